@@ -1,0 +1,50 @@
+"""The policy contract. Algorithms see log-probs, entropies and values, never tokens or denoising paths."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, Protocol
+
+from embodied_rl.rng import DecisionRng
+from embodied_rl.types import ActOutput, Array, EvalOutput, Observation
+
+if TYPE_CHECKING:
+    import torch
+
+ActMode = Literal["sample", "greedy"]
+
+
+class Policy(Protocol):
+    """A VLA policy: images + instruction (+ proprio) -> a chunk of K actions.
+
+    `terms_per_step` = L / K: log-prob terms are ordered by control step, so terms of step k are
+    [k * terms_per_step, (k + 1) * terms_per_step).
+    """
+
+    chunk_len: int
+    action_dim: int
+    terms_per_step: int
+
+    def act(self, obs: Observation, rng: DecisionRng, mode: ActMode) -> ActOutput:
+        """Decide for N slots, without gradients. 'greedy' takes the mode of the distribution."""
+        ...
+
+    def evaluate(self, images: torch.Tensor, proprio: torch.Tensor, instruction: list[str],
+                 replay: dict[str, torch.Tensor]) -> EvalOutput:
+        """Recompute log-probs of recorded decisions, with gradients; same temperature as `act`."""
+        ...
+
+    def sft_loss(self, images: torch.Tensor, proprio: torch.Tensor, instruction: list[str],
+                 actions: torch.Tensor) -> torch.Tensor:
+        """Scalar imitation loss; actions float32 [N, K, A] in [-1, 1]."""
+        ...
+
+
+def action_array(actions: Array) -> Array:
+    """Return `actions` if it is finite float32 [N, K, A], else raise ValueError (NaN actions never reach a simulator)."""
+    import numpy as np
+
+    if actions.dtype != np.float32 or actions.ndim != 3:
+        raise ValueError(f"actions must be float32 [N,K,A], got {actions.dtype} {actions.shape}")
+    if not np.isfinite(actions).all():
+        raise ValueError("the policy returned non-finite actions")
+    return actions

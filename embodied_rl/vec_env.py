@@ -1,0 +1,57 @@
+"""The simulator contract: chunk-native, explicit episodes, no hidden resets, physics and rendering apart."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from embodied_rl.types import Array, ChunkResult, EpisodeSpec, Observation
+
+
+@dataclass(frozen=True, slots=True)
+class EnvInfo:
+    """What a VecEnv really is; printed at the start of a run and stamped into its outputs.
+
+    simulator, renderer: names with versions, e.g. 'native-mujoco 4.0.0', 'raycast'. horizon is per task.
+    """
+
+    suite: str
+    simulator: str
+    renderer: str
+    cameras: tuple[str, ...]
+    image_size: int
+    action_dim: int
+    proprio_dim: int
+    control_hz: float
+
+
+class VecEnv(Protocol):
+    """N slots, each empty or holding one episode.
+
+    A slot is filled by `reset`, advanced by `step` until terminated, truncated or failed, and then must be reset
+    before it is stepped again. Calls for disjoint slots may run in different threads.
+    """
+
+    num_envs: int
+    info: EnvInfo
+
+    def reset(self, slots: Sequence[int], episodes: Sequence[EpisodeSpec]) -> None:
+        """Put `episodes[i]` into `slots[i]`."""
+        ...
+
+    def step(self, slots: Sequence[int], actions: Array) -> ChunkResult:
+        """Run up to K control steps in each slot; actions float32 [len(slots), K, A] in [-1, 1] (clipped)."""
+        ...
+
+    def observe(self, slots: Sequence[int], out: Observation) -> None:
+        """Render and fill row i of `out` for `slots[i]` (images, proprio, instruction)."""
+        ...
+
+    def new_observation(self, rows: int) -> Observation:
+        """Allocate an Observation of `rows` rows with this environment's shapes."""
+        ...
+
+    def close(self) -> None:
+        """Free threads, processes and GL contexts."""
+        ...
