@@ -1,0 +1,1 @@
+"""PPO and GRPO: advantages and losses as pure functions, one readable file each."""

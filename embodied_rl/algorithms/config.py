@@ -1,0 +1,96 @@
+"""Options of GRPO and PPO. Neither has an option that it does not use."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from embodied_rl.errors import UserError
+
+RatioLevel = Literal["token", "action", "chunk"]
+LossNorm = Literal["token", "trajectory"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GRPOConfig:
+    """Group-relative policy optimisation (Shao et al. 2024) with clip-higher and dynamic sampling (Yu et al. 2025)."""
+
+    group_size: int = 8
+    """Episodes that share task and initial state; must divide the episodes of an iteration."""
+    keep: tuple[float, float] | None = (0.1, 0.9)
+    """Dynamic sampling: groups with a success rate outside this closed range are replaced; None keeps every group."""
+    max_sampling_factor: float = 3.0
+    """Dynamic sampling stops after this many times the groups of an iteration, and trains on what it has."""
+    clip_low: float = 0.2
+    """The probability ratio is clipped below 1 - clip_low."""
+    clip_high: float = 0.28
+    """The probability ratio is clipped above 1 + clip_high."""
+    ratio_level: RatioLevel = "token"
+    """One ratio for every token, for every action (its tokens together) or for the whole chunk."""
+    loss_norm: LossNorm = "trajectory"
+    """Weight every trajectory equally, or every token (ratio) of the batch equally."""
+    entropy_coef: float = 0.0
+    """Weight of the entropy bonus."""
+    epochs: int = 1
+    """Passes over the batch in one update."""
+    advantage_eps: float = 1e-6
+    """Added to the standard deviation of a group's scores."""
+
+    def __post_init__(self) -> None:
+        _require(self.group_size >= 2, f"algorithm.group_size must be at least 2, got {self.group_size}")
+        _require(self.max_sampling_factor >= 1, "algorithm.max_sampling_factor must be at least 1")
+        if self.keep is not None:
+            low, high = self.keep
+            _require(0 <= low <= high <= 1, f"algorithm.keep must satisfy 0 <= low <= high <= 1, got {low} {high}")
+        _check_shared(self.clip_low, self.clip_high, self.entropy_coef, self.epochs)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PPOConfig:
+    """Proximal policy optimisation (Schulman et al. 2017) over decisions, with GAE (Schulman et al. 2016)."""
+
+    gamma: float = 0.99
+    """Discount of a decision."""
+    gae_lambda: float = 0.95
+    """Bias-variance trade-off of generalised advantage estimation."""
+    clip_low: float = 0.2
+    """The probability ratio is clipped below 1 - clip_low."""
+    clip_high: float = 0.2
+    """The probability ratio is clipped above 1 + clip_high."""
+    ratio_level: RatioLevel = "token"
+    """One ratio for every token, for every action (its tokens together) or for the whole chunk."""
+    value_coef: float = 0.5
+    """Weight of the value loss."""
+    value_clip: float | None = 0.2
+    """The value may move by this much from the rollout's value before its loss stops improving; None does not clip."""
+    entropy_coef: float = 0.0
+    """Weight of the entropy bonus."""
+    epochs: int = 2
+    """Passes over the batch in one update."""
+    normalize_advantage: bool = True
+    """Bring the advantages of a batch to mean 0 and standard deviation 1."""
+    critic_warmup_iterations: int = 0
+    """First iterations in which only the value head learns."""
+
+    def __post_init__(self) -> None:
+        _require(0 <= self.gamma <= 1, f"algorithm.gamma must lie in [0, 1], got {self.gamma}")
+        _require(0 <= self.gae_lambda <= 1, f"algorithm.gae_lambda must lie in [0, 1], got {self.gae_lambda}")
+        _require(self.value_coef > 0, "algorithm.value_coef must be positive: PPO needs its critic")
+        _require(self.value_clip is None or self.value_clip > 0, "algorithm.value_clip must be positive or None")
+        _require(self.critic_warmup_iterations >= 0, "algorithm.critic_warmup_iterations must not be negative")
+        _check_shared(self.clip_low, self.clip_high, self.entropy_coef, self.epochs)
+
+
+AlgorithmConfig = GRPOConfig | PPOConfig
+
+
+def _check_shared(clip_low: float, clip_high: float, entropy_coef: float, epochs: int) -> None:
+    _require(0 < clip_low < 1, f"algorithm.clip_low must lie in (0, 1), got {clip_low}")
+    _require(clip_high > 0, f"algorithm.clip_high must be positive, got {clip_high}")
+    _require(entropy_coef >= 0, f"algorithm.entropy_coef must not be negative, got {entropy_coef}")
+    _require(epochs >= 1, f"algorithm.epochs must be at least 1, got {epochs}")
+
+
+def _require(condition: bool, message: str) -> None:
+    if not condition:
+        raise UserError(message + ".")

@@ -1,0 +1,1 @@
+"""Success on held-out initial states, with intervals and videos."""

@@ -1,0 +1,1 @@
+"""The optimiser side: minibatches, gradient steps, checkpoints."""

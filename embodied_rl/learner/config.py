@@ -1,0 +1,52 @@
+"""Options of the optimiser and of checkpoints."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from embodied_rl.errors import UserError
+
+
+@dataclass(frozen=True, kw_only=True)
+class LearnerConfig:
+    """AdamW over minibatches of valid rows."""
+
+    lr: float = 1e-4
+    """Learning rate of the policy."""
+    value_lr: float = 3e-4
+    """Learning rate of the value head (PPO)."""
+    weight_decay: float = 0.0
+    """Decoupled weight decay."""
+    betas: tuple[float, float] = (0.9, 0.95)
+    """AdamW's decay rates of the first and second moments."""
+    max_grad_norm: float = 1.0
+    """The gradient's global norm is clipped to this."""
+    minibatch_rows: int = 256
+    """Rows (decisions) of one optimiser step, about: a batch is cut into equal parts of roughly this size."""
+    microbatch_rows: int = 64
+    """Rows of one forward and backward pass; gradients add up exactly to those of the minibatch."""
+    ratio_tolerance: float = 0.01
+    """Before the first step of an update every probability ratio must be 1 within this; larger only for bfloat16."""
+
+    def __post_init__(self) -> None:
+        for name in ("lr", "value_lr", "max_grad_norm", "minibatch_rows", "microbatch_rows", "ratio_tolerance"):
+            if getattr(self, name) <= 0:
+                raise UserError(f"learner.{name} must be positive, got {getattr(self, name)}.")
+        if self.weight_decay < 0:
+            raise UserError(f"learner.weight_decay must not be negative, got {self.weight_decay}.")
+        if not all(0 <= beta < 1 for beta in self.betas):
+            raise UserError(f"learner.betas must lie in [0, 1), got {self.betas}.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointConfig:
+    """When to save and how much to keep."""
+
+    every: int = 5
+    """Iterations between checkpoints; one is also saved at the end and on Ctrl-C."""
+    keep: int = 2
+    """Checkpoints kept; older ones are deleted."""
+
+    def __post_init__(self) -> None:
+        if self.every < 1 or self.keep < 1:
+            raise UserError("checkpoint.every and checkpoint.keep must be at least 1.")

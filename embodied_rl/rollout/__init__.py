@@ -1,0 +1,1 @@
+"""Episode sampling and rollout: specs in, rows of finished episodes out."""

@@ -1,0 +1,1 @@
+"""Who runs when: rollout and learner in turn (serial)."""
