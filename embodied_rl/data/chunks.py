@@ -1,0 +1,115 @@
+"""From demonstrations to SFT batches: action chunks, episode split, reproducible order, random shift."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from embodied_rl.data.lerobot import Demonstrations
+from embodied_rl.errors import UserError
+from embodied_rl.rng import philox
+from embodied_rl.types import Array
+
+# Philox counters that keep the streams of one seed apart.
+_SPLIT, _ORDER, _SHIFT = 1, 2, 3
+
+
+@dataclass(slots=True)
+class SftBatch:
+    """images uint8 [N,V,H,W,3]; proprio float32 [N,P]; instruction: N strings; actions float32 [N,K,A] in [-1, 1]."""
+
+    images: torch.Tensor
+    proprio: torch.Tensor
+    instruction: list[str]
+    actions: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkDataset:
+    """Every frame of some episodes as the start of a chunk; frames stay in `data` and chunks are cut when asked for.
+
+    rows int64 [n]: first frame of each sample. episode int64 [F]: episode of each frame.
+    """
+
+    data: Demonstrations
+    chunk_len: int
+    rows: Array
+    episode: Array
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def batch(self, samples: Array) -> SftBatch:
+        """The batch of the given sample numbers, int64 [N] in [0, len(self))."""
+        rows = self.rows[samples]
+        episodes = self.episode[rows]
+        return SftBatch(
+            torch.from_numpy(self.data.images[rows]),
+            torch.from_numpy(self.data.state[rows]),
+            [self.data.instruction[e] for e in episodes],
+            torch.from_numpy(action_chunks(self.data.action, rows, self.data.starts[episodes + 1], self.chunk_len)),
+        )
+
+
+def action_chunks(action: Array, rows: Array, ends: Array, chunk_len: int) -> Array:
+    """Cut float32 [N,K,A] chunks out of `action` [F,A]: chunk i is rows[i], rows[i]+1, ... below ends[i], clipped to [-1, 1].
+
+    Past the end of the episode the arm is told to stay (six zeros: a delta action of no motion) and the gripper to keep
+    its last command.
+    """
+    wanted = rows[:, None] + np.arange(chunk_len)
+    last = ends[:, None] - 1
+    chunks = action[np.minimum(wanted, last)]
+    chunks[..., :-1][wanted > last] = 0.0
+    return np.clip(chunks, -1.0, 1.0, out=chunks)
+
+
+def split(data: Demonstrations, chunk_len: int, *, validation: float, seed: int) -> tuple[ChunkDataset, ChunkDataset]:
+    """Split by episode into (train, validation); `validation` is the share of episodes of each instruction, rounded.
+
+    An instruction with a single episode goes to train. Raises UserError when `validation` is outside [0, 1).
+    """
+    if not 0.0 <= validation < 1.0:
+        raise UserError(f"--validation must be in [0, 1), got {validation}")
+    order = philox(seed, _SPLIT).permutation(len(data))
+    held_out = np.zeros(len(data), dtype=bool)
+    for instruction in dict.fromkeys(data.instruction):
+        members = [e for e in order if data.instruction[e] == instruction]
+        held_out[members[: min(round(validation * len(members)), len(members) - 1)]] = True
+    episode = np.repeat(np.arange(len(data)), np.diff(data.starts))
+    parts = (np.flatnonzero(held_out[episode] == flag) for flag in (False, True))
+    train, val = (ChunkDataset(data, chunk_len, rows, episode) for rows in parts)
+    return train, val
+
+
+def batch_samples(count: int, batch_size: int, step: int, seed: int) -> Array:
+    """Sample numbers int64 [batch_size] of training step `step`: a pure function, so a resumed run goes on exactly.
+
+    Steps walk through one permutation of `count` after another; a batch may span the border of two.
+    """
+    first = step * batch_size
+    parts, taken = [], 0
+    while taken < batch_size:
+        epoch, offset = divmod(first + taken, count)
+        part = philox(seed, _ORDER, epoch).permutation(count)[offset : offset + batch_size - taken]
+        parts.append(part)
+        taken += len(part)
+    return np.concatenate(parts)
+
+
+def random_shift(images: torch.Tensor, pixels: int, seed: int, step: int) -> torch.Tensor:
+    """Pad-and-crop augmentation of uint8 [N,V,H,W,3]: each image moves by up to `pixels` a side, its edge repeated.
+
+    From DrQ (Kostrikov et al. 2020, section 3.1). The draw depends on (seed, step) only.
+    """
+    if pixels == 0:
+        return images
+    n, v, h, w, _ = images.shape
+    shift = philox(seed, _SHIFT, step).integers(-pixels, pixels + 1, size=(2, n, v, 1))
+    dy, dx = torch.from_numpy(shift)
+    y = (torch.arange(h) + dy).clamp(0, h - 1)
+    x = (torch.arange(w) + dx).clamp(0, w - 1)
+    rows, cameras = torch.arange(n)[:, None, None, None], torch.arange(v)[None, :, None, None]
+    return images[rows, cameras, y[..., :, None], x[..., None, :]]
