@@ -1,4 +1,4 @@
-"""Exact statistics of a dataset: for LeRobot's stats.json and for a policy's dataset_statistics.json."""
+"""Exact statistics of a dataset, as LeRobot's stats.json holds them."""
 
 from __future__ import annotations
 
@@ -49,20 +49,3 @@ def image_statistics(counts: Array, frames: int) -> dict[str, Any]:
         "std": np.sqrt(variance),
     } | {name: levels[(share >= q - 1e-12).argmax(1)] for name, q in QUANTILES.items()}
     return {name: value.reshape(3, 1, 1).tolist() for name, value in stats.items()} | {"count": [frames]}
-
-
-def policy_statistics(action: Array, proprio: Array, episodes: int) -> dict[str, Any]:
-    """The normalisation block of OpenVLA's dataset_statistics.json for `action` [F, A] and `proprio` [F, P].
-
-    `mask` is True where a policy maps [q01, q99] to [-1, 1]; the gripper, the last action dimension, is False: it is
-    a command in {-1, 1} already.
-    """
-    dims = action.shape[1]
-    block = {
-        "action": array_statistics(action) | {"mask": [True] * (dims - 1) + [False]},
-        "proprio": array_statistics(proprio),
-    }
-    for part in block.values():
-        for name in ("count", "q10", "q50", "q90"):
-            del part[name]
-    return block | {"num_transitions": len(action), "num_trajectories": episodes}

@@ -1,0 +1,172 @@
+"""Run a scripted expert in parallel processes and store what it did as demonstrations.
+
+DART (Laskey et al. 2017, "DART: Noise injection for robust imitation learning"): the simulator is given the expert's
+action plus noise, the label is the expert's own action, so that the data shows how to recover from small errors.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from embodied_rl.data import video, writer
+from embodied_rl.data.lerobot import DatasetSpec, Episode
+from embodied_rl.errors import UserError
+from embodied_rl.rng import philox
+from embodied_rl.types import Array, EpisodeSpec
+from embodied_rl.vec_env import VecEnv
+
+_NOISE = 0xDA27  # Philox counter that keeps the noise apart from the simulator's own draws
+_PREVIEW_PIXELS = 256
+
+
+class Expert(Protocol):
+    """A scripted policy for one episode: it may keep state between calls, so every episode gets a new one."""
+
+    def act(self) -> Array:
+        """float32 [A] in [-1, 1], from the simulator's present state."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One planned episode; `key` numbers it, `index` counts the attempts at its task."""
+
+    key: int
+    index: int
+    task: str
+    init_state: int
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """What a worker needs: the simulator with one slot, and an expert for the episode that is in slot 0 now."""
+
+    env: VecEnv
+    expert: Callable[[str], Expert]
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """The part of a collection that every attempt shares. preview: folder for one watchable video a task, or None."""
+
+    partial: Path
+    spec: DatasetSpec
+    noise: float
+    preview: Path | None
+
+
+def plan(tasks: dict[str, Sequence[int]], per_task: int, seed: int) -> list[Attempt]:
+    """`per_task` attempts at each task (name -> its initial states), states in turn; every attempt has its own seed."""
+    attempts = []
+    for number, (task, states) in enumerate(tasks.items()):
+        for index in range(per_task):
+            draw = int(philox(seed, number, index).integers(2**62))
+            attempts.append(Attempt(len(attempts), index, task, states[index % len(states)], draw))
+    return attempts
+
+
+def record(bench: Bench, attempt: Attempt, noise: float) -> tuple[Episode, str]:
+    """Run one attempt, one frame a control step; return the episode and '' or the reason why it failed.
+
+    noise: standard deviation added to the first A - 1 dimensions of the executed action; the gripper's command is left
+    alone, because a grasp that opens at random teaches nothing.
+    """
+    env = bench.env
+    env.reset([0], [EpisodeSpec(attempt.key, attempt.task, attempt.init_state, attempt.seed)])
+    expert = bench.expert(attempt.task)
+    draws = philox(attempt.seed, _NOISE)
+    images, states, labels, executed = [], [], [], []
+    obs = env.new_observation(1)
+    while True:
+        env.observe([0], obs)
+        label = np.clip(np.asarray(expert.act(), dtype=np.float32), -1.0, 1.0)
+        action = label.copy()
+        action[:-1] += np.float32(noise) * draws.standard_normal(len(label) - 1, dtype=np.float32)
+        action = np.clip(action, -1.0, 1.0)
+        images.append(obs.images[0].copy())
+        states.append(obs.proprio[0].copy())
+        labels.append(label)
+        executed.append(action)
+        result = env.step([0], action[None, None])
+        if result.failed[0] or result.terminated[0] or result.truncated[0]:
+            break
+    extra: dict[str, str | int | float] = {
+        "task": attempt.task, "init_state": attempt.init_state, "seed": attempt.seed, "noise": noise,
+    }
+    episode = Episode(attempt.key, obs.instruction[0], np.stack(images), np.stack(states), np.stack(labels),
+                      np.stack(executed), extra)
+    if result.failed[0]:
+        return episode, "the simulation broke down"
+    return episode, "" if result.success[0] else f"no success in {len(images)} steps"
+
+
+_bench: Bench | None = None  # one a worker process: scenes and renderer stay warm from episode to episode
+
+
+def _start_worker(build: Callable[[], Bench]) -> None:
+    global _bench
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's affair
+    _bench = build()
+
+
+def _attempt(job: Job, attempt: Attempt) -> tuple[Attempt, str, int]:
+    if _bench is None:
+        raise RuntimeError("the worker has no simulator")
+    episode, reason = record(_bench, attempt, job.noise)
+    if job.preview is not None and attempt.index == 0:
+        outcome = "failure" if reason else "success"
+        video.write_preview(job.preview / f"{attempt.task.replace('/', '_')}_{outcome}.mp4", preview(episode.images),
+                            job.spec.fps)
+    if reason:
+        writer.add_failure(job.partial, attempt.key, f"{attempt.task} from state {attempt.init_state}: {reason}")
+    else:
+        writer.add_episode(job.partial, job.spec, episode)
+    return attempt, reason, len(episode.images)
+
+
+def run(build: Callable[[], Bench], job: Job, attempts: Sequence[Attempt],
+        workers: int) -> Iterator[tuple[Attempt, str, int]]:
+    """Run `attempts` in `workers` spawned processes; yield (attempt, '' or reason, frames) as each one is stored.
+
+    build: picklable; called once in each worker. Closing the generator cancels what has not begun. Raises UserError when
+    a worker dies; what was stored stays.
+    """
+    pool = ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn"), initializer=_start_worker,
+                               initargs=(build,))
+    try:
+        for future in as_completed([pool.submit(_attempt, job, attempt) for attempt in attempts]):
+            yield future.result()
+    except BrokenProcessPool as error:
+        raise UserError("a worker process died (out of memory?); the same command goes on where it stopped, "
+                        "with fewer --workers if it happens again") from error
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def preview(images: Array) -> Array:
+    """Cameras side by side, enlarged to at least 256 pixels: uint8 [T,V,H,W,3] -> [T, s H, V s W, 3]."""
+    t, v, h, w, _ = images.shape
+    factor = -(-_PREVIEW_PIXELS // h)
+    factor += factor * h % 2  # yuv420p needs even sizes
+    wide = images.transpose(0, 2, 1, 3, 4).reshape(t, h, v * w, 3)
+    return wide.repeat(factor, axis=1).repeat(factor, axis=2)
+
+
+def summary(attempts: Sequence[Attempt], failed: dict[int, str]) -> list[dict[str, Any]]:
+    """One row a task: attempts and successes."""
+    rows: dict[str, dict[str, Any]] = {}
+    for attempt in attempts:
+        row = rows.setdefault(attempt.task, {"task": attempt.task, "attempts": 0, "successes": 0})
+        row["attempts"] += 1
+        row["successes"] += attempt.key not in failed
+    return list(rows.values())
