@@ -1,0 +1,47 @@
+# `make train` and `make test` set themselves up from nothing: a virtual environment with pinned packages, once.
+PYTHON ?= $(firstword $(foreach name,python3.11 python3.12 python3,$(shell $(name) -c 'print("$(name)")' 2>/dev/null)))
+VENV ?= .venv
+TORCH ?= 2.13.0
+JOBS ?= 2
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+STAMP := $(VENV)/.installed
+
+.PHONY: help train test lint types wheel-smoke setup clean
+
+help:
+	@echo "make train        train the small OpenVLA on the tabletop suite (sets everything up first)"
+	@echo "make test         run the tests (sets everything up first)"
+	@echo "make lint types   ruff; pyright"
+	@echo "make wheel-smoke  build the wheel and try it in an environment of its own"
+	@echo "make clean        delete the virtual environment and build outputs; runs/ is kept"
+
+train: $(STAMP)
+	$(BIN)/embodied-rl train libero --policy openvla $(ARGS)
+
+test: $(STAMP)
+	$(BIN)/python -m pytest -n $(JOBS) $(ARGS)
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+
+types: $(STAMP)
+	$(BIN)/pyright --pythonpath $(BIN)/python
+
+wheel-smoke: $(STAMP)
+	BIN=$(BIN) sh .ci/wheel-smoke
+
+setup: $(STAMP)
+
+$(STAMP): pyproject.toml constraints.txt
+	@test -n "$(PYTHON)" || { echo "No Python found: install Python 3.11 or newer, or name it: make PYTHON=/path/to/python3.11" >&2; exit 2; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "$(PYTHON) is older than 3.11: install Python 3.11 or newer, or name it: make PYTHON=/path/to/python3.11" >&2; exit 2; }
+	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || { echo "$(PYTHON) cannot make virtual environments: install python3-venv (Debian, Ubuntu: apt-get install python3-venv)" >&2; exit 2; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@sh .ci/install-torch $(BIN)/python $(TORCH)
+	$(PIP) install -q -c constraints.txt -e '.[dev,report,track]'
+	@sh .ci/check-no-cuda $(BIN)/python
+	@touch $@
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis

@@ -1,0 +1,69 @@
+"""The `embodied-rl` program: one table of commands, each in its own module, imported only when it is called."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Sequence
+
+from embodied_rl import __version__
+from embodied_rl.errors import UserError, suggest
+
+# Each name is a module of this package with `main(argv: list[str]) -> int`.
+COMMANDS = {
+    "train": "improve a policy with reinforcement learning in simulation",
+    "eval": "measure a policy's success on held-out initial states",
+    "collect": "record demonstrations with the scripted expert",
+    "sft": "train a policy on demonstrations (imitation)",
+    "bench": "measure speed; prints a table, writes JSON",
+    "doctor": "say what this machine can run, and why",
+}
+
+HELP = f"""\
+embodied-rl {__version__}: reinforcement learning for vision-language-action robot policies.
+
+usage: embodied-rl COMMAND [options]        (embodied-rl COMMAND --help lists a command's options)
+
+commands:
+{chr(10).join(f"  {name:<9}{summary}" for name, summary in COMMANDS.items())}
+
+examples:
+  embodied-rl train libero --policy openvla
+      Improve a small OpenVLA with GRPO. Works on a laptop: no GPU, no download.
+  embodied-rl train tabletop --policy openvla --algorithm ppo --seed 1 --iterations 10
+      The same policy with PPO; any value of the config can be set as --name value.
+  embodied-rl train --resume runs/NAME
+      Continue a stopped run exactly where its last checkpoint left it.
+"""
+
+EXIT_BAD_INPUT = 2
+EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells report it
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return the exit code: 0 done, 2 bad input (one line on stderr), 130 interrupted."""
+    args = list(sys.argv[1:] if argv is None else argv)
+    try:
+        return _dispatch(args)
+    except UserError as error:
+        print(f"embodied-rl: error: {error}", file=sys.stderr)
+        return EXIT_BAD_INPUT
+    except KeyboardInterrupt:
+        print("embodied-rl: interrupted", file=sys.stderr)
+        return EXIT_INTERRUPTED
+
+
+def _dispatch(args: list[str]) -> int:
+    if not args:
+        print(HELP, end="", file=sys.stderr)
+        return EXIT_BAD_INPUT
+    command, rest = args[0], args[1:]
+    if command in ("-h", "--help", "help"):
+        print(HELP, end="")
+        return 0
+    if command == "--version":
+        print(__version__)
+        return 0
+    if command not in COMMANDS:
+        raise UserError(f"unknown command '{command}'.{suggest(command, COMMANDS)}")
+    return int(importlib.import_module(f"embodied_rl.cli.{command}").main(rest) or 0)

@@ -1,0 +1,92 @@
+"""Command-line options from a dataclass: tyro does the work, errors become one UserError line with a suggestion."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import io
+import re
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import tyro
+
+from embodied_rl.errors import UserError, suggest
+
+T = TypeVar("T")
+
+
+def parse(cls: type[T], argv: Sequence[str], command: str, default: T | None = None) -> T:
+    """Build a `cls` from command-line words; values not named keep those of `default` (or the class defaults).
+
+    `command` is the text after `embodied-rl` in usage lines. `--help` prints and leaves with SystemExit(0).
+    Raises UserError for an unknown flag or a value of the wrong type.
+    """
+    prog = f"embodied-rl {command}"
+    if "-h" in argv or "--help" in argv:
+        tyro.cli(cls, args=["--help"], default=default, prog=prog, config=(tyro.conf.AvoidSubcommands,))
+    known = flags(default if default is not None else cls)
+    for flag in flag_words(argv):
+        if flag not in known:
+            raise UserError(f"{prog}: unknown option '{flag}'.{suggest_flag(flag, known)}")
+    return _quiet_tyro(cls, argv, prog, default)
+
+
+def flag_words(argv: Sequence[str]) -> list[str]:
+    """The `--name` parts of `argv`, with `_` written as `-` (tyro takes both)."""
+    return ["--" + word[2:].split("=", 1)[0].replace("_", "-") for word in argv if re.match(r"--[a-zA-Z]", word)]
+
+
+def flags(source: Any, prefix: str = "") -> set[str]:
+    """Every option that tyro makes from a dataclass (or instance): nested ones are `--outer.inner-name`."""
+    found: set[str] = set()
+    for field in dataclasses.fields(source):
+        dotted = prefix + field.name.replace("_", "-")
+        value = getattr(source, field.name, None) if not isinstance(source, type) else _default(field)
+        if dataclasses.is_dataclass(value):
+            found |= flags(value, dotted + ".")
+            continue
+        found.add("--" + dotted)
+        if field.type in ("bool", bool):
+            head, _, tail = dotted.rpartition(".")
+            found.add(f"--{head}.no-{tail}" if head else f"--no-{tail}")
+    return found
+
+
+def suggest_flag(flag: str, known: set[str]) -> str:
+    """A suggestion for a mistyped option: the closest full name, else the one whose last part was meant."""
+    same_leaf = sorted(name for name in known if name.rpartition(".")[2].lstrip("-") == flag.lstrip("-"))
+    if same_leaf:
+        return f" Did you mean '{same_leaf[0]}'?"
+    return suggest(flag, known)
+
+
+def _default(field: dataclasses.Field[Any]) -> Any:
+    if field.default is not dataclasses.MISSING:
+        return field.default
+    return field.default_factory() if field.default_factory is not dataclasses.MISSING else None
+
+
+def _quiet_tyro(cls: type[T], argv: Sequence[str], prog: str, default: T | None) -> T:
+    """Run tyro and turn its error box into one line."""
+    box = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(box):
+            return tyro.cli(cls, args=list(argv), default=default, prog=prog, config=(tyro.conf.AvoidSubcommands,))
+    except SystemExit as error:
+        if error.code in (0, None):
+            raise
+        raise UserError(f"{prog}: {_one_line(box.getvalue())}") from None
+
+
+def _one_line(box: str) -> str:
+    """The message inside tyro's box, up to its first rule, without frame or colour."""
+    message: list[str] = []
+    for line in re.sub(r"\x1b\[[0-9;]*m", "", box).splitlines():
+        text = line.strip("│ ")
+        if re.match(r"[╭╰]", text):
+            continue
+        if text and not set(text) - set("─"):
+            break
+        message.append(text)
+    return re.sub(r"\s+", " ", " ".join(message)).strip()
