@@ -1,7 +1,6 @@
 # `make train` and `make test` set themselves up from nothing: a virtual environment with pinned packages, once.
 PYTHON ?= $(firstword $(foreach name,python3.11 python3.12 python3,$(shell $(name) -c 'print("$(name)")' 2>/dev/null)))
 VENV ?= .venv
-TORCH ?= 2.13.0
 JOBS ?= 2
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
@@ -38,7 +37,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "$(PYTHON) is older than 3.11: install Python 3.11 or newer, or name it: make PYTHON=/path/to/python3.11" >&2; exit 2; }
 	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || { echo "$(PYTHON) cannot make virtual environments: install python3-venv (Debian, Ubuntu: apt-get install python3-venv)" >&2; exit 2; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@sh .ci/install-torch $(BIN)/python $(TORCH)
+	@sh .ci/install-torch $(BIN)/python
 	$(PIP) install -q -c constraints.txt -e '.[dev,report,track]'
 	@sh .ci/check-no-cuda $(BIN)/python
 	@touch $@
