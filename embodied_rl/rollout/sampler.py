@@ -1,0 +1,148 @@
+"""Which episode runs next: a deterministic stream of groups, and a ledger that loses and double-counts nothing.
+
+Group g is a pure function of (seed, g): the stream does not depend on slots, workers or the order in which episodes
+end, and a resumed run needs only the number of groups issued.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from embodied_rl.errors import UserError
+from embodied_rl.rng import philox
+from embodied_rl.types import EpisodeSpec
+
+TaskStates = Mapping[str, Sequence[int]]
+
+# Philox streams: the first counter word, so that no two uses share a key.
+_TASK_ORDER, _STATE_ORDER, _EPISODE, _EVALUATION = 1, 2, 3, 4
+_SEED_RANGE = 2**63 - 1
+MAX_ATTEMPTS = 5
+
+
+@dataclass(slots=True)
+class Ledger:
+    """Episodes issued = finished + outstanding; `reissued` counts runs lost to a broken simulator and run again."""
+
+    issued: int = 0
+    finished: int = 0
+    reissued: int = 0
+    outstanding: dict[int, EpisodeSpec] = field(default_factory=dict)
+
+
+class EpisodeSampler:
+    """Groups of `group_size` episodes that share task and initial state.
+
+    Tasks come in rounds: each round names every task once, in a fresh random order, and each task walks through a
+    fresh random order of its initial states before it repeats one. So any batch is balanced over tasks.
+    tasks: initial states by task name. Episode ids count up from 0; episode e belongs to group e // group_size.
+    """
+
+    def __init__(self, seed: int, tasks: TaskStates, group_size: int = 1) -> None:
+        if not tasks:
+            raise UserError("there are no tasks to train on: name at least one.")
+        empty = [name for name, states in tasks.items() if len(states) == 0]
+        if empty:
+            raise UserError(f"task '{empty[0]}' has no initial states to train on.")
+        if group_size < 1:
+            raise UserError(f"the group size must be at least 1, got {group_size}.")
+        self.seed = seed
+        self.group_size = group_size
+        self.ledger = Ledger()
+        self._tasks = {name: list(states) for name, states in tasks.items()}
+        self._names = list(self._tasks)
+        self._next_group = 0
+        self._attempts: dict[int, int] = {}
+
+    def next_group(self) -> list[EpisodeSpec]:
+        """Issue the next group."""
+        group = self.group(self._next_group)
+        self._next_group += 1
+        self.ledger.issued += len(group)
+        self.ledger.outstanding.update((spec.episode_id, spec) for spec in group)
+        return group
+
+    def group(self, index: int) -> list[EpisodeSpec]:
+        """Return group `index` of the stream without issuing it."""
+        round_, place = divmod(index, len(self._names))
+        task = int(philox(self.seed, _TASK_ORDER, round_).permutation(len(self._names))[place])
+        states = self._tasks[self._names[task]]
+        lap, step = divmod(round_, len(states))
+        # Laps and tasks share one counter word; 2**32 laps of a task are out of reach.
+        order = philox(self.seed, _STATE_ORDER, task * 2**32 + lap).permutation(len(states))
+        first = index * self.group_size
+        return [
+            self._spec(first + member, self._names[task], int(states[order[step]]), index, attempt=0)
+            for member in range(self.group_size)
+        ]
+
+    def finish(self, spec: EpisodeSpec) -> None:
+        """Record that `spec` ended and counts; raise ValueError if it was not outstanding."""
+        self._check_outstanding(spec)
+        del self.ledger.outstanding[spec.episode_id]
+        self._attempts.pop(spec.episode_id, None)
+        self.ledger.finished += 1
+
+    def reissue(self, spec: EpisodeSpec) -> EpisodeSpec:
+        """Return what to run in place of `spec`, whose simulator broke down.
+
+        The first re-run is identical (a worker's crash is not the episode's doing); later ones draw a new seed (an
+        action sequence that makes the physics diverge would do so again). Raises RuntimeError after 5 attempts.
+        """
+        self._check_outstanding(spec)
+        attempt = self._attempts.get(spec.episode_id, 0) + 1
+        if attempt >= MAX_ATTEMPTS:
+            raise RuntimeError(
+                f"episode {spec.episode_id} of task '{spec.task}', initial state {spec.init_state}, broke the simulator "
+                f"{MAX_ATTEMPTS} times; check that task and state with `embodied-rl eval`."
+            )
+        self._attempts[spec.episode_id] = attempt
+        again = spec if attempt == 1 else self._spec(spec.episode_id, spec.task, spec.init_state, spec.group, attempt)
+        self.ledger.outstanding[spec.episode_id] = again
+        self.ledger.reissued += 1
+        return again
+
+    def state_dict(self) -> dict[str, Any]:
+        """The position in the stream; only between iterations, when no episode is outstanding."""
+        if self.ledger.outstanding:
+            raise RuntimeError(f"{len(self.ledger.outstanding)} episodes are in flight; save between iterations.")
+        return {
+            "seed": self.seed,
+            "group_size": self.group_size,
+            "tasks": self._tasks,
+            "next_group": self._next_group,
+            "issued": self.ledger.issued,
+            "finished": self.ledger.finished,
+            "reissued": self.ledger.reissued,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue where `state` left off; raise UserError if it belongs to another stream of episodes."""
+        for name, mine in (("seed", self.seed), ("group_size", self.group_size), ("tasks", self._tasks)):
+            if state[name] != mine:
+                raise UserError(f"the checkpoint's episodes were drawn with another {name}; resume with the same config.")
+        self._next_group = int(state["next_group"])
+        self.ledger = Ledger(int(state["issued"]), int(state["finished"]), int(state["reissued"]))
+        self._attempts = {}
+
+    def _spec(self, episode: int, task: str, init_state: int, group: int, attempt: int) -> EpisodeSpec:
+        seed = int(philox(self.seed, _EPISODE, episode, attempt).integers(_SEED_RANGE))
+        return EpisodeSpec(episode, task, init_state, seed, group)
+
+    def _check_outstanding(self, spec: EpisodeSpec) -> None:
+        if self.ledger.outstanding.get(spec.episode_id) != spec:
+            raise ValueError(f"episode {spec.episode_id} is not outstanding: it never began or was counted already")
+
+
+def evaluation_specs(tasks: TaskStates, seed: int) -> list[EpisodeSpec]:
+    """Each task with each of its (held-out) initial states, exactly once, task by task.
+
+    The same `seed` gives the same episodes, so that evaluations before and after training are paired.
+    """
+    pairs = [(task, int(state)) for task, states in tasks.items() for state in states]
+    return [
+        EpisodeSpec(index, task, state, int(philox(seed, _EVALUATION, index).integers(_SEED_RANGE)), index)
+        for index, (task, state) in enumerate(pairs)
+    ]
