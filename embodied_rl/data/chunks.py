@@ -54,7 +54,7 @@ class ChunkDataset:
 
 
 def action_chunks(action: Array, rows: Array, ends: Array, chunk_len: int) -> Array:
-    """Cut float32 [N,K,A] chunks out of `action` [F,A]: chunk i is rows[i], rows[i]+1, ... below ends[i], clipped to [-1, 1].
+    """Cut chunks float32 [N,K,A], clipped to [-1, 1], from `action` [F,A]: rows[i], rows[i] + 1, ... below ends[i].
 
     Past the end of the episode the arm is told to stay (six zeros: a delta action of no motion) and the gripper to keep
     its last command.

@@ -138,8 +138,8 @@ def run(build: Callable[[], Bench], job: Job, attempts: Sequence[Attempt],
         workers: int) -> Iterator[tuple[Attempt, str, int]]:
     """Run `attempts` in `workers` spawned processes; yield (attempt, '' or reason, frames) as each one is stored.
 
-    build: picklable; called once in each worker. Closing the generator cancels what has not begun. Raises UserError when
-    a worker dies; what was stored stays.
+    build: picklable; called once in each worker. Closing the generator cancels what has not begun. Raises UserError
+    when a worker dies; what was stored stays.
     """
     pool = ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn"), initializer=_start_worker,
                                initargs=(build,))

@@ -135,7 +135,7 @@ def load_info(root: Path) -> dict[str, Any]:
     if not path.is_file():
         partial = partial_path(root)
         if partial.exists():
-            raise UserError(f"{root} is not finished ({partial} is a collection that stopped); run the same `collect` again")
+            raise UserError(f"{root} is not finished ({partial} is what a stopped collection left); run it again")
         raise UserError(f"{root} is no LeRobot dataset (no {INFO_PATH}); make one with `embodied-rl collect`")
     try:
         info = json.loads(path.read_text())
@@ -201,7 +201,7 @@ def _episode_rows(root: Path, info: dict[str, Any]) -> list[dict[str, Any]]:
         rows += pq.read_table(path, columns=names).to_pylist()
     rows.sort(key=lambda row: row["episode_index"])
     if len(rows) != info["total_episodes"] or not rows:
-        raise UserError(f"{root}: {len(rows)} episodes listed, info.json says {info['total_episodes']}; collect it again")
+        raise UserError(f"{root}: {len(rows)} episodes, info.json says {info['total_episodes']}; collect it again")
     return rows
 
 

@@ -12,10 +12,10 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -23,6 +23,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from embodied_rl.data.chunks import ChunkDataset, SftBatch, batch_samples, random_shift
+from embodied_rl.data.sft_config import SftConfig, learning_rate
 from embodied_rl.errors import UserError
 
 
@@ -37,54 +38,7 @@ class Imitator(Protocol):
     def train(self, mode: bool = True) -> Any: ...
 
 
-@dataclass(frozen=True, slots=True)
-class SftConfig:
-    """Settings of the loop; every one of them changes the result, except `threads` and the three intervals."""
-
-    steps: int = 2000
-    """Optimiser steps."""
-    batch_size: int = 64
-    """Samples a step; a sample is one frame and the chunk of actions that starts there."""
-    lr: float = 1e-3
-    """Peak learning rate of AdamW."""
-    warmup: int = 100
-    """Steps over which the learning rate rises linearly from 0 to its peak."""
-    decay: Literal["cosine", "linear"] = "cosine"
-    """How the learning rate falls to 0 after the warm-up."""
-    weight_decay: float = 0.01
-    """AdamW's weight decay, on matrices only (not on biases, norms and embeddings of one dimension)."""
-    grad_clip: float = 1.0
-    """Largest gradient norm."""
-    shift: int = 3
-    """Random shift of each image by up to this many pixels (0: none)."""
-    validation: float = 0.1
-    """Share of the episodes held out for the validation loss."""
-    bf16: bool = False
-    """Run the forward pass in bfloat16 (autocast): quicker on a GPU, and on a CPU with avx512_bf16 for larger models."""
-    seed: int = 0
-    """Seed of the initial weights, the split, the order of batches and the augmentation."""
-    threads: int | None = None
-    """CPU threads of torch (None: torch's own choice)."""
-    val_every: int = 250
-    """Steps between two validations."""
-    val_samples: int = 512
-    """Validation samples, evenly spaced over the held-out episodes."""
-    save_every: int = 500
-    """Steps between two saves of the state."""
-
-    def __post_init__(self) -> None:
-        for name in ("steps", "batch_size", "val_every", "val_samples", "save_every"):
-            if getattr(self, name) < 1:
-                raise UserError(f"--{name.replace('_', '-')} must be at least 1, got {getattr(self, name)}")
-        if self.lr <= 0 or self.grad_clip <= 0 or self.shift < 0 or self.warmup < 0:
-            raise UserError("--lr and --grad-clip must be positive, --shift and --warmup not negative")
-
-    def identity(self) -> dict[str, Any]:
-        """The settings that decide the result: a stopped run may only continue with the same ones."""
-        values = asdict(self)
-        for name in ("threads", "val_every", "val_samples", "save_every"):
-            del values[name]
-        return values
+Measure = Callable[[SftBatch], dict[str, float]]
 
 
 @dataclass(slots=True)
@@ -94,14 +48,6 @@ class SftResult:
     finished: bool
     step: int
     history: list[dict[str, float]] = field(default_factory=list)
-
-
-def learning_rate(step: int, config: SftConfig) -> float:
-    """Rate for `step` (0-based): linear warm-up, then cosine or linear decay that reaches 0 at `config.steps`."""
-    if step < config.warmup:
-        return config.lr * (step + 1) / config.warmup
-    progress = (step - config.warmup) / max(config.steps - config.warmup, 1)
-    return config.lr * (0.5 * (1.0 + math.cos(math.pi * progress)) if config.decay == "cosine" else 1.0 - progress)
 
 
 def optimiser(policy: Imitator, config: SftConfig) -> torch.optim.AdamW:
@@ -115,12 +61,12 @@ def optimiser(policy: Imitator, config: SftConfig) -> torch.optim.AdamW:
 
 
 def fit(policy: Imitator, train: ChunkDataset, val: ChunkDataset, config: SftConfig, state: Path, *,
-        accuracy: Callable[[SftBatch], float], console: Console, identity: dict[str, Any]) -> SftResult:
+        measure: Measure, console: Console, identity: dict[str, Any]) -> SftResult:
     """Train `policy` in place; continue from the file `state` when it exists.
 
-    accuracy: share of action tokens that the policy predicts right on a batch. identity: what must be equal for `state`
-    to be continued (dataset fingerprint, preset, ...), besides the config. Raises UserError when `state` belongs to
-    another run, when the loss is not finite (the last saved state stays) and when the disk is full.
+    measure: further figures of a validation batch. identity: what must be equal for `state` to be continued (dataset
+    fingerprint, preset, ...), besides the config. Raises UserError when `state` belongs to another run, when the loss is
+    not finite (the last saved state stays) and when the disk is full.
     """
     if config.threads is not None:
         torch.set_num_threads(config.threads)
@@ -139,7 +85,7 @@ def fit(policy: Imitator, train: ChunkDataset, val: ChunkDataset, config: SftCon
             pace = (time.monotonic() - started) / (result.step - first)
             bar.update(job, completed=result.step, note=f"loss {loss:.3f}  {pace * 1e3:.0f} ms/step")
             if result.step % config.val_every == 0 or result.step == config.steps:
-                row = {"step": result.step, "loss": loss, "grad_norm": norm, **validate(policy, val, config, accuracy)}
+                row = {"step": result.step, "loss": loss, "grad_norm": norm, **validate(policy, val, config, measure)}
                 result.history.append(row)
                 console.print("  ".join(f"{key} {value:.4g}" for key, value in row.items()))
             if result.step % config.save_every == 0:
@@ -149,21 +95,21 @@ def fit(policy: Imitator, train: ChunkDataset, val: ChunkDataset, config: SftCon
     return result
 
 
-def validate(policy: Imitator, val: ChunkDataset, config: SftConfig,
-             accuracy: Callable[[SftBatch], float]) -> dict[str, float]:
-    """Mean loss and token accuracy over up to `val_samples` held-out samples; empty without held-out episodes."""
+def validate(policy: Imitator, val: ChunkDataset, config: SftConfig, measure: Measure) -> dict[str, float]:
+    """Mean loss and `measure` over up to `val_samples` held-out samples; empty without held-out episodes."""
     if len(val) == 0:
         return {}
     samples = np.unique(np.linspace(0, len(val) - 1, config.val_samples).astype(np.int64))
     policy.train(False)
-    losses, right = 0.0, 0.0
+    sums: dict[str, float] = {}
     with torch.no_grad():
         for part in np.array_split(samples, math.ceil(len(samples) / config.batch_size)):
             batch = val.batch(part)
             with _autocast(policy, config):
-                losses += len(part) * float(_loss(policy, batch))
-            right += len(part) * accuracy(batch)
-    return {"val_loss": losses / len(samples), "val_accuracy": right / len(samples)}
+                figures = {"loss": float(_loss(policy, batch)), **measure(batch)}
+            for name, value in figures.items():
+                sums[name] = sums.get(name, 0.0) + len(part) * value
+    return {f"val_{name}": value / len(samples) for name, value in sums.items()}
 
 
 def _update(policy: Imitator, adam: torch.optim.AdamW, train: ChunkDataset, config: SftConfig,
@@ -179,15 +125,16 @@ def _update(policy: Imitator, adam: torch.optim.AdamW, train: ChunkDataset, conf
         loss = _loss(policy, batch)
     loss.backward()
     norm = torch.nn.utils.clip_grad_norm_(policy.parameters(), config.grad_clip)
-    if not math.isfinite(float(loss)) or not math.isfinite(float(norm)):
-        raise UserError(f"the loss is not finite at step {step} (loss {float(loss)}, gradient {float(norm)}); lower --lr")
+    numbers = float(loss.detach()), float(norm)
+    if not all(map(math.isfinite, numbers)):
+        raise UserError(f"step {step} is not finite (loss {numbers[0]}, gradient {numbers[1]}); lower --lr")
     adam.step()
-    return float(loss), float(norm)
+    return numbers
 
 
 def _loss(policy: Imitator, batch: SftBatch) -> torch.Tensor:
-    device = next(policy.parameters()).device
-    return policy.sft_loss(batch.images.to(device), batch.proprio.to(device), batch.instruction, batch.actions.to(device))
+    to = next(policy.parameters()).device
+    return policy.sft_loss(batch.images.to(to), batch.proprio.to(to), batch.instruction, batch.actions.to(to))
 
 
 def _autocast(policy: Imitator, config: SftConfig) -> torch.autocast:

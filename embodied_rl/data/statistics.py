@@ -12,7 +12,7 @@ QUANTILES = {"q01": 0.01, "q10": 0.10, "q50": 0.50, "q90": 0.90, "q99": 0.99}
 
 
 def array_statistics(values: Array) -> dict[str, list[float]]:
-    """Statistics of `values` [n, d] over n, each a list of d numbers; `count` is [n]. Standard deviation is the population's."""
+    """Statistics of `values` [n, d] over n, each a list of d numbers; `count` is [n], `std` the population's."""
     data = np.asarray(values, dtype=np.float64)
     out = {
         "min": data.min(0).tolist(),

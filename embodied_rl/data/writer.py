@@ -1,8 +1,8 @@
 """Write a LeRobot v3 dataset from many processes, so that a kill at any moment leaves nothing silently broken.
 
-Worker processes add episodes to `<out>.partial/episodes/`, one finished file set each (`add_episode`); a collection that
-is started again skips them. `finalize` joins them into `<out>.partial/dataset/` and renames that to `<out>` in one step:
-a folder `<out>` exists only when it is complete.
+Worker processes add episodes to `<out>.partial/episodes/`, one finished file set each (`add_episode`); a collection
+that is started again skips them. `finalize` joins them into `<out>.partial/dataset/` and renames that to `<out>` in one
+step: a folder `<out>` exists only when it is complete.
 """
 
 from __future__ import annotations
@@ -96,8 +96,8 @@ def finalize(out: Path, spec: DatasetSpec, stamp: dict[str, Any], *, data_mb: fl
              video_mb: float = layout.VIDEO_FILE_MB) -> None:
     """Make `out` from the stored episodes, ordered by key, and remove the partial folder.
 
-    stamp: JSON values for the key `embodied_rl` of info.json (what collected the data). data_mb, video_mb: size at which
-    a new file begins. Raises UserError when nothing is stored.
+    stamp: JSON values for the key `embodied_rl` of info.json (what collected the data). data_mb, video_mb: size at
+    which a new file begins. Raises UserError when nothing is stored.
     """
     partial = layout.partial_path(out)
     shards = _load_shards(partial, spec)
@@ -232,11 +232,11 @@ def _write_tasks(path: Path, tasks: Sequence[str]) -> None:
         "index_columns": ["task"],
         "column_indexes": [],
         "columns": [
-            {"name": "task_index", "field_name": "task_index", "pandas_type": "int64", "numpy_type": "int64", "metadata": None},
-            {"name": "task", "field_name": "task", "pandas_type": "unicode", "numpy_type": "object", "metadata": None},
+            {"name": name, "field_name": name, "pandas_type": kind, "numpy_type": numpy_kind, "metadata": None}
+            for name, kind, numpy_kind in (("task_index", "int64", "int64"), ("task", "unicode", "object"))
         ],
     }
-    table = pa.table({"task_index": pa.array(range(len(tasks)), pa.int64()), "task": pa.array(list(tasks), pa.string())})
+    table = pa.table({"task_index": np.arange(len(tasks)), "task": pa.array(list(tasks), pa.string())})
     pq.write_table(table.replace_schema_metadata({"pandas": json.dumps(pandas_schema)}), path)
 
 

@@ -1,0 +1,150 @@
+"""`embodied-rl sft DATASET --out DIR`: train a policy on demonstrations (imitation)."""
+
+from __future__ import annotations
+
+import dataclasses
+import shlex
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import tyro
+
+from embodied_rl.cli.parse import parse
+from embodied_rl.data.sft_config import SftConfig
+from embodied_rl.errors import UserError, suggest
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from embodied_rl.data.chunks import SftBatch
+    from embodied_rl.data.lerobot import Demonstrations
+    from embodied_rl.data.sft import SftResult
+    from embodied_rl.policies.openvla.policy import OpenVLAPolicy
+
+POLICIES = ("openvla",)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SftCommand(SftConfig):
+    """Train a policy on demonstrations in the LeRobot v3 layout.
+
+    A stopped run (Ctrl-C, kill) goes on when the same command is given again.
+    """
+
+    dataset: Annotated[Path, tyro.conf.Positional]
+    """Folder of the dataset, as `embodied-rl collect` makes it."""
+    out: Path
+    """Folder of the checkpoint; it must not exist yet."""
+    policy: str = "openvla"
+    """Kind of policy: openvla."""
+    preset: str = "nano"
+    """Size of the policy: nano, tiny or 7b."""
+    chunk_len: int = 8
+    """Control steps that the policy decides at once (K)."""
+
+
+def main(argv: list[str]) -> int:
+    """Run the command; 0 when the checkpoint is written, 130 when Ctrl-C stopped it."""
+    command = parse(SftCommand, argv, "sft")
+    if command.policy not in POLICIES:
+        raise UserError(f"unknown policy '{command.policy}'.{suggest(command.policy, POLICIES)}")
+    if command.out.exists():
+        raise UserError(f"{command.out} already exists; choose another --out or remove it")
+    from rich.console import Console  # after the checks: a typing error should not wait for torch
+
+    from embodied_rl.data import lerobot
+
+    console = Console()
+    data = lerobot.load(command.dataset)
+    fingerprint = lerobot.fingerprint(command.dataset)
+    console.print(f"{command.dataset}: {len(data)} episodes, {len(data.images)} frames, "
+                  f"{len(set(data.instruction))} instructions, sha256 {fingerprint[:12]}")
+    policy = _fresh_policy(command, data)
+    parameters = sum(p.numel() for p in policy.parameters())
+    console.print(f"openvla {command.preset}: {parameters / 1e6:.2f} M parameters, chunks of {command.chunk_len} steps")
+    started = time.monotonic()
+    result = _fit(command, policy, data, fingerprint, console)
+    state = state_path(command.out)
+    if not result.finished:
+        console.print(f"stopped at step {result.step} of {command.steps}; saved in {state}. The same command goes on.")
+        return 130
+    _save(policy, command, data, fingerprint, result, argv, time.monotonic() - started)
+    state.unlink()
+    console.print(f"wrote {command.out}")
+    return 0
+
+
+def state_path(out: Path) -> Path:
+    """Where the training state stands until the checkpoint is finished."""
+    return out.with_name(out.name + ".sft.pt")
+
+
+def _fresh_policy(command: SftCommand, data: Demonstrations) -> OpenVLAPolicy:
+    from embodied_rl.policies.openvla.config import preset
+    from embodied_rl.policies.openvla.policy import OpenVLAPolicy
+    from embodied_rl.policies.tokens import fit_statistics
+
+    config = dataclasses.replace(preset(command.preset), chunk_len=command.chunk_len)
+    size = data.images.shape[2]
+    if size != config.image_size:
+        raise UserError(f"{command.dataset} has images of {size} pixels, preset {command.preset} needs "
+                        f"{config.image_size}; collect with --image-size {config.image_size}")
+    if len(data.cameras) != config.num_cameras:
+        raise UserError(f"{command.dataset} has {len(data.cameras)} cameras, preset {command.preset} needs "
+                        f"{config.num_cameras}")
+    return OpenVLAPolicy.fresh(config, data.instruction, fit_statistics(data.action, data.state), seed=command.seed,
+                               unnorm_key=_source(data).get("suite", "default"))
+
+
+def _fit(command: SftCommand, policy: OpenVLAPolicy, data: Demonstrations, fingerprint: str,
+         console: Console) -> SftResult:
+    import numpy as np
+    import torch
+
+    from embodied_rl.data import sft
+    from embodied_rl.data.chunks import split
+    from embodied_rl.rng import DecisionRng
+    from embodied_rl.types import Observation
+
+    def measure(batch: SftBatch) -> dict[str, float]:
+        """Greedy decoding against the demonstration: share of equal tokens, mean distance of the actions."""
+        rows = np.zeros(len(batch.instruction), dtype=np.int64)
+        obs = Observation(batch.images.numpy(), batch.proprio.numpy(), batch.instruction)
+        decided = policy.act(obs, DecisionRng(rows, rows), "greedy")
+        right = decided.replay["tokens"].cpu() == policy.encode(batch.actions)
+        error = np.abs(decided.actions - batch.actions.numpy())
+        return {"token_accuracy": float(right.float().mean()), "action_error": float(error.mean())}
+
+    policy.to("cuda" if torch.cuda.is_available() else "cpu")
+    command.out.parent.mkdir(parents=True, exist_ok=True)
+    train, val = split(data, command.chunk_len, validation=command.validation, seed=command.seed)
+    identity = {"dataset": fingerprint, "preset": command.preset, "chunk_len": command.chunk_len}
+    return sft.fit(policy, train, val, command, state_path(command.out), measure=measure, console=console,
+                   identity=identity)
+
+
+def _save(policy: OpenVLAPolicy, command: SftCommand, data: Demonstrations, fingerprint: str, result: SftResult,
+          argv: list[str], seconds: float) -> None:
+    from embodied_rl import __version__
+    from embodied_rl.policies.openvla.checkpoint import save_policy
+
+    save_policy(policy, command.out, {
+        "command": shlex.join(["embodied-rl", "sft", *argv]),
+        "version": __version__,
+        "seed": command.seed,
+        "config": command.identity() | {"preset": command.preset, "chunk_len": command.chunk_len},
+        "dataset": {"path": str(command.dataset), "sha256": fingerprint, "episodes": len(data),
+                    "frames": len(data.images), "collected": _source(data)},
+        "suite": _source(data).get("suite"),
+        "renderer": _source(data).get("renderer"),
+        "last_session_seconds": round(seconds, 1),
+        "history": result.history,
+    })
+
+
+def _source(data: Demonstrations) -> dict[str, Any]:
+    """What `collect` recorded about itself; empty for a dataset from elsewhere."""
+    from embodied_rl.data.lerobot import NAMESPACE
+
+    return data.info.get(NAMESPACE, {})

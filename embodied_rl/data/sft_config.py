@@ -1,0 +1,65 @@
+"""Settings of supervised fine-tuning and its learning-rate schedule; imports nothing heavy."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields
+from typing import Any, Literal
+
+from embodied_rl.errors import UserError
+
+
+@dataclass(frozen=True, slots=True)
+class SftConfig:
+    """Settings of the loop; every one of them changes the result, except `threads` and the three intervals."""
+
+    steps: int = 2000
+    """Optimiser steps."""
+    batch_size: int = 64
+    """Samples a step; a sample is one frame and the chunk of actions that starts there."""
+    lr: float = 1e-3
+    """Peak learning rate of AdamW."""
+    warmup: int = 100
+    """Steps over which the learning rate rises linearly from 0 to its peak."""
+    decay: Literal["cosine", "linear"] = "cosine"
+    """How the learning rate falls to 0 after the warm-up."""
+    weight_decay: float = 0.01
+    """AdamW's weight decay, on matrices only (not on biases, norms and embeddings of one dimension)."""
+    grad_clip: float = 1.0
+    """Largest gradient norm."""
+    shift: int = 3
+    """Random shift of each image by up to this many pixels (0: none)."""
+    validation: float = 0.1
+    """Share of the episodes held out for the validation loss."""
+    bf16: bool = False
+    """Forward pass in bfloat16 (autocast): quicker on a GPU, and for larger models on a CPU with avx512_bf16."""
+    seed: int = 0
+    """Seed of the initial weights, the split, the order of batches and the augmentation."""
+    threads: int | None = None
+    """CPU threads of torch (None: torch's own choice)."""
+    val_every: int = 250
+    """Steps between two validations."""
+    val_samples: int = 512
+    """Validation samples, evenly spaced over the held-out episodes."""
+    save_every: int = 500
+    """Steps between two saves of the state."""
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "batch_size", "val_every", "val_samples", "save_every"):
+            if getattr(self, name) < 1:
+                raise UserError(f"--{name.replace('_', '-')} must be at least 1, got {getattr(self, name)}")
+        if self.lr <= 0 or self.grad_clip <= 0 or self.shift < 0 or self.warmup < 0:
+            raise UserError("--lr and --grad-clip must be positive, --shift and --warmup not negative")
+
+    def identity(self) -> dict[str, Any]:
+        """The settings that decide the result: a stopped run may only continue with the same ones."""
+        free = ("threads", "val_every", "val_samples", "save_every")
+        return {f.name: getattr(self, f.name) for f in fields(SftConfig) if f.name not in free}
+
+
+def learning_rate(step: int, config: SftConfig) -> float:
+    """Rate for `step` (0-based): linear warm-up, then cosine or linear decay that reaches 0 at `config.steps`."""
+    if step < config.warmup:
+        return config.lr * (step + 1) / config.warmup
+    progress = (step - config.warmup) / max(config.steps - config.warmup, 1)
+    return config.lr * (0.5 * (1.0 + math.cos(math.pi * progress)) if config.decay == "cosine" else 1.0 - progress)
