@@ -53,6 +53,8 @@ class PPOConfig:
     """Discount of a decision."""
     gae_lambda: float = 0.95
     """Bias-variance trade-off of generalised advantage estimation."""
+    bootstrap_truncated: bool = True
+    """At the horizon, count on the value of the last observation; off: running out of time is a failure worth 0."""
     clip_low: float = 0.2
     """The probability ratio is clipped below 1 - clip_low."""
     clip_high: float = 0.2

@@ -72,14 +72,18 @@ class _Iteration:
 
 
 class Collector:
-    """Gathers `groups` groups an iteration. keep: success rates (closed range) of the groups that are trained on."""
+    """Gathers `groups` groups an iteration.
+
+    keep: success rates (closed range) of the groups that are trained on; at most `max_factor` times `groups` are run to
+    find them. final_value: record the critic's value after the last step of truncated episodes.
+    """
 
     def __init__(
         self, env: VecEnv, policy: Policy, sampler: EpisodeSampler, clock: StageClock,
-        *, groups: int, keep: Keep | None = None, max_factor: float = 1.0, needs_value: bool = False,
+        *, groups: int, keep: Keep | None = None, max_factor: float = 1.0, final_value: bool = False,
     ) -> None:
         self.sampler = sampler
-        self._driver = Driver(env, policy, clock, record=True, final_value=needs_value)
+        self._driver = Driver(env, policy, clock, record=True, final_value=final_value)
         self._clock = clock
         self._groups = groups
         self._keep = keep

@@ -1,0 +1,67 @@
+"""GRPO: group-relative policy optimisation (Shao et al. 2024), with clip-higher and dynamic sampling (Yu et al. 2025).
+
+No critic and no KL penalty. Top to bottom: advantages of a batch, then the loss of some of its rows.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from embodied_rl.algorithms.advantages import group_relative
+from embodied_rl.algorithms.config import GRPOConfig
+from embodied_rl.algorithms.losses import clipped_policy_loss, mean_entropy, unit_mask, unit_weights, units
+from embodied_rl.algorithms.rows import LossOutput, Rows
+from embodied_rl.policy import Policy
+from embodied_rl.types import RolloutBatch
+
+
+class GRPO:
+    """GRPO as the learner and the rollout see it."""
+
+    needs_value = False
+    needs_final_value = False
+
+    def __init__(self, config: GRPOConfig) -> None:
+        self.config = config
+        self.group_size = config.group_size
+        self.keep = config.keep
+        self.max_factor = config.max_sampling_factor
+        self.epochs = config.epochs
+
+    def trains_policy(self, iteration: int) -> bool:
+        """Always."""
+        return True
+
+    def prepare(self, batch: RolloutBatch, terms_per_step: int) -> tuple[Tensor, dict[str, float]]:
+        """Give each row the group-relative advantage of its episode's summed reward."""
+        score = torch.tensor([episode.reward for episode in batch.episodes])
+        group = torch.tensor([episode.spec.group for episode in batch.episodes])
+        advantage = group_relative(score, group, self.config.advantage_eps)
+        batch.advantage = advantage[batch.episode]
+        valid = unit_mask(batch.mask, self.config.ratio_level, terms_per_step)
+        weight = unit_weights(valid, batch.episode, self.config.loss_norm)
+        contrast = group[advantage != 0].unique().numel() / group.unique().numel()
+        return weight, {"train/groups_with_contrast": contrast}
+
+    def loss(self, policy: Policy, rows: Rows, iteration: int) -> LossOutput:
+        """-sum w min(r A, clip(r) A) - entropy_coef * entropy."""
+        config, batch, index = self.config, rows.batch, rows.index
+        assert batch.advantage is not None, "prepare() first"
+        out = policy.evaluate(
+            batch.images[index], batch.proprio[index], [batch.instruction[i] for i in index.tolist()],
+            {key: tensor[index] for key, tensor in batch.replay.items()},
+        )
+        device = out.log_prob.device
+        mask = batch.mask[index].to(device)
+        terms = out.log_prob - batch.log_prob[index].to(device)
+        log_ratio = units(terms, mask, config.ratio_level, policy.terms_per_step)
+        advantage, weight = batch.advantage[index].to(device), rows.unit_weight.to(device)
+
+        policy_loss, metrics = clipped_policy_loss(log_ratio, advantage, weight, config.clip_low, config.clip_high)
+        entropy = mean_entropy(out.entropy, mask, weight.sum(dim=1))
+        loss = policy_loss - config.entropy_coef * entropy
+
+        metrics |= {"policy_loss": policy_loss.detach(), "entropy": entropy.detach()}
+        ratio_error = torch.where(mask, terms.detach().expm1().abs(), 0.0).max()
+        return LossOutput(loss, metrics, ratio_error)

@@ -1,0 +1,13 @@
+"""From an algorithm's options to the algorithm."""
+
+from __future__ import annotations
+
+from embodied_rl.algorithms.config import AlgorithmConfig, PPOConfig
+from embodied_rl.algorithms.grpo import GRPO
+from embodied_rl.algorithms.ppo import PPO
+from embodied_rl.algorithms.rows import Algorithm
+
+
+def make_algorithm(config: AlgorithmConfig) -> Algorithm:
+    """PPO for a PPOConfig, GRPO for a GRPOConfig."""
+    return PPO(config) if isinstance(config, PPOConfig) else GRPO(config)

@@ -1,0 +1,60 @@
+"""What a loss sees of a batch: some of its rows, on the policy's side of the border; and what it returns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor
+
+from embodied_rl.policy import Policy
+from embodied_rl.types import RolloutBatch
+
+
+@dataclass(slots=True)
+class Rows:
+    """Rows `index` of `batch`, with the weight of each ratio unit [r, U] and of each row [r] in the loss."""
+
+    batch: RolloutBatch
+    index: Tensor
+    unit_weight: Tensor
+    row_weight: Tensor
+
+
+@dataclass(slots=True)
+class LossOutput:
+    """loss: scalar with gradients. metrics: scalars that add up over the rows of a batch. ratio_error: the largest
+    |new probability / old probability - 1| of an executed term, for the first-step check.
+    """
+
+    loss: Tensor
+    metrics: dict[str, Tensor]
+    ratio_error: Tensor
+
+
+class Algorithm(Protocol):
+    """What the learner needs of PPO or GRPO.
+
+    group_size, keep, max_factor: what the rollout gathers. needs_value: whether there is a critic to train.
+    needs_final_value: whether truncated episodes need the value of their last observation (without it, `final_value`
+    stays 0). epochs: passes over a batch.
+    """
+
+    group_size: int
+    keep: tuple[float, float] | None
+    max_factor: float
+    needs_value: bool
+    needs_final_value: bool
+    epochs: int
+
+    def trains_policy(self, iteration: int) -> bool:
+        """False while only the critic learns."""
+        ...
+
+    def prepare(self, batch: RolloutBatch, terms_per_step: int) -> tuple[Tensor, dict[str, float]]:
+        """Fill `batch.advantage` (and `returns`); return the weights of the ratio units [R, U] and metrics."""
+        ...
+
+    def loss(self, policy: Policy, rows: Rows, iteration: int) -> LossOutput:
+        """The loss of some rows, a weighted sum."""
+        ...

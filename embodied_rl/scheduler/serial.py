@@ -1,0 +1,29 @@
+"""The serial scheduler: gather a batch, hand it over, wait for the update, repeat. The oracle for faster ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from embodied_rl.rollout.collect import Collector
+from embodied_rl.types import EpisodeResult, RolloutBatch
+
+
+class SerialScheduler:
+    """Rollout and learner take turns on one copy of the weights, so every batch is on-policy."""
+
+    def __init__(self, collector: Collector, on_episode: Callable[[EpisodeResult], None] | None = None) -> None:
+        self._collector = collector
+        self._on_episode = on_episode
+        self._published = 0
+
+    def batches(self, start: int, stop: int) -> Iterator[RolloutBatch]:
+        """Yield the batches of iterations start, ..., stop - 1; `publish` must follow each."""
+        self._published = start
+        for version in range(start, stop):
+            if self._published != version:
+                raise RuntimeError(f"batch {version} was asked for, but version {self._published} is the newest policy")
+            yield self._collector.collect(version, self._on_episode)
+
+    def publish(self, version: int) -> None:
+        """Say that the weights are now those after `version` updates (they are shared: nothing is copied)."""
+        self._published = version

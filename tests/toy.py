@@ -1,0 +1,171 @@
+"""A tiny world and a tiny policy that keep the real contracts, for tests of everything around them.
+
+World: a point in the unit square must reach one of the four corners; the picture shows where. Two control steps a
+decision, a horizon of 8. Policy: two small layers over picture, position and instruction, 5 bins an action token; bit for bit
+the same whatever the batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from embodied_rl.policy import ActMode
+from embodied_rl.rng import DecisionRng, philox
+from embodied_rl.types import ActOutput, Array, ChunkResult, EpisodeSpec, EvalOutput, Observation
+from embodied_rl.vec_env import EnvInfo
+
+SIZE, HORIZON, CHUNK, ACTION_DIM, BINS = 4, 8, 2, 2, 5
+TASKS = {"toy/reach": range(16), "toy/touch": range(16)}
+HELDOUT = {"toy/reach": range(16, 28), "toy/touch": range(16, 28)}
+INSTRUCTIONS = {"toy/reach": "reach the red corner", "toy/touch": "touch the red corner"}
+
+
+class ToyEnv:
+    """The world. breaks: episode ids whose first `breaks[id]` runs end in a simulator failure at their second chunk.
+
+    shuffle_reward: pay a coin flip drawn from the episode's seed instead of the success.
+    """
+
+    def __init__(
+        self, num_envs: int, *, breaks: dict[int, int] | None = None, shuffle_reward: bool = False
+    ) -> None:
+        self.num_envs = num_envs
+        self.info = EnvInfo("toy", "toy 1", "none", ("front",), SIZE, ACTION_DIM, 2, 20.0)
+        self.started: list[EpisodeSpec] = []
+        self._breaks = dict(breaks or {})
+        self._shuffle_reward = shuffle_reward
+        self._spec: list[EpisodeSpec | None] = [None] * num_envs
+        self._position = np.zeros((num_envs, 2), dtype=np.float32)
+        self._goal = np.zeros((num_envs, 2), dtype=np.float32)
+        self._steps = np.zeros(num_envs, dtype=np.int32)
+        self._doomed = np.zeros(num_envs, dtype=bool)
+
+    def reset(self, slots: Sequence[int], episodes: Sequence[EpisodeSpec]) -> None:
+        for slot, spec in zip(slots, episodes, strict=True):
+            assert self._spec[slot] is None, f"slot {slot} is not empty"
+            self.started.append(spec)
+            self._spec[slot] = spec
+            rng = philox(99, spec.init_state, len(spec.task))
+            self._position[slot] = rng.uniform(-0.3, 0.3, 2)
+            self._goal[slot] = rng.choice([-0.75, 0.75], 2)
+            self._steps[slot] = 0
+            self._doomed[slot] = self._breaks.get(spec.episode_id, 0) > 0
+            if self._doomed[slot]:
+                self._breaks[spec.episode_id] -= 1
+
+    def step(self, slots: Sequence[int], actions: Array) -> ChunkResult:
+        count, chunk = actions.shape[:2]
+        reward = np.zeros((count, chunk), dtype=np.float32)
+        success = np.zeros(count, dtype=bool)
+        taken = np.zeros(count, dtype=np.int32)
+        failed = np.zeros(count, dtype=bool)
+        for row, slot in enumerate(slots):
+            spec = self._spec[slot]
+            assert spec is not None, f"slot {slot} is empty"
+            failed[row] = self._doomed[slot] and self._steps[slot] > 0
+            for k in range(chunk):
+                if success[row] or self._steps[slot] >= HORIZON:
+                    break
+                self._position[slot] = np.clip(self._position[slot] + 0.25 * actions[row, k].clip(-1, 1), -1, 1)
+                self._steps[slot] += 1
+                taken[row] += 1
+                success[row] = np.abs(self._position[slot] - self._goal[slot]).max() < 0.3
+                reward[row, k] = float(success[row])
+            over = success[row] or self._steps[slot] >= HORIZON
+            if over and self._shuffle_reward:
+                reward[row] = 0
+                reward[row, taken[row] - 1] = float(philox(spec.seed, 7).integers(2))
+        truncated = ~success & (self._steps[list(slots)] >= HORIZON)
+        for row, slot in enumerate(slots):
+            if success[row] or truncated[row] or failed[row]:
+                self._spec[slot] = None
+        return ChunkResult(reward, success.copy(), truncated, success, taken, failed)
+
+    def observe(self, slots: Sequence[int], out: Observation) -> None:
+        for row, slot in enumerate(slots):
+            out.images[row, 0] = self.frame(slot, "front", SIZE)
+            out.proprio[row] = self._position[slot]
+            spec = self._spec[slot] or self.started[-1]
+            out.instruction[row] = INSTRUCTIONS[spec.task]
+
+    def frame(self, slot: int, camera: str, size: int) -> Array:
+        image = np.zeros((size, size, 3), dtype=np.uint8)
+        column, line = ((self._goal[slot] + 1) / 2 * size).astype(int)
+        image[line, column, 0] = 255
+        return image
+
+    def new_observation(self, rows: int) -> Observation:
+        images = np.zeros((rows, 1, SIZE, SIZE, 3), dtype=np.uint8)
+        return Observation(images, np.zeros((rows, 2), dtype=np.float32), [""] * rows)
+
+    def close(self) -> None:
+        pass
+
+
+class ToyPolicy(nn.Module):
+    """Independent categorical tokens; `replay` is {'tokens': uint8 [N, L]}."""
+
+    chunk_len = CHUNK
+    action_dim = ACTION_DIM
+    terms_per_step = ACTION_DIM
+
+    def __init__(self, seed: int = 0, hidden: int = 32, *, with_value: bool = True) -> None:
+        super().__init__()
+        self.with_value = with_value
+        inputs = SIZE * SIZE * 3 + 2 + 1
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            self.body = nn.Linear(inputs, hidden)
+            self.head = nn.Linear(hidden, CHUNK * ACTION_DIM * BINS)
+            self.value_head = nn.Linear(hidden, 1)
+        nn.init.zeros_(self.value_head.weight)
+        with torch.no_grad():
+            self.head.weight.mul_(0.1)
+
+    def act(self, obs: Observation, rng: DecisionRng, mode: ActMode) -> ActOutput:
+        obs.check()
+        with torch.inference_mode():
+            log_probs, value = self._forward(
+                torch.from_numpy(obs.images), torch.from_numpy(obs.proprio), obs.instruction
+            )
+            if mode == "greedy":
+                tokens = log_probs.argmax(-1)
+            else:
+                uniform = torch.from_numpy(rng.uniform(CHUNK * ACTION_DIM))[..., None]
+                tokens = (log_probs.exp().cumsum(-1) < uniform).sum(-1).clamp(max=BINS - 1)
+            log_prob = log_probs.gather(-1, tokens[..., None])[..., 0]
+        actions = (tokens.reshape(-1, CHUNK, ACTION_DIM).float() * 2 / (BINS - 1) - 1).numpy()
+        return ActOutput(actions, log_prob, value, {"tokens": tokens.to(torch.uint8)})
+
+    def evaluate(
+        self, images: Tensor, proprio: Tensor, instruction: list[str], replay: dict[str, Tensor]
+    ) -> EvalOutput:
+        log_probs, value = self._forward(images, proprio, instruction)
+        log_prob = log_probs.gather(-1, replay["tokens"].long()[..., None])[..., 0]
+        return EvalOutput(log_prob, -(log_probs.exp() * log_probs).sum(-1), value)
+
+    def sft_loss(self, images: Tensor, proprio: Tensor, instruction: list[str], actions: Tensor) -> Tensor:
+        tokens = ((actions + 1) / 2 * (BINS - 1)).round().long().flatten(1)
+        log_probs, _ = self._forward(images, proprio, instruction)
+        return -log_probs.gather(-1, tokens[..., None]).mean()
+
+    def _forward(self, images: Tensor, proprio: Tensor, instruction: list[str]) -> tuple[Tensor, Tensor | None]:
+        text = torch.tensor([[float("touch" in words)] for words in instruction])
+        x = torch.cat([images.flatten(1).float() / 255, proprio, text], dim=1)
+        hidden = torch.tanh(_linear(x, self.body))
+        logits = _linear(hidden, self.head).reshape(-1, CHUNK * ACTION_DIM, BINS)
+        value = _linear(hidden.detach(), self.value_head)[:, 0] if self.with_value else None
+        return torch.log_softmax(logits, dim=-1), value
+
+
+def _linear(x: Tensor, layer: nn.Linear) -> Tensor:
+    """A linear layer whose rows do not depend on the number of rows (matrix kernels change with it)."""
+    return (x[:, None, :] * layer.weight).sum(dim=-1) + layer.bias
+
+
+def all_states(tasks: dict[str, Iterable[int]]) -> int:
+    return sum(len(list(states)) for states in tasks.values())
