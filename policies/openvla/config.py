@@ -1,0 +1,166 @@
+"""The OpenVLA architecture as data (Kim et al. 2024; OpenVLA-OFT's wrist image and proprio token: Kim et al. 2025)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from embodied_rl.errors import UserError, suggest
+from embodied_rl.policies.decoder import DecoderConfig
+from embodied_rl.policies.tokens import NUM_BINS
+from embodied_rl.policies.vision import ViTConfig
+
+_HALF = (0.5, 0.5, 0.5)
+
+
+@dataclass(frozen=True)
+class OpenVLAModelConfig:
+    """Everything that fixes the parameters of an OpenVLA policy and how its inputs are laid out."""
+
+    featurizer: ViTConfig
+    """First vision tower (DINOv2 in the published model)."""
+    fused_featurizer: ViTConfig
+    """Second vision tower (SigLIP); same image size and patch count as the first, features concatenated."""
+    decoder: DecoderConfig
+    """Language model."""
+    action_token_end: int
+    """One past the last of the 256 vocabulary rows that stand for action bins; text ids lie below these rows."""
+    append_token: int | None
+    """Token id appended to a prompt that does not end with it; None appends nothing."""
+    chunk_len: int
+    """Control steps decoded in one decision (K)."""
+    action_dim: int = 7
+    """Dimensions of an action (A); each is one token."""
+    num_cameras: int = 1
+    """Cameras, in the order of the observation; each camera's patches follow the previous one's."""
+    use_proprio: bool = False
+    """Add one token after the patches, from the normalised proprio through a two-layer MLP."""
+    proprio_dim: int = 8
+    """Dimensions of the proprio vector (P)."""
+    learned_positions: bool = False
+    """Add learned vectors to each camera's patches and to each action slot. Not in OpenVLA; a small model that
+    starts from nothing learns faster with them."""
+    ordinal_init: bool = False
+    """Start the 256 action rows from smooth features of the bin centre, so that near bins start alike."""
+    value_hidden: tuple[int, int] = (512, 128)
+    """Hidden widths of the value head."""
+    gripper_zero_one: bool = False
+    """The last action dimension was trained as 1 = open, 0 = close, and is mapped to the simulator's -1 and +1."""
+    fused_decode: bool = False
+    """Decode from weights fused anew at each decision: faster where the cost of an operator, not memory, limits."""
+
+    def __post_init__(self) -> None:
+        first, second = self.featurizer, self.fused_featurizer
+        if (first.image_size, first.num_patches) != (second.image_size, second.num_patches):
+            raise ValueError("both vision towers must have the same image size and number of patches")
+        if not NUM_BINS <= self.action_token_end <= self.decoder.vocab_size:
+            raise ValueError("action_token_end must leave 256 rows below it and lie within the vocabulary")
+
+    @property
+    def image_size(self) -> int:
+        """Height and width in pixels of every camera's image."""
+        return self.featurizer.image_size
+
+    @property
+    def num_tokens(self) -> int:
+        """Action tokens a decision (L)."""
+        return self.chunk_len * self.action_dim
+
+    @property
+    def text_offset(self) -> int:
+        """Tokens before the prompt's text: BOS, patches, proprio."""
+        return 1 + self.num_cameras * self.featurizer.num_patches + int(self.use_proprio)
+
+
+def nano(
+    *, image_size: int = 64, patch_size: int = 16, vision_dim: int = 64, vision_depth: int = 2, dim: int = 128,
+    layers: int = 2, heads: int = 2, mlp_dim: int = 352, text_vocab: int = 128, chunk_len: int = 8, num_cameras: int = 2,
+    use_proprio: bool = True,
+) -> OpenVLAModelConfig:
+    """About 0.9 M parameters: trains from nothing on a CPU. Two cameras and proprio, as OpenVLA-OFT."""
+    tower = dict(
+        image_size=image_size, patch_size=patch_size, dim=vision_dim, depth=vision_depth, heads=max(1, vision_dim // 32),
+        mlp_dim=4 * vision_dim, pos_embed_std=0.3,
+    )
+    return OpenVLAModelConfig(
+        featurizer=ViTConfig(**tower, layer_scale=1.0),
+        fused_featurizer=ViTConfig(**tower, mean=_HALF, std=_HALF),
+        decoder=DecoderConfig(
+            vocab_size=text_vocab + NUM_BINS, dim=dim, layers=layers, heads=heads, kv_heads=heads, head_dim=dim // heads,
+            mlp_dim=mlp_dim,
+        ),
+        action_token_end=text_vocab + NUM_BINS, append_token=None, chunk_len=chunk_len, num_cameras=num_cameras,
+        use_proprio=use_proprio, learned_positions=True, ordinal_init=True, value_hidden=(dim, dim // 2), fused_decode=True,
+    )
+
+
+def tiny(*, image_size: int = 112, chunk_len: int = 8, num_cameras: int = 2) -> OpenVLAModelConfig:
+    """About 6 M parameters: a small GPU, or a patient CPU."""
+    return nano(
+        image_size=image_size, patch_size=14, vision_dim=128, vision_depth=4, dim=256, layers=4, heads=4, mlp_dim=704,
+        text_vocab=256, chunk_len=chunk_len, num_cameras=num_cameras,
+    )
+
+
+def openvla_7b(*, chunk_len: int = 1, num_cameras: int = 1, use_proprio: bool = False) -> OpenVLAModelConfig:
+    """The published model: DINOv2-L/14 with registers, SigLIP-So400m/14, Llama-2-7B; 7,541,237,184 parameters."""
+    dino = ViTConfig(
+        image_size=224, patch_size=14, dim=1024, depth=24, heads=16, mlp_dim=4096, class_token=True, register_tokens=4,
+        layer_scale=1e-5, unused_blocks=1, final_norm=True,
+    )
+    siglip = ViTConfig(
+        image_size=224, patch_size=14, dim=1152, depth=27, heads=16, mlp_dim=4304, mean=_HALF, std=_HALF,
+        unused_blocks=1, final_norm=True, attention_pool=True,
+    )
+    llama = DecoderConfig(
+        vocab_size=32064, dim=4096, layers=32, heads=32, kv_heads=32, head_dim=128, mlp_dim=11008, norm_eps=1e-6
+    )
+    return OpenVLAModelConfig(
+        featurizer=dino, fused_featurizer=siglip, decoder=llama, action_token_end=32000, append_token=29871,
+        chunk_len=chunk_len, num_cameras=num_cameras, use_proprio=use_proprio, gripper_zero_one=True,
+    )
+
+
+_PRESETS: dict[str, Callable[[], OpenVLAModelConfig]] = {"nano": nano, "tiny": tiny, "7b": openvla_7b}
+
+
+def preset(name: str) -> OpenVLAModelConfig:
+    """The preset `nano`, `tiny` or `7b`; UserError for another name."""
+    if name not in _PRESETS:
+        raise UserError(f"unknown OpenVLA preset '{name}'.{suggest(name, _PRESETS)}")
+    return _PRESETS[name]()
+
+
+def config_to_json(config: OpenVLAModelConfig) -> dict[str, Any]:
+    """Plain data for config.json."""
+    return asdict(config)
+
+
+def config_from_json(data: dict[str, Any]) -> OpenVLAModelConfig:
+    """Inverse of `config_to_json`; UserError names an unknown, missing or unusable key."""
+    values = dict(_checked(OpenVLAModelConfig, data, "model"))
+    for tower in ("featurizer", "fused_featurizer"):
+        entry = dict(_checked(ViTConfig, values[tower], tower))
+        entry["mean"], entry["std"] = tuple(entry["mean"]), tuple(entry["std"])
+        values[tower] = ViTConfig(**entry)
+    values["decoder"] = DecoderConfig(**_checked(DecoderConfig, values["decoder"], "decoder"))
+    values["value_hidden"] = tuple(values["value_hidden"])
+    try:
+        return OpenVLAModelConfig(**values)
+    except (TypeError, ValueError) as error:
+        raise UserError(f"config.json describes no usable model: {error}") from error
+
+
+def _checked(kind: type, data: Any, where: str) -> dict[str, Any]:
+    """`data` if it is a dict with exactly the fields of dataclass `kind`."""
+    if not isinstance(data, dict):
+        raise UserError(f"config.json: '{where}' must be an object; restore the file from the checkpoint's source")
+    known = {field.name for field in fields(kind)}
+    for key in data:
+        if key not in known:
+            raise UserError(f"config.json: unknown key '{key}' in '{where}'.{suggest(key, known)}")
+    missing = sorted(known - data.keys())
+    if missing:
+        raise UserError(f"config.json: '{where}' lacks {', '.join(missing)}; restore the file from the checkpoint's source")
+    return data

@@ -1,0 +1,151 @@
+"""The OpenVLA network: two fused vision towers, projector, Llama decoder, head rows of the action tokens, value head.
+
+Sequence: BOS, patches of each camera, optional proprio token, rest of the prompt, action tokens. Parameter names are
+those of the published checkpoint; `proprio_projector`, `camera_embed`, `step_embed`, `dim_embed` and `value_head` are ours.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from embodied_rl.policies.decoder import CausalLM
+from embodied_rl.policies.openvla.config import OpenVLAModelConfig
+from embodied_rl.policies.tokens import NUM_BINS, token_centres
+from embodied_rl.policies.vision import ViT, ViTConfig
+
+_ORDINAL_HEAD_SCALE = 0.1
+
+
+def normalise_images(images: Tensor, tower: ViTConfig, dtype: torch.dtype) -> Tensor:
+    """uint8 [B,H,W,3] -> the tower's normalised [B,3,H,W] of `dtype`."""
+    device = images.device
+    mean = torch.tensor(tower.mean, device=device) * 255.0
+    scale = 1.0 / (torch.tensor(tower.std, device=device) * 255.0)
+    return ((images.float() - mean) * scale).to(dtype).permute(0, 3, 1, 2)
+
+
+class VisionBackbone(nn.Module):
+    """Both towers over the same pixels, each with its own normalisation."""
+
+    def __init__(self, config: OpenVLAModelConfig) -> None:
+        super().__init__()
+        self.featurizer = ViT(config.featurizer)
+        self.fused_featurizer = ViT(config.fused_featurizer)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """uint8 [B,H,W,3] -> [B, patches, sum of the towers' widths]."""
+        dtype = self.featurizer.pos_embed.dtype
+        features = [
+            tower(normalise_images(images, tower.config, dtype)) for tower in (self.featurizer, self.fused_featurizer)
+        ]
+        return torch.cat(features, dim=-1)
+
+
+class Projector(nn.Module):
+    """Vision features to the decoder's width: three linear layers with exact GELU between."""
+
+    def __init__(self, vision_dim: int, dim: int) -> None:
+        super().__init__()
+        self.fc1 = nn.Linear(vision_dim, 4 * vision_dim)
+        self.fc2 = nn.Linear(4 * vision_dim, dim)
+        self.fc3 = nn.Linear(dim, dim)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc3(F.gelu(self.fc2(F.gelu(self.fc1(x)))))
+
+
+class ProprioProjector(nn.Module):
+    """Normalised proprio to one token: two linear layers with exact GELU between."""
+
+    def __init__(self, proprio_dim: int, dim: int) -> None:
+        super().__init__()
+        self.fc1 = nn.Linear(proprio_dim, dim)
+        self.fc2 = nn.Linear(dim, dim)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc2(F.gelu(self.fc1(x)))
+
+
+class OpenVLAModel(nn.Module):
+    """Tensors in, hidden states and action logits out; no prompts, codecs or sampling."""
+
+    def __init__(self, config: OpenVLAModelConfig) -> None:
+        super().__init__()
+        self.config = config
+        dim = config.decoder.dim
+        self.vision_backbone = VisionBackbone(config)
+        self.projector = Projector(config.featurizer.dim + config.fused_featurizer.dim, dim)
+        self.language_model = CausalLM(config.decoder)
+        if config.use_proprio:
+            self.proprio_projector = ProprioProjector(config.proprio_dim, dim)
+        if config.learned_positions:
+            self.camera_embed = nn.Parameter(torch.randn(config.num_cameras, dim) * 0.3)
+            self.step_embed = nn.Parameter(torch.randn(config.chunk_len, dim) * 0.3)
+            self.dim_embed = nn.Parameter(torch.randn(config.action_dim, dim) * 0.3)
+        first, second = config.value_hidden
+        self.value_head = nn.Sequential(
+            nn.Linear(dim, first), nn.GELU(), nn.Linear(first, second), nn.GELU(), nn.Linear(second, 1)
+        )
+        if self.value_head[4].weight.device.type != "meta":
+            self._initialise()
+
+    @property
+    def action_rows(self) -> slice:
+        """Vocabulary rows of the 256 action tokens."""
+        end = self.config.action_token_end
+        return slice(end - NUM_BINS, end)
+
+    @torch.no_grad()
+    def _initialise(self) -> None:
+        """Zero the value output, so that a fresh critic pulls nothing; start action rows smooth if asked."""
+        self.value_head[4].weight.zero_()
+        self.value_head[4].bias.zero_()
+        if self.config.ordinal_init:
+            embedding, head = self.language_model.model.embed_tokens, self.language_model.lm_head
+            embedding.weight.normal_(0.0, 0.5)
+            smooth = ordinal_features(self.config.decoder.dim)
+            embedding.weight[self.action_rows] = 0.5 * smooth
+            head.weight[self.action_rows] = _ORDINAL_HEAD_SCALE * smooth
+
+    def embed_prefix(self, images: Tensor, proprio: Tensor, bos_id: int) -> Tensor:
+        """uint8 [N,V,H,W,3] and normalised proprio [N,P] -> BOS, patches and proprio token: [N, text_offset, D]."""
+        rows, cameras = images.shape[:2]
+        patches = self.projector(self.vision_backbone(images.flatten(0, 1))).unflatten(0, (rows, cameras))
+        if self.config.learned_positions:
+            patches = patches + self.camera_embed[:, None]
+        bos = self.language_model.model.embed_tokens.weight[bos_id]
+        parts = [bos.expand(rows, 1, -1), patches.flatten(1, 2)]
+        if self.config.use_proprio:
+            parts.append(self.proprio_projector(proprio.to(patches.dtype))[:, None])
+        return torch.cat(parts, dim=1)
+
+    def embed_slots(self) -> Tensor | None:
+        """[L, D], added to the input from which action token t is predicted (t > 0), or None."""
+        if not self.config.learned_positions:
+            return None
+        slots = (self.step_embed[:, None] + self.dim_embed).flatten(0, 1)
+        return torch.cat([torch.zeros_like(slots[:1]), slots[1:]])
+
+    def action_logits(self, hidden: Tensor) -> Tensor:
+        """[..., D] -> float32 logits of the 256 action tokens only."""
+        return F.linear(hidden, self.language_model.lm_head.weight[self.action_rows]).float()
+
+    def value(self, hidden: Tensor) -> Tensor:
+        """Hidden state at the last prompt token [N, D] -> float32 [N]."""
+        return self.value_head(hidden)[:, 0].float()
+
+
+def ordinal_features(dim: int) -> Tensor:
+    """float32 [256, dim], root mean square 1: sines and cosines of each action token's value, low frequencies strongest.
+
+    Wavelengths fall geometrically from 8 to 1/16 of the action range; amplitudes fall with the square root of the wavelength.
+    """
+    value = torch.from_numpy(token_centres())
+    waves = torch.logspace(math.log10(0.125), math.log10(16.0), dim // 2)
+    angle = math.pi * value[:, None] * waves
+    features = torch.cat([angle.sin(), angle.cos()], dim=-1) * waves.pow(-0.5).repeat(2)
+    return features / features.pow(2).mean().sqrt()
