@@ -57,9 +57,12 @@ def main(argv: list[str]) -> int:
 
     console = Console()
     data = lerobot.load(command.dataset)
+    if _source(data).get("split") == "heldout":
+        raise UserError(f"{command.dataset} starts from held-out states, which evaluation needs unseen; "
+                        "collect with --split train")
     fingerprint = lerobot.fingerprint(command.dataset)
     console.print(f"{command.dataset}: {len(data)} episodes, {len(data.images)} frames, "
-                  f"{len(set(data.instruction))} instructions, sha256 {fingerprint[:12]}")
+                  f"{len(set(data.instruction))} instructions, sha256 {fingerprint[:12]}", soft_wrap=True)
     policy = _fresh_policy(command, data)
     parameters = sum(p.numel() for p in policy.parameters())
     console.print(f"openvla {command.preset}: {parameters / 1e6:.2f} M parameters, chunks of {command.chunk_len} steps")
@@ -67,7 +70,8 @@ def main(argv: list[str]) -> int:
     result = _fit(command, policy, data, fingerprint, console)
     state = state_path(command.out)
     if not result.finished:
-        console.print(f"stopped at step {result.step} of {command.steps}; saved in {state}. The same command goes on.")
+        console.print(f"stopped at step {result.step} of {command.steps}; saved in {state}. The same command goes on.",
+                      soft_wrap=True)
         return 130
     _save(policy, command, data, fingerprint, result, argv, time.monotonic() - started)
     state.unlink()

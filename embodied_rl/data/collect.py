@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import multiprocessing
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
@@ -65,7 +65,7 @@ class Job:
     preview: Path | None
 
 
-def plan(tasks: dict[str, Sequence[int]], per_task: int, seed: int) -> list[Attempt]:
+def plan(tasks: Mapping[str, Sequence[int]], per_task: int, seed: int) -> list[Attempt]:
     """`per_task` attempts at each task (name -> its initial states), states in turn; every attempt has its own seed."""
     attempts = []
     for number, (task, states) in enumerate(tasks.items()):
@@ -135,7 +135,7 @@ def _attempt(job: Job, attempt: Attempt) -> tuple[Attempt, str, int]:
 
 
 def run(build: Callable[[], Bench], job: Job, attempts: Sequence[Attempt],
-        workers: int) -> Iterator[tuple[Attempt, str, int]]:
+        workers: int) -> Generator[tuple[Attempt, str, int], None, None]:
     """Run `attempts` in `workers` spawned processes; yield (attempt, '' or reason, frames) as each one is stored.
 
     build: picklable; called once in each worker. Closing the generator cancels what has not begun. Raises UserError

@@ -20,9 +20,9 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from embodied_rl.data.chunks import ChunkDataset, SftBatch, batch_samples, random_shift
+from embodied_rl.data.progress import progress_bar
 from embodied_rl.data.sft_config import SftConfig, learning_rate
 from embodied_rl.errors import UserError
 
@@ -65,8 +65,8 @@ def fit(policy: Imitator, train: ChunkDataset, val: ChunkDataset, config: SftCon
     """Train `policy` in place; continue from the file `state` when it exists.
 
     measure: further figures of a validation batch. identity: what must be equal for `state` to be continued (dataset
-    fingerprint, preset, ...), besides the config. Raises UserError when `state` belongs to another run, when the loss is
-    not finite (the last saved state stays) and when the disk is full.
+    fingerprint, preset, ...), besides the config. Raises UserError when `state` belongs to another run, when the loss
+    is not finite (the last saved state stays) and when the disk is full.
     """
     if config.threads is not None:
         torch.set_num_threads(config.threads)
@@ -75,9 +75,9 @@ def fit(policy: Imitator, train: ChunkDataset, val: ChunkDataset, config: SftCon
     result = SftResult(finished=False, step=0)
     if state.exists():
         result.step, result.history = _restore(state, policy, adam, identity)
-        console.print(f"continuing {state} at step {result.step}")
-    with _interrupt_flag() as stopped, _progress(console) as bar:
-        job = bar.add_task("sft", total=config.steps, completed=result.step, note="")
+        console.print(f"continuing {state} at step {result.step}", soft_wrap=True)
+    with _interrupt_flag() as stopped, progress_bar(console, "sft") as bar:
+        job = bar.add_task("", total=config.steps, completed=result.step, note="")
         started, first = time.monotonic(), result.step
         while result.step < config.steps and not stopped():
             loss, norm = _update(policy, adam, train, config, result.step)
@@ -87,7 +87,7 @@ def fit(policy: Imitator, train: ChunkDataset, val: ChunkDataset, config: SftCon
             if result.step % config.val_every == 0 or result.step == config.steps:
                 row = {"step": result.step, "loss": loss, "grad_norm": norm, **validate(policy, val, config, measure)}
                 result.history.append(row)
-                console.print("  ".join(f"{key} {value:.4g}" for key, value in row.items()))
+                console.print("  ".join(f"{key} {value:.4g}" for key, value in row.items()), soft_wrap=True)
             if result.step % config.save_every == 0:
                 _save(state, policy, adam, identity, result)
     _save(state, policy, adam, identity, result)
@@ -169,13 +169,6 @@ def _restore(path: Path, policy: Imitator, adam: torch.optim.AdamW,
     policy.load_state_dict(content["policy"])
     adam.load_state_dict(content["optimizer"])
     return content["step"], content["history"]
-
-
-def _progress(console: Console) -> Progress:
-    return Progress(
-        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[note]}"),
-        TimeElapsedColumn(), TextColumn("ETA"), TimeRemainingColumn(), console=console,
-    )
 
 
 @contextmanager

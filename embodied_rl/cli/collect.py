@@ -1,0 +1,219 @@
+"""`embodied-rl collect SUITE --out DIR`: record demonstrations with the scripted expert."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import time
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import tyro
+
+from embodied_rl.cli.parse import parse
+from embodied_rl.errors import UserError, suggest
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from embodied_rl.data.collect import Attempt, Bench, Job
+    from embodied_rl.sim.engine.vec_env import NativeVecEnv
+    from embodied_rl.sim.task import Task
+    from embodied_rl.types import Array
+    from embodied_rl.vec_env import EnvInfo
+
+ALL_SUITES = "tabletop"
+EXPECTED_SUCCESS = 0.95
+PROPRIO_NAMES = ("eef_x", "eef_y", "eef_z", "eef_axis_angle_x", "eef_axis_angle_y", "eef_axis_angle_z",
+                 "finger_1", "finger_2")
+ACTION_NAMES = ("delta_x", "delta_y", "delta_z", "delta_rot_x", "delta_rot_y", "delta_rot_z", "gripper")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CollectCommand:
+    """Record demonstrations of the scripted expert in the LeRobot v3 layout.
+
+    Only successful episodes are kept. A stopped collection (Ctrl-C, kill) goes on when the same command is given again;
+    the result does not depend on the number of workers.
+    """
+
+    suite: Annotated[str, tyro.conf.Positional]
+    """A built-in suite (tabletop_spatial, tabletop_object, tabletop_goal, tabletop_long), or tabletop for all."""
+    out: Path
+    """Folder of the dataset; it must not exist yet."""
+    tasks: tuple[str, ...] = ()
+    """Short names of the tasks to record (none given: all)."""
+    episodes_per_task: int = 50
+    """Attempts at each task; initial states are taken in turn."""
+    image_size: int = 64
+    """Height and width of the camera images, in pixels."""
+    noise: float = 0.15
+    """Standard deviation of the noise on executed arm actions (DART); the label stays the expert's own action."""
+    workers: int = os.cpu_count() or 1
+    """Processes that run episodes."""
+    seed: int = 0
+    """Seed of the noise and of the episodes."""
+    split: Literal["train", "heldout"] = "train"
+    """Initial states to start from. `sft` refuses a dataset of held-out states: evaluation needs them unseen."""
+    video: bool = False
+    """Also write a video of the first attempt at each task, for people to watch, into OUT_videos."""
+
+    def __post_init__(self) -> None:
+        for name in ("episodes_per_task", "image_size", "workers"):
+            if getattr(self, name) < 1:
+                raise UserError(f"--{name.replace('_', '-')} must be at least 1, got {getattr(self, name)}")
+        if self.noise < 0:
+            raise UserError(f"--noise must not be negative, got {self.noise}")
+
+
+def main(argv: list[str]) -> int:
+    """Run the command; 0 when the dataset is written, 130 when Ctrl-C stopped it."""
+    command = parse(CollectCommand, argv, "collect")
+    from rich.console import Console  # after the parsing: a typing error should not wait for the simulator
+
+    from embodied_rl.data import collect, writer
+    from embodied_rl.data.lerobot import DatasetSpec
+
+    console = Console()
+    tasks = _tasks(command)
+    info = _describe(tasks, command)
+    console.print(f"{len(tasks)} tasks of {command.suite}; {info.simulator}; renderer {info.renderer}; "
+                  f"{len(info.cameras)} cameras of {info.image_size} pixels; {command.workers} workers", soft_wrap=True)
+    settings = _settings(command, tasks, info)
+    begun = writer.begin(command.out, settings)
+    states = {task.name: task.train_states if command.split == "train" else task.heldout_states for task in tasks}
+    attempts = collect.plan(states, command.episodes_per_task, command.seed)
+    spec = DatasetSpec(info.cameras, info.image_size, PROPRIO_NAMES, ACTION_NAMES, round(info.control_hz))
+    job = collect.Job(begun, spec, command.noise, _video_folder(command))
+    build = partial(_bench, [task.name for task in tasks], command.image_size)
+    try:
+        _run(build, job, attempts, command.workers, console)
+    except KeyboardInterrupt:
+        kept = len(writer.stored(begun)[0])
+        console.print(f"stopped; {kept} episodes are kept in {begun}. The same command goes on.", soft_wrap=True)
+        return 130
+    failed = writer.stored(begun)[1]
+    rows = collect.summary(attempts, failed)
+    writer.finalize(command.out, spec, _stamp(command, settings, rows, failed, argv))
+    _report(rows, failed, command.out, console)
+    return 0
+
+
+def _tasks(command: CollectCommand) -> list[Task]:
+    from embodied_rl.sim.tabletop import load_suite, suites
+
+    names = suites() if command.suite == ALL_SUITES else (command.suite,)
+    if not set(names) <= set(suites()):
+        raise UserError(f"unknown suite '{command.suite}'.{suggest(command.suite, [ALL_SUITES, *suites()])}")
+    tasks = {task.name.partition("/")[2]: task for name in names for task in load_suite(name)}
+    for name in command.tasks:
+        if name not in tasks:
+            raise UserError(f"suite '{command.suite}' has no task '{name}'.{suggest(name, tasks)}")
+    return [task for name, task in tasks.items() if not command.tasks or name in command.tasks]
+
+
+def _open(tasks: Sequence[Task], image_size: int) -> NativeVecEnv:
+    from embodied_rl.sim.engine.vec_env import NativeVecEnv
+
+    return NativeVecEnv(tasks, 1, image_size=image_size)
+
+
+def _describe(tasks: Sequence[Task], command: CollectCommand) -> EnvInfo:
+    with closing(_open(tasks, command.image_size)) as env:
+        return env.info
+
+
+@dataclass(frozen=True, slots=True)
+class _Scripted:
+    """The tabletop expert, reading the state of slot 0."""
+
+    expert: Any
+    data: Any
+
+    def act(self) -> Array:
+        return self.expert.act(self.data)
+
+
+def _bench(task_names: Sequence[str], image_size: int) -> Bench:
+    """What a worker process runs on."""
+    from embodied_rl.data.collect import Bench
+    from embodied_rl.sim.tabletop import load_suite
+    from embodied_rl.sim.tabletop.expert import Expert
+
+    suites = dict.fromkeys(name.partition("/")[0] for name in task_names)
+    tasks = {task.name: task for suite in suites for task in load_suite(suite) if task.name in task_names}
+    env = _open(list(tasks.values()), image_size)
+    return Bench(env, lambda name: _Scripted(Expert(tasks[name], env.model(0)), env.data(0)))
+
+
+def _run(build: partial[Bench], job: Job, attempts: Sequence[Attempt], workers: int, console: Console) -> None:
+    from embodied_rl.data import collect, writer
+    from embodied_rl.data.progress import progress_bar
+
+    kept, failed = writer.stored(job.partial)
+    open_attempts = [attempt for attempt in attempts if attempt.key not in kept and attempt.key not in failed]
+    if len(open_attempts) < len(attempts):
+        console.print(f"continuing: {len(attempts) - len(open_attempts)} of {len(attempts)} attempts are done")
+    if not open_attempts:
+        return
+    started, frames, failures = time.monotonic(), 0, len(failed)
+    with (progress_bar(console, "collect") as bar,
+          closing(collect.run(build, job, open_attempts, min(workers, len(open_attempts)))) as results):
+        line = bar.add_task("", total=len(attempts), completed=len(attempts) - len(open_attempts), note="")
+        for _, reason, count in results:
+            frames += count
+            failures += bool(reason)
+            pace = frames / (time.monotonic() - started)
+            bar.update(line, advance=1, note=f"{failures} failed, {pace:.0f} frames/s")
+
+
+def _settings(command: CollectCommand, tasks: Sequence[Task], info: EnvInfo) -> dict[str, Any]:
+    """What decides the content of the dataset: a stopped collection only continues with the same."""
+    return {
+        "suite": command.suite, "tasks": [task.name for task in tasks], "split": command.split,
+        "episodes_per_task": command.episodes_per_task, "noise": command.noise, "seed": command.seed,
+        "image_size": info.image_size, "cameras": list(info.cameras), "simulator": info.simulator,
+        "renderer": info.renderer,
+    }
+
+
+def _stamp(command: CollectCommand, settings: dict[str, Any], rows: list[dict[str, Any]], failed: dict[int, str],
+           argv: list[str]) -> dict[str, Any]:
+    from embodied_rl import __version__
+
+    return settings | {
+        "command": shlex.join(["embodied-rl", "collect", *argv]),
+        "version": __version__,
+        "expert": "scripted",
+        "label": "action is the expert's own command; executed_action is what the simulator was given (with noise)",
+        "results": rows,
+        "failures": [failed[key] for key in sorted(failed)],
+    }
+
+
+def _video_folder(command: CollectCommand) -> Path | None:
+    if not command.video:
+        return None
+    folder = command.out.with_name(command.out.name + "_videos")
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def _report(rows: list[dict[str, Any]], failed: dict[int, str], out: Path, console: Console) -> None:
+    from rich.table import Table
+
+    table = Table("task", "success", "rate")
+    for row in rows:
+        rate = row["successes"] / row["attempts"]
+        mark = "" if rate >= EXPECTED_SUCCESS else f"  (below {EXPECTED_SUCCESS:.0%})"
+        table.add_row(row["task"], f"{row['successes']}/{row['attempts']}", f"{rate:.0%}{mark}")
+    console.print(table)
+    for key in sorted(failed):
+        console.print(f"failed: {failed[key]}", soft_wrap=True)
+    size = sum(path.stat().st_size for path in out.rglob("*") if path.is_file())
+    kept = sum(row["successes"] for row in rows)
+    console.print(f"wrote {out}: {kept} episodes, {size / 1e6:.1f} MB", soft_wrap=True)

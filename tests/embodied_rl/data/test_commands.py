@@ -1,0 +1,122 @@
+"""The `sft` and `collect` commands: bad input in one line, a whole small SFT run, Ctrl-C and the same command again."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from embodied_rl.cli import collect as collect_command
+from embodied_rl.cli import sft as sft_command
+from embodied_rl.data import writer
+from embodied_rl.data.lerobot import DatasetSpec, Episode, fingerprint, load
+from embodied_rl.errors import UserError
+from embodied_rl.policies.openvla.checkpoint import load_policy, read_provenance
+from embodied_rl.policies.openvla.policy import OpenVLAPolicy
+
+FAST = ["--steps", "8", "--batch-size", "4", "--val-samples", "8", "--val-every", "4", "--save-every", "3",
+        "--warmup", "2", "--chunk-len", "2", "--validation", "0.34"]
+
+
+@pytest.fixture
+def demo(tmp_path: Path) -> Path:
+    """Three episodes with the images and vectors that the nano preset needs."""
+    return _dataset(tmp_path / "demo64", 64, "train")
+
+
+def _dataset(out: Path, size: int, split: str) -> Path:
+    spec = DatasetSpec(("agentview", "wrist"), size, collect_command.PROPRIO_NAMES, collect_command.ACTION_NAMES)
+    partial = writer.begin(out, {})
+    rng = np.random.default_rng(0)
+    for key in range(3):
+        action = rng.uniform(-1, 1, (6, 7)).astype(np.float32)
+        action[:, 6] = np.sign(action[:, 6])
+        images = rng.integers(0, 256, (6, 2, size, size, 3), dtype=np.uint8)
+        state = rng.normal(size=(6, 8)).astype(np.float32)
+        writer.add_episode(partial, spec, Episode(key, "lift the cube", images, state, action, action))
+    writer.finalize(out, spec, {"suite": "tabletop_object", "renderer": "raycast", "split": split})
+    return out
+
+
+def test_sft_writes_a_checkpoint_with_provenance(demo: Path, tmp_path: Path) -> None:
+    out = tmp_path / "ck"
+    assert sft_command.main([str(demo), "--out", str(out), "--seed", "3", *FAST]) == 0
+    policy = load_policy(out)
+    assert (policy.chunk_len, policy.unnorm_key) == (2, "tabletop_object")
+    provenance = read_provenance(out)
+    assert provenance["command"].startswith(f"embodied-rl sft {demo} --out")
+    assert (provenance["seed"], provenance["suite"], provenance["renderer"]) == (3, "tabletop_object", "raycast")
+    assert provenance["dataset"]["sha256"] == fingerprint(demo)
+    assert [row["step"] for row in provenance["history"]] == [4, 8]
+    assert {"loss", "val_loss", "val_token_accuracy", "val_action_error"} <= set(provenance["history"][0])
+    assert not sft_command.state_path(out).exists()
+    statistics = json.loads((out / "dataset_statistics.json").read_text())["tabletop_object"]
+    assert statistics["action"]["mask"] == [True] * 6 + [False]
+    data = load(demo)
+    np.testing.assert_allclose(statistics["action"]["q01"], np.quantile(data.action, 0.01, axis=0), atol=1e-5)
+    np.testing.assert_allclose(statistics["action"]["q99"], np.quantile(data.action, 0.99, axis=0), atol=1e-5)
+    np.testing.assert_allclose(statistics["proprio"]["mean"], data.state.mean(0), atol=1e-5)
+    np.testing.assert_allclose(statistics["proprio"]["std"], data.state.std(0), atol=1e-5)
+
+
+def test_ctrl_c_and_the_same_command_again_give_the_undisturbed_weights(
+    demo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole, part = tmp_path / "whole", tmp_path / "part"
+    assert sft_command.main([str(demo), "--out", str(whole), *FAST]) == 0
+    original, calls = OpenVLAPolicy.sft_loss, []
+
+    def interrupted(self: OpenVLAPolicy, *args: object) -> torch.Tensor:
+        calls.append(1)
+        if len(calls) == 3:
+            os.kill(os.getpid(), signal.SIGINT)
+        return original(self, *args)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(OpenVLAPolicy, "sft_loss", interrupted)
+        assert sft_command.main([str(demo), "--out", str(part), *FAST]) == 130
+    assert not part.exists()
+    assert "The same command goes on" in capsys.readouterr().out
+    assert sft_command.main([str(demo), "--out", str(part), *FAST]) == 0
+    assert (part / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
+    assert read_provenance(part)["history"] == read_provenance(whole)["history"]
+
+
+@pytest.mark.parametrize(("words", "message"), [
+    (["--policy", "openvlaa"], "Did you mean 'openvla'"),
+    (["--preset", "nanoo"], "Did you mean 'nano'"),
+    (["--stepz", "3"], "Did you mean '--steps'"),
+    (["--validation", "1.5"], "must be in"),
+    (["--steps", "0"], "--steps must be at least 1"),
+])
+def test_sft_refuses_bad_input(demo: Path, tmp_path: Path, words: list[str], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        sft_command.main([str(demo), "--out", str(tmp_path / "ck"), *words])
+
+
+def test_sft_refuses_datasets_that_do_not_fit(demo: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="already exists"):
+        sft_command.main([str(demo), "--out", str(demo)])
+    with pytest.raises(UserError, match="no LeRobot dataset"):
+        sft_command.main([str(tmp_path / "nowhere"), "--out", str(tmp_path / "ck")])
+    with pytest.raises(UserError, match="--image-size 64"):
+        sft_command.main([str(_dataset(tmp_path / "small", 32, "train")), "--out", str(tmp_path / "ck")])
+    with pytest.raises(UserError, match="held-out"):
+        sft_command.main([str(_dataset(tmp_path / "unseen", 64, "heldout")), "--out", str(tmp_path / "ck")])
+
+
+@pytest.mark.parametrize(("words", "message"), [
+    (["tabletop_objekt"], "Did you mean 'tabletop_object'"),
+    (["tabletop_object", "--noise", "-1"], "must not be negative"),
+    (["tabletop_object", "--workers", "0"], "at least 1"),
+    (["tabletop_object", "--tasks", "nothing"], "has no task 'nothing'"),
+    (["tabletop_object", "--episodes", "3"], "--episodes-per-task"),
+])
+def test_collect_refuses_bad_input(tmp_path: Path, words: list[str], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        collect_command.main([*words, "--out", str(tmp_path / "d")])
