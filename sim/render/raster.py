@@ -1,0 +1,70 @@
+"""Inner loops of the ray caster: visibility of one primitive in its rectangle, float32, written so that LLVM vectorises."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numba import njit
+
+from embodied_rl.sim.render.project import POLYTOPE
+from embodied_rl.types import Array
+
+_ZERO = np.float32(0)
+
+
+@njit(cache=True, nogil=True, fastmath=True, error_model="numpy")
+def _polytope_row(coef: Array, dy: np.float32, nearest: np.float32, label: int, w_row: Array, id_row: Array) -> None:
+    e0, e1, e2 = coef[0] + dy * coef[2], coef[3] + dy * coef[5], coef[6] + dy * coef[8]
+    x0, x1, x2 = coef[9] + dy * coef[11], coef[12] + dy * coef[14], coef[15] + dy * coef[17]
+    x3, x4 = coef[18] + dy * coef[20], coef[21] + dy * coef[23]
+    for i in range(w_row.shape[0]):
+        dx = np.float32(i)
+        entry = min(min(e0 + dx * coef[1], e1 + dx * coef[4]), e2 + dx * coef[7])
+        leave = max(max(x0 + dx * coef[10], x1 + dx * coef[13]), x2 + dx * coef[16])
+        leave = max(leave, max(x3 + dx * coef[19], x4 + dx * coef[22]))
+        hit = (entry >= leave) & (entry > w_row[i]) & (entry < nearest)
+        w_row[i] = entry if hit else w_row[i]
+        id_row[i] = label if hit else id_row[i]
+
+
+@njit(cache=True, nogil=True, fastmath=True, error_model="numpy")
+def _quadric_row(
+    coef: Array, line: np.float32, q0: np.float32, q1: np.float32, first: np.float32, dy: np.float32,
+    nearest: np.float32, label: int, w_row: Array, id_row: Array,
+) -> None:  # fmt: skip
+    e0, x0, x1 = coef[13] + dy * coef[15], coef[16] + dy * coef[18], coef[19] + dy * coef[21]
+    for i in range(w_row.shape[0]):
+        dx = np.float32(i)
+        mid = first + dx
+        square = q0 + mid * (q1 + mid * coef[6])
+        root = math.sqrt(max(square, _ZERO))
+        centre = line + mid * coef[1]
+        entry = min(centre + root + coef[12], e0 + dx * coef[14])
+        leave = max(centre + coef[11] * root, max(x0 + dx * coef[17], x1 + dx * coef[20]))
+        hit = (square >= _ZERO) & (entry >= leave) & (entry > w_row[i]) & (entry < nearest)
+        w_row[i] = entry if hit else w_row[i]
+        id_row[i] = label if hit else id_row[i]
+
+
+@njit(cache=True, nogil=True, fastmath=True, error_model="numpy")
+def draw_primitive(shape: int, rect: Array, exact: Array, nearest: float, label: int, w: Array, ids: Array) -> None:
+    """Keep `label` in ids (int32 [H, W]) where the primitive is nearer than w (float32 [H, W], 1 / depth in 1/m).
+
+    exact: the primitive's float64 coefficients (project.COEFS). nearest: 1 / near clip distance.
+    """
+    coef = exact.astype(np.float32)
+    near = np.float32(nearest)
+    first = np.float32(rect[0] - exact[9])
+    for y in range(rect[2], rect[3]):
+        w_row = w[y, rect[0] : rect[1]]
+        id_row = ids[y, rect[0] : rect[1]]
+        dy = np.float32(y - rect[2])
+        if shape == POLYTOPE:
+            _polytope_row(coef, dy, near, label, w_row, id_row)
+        else:
+            my = y - exact[10]
+            line = np.float32(exact[0] + my * exact[2])
+            q0 = np.float32(exact[3] + my * (exact[5] + my * exact[8]))
+            q1 = np.float32(exact[4] + my * exact[7])
+            _quadric_row(coef, line, q0, q1, first, dy, near, label, w_row, id_row)
