@@ -1,0 +1,14 @@
+"""Named presets: small Python objects, composed from each other, one module a benchmark."""
+
+from __future__ import annotations
+
+from embodied_rl.config import TrainConfig
+from embodied_rl.configs.tabletop import TABLETOP_GRPO, TABLETOP_PPO
+
+# By (benchmark, policy, algorithm). LIBERO's preset is the tabletop one until its assets are installed: same format.
+PRESETS: dict[tuple[str, str, str], TrainConfig] = {
+    ("tabletop", "openvla", "grpo"): TABLETOP_GRPO,
+    ("tabletop", "openvla", "ppo"): TABLETOP_PPO,
+    ("libero", "openvla", "grpo"): TABLETOP_GRPO,
+    ("libero", "openvla", "ppo"): TABLETOP_PPO,
+}
