@@ -1,13 +1,13 @@
 """A tiny world and a tiny policy that keep the real contracts, for tests of everything around them.
 
 World: a point in the unit square must reach one of the four corners; the picture shows where. Two control steps a
-decision, a horizon of 8. Policy: two small layers over picture, position and instruction, 5 bins an action token; bit for bit
-the same whatever the batch.
+decision, a horizon of 8. Policy: two small layers over picture, position and instruction, 5 bins an action token; bit
+for bit the same whatever the batch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -165,7 +165,3 @@ class ToyPolicy(nn.Module):
 def _linear(x: Tensor, layer: nn.Linear) -> Tensor:
     """A linear layer whose rows do not depend on the number of rows (matrix kernels change with it)."""
     return (x[:, None, :] * layer.weight).sum(dim=-1) + layer.bias
-
-
-def all_states(tasks: dict[str, Iterable[int]]) -> int:
-    return sum(len(list(states)) for states in tasks.values())

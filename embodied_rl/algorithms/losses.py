@@ -1,8 +1,8 @@
 """Clipped losses over rows of log-prob terms. Pure functions.
 
 Units: the pieces that get one probability ratio each: single terms ('token'), the terms of one control step
-('action'), or the whole decision ('chunk'). U is the number of units of a decision. Every loss is a weighted sum with weights that add up to
-1 over the whole batch, so minibatches and microbatches combine exactly.
+('action'), or the whole decision ('chunk'). U is the number of units of a decision. Every loss is a weighted sum with
+weights that add up to 1 over the whole batch, so minibatches and microbatches combine exactly.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ class PPO:
     """PPO as the learner and the rollout see it."""
 
     group_size = 1
-    keep = None
+    keep: tuple[float, float] | None = None
     max_factor = 1.0
     needs_value = True
 
@@ -60,7 +60,9 @@ class PPO:
     def loss(self, policy: Policy, rows: Rows, iteration: int) -> LossOutput:
         """-sum w min(r A, clip(r) A) - entropy_coef * entropy + value_coef * value loss; in warm-up the last alone."""
         config, batch, index = self.config, rows.batch, rows.index
-        assert batch.advantage is not None and batch.returns is not None and batch.value is not None, "prepare() first"
+        assert batch.advantage is not None, "prepare() first"
+        assert batch.returns is not None, "prepare() first"
+        assert batch.value is not None, "prepare() checks it"
         out = policy.evaluate(
             batch.images[index], batch.proprio[index], [batch.instruction[i] for i in index.tolist()],
             {key: tensor[index] for key, tensor in batch.replay.items()},

@@ -1,8 +1,8 @@
 """One iteration's experience: groups are issued only while the batch still needs them, then the slots drain.
 
 A further group is issued only if the batch would still not be full when every undecided group passed. So the batch is
-the shortest prefix of the group stream that holds enough kept groups: the same whatever the number of slots or the order in which
-episodes end, and always on-policy. The price is idle slots at the end of an iteration.
+the shortest prefix of the group stream that holds enough kept groups: the same whatever the number of slots or the
+order in which episodes end, and always on-policy. The price is idle slots at the end of an iteration.
 """
 
 from __future__ import annotations
@@ -76,14 +76,24 @@ class Collector:
 
     keep: success rates (closed range) of the groups that are trained on; at most `max_factor` times `groups` are run to
     find them. final_value: record the critic's value after the last step of truncated episodes.
+    on_round: called before each decision.
     """
 
     def __init__(
-        self, env: VecEnv, policy: Policy, sampler: EpisodeSampler, clock: StageClock,
-        *, groups: int, keep: Keep | None = None, max_factor: float = 1.0, final_value: bool = False,
+        self,
+        env: VecEnv,
+        policy: Policy,
+        sampler: EpisodeSampler,
+        clock: StageClock,
+        *,
+        groups: int,
+        keep: Keep | None = None,
+        max_factor: float = 1.0,
+        final_value: bool = False,
+        on_round: Callable[[], None] | None = None,
     ) -> None:
         self.sampler = sampler
-        self._driver = Driver(env, policy, clock, record=True, final_value=final_value)
+        self._driver = Driver(env, policy, clock, record=True, final_value=final_value, on_round=on_round)
         self._clock = clock
         self._groups = groups
         self._keep = keep

@@ -29,11 +29,19 @@ class Driver:
     """Runs episodes of one policy in one simulator.
 
     record: keep the rows of finished episodes (else only their results). final_value: ask the policy for the value of
-    the observation after a truncated episode's last step.
+    the observation after a truncated episode's last step. on_round: called before each decision; what it raises ends
+    the run.
     """
 
     def __init__(
-        self, env: VecEnv, policy: Policy, clock: StageClock, *, record: bool, final_value: bool = False
+        self,
+        env: VecEnv,
+        policy: Policy,
+        clock: StageClock,
+        *,
+        record: bool,
+        final_value: bool = False,
+        on_round: Callable[[], None] | None = None,
     ) -> None:
         self.env = env
         self.policy = policy
@@ -41,6 +49,7 @@ class Driver:
         self.store = RowStore(env.new_observation, env.num_envs)
         self._record = record
         self._final_value = final_value
+        self._on_round = on_round
         self._running: dict[int, _Running] = {}
 
     def run(
@@ -57,6 +66,8 @@ class Driver:
         self._running = {}  # an interrupted run leaves its episodes behind
         again: list[EpisodeSpec] = []
         while True:
+            if self._on_round is not None:
+                self._on_round()
             self._refill(source, again)
             if not self._running:
                 return
@@ -65,8 +76,7 @@ class Driver:
             for row, slot in enumerate(slots):
                 self._account(self._running[slot], act, result, round_, row)
             ended = result.terminated | result.truncated | result.failed
-            finished = [self._running.pop(slots[row]) for row in np.flatnonzero(result.failed)]
-            for lost in finished:
+            for lost in [self._running.pop(slots[row]) for row in np.flatnonzero(result.failed)]:
                 self.store.drop(lost.rows)
                 again.append(reissue(lost.spec))
             yield from self._finish(slots, result, np.flatnonzero(ended & ~result.failed))

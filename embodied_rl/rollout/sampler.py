@@ -95,8 +95,8 @@ class EpisodeSampler:
         attempt = self._attempts.get(spec.episode_id, 0) + 1
         if attempt >= MAX_ATTEMPTS:
             raise RuntimeError(
-                f"episode {spec.episode_id} of task '{spec.task}', initial state {spec.init_state}, broke the simulator "
-                f"{MAX_ATTEMPTS} times; check that task and state with `embodied-rl eval`."
+                f"episode {spec.episode_id} of task '{spec.task}', initial state {spec.init_state}, broke the "
+                f"simulator {MAX_ATTEMPTS} times; check that task and state with `embodied-rl eval`."
             )
         self._attempts[spec.episode_id] = attempt
         again = spec if attempt == 1 else self._spec(spec.episode_id, spec.task, spec.init_state, spec.group, attempt)
@@ -122,7 +122,7 @@ class EpisodeSampler:
         """Continue where `state` left off; raise UserError if it belongs to another stream of episodes."""
         for name, mine in (("seed", self.seed), ("group_size", self.group_size), ("tasks", self._tasks)):
             if state[name] != mine:
-                raise UserError(f"the checkpoint's episodes were drawn with another {name}; resume with the same config.")
+                raise UserError(f"the checkpoint's episodes have another {name}; resume with the run's own config.")
         self._next_group = int(state["next_group"])
         self.ledger = Ledger(int(state["issued"]), int(state["finished"]), int(state["reissued"]))
         self._attempts = {}

@@ -1,0 +1,127 @@
+"""Success on given episodes, each run exactly once, with Wilson intervals."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from embodied_rl.policy import ActMode, Policy
+from embodied_rl.rollout.drive import Driver
+from embodied_rl.rollout.sampler import MAX_ATTEMPTS
+from embodied_rl.rollout.stages import StageClock
+from embodied_rl.types import EpisodeResult, EpisodeSpec
+from embodied_rl.vec_env import VecEnv
+
+_Z95 = 1.959963984540054  # the 97.5 % quantile of the standard normal distribution
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """Successes of n episodes; low and high: the Wilson 95 % interval; mean_steps: control steps an episode."""
+
+    successes: int
+    episodes: int
+    low: float
+    high: float
+    mean_steps: float
+
+    @property
+    def rate(self) -> float:
+        """successes / episodes."""
+        return self.successes / self.episodes
+
+
+@dataclass(frozen=True, slots=True)
+class EvalReport:
+    """What an evaluation found. tasks: by task, in the order given; results: in the order of the episodes given."""
+
+    mode: ActMode
+    overall: Score
+    tasks: dict[str, Score]
+    results: list[EpisodeResult]
+
+    def metrics(self) -> dict[str, float]:
+        """Flat numbers for a metrics file: eval/success, its interval, eval/steps and eval/success/<task>."""
+        total = self.overall
+        return {
+            "eval/success": total.rate,
+            "eval/success_low": total.low,
+            "eval/success_high": total.high,
+            "eval/steps": total.mean_steps,
+            "eval/episodes": float(total.episodes),
+        } | {f"eval/success/{task}": score.rate for task, score in self.tasks.items()}
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything, as plain values."""
+        return asdict(self)
+
+    @staticmethod
+    def from_json(data: dict[str, Any]) -> EvalReport:
+        """The inverse of `to_json`."""
+        results = [EpisodeResult(**{**row, "spec": EpisodeSpec(**row["spec"])}) for row in data["results"]]
+        tasks = {task: Score(**score) for task, score in data["tasks"].items()}
+        return EvalReport(data["mode"], Score(**data["overall"]), tasks, results)
+
+
+def evaluate(
+    env: VecEnv,
+    policy: Policy,
+    specs: Sequence[EpisodeSpec],
+    mode: ActMode,
+    *,
+    on_episode: Callable[[EpisodeResult], None] | None = None,
+    on_round: Callable[[], None] | None = None,
+    clock: StageClock | None = None,
+) -> EvalReport:
+    """Run each of `specs` once and score it; the result does not depend on the number of slots.
+
+    An episode whose simulator failed is run again and never counted; RuntimeError after 5 attempts. on_round is called
+    before each decision.
+    """
+    if not specs:
+        raise ValueError("there are no episodes to evaluate")
+    waiting = iter(specs)
+    attempts: Counter[int] = Counter()
+
+    def again(spec: EpisodeSpec) -> EpisodeSpec:
+        attempts[spec.episode_id] += 1
+        if attempts[spec.episode_id] >= MAX_ATTEMPTS:
+            raise RuntimeError(
+                f"task '{spec.task}', initial state {spec.init_state}, broke the simulator {MAX_ATTEMPTS} times."
+            )
+        return spec
+
+    driver = Driver(env, policy, clock or StageClock(), record=False, on_round=on_round)
+    by_id: dict[int, EpisodeResult] = {}
+    for recording in driver.run(lambda: next(waiting, None), again, mode):
+        by_id[recording.result.spec.episode_id] = recording.result
+        if on_episode is not None:
+            on_episode(recording.result)
+    return report([by_id[spec.episode_id] for spec in specs], mode)
+
+
+def report(results: list[EpisodeResult], mode: ActMode) -> EvalReport:
+    """Score finished episodes, overall and by task."""
+    by_task: dict[str, list[EpisodeResult]] = {}
+    for result in results:
+        by_task.setdefault(result.spec.task, []).append(result)
+    return EvalReport(mode, _score(results), {task: _score(rows) for task, rows in by_task.items()}, results)
+
+
+def wilson(successes: int, episodes: int) -> tuple[float, float]:
+    """The 95 % score interval of a proportion (Wilson 1927); ValueError unless 0 <= successes <= episodes > 0."""
+    if not 0 <= successes <= episodes or episodes == 0:
+        raise ValueError(f"{successes} successes of {episodes} episodes make no proportion")
+    rate, z2 = successes / episodes, _Z95**2
+    centre = (rate + z2 / (2 * episodes)) / (1 + z2 / episodes)
+    spread = _Z95 / (1 + z2 / episodes) * math.sqrt(rate * (1 - rate) / episodes + z2 / (4 * episodes**2))
+    return max(0.0, centre - spread), min(1.0, centre + spread)
+
+
+def _score(results: Sequence[EpisodeResult]) -> Score:
+    count, successes = len(results), sum(result.success for result in results)
+    low, high = wilson(successes, count)
+    return Score(successes, count, low, high, sum(result.num_steps for result in results) / count)

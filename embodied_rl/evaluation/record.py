@@ -1,0 +1,60 @@
+"""Watch an episode frame by frame: the policy decides once a chunk, as always; the chunk is stepped one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+import numpy as np
+
+from embodied_rl.policy import ActMode, Policy
+from embodied_rl.rng import DecisionRng
+from embodied_rl.types import Array, EpisodeResult, EpisodeSpec
+from embodied_rl.vec_env import VecEnv
+
+
+class FrameEnv(VecEnv, Protocol):
+    """A simulator that can also show what a slot looks like, at any size; also right after an episode ended."""
+
+    def frame(self, slot: int, camera: str, size: int) -> Array:
+        """uint8 [size, size, 3], RGB."""
+        ...
+
+
+def record_episode(
+    env: FrameEnv,
+    policy: Policy,
+    spec: EpisodeSpec,
+    mode: ActMode,
+    *,
+    camera: str,
+    size: int,
+    write: Callable[[Array], None],
+) -> EpisodeResult:
+    """Run `spec` in slot 0 and hand every frame, uint8 [size, size, 3], to `write`: one before each step and the last.
+
+    Slot 0 must be free. The outcome is that of the same episode in `evaluate`. Raises RuntimeError if the simulator
+    fails.
+    """
+    env.reset([0], [spec])
+    write(env.frame(0, camera, size))
+    outcome = EpisodeResult(spec, False, False, False, 0.0, 0, 0)
+    obs = env.new_observation(1)
+    while not (outcome.terminated or outcome.truncated):
+        env.observe([0], obs)
+        rng = DecisionRng(np.array([spec.seed]), np.array([outcome.num_decisions]))
+        chunk = policy.act(obs, rng, mode).actions
+        outcome.num_decisions += 1
+        for step in range(chunk.shape[1]):
+            result = env.step([0], chunk[:, step : step + 1])
+            write(env.frame(0, camera, size))
+            if result.failed[0]:
+                raise RuntimeError(f"the simulator failed in task '{spec.task}', initial state {spec.init_state}.")
+            outcome.success |= bool(result.success[0])
+            outcome.terminated = bool(result.terminated[0])
+            outcome.truncated = bool(result.truncated[0]) and not outcome.terminated
+            outcome.reward += float(result.reward.sum())
+            outcome.num_steps += 1
+            if outcome.terminated or outcome.truncated:
+                break
+    return outcome

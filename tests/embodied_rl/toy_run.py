@@ -1,0 +1,118 @@
+"""A toy training run as a program, so that tests can kill it: python toy_run.py RUN_DIR ALGORITHM [--resume] [--slow]."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+
+from embodied_rl.algorithms.config import AlgorithmConfig, GRPOConfig, PPOConfig
+from embodied_rl.evaluation.config import EvalConfig
+from embodied_rl.evaluation.evaluate import EvalReport
+from embodied_rl.interrupt import Interrupted
+from embodied_rl.learner.config import CheckpointConfig, LearnerConfig
+from embodied_rl.rollout.config import RolloutConfig
+from embodied_rl.runner import PolicyFiles, TrainOutcome, TrainSettings, train
+from embodied_rl.types import EpisodeResult
+from tests.toy import HELDOUT, TASKS, ToyEnv, ToyPolicy
+
+ALGORITHMS: dict[str, AlgorithmConfig] = {
+    "grpo": GRPOConfig(epochs=2, entropy_coef=0.01),
+    "ppo": PPOConfig(gamma=0.9, critic_warmup_iterations=1),
+}
+
+
+class JsonObserver:
+    """Metrics without times as JSON lines."""
+
+    def __init__(self, path: Path, delay: float = 0.0) -> None:
+        self.path = path
+        self.notes: list[str] = []
+        self.episodes = 0
+        self._delay = delay
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+
+    def phase(self, name: str, iteration: int, episodes: int) -> None:
+        pass
+
+    def episode(self, result: EpisodeResult) -> None:
+        self.episodes += 1
+
+    def metrics(self, iteration: int, values: dict[str, float]) -> None:
+        untimed = {key: value for key, value in values.items() if not key.startswith(("time/", "cpu/"))}
+        self._write({"iteration": iteration} | untimed)
+        time.sleep(self._delay)
+
+    def evaluation(self, iteration: int, report: EvalReport) -> None:
+        self._write({"iteration": iteration} | report.metrics())
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+    def position(self) -> int:
+        return self.path.stat().st_size
+
+    def rewind(self, position: int) -> None:
+        with open(self.path, "r+b") as file:
+            file.truncate(position)
+
+    def _write(self, record: dict[str, float]) -> None:
+        with open(self.path, "a") as file:
+            file.write(json.dumps(record) + "\n")
+
+
+def files_of(policy: ToyPolicy) -> PolicyFiles:
+    def save(folder: Path) -> None:
+        folder.mkdir()
+        save_file(policy.state_dict(), folder / "model.safetensors")
+
+    def load(folder: Path) -> None:
+        policy.load_state_dict(load_file(folder / "model.safetensors"))
+
+    return PolicyFiles(save, load)
+
+
+def settings_of(algorithm: AlgorithmConfig, iterations: int, **learner: float) -> TrainSettings:
+    options = {"lr": 1e-2, "value_lr": 1e-2, "minibatch_rows": 64, "microbatch_rows": 24} | learner
+    return TrainSettings(
+        algorithm=algorithm,
+        learner=LearnerConfig(**options),  # type: ignore[arg-type]
+        rollout=RolloutConfig(episodes_per_iteration=64),
+        evaluation=EvalConfig(every=4, states_per_task=12),
+        checkpoint=CheckpointConfig(every=2, keep=2),
+        iterations=iterations,
+        seed=3,
+    )
+
+
+def run(
+    folder: Path, algorithm: str, *, iterations: int = 6, slots: int = 16, resume: bool = False, delay: float = 0.0,
+    shuffle_reward: bool = False,
+) -> tuple[TrainOutcome, ToyPolicy]:
+    torch.set_num_threads(1)
+    config = ALGORITHMS[algorithm]
+    policy = ToyPolicy(with_value=algorithm == "ppo")
+    outcome = train(
+        folder, ToyEnv(slots, shuffle_reward=shuffle_reward), policy, files_of(policy),
+        settings_of(config, iterations), TASKS, HELDOUT, JsonObserver(folder / "metrics.jsonl", delay),
+        resume=resume, resume_command=f"toy --resume {folder}",
+    )
+    return outcome, policy
+
+
+def main() -> int:
+    try:
+        run(Path(sys.argv[1]), sys.argv[2], resume="--resume" in sys.argv, delay=0.4 * ("--slow" in sys.argv))
+    except Interrupted as stopped:
+        print(stopped, flush=True)
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
