@@ -8,13 +8,10 @@ from __future__ import annotations
 
 import math
 import os
-import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType
 from typing import Any, Protocol
 
 import numpy as np
@@ -25,6 +22,7 @@ from embodied_rl.data.chunks import ChunkDataset, SftBatch, batch_samples, rando
 from embodied_rl.data.progress import progress_bar
 from embodied_rl.data.sft_config import SftConfig, learning_rate
 from embodied_rl.errors import UserError
+from embodied_rl.interrupt import StopRequest
 
 
 class Imitator(Protocol):
@@ -76,10 +74,10 @@ def fit(policy: Imitator, train: ChunkDataset, val: ChunkDataset, config: SftCon
     if state.exists():
         result.step, result.history = _restore(state, policy, adam, identity)
         console.print(f"continuing {state} at step {result.step}", soft_wrap=True)
-    with _interrupt_flag() as stopped, progress_bar(console, "sft") as bar:
+    with StopRequest(lambda: console.print("stopping after this step")) as stop, progress_bar(console, "sft") as bar:
         job = bar.add_task("", total=config.steps, completed=result.step, note="")
         started, first = time.monotonic(), result.step
-        while result.step < config.steps and not stopped():
+        while result.step < config.steps and not stop.asked:
             loss, norm = _update(policy, adam, train, config, result.step)
             result.step += 1
             pace = (time.monotonic() - started) / (result.step - first)
@@ -169,20 +167,3 @@ def _restore(path: Path, policy: Imitator, adam: torch.optim.AdamW,
     policy.load_state_dict(content["policy"])
     adam.load_state_dict(content["optimizer"])
     return content["step"], content["history"]
-
-
-@contextmanager
-def _interrupt_flag() -> Iterator[Callable[[], bool]]:
-    """Turn the first Ctrl-C into a flag, so that no step is cut in half; the second interrupts at once."""
-    hit = False
-
-    def note(_signal: int, _frame: FrameType | None) -> None:
-        nonlocal hit
-        hit = True
-        signal.signal(signal.SIGINT, before)
-
-    before = signal.signal(signal.SIGINT, note)
-    try:
-        yield lambda: hit
-    finally:
-        signal.signal(signal.SIGINT, before)

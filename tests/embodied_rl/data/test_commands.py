@@ -20,7 +20,7 @@ from embodied_rl.policies.openvla.checkpoint import load_policy, read_provenance
 from embodied_rl.policies.openvla.policy import OpenVLAPolicy
 
 FAST = ["--steps", "8", "--batch-size", "4", "--val-samples", "8", "--val-every", "4", "--save-every", "3",
-        "--warmup", "2", "--chunk-len", "2", "--validation", "0.34"]
+        "--warmup", "2", "--threads", "1", "--chunk-len", "2", "--validation", "0.34"]
 
 
 @pytest.fixture
