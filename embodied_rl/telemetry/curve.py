@@ -1,0 +1,69 @@
+"""The learning curve as a PNG: success against training episodes, with the Wilson band of the evaluations."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from embodied_rl.errors import UserError
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """episodes: training episodes before each point. held_out: (rate, low, high); rollout: success while training."""
+
+    held_out_episodes: list[float]
+    held_out: list[tuple[float, float, float]]
+    rollout_episodes: list[float]
+    rollout: list[float]
+
+
+def curve_of(rows: Sequence[Mapping[str, Any]]) -> Curve:
+    """Read the curve from the lines of a metrics file.
+
+    A line with `rollout/episodes` adds to the episodes so far; an evaluation on the same line came after that update.
+    """
+    curve, seen = Curve([], [], [], []), 0.0
+    for row in rows:
+        if row.get("rollout/episodes") is not None:
+            seen += row["rollout/episodes"]
+            curve.rollout_episodes.append(seen)
+            curve.rollout.append(row["rollout/success"])
+        if row.get("eval/success") is not None:
+            curve.held_out_episodes.append(seen)
+            curve.held_out.append((row["eval/success"], row["eval/success_low"], row["eval/success_high"]))
+    return curve
+
+
+def draw_curve(curve: Curve, title: str) -> bytes:
+    """The picture as PNG bytes. Raises UserError without matplotlib."""
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise UserError("the learning curve needs matplotlib: pip install 'embodied-rl[report]'.") from error
+    figure = Figure(figsize=(7, 4), layout="constrained")  # no pyplot: no global state, safe in any thread
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    if curve.rollout:
+        axes.plot(curve.rollout_episodes, curve.rollout, color="#9aa5b1", linewidth=1, label="training rollouts (sampled)")
+    if curve.held_out:
+        rate, low, high = zip(*curve.held_out, strict=True)
+        axes.fill_between(curve.held_out_episodes, low, high, color="#1f6feb", alpha=0.18, linewidth=0)
+        axes.plot(curve.held_out_episodes, rate, "o-", color="#1f6feb", label="held-out states (95 % Wilson band)")
+    axes.set(xlabel="training episodes", ylabel="success rate", ylim=(-0.02, 1.02))
+    axes.set_title(title, fontsize="medium", parse_math=False)
+    axes.grid(alpha=0.25)
+    if curve.rollout or curve.held_out:
+        axes.legend(loc="lower right", frameon=False)
+    picture = io.BytesIO()
+    figure.savefig(picture, format="png", dpi=130)
+    return picture.getvalue()
+
+
+def write_curve(path: Path, curve: Curve, title: str) -> None:
+    """Draw the curve into a PNG file."""
+    path.write_bytes(draw_curve(curve, title))

@@ -1,0 +1,88 @@
+"""What a run shows while it goes: a live bar in a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from types import TracebackType
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+
+class RunProgress:
+    """One bar for the iterations and one for the episodes of the current rollout or evaluation.
+
+    `done` iterations were finished by the run that this one resumes. Use as a context manager.
+    """
+
+    def __init__(self, iterations: int, done: int = 0, console: Console | None = None) -> None:
+        self.console = console or Console()
+        self._live = self.console.is_terminal
+        self._iterations, self._done, self._first = iterations, done, done
+        self._started = time.monotonic()
+        self._stage, self._episodes, self._successes, self._total = "", 0, 0, 0
+        self._bars = Progress(
+            TextColumn("{task.description:<9}"), BarColumn(bar_width=24), MofNCompleteColumn(), TimeElapsedColumn(),
+            TextColumn("ETA"), TimeRemainingColumn(), TextColumn("{task.fields[note]}"),
+            console=self.console, disable=not self._live,
+        )
+        self._run = self._bars.add_task("run", total=iterations, completed=done, note="")
+        self._part = self._bars.add_task("", total=None, note="", visible=False)
+
+    def __enter__(self) -> RunProgress:
+        self._bars.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._bars.stop()
+
+    def stage(self, name: str, episodes: int) -> None:
+        """A rollout or evaluation of about `episodes` episodes begins."""
+        self._stage, self._episodes, self._successes, self._total = name, 0, 0, episodes
+        self._bars.reset(self._part, description=escape(name), total=episodes, note="", visible=True)
+
+    def episode(self, success: bool) -> None:
+        """An episode of the current stage ended."""
+        self._episodes += 1
+        self._successes += success
+        # Dynamic sampling may run more episodes than were planned.
+        self._total = max(self._total, self._episodes)
+        note = f"success {self._successes}/{self._episodes}"
+        self._bars.update(self._part, completed=self._episodes, total=self._total, note=note)
+
+    def iteration(self, done: int, metrics: Mapping[str, float]) -> None:
+        """Iteration `done` (counted from 1) is finished."""
+        self._done = done
+        note = summary(metrics)
+        self._bars.update(self._run, completed=done, note=note)
+        if not self._live:
+            self.console.print(f"iteration {done}/{self._iterations}  {note}  ETA {self._eta()}", soft_wrap=True, markup=False)
+
+    def message(self, text: str) -> None:
+        """A line that stays."""
+        self.console.print(text, soft_wrap=True, markup=False, highlight=False)
+
+    def _eta(self) -> str:
+        finished = self._done - self._first
+        seconds = (time.monotonic() - self._started) / max(finished, 1) * (self._iterations - self._done)
+        return duration(seconds)
+
+
+def summary(metrics: Mapping[str, float]) -> str:
+    """The three or four figures that a person follows, of those that are there."""
+    shown = [
+        ("success", "rollout/success", "{:.0%}"),
+        ("held-out", "eval/success", "{:.0%}"),
+        ("loss", "loss/total", "{:+.4f}"),
+        ("decisions/s", "speed/decisions_per_s", "{:.0f}"),
+    ]
+    return "  ".join(f"{label} {form.format(metrics[name])}" for label, name, form in shown if name in metrics)
+
+
+def duration(seconds: float) -> str:
+    """'1:02:03', '4:05'."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
