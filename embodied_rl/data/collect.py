@@ -7,11 +7,14 @@ action plus noise, the label is the expert's own action, so that the data shows 
 from __future__ import annotations
 
 import multiprocessing
+import os
 import signal
+import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -116,7 +119,16 @@ _bench: Bench | None = None  # one a worker process: scenes and renderer stay wa
 def _start_worker(build: Callable[[], Bench]) -> None:
     global _bench
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's affair
+    threading.Thread(target=_leave_with_parent, daemon=True).start()
     _bench = build()
+
+
+def _leave_with_parent() -> None:
+    """End this process when the parent is gone (kill -9): the pool's queue would let it wait for ever."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        wait([parent.sentinel])
+        os._exit(1)
 
 
 def _attempt(job: Job, attempt: Attempt) -> tuple[Attempt, str, int]:

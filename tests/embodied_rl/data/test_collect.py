@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -145,6 +147,40 @@ def test_dead_worker_is_an_error_and_the_next_run_goes_on(
     writer.finalize(out, SPEC, {"suite": "line"})
     assert len(load(out)) == 3
     assert json.loads((out / "meta/info.json").read_text())["embodied_rl"] == {"suite": "line"}
+
+
+_RUN_UNTIL_KILLED = """
+import os, sys
+from pathlib import Path
+import fake_line_simulator
+from embodied_rl.data import collect, writer
+from embodied_rl.data.lerobot import DatasetSpec
+
+def build():
+    print(os.getpid(), flush=True)
+    return fake_line_simulator.build()
+
+if __name__ == "__main__":
+    spec = DatasetSpec(("front",), 16, ("x",), ("dx", "gripper"))
+    attempts = collect.plan({"line/home": range(6)}, 100_000, 0)
+    list(collect.run(build, collect.Job(Path(sys.argv[1]), spec, 0.2, None), attempts, 2))
+"""
+
+
+def test_workers_leave_when_the_parent_is_killed(fake, tmp_path: Path) -> None:
+    script = tmp_path / "run_until_killed.py"
+    script.write_text(_RUN_UNTIL_KILLED)
+    partial = writer.begin(tmp_path / "d", {})
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    process = subprocess.Popen([sys.executable, str(script), str(partial)], stdout=subprocess.PIPE, text=True,
+                               env={**os.environ, "PYTHONPATH": path})
+    assert process.stdout is not None
+    workers = [int(process.stdout.readline()) for _ in range(2)]
+    assert all(Path(f"/proc/{pid}").exists() for pid in workers)
+    process.kill()
+    process.wait()
+    assert process.stdout.read() == ""  # end of file: nobody holds the pipe any more, so both workers are gone
+    process.stdout.close()
 
 
 def test_preview_places_cameras_side_by_side() -> None:
