@@ -1,4 +1,4 @@
-"""Per-view set-up of the ray caster: geoms become screen-space primitives with a rectangle and a few coefficients.
+"""First stage of the ray caster: geoms become screen-space primitives with a rectangle and a few coefficients.
 
 Depth is kept as w = 1 / t, where t is the distance along the camera's axis. In w, a plane is a linear function of the
 pixel, and the first hit of a quadric is linear plus the root of a quadratic, so the inner loops of `raster.py` need
@@ -15,10 +15,12 @@ import math
 import numpy as np
 from numba import njit
 
-from embodied_rl.sim.render.scene import BOX, CAPSULE, CYLINDER, ELLIPSOID, PLANE, SPHERE
+from embodied_rl.sim.render.scene import BOX, CAPSULE, CYLINDER, ELLIPSOID, PLANE, SPHERE, Scene
 from embodied_rl.types import Array
 
 POLYTOPE, QUADRIC = 0, 1
+MAX_PARTS = 3
+"""Most primitives that one geom becomes (a capsule: its side and two ends)."""
 NEVER = 1e30
 """A bound that never binds (entry +, exit -)."""
 COEFS = 30
@@ -31,7 +33,7 @@ root in the exit; 0 or NEVER added to the entry; one entry and two exit function
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def view_frame(pos: Array, mat: Array, eye: Array, axes: Array, lens: Array, out: Array) -> None:
+def _view_frame(pos: Array, mat: Array, eye: Array, axes: Array, lens: Array, out: Array) -> None:
     """Ray of pixel (x, y) in the geom's frame: out rows o, d(0, 0), slope of d in x, slope of d in y; float64 [4, 3].
 
     pos, mat: geom in the world. eye, axes: camera in the world (columns right, up, back). lens: tan of half the width,
@@ -209,7 +211,9 @@ def _bound_box(mat: Array, half: Array, centre: Array, near: float, box: Array) 
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _bounds(shape: int, frame: Array, size: Array, shift: float, axes: Array, lens: Array, near: float, rect: Array) -> bool:
+def _bounds(
+    shape: int, frame: Array, size: Array, shift: float, axes: Array, lens: Array, near: float, rect: Array
+) -> bool:
     """Pixel rectangle x0, x1, y0, y1 (ends excluded) of one convex part; False when nothing of it can be seen.
 
     shape: BOX, ELLIPSOID (centre moved by `shift` along z), or CYLINDER (its two end discs). axes: rows are the geom's
@@ -254,8 +258,17 @@ def _inside_capsule(frame: Array, size: Array) -> bool:
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def add_primitives(
-    kind: int, frame: Array, size: Array, axes: Array, lens: Array, near: float, image: Array, shapes: Array, rects: Array, coefs: Array
+def _add_primitives(
+    kind: int,
+    frame: Array,
+    size: Array,
+    axes: Array,
+    lens: Array,
+    near: float,
+    image: Array,
+    shapes: Array,
+    rects: Array,
+    coefs: Array,
 ) -> int:
     """Write the primitives (at most three) of one geom to the rows of shapes, rects, coefs; return their number.
 
@@ -272,7 +285,9 @@ def add_primitives(
     if kind == CAPSULE and _inside_capsule(frame, size):
         return 0
     if kind == CAPSULE or kind == CYLINDER:
-        if _bounds(CYLINDER, frame, size, 0.0, axes, lens, near, rects[0]) and _cylinder(coefs[0], frame, size, rects[0]):
+        if _bounds(CYLINDER, frame, size, 0.0, axes, lens, near, rects[0]) and _cylinder(
+            coefs[0], frame, size, rects[0]
+        ):
             shapes[0] = QUADRIC
             count = 1
         if kind == CYLINDER:
@@ -290,3 +305,80 @@ def add_primitives(
             if _quadric(coefs[count], frame, scale, shift, 3, rects[count]) > 0.0:
                 count += 1
     return count
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _place(body: int, pos: Array, mat: Array, xpos: Array, xmat: Array, out_pos: Array, out_mat: Array) -> None:
+    """World pose of a frame fixed to a body."""
+    for i in range(3):
+        out_pos[i] = xpos[body, i]
+        for j in range(3):
+            out_pos[i] += xmat[body, i, j] * pos[j]
+            out_mat[i, j] = 0.0
+            for k in range(3):
+                out_mat[i, j] += xmat[body, i, k] * mat[k, j]
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _world_lights(scene: Scene, xpos: Array, xmat: Array, eye: Array, axes: Array) -> Array:
+    """Position and direction of every light in the world, float64 [L, 6]; the headlight shines along the camera's axis."""
+    out = np.empty((scene.light_kind.shape[0], 6))
+    for light in range(out.shape[0]):
+        body = scene.light_body[light]
+        for i in range(3):
+            if body < 0:
+                out[light, i], out[light, 3 + i] = eye[i], -axes[i, 2]
+                continue
+            out[light, i], out[light, 3 + i] = xpos[body, i], 0.0
+            for j in range(3):
+                out[light, i] += xmat[body, i, j] * scene.light_pos[light, j]
+                out[light, 3 + i] += xmat[body, i, j] * scene.light_dir[light, j]
+    return out
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _localise(world: Array, pos: Array, mat: Array, out: Array) -> None:
+    """Lights of `_world_lights` in a geom's frame, float32 [L, 6]."""
+    for light in range(world.shape[0]):
+        for i in range(3):
+            place = 0.0
+            direction = 0.0
+            for k in range(3):
+                place += mat[k, i] * (world[light, k] - pos[k])
+                direction += mat[k, i] * world[light, 3 + k]
+            out[light, i] = place
+            out[light, 3 + i] = direction
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def project(
+    scene: Scene, xpos: Array, xmat: Array, cameras: Array, height: int, width: int,
+    counts: Array, labels: Array, shapes: Array, rects: Array, coefs: Array, lenses: Array, views: Array, rays: Array, lights: Array,
+) -> None:  # fmt: skip
+    """Set up V views: write what `Frame` in raycast.py documents. Poses as in `Renderer.render`, xmat [nbody, 3, 3]."""
+    image = np.array((0, width, 0, height), np.int32)
+    eye, pos, mat, seen, ray = np.empty(3), np.empty(3), np.empty((3, 3)), np.empty((3, 3)), np.empty((4, 3))
+    for view in range(cameras.shape[0]):
+        camera, axes, lens = cameras[view], views[view], lenses[view]
+        _place(scene.camera_body[camera], scene.camera_pos[camera], scene.camera_mat[camera], xpos, xmat, eye, axes)
+        tan = scene.camera_tan[camera]
+        lens[0], lens[1], lens[2] = tan * width / height, tan, 2.0 * tan / height
+        world = _world_lights(scene, xpos, xmat, eye, axes)
+        total = 0
+        for geom in range(scene.geom_kind.shape[0]):
+            _place(scene.geom_body[geom], scene.geom_pos[geom], scene.geom_mat[geom], xpos, xmat, pos, mat)
+            _view_frame(pos, mat, eye, axes, lens, ray)
+            for i in range(3):
+                for j in range(3):
+                    seen[i, j] = mat[0, i] * axes[0, j] + mat[1, i] * axes[1, j] + mat[2, i] * axes[2, j]
+                seen[i, 2] = -seen[i, 2]
+            added = _add_primitives(
+                scene.geom_kind[geom], ray, scene.geom_size[geom], seen, lens, scene.clip[0], image,
+                shapes[view, total:], rects[view, total:], coefs[view, total:],
+            )  # fmt: skip
+            labels[view, total : total + added] = geom
+            total += added
+            if added:
+                rays[view, geom] = ray
+                _localise(world, pos, mat, lights[view, geom])
+        counts[view] = total

@@ -1,4 +1,4 @@
-"""Inner loops of the ray caster: visibility of one primitive in its rectangle, float32, written so that LLVM vectorises."""
+"""Second stage of the ray caster: which geom each pixel shows, in float32 loops written so that LLVM vectorises them."""
 
 from __future__ import annotations
 
@@ -48,13 +48,9 @@ def _quadric_row(
 
 
 @njit(cache=True, nogil=True, fastmath=True, error_model="numpy")
-def draw_primitive(shape: int, rect: Array, exact: Array, nearest: float, label: int, w: Array, ids: Array) -> None:
-    """Keep `label` in ids (int32 [H, W]) where the primitive is nearer than w (float32 [H, W], 1 / depth in 1/m).
-
-    exact: the primitive's float64 coefficients (project.COEFS). nearest: 1 / near clip distance.
-    """
+def _draw(shape: int, rect: Array, exact: Array, near: np.float32, label: int, w: Array, ids: Array) -> None:
+    """Keep `label` where the primitive is nearer than `w`."""
     coef = exact.astype(np.float32)
-    near = np.float32(nearest)
     first = np.float32(rect[0] - exact[9])
     for y in range(rect[2], rect[3]):
         w_row = w[y, rect[0] : rect[1]]
@@ -68,3 +64,19 @@ def draw_primitive(shape: int, rect: Array, exact: Array, nearest: float, label:
             q0 = np.float32(exact[3] + my * (exact[5] + my * exact[8]))
             q1 = np.float32(exact[4] + my * exact[7])
             _quadric_row(coef, line, q0, q1, first, dy, near, label, w_row, id_row)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def raster(
+    clip: Array, counts: Array, labels: Array, shapes: Array, rects: Array, coefs: Array, w: Array, ids: Array
+) -> None:
+    """Fill w (float32 [V, H, W], 1 / depth in 1/m) and ids (int32 [V, H, W], label of the nearest primitive or -1).
+
+    The other arguments are fields of `Frame` (raycast.py); clip: near and far distance in metres.
+    """
+    near = np.float32(1.0 / clip[0])
+    w[:] = 1.0 / clip[1]
+    ids[:] = -1
+    for view in range(counts.shape[0]):
+        for i in range(counts[view]):
+            _draw(shapes[view, i], rects[view, i], coefs[view, i], near, labels[view, i], w[view], ids[view])

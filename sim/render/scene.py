@@ -84,7 +84,9 @@ def camera_index(model: mujoco.MjModel, name: str) -> int:
         known = ", ".join(model.camera(i).name for i in range(model.ncam)) or "none"
         raise UserError(f"the scene has no camera '{name}'; its cameras: {known}")
     if model.cam_mode[index] != mujoco.mjtCamLight.mjCAMLIGHT_FIXED:
-        raise UserError(f"camera '{name}' tracks a body; only cameras with mode='fixed' can be rendered from body poses")
+        raise UserError(
+            f"camera '{name}' tracks a body; only cameras with mode='fixed' can be rendered from body poses"
+        )
     if model.cam_projection[index] != mujoco.mjtProjection.mjPROJ_PERSPECTIVE or model.cam_sensorsize[index].any():
         raise UserError(f"camera '{name}' must be a perspective camera given by fovy")
     return index
@@ -177,10 +179,16 @@ def _lights(model: mujoco.MjModel) -> dict[str, Array]:
     lights = scene.lights[: scene.nlight]
     head = [light.id < 0 for light in lights]
     return {
-        "light_body": np.array([-1 if h else model.light_bodyid[s.id] for s, h in zip(lights, head, strict=True)], np.int32),
-        "light_kind": np.array([LIGHT_DIRECTIONAL if h else s.type for s, h in zip(lights, head, strict=True)], np.int32),
+        "light_body": np.array(
+            [-1 if h else model.light_bodyid[s.id] for s, h in zip(lights, head, strict=True)], np.int32
+        ),
+        "light_kind": np.array(
+            [LIGHT_DIRECTIONAL if h else s.type for s, h in zip(lights, head, strict=True)], np.int32
+        ),
         "light_pos": np.array([np.zeros(3) if s.id < 0 else model.light_pos[s.id] for s in lights]).reshape(-1, 3),
-        "light_dir": np.array([(0, 0, -1) if s.id < 0 else model.light_dir[s.id] for s in lights]).reshape(-1, 3).astype(float),
+        "light_dir": np.array([(0, 0, -1) if s.id < 0 else model.light_dir[s.id] for s in lights])
+        .reshape(-1, 3)
+        .astype(float),
         "light_color": np.array([[*s.ambient, *s.diffuse, *s.specular] for s in lights], np.float32).reshape(-1, 9),
         "light_shape": np.array(
             [[*s.attenuation, np.cos(np.radians(s.cutoff)), s.exponent] for s in lights], np.float32
