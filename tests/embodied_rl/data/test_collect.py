@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -178,9 +180,13 @@ def test_workers_leave_when_the_parent_is_killed(fake, tmp_path: Path) -> None:
     workers = [int(process.stdout.readline()) for _ in range(2)]
     assert all(Path(f"/proc/{pid}").exists() for pid in workers)
     process.kill()
-    process.wait()
-    assert process.stdout.read() == ""  # end of file: nobody holds the pipe any more, so both workers are gone
-    process.stdout.close()
+    try:
+        # End of file: nobody holds the pipe any more, so both workers are gone. The timeout is for a broken variant.
+        assert process.communicate(timeout=30)[0] == ""
+    finally:
+        for pid in workers:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
 
 def test_preview_places_cameras_side_by_side() -> None:
