@@ -1,0 +1,50 @@
+"""Renderers behind one interface: GL (EGL, OSMesa) and a CPU ray caster; a frame is drawn from body poses alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import mujoco
+
+from embodied_rl.sim.render.choose import CHOICES, PACKAGES, Choice, Probe, RendererChoice, choose, probe
+from embodied_rl.sim.render.raycast import RaycastRenderer
+from embodied_rl.types import Array
+
+__all__ = ["CHOICES", "PACKAGES", "Choice", "Probe", "Renderer", "RendererChoice", "choose", "make_renderer", "probe"]
+
+_PICTURE_SAMPLES = 2
+
+
+class Renderer(Protocol):
+    """Draws cameras of visual models. Safe from several threads; what is drawn does not depend on the thread.
+
+    Geom groups 0 to 2 are drawn, as mujoco.Renderer does; sites, which are markers, are not.
+    """
+
+    name: str
+
+    def add_scene(self, visual_model: mujoco.MjModel) -> int:
+        """Prepare a model; its number is the `scene` of `render`. UserError for what this renderer cannot draw."""
+        ...
+
+    def render(self, scene: int, xpos: Array, xmat: Array, cameras: tuple[str, ...], out: Array) -> None:
+        """Draw `cameras` into out, uint8 [V, H, W, 3] RGB, row 0 at the top.
+
+        xpos: float64 [nbody, 3], metres; xmat: float64 [nbody, 9], row-major rotations: the bodies' world poses, as in
+        MjData. The physics model and the visual model must number their bodies alike.
+        """
+        ...
+
+
+def make_renderer(choice: RendererChoice, models: Sequence[mujoco.MjModel], *, pictures: bool = False) -> Renderer:
+    """Return the renderer for these scenes (see `choose`).
+
+    pictures: for people instead of a policy: antialiased, and with GL also shadows and reflections; several times slower.
+    """
+    name = choose(choice, models).name
+    if name == "raycast":
+        return RaycastRenderer(samples=_PICTURE_SAMPLES if pictures else 1)
+    from embodied_rl.sim.render.gl import GlRenderer  # importing GL fixes MUJOCO_GL for the process
+
+    return GlRenderer(name, pictures=pictures)

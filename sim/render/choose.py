@@ -1,0 +1,114 @@
+"""Which renderer draws: probes of this machine's GL, and the choice with its reason.
+
+Order of `auto`: EGL on a GPU; else, for scenes of primitives only, the CPU ray caster; else OSMesa; else software EGL.
+The ray caster stands before software GL on purpose: on a CPU both draw such scenes alike, and it was measured 10 to 30 times
+faster (tests/sim/render compares their images); it also needs no library beyond pip's. OSMesa comes before software
+EGL because both run the same rasteriser and OSMesa needs no EGL driver and no device file. A renderer that is asked for by
+name is used or refused with the reason, never replaced.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Literal
+
+import mujoco
+
+from embodied_rl.errors import UserError, suggest
+from embodied_rl.sim.render.scene import unsupported
+
+RendererName = Literal["egl", "osmesa", "raycast"]
+RendererChoice = Literal["auto", "egl", "osmesa", "raycast"]
+CHOICES = ("auto", "egl", "osmesa", "raycast")
+PACKAGES = {"egl": "libegl1 libgl1-mesa-dri", "osmesa": "libosmesa6"}
+"""Debian packages that provide a software driver of each kind; hardware EGL comes with the GPU's driver and libegl1."""
+_PROBE_SECONDS = 60
+_SOFTWARE = ("llvmpipe", "softpipe", "swrast", "software", "swr ")
+# Written to stdout as one line, so that warnings of a driver cannot be mistaken for it.
+_PROBE = """
+from mujoco.rendering.classic.gl_context import GLContext
+context = GLContext(16, 16)
+context.make_current()
+from OpenGL import GL
+print("GL_RENDERER=" + GL.glGetString(GL.GL_RENDERER).decode(), flush=True)
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The renderer that was chosen and why, in words for a person."""
+
+    name: RendererName
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """State of a GL library on this machine; device: GL_RENDERER, or the last line of the error."""
+
+    state: Literal["hardware", "software", "missing"]
+    device: str
+
+
+@cache
+def probe(backend: Literal["egl", "osmesa"]) -> Probe:
+    """Open a GL context in a subprocess (a broken driver may crash there, not here); once a process, about 0.5 s."""
+    environment = {**os.environ, "MUJOCO_GL": backend, "PYOPENGL_PLATFORM": backend}
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", _PROBE],
+            env=environment, capture_output=True, text=True, timeout=_PROBE_SECONDS, check=False,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return Probe("missing", f"the driver did not answer within {_PROBE_SECONDS} s")
+    for line in done.stdout.splitlines():
+        if line.startswith("GL_RENDERER="):
+            device = line.removeprefix("GL_RENDERER=")
+            software = backend == "osmesa" or any(word in device.lower() for word in _SOFTWARE)
+            return Probe("software" if software else "hardware", device)
+    errors = done.stderr.strip().splitlines()
+    return Probe("missing", errors[-1].strip() if errors else f"the driver crashed (exit status {done.returncode})")
+
+
+def choose(choice: str, models: Sequence[mujoco.MjModel]) -> Choice:
+    """Resolve `choice` (one of CHOICES) for these scenes; UserError when it, or for 'auto' nothing, can draw them."""
+    if choice not in CHOICES:
+        raise UserError(f"unknown renderer '{choice}'.{suggest(choice, CHOICES)}")
+    problem = next((p for model in models if (p := unsupported(model))), None)
+    if choice == "raycast":
+        if problem:
+            raise UserError(f"the ray caster cannot draw this scene: {problem}; choose the renderer 'egl' or 'osmesa'")
+        return Choice("raycast", "asked for")
+    if choice != "auto":
+        found = probe(choice)
+        if found.state == "missing":
+            raise UserError(
+                f"renderer '{choice}' does not work here ({found.device}); "
+                f"install it (Debian: apt-get install {PACKAGES[choice]}) or choose another renderer"
+            )
+        return Choice(choice, f"asked for; {found.state}, {found.device}")
+    return _choose_best(problem)
+
+
+def _choose_best(problem: str | None) -> Choice:
+    """`problem`: what the ray caster cannot draw, or None."""
+    egl = probe("egl")
+    if egl.state == "hardware":
+        return Choice("egl", f"EGL on a GPU ({egl.device})")
+    if problem is None:
+        why = "no EGL library" if egl.state == "missing" else "EGL is software only"
+        return Choice("raycast", f"{why}; the scenes are primitives, which the CPU ray caster draws fastest")
+    osmesa = probe("osmesa")
+    if osmesa.state != "missing":
+        return Choice("osmesa", f"no GPU for EGL, and the ray caster cannot draw: {problem}")
+    if egl.state == "software":
+        return Choice("egl", f"software EGL ({egl.device}): no GPU, no OSMesa, and the ray caster cannot draw: {problem}")
+    raise UserError(
+        f"no renderer can draw this scene ({problem}, so the ray caster cannot): "
+        f"install OSMesa (Debian: apt-get install {PACKAGES['osmesa']})"
+    )
