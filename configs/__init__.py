@@ -7,8 +7,8 @@ from embodied_rl.configs.tabletop import TABLETOP_GRPO, TABLETOP_PPO
 
 # By (benchmark, policy, algorithm). LIBERO's preset is the tabletop one until its assets are installed: same format.
 PRESETS: dict[tuple[str, str, str], TrainConfig] = {
-    ("tabletop", "openvla", "grpo"): TABLETOP_GRPO,
-    ("tabletop", "openvla", "ppo"): TABLETOP_PPO,
     ("libero", "openvla", "grpo"): TABLETOP_GRPO,
     ("libero", "openvla", "ppo"): TABLETOP_PPO,
+    ("tabletop", "openvla", "grpo"): TABLETOP_GRPO,
+    ("tabletop", "openvla", "ppo"): TABLETOP_PPO,
 }

@@ -22,6 +22,7 @@ from embodied_rl.learner.config import CheckpointConfig, LearnerConfig
 from embodied_rl.rollout.config import RolloutConfig
 
 AUTO = "auto"
+SUITE = "tabletop_spatial"
 SHIPPED = "shipped"
 
 
@@ -62,8 +63,8 @@ PolicyConfig = OpenVLAConfig
 class TrainConfig:
     """Everything that decides a training run; `config.yaml` in its folder holds it with every 'auto' filled in."""
 
-    suite: str = AUTO
-    """Suite of tasks; auto takes the benchmark's own."""
+    suite: str = SUITE
+    """Suite of tasks to train and evaluate on."""
     tasks: tuple[str, ...] = ()
     """Short names of the tasks to train and evaluate on (none given: all of the suite)."""
     iterations: int = 30
@@ -78,6 +79,8 @@ class TrainConfig:
     """CPU threads of one torch operator (None: one a CPU core)."""
     track: Literal["none", "tensorboard", "wandb"] = "none"
     """Also send the metrics there; metrics.jsonl is always written."""
+    videos: int = 3
+    """Tasks of which an episode is filmed before and after training; 0 films none."""
     env: EnvConfig = field(default_factory=EnvConfig)
     policy: PolicyConfig = field(default_factory=OpenVLAConfig)
     algorithm: AlgorithmConfig = field(default_factory=GRPOConfig)
@@ -89,8 +92,12 @@ class TrainConfig:
     def __post_init__(self) -> None:
         _positive("iterations", self.iterations)
         _positive("torch_threads", self.torch_threads)
-        if self.seed < 0:
-            raise UserError(f"seed must not be negative, got {self.seed}.")
+        for name in ("seed", "videos"):
+            if getattr(self, name) < 0:
+                raise UserError(f"{name} must not be negative, got {getattr(self, name)}.")
+
+    def check(self) -> None:
+        """Raise UserError if parts that are fine by themselves do not fit together."""
         if isinstance(self.algorithm, GRPOConfig):
             self.rollout.groups(self.algorithm.group_size)  # raises unless the group size divides the episodes
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 
@@ -38,6 +39,7 @@ examples:
 
 EXIT_BAD_INPUT = 2
 EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells report it
+EXIT_BROKEN_PIPE = 141  # 128 + SIGPIPE
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -48,9 +50,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     except UserError as error:
         print(f"embodied-rl: error: {error}", file=sys.stderr)
         return EXIT_BAD_INPUT
-    except KeyboardInterrupt:
-        print("embodied-rl: interrupted", file=sys.stderr)
+    except KeyboardInterrupt as interrupt:
+        print(f"embodied-rl: {interrupt or 'interrupted'}", file=sys.stderr)
         return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        # The reader left (`| head`): nobody is there to tell, and Python must not try again when it exits.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_BROKEN_PIPE
 
 
 def _dispatch(args: list[str]) -> int:

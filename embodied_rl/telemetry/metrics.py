@@ -26,23 +26,12 @@ class Tracker(Protocol):
 
 
 class MetricsLog:
-    """Appends lines {"step": int, name: number, ...} to `path`.
+    """Appends lines {"step": int, name: number, ...} to `path`, after what is there."""
 
-    position: bytes of the file that the checkpoint being resumed knew of. Whatever follows was written after that
-    checkpoint, belongs to iterations that will be run again, and is cut off; 0 starts anew.
-    """
-
-    def __init__(self, path: Path, position: int = 0, trackers: tuple[Tracker, ...] = ()) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        size = path.stat().st_size if path.exists() else 0
-        if size < position:
-            raise UserError(
-                f"{path} is shorter ({size} bytes) than when the checkpoint was saved ({position}); restore the file."
-            )
+    def __init__(self, path: Path, trackers: tuple[Tracker, ...] = ()) -> None:
         self.path = path
         self._trackers = trackers
         self._file = open(path, "ab")  # noqa: SIM115 - closed in close()
-        self._file.truncate(position)
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
         """Append one line and hand it to the trackers. NaN and infinities become null: JSON has no word for them."""
@@ -58,6 +47,16 @@ class MetricsLog:
         self._file.flush()
         os.fsync(self._file.fileno())
         return self._file.seek(0, os.SEEK_END)
+
+    def rewind(self, position: int) -> None:
+        """Cut off what follows byte `position`, which a checkpoint stored: those iterations will be run again."""
+        size = self.position()
+        if size < position:
+            raise UserError(
+                f"{self.path} is shorter ({size} bytes) than when the checkpoint was saved ({position}); restore the file."
+            )
+        self._file.truncate(position)
+        self._file.seek(position)
 
     def close(self) -> None:
         """Close the file and the trackers."""

@@ -28,7 +28,7 @@ class RunProgress:
             TextColumn("ETA"), TimeRemainingColumn(), TextColumn("{task.fields[note]}"),
             console=self.console, disable=not self._live,
         )
-        self._run = self._bars.add_task("run", total=iterations, completed=done, note="")
+        self._all = self._bars.add_task("run", total=iterations, completed=done, note="")
         self._part = self._bars.add_task("", total=None, note="", visible=False)
 
     def __enter__(self) -> RunProgress:
@@ -56,9 +56,9 @@ class RunProgress:
         """Iteration `done` (counted from 1) is finished."""
         self._done = done
         note = summary(metrics)
-        self._bars.update(self._run, completed=done, note=note)
+        self._bars.update(self._all, completed=done, note=note)
         if not self._live:
-            self.console.print(f"iteration {done}/{self._iterations}  {note}  ETA {self._eta()}", soft_wrap=True, markup=False)
+            self.message(f"iteration {done}/{self._iterations}  {note}  ETA {self._eta()}")
 
     def message(self, text: str) -> None:
         """A line that stays."""
@@ -75,7 +75,7 @@ def summary(metrics: Mapping[str, float]) -> str:
     shown = [
         ("success", "rollout/success", "{:.0%}"),
         ("held-out", "eval/success", "{:.0%}"),
-        ("loss", "loss/total", "{:+.4f}"),
+        ("loss", "train/loss", "{:+.4f}"),
         ("decisions/s", "speed/decisions_per_s", "{:.0f}"),
     ]
     return "  ".join(f"{label} {form.format(metrics[name])}" for label, name, form in shown if name in metrics)

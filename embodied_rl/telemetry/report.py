@@ -56,7 +56,7 @@ pre{overflow:auto;padding:1rem;background:#8881}.wide{overflow-x:auto}figure{mar
 """
 # The figures that a reader looks for first; the rest is in metrics.jsonl.
 _METRIC_COLUMNS = (
-    "step", "rollout/success", "eval/success", "rollout/episodes", "rollout/dropped_groups", "loss/total",
+    "step", "rollout/success", "eval/success", "rollout/episodes", "rollout/dropped_groups", "train/loss",
     "speed/decisions_per_s",
 )
 

@@ -1,0 +1,117 @@
+"""The first step of `train`: benchmark, policy and algorithm choose a preset; then its values become options."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from embodied_rl.cli.parse import flag_words, flags, parse
+from embodied_rl.config import KINDS, TrainConfig, belongs_to, from_dict, read_yaml
+from embodied_rl.configs import PRESETS
+from embodied_rl.errors import UserError, suggest
+
+BENCHMARKS = tuple(dict.fromkeys(benchmark for benchmark, _, _ in PRESETS))
+_SELECTORS = ("--policy", "--algorithm", "--config", "--resume")
+
+USAGE = f"""\
+usage: embodied-rl train BENCHMARK [--policy NAME] [--algorithm NAME] [--config FILE] [--any.value VALUE ...]
+       embodied-rl train --resume DIR
+
+  BENCHMARK         {", ".join(BENCHMARKS)}
+  --policy NAME     {", ".join(KINDS["policy"])}
+  --algorithm NAME  {", ".join(KINDS["algorithm"])} (grpo if not given)
+  --config FILE     YAML with any of the values below, such as the config.yaml of an earlier run
+  --resume DIR      continue the run in DIR, with its own config, exactly where its last checkpoint left it
+
+Every value below can be set. Those of --algorithm and --policy are shown for the names chosen.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """What the command line asks for. resume: the run to continue; then `benchmark` and `config` are unset."""
+
+    benchmark: str = ""
+    config: TrainConfig | None = None
+    resume: Path | None = None
+
+
+def select(argv: Sequence[str]) -> Selection:
+    """Read the words after `embodied-rl train`. UserError for anything unknown, inapplicable or ill-fitting."""
+    words, chosen = _take(argv)
+    benchmark = words.pop(0) if words and not words[0].startswith("-") else None
+    if "--resume" in chosen:
+        return _resume(benchmark, words, chosen)
+    wants_help = "-h" in words or "--help" in words
+    if benchmark is None and wants_help:
+        benchmark = BENCHMARKS[0]
+    if benchmark is None:
+        raise UserError(f"train needs a benchmark: {' or '.join(BENCHMARKS)}; for example: embodied-rl train {BENCHMARKS[0]}")
+    file = read_yaml(Path(chosen["--config"])) if "--config" in chosen else {}
+    policy = _kind("policy", chosen, file, "openvla")
+    algorithm = _kind("algorithm", chosen, file, "grpo")
+    _known("benchmark", benchmark, BENCHMARKS)
+    preset = PRESETS[benchmark, policy, algorithm]
+    config = from_dict(file, preset, chosen.get("--config", "config"))
+    if wants_help:
+        print(USAGE)
+    _check_applicable(words, {"policy": policy, "algorithm": algorithm}, flags(config))
+    config = parse(TrainConfig, words, f"train {benchmark}", config)
+    config.check()
+    return Selection(benchmark, config)
+
+
+def _take(argv: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+    """Split off the options of the first step, given as `--name value` or `--name=value`."""
+    rest: list[str] = []
+    chosen: dict[str, str] = {}
+    words = iter(argv)
+    for word in words:
+        name, equals, value = word.partition("=")
+        if name not in _SELECTORS:
+            rest.append(word)
+            continue
+        given = value if equals else next(words, "")
+        if not given or given.startswith("--"):
+            raise UserError(f"{name} needs a value.")
+        chosen[name] = given
+    return rest, chosen
+
+
+def _resume(benchmark: str | None, words: list[str], chosen: dict[str, str]) -> Selection:
+    extra = ([benchmark] if benchmark else []) + words + [name for name in chosen if name != "--resume"]
+    if extra:
+        raise UserError(
+            f"--resume continues a run with its own config, so '{extra[0]}' does not apply: "
+            f"embodied-rl train --resume {chosen['--resume']}"
+        )
+    return Selection(resume=Path(chosen["--resume"]))
+
+
+def _kind(part: str, chosen: dict[str, str], file: dict[str, object], default: str) -> str:
+    """The name of the policy or algorithm: the command line's, else the file's, else `default`."""
+    section = file.get(part)
+    in_file = section.get("name") if isinstance(section, dict) else None
+    in_words = chosen.get(f"--{part}")
+    if in_file and in_words and in_file != in_words:
+        raise UserError(f"{chosen['--config']} is for {part} {in_file}, not {in_words}: drop --{part} or its part of the file.")
+    name = str(in_words or in_file or default)
+    _known(part, name, KINDS[part])
+    return name
+
+
+def _known(what: str, name: str, known: Iterable[str]) -> None:
+    names = list(known)
+    if name not in names:
+        raise UserError(f"unknown {what} '{name}'.{suggest(name, names)}")
+
+
+def _check_applicable(words: Sequence[str], kinds: dict[str, str], known: set[str]) -> None:
+    """Refuse options of a policy or algorithm that was not chosen."""
+    for flag in flag_words(words):
+        part, _, key = flag[2:].partition(".")
+        if flag not in known and part in kinds:
+            other = belongs_to(part, key.removeprefix("no-").replace("-", "_"), kinds[part])
+            if other:
+                raise UserError(f"{flag} does not apply to {kinds[part]} (it belongs to {other}).")

@@ -1,0 +1,56 @@
+"""Which tasks a command runs on: the built-in tabletop suites, and what is said about LIBERO's own."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from embodied_rl.errors import UserError, suggest
+
+if TYPE_CHECKING:
+    from embodied_rl.sim.task import Task
+
+LIBERO_SUITES = ("libero_spatial", "libero_object", "libero_goal", "libero_10", "libero_90")
+
+
+def cache_dir() -> Path:
+    """Where downloaded assets live: $EMBODIED_RL_CACHE, else ~/.cache/embodied-rl."""
+    return Path(os.environ.get("EMBODIED_RL_CACHE") or Path.home() / ".cache" / "embodied-rl")
+
+
+def libero_assets() -> Path | None:
+    """The folder with LIBERO's official task files, or None."""
+    folder = cache_dir() / "libero"
+    return folder if (folder / "bddl_files").is_dir() else None
+
+
+def libero_notice(suite: str) -> list[str]:
+    """Two lines for `train libero` where the official suites cannot run: what is missing and how to get it, and what
+    is trained instead."""
+    found = libero_assets()
+    if found:
+        missing = f"LIBERO's official assets lie in {found}, but this version cannot run them yet: update embodied-rl."
+    else:
+        missing = (
+            f"LIBERO's official assets are not installed in {cache_dir() / 'libero'}; they are in LIBERO's repository "
+            "(assets, bddl_files, init_files), and this version cannot run them yet."
+        )
+    return [missing, f"Training the built-in suite {suite} instead: LIBERO's format and controller, our own tasks."]
+
+
+def load_tasks(suite: str, names: Sequence[str] = ()) -> list[Task]:
+    """The tasks of `suite`, or those with the short `names`. UserError for unknown names or missing assets."""
+    if suite in LIBERO_SUITES:
+        raise UserError(f"suite '{suite}' cannot run: {libero_notice(suite)[0]} The built-in suites need nothing: "
+                        "--suite tabletop_spatial")
+    from embodied_rl.sim import tabletop
+
+    if suite not in tabletop.suites():
+        raise UserError(f"unknown suite '{suite}'.{suggest(suite, [*tabletop.suites(), *LIBERO_SUITES])}")
+    tasks = {task.name.partition("/")[2]: task for task in tabletop.load_suite(suite)}
+    for name in names:
+        if name not in tasks:
+            raise UserError(f"suite '{suite}' has no task '{name}'.{suggest(name, tasks)}")
+    return [task for name, task in tasks.items() if not names or name in names]

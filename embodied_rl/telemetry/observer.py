@@ -1,0 +1,67 @@
+"""Watches a run for the runner: progress on the screen, metrics and evaluations in the run's folder."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from embodied_rl.evaluation.evaluate import EvalReport
+from embodied_rl.telemetry.metrics import MetricsLog
+from embodied_rl.telemetry.progress import RunProgress
+from embodied_rl.types import EpisodeResult
+
+
+class RunObserver:
+    """`embodied_rl.runner.Observer`: writes metrics.jsonl and evaluations/iter-NNNNNN.json in `folder`."""
+
+    def __init__(self, folder: Path, log: MetricsLog, progress: RunProgress) -> None:
+        self._folder = folder
+        self._log = log
+        self._progress = progress
+
+    def phase(self, name: str, iteration: int, episodes: int) -> None:
+        """Show what is going on; a rollout and an evaluation have episodes to count, an update has none."""
+        if episodes:
+            self._progress.stage(name, episodes)
+
+    def episode(self, result: EpisodeResult) -> None:
+        """Count an episode."""
+        self._progress.episode(result.success)
+
+    def metrics(self, iteration: int, values: dict[str, float]) -> None:
+        """Record an update; adds the speed of the whole loop."""
+        speed = values["rollout/decisions"] / values["time/iteration"]
+        values = values | {"speed/decisions_per_s": speed}
+        self._log.write(iteration, values)
+        self._progress.iteration(iteration, values)
+
+    def evaluation(self, iteration: int, report: EvalReport) -> None:
+        """Record an evaluation, in the metrics and episode by episode."""
+        self._log.write(iteration, report.metrics())
+        path = evaluation_path(self._folder, iteration)
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(json.dumps(report.to_json()), encoding="utf-8")
+        self._progress.message(f"held-out success after {iteration} updates: {describe(report)}")
+
+    def note(self, text: str) -> None:
+        """Show a line."""
+        self._progress.message(text)
+
+    def position(self) -> int:
+        """Bytes of metrics.jsonl."""
+        return self._log.position()
+
+    def rewind(self, position: int) -> None:
+        """Cut metrics.jsonl back to `position`."""
+        self._log.rewind(position)
+
+
+def evaluation_path(folder: Path, iteration: int) -> Path:
+    """Where the evaluation after `iteration` updates is kept."""
+    return folder / "evaluations" / f"iter-{iteration:06d}.json"
+
+
+def describe(report: EvalReport) -> str:
+    """'62.0% (31/50), 95 % interval 48.2% to 74.1%'."""
+    score = report.overall
+    return f"{score.rate:.1%} ({score.successes}/{score.episodes}), 95 % interval {score.low:.1%} to {score.high:.1%}"
