@@ -10,7 +10,7 @@ from embodied_rl.sim.tabletop import problem_of
 from embodied_rl.sim.tabletop.goals import joint_name, jointed_fixture
 from embodied_rl.sim.tabletop.panda import FINGER_HOME, HOME
 from embodied_rl.sim.tabletop.scene import TABLE, fixture_type, object_type
-from embodied_rl.sim.tabletop.skills import PickPlace, Place, Skill, Slide, Turn
+from embodied_rl.sim.tabletop.skills import Obstacle, PickPlace, Place, Skill, Slide, Turn
 from embodied_rl.sim.task import Task
 from embodied_rl.types import Array
 
@@ -21,6 +21,8 @@ _TURN_STEP = 0.5
 """Radians that a rotation action of 1 asks for."""
 _TURN_SLACK = 0.03
 """Rotation error (rad) that is left alone."""
+_SPREAD = 0.045
+"""Half the distance (m) between two things that go into one container."""
 _DROP = 0.025
 """Height (m) over the floor of a container at which an object is let go."""
 
@@ -90,15 +92,29 @@ def _pick_place(problem: Problem, fact: Fact) -> PickPlace:
         fixture = problem.regions[where].target
         box = next(r for r in fixture_type(problem, fixture).regions if r.name == problem.regions[where].name)
         drop = _DROP - box.size[2] if fact.predicate == "in" else 0.004
-        place = Place(where, True, drop, 0.09)
+        sharing = [f.args[0] for f in problem.goal if f.predicate == "in" and f.args[1] == where]
+        aside = _SPREAD * (2 * sharing.index(name) - len(sharing) + 1) if name in sharing else 0.0
+        place = Place(where, True, drop, 0.09, aside)
         side = 1.0 if box.on_part else 0.0  # a drawer is reached from its open side
     elif where in problem.fixtures:
         place = Place(f"{where}_main", False, fixture_type(problem, where).surface + 0.004, 0.07)
     else:
         place = Place(f"{where}_main", False, object_type(problem, where).top + 0.004, 0.09)
-    others = [n for n in problem.objects if n != name]
-    others += [n for n in problem.fixtures if n != TABLE and n != where]
     return PickPlace(
         f"{name}_main", place, bottom=kind.bottom, top=kind.top, grip_height=kind.grip_height, rim=kind.rim,
-        others=tuple(f"{n}_main" for n in others), prefer_side=side,
+        others=_obstacles(problem, name, where), prefer_side=side,
     )  # fmt: skip
+
+
+def _obstacles(problem: Problem, name: str, where: str) -> tuple[Obstacle, ...]:
+    """Everything but the object itself and where it goes."""
+    found = []
+    for other in problem.objects:
+        if other not in (name, where):
+            kind = object_type(problem, other)
+            found.append(Obstacle(f"{other}_main", kind.radius, kind.bottom + kind.top))
+    for other in problem.fixtures:
+        if other not in (TABLE, where):
+            fixture = fixture_type(problem, other)
+            found.append(Obstacle(f"{other}_main", fixture.radius, fixture.height))
+    return tuple(found)

@@ -41,12 +41,13 @@ class Part:
 class FixtureType:
     """A body fixed to the table.
 
-    radius: horizontal reach (m). surface: height (m) at which a thing put on it stands. on_above, off_below: joint
+    radius, height: how far it reaches sideways and up (m). surface: height (m) at which a thing put on it stands. on_above, off_below: joint
     values beyond which its part counts as open / on, or as closed / off. part_active: the joint value that an init
     fact such as (Open ...) sets.
     """
 
     radius: float
+    height: float
     shapes: tuple[Shape, ...]
     regions: tuple[BoxRegion, ...] = ()
     part: Part | None = None
@@ -78,7 +79,7 @@ def _basket() -> FixtureType:
         rim = (size[0] + 0.002, size[1] + 0.002, 0.004)
         shapes.append(Shape("box", rim, pos=(x * at, y * at, 2 * height), rgba=_WICKER_DARK, solid=False))
     region = BoxRegion("contain_region", (0, 0, height), (inner, inner, height))
-    return FixtureType(0.13, tuple(shapes), (region,))
+    return FixtureType(0.13, 0.06, tuple(shapes), (region,))
 
 
 def _plate() -> FixtureType:
@@ -90,7 +91,7 @@ def _plate() -> FixtureType:
         Shape("cylinder", (0.046, 0.003), pos=(0, 0, 0.0083), rgba=_RING, solid=False),
         Shape("cylinder", (0.043, 0.003), pos=(0, 0, 0.0087), rgba=_PORCELAIN, solid=False),
     )
-    return FixtureType(0.08, shapes, surface=0.010)
+    return FixtureType(0.08, 0.01, shapes, surface=0.010)
 
 
 CABINET_HALF = (0.10, 0.085, 0.075)
@@ -113,7 +114,7 @@ def _cabinet() -> FixtureType:
         BoxRegion("top_side", (0, 0, 2 * z), (x, y, 0.003)),
         BoxRegion("drawer_region", (0, 0.006, 0.028), (0.080, 0.066, 0.030), on_part=True),
     )
-    return FixtureType(0.14, shapes, regions, _drawer(), on_above=0.10, off_below=0.012, part_active=0.13)
+    return FixtureType(0.14, 0.15, shapes, regions, _drawer(), on_above=0.10, off_below=0.012, part_active=0.13)
 
 
 def _drawer() -> Part:
@@ -158,7 +159,7 @@ def _stove() -> FixtureType:
             Shape("box", (0.0062, 0.006, 0.0092), pos=(0, -0.053, 0.0172), rgba=_BURNER, solid=False),
         ),
     )  # fmt: skip
-    return FixtureType(0.14, shapes, regions, knob, on_above=0.6, off_below=0.15, part_active=0.9)
+    return FixtureType(0.13, 0.05, shapes, regions, knob, on_above=0.6, off_below=0.15, part_active=0.9)
 
 
 def _ramekin() -> FixtureType:
@@ -166,7 +167,7 @@ def _ramekin() -> FixtureType:
         Shape("cylinder", (0.032, 0.016), pos=(0, 0, 0.016), rgba=_GLAZE),
         Shape("cylinder", (0.027, 0.0006), pos=(0, 0, 0.0322), rgba=(0.93, 0.86, 0.62, 1), solid=False),
     )
-    return FixtureType(0.035, shapes)
+    return FixtureType(0.035, 0.033, shapes)
 
 
 def _tray() -> FixtureType:
@@ -175,7 +176,7 @@ def _tray() -> FixtureType:
         Shape("box", (0.05, 0.05, 0.012), pos=(0, 0, 0.012), rgba=(0.86, 0.30, 0.22, 1)),
         Shape("box", (0.035, 0.0503, 0.0122), pos=(0, 0, 0.012), rgba=(0.96, 0.80, 0.42, 1), solid=False),
     )
-    return FixtureType(0.07, shapes, (BoxRegion("top_side", (0, 0, 0.024), (0.05, 0.05, 0.003)),))
+    return FixtureType(0.07, 0.024, shapes, (BoxRegion("top_side", (0, 0, 0.024), (0.05, 0.05, 0.003)),))
 
 
 FIXTURES: dict[str, FixtureType] = {

@@ -34,7 +34,8 @@ TRAIN_STATES = range(0, 50)
 HELDOUT_STATES = range(50, 100)
 _TRAIN_SEED, _HELDOUT_SEED = 20_260, 77_001
 _GRIPPER_ROOM = 0.035
-"""Free space (m) between two movable things, so that a finger fits in."""
+_FIXTURE_ROOM = 0.008
+"""Free space (m) beside another movable thing, so that a finger fits in, and beside a fixture."""
 _SETTLE_STEPS = 250
 _MAX_DRAWS = 2000
 
@@ -75,7 +76,7 @@ def _place(model: mujoco.MjModel, data: mujoco.MjData, problem: Problem, rng: np
             data.joint(joint_name(fixture, kind)).qpos[0] = kind.part_active
     mujoco.mj_forward(model, data)
     taken = [
-        (*fixture_pose(problem, name)[:2], fixture_type(problem, name).radius)
+        (*fixture_pose(problem, name)[:2], fixture_type(problem, name).radius + _FIXTURE_ROOM)
         for name in problem.fixtures
         if name != TABLE
     ]
@@ -87,7 +88,7 @@ def _place(model: mujoco.MjModel, data: mujoco.MjData, problem: Problem, rng: np
         else:
             x, y, base, yaw = _spot_on_fixture(data, problem, region, rng)
         kind = object_type(problem, name)
-        taken.append((x, y, kind.radius))
+        taken.append((x, y, kind.radius + _GRIPPER_ROOM))
         pose = (x, y, base + kind.bottom, math.cos(yaw / 2), 0.0, 0.0, math.sin(yaw / 2))
         data.joint(f"{name}_joint0").qpos[:] = pose
     mujoco.mj_forward(model, data)
@@ -100,13 +101,13 @@ def _free_spot(
     taken: list[tuple[float, float, float]],
     rng: np.random.Generator,
 ) -> tuple[float, float, float]:
-    """A point of the region that keeps clear of what is there already."""
+    """A point of the region that keeps clear of `taken`: x, y and radius of what is there already."""
     if not region.ranges:
         raise UserError(f"{problem.name}: region '{region.full_name}' needs (:ranges ...)")
     for _ in range(_MAX_DRAWS):
         x0, y0, x1, y1 = region.ranges[int(rng.integers(len(region.ranges)))]
         x, y, yaw = rng.uniform(x0, x1), rng.uniform(y0, y1), _yaw(region, rng)
-        if all(math.hypot(x - a, y - b) > radius + r + _GRIPPER_ROOM for a, b, r in taken):
+        if all(math.hypot(x - a, y - b) > radius + r for a, b, r in taken):
             return x, y, yaw
     raise UserError(f"{problem.name}: region '{region.full_name}' has no room left; make it larger")
 

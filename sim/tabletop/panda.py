@@ -26,6 +26,7 @@ GRIP_DEPTH = 0.1034
 FINGER_LENGTH = 0.0538
 
 _WHITE: RGBA = (0.93, 0.94, 0.95, 1.0)
+_GREY: RGBA = (0.36, 0.38, 0.43, 1.0)
 _DARK: RGBA = (0.23, 0.24, 0.27, 1.0)
 _ACCENT: RGBA = (0.66, 0.70, 0.74, 1.0)
 _UP = math.sqrt(0.5)
@@ -87,7 +88,7 @@ _BASE_LOOKS = (
     _bar(0.06, -0.10, 0, 0.06, 0, 0, 0.08),
 )
 HAND = (
-    Shape("box", (0.028, 0.085, 0.030), pos=(0, 0, 0.036), rgba=_WHITE),
+    Shape("box", (0.028, 0.085, 0.030), pos=(0, 0, 0.036), rgba=_GREY),
     Shape("box", (0.024, 0.080, 0.004), pos=(0, 0, 0.0625), rgba=_DARK, solid=False),
 )
 _FINGER_HALF = (0.0105, 0.006, 0.5 * FINGER_LENGTH)
@@ -128,7 +129,7 @@ def _add_hand(spec: Any, wrist: Any, *, visual: bool) -> None:
     hand = wrist.add_body(name="robot0_right_hand", pos=(0, 0, FLANGE), quat=(math.cos(half), 0, 0, math.sin(half)))
     hand.explicitinertial, hand.mass, hand.ipos, hand.inertia = True, 0.73, (-0.01, 0, 0.03), (0.001, 0.0025, 0.0017)
     add_shapes(hand, "gripper0_hand", HAND, visual=visual, layer=Layer.GRIPPER)
-    hand.add_site(name="gripper0_grip_site", pos=(0, 0, GRIP_DEPTH))
+    hand.add_site(name="gripper0_grip_site", pos=(0, 0, GRIP_DEPTH), rgba=(0, 0, 0, 0))
     _add_wrist_camera(hand)
     for number, (finger, side) in enumerate((("left", 1.0), ("right", -1.0)), start=1):
         joint = f"gripper0_finger_joint{number}"
@@ -152,9 +153,10 @@ def _add_hand(spec: Any, wrist: Any, *, visual: bool) -> None:
 
 def _add_wrist_camera(hand: Any) -> None:
     """Before the palm, tilted towards the finger tips."""
-    tilt = math.radians(24)
-    # image x = hand -y; the camera looks along (-sin, 0, cos) of the hand frame
-    camera = hand.add_camera(name="robot0_eye_in_hand", pos=(0.075, 0, -0.005), fovy=70)
+    tilt = math.radians(15)
+    # it looks along (-sin, 0, cos) of the hand frame
+    camera = hand.add_camera(name="robot0_eye_in_hand", pos=(0.07, 0, 0.02), fovy=80)
+    camera.alt.type = mujoco.mjtOrientation.mjORIENTATION_XYAXES
     camera.alt.xyaxes = (0, 1, 0, math.cos(tilt), 0, math.sin(tilt))
 
 

@@ -19,9 +19,9 @@ TABLE_HEIGHT = 0.9
 """Of the table top over the floor (m); x, y of every region are relative to the table's middle, the world origin."""
 ROBOT_BASE = (-0.66, 0.0, TABLE_HEIGHT + 0.012)
 
-_CAMERA_AT = (0.62, 0.0, TABLE_HEIGHT + 0.62)
-_CAMERA_LOOKS_AT = (-0.055, 0.0, TABLE_HEIGHT + 0.035)
-_CAMERA_FOVY = 37.0
+_CAMERA_AT = (0.60, 0.0, TABLE_HEIGHT + 0.56)
+_CAMERA_LOOKS_AT = (-0.10, 0.0, TABLE_HEIGHT + 0.065)
+_CAMERA_FOVY = 40.0
 
 
 def object_type(problem: Problem, name: str) -> ObjectType:
@@ -104,6 +104,7 @@ def _add_surroundings(spec: Any, *, visual: bool) -> None:
             conaffinity=0, friction=(1.0, 0.005, 0.0001),
         )  # fmt: skip
     camera = world.add_camera(name="agentview", pos=_CAMERA_AT, fovy=_CAMERA_FOVY)
+    camera.alt.type = mujoco.mjtOrientation.mjORIENTATION_XYAXES
     camera.alt.xyaxes = _look_at(_CAMERA_AT, _CAMERA_LOOKS_AT)
 
 
@@ -135,7 +136,7 @@ def _add_fixture(spec: Any, problem: Problem, name: str, *, visual: bool) -> Non
             limited=mujoco.mjtLimited.mjLIMITED_TRUE, damping=[part.damping, 0, 0], frictionloss=part.friction,
         )  # fmt: skip
         add_shapes(moving, f"{name}_{part.name}", part.shapes, visual=visual, layer=Layer.FIXTURE)
-        moving.add_site(name=f"{name}_{part.name}_tip", pos=part.tip)
+        moving.add_site(name=f"{name}_{part.name}_tip", pos=part.tip, rgba=(0, 0, 0, 0))
     for region in kind.regions:
         owner = moving if region.on_part else body
         owner.add_site(

@@ -17,6 +17,8 @@ from embodied_rl.types import Array
 OPEN, CLOSE = -1.0, 1.0
 _TIP = 0.009
 """The fingers reach this far (m) below the grip site."""
+_PALM, _FINGERS, _TALL = 0.085, 0.055, 0.06
+"""Half widths (m) of the palm and of the open fingers; things higher than _TALL (m) stand in the palm's way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,28 +55,41 @@ def _flat(vector: Array) -> float:
 
 @dataclass(slots=True)
 class Place:
-    """Where an object goes: a point on body or site `anchor`, `raise_by` (m) over its origin."""
+    """Where an object goes: over body or site `anchor` by `raise_by` (m), and beside its origin by `aside` (m) along x.
+
+    clearance: height (m) to keep on the way.
+    """
 
     anchor: str
     is_site: bool
     raise_by: float
     clearance: float
+    aside: float = 0.0
 
     def point(self, data: mujoco.MjData) -> Array:
         """float64 [3], world: where the bottom of the object ends up."""
         at = data.site(self.anchor).xpos if self.is_site else data.body(self.anchor).xpos
-        return np.array([at[0], at[1], at[2] + self.raise_by])
+        return np.array([at[0] + self.aside, at[1], at[2] + self.raise_by])
+
+
+@dataclass(frozen=True, slots=True)
+class Obstacle:
+    """A body to keep the hand away from, with its reach to the side and its height (m)."""
+
+    body: str
+    radius: float
+    height: float
 
 
 class PickPlace:
     """Take `body` and put it at `place`.
 
-    bottom, top, grip_height, rim: as in ObjectType. others: bodies to keep away from when choosing the rim's side.
+    bottom, top, grip_height, rim: as in ObjectType. others: what to keep away from when choosing the rim's side.
     """
 
     def __init__(
         self, body: str, place: Place, *, bottom: float, top: float, grip_height: float, rim: float,
-        others: tuple[str, ...], prefer_side: float = 0.0,
+        others: tuple[Obstacle, ...], prefer_side: float = 0.0,
     ) -> None:  # fmt: skip
         self._body, self._place, self._others = body, place, others
         self._bottom, self._top, self._grip_height, self._rim = bottom, top, grip_height, rim
@@ -155,11 +170,19 @@ class PickPlace:
         return Move(target, OPEN)
 
     def _free_side(self, data: mujoco.MjData, body: Array) -> float:
-        """The side (+1 or -1 along y) away from the nearest other thing; 1 where there is no rim to choose."""
+        """The side (+1 or -1 along y) of the rim with more room for the hand; 1 where there is no rim to choose."""
         if self._rim == 0.0 or not self._others:
             return 1.0
-        nearest = min((data.body(name).xpos for name in self._others), key=lambda p: _flat(p - body))
-        return 1.0 if body[1] >= nearest[1] else -1.0
+        room = []
+        for side in (1.0, -1.0):
+            hand = body + np.array([0.0, side * self._rim, 0.0])
+            room.append(
+                min(
+                    _flat(data.body(o.body).xpos - hand) - o.radius - (_PALM if o.height > _TALL else _FINGERS)
+                    for o in self._others
+                )
+            )
+        return 1.0 if room[0] >= room[1] else -1.0
 
 
 class Slide:
