@@ -46,7 +46,7 @@ class FusedDecoder:
             qkv = F.rms_norm(x, shape, None, config.norm_eps) @ layer.inputs
             plain = qkv[:, :rotated].unflatten(1, (-1, config.head_dim))
             turned = qkv[:, rotated : 2 * rotated].unflatten(1, (-1, config.head_dim))
-            qk = torch.addcmul(plain * rope.cos, turned, rope.sin)
+            qk = torch.addcmul(plain * rope.cos, turned, rope.sin).to(x.dtype)
             keys, values = cache.keys[index], cache.values[index]
             keys[:, :, slot] = qk[:, config.heads :]
             values[:, :, slot] = qkv[:, 2 * rotated :].unflatten(1, (-1, config.head_dim))

@@ -56,7 +56,7 @@ def prefill_and_decode(
             position = Rope(rope.cos[:, t - 1 : t], rope.sin[:, t - 1 : t])
             state = step(x, position, None if mask is None else mask[..., : width + t])
         logits[t] = F.linear(state, weight)
-        tokens[t] = _choose(logits[t], None if uniform is None else uniform[:, t : t + 1], temperature)
+        tokens[t] = choose(logits[t], None if uniform is None else uniform[:, t : t + 1], temperature)
     log_prob = F.log_softmax(logits / temperature, dim=-1).gather(-1, tokens[..., None])[..., 0]
     return Decoded(tokens.T.contiguous(), log_prob.T.contiguous(), hidden)
 
@@ -69,7 +69,7 @@ def _valid_slots(lengths: Tensor, width: int, count: int) -> Tensor | None:
     return ((slot < lengths[:, None]) | (slot >= width))[:, None, None]
 
 
-def _choose(logits: Tensor, uniform: Tensor | None, temperature: float) -> Tensor:
+def choose(logits: Tensor, uniform: Tensor | None, temperature: float) -> Tensor:
     """Token of each row [N]: the smallest whose cumulative probability exceeds the uniform number, or the argmax."""
     if uniform is None:
         return logits.argmax(dim=-1)
