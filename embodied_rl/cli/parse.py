@@ -70,9 +70,12 @@ def _default(field: dataclasses.Field[Any]) -> Any:
 def _quiet_tyro(cls: type[T], argv: Sequence[str], prog: str, default: T | None) -> T:
     """Run tyro and turn its error box into one line."""
     box = io.StringIO()
+    config = (tyro.conf.AvoidSubcommands,)
     try:
         with contextlib.redirect_stderr(box):
-            return tyro.cli(cls, args=list(argv), default=default, prog=prog, config=(tyro.conf.AvoidSubcommands,))
+            if default is None:
+                return tyro.cli(cls, args=list(argv), prog=prog, config=config)
+            return tyro.cli(cls, args=list(argv), default=default, prog=prog, config=config)
     except SystemExit as error:
         if error.code in (0, None):
             raise

@@ -47,7 +47,7 @@ def select(argv: Sequence[str]) -> Selection:
     if benchmark is None and wants_help:
         benchmark = BENCHMARKS[0]
     if benchmark is None:
-        raise UserError(f"train needs a benchmark: {' or '.join(BENCHMARKS)}; for example: embodied-rl train {BENCHMARKS[0]}")
+        raise UserError(f"train needs a benchmark ({', '.join(BENCHMARKS)}): embodied-rl train {BENCHMARKS[0]}")
     file = read_yaml(Path(chosen["--config"])) if "--config" in chosen else {}
     policy = _kind("policy", chosen, file, "openvla")
     algorithm = _kind("algorithm", chosen, file, "grpo")
@@ -95,7 +95,8 @@ def _kind(part: str, chosen: dict[str, str], file: dict[str, object], default: s
     in_file = section.get("name") if isinstance(section, dict) else None
     in_words = chosen.get(f"--{part}")
     if in_file and in_words and in_file != in_words:
-        raise UserError(f"{chosen['--config']} is for {part} {in_file}, not {in_words}: drop --{part} or its part of the file.")
+        file_name = chosen["--config"]
+        raise UserError(f"{file_name} is for {part} {in_file}, not {in_words}: drop --{part} or that part of the file.")
     name = str(in_words or in_file or default)
     _known(part, name, KINDS[part])
     return name

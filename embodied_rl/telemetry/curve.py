@@ -49,7 +49,7 @@ def draw_curve(curve: Curve, title: str) -> bytes:
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
     if curve.rollout:
-        axes.plot(curve.rollout_episodes, curve.rollout, color="#9aa5b1", linewidth=1, label="training rollouts (sampled)")
+        axes.plot(curve.rollout_episodes, curve.rollout, color="#9aa5b1", label="training rollouts (sampled)")
     if curve.held_out:
         rate, low, high = zip(*curve.held_out, strict=True)
         axes.fill_between(curve.held_out_episodes, low, high, color="#1f6feb", alpha=0.18, linewidth=0)

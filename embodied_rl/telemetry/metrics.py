@@ -53,7 +53,7 @@ class MetricsLog:
         size = self.position()
         if size < position:
             raise UserError(
-                f"{self.path} is shorter ({size} bytes) than when the checkpoint was saved ({position}); restore the file."
+                f"{self.path} is shorter ({size} bytes) than the checkpoint says ({position}); restore the file."
             )
         self._file.truncate(position)
         self._file.seek(position)
@@ -122,7 +122,8 @@ class _Wandb:
 
         # The folder's name as id: a resumed run continues the same curve.
         self._run = wandb.init(
-            project="embodied-rl", id=folder.name, name=folder.name, dir=str(folder), config=dict(config), resume="allow"
+            project="embodied-rl", id=folder.name, name=folder.name, dir=str(folder), config=dict(config),
+            resume="allow",
         )
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:

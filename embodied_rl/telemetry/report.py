@@ -32,7 +32,7 @@ class Clip:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What the page shows. stamp: what really ran; metrics: lines of the metrics file; curve: a PNG, if there is one."""
+    """What the page shows. stamp: what really ran; metrics: lines of the metrics file; curve: a PNG, if any."""
 
     title: str
     stamp: Mapping[str, Any]

@@ -1,0 +1,109 @@
+"""`embodied-rl eval`: success of a policy on held-out initial states, by task, with Wilson intervals."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shlex
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from embodied_rl.cli.parse import parse
+from embodied_rl.config import SHIPPED, SUITE, EnvConfig
+from embodied_rl.errors import UserError
+from embodied_rl.policy import ActMode
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from embodied_rl.evaluation.evaluate import EvalReport
+    from embodied_rl.sim.task import Task
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvalCommand:
+    """Measure a policy's success on held-out initial states."""
+
+    checkpoint: str = SHIPPED
+    """Folder of a run or of a checkpoint; 'shipped' is the small policy in the package."""
+    suite: str = SUITE
+    """Suite of tasks."""
+    tasks: tuple[str, ...] = ()
+    """Short names of the tasks (none given: all of the suite)."""
+    states_per_task: int = 50
+    """Held-out initial states of each task, one episode each."""
+    mode: ActMode = "greedy"
+    """Take the most likely action (greedy), or sample at the checkpoint's temperature."""
+    seed: int = 0
+    """Seed of the episodes; matters where actions are sampled."""
+    device: str = "auto"
+    """auto, cpu or cuda."""
+    env: EnvConfig = field(default_factory=EnvConfig)
+    json: Path | None = None
+    """Write the result here, episode by episode, stamped with what ran."""
+
+
+def main(argv: list[str]) -> int:
+    """Run the command."""
+    command = parse(EvalCommand, argv, "eval")
+    if command.json and not command.json.absolute().parent.is_dir():
+        raise UserError(f"--json {command.json}: its folder does not exist.")
+    if command.states_per_task < 1:
+        raise UserError(f"--states-per-task must be at least 1, got {command.states_per_task}.")
+    from rich.console import Console  # after the checks: a typing error should not wait for torch
+
+    from embodied_rl.cli.suites import load_tasks
+
+    console = Console()
+    tasks = load_tasks(command.suite, command.tasks)
+    stamp, result = _evaluate(command, tasks, console)
+    console.print(result_table(result))
+    if command.json:
+        words = shlex.join(["embodied-rl", "eval", *argv])
+        command.json.write_text(json.dumps({"command": words, **stamp, **result.to_json()}, indent=1))
+    return 0
+
+
+def result_table(result: EvalReport) -> Table:
+    """One row a task, and all together."""
+    from rich.table import Table
+
+    table = Table("task", "success", "rate", "95 % interval", "steps")
+    for name, score in {**result.tasks, "all tasks": result.overall}.items():
+        table.add_row(name, f"{score.successes}/{score.episodes}", f"{score.rate:.1%}",
+                      f"{score.low:.1%} to {score.high:.1%}", f"{score.mean_steps:.0f}")
+    return table
+
+
+def _evaluate(command: EvalCommand, tasks: list[Task], console: Any) -> tuple[dict[str, Any], EvalReport]:
+    from embodied_rl.cli.world import cpu_count, describe_policy, open_env, open_policy, pick_device, pick_renderer
+    from embodied_rl.evaluation.evaluate import evaluate
+    from embodied_rl.rollout.sampler import evaluation_specs
+    from embodied_rl.telemetry.progress import RunProgress
+
+    device = pick_device(command.device)
+    policy = open_policy(command.checkpoint, device)
+    renderer = pick_renderer(command.env.renderer, tasks)
+    env_config = dataclasses.replace(
+        command.env, renderer=renderer.name, sim_threads=command.env.sim_threads or cpu_count()
+    )
+    specs = evaluation_specs(_states(command, tasks), command.seed)
+    with open_env(tasks, env_config, policy.config.image_size) as env, RunProgress(0, console=console) as progress:
+        stamp = {
+            "suite": command.suite, "simulator": env.info.simulator,
+            "renderer": f"{env.info.renderer} ({renderer.reason})", "device": device,
+            **describe_policy(policy, command.checkpoint), "mode": command.mode, "seed": command.seed,
+        }
+        for name, value in stamp.items():
+            progress.message(f"  {name:<14}{value}")
+        progress.stage("evaluate", len(specs))
+        report = evaluate(env, policy, specs, command.mode, on_episode=lambda result: progress.episode(result.success))
+    return stamp, report
+
+
+def _states(command: EvalCommand, tasks: list[Task]) -> dict[str, list[int]]:
+    for task in tasks:
+        if len(task.heldout_states) < command.states_per_task:
+            raise UserError(f"--states-per-task {command.states_per_task}: {task.name} has {len(task.heldout_states)}.")
+    return {task.name: list(task.heldout_states)[: command.states_per_task] for task in tasks}

@@ -1,0 +1,60 @@
+"""`embodied-rl train BENCHMARK`: improve a policy with reinforcement learning; everything lands in one folder."""
+
+from __future__ import annotations
+
+import dataclasses
+import shlex
+import sys
+import time
+from pathlib import Path
+
+from embodied_rl.cli.select import Selection, select
+from embodied_rl.config import AUTO, SHIPPED, TrainConfig, dump_yaml, kind_of, load_yaml
+from embodied_rl.errors import UserError
+
+CONFIG_FILE = "config.yaml"
+
+
+def main(argv: list[str]) -> int:
+    """Run the command: 0 when training is done, 1 when it broke down, 130 when Ctrl-C stopped it."""
+    chosen = select(argv)
+    config = _resumed_config(chosen.resume) if chosen.resume else _checked(chosen)
+    # Only now torch and the simulator: a typing error should not wait for them.
+    from embodied_rl.cli.train_run import run
+    from embodied_rl.learner.learner import NonFiniteError, RatioError
+
+    command = shlex.join(["embodied-rl", "train", *argv])
+    try:
+        run(config, command, benchmark=chosen.benchmark, resume=chosen.resume is not None)
+    except (NonFiniteError, RatioError) as error:
+        print(f"embodied-rl: error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _checked(chosen: Selection) -> TrainConfig:
+    """The config with its folder named; UserError if that folder is taken."""
+    config = chosen.config
+    assert config is not None
+    if config.output == AUTO:
+        when = time.strftime("%Y%m%d-%H%M%S")
+        name = f"{config.suite}-{kind_of('algorithm', config.algorithm)}-seed{config.seed}-{when}"
+        config = dataclasses.replace(config, output=str(Path("runs") / name))
+    folder = Path(config.output)
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UserError(f"{folder} exists already: choose another --output, or continue it with --resume {folder}")
+    if config.policy.checkpoint != SHIPPED and not Path(config.policy.checkpoint).exists():
+        raise UserError(f"no checkpoint at {config.policy.checkpoint}: name the folder that sft or train wrote.")
+    return config
+
+
+def _resumed_config(folder: Path) -> TrainConfig:
+    if not (folder / CONFIG_FILE).is_file():
+        raise UserError(f"{folder} is not the folder of a run: it has no {CONFIG_FILE}.")
+    # The folder may have been moved since.
+    return dataclasses.replace(load_yaml(folder / CONFIG_FILE), output=str(folder))
+
+
+def write_config(config: TrainConfig) -> None:
+    """Write the config into its run's folder."""
+    (Path(config.output) / CONFIG_FILE).write_text(dump_yaml(config), encoding="utf-8")

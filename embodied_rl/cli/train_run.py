@@ -1,0 +1,172 @@
+"""One training run, from a checked config to its report. Imports torch and the simulator."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import platform
+import shlex
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import mujoco
+import torch
+from rich.console import Console
+
+from embodied_rl import __version__
+from embodied_rl.algorithms.config import PPOConfig
+from embodied_rl.cli.films import film
+from embodied_rl.cli.run_report import write_run_report
+from embodied_rl.cli.suites import libero_notice, load_tasks
+from embodied_rl.cli.train import write_config
+from embodied_rl.cli.world import cpu_count, describe_policy, open_env, open_policy, pick_device, pick_renderer
+from embodied_rl.config import SHIPPED, TrainConfig, kind_of, to_dict
+from embodied_rl.errors import UserError
+from embodied_rl.interrupt import Interrupted
+from embodied_rl.learner.checkpoint import Checkpoints
+from embodied_rl.policies.openvla.checkpoint import load_policy, save_policy
+from embodied_rl.policies.openvla.policy import OpenVLAPolicy
+from embodied_rl.runner import PolicyFiles, TrainSettings, train
+from embodied_rl.sim.render import Choice
+from embodied_rl.sim.task import Task
+from embodied_rl.telemetry.metrics import MetricsLog, make_trackers
+from embodied_rl.telemetry.observer import RunObserver
+from embodied_rl.telemetry.progress import RunProgress
+from embodied_rl.vec_env import EnvInfo
+
+
+def run(config: TrainConfig, command: str, *, benchmark: str, resume: bool) -> None:
+    """Train as `config` says; its `output` is the run's folder. benchmark: '' when resuming."""
+    console = Console()
+    tasks = load_tasks(config.suite, config.tasks)
+    for line in _notices(config, benchmark):
+        console.print(line, soft_wrap=True, markup=False, highlight=False)
+    renderer = pick_renderer(config.env.renderer, tasks)
+    config = _resolve(config, renderer)
+    assert config.torch_threads is not None
+    torch.set_num_threads(config.torch_threads)
+    policy, checkpoint = _policy(config, resume)
+    with open_env(tasks, config.env, policy.config.image_size) as env:
+        stamp = _stamp(config, command, tasks, env.info, renderer, describe_policy(policy, checkpoint))
+        for name, value in stamp.items():
+            console.print(f"  {name:<14}{value}", soft_wrap=True, markup=False, highlight=False)
+        folder = Path(config.output)
+        _write_stamp(folder, stamp, config, resume)
+        held_out = {task.name: list(task.heldout_states) for task in tasks}
+        if not resume:
+            film(env, policy, held_out, config, folder, "before")
+        _train(config, tasks, env, policy, resume, console)
+        film(env, policy, held_out, config, folder, "after")
+    write_run_report(folder)
+    _print_result(folder, console)
+
+
+def _train(config: TrainConfig, tasks: Sequence[Task], env: Any, policy: OpenVLAPolicy, resume: bool,
+           console: Console) -> None:
+    folder = Path(config.output)
+    trackers = make_trackers(config.track, folder, to_dict(config))
+    progress = RunProgress(config.iterations, console=console)
+    with MetricsLog(folder / "metrics.jsonl", trackers) as log, progress:
+        try:
+            train(
+                folder, env, policy, _policy_files(policy, config), _settings(config),
+                {task.name: list(task.train_states) for task in tasks},
+                {task.name: list(task.heldout_states) for task in tasks},
+                RunObserver(folder, log, progress),
+                resume=resume, resume_command=shlex.join(["embodied-rl", "train", "--resume", config.output]),
+            )
+        except Interrupted:
+            write_run_report(folder)
+            raise
+
+
+def _notices(config: TrainConfig, benchmark: str) -> list[str]:
+    """What a user who asked for `libero` must know before reading a figure."""
+    lines = libero_notice(config.suite) if benchmark == "libero" else []
+    if benchmark and config.policy.checkpoint == SHIPPED:
+        lines.append("No --policy.checkpoint given: starting from the small OpenVLA that ships with the package, "
+                     "not from the published 7B weights.")
+    return lines
+
+
+def _resolve(config: TrainConfig, renderer: Choice) -> TrainConfig:
+    """Fill in everything that was left to the program, so that config.yaml repeats the run."""
+    cores = cpu_count()
+    env = dataclasses.replace(config.env, renderer=renderer.name, sim_threads=config.env.sim_threads or cores)
+    threads = config.torch_threads or cores
+    return dataclasses.replace(config, env=env, torch_threads=threads, device=pick_device(config.device))
+
+
+def _policy(config: TrainConfig, resume: bool) -> tuple[OpenVLAPolicy, str]:
+    """The policy to begin or go on with, and the checkpoint that it comes from."""
+    checkpoint = config.policy.checkpoint
+    if resume:
+        folder = Path(config.output) / "checkpoints"
+        checkpoint = str(Checkpoints(folder, config.checkpoint.keep).load_latest().policy)
+    policy = open_policy(checkpoint, config.device)
+    policy.temperature = config.policy.temperature
+    policy.with_value = isinstance(config.algorithm, PPOConfig)
+    return policy, checkpoint
+
+
+def _policy_files(policy: OpenVLAPolicy, config: TrainConfig) -> PolicyFiles:
+    provenance = {
+        "command": "embodied-rl train", "version": __version__, "seed": config.seed, "suite": config.suite,
+        "renderer": config.env.renderer, "config": to_dict(config),
+    }
+
+    def load(folder: Path) -> None:
+        policy.model.load_state_dict(load_policy(folder).model.state_dict())
+
+    return PolicyFiles(lambda folder: save_policy(policy, folder, provenance), load)
+
+
+def _settings(config: TrainConfig) -> TrainSettings:
+    return TrainSettings(
+        algorithm=config.algorithm, learner=config.learner, rollout=config.rollout, evaluation=config.evaluation,
+        checkpoint=config.checkpoint, iterations=config.iterations, seed=config.seed,
+    )
+
+
+def _stamp(config: TrainConfig, command: str, tasks: Sequence[Task], info: EnvInfo, renderer: Choice,
+           weights: dict[str, Any]) -> dict[str, Any]:
+    """What really runs, in words."""
+    size, views = info.image_size, len(info.cameras)
+    return {
+        "command": command,
+        "suite": f"{config.suite}, {len(tasks)} tasks: {', '.join(task.name.partition('/')[2] for task in tasks)}",
+        "simulator": f"{info.simulator}, {config.env.num_envs} worlds, {config.env.sim_threads} threads",
+        "renderer": f"{info.renderer} ({renderer.reason}), {views} cameras of {size}x{size}",
+        "device": f"{config.device}, torch {torch.__version__}, {config.torch_threads} threads",
+        **weights,
+        "algorithm": f"{kind_of('algorithm', config.algorithm)}, {config.rollout.episodes_per_iteration} episodes an "
+                     f"iteration, {config.iterations} iterations",
+        "seed": config.seed,
+        "output": config.output,
+        "versions": f"embodied-rl {__version__}, mujoco {mujoco.__version__}, python {platform.python_version()}",
+        "started": time.strftime("%Y-%m-%d %H:%M:%S %z"),
+    }
+
+
+def _write_stamp(folder: Path, stamp: dict[str, Any], config: TrainConfig, resume: bool) -> None:
+    """run.json has a stamp for each session: a run may be resumed on another machine."""
+    path = folder / "run.json"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        sessions = json.loads(path.read_text()) if resume and path.is_file() else []
+        path.write_text(json.dumps([*sessions, stamp], indent=1), encoding="utf-8")
+        if not resume:
+            write_config(config)
+    except OSError as error:
+        raise UserError(f"cannot write into {folder}: {error.strerror}; choose another --output.") from error
+
+
+def _print_result(folder: Path, console: Console) -> None:
+    from embodied_rl.cli.run_report import result_table
+
+    console.print(result_table(folder))
+    console.print(f"report: {folder / 'report.html'}", soft_wrap=True, markup=False, highlight=False)
+    console.print(f"policy: {folder / 'checkpoints'} (embodied-rl eval --checkpoint {folder})", soft_wrap=True,
+                  markup=False, highlight=False)

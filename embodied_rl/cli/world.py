@@ -1,0 +1,89 @@
+"""Opens what a run stands on: the policy of a checkpoint folder and the simulated worlds of a list of tasks."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Sequence
+from contextlib import closing
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from embodied_rl.config import SHIPPED, EnvConfig
+from embodied_rl.errors import UserError
+
+if TYPE_CHECKING:
+    from embodied_rl.policies.openvla.policy import OpenVLAPolicy
+    from embodied_rl.sim.engine.vec_env import NativeVecEnv
+    from embodied_rl.sim.render import Choice
+    from embodied_rl.sim.task import Task
+
+
+def policy_folder(checkpoint: str) -> Path:
+    """The folder with a policy's config.json: `checkpoint` itself, the newest of a run's folder, or the shipped one."""
+    if checkpoint == SHIPPED:
+        return Path(str(files("embodied_rl.assets") / "checkpoints" / "nano"))
+    folder = Path(checkpoint)
+    latest = folder / "checkpoints" / "latest"
+    if latest.is_file():
+        return folder / "checkpoints" / latest.read_text().strip() / "policy"
+    if (folder / "policy" / "config.json").is_file():
+        return folder / "policy"
+    return folder
+
+
+def open_policy(checkpoint: str, device: str) -> OpenVLAPolicy:
+    """Load a policy onto `device` ('cpu' or 'cuda'); UserError when the checkpoint does not fit or is damaged."""
+    from embodied_rl.policies.openvla.checkpoint import load_policy
+
+    policy = load_policy(policy_folder(checkpoint))
+    policy.to(device)
+    return policy
+
+
+def describe_policy(policy: OpenVLAPolicy, checkpoint: str) -> dict[str, Any]:
+    """What a run stamps about its weights."""
+    folder = policy_folder(checkpoint)
+    count = sum(parameter.numel() for parameter in policy.parameters())
+    origin = "the small one in the package" if checkpoint == SHIPPED else str(folder)
+    with open(folder / "model.safetensors", "rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    return {
+        "policy": f"openvla, {count / 1e6:.2f} M parameters, chunks of {policy.chunk_len} steps",
+        "weights": f"{origin}, sha256 {digest[:16]}",
+    }
+
+
+def pick_device(wanted: str) -> str:
+    """'cpu' or 'cuda'; UserError if a GPU is asked for and there is none."""
+    import torch
+
+    if wanted == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    if wanted == "cuda" and not torch.cuda.is_available():
+        raise UserError("device cuda: torch sees no GPU here; use --device cpu, or install a CUDA build of torch.")
+    return wanted
+
+
+def pick_renderer(wanted: str, tasks: Sequence[Task]) -> Choice:
+    """What will draw these tasks, and why; UserError if nothing can."""
+    from embodied_rl.sim.render import choose
+
+    return choose(wanted, [task.build_visual() for task in tasks])
+
+
+def open_env(tasks: Sequence[Task], config: EnvConfig, image_size: int) -> closing[NativeVecEnv]:
+    """The worlds, to be used in a `with` statement. config.renderer names one, config.sim_threads is a number."""
+    from embodied_rl.sim.engine.vec_env import NativeVecEnv
+
+    return closing(
+        NativeVecEnv(
+            tasks, config.num_envs, image_size=image_size, renderer=config.renderer, num_threads=config.sim_threads
+        )
+    )
+
+
+def cpu_count() -> int:
+    """CPU cores that this process may use (a container may have fewer than the machine)."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
