@@ -127,27 +127,30 @@ def _describe(tasks: Sequence[Task], command: CollectCommand) -> EnvInfo:
         return env.info
 
 
-@dataclass(frozen=True, slots=True)
 class _Scripted:
-    """The tabletop expert, reading the state of slot 0."""
+    """The tabletop expert at the start of the episode in slot 0."""
 
-    expert: Any
-    data: Any
+    def __init__(self, env: NativeVecEnv, task: Task) -> None:
+        from embodied_rl.sim.tabletop.expert import Expert
+
+        self._env = env
+        self._expert = Expert(task, env.model(0))
+        self._expert.reset()
 
     def act(self) -> Array:
-        return self.expert.act(self.data)
+        """float64 [7] in [-1, 1]."""
+        return self._expert.act(self._env.data(0))
 
 
 def _bench(task_names: Sequence[str], image_size: int) -> Bench:
     """What a worker process runs on."""
     from embodied_rl.data.collect import Bench
     from embodied_rl.sim.tabletop import load_suite
-    from embodied_rl.sim.tabletop.expert import Expert
 
     suites = dict.fromkeys(name.partition("/")[0] for name in task_names)
     tasks = {task.name: task for suite in suites for task in load_suite(suite) if task.name in task_names}
     env = _open(list(tasks.values()), image_size)
-    return Bench(env, lambda name: _Scripted(Expert(tasks[name], env.model(0)), env.data(0)))
+    return Bench(env, lambda name: _Scripted(env, tasks[name]))
 
 
 def _run(build: partial[Bench], job: Job, attempts: Sequence[Attempt], workers: int, console: Console) -> None:
