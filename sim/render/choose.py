@@ -107,7 +107,9 @@ def _choose_best(problem: str | None) -> Choice:
     if osmesa.state != "missing":
         return Choice("osmesa", f"no GPU for EGL, and the ray caster cannot draw: {problem}")
     if egl.state == "software":
-        return Choice("egl", f"software EGL ({egl.device}): no GPU, no OSMesa, and the ray caster cannot draw: {problem}")
+        return Choice(
+            "egl", f"software EGL ({egl.device}): no GPU, no OSMesa, and the ray caster cannot draw: {problem}"
+        )
     raise UserError(
         f"no renderer can draw this scene ({problem}, so the ray caster cannot): "
         f"install OSMesa (Debian: apt-get install {PACKAGES['osmesa']})"
