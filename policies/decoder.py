@@ -12,6 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from embodied_rl.policies.linear import Linear
+
 
 @dataclass(frozen=True)
 class DecoderConfig:
@@ -88,6 +90,16 @@ class KVCache:
         return self.keys[layer, :, :, :end], self.values[layer, :, :, :end]
 
 
+@dataclass(frozen=True, slots=True)
+class AttentionCall:
+    """What one layer's attention needs besides its input: see `Decoder.forward`. `query_rope`: factors of the queries."""
+
+    rope: Rope
+    query_rope: Rope
+    mask: Tensor | None
+    cache: KVCache | None
+
+
 class RMSNorm(nn.Module):
     """x / sqrt(mean(x^2) + eps) * weight, computed in float32."""
 
@@ -108,22 +120,23 @@ class SelfAttention(nn.Module):
     def __init__(self, config: DecoderConfig) -> None:
         super().__init__()
         self.config = config
-        self.q_proj = nn.Linear(config.dim, config.heads * config.head_dim, bias=False)
-        self.k_proj = nn.Linear(config.dim, config.kv_heads * config.head_dim, bias=False)
-        self.v_proj = nn.Linear(config.dim, config.kv_heads * config.head_dim, bias=False)
-        self.o_proj = nn.Linear(config.heads * config.head_dim, config.dim, bias=False)
+        self.q_proj = Linear(config.dim, config.heads * config.head_dim, bias=False)
+        self.k_proj = Linear(config.dim, config.kv_heads * config.head_dim, bias=False)
+        self.v_proj = Linear(config.dim, config.kv_heads * config.head_dim, bias=False)
+        self.o_proj = Linear(config.heads * config.head_dim, config.dim, bias=False)
 
     def _split(self, x: Tensor) -> Tensor:
         return x.unflatten(-1, (-1, self.config.head_dim)).transpose(1, 2)
 
-    def forward(self, x: Tensor, rope: Rope, mask: Tensor | None, cache: KVCache | None, layer: int) -> Tensor:
-        q = rotate(self._split(self.q_proj(x)), rope)
-        k = rotate(self._split(self.k_proj(x)), rope)
+    def forward(self, queries: Tensor, x: Tensor, call: AttentionCall, layer: int) -> Tensor:
+        """Attend from `queries` [N,R,D] (the tokens of `x` [N,T,D], or some of them) to all of `x` and the cache."""
+        q = rotate(self._split(self.q_proj(queries)), call.query_rope)
+        k = rotate(self._split(self.k_proj(x)), call.rope)
         v = self._split(self.v_proj(x))
-        if cache is not None:
-            k, v = cache.write(layer, k, v)
+        if call.cache is not None:
+            k, v = call.cache.write(layer, k, v)
         out = F.scaled_dot_product_attention(
-            q, k, v, attn_mask=mask, is_causal=mask is None and x.shape[1] > 1,
+            q, k, v, attn_mask=call.mask, is_causal=call.mask is None and x.shape[1] > 1,
             enable_gqa=self.config.kv_heads != self.config.heads,
         )
         return self.o_proj(out.transpose(1, 2).flatten(2))
@@ -134,9 +147,9 @@ class GatedMlp(nn.Module):
 
     def __init__(self, config: DecoderConfig) -> None:
         super().__init__()
-        self.gate_proj = nn.Linear(config.dim, config.mlp_dim, bias=False)
-        self.up_proj = nn.Linear(config.dim, config.mlp_dim, bias=False)
-        self.down_proj = nn.Linear(config.mlp_dim, config.dim, bias=False)
+        self.gate_proj = Linear(config.dim, config.mlp_dim, bias=False)
+        self.up_proj = Linear(config.dim, config.mlp_dim, bias=False)
+        self.down_proj = Linear(config.mlp_dim, config.dim, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
@@ -152,8 +165,14 @@ class DecoderLayer(nn.Module):
         self.input_layernorm = RMSNorm(config.dim, config.norm_eps)
         self.post_attention_layernorm = RMSNorm(config.dim, config.norm_eps)
 
-    def forward(self, x: Tensor, rope: Rope, mask: Tensor | None, cache: KVCache | None, layer: int) -> Tensor:
-        x = x + self.self_attn(self.input_layernorm(x), rope, mask, cache, layer)
+    def forward(self, x: Tensor, call: AttentionCall, layer: int, read: Tensor | None) -> Tensor:
+        """[N,T,D] -> [N,T,D], or only the tokens `read` [N,R] -> [N,R,D]."""
+        normed = self.input_layernorm(x)
+        queries = normed
+        if read is not None:
+            index = read[..., None].expand(-1, -1, x.shape[-1])
+            x, queries = x.gather(1, index), normed.gather(1, index)
+        x = x + self.self_attn(queries, normed, call, layer)
         return x + self.mlp(self.post_attention_layernorm(x))
 
 
@@ -171,17 +190,26 @@ class Decoder(nn.Module):
         """Factors of the first `length` positions."""
         return rope_table(length, self.config.head_dim, self.config.rope_theta, device)
 
-    def forward(self, x: Tensor, rope: Rope, mask: Tensor | None = None, cache: KVCache | None = None) -> Tensor:
-        """Embeddings [N,T,D] -> normalised hidden states [N,T,D].
+    def forward(
+        self, x: Tensor, rope: Rope, mask: Tensor | None = None, cache: KVCache | None = None, read: Tensor | None = None
+    ) -> Tensor:
+        """Embeddings [N,T,D] -> normalised hidden states [N,T,D], or [N,R,D] of the tokens `read` (int64 [N,R]).
 
         `rope` holds the factors of these T tokens. Without a mask attention is causal over this call's tokens, which
         is only right when the cache is empty or T is 1. `mask` is bool, broadcastable to [N, heads, T, keys], True
-        where attention is allowed.
+        where attention is allowed. With `read` the last layer computes only what is read; it needs causal attention
+        and an empty cache, and `rope` shared by the rows.
         """
+        call = AttentionCall(rope, rope, mask, cache)
+        last = call
+        if read is not None:
+            seen = torch.arange(x.shape[1], device=x.device) <= read[..., None]
+            last = AttentionCall(rope, rope.at(read), seen[:, None], cache)
+        final = len(self.layers) - 1
         for index, layer in enumerate(self.layers):
-            x = layer(x, rope, mask, cache, index)
+            x = layer(x, last, index, read) if index == final else layer(x, call, index, None)
         if cache is not None:
-            cache.length += x.shape[1]
+            cache.length += rope.cos.shape[-2]
         return self.norm(x)
 
 
@@ -191,4 +219,4 @@ class CausalLM(nn.Module):
     def __init__(self, config: DecoderConfig) -> None:
         super().__init__()
         self.model = Decoder(config)
-        self.lm_head = nn.Linear(config.dim, config.vocab_size, bias=False)
+        self.lm_head = Linear(config.dim, config.vocab_size, bias=False)

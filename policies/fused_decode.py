@@ -1,4 +1,4 @@
-"""One-token decoding with few operators: for small models, where the cost of calling an operator is most of the time."""
+"""One-token decoding with few operators: for small models, where calling an operator costs more than its arithmetic."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from embodied_rl.policies.decoder import Decoder, DecoderLayer, KVCache, Rope
+from embodied_rl.policies.linear import linear
 
 
 @dataclass(frozen=True, slots=True)
 class _LayerWeights:
-    """Transposed weights of a layer with both norms folded in; `inputs` yields q, k, their rotated halves, and v."""
+    """Weights of a layer [out, in], both norms folded in; `inputs` yields q and k with rotary pairs adjacent, then v."""
 
     inputs: Tensor
     output: Tensor
@@ -24,8 +25,9 @@ class _LayerWeights:
 class FusedDecoder:
     """The same function as `Decoder` for one token a row, from weights fused once and then used for many tokens.
 
-    RMSNorm weights are folded into the next matrix, q, k, v and the half-rotated q and k that RoPE needs come out of one
-    product, gate and up out of another, and residual sums are part of the output products.
+    RMSNorm weights are folded into the next matrix; q, k and v come out of one product and gate and up out of another.
+    The rows of q and k are reordered so that a rotary pair is adjacent and RoPE is one complex product; keys already
+    in the cache are reordered to match, which leaves every q.k unchanged. float32 only, as complex numbers need.
     """
 
     def __init__(self, decoder: Decoder, cache: KVCache) -> None:
@@ -33,43 +35,54 @@ class FusedDecoder:
         self.cache = cache
         self.layers = [_fuse(layer, decoder.config.head_dim) for layer in decoder.layers]  # type: ignore[arg-type]
         self.norm = decoder.norm
+        used = cache.keys[:, :, :, : cache.length]
+        used.copy_(_pair(used))
 
-    def step(self, x: Tensor, rope: Rope, mask: Tensor | None) -> Tensor:
+    def step(self, x: Tensor, rotation: Tensor, mask: Tensor | None) -> Tensor:
         """Embeddings [N, D] of the next token -> normalised hidden states [N, D]; extends the cache by one slot.
 
-        rope: factors [N, 1, head_dim] of each row's position. mask: bool [N, 1, 1, slots in use after this step].
+        rotation: complex [N, 1, head_dim / 2] of each row's position. mask: bool [N, 1, 1, slots used after this step].
         """
         config, cache = self.config, self.cache
-        shape, rows, slot = (config.dim,), x.shape[0], cache.length
-        rotated = (config.heads + config.kv_heads) * config.head_dim
+        shape, rows, slot, half = (config.dim,), x.shape[0], cache.length, config.head_dim // 2
+        heads = config.heads + config.kv_heads
         for index, layer in enumerate(self.layers):
-            qkv = F.rms_norm(x, shape, None, config.norm_eps) @ layer.inputs
-            plain = qkv[:, :rotated].unflatten(1, (-1, config.head_dim))
-            turned = qkv[:, rotated : 2 * rotated].unflatten(1, (-1, config.head_dim))
-            qk = torch.addcmul(plain * rope.cos, turned, rope.sin).to(x.dtype)
+            qkv = linear(F.rms_norm(x, shape, None, config.norm_eps), layer.inputs).view(rows, -1, config.head_dim)
+            pairs = torch.view_as_complex(qkv[:, :heads].unflatten(2, (half, 2)))
+            qk = torch.view_as_real(pairs * rotation).flatten(2)
             keys, values = cache.keys[index], cache.values[index]
             keys[:, :, slot] = qk[:, config.heads :]
-            values[:, :, slot] = qkv[:, 2 * rotated :].unflatten(1, (-1, config.head_dim))
+            values[:, :, slot] = qkv[:, heads:]
             out = F.scaled_dot_product_attention(
                 qk[:, : config.heads, None], keys[:, :, : slot + 1], values[:, :, : slot + 1], attn_mask=mask,
                 enable_gqa=config.heads != config.kv_heads,
             )
-            x = torch.addmm(x, out.reshape(rows, -1), layer.output)
-            gate, up = (F.rms_norm(x, shape, None, config.norm_eps) @ layer.gate_up).chunk(2, dim=1)
-            x = torch.addmm(x, F.silu(gate) * up, layer.down)
+            x = linear(out.reshape(rows, -1), layer.output).add_(x)
+            gate, up = linear(F.rms_norm(x, shape, None, config.norm_eps), layer.gate_up).chunk(2, dim=1)
+            x = linear(F.silu(gate).mul_(up), layer.down).add_(x)
         cache.length += 1
         return self.norm(x)
 
 
+def complex_rotation(rope: Rope) -> Tensor:
+    """cos + i sin of each rotary pair: [..., head_dim / 2]."""
+    half = rope.cos.shape[-1] // 2
+    return torch.complex(rope.cos[..., :half], rope.sin[..., :half])
+
+
+def _pair(x: Tensor) -> Tensor:
+    """Reorder the components of heads, the last dimension, from (i, i + half) to adjacent pairs."""
+    return x.unflatten(-1, (2, -1)).transpose(-1, -2).flatten(-2)
+
+
 def _fuse(layer: DecoderLayer, head_dim: int) -> _LayerWeights:
     attention, mlp = layer.self_attn, layer.mlp
-    q, k, v = attention.q_proj.weight, attention.k_proj.weight, attention.v_proj.weight
-    inputs = torch.cat([q, k, _rotate_rows(q, head_dim), _rotate_rows(k, head_dim), v]) * layer.input_layernorm.weight
+    q, k = (_pair_rows(projection.weight, head_dim) for projection in (attention.q_proj, attention.k_proj))
+    inputs = torch.cat([q, k, attention.v_proj.weight]) * layer.input_layernorm.weight
     gate_up = torch.cat([mlp.gate_proj.weight, mlp.up_proj.weight]) * layer.post_attention_layernorm.weight
-    return _LayerWeights(inputs.T, attention.o_proj.weight.T, gate_up.T, mlp.down_proj.weight.T)
+    return _LayerWeights(inputs, attention.o_proj.weight, gate_up, mlp.down_proj.weight)
 
 
-def _rotate_rows(weight: Tensor, head_dim: int) -> Tensor:
-    """The matrix that yields (-second half, first half) of every head's output."""
-    first, second = weight.unflatten(0, (-1, head_dim)).chunk(2, dim=1)
-    return torch.cat([-second, first], dim=1).flatten(0, 1)
+def _pair_rows(weight: Tensor, head_dim: int) -> Tensor:
+    """`_pair` on the output rows of every head."""
+    return weight.unflatten(0, (-1, 2, head_dim // 2)).transpose(1, 2).flatten(0, 2)

@@ -12,6 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from embodied_rl.policies.linear import Linear, linear
+
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 
@@ -71,7 +73,7 @@ class PatchEmbed(nn.Module):
         p = self.patch
         patches = images.view(batch, 3, height // p, p, width // p, p).permute(0, 2, 4, 1, 3, 5)
         flat = patches.reshape(batch, (height // p) * (width // p), 3 * p * p)
-        return F.linear(flat, self.proj.weight.flatten(1), self.proj.bias)
+        return linear(flat, self.proj.weight.flatten(1), self.proj.bias)
 
 
 class LayerScale(nn.Module):
@@ -91,8 +93,8 @@ class VisionAttention(nn.Module):
     def __init__(self, dim: int, heads: int) -> None:
         super().__init__()
         self.heads = heads
-        self.qkv = nn.Linear(dim, 3 * dim)
-        self.proj = nn.Linear(dim, dim)
+        self.qkv = Linear(dim, 3 * dim)
+        self.proj = Linear(dim, dim)
 
     def forward(self, x: Tensor) -> Tensor:
         batch, tokens, dim = x.shape
@@ -106,8 +108,8 @@ class VisionMlp(nn.Module):
 
     def __init__(self, dim: int, hidden: int) -> None:
         super().__init__()
-        self.fc1 = nn.Linear(dim, hidden)
-        self.fc2 = nn.Linear(hidden, dim)
+        self.fc1 = Linear(dim, hidden)
+        self.fc2 = Linear(hidden, dim)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.fc2(F.gelu(self.fc1(x)))
@@ -137,9 +139,9 @@ class AttentionPool(nn.Module):
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
         self.latent = nn.Parameter(torch.zeros(1, 1, config.dim))
-        self.q = nn.Linear(config.dim, config.dim)
-        self.kv = nn.Linear(config.dim, 2 * config.dim)
-        self.proj = nn.Linear(config.dim, config.dim)
+        self.q = Linear(config.dim, config.dim)
+        self.kv = Linear(config.dim, 2 * config.dim)
+        self.proj = Linear(config.dim, config.dim)
         self.norm = nn.LayerNorm(config.dim, eps=1e-6)
         self.mlp = VisionMlp(config.dim, config.mlp_dim)
 

@@ -6,11 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from embodied_rl.policies.decoder import KVCache, Rope
-from embodied_rl.policies.fused_decode import FusedDecoder
+from embodied_rl.policies.fused_decode import FusedDecoder, complex_rotation
+from embodied_rl.policies.linear import Linear, linear
 from embodied_rl.policies.openvla.model import OpenVLAModel
 from embodied_rl.policies.tokens import NUM_BINS
 
@@ -37,25 +38,23 @@ def prefill_and_decode(
     count = config.num_tokens
     cache = KVCache(config.decoder, rows, width + count - 1, prompt)
     table = decoder.rope(width + count, prompt.device)
-    hidden = decoder(prompt, table.at(torch.arange(width, device=prompt.device)), cache=cache)
-    hidden = hidden[torch.arange(rows, device=prompt.device), lengths - 1]
-    rope = table.at(lengths[:, None] + torch.arange(count, device=prompt.device))
+    here = Rope(table.cos[:width], table.sin[:width])
+    hidden = decoder(prompt, here, cache=cache, read=lengths[:, None] - 1)[:, 0]
     mask = _valid_slots(lengths, width, count)
-    weight = model.language_model.lm_head.weight[model.action_rows]
-    logits = weight.new_empty((count, rows, NUM_BINS), dtype=torch.float32)
+    rope = table.at(lengths[:, None] + torch.arange(count - 1, device=prompt.device))
+    step = _fused_step(model, cache, rope) if _can_fuse(model, prompt) else _module_step(model, cache, rope)
+    head = model.language_model.lm_head.weight[model.action_rows]
+    embedding, slots = decoder.embed_tokens.weight[model.action_rows], model.embed_slots()
+    logits = torch.empty((count, rows, NUM_BINS), dtype=torch.float32, device=prompt.device)
     tokens = torch.empty((count, rows), dtype=torch.int64, device=prompt.device)
-    table_rows = decoder.embed_tokens.weight[model.action_rows]
-    slots = model.embed_slots()
-    step = _module_step(model, cache) if not config.fused_decode else FusedDecoder(decoder, cache).step
     state = hidden
     for t in range(count):
         if t > 0:
-            x = F.embedding(tokens[t - 1], table_rows)
+            x = F.embedding(tokens[t - 1], embedding)
             if slots is not None:
                 x = x + slots[t]
-            position = Rope(rope.cos[:, t - 1 : t], rope.sin[:, t - 1 : t])
-            state = step(x, position, None if mask is None else mask[..., : width + t])
-        logits[t] = F.linear(state, weight)
+            state = step(x, t - 1, None if mask is None else mask[..., : width + t])
+        logits[t] = linear(state, head)
         tokens[t] = choose(logits[t], None if uniform is None else uniform[:, t : t + 1], temperature)
     log_prob = F.log_softmax(logits / temperature, dim=-1).gather(-1, tokens[..., None])[..., 0]
     return Decoded(tokens.T.contiguous(), log_prob.T.contiguous(), hidden)
@@ -78,10 +77,31 @@ def choose(logits: Tensor, uniform: Tensor | None, temperature: float) -> Tensor
     return torch.searchsorted(cumulative, uniform * cumulative[:, -1:], right=True)[:, 0].clamp_(max=NUM_BINS - 1)
 
 
-def _module_step(model: OpenVLAModel, cache: KVCache) -> Callable[..., Tensor]:
-    """One token through the decoder's own modules (which may carry adapters): [N, D] -> [N, D]."""
+_Step = Callable[[Tensor, int, Tensor | None], Tensor]
 
-    def step(x: Tensor, position: Rope, mask: Tensor | None) -> Tensor:
-        return model.language_model.model(x[:, None], position, mask, cache)[:, 0]
+
+def _can_fuse(model: OpenVLAModel, prompt: Tensor) -> bool:
+    """Fused decoding is asked for, and the decoder is plain float32 layers without adapters."""
+    decoder = model.language_model.model
+    plain = all(type(module) is Linear for layer in decoder.layers for module in _projections(layer))
+    return model.config.fused_decode and plain and prompt.dtype == torch.float32
+
+
+def _projections(layer: nn.Module) -> list[nn.Module]:
+    return [module for name, module in layer.named_modules() if name.endswith("_proj")]
+
+
+def _fused_step(model: OpenVLAModel, cache: KVCache, rope: Rope) -> _Step:
+    """Action token `t` of each row through fused weights: [N, D] -> [N, D]."""
+    fused, rotation = FusedDecoder(model.language_model.model, cache), complex_rotation(rope)
+    return lambda x, t, mask: fused.step(x, rotation[:, t : t + 1], mask)
+
+
+def _module_step(model: OpenVLAModel, cache: KVCache, rope: Rope) -> _Step:
+    """The same through the decoder's own modules, which may carry adapters."""
+
+    def step(x: Tensor, t: int, mask: Tensor | None) -> Tensor:
+        here = Rope(rope.cos[:, t : t + 1], rope.sin[:, t : t + 1])
+        return model.language_model.model(x[:, None], here, mask, cache)[:, 0]
 
     return step

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from embodied_rl.policies.decoder import CausalLM
+from embodied_rl.policies.linear import Linear, linear
 from embodied_rl.policies.openvla.config import OpenVLAModelConfig
 from embodied_rl.policies.tokens import NUM_BINS, token_centres
 from embodied_rl.policies.vision import ViT, ViTConfig
@@ -50,9 +51,9 @@ class Projector(nn.Module):
 
     def __init__(self, vision_dim: int, dim: int) -> None:
         super().__init__()
-        self.fc1 = nn.Linear(vision_dim, 4 * vision_dim)
-        self.fc2 = nn.Linear(4 * vision_dim, dim)
-        self.fc3 = nn.Linear(dim, dim)
+        self.fc1 = Linear(vision_dim, 4 * vision_dim)
+        self.fc2 = Linear(4 * vision_dim, dim)
+        self.fc3 = Linear(dim, dim)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.fc3(F.gelu(self.fc2(F.gelu(self.fc1(x)))))
@@ -63,8 +64,8 @@ class ProprioProjector(nn.Module):
 
     def __init__(self, proprio_dim: int, dim: int) -> None:
         super().__init__()
-        self.fc1 = nn.Linear(proprio_dim, dim)
-        self.fc2 = nn.Linear(dim, dim)
+        self.fc1 = Linear(proprio_dim, dim)
+        self.fc2 = Linear(dim, dim)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.fc2(F.gelu(self.fc1(x)))
@@ -88,7 +89,7 @@ class OpenVLAModel(nn.Module):
             self.dim_embed = nn.Parameter(torch.randn(config.action_dim, dim) * 0.3)
         first, second = config.value_hidden
         self.value_head = nn.Sequential(
-            nn.Linear(dim, first), nn.GELU(), nn.Linear(first, second), nn.GELU(), nn.Linear(second, 1)
+            Linear(dim, first), nn.GELU(), Linear(first, second), nn.GELU(), Linear(second, 1)
         )
         if self.value_head[4].weight.device.type != "meta":
             self._initialise()
@@ -109,7 +110,9 @@ class OpenVLAModel(nn.Module):
             embedding.weight.normal_(0.0, 0.5)
             smooth = ordinal_features(self.config.decoder.dim)
             embedding.weight[self.action_rows] = 0.5 * smooth
-            head.weight[self.action_rows] = _ORDINAL_HEAD_SCALE * smooth
+            # rotated, or the residual stream would start by predicting the token that it has just read
+            rotation = torch.linalg.qr(torch.randn(smooth.shape[1], smooth.shape[1])).Q
+            head.weight[self.action_rows] = _ORDINAL_HEAD_SCALE * smooth @ rotation
 
     def embed_prefix(self, images: Tensor, proprio: Tensor, bos_id: int) -> Tensor:
         """uint8 [N,V,H,W,3] and normalised proprio [N,P] -> BOS, patches and proprio token: [N, text_offset, D]."""
@@ -132,7 +135,7 @@ class OpenVLAModel(nn.Module):
 
     def action_logits(self, hidden: Tensor) -> Tensor:
         """[..., D] -> float32 logits of the 256 action tokens only."""
-        return F.linear(hidden, self.language_model.lm_head.weight[self.action_rows]).float()
+        return linear(hidden, self.language_model.lm_head.weight[self.action_rows]).float()
 
     def value(self, hidden: Tensor) -> Tensor:
         """Hidden state at the last prompt token [N, D] -> float32 [N]."""
@@ -142,10 +145,10 @@ class OpenVLAModel(nn.Module):
 def ordinal_features(dim: int) -> Tensor:
     """float32 [256, dim], root mean square 1: sines and cosines of each action token's value, low frequencies strongest.
 
-    Wavelengths fall geometrically from 8 to 1/16 of the action range; amplitudes fall with the square root of the wavelength.
+    Wavelengths fall geometrically from 4 to 1/8 in units of the action; amplitudes fall with the wavelength's square root.
     """
     value = torch.from_numpy(token_centres())
-    waves = torch.logspace(math.log10(0.125), math.log10(16.0), dim // 2)
+    waves = torch.logspace(math.log10(0.5), math.log10(16.0), dim // 2)
     angle = math.pi * value[:, None] * waves
     features = torch.cat([angle.sin(), angle.cos()], dim=-1) * waves.pow(-0.5).repeat(2)
     return features / features.pow(2).mean().sqrt()

@@ -177,6 +177,5 @@ class OpenVLAPolicy(nn.Module):
             which = torch.zeros_like(ids).scatter(1, at, torch.arange(1, count, device=self.device).expand_as(at))
             text = text + F.embedding(which, slots)
         x = torch.cat([prefix, text], dim=1)
-        hidden = decoder(x, decoder.rope(x.shape[1], x.device))
         read = prefix.shape[1] - 1 + lengths[:, None] + torch.arange(count, device=self.device)
-        return hidden.gather(1, read[..., None].expand(-1, -1, hidden.shape[-1]))
+        return decoder(x, decoder.rope(x.shape[1], x.device), read=read)
