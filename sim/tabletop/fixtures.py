@@ -94,27 +94,28 @@ def _plate() -> FixtureType:
     return FixtureType(0.08, 0.01, shapes, surface=0.010)
 
 
-CABINET_HALF = (0.10, 0.085, 0.075)
+_CABINET_HALF = (0.10, 0.085, 0.0625)
+_SHELF = 0.054
 
 
 def _cabinet() -> FixtureType:
     """A cabinet whose upper drawer opens along +y; the lower drawer is a fixed front."""
-    x, y, z = CABINET_HALF
-    t, floor = 0.006, 0.062
+    x, y, z = _CABINET_HALF
+    t, floor = 0.006, _SHELF
     shapes = (
         Shape("box", (x, y, t), pos=(0, 0, 2 * z - t), rgba=_WOOD),
         Shape("box", (t, y, z - t), pos=(x - t, 0, z - t), rgba=_WOOD),
         Shape("box", (t, y, z - t), pos=(t - x, 0, z - t), rgba=_WOOD),
         Shape("box", (x - 2 * t, t, z - t), pos=(0, t - y, z - t), rgba=_WOOD),
         Shape("box", (x - 2 * t, y - 2 * t, 0.5 * floor), pos=(0, 0, 0.5 * floor), rgba=_WOOD),
-        Shape("box", (x - 0.008, 0.004, 0.026), pos=(0, y + 0.002, 0.034), rgba=_WOOD_LIGHT, solid=False),
-        Shape("sphere", (0.008,), pos=(0, y + 0.010, 0.034), rgba=_METAL, solid=False),
+        Shape("box", (x - 0.008, 0.004, 0.022), pos=(0, y + 0.002, 0.028), rgba=_WOOD_LIGHT, solid=False),
+        Shape("sphere", (0.008,), pos=(0, y + 0.010, 0.028), rgba=_METAL, solid=False),
     )
     regions = (
         BoxRegion("top_side", (0, 0, 2 * z), (x, y, 0.003)),
         BoxRegion("drawer_region", (0, 0.006, 0.028), (0.080, 0.066, 0.030), on_part=True),
     )
-    return FixtureType(0.14, 0.15, shapes, regions, _drawer(), on_above=0.10, off_below=0.012, part_active=0.13)
+    return FixtureType(0.14, 0.125, shapes, regions, _drawer(), on_above=0.10, off_below=0.012, part_active=0.13)
 
 
 def _drawer() -> Part:
@@ -127,14 +128,14 @@ def _drawer() -> Part:
         Shape("box", (t, d, h), pos=(w - t, 0, h), rgba=_WOOD_LIGHT),
         Shape("box", (t, d, h), pos=(t - w, 0, h), rgba=_WOOD_LIGHT),
         Shape("box", (w, t, h), pos=(0, t - d, h), rgba=_WOOD_LIGHT),
-        Shape("box", (0.092, 0.005, 0.032), pos=(0, front, 0.034), rgba=_WOOD_LIGHT),
-        Shape("capsule", (0.0055,), ends=(-0.045, bar, 0.036, 0.045, bar, 0.036), rgba=_METAL),
-        Shape("capsule", (0.0045,), ends=(-0.045, front, 0.036, -0.045, bar, 0.036), rgba=_METAL),
-        Shape("capsule", (0.0045,), ends=(0.045, front, 0.036, 0.045, bar, 0.036), rgba=_METAL),
+        Shape("box", (0.092, 0.005, 0.027), pos=(0, front, 0.031), rgba=_WOOD_LIGHT),
+        Shape("capsule", (0.0055,), ends=(-0.045, bar, 0.046, 0.045, bar, 0.046), rgba=_METAL),
+        Shape("capsule", (0.0045,), ends=(-0.045, front, 0.046, -0.045, bar, 0.046), rgba=_METAL),
+        Shape("capsule", (0.0045,), ends=(0.045, front, 0.046, 0.045, bar, 0.046), rgba=_METAL),
     )
     return Part(
-        "drawer", False, (0, 1, 0), (0.0, 0.135), (0, 0, 0.066), 0.4, (2e-3, 2e-3, 3e-3), 6.0, 0.6,
-        (0, bar, 0.036), shapes,
+        "drawer", False, (0, 1, 0), (0.0, 0.135), (0, 0, _SHELF + 0.002), 0.4, (2e-3, 2e-3, 3e-3), 6.0, 0.6,
+        (0, bar, 0.046), shapes,
     )  # fmt: skip
 
 

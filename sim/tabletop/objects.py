@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from embodied_rl.sim.tabletop.shapes import RGBA, Shape
+from embodied_rl.sim.tabletop.shapes import RGBA, Layer, Shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,15 +59,11 @@ def _look(kind: str, size: tuple[float, ...], rgba: RGBA, z: float = 0.0) -> Sha
 
 
 def _upright(radius: float, half: float, rgba: RGBA, z: float = 0.0) -> tuple[Shape, ...]:
-    """A cylinder that stands on a box inside its foot.
-
-    MuJoCo 4.0 loses the contacts of a cylinder that stands upright on a plane to within 1e-14 rad, so the collision
-    cylinder ends 1 mm higher and the box carries the weight.
-    """
-    foot, gap = 0.7 * radius, 0.0005
+    """A cylinder to grasp around a box to stand on (see Layer)."""
+    core, gap = 0.7 * radius, 0.0005
     return (
-        Shape("cylinder", (radius, half - gap), pos=(0, 0, z + gap)),
-        Shape("box", (foot, foot, 0.004), pos=(0, 0, z - half + 0.004)),
+        Shape("cylinder", (radius, half - gap), pos=(0, 0, z + gap), layer=Layer.SHELL),
+        Shape("box", (core, core, half), pos=(0, 0, z), layer=Layer.CORE),
         Shape("cylinder", (radius, half), pos=(0, 0, z), rgba=rgba, solid=False),
     )
 
@@ -99,7 +95,7 @@ def _milk() -> ObjectType:
 def _bottle() -> ObjectType:
     shapes = (
         *_upright(0.022, 0.036, _GREEN, -0.008),
-        Shape("cylinder", (0.010, 0.012), pos=(0, 0, 0.036), rgba=_GREEN),
+        Shape("cylinder", (0.010, 0.012), pos=(0, 0, 0.036), rgba=_GREEN, layer=Layer.SHELL),
         _look("cylinder", (0.0223, 0.014), _CREAM, -0.012),
         _look("ellipsoid", (0.022, 0.022, 0.012), _GREEN, 0.028),
         _look("cylinder", (0.0115, 0.005), _YELLOW, 0.046),

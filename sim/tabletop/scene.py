@@ -100,7 +100,7 @@ def _add_surroundings(spec: Any, *, visual: bool) -> None:
     else:
         # an endless table is the cheapest thing to collide with
         world.add_geom(
-            name="table_top", type=plane, pos=(0, 0, TABLE_HEIGHT), size=(1, 1, 0.1), contype=Layer.FIXTURE,
+            name="table_top", type=plane, pos=(0, 0, TABLE_HEIGHT), size=(1, 1, 0.1), contype=Layer.TABLE.value[0],
             conaffinity=0, friction=(1.0, 0.005, 0.0001),
         )  # fmt: skip
     camera = world.add_camera(name="agentview", pos=_CAMERA_AT, fovy=_CAMERA_FOVY)

@@ -7,7 +7,7 @@ colour, so that a cheap collision form and a good-looking one share one frame, o
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import IntEnum
+from enum import Enum
 from typing import Any
 
 import mujoco
@@ -23,20 +23,20 @@ GEOM_TYPES = {
 }
 
 
-class Layer(IntEnum):
-    """Collision groups as contype bits; `COLLIDES_WITH` holds the conaffinity of each."""
+class Layer(Enum):
+    """Who collides with whom: (contype, conaffinity) of a geom.
 
-    FIXTURE = 1
-    OBJECT = 2
-    GRIPPER = 4
+    Fixtures never test each other; fingers test fixtures and objects but not one another (their joint limits do that).
+    An upright cylinder is a SHELL for fingers, walls and other objects around a CORE box that stands on table and
+    fixtures: MuJoCo 4.0 computes wrong distances between a plane and a cylinder upright to within rounding.
+    """
 
-
-# Fixtures never test each other; fingers test fixtures and objects but not one another (their joint limits do that).
-COLLIDES_WITH = {
-    Layer.FIXTURE: 0,
-    Layer.OBJECT: Layer.FIXTURE | Layer.OBJECT | Layer.GRIPPER,
-    Layer.GRIPPER: Layer.FIXTURE | Layer.OBJECT,
-}
+    FIXTURE = (1, 0)
+    OBJECT = (2, 1 | 2 | 4 | 8)
+    GRIPPER = (4, 1 | 2 | 8)
+    TABLE = (8, 0)
+    SHELL = (2, 1 | 2 | 4)
+    CORE = (16, 1 | 8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Shape:
 
     size: MuJoCo half sizes in metres. pos: metres. quat: w, x, y, z. ends: the two end points of a capsule or cylinder,
     instead of pos and quat (size then holds the radius only). rgba: None keeps it out of the visual model.
-    solid: takes part in collisions (physics model only).
+    solid: takes part in collisions (physics model only). layer: instead of the one of its body.
     """
 
     kind: str
@@ -55,6 +55,7 @@ class Shape:
     ends: tuple[float, ...] | None = None
     rgba: RGBA | None = None
     solid: bool = True
+    layer: Layer | None = None
 
 
 def geom_names(prefix: str, shapes: tuple[Shape, ...]) -> tuple[str, ...]:
@@ -78,6 +79,6 @@ def add_shapes(
         if visual:
             geom.contype, geom.conaffinity, geom.rgba = 0, 0, shape.rgba
             continue
-        geom.contype, geom.conaffinity = layer, COLLIDES_WITH[layer]
+        geom.contype, geom.conaffinity = (shape.layer or layer).value
         for key, value in contact.items():
             setattr(geom, key, value)
