@@ -40,7 +40,7 @@ class Renderer(Protocol):
 def make_renderer(choice: RendererChoice, models: Sequence[mujoco.MjModel], *, pictures: bool = False) -> Renderer:
     """Return the renderer for these scenes (see `choose`).
 
-    pictures: for people instead of a policy: antialiased, and with GL also shadows and reflections; several times slower.
+    pictures: for people, not for a policy: antialiased, and with GL also shadows and reflections; several times slower.
     """
     name = choose(choice, models).name
     if name == "raycast":

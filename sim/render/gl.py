@@ -30,7 +30,7 @@ _MAKING = threading.Lock()
 class GlRenderer:
     """Draws scenes with OpenGL; see `embodied_rl.sim.render.Renderer` for the interface.
 
-    A GL context belongs to a thread, so each thread that renders makes its own, with its own copy of every scene it draws.
+    A GL context belongs to a thread, so each thread that renders makes its own, with a copy of every scene it draws.
     One process uses one backend; asking for the other one later is a UserError.
     """
 
@@ -43,7 +43,7 @@ class GlRenderer:
         self._local = threading.local()
 
     def add_scene(self, visual_model: mujoco.MjModel) -> int:
-        """Register a model. UserError for a light that tracks a body, a skin or a flex: body poses do not give those."""
+        """Register a model. UserError for a tracking light, a skin or a flex, which body poses do not give."""
         tracking = (visual_model.light_mode != mujoco.mjtCamLight.mjCAMLIGHT_FIXED) & (visual_model.light_active != 0)
         if tracking.any():
             name = visual_model.light(int(np.flatnonzero(tracking)[0])).name
@@ -114,7 +114,7 @@ class _View:
 
 
 def place(model: mujoco.MjModel, data: mujoco.MjData, xpos: Array, xmat: Array) -> None:
-    """Write into `data` the world poses of everything that is drawn, from the bodies' (as `Renderer.render` takes them).
+    """Write the world poses of all that is drawn into `data`, from the bodies' (as in `Renderer.render`).
 
     Body, geom, site, camera and light poses then equal those after mj_kinematics and mj_camlight.
     """
@@ -144,7 +144,7 @@ def _matrices(quats: Array) -> Array:
 
 @contextmanager
 def _quality(model: mujoco.MjModel, pictures: bool) -> Iterator[None]:
-    """MuJoCo reads shadow map and multisampling sizes from the model when a context is made; change them meanwhile."""
+    """MuJoCo reads shadow and multisampling sizes from the model when a context is made; change them meanwhile."""
     quality = model.vis.quality
     before = quality.offsamples, quality.shadowsize
     if not pictures:
@@ -156,7 +156,7 @@ def _quality(model: mujoco.MjModel, pictures: bool) -> Iterator[None]:
 
 
 def _context_class(backend: str) -> Any:
-    """MuJoCo's context class for `backend`. mujoco.Renderer would take the one MUJOCO_GL named when mujoco was imported."""
+    """MuJoCo's context class; mujoco.Renderer would take the one that MUJOCO_GL named when mujoco was imported."""
     if os.environ.setdefault("PYOPENGL_PLATFORM", backend) != backend:
         raise UserError(
             f"renderer '{backend}' was asked for, but PyOpenGL is set to '{os.environ['PYOPENGL_PLATFORM']}' in this "

@@ -4,7 +4,7 @@ Depth is kept as w = 1 / t, where t is the distance along the camera's axis. In 
 pixel, and the first hit of a quadric is linear plus the root of a quadratic, so the inner loops of `raster.py` need
 neither a division nor a per-pixel ray. A convex geom is hit where its nearest entry is not behind its farthest exit.
 
-Derivation: a ray o + t d with d linear in the pixel meets the face x_i = s at t = (s - o_i) / d_i, so w = d_i / (s - o_i).
+A ray o + t d with d linear in the pixel meets the face x_i = s at t = (s - o_i) / d_i, so w = d_i / (s - o_i).
 With a = d.d, b = o.d, c = o.o - 1 a unit sphere gives c w^2 + 2 b w + a = 0, so w = (-b ± sqrt(b^2 - a c)) / c.
 """
 
@@ -27,8 +27,8 @@ COEFS = 30
 """Coefficients of a primitive.
 
 POLYTOPE: 3 entry and 5 exit functions (value at the rectangle's corner, slope in x, slope in y), unused ones constant.
-QUADRIC (about the rectangle's centre): linear part (3); square (1, x, y, xx, xy, yy) of the root; centre x, y; sign of the
-root in the exit; 0 or NEVER added to the entry; one entry and two exit functions (about the corner) for the caps.
+QUADRIC (about the rectangle's centre): linear part (3); square (1, x, y, xx, xy, yy) of the root; centre x, y; sign of
+the root in the exit; 0 or NEVER added to the entry; one entry and two exit functions (about the corner) for the caps.
 """
 
 
@@ -111,7 +111,7 @@ def _polytope(coef: Array, frame: Array, size: Array, rect: Array, plane: bool) 
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _quadric(coef: Array, frame: Array, scale: Array, shift: float, dims: int, rect: Array) -> float:
-    """Fill the root part of `coef` for sum over `dims` axes of ((x_i - shift_z) / scale_i)^2 = 1; return c = o.o - 1."""
+    """Fill the root part of `coef` for sum ((x_i - shift_z) / scale_i)^2 = 1 over `dims` axes; return c = o.o - 1."""
     mid_x = 0.5 * (rect[0] + rect[1] - 1)
     mid_y = 0.5 * (rect[2] + rect[3] - 1)
     c = -1.0
@@ -151,7 +151,7 @@ def _quadric(coef: Array, frame: Array, scale: Array, shift: float, dims: int, r
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _cylinder(coef: Array, frame: Array, size: Array, rect: Array) -> bool:
-    """Fill `coef` for a cylinder along z with radius size[0] and half length size[1]; False when the camera is inside."""
+    """Fill `coef` for a cylinder along z (size: radius, half length); False when the camera is inside."""
     scale = np.array((size[0], size[0], 1.0))
     outside = _quadric(coef, frame, scale, 0.0, 2, rect) > 0.0
     if not outside:
@@ -165,8 +165,8 @@ def _cylinder(coef: Array, frame: Array, size: Array, rect: Array) -> bool:
 def _bound_ellipsoid(mat: Array, half: Array, centre: Array, lens: Array, near: float, box: Array) -> int:
     """Widen `box` (u0, u1, v0, v1 at unit depth) by an ellipsoid's outline; 0 behind the camera, 1 done, 2 crosses it.
 
-    mat: ellipsoid axes (rows) in the camera's frame (right, up, forward); centre likewise. The outline comes from the dual
-    conic R S^2 R^T - c c^T (Hartley and Zisserman, Multiple View Geometry, 8.3).
+    mat: ellipsoid axes (rows) in the camera's frame (right, up, forward); centre likewise. Outline: the dual conic
+    R S^2 R^T - c c^T (Hartley and Zisserman, Multiple View Geometry, 8.3).
     """
     depth = 0.0
     for k in range(3):
@@ -277,14 +277,14 @@ def _add_primitives(
     """
     count = 0
     rects[0] = image
-    if kind == PLANE or kind == BOX:
+    if kind in (PLANE, BOX):
         if kind == BOX and not _bounds(BOX, frame, size, 0.0, axes, lens, near, rects[0]):
             return 0
         shapes[0] = POLYTOPE
         return 1 if _polytope(coefs[0], frame, size, rects[0], kind == PLANE) else 0
     if kind == CAPSULE and _inside_capsule(frame, size):
         return 0
-    if kind == CAPSULE or kind == CYLINDER:
+    if kind in (CAPSULE, CYLINDER):
         if _bounds(CYLINDER, frame, size, 0.0, axes, lens, near, rects[0]) and _cylinder(
             coefs[0], frame, size, rects[0]
         ):
@@ -293,7 +293,7 @@ def _add_primitives(
         if kind == CYLINDER:
             return count
     scale = size.copy()
-    if kind == SPHERE or kind == CAPSULE:
+    if kind in (SPHERE, CAPSULE):
         scale[1] = scale[2] = scale[0]
     for end in range(2 if kind == CAPSULE else 1):
         shift = 0.0
@@ -321,7 +321,7 @@ def _place(body: int, pos: Array, mat: Array, xpos: Array, xmat: Array, out_pos:
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _world_lights(scene: Scene, xpos: Array, xmat: Array, eye: Array, axes: Array) -> Array:
-    """Position and direction of every light in the world, float64 [L, 6]; the headlight shines along the camera's axis."""
+    """World position and direction of every light, float64 [L, 6]; the headlight shines along the camera's axis."""
     out = np.empty((scene.light_kind.shape[0], 6))
     for light in range(out.shape[0]):
         body = scene.light_body[light]
@@ -353,7 +353,8 @@ def _localise(world: Array, pos: Array, mat: Array, out: Array) -> None:
 @njit(cache=True, nogil=True, error_model="numpy")
 def project(
     scene: Scene, xpos: Array, xmat: Array, cameras: Array, height: int, width: int,
-    counts: Array, labels: Array, shapes: Array, rects: Array, coefs: Array, lenses: Array, views: Array, rays: Array, lights: Array,
+    counts: Array, labels: Array, shapes: Array, rects: Array, coefs: Array,
+    lenses: Array, views: Array, rays: Array, lights: Array,
 ) -> None:  # fmt: skip
     """Set up V views: write what `Frame` in raycast.py documents. Poses as in `Renderer.render`, xmat [nbody, 3, 3]."""
     image = np.array((0, width, 0, height), np.int32)

@@ -1,4 +1,4 @@
-"""Second stage of the ray caster: which geom each pixel shows, in float32 loops written so that LLVM vectorises them."""
+"""Second stage of the ray caster: which geom each pixel shows, in float32 loops that LLVM can vectorise."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ def _polytope_row(coef: Array, dy: np.float32, nearest: np.float32, label: int, 
     x3, x4 = coef[18] + dy * coef[20], coef[21] + dy * coef[23]
     for i in range(w_row.shape[0]):
         dx = np.float32(i)
-        entry = min(min(e0 + dx * coef[1], e1 + dx * coef[4]), e2 + dx * coef[7])
-        leave = max(max(x0 + dx * coef[10], x1 + dx * coef[13]), x2 + dx * coef[16])
-        leave = max(leave, max(x3 + dx * coef[19], x4 + dx * coef[22]))
+        entry = min(e0 + dx * coef[1], e1 + dx * coef[4], e2 + dx * coef[7])
+        leave = max(x0 + dx * coef[10], x1 + dx * coef[13], x2 + dx * coef[16])
+        leave = max(leave, x3 + dx * coef[19], x4 + dx * coef[22])
         hit = (entry >= leave) & (entry > w_row[i]) & (entry < nearest)
         w_row[i] = entry if hit else w_row[i]
         id_row[i] = label if hit else id_row[i]
@@ -41,7 +41,7 @@ def _quadric_row(
         root = math.sqrt(max(square, _ZERO))
         centre = line + mid * coef[1]
         entry = min(centre + root + coef[12], e0 + dx * coef[14])
-        leave = max(centre + coef[11] * root, max(x0 + dx * coef[17], x1 + dx * coef[20]))
+        leave = max(centre + coef[11] * root, x0 + dx * coef[17], x1 + dx * coef[20])
         hit = (square >= _ZERO) & (entry >= leave) & (entry > w_row[i]) & (entry < nearest)
         w_row[i] = entry if hit else w_row[i]
         id_row[i] = label if hit else id_row[i]

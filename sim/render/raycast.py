@@ -1,9 +1,9 @@
 """A CPU renderer for models of primitive geoms that needs nothing but numba: no GL library, no display, no GPU.
 
-It draws planes, spheres, capsules, ellipsoids, cylinders and boxes with MuJoCo's materials, 2d textures, lights and sky,
-straight from body poses, in three stages: `project` (a set-up a geom), `raster` (a float32 visibility test over each geom's
-screen rectangle) and `shade` (once a pixel). Each stage is a compiled function whose file holds all that it calls: numba's
-disk cache looks at no other file, so a stage split over two files could run stale code after an update.
+It draws planes, spheres, capsules, ellipsoids, cylinders and boxes with MuJoCo's materials, 2d textures, lights and
+sky, straight from body poses, in three stages: `project` (set-up of each geom), `raster` (float32 visibility test over
+each geom's screen rectangle) and `shade` (once a pixel). Each stage is a compiled function whose file holds all that it
+calls: numba's disk cache looks at no other file, so a stage over two files could run stale code after an update.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ class Frame(NamedTuple):
     """What the stages hand on, for V views of G geoms and up to M = MAX_PARTS * G primitives.
 
     counts int32 [V]: primitives of a view. labels, shapes int32 [V, M]; rects int32 [V, M, 4]: x0, x1, y0, y1, ends
-    excluded; coefs float64 [V, M, COEFS]. lenses float64 [V, 3]: tan of half the width, tan of half the height, pixel size at
-    unit depth. views float64 [V, 3, 3]: camera axes in the world (columns right, up, back). rays float32 [V, G, 4, 3]:
-    `project._view_frame`; lights float32 [V, G, L, 6]: position and direction in the geom's frame.
+    excluded; coefs float64 [V, M, COEFS]. lenses float64 [V, 3]: tan of half the width, tan of half the height, pixel
+    size at unit depth. views float64 [V, 3, 3]: camera axes in the world (columns right, up, back). rays float32 [V, G, 4, 3]
+    as `project._view_frame`; lights float32 [V, G, L, 6]: position and direction in the geom's frame.
     """
 
     counts: Array
@@ -76,7 +76,7 @@ class RaycastRenderer:
     def geometry(
         self, scene: int, xpos: Array, xmat: Array, camera: str, height: int, width: int
     ) -> tuple[Array, Array]:
-        """What is where: geom id int32 [H, W] (-1: nothing) and depth along the camera axis float32 [H, W] in metres."""
+        """What is where: geom id int32 [H, W] (-1: nothing), depth along the camera's axis float32 [H, W] in metres."""
         packed = self._scenes[scene][1]
         _, w, ids = _visibility(packed, xpos, xmat, self._cameras(scene, (camera,)), height, width)
         return np.where(ids[0] < 0, -1, packed.geom_id[ids[0]]), 1 / w[0]

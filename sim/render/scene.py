@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import mujoco
 import numpy as np
@@ -23,10 +23,10 @@ _SPECULAR_FLOOR = 1.0 / 512.0
 class Scene(NamedTuple):
     """Constants of one visual model. G drawn geoms, L lights, C cameras, T textures, B mip levels.
 
-    Poses are relative to the body. geom_look: rgb, emission, specular, exponent, cos^2 below which a highlight is black.
-    geom_texture: index into textures or -1; geom_texscale: texture coordinates a metre. light_color: ambient, diffuse,
-    specular; light_shape: attenuation (3), cos cutoff, exponent. Light 0 may be the headlight (body -1).
-    camera_tan: tan(fovy / 2). mip_table: offset into texels, width, height; texture_mips: first level, number of levels.
+    Poses are relative to the body. geom_look: rgb, emission, specular, exponent, squared cosine below which a highlight
+    is black. geom_texture: index into textures or -1; geom_texscale: texture coordinates a metre. light_color: ambient,
+    diffuse, specular; light_shape: attenuation (3), cos cutoff, exponent. Light 0 may be the headlight (body -1).
+    camera_tan: tan(fovy / 2). mip_table: offset into texels, width, height; texture_mips: first level, how many.
     sky: mip level index of the background cube (six square faces one below the other), or -1. clip: near, far in m.
     """
 
@@ -101,6 +101,9 @@ def pack(model: mujoco.MjModel) -> Scene:
     index = np.array(geoms, np.int32)
     textures = sorted({t for g in geoms if (t := _texture_of(model, g)) >= 0})
     slot = {texture: i for i, texture in enumerate(textures)}
+    levels, mips = _pyramids(model, textures)
+    sky = np.flatnonzero(model.tex_type == mujoco.mjtTexture.mjTEXTURE_SKYBOX).tolist()
+    levels.extend(_pixels(model, texture) for texture in sky[:1])
     extent = model.stat.extent
     return Scene(
         geom_kind=model.geom_type[index].astype(np.int32),
@@ -117,7 +120,10 @@ def pack(model: mujoco.MjModel) -> Scene:
         camera_pos=model.cam_pos.astype(np.float64),
         camera_mat=_matrices(model.cam_quat),
         camera_tan=np.tan(np.radians(model.cam_fovy.astype(np.float64)) / 2),
-        **_textures(model, textures),
+        texels=np.concatenate([level.ravel() for level in levels] or [np.zeros(3, np.uint8)]),
+        mip_table=_mip_table(levels),
+        texture_mips=np.array(mips, np.int32).reshape(-1, 2),
+        sky=len(levels) - 1 if sky else -1,
         clip=np.array([model.vis.map.znear * extent, model.vis.map.zfar * extent]),
     )
 
@@ -160,7 +166,7 @@ def _texture_scale(model: mujoco.MjModel, geom: int) -> list[float]:
     repeat, size = model.mat_texrepeat[material], model.geom_size[geom]
     if model.mat_texuniform[material]:
         return [float(r) for r in repeat]
-    return [float(r / s) if s > 0 else float(r) for r, s in zip(repeat, size[:2], strict=True)]
+    return [float(repeat[i] / size[i] if size[i] > 0 else repeat[i]) for i in range(2)]
 
 
 def _matrices(quats: Array) -> Array:
@@ -170,34 +176,32 @@ def _matrices(quats: Array) -> Array:
     return out.reshape(-1, 3, 3)
 
 
-def _lights(model: mujoco.MjModel) -> dict[str, Array]:
+def _lights(model: mujoco.MjModel) -> dict[str, Any]:
     """Active lights in MuJoCo's order; the abstract scene (no GL needed) says whether the headlight is on."""
     scene, camera = mujoco.MjvScene(model, maxgeom=max(100, 2 * model.ngeom)), mujoco.MjvCamera()
     data = mujoco.MjData(model)
     mujoco.mj_kinematics(model, data)
     mujoco.mjv_updateScene(model, data, mujoco.MjvOption(), None, camera, mujoco.mjtCatBit.mjCAT_STATIC, scene)
     lights = scene.lights[: scene.nlight]
-    head = [light.id < 0 for light in lights]
+    # the headlight has id -1; it moves with the camera, so its pose is not looked at
+    body = [model.light_bodyid[light.id] if light.id >= 0 else -1 for light in lights]
+    kind = [light.type if light.id >= 0 else LIGHT_DIRECTIONAL for light in lights]
+    pos = [model.light_pos[light.id] if light.id >= 0 else (0, 0, 0) for light in lights]
+    direction = [model.light_dir[light.id] if light.id >= 0 else (0, 0, -1) for light in lights]
+    color = [[*light.ambient, *light.diffuse, *light.specular] for light in lights]
+    shape = [[*light.attenuation, np.cos(np.radians(light.cutoff)), light.exponent] for light in lights]
     return {
-        "light_body": np.array(
-            [-1 if h else model.light_bodyid[s.id] for s, h in zip(lights, head, strict=True)], np.int32
-        ),
-        "light_kind": np.array(
-            [LIGHT_DIRECTIONAL if h else s.type for s, h in zip(lights, head, strict=True)], np.int32
-        ),
-        "light_pos": np.array([np.zeros(3) if s.id < 0 else model.light_pos[s.id] for s in lights]).reshape(-1, 3),
-        "light_dir": np.array([(0, 0, -1) if s.id < 0 else model.light_dir[s.id] for s in lights])
-        .reshape(-1, 3)
-        .astype(float),
-        "light_color": np.array([[*s.ambient, *s.diffuse, *s.specular] for s in lights], np.float32).reshape(-1, 9),
-        "light_shape": np.array(
-            [[*s.attenuation, np.cos(np.radians(s.cutoff)), s.exponent] for s in lights], np.float32
-        ).reshape(-1, 5),
+        "light_body": np.array(body, np.int32),
+        "light_kind": np.array(kind, np.int32),
+        "light_pos": np.array(pos, np.float64).reshape(-1, 3),
+        "light_dir": np.array(direction, np.float64).reshape(-1, 3),
+        "light_color": np.array(color, np.float32).reshape(-1, 9),
+        "light_shape": np.array(shape, np.float32).reshape(-1, 5),
     }
 
 
-def _textures(model: mujoco.MjModel, textures: list[int]) -> dict[str, Array | int]:
-    """Texel pyramids (2 x 2 means down to one texel) of the given 2d textures and of the skybox."""
+def _pyramids(model: mujoco.MjModel, textures: list[int]) -> tuple[list[Array], list[tuple[int, int]]]:
+    """Levels uint8 [h, w, 3] of 2d textures, by 2 x 2 means down to one texel; first and number of levels of each."""
     levels: list[Array] = []
     mips: list[tuple[int, int]] = []
     for texture in textures:
@@ -209,17 +213,15 @@ def _textures(model: mujoco.MjModel, textures: list[int]) -> dict[str, Array | i
             image = np.round(quads.mean(axis=(1, 3))).astype(np.uint8)
             levels.append(image)
         mips.append((first, len(levels) - first))
-    skies = np.flatnonzero(model.tex_type == mujoco.mjtTexture.mjTEXTURE_SKYBOX)
-    sky = len(levels) if len(skies) else -1
-    levels.extend(_pixels(model, int(t)) for t in skies[:1])
-    offsets = np.cumsum([0] + [level.size for level in levels])
-    table = [(offset, level.shape[1], level.shape[0]) for offset, level in zip(offsets, levels, strict=False)]
-    return {
-        "texels": np.concatenate([level.ravel() for level in levels] or [np.zeros(3, np.uint8)]),
-        "mip_table": np.array(table, np.int64).reshape(-1, 3),
-        "texture_mips": np.array(mips, np.int32).reshape(-1, 2),
-        "sky": sky,
-    }
+    return levels, mips
+
+
+def _mip_table(levels: list[Array]) -> Array:
+    offsets = np.cumsum([0, *(level.size for level in levels[:-1])])
+    rows = [
+        (offset, level.shape[1], level.shape[0]) for offset, level in zip(offsets[: len(levels)], levels, strict=True)
+    ]
+    return np.array(rows, np.int64).reshape(-1, 3)
 
 
 def _pixels(model: mujoco.MjModel, texture: int) -> Array:

@@ -3,7 +3,7 @@
 Source: OpenGL 2.1 specification, section 2.14.1, with a local viewer and a separate specular colour, as MuJoCo sets it;
 evaluated per pixel where OpenGL interpolates between vertices. No shadows, no reflections.
 
-Pixels are sorted by geom and shaded in blocks of one geom. A block's quantities are rows of one flat array, BLOCK apart:
+Pixels are sorted by geom and shaded in blocks of one geom. A block's quantities are rows of a flat array, BLOCK apart:
 with one base address and constant distances LLVM can prove the loops independent, and vectorises them. For the same
 reason the loops read plain scalars, and take no slices of arrays.
 """
@@ -55,7 +55,7 @@ def _box_normals(b: Array, n: int, s0: F32, s1: F32, s2: F32) -> None:
     for k in range(n):
         p0, p1, p2 = b[_P0 + k], b[_P1 + k], b[_P2 + k]
         gap0, gap1, gap2 = s0 - abs(p0), s1 - abs(p1), s2 - abs(p2)
-        least = min(gap0, min(gap1, gap2))
+        least = min(gap0, gap1, gap2)
         b[_N0 + k] = (_ONE if p0 > _ZERO else -_ONE) if gap0 == least else _ZERO
         b[_N1 + k] = (_ONE if p1 > _ZERO else -_ONE) if gap1 == least else _ZERO
         b[_N2 + k] = (_ONE if p2 > _ZERO else -_ONE) if gap2 == least else _ZERO
@@ -255,7 +255,7 @@ def _background(scene: Scene, ids: Array, axes: Array, lens: Array, out: Array) 
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _sort(ids: Array, count: int, order: Array) -> Array:
-    """Write y << 16 | x of the pixels that show geom 0, 1, ... one geom after the other; return where each geom begins."""
+    """Write y << 16 | x of the pixels that show geom 0, then 1, ...; return where each geom begins."""
     ends = np.zeros(count + 1, np.int64)
     for y in range(ids.shape[0]):
         for x in range(ids.shape[1]):
