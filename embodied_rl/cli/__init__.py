@@ -53,6 +53,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt as interrupt:
         print(f"embodied-rl: {interrupt or 'interrupted'}", file=sys.stderr)
         return EXIT_INTERRUPTED
+    except SystemExit as leave:  # tyro leaves this way after --help
+        return int(leave.code or 0)
     except BrokenPipeError:
         # The reader left (`| head`): nobody is there to tell, and Python must not try again when it exits.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

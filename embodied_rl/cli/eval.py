@@ -15,6 +15,7 @@ from embodied_rl.errors import UserError
 from embodied_rl.policy import ActMode
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.table import Table
 
     from embodied_rl.evaluation.evaluate import EvalReport
@@ -57,7 +58,7 @@ def main(argv: list[str]) -> int:
 
     console = Console()
     tasks = load_tasks(command.suite, command.tasks)
-    stamp, result = _evaluate(command, tasks, console)
+    stamp, result = _evaluate(command, tasks, _states(command, tasks), console)
     console.print(result_table(result))
     if command.json:
         words = shlex.join(["embodied-rl", "eval", *argv])
@@ -76,7 +77,8 @@ def result_table(result: EvalReport) -> Table:
     return table
 
 
-def _evaluate(command: EvalCommand, tasks: list[Task], console: Any) -> tuple[dict[str, Any], EvalReport]:
+def _evaluate(command: EvalCommand, tasks: list[Task], states: dict[str, list[int]],
+              console: Console) -> tuple[dict[str, Any], EvalReport]:
     from embodied_rl.cli.world import cpu_count, describe_policy, open_env, open_policy, pick_device, pick_renderer
     from embodied_rl.evaluation.evaluate import evaluate
     from embodied_rl.rollout.sampler import evaluation_specs
@@ -88,7 +90,7 @@ def _evaluate(command: EvalCommand, tasks: list[Task], console: Any) -> tuple[di
     env_config = dataclasses.replace(
         command.env, renderer=renderer.name, sim_threads=command.env.sim_threads or cpu_count()
     )
-    specs = evaluation_specs(_states(command, tasks), command.seed)
+    specs = evaluation_specs(states, command.seed)
     with open_env(tasks, env_config, policy.config.image_size) as env, RunProgress(0, console=console) as progress:
         stamp = {
             "suite": command.suite, "simulator": env.info.simulator,

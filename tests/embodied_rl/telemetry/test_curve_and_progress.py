@@ -1,0 +1,68 @@
+"""The learning curve's points and picture; what a run prints where nobody watches."""
+
+from __future__ import annotations
+
+import io
+import struct
+
+import pytest
+from rich.console import Console
+
+from embodied_rl.telemetry.curve import Curve, curve_of, draw_curve
+from embodied_rl.telemetry.progress import RunProgress, duration, summary
+
+ROWS = [
+    {"step": 0, "eval/success": 0.5, "eval/success_low": 0.4, "eval/success_high": 0.6},
+    {"step": 1, "rollout/episodes": 64.0, "rollout/success": 0.55},
+    {"step": 2, "rollout/episodes": 80.0, "rollout/success": 0.75},
+    {"step": 2, "eval/success": 0.9, "eval/success_low": 0.8, "eval/success_high": 0.95},
+]
+
+
+def test_points_stand_at_the_episodes_before_them() -> None:
+    assert curve_of(ROWS) == Curve([0.0, 144.0], [(0.5, 0.4, 0.6), (0.9, 0.8, 0.95)], [64.0, 144.0], [0.55, 0.75])
+
+
+@pytest.mark.parametrize("curve", [curve_of(ROWS), Curve([], [], [], [])])
+def test_the_picture_is_a_png_of_the_documented_size(curve: Curve) -> None:
+    pytest.importorskip("matplotlib", reason="the extra 'report' is not installed")
+    png = draw_curve(curve, "a $title$ with dollars_and_underscores")
+    assert png[:8] == b"\x89PNG\r\n\x1a\n"
+    assert struct.unpack(">II", png[16:24]) == (7 * 130, 4 * 130)
+
+
+def test_plain_lines_where_there_is_no_terminal() -> None:
+    out = io.StringIO()
+    with RunProgress(4, done=1, console=Console(file=out, width=40)) as progress:
+        progress.stage("rollout", 2)
+        progress.episode(True)
+        progress.episode(False)
+        progress.message("[brackets] stay, and long lines are not wrapped at the width of the console")
+        progress.iteration(2, {"rollout/success": 0.5, "train/loss": -0.01234, "speed/decisions_per_s": 151.4})
+        progress.iteration(4, {"eval/success": 1.0})
+    lines = out.getvalue().splitlines()
+    assert lines[0] == "[brackets] stay, and long lines are not wrapped at the width of the console"
+    assert lines[1].startswith("iteration 2/4  success 50%  loss -0.0123  decisions/s 151  ETA ")
+    assert lines[2].endswith("held-out 100%  ETA 0:00")
+    assert len(lines) == 3
+
+
+def test_a_terminal_shows_success_and_survives_more_episodes_than_planned() -> None:
+    out = io.StringIO()
+    with RunProgress(2, console=Console(file=out, force_terminal=True, width=120)) as progress:
+        progress.stage("rollout", 2)
+        for success in (True, True, False):
+            progress.episode(success)
+        progress.iteration(1, {})
+    assert "success 2/3" in out.getvalue()
+    assert "3/3" in out.getvalue()
+
+
+def test_summary_shows_what_is_there() -> None:
+    assert summary({"rollout/success": 0.625}) == "success 62%"
+    assert summary({}) == ""
+
+
+@pytest.mark.parametrize(("seconds", "shown"), [(0.4, "0:00"), (245, "4:05"), (3723, "1:02:03"), (59.6, "1:00")])
+def test_duration(seconds: float, shown: str) -> None:
+    assert duration(seconds) == shown

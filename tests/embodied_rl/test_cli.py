@@ -1,0 +1,159 @@
+"""The command line: help, exit codes, one clear line for bad input, and nothing heavy before it is needed."""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+
+import pytest
+
+from embodied_rl import __version__
+from embodied_rl.algorithms.config import GRPOConfig, PPOConfig
+from embodied_rl.cli import COMMANDS, main
+from embodied_rl.cli.select import select
+from embodied_rl.errors import UserError
+
+HEAVY = ("torch", "mujoco", "numba", "transformers", "numpy", "tyro", "rich", "pyarrow", "av", "cv2", "matplotlib")
+
+
+def loaded_by(code: str) -> set[str]:
+    program = f"import sys\n{code}\nprint(*(m for m in {HEAVY!r} if m in sys.modules))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    return set(done.stdout.splitlines()[-1].split())
+
+
+def test_help_imports_nothing_heavy() -> None:
+    assert loaded_by("from embodied_rl.cli import main; assert main(['--help']) == 0") == set()
+
+
+def test_a_typing_error_in_train_does_not_wait_for_torch() -> None:
+    code = "from embodied_rl.cli import main; assert main(['train', 'libero', '--sed', '3']) == 2"
+    assert not loaded_by(code) & {"torch", "mujoco", "numba", "transformers", "matplotlib"}
+
+
+def test_help_names_every_command_and_shows_examples(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    shown = capsys.readouterr().out
+    for name, summary in COMMANDS.items():
+        assert f"  {name} " in shown
+        assert summary in shown
+    assert shown.count("\n  embodied-rl train ") == 3
+
+
+def test_every_command_exists() -> None:
+    for name in COMMANDS:
+        assert callable(importlib.import_module(f"embodied_rl.cli.{name}").main)
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS))
+def test_every_command_has_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([name, "--help"]) == 0
+    assert f"usage: embodied-rl {name}" in capsys.readouterr().out
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == __version__ + "\n"
+
+
+def test_no_command_shows_help_and_fails(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 2
+    assert "usage: embodied-rl" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("trian", "unknown command 'trian'. Did you mean 'train'?"),
+        ("train", "train needs a benchmark (libero, tabletop)"),
+        ("train libre", "unknown benchmark 'libre'. Did you mean 'libero'?"),
+        ("train libero --policy openvlla", "unknown policy 'openvlla'. Did you mean 'openvla'?"),
+        ("train libero --algorithm gpro", "unknown algorithm 'gpro'. Did you mean 'grpo'?"),
+        ("train libero --suite libero_spatial", "LIBERO's official assets are not installed"),
+        ("train tabletop --suite tabletop_spatail", "suite 'tabletop_spatail'. Did you mean 'tabletop_spatial'?"),
+        ("train tabletop --tasks no_such_task", "suite 'tabletop_spatial' has no task 'no_such_task'."),
+        ("train tabletop --sed 3", "unknown option '--sed'. Did you mean '--seed'?"),
+        ("train tabletop --num-envs 3", "unknown option '--num-envs'. Did you mean '--env.num-envs'?"),
+        ("train tabletop --seed three", "--seed"),
+        ("train tabletop --seed", "Missing value for argument '--seed'"),
+        ("train tabletop --algorithm", "--algorithm needs a value"),
+        ("train tabletop --algorithm --seed 3", "--algorithm needs a value"),
+        ("train tabletop --algorithm ppo --algorithm.group-size 4",
+         "--algorithm.group-size does not apply to ppo (it belongs to grpo)"),
+        ("train tabletop --algorithm.no-normalize-advantage",
+         "--algorithm.no-normalize-advantage does not apply to grpo (it belongs to ppo)"),
+        ("train tabletop --algorithm.group-size 7 --rollout.episodes-per-iteration 64", "use 63 or 70 episodes"),
+        ("train tabletop --env.renderer vulkan", "Expected one of ('auto', 'egl', 'osmesa', 'raycast')"),
+        ("train tabletop --policy.checkpoint /no/such/folder", "no checkpoint at /no/such/folder"),
+        ("train tabletop --output .", ". exists already: choose another --output"),
+        ("train --resume /no/such/run", "/no/such/run is not the folder of a run"),
+        ("train libero --resume /no/such/run", "'libero' does not apply"),
+        ("train --resume /no/such/run --seed 3", "'--seed' does not apply"),
+        ("train tabletop --config /no/such.yaml", "cannot read /no/such.yaml"),
+        ("train tabletop extra", "Unrecognized options: extra"),
+        ("bench smi", "unknown bench 'smi'. Did you mean 'sim'?"),
+        ("bench sim --json /no/such/folder/f.json", "its folder does not exist"),
+        ("eval --suite tabletop_gaol", "unknown suite 'tabletop_gaol'. Did you mean 'tabletop_goal'?"),
+        ("eval --states-per-task 0", "--states-per-task must be at least 1"),
+        ("eval --states-per-task 51", "has 50"),
+        ("eval --checkpoint /no/such/folder", "/no/such/folder"),
+    ],
+)  # fmt: skip
+def test_bad_input_is_one_line_and_exit_code_2(
+    words: str, message: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: object
+) -> None:
+    monkeypatch.setenv("EMBODIED_RL_CACHE", str(tmp_path))
+    monkeypatch.setenv("COLUMNS", "40")
+    assert main(words.split()) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("embodied-rl: error: ")
+    assert message in said
+    assert said.count("\n") == 1
+    assert "│" not in said
+
+
+def test_interruption_says_what_was_saved(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(argv: list[str]) -> int:
+        raise KeyboardInterrupt("saved X; continue with: Y")
+
+    monkeypatch.setattr(importlib.import_module("embodied_rl.cli.bench"), "main", stop)
+    assert main(["bench", "sim"]) == 130
+    assert capsys.readouterr().err == "embodied-rl: saved X; continue with: Y\n"
+
+
+def test_a_closed_pipe_is_no_traceback() -> None:
+    done = subprocess.run(
+        ["bash", "-c", f"{sys.executable} -m embodied_rl train tabletop --help | head -1"],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert "usage" in done.stdout
+    assert "Traceback" not in done.stderr
+
+
+def test_preset_then_file_then_words(tmp_path: object) -> None:
+    path = f"{tmp_path}/c.yaml"
+    with open(path, "w") as file:
+        file.write("seed: 5\niterations: 9\nalgorithm:\n  name: ppo\n  gamma: 0.5\n")
+    config = select(["tabletop", "--config", path, "--seed=6", "--env.num_envs", "3"]).config
+    assert config is not None
+    assert (config.seed, config.iterations, config.env.num_envs) == (6, 9, 3)
+    assert isinstance(config.algorithm, PPOConfig)
+    assert config.algorithm.gamma == 0.5
+    with pytest.raises(UserError, match="is for algorithm ppo, not grpo"):
+        select(["tabletop", "--config", path, "--algorithm", "grpo"])
+
+
+def test_values_of_every_type_arrive() -> None:
+    words = "tabletop --tasks a b --algorithm.keep 0.2 0.7 --torch-threads None --learner.lr 1e-5"
+    words += " --evaluation.mode sample"
+    config = select(words.split()).config
+    assert config is not None
+    assert config.tasks == ("a", "b")
+    assert isinstance(config.algorithm, GRPOConfig)
+    assert config.algorithm.keep == (0.2, 0.7)
+    assert config.torch_threads is None
+    assert config.learner.lr == 1e-5
+    assert config.evaluation.mode == "sample"

@@ -1,0 +1,141 @@
+"""What the package declares is what it needs; built archives hold real files, wherever links were."""
+
+from __future__ import annotations
+
+import ast
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tomllib
+import zipfile
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from tests.embodied_rl.test_imports import LINKED, ROOT, imported, modules
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+# Import names that are not the package's own.
+# mujoco brings PyOpenGL and numba brings llvmlite, each in the version that it needs.
+DISTRIBUTIONS = {"yaml": "pyyaml", "OpenGL": "mujoco", "llvmlite": "numba"}
+OPTIONAL = {"matplotlib": "report", "tensorboard": "track", "wandb": "wandb"}
+
+
+def names(requirements: list[str]) -> set[str]:
+    return {re.split(r"[\[<>=!~ ;]", requirement)[0].lower() for requirement in requirements}
+
+
+def third_party(sources: Iterable[tuple[str, Path]]) -> dict[str, set[str]]:
+    """Outside packages that these files import, and the files that do."""
+    found: dict[str, set[str]] = {}
+    for name, path in sources:
+        for target in imported(ast.parse(path.read_text())):
+            top = target.partition(".")[0]
+            if top not in sys.stdlib_module_names and top not in ("embodied_rl", "tests", "__future__"):
+                found.setdefault(DISTRIBUTIONS.get(top, top), set()).add(name)
+    return found
+
+
+def test_every_import_is_declared() -> None:
+    declared = names(PROJECT["dependencies"])
+    missing = {name: users for name, users in third_party(modules()).items() if name not in declared and name not in OPTIONAL}
+    assert missing == {}
+    for name, extra in OPTIONAL.items():
+        assert name in names(PROJECT["optional-dependencies"][extra])
+
+
+def test_every_import_of_the_tests_is_declared() -> None:
+    declared = names(PROJECT["dependencies"] + PROJECT["optional-dependencies"]["dev"]) | set(OPTIONAL)
+    tests = ((str(path), path) for path in sorted((ROOT / "tests").rglob("*.py")))
+    assert {name: users for name, users in third_party(tests).items() if name not in declared} == {}
+
+
+def test_every_dependency_is_used() -> None:
+    assert names(PROJECT["dependencies"]) - set(third_party(modules())) == set()
+
+
+def test_constraints_pin_every_dependency_and_no_build_of_torch() -> None:
+    lines = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if not line.startswith("#")]
+    pins = dict(line.split("==") for line in lines)
+    extras = PROJECT["optional-dependencies"]
+    wanted = names(PROJECT["dependencies"] + extras["dev"] + extras["report"] + extras["track"])
+    assert wanted <= set(pins)
+    assert re.fullmatch(r"[\d.]+", pins["torch"])
+    assert not [name for name in pins if name.startswith(("nvidia-", "cuda-", "triton"))]
+
+
+def test_links_are_relative_and_every_source_folder_is_a_package() -> None:
+    for name in LINKED:
+        link = ROOT / "embodied_rl" / name
+        assert link.is_symlink()
+        assert str(link.readlink()) == f"../{name}"
+    without = {path.parent for _, path in modules() if not (path.parent / "__init__.py").is_file()}
+    assert without == set()
+
+
+@pytest.fixture(scope="module")
+def archives(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A wheel and a source archive of the tracked tree, built without a network."""
+    work = tmp_path_factory.mktemp("build")
+    listed = subprocess.run(["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"], cwd=ROOT,
+                            capture_output=True, check=True).stdout.decode().split("\0")  # fmt: skip
+    for name in filter(None, listed):
+        source, goal = ROOT / name, work / "tree" / name
+        if source.is_symlink() or source.is_file():
+            goal.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(source, goal, follow_symlinks=False)
+    for kind in ("sdist", "wheel"):
+        build = f"import sys; from setuptools import build_meta as b; b.build_{kind}(sys.argv[1])"
+        subprocess.run([sys.executable, "-c", build, str(work)], cwd=work / "tree", check=True, capture_output=True)
+    return work
+
+
+def expected_files() -> set[str]:
+    """Every file of the tracked package, with the links followed."""
+    kept = set()
+    for name in ("", *LINKED):
+        folder = ROOT / name if name else ROOT / "embodied_rl"
+        for path in folder.rglob("*"):
+            inner = path.relative_to(folder).as_posix()
+            linked = not name and inner.split("/")[0] in LINKED
+            if path.is_file() and "__pycache__" not in inner and not linked:
+                kept.add("/".join(filter(None, ["embodied_rl", name, inner])))
+    return kept
+
+
+def ignored(files: set[str]) -> set[str]:
+    """Of these, what git ignores (stray outputs in a working tree)."""
+    real = {file: "/".join(file.split("/")[1:]) if file.split("/")[1] in LINKED else file for file in files}
+    said = subprocess.run(["git", "check-ignore", "--stdin"], input="\n".join(real.values()), cwd=ROOT, text=True,
+                          capture_output=True, check=False).stdout.split("\n")  # fmt: skip
+    return {file for file, path in real.items() if path in said}
+
+
+def test_wheel_holds_every_file_as_a_real_file(archives: Path) -> None:
+    (wheel,) = archives.glob("*.whl")
+    with zipfile.ZipFile(wheel) as content:
+        inside = {info.filename for info in content.infolist() if info.filename.startswith("embodied_rl/")}
+        links = [info.filename for info in content.infolist() if (info.external_attr >> 16) & 0o170000 == 0o120000]
+    files = expected_files()
+    assert files - ignored(files) - inside == set()
+    assert links == []
+    assert not [name for name in inside if name.endswith(".pyc")]
+
+
+def test_wheel_has_nothing_outside_the_package(archives: Path) -> None:
+    (wheel,) = archives.glob("*.whl")
+    with zipfile.ZipFile(wheel) as content:
+        tops = {name.split("/")[0] for name in content.namelist()}
+    assert {top for top in tops if not top.endswith(".dist-info")} == {"embodied_rl"}
+
+
+def test_source_archive_holds_real_files(archives: Path) -> None:
+    (archive,) = archives.glob("*.tar.gz")
+    with tarfile.open(archive) as content:
+        members = {member.name.partition("/")[2]: member for member in content.getmembers()}
+    assert not [member for member in members.values() if member.issym() or member.islnk()]
+    assert "embodied_rl/sim/task.py" in members
+    assert "LICENSE" in members
