@@ -92,7 +92,7 @@ class KVCache:
 
 @dataclass(frozen=True, slots=True)
 class AttentionCall:
-    """What one layer's attention needs besides its input: see `Decoder.forward`. `query_rope`: factors of the queries."""
+    """What a layer's attention needs besides its input, see `Decoder.forward`. `query_rope`: factors of the queries."""
 
     rope: Rope
     query_rope: Rope
@@ -191,7 +191,8 @@ class Decoder(nn.Module):
         return rope_table(length, self.config.head_dim, self.config.rope_theta, device)
 
     def forward(
-        self, x: Tensor, rope: Rope, mask: Tensor | None = None, cache: KVCache | None = None, read: Tensor | None = None
+        self, x: Tensor, rope: Rope, mask: Tensor | None = None, cache: KVCache | None = None,
+        read: Tensor | None = None,
     ) -> Tensor:
         """Embeddings [N,T,D] -> normalised hidden states [N,T,D], or [N,R,D] of the tokens `read` (int64 [N,R]).
 

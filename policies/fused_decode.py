@@ -14,7 +14,7 @@ from embodied_rl.policies.linear import linear
 
 @dataclass(frozen=True, slots=True)
 class _LayerWeights:
-    """Weights of a layer [out, in], both norms folded in; `inputs` yields q and k with rotary pairs adjacent, then v."""
+    """Weights [out, in] of a layer, both norms folded in; `inputs` yields q and k (rotary pairs adjacent), then v."""
 
     inputs: Tensor
     output: Tensor

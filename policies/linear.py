@@ -1,7 +1,7 @@
 """A linear layer that runs float32 on a CPU through oneDNN.
 
-torch sends float32 products on a CPU to MKL, which does not use AVX-512 on AMD processors: oneDNN is twice as fast there
-(measured, forward and backward), and the results agree to rounding. Everything else goes to torch as usual.
+torch sends float32 products on a CPU to MKL, which does not use AVX-512 on AMD processors: oneDNN is twice as fast
+there (measured, forward and backward), and the results agree to rounding. Everything else goes to torch as usual.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""OpenVLA's prompt and its tokenizer, read from a local `tokenizer.json`; and a small word tokenizer for small presets."""
+"""OpenVLA's prompt, its tokenizer read from a local `tokenizer.json`, and a word tokenizer for small presets."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def build_prompt(instruction: str) -> str:
 def build_word_tokenizer(instructions: Iterable[str], max_size: int) -> Tokenizer:
     """A word-level tokenizer over the words of `instructions`.
 
-    Lower case, punctuation split off, unknown words become `<unk>`. The two fixed parts of the prompt are one token each,
-    which keeps a small model's sequence short. Ids are stable: words are sorted. UserError if more than
+    Lower case, punctuation split off, unknown words become `<unk>`. The two fixed parts of the prompt are one token
+    each, which keeps a small model's sequence short. Ids are stable: words are sorted. UserError if more than
     `max_size` tokens would be needed.
     """
     words = sorted({word for text in instructions for word in re.findall(r"\w+|[^\w\s]", text.lower())})
@@ -69,7 +69,7 @@ class PromptTokenizer:
         self._cache: dict[str, list[int]] = {}
         bos = tokenizer.token_to_id(_BOS)
         if bos is None:
-            raise UserError(f"the tokenizer has no '{_BOS}' token: use the tokenizer.json that belongs to the checkpoint")
+            raise UserError(f"the tokenizer has no '{_BOS}' token: use the tokenizer.json of the checkpoint")
         self.bos_id: int = bos
 
     def ids(self, instruction: str) -> list[int]:

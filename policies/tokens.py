@@ -1,9 +1,9 @@
 """OpenVLA's action tokens, action un-normalisation and proprio normalisation: pure, paired functions.
 
-An action *bin* b in 0..255 is `digitize(a, linspace(-1, 1, 256)) - 1`. Its vocabulary id is `end - 1 - b` with `end` one past
-the last action row (32000 in OpenVLA-7B; Kim et al. 2024). This project stores the *action token*
-t = 255 - b in 0..255: the row within the 256 action rows, in vocabulary order. Decoding knows 255 centres,
-so the bin of exactly +1 (t = 0) decodes like its neighbour.
+An action *bin* b in 0..255 is `digitize(a, linspace(-1, 1, 256)) - 1`. Its vocabulary id is `end - 1 - b` with `end`
+one past the last action row (32000 in OpenVLA-7B; Kim et al. 2024). This project stores the *action token* t = 255 - b
+in 0..255: the row within the 256 action rows, in vocabulary order. Decoding knows 255 centres, so the bin of exactly
++1 (t = 0) decodes like its neighbour.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def identity_statistics(action_dim: int, proprio_dim: int) -> Statistics:
 
 
 def fit_statistics(actions: Array, proprio: Array) -> Statistics:
-    """Statistics of a data set: actions [rows, A] (the last dimension, the gripper, is not normalised), proprio [rows, P].
+    """Statistics of a data set: actions [rows, A] (the last, the gripper, is not normalised), proprio [rows, P].
 
     Ranges and deviations under 1e-3 are widened, so that a dimension that never moves stays finite.
     """
@@ -96,7 +96,7 @@ def normalise_actions(actions: Array, statistics: Statistics) -> Array:
 
 
 def gripper_to_env(normalised: Array) -> Array:
-    """OpenVLA's gripper g in [0, 1] (1 opens) -> the simulator's -sign(2g - 1) (-1 opens, +1 closes), last dimension."""
+    """OpenVLA's gripper g in [0, 1], 1 opens -> the simulator's -sign(2g - 1), -1 opens; the last dimension."""
     actions = normalised.copy()
     actions[..., -1] = np.where(actions[..., -1] > 0.5, -1.0, 1.0)
     return actions

@@ -20,7 +20,7 @@ IMAGENET_STD = (0.229, 0.224, 0.225)
 
 @dataclass(frozen=True)
 class ViTConfig:
-    """One vision tower. `depth - unused_blocks` blocks run and their output, without a final norm, is the feature map."""
+    """One vision tower. `depth - unused_blocks` blocks run; their output, without a final norm, is the feature map."""
 
     image_size: int
     """Height and width of the input in pixels; a multiple of `patch_size`."""
@@ -68,7 +68,7 @@ class PatchEmbed(nn.Module):
         self.proj = nn.Conv2d(3, config.dim, config.patch_size, config.patch_size)
 
     def forward(self, images: Tensor) -> Tensor:
-        """[B,3,H,W] -> [B, patches, dim]; one matrix product over unfolded patches, equal to the strided convolution."""
+        """[B,3,H,W] -> [B, patches, dim]; one product over unfolded patches, equal to the strided convolution."""
         batch, _, height, width = images.shape
         p = self.patch
         patches = images.view(batch, 3, height // p, p, width // p, p).permute(0, 2, 4, 1, 3, 5)

@@ -1,7 +1,7 @@
 """Read and write an OpenVLA policy as a folder, all or nothing.
 
 config.json (architecture, model config, temperature, unnorm_key), model.safetensors, tokenizer.json,
-dataset_statistics.json (keyed by unnorm_key), provenance.json (whatever the writer records: command, seed, suite, renderer).
+dataset_statistics.json (keyed by unnorm_key), provenance.json (what the writer records: command, seed, suite, ...).
 """
 
 from __future__ import annotations
@@ -60,14 +60,17 @@ def load_policy(folder: Path) -> OpenVLAPolicy:
     """Read a policy written by `save_policy`, on the CPU in the stored dtype. UserError names whatever does not fit."""
     folder = Path(folder)
     if not folder.is_dir():
-        raise UserError(f"no checkpoint folder at {folder}: give the folder that holds config.json and model.safetensors")
+        raise UserError(f"no checkpoint folder at {folder}: give the one that holds config.json and model.safetensors")
     config = _read_json(folder / "config.json")
     if config.get("architecture") != _ARCHITECTURE:
         raise UserError(
-            f"{folder} holds architecture {config.get('architecture')!r}, not '{_ARCHITECTURE}': choose the matching --policy"
+            f"{folder} holds architecture {config.get('architecture')!r}, not '{_ARCHITECTURE}': "
+            "choose the matching --policy"
         )
     if config.get("format") != _FORMAT:
-        raise UserError(f"{folder} has format {config.get('format')!r}, this version reads {_FORMAT}: update embodied-rl")
+        raise UserError(
+            f"{folder} has format {config.get('format')!r}, this version reads {_FORMAT}: update embodied-rl"
+        )
     for key in ("model", "temperature", "unnorm_key"):
         if key not in config:
             raise UserError(f"{folder / 'config.json'} lacks '{key}': restore the file from the checkpoint's source")
@@ -99,7 +102,9 @@ def check_keys(expected: dict[str, Tensor], found: dict[str, Tensor], source: Pa
         if name in found and found[name].shape != expected[name].shape
     ]
     if problems:
-        raise UserError(f"{source} does not fit the model in config.json, use the pair that belongs together: {'; '.join(problems)}")
+        raise UserError(
+            f"{source} does not fit the model in config.json, use the pair that belongs together: {'; '.join(problems)}"
+        )
 
 
 def _json(data: dict[str, Any]) -> bytes:

@@ -1,7 +1,7 @@
 """The OpenVLA network: two fused vision towers, projector, Llama decoder, head rows of the action tokens, value head.
 
 Sequence: BOS, patches of each camera, optional proprio token, rest of the prompt, action tokens. Parameter names are
-those of the published checkpoint; `proprio_projector`, `camera_embed`, `step_embed`, `dim_embed` and `value_head` are ours.
+the published checkpoint's; `proprio_projector`, `camera_embed`, `step_embed`, `dim_embed` and `value_head` are ours.
 """
 
 from __future__ import annotations
@@ -103,8 +103,8 @@ class OpenVLAModel(nn.Module):
     @torch.no_grad()
     def _initialise(self) -> None:
         """Zero the value output, so that a fresh critic pulls nothing; start action rows smooth if asked."""
-        self.value_head[4].weight.zero_()
-        self.value_head[4].bias.zero_()
+        for parameter in self.value_head[4].parameters():
+            parameter.zero_()
         if self.config.ordinal_init:
             embedding, head = self.language_model.model.embed_tokens, self.language_model.lm_head
             embedding.weight.normal_(0.0, 0.5)
@@ -143,9 +143,9 @@ class OpenVLAModel(nn.Module):
 
 
 def ordinal_features(dim: int) -> Tensor:
-    """float32 [256, dim], root mean square 1: sines and cosines of each action token's value, low frequencies strongest.
+    """float32 [256, dim], root mean square 1: sines and cosines of a token's value, low frequencies strongest.
 
-    Wavelengths fall geometrically from 4 to 1/8 in units of the action; amplitudes fall with the wavelength's square root.
+    Wavelengths fall geometrically from 4 to 1/8 in units of the action; amplitudes with its square root.
     """
     value = torch.from_numpy(token_centres())
     waves = torch.logspace(math.log10(0.5), math.log10(16.0), dim // 2)

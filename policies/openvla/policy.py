@@ -2,7 +2,7 @@
 
 Rows of a batch may have prompts of different lengths. `evaluate` and `sft_loss` put a row's action tokens right after
 its own prompt and the padding at the end of the row, where causal attention never looks. `act` appends the shared
-cache slots after the longest prompt, masks the gap and keeps each row's own rotary positions. Both compute the same function.
+cache slots after the longest prompt, masks the gap and keeps each row's own rotary positions. Both compute the same.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ class OpenVLAPolicy(nn.Module):
     """A native OpenVLA policy (see `embodied_rl.policy.Policy`).
 
     temperature: divides the logits of `act` (mode 'sample') and `evaluate`; log-probs are those of the tempered
-        distribution over the 256 action tokens. with_value: fill `value` from the hidden state at the last prompt token.
+        distribution over the 256 action tokens. with_value: fill `value`, from the hidden state at the last prompt
+        token.
     `replay` is {'tokens': uint8 [N, L]}.
     """
 
@@ -53,7 +54,8 @@ class OpenVLAPolicy(nn.Module):
         ):
             raise UserError(
                 f"statistics are for {statistics.q01.shape[0]} action and {statistics.proprio_mean.shape[0]} proprio "
-                f"dimensions, the model has {config.action_dim} and {config.proprio_dim}: use the data set's own statistics"
+                f"dimensions, the model has {config.action_dim} and {config.proprio_dim}: "
+                "use the statistics of the data set that the model is for"
             )
         self.config = config
         self.model = OpenVLAModel(config)
@@ -146,8 +148,8 @@ class OpenVLAPolicy(nn.Module):
         size, cameras = self.config.image_size, self.config.num_cameras
         if images.dtype != torch.uint8 or tuple(images.shape[1:]) != (cameras, size, size, 3):
             raise ValueError(
-                f"the policy needs uint8 images [N,{cameras},{size},{size},3], got {images.dtype} {tuple(images.shape)}: "
-                "render that many cameras at that size"
+                f"the policy needs uint8 images [N,{cameras},{size},{size},3], got {images.dtype} "
+                f"{tuple(images.shape)}: render that many cameras at that size"
             )
         if self.config.use_proprio and proprio.shape[1] != self.config.proprio_dim:
             raise ValueError(f"the policy needs proprio [N,{self.config.proprio_dim}], got {tuple(proprio.shape)}")

@@ -10,6 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
+
 from embodied_rl.errors import UserError
 from embodied_rl.policies.openvla import checkpoint
 from embodied_rl.policies.openvla.checkpoint import load_policy, read_provenance, save_policy
@@ -26,7 +28,6 @@ from embodied_rl.policies.openvla.model import OpenVLAModel
 from embodied_rl.policies.openvla.policy import OpenVLAPolicy
 from embodied_rl.rng import DecisionRng
 from embodied_rl.types import Observation
-from safetensors.torch import load_file, save_file
 
 
 def _policy(seed: int = 0) -> OpenVLAPolicy:
@@ -67,7 +68,8 @@ def test_parameters_that_never_run_are_frozen() -> None:
     frozen = {name for name, p in model.named_parameters() if not p.requires_grad}
     prefixes = ("featurizer.blocks.23.", "featurizer.norm.", "fused_featurizer.blocks.26.", "fused_featurizer.norm.",
                 "fused_featurizer.attn_pool.")
-    assert frozen and all(name.removeprefix("vision_backbone.").startswith(prefixes) for name in frozen)
+    assert frozen
+    assert all(name.removeprefix("vision_backbone.").startswith(prefixes) for name in frozen)
 
 
 def test_small_presets_have_their_size() -> None:
@@ -93,10 +95,12 @@ def test_save_load_save_is_bit_identical(tmp_path: Path) -> None:
     for name in names:
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes(), name
     assert (loaded.temperature, loaded.unnorm_key) == (1.6, "tabletop_goal")
-    obs = Observation(np.full((2, 2, 32, 32, 3), 7, np.uint8), np.ones((2, 8), np.float32), ["open the drawer", "close it"])
+    images, proprio = np.full((2, 2, 32, 32, 3), 7, np.uint8), np.ones((2, 8), np.float32)
+    obs = Observation(images, proprio, ["open the drawer", "close it"])
     rng = DecisionRng(np.arange(2), np.zeros(2, int))
     one, two = policy.act(obs, rng, "sample"), loaded.act(obs, rng, "sample")
-    assert torch.equal(one.log_prob, two.log_prob) and torch.equal(one.replay["tokens"], two.replay["tokens"])
+    assert torch.equal(one.log_prob, two.log_prob)
+    assert torch.equal(one.replay["tokens"], two.replay["tokens"])
     assert all(p.requires_grad for p in loaded.parameters())
 
 
@@ -115,7 +119,7 @@ def test_full_disk_keeps_the_previous_checkpoint(tmp_path: Path, monkeypatch: py
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(checkpoint.os, "fsync", full)
-    with pytest.raises(UserError, match="No space left on device.*previous checkpoint"):
+    with pytest.raises(UserError, match=r"No space left on device.*previous checkpoint"):
         save_policy(_policy(1), tmp_path / "ck", {"seed": 1})
     assert {path.name: path.read_bytes() for path in (tmp_path / "ck").iterdir()} == before
     assert [path.name for path in tmp_path.iterdir()] == ["ck"]
@@ -135,7 +139,9 @@ def test_every_wrong_parameter_is_named(tmp_path: Path) -> None:
     save_file(state, folder / "model.safetensors")
     with pytest.raises(UserError) as error:
         load_policy(folder)
-    for part in ("missing projector.fc1.bias", "unexpected projector.fc9.bias", r"projector.fc3.bias is [5], expected [64]"):
+    for part in (
+        "missing projector.fc1.bias", "unexpected projector.fc9.bias", "projector.fc3.bias is [5], expected [64]",
+    ):
         assert part in str(error.value)
     assert "\n" not in str(error.value)
 
@@ -144,7 +150,7 @@ def test_truncated_weights(tmp_path: Path) -> None:
     folder = _saved(tmp_path)
     weights = folder / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-100])
-    with pytest.raises(UserError, match="model.safetensors is corrupt"):
+    with pytest.raises(UserError, match=r"model\.safetensors is corrupt"):
         load_policy(folder)
 
 
@@ -165,12 +171,13 @@ def test_wrong_configs(tmp_path: Path) -> None:
         load_policy(tmp_path / "nowhere")
     folder = _saved(tmp_path)
     original = (folder / "config.json").read_text()
+    model = json.loads(original)["model"]
     for changes, message in (
         ({"architecture": "pi0"}, "architecture 'pi0', not 'openvla'"),
         ({"format": 99}, "format 99"),
         ({"model": {"chunk_len": 2}}, "lacks action_dim"),
-        ({"model": json.loads(original)["model"] | {"chunk_length": 2}}, "unknown key 'chunk_length'.*Did you mean 'chunk_len'"),
-        ({"model": json.loads(original)["model"] | {"action_token_end": 3}}, "no usable model"),
+        ({"model": model | {"chunk_length": 2}}, "unknown key 'chunk_length'.*Did you mean 'chunk_len'"),
+        ({"model": model | {"action_token_end": 3}}, "no usable model"),
         ({"unnorm_key": "tabletop_gaol"}, "Did you mean 'tabletop_goal'"),
     ):
         (folder / "config.json").write_text(original)

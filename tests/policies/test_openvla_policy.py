@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+
 from embodied_rl.errors import UserError
 from embodied_rl.policies.openvla.config import OpenVLAModelConfig, nano
 from embodied_rl.policies.openvla.decode import choose
@@ -24,7 +25,7 @@ def _config(**changes: object) -> OpenVLAModelConfig:
 
 
 def _policy(config: OpenVLAModelConfig | None = None, statistics: Statistics | None = None) -> OpenVLAPolicy:
-    """A policy whose every parameter is random, the value output and the norms too, and whose distributions are sharp."""
+    """A policy whose every parameter is random, also those that start at zero or one."""
     policy = OpenVLAPolicy.fresh(config or _config(), INSTRUCTIONS, statistics, seed=3)
     generator = torch.Generator().manual_seed(4)
     with torch.no_grad():
@@ -57,7 +58,8 @@ def _evaluate(policy: OpenVLAPolicy, obs: Observation, out: ActOutput) -> EvalOu
 
 
 @pytest.mark.parametrize("changes", [
-    {}, {"fused_decode": False}, {"learned_positions": False}, {"use_proprio": False, "num_cameras": 1}, {"append_token": 7},
+    {}, {"fused_decode": False}, {"learned_positions": False}, {"use_proprio": False, "num_cameras": 1},
+    {"append_token": 7},
 ])
 @pytest.mark.parametrize("temperature", [1.0, 1.6])
 def test_evaluate_equals_act(changes: dict[str, object], temperature: float) -> None:
@@ -68,8 +70,10 @@ def test_evaluate_equals_act(changes: dict[str, object], temperature: float) -> 
     again = _evaluate(policy, obs, out)
     torch.testing.assert_close(again.log_prob.detach(), out.log_prob, rtol=0, atol=1e-5)
     torch.testing.assert_close(again.value.detach(), out.value, rtol=0, atol=1e-5)  # type: ignore[union-attr]
-    assert out.log_prob.shape == (7, 14) and out.log_prob.dtype == torch.float32
-    assert out.actions.shape == (7, 2, 7) and out.actions.dtype == np.float32
+    assert out.log_prob.shape == (7, 14)
+    assert out.log_prob.dtype == torch.float32
+    assert out.actions.shape == (7, 2, 7)
+    assert out.actions.dtype == np.float32
     assert out.replay["tokens"].dtype == torch.uint8
 
 
@@ -101,7 +105,7 @@ def test_a_row_does_not_depend_on_the_other_rows() -> None:
 
 
 def test_every_input_matters() -> None:
-    """Padding must hide nothing: image of each camera, proprio and instruction all change the log-probs of fixed tokens."""
+    """Each camera's image, the proprio and the instruction all change the log-probs of fixed tokens."""
     policy = _policy()
     obs = _observation(1, policy)
     out = policy.act(obs, _rng(1), "greedy")
@@ -111,8 +115,10 @@ def test_every_input_matters() -> None:
         images[0, camera, -1, -1] ^= 255
         changed = Observation(images, obs.proprio, obs.instruction)
         assert (_evaluate(policy, changed, out).log_prob - base).abs().max() > 1e-5
-    assert (_evaluate(policy, Observation(obs.images, obs.proprio + 1, obs.instruction), out).log_prob - base).abs().max() > 1e-4
-    assert (_evaluate(policy, Observation(obs.images, obs.proprio, ["open stove"]), out).log_prob - base).abs().max() > 1e-4
+    for changed in (
+        Observation(obs.images, obs.proprio + 1, obs.instruction), Observation(obs.images, obs.proprio, ["open stove"]),
+    ):
+        assert (_evaluate(policy, changed, out).log_prob - base).abs().max() > 1e-4
 
 
 def test_log_prob_of_a_term_depends_on_earlier_tokens_only() -> None:
@@ -173,7 +179,8 @@ def test_entropy_and_temperature_by_hand() -> None:
     entropy_one = _evaluate(policy, obs, out).entropy
     policy.temperature = 50.0
     hot = _evaluate(policy, obs, out)
-    assert (hot.entropy > entropy_one).all() and (hot.entropy <= np.log(256) + 1e-4).all()
+    assert (hot.entropy > entropy_one).all()
+    assert (hot.entropy <= np.log(256) + 1e-4).all()
     torch.testing.assert_close(hot.log_prob, torch.full_like(hot.log_prob, -np.log(256)), rtol=0, atol=0.5)
 
 
@@ -215,7 +222,8 @@ def test_all_parameters_learn_and_unused_text_rows_stay() -> None:
     silent = [name for name, p in policy.named_parameters() if p.grad is None or not p.grad.any()]
     assert silent == []
     head = policy.model.language_model.lm_head.weight.grad
-    assert head is not None and not head[:64].any()
+    assert head is not None
+    assert not head[:64].any()
 
 
 def test_overfits_sixteen_samples() -> None:
@@ -242,7 +250,8 @@ def test_overfits_sixteen_samples() -> None:
 def test_near_bins_start_alike() -> None:
     features = ordinal_features(64)
     similarity = torch.nn.functional.cosine_similarity(features[128:129], features)
-    assert similarity[127] > 0.95 > 0.7 > similarity[100] and similarity[128:].argmax() == 0
+    assert similarity[127] > 0.95 > 0.7 > similarity[100]
+    assert similarity[128:].argmax() == 0
 
 
 def test_seed_fixes_the_weights_and_leaves_the_global_generator_alone() -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
+
 from embodied_rl.policies.decoder import CausalLM, DecoderConfig, KVCache
+from embodied_rl.policies.linear import Linear
 from embodied_rl.policies.vision import ViT, ViTConfig
 
 transformers = pytest.importorskip("transformers")
@@ -19,7 +21,7 @@ def _randomise(module: torch.nn.Module, seed: int) -> None:
 
 
 def _dino_keys(vit: ViT) -> dict[str, torch.Tensor]:
-    """Our parameters under the names of transformers' Dinov2WithRegisters (position embedding there covers the class token)."""
+    """Our parameters under the names of transformers' Dinov2WithRegisters."""
     state, dim = vit.state_dict(), vit.config.dim
     out = {
         "embeddings.cls_token": state["cls_token"], "embeddings.register_tokens": state["reg_token"],
@@ -32,7 +34,8 @@ def _dino_keys(vit: ViT) -> dict[str, torch.Tensor]:
     for i in range(vit.config.depth):
         ours, theirs = f"blocks.{i}.", f"encoder.layer.{i}."
         for kind in ("weight", "bias"):
-            for part, value in zip(("q_proj", "k_proj", "v_proj"), state[f"{ours}attn.qkv.{kind}"].chunk(3), strict=True):
+            qkv = state[f"{ours}attn.qkv.{kind}"].chunk(3)
+            for part, value in zip(("q_proj", "k_proj", "v_proj"), qkv, strict=True):
                 out[f"{theirs}attention.{part}.{kind}"] = value
             out[f"{theirs}attention.o_proj.{kind}"] = state[f"{ours}attn.proj.{kind}"]
             for name in ("norm1", "norm2", "mlp.fc1", "mlp.fc2"):
@@ -69,7 +72,9 @@ def test_vit_equals_transformers_dinov2(unused_blocks: int) -> None:
 
 
 def _llama(kv_heads: int) -> tuple[CausalLM, torch.nn.Module]:
-    config = DecoderConfig(vocab_size=50, dim=32, layers=3, heads=4, kv_heads=kv_heads, head_dim=8, mlp_dim=48, norm_eps=1e-5)
+    config = DecoderConfig(
+        vocab_size=50, dim=32, layers=3, heads=4, kv_heads=kv_heads, head_dim=8, mlp_dim=48, norm_eps=1e-5
+    )
     model = CausalLM(config)
     _randomise(model, 1)
     reference = transformers.LlamaForCausalLM(
@@ -119,3 +124,34 @@ def test_cache_refuses_gradients() -> None:
     cache = KVCache(model.model.config, 1, 2, x)
     with pytest.raises(RuntimeError, match="no_grad"):
         model.model(x, model.model.rope(2, x.device), cache=cache)
+
+
+def test_reading_some_tokens_equals_reading_them_all() -> None:
+    model, _ = _llama(2)
+    decoder, x = model.model, torch.randn(3, 8, 32)
+    read = torch.tensor([[0, 3], [7, 2], [5, 5]])
+    rope = decoder.rope(8, x.device)
+    with torch.no_grad():
+        whole = decoder(x, rope)
+        part = decoder(x, rope, read=read)
+    torch.testing.assert_close(part, whole[torch.arange(3)[:, None], read], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("rows", [2, 40])
+@pytest.mark.parametrize("bias", [True, False])
+def test_linear_and_its_gradients_equal_torchs(rows: int, bias: bool) -> None:
+    ours = Linear(24, 40, bias=bias)
+    reference = torch.nn.Linear(24, 40, bias=bias)
+    reference.load_state_dict(ours.state_dict())
+    x = torch.randn(3, 24, rows).transpose(1, 2).requires_grad_()
+    other = x.detach().clone().requires_grad_()
+    weight = torch.randn(3, rows, 40)
+    ours(x).mul(weight).sum().backward()
+    reference(other).mul(weight).sum().backward()
+    torch.testing.assert_close(x.grad, other.grad, rtol=1e-5, atol=1e-5)
+    for one, two in zip(ours.parameters(), reference.parameters(), strict=True):
+        torch.testing.assert_close(one.grad, two.grad, rtol=1e-5, atol=1e-4)
+    ours.requires_grad_(False)
+    ours(x).sum().backward()
+    with torch.no_grad():
+        torch.testing.assert_close(ours(x), reference(x), rtol=1e-5, atol=1e-5)

@@ -6,12 +6,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from embodied_rl.errors import UserError
-from embodied_rl.policies import tokens
-from embodied_rl.policies.text import PromptTokenizer, build_prompt, build_word_tokenizer, load_tokenizer
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+
+from embodied_rl.errors import UserError
+from embodied_rl.policies import tokens
+from embodied_rl.policies.text import PromptTokenizer, build_prompt, build_word_tokenizer, load_tokenizer
 
 _unit = st.floats(-1.0, 1.0, width=32)
 _actions = hnp.arrays(np.float32, hnp.array_shapes(min_dims=2, max_dims=3, min_side=1, max_side=7), elements=_unit)
@@ -31,7 +32,8 @@ def _published_decode(ids: np.ndarray) -> np.ndarray:
 def test_tokens_are_the_published_ids(actions: np.ndarray) -> None:
     encoded = tokens.encode_actions(actions)
     np.testing.assert_array_equal(encoded.astype(int) + 32000 - 256, _published_ids(actions))
-    np.testing.assert_array_equal(tokens.decode_tokens(encoded), _published_decode(_published_ids(actions)).astype(np.float32))
+    expected = _published_decode(_published_ids(actions)).astype(np.float32)
+    np.testing.assert_array_equal(tokens.decode_tokens(encoded), expected)
 
 
 @given(_actions)
@@ -42,7 +44,8 @@ def test_round_trip_is_within_half_a_bin(actions: np.ndarray) -> None:
 
 def test_hand_worked_bins() -> None:
     np.testing.assert_array_equal(tokens.encode_actions(np.array([-1.0, 0.0, 1.0, -7.0, 7.0])), [255, 128, 0, 255, 0])
-    np.testing.assert_allclose(tokens.decode_tokens(np.array([255, 128, 1, 0])), [-254 / 255, 0.0, 254 / 255, 254 / 255], atol=1e-7)
+    decoded = tokens.decode_tokens(np.array([255, 128, 1, 0]))
+    np.testing.assert_allclose(decoded, [-254 / 255, 0.0, 254 / 255, 254 / 255], atol=1e-7)
 
 
 def test_every_centre_encodes_to_its_token() -> None:
@@ -86,7 +89,8 @@ def test_fit_statistics_survives_constant_dimensions() -> None:
     statistics = tokens.fit_statistics(actions, proprio)
     np.testing.assert_allclose(statistics.q01[0], -0.98, atol=0.02)
     np.testing.assert_allclose([statistics.q01[2], statistics.q99[2]], [0.249, 0.251], atol=1e-6)
-    assert not statistics.mask[6] and statistics.mask[:6].all()
+    assert not statistics.mask[6]
+    assert statistics.mask[:6].all()
     assert (statistics.proprio_std > 0).all()
 
 
