@@ -147,6 +147,6 @@ def _add_fixture(spec: Any, problem: Problem, name: str, *, visual: bool) -> Non
 
 def _add_object(spec: Any, name: str, kind: ObjectType, *, visual: bool) -> None:
     body = spec.worldbody.add_body(name=f"{name}_main", pos=(0, 0, TABLE_HEIGHT + kind.bottom))
-    body.explicitinertial, body.mass, body.inertia = True, kind.mass, kind.inertia
+    body.explicitinertial, body.mass, body.ipos, body.inertia = True, kind.mass, (0, 0, 0), kind.inertia
     body.add_freejoint(name=f"{name}_joint0")
     add_shapes(body, name, kind.shapes, visual=visual, layer=Layer.OBJECT, friction=(1.0, 0.005, 0.0001))
