@@ -49,9 +49,9 @@ class ToyEnv:
             assert self._spec[slot] is None, f"slot {slot} is not empty"
             self.started.append(spec)
             self._spec[slot] = spec
-            rng = philox(99, spec.init_state, len(spec.task))
-            self._position[slot] = rng.uniform(-0.3, 0.3, 2)
-            self._goal[slot] = rng.choice([-0.75, 0.75], 2)
+            self._position[slot] = philox(99, spec.init_state).uniform(-0.3, 0.3, 2)
+            right, up = spec.init_state % 2, spec.init_state // 2 % 2
+            self._goal[slot] = (1.5 * right - 0.75, 1.5 * up - 0.75)
             self._steps[slot] = 0
             self._doomed[slot] = self._breaks.get(spec.episode_id, 0) > 0
             if self._doomed[slot]:

@@ -120,7 +120,7 @@ def load(path: Path) -> Loaded:
                 raise UserError(f"checkpoint {path} is corrupt ({name} has changed); {hint}")
         trainer = torch.load(path / TRAINER, map_location="cpu", weights_only=True)
         return Loaded(path, path / POLICY, trainer, content["state"] | {"iteration": int(content["iteration"])})
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, TypeError) as error:  # TypeError: JSON, but not of our shape
         raise UserError(f"cannot read checkpoint {path} ({error}); {hint}") from error
 
 

@@ -64,11 +64,11 @@ class Learner:
         self._seed = seed
         self._dump_dir = dump_dir
         self._actor, self._critic = split_parameters(policy)
-        groups: list[dict[str, Any]] = [{"params": self._actor, "lr": config.lr, "name": "policy"}]
+        groups: list[dict[str, Any]] = [{"params": self._actor, "lr": config.lr}]
         if algorithm.needs_value:
             if not self._critic:
                 raise UserError("PPO needs a critic, and this policy has no value head; use --algorithm grpo.")
-            groups.append({"params": self._critic, "lr": config.value_lr, "name": "value"})
+            groups.append({"params": self._critic, "lr": config.value_lr})
         self.optimizer = torch.optim.AdamW(groups, betas=config.betas, weight_decay=config.weight_decay)
 
     def update(self, batch: RolloutBatch) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""A toy training run as a program, so that tests can kill it: python toy_run.py RUN_DIR ALGORITHM [--resume] [--slow]."""
+"""A toy training run as a program, so that tests can kill it: python toy_run.py RUN_DIR ALGORITHM [--slow]."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.toy import HELDOUT, TASKS, ToyEnv, ToyPolicy
 
 ALGORITHMS: dict[str, AlgorithmConfig] = {
     "grpo": GRPOConfig(epochs=2, entropy_coef=0.01),
-    "ppo": PPOConfig(gamma=0.9, critic_warmup_iterations=1),
+    "ppo": PPOConfig(gamma=0.9, entropy_coef=0.01),
 }
 
 
@@ -107,7 +107,7 @@ def run(
 
 def main() -> int:
     try:
-        run(Path(sys.argv[1]), sys.argv[2], resume="--resume" in sys.argv, delay=0.4 * ("--slow" in sys.argv))
+        run(Path(sys.argv[1]), sys.argv[2], delay=0.4 * ("--slow" in sys.argv))
     except Interrupted as stopped:
         print(stopped, flush=True)
         return 130
