@@ -1,0 +1,232 @@
+"""One call runs up to K control steps of a world without the GIL: physics, controller, gripper, goal.
+
+A control step is 25 substeps of mj_step1 -> controller -> mj_step2 (LIBERO: 20 Hz control over 500 Hz physics).
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import njit
+
+from embodied_rl.sim.engine import osc
+from embodied_rl.sim.engine.goal import Goal, achieved
+from embodied_rl.sim.engine.mjlib import diverged, mj_jac_site, mj_step1, mj_step2
+from embodied_rl.types import Array
+
+SUBSTEPS = 25
+_SEEN_BEFORE = 23
+"""The camera and the arm sensors see the bodies where substep 24 of 25 starts ..."""
+_FINGERS_BEFORE = 24
+"""... and the joints where substep 25 starts: LIBERO's sampling phase."""
+
+RUNNING, SUCCESS, FAILED = 0, 1, 2
+KEEP_FRESH, KEEP_STALE = 0, 1
+
+
+class Robot(NamedTuple):
+    """Where the robot is in a model. int64: qpos, dof [7], motor [7], finger_qpos, finger_motor [2]; mass [7, 7] into mjData.M.
+
+    low, high: torque limits (N m) [7]; finger_middle, finger_half: centre and half width of the fingers' ctrl range [2].
+    """
+
+    qpos: Array
+    dof: Array
+    motor: Array
+    finger_qpos: Array
+    finger_motor: Array
+    mass: Array
+    low: Array
+    high: Array
+    finger_middle: Array
+    finger_half: Array
+    site: int
+    hand: int
+
+
+class Data(NamedTuple):
+    """Views of one mjData's arrays (they stay valid as long as it lives)."""
+
+    qpos: Array
+    qvel: Array
+    ctrl: Array
+    bias: Array
+    inertia: Array
+    xpos: Array
+    xmat: Array
+    xquat: Array
+    site_xpos: Array
+    site_xmat: Array
+
+
+class Controller(NamedTuple):
+    """State of the controller between substeps, and what it last measured.
+
+    goal_pos [3], goal_ori [3,3]; posture [7]: joints that the null space is pulled to; grip [2]: integrated commands in
+    [-1, 1]. Measured: pos [3], ori [3,3], velocity [6], q, qd [7], jac [6,7], mass [7,7]. stale: int64 [1], KEEP_STALE
+    makes the next substep skip its measurement (LIBERO's first substep after a reset). jac_pos, jac_rot: scratch [3, nv].
+    """
+
+    goal_pos: Array
+    goal_ori: Array
+    posture: Array
+    grip: Array
+    pos: Array
+    ori: Array
+    velocity: Array
+    q: Array
+    qd: Array
+    jac: Array
+    mass: Array
+    stale: Array
+    jac_pos: Array
+    jac_rot: Array
+
+
+class Seen(NamedTuple):
+    """What an observation shows: body poses xpos [nbody,3], xmat [nbody,9]; eef_pos [3], eef_quat [4] (wxyz); joints [9]."""
+
+    xpos: Array
+    xmat: Array
+    eef_pos: Array
+    eef_quat: Array
+    joints: Array
+
+
+@njit(cache=True, nogil=True)
+def _measure(model: int, data: int, robot: Robot, view: Data, control: Controller, exact: Any) -> None:
+    jac_pos, jac_rot = control.jac_pos, control.jac_rot
+    mj_jac_site(model, data, jac_pos.ctypes.data, jac_rot.ctypes.data, robot.site)
+    for i in range(3):
+        control.pos[i] = view.site_xpos[robot.site, i]
+        for j in range(3):
+            control.ori[i, j] = view.site_xmat[robot.site, 3 * i + j]
+    for i in range(osc.ARM):
+        at = robot.dof[i]
+        control.q[i] = view.qpos[robot.qpos[i]]
+        control.qd[i] = view.qvel[at]
+        for j in range(3):
+            control.jac[j, i] = jac_pos[j, at]
+            control.jac[3 + j, i] = jac_rot[j, at]
+        for j in range(osc.ARM):
+            control.mass[i, j] = view.inertia[robot.mass[i, j]]
+    if exact is None:
+        for i in range(6):
+            x = 0.0
+            for k in range(osc.ARM):
+                x += control.jac[i, k] * control.qd[k]
+            control.velocity[i] = x
+    else:
+        control.velocity[:3] = np.dot(jac_pos, view.qvel)
+        control.velocity[3:] = np.dot(jac_rot, view.qvel)
+
+
+@njit(cache=True, nogil=True)
+def _set_goal(action: Array, control: Controller) -> None:
+    """A new goal relative to the measured pose; a rotation part of exactly zero keeps the old goal orientation."""
+    turn, delta = np.empty(3), np.empty((3, 3))
+    for i in range(3):
+        control.goal_pos[i] = control.pos[i] + min(max(np.float64(action[i]), -1.0), 1.0) * osc.POSITION_SCALE
+        turn[i] = min(max(np.float64(action[3 + i]), -1.0), 1.0) * osc.ROTATION_SCALE
+    if turn[0] == 0.0 and turn[1] == 0.0 and turn[2] == 0.0:
+        return
+    osc.delta_rotation(turn, delta)
+    for i in range(3):
+        for j in range(3):
+            x = 0.0
+            for k in range(3):
+                x += delta[i, k] * control.ori[k, j]
+            control.goal_ori[i, j] = x
+
+
+@njit(cache=True, nogil=True)
+def _actuate(sign: float, robot: Robot, view: Data, control: Controller, exact: Any) -> None:
+    """Write the arm's torques and the fingers' set points."""
+    force, torque, bias = np.empty(6), np.empty(osc.ARM), np.empty(osc.ARM)
+    for i in range(osc.ARM):
+        bias[i] = view.bias[robot.dof[i]]
+    osc.desired_force(control.goal_pos, control.goal_ori, control.pos, control.ori, control.velocity, force)
+    # `exact` is None or an int: numba drops the other branch when it compiles, so that the fast kernel needs no LAPACK
+    if exact is None:
+        osc.torque_fast(force, control.jac, control.mass, bias, control.posture, control.q, control.qd, torque)
+    else:
+        osc.torque_exact(force, control.jac, control.mass, bias, control.posture, control.q, control.qd, torque)
+    for i in range(osc.ARM):
+        view.ctrl[robot.motor[i]] = min(max(torque[i], robot.low[i]), robot.high[i])
+    for i in range(2):
+        way = -osc.GRIPPER_SPEED if i == 0 else osc.GRIPPER_SPEED
+        control.grip[i] = min(max(control.grip[i] + way * sign, -1.0), 1.0)
+        view.ctrl[robot.finger_motor[i]] = robot.finger_middle[i] + robot.finger_half[i] * control.grip[i]
+
+
+@njit(cache=True, nogil=True)
+def see_bodies(robot: Robot, view: Data, seen: Seen) -> None:
+    """Copy the body poses that a frame and the eef observation show."""
+    seen.xpos[:] = view.xpos
+    seen.xmat[:] = view.xmat
+    seen.eef_pos[:] = view.site_xpos[robot.site]
+    seen.eef_quat[:] = view.xquat[robot.hand]
+
+
+@njit(cache=True, nogil=True)
+def see_joints(robot: Robot, view: Data, seen: Seen) -> None:
+    """Copy the positions of the arm's joints and fingers."""
+    for i in range(osc.ARM):
+        seen.joints[i] = view.qpos[robot.qpos[i]]
+    for i in range(2):
+        seen.joints[osc.ARM + i] = view.qpos[robot.finger_qpos[i]]
+
+
+@njit(cache=True, nogil=True)
+def control_step(
+    model: int, data: int, action: Array, robot: Robot, view: Data, control: Controller, seen: Seen, applied: Array,
+    exact: Any,
+) -> None:
+    """25 substeps with one action [7]. applied: float64 [25, nu] receives the controls, or [0, 0] when nobody asks."""
+    sign = np.sign(np.float64(action[6]))
+    for substep in range(SUBSTEPS):
+        mj_step1(model, data)
+        if control.stale[0] == KEEP_FRESH:
+            _measure(model, data, robot, view, control, exact)
+        control.stale[0] = KEEP_FRESH
+        if substep == 0:
+            _set_goal(action, control)
+        if substep == _SEEN_BEFORE:
+            see_bodies(robot, view, seen)
+        if substep == _FINGERS_BEFORE:
+            see_joints(robot, view, seen)
+        _actuate(sign, robot, view, control, exact)
+        if applied.shape[0] == SUBSTEPS:
+            applied[substep] = view.ctrl
+        mj_step2(model, data)
+
+
+@njit(cache=True, nogil=True)
+def _finite(view: Data) -> bool:
+    for x in view.qpos:
+        if not np.isfinite(x):
+            return False
+    for x in view.qvel:
+        if not np.isfinite(x):
+            return False
+    return True
+
+
+@njit(cache=True, nogil=True)
+def run_chunk(
+    model: int, data: int, actions: Array, robot: Robot, view: Data, control: Controller, seen: Seen, goal: Goal,
+    applied: Array, exact: Any,
+) -> tuple[int, int]:
+    """Run actions [K, 7] until the goal holds or the physics diverges.
+
+    model, data: addresses. exact: None for Cholesky factors, 1 for robosuite's linear algebra. Returns the number of
+    steps taken and RUNNING, SUCCESS or FAILED.
+    """
+    for k in range(actions.shape[0]):
+        control_step(model, data, actions[k], robot, view, control, seen, applied, exact)
+        if diverged(data) or not _finite(view):
+            return k + 1, FAILED
+        if achieved(goal, data, view.qpos, view.xpos, view.site_xpos, view.site_xmat):
+            return k + 1, SUCCESS
+    return actions.shape[0], RUNNING

@@ -1,0 +1,1 @@
+"""LIBERO's scenes under the native engine."""
