@@ -31,7 +31,8 @@ _FORMAT = 1
 def save_policy(policy: OpenVLAPolicy, folder: Path, provenance: dict[str, Any]) -> None:
     """Write `policy` to `folder`, replacing what was there only once the new files are safely on disk.
 
-    A full disk or a kill leaves the previous checkpoint whole. UserError when the folder cannot be written.
+    A full disk leaves the previous checkpoint untouched. A kill leaves it whole: in `folder`, or, between the two last
+    renames, beside it under a name that the error of `load_policy` gives. UserError when the folder cannot be written.
     """
     state = {name: tensor.detach().cpu().contiguous() for name, tensor in policy.model.state_dict().items()}
     config = {
@@ -60,6 +61,8 @@ def load_policy(folder: Path) -> OpenVLAPolicy:
     """Read a policy written by `save_policy`, on the CPU in the stored dtype. UserError names whatever does not fit."""
     folder = Path(folder)
     if not folder.is_dir():
+        for retired in folder.parent.glob(f".{folder.name}.*.old"):
+            raise UserError(f"a save to {folder} was interrupted, the one before is whole: mv {retired} {folder}")
         raise UserError(f"no checkpoint folder at {folder}: give the one that holds config.json and model.safetensors")
     config = _read_json(folder / "config.json")
     if config.get("architecture") != _ARCHITECTURE:

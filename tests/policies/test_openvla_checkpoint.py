@@ -125,6 +125,25 @@ def test_full_disk_keeps_the_previous_checkpoint(tmp_path: Path, monkeypatch: py
     assert [path.name for path in tmp_path.iterdir()] == ["ck"]
 
 
+def test_kill_between_the_renames_is_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = _saved(tmp_path)
+    rename = Path.rename
+
+    def killed(path: Path, target: Path) -> Path:
+        if target == folder:
+            raise KeyboardInterrupt
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", killed)
+    with pytest.raises(KeyboardInterrupt):
+        save_policy(_policy(1), folder, {"seed": 1})
+    monkeypatch.undo()
+    with pytest.raises(UserError, match=r"interrupted.*mv ") as error:
+        load_policy(folder)
+    Path(str(error.value).split("mv ")[1].split(" ")[0]).rename(folder)
+    load_policy(folder)
+
+
 def _saved(tmp_path: Path) -> Path:
     save_policy(_policy(), tmp_path / "ck", {})
     return tmp_path / "ck"
