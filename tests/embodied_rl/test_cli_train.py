@@ -1,0 +1,217 @@
+"""`train` and `eval` from the command to the report, with the real policy and a stand-in for the simulator."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+from embodied_rl.cli import main
+from embodied_rl.config import load_yaml
+from embodied_rl.policies.openvla.checkpoint import save_policy
+from embodied_rl.policies.openvla.config import nano
+from embodied_rl.policies.openvla.policy import OpenVLAPolicy
+from embodied_rl.rng import philox
+from embodied_rl.telemetry.metrics import read_metrics
+from embodied_rl.types import Array, ChunkResult, EpisodeSpec, Observation
+from embodied_rl.vec_env import EnvInfo
+
+SIZE, HORIZON = 64, 16
+
+
+class StandIn:
+    """Two chunks an episode; it succeeds if the mean of the first action component is positive at the end."""
+
+    def __init__(self, num_envs: int) -> None:
+        self.num_envs = num_envs
+        self.info = EnvInfo("tabletop", "stand-in 1", "flat", ("agentview", "robot0_eye_in_hand"), SIZE, 7, 8, 20.0)
+        self._specs: dict[int, EpisodeSpec] = {}
+        self._steps: dict[int, int] = {}
+
+    def reset(self, slots: Sequence[int], episodes: Sequence[EpisodeSpec]) -> None:
+        for slot, spec in zip(slots, episodes, strict=True):
+            self._specs[slot], self._steps[slot] = spec, 0
+
+    def step(self, slots: Sequence[int], actions: Array) -> ChunkResult:
+        count, chunk = actions.shape[:2]
+        for slot in slots:
+            self._steps[slot] += chunk
+        over = np.array([self._steps[slot] >= HORIZON for slot in slots])
+        won = over & (actions[:, -1, 0] > 0)
+        reward = np.zeros((count, chunk), np.float32)
+        reward[:, -1] = won
+        return ChunkResult(
+            reward, won, over & ~won, won, np.full(count, chunk, np.int32), np.zeros(count, dtype=bool)
+        )
+
+    def observe(self, slots: Sequence[int], out: Observation) -> None:
+        for row, slot in enumerate(slots):
+            spec = self._specs[slot]
+            draw = philox(spec.init_state, self._steps[slot])
+            out.images[row] = draw.integers(0, 256, out.images.shape[1:], dtype=np.uint8)
+            out.proprio[row] = draw.standard_normal(8)
+            out.instruction[row] = spec.task.partition("/")[2].replace("_", " ")
+
+    def new_observation(self, rows: int) -> Observation:
+        return Observation(np.zeros((rows, 2, SIZE, SIZE, 3), np.uint8), np.zeros((rows, 8), np.float32), [""] * rows)
+
+    def frame(self, slot: int, camera: str, size: int) -> Array:
+        return np.full((size, size, 3), self._steps[slot] * 10, np.uint8)
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture
+def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    def open_env(tasks: Any, config: Any, image_size: int) -> Any:
+        assert image_size == SIZE
+        return contextlib.closing(StandIn(config.num_envs))
+
+    monkeypatch.setattr("embodied_rl.cli.world.open_env", open_env)
+    monkeypatch.setattr("embodied_rl.cli.train_run.open_env", open_env)
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("weights") / "start"
+    save_policy(OpenVLAPolicy.fresh(nano(), ["pick up the mug and place it in the basket"]), folder, {"seed": 0})
+    return folder
+
+
+def words(checkpoint: Path, run: Path, *more: str) -> list[str]:
+    small = [
+        "--suite", "tabletop_object", "--policy.checkpoint", str(checkpoint), "--output", str(run), "--iterations", "2",
+        "--env.num-envs", "4", "--rollout.episodes-per-iteration", "8", "--algorithm.group-size", "4",
+        "--evaluation.states-per-task", "2", "--checkpoint.every", "1", "--videos", "1",
+        "--torch-threads", "1", "--algorithm.keep", "None",
+    ]  # fmt: skip
+    return ["train", "tabletop", *small, *more]
+
+
+@pytest.mark.usefixtures("stand_in")
+def test_a_run_leaves_everything_in_its_folder(
+    checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    assert main(words(checkpoint, run, "--track", "tensorboard")) == 0
+    said = capsys.readouterr().out
+    for fact in ("tabletop_object", "stand-in 1", "flat (", "0.9", str(checkpoint), "sha256", "grpo", "seed", str(run)):
+        assert fact in said
+    assert "LIBERO" not in said
+
+    config = load_yaml(run / "config.yaml")
+    assert config.iterations == 2
+    resolved = yaml.safe_load((run / "config.yaml").read_text())
+    assert resolved["device"] in ("cpu", "cuda")
+    assert resolved["env"]["renderer"] != "auto"
+    assert None not in (resolved["torch_threads"], resolved["env"]["sim_threads"])
+
+    rows = read_metrics(run / "metrics.jsonl")
+    assert [row["step"] for row in rows] == [0, 1, 2, 2]
+    assert all("speed/decisions_per_s" in row for row in rows[1:3])
+    (stamp,) = json.loads((run / "run.json").read_text())
+    assert stamp["command"].startswith("embodied-rl train tabletop --suite tabletop_object")
+    assert sorted(path.name for path in (run / "evaluations").iterdir()) == ["iter-000000.json", "iter-000002.json"]
+    assert len(list((run / "videos").iterdir())) == 2
+    assert (run / "learning_curve.png").stat().st_size > 1000
+    assert list((run / "tensorboard").iterdir())
+    page = (run / "report.html").read_text()
+    assert page.count("data:video/mp4") == 2
+    assert "stand-in 1" in page
+    assert "not yet" not in page
+
+
+@pytest.mark.usefixtures("stand_in")
+def test_stopped_and_resumed_equals_unbroken(
+    checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    assert main(words(checkpoint, whole, "--videos", "0")) == 0
+
+    from embodied_rl.telemetry.observer import RunObserver
+
+    kept = RunObserver.metrics
+
+    def stop_after_the_first(self: RunObserver, iteration: int, values: dict[str, float]) -> None:
+        kept(self, iteration, values)
+        if iteration == 1:
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(RunObserver, "metrics", stop_after_the_first)
+    assert main(words(checkpoint, broken, "--videos", "0")) == 130
+    assert f"embodied-rl train --resume {broken}" in capsys.readouterr().err
+    assert "not yet" in (broken / "report.html").read_text()
+
+    monkeypatch.setattr(RunObserver, "metrics", kept)
+    assert main(["train", "--resume", str(broken)]) == 0
+    assert untimed(broken) == untimed(whole)
+    newest = [run / "checkpoints" / "iter-000002" / "policy" / "model.safetensors" for run in (whole, broken)]
+    assert newest[0].read_bytes() == newest[1].read_bytes()
+    assert len(json.loads((broken / "run.json").read_text())) == 2
+
+
+def untimed(run: Path) -> list[dict[str, Any]]:
+    return [
+        {name: value for name, value in row.items() if not name.startswith(("time/", "cpu/", "speed/"))}
+        for row in read_metrics(run / "metrics.jsonl")
+    ]
+
+
+@pytest.mark.usefixtures("stand_in")
+def test_libero_without_assets_says_so_in_two_lines(
+    checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EMBODIED_RL_CACHE", str(tmp_path))
+    arguments = words(checkpoint, tmp_path / "run", "--iterations", "1", "--videos", "0")
+    assert main(["train", "libero", *arguments[2:]]) == 0
+    first, second = capsys.readouterr().out.splitlines()[:2]
+    assert first.startswith(f"LIBERO's official assets are not installed in {tmp_path}")
+    assert second.startswith("Training the built-in suite tabletop_object instead")
+
+
+@pytest.mark.usefixtures("stand_in")
+def test_ppo_uses_its_critic(checkpoint: Path, tmp_path: Path) -> None:
+    arguments = words(checkpoint, tmp_path / "run", "--algorithm", "ppo", "--videos", "0", "--iterations", "1")
+    for name in ("--algorithm.group-size", "--algorithm.keep"):
+        at = arguments.index(name)
+        del arguments[at : at + 2]
+    assert main(arguments) == 0
+    assert "train/value_loss" in read_metrics(tmp_path / "run" / "metrics.jsonl")[1]
+
+
+@pytest.mark.usefixtures("stand_in")
+def test_eval_of_a_run_writes_what_it_shows(
+    checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "e.json"
+    command = ["eval", "--checkpoint", str(checkpoint), "--suite", "tabletop_object", "--states-per-task", "3"]
+    assert main([*command, "--json", str(file), "--env.num-envs", "4"]) == 0
+    found = json.loads(file.read_text())
+    overall = found["overall"]
+    assert f"{overall['successes']}/{overall['episodes']}" in capsys.readouterr().out
+    assert overall["episodes"] == 3 * len(found["tasks"]) == len(found["results"])
+    assert found["simulator"] == "stand-in 1"
+    assert found["command"].startswith("embodied-rl eval --checkpoint")
+
+
+@pytest.mark.usefixtures("stand_in")
+def test_a_damaged_checkpoint_is_one_line(
+    checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    assert main(words(checkpoint, run, "--iterations", "1", "--videos", "0")) == 0
+    weights = run / "checkpoints" / "iter-000001" / "policy" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-8])
+    capsys.readouterr()
+    assert main(["train", "--resume", str(run)]) == 2
+    said = capsys.readouterr().err
+    assert "is corrupt" in said
+    assert said.count("\n") == 1
