@@ -1,6 +1,6 @@
 """Tabletop suites in LIBERO's format, made by this project: nothing to download.
 
-    tasks = load_suite("tabletop_object")
+tasks = load_suite("tabletop_object")
 """
 
 from __future__ import annotations

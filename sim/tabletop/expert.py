@@ -58,7 +58,7 @@ class Expert:
         move = skill.next_move(data)
         site = data.site("gripper0_grip_site")
         action = np.zeros(7)
-        action[:3] = np.clip(_GAIN * (move.target - site.xpos) / _STEP, -1.0, 1.0) * move.speed
+        action[:3] = np.clip(_GAIN * (move.target - site.xpos) / _STEP, -1.0, 1.0)
         action[3:6] = self._turn_back(site.xmat.reshape(3, 3))
         action[6] = move.grip
         return action
@@ -81,7 +81,7 @@ def _skill(problem: Problem, fact: Fact) -> Skill:
     if kind.part.hinge:
         until = kind.on_above + 0.08 if forward else kind.off_below - 0.08
         return Turn(joint, tip, direction=1.0 if forward else -1.0, until=until)
-    return Slide(joint, tip, opening=forward, until=kind.on_above + 0.01 if forward else kind.off_below - 0.004)
+    return Slide(joint, tip, opening=forward, until=kind.on_above + 0.025 if forward else kind.off_below - 0.004)
 
 
 def _pick_place(problem: Problem, fact: Fact) -> PickPlace:

@@ -22,7 +22,11 @@ class BoxRegion:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A moving part on one joint. `tip`: where a finger pushes or pulls it (part frame), site `<fixture>_<name>_tip`."""
+    """A moving part on one joint.
+
+    limits, damping, friction: of the joint, in m or rad and N or N m. tip: where a finger pushes or pulls it (part
+    frame), site `<fixture>_<name>_tip`.
+    """
 
     name: str
     hinge: bool
@@ -41,9 +45,9 @@ class Part:
 class FixtureType:
     """A body fixed to the table.
 
-    radius, height: how far it reaches sideways and up (m). surface: height (m) at which a thing put on it stands. on_above, off_below: joint
-    values beyond which its part counts as open / on, or as closed / off. part_active: the joint value that an init
-    fact such as (Open ...) sets.
+    radius, height: how far it reaches sideways and up (m). surface: height (m) at which a thing put on it stands.
+    on_above, off_below: joint values beyond which its part counts as open / on, or as closed / off. part_active: the
+    joint value that an init fact such as (Open ...) sets.
     """
 
     radius: float
@@ -113,7 +117,7 @@ def _cabinet() -> FixtureType:
     )
     regions = (
         BoxRegion("top_side", (0, 0, 2 * z), (x, y, 0.003)),
-        BoxRegion("drawer_region", (0, 0.006, 0.028), (0.080, 0.066, 0.030), on_part=True),
+        BoxRegion("drawer_region", (0, 0.014, 0.028), (0.080, 0.060, 0.030), on_part=True),
     )
     return FixtureType(0.14, 0.125, shapes, regions, _drawer(), on_above=0.10, off_below=0.012, part_active=0.13)
 

@@ -30,7 +30,7 @@ from embodied_rl.sim.tabletop.scene import (
 )
 from embodied_rl.types import Array
 
-TRAIN_STATES = range(0, 50)
+TRAIN_STATES = range(50)
 HELDOUT_STATES = range(50, 100)
 _TRAIN_SEED, _HELDOUT_SEED = 20_260, 77_001
 _GRIPPER_ROOM = 0.035

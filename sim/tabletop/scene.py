@@ -20,7 +20,7 @@ TABLE_HEIGHT = 0.9
 ROBOT_BASE = (-0.66, 0.0, TABLE_HEIGHT + 0.012)
 
 _CAMERA_AT = (0.60, 0.0, TABLE_HEIGHT + 0.56)
-_CAMERA_LOOKS_AT = (-0.10, 0.0, TABLE_HEIGHT + 0.065)
+_CAMERA_LOOKS_AT = (-0.12, 0.0, TABLE_HEIGHT + 0.075)
 _CAMERA_FOVY = 40.0
 
 
@@ -92,7 +92,7 @@ def _add_surroundings(spec: Any, *, visual: bool) -> None:
         )  # fmt: skip
         head = spec.visual.headlight
         head.ambient, head.diffuse, head.specular = (0.34, 0.34, 0.35), (0.30, 0.30, 0.30), (0, 0, 0)
-        world.add_geom(name="floor", type=plane, size=(4, 4, 0.1), rgba=(0.40, 0.43, 0.47, 1), contype=0, conaffinity=0)
+        world.add_geom(name="floor", type=plane, size=(0, 0, 1), rgba=(0.40, 0.43, 0.47, 1), contype=0, conaffinity=0)
         world.add_geom(
             name="table_top", type=mujoco.mjtGeom.mjGEOM_BOX, pos=(0, 0, TABLE_HEIGHT - 0.02), size=(0.55, 0.6, 0.02),
             rgba=(0.80, 0.75, 0.67, 1), contype=0, conaffinity=0,
@@ -124,7 +124,7 @@ def _add_fixture(spec: Any, problem: Problem, name: str, *, visual: bool) -> Non
     quat = (math.cos(yaw / 2), 0, 0, math.sin(yaw / 2))
     body = spec.worldbody.add_body(name=f"{name}_main", pos=(x, y, TABLE_HEIGHT), quat=quat)
     add_shapes(body, name, kind.shapes, visual=visual, layer=Layer.FIXTURE)
-    moving = None
+    moving: Any = None
     if kind.part is not None:
         part = kind.part
         moving = body.add_body(name=f"{name}_{part.name}", pos=part.pos)

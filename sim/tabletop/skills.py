@@ -23,11 +23,10 @@ _PALM, _FINGERS, _TALL = 0.085, 0.055, 0.06
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """target: float64 [3], the point (m, world) for the grip site. grip: OPEN or CLOSE. speed: fraction of full speed."""
+    """target: float64 [3], the point (m, world) for the grip site. grip: OPEN or CLOSE."""
 
     target: Array
     grip: float
-    speed: float = 1.0
 
 
 class Skill(Protocol):
@@ -188,7 +187,7 @@ class PickPlace:
 class Slide:
     """Move a drawer by its bar: hook it with closed fingers and pull it open, or push it shut from outside.
 
-    joint: its slide joint. tip: site in the middle of the bar. inwards: half the gap (m) behind the bar.
+    joint: its slide joint. tip: site in the middle of the bar. until: the joint value (m) that will do.
     """
 
     def __init__(self, joint: str, tip: str, *, opening: bool, until: float) -> None:
@@ -225,7 +224,11 @@ class Slide:
 
 
 class Turn:
-    """Turn a lever on a vertical hinge by pushing its end with closed fingers. direction: +1 counter-clockwise."""
+    """Turn a lever on a vertical hinge by pushing its end with closed fingers.
+
+    joint: its hinge. tip: site where to push. direction: +1 counter-clockwise. until: the joint value (rad) that will
+    do.
+    """
 
     def __init__(self, joint: str, tip: str, *, direction: float, until: float) -> None:
         self._joint, self._tip, self._direction, self._until = joint, tip, direction, until
