@@ -1,4 +1,7 @@
-"""A toy training run as a program, so that tests can kill it: python toy_run.py RUN_DIR ALGORITHM [--slow]."""
+"""A toy training run as a program that tests can kill: python toy_run.py RUN_DIR ALGORITHM [--hold ITERATION].
+
+At that iteration it waits, after writing the metrics, until it is interrupted or killed.
+"""
 
 from __future__ import annotations
 
@@ -29,11 +32,11 @@ ALGORITHMS: dict[str, AlgorithmConfig] = {
 class JsonObserver:
     """Metrics without times as JSON lines."""
 
-    def __init__(self, path: Path, delay: float = 0.0) -> None:
+    def __init__(self, path: Path, hold: int = -1) -> None:
         self.path = path
         self.notes: list[str] = []
         self.episodes = 0
-        self._delay = delay
+        self._hold = hold
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
 
@@ -46,7 +49,8 @@ class JsonObserver:
     def metrics(self, iteration: int, values: dict[str, float]) -> None:
         untimed = {key: value for key, value in values.items() if not key.startswith(("time/", "cpu/"))}
         self._write({"iteration": iteration} | untimed)
-        time.sleep(self._delay)
+        while iteration == self._hold and not self.notes:
+            time.sleep(0.02)
 
     def evaluation(self, iteration: int, report: EvalReport) -> None:
         self._write({"iteration": iteration} | report.metrics())
@@ -91,7 +95,7 @@ def settings_of(algorithm: AlgorithmConfig, iterations: int, **learner: float) -
 
 
 def run(
-    folder: Path, algorithm: str, *, iterations: int = 6, slots: int = 16, resume: bool = False, delay: float = 0.0,
+    folder: Path, algorithm: str, *, iterations: int = 6, slots: int = 16, resume: bool = False, hold: int = -1,
     shuffle_reward: bool = False,
 ) -> tuple[TrainOutcome, ToyPolicy]:
     torch.set_num_threads(1)
@@ -99,7 +103,7 @@ def run(
     policy = ToyPolicy(with_value=algorithm == "ppo")
     outcome = train(
         folder, ToyEnv(slots, shuffle_reward=shuffle_reward), policy, files_of(policy),
-        settings_of(config, iterations), TASKS, HELDOUT, JsonObserver(folder / "metrics.jsonl", delay),
+        settings_of(config, iterations), TASKS, HELDOUT, JsonObserver(folder / "metrics.jsonl", hold),
         resume=resume, resume_command=f"toy --resume {folder}",
     )
     return outcome, policy
@@ -107,7 +111,7 @@ def run(
 
 def main() -> int:
     try:
-        run(Path(sys.argv[1]), sys.argv[2], delay=0.4 * ("--slow" in sys.argv))
+        run(Path(sys.argv[1]), sys.argv[2], hold=int(sys.argv[4]))
     except Interrupted as stopped:
         print(stopped, flush=True)
         return 130
