@@ -4,7 +4,7 @@ Order of `auto`: EGL on a GPU; else, for scenes of primitives only, the CPU ray 
 The ray caster stands before software GL on purpose: both draw such scenes alike (tests/sim/render compares them), it
 needs no library beyond pip's, and it is faster: two cameras on a robot of primitives at a table (53 geoms) took 0.21 ms
 against 2.2 at 64 x 64, 0.61 against 2.5 at 128 x 128, and 2.2 against 3.3 at 256 x 256, CPU time. OSMesa comes before
-software EGL because both run the same rasteriser and OSMesa needs no EGL driver. A renderer that is asked for by name is
+software EGL because both run one rasteriser and OSMesa needs no EGL driver. A renderer that is asked for by name is
 used, or refused with the reason, never replaced.
 """
 

@@ -27,8 +27,8 @@ class Frame(NamedTuple):
 
     counts int32 [V]: primitives of a view. labels, shapes int32 [V, M]; rects int32 [V, M, 4]: x0, x1, y0, y1, ends
     excluded; coefs float64 [V, M, COEFS]. lenses float64 [V, 3]: tan of half the width, tan of half the height, pixel
-    size at unit depth. views float64 [V, 3, 3]: camera axes in the world (columns right, up, back). rays float32 [V, G, 4, 3]
-    as `project._view_frame`; lights float32 [V, G, L, 6]: position and direction in the geom's frame.
+    size at unit depth. views float64 [V, 3, 3]: camera axes in the world (columns right, up, back). rays float32
+    [V, G, 4, 3] as `project._view_frame`; lights float32 [V, G, L, 6]: position and direction in the geom's frame.
     """
 
     counts: Array

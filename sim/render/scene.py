@@ -14,7 +14,8 @@ PLANE, SPHERE, CAPSULE, ELLIPSOID, CYLINDER, BOX = 0, 2, 3, 4, 5, 6
 """mjtGeom values that the ray caster draws."""
 VISIBLE_GROUPS = 3
 """Geom groups 0, 1 and 2 are drawn, as mujoco.Renderer does by default."""
-LIGHT_SPOT, LIGHT_DIRECTIONAL, LIGHT_POINT = 0, 1, 2
+LIGHT_SPOT, LIGHT_DIRECTIONAL = 0, 1
+"""mjtLightType values that the ray caster draws."""
 NO_TEXTURE = -1
 _BASE_TYPES = (PLANE, SPHERE, CAPSULE, ELLIPSOID, CYLINDER, BOX)
 _SPECULAR_FLOOR = 1.0 / 512.0
@@ -72,8 +73,9 @@ def unsupported(model: mujoco.MjModel) -> str | None:
     for light in range(model.nlight):
         if model.light_active[light] and model.light_mode[light] != fixed:
             return f"light '{model.light(light).name or light}' tracks a body"
-        if model.light_active[light] and model.light_type[light] == mujoco.mjtLightType.mjLIGHT_IMAGE:
-            return f"light '{model.light(light).name or light}' is an image"
+        # MuJoCo's OpenGL renderer takes a point light for a directional one, so there is nothing to agree with.
+        if model.light_active[light] and model.light_type[light] not in (LIGHT_SPOT, LIGHT_DIRECTIONAL):
+            return f"light '{model.light(light).name or light}' is neither directional nor a spot"
     return None
 
 

@@ -15,7 +15,7 @@ import math
 import numpy as np
 from numba import njit
 
-from embodied_rl.sim.render.scene import BOX, CAPSULE, CYLINDER, ELLIPSOID, LIGHT_DIRECTIONAL, LIGHT_SPOT, PLANE, Scene
+from embodied_rl.sim.render.scene import BOX, CAPSULE, CYLINDER, ELLIPSOID, LIGHT_DIRECTIONAL, PLANE, Scene
 from embodied_rl.types import Array
 
 F32 = np.float32
@@ -115,14 +115,13 @@ def _reach(b: Array, n: int, kind: int, shape: Array, lights: Array, g: int, lig
         unit = _ONE / distance
         b[_L0 + k], b[_L1 + k], b[_L2 + k] = l0 * unit, l1 * unit, l2 * unit
         b[_STRENGTH + k] = _ONE / (near + distance * (linear + distance * square))
-    if kind == LIGHT_SPOT:
-        cone, exponent = shape[light, 3], shape[light, 4]
-        for k in range(n):
-            along = -(b[_L0 + k] * d0 + b[_L1 + k] * d1 + b[_L2 + k] * d2)
-            if along <= _ZERO or along < cone:
-                b[_STRENGTH + k] = _ZERO
-            else:
-                b[_STRENGTH + k] *= math.exp2(exponent * math.log2(along))
+    cone, exponent = shape[light, 3], shape[light, 4]
+    for k in range(n):
+        along = -(b[_L0 + k] * d0 + b[_L1 + k] * d1 + b[_L2 + k] * d2)
+        if along <= _ZERO or along < cone:
+            b[_STRENGTH + k] = _ZERO
+        else:
+            b[_STRENGTH + k] *= math.exp2(exponent * math.log2(along))
 
 
 @njit(cache=True, nogil=True, fastmath=True, error_model="numpy")

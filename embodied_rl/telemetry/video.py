@@ -1,0 +1,118 @@
+"""Videos for people: H.264 that any browser plays, cameras side by side, with a caption.
+
+For recordings that a policy learns from, which must be lossless, see `embodied_rl.data.video`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from fractions import Fraction
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import av
+import cv2
+import numpy as np
+from av.video.frame import VideoFrame
+
+from embodied_rl.types import Array
+
+CAPTION_HEIGHT = 24
+"""Pixels that `captioned` adds above the picture."""
+_INK, _PAPER = (235, 235, 235), (24, 24, 28)
+_TEXT_SCALE = 0.42
+
+
+class VideoWriter:
+    """Write an MP4 frame by frame: `with VideoWriter(path, fps=20) as video: video.write(frame)`.
+
+    The file appears under `path` when the block ends without an exception; until then, and after one, nothing of that
+    name is touched. All frames have the size of the first; an odd width or height is padded by one black line, since
+    yuv420p needs even sides.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], fps: float) -> None:
+        if fps <= 0:
+            raise ValueError(f"fps must be positive, got {fps}")
+        self._path = Path(path)
+        self._partial = self._path.with_name(f".{self._path.name}.{os.getpid()}.part")
+        self._fps = fps
+        self._container: Any = None
+        self._stream: Any = None
+        self._shape: tuple[int, ...] = ()
+
+    def __enter__(self) -> VideoWriter:
+        return self
+
+    def write(self, frame: Array) -> None:
+        """Append one frame, uint8 [H, W, 3] RGB."""
+        if frame.dtype != np.uint8 or frame.ndim != 3 or frame.shape[2] != 3:
+            raise ValueError(f"a frame must be uint8 [H, W, 3], got {frame.dtype} {frame.shape}")
+        if self._container is None:
+            self._open(frame.shape)
+        if frame.shape != self._shape:
+            raise ValueError(f"all frames of {self._path.name} must be {self._shape}, got {frame.shape}")
+        height, width = frame.shape[:2]
+        even = np.pad(frame, ((0, height % 2), (0, width % 2), (0, 0)))
+        self._container.mux(self._stream.encode(VideoFrame.from_ndarray(even, format="rgb24")))
+
+    def _open(self, shape: tuple[int, ...]) -> None:
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._shape = shape
+        self._container = av.open(str(self._partial), "w", format="mp4")
+        self._stream = self._container.add_stream("libx264", rate=Fraction(self._fps).limit_denominator(1000))
+        self._stream.height, self._stream.width = shape[0] + shape[0] % 2, shape[1] + shape[1] % 2
+        self._stream.pix_fmt = "yuv420p"
+        self._stream.options = {"crf": "20", "preset": "veryfast"}
+        self._stream.thread_count = 1  # training runs on the other cores
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._container is None:
+            if kind is None:
+                raise ValueError(f"no frame was written to {self._path}")
+            return
+        try:
+            if kind is None:
+                self._container.mux(self._stream.encode(None))
+            self._container.close()
+            if kind is None:
+                self._partial.replace(self._path)
+        finally:
+            self._partial.unlink(missing_ok=True)
+
+
+def tile(images: Array | Sequence[Array], scale: int = 1) -> Array:
+    """Put images of one height side by side: V times uint8 [H, W, 3] to uint8 [H * scale, V * W * scale, 3]."""
+    row = np.concatenate(list(images), axis=1)
+    return np.repeat(np.repeat(row, scale, axis=0), scale, axis=1)
+
+
+def captioned(frame: Array, caption: str, success: bool | None = None) -> Array:
+    """Add a line of text above the frame, uint8 [H, W, 3] to [H + CAPTION_HEIGHT, W, 3]; text too long is shortened.
+
+    success: True or False puts SUCCESS (green) or FAIL (red) at the right end.
+    """
+    width = frame.shape[1]
+    bar = np.full((CAPTION_HEIGHT, width, 3), _PAPER, np.uint8)
+    room = width - 8
+    if success is not None:
+        word, ink = ("SUCCESS", (90, 220, 110)) if success else ("FAIL", (240, 90, 80))
+        room -= _text_width(word) + 8
+        _put(bar, word, width - 4 - _text_width(word), ink)
+    text = caption
+    while text and _text_width(text if text == caption else text + "...") > room:
+        text = text[:-1]
+    _put(bar, text if text == caption else text + "...", 4, _INK)
+    return np.concatenate([bar, frame], axis=0)
+
+
+def _text_width(text: str) -> int:
+    return cv2.getTextSize(text, cv2.FONT_HERSHEY_SIMPLEX, _TEXT_SCALE, 1)[0][0]
+
+
+def _put(bar: Array, text: str, left: int, ink: tuple[int, int, int]) -> None:
+    cv2.putText(bar, text, (left, CAPTION_HEIGHT - 8), cv2.FONT_HERSHEY_SIMPLEX, _TEXT_SCALE, ink, 1, cv2.LINE_AA)

@@ -1,0 +1,130 @@
+"""OpenGL against mj_forward (poses) and against the ray caster (images), in a subprocess: a driver may crash, and one
+process has one GL platform."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Literal
+
+import mujoco
+import numpy as np
+import pytest
+
+from embodied_rl.sim.render import probe
+from embodied_rl.sim.render.gl import place
+from embodied_rl.sim.render.raycast import RaycastRenderer
+
+CAMERAS = ("front", "low", "wrist")
+BACKENDS: tuple[Literal["egl", "osmesa"], ...] = ("egl", "osmesa")
+SIZE = 160
+SCRIPT = """
+import sys
+from concurrent.futures import ThreadPoolExecutor
+import mujoco, numpy as np
+from embodied_rl.sim.render.gl import GlRenderer
+backend, scene_file, out_file = sys.argv[1:]
+model = mujoco.MjModel.from_xml_path(scene_file)
+data = mujoco.MjData(model)
+data.qpos[:] = np.loadtxt(scene_file + ".qpos")
+mujoco.mj_forward(model, data)
+cameras = ("front", "low", "wrist")
+renderer = GlRenderer(backend)
+scene = renderer.add_scene(model)
+
+def from_bodies(_):
+    out = np.zeros((3, 160, 160, 3), np.uint8)
+    renderer.render(scene, data.xpos, data.xmat, cameras, out)
+    small = np.zeros((3, 32, 32, 3), np.uint8)  # another size in between must not spoil the next
+    renderer.render(scene, data.xpos, data.xmat, cameras, small)
+    renderer.render(scene, data.xpos, data.xmat, cameras, out)
+    return out
+
+bodies = from_bodies(0)
+with ThreadPoolExecutor(2) as pool:
+    threads = list(pool.map(from_bodies, range(4)))
+view = renderer._view(scene)
+view.data = data
+forward = np.zeros_like(bodies)
+for camera, image in zip(cameras, forward):
+    view.draw(model.camera(camera).id, image)
+np.savez(out_file, bodies=bodies, forward=forward, threads=threads)
+"""
+
+
+def qpos(model: mujoco.MjModel) -> np.ndarray:
+    moved = np.array([0.25, -0.15, 0.5, 0.9, 0.1, -0.2, 0.3])
+    moved[3:] /= np.linalg.norm(moved[3:])
+    return moved
+
+
+@pytest.fixture(scope="module", params=BACKENDS)
+def drawn(request, primitives: str, tmp_path_factory) -> dict[str, np.ndarray]:
+    found = probe(request.param)
+    if found.state == "missing":
+        pytest.skip(f"no {request.param} on this machine: {found.device}")
+    folder = tmp_path_factory.mktemp(request.param)
+    scene, out = folder / "scene.xml", folder / "out.npz"
+    scene.write_text(primitives)
+    np.savetxt(f"{scene}.qpos", qpos(mujoco.MjModel.from_xml_string(primitives)))
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, request.param, scene, out],
+        cwd=Path(__file__).parents[3], capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "Exception" not in done.stderr, done.stderr  # contexts are freed quietly
+    return dict(np.load(out))
+
+
+def test_body_poses_draw_what_mj_forward_draws(drawn: dict[str, np.ndarray]) -> None:
+    np.testing.assert_array_equal(drawn["bodies"], drawn["forward"])
+    assert drawn["bodies"].std() > 10
+
+
+def test_threads_draw_what_one_thread_draws(drawn: dict[str, np.ndarray]) -> None:
+    for image in drawn["threads"]:
+        np.testing.assert_array_equal(image, drawn["bodies"])
+
+
+def test_ray_caster_draws_alike(drawn: dict[str, np.ndarray], primitives: str) -> None:
+    """Away from edges (GL draws round things as polygons, and lights their corners) few of 255 levels differ."""
+    model = mujoco.MjModel.from_xml_string(primitives)
+    data = mujoco.MjData(model)
+    data.qpos[:] = qpos(model)
+    mujoco.mj_forward(model, data)
+    renderer = RaycastRenderer()
+    scene = renderer.add_scene(model)
+    images = np.zeros((len(CAMERAS), SIZE, SIZE, 3), np.uint8)
+    renderer.render(scene, data.xpos, data.xmat, CAMERAS, images)
+    difference = np.abs(images.astype(float) - drawn["bodies"]).mean(axis=-1)
+    assert difference.mean() < 1.5
+    for view, camera in enumerate(CAMERAS):
+        ids, _ = renderer.geometry(scene, data.xpos, data.xmat, camera, SIZE, SIZE)
+        inner = np.ones_like(ids, bool)
+        for axis in (0, 1):
+            for step in (-1, 1):
+                inner &= np.roll(ids, step, axis) == ids
+        assert difference[view][inner].mean() < 2.0, camera
+        for geom in np.unique(ids[inner]):
+            seen = inner & (ids == geom)
+            assert seen.sum() < 20 or difference[view][seen].mean() < 3.0, (camera, geom)
+
+
+def test_placed_poses_are_mj_forwards(primitives: str) -> None:
+    model = mujoco.MjModel.from_xml_string(primitives)
+    true, placed = mujoco.MjData(model), mujoco.MjData(model)
+    true.qpos[:] = qpos(model)
+    mujoco.mj_forward(model, true)
+    place(model, placed, true.xpos, true.xmat)
+    for name in (
+        "geom_xpos",
+        "geom_xmat",
+        "site_xpos",
+        "site_xmat",
+        "cam_xpos",
+        "cam_xmat",
+        "light_xpos",
+        "light_xdir",
+    ):
+        np.testing.assert_allclose(getattr(placed, name), getattr(true, name), atol=1e-12, err_msg=name)
