@@ -72,8 +72,15 @@ def probe(backend: Literal["egl", "osmesa"]) -> Probe:
             device = line.removeprefix("GL_RENDERER=")
             software = backend == "osmesa" or any(word in device.lower() for word in _SOFTWARE)
             return Probe("software" if software else "hardware", device)
-    errors = done.stderr.strip().splitlines()
-    return Probe("missing", errors[-1].strip() if errors else f"the driver crashed (exit status {done.returncode})")
+    return Probe("missing", _explain(done.stderr, done.returncode))
+
+
+def _explain(errors: str, status: int) -> str:
+    """Why a probe failed, in a line. PyOpenGL reports a library that it cannot find as a missing attribute of None."""
+    lines = errors.strip().splitlines()
+    if not lines:
+        return f"the driver crashed (exit status {status})"
+    return "library not found" if "'NoneType' object has no attribute" in lines[-1] else lines[-1].strip()
 
 
 def choose(choice: str, models: Sequence[mujoco.MjModel]) -> Choice:

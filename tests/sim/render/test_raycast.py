@@ -98,7 +98,7 @@ def _numbers(values) -> str:
 @settings(max_examples=60, deadline=None)
 @given(geoms=GEOMS, place=st.lists(st.floats(-1, 1), min_size=3, max_size=3), fovy=st.floats(20, 100))
 def test_geometry_of_any_scene_is_mj_rays(geoms, place, fovy) -> None:
-    """The camera stands 1.75 m from the origin, outside every geom (centres within 0.87, reach up to 0.8), looking in."""
+    """The camera stands 1.75 m from the origin, outside every geom (centres within 0.87, reach at most 0.8)."""
     direction = np.array([place[0] + 1e-3, place[1], place[2]])
     eye = 1.75 * direction / np.linalg.norm(direction)
     back = eye + np.roll(place, 1)

@@ -1,0 +1,68 @@
+"""What doctor says, and its exit code, for machines that lack something."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from embodied_rl.cli import doctor as module
+from embodied_rl.cli.doctor import Finding, doctor, main
+from embodied_rl.errors import UserError
+from embodied_rl.sim.render import Probe
+
+
+def test_exit_code_follows_problems_only(monkeypatch, capsys) -> None:
+    monkeypatch.setattr(module, "CHECKS", [lambda: [Finding("a", "ok", "x"), Finding("b", "note", "y", "optional")]])
+    assert doctor() == 0
+    assert "training can run" in capsys.readouterr().out
+    monkeypatch.setattr(module, "CHECKS", [lambda: [Finding("a", "ok", "x"), Finding("bad", "problem", "y", "do z")]])
+    assert doctor() == 1
+    out = capsys.readouterr().out
+    assert "cannot run yet: bad" in out
+    assert "do z" in out
+
+
+def test_json_lists_every_check(capsys) -> None:
+    code = main(["--json"])
+    rows = json.loads(capsys.readouterr().out)
+    names = {row["name"] for row in rows}
+    assert {"python", "torch", "mujoco", "numba", "gpu", "renderer egl", "renderer osmesa", "renderer raycast"} <= names
+    assert {"cores", "kernel cache", "LIBERO assets", "nano checkpoint", "renderer for tabletop"} <= names
+    assert code == (1 if any(row["state"] == "problem" for row in rows) else 0)
+    for row in rows:
+        assert row["state"] == "ok" or row["advice"] or row["name"] == "gpu"
+
+
+def test_an_unknown_option_is_refused() -> None:
+    with pytest.raises(UserError, match="--json"):
+        main(["--jason"])
+
+
+def test_no_gl_library_is_no_problem_for_the_tabletop(monkeypatch) -> None:
+    missing = Probe("missing", "no library")
+    monkeypatch.setattr("embodied_rl.sim.render.probe", lambda name: missing)
+    from embodied_rl.sim.render import choose
+
+    monkeypatch.setitem(choose.__globals__, "probe", lambda name: missing)
+    rows = {row.name: row for row in module.renderers()}
+    assert rows["renderer osmesa"].advice.endswith("apt-get install libosmesa6")
+    assert rows["renderer for tabletop"].state == "ok"
+    assert rows["renderer for tabletop"].found.startswith("raycast")
+    assert rows["renderer for mesh scenes"].state == "note"
+    assert "libosmesa6" in rows["renderer for mesh scenes"].advice
+
+
+def test_libero_assets_are_found_where_the_variable_says(monkeypatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("EMBODIED_RL_CACHE", str(tmp_path))
+    assert module.libero()[0].state == "note"
+    (tmp_path / "libero" / "bddl_files").mkdir(parents=True)
+    assert module.libero()[0].state == "ok"
+
+
+def test_little_memory_is_a_problem(monkeypatch) -> None:
+    monkeypatch.setattr(module, "_available_memory_gb", lambda: 0.5)
+    memory = next(row for row in module.machine() if row.name == "memory")
+    assert memory.state == "problem"
+    assert "close other programs" in memory.advice
