@@ -66,12 +66,15 @@ def geom_names(prefix: str, shapes: tuple[Shape, ...]) -> tuple[str, ...]:
 def add_shapes(
     body: Any, prefix: str, shapes: tuple[Shape, ...], *, visual: bool, layer: Layer, **contact: Any
 ) -> None:
-    """Add the shapes of one kind of model to an mjSpec body; `contact` sets friction, solref, ... of solid geoms."""
+    """Add the shapes of one kind of model to an mjSpec body; `contact` sets friction, solref, ... of solid geoms.
+
+    Geoms weigh nothing: every moving body states its inertia.
+    """
     for i, shape in enumerate(shapes):
         if (shape.rgba is None) if visual else not shape.solid:
             continue
         size = [*shape.size, *([0.0] * (3 - len(shape.size)))]
-        geom = body.add_geom(name=f"{prefix}_g{i}", type=GEOM_TYPES[shape.kind], size=size)
+        geom = body.add_geom(name=f"{prefix}_g{i}", type=GEOM_TYPES[shape.kind], size=size, density=0)
         if shape.ends is not None:
             geom.fromto = shape.ends
         else:
