@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
 import sys
@@ -59,6 +60,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         # The reader left (`| head`): nobody is there to tell, and Python must not try again when it exits.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_BROKEN_PIPE
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        where = f" ({error.filename})" if error.filename else ""
+        print(f"embodied-rl: error: the disk is full{where}: free some space; a run can be resumed.", file=sys.stderr)
+        return EXIT_BAD_INPUT
 
 
 def _dispatch(args: list[str]) -> int:

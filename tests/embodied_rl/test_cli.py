@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import subprocess
 import sys
@@ -122,6 +123,19 @@ def test_interruption_says_what_was_saved(
     monkeypatch.setattr(importlib.import_module("embodied_rl.cli.bench"), "main", stop)
     assert main(["bench", "sim"]) == 130
     assert capsys.readouterr().err == "embodied-rl: saved X; continue with: Y\n"
+
+
+def test_a_full_disk_is_one_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def fill(argv: list[str]) -> int:
+        raise OSError(code, "reason", "runs/x/metrics.jsonl")
+
+    monkeypatch.setattr(importlib.import_module("embodied_rl.cli.bench"), "main", fill)
+    code = errno.ENOSPC
+    assert main(["bench", "sim"]) == 2
+    assert "the disk is full (runs/x/metrics.jsonl)" in capsys.readouterr().err
+    code = errno.EIO
+    with pytest.raises(OSError, match="reason"):
+        main(["bench", "sim"])
 
 
 def test_a_closed_pipe_is_no_traceback() -> None:

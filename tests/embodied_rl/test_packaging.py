@@ -50,7 +50,7 @@ def test_every_import_is_declared() -> None:
 def test_every_import_of_the_tests_is_declared() -> None:
     declared = names(PROJECT["dependencies"] + PROJECT["optional-dependencies"]["dev"]) | set(OPTIONAL)
     paths = sorted((ROOT / "tests").rglob("*.py"))
-    own = {path.stem for path in paths}
+    own = {"fake_line_simulator"}  # written by a test into its own folder
     found = third_party((str(path), path) for path in paths)
     assert {name: users for name, users in found.items() if name not in declared | own} == {}
 
@@ -76,6 +76,65 @@ def test_links_are_relative_and_every_source_folder_is_a_package() -> None:
         assert str(link.readlink()) == f"../{name}"
     without = {path.parent for _, path in modules() if not (path.parent / "__init__.py").is_file()}
     assert without == set()
+
+
+@pytest.mark.parametrize(
+    ("installed", "gpu", "status"),
+    [
+        ("numpy==2.4.6\ntorch==2.13.0+cpu", False, 0),
+        ("numpy==2.4.6\nnvidia-cublas-cu12==12.9", False, 1),
+        ("triton==3.6", False, 1),
+        ("triton==3.6", True, 0),
+    ],
+)
+def test_cuda_packages_without_a_gpu_fail_loudly(installed: str, gpu: bool, status: int, tmp_path: Path) -> None:
+    script(tmp_path / "python", f"printf '{installed}\\n'")
+    script(tmp_path / "nvidia-smi", f"exit {0 if gpu else 1}")
+    done = subprocess.run(
+        ["sh", str(ROOT / ".ci" / "check-no-cuda"), str(tmp_path / "python")],
+        env={"PATH": f"{tmp_path}:/usr/bin:/bin"}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == status
+    assert ("CUDA packages on a machine without" in done.stderr) == bool(status)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "own_index_has_it", "asked_for"),
+    [
+        (False, True, ["torch==X+cpu"]),
+        (False, False, ["torch==X+cpu", "torch==X+cpu --extra-index-url https://download.pytorch.org/whl/cpu"]),
+        (True, True, ["torch==X"]),
+    ],
+)
+def test_torch_build_follows_the_machine(
+    gpu: bool, own_index_has_it: bool, asked_for: list[str], tmp_path: Path
+) -> None:
+    """A stand-in for python records what pip is asked to install, and has no torch."""
+    log = tmp_path / "log"
+    refuse = "" if own_index_has_it else 'case "$*" in *extra-index*) ;; *) exit 1;; esac'
+    script(tmp_path / "python", f'[ "$1" = -c ] && exit 1\necho "$*" >> {log}\n{refuse}')
+    script(tmp_path / "nvidia-smi", f"exit {0 if gpu else 1}")
+    subprocess.run(
+        ["sh", ".ci/install-torch", str(tmp_path / "python")], cwd=ROOT, check=True, capture_output=True,
+        env={"PATH": f"{tmp_path}:/usr/bin:/bin"},
+    )  # fmt: skip
+    version = next(line for line in (ROOT / "constraints.txt").read_text().splitlines() if line.startswith("torch=="))
+    said = [line.partition("constraints.txt ")[2] for line in log.read_text().splitlines()]
+    assert said == [wanted.replace("torch==X", version) for wanted in asked_for]
+
+
+def script(path: Path, body: str) -> None:
+    path.write_text(f"#!/bin/sh\n{body}\n")
+    path.chmod(0o755)
+
+
+def test_links_in_documents_lead_somewhere() -> None:
+    broken = []
+    for path in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]:
+        for target in re.findall(r"\]\(([^)#]+)", path.read_text()):
+            if "://" not in target and not (path.parent / target).exists():
+                broken.append(f"{path.name}: {target}")
+    assert broken == []
 
 
 @pytest.fixture(scope="module")
