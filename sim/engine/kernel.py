@@ -123,7 +123,7 @@ def _measure(model: int, data: int, robot: Robot, view: Data, control: Controlle
 
 
 @njit(cache=True, nogil=True)
-def _set_goal(action: Array, control: Controller) -> None:
+def _set_goal(action: Array, control: Controller, exact: Any) -> None:
     """A new goal relative to the measured pose; a rotation part of exactly zero keeps the old goal orientation."""
     turn, delta = np.empty(3), np.empty((3, 3))
     for i in range(3):
@@ -132,6 +132,9 @@ def _set_goal(action: Array, control: Controller) -> None:
     if turn[0] == 0.0 and turn[1] == 0.0 and turn[2] == 0.0:
         return
     osc.delta_rotation(turn, delta)
+    if exact is not None:
+        control.goal_ori[:] = np.dot(delta, control.ori)
+        return
     for i in range(3):
         for j in range(3):
             x = 0.0
@@ -191,7 +194,7 @@ def control_step(
             _measure(model, data, robot, view, control, exact)
         control.stale[0] = KEEP_FRESH
         if substep == 0:
-            _set_goal(action, control)
+            _set_goal(action, control, exact)
         if substep == _SEEN_BEFORE:
             see_bodies(robot, view, seen)
         if substep == _FINGERS_BEFORE:

@@ -85,7 +85,8 @@ def torque_exact(force: Array, jac: Array, mass: Array, bias: Array, posture: Ar
     jac_inverse = np.dot(np.dot(inverse, jac.transpose()), lambda_full)
     null = np.eye(ARM) - np.dot(jac_inverse, jac)
     wrench = np.concatenate((np.dot(lambda_pos, force[:3].copy()), np.dot(lambda_ori, force[3:].copy())))
-    pull = np.dot(mass, NULL_KP * (posture - q) - math.sqrt(NULL_KP) * 2.0 * qd)
+    # the original's matrix is stored by columns; BLAS rounds the two layouts of a symmetric matrix differently
+    pull = np.dot(mass.transpose(), NULL_KP * (posture - q) - math.sqrt(NULL_KP) * 2.0 * qd)
     out[:] = np.dot(jac.transpose(), wrench) + bias
     out += np.dot(null.transpose(), pull)
 
