@@ -94,7 +94,11 @@ def _add_surroundings(spec: Any, *, visual: bool) -> None:
         head.ambient, head.diffuse, head.specular = (0.34, 0.34, 0.35), (0.30, 0.30, 0.30), (0, 0, 0)
         world.add_geom(name="floor", type=plane, size=(0, 0, 1), rgba=(0.40, 0.43, 0.47, 1), contype=0, conaffinity=0)
         world.add_geom(
-            name="table_top", type=mujoco.mjtGeom.mjGEOM_BOX, pos=(0, 0, TABLE_HEIGHT - 0.02), size=(0.55, 0.6, 0.02),
+            name="wall", type=plane, pos=(-1.8, 0, 0), quat=(math.sqrt(0.5), 0, math.sqrt(0.5), 0), size=(0, 0, 1),
+            rgba=(0.58, 0.64, 0.70, 1), contype=0, conaffinity=0,
+        )  # fmt: skip
+        world.add_geom(
+            name="table_top", type=mujoco.mjtGeom.mjGEOM_BOX, pos=(-0.18, 0, TABLE_HEIGHT - 0.02), size=(0.66, 0.6, 0.02),
             rgba=(0.80, 0.75, 0.67, 1), contype=0, conaffinity=0,
         )  # fmt: skip
     else:

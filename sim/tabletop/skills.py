@@ -208,7 +208,7 @@ class Slide:
         if position > self._until if self._opening else position < self._until:
             self.finished = grip[2] > tip.xpos[2] + 0.06
             return Move(grip + np.array([0.0, 0.0, 0.08]), CLOSE)
-        start = tip.xpos + outwards * (-0.026 if self._opening else 0.030) - np.array([0.0, 0.0, 0.006])
+        start = tip.xpos + outwards * (-0.024 if self._opening else 0.030) - np.array([0.0, 0.0, 0.006])
         away = start - grip
         if not self._moving and _flat(away) < 0.008 and abs(away[2]) < 0.010:
             self._moving = True
@@ -219,7 +219,7 @@ class Slide:
         if self._moving:
             return Move(start + outwards * (0.06 if self._opening else -0.06), CLOSE)
         target = start.copy()
-        target[2] += _cone(_flat(away), 0.007, 4.0, 0.09)
+        target[2] += _cone(_flat(away), 0.006, 10.0, 0.09)  # steep: pressing on an edge would jam
         return Move(target, CLOSE)
 
 
