@@ -29,7 +29,7 @@ _BOX_SLACK = 0.01
 
 
 class Goal(NamedTuple):
-    """G predicates. kind, body, other: int64 [G] (other: body or site id); size: float64 [G, 3] (half extents of a site).
+    """G predicates. kind, body, other: int64 [G] (other: body or site id); size: float64 [G, 3], a site's half extents.
 
     needs_contact: bool [G]; side: uint8 [G, ngeom], 1 for geoms of the object, 2 for geoms it must touch, 3 for both.
     joints: int64 [G, J], qpos addresses, -1 where unused; threshold: float64 [G]; above, inclusive, need_all: bool [G].
@@ -103,7 +103,7 @@ def _mark(goal: Goal, row: int, model: mujoco.MjModel, own: tuple[str, ...], oth
         goal.side[row, model.geom(name).id] |= 2
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def _touching(side: Array, data: int) -> bool:
     for i in range(num_contacts(data)):
         first, second = contact_geoms(data, i)
@@ -115,7 +115,7 @@ def _touching(side: Array, data: int) -> bool:
     return False
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def _joints_hold(goal: Goal, g: int, qpos: Array) -> bool:
     for k in range(goal.joints.shape[1]):
         at = goal.joints[g, k]
@@ -130,7 +130,7 @@ def _joints_hold(goal: Goal, g: int, qpos: Array) -> bool:
     return goal.need_all[g]
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def _over_site(p: Array, site: Array, axes: Array, size: Array) -> bool:
     """axes: float64 [9], row-major rotation. LIBERO multiplies by it, not by its transpose."""
     dx, dy, dz = p[0] - site[0], p[1] - site[1], p[2] - site[2]
@@ -140,7 +140,7 @@ def _over_site(p: Array, site: Array, axes: Array, size: Array) -> bool:
     return abs(x) < size[0] and abs(y) < size[1] and size[2] - _SITE_BELOW < z < size[2] + _SITE_ABOVE
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def _in_box(p: Array, site: Array, axes: Array, size: Array) -> bool:
     for i in range(3):
         reach = abs(axes[3 * i] * size[0] + axes[3 * i + 1] * size[1] + axes[3 * i + 2] * size[2])
@@ -150,7 +150,7 @@ def _in_box(p: Array, site: Array, axes: Array, size: Array) -> bool:
     return True
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def holds(goal: Goal, g: int, data: int, qpos: Array, xpos: Array, site_xpos: Array, site_xmat: Array) -> bool:
     """Whether predicate `g` is true; the arrays are mjData's, `data` its address."""
     if goal.kind[g] == _JOINTS:
@@ -166,10 +166,11 @@ def holds(goal: Goal, g: int, data: int, qpos: Array, xpos: Array, site_xpos: Ar
     return placed and (not goal.needs_contact[g] or _touching(goal.side[g], data))
 
 
-@njit(cache=True, nogil=True)
-def achieved(goal: Goal, data: int, qpos: Array, xpos: Array, site_xpos: Array, site_xmat: Array) -> bool:
-    """Whether every predicate holds."""
+@njit(nogil=True)
+def judge(goal: Goal, data: int, qpos: Array, xpos: Array, site_xpos: Array, site_xmat: Array, held: Array) -> bool:
+    """Write each predicate's truth into held, bool [G]; return whether all hold (which nothing at all does not)."""
+    every = goal.kind.shape[0] > 0
     for g in range(goal.kind.shape[0]):
-        if not holds(goal, g, data, qpos, xpos, site_xpos, site_xmat):
-            return False
-    return True
+        held[g] = holds(goal, g, data, qpos, xpos, site_xpos, site_xmat)
+        every = every and held[g]
+    return every

@@ -5,14 +5,16 @@ A control step is 25 substeps of mj_step1 -> controller -> mj_step2 (LIBERO: 20 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit
 
 from embodied_rl.sim.engine import osc
-from embodied_rl.sim.engine.goal import Goal, achieved
+from embodied_rl.sim.engine.goal import Goal, judge
 from embodied_rl.sim.engine.mjlib import diverged, mj_jac_site, mj_step1, mj_step2
+from embodied_rl.sim.engine.sources import source_digest
 from embodied_rl.types import Array
 
 SUBSTEPS = 25
@@ -26,9 +28,10 @@ KEEP_FRESH, KEEP_STALE = 0, 1
 
 
 class Robot(NamedTuple):
-    """Where the robot is in a model. int64: qpos, dof [7], motor [7], finger_qpos, finger_motor [2]; mass [7, 7] into mjData.M.
+    """Where the robot is in a model.
 
-    low, high: torque limits (N m) [7]; finger_middle, finger_half: centre and half width of the fingers' ctrl range [2].
+    int64 addresses: qpos, dof, motor [7], finger_qpos, finger_motor [2]; mass [7, 7] into mjData.M. low, high: torque
+    limits (N m) [7]. finger_middle, finger_half: centre and half width of the fingers' ctrl range [2].
     """
 
     qpos: Array
@@ -65,7 +68,7 @@ class Controller(NamedTuple):
 
     goal_pos [3], goal_ori [3,3]; posture [7]: joints that the null space is pulled to; grip [2]: integrated commands in
     [-1, 1]. Measured: pos [3], ori [3,3], velocity [6], q, qd [7], jac [6,7], mass [7,7]. stale: int64 [1], KEEP_STALE
-    makes the next substep skip its measurement (LIBERO's first substep after a reset). jac_pos, jac_rot: scratch [3, nv].
+    makes the next substep skip its measurement (LIBERO's first after a reset). jac_pos, jac_rot [3, nv]: scratch.
     """
 
     goal_pos: Array
@@ -85,7 +88,7 @@ class Controller(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """What an observation shows: body poses xpos [nbody,3], xmat [nbody,9]; eef_pos [3], eef_quat [4] (wxyz); joints [9]."""
+    """What an observation shows: xpos [nbody,3], xmat [nbody,9]; eef_pos [3], eef_quat [4] (wxyz); joints [9]."""
 
     xpos: Array
     xmat: Array
@@ -94,7 +97,7 @@ class Seen(NamedTuple):
     joints: Array
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def _measure(model: int, data: int, robot: Robot, view: Data, control: Controller, exact: Any) -> None:
     jac_pos, jac_rot = control.jac_pos, control.jac_rot
     mj_jac_site(model, data, jac_pos.ctypes.data, jac_rot.ctypes.data, robot.site)
@@ -122,7 +125,7 @@ def _measure(model: int, data: int, robot: Robot, view: Data, control: Controlle
         control.velocity[3:] = np.dot(jac_rot, view.qvel)
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def _set_goal(action: Array, control: Controller, exact: Any) -> None:
     """A new goal relative to the measured pose; a rotation part of exactly zero keeps the old goal orientation."""
     turn, delta = np.empty(3), np.empty((3, 3))
@@ -143,7 +146,7 @@ def _set_goal(action: Array, control: Controller, exact: Any) -> None:
             control.goal_ori[i, j] = x
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def _actuate(sign: float, robot: Robot, view: Data, control: Controller, exact: Any) -> None:
     """Write the arm's torques and the fingers' set points."""
     force, torque, bias = np.empty(6), np.empty(osc.ARM), np.empty(osc.ARM)
@@ -163,7 +166,7 @@ def _actuate(sign: float, robot: Robot, view: Data, control: Controller, exact: 
         view.ctrl[robot.finger_motor[i]] = robot.finger_middle[i] + robot.finger_half[i] * control.grip[i]
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def see_bodies(robot: Robot, view: Data, seen: Seen) -> None:
     """Copy the body poses that a frame and the eef observation show."""
     seen.xpos[:] = view.xpos
@@ -172,7 +175,7 @@ def see_bodies(robot: Robot, view: Data, seen: Seen) -> None:
     seen.eef_quat[:] = view.xquat[robot.hand]
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def see_joints(robot: Robot, view: Data, seen: Seen) -> None:
     """Copy the positions of the arm's joints and fingers."""
     for i in range(osc.ARM):
@@ -181,7 +184,7 @@ def see_joints(robot: Robot, view: Data, seen: Seen) -> None:
         seen.joints[osc.ARM + i] = view.qpos[robot.finger_qpos[i]]
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def control_step(
     model: int, data: int, action: Array, robot: Robot, view: Data, control: Controller, seen: Seen, applied: Array,
     exact: Any,
@@ -205,31 +208,43 @@ def control_step(
         mj_step2(model, data)
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def _finite(view: Data) -> bool:
     for x in view.qpos:
         if not np.isfinite(x):
             return False
-    for x in view.qvel:
+    for x in view.qvel:  # noqa: SIM110 (numba has no all() over a generator)
         if not np.isfinite(x):
             return False
     return True
 
 
-@njit(cache=True, nogil=True)
-def run_chunk(
-    model: int, data: int, actions: Array, robot: Robot, view: Data, control: Controller, seen: Seen, goal: Goal,
-    applied: Array, exact: Any,
-) -> tuple[int, int]:
-    """Run actions [K, 7] until the goal holds or the physics diverges.
+def _entry_points(sources: str) -> tuple[Callable[..., tuple[int, int]], Callable[..., bool]]:
+    """The functions that Python calls, cached on disk for these sources."""
 
-    model, data: addresses. exact: None for Cholesky factors, 1 for robosuite's linear algebra. Returns the number of
-    steps taken and RUNNING, SUCCESS or FAILED.
-    """
-    for k in range(actions.shape[0]):
-        control_step(model, data, actions[k], robot, view, control, seen, applied, exact)
-        if diverged(data) or not _finite(view):
-            return k + 1, FAILED
-        if achieved(goal, data, view.qpos, view.xpos, view.site_xpos, view.site_xmat):
-            return k + 1, SUCCESS
-    return actions.shape[0], RUNNING
+    @njit(cache=True, nogil=True)
+    def run_chunk(
+        model: int, data: int, actions: Array, robot: Robot, view: Data, control: Controller, seen: Seen, goal: Goal,
+        held: Array, applied: Array, exact: Any,
+    ) -> tuple[int, int]:
+        _ = sources
+        for k in range(actions.shape[0]):
+            control_step(model, data, actions[k], robot, view, control, seen, applied, exact)
+            if diverged(data) or not _finite(view):
+                return k + 1, FAILED
+            if judge(goal, data, view.qpos, view.xpos, view.site_xpos, view.site_xmat, held):
+                return k + 1, SUCCESS
+        return actions.shape[0], RUNNING
+
+    @njit(cache=True, nogil=True)
+    def judge_now(data: int, view: Data, goal: Goal, held: Array) -> bool:
+        _ = sources
+        return judge(goal, data, view.qpos, view.xpos, view.site_xpos, view.site_xmat, held)
+
+    return run_chunk, judge_now
+
+
+run_chunk, judge_now = _entry_points(source_digest())
+"""run_chunk runs actions [K, 7] until the goal holds or the physics diverges; it returns the number of steps taken and
+RUNNING, SUCCESS or FAILED. model, data: addresses. held: bool [G], the predicates after the last step. exact: None for
+Cholesky factors, 1 for robosuite's linear algebra. judge_now only evaluates the goal."""

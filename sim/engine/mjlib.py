@@ -8,6 +8,7 @@ Python bindings report before the first step of a process.
 
 from __future__ import annotations
 
+import ctypes
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,7 @@ _SUPPORTED = (4, 0)
 
 
 def _load_library() -> None:
-    folder = Path(mujoco.__file__).parent
+    folder = Path(str(mujoco.__file__)).parent
     found = sorted(p for pattern in ("libmujoco.so*", "libmujoco*.dylib", "mujoco.dll") for p in folder.glob(pattern))
     if not found:
         raise ImportError(f"no libmujoco in {folder}: reinstall the mujoco package")
@@ -66,23 +67,23 @@ _load_int32 = _loader(32, types.int32)
 _load_int64 = _loader(64, types.int64)
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def num_contacts(data: int) -> int:
     """mjData.ncon; `data` is the address of an mjData."""
     return _load_int32(data + _NCON)
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def contact_geoms(data: int, index: int) -> tuple[int, int]:
     """Ids of the two geoms of contact `index` < num_contacts (-1 for a flex)."""
     at = _load_int64(data + _CONTACT) + index * _CONTACT_SIZE + _CONTACT_GEOM
     return _load_int32(at), _load_int32(at + 4)
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def diverged(data: int) -> bool:
     """Whether MuJoCo has warned of bad positions, velocities or accelerations since the last mj_resetData."""
-    for kind in _BAD:
+    for kind in _BAD:  # noqa: SIM110 (numba has no any() over a generator)
         if _load_int32(data + _WARNING + kind * _WARNING_SIZE + _WARNING_NUMBER) > 0:
             return True
     return False
@@ -95,7 +96,7 @@ _PROBE = """<mujoco><worldbody><geom name="floor" type="plane" size="1 1 .1"/>
 
 @cache
 def check_layout() -> None:
-    """Compare the offsets with the bindings' view of a small scene; RuntimeError when this MuJoCo is laid out otherwise."""
+    """Compare the offsets with the bindings' view of a small scene; RuntimeError when mjData is laid out otherwise."""
     version = tuple(int(part) for part in mujoco.__version__.split(".")[:2])
     if version != _SUPPORTED:
         raise RuntimeError(
@@ -106,11 +107,21 @@ def check_layout() -> None:
     data = mujoco.MjData(model)
     mujoco.mj_forward(model, data)
     address = data._address
-    geoms = [contact_geoms(address, i) for i in range(data.ncon)] if num_contacts(address) == data.ncon else []
-    intact = geoms == [tuple(pair) for pair in data.contact.geom.tolist()] and len(geoms) == 3
-    calm = not diverged(address)
-    data.warning[_BAD[-1]].number = 1
-    if not (intact and calm and diverged(address)):
+
+    def read(kind: Any, offset: int) -> int:
+        return kind.from_address(address + offset).value
+
+    intact = read(ctypes.c_int32, _NCON) == data.ncon == 3
+    if intact:
+        first = read(ctypes.c_int64, _CONTACT) - address + _CONTACT_GEOM
+        pairs = [[read(ctypes.c_int32, first + i * _CONTACT_SIZE + 4 * k) for k in (0, 1)] for i in range(data.ncon)]
+        intact = pairs == data.contact.geom.tolist()
+    numbers = [_WARNING + kind * _WARNING_SIZE + _WARNING_NUMBER for kind in _BAD]
+    calm = not any(read(ctypes.c_int32, offset) for offset in numbers)
+    for kind in _BAD:
+        data.warning[kind].number = 7 + kind
+    alarmed = [read(ctypes.c_int32, offset) for offset in numbers] == [7 + kind for kind in _BAD]
+    if not (intact and calm and alarmed):
         raise RuntimeError(
             f"MuJoCo {mujoco.__version__} on this platform lays out mjData otherwise than the native engine expects; "
             "please report this platform"

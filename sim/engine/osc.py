@@ -30,7 +30,7 @@ GRIPPER_SPEED = 0.01
 ARM = 7
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def delta_rotation(v: Array, out: Array) -> None:
     """Rotation matrix [3,3] of axis-angle v [3] (rad), rounded as robosuite rounds it.
 
@@ -61,7 +61,7 @@ def delta_rotation(v: Array, out: Array) -> None:
     out[2, 1] = np.float32(q[2] * q[3] + q[1] * q[0])
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def desired_force(goal_pos: Array, goal_ori: Array, pos: Array, ori: Array, velocity: Array, out: Array) -> None:
     """Spring and damper towards the goal pose: out [6], before the multiplication with lambda."""
     for i in range(3):
@@ -74,8 +74,10 @@ def desired_force(goal_pos: Array, goal_ori: Array, pos: Array, ori: Array, velo
         out[3 + i] = 0.5 * error * KP + (-velocity[3 + i]) * KD
 
 
-@njit(cache=True, nogil=True)
-def torque_exact(force: Array, jac: Array, mass: Array, bias: Array, posture: Array, q: Array, qd: Array, out: Array) -> None:
+@njit(nogil=True)
+def torque_exact(
+    force: Array, jac: Array, mass: Array, bias: Array, posture: Array, q: Array, qd: Array, out: Array,
+) -> None:
     """Joint torques out [7], with inverses and products in robosuite's order."""
     inverse = np.linalg.inv(mass)
     jac_pos, jac_ori = jac[:3].copy(), jac[3:].copy()
@@ -91,7 +93,7 @@ def torque_exact(force: Array, jac: Array, mass: Array, bias: Array, posture: Ar
     out += np.dot(null.transpose(), pull)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def _cholesky(a: Array, n: int) -> None:
     """Lower factor in place; the upper part is left alone."""
     for j in range(n):
@@ -102,7 +104,7 @@ def _cholesky(a: Array, n: int) -> None:
             a[i, j] = math.sqrt(x) if i == j else x / a[j, j]
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def _solve(factor: Array, n: int, b: Array) -> None:
     """Solve L L^T x = b in place."""
     for i in range(n):
@@ -117,8 +119,10 @@ def _solve(factor: Array, n: int, b: Array) -> None:
         b[i] = x / factor[i, i]
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
-def torque_fast(force: Array, jac: Array, mass: Array, bias: Array, posture: Array, q: Array, qd: Array, out: Array) -> None:
+@njit(nogil=True, error_model="numpy")
+def torque_fast(
+    force: Array, jac: Array, mass: Array, bias: Array, posture: Array, q: Array, qd: Array, out: Array,
+) -> None:
     """Joint torques out [7] by Cholesky factors: N^T M z = M z - J^T lambda J z, so M^-1 is never formed.
 
     Needs J of full rank; at an exactly singular pose the result is not finite and the episode counts as failed.

@@ -89,7 +89,8 @@ class NativeVecEnv:
         self._threads = min(threads or len(os.sched_getaffinity(0)), num_envs)
         self._pool = ThreadPoolExecutor(self._threads, "sim") if self._threads > 1 else None
         self.info = EnvInfo(
-            suite="+".join(dict.fromkeys(task.suite for task in tasks)), simulator=f"native-mujoco {mujoco.__version__}",
+            suite="+".join(dict.fromkeys(task.suite for task in tasks)),
+            simulator=f"native-mujoco {mujoco.__version__}",
             renderer=renderer.name if renderer is not None else "none", cameras=CAMERAS, image_size=image_size,
             action_dim=ACTION_DIM, proprio_dim=PROPRIO_DIM, control_hz=CONTROL_HZ,
         )  # fmt: skip
@@ -199,9 +200,8 @@ class NativeVecEnv:
     def new_observation(self, rows: int) -> Observation:
         """Allocate an Observation of `rows` rows."""
         size = self.info.image_size
-        return Observation(
-            np.zeros((rows, len(CAMERAS), size, size, 3), np.uint8), np.zeros((rows, PROPRIO_DIM), np.float32), [""] * rows
-        )
+        images = np.zeros((rows, len(CAMERAS), size, size, 3), np.uint8)
+        return Observation(images, np.zeros((rows, PROPRIO_DIM), np.float32), [""] * rows)
 
     def close(self) -> None:
         """Stop the threads; the environment cannot be used afterwards."""

@@ -9,7 +9,7 @@ import numpy as np
 
 from embodied_rl.errors import UserError
 from embodied_rl.sim.engine import kernel
-from embodied_rl.sim.engine.goal import Goal, compile_predicates, holds
+from embodied_rl.sim.engine.goal import Goal, compile_predicates
 from embodied_rl.sim.engine.mjlib import arm_mass_addresses, check_layout
 from embodied_rl.types import Array
 
@@ -50,10 +50,13 @@ class World:
         world.reset(task.init_states[0])
         steps, status = world.run(actions)    # float32 [K, 7]
 
-    `data` is MuJoCo's; `control` and `seen` are documented in kernel.py. Not for two threads at once.
+    `data` is MuJoCo's; `control` and `seen` are documented in kernel.py; `held`, bool [G], says which predicates held
+    after the last step. Not for two threads at once.
     """
 
-    def __init__(self, model: mujoco.MjModel, robot: kernel.Robot, goal: Goal | None, controller: ControllerMode) -> None:
+    def __init__(
+        self, model: mujoco.MjModel, robot: kernel.Robot, goal: Goal | None, controller: ControllerMode
+    ) -> None:
         check_layout()
         self.model = model
         self.data = mujoco.MjData(model)
@@ -61,6 +64,7 @@ class World:
         self._robot = robot
         self._goal = goal if goal is not None else compile_predicates((), model)
         self._exact = 1 if controller == "exact" else None
+        self.held = np.zeros(len(self._goal.kind), np.bool_)
         self._view = kernel.Data(
             d.qpos, d.qvel, d.ctrl, d.qfrc_bias, d.M, d.xpos, d.xmat, d.xquat, d.site_xpos, d.site_xmat
         )
@@ -100,8 +104,10 @@ class World:
 
     def look(self) -> None:
         """Observe the state that mjData holds now."""
-        kernel.see_bodies(self._robot, self._view, self.seen)
-        kernel.see_joints(self._robot, self._view, self.seen)
+        robot, view, seen = self._robot, self._view, self.seen
+        seen.xpos[:], seen.xmat[:] = view.xpos, view.xmat
+        seen.eef_pos[:], seen.eef_quat[:] = view.site_xpos[robot.site], view.xquat[robot.hand]
+        seen.joints[:7], seen.joints[7:] = view.qpos[robot.qpos], view.qpos[robot.finger_qpos]
 
     def run(self, actions: Array, applied: Array = _NO_RECORD) -> tuple[int, int]:
         """Run float [K, 7] actions (clipped to [-1, 1]) until success or failure: steps taken, and the kernel's status.
@@ -110,19 +116,16 @@ class World:
         """
         return kernel.run_chunk(
             self.model._address, self.data._address, actions, self._robot, self._view, self.control, self.seen,
-            self._goal, applied, self._exact,
+            self._goal, self.held, applied, self._exact,
         )  # fmt: skip
 
-    def predicates(self) -> Array:
-        """bool [G]: which predicates of the goal hold now."""
-        v, count = self._view, len(self._goal.kind)
-        address = self.data._address
-        return np.array([
-            holds(self._goal, g, address, v.qpos, v.xpos, v.site_xpos, v.site_xmat) for g in range(count)
-        ], dtype=np.bool_)  # fmt: skip
+    def judge(self) -> Array:
+        """bool [G]: which predicates of the goal hold in the state that mjData holds now (after mj_forward)."""
+        kernel.judge_now(self.data._address, self._view, self._goal, self.held)
+        return self.held.copy()
 
     def proprio(self, out: Array) -> None:
-        """out float32 [8]: eef position (m), eef axis-angle (rad), finger positions (m), as LIBERO's agents read them."""
+        """out float32 [8]: eef position (m), eef axis-angle (rad), finger positions (m), as in LIBERO."""
         seen = self.seen
         out[:3] = seen.eef_pos
         out[3:6] = quat_to_axis_angle(seen.eef_quat)

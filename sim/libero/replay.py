@@ -83,14 +83,14 @@ def _step(world: World, goal: Goal | None, action: Array) -> dict[str, Any]:
         "gripper_current_action": control.grip.copy(),
     }  # fmt: skip
     if goal is not None:
-        row["pred"] = world.predicates()
+        row["pred"] = world.held.copy()
         row["success"] = bool(row["pred"].all())
         row["reward"] = float(row["success"])
     return row
 
 
 def goal_of(meta: Mapping[str, Any]) -> tuple[Predicate, ...]:
-    """The goal of a golden task's meta data, in the terms of sim/task.py. UserError for a predicate it does not know."""
+    """The goal of a golden task's meta data, in the terms of sim/task.py. UserError for an unknown predicate."""
     return tuple(_predicate(meta["goal_entities"], *fact) for fact in meta["goal_state"])
 
 
