@@ -98,8 +98,8 @@ def _add_surroundings(spec: Any, *, visual: bool) -> None:
             rgba=(0.58, 0.64, 0.70, 1), contype=0, conaffinity=0,
         )  # fmt: skip
         world.add_geom(
-            name="table_top", type=mujoco.mjtGeom.mjGEOM_BOX, pos=(-0.18, 0, TABLE_HEIGHT - 0.02), size=(0.66, 0.6, 0.02),
-            rgba=(0.80, 0.75, 0.67, 1), contype=0, conaffinity=0,
+            name="table_top", type=mujoco.mjtGeom.mjGEOM_BOX, pos=(-0.18, 0, TABLE_HEIGHT - 0.02),
+            size=(0.66, 0.6, 0.02), rgba=(0.80, 0.75, 0.67, 1), contype=0, conaffinity=0,
         )  # fmt: skip
     else:
         # an endless table is the cheapest thing to collide with

@@ -32,7 +32,7 @@ def solve(task: Task, rows: list[int], noise: float, *, grip: float = 1.0) -> li
             action[:3] += noise * rng.standard_normal(3)
             action[6] *= grip
             world.run(np.clip(action, -1, 1)[None].astype(np.float32))
-            if world.predicates().all():
+            if world.judge().all():
                 taken = step + 1
                 break
         lengths.append(taken)
@@ -65,7 +65,7 @@ def test_takes_a_dropped_object_again() -> None:
             world.data.joint(name).qvel[:] = 0.0
             dropped = True
         world.run(expert.act(world.data)[None].astype(np.float32))
-        if world.predicates().all():
+        if world.judge().all():
             break
     assert dropped
-    assert world.predicates().all()
+    assert world.judge().all()

@@ -22,7 +22,7 @@ def world_of(name: str) -> tuple[Task, World]:
     model = task.build_physics()
     world = World(model, find_robot(model), compile_goal(task, model), "fast")
     world.reset(task.init_states[0])
-    assert not world.predicates().all()
+    assert not world.judge().all()
     return task, world
 
 
@@ -35,7 +35,7 @@ def put(world: World, joint: str, at: np.ndarray, *, settled: bool) -> np.ndarra
         settle(world.model, world.data)
     else:
         mujoco.mj_forward(world.model, world.data)
-    return world.predicates()
+    return world.judge()
 
 
 def test_in_basket() -> None:
@@ -83,7 +83,7 @@ def test_joints(name: str, joint: str, true: float, false: float) -> None:
     for value, want in ((true, True), (false, False)):
         world.data.joint(joint).qpos[0] = value
         mujoco.mj_forward(world.model, world.data)
-        assert world.predicates()[-1] == want
+        assert world.judge()[-1] == want
 
 
 def test_bowl_fits_into_the_closed_drawer() -> None:
