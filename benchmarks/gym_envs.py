@@ -93,7 +93,7 @@ class KernelEnv(TaskEnv):
 class BindingsEnv(TaskEnv):
     """A control step is a Python loop over 25 substeps of MuJoCo's bindings, the controller is numpy.
 
-    So robosuite and LIBERO write it; they also run mj_forward twice more in every substep, which this one spares itself.
+    So robosuite and LIBERO write it, but they also run mj_forward twice more in every substep.
     """
 
     def advance(self, action: Array) -> bool:
