@@ -21,7 +21,15 @@ from embodied_rl.cli.films import film
 from embodied_rl.cli.run_report import write_run_report
 from embodied_rl.cli.suites import libero_notice, load_tasks
 from embodied_rl.cli.train import write_config
-from embodied_rl.cli.world import cpu_count, describe_policy, open_env, open_policy, pick_device, pick_renderer
+from embodied_rl.cli.world import (
+    cpu_count,
+    cpu_name,
+    describe_policy,
+    open_env,
+    open_policy,
+    pick_device,
+    pick_renderer,
+)
 from embodied_rl.config import SHIPPED, TrainConfig, kind_of, to_dict
 from embodied_rl.errors import UserError
 from embodied_rl.interrupt import Interrupted
@@ -39,7 +47,7 @@ from embodied_rl.vec_env import EnvInfo
 
 def run(config: TrainConfig, command: str, *, benchmark: str, resume: bool) -> None:
     """Train as `config` says; its `output` is the run's folder. benchmark: '' when resuming."""
-    console = Console()
+    console, began = Console(), time.perf_counter()
     tasks = load_tasks(config.suite, config.tasks)
     for line in _notices(config, benchmark):
         console.print(line, soft_wrap=True, markup=False, highlight=False)
@@ -57,8 +65,14 @@ def run(config: TrainConfig, command: str, *, benchmark: str, resume: bool) -> N
         held_out = {task.name: list(task.heldout_states) for task in tasks}
         if not resume:
             film(env, policy, held_out, config, folder, "before")
-        _train(config, tasks, env, policy, resume, console)
+        try:
+            _train(config, tasks, env, policy, resume, console)
+        except Interrupted:
+            _stamp_end(folder, began)
+            write_run_report(folder)
+            raise
         film(env, policy, held_out, config, folder, "after")
+    _stamp_end(folder, began)
     write_run_report(folder)
     _print_result(folder, console)
 
@@ -69,17 +83,13 @@ def _train(config: TrainConfig, tasks: Sequence[Task], env: Any, policy: OpenVLA
     trackers = make_trackers(config.track, folder, to_dict(config))
     progress = RunProgress(config.iterations, console=console)
     with MetricsLog(folder / "metrics.jsonl", trackers) as log, progress:
-        try:
-            train(
-                folder, env, policy, _policy_files(policy, config), _settings(config),
-                {task.name: list(task.train_states) for task in tasks},
-                {task.name: list(task.heldout_states) for task in tasks},
-                RunObserver(folder, log, progress),
-                resume=resume, resume_command=shlex.join(["embodied-rl", "train", "--resume", config.output]),
-            )
-        except Interrupted:
-            write_run_report(folder)
-            raise
+        train(
+            folder, env, policy, _policy_files(policy, config), _settings(config),
+            {task.name: list(task.train_states) for task in tasks},
+            {task.name: list(task.heldout_states) for task in tasks},
+            RunObserver(folder, log, progress),
+            resume=resume, resume_command=shlex.join(["embodied-rl", "train", "--resume", config.output]),
+        )
 
 
 def _notices(config: TrainConfig, benchmark: str) -> list[str]:
@@ -139,6 +149,7 @@ def _stamp(config: TrainConfig, command: str, tasks: Sequence[Task], info: EnvIn
         "suite": f"{config.suite}, {len(tasks)} tasks: {', '.join(task.name.partition('/')[2] for task in tasks)}",
         "simulator": f"{info.simulator}, {config.env.num_envs} worlds, {config.env.sim_threads} threads",
         "renderer": f"{info.renderer} ({renderer.reason}), {views} cameras of {size}x{size}",
+        "machine": f"{cpu_name()}, {cpu_count()} cores",
         "device": f"{config.device}, torch {torch.__version__}, {config.torch_threads} threads",
         **weights,
         "algorithm": f"{kind_of('algorithm', config.algorithm)}, {config.rollout.episodes_per_iteration} episodes an "
@@ -156,11 +167,28 @@ def _write_stamp(folder: Path, stamp: dict[str, Any], config: TrainConfig, resum
     try:
         folder.mkdir(parents=True, exist_ok=True)
         sessions = json.loads(path.read_text()) if resume and path.is_file() else []
-        path.write_text(json.dumps([*sessions, stamp], indent=1), encoding="utf-8")
+        _replace(path, json.dumps([*sessions, stamp], indent=1))
         if not resume:
             write_config(config)
     except OSError as error:
         raise UserError(f"cannot write into {folder}: {error.strerror}; choose another --output.") from error
+
+
+def _stamp_end(folder: Path, began: float) -> None:
+    """Add to run.json how long this session took in all, evaluations and films too; a killed session has no such line.
+
+    began: `time.perf_counter()` when it started.
+    """
+    path = folder / "run.json"
+    *earlier, last = json.loads(path.read_text(encoding="utf-8"))
+    _replace(path, json.dumps([*earlier, last | {"seconds": round(time.perf_counter() - began, 1)}], indent=1))
+
+
+def _replace(path: Path, text: str) -> None:
+    """Write the whole file or leave what was there."""
+    new = path.with_suffix(".new")
+    new.write_text(text, encoding="utf-8")
+    new.replace(path)
 
 
 def _print_result(folder: Path, console: Console) -> None:

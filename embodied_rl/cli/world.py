@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import platform
 from collections.abc import Sequence
 from contextlib import closing
 from importlib.resources import files
@@ -76,14 +77,22 @@ def pick_renderer(wanted: str, tasks: Sequence[Task]) -> Choice:
 def open_env(tasks: Sequence[Task], config: EnvConfig, image_size: int) -> closing[NativeVecEnv]:
     """The worlds, to be used in a `with` statement. config.renderer names one, config.sim_threads is a number."""
     from embodied_rl.sim.engine.vec_env import NativeVecEnv
+    from embodied_rl.sim.render import make_renderer
 
+    renderer = make_renderer(config.renderer, [task.build_visual() for task in tasks])
     return closing(
-        NativeVecEnv(
-            tasks, config.num_envs, image_size=image_size, renderer=config.renderer, num_threads=config.sim_threads
-        )
+        NativeVecEnv(tasks, config.num_envs, image_size=image_size, renderer=renderer, threads=config.sim_threads)
     )
 
 
 def cpu_count() -> int:
     """CPU cores that this process may use (a container may have fewer than the machine)."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def cpu_name() -> str:
+    """The processor's name, as far as the system tells it."""
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
