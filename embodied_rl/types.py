@@ -125,7 +125,7 @@ class EpisodeResult:
 
 @dataclass(slots=True)
 class RolloutBatch:
-    """Rows of finished episodes, one row a decision, ragged by episode; rows of one episode are contiguous, in time order.
+    """Rows of finished episodes, one a decision, ragged by episode; rows of an episode are contiguous, in time order.
 
     images uint8 [R,V,H,W,3]; proprio float32 [R,P]; instruction: R strings; replay: tensors [R,...];
     log_prob float32 [R,L] (behaviour policy); value float32 [R] or None; reward float32 [R] (summed over the chunk);

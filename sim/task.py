@@ -18,7 +18,7 @@ from embodied_rl.types import Array
 
 @dataclass(frozen=True, slots=True)
 class On:
-    """Object `body` rests on object `other`: not below it, in contact, horizontal distance under 0.03 m (LIBERO's rule)."""
+    """Object `body` rests on object `other`: in contact, not below it, less than 0.03 m apart sideways (LIBERO's)."""
 
     body: str
     other: str
@@ -28,7 +28,7 @@ class On:
 
 @dataclass(frozen=True, slots=True)
 class OnSite:
-    """Object `body` lies over box site `site`; with `contact_geoms`, its geoms must also touch those (LIBERO's `under`)."""
+    """Object `body` lies over box site `site`; with `contact_geoms`, its geoms also touch those (LIBERO's `under`)."""
 
     body: str
     site: str
