@@ -51,22 +51,23 @@ class VideoWriter:
         if frame.dtype != np.uint8 or frame.ndim != 3 or frame.shape[2] != 3:
             raise ValueError(f"a frame must be uint8 [H, W, 3], got {frame.dtype} {frame.shape}")
         if self._container is None:
-            self._open(frame.shape)
+            self._container, self._stream = self._open(frame.shape)
         if frame.shape != self._shape:
             raise ValueError(f"all frames of {self._path.name} must be {self._shape}, got {frame.shape}")
         height, width = frame.shape[:2]
         even = np.pad(frame, ((0, height % 2), (0, width % 2), (0, 0)))
         self._container.mux(self._stream.encode(VideoFrame.from_ndarray(even, format="rgb24")))
 
-    def _open(self, shape: tuple[int, ...]) -> None:
+    def _open(self, shape: tuple[int, ...]) -> tuple[Any, Any]:
         self._path.parent.mkdir(parents=True, exist_ok=True)
         self._shape = shape
-        self._container = av.open(str(self._partial), "w", format="mp4")
-        self._stream = self._container.add_stream("libx264", rate=Fraction(self._fps).limit_denominator(1000))
-        self._stream.height, self._stream.width = shape[0] + shape[0] % 2, shape[1] + shape[1] % 2
-        self._stream.pix_fmt = "yuv420p"
-        self._stream.options = {"crf": "20", "preset": "veryfast"}
-        self._stream.thread_count = 1  # training runs on the other cores
+        container: Any = av.open(str(self._partial), "w", format="mp4")
+        stream = container.add_stream("libx264", rate=Fraction(self._fps).limit_denominator(1000))
+        stream.height, stream.width = shape[0] + shape[0] % 2, shape[1] + shape[1] % 2
+        stream.pix_fmt = "yuv420p"
+        stream.options = {"crf": "20", "preset": "veryfast"}
+        stream.thread_count = 1  # training runs on the other cores
+        return container, stream
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -56,7 +56,7 @@ def _measure(batch: SftBatch) -> dict[str, float]:
     return {"rows": float(len(batch.instruction))}
 
 
-def _fit(policy: nn.Module, state: Path, config: SftConfig = CONFIG, identity: str = "d") -> sft.SftResult:
+def _fit(policy: sft.Imitator, state: Path, config: SftConfig = CONFIG, identity: str = "d") -> sft.SftResult:
     train, val = _data()
     return sft.fit(policy, train, val, config, state, measure=_measure, console=Console(file=io.StringIO()),
                    identity={"dataset": identity})
@@ -144,4 +144,4 @@ def test_weight_decay_is_for_matrices_only() -> None:
 def test_bad_settings_are_refused() -> None:
     for bad in ({"steps": 0}, {"batch_size": -1}, {"lr": 0.0}, {"shift": -1}):
         with pytest.raises(UserError, match="--"):
-            SftConfig(**bad)
+            SftConfig(**bad)  # type: ignore[arg-type]

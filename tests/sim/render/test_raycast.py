@@ -186,7 +186,7 @@ def test_threads_draw_what_one_thread_draws(primitives: str) -> None:
     scene = renderer.add_scene(model)
     poses = [(data.xpos + 0.01 * i * (np.arange(model.nbody) > 0)[:, None], data.xmat.copy()) for i in range(16)]
 
-    def one(pose) -> np.ndarray:
+    def one(pose: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
         out = np.zeros((3, 48, 48, 3), np.uint8)
         renderer.render(scene, *pose, CAMERAS, out)
         return out

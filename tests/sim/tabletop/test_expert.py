@@ -9,7 +9,7 @@ from embodied_rl.sim.engine.goal import compile_goal
 from embodied_rl.sim.engine.world import World, find_robot
 from embodied_rl.sim.tabletop import load_suite, suites
 from embodied_rl.sim.tabletop.expert import Expert
-from embodied_rl.sim.task import Task
+from embodied_rl.sim.task import In, Task
 
 TASKS = [task for suite in suites() for task in load_suite(suite)]
 
@@ -56,7 +56,9 @@ def test_takes_a_dropped_object_again() -> None:
     world = World(model, find_robot(model), compile_goal(task, model), "fast")
     expert = Expert(task, model)
     world.reset(task.init_states[0])
-    name = task.goal[0].body.replace("_main", "_joint0")
+    goal = task.goal[0]
+    assert isinstance(goal, In)
+    name = goal.body.replace("_main", "_joint0")
     start = world.data.joint(name).qpos.copy()
     dropped = False
     for _ in range(task.horizon):
