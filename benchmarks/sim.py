@@ -7,11 +7,7 @@ field's trainers do. Repeats of all contenders are interleaved; the table shows 
 
 from __future__ import annotations
 
-import json
-import os
-import platform
 import statistics
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -20,13 +16,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 import gymnasium as gym
-import mujoco
 import numpy as np
 from rich.console import Console
 from rich.progress import Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from embodied_rl.benchmarks.gym_envs import BindingsEnv, KernelEnv, TaskEnv
+from embodied_rl.benchmarks.report import describe_machine, machine_line, write_json
 from embodied_rl.sim.engine.vec_env import ACTION_DIM, NativeVecEnv
 from embodied_rl.sim.render import make_renderer
 from embodied_rl.sim.tabletop import load_suite
@@ -173,17 +169,6 @@ def _ratios(rows: list[Row]) -> dict[str, float]:
     }
 
 
-def _machine() -> dict[str, Any]:
-    model = platform.processor() or platform.machine()
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.exists():
-        names = [line.partition(":")[2].strip() for line in cpuinfo.read_text().splitlines() if "model name" in line]
-        model = names[0] if names else model
-    return {"cpu": model, "cores": len(os.sched_getaffinity(0)), "load_before": round(os.getloadavg()[0], 2),
-            "system": platform.platform(), "python": platform.python_version(), "mujoco": mujoco.__version__,
-            "gymnasium": gym.__version__}  # fmt: skip
-
-
 def _table(rows: list[Row], renderer: str) -> Table:
     table = Table(title=f"{SUITE}, one task; renderer {renderer}; cameras: two of {IMAGE_SIZE}x{IMAGE_SIZE}")
     for name in ("N", "mode", "contender", "steps/s", "from-to", "CPU ms/step", "ours is"):
@@ -204,7 +189,7 @@ def run(json_path: Path | None, quick: bool = False) -> None:
     quick: N = 1 and 8, two short repeats; the figures are then only a smoke test.
     """
     console = Console()
-    machine = _machine()
+    machine = describe_machine(("mujoco", "gymnasium", "numpy", "numba"))
     counts, repeats = (COUNTS[:2], 2) if quick else (COUNTS, 5)
     steps: dict[Mode, int] = {"physics": CHUNK * (2 if quick else 6), "cameras": CHUNK * (1 if quick else 3)}
     rows: list[Row] = []
@@ -222,9 +207,7 @@ def run(json_path: Path | None, quick: bool = False) -> None:
         console.print(f"  {name:13s}{meaning}", highlight=False)
     ratios = _ratios(rows)
     console.print(f"at N={RATIO_AT}: " + ", ".join(f"{name} {value:.1f}" for name, value in ratios.items()))
-    console.print(f"{machine['cpu']}, {machine['cores']} cores, load {machine['load_before']} before the start")
+    console.print(machine_line(machine))
     if json_path is not None:
-        result = {"bench": "sim", "command": " ".join(sys.argv), "quick": quick, "machine": machine,
-                  "renderer": renderer, "chunk": CHUNK, "contenders": CONTENDERS,
-                  "rows": [asdict(row) for row in rows], "ratios": ratios}  # fmt: skip
-        json_path.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+        write_json(json_path, "sim", quick, machine, [asdict(row) for row in rows], ratios,
+                   setup={"renderer": renderer, "chunk": CHUNK}, contenders=CONTENDERS)  # fmt: skip

@@ -1,0 +1,227 @@
+"""`embodied-rl bench loop`: decisions a second of the whole training loop, and where the time goes.
+
+The preset, the policy, the worlds and the classes are those of `embodied-rl train libero --policy openvla`: groups are
+sampled, worlds render, the policy acts, physics runs a chunk, groups without contrast are dropped, rows are gathered,
+the learner takes its optimiser steps. An iteration's decisions are all that were simulated, dropped ones too; its time
+is all that passed until its update was done. Evaluation, checkpoints and films are not part of it.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from embodied_rl.algorithms.config import GRPOConfig
+from embodied_rl.algorithms.make import make_algorithm
+from embodied_rl.benchmarks.report import describe_machine, machine_line, write_json
+from embodied_rl.cli.suites import load_tasks
+from embodied_rl.cli.world import (
+    cpu_count,
+    describe_policy,
+    open_env,
+    open_policy,
+    pick_device,
+    pick_renderer,
+    policy_folder,
+)
+from embodied_rl.config import SHIPPED, TrainConfig, kind_of
+from embodied_rl.configs import PRESETS
+from embodied_rl.learner.learner import Learner
+from embodied_rl.policies.openvla.config import nano
+from embodied_rl.policies.openvla.policy import OpenVLAPolicy
+from embodied_rl.rollout.collect import Collector
+from embodied_rl.rollout.config import RolloutConfig
+from embodied_rl.rollout.sampler import EpisodeSampler
+from embodied_rl.rollout.stages import StageClock
+from embodied_rl.scheduler.serial import SerialScheduler
+from embodied_rl.sim.task import Task
+from embodied_rl.telemetry.progress import RunProgress
+from embodied_rl.vec_env import VecEnv
+
+PRESET = ("libero", "openvla", "grpo")
+WARM_UP, MEASURED = 1, 5
+OTHER = "other"
+"""Time outside every stage: the sampler, refilling slots, accounting."""
+ORDER = ("reset", "render", "act", "simulate", "gather", "update", OTHER)
+FRESH = "fresh nano weights (no checkpoint is shipped yet)"
+
+
+@dataclass(frozen=True, slots=True)
+class Iteration:
+    """One measured iteration.
+
+    decisions: simulated; rows: of these, trained on. seconds: from the first reset to the end of the update.
+    wall, cpu: seconds by stage; cpu counts all threads of the process.
+    """
+
+    decisions: int
+    rows: int
+    env_steps: int
+    episodes: int
+    seconds: float
+    wall: dict[str, float]
+    cpu: dict[str, float]
+
+    @property
+    def speed(self) -> float:
+        """Decisions a second."""
+        return self.decisions / self.seconds
+
+
+def measure(
+    config: TrainConfig, env: VecEnv, policy: OpenVLAPolicy, tasks: Sequence[Task], measured: int, progress: RunProgress
+) -> list[Iteration]:
+    """Train WARM_UP iterations, then `measured` ones that count."""
+    algorithm = make_algorithm(config.algorithm)
+    clock = StageClock()
+    sampler = EpisodeSampler(config.seed, {t.name: list(t.train_states) for t in tasks}, algorithm.group_size)
+    episodes = config.rollout.episodes_per_iteration
+    collector = Collector(
+        env, policy, sampler, clock, groups=config.rollout.groups(algorithm.group_size), keep=algorithm.keep,
+        max_factor=algorithm.max_factor, final_value=algorithm.needs_final_value,
+    )  # fmt: skip
+    scheduler = SerialScheduler(collector, lambda result: progress.episode(result.success))
+    found: list[Iteration] = []
+    with tempfile.TemporaryDirectory() as dumps:
+        learner = Learner(policy, algorithm, config.learner, seed=config.seed, dump_dir=Path(dumps))
+        progress.stage("rollout", episodes)
+        began, cpu_began = time.perf_counter(), time.process_time()
+        for batch in scheduler.batches(0, WARM_UP + measured):
+            with clock.stage("update"):
+                learner.update(batch)
+            scheduler.publish(learner.version)
+            seconds, cpu = time.perf_counter() - began, time.process_time() - cpu_began
+            iteration = _iteration(batch.info, len(batch), seconds, cpu, clock.drain())
+            if batch.version >= WARM_UP:
+                found.append(iteration)
+            progress.iteration(learner.version, batch.info | {"speed/decisions_per_s": iteration.speed})
+            progress.stage("rollout", episodes)
+            began, cpu_began = time.perf_counter(), time.process_time()
+    return found
+
+
+def _iteration(info: dict[str, float], rows: int, seconds: float, cpu: float, times: dict[str, float]) -> Iteration:
+    walls, cpus = ({name.partition("/")[2]: value for name, value in times.items() if name.startswith(kind)}
+                   for kind in ("time/", "cpu/"))  # fmt: skip
+    walls[OTHER], cpus[OTHER] = seconds - sum(walls.values()), cpu - sum(cpus.values())
+    counts = (int(info[f"rollout/{name}"]) for name in ("decisions", "env_steps", "episodes"))
+    decisions, env_steps, episodes = counts
+    return Iteration(decisions, rows, env_steps, episodes, seconds, walls, cpus)
+
+
+def stage_rows(iterations: Sequence[Iteration]) -> list[dict[str, Any]]:
+    """One row a stage and one for all: ms of wall and CPU time a decision, over all iterations; share of the wall."""
+    decisions, seconds = sum(i.decisions for i in iterations), sum(i.seconds for i in iterations)
+    rows = []
+    for stage in (*ORDER, "all"):
+        if stage == "all":
+            wall, cpu = seconds, sum(sum(i.cpu.values()) for i in iterations)
+        else:
+            wall, cpu = (sum(part.get(stage, 0.0) for part in parts)
+                         for parts in ([i.wall for i in iterations], [i.cpu for i in iterations]))  # fmt: skip
+        rows.append({
+            "stage": stage, "wall_ms": 1e3 * wall / decisions, "cpu_ms": 1e3 * cpu / decisions, "share": wall / seconds,
+        })  # fmt: skip
+    return rows
+
+
+def ratios_of(iterations: Sequence[Iteration]) -> dict[str, float]:
+    """decisions_per_s: all decisions of the measured iterations over all their time; low, high: extremes of one."""
+    decisions, seconds = sum(i.decisions for i in iterations), sum(i.seconds for i in iterations)
+    return {
+        "decisions_per_s": decisions / seconds,
+        "decisions_per_s_low": min(i.speed for i in iterations),
+        "decisions_per_s_high": max(i.speed for i in iterations),
+        "env_steps_per_s": sum(i.env_steps for i in iterations) / seconds,
+        "ms_per_decision": 1e3 * seconds / decisions,
+        "trained_share": sum(i.rows for i in iterations) / decisions,
+        "cores_busy": sum(sum(i.cpu.values()) for i in iterations) / seconds,
+    }
+
+
+def bench_config(quick: bool) -> TrainConfig:
+    """The preset of `train libero --policy openvla`; quick: one task, one group of four, which is kept in any case."""
+    config = PRESETS[PRESET]
+    if not quick:
+        return config
+    tasks = (load_tasks(config.suite)[0].name.partition("/")[2],)
+    small = GRPOConfig(group_size=4, keep=None)
+    return replace(
+        config, tasks=tasks, algorithm=small, rollout=RolloutConfig(episodes_per_iteration=4),
+        env=replace(config.env, num_envs=4),
+    )  # fmt: skip
+
+
+def _start(config: TrainConfig, tasks: Sequence[Task]) -> tuple[TrainConfig, OpenVLAPolicy, str]:
+    """The config to use, the policy and what its weights are; without a shipped checkpoint a fresh policy."""
+    device = pick_device(config.device)
+    if policy_folder(SHIPPED).is_dir():
+        policy = open_policy(SHIPPED, device)
+        return config, policy, describe_policy(policy, SHIPPED)["weights"]
+    policy = OpenVLAPolicy.fresh(nano(), [task.instruction for task in tasks])
+    policy.to(device)
+    # A fresh policy never succeeds: dynamic sampling would drop every group and leave the update nothing to do.
+    assert isinstance(config.algorithm, GRPOConfig)
+    return replace(config, algorithm=replace(config.algorithm, keep=None)), policy, f"{FRESH}; every group is kept"
+
+
+def _table(rows: Sequence[dict[str, Any]], title: str) -> Table:
+    table = Table("stage", title=title)
+    for name in ("wall ms/decision", "share", "CPU ms/decision"):
+        table.add_column(name, justify="right")
+    for row in rows:
+        table.add_row(row["stage"], f"{row['wall_ms']:.2f}", f"{row['share']:.0%}", f"{row['cpu_ms']:.2f}")
+    return table
+
+
+def run(json_path: Path | None, quick: bool = False) -> None:
+    """Print the table; write `rows` (a stage each), `iterations`, flat `ratios` and the machine to `json_path`.
+
+    quick: one small iteration on one task; the figures are then only a smoke test.
+    """
+    console = Console()
+    machine = describe_machine(("torch", "mujoco", "numpy", "numba"))
+    config = bench_config(quick)
+    tasks = load_tasks(config.suite, config.tasks)
+    config, policy, weights = _start(config, tasks)
+    policy.temperature = config.policy.temperature
+    renderer = pick_renderer(config.env.renderer, tasks)
+    threads = config.torch_threads or cpu_count()
+    torch.set_num_threads(threads)
+    env_config = replace(
+        config.env, renderer=renderer.name, sim_threads=config.env.sim_threads or cpu_count()
+    )
+    measured = 1 if quick else MEASURED
+    progress = RunProgress(WARM_UP + measured, console=console)
+    with open_env(tasks, env_config, policy.config.image_size) as env, progress:
+        setup = {
+            "suite": f"{config.suite}, {len(tasks)} tasks", "weights": weights, "renderer": renderer.name,
+            "image_size": env.info.image_size, "cameras": len(env.info.cameras), "chunk": policy.chunk_len,
+            "num_envs": env.num_envs, "sim_threads": env_config.sim_threads, "torch_threads": threads,
+            "device": str(policy.device), "algorithm": kind_of("algorithm", config.algorithm),
+            "episodes_per_iteration": config.rollout.episodes_per_iteration,
+            "parameters": sum(parameter.numel() for parameter in policy.parameters()),
+        }  # fmt: skip
+        iterations = measure(config, env, policy, tasks, measured, progress)
+    rows, ratios = stage_rows(iterations), ratios_of(iterations)
+    console.print(_table(rows, f"{setup['suite']}; {setup['algorithm']}, {setup['num_envs']} worlds"))
+    for name, value in setup.items():
+        console.print(f"  {name:<23}{value}", highlight=False, soft_wrap=True)
+    console.print(
+        f"{ratios['decisions_per_s']:.1f} decisions/s over {len(iterations)} iterations "
+        f"({ratios['decisions_per_s_low']:.1f} to {ratios['decisions_per_s_high']:.1f}), "
+        f"{ratios['ms_per_decision']:.2f} ms a decision, {ratios['cores_busy']:.2f} cores busy; "
+        f"{ratios['trained_share']:.0%} of the decisions were trained on"
+    )
+    console.print(machine_line(machine))
+    if json_path is not None:
+        each = [asdict(iteration) | {"decisions_per_s": iteration.speed} for iteration in iterations]
+        write_json(json_path, "loop", quick, machine, rows, ratios, setup=setup, iterations=each)

@@ -1,0 +1,85 @@
+"""Bench figures (JSON) into a Markdown page, between its own marks; nothing else on the page changes.
+
+    python -m embodied_rl.benchmarks.page docs/benchmarks.md sim.json loop.json
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from embodied_rl.benchmarks.report import machine_line
+
+Figures = Mapping[str, Any]
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """A Markdown table, its first column to the left, the others to the right."""
+    lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
+    return ["| " + " | ".join(line) + " |" for line in lines]
+
+
+def sim_table(figures: Figures) -> list[str]:
+    """A row a contender, mode and number of worlds."""
+    head = ["contender", "mode", "worlds", "steps/s", "lowest to highest", "CPU ms a step"]
+    rows = [
+        [row["contender"], row["mode"], str(row["num_envs"]), f"{row['steps_per_s']:.0f}",
+         f"{row['low']:.0f} to {row['high']:.0f}", f"{row['cpu_ms']:.2f}"]
+        for row in sorted(figures["rows"], key=lambda row: (row["mode"], row["num_envs"]))
+    ]  # fmt: skip
+    return table(head, rows)
+
+
+def loop_table(figures: Figures) -> list[str]:
+    """A row a stage, and one for all."""
+    head = ["stage", "wall ms a decision", "share", "CPU ms a decision"]
+    rows = [
+        [row["stage"], f"{row['wall_ms']:.2f}", f"{100 * row['share']:.0f} %", f"{row['cpu_ms']:.2f}"]
+        for row in figures["rows"]
+    ]
+    return table(head, rows)
+
+
+TABLES: dict[str, Callable[[Figures], list[str]]] = {"sim": sim_table, "loop": loop_table}
+
+
+def section(figures: Figures) -> str:
+    """What stands between the marks: command, machine, set-up, rows, ratios."""
+    machine = figures["machine"]
+    versions = ", ".join(f"{name} {machine[name]}" for name in machine if name not in ("cpu", "cores", "load_before"))
+    lines = [f"`{figures['command']}` on {machine_line(machine)}; {versions}."]
+    if figures["quick"]:
+        lines.append("**Made with `--quick`: not to be quoted.**")
+    lines.append("; ".join(f"{name} {value}" for name, value in figures["setup"].items()) + ".")
+    ratios = table(["ratio", "value"], [[f"`{name}`", f"{value:.4g}"] for name, value in figures["ratios"].items()])
+    return "\n".join([" ".join(lines), "", *TABLES[figures["bench"]](figures), "", *ratios])
+
+
+def fill(page: str, figures: Figures) -> str:
+    """`page` with the section of this bench replaced; ValueError if it has no marks for it."""
+    start, end = (f"<!-- {word} of {figures['bench']} -->" for word in ("figures", "end"))
+    head, found, rest = page.partition(start)
+    _, closed, tail = rest.partition(end)
+    if not found or not closed:
+        raise ValueError(f"the page has no lines '{start}' and '{end}'")
+    return f"{head}{start}\n{section(figures)}\n{end}{tail}"
+
+
+def main(argv: Sequence[str]) -> int:
+    """PAGE JSON...: fill the page in place."""
+    if len(argv) < 2:
+        print(__doc__, file=sys.stderr)
+        return 2
+    path = Path(argv[0])
+    page = path.read_text(encoding="utf-8")
+    for name in argv[1:]:
+        page = fill(page, json.loads(Path(name).read_text(encoding="utf-8")))
+    path.write_text(page, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,42 @@
+"""What every bench writes: the machine that it ran on, and one JSON file with `rows` and flat `ratios`."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from embodied_rl.cli.world import cpu_count, cpu_name
+
+
+def describe_machine(packages: Sequence[str]) -> dict[str, Any]:
+    """Processor, cores, load (of the last minute, before the bench), system and versions of `packages`."""
+    return {
+        "cpu": cpu_name(),
+        "cores": cpu_count(),
+        "load_before": round(os.getloadavg()[0], 2),
+        "system": platform.platform(),
+        "python": platform.python_version(),
+    } | {name: version(name) for name in packages}
+
+
+def machine_line(machine: Mapping[str, Any]) -> str:
+    """The machine in a line, for a table's foot."""
+    return f"{machine['cpu']}, {machine['cores']} cores, load {machine['load_before']} before the start"
+
+
+def write_json(
+    path: Path, bench: str, quick: bool, machine: Mapping[str, Any], rows: Sequence[Mapping[str, Any]],
+    ratios: Mapping[str, float], **more: Any,
+) -> None:
+    """Write a bench's figures. more: whatever else a reader needs to understand or repeat them."""
+    words = [Path(sys.argv[0]).name, *sys.argv[1:]]
+    head = {"bench": bench, "command": shlex.join(words), "quick": quick, "machine": dict(machine)}
+    result = head | more | {"rows": list(rows), "ratios": dict(ratios)}
+    path.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
