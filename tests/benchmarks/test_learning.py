@@ -1,0 +1,151 @@
+"""The page of finished runs, from folders written by hand; every expected number is worked out here."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from embodied_rl.algorithms.config import GRPOConfig, PPOConfig
+from embodied_rl.benchmarks.learning import group_runs, main, read_run
+from embodied_rl.config import TrainConfig, dump_yaml
+from embodied_rl.evaluation.evaluate import report
+from embodied_rl.learner.config import LearnerConfig
+from embodied_rl.telemetry.metrics import MetricsLog
+from embodied_rl.types import EpisodeResult, EpisodeSpec
+
+TASKS = ("toy/reach_it", "toy/touch_it")
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
+def results(*successes: int) -> list[EpisodeResult]:
+    """Ten episodes a task, the first `successes[i]` of task i successful."""
+    return [
+        EpisodeResult(
+            spec=EpisodeSpec(10 * index + n, task, 50 + n, n, 10 * index + n), success=n < won, terminated=n < won,
+            truncated=n >= won, reward=float(n < won), num_decisions=4, num_steps=30, final_value=0.0,
+        )
+        for index, (task, won) in enumerate(zip(TASKS, successes, strict=True)) for n in range(10)
+    ]  # fmt: skip
+
+
+def write_run(
+    folder: Path, seed: int, before: tuple[int, int], after: tuple[int, int] | None, *,
+    seconds: tuple[float | None, ...] = (300.0,), **changes: Any,
+) -> Path:  # fmt: skip
+    """A run of two updates: 60 and 120 s, 600 and 1200 decisions, 64 and 96 episodes."""
+    config = replace(TrainConfig(), suite="toy", iterations=2, seed=seed, output=str(folder), **changes)
+    folder.mkdir()
+    (folder / "config.yaml").write_text(dump_yaml(config))
+    stamp = {"command": f"embodied-rl train toy --seed {seed}", "machine": "a quiet one, 2 cores", "weights": "w"}
+    sessions = [stamp | ({} if time is None else {"seconds": time}) for time in seconds]
+    (folder / "run.json").write_text(json.dumps(sessions))
+    (folder / "evaluations").mkdir()
+    with MetricsLog(folder / "metrics.jsonl") as log:
+        for step, won in ((0, before), (2, after)):
+            if step:
+                for index, (time, decisions, episodes) in enumerate(((60, 600, 64), (120, 1200, 96)), 1):
+                    log.write(index, {"time/iteration": time, "rollout/decisions": decisions,
+                                      "rollout/episodes": episodes, "rollout/success": 0.5})  # fmt: skip
+            if won is not None:
+                found = report(results(*won), "greedy")
+                log.write(step, found.metrics())
+                (folder / "evaluations" / f"iter-{step:06d}.json").write_text(json.dumps(found.to_json()))
+    return folder
+
+
+def cells(page: str, first: str, nth: int = 0) -> list[str]:
+    """The cells of the nth table row that begins with `first`."""
+    rows = [line for line in page.splitlines() if line.startswith(f"| {first} |")]
+    return [cell.strip() for cell in rows[nth].strip("|").split("|")]
+
+
+def test_the_page_of_three_seeds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    # Wilson, n = 20: 8 of 20 is 0.400 in [0.2188, 0.6134]; 19 of 20 is 0.950 in [0.7639, 0.9911];
+    # 14 of 20 is 0.700 in [0.4810, 0.8545]: not above 0.6134; 4 of 20 is 0.200 in [0.0807, 0.4160].
+    runs = [
+        write_run(tmp_path / "b", 1, (4, 4), (6, 8)),
+        write_run(tmp_path / "a", 0, (5, 3), (9, 10), seconds=(200.0, 220.0)),
+        write_run(tmp_path / "c", 2, (2, 2), (8, 6), algorithm=PPOConfig(), seconds=(100.0, None)),
+    ]
+    out, figure = tmp_path / "docs" / "results" / "page.md", tmp_path / "docs" / "images" / "curve.png"
+    assert main([*map(str, runs), "--out", str(out), "--figure", str(figure)]) == 0
+    assert str(out) in capsys.readouterr().out
+    page = out.read_text()
+    assert figure.read_bytes().startswith(PNG)
+    assert "](../images/curve.png)" in page
+    assert page.index("## toy, GRPO") < page.index("## toy, PPO")
+
+    common = ["20", "2", "160", "3.0"]  # held-out episodes, updates, training episodes, (60 + 120) s
+    assert cells(page, "0") == ["0", "40.0 %", "21.9 to 61.3 %", "95.0 %", "76.4 to 99.1 %", *common, "7.0", "10"]
+    assert cells(page, "1") == ["1", "40.0 %", "21.9 to 61.3 %", "70.0 %", "48.1 to 85.5 %", *common, "5.0", "10"]
+    # 1800 decisions in 180 s; a session of seed 2 was killed, so nobody knows how long it took in all
+    assert cells(page, "2")[-2:] == ["not recorded", "10"]
+    assert cells(page, "mean") == ["mean", "40.0 %", "", "82.5 %", "", "", "", "160", "3.0", "6.0", "10"]
+
+    assert "- seed 0: the lower bound after (76.4 %) is above the upper bound before (61.3 %)." in page
+    assert "- seed 1: the lower bound after (48.1 %) is **not** above the upper bound before (61.3 %)." in page
+    assert "- seed 2: the lower bound after (48.1 %) is above the upper bound before (41.6 %)." in page
+    assert "The bound holds in 1 of 2 seeds." in page
+    assert "The bound holds in 1 of 1 seeds." in page
+
+    # by task: before is the mean of 5/10 and 4/10; after by seed, then its mean
+    assert cells(page, "reach it") == ["reach it", "10", "45.0 %", "90.0 %", "60.0 %", "75.0 %"]
+    assert cells(page, "touch it") == ["touch it", "10", "35.0 %", "100.0 %", "80.0 %", "90.0 %"]
+    assert cells(page, "touch it", 1) == ["touch it", "10", "20.0 %", "60.0 %", "60.0 %"]
+    assert page.count("embodied-rl train toy --seed 0") == 2  # each of its sessions
+    assert "- machine: a quiet one, 2 cores" in page
+
+
+def test_equal_bounds_are_no_improvement(tmp_path: Path) -> None:
+    """'Above' is strict: a run that changed nothing has not improved."""
+    assert not read_run(write_run(tmp_path / "a", 0, (10, 10), (10, 10))).improved
+
+
+def test_a_resumed_run_counts_each_iteration_once(tmp_path: Path) -> None:
+    run = read_run(write_run(tmp_path / "a", 0, (5, 5), (9, 9), seconds=(100.0, 150.0)))
+    assert (run.training_seconds, run.all_seconds, run.total("rollout/episodes")) == (180, 250, 160)
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"learner": LearnerConfig(lr=1e-3)}, "learner.lr"),
+        ({"algorithm": GRPOConfig(clip_high=0.3)}, "algorithm.clip_high"),
+        ({"tasks": ("reach_it",)}, "tasks"),
+    ],
+)
+def test_runs_that_differ_in_more_than_their_seed_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], changes: dict[str, Any], named: str
+) -> None:
+    runs = [write_run(tmp_path / "a", 0, (5, 5), (9, 9)), write_run(tmp_path / "b", 1, (5, 5), (9, 9), **changes)]
+    assert refused(tmp_path, runs, capsys).endswith(f"differ in more than their seed: {named}.")
+
+
+def test_other_threads_and_films_are_no_difference(tmp_path: Path) -> None:
+    runs = [write_run(tmp_path / "a", 0, (5, 5), (9, 9)), write_run(tmp_path / "b", 1, (5, 5), (9, 9), videos=0,
+                                                                    torch_threads=1)]  # fmt: skip
+    ((key, members),) = group_runs([read_run(folder) for folder in runs]).items()
+    assert key == ("toy", "grpo")
+    assert [run.config.seed for run in members] == [0, 1]
+
+
+def test_the_same_seed_twice_an_unfinished_run_and_no_run_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    good, twin = (write_run(tmp_path / name, 0, (5, 5), (9, 9)) for name in "ab")
+    assert "same seed 0" in refused(tmp_path, [good, twin], capsys)
+    stopped = write_run(tmp_path / "c", 1, (5, 5), None)
+    assert f"embodied-rl train --resume {stopped}" in refused(tmp_path, [good, stopped], capsys)
+    assert "is not the folder of a training run" in refused(tmp_path, [tmp_path / "none"], capsys)
+    assert not (tmp_path / "page.md").exists()
+
+
+def refused(tmp_path: Path, runs: list[Path], capsys: pytest.CaptureFixture[str]) -> str:
+    words = ["--out", str(tmp_path / "page.md"), "--figure", str(tmp_path / "curve.png")]
+    assert main([*map(str, runs), *words]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    return line

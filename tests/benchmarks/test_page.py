@@ -1,0 +1,52 @@
+"""Bench figures on a page."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from embodied_rl.benchmarks.page import fill, main
+from embodied_rl.benchmarks.report import describe_machine, write_json
+
+DOCS = Path(__file__).parents[2] / "docs" / "benchmarks.md"
+LOOP_ROWS = [{"stage": "act", "wall_ms": 2.5, "cpu_ms": 4.25, "share": 0.5}]
+SIM_ROWS = [
+    {"contender": "ours", "mode": mode, "num_envs": count, "steps_per_s": 1000.4, "low": 900, "high": 1100,
+     "cpu_ms": 1.125, "repeats": 5}
+    for mode in ("physics", "cameras") for count in (1, 8)
+]  # fmt: skip
+
+
+def figures(path: Path, bench: str, rows: list[dict[str, Any]], *, quick: bool = False) -> dict[str, Any]:
+    machine = describe_machine(("torch",))
+    write_json(path, bench, quick, machine, rows, {"speed": 123.456}, setup={"renderer": "egl"})
+    return json.loads(path.read_text())
+
+
+def test_the_projects_page_has_a_place_for_each_bench(tmp_path: Path) -> None:
+    page, sim, loop = tmp_path / "page.md", tmp_path / "sim.json", tmp_path / "loop.json"
+    page.write_text(DOCS.read_text())
+    figures(sim, "sim", SIM_ROWS)
+    figures(loop, "loop", LOOP_ROWS)
+    assert main([str(page), str(sim), str(loop)]) == 0
+    text = page.read_text()
+    assert "| act | 2.50 | 50 % | 4.25 |" in text
+    assert text.index("| ours | cameras | 8 | 1000 | 900 to 1100 | 1.12 |") < text.index("| ours | physics | 1 |")
+    assert text.count("| `speed` | 123.5 |") == 2
+    assert "--quick`: not to be quoted" not in text
+    assert "Not measured yet" not in text
+    assert main([str(page), str(sim), str(loop)]) == 0
+    assert page.read_text() == text  # filling again changes nothing
+
+
+def test_quick_figures_say_so(tmp_path: Path) -> None:
+    quick = figures(tmp_path / "loop.json", "loop", LOOP_ROWS, quick=True)
+    assert "not to be quoted" in fill(DOCS.read_text(), quick)
+
+
+def test_a_page_without_marks_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="figures of loop"):
+        fill("# Benchmarks", figures(tmp_path / "loop.json", "loop", LOOP_ROWS))
