@@ -71,10 +71,17 @@ def run(config: TrainConfig, command: str, *, benchmark: str, resume: bool) -> N
             _stamp_end(folder, began)
             write_run_report(folder)
             raise
-        film(env, policy, held_out, config, folder, "after")
+        try:
+            film(env, policy, held_out, config, folder, "after")
+        except KeyboardInterrupt:
+            raise Interrupted(f"trained and saved, but not filmed; for that: {_resume_command(config)}") from None
     _stamp_end(folder, began)
     write_run_report(folder)
     _print_result(folder, console)
+
+
+def _resume_command(config: TrainConfig) -> str:
+    return shlex.join(["embodied-rl", "train", "--resume", config.output])
 
 
 def _train(config: TrainConfig, tasks: Sequence[Task], env: Any, policy: OpenVLAPolicy, resume: bool,
@@ -88,7 +95,7 @@ def _train(config: TrainConfig, tasks: Sequence[Task], env: Any, policy: OpenVLA
             {task.name: list(task.train_states) for task in tasks},
             {task.name: list(task.heldout_states) for task in tasks},
             RunObserver(folder, log, progress),
-            resume=resume, resume_command=shlex.join(["embodied-rl", "train", "--resume", config.output]),
+            resume=resume, resume_command=_resume_command(config),
         )
 
 
