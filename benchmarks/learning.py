@@ -80,13 +80,15 @@ def read_run(folder: Path) -> Run:
     except (OSError, ValueError) as error:
         raise UserError(f"{folder} is not the folder of a training run: cannot read its run.json ({error}).") from error
     config = load_yaml(folder / "config.yaml")
-    reports = []
-    for iteration in (0, config.iterations):
-        path = evaluation_path(folder, iteration)
-        if not path.is_file():
-            raise UserError(f"{folder} is not finished: no {path.name}; first: embodied-rl train --resume {folder}")
-        reports.append(EvalReport.from_json(json.loads(path.read_text(encoding="utf-8"))))
-    return Run(folder, config, sessions, *reports, read_metrics(folder / "metrics.jsonl"))
+    before, after = (_evaluation(folder, iteration) for iteration in (0, config.iterations))
+    return Run(folder, config, sessions, before, after, read_metrics(folder / "metrics.jsonl"))
+
+
+def _evaluation(folder: Path, iteration: int) -> EvalReport:
+    path = evaluation_path(folder, iteration)
+    if not path.is_file():
+        raise UserError(f"{folder} is not finished: no {path.name}; first: embodied-rl train --resume {folder}")
+    return EvalReport.from_json(json.loads(path.read_text(encoding="utf-8")))
 
 
 def group_runs(runs: Sequence[Run]) -> dict[tuple[str, str], list[Run]]:

@@ -196,14 +196,12 @@ def run(json_path: Path | None, quick: bool = False) -> None:
     renderer = pick_renderer(config.env.renderer, tasks)
     threads = config.torch_threads or cpu_count()
     torch.set_num_threads(threads)
-    env_config = replace(
-        config.env, renderer=renderer.name, sim_threads=config.env.sim_threads or cpu_count()
-    )
+    env_config = replace(config.env, renderer=renderer.name, sim_threads=config.env.sim_threads or cpu_count())
     measured = 1 if quick else MEASURED
     progress = RunProgress(WARM_UP + measured, console=console)
     with open_env(tasks, env_config, policy.config.image_size) as env, progress:
         setup = {
-            "suite": f"{config.suite}, {len(tasks)} tasks", "weights": weights, "renderer": renderer.name,
+            "suite": config.suite, "tasks": len(tasks), "weights": weights, "renderer": renderer.name,
             "image_size": env.info.image_size, "cameras": len(env.info.cameras), "chunk": policy.chunk_len,
             "num_envs": env.num_envs, "sim_threads": env_config.sim_threads, "torch_threads": threads,
             "device": str(policy.device), "algorithm": kind_of("algorithm", config.algorithm),
@@ -219,7 +217,8 @@ def run(json_path: Path | None, quick: bool = False) -> None:
         f"{ratios['decisions_per_s']:.1f} decisions/s over {len(iterations)} iterations "
         f"({ratios['decisions_per_s_low']:.1f} to {ratios['decisions_per_s_high']:.1f}), "
         f"{ratios['ms_per_decision']:.2f} ms a decision, {ratios['cores_busy']:.2f} cores busy; "
-        f"{ratios['trained_share']:.0%} of the decisions were trained on"
+        f"{ratios['trained_share']:.0%} of the decisions were trained on",
+        soft_wrap=True,
     )
     console.print(machine_line(machine))
     if json_path is not None:

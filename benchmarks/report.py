@@ -36,7 +36,7 @@ def write_json(
     ratios: Mapping[str, float], **more: Any,
 ) -> None:
     """Write a bench's figures. more: whatever else a reader needs to understand or repeat them."""
-    words = [Path(sys.argv[0]).name, *sys.argv[1:]]
-    head = {"bench": bench, "command": shlex.join(words), "quick": quick, "machine": dict(machine)}
+    command = shlex.join(["embodied-rl", *sys.argv[1:]])
+    head = {"bench": bench, "command": command, "quick": quick, "machine": dict(machine)}
     result = head | more | {"rows": list(rows), "ratios": dict(ratios)}
     path.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
