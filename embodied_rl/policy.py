@@ -34,8 +34,11 @@ class Policy(Protocol):
         ...
 
     def sft_loss(self, images: torch.Tensor, proprio: torch.Tensor, instruction: list[str],
-                 actions: torch.Tensor) -> torch.Tensor:
-        """Scalar imitation loss; actions float32 [N, K, A] in [-1, 1]."""
+                 actions: torch.Tensor, blind: torch.Tensor | None = None) -> torch.Tensor:
+        """Scalar imitation loss; actions float32 [N, K, A] in [-1, 1].
+
+        blind: bool [N], rows of an autoregressive policy that are predicted without their own earlier actions.
+        """
         ...
 
 

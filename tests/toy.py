@@ -148,7 +148,9 @@ class ToyPolicy(nn.Module):
         log_prob = log_probs.gather(-1, replay["tokens"].long()[..., None])[..., 0]
         return EvalOutput(log_prob, -(log_probs.exp() * log_probs).sum(-1), value)
 
-    def sft_loss(self, images: Tensor, proprio: Tensor, instruction: list[str], actions: Tensor) -> Tensor:
+    def sft_loss(
+        self, images: Tensor, proprio: Tensor, instruction: list[str], actions: Tensor, blind: Tensor | None = None
+    ) -> Tensor:
         tokens = ((actions + 1) / 2 * (BINS - 1)).round().long().flatten(1)
         log_probs, _ = self._forward(images, proprio, instruction)
         return -log_probs.gather(-1, tokens[..., None]).mean()

@@ -51,14 +51,15 @@ class CollectCommand:
     """Attempts at each task; initial states are taken in turn."""
     image_size: int = 64
     """Height and width of the camera images, in pixels."""
-    noise: float = 0.15
-    """Standard deviation of the noise on executed arm actions (DART); the label stays the expert's own action."""
+    push_rate: float = 0.04
+    """Chance, a control step, that the hand is pushed off course for 3 to 8 steps; labels stay the expert's own."""
     workers: int = os.cpu_count() or 1
     """Processes that run episodes."""
     seed: int = 0
-    """Seed of the noise and of the episodes."""
-    split: Literal["train", "heldout"] = "train"
-    """Initial states to start from. `sft` refuses a dataset of held-out states: evaluation needs them unseen."""
+    """Seed of the pushes and of the episodes."""
+    split: Literal["fresh", "train", "heldout"] = "fresh"
+    """Initial states to start from: newly drawn ones (another for each episode), or the suite's own training or held-out
+    ones. `sft` refuses a dataset of held-out states: evaluation needs them unseen."""
     video: bool = False
     """Also write a video of the first attempt at each task, for people to watch, into OUT_videos."""
 
@@ -66,8 +67,8 @@ class CollectCommand:
         for name in ("episodes_per_task", "image_size", "workers"):
             if getattr(self, name) < 1:
                 raise UserError(f"--{name.replace('_', '-')} must be at least 1, got {getattr(self, name)}")
-        if self.noise < 0:
-            raise UserError(f"--noise must not be negative, got {self.noise}")
+        if not 0 <= self.push_rate <= 1:
+            raise UserError(f"--push-rate must lie in [0, 1], got {self.push_rate}")
 
 
 def main(argv: list[str]) -> int:
@@ -85,11 +86,11 @@ def main(argv: list[str]) -> int:
                   f"{len(info.cameras)} cameras of {info.image_size} pixels; {command.workers} workers", soft_wrap=True)
     settings = _settings(command, tasks, info)
     begun = writer.begin(command.out, settings)
-    states = {task.name: task.train_states if command.split == "train" else task.heldout_states for task in tasks}
+    states = {task.name: task.heldout_states if command.split == "heldout" else task.train_states for task in tasks}
     attempts = collect.plan(states, command.episodes_per_task, command.seed)
     spec = DatasetSpec(info.cameras, info.image_size, PROPRIO_NAMES, ACTION_NAMES, round(info.control_hz))
-    job = collect.Job(begun, spec, command.noise, _video_folder(command))
-    build = partial(_bench, [task.name for task in tasks], command.image_size)
+    job = collect.Job(begun, spec, command.push_rate, _video_folder(command))
+    build = partial(_bench, command)
     try:
         _run(build, job, attempts, command.workers, console)
     except KeyboardInterrupt:
@@ -113,13 +114,21 @@ def _tasks(command: CollectCommand) -> list[Task]:
     for name in command.tasks:
         if name not in tasks:
             raise UserError(f"suite '{command.suite}' has no task '{name}'.{suggest(name, tasks)}")
-    return [task for name, task in tasks.items() if not command.tasks or name in command.tasks]
+    return [_with_states(task, command) for name, task in tasks.items() if not command.tasks or name in command.tasks]
+
+
+def _with_states(task: Task, command: CollectCommand) -> Task:
+    from embodied_rl.sim.tabletop import with_fresh_states
+
+    return with_fresh_states(task, command.episodes_per_task, command.seed) if command.split == "fresh" else task
 
 
 def _open(tasks: Sequence[Task], image_size: int) -> NativeVecEnv:
     from embodied_rl.sim.engine.vec_env import NativeVecEnv
+    from embodied_rl.sim.render import make_renderer
 
-    return NativeVecEnv(tasks, 1, image_size=image_size)
+    renderer = make_renderer("auto", [task.build_visual() for task in tasks])
+    return NativeVecEnv(tasks, 1, image_size=image_size, renderer=renderer, threads=1)
 
 
 def _describe(tasks: Sequence[Task], command: CollectCommand) -> EnvInfo:
@@ -142,14 +151,12 @@ class _Scripted:
         return self._expert.act(self._env.data(0))
 
 
-def _bench(task_names: Sequence[str], image_size: int) -> Bench:
+def _bench(command: CollectCommand) -> Bench:
     """What a worker process runs on."""
     from embodied_rl.data.collect import Bench
-    from embodied_rl.sim.tabletop import load_suite
 
-    suites = dict.fromkeys(name.partition("/")[0] for name in task_names)
-    tasks = {task.name: task for suite in suites for task in load_suite(suite) if task.name in task_names}
-    env = _open(list(tasks.values()), image_size)
+    tasks = {task.name: task for task in _tasks(command)}
+    env = _open(list(tasks.values()), command.image_size)
     return Bench(env, lambda name: _Scripted(env, tasks[name]))
 
 
@@ -178,7 +185,7 @@ def _settings(command: CollectCommand, tasks: Sequence[Task], info: EnvInfo) -> 
     """What decides the content of the dataset: a stopped collection only continues with the same."""
     return {
         "suite": command.suite, "tasks": [task.name for task in tasks], "split": command.split,
-        "episodes_per_task": command.episodes_per_task, "noise": command.noise, "seed": command.seed,
+        "episodes_per_task": command.episodes_per_task, "push_rate": command.push_rate, "seed": command.seed,
         "image_size": info.image_size, "cameras": list(info.cameras), "simulator": info.simulator,
         "renderer": info.renderer,
     }
@@ -192,7 +199,7 @@ def _stamp(command: CollectCommand, settings: dict[str, Any], rows: list[dict[st
         "command": shlex.join(["embodied-rl", "collect", *argv]),
         "version": __version__,
         "expert": "scripted",
-        "label": "action is the expert's own command; executed_action is what the simulator was given (with noise)",
+        "label": "action is the expert's own command; executed_action, where it differs, is a push off course",
         "results": rows,
         "failures": [failed[key] for key in sorted(failed)],
     }

@@ -87,7 +87,7 @@ def state_path(out: Path) -> Path:
 def _fresh_policy(command: SftCommand, data: Demonstrations) -> OpenVLAPolicy:
     from embodied_rl.policies.openvla.config import preset
     from embodied_rl.policies.openvla.policy import OpenVLAPolicy
-    from embodied_rl.policies.tokens import fit_statistics
+    from embodied_rl.policies.tokens import fit_statistics, identity_statistics
 
     config = dataclasses.replace(preset(command.preset), chunk_len=command.chunk_len)
     size = data.images.shape[2]
@@ -97,7 +97,12 @@ def _fresh_policy(command: SftCommand, data: Demonstrations) -> OpenVLAPolicy:
     if len(data.cameras) != config.num_cameras:
         raise UserError(f"{command.dataset} has {len(data.cameras)} cameras, preset {command.preset} needs "
                         f"{config.num_cameras}")
-    return OpenVLAPolicy.fresh(config, data.instruction, fit_statistics(data.action, data.state), seed=command.seed,
+    statistics = fit_statistics(data.action, data.state)
+    if _source(data):
+        # Our own suites: commands fill [-1, 1] already, and 1st percentiles would cut off the rare large corrections.
+        unit = identity_statistics(config.action_dim, config.proprio_dim)
+        statistics = dataclasses.replace(statistics, q01=unit.q01, q99=unit.q99)
+    return OpenVLAPolicy.fresh(config, data.instruction, statistics, seed=command.seed,
                                unnorm_key=_source(data).get("suite", "default"))
 
 

@@ -13,7 +13,7 @@ from embodied_rl.rng import philox
 from embodied_rl.types import Array
 
 # Philox counters that keep the streams of one seed apart.
-_SPLIT, _ORDER, _SHIFT = 1, 2, 3
+_SPLIT, _ORDER, _SHIFT, _BLIND = 1, 2, 3, 4
 
 
 @dataclass(slots=True)
@@ -28,7 +28,10 @@ class SftBatch:
 
 @dataclass(frozen=True, slots=True)
 class ChunkDataset:
-    """Every frame of some episodes as the start of a chunk; frames stay in `data` and chunks are cut when asked for.
+    """The frames of some episodes that start a chunk; frames stay in `data` and chunks are cut when asked for.
+
+    A frame does so unless the demonstrator was pushed off course within the chunk: its later labels would answer a push
+    that the first frame does not show.
 
     rows int64 [n]: first frame of each sample. episode int64 [F]: episode of each frame.
     """
@@ -79,9 +82,17 @@ def split(data: Demonstrations, chunk_len: int, *, validation: float, seed: int)
         members = [e for e in order if data.instruction[e] == instruction]
         held_out[members[: min(round(validation * len(members)), len(members) - 1)]] = True
     episode = np.repeat(np.arange(len(data)), np.diff(data.starts))
-    parts = (np.flatnonzero(held_out[episode] == flag) for flag in (False, True))
+    usable = undisturbed(data.pushed, data.starts[episode + 1], chunk_len)
+    parts = (np.flatnonzero((held_out[episode] == flag) & usable) for flag in (False, True))
     train, val = (ChunkDataset(data, chunk_len, rows, episode) for rows in parts)
     return train, val
+
+
+def undisturbed(pushed: Array, ends: Array, chunk_len: int) -> Array:
+    """bool [F]: no frame of the chunk that starts there was pushed; ends int64 [F]: one past its episode's last frame."""
+    total = np.concatenate([[0], np.cumsum(pushed)])
+    first = np.arange(len(pushed))
+    return total[np.minimum(first + chunk_len, ends)] == total[first]
 
 
 def batch_samples(count: int, batch_size: int, step: int, seed: int) -> Array:
@@ -113,3 +124,10 @@ def random_shift(images: torch.Tensor, pixels: int, seed: int, step: int) -> tor
     x = (torch.arange(w) + dx).clamp(0, w - 1)
     rows, cameras = torch.arange(n)[:, None, None, None], torch.arange(v)[None, :, None, None]
     return images[rows, cameras, y[..., :, None], x[..., None, :]]
+
+
+def blind_rows(count: int, share: float, seed: int, step: int) -> torch.Tensor | None:
+    """bool [count]: rows that are predicted without their earlier actions, `share` of them on average; None for none."""
+    if share == 0.0:
+        return None
+    return torch.from_numpy(philox(seed, _BLIND, step).random(count) < share)

@@ -1,7 +1,9 @@
 """Run a scripted expert in parallel processes and store what it did as demonstrations.
 
-DART (Laskey et al. 2017, "DART: Noise injection for robust imitation learning"): the simulator is given the expert's
-action plus noise, the label is the expert's own action, so that the data shows how to recover from small errors.
+The data should show how to recover from errors (Laskey et al. 2017, "DART: Noise injection for robust imitation
+learning"). Here the simulator is now and then pushed off course for a few steps, and follows the expert again until the
+next push: the label is always the expert's own action, and a chunk of labels without a push in it is a chunk that was
+really executed. Noise in every step would make each label of a chunk depend on noise that the policy cannot see.
 """
 
 from __future__ import annotations
@@ -27,8 +29,13 @@ from embodied_rl.rng import philox
 from embodied_rl.types import Array, EpisodeSpec
 from embodied_rl.vec_env import VecEnv
 
-_NOISE = 0xDA27  # Philox counter that keeps the noise apart from the simulator's own draws
+_NOISE = 0xDA27  # Philox counter that keeps the pushes apart from the simulator's own draws
 _PREVIEW_PIXELS = 256
+_PUSH_STEPS = (3, 9)  # length of a push in control steps, the end excluded
+_PUSH_SIZE = (0.3, 1.2)  # size of a push, in units of the largest action
+_FIRST_PUSH = 0.8  # share of the episodes that begin with one
+_FIRST_STEPS = 16
+_FIRST_SIZE = (0.5, 1.5)
 
 
 class Expert(Protocol):
@@ -60,11 +67,14 @@ class Bench:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """The part of a collection that every attempt shares. preview: folder for one watchable video a task, or None."""
+    """The part of a collection that every attempt shares.
+
+    push_rate: chance that a push begins, a control step. preview: folder for one watchable video a task, or None.
+    """
 
     partial: Path
     spec: DatasetSpec
-    noise: float
+    push_rate: float
     preview: Path | None
 
 
@@ -78,24 +88,57 @@ def plan(tasks: Mapping[str, Sequence[int]], per_task: int, seed: int) -> list[A
     return attempts
 
 
-def record(bench: Bench, attempt: Attempt, noise: float) -> tuple[Episode, str]:
+class _Pushes:
+    """Pushes of the first 3 dimensions of an action (the end effector's motion), each a constant for a few steps.
+
+    Most episodes begin with a longer one in which the expert has no say, so that where the hand is tells nothing about
+    where the object is.
+    """
+
+    def __init__(self, rate: float, draws: np.random.Generator) -> None:
+        self._rate, self._draws = rate, draws
+        self._left, self._push = 0, np.zeros(3)
+        self._first = 0
+        if rate > 0 and draws.random() < _FIRST_PUSH:
+            self._first = int(draws.integers(_FIRST_STEPS))
+            self._push = self._draw(_FIRST_SIZE)
+
+    def apply(self, action: Array) -> Array:
+        """The action to execute instead of `action` float32 [A]; the same one where there is no push."""
+        arm = min(3, len(action) - 1)
+        pushed = action.copy()
+        if self._first > 0:
+            self._first -= 1
+            pushed[:arm] = self._push[:arm]
+            return np.clip(pushed, -1.0, 1.0)
+        if self._left == 0 and self._draws.random() < self._rate:
+            self._left = int(self._draws.integers(*_PUSH_STEPS))
+            self._push = self._draw(_PUSH_SIZE)
+        if self._left > 0:
+            self._left -= 1
+            pushed[:arm] += self._push[:arm].astype(np.float32)
+        return np.clip(pushed, -1.0, 1.0)
+
+    def _draw(self, size: tuple[float, float]) -> Array:
+        direction = self._draws.standard_normal(3)
+        return direction / np.linalg.norm(direction) * self._draws.uniform(*size)
+
+
+def record(bench: Bench, attempt: Attempt, push_rate: float) -> tuple[Episode, str]:
     """Run one attempt, one frame a control step; return the episode and '' or the reason why it failed.
 
-    noise: standard deviation added to the first A - 1 dimensions of the executed action; the gripper's command is left
-    alone, because a grasp that opens at random teaches nothing.
+    push_rate: chance that a push begins, a control step; rotation and gripper are left alone.
     """
     env = bench.env
     env.reset([0], [EpisodeSpec(attempt.key, attempt.task, attempt.init_state, attempt.seed)])
     expert = bench.expert(attempt.task)
-    draws = philox(attempt.seed, _NOISE)
+    pushes = _Pushes(push_rate, philox(attempt.seed, _NOISE))
     images, states, labels, executed = [], [], [], []
     obs = env.new_observation(1)
     while True:
         env.observe([0], obs)
         label = np.clip(np.asarray(expert.act(), dtype=np.float32), -1.0, 1.0)
-        action = label.copy()
-        action[:-1] += np.float32(noise) * draws.standard_normal(len(label) - 1, dtype=np.float32)
-        action = np.clip(action, -1.0, 1.0)
+        action = pushes.apply(label)
         images.append(obs.images[0].copy())
         states.append(obs.proprio[0].copy())
         labels.append(label)
@@ -104,7 +147,7 @@ def record(bench: Bench, attempt: Attempt, noise: float) -> tuple[Episode, str]:
         if result.failed[0] or result.terminated[0] or result.truncated[0]:
             break
     extra: dict[str, str | int | float] = {
-        "task": attempt.task, "init_state": attempt.init_state, "seed": attempt.seed, "noise": noise,
+        "task": attempt.task, "init_state": attempt.init_state, "seed": attempt.seed, "push_rate": push_rate,
     }
     episode = Episode(attempt.key, obs.instruction[0], np.stack(images), np.stack(states), np.stack(labels),
                       np.stack(executed), extra)
@@ -134,7 +177,7 @@ def _leave_with_parent() -> None:
 def _attempt(job: Job, attempt: Attempt) -> tuple[Attempt, str, int]:
     if _bench is None:
         raise RuntimeError("the worker has no simulator")
-    episode, reason = record(_bench, attempt, job.noise)
+    episode, reason = record(_bench, attempt, job.push_rate)
     if job.preview is not None and attempt.index == 0:
         outcome = "failure" if reason else "success"
         video.write_preview(job.preview / f"{attempt.task.replace('/', '_')}_{outcome}.mp4", preview(episode.images),

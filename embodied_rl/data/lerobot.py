@@ -107,13 +107,15 @@ class Episode:
 class Demonstrations:
     """A whole dataset in memory; F frames in all, E episodes, contiguous and in order.
 
-    images uint8 [F,V,H,W,3]; state float32 [F,P]; action float32 [F,A]; starts int64 [E+1]: episode e is rows
+    images uint8 [F,V,H,W,3]; state float32 [F,P]; action float32 [F,A]; pushed bool [F]: what was executed is not
+    `action` (False throughout where the dataset does not say what was executed); starts int64 [E+1]: episode e is rows
     starts[e]:starts[e+1]; instruction: E strings; cameras: V feature names; info: meta/info.json; root: its folder.
     """
 
     images: Array
     state: Array
     action: Array
+    pushed: Array
     starts: Array
     instruction: list[str]
     cameras: tuple[str, ...]
@@ -178,7 +180,7 @@ def load(root: Path) -> Demonstrations:
         for job in jobs:
             job.result()
     return Demonstrations(
-        images, _matrix(table, STATE), _matrix(table, ACTION), starts,
+        images, _matrix(table, STATE), _matrix(table, ACTION), _pushed(table), starts,
         [row["tasks"][0] for row in episodes], cameras, info, root,
     )
 
@@ -207,14 +209,21 @@ def _episode_rows(root: Path, info: dict[str, Any]) -> list[dict[str, Any]]:
 
 def _table(root: Path, info: dict[str, Any], episodes: Sequence[dict[str, Any]]) -> pa.Table:
     files = sorted({(row["data/chunk_index"], row["data/file_index"]) for row in episodes})
+    columns = [STATE, ACTION, "index"] + [name for name in (EXECUTED,) if name in info["features"]]
     parts = []
     for chunk_index, file_index in files:
         path = root / info["data_path"].format(chunk_index=chunk_index, file_index=file_index)
         try:
-            parts.append(pq.read_table(path, columns=[STATE, ACTION, "index"]))
+            parts.append(pq.read_table(path, columns=columns))
         except (OSError, pa.ArrowInvalid) as error:
             raise UserError(f"cannot read {path} ({error}); the dataset is damaged, collect it again") from error
     return pa.concat_tables(parts).sort_by("index")
+
+
+def _pushed(table: pa.Table) -> Array:
+    if EXECUTED not in table.column_names:
+        return np.zeros(table.num_rows, dtype=bool)
+    return (_matrix(table, EXECUTED) != _matrix(table, ACTION)).any(axis=1)
 
 
 def _matrix(table: pa.Table, name: str) -> Array:

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from rich.console import Console
 
-from embodied_rl.data.chunks import ChunkDataset, SftBatch, batch_samples, random_shift
+from embodied_rl.data.chunks import ChunkDataset, SftBatch, batch_samples, blind_rows, random_shift
 from embodied_rl.data.progress import progress_bar
 from embodied_rl.data.sft_config import SftConfig, learning_rate
 from embodied_rl.errors import UserError
@@ -29,7 +29,7 @@ class Imitator(Protocol):
     """What the loop needs of a policy: a torch module with `sft_loss` (see `embodied_rl.policy.Policy`)."""
 
     def sft_loss(self, images: torch.Tensor, proprio: torch.Tensor, instruction: list[str],
-                 actions: torch.Tensor) -> torch.Tensor: ...
+                 actions: torch.Tensor, blind: torch.Tensor | None = None) -> torch.Tensor: ...
     def parameters(self) -> Iterator[torch.nn.Parameter]: ...
     def state_dict(self) -> dict[str, Any]: ...
     def load_state_dict(self, state_dict: dict[str, Any]) -> Any: ...
@@ -115,12 +115,13 @@ def _update(policy: Imitator, adam: torch.optim.AdamW, train: ChunkDataset, conf
     """One optimiser step; return its loss and gradient norm (before clipping)."""
     batch = train.batch(batch_samples(len(train), config.batch_size, step, config.seed))
     batch.images = random_shift(batch.images, config.shift, config.seed, step)
+    blind = blind_rows(len(batch.instruction), config.blind, config.seed, step)
     for group in adam.param_groups:
         group["lr"] = learning_rate(step, config)
     policy.train(True)
     adam.zero_grad(set_to_none=True)
     with _autocast(policy, config):
-        loss = _loss(policy, batch)
+        loss = _loss(policy, batch, blind)
     loss.backward()
     norm = torch.nn.utils.clip_grad_norm_(policy.parameters(), config.grad_clip)
     numbers = float(loss.detach()), float(norm)
@@ -130,9 +131,9 @@ def _update(policy: Imitator, adam: torch.optim.AdamW, train: ChunkDataset, conf
     return numbers
 
 
-def _loss(policy: Imitator, batch: SftBatch) -> torch.Tensor:
+def _loss(policy: Imitator, batch: SftBatch, blind: torch.Tensor | None = None) -> torch.Tensor:
     to = next(policy.parameters()).device
-    return policy.sft_loss(batch.images.to(to), batch.proprio.to(to), batch.instruction, batch.actions.to(to))
+    return policy.sft_loss(batch.images.to(to), batch.proprio.to(to), batch.instruction, batch.actions.to(to), blind)
 
 
 def _autocast(policy: Imitator, config: SftConfig) -> torch.autocast:

@@ -118,10 +118,16 @@ class OpenVLAPolicy(nn.Module):
         value = self.model.value(hidden[:, 0]) if self.with_value else None
         return EvalOutput(chosen, entropy, value)
 
-    def sft_loss(self, images: Tensor, proprio: Tensor, instruction: list[str], actions: Tensor) -> Tensor:
-        """Mean cross-entropy (nats a token, temperature 1) of `actions` float32 [N, K, A] in [-1, 1]."""
+    def sft_loss(
+        self, images: Tensor, proprio: Tensor, instruction: list[str], actions: Tensor, blind: Tensor | None = None
+    ) -> Tensor:
+        """Mean cross-entropy (nats a token, temperature 1) of `actions` float32 [N, K, A] in [-1, 1].
+
+        blind: bool [N], rows whose tokens are predicted without their earlier action tokens. Within a chunk a token is
+        mostly a copy of the one a step before, so a model that always sees it learns to copy before it learns to look.
+        """
         tokens = self.encode(actions).to(self.device).long()
-        hidden = self._teacher_forced(images, proprio, instruction, tokens)
+        hidden = self._teacher_forced(images, proprio, instruction, tokens, blind)
         logits = self.model.action_logits(hidden)
         return F.cross_entropy(logits.flatten(0, 1), tokens.flatten())
 
@@ -164,9 +170,12 @@ class OpenVLAPolicy(nn.Module):
         return torch.from_numpy(ids).to(self.device), torch.from_numpy(lengths).to(self.device)
 
     def _teacher_forced(
-        self, images: Tensor, proprio: Tensor, instruction: list[str], tokens: Tensor
+        self, images: Tensor, proprio: Tensor, instruction: list[str], tokens: Tensor, blind: Tensor | None = None
     ) -> Tensor:
-        """Hidden states [N, L, D] from which each of `tokens` [N, L] is predicted, given the tokens before it."""
+        """Hidden states [N, L, D] from which each of `tokens` [N, L] is predicted, given the tokens before it.
+
+        In the rows of `blind` the embeddings of action tokens are zero; what marks their slots stays.
+        """
         prompt, lengths = self._prompt(instruction)
         prefix = self._prefix(images, proprio)
         decoder = self.model.language_model.model
@@ -174,9 +183,12 @@ class OpenVLAPolicy(nn.Module):
         at = lengths[:, None] + torch.arange(count - 1, device=self.device)
         ids = F.pad(prompt, (0, count - 1)).scatter(1, at, tokens[:, :-1] + self.model.action_rows.start)
         text = decoder.embed_tokens(ids)
+        which = torch.zeros_like(ids).scatter(1, at, torch.arange(1, count, device=self.device).expand_as(at))
+        if blind is not None:
+            hidden_inputs = (which > 0) & blind.to(self.device)[:, None]
+            text = text.masked_fill(hidden_inputs[..., None], 0.0)
         slots = self.model.embed_slots()
         if slots is not None:
-            which = torch.zeros_like(ids).scatter(1, at, torch.arange(1, count, device=self.device).expand_as(at))
             text = text + F.embedding(which, slots)
         x = torch.cat([prefix, text], dim=1)
         read = prefix.shape[1] - 1 + lengths[:, None] + torch.arange(count, device=self.device)

@@ -5,6 +5,7 @@ tasks = load_suite("tabletop_object")
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache, partial
 from importlib.resources import files
 
@@ -14,7 +15,7 @@ import numpy as np
 from embodied_rl.errors import UserError, suggest
 from embodied_rl.sim.bddl import Problem, parse_bddl
 from embodied_rl.sim.tabletop.goals import goal_predicates
-from embodied_rl.sim.tabletop.initial_states import HELDOUT_STATES, TRAIN_STATES
+from embodied_rl.sim.tabletop.initial_states import HELDOUT_STATES, TRAIN_STATES, fresh_states
 from embodied_rl.sim.tabletop.scene import build_model
 from embodied_rl.sim.task import Task
 
@@ -71,3 +72,9 @@ def load_suite(name: str) -> list[Task]:
         )
         for short, problem in found.items()
     ]
+
+
+def with_fresh_states(task: Task, count: int, seed: int) -> Task:
+    """`task` with `count` newly drawn initial states, all for training, in place of its stored ones."""
+    states = fresh_states(task.name, problem_of(task.name), count, seed)
+    return replace(task, init_states=states, train_states=range(count), heldout_states=range(0))

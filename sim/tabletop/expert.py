@@ -16,7 +16,9 @@ from embodied_rl.types import Array
 
 _STEP = 0.05
 """Metres that an action of 1 asks for."""
-_GAIN = 2.0
+_GAIN = 0.6
+"""Share of the way to its target that a command asks for. Well under 1, so that the command tells how far it still is:
+bang-bang commands are quicker, and far harder to imitate."""
 _TURN_STEP = 0.5
 """Radians that a rotation action of 1 asks for."""
 _TURN_SLACK = 0.03

@@ -2,7 +2,8 @@
 
     python -m embodied_rl.sim.tabletop.make_states     # draws all of them again and rewrites the files
 
-Rows 0..49 are for training, 50..99 held out; the two come from different seeds.
+Rows 0..49 are for training, 50..99 held out; the two come from different seeds. `fresh_states` draws as many more as
+demonstrations need, from seeds of its own.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from embodied_rl.types import Array
 
 TRAIN_STATES = range(50)
 HELDOUT_STATES = range(50, 100)
-_TRAIN_SEED, _HELDOUT_SEED = 20_260, 77_001
+_TRAIN_SEED, _HELDOUT_SEED, _FRESH_SEED = 20_260, 77_001, 505_000
 _GRIPPER_ROOM = 0.035
 _FIXTURE_ROOM = 0.008
 """Free space (m) beside another movable thing, so that a finger fits in, and beside a fixture."""
@@ -42,12 +43,28 @@ _MAX_DRAWS = 2000
 
 def draw_states(name: str, problem: Problem) -> Array:
     """All initial states of task `name`, float64 [100, 1 + nq + nv]: time, qpos, qvel."""
+    seeds = [_TRAIN_SEED] * len(TRAIN_STATES) + [_HELDOUT_SEED] * len(HELDOUT_STATES)
+    return _draw(name, problem, seeds)
+
+
+def fresh_states(name: str, problem: Problem, count: int, seed: int) -> Array:
+    """`count` further initial states of task `name`, in none of the stored rows: float64 [count, 1 + nq + nv].
+
+    A small policy that has seen 50 layouts knows them by heart and finds nothing in the 51st, so demonstrations start
+    from as many layouts as there are episodes. seed: in [0, 10_000).
+    """
+    if not 0 <= seed < 10_000:
+        raise UserError(f"the seed of fresh initial states must lie in [0, 10000), got {seed}")
+    return _draw(name, problem, [_FRESH_SEED + seed] * count)
+
+
+def _draw(name: str, problem: Problem, seeds: list[int]) -> Array:
+    """One settled state a seed; the draw depends on (seed, task, row)."""
     model = build_model(problem, visual=False)
     data = mujoco.MjData(model)
     key = zlib.crc32(name.encode())
     rows = []
-    for row in (*TRAIN_STATES, *HELDOUT_STATES):
-        seed = _TRAIN_SEED if row in TRAIN_STATES else _HELDOUT_SEED
+    for row, seed in enumerate(seeds):
         _place(model, data, problem, philox(seed, key, row))
         settle(model, data)
         rows.append(np.concatenate([[0.0], data.qpos, np.zeros(model.nv)]))

@@ -213,6 +213,24 @@ def test_sft_loss_is_minus_the_mean_log_prob() -> None:
     torch.testing.assert_close(loss, -evaluated.log_prob.mean())
 
 
+def test_blind_rows_do_not_see_their_earlier_actions() -> None:
+    policy = _policy()
+    obs = _observation(2, policy)
+    images, proprio = torch.from_numpy(obs.images), torch.from_numpy(obs.proprio)
+    last = torch.zeros(2, 2, 7)
+    other = last.clone()
+    other[:, 0] = 0.9  # another first step of the chunk
+    blind = torch.tensor([True, False])
+
+    def second_step(actions: torch.Tensor) -> torch.Tensor:
+        tokens = policy.encode(actions).long()
+        return policy._teacher_forced(images, proprio, obs.instruction, tokens, blind)[:, 7:]
+
+    seen, changed = second_step(last), second_step(other)
+    torch.testing.assert_close(seen[0], changed[0])
+    assert (seen[1] - changed[1]).abs().max() > 1e-3
+
+
 def test_all_parameters_learn_and_unused_text_rows_stay() -> None:
     policy = _policy()
     obs = _observation(6, policy)

@@ -19,7 +19,9 @@ def make_episode(key: int, length: int, instruction: str = "push the cube") -> E
     images = rng.integers(0, 256, (length, 2, 16, 16, 3), dtype=np.uint8)
     state = rng.normal(size=(length, 8)).astype(np.float32)
     action = rng.uniform(-1, 1, (length, 7)).astype(np.float32)
-    executed = np.clip(action + 0.1, -1, 1).astype(np.float32)
+    executed = action.copy()
+    if key == 3:  # one push, in the first frame of one episode
+        executed[0] = np.clip(action[0] + 0.1, -1, 1)
     return Episode(key, instruction, images, state, action, executed, {"task": "toy/push", "seed": key})
 
 

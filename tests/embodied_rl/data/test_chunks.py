@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from embodied_rl.data.chunks import action_chunks, batch_samples, random_shift, split
+from embodied_rl.data.chunks import action_chunks, batch_samples, blind_rows, random_shift, split, undisturbed
 from embodied_rl.data.lerobot import Demonstrations, Episode, load
 from embodied_rl.errors import UserError
 
@@ -19,7 +19,8 @@ def _demonstrations(episodes: list[Episode]) -> Demonstrations:
     starts = np.cumsum([0] + [len(e.images) for e in episodes])
     return Demonstrations(
         np.concatenate([e.images for e in episodes]), np.concatenate([e.state for e in episodes]),
-        np.concatenate([e.action for e in episodes]), starts, [e.instruction for e in episodes], ("a", "b"), {}, Path())
+        np.concatenate([e.action for e in episodes]),
+        np.concatenate([(e.action != e.executed).any(axis=1) for e in episodes]), starts, [e.instruction for e in episodes], ("a", "b"), {}, Path())
 
 
 def test_chunks_and_padding_by_hand() -> None:
@@ -37,9 +38,10 @@ def test_chunks_and_padding_by_hand() -> None:
 def test_batch_holds_frame_proprio_instruction_and_actions_of_one_moment(dataset: Path) -> None:
     data = load(dataset)
     train, val = split(data, 4, validation=0.0, seed=0)
-    assert len(train) == 55
+    assert len(train) == 54  # all frames but frame 24, where the demonstrator was pushed
+    assert 24 not in train.rows
     assert len(val) == 0
-    batch = train.batch(np.array([6, 54]))  # frame 1 of episode 1, last frame of episode 4
+    batch = train.batch(np.array([6, 53]))  # frame 1 of episode 1, last frame of episode 4
     np.testing.assert_array_equal(batch.images.numpy(), data.images[[6, 54]])
     np.testing.assert_array_equal(batch.proprio.numpy(), data.state[[6, 54]])
     assert batch.instruction == ["push cube 1", "push cube 0"]
@@ -99,3 +101,19 @@ def test_shift_moves_whole_images_by_at_most_that_many_pixels() -> None:
     assert torch.equal(moved, random_shift(images, 2, seed=1, step=4))
     assert not torch.equal(moved, random_shift(images, 2, seed=1, step=5))
     assert random_shift(images, 0, seed=1, step=4) is images
+
+
+def test_a_chunk_with_a_push_in_it_is_no_sample() -> None:
+    pushed = np.array([False, False, True, False, False, False, True])
+    ends = np.array([5, 5, 5, 5, 5, 7, 7])  # two episodes: rows 0..4 and 5..6
+    usable = undisturbed(pushed, ends, 2)
+    np.testing.assert_array_equal(usable, [True, False, False, True, True, False, False])
+    assert not undisturbed(pushed, ends, 3)[0]
+
+
+def test_blind_rows_are_a_share_and_a_function_of_the_step() -> None:
+    assert blind_rows(8, 0.0, 0, 0) is None
+    drawn = torch.stack([blind_rows(64, 0.25, 1, step) for step in range(100)])  # type: ignore[list-item]
+    assert 0.2 < drawn.float().mean() < 0.3
+    assert torch.equal(drawn[7], blind_rows(64, 0.25, 1, 7))  # type: ignore[arg-type]
+    assert not torch.equal(drawn[7], drawn[8])

@@ -84,23 +84,35 @@ def _collect(build: object, out: Path, states: range, workers: int, video: Path 
     return failed
 
 
-def test_labels_are_clean_and_executed_actions_are_noisy(fake) -> None:
+def test_labels_are_clean_and_executed_actions_are_pushed(fake) -> None:
     attempt = collect.Attempt(0, 0, "line/home", 3, 77)
-    episode, reason = collect.record(fake.build(), attempt, noise=0.2)
+    episode, reason = collect.record(fake.build(), attempt, push_rate=0.3)
     assert reason == ""
     np.testing.assert_allclose(episode.state[0, 0], 0.53)
     np.testing.assert_allclose(episode.action[:, 0], np.clip(-8 * episode.state[:, 0], -1, 1), rtol=1e-5)
     np.testing.assert_array_equal(episode.action[:, 1], 1.0)
-    np.testing.assert_array_equal(episode.executed[:, 1], 1.0)  # the gripper gets no noise
-    noise = (episode.executed - episode.action)[:, 0]
-    assert np.abs(noise).max() > 0.03
+    np.testing.assert_array_equal(episode.executed[:, 1], 1.0)  # the gripper is left alone
+    assert np.abs(episode.executed - episode.action)[:, 0].max() > 0.03
     assert np.abs(episode.executed).max() <= 1.0
     # What was executed is what moved the arm: each state follows from the one before.
     np.testing.assert_allclose(np.diff(episode.state[:, 0]), 0.1 * episode.executed[:-1, 0], atol=1e-6)
-    again, _ = collect.record(fake.build(), attempt, noise=0.2)
+    again, _ = collect.record(fake.build(), attempt, push_rate=0.3)
     np.testing.assert_array_equal(again.executed, episode.executed)
-    calm, _ = collect.record(fake.build(), attempt, noise=0.0)
+    calm, _ = collect.record(fake.build(), attempt, push_rate=0.0)
     np.testing.assert_array_equal(calm.executed, calm.action)
+
+
+def test_pushes_come_in_runs_of_one_constant_and_leave_gaps() -> None:
+    action = np.array([0.1, 0.0, 0.0, 0.2, 0.0, 0.0, 1.0], np.float32)
+    pushes = collect._Pushes(0.05, np.random.default_rng(3))
+    done = np.stack([pushes.apply(action) for _ in range(2000)])
+    np.testing.assert_array_equal(done[:, 3:], np.tile(action[3:], (2000, 1)))  # rotation and gripper are left alone
+    pushed = (done != action).any(axis=1)
+    assert 0.1 < pushed.mean() < 0.5
+    edges = np.flatnonzero(np.diff(pushed.astype(int)))
+    assert len(edges) > 50  # pushes and undisturbed stretches alternate
+    start = edges[10] + 1 if pushed[edges[10] + 1] else edges[11] + 1
+    np.testing.assert_array_equal(done[start], done[start + 2])  # at least 3 steps of one and the same push
 
 
 def test_plan_takes_states_in_turn_with_distinct_seeds() -> None:

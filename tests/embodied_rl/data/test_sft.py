@@ -33,7 +33,7 @@ class LinearPolicy(nn.Module):
         self.calls = 0
 
     def sft_loss(self, images: torch.Tensor, proprio: torch.Tensor, instruction: list[str],
-                 actions: torch.Tensor) -> torch.Tensor:
+                 actions: torch.Tensor, blind: torch.Tensor | None = None) -> torch.Tensor:
         assert images.dtype == torch.uint8
         assert len(instruction) == len(proprio)
         if self.training:
@@ -48,7 +48,7 @@ def _data() -> tuple[ChunkDataset, ChunkDataset]:
     state = rng.normal(size=(200, 4)).astype(np.float32)
     action = np.tanh(state @ rng.normal(size=(4, 3))).astype(np.float32)
     images = np.zeros((200, 1, 4, 4, 3), np.uint8)
-    data = Demonstrations(images, state, action, np.arange(0, 201, 20), ["go"] * 10, ("a",), {}, Path())
+    data = Demonstrations(images, state, action, np.zeros(200, bool), np.arange(0, 201, 20), ["go"] * 10, ("a",), {}, Path())
     return split(data, 2, validation=0.2, seed=0)
 
 
