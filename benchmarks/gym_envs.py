@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import Any, cast
 
 import gymnasium as gym
 import mujoco
@@ -51,8 +51,8 @@ class TaskEnv(gym.Env[dict[str, Array], Array]):
         self._images = np.zeros((len(CAMERAS), image_size, image_size, 3), np.uint8)
         image = gym.spaces.Box(0, 255, self._images.shape, np.uint8)
         proprio = gym.spaces.Box(-np.inf, np.inf, (PROPRIO_DIM,), np.float32)
-        spaces = {"images": image, "proprio": proprio} if drawing else {"proprio": proprio}
-        self.observation_space = gym.spaces.Dict(spaces)
+        spaces: dict[str, gym.Space[Any]] = {"images": image, "proprio": proprio} if drawing else {"proprio": proprio}
+        self.observation_space = cast("gym.Space[dict[str, Array]]", gym.spaces.Dict(spaces))
         self.action_space = gym.spaces.Box(-1.0, 1.0, (ACTION_DIM,), np.float32)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[dict[str, Array], dict]:

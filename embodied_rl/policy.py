@@ -43,7 +43,7 @@ class Policy(Protocol):
 
 
 def action_array(actions: Array) -> Array:
-    """Return `actions` if it is finite float32 [N, K, A], else raise ValueError (NaN actions never reach a simulator)."""
+    """Return `actions` if finite float32 [N, K, A], else raise ValueError (NaN actions never reach a simulator)."""
     import numpy as np
 
     if actions.dtype != np.float32 or actions.ndim != 3:

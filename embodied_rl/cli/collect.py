@@ -58,8 +58,8 @@ class CollectCommand:
     seed: int = 0
     """Seed of the pushes and of the episodes."""
     split: Literal["fresh", "train", "heldout"] = "fresh"
-    """Initial states to start from: newly drawn ones (another for each episode), or the suite's own training or held-out
-    ones. `sft` refuses a dataset of held-out states: evaluation needs them unseen."""
+    """Initial states to start from: newly drawn ones (another for each episode), or the suite's own training or
+    held-out ones. `sft` refuses a dataset of held-out states: evaluation needs them unseen."""
     video: bool = False
     """Also write a video of the first attempt at each task, for people to watch, into OUT_videos."""
 

@@ -89,7 +89,7 @@ def split(data: Demonstrations, chunk_len: int, *, validation: float, seed: int)
 
 
 def undisturbed(pushed: Array, ends: Array, chunk_len: int) -> Array:
-    """bool [F]: no frame of the chunk that starts there was pushed; ends int64 [F]: one past its episode's last frame."""
+    """bool [F]: no frame of the chunk that starts there was pushed; ends int64 [F]: end of its episode."""
     total = np.concatenate([[0], np.cumsum(pushed)])
     first = np.arange(len(pushed))
     return total[np.minimum(first + chunk_len, ends)] == total[first]
@@ -127,7 +127,7 @@ def random_shift(images: torch.Tensor, pixels: int, seed: int, step: int) -> tor
 
 
 def blind_rows(count: int, share: float, seed: int, step: int) -> torch.Tensor | None:
-    """bool [count]: rows that are predicted without their earlier actions, `share` of them on average; None for none."""
+    """bool [count]: rows that are predicted without their earlier actions, `share` of them on average, or None."""
     if share == 0.0:
         return None
     return torch.from_numpy(philox(seed, _BLIND, step).random(count) < share)

@@ -361,7 +361,8 @@ def project(
     eye, pos, mat, seen, ray = np.empty(3), np.empty(3), np.empty((3, 3)), np.empty((3, 3)), np.empty((4, 3))
     for view in range(cameras.shape[0]):
         camera, axes, lens = cameras[view], views[view], lenses[view]
-        _place(scene.camera_body[camera], scene.camera_pos[camera], scene.camera_mat[camera], xpos, xmat, eye, axes)
+        body = int(scene.camera_body[camera])
+        _place(body, scene.camera_pos[camera], scene.camera_mat[camera], xpos, xmat, eye, axes)
         tan = scene.camera_tan[camera]
         lens[0], lens[1], lens[2] = tan * width / height, tan, 2.0 * tan / height
         world = _world_lights(scene, xpos, xmat, eye, axes)

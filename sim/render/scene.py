@@ -137,7 +137,7 @@ def _visible_geoms(model: mujoco.MjModel) -> list[int]:
 def _rgba(model: mujoco.MjModel, geom: int) -> Array:
     """A geom's own colour wins over its material's, unless it is MuJoCo's default grey (MuJoCo's rule)."""
     own, material = model.geom_rgba[geom], model.geom_matid[geom]
-    if material >= 0 and np.array_equal(own, np.float32([0.5, 0.5, 0.5, 1])):
+    if material >= 0 and np.array_equal(own, np.array([0.5, 0.5, 0.5, 1], np.float32)):
         return model.mat_rgba[material]
     return own
 

@@ -20,7 +20,8 @@ def _demonstrations(episodes: list[Episode]) -> Demonstrations:
     return Demonstrations(
         np.concatenate([e.images for e in episodes]), np.concatenate([e.state for e in episodes]),
         np.concatenate([e.action for e in episodes]),
-        np.concatenate([(e.action != e.executed).any(axis=1) for e in episodes]), starts, [e.instruction for e in episodes], ("a", "b"), {}, Path())
+        np.concatenate([(e.action != e.executed).any(axis=1) for e in episodes]), starts,
+        [e.instruction for e in episodes], ("a", "b"), {}, Path())
 
 
 def test_chunks_and_padding_by_hand() -> None:

@@ -48,7 +48,8 @@ def _data() -> tuple[ChunkDataset, ChunkDataset]:
     state = rng.normal(size=(200, 4)).astype(np.float32)
     action = np.tanh(state @ rng.normal(size=(4, 3))).astype(np.float32)
     images = np.zeros((200, 1, 4, 4, 3), np.uint8)
-    data = Demonstrations(images, state, action, np.zeros(200, bool), np.arange(0, 201, 20), ["go"] * 10, ("a",), {}, Path())
+    starts, calm = np.arange(0, 201, 20), np.zeros(200, bool)
+    data = Demonstrations(images, state, action, calm, starts, ["go"] * 10, ("a",), {}, Path())
     return split(data, 2, validation=0.2, seed=0)
 
 
