@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
+import transformers
 
 from embodied_rl.policies.decoder import CausalLM, DecoderConfig, KVCache
 from embodied_rl.policies.linear import Linear
 from embodied_rl.policies.vision import ViT, ViTConfig
-
-transformers = pytest.importorskip("transformers")
 
 
 def _randomise(module: torch.nn.Module, seed: int) -> None:
