@@ -1,4 +1,4 @@
-"""Lets tests import `tests.toy` however pytest is started, and keeps torch to one thread."""
+"""Lets tests import `tests.toy` however pytest is started, keeps torch to one thread; fixtures of whole commands."""
 
 from __future__ import annotations
 
@@ -18,3 +18,24 @@ def one_thread() -> None:
     import torch
 
     torch.set_num_threads(1)
+
+
+@pytest.fixture
+def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`train` and `eval` run on a stand-in for the simulator."""
+    from tests.embodied_rl.stand_in import open_stand_in
+
+    monkeypatch.setattr("embodied_rl.cli.world.open_env", open_stand_in)
+    monkeypatch.setattr("embodied_rl.cli.train_run.open_env", open_stand_in)
+
+
+@pytest.fixture(scope="session")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Fresh weights of the nano preset. Tests must not change it."""
+    from embodied_rl.policies.openvla.checkpoint import save_policy
+    from embodied_rl.policies.openvla.config import nano
+    from embodied_rl.policies.openvla.policy import OpenVLAPolicy
+
+    folder = tmp_path_factory.mktemp("weights") / "start"
+    save_policy(OpenVLAPolicy.fresh(nano(), ["pick up the mug and place it in the basket"]), folder, {"seed": 0})
+    return folder

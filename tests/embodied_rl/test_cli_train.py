@@ -2,98 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import signal
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 import yaml
 
 from embodied_rl.cli import main
 from embodied_rl.config import load_yaml
-from embodied_rl.policies.openvla.checkpoint import save_policy
-from embodied_rl.policies.openvla.config import nano
-from embodied_rl.policies.openvla.policy import OpenVLAPolicy
-from embodied_rl.rng import philox
 from embodied_rl.telemetry.metrics import read_metrics
-from embodied_rl.types import Array, ChunkResult, EpisodeSpec, Observation
-from embodied_rl.vec_env import EnvInfo
-
-SIZE, HORIZON = 64, 16
-
-
-class StandIn:
-    """Two chunks an episode; it succeeds if the mean of the first action component is positive at the end."""
-
-    def __init__(self, num_envs: int) -> None:
-        self.num_envs = num_envs
-        self.info = EnvInfo("tabletop", "stand-in 1", "flat", ("agentview", "robot0_eye_in_hand"), SIZE, 7, 8, 20.0)
-        self._specs: dict[int, EpisodeSpec] = {}
-        self._steps: dict[int, int] = {}
-
-    def reset(self, slots: Sequence[int], episodes: Sequence[EpisodeSpec]) -> None:
-        for slot, spec in zip(slots, episodes, strict=True):
-            self._specs[slot], self._steps[slot] = spec, 0
-
-    def step(self, slots: Sequence[int], actions: Array) -> ChunkResult:
-        count, chunk = actions.shape[:2]
-        for slot in slots:
-            self._steps[slot] += chunk
-        over = np.array([self._steps[slot] >= HORIZON for slot in slots])
-        won = over & (actions[:, -1, 0] > 0)
-        reward = np.zeros((count, chunk), np.float32)
-        reward[:, -1] = won
-        return ChunkResult(
-            reward, won, over & ~won, won, np.full(count, chunk, np.int32), np.zeros(count, dtype=bool)
-        )
-
-    def observe(self, slots: Sequence[int], out: Observation) -> None:
-        for row, slot in enumerate(slots):
-            spec = self._specs[slot]
-            draw = philox(spec.init_state, self._steps[slot])
-            out.images[row] = draw.integers(0, 256, out.images.shape[1:], dtype=np.uint8)
-            out.proprio[row] = draw.standard_normal(8)
-            out.instruction[row] = spec.task.partition("/")[2].replace("_", " ")
-
-    def new_observation(self, rows: int) -> Observation:
-        return Observation(np.zeros((rows, 2, SIZE, SIZE, 3), np.uint8), np.zeros((rows, 8), np.float32), [""] * rows)
-
-    def frame(self, slot: int, camera: str, size: int) -> Array:
-        return np.full((size, size, 3), self._steps[slot] * 10, np.uint8)
-
-    def close(self) -> None:
-        pass
-
-
-@pytest.fixture
-def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    def open_env(tasks: Any, config: Any, image_size: int) -> Any:
-        assert image_size == SIZE
-        return contextlib.closing(StandIn(config.num_envs))
-
-    monkeypatch.setattr("embodied_rl.cli.world.open_env", open_env)
-    monkeypatch.setattr("embodied_rl.cli.train_run.open_env", open_env)
-
-
-@pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("weights") / "start"
-    save_policy(OpenVLAPolicy.fresh(nano(), ["pick up the mug and place it in the basket"]), folder, {"seed": 0})
-    return folder
-
-
-def words(checkpoint: Path, run: Path, *more: str) -> list[str]:
-    small = [
-        "--suite", "tabletop_object", "--policy.checkpoint", str(checkpoint), "--output", str(run), "--iterations", "2",
-        "--env.num-envs", "4", "--rollout.episodes-per-iteration", "8", "--algorithm.group-size", "4",
-        "--evaluation.states-per-task", "2", "--checkpoint.every", "1", "--videos", "1",
-        "--torch-threads", "1", "--algorithm.keep", "None",
-    ]  # fmt: skip
-    return ["train", "tabletop", *small, *more]
+from tests.embodied_rl.stand_in import untimed, words
 
 
 @pytest.mark.usefixtures("stand_in")
@@ -156,13 +75,6 @@ def test_stopped_and_resumed_equals_unbroken(
     newest = [run / "checkpoints" / "iter-000002" / "policy" / "model.safetensors" for run in (whole, broken)]
     assert newest[0].read_bytes() == newest[1].read_bytes()
     assert len(json.loads((broken / "run.json").read_text())) == 2
-
-
-def untimed(run: Path) -> list[dict[str, Any]]:
-    return [
-        {name: value for name, value in row.items() if not name.startswith(("time/", "cpu/", "speed/"))}
-        for row in read_metrics(run / "metrics.jsonl")
-    ]
 
 
 @pytest.mark.usefixtures("stand_in")

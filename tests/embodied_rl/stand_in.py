@@ -1,0 +1,85 @@
+"""A stand-in for the simulator, for tests of whole commands where physics does not matter."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from embodied_rl.rng import philox
+from embodied_rl.telemetry.metrics import read_metrics
+from embodied_rl.types import Array, ChunkResult, EpisodeSpec, Observation
+from embodied_rl.vec_env import EnvInfo
+
+SIZE, HORIZON = 64, 16
+
+
+class StandIn:
+    """Two chunks an episode; it succeeds if the mean of the first action component is positive at the end."""
+
+    def __init__(self, num_envs: int) -> None:
+        self.num_envs = num_envs
+        self.info = EnvInfo("tabletop", "stand-in 1", "flat", ("agentview", "robot0_eye_in_hand"), SIZE, 7, 8, 20.0)
+        self._specs: dict[int, EpisodeSpec] = {}
+        self._steps: dict[int, int] = {}
+
+    def reset(self, slots: Sequence[int], episodes: Sequence[EpisodeSpec]) -> None:
+        for slot, spec in zip(slots, episodes, strict=True):
+            self._specs[slot], self._steps[slot] = spec, 0
+
+    def step(self, slots: Sequence[int], actions: Array) -> ChunkResult:
+        count, chunk = actions.shape[:2]
+        for slot in slots:
+            self._steps[slot] += chunk
+        over = np.array([self._steps[slot] >= HORIZON for slot in slots])
+        won = over & (actions[:, -1, 0] > 0)
+        reward = np.zeros((count, chunk), np.float32)
+        reward[:, -1] = won
+        return ChunkResult(
+            reward, won, over & ~won, won, np.full(count, chunk, np.int32), np.zeros(count, dtype=bool)
+        )
+
+    def observe(self, slots: Sequence[int], out: Observation) -> None:
+        for row, slot in enumerate(slots):
+            spec = self._specs[slot]
+            draw = philox(spec.init_state, self._steps[slot])
+            out.images[row] = draw.integers(0, 256, out.images.shape[1:], dtype=np.uint8)
+            out.proprio[row] = draw.standard_normal(8)
+            out.instruction[row] = spec.task.partition("/")[2].replace("_", " ")
+
+    def new_observation(self, rows: int) -> Observation:
+        return Observation(np.zeros((rows, 2, SIZE, SIZE, 3), np.uint8), np.zeros((rows, 8), np.float32), [""] * rows)
+
+    def frame(self, slot: int, camera: str, size: int) -> Array:
+        return np.full((size, size, 3), self._steps[slot] * 10, np.uint8)
+
+    def close(self) -> None:
+        pass
+
+
+def open_stand_in(tasks: Any, config: Any, image_size: int) -> contextlib.closing[StandIn]:
+    """Takes the place of `embodied_rl.cli.world.open_env`."""
+    assert image_size == SIZE
+    return contextlib.closing(StandIn(config.num_envs))
+
+
+def words(checkpoint: Path, run: Path, *more: str) -> list[str]:
+    """A small `train` command."""
+    small = [
+        "--suite", "tabletop_object", "--policy.checkpoint", str(checkpoint), "--output", str(run), "--iterations", "2",
+        "--env.num-envs", "4", "--rollout.episodes-per-iteration", "8", "--algorithm.group-size", "4",
+        "--evaluation.states-per-task", "2", "--checkpoint.every", "1", "--videos", "1",
+        "--torch-threads", "1", "--algorithm.keep", "None",
+    ]  # fmt: skip
+    return ["train", "tabletop", *small, *more]
+
+
+def untimed(run: Path) -> list[dict[str, Any]]:
+    """The metrics that a repeated run must repeat."""
+    return [
+        {name: value for name, value in row.items() if not name.startswith(("time/", "cpu/", "speed/"))}
+        for row in read_metrics(run / "metrics.jsonl")
+    ]

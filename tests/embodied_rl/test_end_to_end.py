@@ -1,0 +1,114 @@
+"""Collect, sft, train, eval on the real simulator, from the command to the file; kill -9 in mid-training and resume."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from embodied_rl.cli import main
+from embodied_rl.telemetry.metrics import read_metrics
+from tests.embodied_rl.stand_in import untimed
+from tests.embodied_rl.test_imports import ROOT
+
+SUITE = "tabletop_object"
+TASKS = ("pick_up_the_mug_and_place_it_in_the_basket", "pick_up_the_tea_tin_and_place_it_in_the_basket")
+ITERATIONS, STATES = 3, 2
+
+
+@pytest.fixture(scope="module")
+def demonstrations(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("data") / "demo"
+    words = ["--tasks", *TASKS, "--episodes-per-task", "2", "--workers", "1", "--out", str(out)]
+    assert main(["collect", SUITE, *words]) == 0
+    return out
+
+
+@pytest.fixture(scope="module")
+def start_from(demonstrations: Path) -> Path:
+    out = demonstrations.with_name("start")
+    words = ["--steps", "12", "--batch-size", "16", "--warmup", "2", "--val-every", "12", "--val-samples", "8"]
+    assert main(["sft", str(demonstrations), "--out", str(out), "--threads", "1", *words]) == 0
+    return out
+
+
+@pytest.fixture(scope="module")
+def whole(start_from: Path) -> Path:
+    """The folder of an undisturbed run."""
+    folder = start_from.with_name("whole")
+    assert start(start_from, folder).wait() == 0
+    return folder
+
+
+def start(start_from: Path, folder: Path) -> subprocess.Popen[bytes]:
+    """Begin a training run. Its entropy bonus moves the weights even if this weak policy never succeeds."""
+    words = [
+        "tabletop", "--suite", SUITE, "--tasks", *TASKS, "--policy.checkpoint", str(start_from), "--output",
+        str(folder), "--iterations", str(ITERATIONS), "--env.num-envs", "4", "--rollout.episodes-per-iteration", "4",
+        "--learner.lr", "1e-3", "--algorithm", "ppo", "--algorithm.entropy-coef", "0.1", "--torch-threads", "1",
+        "--evaluation.states-per-task", str(STATES), "--checkpoint.every", "1", "--videos", "1",
+    ]  # fmt: skip
+    return command("train", *words)
+
+
+def command(*words: str) -> subprocess.Popen[bytes]:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen([sys.executable, "-m", "embodied_rl", *words], env=environment)
+
+
+def test_demonstrations_are_successes_with_real_pictures(demonstrations: Path) -> None:
+    from embodied_rl.data.lerobot import load
+
+    data = load(demonstrations)
+    assert len(set(data.instruction)) == len(TASKS)
+    assert data.images.std() > 10
+    # A demonstration ends where the goal is reached, before the horizon of 150.
+    lengths = data.starts[1:] - data.starts[:-1]
+    assert ((lengths > 20) & (lengths < 150)).all()
+
+
+def test_a_run_leaves_everything_in_its_folder(whole: Path) -> None:
+    assert [row["step"] for row in read_metrics(whole / "metrics.jsonl")] == [0, *range(1, ITERATIONS + 1), ITERATIONS]
+    (stamp,) = json.loads((whole / "run.json").read_text())
+    assert "native-mujoco" in stamp["simulator"]
+    assert TASKS[0] in stamp["suite"]
+    films = sorted((whole / "videos").iterdir())
+    assert [film.name for film in films] == [f"{TASKS[0]}-{when}.mp4" for when in ("after", "before")]
+    assert "not yet" not in (whole / "report.html").read_text()
+    assert not list(whole.rglob("MUJOCO_LOG.TXT"))
+
+
+def test_training_changes_the_weights(whole: Path, start_from: Path) -> None:
+    weights = whole / "checkpoints" / f"iter-{ITERATIONS:06d}" / "policy" / "model.safetensors"
+    assert weights.read_bytes() != (start_from / "model.safetensors").read_bytes()
+
+
+def test_killed_and_resumed_equals_undisturbed(whole: Path, start_from: Path) -> None:
+    broken = whole.with_name("broken")
+    process = start(start_from, broken)
+    latest = broken / "checkpoints" / "latest"
+    try:
+        while not latest.is_file() and process.poll() is None:
+            time.sleep(0.01)
+    finally:
+        process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    assert latest.read_text().strip() != f"iter-{ITERATIONS:06d}"
+    assert command("train", "--resume", str(broken)).wait() == 0
+    assert untimed(broken) == untimed(whole)
+    last = Path("checkpoints") / f"iter-{ITERATIONS:06d}" / "policy" / "model.safetensors"
+    assert (broken / last).read_bytes() == (whole / last).read_bytes()
+
+
+def test_eval_repeats_the_evaluation_at_the_end_of_the_run(whole: Path, tmp_path: Path) -> None:
+    file = tmp_path / "eval.json"
+    words = ["--checkpoint", str(whole), "--suite", SUITE, "--tasks", *TASKS, "--states-per-task", str(STATES)]
+    assert main(["eval", *words, "--env.num-envs", "4", "--json", str(file)]) == 0
+    of_run = json.loads((whole / "evaluations" / f"iter-{ITERATIONS:06d}.json").read_text())
+    assert json.loads(file.read_text())["results"] == of_run["results"]
