@@ -79,6 +79,7 @@ class Learner:
         iteration, self.version = self.version, self.version + 1
         if len(batch) == 0:
             return {"train/rows": 0.0, "train/steps": 0.0}
+        self._set_rates(self.config.rate(iteration))
         weight, metrics = self.algorithm.prepare(batch, self.policy.terms_per_step)
         parts = max(1, round(len(batch) / self.config.minibatch_rows))
         sums: dict[str, float] = {}
@@ -92,6 +93,11 @@ class Learner:
         steps = parts * self.algorithm.epochs
         metrics |= {f"train/{name}": value / steps for name, value in sums.items()}
         return metrics | {"train/rows": float(len(batch)), "train/steps": float(steps)}
+
+    def _set_rates(self, share: float) -> None:
+        rates = [self.config.lr, self.config.value_lr]
+        for group, rate in zip(self.optimizer.param_groups, rates, strict=False):
+            group["lr"] = rate * share
 
     def state_dict(self) -> dict[str, Any]:
         """Optimiser state and version; the policy's weights are saved apart."""

@@ -191,3 +191,13 @@ def test_saved_state_continues_exactly(tmp_path: Path) -> None:
 def test_options_out_of_range_are_refused(bad: dict[str, Any]) -> None:
     with pytest.raises(UserError, match=next(iter(bad))):
         LearnerConfig(**bad)
+
+
+def test_learning_rates_fall_linearly_to_a_tenth_and_are_those_in_use(tmp_path: Path) -> None:
+    config = LearnerConfig(decay_updates=10)
+    assert [round(config.rate(update), 3) for update in (0, 5, 10, 40)] == [1.0, 0.55, 0.1, 0.1]
+    assert LearnerConfig().rate(1000) == 1.0
+    learner, batch = setup(tmp_path, PPOConfig(), lr=1e-3, value_lr=1e-2, decay_updates=10)[:2]
+    learner.version = 5
+    learner.update(batch)
+    assert [group["lr"] for group in learner.optimizer.param_groups] == pytest.approx([0.55e-3, 0.55e-2])
