@@ -79,7 +79,8 @@ def _llama(kv_heads: int) -> tuple[CausalLM, torch.nn.Module]:
     reference = transformers.LlamaForCausalLM(
         transformers.LlamaConfig(
             vocab_size=50, hidden_size=32, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=kv_heads,
-            head_dim=8, intermediate_size=48, rms_norm_eps=1e-5, rope_theta=10000.0, tie_word_embeddings=False,
+            head_dim=8, intermediate_size=48, rms_norm_eps=1e-5, tie_word_embeddings=False,
+            rope_theta=10000.0,  # pyright: ignore[reportCallIssue] (taken among the keyword arguments)
         )
     ).eval()
     reference.load_state_dict(model.state_dict())
