@@ -12,12 +12,12 @@ from embodied_rl.rollout.config import RolloutConfig
 
 TABLETOP_GRPO = TrainConfig(
     suite="tabletop_spatial",
-    iterations=64,
+    iterations=36,
     # Groups without contrast are dropped but not replaced: on two cores the wait for their replacement costs more.
     algorithm=GRPOConfig(group_size=8, max_sampling_factor=1.0),
     rollout=RolloutConfig(episodes_per_iteration=128),
-    learner=LearnerConfig(lr=4e-4, value_lr=1e-3, decay_updates=64, minibatch_rows=512),
-    evaluation=EvalConfig(every=16, states_per_task=50, mode="greedy"),
+    learner=LearnerConfig(lr=3e-4, value_lr=1e-3, minibatch_rows=512),
+    evaluation=EvalConfig(every=12, states_per_task=50, mode="greedy"),
     checkpoint=CheckpointConfig(every=4),
 )
 TABLETOP_PPO = replace(TABLETOP_GRPO, algorithm=PPOConfig())
