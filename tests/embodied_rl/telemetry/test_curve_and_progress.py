@@ -25,7 +25,6 @@ def test_points_stand_at_the_episodes_before_them() -> None:
 
 @pytest.mark.parametrize("curve", [curve_of(ROWS), Curve([], [], [], [])])
 def test_the_picture_is_a_png_of_the_documented_size(curve: Curve) -> None:
-    pytest.importorskip("matplotlib", reason="the extra 'report' is not installed")
     png = draw_curve(curve, "a $title$ with dollars_and_underscores")
     assert png[:8] == b"\x89PNG\r\n\x1a\n"
     assert struct.unpack(">II", png[16:24]) == (7 * 130, 4 * 130)

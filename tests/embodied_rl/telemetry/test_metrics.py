@@ -96,7 +96,6 @@ def test_reading_leaves_out_a_torn_last_line_but_not_a_bad_one(tmp_path: Path) -
 
 
 def test_tensorboard_gets_the_figures(tmp_path: Path) -> None:
-    pytest.importorskip("tensorboard", reason="the extra 'track' is not installed")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     (tracker,) = make_trackers("tensorboard", tmp_path, {})
