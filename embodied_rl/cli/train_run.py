@@ -63,8 +63,6 @@ def run(config: TrainConfig, command: str, *, benchmark: str, resume: bool) -> N
         folder = Path(config.output)
         _write_stamp(folder, stamp, config, resume)
         held_out = {task.name: list(task.heldout_states) for task in tasks}
-        if not resume:
-            film(env, policy, held_out, config, folder, "before")
         try:
             _train(config, tasks, env, policy, resume, console)
         except Interrupted:
@@ -89,12 +87,18 @@ def _train(config: TrainConfig, tasks: Sequence[Task], env: Any, policy: OpenVLA
     folder = Path(config.output)
     trackers = make_trackers(config.track, folder, to_dict(config))
     progress = RunProgress(config.iterations, console=console)
+    held_out = {task.name: list(task.heldout_states) for task in tasks}
+
+    def measured(updates: int) -> None:
+        if updates == 0:  # after the evaluation, so that figures come first
+            film(env, policy, held_out, config, folder, "before")
+
     with MetricsLog(folder / "metrics.jsonl", trackers) as log, progress:
         train(
             folder, env, policy, _policy_files(policy, config), _settings(config),
             {task.name: list(task.train_states) for task in tasks},
-            {task.name: list(task.heldout_states) for task in tasks},
-            RunObserver(folder, log, progress),
+            held_out,
+            RunObserver(folder, log, progress, measured),
             resume=resume, resume_command=_resume_command(config),
         )
 

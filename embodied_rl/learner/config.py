@@ -15,6 +15,8 @@ class LearnerConfig:
     """Learning rate of the policy."""
     value_lr: float = 3e-4
     """Learning rate of the value head (PPO)."""
+    warmup_updates: int = 0
+    """Updates over which both learning rates rise linearly to their values: AdamW's first steps are its largest."""
     decay_updates: int = 0
     """Updates over which both learning rates fall linearly to a tenth, where they stay; 0 keeps them constant."""
     weight_decay: float = 0.0
@@ -34,8 +36,9 @@ class LearnerConfig:
         for name in ("lr", "value_lr", "max_grad_norm", "minibatch_rows", "microbatch_rows", "ratio_tolerance"):
             if getattr(self, name) <= 0:
                 raise UserError(f"learner.{name} must be positive, got {getattr(self, name)}.")
-        if self.decay_updates < 0:
-            raise UserError(f"learner.decay_updates must not be negative, got {self.decay_updates}.")
+        for name in ("warmup_updates", "decay_updates"):
+            if getattr(self, name) < 0:
+                raise UserError(f"learner.{name} must not be negative, got {getattr(self, name)}.")
         if self.weight_decay < 0:
             raise UserError(f"learner.weight_decay must not be negative, got {self.weight_decay}.")
         if not all(0 <= beta < 1 for beta in self.betas):
@@ -43,7 +46,9 @@ class LearnerConfig:
 
     def rate(self, update: int) -> float:
         """Share of the learning rates in use in `update` (0-based)."""
-        return 1.0 if self.decay_updates == 0 else max(0.1, 1.0 - 0.9 * update / self.decay_updates)
+        rise = min(1.0, (update + 1) / (self.warmup_updates + 1))
+        fall = 1.0 if self.decay_updates == 0 else max(0.1, 1.0 - 0.9 * update / self.decay_updates)
+        return rise * fall
 
 
 @dataclass(frozen=True, kw_only=True)

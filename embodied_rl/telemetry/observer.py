@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 from embodied_rl.evaluation.evaluate import EvalReport
@@ -12,12 +13,18 @@ from embodied_rl.types import EpisodeResult
 
 
 class RunObserver:
-    """`embodied_rl.runner.Observer`: writes metrics.jsonl and evaluations/iter-NNNNNN.json in `folder`."""
+    """`embodied_rl.runner.Observer`: writes metrics.jsonl and evaluations/iter-NNNNNN.json in `folder`.
 
-    def __init__(self, folder: Path, log: MetricsLog, progress: RunProgress) -> None:
+    measured: called with the number of updates after each evaluation.
+    """
+
+    def __init__(
+        self, folder: Path, log: MetricsLog, progress: RunProgress, measured: Callable[[int], None] | None = None
+    ) -> None:
         self._folder = folder
         self._log = log
         self._progress = progress
+        self._measured = measured
 
     def phase(self, name: str, iteration: int, episodes: int) -> None:
         """Show what is going on; a rollout and an evaluation have episodes to count, an update has none."""
@@ -42,6 +49,8 @@ class RunObserver:
         path.parent.mkdir(exist_ok=True)
         path.write_text(json.dumps(report.to_json()), encoding="utf-8")
         self._progress.message(f"held-out success after {iteration} updates: {describe(report)}")
+        if self._measured is not None:
+            self._measured(iteration)
 
     def note(self, text: str) -> None:
         """Show a line."""

@@ -197,6 +197,8 @@ def test_learning_rates_fall_linearly_to_a_tenth_and_are_those_in_use(tmp_path: 
     config = LearnerConfig(decay_updates=10)
     assert [round(config.rate(update), 3) for update in (0, 5, 10, 40)] == [1.0, 0.55, 0.1, 0.1]
     assert LearnerConfig().rate(1000) == 1.0
+    config = LearnerConfig(warmup_updates=3, decay_updates=100)
+    assert [round(config.rate(update), 4) for update in (0, 1, 3, 100)] == [0.25, 0.4955, 0.973, 0.1]
     learner, batch = setup(tmp_path, PPOConfig(), lr=1e-3, value_lr=1e-2, decay_updates=10)[:2]
     learner.version = 5
     learner.update(batch)
