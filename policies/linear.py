@@ -52,9 +52,11 @@ class _OneDnnLinear(torch.autograd.Function):
         x, weight = ctx.saved_tensors
         grad = grad.contiguous()
         flat = grad.view(-1, grad.shape[-1])
+        # strided rows (a slice of a wider tensor) would send oneDNN to its reference kernel, a thousand times slower
+        rows = x.reshape(-1, x.shape[-1]).contiguous()
         need_x, need_weight, need_bias = ctx.needs_input_grad
         return (
             _product(grad, weight.t(), None) if need_x else None,
-            _product(flat.t(), x.reshape(-1, x.shape[-1]).t(), None) if need_weight else None,
+            _product(flat.t(), rows.t(), None) if need_weight else None,
             flat.sum(dim=0) if need_bias else None,
         )
