@@ -22,7 +22,7 @@ def test_a_run_leaves_everything_in_its_folder(
     run = tmp_path / "run"
     assert main(words(checkpoint, run, "--track", "tensorboard")) == 0
     said = capsys.readouterr().out
-    for fact in ("tabletop_object", "stand-in 1", "flat (", "0.9", str(checkpoint), "sha256", "grpo", "seed", str(run)):
+    for fact in ("tabletop_object", "stand-in 1", "flat (", "0.9", str(checkpoint), "sha256", "ppo", "seed", str(run)):
         assert fact in said
     assert "LIBERO" not in said
 
