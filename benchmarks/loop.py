@@ -88,7 +88,10 @@ def measure(
     scheduler = SerialScheduler(collector, lambda result: progress.episode(result.success))
     found: list[Iteration] = []
     with tempfile.TemporaryDirectory() as dumps:
-        learner = Learner(policy, algorithm, config.learner, seed=config.seed, dump_dir=Path(dumps))
+        threads = torch.get_num_threads() if policy.device.type == "cpu" else 1
+        learner = Learner(
+            policy, algorithm, config.learner, seed=config.seed, dump_dir=Path(dumps), threads=threads
+        )  # fmt: skip
         progress.stage("rollout", episodes)
         began, cpu_began = time.perf_counter(), time.process_time()
         for batch in scheduler.batches(0, WARM_UP + measured):

@@ -76,7 +76,7 @@ class TrainConfig:
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where the policy lives; auto takes a GPU if there is one."""
     torch_threads: int | None = None
-    """CPU threads of one torch operator (None: one a CPU core)."""
+    """CPU threads of the policy: inside an operator when it acts, over rows when it learns (None: one a CPU core)."""
     track: Literal["none", "tensorboard", "wandb"] = "none"
     """Also send the metrics there; metrics.jsonl is always written."""
     videos: int = 3
