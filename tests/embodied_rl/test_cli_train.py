@@ -22,7 +22,7 @@ def test_a_run_leaves_everything_in_its_folder(
     run = tmp_path / "run"
     assert main(words(checkpoint, run, "--track", "tensorboard")) == 0
     said = capsys.readouterr().out
-    for fact in ("tabletop_object", "stand-in 1", "flat (", "0.9", str(checkpoint), "sha256", "ppo", "seed", str(run)):
+    for fact in ("tabletop_object", "stand-in 1", "flat (", "0.9", str(checkpoint), "sha256", "grpo", "seed", str(run)):
         assert fact in said
     assert "LIBERO" not in said
 
@@ -92,7 +92,7 @@ def test_libero_without_assets_says_so_in_two_lines(
 @pytest.mark.usefixtures("stand_in")
 def test_ppo_uses_its_critic(checkpoint: Path, tmp_path: Path) -> None:
     arguments = words(checkpoint, tmp_path / "run", "--algorithm", "ppo", "--videos", "0", "--iterations", "1")
-    for name in ("--algorithm.group-size", "--algorithm.keep"):
+    for name in ("--algorithm", "--algorithm.group-size", "--algorithm.keep"):
         at = arguments.index(name)
         del arguments[at : at + 2]
     assert main(arguments) == 0
