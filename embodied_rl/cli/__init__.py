@@ -18,6 +18,7 @@ COMMANDS = {
     "collect": "record demonstrations with the scripted expert",
     "sft": "train a policy on demonstrations (imitation)",
     "bench": "measure speed; prints a table, writes JSON",
+    "assets": "install benchmark files that cannot be shipped (LIBERO)",
     "doctor": "say what this machine can run, and why",
 }
 
