@@ -31,11 +31,12 @@ class ProtocolEnv:
     in which the goal holds. image_size: of the policy's pictures; cameras: how many of the simulator's, from the first;
     prepare: makes the pictures from the frames (None: the frames are the pictures). run_on: an episode goes on to its
     horizon after success, so that `at_end` is known; else it ends at the first success, as the official scripts end it.
+    translate: from an episode to what `env` is reset to, where its tasks go by other names.
     """
 
     def __init__(
         self, env: FrameEnv, protocol: Protocol, *, image_size: int, cameras: int, prepare: Prepare | None = None,
-        run_on: bool = False,
+        run_on: bool = False, translate: Callable[[EpisodeSpec], EpisodeSpec] | None = None,
     ) -> None:
         self.num_envs = env.num_envs
         self.info = replace(env.info, image_size=image_size, cameras=env.info.cameras[:cameras])
@@ -43,6 +44,7 @@ class ProtocolEnv:
         self._settle = protocol.settle_actions()
         self._prepare = prepare
         self._run_on = run_on
+        self._translate = translate or (lambda spec: spec)
         self._episodes: dict[int, int] = {}
         """Episode id by slot."""
         self._won: set[int] = set()
@@ -53,7 +55,7 @@ class ProtocolEnv:
 
     def reset(self, slots: Sequence[int], episodes: Sequence[EpisodeSpec]) -> None:
         """Put `episodes[i]` into `slots[i]` and run the settle steps."""
-        self._env.reset(slots, episodes)
+        self._env.reset(slots, [self._translate(spec) for spec in episodes])
         self._won.difference_update(slots)
         self._broken.difference_update(slots)
         self._episodes |= {slot: spec.episode_id for slot, spec in zip(slots, episodes, strict=True)}
