@@ -15,7 +15,14 @@ from embodied_rl.errors import UserError
 from embodied_rl.rollout.sampler import evaluation_specs
 from embodied_rl.sim.perturb import KINDS, Perturber, variant_spec
 from embodied_rl.sim.perturb.objects import move_objects
-from embodied_rl.sim.perturb.visual import change_colours, change_light, move_camera
+from embodied_rl.sim.perturb.visual import (
+    change_colours,
+    change_light,
+    draw_camera,
+    draw_colours,
+    draw_light,
+    move_camera,
+)
 from embodied_rl.sim.perturb.words import paraphrase
 from embodied_rl.sim.tabletop import load_suite, suites
 from embodied_rl.sim.task import Task
@@ -79,7 +86,7 @@ def test_the_original_models_stay_as_they_are(looks: mujoco.MjModel) -> None:
     perturber = Perturber([replace(TASK, build_visual=lambda: looks)], KINDS)
     before = looks.geom_rgba.copy(), looks.cam_pos.copy(), looks.light_diffuse.copy()
     headlight = looks.vis.headlight.diffuse.copy()
-    perturber.variant(SPECS[0])
+    assert perturber.variant(SPECS[0]).task.build_visual() is not looks
     for was, now in zip(before, (looks.geom_rgba, looks.cam_pos, looks.light_diffuse), strict=True):
         np.testing.assert_array_equal(was, now)
     np.testing.assert_array_equal(headlight, looks.vis.headlight.diffuse)
@@ -91,7 +98,8 @@ def test_the_camera_still_looks_at_the_table(seed: int, level: float) -> None:
     model = TASK.build_visual()
     at, towards = camera_of(model)
     middle = at + 0.9 * towards
-    drawn = move_camera(model, rng(seed), level)
+    drawn = draw_camera(rng(seed), level)
+    move_camera(model, drawn)
     new, now_towards = camera_of(model)
     np.testing.assert_allclose(new + 0.9 * drawn["distance"] * now_towards, middle, atol=1e-9)
     assert abs(drawn["turn_deg"]) <= 12 * level
@@ -110,7 +118,7 @@ def test_level_nought_changes_no_pixel_and_no_state(looks: mujoco.MjModel) -> No
 def test_colours_change_on_what_stands_still_only() -> None:
     model = TASK.build_visual()
     before = model.geom_rgba.copy()
-    change_colours(model, rng(1), 1.0)
+    change_colours(model, draw_colours(rng(1), 1.0))
     changed = (model.geom_rgba != before).any(axis=1)
     fixed = model.body_weldid[model.geom_bodyid] == 0
     robot = np.array([model.body(b).name.startswith(("robot0", "gripper0")) for b in model.geom_bodyid])
@@ -125,7 +133,7 @@ def test_a_tint_reaches_a_textured_geom() -> None:
         <material name="m" texture="t" rgba="0.8 0.6 0.4 1"/></asset>
         <worldbody><geom type="plane" size="1 1 1" material="m"/></worldbody></mujoco>"""
     )
-    change_colours(model, rng(2), 1.0)
+    change_colours(model, draw_colours(rng(2), 1.0))
     tinted = model.geom_rgba[0, :3] / np.array([0.8, 0.6, 0.4])
     assert np.all(np.abs(tinted - 1) <= 0.35 + 1e-6)
     assert np.abs(tinted - 1).max() > 0.01
@@ -134,7 +142,7 @@ def test_a_tint_reaches_a_textured_geom() -> None:
 def test_light_stays_a_colour_and_reaches_the_headlight() -> None:
     model = TASK.build_visual()
     head = model.vis.headlight.ambient.copy()
-    change_light(model, rng(4), 3.0)
+    change_light(model, draw_light(rng(4), 3.0))
     assert not np.array_equal(head, model.vis.headlight.ambient)
     for part in (model.light_diffuse, model.vis.headlight.diffuse):
         assert np.all((part >= 0) & (part <= 1))
@@ -234,4 +242,4 @@ def test_a_scene_without_that_camera_is_an_error() -> None:
     bare = mujoco.MjModel.from_xml_string("<mujoco/>")
     task: Task = replace(TASK, build_visual=lambda: bare)
     with pytest.raises(UserError, match="no camera 'agentview'"):
-        Perturber([task], ["camera"]).variant(SPECS[0])
+        Perturber([task], ["camera"]).variant(SPECS[0]).task.build_visual()
