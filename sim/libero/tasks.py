@@ -32,6 +32,7 @@ HORIZONS = {"libero_spatial": 220, "libero_object": 280, "libero_goal": 300, "li
 """Control steps of an episode after its settle steps, as OpenVLA's evaluation counts them."""
 EVALUATION_STATES = 50
 """The official initial states of a task come first."""
+_HIDDEN_GROUP = 3
 _PREDICATES: dict[str, type[Predicate]] = {kind.__name__: kind for kind in (On, OnSite, In, JointRange)}
 
 
@@ -124,6 +125,8 @@ def _task(root: Path, bundle: dict[str, Any]) -> LiberoTask:
         )
     store = BlobStore(root)
     states = unpack_array(store, bundle["init_states"])
+    if len(states) < EVALUATION_STATES:
+        raise ValueError(f"{len(states)} initial states instead of {EVALUATION_STATES}")
     suite = bundle["name"].partition("/")[0]
     return LiberoTask(
         name=bundle["name"],
@@ -135,7 +138,7 @@ def _task(root: Path, bundle: dict[str, Any]) -> LiberoTask:
         train_states=range(EVALUATION_STATES, len(states)),
         heldout_states=range(EVALUATION_STATES),
         build_physics=partial(_load_model, root, tuple(bundle["physics"])),
-        build_visual=partial(_load_model, root, tuple(bundle["visual"])),
+        build_visual=partial(_load_visual, root, tuple(bundle["visual"])),
         index=bundle["index"],
         bddl=bundle["bddl"],
         bddl_language=bundle["bddl_language"],
@@ -155,6 +158,13 @@ def _load_model(root: Path, pieces: tuple[str, ...]) -> mujoco.MjModel:
         return mujoco.MjModel.from_binary_path("bundle.mjb", {"bundle.mjb": binary})
     except ValueError as error:
         raise UserError(f"MuJoCo {mujoco.__version__} can't read a model in {root} ({error}); run: {INSTALL}") from None
+
+
+def _load_visual(root: Path, pieces: tuple[str, ...]) -> mujoco.MjModel:
+    """The full scene, with collision shapes (group 0) in a group that is not drawn: robosuite hides them too."""
+    model = _load_model(root, pieces)
+    model.geom_group[model.geom_group == 0] = _HIDDEN_GROUP
+    return model
 
 
 def _predicate(fields: Mapping[str, Any]) -> Predicate:

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import threading
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from typing import Any
 from embodied_rl.sim.libero.assets.convert import convert
 from embodied_rl.sim.libero.assets.environment import Environment, variables
 
+WORKER = Path(__file__).with_name("official") / "worker.py"
 WORKER_GB = 2.5
 """Memory that one exporting process may need."""
 
@@ -69,33 +71,31 @@ def export_tasks(
     for name in wanted:
         waiting.put(name)
     stop = threading.Event()
-    errors: list[BaseException] = []
 
-    def serve() -> None:
+    def serve(worker: _Worker) -> None:
+        while not stop.is_set():
+            try:
+                name = waiting.get_nowait()
+            except queue.Empty:
+                return
+            answer = worker.export(name, wanted[name], root)
+            with lock:
+                _note(outcome, name, answer)
+                tell(name)
+
+    workers = [_Worker(official, settings) for _ in range(min(jobs, len(wanted)))]
+    with ThreadPoolExecutor(max(1, len(workers))) as pool:
+        jobs_running = [pool.submit(serve, worker) for worker in workers]
         try:
-            with _Worker(official, settings) as worker:
-                while not stop.is_set():
-                    try:
-                        name = waiting.get_nowait()
-                    except queue.Empty:
-                        return
-                    answer = worker.export(name, wanted[name], root)
-                    with lock:
-                        _note(outcome, name, answer)
-                        tell(name)
-        except BaseException as error:  # noqa: BLE001 - raised again in the calling thread
-            errors.append(error)
-
-    threads = [threading.Thread(target=serve, daemon=True) for _ in range(min(jobs, len(wanted)))]
-    for thread in threads:
-        thread.start()
-    try:
-        for thread in threads:
-            thread.join()
-    finally:
-        stop.set()
-    if errors:
-        raise errors[0]
+            for job in jobs_running:
+                job.result()
+        finally:  # also after Ctrl-C: a thread that waits for its process then goes on, and ends
+            stop.set()
+            for worker in workers:
+                worker.kill()
+            wait(jobs_running)
+            for worker in workers:
+                worker.kill()
     return outcome
 
 
@@ -115,10 +115,8 @@ class _Worker:
         self._official, self._settings = official, dict(settings)
         self._process: subprocess.Popen[str] | None = None
 
-    def __enter__(self) -> _Worker:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def kill(self) -> None:
+        """End the process; one that is waited for in another thread counts as died there."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
@@ -126,8 +124,7 @@ class _Worker:
     def _running(self) -> subprocess.Popen[str]:
         if self._process is None or self._process.poll() is not None:
             official = self._official
-            script = Path(__file__).with_name("official") / "worker.py"
-            command = [str(official.environment.python), "-s", str(script), str(official.assets), str(official.scratch)]
+            command = [str(official.environment.python), "-s", str(WORKER), str(official.assets), str(official.scratch)]
             if official.fill_missing:
                 command.append("--fill-missing")
             with open(official.scratch / "export.log", "a", encoding="utf-8") as log:

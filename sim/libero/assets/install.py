@@ -72,7 +72,10 @@ def install(
         names = official_tasks(environment)
         todo = _todo(root, names, wanted, fill_missing)
         official = Official(environment, assets, fill_missing, root / WORK / "scratch")
-        outcome = _export(root, official, todo, jobs, report)
+        try:
+            outcome = _export(root, official, todo, jobs, report)
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt("what is exported is kept; run the command again to continue") from None
         _write_manifest(root, environment, names, origin, outcome)
         environment.remove()
         if len(outcome.done) == len(todo):

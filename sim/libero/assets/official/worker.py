@@ -32,13 +32,16 @@ from goal import describe_goal
 _STALE = ("ee_pos", "ee_ori_mat", "ee_pos_vel", "ee_ori_vel", "joint_pos", "joint_vel", "J_full", "mass_matrix")
 """What the controller computed at env.reset and still uses in the first substep."""
 _PLACEMENT_TRIES = 20
+_DRAWN_STATES = 50
+_RESET_NOISE = 0.02
+"""Of the joints, rad; robosuite's default."""
 
 
 class MissingFiles(Exception):
     """Asset files that a scene names and that are not there."""
 
 
-class _Compiler:
+class Compiler:
     """Stands where robosuite compiles its XML: sees which files a scene needs, and keeps the text."""
 
     def __init__(self, assets: Path, fill_missing: bool, scratch: Path) -> None:
@@ -59,7 +62,7 @@ class _Compiler:
         return bindings.MjSim(mujoco.MjModel.from_xml_string(xml))
 
 
-def export(suite: str, name: str, index: int, out: Path, compiler: _Compiler) -> None:
+def export(suite: str, name: str, index: int, out: Path, compiler: Compiler) -> None:
     """Write one task's files; the fixture poses are those of seed 0 and the first reset."""
     import libero.libero as official  # pyright: ignore[reportMissingImports]
 
@@ -68,12 +71,11 @@ def export(suite: str, name: str, index: int, out: Path, compiler: _Compiler) ->
     robot = env.robots[0]
     full, data = env.sim.model._model, env.sim.data._data
     physics = physics_scene.build(compiler.xml, full)
-    arrays = {"init_states": _init_states(bddl, official), **_start(robot, data)}
+    start = _start(robot, data)
     folder = out / suite / name
     folder.mkdir(parents=True, exist_ok=True)
     mujoco.mj_saveModel(full, str(folder / "visual.mjb"))
     mujoco.mj_saveModel(physics, str(folder / "physics.mjb"))
-    np.savez(folder / "arrays.npz", **arrays)
     goal, burners = describe_goal(env)
     task = {
         "suite": suite, "name": name, "index": index, "mujoco": mujoco.__version__, "bddl": bddl.read_text(),
@@ -81,36 +83,54 @@ def export(suite: str, name: str, index: int, out: Path, compiler: _Compiler) ->
         "fixtures": _fixtures(env, full), "cameras": _cameras(full), "gripper": _gripper(robot, full),
     }  # fmt: skip
     (folder / "task.json").write_text(json.dumps(task))
+    np.savez(folder / "arrays.npz", init_states=_init_states(bddl, official, env), **start)
 
 
 def _environment(bddl: Path) -> Any:
-    """A new environment after seed(0) and its first reset. The official wrapper's reset would hide every error."""
+    """A new environment after seed(0) and its first reset."""
     wrapper: Any = importlib.import_module("libero.libero.envs.env_wrapper")
-    errors: Any = importlib.import_module("robosuite.utils.errors")
     env = wrapper.ControlEnv(bddl_file_name=str(bddl), has_offscreen_renderer=False, use_camera_obs=False).env
     env.seed(0)
+    _reset(env)
+    return env
+
+
+def _reset(env: Any) -> None:
+    """The official wrapper's reset, which tries again where it finds no placement, but without hiding other errors."""
+    errors: Any = importlib.import_module("robosuite.utils.errors")
     for _ in range(_PLACEMENT_TRIES):
         try:
             env.reset()
         except errors.RandomizationError:
             continue
-        return env
+        return
     raise RuntimeError(f"no placement of the objects was found in {_PLACEMENT_TRIES} tries")
 
 
-def _init_states(bddl: Path, official: Any) -> np.ndarray[Any, Any]:
-    """The 50 official states, then those rows of the unpruned file that are none of them."""
+def _init_states(bddl: Path, official: Any, env: Any) -> np.ndarray[Any, Any]:
+    """The 50 official states, then those of the unpruned file that are none of them; where there are none, new ones."""
     folder = Path(official.get_libero_path("init_states")) / bddl.parent.name
-    chosen = _read_states(folder / f"{bddl.stem}.pruned_init")
+    chosen = read_states(folder / f"{bddl.stem}.pruned_init")
     every = folder / f"{bddl.stem}.init"
-    if not every.is_file():
-        return chosen
     known = {row.tobytes() for row in chosen}
-    others = [row for row in _read_states(every) if row.tobytes() not in known]
-    return np.vstack([chosen, *others])
+    others = [row for row in read_states(every) if row.tobytes() not in known] if every.is_file() else []
+    return np.vstack([chosen, *(others or _draw_states(env))])
 
 
-def _read_states(path: Path) -> np.ndarray[Any, Any]:
+def _draw_states(env: Any) -> list[np.ndarray[Any, Any]]:
+    """States as the official files have them: those of env.reset with its default noise, before anything settles."""
+    env.hard_reset = False  # the same scene again, without compiling it
+    for robot in env.robots:
+        robot.initialization_noise["magnitude"] = _RESET_NOISE
+    states = []
+    for seed in range(1, _DRAWN_STATES + 1):
+        env.seed(seed)
+        _reset(env)
+        states.append(env.sim.get_state().flatten())
+    return states
+
+
+def read_states(path: Path) -> np.ndarray[Any, Any]:
     """torch.save's archive of a NumPy array, read without torch."""
     with zipfile.ZipFile(path) as archive:
         entry = next(name for name in archive.namelist() if name.endswith("data.pkl"))
@@ -121,7 +141,7 @@ def _start(robot: Any, data: Any) -> dict[str, Any]:
     """Controller and solver as env.reset leaves them, by the golden data's names."""
     control = robot.controller
     start = {
-        "qacc_warmstart": data.qacc_warmstart, "ctrl0": data.ctrl, "ctl_initial_joint": control.initial_joint,
+        "qacc_warmstart0": data.qacc_warmstart, "ctrl0": data.ctrl, "ctl_initial_joint": control.initial_joint,
         "ctl_goal_ori0": control.goal_ori, "ctl_goal_pos0": control.goal_pos,
         "gripper_current_action0": robot.gripper.current_action, "stale_new_update": control.new_update,
     }  # fmt: skip
@@ -157,7 +177,7 @@ def _gripper(robot: Any, model: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _answer(request: dict[str, Any], out: Path, compiler: _Compiler) -> dict[str, Any]:
+def _answer(request: dict[str, Any], out: Path, compiler: Compiler) -> dict[str, Any]:
     try:
         export(request["suite"], request["name"], request["index"], out, compiler)
     except MissingFiles as error:
@@ -185,7 +205,7 @@ def main() -> None:
     os.dup2(2, 1)
     _prepare()
     bindings: Any = importlib.import_module("robosuite.utils.binding_utils")
-    compiler = _Compiler(Path(assets), "--fill-missing" in flags, Path(out) / "stand_ins")
+    compiler = Compiler(Path(assets), "--fill-missing" in flags, Path(out) / "stand_ins")
     bindings.MjSim.from_xml_string = compiler
     for line in sys.stdin:
         print(json.dumps(_answer(json.loads(line), Path(out), compiler)), file=answers)
