@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import threading
 import zlib
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
@@ -27,7 +28,7 @@ _COMPRESSION = 6
 def write_atomically(path: Path, data: bytes) -> None:
     """Write a file so that it is there whole or not at all, also when the machine stops."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.{threading.get_ident()}.tmp")
     try:
         with open(temporary, "wb") as file:
             file.write(data)
@@ -75,6 +76,12 @@ class BlobStore:
         except UserError:
             return False
         return True
+
+
+def sweep(root: Path) -> None:
+    """Delete what a killed writer left; nobody may be writing under `root` now."""
+    for leftover in root.rglob("*.tmp"):
+        leftover.unlink()
 
 
 def pack_array(store: BlobStore, values: Array) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from embodied_rl.errors import UserError, suggest
 from embodied_rl.sim.libero.assets import hub
 from embodied_rl.sim.libero.assets.environment import Environment, packages
 from embodied_rl.sim.libero.assets.export import Official, Outcome, count_jobs, export_tasks
-from embodied_rl.sim.libero.bundle import FORMAT, is_whole, read_bundle, write_atomically
+from embodied_rl.sim.libero.bundle import FORMAT, is_whole, read_bundle, sweep, write_atomically
 from embodied_rl.sim.libero.tasks import suites
 
 NEEDED_GB = 5.0
@@ -60,6 +60,8 @@ def install(
             raise UserError(f"unknown LIBERO suite '{suite}'.{suggest(suite, suites())}")
     given = find_assets(source) if source is not None else None
     with _alone(root):
+        for folder in ("blobs", "tasks"):
+            sweep(root / folder)
         environment = Environment(root / WORK / "environment")
         names = known_tasks(root)
         todo = _todo(root, names, wanted, fill_missing) if names else None
