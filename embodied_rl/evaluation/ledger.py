@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -67,7 +68,9 @@ class Ledger:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             file = (folder / EPISODES).open("ab")
-        except (PermissionError, NotADirectoryError, FileExistsError, IsADirectoryError) as error:
+        except OSError as error:
+            if error.errno == errno.ENOSPC:
+                raise
             raise UserError(f"cannot write into {folder}: {error.strerror}; choose another --output.") from error
         with file:
             _lock(file, folder)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from typing import Literal
@@ -85,8 +85,11 @@ def _explain(errors: str, status: int) -> str:
     return "library not found" if "'NoneType' object has no attribute" in lines[-1] else lines[-1].strip()
 
 
-def choose(choice: str, models: Sequence[mujoco.MjModel]) -> Choice:
-    """Resolve `choice` (one of CHOICES) for these scenes; UserError when it, or for 'auto' nothing, can draw them."""
+def choose(choice: str, models: Iterable[mujoco.MjModel]) -> Choice:
+    """Resolve `choice` (one of CHOICES) for these scenes; UserError when it, or for 'auto' nothing, can draw them.
+
+    No more of `models` are looked at than it takes to see that the ray caster cannot draw them.
+    """
     if choice not in CHOICES:
         raise UserError(f"unknown renderer '{choice}'.{suggest(choice, CHOICES)}")
     problem = next((p for model in models if (p := unsupported(model))), None)
