@@ -3,7 +3,8 @@
 `profile` measures one scene, `table` prints several; as a script, on the golden scenes:
     python -m embodied_rl.benchmarks.floor ../shared/golden/given
 
-CPU time of one thread, medians over repeats that take turns. The parts are measured alone, so they don't sum up exactly.
+CPU time of one thread, medians over repeats that take turns. The parts are measured alone, so they don't sum up
+exactly.
 """
 
 from __future__ import annotations
@@ -103,7 +104,9 @@ def profile(
     jobs: dict[str, tuple[World, Callable[[], object]]] = {
         "floor": (bare, lambda: _bare(address, data._address, data.ctrl, controls)),
         "halves": (bare, lambda: _halves(address, data._address, data.ctrl, controls)),
-        "jacobian": (bare, lambda: _jacobians(address, data._address, jac[0], jac[1], robot.site, controls[..., 0].size)),
+        "jacobian": (
+            bare, lambda: _jacobians(address, data._address, jac[0], jac[1], robot.site, controls[..., 0].size)
+        ),
         "exact": (worlds["exact"], run("exact")),
         "fast": (worlds["fast"], run("fast")),
         "calls": (bare, enter),

@@ -3,6 +3,8 @@
 A control step is 25 substeps of mj_step1 -> controller -> mj_step2 (LIBERO: 20 Hz control over 500 Hz physics).
 """
 
+# pyright: reportCallIssue=false
+# numba passes an intrinsic's typing context itself
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -34,8 +36,8 @@ class Robot(NamedTuple):
     """Where the robot is in a model.
 
     int64 addresses: qpos, dof, motor [7], finger_qpos, finger_motor [2]; mass [7, 7] into mjData.M. low, high: torque
-    limits (N m) [7]. finger_middle, finger_half: centre and half width of the fingers' ctrl range [2]. site, hand: ids of
-    the grip site and of the hand's body.
+    limits (N m) [7]. finger_middle, finger_half: centre and half width of the fingers' ctrl range [2]. site, hand: ids
+    of the grip site and of the hand's body.
     """
 
     qpos: Array
@@ -243,7 +245,7 @@ def _entry_points(sources: str) -> tuple[Callable[..., tuple[int, int]], Callabl
 
 
 run_chunk, judge_now = _entry_points(source_digest())
-"""run_chunk runs actions [K, 7] until the physics diverges, or with `stop` until the goal holds; it returns the number of
-steps taken and RUNNING, SUCCESS or FAILED. model, data: addresses. reward: float32 [K], receives 1 where the goal holds
-after a step. held: bool [G], the predicates after the last step. fast: Cholesky factors instead of robosuite's linear
-algebra. judge_now only evaluates the goal."""
+"""run_chunk runs actions [K, 7] until the physics diverges, or with `stop` until the goal holds; it returns the number
+of steps taken and RUNNING, SUCCESS or FAILED. model, data: addresses. reward: float32 [K], receives 1 where the goal
+holds after a step. held: bool [G], the predicates after the last step. fast: Cholesky factors instead of robosuite's
+linear algebra. judge_now only evaluates the goal."""

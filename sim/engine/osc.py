@@ -18,6 +18,7 @@ from numba import njit
 
 from embodied_rl.types import Array
 
+
 class Law(NamedTuple):
     """The controller's constants. kp (1/s^2), kd (1/s): spring and damper of the grip site, and of the null space.
 

@@ -95,8 +95,8 @@ class World:
     def reset(self, state: Array, start: Mapping[str, Array] | None = None) -> None:
         """Start from [time, qpos, qvel].
 
-        start: what LIBERO's env.reset leaves behind and its set_init_state keeps (the solver's warm start, controls, the
-        controller's goal, and its measurements for the stale first substep), by the names and shapes of the golden
+        start: what LIBERO's env.reset leaves behind and its set_init_state keeps (the solver's warm start, controls,
+        the controller's goal, and its measurements for the stale first substep), by the names and shapes of the golden
         data. Without it the controller's goal and posture are the present ones, and nothing is stale.
         """
         self.set_state(state)

@@ -11,7 +11,8 @@ __all__ = ["replay"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import `replay` when it is first used: it brings numba's kernels, which the commands that list tasks don't need."""
+    """Import `replay` when it is first used: it brings numba's kernels, which the commands that list tasks don't
+    need."""
     if name == "replay":
         from embodied_rl.sim.libero.recorded import replay
 

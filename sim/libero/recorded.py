@@ -100,7 +100,8 @@ def _predicate(entities: Mapping[str, Any], word: str, name: str, where: str | N
 
 
 def _joint_range(word: str, name: str, entity: Mapping[str, Any]) -> JointRange:
-    """The official rules: one joint opens a fixture, all must be closed; the bounds are those nearer to the other state.
+    """The official rules: one joint opens a fixture, all must be closed; the bounds are those nearer to the other
+    state.
 
     Drawers and doors open downwards or upwards in their joint's value; turnon alone includes its bound.
     """

@@ -60,7 +60,7 @@ def _threshold(d: Array, e: Array, n: int) -> float:
 
 
 @njit(nogil=True, error_model="numpy")
-def _iterate(d: Array, e: Array, left: Array, right: Array, n: int) -> bool:
+def _iterate(d: Array, e: Array, left: Array, right: Array, n: int) -> bool:  # noqa: C901 - LAPACK's own branches
     threshold = _threshold(d, e, n)
     down = True
     steps, rounds = -1, 0

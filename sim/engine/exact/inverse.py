@@ -1,4 +1,5 @@
-"""The inverse of the arm's 7 by 7 inertia by LU factors with row pivots, in the order of OpenBLAS and LAPACK (dgetri)."""
+"""The inverse of the arm's 7 by 7 inertia by LU factors with row pivots, in the order of OpenBLAS and LAPACK
+(dgetri)."""
 
 from __future__ import annotations
 

@@ -1,9 +1,11 @@
 """Products with vectors in the order of OpenBLAS's Haswell kernels.
 
-Matrices are stored by columns, as LAPACK stores them: a[j, i] is the entry in row i and column j. A matrix product needs no
-function here: each entry is a chain of fused multiply-adds over the inner index, from zero.
+Matrices are stored by columns, as LAPACK stores them: a[j, i] is the entry in row i and column j. A matrix product
+needs no function here: each entry is a chain of fused multiply-adds over the inner index, from zero.
 """
 
+# pyright: reportCallIssue=false
+# numba passes an intrinsic's typing context itself
 from __future__ import annotations
 
 from numba import njit

@@ -4,6 +4,8 @@ Householder reflections to an upper bidiagonal matrix (dgebd2), its singular val
 applied to its singular vectors (dormbr), and a product.
 """
 
+# pyright: reportCallIssue=false
+# numba passes an intrinsic's typing context itself
 from __future__ import annotations
 
 import math

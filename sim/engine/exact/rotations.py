@@ -1,5 +1,7 @@
 """Plane rotations and the singular values of 2 by 2 triangles, as LAPACK computes them (dlartg, dlas2, dlasv2)."""
 
+# pyright: reportCallIssue=false
+# numba passes an intrinsic's typing context itself
 from __future__ import annotations
 
 import math

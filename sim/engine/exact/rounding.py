@@ -1,5 +1,7 @@
 """Two operations that numpy has no name for: the fused multiply-add, and a norm in extended precision."""
 
+# pyright: reportCallIssue=false
+# numba passes an intrinsic's typing context itself
 from __future__ import annotations
 
 import math

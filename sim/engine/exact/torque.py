@@ -1,5 +1,7 @@
 """Operational space torques with the operations of robosuite's controller, each rounded as the original rounds it."""
 
+# pyright: reportCallIssue=false
+# numba passes an intrinsic's typing context itself
 from __future__ import annotations
 
 from typing import NamedTuple

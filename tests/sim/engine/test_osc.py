@@ -1,5 +1,6 @@
 """The controller against an independent numpy version, and its rounding of rotations."""
 
+# pyright: reportCallIssue=false
 from __future__ import annotations
 
 import numpy as np

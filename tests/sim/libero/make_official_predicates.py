@@ -1,17 +1,18 @@
 """Writes official_predicates.json: what LIBERO's own predicate code says of states that we made up.
 
 Runs in a scratch environment, not in the project's (see docs/libero.md for the packages and their pitfalls):
-    pip install --no-deps hf-libero==0.1.4 robosuite==1.4.0 bddl==1.0.1 mujoco==4.0.0 mujoco-core==4.0.0 numpy scipy numba
-        llvmlite pillow opencv-python-headless termcolor easydict gymnasium matplotlib pyyaml cloudpickle future PyOpenGL
-        packaging pyparsing cycler kiwisolver python-dateutil six contourpy fonttools typing_extensions farama-notifications
-    (the articulated objects' XML files come from a checkout of LIBERO, linked as libero/libero/assets in that environment)
-    LIBERO_CONFIG_PATH=FOLDER python make_official_predicates.py
+    pip install --no-deps hf-libero==0.1.4 robosuite==1.4.0 bddl==1.0.1 mujoco==4.0.0 mujoco-core==4.0.0 numpy scipy
+    numba llvmlite pillow opencv-python-headless termcolor easydict gymnasium matplotlib pyyaml cloudpickle future
+        PyOpenGL packaging pyparsing cycler kiwisolver python-dateutil six contourpy fonttools typing_extensions
+        farama-notifications (the articulated objects' XML files come from a checkout of LIBERO, linked as
+        libero/libero/assets in that environment) LIBERO_CONFIG_PATH=FOLDER python make_official_predicates.py
 
 Fixtures (open, close, turnon, turnoff): each official class of articulated object with its own joint bounds, asked at,
 beside and between all of its bounds, with one joint and with two. Stack and up: a cube, and an open box that is a
 robosuite CompositeObject, the only kind of object whose in_box the official Stack can call (no LIBERO object has one).
 """
 
+# pyright: reportMissingImports=false
 from __future__ import annotations
 
 import itertools
@@ -58,7 +59,8 @@ def fixture_cases() -> list[dict[str, Any]]:
         single = sorted({*(b + d for b in bounds for d in (-_NEAR, 0.0, _NEAR)), bounds[0] - 1, bounds[-1] + 1,
                          *((a + b) / 2 for a, b in itertools.pairwise(bounds))})  # fmt: skip
         few = [bounds[0] - 1, *bounds, bounds[-1] + 1]
-        for word, states in itertools.product(words, ([[x] for x in single], [list(p) for p in itertools.product(few, few)])):
+        pairs = [list(p) for p in itertools.product(few, few)]
+        for word, states in itertools.product(words, ([[x] for x in single], pairs)):
             joints = [f"j{i}" for i in range(len(states[0]))]
             thing = _Thing(official, joints)
             qpos = np.zeros(len(joints))
@@ -156,4 +158,5 @@ if __name__ == "__main__":
     result = {"fixtures": fixture_cases(), "stack": stack_case()}
     OUT.write_text(json.dumps(result, separators=(",", ":")) + "\n")
     rows = result["stack"]
-    print({key: (sum(rows[key]), len(rows[key])) for key in ("stack", "up_cube", "up_pot")}, OUT.stat().st_size, "bytes")
+    counts = {key: (sum(rows[key]), len(rows[key])) for key in ("stack", "up_cube", "up_pot")}
+    print(counts, OUT.stat().st_size, "bytes")

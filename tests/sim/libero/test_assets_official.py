@@ -1,5 +1,6 @@
 """The parts of the exporter that need no official package: goals, physics-only scenes, stand-ins, cuts, the patch."""
 
+# pyright: reportAttributeAccessIssue=false
 from __future__ import annotations
 
 import sys

@@ -90,7 +90,7 @@ def test_each_part_of_stack_decides_a_state() -> None:
         gap = cube - pot
         parts = {
             "contact": judge.data.ncon > 0,
-            "box": bool((np.abs(gap) < size + [0, 0, 0.01 * (gap[2] < 0)]).all()),
+            "box": bool((np.abs(gap) < size + np.array([0, 0, 0.01 * (gap[2] < 0)])).all()),
             "height": bool(gap[2] > 0),
         }
         missing = [name for name, true in parts.items() if not true]
