@@ -22,7 +22,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 # mujoco brings PyOpenGL and numba brings llvmlite, each in the version that it needs.
 DISTRIBUTIONS = {"cv2": "opencv-python-headless", "yaml": "pyyaml", "OpenGL": "mujoco", "llvmlite": "numba"}
 # Runs in the environment that `assets install libero` makes for the official code.
-ELSEWHERE = "embodied_rl.sim.libero.assets.official."
+ELSEWHERE = "sim.libero.assets.official."
 OPTIONAL = {"matplotlib": "report", "tensorboard": "track", "wandb": "wandb"}
 
 

@@ -54,7 +54,9 @@ class Hub:
         """The Range headers of all requests for a file."""
         return [value for asked, value in self.requests if asked == path]
 
-    def _handler(hub_: Hub) -> type[http.server.BaseHTTPRequestHandler]:
+    def _handler(self) -> type[http.server.BaseHTTPRequestHandler]:
+        hub_ = self
+
         class Handler(http.server.BaseHTTPRequestHandler):
             def log_message(self, format: str, *args: Any) -> None:
                 """Say nothing."""

@@ -207,10 +207,14 @@ def test_the_instruction_is_the_file_name_without_its_scene(short: str, text: st
     assert instruction(short) == text
 
 
+def _empty_class(name: str) -> Any:
+    return type(name, (), {})
+
+
 def test_the_patch_finds_addresses_and_the_mass_matrix(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mujoco, "mj_fullM", mujoco.mj_fullM)  # so that it is put back
     bindings: Any = types.ModuleType("robosuite.utils.binding_utils")
-    bindings.MjModel, bindings.MjData = type("MjModel", (), {}), type("MjData", (), {})
+    bindings.MjModel, bindings.MjData = _empty_class("MjModel"), _empty_class("MjData")
     for name in ("robosuite", "robosuite.utils"):
         monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
     monkeypatch.setitem(sys.modules, bindings.__name__, bindings)
@@ -220,14 +224,14 @@ def test_the_patch_finds_addresses_and_the_mass_matrix(monkeypatch: pytest.Monke
         <body><joint name="ball" type="ball"/><geom size=".1" pos="1 0 0"/></body>
         <body><joint name="hinge"/><geom size=".1" pos="0 1 0"/></body></worldbody></mujoco>"""
     )
-    model = bindings.MjModel()
+    model: Any = bindings.MjModel()
     model.jnt_type, model.jnt_qposadr, model.jnt_dofadr = raw.jnt_type, raw.jnt_qposadr, raw.jnt_dofadr
     model.joint_name2id = lambda name: raw.joint(name).id
     assert [model.get_joint_qpos_addr(name) for name in ("free", "ball", "hinge")] == [(0, 7), (7, 11), 11]
     assert [model.get_joint_qvel_addr(name) for name in ("free", "ball", "hinge")] == [(0, 6), (6, 9), 9]
     data = mujoco.MjData(raw)
     mujoco.mj_forward(raw, data)
-    wrapper = bindings.MjData()
+    wrapper: Any = bindings.MjData()
     wrapper._data = data
     full = np.zeros((raw.nv, raw.nv))
     patched: Any = mujoco

@@ -3,7 +3,7 @@
     MUJOCO_GL=osmesa python frames.py ASSETS OUT SIZE STEPS SUITE/NAME ...
 
 For each task: a new environment, seed(0), reset, the first official initial state, then STEPS random actions.
-OUT/suite/name.npz gets actions float64 [STEPS, 7], and for every frame (one after set_init_state, one a step): images
+OUT/suite/name.npz gets actions float32 [STEPS, 7], and for every frame (one after set_init_state, one a step): images
 uint8 [T, 2, S, S, 3], row 0 at the top, cameras agentview and robot0_eye_in_hand; the poses from which they were drawn,
 xpos [T, nbody, 3] and xmat [T, nbody, 9]; site_alpha [T, nsite]; after each step qpos [STEPS, nq].
 """
@@ -48,10 +48,10 @@ def record(name: str, size: int, steps: int) -> dict[str, Any]:
 
     keep(env.set_init_state(state))
     rng = np.random.default_rng(0)
-    actions = rng.uniform(-1, 1, (steps, 7))
+    actions = rng.uniform(-1, 1, (steps, 7)).astype(np.float32)
     qpos = []
     for action in actions:
-        keep(env.step(action)[0])
+        keep(env.step(action.astype(np.float64))[0])
         qpos.append(env.sim.data._data.qpos.copy())
     recorded = {key: np.array([frame[key] for frame in frames]) for key in frames[0]}
     env.close()
