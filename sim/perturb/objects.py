@@ -15,6 +15,9 @@ _SHIFT, _TURN = 0.03, math.radians(30.0)
 _DRAWS = 20
 _DEEP = 0.001
 """A contact deeper than this (m) that was not there before means that two things overlap."""
+_DROP, _DROP_STEP = 0.02, 0.001
+"""An object that touches nothing (some official states let go of it in the air) is looked for something this far (m)
+below it."""
 Pair = tuple[int, int]
 
 
@@ -32,11 +35,11 @@ def move_objects(
     moved: dict[str, Any] = {}
     for joint in np.flatnonzero(model.jnt_type == mujoco.mjtJoint.mjJNT_FREE):
         body = int(model.jnt_bodyid[joint])
-        mujoco.mj_forward(model, data)
-        below = _touching(model, data, body)
+        at = int(model.jnt_qposadr[joint])
+        below = _support(model, data, at, body)
         if not below or any(model.body_weldid[model.geom_bodyid[geom]] != 0 for geom in below):
             continue
-        draw = _find_place(model, data, int(model.jnt_qposadr[joint]), body, below, rng, level)
+        draw = _find_place(model, data, at, body, below, rng, level)
         if draw is not None:
             moved[model.body(body).name] = draw
     out = state.copy()
@@ -50,6 +53,7 @@ def _find_place(
 ) -> list[float] | None:  # fmt: skip
     """Move the object whose free joint starts at qpos[at]; back where it was, and None, if no place is found."""
     before = data.qpos[at : at + 7].copy()
+    mujoco.mj_fwdPosition(model, data)
     deep = _overlaps(model, data)
     for _ in range(_DRAWS):
         x, y = level * _SHIFT * rng.uniform(-1, 1, 2)
@@ -57,11 +61,24 @@ def _find_place(
         spin = np.array([math.cos(turn / 2), 0.0, 0.0, math.sin(turn / 2)])
         data.qpos[at : at + 2] = before[:2] + np.array([x, y])
         mujoco.mju_mulQuat(data.qpos[at + 3 : at + 7], spin, before[3:])
-        mujoco.mj_forward(model, data)
-        if _touching(model, data, body) == below and _overlaps(model, data) <= deep:
+        mujoco.mj_fwdPosition(model, data)
+        if _overlaps(model, data) <= deep and _support(model, data, at, body) == below:
             return [float(x), float(y), math.degrees(turn)]
     data.qpos[at : at + 7] = before
     return None
+
+
+def _support(model: mujoco.MjModel, data: mujoco.MjData, at: int, body: int) -> set[int]:
+    """Geoms that the object whose free joint starts at qpos[at] touches, or would touch first if it were let go."""
+    height, found = data.qpos[at + 2], set[int]()
+    for drop in np.arange(0.0, _DROP, _DROP_STEP):
+        data.qpos[at + 2] = height - drop
+        mujoco.mj_fwdPosition(model, data)
+        found = _touching(model, data, body)
+        if found:
+            break
+    data.qpos[at + 2] = height
+    return found
 
 
 def _touching(model: mujoco.MjModel, data: mujoco.MjData, body: int) -> set[int]:

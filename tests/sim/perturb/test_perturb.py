@@ -192,7 +192,9 @@ def stacked() -> tuple[mujoco.MjModel, Array]:
         <body name="tray" pos="0 0 .01"><freejoint/><geom type="box" size=".1 .1 .01"/></body>
         <body name="cup" pos="0 0 .05"><freejoint/><geom type="box" size=".03 .03 .03"/></body>
         <body name="box" pos="0 1 .05"><freejoint/><geom type="box" size=".05 .05 .05"/></body>
-        <body name="free" pos="2 0 .05"><freejoint/><geom type="box" size=".05 .05 .05"/></body></worldbody></mujoco>"""
+        <body name="free" pos="2 0 .05"><freejoint/><geom type="box" size=".05 .05 .05"/></body>
+        <body name="hovers" pos="3 0 .057"><freejoint/><geom type="box" size=".05 .05 .05"/></body>
+        <body name="falls" pos="4 0 .5"><freejoint/><geom type="box" size=".05 .05 .05"/></body></worldbody></mujoco>"""
     )
     data = mujoco.MjData(model)
     return model, np.concatenate([[0.0], data.qpos, data.qvel])
@@ -201,9 +203,10 @@ def stacked() -> tuple[mujoco.MjModel, Array]:
 def test_what_carries_or_has_no_room_stays() -> None:
     model, state = stacked()
     for seed in range(5):
-        _, moved = move_objects(model, state, rng(seed), 1.0)
-        assert "free" in moved
-        assert not {"tray", "cup"} & set(moved)
+        new, moved = move_objects(model, state, rng(seed), 1.0)
+        np.testing.assert_array_equal(new[3 : 1 + model.nq : 7], state[3 : 1 + model.nq : 7])  # heights
+        assert {"free", "hovers"} <= set(moved)
+        assert not {"tray", "cup", "falls"} & set(moved)
         if "box" in moved:  # half a millimetre of play: a draw that fits is small
             assert max(abs(moved["box"][0]), abs(moved["box"][1])) < 0.0016
 
