@@ -15,9 +15,9 @@ _SHIFT, _TURN = 0.03, math.radians(30.0)
 _DRAWS = 20
 _DEEP = 0.001
 """A contact deeper than this (m) that was not there before means that two things overlap."""
-_DROP, _DROP_STEP = 0.02, 0.001
-"""An object that touches nothing (some official states let go of it in the air) is looked for something this far (m)
-below it."""
+_DROP, _DROP_STEP = 0.12, 0.005
+"""An object that touches nothing (LIBERO's official states let go of some 7 cm over the table) is looked for something
+this far below it, in steps of so much (m)."""
 Pair = tuple[int, int]
 
 
@@ -36,10 +36,10 @@ def move_objects(
     for joint in np.flatnonzero(model.jnt_type == mujoco.mjtJoint.mjJNT_FREE):
         body = int(model.jnt_bodyid[joint])
         at = int(model.jnt_qposadr[joint])
-        below = _support(model, data, at, body)
+        below, drop = _support(model, data, at, body)
         if not below or any(model.body_weldid[model.geom_bodyid[geom]] != 0 for geom in below):
             continue
-        draw = _find_place(model, data, at, body, below, rng, level)
+        draw = _find_place(model, data, at, body, below, drop, rng, level)
         if draw is not None:
             moved[model.body(body).name] = draw
     out = state.copy()
@@ -48,10 +48,13 @@ def move_objects(
 
 
 def _find_place(
-    model: mujoco.MjModel, data: mujoco.MjData, at: int, body: int, below: set[int], rng: np.random.Generator,
-    level: float,
+    model: mujoco.MjModel, data: mujoco.MjData, at: int, body: int, below: set[int], drop: float,
+    rng: np.random.Generator, level: float,
 ) -> list[float] | None:  # fmt: skip
-    """Move the object whose free joint starts at qpos[at]; back where it was, and None, if no place is found."""
+    """Move the object whose free joint starts at qpos[at]; back where it was, and None, if no place is found.
+
+    below: the geoms that it touches `drop` metres lower; it must touch the same ones there, and overlap nothing here.
+    """
     before = data.qpos[at : at + 7].copy()
     mujoco.mj_fwdPosition(model, data)
     deep = _overlaps(model, data)
@@ -62,23 +65,28 @@ def _find_place(
         data.qpos[at : at + 2] = before[:2] + np.array([x, y])
         mujoco.mju_mulQuat(data.qpos[at + 3 : at + 7], spin, before[3:])
         mujoco.mj_fwdPosition(model, data)
-        if _overlaps(model, data) <= deep and _support(model, data, at, body) == below:
+        if _overlaps(model, data) <= deep and _below(model, data, at, body, drop) == below:
             return [float(x), float(y), math.degrees(turn)]
     data.qpos[at : at + 7] = before
     return None
 
 
-def _support(model: mujoco.MjModel, data: mujoco.MjData, at: int, body: int) -> set[int]:
-    """Geoms that the object whose free joint starts at qpos[at] touches, or would touch first if it were let go."""
-    height, found = data.qpos[at + 2], set[int]()
+def _support(model: mujoco.MjModel, data: mujoco.MjData, at: int, body: int) -> tuple[set[int], float]:
+    """Geoms that the object whose free joint is at qpos[at] touches, or would first if let go, and how far below."""
     for drop in np.arange(0.0, _DROP, _DROP_STEP):
-        data.qpos[at + 2] = height - drop
-        mujoco.mj_fwdPosition(model, data)
-        found = _touching(model, data, body)
+        found = _below(model, data, at, body, float(drop))
         if found:
-            break
+            return found, float(drop)
+    return set(), 0.0
+
+
+def _below(model: mujoco.MjModel, data: mujoco.MjData, at: int, body: int, drop: float) -> set[int]:
+    """Geoms that the object would touch `drop` metres lower; it stays where it is."""
+    height = data.qpos[at + 2]
+    data.qpos[at + 2] = height - drop
+    mujoco.mj_fwdPosition(model, data)
     data.qpos[at + 2] = height
-    return found
+    return _touching(model, data, body)
 
 
 def _touching(model: mujoco.MjModel, data: mujoco.MjData, body: int) -> set[int]:

@@ -193,7 +193,7 @@ def stacked() -> tuple[mujoco.MjModel, Array]:
         <body name="cup" pos="0 0 .05"><freejoint/><geom type="box" size=".03 .03 .03"/></body>
         <body name="box" pos="0 1 .05"><freejoint/><geom type="box" size=".05 .05 .05"/></body>
         <body name="free" pos="2 0 .05"><freejoint/><geom type="box" size=".05 .05 .05"/></body>
-        <body name="hovers" pos="3 0 .057"><freejoint/><geom type="box" size=".05 .05 .05"/></body>
+        <body name="hovers" pos="3 0 .12"><freejoint/><geom type="box" size=".05 .05 .05"/></body>
         <body name="falls" pos="4 0 .5"><freejoint/><geom type="box" size=".05 .05 .05"/></body></worldbody></mujoco>"""
     )
     data = mujoco.MjData(model)
