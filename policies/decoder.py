@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from embodied_rl.policies.linear import Linear
+from embodied_rl.policies.recompute import run_layer
 
 
 @dataclass(frozen=True)
@@ -98,6 +99,7 @@ class AttentionCall:
     query_rope: Rope
     mask: Tensor | None
     cache: KVCache | None
+    causal: bool
 
 
 class RMSNorm(nn.Module):
@@ -115,7 +117,7 @@ class RMSNorm(nn.Module):
 
 
 class SelfAttention(nn.Module):
-    """Causal attention with rotary positions."""
+    """Attention with rotary positions and grouped keys and values."""
 
     def __init__(self, config: DecoderConfig) -> None:
         super().__init__()
@@ -136,7 +138,7 @@ class SelfAttention(nn.Module):
         if call.cache is not None:
             k, v = call.cache.write(layer, k, v)
         out = F.scaled_dot_product_attention(
-            q, k, v, attn_mask=call.mask, is_causal=call.mask is None and x.shape[1] > 1,
+            q, k, v, attn_mask=call.mask, is_causal=call.causal and call.mask is None and x.shape[1] > 1,
             enable_gqa=self.config.kv_heads != self.config.heads,
         )
         return self.o_proj(out.transpose(1, 2).flatten(2))
@@ -185,6 +187,7 @@ class Decoder(nn.Module):
         self.embed_tokens = nn.Embedding(config.vocab_size, config.dim)
         self.layers = nn.ModuleList(DecoderLayer(config) for _ in range(config.layers))
         self.norm = RMSNorm(config.dim, config.norm_eps)
+        self.recompute = False
 
     def rope(self, length: int, device: torch.device) -> Rope:
         """Factors of the first `length` positions."""
@@ -192,23 +195,27 @@ class Decoder(nn.Module):
 
     def forward(
         self, x: Tensor, rope: Rope, mask: Tensor | None = None, cache: KVCache | None = None,
-        read: Tensor | None = None,
+        read: Tensor | None = None, causal: bool = True,
     ) -> Tensor:
         """Embeddings [N,T,D] -> normalised hidden states [N,T,D], or [N,R,D] of the tokens `read` (int64 [N,R]).
 
-        `rope` holds the factors of these T tokens. Without a mask attention is causal over this call's tokens, which
-        is only right when the cache is empty or T is 1. `mask` is bool, broadcastable to [N, heads, T, keys], True
-        where attention is allowed. With `read` the last layer computes only what is read; it needs causal attention
-        and an empty cache, and `rope` shared by the rows.
+        `rope` holds the factors of these T tokens. `mask` is bool, broadcastable to [N, heads, T, keys], True where
+        attention is allowed. Without a mask attention is causal over this call's tokens, which is only right when the
+        cache is empty or T is 1; or, with `causal` off, over all of them both ways. With `read` the last layer computes
+        only what is read; it needs an empty cache, `rope` shared by the rows, and a mask, if any, that is the same for
+        every query. `recompute` saves memory under gradients: layers keep only their input (Chen et al. 2016).
         """
-        call = AttentionCall(rope, rope, mask, cache)
+        call = AttentionCall(rope, rope, mask, cache, causal)
         last = call
         if read is not None:
-            seen = torch.arange(x.shape[1], device=x.device) <= read[..., None]
-            last = AttentionCall(rope, rope.at(read), seen[:, None], cache)
+            seen = mask
+            if causal and mask is None:
+                seen = (torch.arange(x.shape[1], device=x.device) <= read[..., None])[:, None]
+            last = AttentionCall(rope, rope.at(read), seen, cache, causal)
         final = len(self.layers) - 1
         for index, layer in enumerate(self.layers):
-            x = layer(x, last, index, read) if index == final else layer(x, call, index, None)
+            inputs = (x, last, index, read) if index == final else (x, call, index, None)
+            x = run_layer(layer, inputs, self.recompute)
         if cache is not None:
             cache.length += rope.cos.shape[-2]
         return self.norm(x)

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from embodied_rl.policies.linear import Linear, linear
+from embodied_rl.policies.recompute import run_layer
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
@@ -52,6 +53,8 @@ class ViTConfig:
     """Hold timm's final norm, frozen and never run, so that a published checkpoint loads and saves whole."""
     attention_pool: bool = False
     """Hold timm's attention pooling head (SigLIP), frozen and never run, for the same reason."""
+    film_dim: int | None = None
+    """Width of a language vector that modulates each block between attention and MLP (FiLM); None has no FiLM."""
 
     @property
     def num_patches(self) -> int:
@@ -116,7 +119,11 @@ class VisionMlp(nn.Module):
 
 
 class VisionBlock(nn.Module):
-    """Pre-norm attention and MLP, each with an optional LayerScale."""
+    """Pre-norm attention and MLP, each with an optional LayerScale; between them optionally FiLM.
+
+    FiLM: x * (1 + scale(language)) + shift(language), the same for every token (Perez et al. 2018; in a ViT: Kim et al.
+    2025, OpenVLA-OFT).
+    """
 
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
@@ -127,9 +134,15 @@ class VisionBlock(nn.Module):
         self.norm2 = nn.LayerNorm(config.dim, eps=1e-6)
         self.mlp = VisionMlp(config.dim, config.mlp_dim)
         self.ls2 = nn.Identity() if scale is None else LayerScale(config.dim, scale)
+        if config.film_dim is not None:
+            self.scale = Linear(config.film_dim, config.dim)
+            self.shift = Linear(config.film_dim, config.dim)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, language: Tensor | None = None) -> Tensor:
+        """[B, tokens, dim] and, with FiLM, language [B, film_dim] -> [B, tokens, dim]."""
         x = x + self.ls1(self.attn(self.norm1(x)))
+        if language is not None:
+            x = x * (1 + self.scale(language)[:, None]) + self.shift(language)[:, None]
         return x + self.ls2(self.mlp(self.norm2(x)))
 
 
@@ -170,10 +183,16 @@ class ViT(nn.Module):
             self.attn_pool = AttentionPool(config).requires_grad_(False)
         for block in self.blocks[config.depth - config.unused_blocks :]:
             block.requires_grad_(False)
+        self.recompute = False
 
-    def forward(self, images: Tensor) -> Tensor:
-        """Normalised images [B,3,H,W] -> patch features [B, patches, dim]."""
+    def forward(self, images: Tensor, language: Tensor | None = None) -> Tensor:
+        """Normalised images [B,3,H,W] and, with FiLM, language [B, film_dim] -> patch features [B, patches, dim].
+
+        `recompute` saves memory under gradients: blocks keep only their input.
+        """
         config = self.config
+        if (language is None) != (config.film_dim is None):
+            raise ValueError("a language vector goes with FiLM, and only with it")
         x = self.patch_embed(images) + self.pos_embed
         prefix = []
         if config.class_token:
@@ -183,5 +202,13 @@ class ViT(nn.Module):
         if prefix:
             x = torch.cat([*prefix, x], dim=1)
         for block in self.blocks[: config.depth - config.unused_blocks]:
-            x = block(x)
+            x = run_layer(block, (x, language), self.recompute)
         return x[:, int(config.class_token) + config.register_tokens :]
+
+
+def normalise_images(images: Tensor, tower: ViTConfig, dtype: torch.dtype) -> Tensor:
+    """uint8 [B,H,W,3] -> the tower's normalised [B,3,H,W] of `dtype`."""
+    device = images.device
+    mean = torch.tensor(tower.mean, device=device) * 255.0
+    scale = 1.0 / (torch.tensor(tower.std, device=device) * 255.0)
+    return ((images.float() - mean) * scale).to(dtype).permute(0, 3, 1, 2)
