@@ -16,17 +16,9 @@ from embodied_rl.policies.decoder import CausalLM
 from embodied_rl.policies.linear import Linear, linear
 from embodied_rl.policies.openvla.config import OpenVLAModelConfig
 from embodied_rl.policies.tokens import NUM_BINS, token_centres
-from embodied_rl.policies.vision import ViT, ViTConfig
+from embodied_rl.policies.vision import ViT, normalise_images
 
 _ORDINAL_HEAD_SCALE = 0.1
-
-
-def normalise_images(images: Tensor, tower: ViTConfig, dtype: torch.dtype) -> Tensor:
-    """uint8 [B,H,W,3] -> the tower's normalised [B,3,H,W] of `dtype`."""
-    device = images.device
-    mean = torch.tensor(tower.mean, device=device) * 255.0
-    scale = 1.0 / (torch.tensor(tower.std, device=device) * 255.0)
-    return ((images.float() - mean) * scale).to(dtype).permute(0, 3, 1, 2)
 
 
 class VisionBackbone(nn.Module):
