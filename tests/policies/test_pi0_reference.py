@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -41,7 +42,7 @@ def _prompt(policy: Pi0Policy, rows: int) -> tuple[Tensor, Tensor, Tensor]:
     return ids, lengths, F.pad(state, (0, config.max_state_dim - config.proprio_dim))
 
 
-def _transformers(policy: Pi0Policy, folder: Path) -> torch.nn.Module:
+def _transformers(policy: Pi0Policy, folder: Path) -> Any:
     """transformers' PI0, which reads our LeRobot file with its own key map."""
     save_published(policy, folder, "lerobot", ("a", "b"))
     (folder / "config.json").unlink()
