@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from embodied_rl.policies.decoder import CausalLM
+from embodied_rl.policies.heads import make_value_head
 from embodied_rl.policies.linear import Linear, linear_float32
 from embodied_rl.policies.openvla.config import OpenVLAModelConfig
 from embodied_rl.policies.tokens import NUM_BINS, token_centres
@@ -133,16 +134,6 @@ class OpenVLAModel(nn.Module):
     def value(self, hidden: Tensor) -> Tensor:
         """Hidden state at the last prompt token [N, D] -> float32 [N]."""
         return self.value_head(hidden.to(next(self.value_head.parameters()).dtype))[:, 0].float()
-
-
-def make_value_head(dim: int, hidden: tuple[int, int]) -> nn.Sequential:
-    """A fresh critic on hidden states of width `dim`; its output is zero, so that it pulls nothing."""
-    head = nn.Sequential(
-        Linear(dim, hidden[0]), nn.GELU(), Linear(hidden[0], hidden[1]), nn.GELU(), Linear(hidden[1], 1)
-    )
-    for parameter in head[4].parameters():
-        nn.init.zeros_(parameter)
-    return head
 
 
 def ordinal_features(dim: int) -> Tensor:

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from embodied_rl.policies.folder import File, read_weights
+from embodied_rl.policies.heads import make_value_head
 from embodied_rl.policies.openvla.config import OpenVLAModelConfig
 from embodied_rl.policies.openvla.description import is_public
-from embodied_rl.policies.openvla.model import make_value_head
 from embodied_rl.policies.openvla_oft.config import OFTModelConfig
 from embodied_rl.policies.openvla_oft.parts import check_parts, find_parts, read_parts, split_parts
 from embodied_rl.policies.shards import SINGLE, read_sharded, sharded_files, single_file

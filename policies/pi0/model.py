@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from embodied_rl.policies.decoder import Cache, Decoder, GradientKV, KVCache, Rope
+from embodied_rl.policies.heads import make_value_head
 from embodied_rl.policies.linear import Linear
-from embodied_rl.policies.openvla.model import make_value_head
 from embodied_rl.policies.pi0.config import Pi0ModelConfig
 from embodied_rl.policies.vision import ViT, normalise_images
 
