@@ -23,7 +23,7 @@ from embodied_rl.policies.pi0.prompt import Pi0Prompt
 from embodied_rl.policies.shards import SINGLE, single_file
 from embodied_rl.policies.text import load_tokenizer
 
-ARCHITECTURE = "pi0"
+_ARCHITECTURE = Pi0Policy.architecture
 _FORMAT = 1
 
 
@@ -31,7 +31,7 @@ def save_policy(policy: Pi0Policy, folder: Path, provenance: dict[str, Any]) -> 
     """Write `policy` to `folder`, all or nothing; UserError when it cannot be written (see `write_folder`)."""
     state = {name: tensor.detach().cpu().contiguous() for name, tensor in policy.model.state_dict().items()}
     config = {
-        "architecture": ARCHITECTURE, "format": _FORMAT, "model": asdict(policy.config), "flow": asdict(policy.flow),
+        "architecture": _ARCHITECTURE, "format": _FORMAT, "model": asdict(policy.config), "flow": asdict(policy.flow),
         "unnorm_key": policy.unnorm_key,
     }
     write_folder(Path(folder), {
@@ -46,7 +46,7 @@ def save_policy(policy: Pi0Policy, folder: Path, provenance: dict[str, Any]) -> 
 def load_policy(folder: Path) -> Pi0Policy:
     """Read a policy written by `save_policy`, on the CPU in the stored dtype. UserError names whatever does not fit."""
     folder = Path(folder)
-    config = read_config(folder, ARCHITECTURE, _FORMAT, ("model", "flow", "unnorm_key"))
+    config = read_config(folder, _ARCHITECTURE, _FORMAT, ("model", "flow", "unnorm_key"))
     model_config = from_json(Pi0ModelConfig, config["model"], "model")
     flow = from_json(FlowSettings, config["flow"], "flow")
     key = config["unnorm_key"]

@@ -172,7 +172,7 @@ class Pi0Model(nn.Module):
 
     def value(self, summary: Tensor) -> Tensor:
         """[...,D] or [...,W], see `Pi0ModelConfig.critic_input` -> float32 [...]. No gradient flows back from it."""
-        return self.value_head(summary.detach())[..., 0].float()
+        return self.value_head(summary.detach().to(next(self.value_head.parameters()).dtype))[..., 0].float()
 
 
 def make_heads(config: Pi0ModelConfig) -> nn.ModuleDict:

@@ -8,7 +8,9 @@ and so are Flow-SDE's ODE steps taken as given (pi_RL): neither has a term.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -43,15 +45,17 @@ _LOSS_SEED, _VALIDATION_SEED = 0xF10, 0xF11
 class Pi0Policy(nn.Module):
     """A pi0 or pi0.5 policy (see `embodied_rl.policy.Policy`).
 
-    flow: how it samples. with_value: fill `value`; no gradient of it reaches the rest of the policy.
+    flow: how it samples. with_value: fill `value`; no gradient of it reaches the rest of the policy. mixed_precision:
+        the network multiplies in bfloat16 (autocast); the sampler and all densities are float32.
     `replay` is {'points': float32 [N,M+1,H,D], 'step': int64 [N,M]}, the recorded part of the denoising path.
     """
 
+    architecture = "pi0"
     loss_calls: Tensor
 
     def __init__(
         self, config: Pi0ModelConfig, prompt: Pi0Prompt, statistics: Pi0Statistics, flow: FlowSettings,
-        *, unnorm_key: str = "default", with_value: bool = False,
+        *, unnorm_key: str = "default",
     ) -> None:
         super().__init__()
         dims = (statistics.action.dim, statistics.state.dim)
@@ -66,7 +70,8 @@ class Pi0Policy(nn.Module):
         self.statistics = statistics
         self.flow = flow
         self.unnorm_key = unnorm_key
-        self.with_value = with_value
+        self.with_value = False
+        self.mixed_precision = False
         self.chunk_len = config.chunk_len
         self.action_dim = config.action_dim
         self.terms_per_step = config.action_dim
@@ -138,7 +143,8 @@ class Pi0Policy(nn.Module):
         normal, uniform = self._loss_noise(len(actions), samples)
         x, time, target = training_inputs(wanted, normal, uniform)
         prefix = self.read_prefix(images, proprio, instruction, samples)
-        velocity, _ = self.model.velocity(prefix, x, time)
+        with self._precision():
+            velocity, _ = self.model.velocity(prefix, x, time)
         return F.mse_loss(velocity, target)
 
     def read_prefix(self, images: Tensor, proprio: Tensor, instruction: list[str], suffixes: int) -> Prefix:
@@ -161,19 +167,25 @@ class Pi0Policy(nn.Module):
         if state is not None and config.state_input == "token":
             token = F.pad(state, (0, config.max_state_dim - config.proprio_dim)).to(self.device)
         summarise = self.with_value and config.critic_input == "prefix"
-        return self.model.read(images.to(self.device), ids, lengths, token, suffixes=suffixes, summarise=summarise)
+        with self._precision():
+            return self.model.read(images.to(self.device), ids, lengths, token, suffixes=suffixes, summarise=summarise)
 
     def denoise_step(self, prefix: Prefix, x: Tensor, step: Tensor) -> Transition:
         """Where x [N,M,H,D] goes in denoising steps `step` int64 [N,M]: the primitive of sampling and of densities."""
         steps = self.flow.denoise_steps
         time = step_time(step, steps)
-        velocity, hidden = self.model.velocity(prefix, x, time)
+        with self._precision():
+            velocity, hidden = self.model.velocity(prefix, x, time)
+            raw_std = self.model.raw_std(hidden) if self.flow.method == "flow_noise" else None
         ode = ode_step(x, velocity, steps)
-        if self.flow.method == "flow_sde":
+        if raw_std is None:
             mean, std = sde_step(x, velocity, time, self.flow)
         else:
-            mean, std = ode, learned_std(self.model.raw_std(hidden), self.flow)
+            mean, std = ode, learned_std(raw_std, self.flow)
         return Transition(mean, std, ode, hidden.mean(dim=2))
+
+    def _precision(self) -> AbstractContextManager[Any]:
+        return torch.autocast(self.device.type, torch.bfloat16) if self.mixed_precision else nullcontext()
 
     def _executed(self, x: Tensor) -> Tensor:
         """[...,H,D] -> [...,K,A]: the steps that are executed and the dimensions that exist."""

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from embodied_rl.errors import UserError
 from embodied_rl.policies.flow import FlowSettings
+from embodied_rl.policies.lora import set_formats
 from embodied_rl.policies.pi0.normalise import Normaliser, Pi0Statistics, fit, unit
 from embodied_rl.policies.pi0.policy import Pi0Policy
 from embodied_rl.policies.recompute import set_recompute
@@ -292,3 +293,23 @@ def test_unusable_statistics_are_refused() -> None:
     ):
         with pytest.raises(UserError, match=message):
             Normaliser(mode, stats)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("method", METHODS)
+def test_a_frozen_bfloat16_network_with_a_float32_expert_acts_and_learns(kind: str, method: str) -> None:
+    policy, obs, exact = _acted(kind, method)
+    policy.model.freeze_language_model()
+    set_formats(policy.model, "bfloat16")
+    policy.mixed_precision = True
+    out = policy.act(obs, decision_rng(6), "sample")
+    np.testing.assert_allclose(out.actions, exact.actions, atol=0.1)
+    again = policy.evaluate(*tensors(obs), out.replay)
+    assert again.value is not None
+    assert again.log_prob.dtype == again.value.dtype == torch.float32
+    torch.testing.assert_close(again.log_prob, out.log_prob, rtol=0, atol=1.0)
+    (again.log_prob.sum() + again.value.sum()).backward()
+    policy.sft_loss(*tensors(obs), torch.zeros(6, 5, 3)).backward()
+    gradients = _gradients(policy)
+    assert all(gradient.dtype == torch.float32 for gradient in gradients.values())
+    assert {"expert", "value_head"} <= {name.split(".")[1] for name in gradients}
