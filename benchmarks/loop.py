@@ -32,11 +32,12 @@ from embodied_rl.cli.world import (
     pick_renderer,
     policy_folder,
 )
-from embodied_rl.config import SHIPPED, TrainConfig, kind_of
+from embodied_rl.config import TrainConfig, kind_of
 from embodied_rl.configs import PRESETS
 from embodied_rl.learner.learner import Learner
 from embodied_rl.policies.openvla.config import nano
 from embodied_rl.policies.openvla.policy import OpenVLAPolicy
+from embodied_rl.policy_config import SHIPPED
 from embodied_rl.rollout.collect import Collector
 from embodied_rl.rollout.config import RolloutConfig
 from embodied_rl.rollout.sampler import EpisodeSampler

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from embodied_rl.config import TrainConfig
-from embodied_rl.configs.tabletop import TABLETOP_GRPO, TABLETOP_PPO
+from embodied_rl.configs.tabletop import TABLETOP_GRPO, TABLETOP_OFT_GRPO, TABLETOP_OFT_PPO, TABLETOP_PPO
 
 # By (benchmark, policy, algorithm). LIBERO's preset is the tabletop one until its assets are installed: same format.
 PRESETS: dict[tuple[str, str, str], TrainConfig] = {
@@ -11,4 +11,8 @@ PRESETS: dict[tuple[str, str, str], TrainConfig] = {
     ("libero", "openvla", "ppo"): TABLETOP_PPO,
     ("tabletop", "openvla", "grpo"): TABLETOP_GRPO,
     ("tabletop", "openvla", "ppo"): TABLETOP_PPO,
+    ("libero", "openvla_oft", "grpo"): TABLETOP_OFT_GRPO,
+    ("libero", "openvla_oft", "ppo"): TABLETOP_OFT_PPO,
+    ("tabletop", "openvla_oft", "grpo"): TABLETOP_OFT_GRPO,
+    ("tabletop", "openvla_oft", "ppo"): TABLETOP_OFT_PPO,
 }

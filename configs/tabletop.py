@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from embodied_rl.algorithms.config import GRPOConfig, PPOConfig
-from embodied_rl.config import OpenVLAConfig, TrainConfig
+from embodied_rl.config import TrainConfig
 from embodied_rl.evaluation.config import EvalConfig
 from embodied_rl.learner.config import CheckpointConfig, LearnerConfig
+from embodied_rl.policy_config import OpenVLAConfig, OpenVLAOFTConfig
 from embodied_rl.rollout.config import RolloutConfig
 
 _UPDATES = 36
@@ -31,3 +32,7 @@ TABLETOP_PPO = replace(
     algorithm=PPOConfig(bootstrap_truncated=False, critic_warmup_iterations=2, epochs=1),
     learner=replace(TABLETOP_GRPO.learner, value_lr=3e-3, warmup_updates=5),
 )
+# The same for OpenVLA-OFT, whose tokens of a decision are drawn independently of each other.
+_OFT = OpenVLAOFTConfig(temperature=TABLETOP_GRPO.policy.temperature)
+TABLETOP_OFT_GRPO = replace(TABLETOP_GRPO, policy=_OFT)
+TABLETOP_OFT_PPO = replace(TABLETOP_PPO, policy=_OFT)

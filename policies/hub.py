@@ -12,17 +12,21 @@ _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+(@[\w.-]+)?")
 _WANTED = ("*.json", "*.safetensors", "*.pt", "tokenizer.model")
 
 
+def is_repository(source: str) -> bool:
+    """Whether `source` names a repository of the hub and not a path, right or mistyped, into a folder that exists."""
+    path = Path(source)
+    return bool(_HUB_ID.fullmatch(source)) and not path.exists() and not path.parent.is_dir()
+
+
 def resolve(source: str) -> Path:
     """The folder of `source`: a path, or OWNER/NAME or OWNER/NAME@REVISION on the hub.
 
     A repository that is in the hub's cache already is used without a network. UserError when there is no such folder
     or repository, or it cannot be downloaded.
     """
-    path = Path(source)
-    if path.is_dir():
-        return path
-    # a mistyped path into an existing folder is not a repository
-    if not _HUB_ID.fullmatch(source) or path.parent.is_dir():
+    if Path(source).is_dir():
+        return Path(source)
+    if not is_repository(source):
         raise UserError(
             f"no checkpoint at {source}: name the folder of a checkpoint or run, or OWNER/NAME on the Hugging Face hub."
         )

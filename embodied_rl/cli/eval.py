@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from embodied_rl.cli.parse import parse
-from embodied_rl.config import SHIPPED, SUITE, EnvConfig
+from embodied_rl.cli.policies import CheckpointOptions
+from embodied_rl.config import SUITE, EnvConfig
 from embodied_rl.errors import UserError
 from embodied_rl.policy import ActMode
 
@@ -23,11 +24,9 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvalCommand:
+class EvalCommand(CheckpointOptions):
     """Measure a policy's success on held-out initial states."""
 
-    checkpoint: str = SHIPPED
-    """Folder of a run or of a checkpoint; 'shipped' is the small policy in the package."""
     suite: str = SUITE
     """Suite of tasks."""
     tasks: tuple[str, ...] = ()
@@ -85,7 +84,7 @@ def _evaluate(command: EvalCommand, tasks: list[Task], states: dict[str, list[in
     from embodied_rl.telemetry.progress import RunProgress
 
     device = pick_device(command.device)
-    policy = open_policy(command.checkpoint, device)
+    policy = open_policy(command.checkpoint, device, command.load_options())
     renderer = pick_renderer(command.env.renderer, tasks)
     env_config = dataclasses.replace(
         command.env, renderer=renderer.name, sim_threads=command.env.sim_threads or cpu_count()

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from embodied_rl.data.sft import SftResult
     from embodied_rl.policies.openvla.policy import OpenVLAPolicy
 
-POLICIES = ("openvla",)
+POLICIES = ("openvla", "openvla_oft")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -37,7 +37,7 @@ class SftCommand(SftConfig):
     out: Path
     """Folder of the checkpoint; it must not exist yet."""
     policy: str = "openvla"
-    """Kind of policy: openvla."""
+    """Kind of policy: openvla or openvla_oft."""
     preset: str = "nano"
     """Size of the policy: nano, tiny or 7b."""
     chunk_len: int = 8
@@ -65,7 +65,8 @@ def main(argv: list[str]) -> int:
                   f"{len(set(data.instruction))} instructions, sha256 {fingerprint[:12]}", soft_wrap=True)
     policy = _fresh_policy(command, data)
     parameters = sum(p.numel() for p in policy.parameters())
-    console.print(f"openvla {command.preset}: {parameters / 1e6:.2f} M parameters, chunks of {command.chunk_len} steps")
+    console.print(f"{command.policy} {command.preset}: {parameters / 1e6:.2f} M parameters, "
+                  f"chunks of {command.chunk_len} steps")
     started = time.monotonic()
     result = _fit(command, policy, data, fingerprint, console)
     state = state_path(command.out)
@@ -87,9 +88,15 @@ def state_path(out: Path) -> Path:
 def _fresh_policy(command: SftCommand, data: Demonstrations) -> OpenVLAPolicy:
     from embodied_rl.policies.openvla.config import preset
     from embodied_rl.policies.openvla.policy import OpenVLAPolicy
+    from embodied_rl.policies.openvla_oft.config import preset as oft_preset
+    from embodied_rl.policies.openvla_oft.policy import OpenVLAOFTPolicy
     from embodied_rl.policies.tokens import fit_statistics, identity_statistics
 
-    config = dataclasses.replace(preset(command.preset), chunk_len=command.chunk_len)
+    kind, base = (
+        (OpenVLAPolicy, preset(command.preset)) if command.policy == "openvla"
+        else (OpenVLAOFTPolicy, oft_preset(command.preset))
+    )
+    config = dataclasses.replace(base, chunk_len=command.chunk_len)
     size = data.images.shape[2]
     if size != config.image_size:
         raise UserError(f"{command.dataset} has images of {size} pixels, preset {command.preset} needs "
@@ -102,8 +109,8 @@ def _fresh_policy(command: SftCommand, data: Demonstrations) -> OpenVLAPolicy:
         # Our own suites: commands fill [-1, 1] already, and 1st percentiles would cut off the rare large corrections.
         unit = identity_statistics(config.action_dim, config.proprio_dim)
         statistics = dataclasses.replace(statistics, q01=unit.q01, q99=unit.q99)
-    return OpenVLAPolicy.fresh(config, data.instruction, statistics, seed=command.seed,
-                               unnorm_key=_source(data).get("suite", "default"))
+    return kind.fresh(config, data.instruction, statistics, seed=command.seed,
+                      unnorm_key=_source(data).get("suite", "default"))
 
 
 def _fit(command: SftCommand, policy: OpenVLAPolicy, data: Demonstrations, fingerprint: str,
@@ -117,18 +124,21 @@ def _fit(command: SftCommand, policy: OpenVLAPolicy, data: Demonstrations, finge
     from embodied_rl.types import Observation
 
     def measure(batch: SftBatch) -> dict[str, float]:
-        """Greedy decoding against the demonstration: share of equal tokens, mean distance of the actions."""
+        """Greedy decoding against the demonstration: mean distance of the actions, share of equal tokens."""
         rows = np.zeros(len(batch.instruction), dtype=np.int64)
         obs = Observation(batch.images.numpy(), batch.proprio.numpy(), batch.instruction)
         decided = policy.act(obs, DecisionRng(rows, rows), "greedy")
-        right = decided.replay["tokens"].cpu() == policy.encode(batch.actions)
-        error = np.abs(decided.actions - batch.actions.numpy())
-        return {"token_accuracy": float(right.float().mean()), "action_error": float(error.mean())}
+        figures = {"action_error": float(np.abs(decided.actions - batch.actions.numpy()).mean())}
+        if "tokens" in decided.replay:
+            right = decided.replay["tokens"].cpu() == policy.encode(batch.actions)
+            figures["token_accuracy"] = float(right.float().mean())
+        return figures
 
     policy.to("cuda" if torch.cuda.is_available() else "cpu")
     command.out.parent.mkdir(parents=True, exist_ok=True)
     train, val = split(data, command.chunk_len, validation=command.validation, seed=command.seed)
-    identity = {"dataset": fingerprint, "preset": command.preset, "chunk_len": command.chunk_len}
+    identity = {"dataset": fingerprint, "policy": command.policy, "preset": command.preset,
+                "chunk_len": command.chunk_len}
     return sft.fit(policy, train, val, command, state_path(command.out), measure=measure, console=console,
                    identity=identity)
 

@@ -18,6 +18,7 @@ from rich.console import Console
 from embodied_rl import __version__
 from embodied_rl.algorithms.config import PPOConfig
 from embodied_rl.cli.films import film
+from embodied_rl.cli.policies import load_options, prepare_policy
 from embodied_rl.cli.run_report import write_run_report
 from embodied_rl.cli.suites import libero_notice, load_tasks
 from embodied_rl.cli.train import write_config
@@ -29,13 +30,15 @@ from embodied_rl.cli.world import (
     open_policy,
     pick_device,
     pick_renderer,
+    policy_folder,
 )
-from embodied_rl.config import SHIPPED, TrainConfig, kind_of, to_dict
+from embodied_rl.config import TrainConfig, kind_of, to_dict
 from embodied_rl.errors import UserError
 from embodied_rl.interrupt import Interrupted
 from embodied_rl.learner.checkpoint import Checkpoints
 from embodied_rl.policies.openvla.checkpoint import load_policy, save_policy
 from embodied_rl.policies.openvla.policy import OpenVLAPolicy
+from embodied_rl.policy_config import SHIPPED
 from embodied_rl.runner import PolicyFiles, TrainSettings, train
 from embodied_rl.sim.render import Choice
 from embodied_rl.sim.task import Task
@@ -122,12 +125,13 @@ def _resolve(config: TrainConfig, renderer: Choice) -> TrainConfig:
 
 def _policy(config: TrainConfig, resume: bool) -> tuple[OpenVLAPolicy, str]:
     """The policy to begin or go on with, and the checkpoint that it comes from."""
-    checkpoint = config.policy.checkpoint
+    checkpoint, options = config.policy.checkpoint, load_options(config.policy)
     if resume:
         folder = Path(config.output) / "checkpoints"
         checkpoint = str(Checkpoints(folder, config.checkpoint.keep).load_latest().policy)
-    policy = open_policy(checkpoint, config.device)
-    policy.temperature = config.policy.temperature
+        options = None  # our own checkpoints say everything themselves
+    policy = open_policy(checkpoint, config.device, options)
+    prepare_policy(policy, config.policy, policy_folder(checkpoint))
     policy.with_value = isinstance(config.algorithm, PPOConfig)
     return policy, checkpoint
 

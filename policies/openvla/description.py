@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from embodied_rl.errors import UserError
+from embodied_rl.errors import UserError, suggest
 from embodied_rl.policies.folder import read_config, read_json
 from embodied_rl.policies.openvla.config import OpenVLAModelConfig, config_from_json
 from embodied_rl.policies.openvla.public_config import MODEL_TYPE, SECTION, model_config
@@ -31,8 +31,8 @@ class LoadOptions:
     """What the user says about a checkpoint.
 
     architecture: 'openvla' or 'openvla_oft', None for whatever the folder holds. unnorm_key: entry of the dataset
-    statistics, None for the one that the folder names. variant, center_crop: for published checkpoints, which do not
-    say; see `embodied_rl.policies.openvla_oft.config.Variant`. center_crop is for plain OpenVLA.
+    statistics, None for the one that the folder names. variant: how a published OFT checkpoint decodes, which it does
+    not say. center_crop: share of the image's area to keep, None for what the folder or the variant says.
     """
 
     architecture: str | None = None
@@ -63,7 +63,12 @@ def is_public(folder: Path) -> bool:
 
 def describe(folder: Path, options: LoadOptions) -> Description:
     """Read everything but the weights; UserError names whatever is missing, unusable or was not chosen."""
-    return _public(folder, options) if is_public(folder) else _own(folder, options)
+    if options.architecture is not None and options.architecture not in ARCHITECTURES:
+        raise UserError(f"unknown policy '{options.architecture}'.{suggest(options.architecture, ARCHITECTURES)}")
+    found = _public(folder, options) if is_public(folder) else _own(folder, options)
+    if options.center_crop is None:
+        return found
+    return replace(found, model=replace(found.model, center_crop=options.center_crop))
 
 
 def _own(folder: Path, options: LoadOptions) -> Description:
@@ -96,7 +101,7 @@ def _public(folder: Path, options: LoadOptions) -> Description:
         raise UserError(f"{folder} is a published checkpoint that does not say how it decodes: name its --policy, "
                         "openvla or openvla_oft")
     if options.unnorm_key is None:
-        raise UserError(f"{folder} has statistics of several data sets: choose one with --policy.unnorm-key. "
+        raise UserError(f"{folder} has statistics of several data sets: choose one with the option unnorm-key. "
                         f"Available: {', '.join(sorted(norm_stats))}.")
     model = _published_model(model_config(config), options, folder)
     statistics = _statistics(model, norm_stats, options.unnorm_key)
@@ -111,10 +116,10 @@ def _published_model(base: OpenVLAModelConfig, options: LoadOptions, folder: Pat
     """The model of a checkpoint that others published, which files and the user's choice describe together."""
     if options.architecture == "openvla":
         _refuse_variant(options, folder)
-        return replace(base, center_crop=options.center_crop)
+        return base
     if options.variant is None:
         raise UserError(f"{folder} is a published OFT checkpoint that does not say how it was trained: choose its "
-                        f"--policy.variant, one of {', '.join(oft_config.VARIANTS)}")
+                        f"variant, one of {', '.join(oft_config.VARIANTS)}")
     parts = find_parts(folder)
     model = oft_config.with_variant(base, options.variant, proprio_dim=0)
     check_parts(model, parts, folder)
@@ -146,4 +151,4 @@ def _small_files(folder: Path) -> dict[str, bytes]:
 
 def _refuse_variant(options: LoadOptions, folder: Path) -> None:
     if options.variant is not None:
-        raise UserError(f"{folder} says itself how it decodes: leave --policy.variant out")
+        raise UserError(f"{folder} is no published OFT checkpoint and says how it decodes: leave the variant out")

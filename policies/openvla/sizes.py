@@ -19,17 +19,17 @@ _PROMPT_TOKENS = 40
 def measure(config: OpenVLAModelConfig, *, lora_rank: int, precision: str, recompute: bool) -> Footprint:
     """The footprint of training with a critic; lora_rank 0 trains every parameter that runs."""
     instruction = " ".join(f"word{number}" for number in range(_PROMPT_TOKENS - 2))
-    parallel = isinstance(config, OFTModelConfig)
+    kind = OpenVLAOFTPolicy if isinstance(config, OFTModelConfig) else OpenVLAPolicy
+    drawn = isinstance(config, OFTModelConfig) and config.head == "l1"
 
     def make() -> OpenVLAPolicy:
-        policy = (OpenVLAOFTPolicy if parallel else OpenVLAPolicy).fresh(config, [instruction])
+        policy = kind.fresh(config, [instruction])
         policy.with_value = True
         prepare(policy, lora_rank=lora_rank, precision=precision, recompute=recompute)
         return policy
 
     def rows(count: int) -> Rows:
         size, terms = config.image_size, (count, config.num_tokens)
-        drawn = parallel and config.head == "l1"
         replay = {"actions": torch.zeros(terms)} if drawn else {"tokens": torch.zeros(terms, dtype=torch.uint8)}
         images = torch.zeros(count, config.num_cameras, size, size, 3, dtype=torch.uint8)
         return Rows(images, torch.zeros(count, config.proprio_dim), [instruction] * count, replay)
