@@ -37,13 +37,16 @@ def both_ways(tokens: int) -> Tensor:
 
 def film_tower(tower: Any, image: Tensor, language: Tensor) -> Tensor:
     """Patch features [patches, dim] of one normalised image [3, H, W], block by block."""
-    x = tower.patch_embed(image[None]) + tower.pos_embed
-    for block in tower.blocks:
+    config = tower.config
+    prefix = [tower.cls_token] if config.class_token else []
+    prefix += [tower.reg_token] if config.register_tokens else []
+    x = torch.cat([*prefix, tower.patch_embed(image[None]) + tower.pos_embed], dim=1)
+    for block in tower.blocks[: config.depth - config.unused_blocks]:
         x = x + block.ls1(block.attn(block.norm1(x)))
         gamma, beta = block.scale(language), block.shift(language)
         x = torch.stack([token * (1 + gamma) + beta for token in x[0]])[None]
         x = x + block.ls2(block.mlp(block.norm2(x)))
-    return x[0]
+    return x[0, -config.num_patches :]
 
 
 def patches(policy: OpenVLAOFTPolicy, image: np.ndarray, language: Tensor) -> Tensor:
