@@ -20,7 +20,8 @@ from tests.embodied_rl.test_imports import LINKED, ROOT, imported, modules
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 # Import names that are not the package's own.
 # mujoco brings PyOpenGL and numba brings llvmlite, each in the version that it needs.
-DISTRIBUTIONS = {"cv2": "opencv-python-headless", "yaml": "pyyaml", "OpenGL": "mujoco", "llvmlite": "numba"}
+DISTRIBUTIONS = {"cv2": "opencv-python-headless", "yaml": "pyyaml", "OpenGL": "mujoco", "llvmlite": "numba",
+                 "huggingface_hub": "huggingface-hub"}
 OPTIONAL = {"matplotlib": "report", "tensorboard": "track", "wandb": "wandb"}
 
 
