@@ -13,7 +13,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from rich.console import Console
@@ -22,6 +22,7 @@ from rich.table import Table
 from embodied_rl.algorithms.config import GRPOConfig
 from embodied_rl.algorithms.make import make_algorithm
 from embodied_rl.benchmarks.report import describe_machine, machine_line, write_json
+from embodied_rl.cli.policies import prepare_policy
 from embodied_rl.cli.suites import load_tasks
 from embodied_rl.cli.world import (
     cpu_count,
@@ -46,6 +47,9 @@ from embodied_rl.scheduler.serial import SerialScheduler
 from embodied_rl.sim.task import Task
 from embodied_rl.telemetry.progress import RunProgress
 from embodied_rl.vec_env import VecEnv
+
+if TYPE_CHECKING:
+    from embodied_rl.cli.policies import AnyPolicy
 
 PRESET = ("libero", "openvla", "grpo")
 WARM_UP, MEASURED = 1, 5
@@ -78,7 +82,7 @@ class Iteration:
 
 
 def measure(
-    config: TrainConfig, env: VecEnv, policy: OpenVLAPolicy, tasks: Sequence[Task], measured: int, progress: RunProgress
+    config: TrainConfig, env: VecEnv, policy: AnyPolicy, tasks: Sequence[Task], measured: int, progress: RunProgress
 ) -> list[Iteration]:
     """Train WARM_UP iterations, then `measured` ones that count."""
     algorithm = make_algorithm(config.algorithm)
@@ -161,7 +165,7 @@ def bench_config(quick: bool) -> TrainConfig:
     )  # fmt: skip
 
 
-def _start(config: TrainConfig, tasks: Sequence[Task]) -> tuple[TrainConfig, OpenVLAPolicy, str]:
+def _start(config: TrainConfig, tasks: Sequence[Task]) -> tuple[TrainConfig, AnyPolicy, str]:
     """The config to use, the policy and what its weights are; without a shipped checkpoint a fresh policy."""
     device = pick_device(config.device)
     if policy_folder(SHIPPED).is_dir():
@@ -193,7 +197,7 @@ def run(json_path: Path | None, quick: bool = False) -> None:
     config = bench_config(quick)
     tasks = load_tasks(config.suite, config.tasks)
     config, policy, weights = _start(config, tasks)
-    policy.temperature = config.policy.temperature
+    prepare_policy(policy, config.policy, policy_folder(SHIPPED))
     renderer = pick_renderer(config.env.renderer, tasks)
     threads = config.torch_threads or cpu_count()
     torch.set_num_threads(threads)

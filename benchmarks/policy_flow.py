@@ -11,20 +11,16 @@ the machine disturbs them little; contenders are interleaved and medians shown.
 from __future__ import annotations
 
 import statistics
-import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from embodied_rl.benchmarks.report import describe_machine, machine_line, write_json
+from embodied_rl.benchmarks.timing import interleaved
 from embodied_rl.policies.flow import FlowSettings, Transition, draw_noise, sample_path
 from embodied_rl.policies.pi0.config import nano, tiny
 from embodied_rl.policies.pi0.policy import Pi0Policy
@@ -116,7 +112,7 @@ def _act(policy: Pi0Policy, obs: Observation, repeats: int) -> tuple[list[Row], 
     def separate() -> Tensor:
         return sample_path(step, noise, policy.flow, explore=False).action
 
-    times, outputs = _interleaved({SHARED: shared, SEPARATE: separate}, repeats)
+    times, outputs = interleaved({SHARED: shared, SEPARATE: separate}, repeats, ROWS)
     return _rows("act", times), float((outputs[SHARED] - outputs[SEPARATE]).abs().max())
 
 
@@ -136,24 +132,11 @@ def _update(policy: Pi0Policy, obs: Observation, repeats: int) -> tuple[list[Row
         return {name: p.grad.clone() for name, p in policy.named_parameters() if p.grad is not None}
 
     work = {SHARED: partial(gradients, [replay]), SEPARATE: partial(gradients, parts)}
-    times, outputs = _interleaved(work, repeats)
+    times, outputs = interleaved(work, repeats, ROWS)
     one, two = outputs[SHARED], outputs[SEPARATE]
     scale = {name: float(two[name].abs().max().clamp_min(1.0)) for name in two}
     worst = max(float((one[name] - two[name]).abs().max()) / scale[name] for name in two)
     return _rows("update", times), worst
-
-
-def _interleaved(work: dict[str, Callable[[], Any]], repeats: int) -> tuple[dict[str, list[float]], dict[str, Any]]:
-    """CPU milliseconds a decision of each contender, round by round after one that does not count; last results."""
-    times: dict[str, list[float]] = {name: [] for name in work}
-    outputs: dict[str, Any] = {}
-    for turn in range(repeats + 1):
-        for name, call in work.items():
-            began = time.process_time()
-            outputs[name] = call()
-            if turn:
-                times[name].append(1e3 * (time.process_time() - began) / ROWS)
-    return times, outputs
 
 
 def _rows(task: str, times: dict[str, list[float]]) -> list[Row]:
@@ -168,17 +151,3 @@ def table(figures: Figures) -> Table:
     for row in figures.rows:
         out.add_row(row.task, row.contender, f"{row.cpu_ms:.1f}", f"{row.low:.1f}", f"{row.high:.1f}")
     return out
-
-
-def run(json_path: Path | None, quick: bool = False) -> None:
-    """Print the table; write `rows`, flat `ratios` and the machine to `json_path`."""
-    console = Console()
-    machine = describe_machine(("torch", "numpy"))
-    figures = flow_figures(quick)
-    console.print(table(figures))
-    for name, value in (figures.setup | figures.ratios).items():
-        console.print(f"  {name:<23}{value:.3g}" if isinstance(value, float) else f"  {name:<23}{value}")
-    console.print(machine_line(machine))
-    if json_path is not None:
-        rows = [asdict(row) for row in figures.rows]
-        write_json(json_path, "policy_flow", quick, machine, rows, figures.ratios, setup=figures.setup)

@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 from embodied_rl.config import TrainConfig
-from embodied_rl.configs.tabletop import TABLETOP_GRPO, TABLETOP_OFT_GRPO, TABLETOP_OFT_PPO, TABLETOP_PPO
+from embodied_rl.configs.tabletop import (
+    TABLETOP_GRPO,
+    TABLETOP_OFT_GRPO,
+    TABLETOP_OFT_PPO,
+    TABLETOP_PI0_GRPO,
+    TABLETOP_PI0_PPO,
+    TABLETOP_PPO,
+)
 
 # By (benchmark, policy, algorithm). LIBERO's preset is the tabletop one until its assets are installed: same format.
 PRESETS: dict[tuple[str, str, str], TrainConfig] = {
@@ -15,4 +22,8 @@ PRESETS: dict[tuple[str, str, str], TrainConfig] = {
     ("libero", "openvla_oft", "ppo"): TABLETOP_OFT_PPO,
     ("tabletop", "openvla_oft", "grpo"): TABLETOP_OFT_GRPO,
     ("tabletop", "openvla_oft", "ppo"): TABLETOP_OFT_PPO,
+    ("libero", "pi0", "grpo"): TABLETOP_PI0_GRPO,
+    ("libero", "pi0", "ppo"): TABLETOP_PI0_PPO,
+    ("tabletop", "pi0", "grpo"): TABLETOP_PI0_GRPO,
+    ("tabletop", "pi0", "ppo"): TABLETOP_PI0_PPO,
 }

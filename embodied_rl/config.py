@@ -19,7 +19,7 @@ from embodied_rl.algorithms.config import AlgorithmConfig, GRPOConfig, PPOConfig
 from embodied_rl.errors import UserError, suggest
 from embodied_rl.evaluation.config import EvalConfig
 from embodied_rl.learner.config import CheckpointConfig, LearnerConfig
-from embodied_rl.policy_config import OpenVLAConfig, OpenVLAOFTConfig, PolicyConfig
+from embodied_rl.policy_config import OpenVLAConfig, OpenVLAOFTConfig, Pi0Config, PolicyConfig
 from embodied_rl.rollout.config import RolloutConfig
 
 AUTO = "auto"
@@ -87,7 +87,7 @@ class TrainConfig:
 
 # A part that comes in several kinds is written with its kind as `name`.
 KINDS: dict[str, dict[str, type]] = {
-    "policy": {"openvla": OpenVLAConfig, "openvla_oft": OpenVLAOFTConfig},
+    "policy": {"openvla": OpenVLAConfig, "openvla_oft": OpenVLAOFTConfig, "pi0": Pi0Config},
     "algorithm": {"grpo": GRPOConfig, "ppo": PPOConfig},
 }
 

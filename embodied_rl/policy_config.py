@@ -63,4 +63,52 @@ class OpenVLAOFTConfig(OpenVLAConfig):
     """Control steps decided at once (None: 8)."""
 
 
-PolicyConfig = OpenVLAConfig | OpenVLAOFTConfig
+@dataclass(frozen=True, kw_only=True)
+class Pi0Config:
+    """The pi0 and pi0.5 policies, which denoise chunks of continuous actions."""
+
+    checkpoint: str = ""
+    """Folder of a run or checkpoint (embodied-rl sft --policy pi0 makes one), or a published one of openpi or LeRobot:
+    its folder, or OWNER/NAME[@REVISION] on the Hugging Face hub. None ships with the package."""
+    preset: str | None = None
+    """For published checkpoints: pi0_base, pi05_base or pi05_libero."""
+    tokenizer: str | None = None
+    """For published checkpoints: PaliGemma's tokenizer.json."""
+    statistics: str | None = None
+    """For published checkpoints: file or folder of the data set's statistics (None: the only ones beside the
+    weights)."""
+    normalisation: Literal["mean_std", "quantiles"] | None = None
+    """For published checkpoints: what their states and actions were normalised by (openpi: pi0 mean_std, pi0.5
+    quantiles)."""
+    chunk_len: int | None = None
+    """Control steps executed before the next decision (None: as the checkpoint says)."""
+    method: Literal["flow_sde", "flow_noise"] = "flow_sde"
+    """How sampled actions explore (pi_RL): one denoising step of each decision follows the stochastic equation, or
+    every step adds noise of a learned size. Greedy evaluation does neither."""
+    denoise_steps: int = 4
+    """Denoising steps a decision, also in evaluation."""
+    noise_level: float = 0.5
+    """Size of Flow-SDE's noise."""
+    noise_range: tuple[float, float] = (0.08, 0.16)
+    """Smallest and largest standard deviation of a step of Flow-Noise, in normalised action units."""
+    expert_only: bool = False
+    """Freeze vision tower and language model; train the action expert and the heads."""
+    precision: Literal["float32", "bfloat16"] = "float32"
+    """Number format: bfloat16 holds frozen parameters and multiplies in it; what trains, and densities, stay
+    float32."""
+    recompute: bool = False
+    """Compute activations again in the backward pass instead of keeping them: much less memory, about a third
+    slower."""
+
+    def __post_init__(self) -> None:
+        low, high = self.noise_range
+        if self.denoise_steps < 2:
+            raise UserError(f"policy.denoise_steps must be at least 2, got {self.denoise_steps}.")
+        if self.noise_level <= 0 or not 0 < low <= high:
+            raise UserError("policy.noise_level and policy.noise_range must be positive, and the range in order.")
+        if self.chunk_len is not None and self.chunk_len < 1:
+            raise UserError(f"policy.chunk_len must be at least 1, got {self.chunk_len}.")
+
+
+TokenPolicyConfig = OpenVLAConfig | OpenVLAOFTConfig
+PolicyConfig = TokenPolicyConfig | Pi0Config

@@ -34,7 +34,7 @@ class EvalCommand(CheckpointOptions):
     states_per_task: int = 50
     """Held-out initial states of each task, one episode each."""
     mode: ActMode = "greedy"
-    """Take the most likely action (greedy), or sample at the checkpoint's temperature."""
+    """Take the most likely action (greedy; a flow policy follows its ODE), or sample as the checkpoint explores."""
     seed: int = 0
     """Seed of the episodes; matters where actions are sampled."""
     device: str = "auto"
@@ -78,13 +78,22 @@ def result_table(result: EvalReport) -> Table:
 
 def _evaluate(command: EvalCommand, tasks: list[Task], states: dict[str, list[int]],
               console: Console) -> tuple[dict[str, Any], EvalReport]:
-    from embodied_rl.cli.world import cpu_count, describe_policy, open_env, open_policy, pick_device, pick_renderer
+    from embodied_rl.cli.world import (
+        cpu_count,
+        describe_policy,
+        open_env,
+        open_policy,
+        pick_device,
+        pick_renderer,
+        policy_folder,
+    )
     from embodied_rl.evaluation.evaluate import evaluate
     from embodied_rl.rollout.sampler import evaluation_specs
     from embodied_rl.telemetry.progress import RunProgress
 
     device = pick_device(command.device)
-    policy = open_policy(command.checkpoint, device, command.load_options())
+    options = command.load_options(policy_folder(command.checkpoint))
+    policy = open_policy(command.checkpoint, device, options)
     renderer = pick_renderer(command.env.renderer, tasks)
     env_config = dataclasses.replace(
         command.env, renderer=renderer.name, sim_threads=command.env.sim_threads or cpu_count()

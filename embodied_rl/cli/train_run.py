@@ -9,7 +9,7 @@ import shlex
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import mujoco
 import torch
@@ -18,7 +18,7 @@ from rich.console import Console
 from embodied_rl import __version__
 from embodied_rl.algorithms.config import PPOConfig
 from embodied_rl.cli.films import film
-from embodied_rl.cli.policies import load_options, prepare_policy
+from embodied_rl.cli.policies import load_options, load_policy, prepare_policy, save_policy
 from embodied_rl.cli.run_report import write_run_report
 from embodied_rl.cli.suites import libero_notice, load_tasks
 from embodied_rl.cli.train import write_config
@@ -36,8 +36,6 @@ from embodied_rl.config import TrainConfig, kind_of, to_dict
 from embodied_rl.errors import UserError
 from embodied_rl.interrupt import Interrupted
 from embodied_rl.learner.checkpoint import Checkpoints
-from embodied_rl.policies.openvla.checkpoint import load_policy, save_policy
-from embodied_rl.policies.openvla.policy import OpenVLAPolicy
 from embodied_rl.policy_config import SHIPPED
 from embodied_rl.runner import PolicyFiles, TrainSettings, train
 from embodied_rl.sim.render import Choice
@@ -46,6 +44,9 @@ from embodied_rl.telemetry.metrics import MetricsLog, make_trackers
 from embodied_rl.telemetry.observer import RunObserver
 from embodied_rl.telemetry.progress import RunProgress
 from embodied_rl.vec_env import EnvInfo
+
+if TYPE_CHECKING:
+    from embodied_rl.cli.policies import AnyPolicy
 
 
 def run(config: TrainConfig, command: str, *, benchmark: str, resume: bool) -> None:
@@ -85,7 +86,7 @@ def _resume_command(config: TrainConfig) -> str:
     return shlex.join(["embodied-rl", "train", "--resume", config.output])
 
 
-def _train(config: TrainConfig, tasks: Sequence[Task], env: Any, policy: OpenVLAPolicy, resume: bool,
+def _train(config: TrainConfig, tasks: Sequence[Task], env: Any, policy: AnyPolicy, resume: bool,
            console: Console) -> None:
     folder = Path(config.output)
     trackers = make_trackers(config.track, folder, to_dict(config))
@@ -123,7 +124,7 @@ def _resolve(config: TrainConfig, renderer: Choice) -> TrainConfig:
     return dataclasses.replace(config, env=env, torch_threads=threads, device=pick_device(config.device))
 
 
-def _policy(config: TrainConfig, resume: bool) -> tuple[OpenVLAPolicy, str]:
+def _policy(config: TrainConfig, resume: bool) -> tuple[AnyPolicy, str]:
     """The policy to begin or go on with, and the checkpoint that it comes from."""
     checkpoint, options = config.policy.checkpoint, load_options(config.policy)
     if resume:
@@ -136,7 +137,7 @@ def _policy(config: TrainConfig, resume: bool) -> tuple[OpenVLAPolicy, str]:
     return policy, checkpoint
 
 
-def _policy_files(policy: OpenVLAPolicy, config: TrainConfig) -> PolicyFiles:
+def _policy_files(policy: AnyPolicy, config: TrainConfig) -> PolicyFiles:
     provenance = {
         "command": "embodied-rl train", "version": __version__, "seed": config.seed, "suite": config.suite,
         "renderer": config.env.renderer, "config": to_dict(config),

@@ -17,8 +17,7 @@ from embodied_rl.policies.hub import is_repository, resolve
 from embodied_rl.policy_config import SHIPPED
 
 if TYPE_CHECKING:
-    from embodied_rl.policies.openvla.description import LoadOptions
-    from embodied_rl.policies.openvla.policy import OpenVLAPolicy
+    from embodied_rl.cli.policies import AnyOptions, AnyPolicy
     from embodied_rl.sim.engine.vec_env import NativeVecEnv
     from embodied_rl.sim.render import Choice
     from embodied_rl.sim.task import Task
@@ -40,16 +39,16 @@ def policy_folder(checkpoint: str) -> Path:
     return folder
 
 
-def open_policy(checkpoint: str, device: str, options: LoadOptions | None = None) -> OpenVLAPolicy:
+def open_policy(checkpoint: str, device: str, options: AnyOptions | None = None) -> AnyPolicy:
     """Load a policy onto `device` ('cpu' or 'cuda'); UserError when the checkpoint does not fit or is damaged."""
-    from embodied_rl.policies.openvla.checkpoint import load_policy
+    from embodied_rl.cli.policies import load_policy
 
     policy = load_policy(policy_folder(checkpoint), options)
     policy.to(device)
     return policy
 
 
-def describe_policy(policy: OpenVLAPolicy, checkpoint: str) -> dict[str, Any]:
+def describe_policy(policy: AnyPolicy, checkpoint: str) -> dict[str, Any]:
     """What a run stamps about its weights."""
     from embodied_rl.policies.shards import SINGLE, weights_digest
 

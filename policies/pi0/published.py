@@ -65,32 +65,39 @@ def load_published(
     return policy
 
 
-def save_published(policy: Pi0Policy, folder: Path, layout: Layout, cameras: tuple[str, ...]) -> None:
-    """Write `policy` as openpi or LeRobot would, all or nothing.
+def save_published(
+    policy: Pi0Policy, folder: Path, layout: Layout, cameras: tuple[str, ...], provenance: dict[str, Any],
+    dtype: torch.dtype | None = None,
+) -> None:
+    """Write `policy` as openpi or LeRobot would, all or nothing, and provenance.json beside it.
 
-    cameras: the names of the policy's cameras in LeRobot's observations, such as 'image'. What only training needs
-    (value head, noise head) is left out. UserError when the policy is no published architecture, or its statistics lack
-    what the layout must have.
+    cameras: for LeRobot, the names of the policy's cameras in its observations, such as 'image'. dtype: of the weights,
+    None as they are. What only training needs (value head, noise head) is left out. UserError when the policy is no
+    published architecture, or its statistics lack what the layout must have.
     """
     config = policy.config
     if config.learned_positions:
         raise UserError("this policy has learned positions, which openpi and LeRobot do not know: nothing was written")
-    if len(cameras) != config.num_cameras:
-        raise UserError(f"the policy has {config.num_cameras} cameras, {len(cameras)} names were given")
-    state = {name: tensor.detach().cpu().contiguous() for name, tensor in policy.model.state_dict().items()}
+    if layout == "lerobot" and len(cameras) != config.num_cameras:
+        raise UserError(f"the policy has {config.num_cameras} cameras, {len(cameras)} names were given (--cameras)")
+    dtype = dtype or policy.model.dtype
+    state = {name: tensor.detach().to("cpu", dtype) for name, tensor in policy.model.state_dict().items()}
     weights = {name: tensor.contiguous() for name, tensor in to_published(state).items()}
+    precision = str(dtype).removeprefix("torch.")
     if layout == "openpi":
         stats = {"state": _full(policy.statistics.state), "actions": _full(policy.statistics.action)}
         write_folder(folder, {
             SINGLE: single_file(weights),
-            "config.json": to_json(_openpi_config(policy)),
+            "config.json": to_json(_openpi_config(policy, precision)),
+            "provenance.json": to_json(provenance),
             f"assets/{policy.unnorm_key}/norm_stats.json": to_json({"norm_stats": stats}),
         })
         return
     stats = {"observation.state": policy.statistics.state, "action": policy.statistics.action}
     write_folder(folder, {
         SINGLE: single_file({LEROBOT_PREFIX + name: tensor for name, tensor in weights.items()}),
-        "config.json": to_json(_lerobot_config(policy, cameras)),
+        "config.json": to_json(_lerobot_config(policy, cameras, precision)),
+        "provenance.json": to_json(provenance),
         "stats.json": to_json({key: _plain(normaliser) for key, normaliser in stats.items()}),
     })
 
@@ -161,18 +168,18 @@ def _full(normaliser: Normaliser) -> dict[str, list[float]]:
     return table
 
 
-def _openpi_config(policy: Pi0Policy) -> dict[str, Any]:
+def _openpi_config(policy: Pi0Policy, precision: str) -> dict[str, Any]:
     config = policy.config
     variants = {2048: "gemma_2b", 1024: "gemma_300m"}
     return {
         "action_dim": config.max_action_dim, "action_horizon": config.horizon,
         "paligemma_variant": variants.get(config.decoder.dim, "custom"),
         "action_expert_variant": variants.get(config.expert.dim, "custom"),
-        "precision": _dtype_name(policy),
+        "precision": precision,
     }
 
 
-def _lerobot_config(policy: Pi0Policy, cameras: tuple[str, ...]) -> dict[str, Any]:
+def _lerobot_config(policy: Pi0Policy, cameras: tuple[str, ...], precision: str) -> dict[str, Any]:
     config = policy.config
     size = config.image_size
     modes = {"mean_std": "MEAN_STD", "quantiles": "QUANTILES"}
@@ -185,11 +192,7 @@ def _lerobot_config(policy: Pi0Policy, cameras: tuple[str, ...]) -> dict[str, An
             "VISUAL": "IDENTITY", "STATE": modes[policy.statistics.state.mode],
             "ACTION": modes[policy.statistics.action.mode],
         },
-        "dtype": _dtype_name(policy), "chunk_size": config.horizon, "n_action_steps": config.chunk_len,
+        "dtype": precision, "chunk_size": config.horizon, "n_action_steps": config.chunk_len,
         "max_state_dim": config.max_state_dim, "max_action_dim": config.max_action_dim,
         "num_inference_steps": policy.flow.denoise_steps, "image_resolution": [size, size],
     }
-
-
-def _dtype_name(policy: Pi0Policy) -> str:
-    return str(policy.model.dtype).removeprefix("torch.")

@@ -22,7 +22,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 # mujoco brings PyOpenGL and numba brings llvmlite, each in the version that it needs.
 DISTRIBUTIONS = {"cv2": "opencv-python-headless", "yaml": "pyyaml", "OpenGL": "mujoco", "llvmlite": "numba",
                  "huggingface_hub": "huggingface-hub"}
-OPTIONAL = {"matplotlib": "report", "tensorboard": "track", "wandb": "wandb"}
+OPTIONAL = {"matplotlib": "report", "tensorboard": "track", "wandb": "wandb", "transformers": "dev"}
 
 
 def names(requirements: list[str]) -> set[str]:

@@ -167,7 +167,7 @@ def test_wrong_configs_of_our_folder(tmp_path: Path) -> None:
 
 def _exported(policy: Pi0Policy, folder: Path, layout: Any) -> Path:
     """The published files of `policy`, and beside them the tokenizer, which belongs to neither layout."""
-    save_published(policy, folder, layout, ("image", "wrist_image"))
+    save_published(policy, folder, layout, ("image", "wrist_image"), {"command": "test"})
     policy.prompt.tokenizer.save(str(folder.parent / "tokenizer.json"))
     return folder
 
@@ -190,7 +190,7 @@ def test_published_save_load_save_is_bit_identical(kind: str, layout: str, tmp_p
     again = _exported(loaded, tmp_path / "b", layout)
     names = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
     statistics_file = "assets/default/norm_stats.json" if layout == "openpi" else "stats.json"
-    assert names == sorted(["config.json", "model.safetensors", statistics_file])
+    assert names == sorted(["config.json", "model.safetensors", "provenance.json", statistics_file])
     for name in ("model.safetensors", statistics_file):
         assert (folder / name).read_bytes() == (again / name).read_bytes(), name
     file = load_file(folder / "model.safetensors")
@@ -263,9 +263,9 @@ def test_every_wrong_published_parameter_is_named(tmp_path: Path) -> None:
 def test_what_cannot_be_published_is_refused(tmp_path: Path) -> None:
     learned = tiny_policy(learned_positions=True)
     with pytest.raises(UserError, match="learned positions"):
-        save_published(learned, tmp_path / "x", "openpi", ("a", "b"))
+        save_published(learned, tmp_path / "x", "openpi", ("a", "b"), {})
     with pytest.raises(UserError, match="2 cameras, 1 names"):
-        save_published(tiny_policy(), tmp_path / "x", "lerobot", ("a",))
+        save_published(tiny_policy(), tmp_path / "x", "lerobot", ("a",), {})
     assert list(tmp_path.iterdir()) == []
 
 

@@ -44,7 +44,7 @@ def _prompt(policy: Pi0Policy, rows: int) -> tuple[Tensor, Tensor, Tensor]:
 
 def _transformers(policy: Pi0Policy, folder: Path) -> Any:
     """transformers' PI0, which reads our LeRobot file with its own key map."""
-    save_published(policy, folder, "lerobot", ("a", "b"))
+    save_published(policy, folder, "lerobot", ("a", "b"), {})
     (folder / "config.json").unlink()
     config, vlm, expert = policy.config, policy.config.decoder, policy.config.expert
     heads = {"num_attention_heads": 4, "num_key_value_heads": 1, "head_dim": 8, "num_hidden_layers": 3}
