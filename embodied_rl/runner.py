@@ -37,6 +37,8 @@ class TrainSettings:
     checkpoint: CheckpointConfig
     iterations: int
     seed: int
+    threads: int = 1
+    """CPU threads of an update, see `Learner`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +126,10 @@ class _Run:
         self.clock = StageClock()
         self.sampler = EpisodeSampler(settings.seed, train_states, algorithm.group_size)
         self.heldout = evaluation_specs(_first_states(heldout_states, settings.evaluation), settings.seed)
-        self.learner = Learner(policy, algorithm, settings.learner, seed=settings.seed, dump_dir=run_dir / "dumps")
+        self.learner = Learner(
+            policy, algorithm, settings.learner, seed=settings.seed, dump_dir=run_dir / "dumps",
+            threads=settings.threads,
+        )  # fmt: skip
         collector = Collector(
             env,
             policy,

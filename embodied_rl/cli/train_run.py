@@ -150,9 +150,11 @@ def _policy_files(policy: AnyPolicy, config: TrainConfig) -> PolicyFiles:
 
 
 def _settings(config: TrainConfig) -> TrainSettings:
+    assert config.torch_threads is not None
     return TrainSettings(
         algorithm=config.algorithm, learner=config.learner, rollout=config.rollout, evaluation=config.evaluation,
         checkpoint=config.checkpoint, iterations=config.iterations, seed=config.seed,
+        threads=config.torch_threads if config.device == "cpu" else 1,
     )
 
 

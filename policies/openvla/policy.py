@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from embodied_rl.errors import UserError
-from embodied_rl.policies.images import center_crop
+from embodied_rl.policies.crop import center_crop
 from embodied_rl.policies.openvla.config import OpenVLAModelConfig
 from embodied_rl.policies.openvla.decode import prefill_and_decode, token_scores
 from embodied_rl.policies.openvla.model import OpenVLAModel

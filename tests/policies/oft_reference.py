@@ -22,10 +22,10 @@ def llama(model: OFTModel) -> Any:
             vocab_size=config.vocab_size, hidden_size=config.dim, num_hidden_layers=config.layers,
             num_attention_heads=config.heads, num_key_value_heads=config.kv_heads, head_dim=config.head_dim,
             intermediate_size=config.mlp_dim, rms_norm_eps=config.norm_eps, tie_word_embeddings=False,
-            attn_implementation="eager",
             rope_theta=config.rope_theta,  # pyright: ignore[reportCallIssue] (taken among the keyword arguments)
         )
     ).eval()
+    reference.set_attn_implementation("eager")
     reference.load_state_dict(model.language_model.state_dict())
     return reference
 
@@ -94,7 +94,8 @@ def hidden_states(policy: OpenVLAOFTPolicy, obs: Observation) -> Tensor:
 
 def l1_head(policy: OpenVLAOFTPolicy, hidden: Tensor) -> Tensor:
     """Normalised actions [N, L]: per control step an MLP with two residual blocks over its slots, side by side."""
-    mlp, size = policy.model.action_head.model, policy.config.action_dim
+    size = policy.config.action_dim
+    mlp: Any = policy.model.action_head.model
     out = []
     for row in hidden:
         for step in range(policy.chunk_len):

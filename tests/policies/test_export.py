@@ -256,11 +256,12 @@ def test_a_fresh_critic_says_zero_and_trained_ones_survive_an_export(folder: Pat
     policy = load_policy(folder, OPTIONS)
     assert not policy.model.value(torch.randn(2, 48)).any()
     with torch.no_grad():
-        policy.model.value_head[4].weight.fill_(0.5)
+        policy.model.value_head.get_parameter("4.weight").fill_(0.5)
     export_policy(policy, tmp_path / "out", {}, None)
     assert not [name for name in read_sharded(tmp_path / "out") if "value_head" in name]
     again = load_policy(tmp_path / "out")
-    assert torch.equal(again.model.value_head[4].weight, policy.model.value_head[4].weight)
+    for name, weight in policy.model.value_head.named_parameters():
+        assert torch.equal(again.model.value_head.get_parameter(name), weight)
 
 
 def _hub_cache(root: Path, name: str, revision: str) -> Path:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import pytest
@@ -123,7 +124,7 @@ def test_peft_reads_our_adapters(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(content)
     assert read_json(tmp_path / "adapter_config.json")["lora_alpha"] == 4
     wrapped = PeftModel.from_pretrained(plain.model, str(tmp_path))
-    plain.model = wrapped.base_model.model
+    plain.model = cast("OpenVLAModel", wrapped.base_model.model)
     obs = observation(3, policy)  # type: ignore[arg-type]
     out = policy.act(obs, rng(3), "greedy")
     torch.testing.assert_close(
@@ -242,7 +243,7 @@ def _adapted(tmp_path: Path) -> OpenVLAPolicy:
     adapt_policy(policy, tmp_path / "base", 4)
     _move_adapters(policy.model)
     with torch.no_grad():
-        policy.model.value_head[4].weight.fill_(0.25)
+        policy.model.value_head.get_parameter("4.weight").fill_(0.25)
     return policy
 
 

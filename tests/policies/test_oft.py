@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from embodied_rl.errors import UserError
-from embodied_rl.policies.images import center_crop
+from embodied_rl.policies.crop import center_crop
+from embodied_rl.policies.images_resize import center_crop_tf
 from embodied_rl.policies.openvla_oft.config import VARIANTS, preset, variant
 from embodied_rl.policies.openvla_oft.heads import LaplaceHead
 from embodied_rl.policies.openvla_oft.model import OFTModel
@@ -247,6 +248,14 @@ def test_crop_equals_a_loop_over_pixels() -> None:
     assert np.abs(got.astype(int) - expected.astype(int)).max() <= 1  # float32 may round down at a whole number
     assert (got == expected).mean() > 0.95
     assert (center_crop(torch.from_numpy(image), 1.0).numpy() == image).all()
+
+
+def test_crop_on_the_policys_device_agrees_with_tensorflows() -> None:
+    images = np.random.default_rng(1).integers(0, 256, (3, 32, 32, 3), dtype=np.uint8)
+    got = center_crop(torch.from_numpy(images), 0.9).numpy()
+    expected = np.stack([center_crop_tf(image, 0.9) for image in images])
+    assert np.abs(got.astype(int) - expected.astype(int)).max() <= 1  # another order of float32 operations
+    assert (got == expected).mean() > 0.99
 
 
 def test_crop_is_part_of_the_policys_input() -> None:
