@@ -19,11 +19,11 @@ from embodied_rl.algorithms.config import AlgorithmConfig, GRPOConfig, PPOConfig
 from embodied_rl.errors import UserError, suggest
 from embodied_rl.evaluation.config import EvalConfig
 from embodied_rl.learner.config import CheckpointConfig, LearnerConfig
+from embodied_rl.policy_config import OpenVLAConfig, OpenVLAOFTConfig, Pi0Config, PolicyConfig
 from embodied_rl.rollout.config import RolloutConfig
 
 AUTO = "auto"
 SUITE = "tabletop_spatial"
-SHIPPED = "shipped"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,23 +40,6 @@ class EnvConfig:
     def __post_init__(self) -> None:
         _positive("env.num_envs", self.num_envs)
         _positive("env.sim_threads", self.sim_threads)
-
-
-@dataclass(frozen=True, kw_only=True)
-class OpenVLAConfig:
-    """The OpenVLA policy."""
-
-    checkpoint: str = SHIPPED
-    """Folder of a checkpoint that `embodied-rl sft` or `train` wrote; 'shipped' is the small one in the package."""
-    temperature: float = 1.0
-    """Divides the logits where actions are sampled; greedy evaluation does not use it."""
-
-    def __post_init__(self) -> None:
-        if self.temperature <= 0:
-            raise UserError(f"policy.temperature must be positive, got {self.temperature}.")
-
-
-PolicyConfig = OpenVLAConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,7 +93,7 @@ class TrainConfig:
 
 # A part that comes in several kinds is written with its kind as `name`.
 KINDS: dict[str, dict[str, type]] = {
-    "policy": {"openvla": OpenVLAConfig},
+    "policy": {"openvla": OpenVLAConfig, "openvla_oft": OpenVLAOFTConfig, "pi0": Pi0Config},
     "algorithm": {"grpo": GRPOConfig, "ppo": PPOConfig},
 }
 
@@ -150,7 +133,8 @@ def from_dict(data: Mapping[str, Any], base: TrainConfig | None = None, source: 
 
 def dump_yaml(config: TrainConfig) -> str:
     """The whole config as YAML."""
-    return yaml.safe_dump(to_dict(config), sort_keys=False, allow_unicode=True)
+    # all but ASCII escaped: PyYAML reads an unescaped U+0085 back as a space
+    return yaml.safe_dump(to_dict(config), sort_keys=False)
 
 
 def load_yaml(path: Path, base: TrainConfig | None = None) -> TrainConfig:

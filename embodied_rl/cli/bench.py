@@ -13,7 +13,7 @@ from embodied_rl.cli.parse import parse
 from embodied_rl.errors import UserError, suggest
 
 # Each has `run(json_path: Path | None, quick: bool) -> None`, which prints a table and writes the same figures.
-BENCHES = ("sim", "loop")
+BENCHES = ("sim", "loop", "policy")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,10 +22,11 @@ class BenchCommand:
 
     sim: steps a second of the simulator against gymnasium's vector environments.
     loop: decisions a second of the whole training loop, and where the time goes.
+    policy: what batching saves over transformers' generate, and a shared prefix over repeated ones.
     """
 
     name: Annotated[str, tyro.conf.Positional]
-    """sim or loop."""
+    """sim, loop or policy."""
     json: Path | None = None
     """File for the figures."""
     quick: bool = False

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from embodied_rl.algorithms.rows import Algorithm, LossOutput, Rows
 from embodied_rl.errors import UserError
 from embodied_rl.learner.config import LearnerConfig
+from embodied_rl.learner.recompute import recompute_log_probs
 from embodied_rl.policy import Policy
 from embodied_rl.rng import philox
 from embodied_rl.types import RolloutBatch
@@ -89,6 +90,9 @@ class Learner:
             return {"train/rows": 0.0, "train/steps": 0.0}
         self._set_rates(self.config.rate(iteration))
         weight, metrics = self.algorithm.prepare(batch, self.policy.terms_per_step)
+        if self.config.recompute_log_probs:
+            drift = recompute_log_probs(self.policy, batch, self.config.microbatch_rows)
+            metrics |= {"train/log_prob_drift": drift}
         parts = max(1, round(len(batch) / self.config.minibatch_rows))
         sums: dict[str, float] = {}
         for epoch in range(self.algorithm.epochs):

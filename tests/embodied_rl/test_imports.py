@@ -28,8 +28,12 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "data": ("interrupt",),
     "runner": ("rollout", "algorithms", "learner", "scheduler", "evaluation", "interrupt"),
     "telemetry": ("evaluation",),
-    "config": ("algorithms.config", "learner.config", "rollout.config", "evaluation.config"),
-    "configs": ("config", "algorithms.config", "learner.config", "rollout.config", "evaluation.config"),
+    "policy_config": (),
+    "plan": ("policies.memory",),
+    "config": ("policy_config", "algorithms.config", "learner.config", "rollout.config", "evaluation.config"),
+    "configs": (
+        "config", "policy_config", "algorithms.config", "learner.config", "rollout.config", "evaluation.config",
+    ),
     "__main__": ("cli",),
 }  # fmt: skip
 # cli and benchmarks put everything together.
