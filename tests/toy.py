@@ -39,6 +39,7 @@ class ToyEnv:
         self._breaks = dict(breaks or {})
         self._shuffle_reward = shuffle_reward
         self._spec: list[EpisodeSpec | None] = [None] * num_envs
+        self._shown = [""] * num_envs
         self._position = np.zeros((num_envs, 2), dtype=np.float32)
         self._goal = np.zeros((num_envs, 2), dtype=np.float32)
         self._steps = np.zeros(num_envs, dtype=np.int32)
@@ -49,6 +50,7 @@ class ToyEnv:
             assert self._spec[slot] is None, f"slot {slot} is not empty"
             self.started.append(spec)
             self._spec[slot] = spec
+            self._shown[slot] = INSTRUCTIONS[spec.task]
             self._position[slot] = philox(99, spec.init_state).uniform(-0.3, 0.3, 2)
             right, up = spec.init_state % 2, spec.init_state // 2 % 2
             self._goal[slot] = (1.5 * right - 0.75, 1.5 * up - 0.75)
@@ -89,8 +91,7 @@ class ToyEnv:
         for row, slot in enumerate(slots):
             out.images[row, 0] = self.frame(slot, "front", SIZE)
             out.proprio[row] = self._position[slot]
-            spec = self._spec[slot] or self.started[-1]
-            out.instruction[row] = INSTRUCTIONS[spec.task]
+            out.instruction[row] = self._shown[slot]
 
     def frame(self, slot: int, camera: str, size: int) -> Array:
         image = np.zeros((size, size, 3), dtype=np.uint8)

@@ -11,7 +11,7 @@ from torch import Tensor
 from embodied_rl.algorithms.advantages import group_relative
 from embodied_rl.algorithms.config import GRPOConfig
 from embodied_rl.algorithms.losses import clipped_policy_loss, mean_entropy, unit_mask, unit_weights, units
-from embodied_rl.algorithms.rows import LossOutput, Rows
+from embodied_rl.algorithms.rows import LossOutput, PartWeight, Rows
 from embodied_rl.policy import Policy
 from embodied_rl.types import RolloutBatch
 
@@ -28,6 +28,7 @@ class GRPO:
         self.keep = config.keep
         self.max_factor = config.max_sampling_factor
         self.epochs = config.epochs
+        self.part_weight: PartWeight | None = "episodes" if config.loss_norm == "trajectory" else "units"
 
     def trains_policy(self, iteration: int) -> bool:
         """Always."""

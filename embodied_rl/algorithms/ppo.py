@@ -18,7 +18,7 @@ from embodied_rl.algorithms.losses import (
     units,
     value_loss,
 )
-from embodied_rl.algorithms.rows import LossOutput, Rows
+from embodied_rl.algorithms.rows import LossOutput, PartWeight, Rows
 from embodied_rl.policy import Policy
 from embodied_rl.types import RolloutBatch
 
@@ -32,6 +32,7 @@ class PPO:
     keep: tuple[float, float] | None = None
     max_factor = 1.0
     needs_value = True
+    part_weight: PartWeight | None = None  # advantages may be normalised over all rows, and values count by rows
 
     def __init__(self, config: PPOConfig) -> None:
         self.config = config

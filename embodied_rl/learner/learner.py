@@ -13,7 +13,9 @@ from torch import Tensor, nn
 
 from embodied_rl.algorithms.rows import Algorithm, Rows
 from embodied_rl.errors import UserError
+from embodied_rl.learner.batches import split_groups
 from embodied_rl.learner.config import LearnerConfig
+from embodied_rl.learner.group_update import GroupUpdate
 from embodied_rl.policy import Policy
 from embodied_rl.rng import philox
 from embodied_rl.types import RolloutBatch
@@ -61,6 +63,7 @@ class Learner:
         self.algorithm = algorithm
         self.config = config
         self.version = 0
+        self._begun: GroupUpdate | None = None
         self._seed = seed
         self._dump_dir = dump_dir
         self._actor, self._critic = split_parameters(policy)
@@ -80,6 +83,9 @@ class Learner:
         if len(batch) == 0:
             return {"train/rows": 0.0, "train/steps": 0.0}
         self._set_rates(self.config.rate(iteration))
+        if self.config.minibatch_groups is not None:
+            return self._update_by_groups(batch, self.config.minibatch_groups, iteration)
+        assert self.config.minibatch_rows is not None, "LearnerConfig sees to it"
         weight, metrics = self.algorithm.prepare(batch, self.policy.terms_per_step)
         parts = max(1, round(len(batch) / self.config.minibatch_rows))
         sums: dict[str, float] = {}
@@ -93,6 +99,27 @@ class Learner:
         steps = parts * self.algorithm.epochs
         metrics |= {f"train/{name}": value / steps for name, value in sums.items()}
         return metrics | {"train/rows": float(len(batch)), "train/steps": float(steps)}
+
+    def accumulate(self, group: RolloutBatch) -> None:
+        """Begin the next update with a group of its batch, given in the batch's order; `update` then does the rest.
+
+        Only with learner.minibatch_groups.
+        """
+        assert self.config.minibatch_groups is not None, "the config sees to it"
+        if self._begun is None:
+            self._set_rates(self.config.rate(self.version))
+            self._begun = GroupUpdate(self, self.config.minibatch_groups, self.version)
+        self._begun.add(group)
+
+    def _update_by_groups(self, batch: RolloutBatch, groups: int, iteration: int) -> dict[str, float]:
+        update, self._begun = self._begun, None
+        if update is None:
+            update = GroupUpdate(self, groups, iteration)
+            for group in split_groups(batch):
+                update.add(group)
+        if update.rows != len(batch):
+            raise RuntimeError(f"{update.rows} rows were accumulated for a batch of {len(batch)}")
+        return update.finish()
 
     def _set_rates(self, share: float) -> None:
         rates = [self.config.lr, self.config.value_lr]
@@ -116,17 +143,30 @@ class Learner:
         totals: dict[str, float] = {}
         for micro in index.split(self.config.microbatch_rows):
             row_weight = torch.full((len(micro),), parts / len(batch))
-            out = self.algorithm.loss(self.policy, Rows(batch, micro, weight[micro], row_weight), iteration)
-            if not math.isfinite(out.loss.item()):
-                self._stop(batch, micro, iteration, f"the loss is {out.loss.item()}")
-            if check_ratio:
-                self._check_ratio(out.ratio_error.item())
-            out.loss.backward()
-            for name, value in (out.metrics | {"loss": out.loss.detach()}).items():
-                totals[name] = totals.get(name, 0.0) + value.item()
-        totals["grad_norm"] = self._clip(batch, index, iteration)
-        self.optimizer.step()
+            rows = Rows(batch, micro, weight[micro], row_weight)
+            for name, value in self.backward(rows, iteration, check_ratio=check_ratio).items():
+                totals[name] = totals.get(name, 0.0) + value
+        totals["grad_norm"] = self.step(batch, index, iteration)
         return totals
+
+    def backward(self, rows: Rows, iteration: int, *, check_ratio: bool) -> dict[str, float]:
+        """Add the gradient of some rows' loss; return its metrics. Raises NonFiniteError and RatioError."""
+        out = self.algorithm.loss(self.policy, rows, iteration)
+        if not math.isfinite(out.loss.item()):
+            self._stop(rows.batch, rows.index, iteration, f"the loss is {out.loss.item()}")
+        if check_ratio:
+            self._check_ratio(out.ratio_error.item())
+        out.loss.backward()
+        return {name: value.item() for name, value in (out.metrics | {"loss": out.loss.detach()}).items()}
+
+    def step(self, batch: RolloutBatch, index: Tensor, iteration: int) -> float:
+        """Clip the gradient of what may move now and step; return its norm before.
+
+        Raises NonFiniteError, which keeps rows `index` of `batch`.
+        """
+        norm = self._clip(batch, index, iteration)
+        self.optimizer.step()
+        return norm
 
     def _clip(self, batch: RolloutBatch, index: Tensor, iteration: int) -> float:
         """Clip the gradient of what may move now; return its norm before."""
