@@ -147,7 +147,8 @@ def _policy_files(policy: OpenVLAPolicy, config: TrainConfig) -> PolicyFiles:
 def _settings(config: TrainConfig) -> TrainSettings:
     return TrainSettings(
         algorithm=config.algorithm, learner=config.learner, rollout=config.rollout, evaluation=config.evaluation,
-        checkpoint=config.checkpoint, iterations=config.iterations, seed=config.seed,
+        checkpoint=config.checkpoint, iterations=config.iterations, seed=config.seed, scheduler=config.scheduler,
+        workers=config.env.sim_threads,
     )
 
 

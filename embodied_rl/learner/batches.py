@@ -35,6 +35,7 @@ def _rows(batch: RolloutBatch, start: int, end: int, first: int, last: int) -> R
         episodes=batch.episodes[first:last],
         version=batch.version,
         row_version=None if batch.row_version is None else batch.row_version[start:end],
+        log_importance=None if batch.log_importance is None else batch.log_importance[start:end],
     )
 
 
@@ -47,6 +48,7 @@ def join_batches(parts: Sequence[RolloutBatch]) -> RolloutBatch:
         firsts.append(firsts[-1] + len(part.episodes))
     values = [part.value for part in parts if part.value is not None]
     versions = [part.row_version for part in parts if part.row_version is not None]
+    ratios = [part.log_importance for part in parts if part.log_importance is not None]
     return RolloutBatch(
         images=torch.cat([part.images for part in parts]),
         proprio=torch.cat([part.proprio for part in parts]),
@@ -60,4 +62,5 @@ def join_batches(parts: Sequence[RolloutBatch]) -> RolloutBatch:
         episodes=[episode for part in parts for episode in part.episodes],
         version=parts[0].version,
         row_version=torch.cat(versions) if len(versions) == len(parts) else None,
+        log_importance=torch.cat(ratios) if len(ratios) == len(parts) else None,
     )

@@ -62,10 +62,9 @@ class GroupUpdate:
                 for piece in pieces:
                     self._backward(piece)
                 self._step(pieces, factor)
-        rows = sum(count for count, _ in self._prepared)
-        metrics = {
-            name: sum(count * values[name] for count, values in self._prepared) / rows for name in self._prepared[0][1]
-        }
+        episodes = sum(count for count, _ in self._prepared)
+        names = self._prepared[0][1]
+        metrics = {name: sum(count * values[name] for count, values in self._prepared) / episodes for name in names}
         metrics |= {f"train/{name}": value / self._steps for name, value in self._sums.items()}
         return metrics | {"train/rows": float(self.rows), "train/steps": float(self._steps)}
 
@@ -77,7 +76,7 @@ class GroupUpdate:
         batch = join_batches(self._pending)
         self._pending = []
         weight, metrics = algorithm.prepare(batch, policy.terms_per_step)
-        self._prepared.append((len(batch), metrics))
+        self._prepared.append((len(batch.episodes), metrics))
         share = float(len(batch.episodes) if algorithm.part_weight == "episodes" else weight.count_nonzero())
         piece = (batch, weight * share, share)
         self._backward(piece)

@@ -16,6 +16,7 @@ from embodied_rl.errors import UserError
 from embodied_rl.learner.batches import split_groups
 from embodied_rl.learner.config import LearnerConfig
 from embodied_rl.learner.group_update import GroupUpdate
+from embodied_rl.learner.stale import correct
 from embodied_rl.policy import Policy
 from embodied_rl.rng import philox
 from embodied_rl.types import RolloutBatch
@@ -52,6 +53,9 @@ class TrainablePolicy(Policy, Protocol):
 class Learner:
     """AdamW over minibatches; `version` counts finished updates.
 
+    ess: effective sample size of the last batch as a share of its size, below 1 if older policies acted; the learning
+    rates are multiplied by its root.
+
     Parameters under a module named `value_head` form the critic's group, with its own learning rate; an algorithm
     without a critic leaves them alone. dump_dir: where a batch with a non-finite loss goes.
     """
@@ -63,6 +67,7 @@ class Learner:
         self.algorithm = algorithm
         self.config = config
         self.version = 0
+        self.ess = 1.0
         self._begun: GroupUpdate | None = None
         self._seed = seed
         self._dump_dir = dump_dir
@@ -82,9 +87,15 @@ class Learner:
         iteration, self.version = self.version, self.version + 1
         if len(batch) == 0:
             return {"train/rows": 0.0, "train/steps": 0.0}
-        self._set_rates(self.config.rate(iteration))
+        stale = correct(batch, self.policy, self.algorithm, self.config.microbatch_rows)
+        self.ess = stale.get("train/ess", 1.0)
+        # The step shrinks with the sample that is left: VCPO's rule for Adam (Huang et al. 2026, arXiv 2602.17616).
+        self._set_rates(self.config.rate(iteration) * math.sqrt(self.ess))
         if self.config.minibatch_groups is not None:
-            return self._update_by_groups(batch, self.config.minibatch_groups, iteration)
+            return self._update_by_groups(batch, self.config.minibatch_groups, iteration) | stale
+        return self._update_by_rows(batch, iteration) | stale
+
+    def _update_by_rows(self, batch: RolloutBatch, iteration: int) -> dict[str, float]:
         assert self.config.minibatch_rows is not None, "LearnerConfig sees to it"
         weight, metrics = self.algorithm.prepare(batch, self.policy.terms_per_step)
         parts = max(1, round(len(batch) / self.config.minibatch_rows))

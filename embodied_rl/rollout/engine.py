@@ -44,6 +44,7 @@ class RolloutEngine:
         self.stream = stream
         self.clock = clock
         self.version = 0
+        self._max_staleness = stream.max_staleness
         self._act_wait = act_wait
         self._final_value = final_value
         self._lanes = make_lanes(env.num_envs, stages)
@@ -55,6 +56,7 @@ class RolloutEngine:
         self._results: list[EpisodeResult] = []
         self._error: BaseException | None = None
         self._closed = False
+        self._installing = False
         self._lock = threading.RLock()
         self._wanted = threading.Condition(self._lock)  # the policy has something to do
         self._news = threading.Condition(self._lock)  # the owner may find something
@@ -65,13 +67,21 @@ class RolloutEngine:
 
     # What the owner calls
 
-    def publish(self, version: int, install: Callable[[], None]) -> None:
-        """From now on version `version` acts; `install` puts its weights in place, while nothing acts."""
+    def publish(self, version: int, install: Callable[[], None], *, catch_up: bool = False) -> None:
+        """From now on version `version` acts; `install` puts its weights in place, while nothing acts.
+
+        catch_up: until the next version no group begins whose rows would be stale.
+        """
+        with self._lock:
+            self._installing = True  # or a busy policy might never let go
         with self._weights:
             install()
             self.version = version
         with self._lock:
+            self._installing = False
             self.stream.version = version
+            self.stream.max_staleness = 0 if catch_up else self._max_staleness
+            self._wanted.notify()
             self._wake()
 
     def wait(self, on_episode: Callable[[EpisodeResult], None], poll: Callable[[], None]) -> Group | Closed:
@@ -258,7 +268,7 @@ class RolloutEngine:
 
     def _collect(self) -> tuple[list[Lane], list[View]]:
         """Wait for work, then for more of it while some is on its way and time is left."""
-        while not (self._queue or self._finals or self._closed):
+        while not self._closed and (self._installing or not (self._queue or self._finals)):
             self._wanted.wait()
         until = time.perf_counter() + self._act_wait
         while len(self._queue) + len(self._parked) < len(self._lanes) and not self._closed:

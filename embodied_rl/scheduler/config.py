@@ -46,3 +46,13 @@ class PipelinedConfig:
 
 
 SchedulerConfig = SerialConfig | PipelinedConfig
+
+def check_fit(config: PipelinedConfig, num_envs: int, minibatch_groups: int | None) -> None:
+    """Raise UserError unless these options go together."""
+    if config.stages > num_envs:
+        raise UserError(f"scheduler.stages is {config.stages}, but there are {num_envs} worlds (env.num_envs).")
+    if config.overlap == "stream" and minibatch_groups is None:
+        raise UserError(
+            "scheduler.overlap stream needs minibatches that can be filled while others still run: give "
+            "learner.minibatch_groups (and set learner.minibatch_rows to null)."
+        )

@@ -12,25 +12,29 @@ from embodied_rl.rollout.store import Recording, gather
 from embodied_rl.rollout.summary import empty_batch, summarise
 from embodied_rl.types import EpisodeResult, RolloutBatch
 
+MIN_ESS = 0.5
+"""After a batch whose effective sample size was a smaller share than this, the next rollout waits for its policy."""
+
 
 class PipelinedScheduler:
     """`SerialScheduler`'s place, with the rollout in threads of its own; the caller's thread is the learner's.
 
-    install: brings the learner's weights to the policy that acts. learn: gets every group that will be part of the
-    batch under way, in the batch's order, while others still run. ahead: begin the next rollout as soon as weights are
-    published, or if its staleness allows even before; else only when the next batch is asked for. poll: called while
-    waiting; what it raises ends the wait. Close it when done.
+    install: brings the learner's weights to the policy that acts. poll: called while waiting; what it raises ends the
+    wait. learn (overlap stream): gets every group that will be part of the batch under way, in the batch's order, while
+    others still run. ess (overlap async): says how much the last batch was worth (`Learner.ess`); then the next rollout
+    runs during the update, as far as the engine's `max_staleness` allows. Close it when done.
     """
 
     def __init__(
-        self, engine: RolloutEngine, *, install: Callable[[], None], poll: Callable[[], None], ahead: bool = False,
-        learn: Callable[[RolloutBatch], None] | None = None, on_episode: Callable[[EpisodeResult], None] | None = None,
+        self, engine: RolloutEngine, *, install: Callable[[], None], poll: Callable[[], None],
+        learn: Callable[[RolloutBatch], None] | None = None, ess: Callable[[], float] | None = None,
+        on_episode: Callable[[EpisodeResult], None] | None = None,
     ) -> None:
         self._engine = engine
         self._install = install
         self._poll = poll
-        self._ahead = ahead
         self._learn = learn
+        self._ess = ess
         self._on_episode = on_episode or (lambda result: None)
         self._published = 0
         self._acting = -1
@@ -48,7 +52,7 @@ class PipelinedScheduler:
     def publish(self, version: int) -> None:
         """Say that the learner's weights are now those after `version` updates."""
         self._published = version
-        if self._ahead:
+        if self._ess is not None:
             self._release()
 
     def paused(self) -> AbstractContextManager[None]:
@@ -65,9 +69,11 @@ class PipelinedScheduler:
 
     def _release(self) -> None:
         """Let the newest policy act."""
-        if self._acting != self._published:
-            self._acting = self._published
-            self._engine.publish(self._published, self._install)
+        if self._acting == self._published:
+            return
+        self._acting = self._published
+        too_stale = self._ess is not None and self._ess() < MIN_ESS
+        self._engine.publish(self._published, self._install, catch_up=too_stale)
 
     def _gather(self, version: int) -> RolloutBatch:
         kept: list[Recording] = []

@@ -28,8 +28,10 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "data": ("interrupt",),
     "runner": ("rollout", "algorithms", "learner", "scheduler", "evaluation", "interrupt"),
     "telemetry": ("evaluation",),
-    "config": ("algorithms.config", "learner.config", "rollout.config", "evaluation.config"),
-    "configs": ("config", "algorithms.config", "learner.config", "rollout.config", "evaluation.config"),
+    "config": ("algorithms.config", "learner.config", "rollout.config", "evaluation.config", "scheduler.config"),
+    "configs": (
+        "config", "algorithms.config", "learner.config", "rollout.config", "evaluation.config", "scheduler.config",
+    ),
     "__main__": ("cli",),
 }  # fmt: skip
 # cli and benchmarks put everything together.

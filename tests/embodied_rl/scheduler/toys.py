@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -37,7 +38,7 @@ def no_pause() -> None:
 
 def jitter(seed: int, scale: float = 0.002) -> Pause:
     """Waits of irregular length; some threads are held up for long, others not at all."""
-    source = random.Random(seed)  # noqa: S311
+    source = random.Random(seed)
     return lambda: time.sleep(scale * source.random() ** 4)
 
 
@@ -91,6 +92,8 @@ class Outcome:
     metrics: list[dict[str, float]]
     sampler: EpisodeSampler
     episodes: list[int]
+    states: list[dict[str, Any]] = field(default_factory=list)
+    """The sampler's state after each update."""
 
 
 def serial(setup: Setup, folder: Path, slots: int = 6) -> Outcome:
@@ -114,19 +117,28 @@ def serial(setup: Setup, folder: Path, slots: int = 6) -> Outcome:
 
 def pipelined(
     setup: Setup, folder: Path, *, slots: int = 6, stages: int = 3, workers: int = 2, pause: Pause = no_pause,
-    act_wait: float = 0.0, policy: ToyPolicy | None = None, env: ToyEnv | None = None,
+    act_wait: float = 0.0, policy: ToyPolicy | None = None, env: ToyEnv | None = None, share: bool = False,
+    staleness: int = 0, during: Callable[[int], None] = lambda version: None,
+    paused: Callable[[int], None] | None = None, ess: Callable[[], float] | None = None,
 ) -> Outcome:
-    """Train with overlap `stream`."""
+    """Train with overlap `stream`, or `async` if staleness is allowed.
+
+    share: one copy of the weights. during: called in every update; paused: after it, while the rollout is paused.
+    ess: in place of the learner's.
+    """
     policy = policy or ToyPolicy()
     sampler, learner = setup.parts(policy, folder)
     algorithm = learner.algorithm
-    stream = GroupStream(sampler, groups=setup.groups, keep=algorithm.keep, max_factor=algorithm.max_factor)
-    actor = replicate(policy)
+    stream = GroupStream(
+        sampler, groups=setup.groups, keep=algorithm.keep, max_factor=algorithm.max_factor, max_staleness=staleness
+    )
+    actor = policy if share else replicate(policy)
     engine = RolloutEngine(
         env or SlowEnv(slots, pause, setup.breaks), actor, stream, Timeline(), stages=stages, workers=workers,
         act_wait=act_wait, final_value=algorithm.needs_final_value,
     )
     heard: list[int] = []
+    states: list[dict[str, Any]] = []
 
     def learn(group: RolloutBatch) -> None:
         pause()
@@ -134,14 +146,21 @@ def pipelined(
 
     batches, metrics = [], []
     with closing(PipelinedScheduler(
-        engine, install=lambda: copy_weights(policy, actor), poll=no_pause, learn=learn,
+        engine, install=lambda: copy_weights(policy, actor), poll=no_pause,
+        learn=None if staleness else learn, ess=(ess or (lambda: learner.ess)) if staleness else None,
         on_episode=lambda result: heard.append(result.spec.episode_id),
     )) as scheduler:  # fmt: skip
         for batch in scheduler.batches(0, setup.iterations):
             batches.append(batch)
+            during(batch.version)
+            pause()
             metrics.append(learner.update(batch))
             scheduler.publish(learner.version)
-    return Outcome(batches, policy.state_dict(), metrics, sampler, heard)
+            states.append(scheduler.sampler_state())
+            if paused is not None:
+                with scheduler.paused():
+                    paused(batch.version)
+    return Outcome(batches, policy.state_dict(), metrics, sampler, heard, states)
 
 
 def assert_same_rows(one: RolloutBatch, two: RolloutBatch) -> None:
@@ -156,5 +175,5 @@ def assert_same_rows(one: RolloutBatch, two: RolloutBatch) -> None:
 
 
 GRPO = GRPOConfig(group_size=4, keep=None, entropy_coef=0.01)
-KEEPING = GRPOConfig(group_size=4, keep=(0.25, 0.5), max_sampling_factor=4.0, loss_norm="token", epochs=2)
+KEEPING = GRPOConfig(group_size=4, keep=(0.5, 0.5), max_sampling_factor=4.0, loss_norm="token", epochs=2)
 PPO = PPOConfig(gamma=0.9, entropy_coef=0.01)
