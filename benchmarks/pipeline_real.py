@@ -73,7 +73,7 @@ class RendersEachStep:
         alive = np.arange(len(slots))
         for k in range(actions.shape[1]):
             if len(alive):
-                part = self._env.step([slots[row] for row in alive], actions[alive, k : k + 1])
+                part = self._env.step([slots[int(row)] for row in alive], actions[alive, k : k + 1])
                 parts.append((alive, part))
                 alive = alive[~(part.terminated | part.truncated | part.failed)]
             self._env.observe(slots, self._scratch)

@@ -27,6 +27,7 @@ from embodied_rl.scheduler.pipelined import PipelinedScheduler
 from embodied_rl.scheduler.replica import copy_weights, replicate
 from embodied_rl.scheduler.serial import SerialScheduler
 from embodied_rl.types import Array, ChunkResult, EpisodeSpec, Observation, RolloutBatch
+from embodied_rl.vec_env import VecEnv
 from tests.toy import TASKS, ToyEnv, ToyPolicy
 
 Pause = Callable[[], None]
@@ -117,7 +118,7 @@ def serial(setup: Setup, folder: Path, slots: int = 6) -> Outcome:
 
 def pipelined(
     setup: Setup, folder: Path, *, slots: int = 6, stages: int = 3, workers: int = 2, pause: Pause = no_pause,
-    act_wait: float = 0.0, policy: ToyPolicy | None = None, env: ToyEnv | None = None, share: bool = False,
+    act_wait: float = 0.0, policy: ToyPolicy | None = None, env: VecEnv | None = None, share: bool = False,
     staleness: int = 0, during: Callable[[int], None] = lambda version: None,
     paused: Callable[[int], None] | None = None, ess: Callable[[], float] | None = None,
 ) -> Outcome:
