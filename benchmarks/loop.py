@@ -1,9 +1,9 @@
 """`embodied-rl bench loop`: decisions a second of the whole training loop, and where the time goes.
 
-The preset, the policy, the worlds and the classes are those of `embodied-rl train libero --policy openvla`: groups are
-sampled, worlds render, the policy acts, physics runs a chunk, groups without contrast are dropped, rows are gathered,
-the learner takes its optimiser steps. An iteration's decisions are all that were simulated, dropped ones too; its time
-is all that passed until its update was done. Evaluation, checkpoints and films are not part of it.
+The preset, the policy, the worlds and the classes are those of `embodied-rl train libero --policy openvla`: worlds
+render, the policy acts, physics runs a chunk, rows are gathered, the learner takes its optimiser steps. An iteration's
+decisions are all that were simulated; its time is all that passed until its update was done. Evaluation, checkpoints
+and films are not part of it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from embodied_rl.algorithms.config import GRPOConfig
+from embodied_rl.algorithms.config import PPOConfig
 from embodied_rl.algorithms.make import make_algorithm
 from embodied_rl.benchmarks.report import describe_machine, machine_line, write_json
 from embodied_rl.cli.suites import load_tasks
@@ -30,12 +30,10 @@ from embodied_rl.cli.world import (
     open_policy,
     pick_device,
     pick_renderer,
-    policy_folder,
 )
 from embodied_rl.config import SHIPPED, TrainConfig, kind_of
 from embodied_rl.configs import PRESETS
 from embodied_rl.learner.learner import Learner
-from embodied_rl.policies.openvla.config import nano
 from embodied_rl.policies.openvla.policy import OpenVLAPolicy
 from embodied_rl.rollout.collect import Collector
 from embodied_rl.rollout.config import RolloutConfig
@@ -46,12 +44,11 @@ from embodied_rl.sim.task import Task
 from embodied_rl.telemetry.progress import RunProgress
 from embodied_rl.vec_env import VecEnv
 
-PRESET = ("libero", "openvla", "grpo")
+PRESET = ("libero", "openvla", "ppo")
 WARM_UP, MEASURED = 1, 5
 OTHER = "other"
 """Time outside every stage: the sampler, refilling slots, accounting."""
 ORDER = ("reset", "render", "act", "simulate", "gather", "update", OTHER)
-FRESH = "fresh nano weights (no checkpoint is shipped yet)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +88,10 @@ def measure(
     scheduler = SerialScheduler(collector, lambda result: progress.episode(result.success))
     found: list[Iteration] = []
     with tempfile.TemporaryDirectory() as dumps:
-        learner = Learner(policy, algorithm, config.learner, seed=config.seed, dump_dir=Path(dumps))
+        threads = torch.get_num_threads() if policy.device.type == "cpu" else 1
+        learner = Learner(
+            policy, algorithm, config.learner, seed=config.seed, dump_dir=Path(dumps), threads=threads
+        )  # fmt: skip
         progress.stage("rollout", episodes)
         began, cpu_began = time.perf_counter(), time.process_time()
         for batch in scheduler.batches(0, WARM_UP + measured):
@@ -148,29 +148,13 @@ def ratios_of(iterations: Sequence[Iteration]) -> dict[str, float]:
 
 
 def bench_config(quick: bool) -> TrainConfig:
-    """The preset of `train libero --policy openvla`; quick: one task, one group of four, which is kept in any case."""
+    """The preset of `train libero --policy openvla`; quick: one task and four episodes."""
     config = PRESETS[PRESET]
     if not quick:
         return config
     tasks = (load_tasks(config.suite)[0].name.partition("/")[2],)
-    small = GRPOConfig(group_size=4, keep=None)
-    return replace(
-        config, tasks=tasks, algorithm=small, rollout=RolloutConfig(episodes_per_iteration=4),
-        env=replace(config.env, num_envs=4),
-    )  # fmt: skip
-
-
-def _start(config: TrainConfig, tasks: Sequence[Task]) -> tuple[TrainConfig, OpenVLAPolicy, str]:
-    """The config to use, the policy and what its weights are; without a shipped checkpoint a fresh policy."""
-    device = pick_device(config.device)
-    if policy_folder(SHIPPED).is_dir():
-        policy = open_policy(SHIPPED, device)
-        return config, policy, describe_policy(policy, SHIPPED)["weights"]
-    policy = OpenVLAPolicy.fresh(nano(), [task.instruction for task in tasks])
-    policy.to(device)
-    # A fresh policy never succeeds: dynamic sampling would drop every group and leave the update nothing to do.
-    assert isinstance(config.algorithm, GRPOConfig)
-    return replace(config, algorithm=replace(config.algorithm, keep=None)), policy, f"{FRESH}; every group is kept"
+    rollout = RolloutConfig(episodes_per_iteration=4)
+    return replace(config, tasks=tasks, rollout=rollout, env=replace(config.env, num_envs=4))
 
 
 def _table(rows: Sequence[dict[str, Any]], title: str) -> Table:
@@ -191,8 +175,9 @@ def run(json_path: Path | None, quick: bool = False) -> None:
     machine = describe_machine(("torch", "mujoco", "numpy", "numba"))
     config = bench_config(quick)
     tasks = load_tasks(config.suite, config.tasks)
-    config, policy, weights = _start(config, tasks)
+    policy = open_policy(SHIPPED, pick_device(config.device))
     policy.temperature = config.policy.temperature
+    policy.with_value = isinstance(config.algorithm, PPOConfig)
     renderer = pick_renderer(config.env.renderer, tasks)
     threads = config.torch_threads or cpu_count()
     torch.set_num_threads(threads)
@@ -201,7 +186,8 @@ def run(json_path: Path | None, quick: bool = False) -> None:
     progress = RunProgress(WARM_UP + measured, console=console)
     with open_env(tasks, env_config, policy.config.image_size) as env, progress:
         setup = {
-            "suite": config.suite, "tasks": len(tasks), "weights": weights, "renderer": renderer.name,
+            "suite": config.suite, "tasks": len(tasks), "renderer": renderer.name,
+            "weights": describe_policy(policy, SHIPPED)["weights"],
             "image_size": env.info.image_size, "cameras": len(env.info.cameras), "chunk": policy.chunk_len,
             "num_envs": env.num_envs, "sim_threads": env_config.sim_threads, "torch_threads": threads,
             "device": str(policy.device), "algorithm": kind_of("algorithm", config.algorithm),

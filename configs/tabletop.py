@@ -10,24 +10,28 @@ from embodied_rl.evaluation.config import EvalConfig
 from embodied_rl.learner.config import CheckpointConfig, LearnerConfig
 from embodied_rl.rollout.config import RolloutConfig
 
-_UPDATES = 36
-
-TABLETOP_GRPO = TrainConfig(
+_COMMON = TrainConfig(
     suite="tabletop_spatial",
-    iterations=_UPDATES,
-    # Sampled near the most likely actions, the small model succeeds often enough for groups to differ by what it sees
+    # Sampled near the most likely actions, the small model succeeds often enough for episodes to differ by what it sees
     # and not by noise: at temperature 1 it learns several times more slowly.
     policy=OpenVLAConfig(temperature=0.6),
-    # Groups without contrast are dropped but not replaced: on two cores the wait for their replacement costs more.
-    algorithm=GRPOConfig(group_size=8, max_sampling_factor=1.0),
     rollout=RolloutConfig(episodes_per_iteration=128),
-    learner=LearnerConfig(lr=3e-4, warmup_updates=2, decay_updates=_UPDATES, minibatch_rows=512),
-    evaluation=EvalConfig(every=12, states_per_task=50, mode="greedy"),
+    evaluation=EvalConfig(states_per_task=50, mode="greedy"),
     checkpoint=CheckpointConfig(every=4),
 )
 TABLETOP_PPO = replace(
-    TABLETOP_GRPO,
+    _COMMON,
+    iterations=30,
     # Running out of time is a failure. The critic learns first; the policy's rate still rises when it joins in.
     algorithm=PPOConfig(bootstrap_truncated=False, critic_warmup_iterations=2, epochs=1),
-    learner=replace(TABLETOP_GRPO.learner, value_lr=3e-3, warmup_updates=5),
+    learner=LearnerConfig(lr=3e-4, value_lr=3e-3, warmup_updates=5, decay_updates=30, minibatch_rows=512),
+    evaluation=replace(_COMMON.evaluation, every=10),
+)
+TABLETOP_GRPO = replace(
+    _COMMON,
+    iterations=36,
+    # Groups without contrast are dropped but not replaced: on two cores the wait for their replacement costs more.
+    algorithm=GRPOConfig(group_size=8, max_sampling_factor=1.0),
+    learner=LearnerConfig(lr=3e-4, warmup_updates=2, decay_updates=36, minibatch_rows=512),
+    evaluation=replace(_COMMON.evaluation, every=12),
 )

@@ -77,7 +77,7 @@ class TrainConfig:
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where the policy lives; auto takes a GPU if there is one."""
     torch_threads: int | None = None
-    """CPU threads of one torch operator (None: one a CPU core)."""
+    """CPU threads of the policy: inside an operator when it acts, over rows when it learns (None: one a CPU core)."""
     track: Literal["none", "tensorboard", "wandb"] = "none"
     """Also send the metrics there; metrics.jsonl is always written."""
     videos: int = 3
@@ -149,7 +149,8 @@ def from_dict(data: Mapping[str, Any], base: TrainConfig | None = None, source: 
 
 def dump_yaml(config: TrainConfig) -> str:
     """The whole config as YAML."""
-    return yaml.safe_dump(to_dict(config), sort_keys=False, allow_unicode=True)
+    # Other characters than ASCII are escaped: PyYAML reads a plain U+0085 back as a space.
+    return yaml.safe_dump(to_dict(config), sort_keys=False)
 
 
 def load_yaml(path: Path, base: TrainConfig | None = None) -> TrainConfig:

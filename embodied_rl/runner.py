@@ -28,10 +28,7 @@ from embodied_rl.vec_env import VecEnv
 
 @dataclass(frozen=True, kw_only=True)
 class TrainSettings:
-    """What to do: the options of each part, how long, from which seed. Together with the policy it fixes the run.
-
-    workers: threads that step and render under the pipelined scheduler (None: one a CPU core).
-    """
+    """What to do: the options of each part, how long, from which seed. Together with the policy it fixes the run."""
 
     algorithm: AlgorithmConfig
     learner: LearnerConfig
@@ -42,6 +39,9 @@ class TrainSettings:
     seed: int
     scheduler: SchedulerConfig = field(default_factory=SerialConfig)
     workers: int | None = None
+    """Threads that step and render under the pipelined scheduler (None: one a CPU core)."""
+    threads: int = 1
+    """CPU threads of an update, see `Learner`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +129,10 @@ class _Run:
         self.clock = make_clock(settings.scheduler)
         self.sampler = EpisodeSampler(settings.seed, train_states, algorithm.group_size)
         self.heldout = evaluation_specs(_first_states(heldout_states, settings.evaluation), settings.seed)
-        self.learner = Learner(policy, algorithm, settings.learner, seed=settings.seed, dump_dir=run_dir / "dumps")
+        self.learner = Learner(
+            policy, algorithm, settings.learner, seed=settings.seed, dump_dir=run_dir / "dumps",
+            threads=settings.threads,
+        )  # fmt: skip
         self.scheduler = make_scheduler(
             settings.scheduler,
             env,

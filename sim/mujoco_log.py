@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import sys
 
+import mujoco
 from mujoco import _functions
 
 
@@ -26,3 +28,13 @@ def write_no_log_file() -> None:
     if config.file == b"MUJOCO_LOG.TXT":
         config.to_file = False
         library.mju_setLogConfig(config)
+
+
+def leave_divergence_to_results() -> None:
+    """Silence MuJoCo's warning of diverged physics, for an engine that marks such episodes as failed instead."""
+    mujoco.set_mju_user_warning(_warn)
+
+
+def _warn(text: str) -> None:
+    if "simulation is unstable" not in text:
+        print(f"MuJoCo: {text}", file=sys.stderr)

@@ -59,7 +59,28 @@ class JointRange:
     inclusive: bool = False
 
 
-Predicate = On | OnSite | In | JointRange
+@dataclass(frozen=True, slots=True)
+class Up:
+    """The origin of `body` is at least 1 m high (LIBERO's)."""
+
+    body: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """Object `body` stands in object `other`: in contact, above its origin, within `half_extents` (m) of it (LIBERO's).
+
+    The box is aligned with the world and reaches 1 cm lower.
+    """
+
+    body: str
+    other: str
+    body_geoms: tuple[str, ...]
+    other_geoms: tuple[str, ...]
+    half_extents: tuple[float, float, float]
+
+
+Predicate = On | OnSite | In | JointRange | Up | Stack
 
 
 @dataclass(frozen=True)

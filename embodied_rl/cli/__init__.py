@@ -18,6 +18,7 @@ COMMANDS = {
     "collect": "record demonstrations with the scripted expert",
     "sft": "train a policy on demonstrations (imitation)",
     "bench": "measure speed; prints a table, writes JSON",
+    "assets": "install benchmark files that cannot be shipped (LIBERO)",
     "doctor": "say what this machine can run, and why",
 }
 
@@ -52,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"embodied-rl: error: {error}", file=sys.stderr)
         return EXIT_BAD_INPUT
     except KeyboardInterrupt as interrupt:
-        print(f"embodied-rl: {interrupt or 'interrupted'}", file=sys.stderr)
+        print(f"embodied-rl: {str(interrupt) or 'interrupted'}", file=sys.stderr)
         return EXIT_INTERRUPTED
     except SystemExit as leave:  # tyro leaves this way after --help
         return int(leave.code or 0)

@@ -1,4 +1,7 @@
-"""`embodied-rl eval`: success of a policy on held-out initial states, by task, with Wilson intervals."""
+"""`embodied-rl eval`: success of a policy on held-out initial states, by task, with Wilson intervals.
+
+With a benchmark's name, or --resume, it is a whole evaluation (see eval_benchmark.py); without, a quick look.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from embodied_rl.cli import eval_benchmark
+from embodied_rl.cli.eval_benchmark import USAGE, BenchmarkCommand
 from embodied_rl.cli.parse import parse
 from embodied_rl.config import SHIPPED, SUITE, EnvConfig
 from embodied_rl.errors import UserError
@@ -47,6 +52,11 @@ class EvalCommand:
 
 def main(argv: list[str]) -> int:
     """Run the command."""
+    if "-h" in argv or "--help" in argv:
+        print(USAGE)
+        parse(BenchmarkCommand, ["--help"], "eval")
+    if (argv and not argv[0].startswith("-")) or any(word.partition("=")[0] == "--resume" for word in argv):
+        return eval_benchmark.main(argv)
     command = parse(EvalCommand, argv, "eval")
     if command.json and not command.json.absolute().parent.is_dir():
         raise UserError(f"--json {command.json}: its folder does not exist.")

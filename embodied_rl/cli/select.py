@@ -21,7 +21,7 @@ usage: embodied-rl train BENCHMARK [--policy NAME] [--algorithm NAME] [--schedul
 
   BENCHMARK         {", ".join(BENCHMARKS)}
   --policy NAME     {", ".join(KINDS["policy"])}
-  --algorithm NAME  {", ".join(KINDS["algorithm"])} (grpo if not given)
+  --algorithm NAME  {", ".join(KINDS["algorithm"])} (ppo if not given)
   --scheduler NAME  {", ".join(KINDS["scheduler"])} (serial if not given)
   --config FILE     YAML with any of the values below, such as the config.yaml of an earlier run
   --resume DIR      continue the run in DIR, with its own config, exactly where its last checkpoint left it
@@ -52,7 +52,7 @@ def select(argv: Sequence[str]) -> Selection:
         raise UserError(f"train needs a benchmark ({', '.join(BENCHMARKS)}): embodied-rl train {BENCHMARKS[0]}")
     file = read_yaml(Path(chosen["--config"])) if "--config" in chosen else {}
     policy = _kind("policy", chosen, file, "openvla")
-    algorithm = _kind("algorithm", chosen, file, "grpo")
+    algorithm = _kind("algorithm", chosen, file, "ppo")
     _known("benchmark", benchmark, BENCHMARKS)
     scheduler = _kind("scheduler", chosen, file, "serial")
     preset = from_dict({"scheduler": {"name": scheduler}}, PRESETS[benchmark, policy, algorithm])

@@ -42,15 +42,29 @@ def libero_notice(suite: str) -> list[str]:
 
 def load_tasks(suite: str, names: Sequence[str] = ()) -> list[Task]:
     """The tasks of `suite`, or those with the short `names`. UserError for unknown names or missing assets."""
-    if suite in LIBERO_SUITES:
-        raise UserError(f"suite '{suite}' cannot run: {libero_notice(suite)[0]} The built-in suites need nothing: "
-                        "--suite tabletop_spatial")
     from embodied_rl.sim import tabletop
 
-    if suite not in tabletop.suites():
+    if suite in LIBERO_SUITES:
+        found = _load_libero(suite)
+    elif suite in tabletop.suites():
+        found = tabletop.load_suite(suite)
+    else:
         raise UserError(f"unknown suite '{suite}'.{suggest(suite, [*tabletop.suites(), *LIBERO_SUITES])}")
-    tasks = {task.name.partition("/")[2]: task for task in tabletop.load_suite(suite)}
+    tasks = {task.name.partition("/")[2]: task for task in found}
     for name in names:
         if name not in tasks:
             raise UserError(f"suite '{suite}' has no task '{name}'.{suggest(name, tasks)}")
     return [task for name, task in tasks.items() if not names or name in names]
+
+
+def _load_libero(suite: str) -> Sequence[Task]:
+    from embodied_rl.sim.libero import tasks as libero
+    from embodied_rl.sim.libero.bundle import INSTALL, installed
+
+    root = cache_dir() / "libero"
+    if not installed(root):
+        raise UserError(
+            f"suite '{suite}' cannot run: LIBERO's official assets are not installed in {root}; run: {INSTALL} "
+            "(the built-in suites need nothing: tabletop_spatial)"
+        )
+    return libero.load_suite(root, suite)

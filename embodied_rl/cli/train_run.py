@@ -145,10 +145,11 @@ def _policy_files(policy: OpenVLAPolicy, config: TrainConfig) -> PolicyFiles:
 
 
 def _settings(config: TrainConfig) -> TrainSettings:
+    assert config.torch_threads is not None
     return TrainSettings(
         algorithm=config.algorithm, learner=config.learner, rollout=config.rollout, evaluation=config.evaluation,
         checkpoint=config.checkpoint, iterations=config.iterations, seed=config.seed, scheduler=config.scheduler,
-        workers=config.env.sim_threads,
+        workers=config.env.sim_threads, threads=config.torch_threads if config.device == "cpu" else 1,
     )
 
 

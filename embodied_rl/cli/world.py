@@ -71,18 +71,27 @@ def pick_renderer(wanted: str, tasks: Sequence[Task]) -> Choice:
     """What will draw these tasks, and why; UserError if nothing can."""
     from embodied_rl.sim.render import choose
 
-    return choose(wanted, [task.build_visual() for task in tasks])
+    # one model at a time: all of LIBERO's at once would take many gigabytes
+    return choose(wanted, (task.build_visual() for task in tasks))
 
 
-def open_env(tasks: Sequence[Task], config: EnvConfig, image_size: int) -> closing[NativeVecEnv]:
-    """The worlds, to be used in a `with` statement. config.renderer names one, config.sim_threads is a number."""
+def open_env(
+    tasks: Sequence[Task], config: EnvConfig, image_size: int, *, stop_at_success: bool = True
+) -> closing[NativeVecEnv]:
+    """The worlds, to be used in a `with` statement.
+
+    config.renderer is what `pick_renderer` chose, for these tasks or for those that they are variants of;
+    config.sim_threads is a number.
+    """
     from embodied_rl.sim.engine.vec_env import NativeVecEnv
     from embodied_rl.sim.render import make_renderer
 
-    renderer = make_renderer(config.renderer, [task.build_visual() for task in tasks])
-    return closing(
-        NativeVecEnv(tasks, config.num_envs, image_size=image_size, renderer=renderer, threads=config.sim_threads)
-    )
+    renderer = make_renderer(config.renderer, ())
+    worlds = NativeVecEnv(
+        tasks, config.num_envs, image_size=image_size, renderer=renderer, threads=config.sim_threads,
+        stop_at_success=stop_at_success,
+    )  # fmt: skip
+    return closing(worlds)
 
 
 def cpu_count() -> int:

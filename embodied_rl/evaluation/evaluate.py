@@ -121,7 +121,12 @@ def wilson(successes: int, episodes: int) -> tuple[float, float]:
     return max(0.0, centre - spread), min(1.0, centre + spread)
 
 
+def score(successes: Sequence[bool], steps: Sequence[int]) -> Score:
+    """The score of episodes, one entry each; ValueError without an episode."""
+    count, won = len(successes), sum(successes)
+    low, high = wilson(won, count)
+    return Score(won, count, low, high, sum(steps) / count)
+
+
 def _score(results: Sequence[EpisodeResult]) -> Score:
-    count, successes = len(results), sum(result.success for result in results)
-    low, high = wilson(successes, count)
-    return Score(successes, count, low, high, sum(result.num_steps for result in results) / count)
+    return score([result.success for result in results], [result.num_steps for result in results])

@@ -87,11 +87,13 @@ class GroupUpdate:
         batch, weight, share = piece
         parts = -(-len(batch) // self._learner.config.microbatch_rows)
         row_weight = torch.full((len(batch),), share / len(batch))
-        for index in torch.arange(len(batch)).tensor_split(parts):
-            rows = Rows(batch, index, weight[index], row_weight[index])
-            values = self._learner.backward(rows, self._iteration, check_ratio=self._steps == 0)
-            for name, value in values.items():
-                self._totals[name] = self._totals.get(name, 0.0) + value
+        micros = [
+            Rows(batch, index, weight[index], row_weight[index])
+            for index in torch.arange(len(batch)).tensor_split(parts)
+        ]
+        values = self._learner.backward(micros, self._iteration, check_ratio=self._steps == 0)
+        for name, value in values.items():
+            self._totals[name] = self._totals.get(name, 0.0) + value
 
     def _end_minibatch(self) -> None:
         if self._pending:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -11,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from embodied_rl.algorithms.rows import Algorithm, Rows
+from embodied_rl.algorithms.rows import Algorithm, LossOutput, Rows
 from embodied_rl.errors import UserError
 from embodied_rl.learner.batches import split_groups
 from embodied_rl.learner.config import LearnerConfig
@@ -57,11 +58,14 @@ class Learner:
     rates are multiplied by its root.
 
     Parameters under a module named `value_head` form the critic's group, with its own learning rate; an algorithm
-    without a critic leaves them alone. dump_dir: where a batch with a non-finite loss goes.
+    without a critic leaves them alone. dump_dir: where a batch with a non-finite loss goes. threads: CPU threads that
+    take microbatches side by side, each running its operators alone; that wastes less than several threads inside each
+    small operator, which wait for one another. The sum of the gradients has a fixed order for a given number.
     """
 
     def __init__(
-        self, policy: TrainablePolicy, algorithm: Algorithm, config: LearnerConfig, *, seed: int, dump_dir: Path
+        self, policy: TrainablePolicy, algorithm: Algorithm, config: LearnerConfig, *, seed: int, dump_dir: Path,
+        threads: int = 1,
     ) -> None:
         self.policy = policy
         self.algorithm = algorithm
@@ -71,6 +75,10 @@ class Learner:
         self._begun: GroupUpdate | None = None
         self._seed = seed
         self._dump_dir = dump_dir
+        self._threads = threads
+        self._pool = None
+        if threads > 1:  # the number of threads inside an operator is each thread's own setting
+            self._pool = ThreadPoolExecutor(threads, "learn", initializer=torch.set_num_threads, initargs=(1,))
         self._actor, self._critic = split_parameters(policy)
         groups: list[dict[str, Any]] = [{"params": self._actor, "lr": config.lr}]
         if algorithm.needs_value:
@@ -151,42 +159,69 @@ class Learner:
     ) -> dict[str, float]:
         """One optimiser step on rows `index`, their gradient summed over microbatches."""
         self.optimizer.zero_grad(set_to_none=True)
-        totals: dict[str, float] = {}
-        for micro in index.split(self.config.microbatch_rows):
-            row_weight = torch.full((len(micro),), parts / len(batch))
-            rows = Rows(batch, micro, weight[micro], row_weight)
-            for name, value in self.backward(rows, iteration, check_ratio=check_ratio).items():
-                totals[name] = totals.get(name, 0.0) + value
+        micros = [
+            Rows(batch, micro, weight[micro], torch.full((len(micro),), parts / len(batch)))
+            for micro in index.split(self.config.microbatch_rows)
+        ]
+        totals = self.backward(micros, iteration, check_ratio=check_ratio)
         totals["grad_norm"] = self.step(batch, index, iteration)
         return totals
 
-    def backward(self, rows: Rows, iteration: int, *, check_ratio: bool) -> dict[str, float]:
-        """Add the gradient of some rows' loss; return its metrics. Raises NonFiniteError and RatioError."""
-        out = self.algorithm.loss(self.policy, rows, iteration)
-        if not math.isfinite(out.loss.item()):
-            self._stop(rows.batch, rows.index, iteration, f"the loss is {out.loss.item()}")
-        if check_ratio:
-            self._check_ratio(out.ratio_error.item())
-        out.loss.backward()
-        return {name: value.item() for name, value in (out.metrics | {"loss": out.loss.detach()}).items()}
+    def backward(self, micros: Sequence[Rows], iteration: int, *, check_ratio: bool) -> dict[str, float]:
+        """Add the gradients of the microbatches' losses to what is there; return the sums of their metrics.
+
+        Raises NonFiniteError and RatioError.
+        """
+        moving = self._moving(iteration)
+
+        def loss(micro: Rows) -> LossOutput:
+            out = self.algorithm.loss(self.policy, micro, iteration)
+            if not math.isfinite(out.loss.item()):
+                self._stop(micro.batch, micro.index, iteration, f"the loss is {out.loss.item()}")
+            if check_ratio:
+                self._check_ratio(out.ratio_error.item())
+            return out
+
+        def share(micros: Sequence[Rows]) -> tuple[dict[str, float], list[Tensor | None]]:
+            totals: dict[str, float] = {}
+            sums: list[Tensor | None] = [None] * len(moving)
+            for micro in micros:
+                out = loss(micro)
+                sums = _add(sums, torch.autograd.grad(out.loss, moving, allow_unused=True))
+                _add_metrics(totals, out)
+            return totals, sums
+
+        totals: dict[str, float] = {}
+        if self._pool is None:
+            for micro in micros:
+                out = loss(micro)
+                out.loss.backward(inputs=moving)  # adds up in place: large models have no room for a second gradient
+                _add_metrics(totals, out)
+        else:
+            sums: list[Tensor | None] = [parameter.grad for parameter in moving]
+            for part, gradient in self._pool.map(share, [micros[i :: self._threads] for i in range(self._threads)]):
+                totals = {name: totals.get(name, 0.0) + part.get(name, 0.0) for name in totals | part}
+                sums = _add(sums, gradient)
+            for parameter, total in zip(moving, sums, strict=True):
+                parameter.grad = total
+        return totals
 
     def step(self, batch: RolloutBatch, index: Tensor, iteration: int) -> float:
         """Clip the gradient of what may move now and step; return its norm before.
 
         Raises NonFiniteError, which keeps rows `index` of `batch`.
         """
-        norm = self._clip(batch, index, iteration)
+        norm = self._clip(self._moving(iteration), batch, index, iteration)
         self.optimizer.step()
         return norm
 
-    def _clip(self, batch: RolloutBatch, index: Tensor, iteration: int) -> float:
-        """Clip the gradient of what may move now; return its norm before."""
-        moving = list(self._critic) if self.algorithm.needs_value else []
-        if self.algorithm.trains_policy(iteration):
-            moving += self._actor
-        else:
-            for parameter in self._actor:
-                parameter.grad = None  # the optimiser skips it: in warm-up the policy must not move at all
+    def _moving(self, iteration: int) -> list[nn.Parameter]:
+        """What may move now; in the critic's warm-up the policy must not move at all."""
+        critic = list(self._critic) if self.algorithm.needs_value else []
+        return critic + (self._actor if self.algorithm.trains_policy(iteration) else [])
+
+    def _clip(self, moving: Sequence[nn.Parameter], batch: RolloutBatch, index: Tensor, iteration: int) -> float:
+        """Clip the gradient and return its norm before."""
         norm = float(nn.utils.clip_grad_norm_(moving, self.config.max_grad_norm))
         if not math.isfinite(norm):
             self._stop(batch, index, iteration, f"the gradient's norm is {norm}")
@@ -210,6 +245,16 @@ class Learner:
             f"{what} in update {iteration + 1}; no step was taken with it. The batch is in {path}; the last checkpoint "
             "is untouched: lower learner.lr and resume from it."
         )
+
+
+def _add(sums: Sequence[Tensor | None], more: Sequence[Tensor | None]) -> list[Tensor | None]:
+    """Sum of two gradients; None stands for zero."""
+    return [b if a is None else a if b is None else a + b for a, b in zip(sums, more, strict=True)]
+
+
+def _add_metrics(totals: dict[str, float], out: LossOutput) -> None:
+    for name, value in (out.metrics | {"loss": out.loss.detach()}).items():
+        totals[name] = totals.get(name, 0.0) + value.item()
 
 
 def split_parameters(policy: TrainablePolicy) -> tuple[list[nn.Parameter], list[nn.Parameter]]:

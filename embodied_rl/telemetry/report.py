@@ -65,33 +65,45 @@ def render_report(report: Report) -> str:
     """The page as text. Everything that comes from outside is escaped; nothing is loaded from anywhere."""
     parts = [
         f"<h1>{escape(report.title)}</h1>",
-        _section("What ran", _pairs(report.stamp)),
-        _section("Success on held-out initial states", _outcomes(report.outcomes)),
-        _section("Learning curve", _image(report.curve)) if report.curve else "",
-        _section("Before and after", "".join(map(_clip, report.clips))) if report.clips else "",
-        _section("Metrics", _metrics(report.metrics)) if report.metrics else "",
-        _section("Configuration", f"<pre>{escape(report.config)}</pre>"),
+        section("What ran", pairs(report.stamp)),
+        section("Success on held-out initial states", _outcomes(report.outcomes)),
+        section("Learning curve", _image(report.curve)) if report.curve else "",
+        section("Before and after", "".join(map(_clip, report.clips))) if report.clips else "",
+        section("Metrics", _metrics(report.metrics)) if report.metrics else "",
+        section("Configuration", f"<pre>{escape(report.config)}</pre>"),
     ]
-    body = "\n".join(part for part in parts if part)
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width,initial-scale=1">'
-        f"<title>{escape(report.title)}</title><style>{_STYLE}</style></head>\n<body>\n{body}\n</body></html>\n"
-    )
+    return page(report.title, parts)
 
 
 def write_report(path: Path, report: Report) -> None:
     """Write the page; a page that is there is replaced whole."""
+    replace_text(path, render_report(report))
+
+
+def page(title: str, parts: Sequence[str]) -> str:
+    """A whole page that opens offline; `parts` are HTML, empty ones are left out."""
+    body = "\n".join(part for part in parts if part)
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width,initial-scale=1">'
+        f"<title>{escape(title)}</title><style>{_STYLE}</style></head>\n<body>\n{body}\n</body></html>\n"
+    )
+
+
+def replace_text(path: Path, text: str) -> None:
+    """Write a file whole, or leave what was there."""
     partial = path.with_name(path.name + ".partial")
-    partial.write_text(render_report(report), encoding="utf-8")
+    partial.write_text(text, encoding="utf-8")
     partial.replace(path)
 
 
-def _section(heading: str, content: str) -> str:
+def section(heading: str, content: str) -> str:
+    """`content` is HTML, `heading` is text."""
     return f"<section><h2>{escape(heading)}</h2>\n{content}</section>"
 
 
-def _pairs(values: Mapping[str, Any]) -> str:
+def pairs(values: Mapping[str, Any]) -> str:
+    """A table of names and values."""
     rows = "".join(f"<tr><td>{escape(str(key))}</td><td style='text-align:left'>{escape(str(value))}</td></tr>"
                    for key, value in values.items())
     return f"<div class='wide'><table>{rows}</table></div>"
@@ -114,13 +126,13 @@ def _rate(numbers: tuple[int, int, float, float]) -> str:
 
 
 def _image(png: bytes | None) -> str:
-    return f"<img alt='success rate against training episodes' src='{_data('image/png', png or b'')}'>"
+    return f"<img alt='success rate against training episodes' src='{data_uri('image/png', png or b'')}'>"
 
 
 def _clip(clip: Clip) -> str:
     videos = [("before", clip.before)] + ([("after", clip.after)] if clip.after else [])
     players = "".join(
-        f"<video controls loop muted playsinline title='{name}' src='{_data('video/mp4', data)}'></video> "
+        f"<video controls loop muted playsinline title='{name}' src='{data_uri('video/mp4', data)}'></video> "
         for name, data in videos
     )
     names = " and ".join(name for name, _ in videos)
@@ -142,5 +154,6 @@ def _number(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def _data(kind: str, content: bytes) -> str:
+def data_uri(kind: str, content: bytes) -> str:
+    """What a page embeds in place of a file's address; kind: its MIME type."""
     return f"data:{kind};base64,{base64.b64encode(content).decode()}"

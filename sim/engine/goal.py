@@ -16,20 +16,22 @@ from numba import njit
 
 from embodied_rl.errors import UserError
 from embodied_rl.sim.engine.mjlib import contact_geoms, num_contacts
-from embodied_rl.sim.task import In, JointRange, On, OnSite, Predicate, Task
+from embodied_rl.sim.task import In, JointRange, On, OnSite, Predicate, Stack, Task, Up
 from embodied_rl.types import Array
 
-_ON, _ON_SITE, _IN, _JOINTS = range(4)
+_ON, _ON_SITE, _IN, _JOINTS, _UP, _STACK = range(6)
 _ON_DISTANCE = 0.03
 """Horizontal distance (m) of two origins under which one counts as on the other."""
 _SITE_BELOW, _SITE_ABOVE = 0.005, 0.10
 """How far (m) under and over the top of a site an origin may be."""
 _BOX_SLACK = 0.01
 """A box region reaches this much (m) lower than its site."""
+_UP_HEIGHT = 1.0
+"""From this height (m) an origin is up."""
 
 
 class Goal(NamedTuple):
-    """G predicates. kind, body, other: int64 [G] (other: body or site id); size: float64 [G, 3], a site's half extents.
+    """G predicates. kind, body, other: int64 [G] (other: body or site id); size: float64 [G, 3], half extents of a box.
 
     needs_contact: bool [G]; side: uint8 [G, ngeom], 1 for geoms of the object, 2 for geoms it must touch, 3 for both.
     joints: int64 [G, J], qpos addresses, -1 where unused; threshold: float64 [G]; above, inclusive, need_all: bool [G].
@@ -83,9 +85,14 @@ def _fill(goal: Goal, row: int, predicate: Predicate, model: mujoco.MjModel) -> 
         goal.inclusive[row], goal.need_all[row] = predicate.inclusive, predicate.need_all
         return
     goal.body[row] = model.body(predicate.body).id
-    if isinstance(predicate, On):
+    if isinstance(predicate, Up):
+        goal.kind[row] = _UP
+        return
+    if isinstance(predicate, On | Stack):
         goal.kind[row], goal.other[row] = _ON, model.body(predicate.other).id
         _mark(goal, row, model, predicate.body_geoms, predicate.other_geoms)
+        if isinstance(predicate, Stack):
+            goal.kind[row], goal.size[row] = _STACK, predicate.half_extents
         return
     site = model.site(predicate.site).id
     goal.kind[row], goal.other[row], goal.size[row] = (
@@ -151,16 +158,30 @@ def _in_box(p: Array, site: Array, axes: Array, size: Array) -> bool:
 
 
 @njit(nogil=True)
+def _stacked(p: Array, base: Array, size: Array) -> bool:
+    for i in range(3):
+        low = base[i] - size[i] - (_BOX_SLACK if i == 2 else 0.0)
+        if not low < p[i] < base[i] + size[i]:
+            return False
+    return p[2] > base[2]
+
+
+@njit(nogil=True)
 def holds(goal: Goal, g: int, data: int, qpos: Array, xpos: Array, site_xpos: Array, site_xmat: Array) -> bool:
     """Whether predicate `g` is true; the arrays are mjData's, `data` its address."""
-    if goal.kind[g] == _JOINTS:
+    kind = goal.kind[g]
+    if kind == _JOINTS:
         return _joints_hold(goal, g, qpos)
     p, other = xpos[goal.body[g]], goal.other[g]
-    if goal.kind[g] == _IN:
+    if kind == _UP:
+        return p[2] >= _UP_HEIGHT
+    if kind == _IN:
         return _in_box(p, site_xpos[other], site_xmat[other], goal.size[g])
-    if goal.kind[g] == _ON:
+    if kind == _ON:
         base = xpos[other]
         placed = base[2] <= p[2] and math.hypot(p[0] - base[0], p[1] - base[1]) < _ON_DISTANCE
+    elif kind == _STACK:
+        placed = _stacked(p, xpos[other], goal.size[g])
     else:
         placed = _over_site(p, site_xpos[other], site_xmat[other], goal.size[g])
     return placed and (not goal.needs_contact[g] or _touching(goal.side[g], data))

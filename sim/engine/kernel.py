@@ -3,15 +3,20 @@
 A control step is 25 substeps of mj_step1 -> controller -> mj_step2 (LIBERO: 20 Hz control over 500 Hz physics).
 """
 
+# pyright: reportCallIssue=false
+# numba passes an intrinsic's typing context itself
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numba import njit
 
 from embodied_rl.sim.engine import osc
+from embodied_rl.sim.engine.exact.products import dot_column
+from embodied_rl.sim.engine.exact.rounding import fma
+from embodied_rl.sim.engine.exact.torque import Scratch, make_scratch, torques
 from embodied_rl.sim.engine.goal import Goal, judge
 from embodied_rl.sim.engine.mjlib import diverged, mj_jac_site, mj_step1, mj_step2
 from embodied_rl.sim.engine.sources import source_digest
@@ -31,7 +36,8 @@ class Robot(NamedTuple):
     """Where the robot is in a model.
 
     int64 addresses: qpos, dof, motor [7], finger_qpos, finger_motor [2]; mass [7, 7] into mjData.M. low, high: torque
-    limits (N m) [7]. finger_middle, finger_half: centre and half width of the fingers' ctrl range [2].
+    limits (N m) [7]. finger_middle, finger_half: centre and half width of the fingers' ctrl range [2]. site, hand: ids
+    of the grip site and of the hand's body.
     """
 
     qpos: Array
@@ -46,6 +52,7 @@ class Robot(NamedTuple):
     finger_half: Array
     site: int
     hand: int
+    law: osc.Law
 
 
 class Data(NamedTuple):
@@ -98,7 +105,7 @@ class Seen(NamedTuple):
 
 
 @njit(nogil=True)
-def _measure(model: int, data: int, robot: Robot, view: Data, control: Controller, exact: Any) -> None:
+def _measure(model: int, data: int, robot: Robot, view: Data, control: Controller) -> None:
     jac_pos, jac_rot = control.jac_pos, control.jac_rot
     mj_jac_site(model, data, jac_pos.ctypes.data, jac_rot.ctypes.data, robot.site)
     for i in range(3):
@@ -114,56 +121,46 @@ def _measure(model: int, data: int, robot: Robot, view: Data, control: Controlle
             control.jac[3 + j, i] = jac_rot[j, at]
         for j in range(osc.ARM):
             control.mass[i, j] = view.inertia[robot.mass[i, j]]
-    if exact is None:
-        for i in range(6):
-            x = 0.0
-            for k in range(osc.ARM):
-                x += control.jac[i, k] * control.qd[k]
-            control.velocity[i] = x
-    else:
-        control.velocity[:3] = np.dot(jac_pos, view.qvel)
-        control.velocity[3:] = np.dot(jac_rot, view.qvel)
+    for j in range(3):
+        control.velocity[j] = dot_column(jac_pos, 0, 0, view.qvel.shape[0], 3, j, view.qvel)
+        control.velocity[3 + j] = dot_column(jac_rot, 0, 0, view.qvel.shape[0], 3, j, view.qvel)
 
 
 @njit(nogil=True)
-def _set_goal(action: Array, control: Controller, exact: Any) -> None:
+def _set_goal(action: Array, law: osc.Law, control: Controller) -> None:
     """A new goal relative to the measured pose; a rotation part of exactly zero keeps the old goal orientation."""
     turn, delta = np.empty(3), np.empty((3, 3))
     for i in range(3):
-        control.goal_pos[i] = control.pos[i] + min(max(np.float64(action[i]), -1.0), 1.0) * osc.POSITION_SCALE
-        turn[i] = min(max(np.float64(action[3 + i]), -1.0), 1.0) * osc.ROTATION_SCALE
+        control.goal_pos[i] = control.pos[i] + min(max(np.float64(action[i]), -1.0), 1.0) * law.position_scale
+        turn[i] = min(max(np.float64(action[3 + i]), -1.0), 1.0) * law.rotation_scale
     if turn[0] == 0.0 and turn[1] == 0.0 and turn[2] == 0.0:
         return
     osc.delta_rotation(turn, delta)
-    if exact is not None:
-        control.goal_ori[:] = np.dot(delta, control.ori)
-        return
     for i in range(3):
         for j in range(3):
             x = 0.0
             for k in range(3):
-                x += delta[i, k] * control.ori[k, j]
+                x = fma(delta[i, k], control.ori[k, j], x)
             control.goal_ori[i, j] = x
 
 
 @njit(nogil=True)
-def _actuate(sign: float, robot: Robot, view: Data, control: Controller, exact: Any) -> None:
+def _actuate(sign: float, robot: Robot, view: Data, control: Controller, scratch: Scratch, fast: bool) -> None:
     """Write the arm's torques and the fingers' set points."""
-    force, torque, bias = np.empty(6), np.empty(osc.ARM), np.empty(osc.ARM)
     for i in range(osc.ARM):
-        bias[i] = view.bias[robot.dof[i]]
-    osc.desired_force(control.goal_pos, control.goal_ori, control.pos, control.ori, control.velocity, force)
-    # `exact` is None or an int: numba drops the other branch when it compiles, so that the fast kernel needs no LAPACK
-    if exact is None:
-        osc.torque_fast(force, control.jac, control.mass, bias, control.posture, control.q, control.qd, torque)
+        scratch.bias[i] = view.bias[robot.dof[i]]
+    c = control
+    osc.desired_force(robot.law, c.goal_pos, c.goal_ori, c.pos, c.ori, c.velocity, scratch.force)
+    if fast:
+        osc.torque_fast(robot.law, scratch.force, c.jac, c.mass, scratch.bias, c.posture, c.q, c.qd, scratch.torque)
     else:
-        osc.torque_exact(force, control.jac, control.mass, bias, control.posture, control.q, control.qd, torque)
+        torques(robot.law, scratch.force, c.jac, c.mass, scratch.bias, c.posture, c.q, c.qd, scratch.torque, scratch)
     for i in range(osc.ARM):
-        view.ctrl[robot.motor[i]] = min(max(torque[i], robot.low[i]), robot.high[i])
+        view.ctrl[robot.motor[i]] = min(max(scratch.torque[i], robot.low[i]), robot.high[i])
     for i in range(2):
-        way = -osc.GRIPPER_SPEED if i == 0 else osc.GRIPPER_SPEED
-        control.grip[i] = min(max(control.grip[i] + way * sign, -1.0), 1.0)
-        view.ctrl[robot.finger_motor[i]] = robot.finger_middle[i] + robot.finger_half[i] * control.grip[i]
+        way = -robot.law.grip_speed if i == 0 else robot.law.grip_speed
+        c.grip[i] = min(max(c.grip[i] + way * sign, -1.0), 1.0)
+        view.ctrl[robot.finger_motor[i]] = robot.finger_middle[i] + robot.finger_half[i] * c.grip[i]
 
 
 @njit(nogil=True)
@@ -187,22 +184,22 @@ def see_joints(robot: Robot, view: Data, seen: Seen) -> None:
 @njit(nogil=True)
 def control_step(
     model: int, data: int, action: Array, robot: Robot, view: Data, control: Controller, seen: Seen, applied: Array,
-    exact: Any,
+    scratch: Scratch, fast: bool,
 ) -> None:
     """25 substeps with one action [7]. applied: float64 [25, nu] receives the controls, or [0, 0] when nobody asks."""
     sign = np.sign(np.float64(action[6]))
     for substep in range(SUBSTEPS):
         mj_step1(model, data)
         if control.stale[0] == KEEP_FRESH:
-            _measure(model, data, robot, view, control, exact)
+            _measure(model, data, robot, view, control)
         control.stale[0] = KEEP_FRESH
         if substep == 0:
-            _set_goal(action, control, exact)
+            _set_goal(action, robot.law, control)
         if substep == _SEEN_BEFORE:
             see_bodies(robot, view, seen)
         if substep == _FINGERS_BEFORE:
             see_joints(robot, view, seen)
-        _actuate(sign, robot, view, control, exact)
+        _actuate(sign, robot, view, control, scratch, fast)
         if applied.shape[0] == SUBSTEPS:
             applied[substep] = view.ctrl
         mj_step2(model, data)
@@ -225,15 +222,18 @@ def _entry_points(sources: str) -> tuple[Callable[..., tuple[int, int]], Callabl
     @njit(cache=True, nogil=True)
     def run_chunk(
         model: int, data: int, actions: Array, robot: Robot, view: Data, control: Controller, seen: Seen, goal: Goal,
-        held: Array, applied: Array, exact: Any,
+        held: Array, applied: Array, reward: Array, stop: bool, fast: bool,
     ) -> tuple[int, int]:
         _ = sources
+        scratch = make_scratch()
         for k in range(actions.shape[0]):
-            control_step(model, data, actions[k], robot, view, control, seen, applied, exact)
+            control_step(model, data, actions[k], robot, view, control, seen, applied, scratch, fast)
             if diverged(data) or not _finite(view):
                 return k + 1, FAILED
             if judge(goal, data, view.qpos, view.xpos, view.site_xpos, view.site_xmat, held):
-                return k + 1, SUCCESS
+                reward[k] = 1.0
+                if stop:
+                    return k + 1, SUCCESS
         return actions.shape[0], RUNNING
 
     @njit(cache=True, nogil=True)
@@ -245,6 +245,7 @@ def _entry_points(sources: str) -> tuple[Callable[..., tuple[int, int]], Callabl
 
 
 run_chunk, judge_now = _entry_points(source_digest())
-"""run_chunk runs actions [K, 7] until the goal holds or the physics diverges; it returns the number of steps taken and
-RUNNING, SUCCESS or FAILED. model, data: addresses. held: bool [G], the predicates after the last step. exact: None for
-Cholesky factors, 1 for robosuite's linear algebra. judge_now only evaluates the goal."""
+"""run_chunk runs actions [K, 7] until the physics diverges, or with `stop` until the goal holds; it returns the number
+of steps taken and RUNNING, SUCCESS or FAILED. model, data: addresses. reward: float32 [K], receives 1 where the goal
+holds after a step. held: bool [G], the predicates after the last step. fast: Cholesky factors instead of robosuite's
+linear algebra. judge_now only evaluates the goal."""

@@ -4,29 +4,42 @@ O. Khatib, "A unified approach for motion and force control of robot manipulator
 decoupled. With J [6,7] the Jacobian of the grip site, M [7,7] the arm's inertia, f the desired force and torque:
     lambda_pos = (J_pos M^-1 J_pos^T)^-1, likewise lambda_ori, and lambda of the whole J
     tau = J^T [lambda_pos f_pos; lambda_ori f_ori] + bias + N^T M z,   N = I - M^-1 J^T lambda J
-where z pulls the joints towards their initial posture. Two forms of the same numbers:
-`torque_exact` calls LAPACK in robosuite's order (bit for bit); `torque_fast` uses Cholesky factors (7e-8 N m apart).
+where z pulls the joints towards their initial posture. Two forms of the same numbers: exact/torque.py does robosuite's
+operations one by one (bit for bit); `torque_fast` here uses Cholesky factors (within 1e-7 N m).
 """
 
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 from numba import njit
 
 from embodied_rl.types import Array
 
-KP = 150.0
-KD = 2.0 * math.sqrt(KP)
-"""Critically damped, for all six directions (1/s^2, 1/s)."""
-NULL_KP = 10.0
-POSITION_SCALE = 0.05
-"""Metres that an action of 1 asks for."""
-ROTATION_SCALE = 0.5
-"""Radians that an action of 1 asks for."""
-GRIPPER_SPEED = 0.01
-"""Change of the gripper command, which lives in [-1, 1], in one substep."""
+
+class Law(NamedTuple):
+    """The controller's constants. kp (1/s^2), kd (1/s): spring and damper of the grip site, and of the null space.
+
+    position_scale (m), rotation_scale (rad): what an action of 1 asks for. grip_speed: change of the gripper command,
+    which lives in [-1, 1], in one substep.
+    """
+
+    kp: float
+    kd: float
+    null_kp: float
+    null_kd: float
+    position_scale: float
+    rotation_scale: float
+    grip_speed: float
+
+
+LIBERO_LAW = Law(
+    kp=150.0, kd=2.0 * math.sqrt(150.0), null_kp=10.0, null_kd=2.0 * math.sqrt(10.0), position_scale=0.05,
+    rotation_scale=0.5, grip_speed=0.01,
+)  # fmt: skip
+"""Critically damped; the same in all six directions."""
 ARM = 7
 
 
@@ -62,35 +75,18 @@ def delta_rotation(v: Array, out: Array) -> None:
 
 
 @njit(nogil=True, error_model="numpy")
-def desired_force(goal_pos: Array, goal_ori: Array, pos: Array, ori: Array, velocity: Array, out: Array) -> None:
+def desired_force(
+    law: Law, goal_pos: Array, goal_ori: Array, pos: Array, ori: Array, velocity: Array, out: Array
+) -> None:
     """Spring and damper towards the goal pose: out [6], before the multiplication with lambda."""
     for i in range(3):
-        out[i] = (goal_pos[i] - pos[i]) * KP + (-velocity[i]) * KD
+        out[i] = (goal_pos[i] - pos[i]) * law.kp + (-velocity[i]) * law.kd
     for i in range(3):
         a, b = (i + 1) % 3, (i + 2) % 3
         error = 0.0
         for k in range(3):
             error += ori[a, k] * goal_ori[b, k] - ori[b, k] * goal_ori[a, k]
-        out[3 + i] = 0.5 * error * KP + (-velocity[3 + i]) * KD
-
-
-@njit(nogil=True)
-def torque_exact(
-    force: Array, jac: Array, mass: Array, bias: Array, posture: Array, q: Array, qd: Array, out: Array,
-) -> None:
-    """Joint torques out [7], with inverses and products in robosuite's order."""
-    inverse = np.linalg.inv(mass)
-    jac_pos, jac_ori = jac[:3].copy(), jac[3:].copy()
-    lambda_full = np.linalg.pinv(np.dot(np.dot(jac, inverse), jac.transpose()))
-    lambda_pos = np.linalg.pinv(np.dot(np.dot(jac_pos, inverse), jac_pos.transpose()))
-    lambda_ori = np.linalg.pinv(np.dot(np.dot(jac_ori, inverse), jac_ori.transpose()))
-    jac_inverse = np.dot(np.dot(inverse, jac.transpose()), lambda_full)
-    null = np.eye(ARM) - np.dot(jac_inverse, jac)
-    wrench = np.concatenate((np.dot(lambda_pos, force[:3].copy()), np.dot(lambda_ori, force[3:].copy())))
-    # the original's matrix is stored by columns; BLAS rounds the two layouts of a symmetric matrix differently
-    pull = np.dot(mass.transpose(), NULL_KP * (posture - q) - math.sqrt(NULL_KP) * 2.0 * qd)
-    out[:] = np.dot(jac.transpose(), wrench) + bias
-    out += np.dot(null.transpose(), pull)
+        out[3 + i] = 0.5 * error * law.kp + (-velocity[3 + i]) * law.kd
 
 
 @njit(nogil=True, error_model="numpy")
@@ -121,7 +117,7 @@ def _solve(factor: Array, n: int, b: Array) -> None:
 
 @njit(nogil=True, error_model="numpy")
 def torque_fast(
-    force: Array, jac: Array, mass: Array, bias: Array, posture: Array, q: Array, qd: Array, out: Array,
+    law: Law, force: Array, jac: Array, mass: Array, bias: Array, posture: Array, q: Array, qd: Array, out: Array,
 ) -> None:
     """Joint torques out [7] by Cholesky factors: N^T M z = M z - J^T lambda J z, so M^-1 is never formed.
 
@@ -146,7 +142,7 @@ def torque_fast(
     _solve(pos, 3, wrench[:3])
     _solve(ori, 3, wrench[3:])
     for i in range(ARM):
-        z[i] = NULL_KP * (posture[i] - q[i]) - 2.0 * math.sqrt(NULL_KP) * qd[i]
+        z[i] = law.null_kp * (posture[i] - q[i]) - law.null_kd * qd[i]
     for i in range(6):
         x = 0.0
         for k in range(ARM):

@@ -14,8 +14,8 @@ from pathlib import Path
 
 @cache
 def source_digest() -> str:
-    """SHA-256 over the Python files of this folder."""
+    """SHA-256 over the Python files of this folder and those below."""
     digest = hashlib.sha256()
-    for path in sorted(Path(__file__).parent.glob("*.py")):
+    for path in sorted(Path(__file__).parent.rglob("*.py")):
         digest.update(path.read_bytes())
     return digest.hexdigest()

@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
-from typing import Protocol
 
 import mujoco
 import numpy as np
@@ -14,8 +13,9 @@ import numpy as np
 from embodied_rl.errors import UserError, suggest
 from embodied_rl.policy import action_array
 from embodied_rl.sim.engine import kernel
-from embodied_rl.sim.engine.goal import Goal, compile_goal
-from embodied_rl.sim.engine.world import ControllerMode, World, find_robot
+from embodied_rl.sim.engine.pool import FrameRenderer, Scene, ScenePool
+from embodied_rl.sim.engine.world import ControllerMode, World
+from embodied_rl.sim.mujoco_log import leave_divergence_to_results
 from embodied_rl.sim.task import Task
 from embodied_rl.types import Array, ChunkResult, EpisodeSpec, Observation
 from embodied_rl.vec_env import EnvInfo
@@ -26,34 +26,11 @@ PROPRIO_DIM = 8
 CONTROL_HZ = 20.0
 
 
-class FrameRenderer(Protocol):
-    """What the engine needs of a renderer (see embodied_rl.sim.render): safe to call from several threads."""
-
-    name: str
-
-    def add_scene(self, visual_model: mujoco.MjModel) -> int: ...
-
-    def render(self, scene: int, xpos: Array, xmat: Array, cameras: tuple[str, ...], out: Array) -> None: ...
-
-
-class _Scene:
-    """What all worlds of a task share."""
-
-    def __init__(self, task: Task) -> None:
-        self.task = task
-        self.model = task.build_physics()
-        self.robot: kernel.Robot = find_robot(self.model)
-        self.goal: Goal = compile_goal(task, self.model)
-        self.drawn: int | None = None
-        """The renderer's number for this scene, once it is known."""
-
-
 class _Slot:
-    """A place for one episode. `worlds` keeps the worlds of tasks that were here before, warm."""
+    """A place for one episode, with the world of the task that it holds or held last."""
 
     def __init__(self) -> None:
-        self.worlds: dict[str, World] = {}
-        self.scene: _Scene | None = None
+        self.scene: Scene | None = None
         self.world: World | None = None
         self.steps = 0
         self.live = False
@@ -64,27 +41,32 @@ class NativeVecEnv:
 
     tasks: their names must differ. num_envs: slots. image_size: pixels of the square frames of `observe`.
     renderer: see embodied_rl.sim.render.make_renderer; without one, `observe` and `frame` raise UserError.
-    threads: workers over slots, by default the CPUs this process may use. controller: 'exact' is bit for bit
-    robosuite's linear algebra (needs SciPy), 'fast' is within 7e-8 N m of it at a third of the cost.
+    threads: workers over slots, by default the CPUs this process may use. controller: 'exact' is robosuite's linear
+    algebra bit for bit, 'fast' is within 1e-7 N m of it and cheaper; None takes 'exact' for LIBERO's official tasks and
+    'fast' for ours, which no official run can be compared with. stop_at_success: an episode ends when its goal holds;
+    else it goes on to its horizon, with a reward for every step after which the goal holds. max_scene_bytes: memory for
+    the models of tasks that no slot holds now; the least recently used ones are dropped and built again when needed.
     """
 
     def __init__(
         self, tasks: Sequence[Task], num_envs: int, *, image_size: int = 128, renderer: FrameRenderer | None = None,
-        threads: int | None = None, controller: ControllerMode = "fast",
+        threads: int | None = None, controller: ControllerMode | None = None, stop_at_success: bool = True,
+        max_scene_bytes: int = 2 << 30,
     ) -> None:
         if not tasks:
             raise UserError("an environment needs at least one task")
         if num_envs < 1 or image_size < 1 or (threads is not None and threads < 1):
             raise UserError("num_envs, image_size and threads must be at least 1")
-        if controller not in ("exact", "fast"):
+        if controller not in (None, "exact", "fast"):
             raise UserError(f"unknown controller '{controller}'.{suggest(controller, ('exact', 'fast'))}")
+        leave_divergence_to_results()
         self.num_envs = num_envs
         self._tasks = {task.name: task for task in tasks}
         if len(self._tasks) != len(tasks):
             raise UserError("two tasks have the same name")
-        self._scenes: dict[str, _Scene] = {}
+        self._scenes = ScenePool(self._tasks, renderer, controller, max_scene_bytes, max_spare=num_envs)
         self._slots = [_Slot() for _ in range(num_envs)]
-        self._controller: ControllerMode = controller
+        self._stop = stop_at_success
         self._renderer = renderer
         self._threads = min(threads or len(os.sched_getaffinity(0)), num_envs)
         self._pool = ThreadPoolExecutor(self._threads, "sim") if self._threads > 1 else None
@@ -94,10 +76,6 @@ class NativeVecEnv:
             renderer=renderer.name if renderer is not None else "none", cameras=CAMERAS, image_size=image_size,
             action_dim=ACTION_DIM, proprio_dim=PROPRIO_DIM, control_hz=CONTROL_HZ,
         )  # fmt: skip
-        for task in tasks:  # here and not in a worker, so that each is built once and errors come early
-            self._scenes[task.name] = _Scene(task)
-            if renderer is not None:
-                self._scenes[task.name].drawn = renderer.add_scene(task.build_visual())
 
     def reset(self, slots: Sequence[int], episodes: Sequence[EpisodeSpec]) -> None:
         """Put `episodes[i]` into `slots[i]`; UserError for an unknown task or initial state."""
@@ -113,13 +91,15 @@ class NativeVecEnv:
         self._each(len(slots), lambda i: self._reset(self._slots[slots[i]], episodes[i]))
 
     def _reset(self, slot: _Slot, spec: EpisodeSpec) -> None:
-        scene = self._scenes[spec.task]
-        world = slot.worlds.get(spec.task)
-        if world is None:
-            world = World(scene.model, scene.robot, scene.goal, self._controller)
-            slot.worlds[spec.task] = world
-        world.reset(scene.task.init_states[spec.init_state])
-        slot.scene, slot.world, slot.steps, slot.live = scene, world, 0, True
+        scene, world = slot.scene, slot.world
+        if scene is None or world is None or scene.task.name != spec.task:
+            if scene is not None and world is not None:
+                slot.scene = slot.world = None
+                self._scenes.give_back(scene, world)
+            scene, world = self._scenes.take(spec.task)
+            slot.scene, slot.world = scene, world
+        world.reset(scene.task.init_states[spec.init_state], scene.start)
+        slot.steps, slot.live = 0, True
 
     def step(self, slots: Sequence[int], actions: Array) -> ChunkResult:
         """Run up to K control steps in each slot; actions float32 [len(slots), K, 7], clipped to [-1, 1].
@@ -144,16 +124,15 @@ class NativeVecEnv:
 
     def _step(self, slot: _Slot, actions: Array, result: ChunkResult, row: int) -> None:
         scene, world = _occupied(slot)
-        taken, status = world.run(actions[: scene.task.horizon - slot.steps])
+        actions = actions[: scene.task.horizon - slot.steps]
+        taken, status = world.run(actions, result.reward[row], stop=self._stop)
         slot.steps += taken
         result.steps_taken[row] = taken
         result.failed[row] = status == kernel.FAILED
-        if status == kernel.SUCCESS:
-            result.reward[row, taken - 1] = 1.0
-            result.success[row] = result.terminated[row] = True
-        elif status == kernel.RUNNING:
-            result.truncated[row] = slot.steps >= scene.task.horizon
-        slot.live = status == kernel.RUNNING and slot.steps < scene.task.horizon
+        result.success[row] = result.reward[row].any()
+        result.terminated[row] = status == kernel.SUCCESS
+        result.truncated[row] = status == kernel.RUNNING and slot.steps >= scene.task.horizon
+        slot.live = status == kernel.RUNNING and not result.truncated[row]
 
     def observe(self, slots: Sequence[int], out: Observation) -> None:
         """Render and fill row i of `out` for `slots[i]`; `out` may have more rows. UserError without a renderer."""
@@ -171,7 +150,7 @@ class NativeVecEnv:
         world.proprio(out.proprio[row])
         out.instruction[row] = scene.task.instruction
 
-    def _draw(self, scene: _Scene, world: World, cameras: tuple[str, ...], out: Array) -> None:
+    def _draw(self, scene: Scene, world: World, cameras: tuple[str, ...], out: Array) -> None:
         if self._renderer is None or scene.drawn is None:
             raise UserError("this environment has no renderer; pass one made by embodied_rl.sim.render.make_renderer")
         self._renderer.render(scene.drawn, world.seen.xpos, world.seen.xmat, cameras, out)
@@ -235,7 +214,7 @@ class NativeVecEnv:
             other.result()
 
 
-def _occupied(slot: _Slot) -> tuple[_Scene, World]:
+def _occupied(slot: _Slot) -> tuple[Scene, World]:
     if slot.scene is None or slot.world is None:
         raise ValueError("the slot holds no episode; reset it first")
     return slot.scene, slot.world

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal
 
 import mujoco
@@ -11,6 +12,7 @@ from embodied_rl.errors import UserError
 from embodied_rl.sim.engine import kernel
 from embodied_rl.sim.engine.goal import Goal, compile_predicates
 from embodied_rl.sim.engine.mjlib import arm_mass_addresses, check_layout
+from embodied_rl.sim.engine.osc import LIBERO_LAW
 from embodied_rl.types import Array
 
 ControllerMode = Literal["exact", "fast"]
@@ -39,7 +41,7 @@ def find_robot(model: mujoco.MjModel) -> kernel.Robot:
         finger_qpos=model.jnt_qposadr[fingers].astype(np.int64), finger_motor=drives,
         mass=arm_mass_addresses(model, dofs), low=limits[:, 0].copy(), high=limits[:, 1].copy(),
         finger_middle=0.5 * (travel[:, 1] + travel[:, 0]), finger_half=0.5 * (travel[:, 1] - travel[:, 0]),
-        site=site, hand=hand,
+        site=site, hand=hand, law=LIBERO_LAW,
     )  # fmt: skip
 
 
@@ -63,7 +65,7 @@ class World:
         d = self.data
         self._robot = robot
         self._goal = goal if goal is not None else compile_predicates((), model)
-        self._exact = 1 if controller == "exact" else None
+        self._fast = controller == "fast"
         self.held = np.zeros(len(self._goal.kind), np.bool_)
         self._view = kernel.Data(
             d.qpos, d.qvel, d.ctrl, d.qfrc_bias, d.M, d.xpos, d.xmat, d.xquat, d.site_xpos, d.site_xmat
@@ -90,8 +92,13 @@ class World:
         data.qpos[:] = state[1 : 1 + model.nq]
         data.qvel[:] = state[1 + model.nq :]
 
-    def reset(self, state: Array) -> None:
-        """Start from [time, qpos, qvel] with a clean controller: goal and posture are the present ones."""
+    def reset(self, state: Array, start: Mapping[str, Array] | None = None) -> None:
+        """Start from [time, qpos, qvel].
+
+        start: what LIBERO's env.reset leaves behind and its set_init_state keeps (the solver's warm start, controls,
+        the controller's goal, and its measurements for the stale first substep), by the names and shapes of the golden
+        data. Without it the controller's goal and posture are the present ones, and nothing is stale.
+        """
         self.set_state(state)
         mujoco.mj_forward(self.model, self.data)
         robot, view, control = self._robot, self._view, self.control
@@ -101,6 +108,23 @@ class World:
         control.grip[:] = 0.0
         control.stale[0] = kernel.KEEP_FRESH
         self.look()
+        if start is not None:
+            self._continue(start)
+
+    def _continue(self, start: Mapping[str, Array]) -> None:
+        control = self.control
+        self.data.qacc_warmstart[:] = start["qacc_warmstart0"]
+        self.data.ctrl[:] = start["ctrl0"]
+        control.posture[:] = start["ctl_initial_joint"]
+        control.goal_ori[:], control.goal_pos[:] = start["ctl_goal_ori0"], start["ctl_goal_pos0"]
+        control.grip[:] = start["gripper_current_action0"]
+        if "stale_new_update" not in start or bool(start["stale_new_update"]):
+            return
+        control.stale[0] = kernel.KEEP_STALE
+        control.pos[:], control.ori[:] = start["stale_ee_pos"], start["stale_ee_ori_mat"]
+        control.velocity[:3], control.velocity[3:] = start["stale_ee_pos_vel"], start["stale_ee_ori_vel"]
+        control.q[:], control.qd[:] = start["stale_joint_pos"], start["stale_joint_vel"]
+        control.jac[:], control.mass[:] = start["stale_J_full"], start["stale_mass_matrix"]
 
     def look(self) -> None:
         """Observe the state that mjData holds now."""
@@ -109,14 +133,19 @@ class World:
         seen.eef_pos[:], seen.eef_quat[:] = view.site_xpos[robot.site], view.xquat[robot.hand]
         seen.joints[:7], seen.joints[7:] = view.qpos[robot.qpos], view.qpos[robot.finger_qpos]
 
-    def run(self, actions: Array, applied: Array = _NO_RECORD) -> tuple[int, int]:
-        """Run float [K, 7] actions (clipped to [-1, 1]) until success or failure: steps taken, and the kernel's status.
+    def run(
+        self, actions: Array, reward: Array | None = None, *, stop: bool = True, applied: Array = _NO_RECORD
+    ) -> tuple[int, int]:
+        """Run float [K, 7] actions (clipped to [-1, 1]) until failure: steps taken, and the kernel's status.
 
+        reward: float32 [K], receives 1 where the goal holds after a step. stop: success ends the run as well.
         applied: float64 [25, nu] receives the controls of the last step's substeps.
         """
+        if reward is None:
+            reward = np.zeros(len(actions), np.float32)
         return kernel.run_chunk(
             self.model._address, self.data._address, actions, self._robot, self._view, self.control, self.seen,
-            self._goal, self.held, applied, self._exact,
+            self._goal, self.held, applied, reward, stop, self._fast,
         )  # fmt: skip
 
     def judge(self) -> Array:

@@ -28,6 +28,10 @@ class Renderer(Protocol):
         """Prepare a model; its number is the `scene` of `render`. UserError for what this renderer cannot draw."""
         ...
 
+    def remove_scene(self, scene: int) -> None:
+        """Forget a model; its number is not used again."""
+        ...
+
     def render(self, scene: int, xpos: Array, xmat: Array, cameras: tuple[str, ...], out: Array) -> None:
         """Draw `cameras` into out, uint8 [V, H, W, 3] RGB, row 0 at the top.
 

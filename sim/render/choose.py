@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from typing import Literal
@@ -30,13 +30,14 @@ PACKAGES = {"egl": "libegl1 libgl1-mesa-dri", "osmesa": "libosmesa6"}
 """Debian packages that provide a software driver of each kind; hardware EGL comes with the GPU's driver and libegl1."""
 _PROBE_SECONDS = 60
 _SOFTWARE = ("llvmpipe", "softpipe", "swrast", "software", "swr ")
-# Written to stdout as one line, so that warnings of a driver cannot be mistaken for it.
+# Each is written to stdout as one line, so that warnings of a driver cannot be mistaken for it.
 _PROBE = """
 from mujoco.rendering.classic.gl_context import GLContext
 context = GLContext(16, 16)
 context.make_current()
 from OpenGL import GL
 print("GL_RENDERER=" + GL.glGetString(GL.GL_RENDERER).decode(), flush=True)
+print("GL_VERSION=" + GL.glGetString(GL.GL_VERSION).decode(), flush=True)
 """
 
 
@@ -50,10 +51,11 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """State of a GL library on this machine; device: GL_RENDERER, or the last line of the error."""
+    """State of a GL library here; device: GL_RENDERER, or the last line of the error; version: GL_VERSION."""
 
     state: Literal["hardware", "software", "missing"]
     device: str
+    version: str = ""
 
 
 @cache
@@ -67,11 +69,11 @@ def probe(backend: Literal["egl", "osmesa"]) -> Probe:
         )  # fmt: skip
     except subprocess.TimeoutExpired:
         return Probe("missing", f"the driver did not answer within {_PROBE_SECONDS} s")
-    for line in done.stdout.splitlines():
-        if line.startswith("GL_RENDERER="):
-            device = line.removeprefix("GL_RENDERER=")
-            software = backend == "osmesa" or any(word in device.lower() for word in _SOFTWARE)
-            return Probe("software" if software else "hardware", device)
+    said = dict(line.split("=", 1) for line in done.stdout.splitlines() if line.startswith("GL_"))
+    if "GL_RENDERER" in said:
+        device = said["GL_RENDERER"]
+        software = backend == "osmesa" or any(word in device.lower() for word in _SOFTWARE)
+        return Probe("software" if software else "hardware", device, said.get("GL_VERSION", ""))
     return Probe("missing", _explain(done.stderr, done.returncode))
 
 
@@ -83,8 +85,11 @@ def _explain(errors: str, status: int) -> str:
     return "library not found" if "'NoneType' object has no attribute" in lines[-1] else lines[-1].strip()
 
 
-def choose(choice: str, models: Sequence[mujoco.MjModel]) -> Choice:
-    """Resolve `choice` (one of CHOICES) for these scenes; UserError when it, or for 'auto' nothing, can draw them."""
+def choose(choice: str, models: Iterable[mujoco.MjModel]) -> Choice:
+    """Resolve `choice` (one of CHOICES) for these scenes; UserError when it, or for 'auto' nothing, can draw them.
+
+    No more of `models` are looked at than it takes to see that the ray caster cannot draw them.
+    """
     if choice not in CHOICES:
         raise UserError(f"unknown renderer '{choice}'.{suggest(choice, CHOICES)}")
     problem = next((p for model in models if (p := unsupported(model))), None)

@@ -10,6 +10,7 @@ import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import count
 from typing import Any, Literal
 
 import mujoco
@@ -38,7 +39,8 @@ class GlRenderer:
         self.name = backend
         self._context_class = _context_class(backend)
         self._pictures = pictures
-        self._models: list[mujoco.MjModel] = []
+        self._models: dict[int, mujoco.MjModel] = {}
+        self._numbers = count()
         self._lock = threading.Lock()
         self._local = threading.local()
 
@@ -51,8 +53,14 @@ class GlRenderer:
         if visual_model.nskin or visual_model.nflex:
             raise UserError("the scene has a skin or a flex, whose vertices cannot be drawn from body poses; remove it")
         with self._lock:
-            self._models.append(visual_model)
-            return len(self._models) - 1
+            number = next(self._numbers)
+            self._models[number] = visual_model
+            return number
+
+    def remove_scene(self, scene: int) -> None:
+        """Forget a model; each thread frees its copy when it draws the next time."""
+        with self._lock:
+            del self._models[scene]
 
     def render(self, scene: int, xpos: Array, xmat: Array, cameras: tuple[str, ...], out: Array) -> None:
         """Draw `cameras` into out, uint8 [V, H, W, 3]; xpos float64 [nbody, 3], xmat float64 [nbody, 9]."""
@@ -72,6 +80,8 @@ class GlRenderer:
         if _current.__dict__.get("context") is not local.context:
             local.context.make_current()
             _current.context = local.context
+        for gone in [number for number in local.views if number not in self._models]:
+            del local.views[gone]
         if scene not in local.views:
             local.views[scene] = _View(self._models[scene], self._pictures)
         return local.views[scene]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 from functools import lru_cache
+from itertools import count
 from typing import NamedTuple
 
 import mujoco
@@ -54,7 +55,8 @@ class RaycastRenderer:
         if samples < 1:
             raise ValueError(f"samples must be at least 1, got {samples}")
         self._samples = samples
-        self._scenes: list[tuple[mujoco.MjModel, Scene]] = []
+        self._scenes: dict[int, tuple[mujoco.MjModel, Scene]] = {}
+        self._numbers = count()
         self._lock = threading.Lock()
         self._cameras = lru_cache(maxsize=None)(self._camera_indices)
 
@@ -62,8 +64,14 @@ class RaycastRenderer:
         """Pack a model (poses of its bodies come with each `render`). UserError for what cannot be drawn."""
         scene = pack(visual_model)
         with self._lock:
-            self._scenes.append((visual_model, scene))
-            return len(self._scenes) - 1
+            number = next(self._numbers)
+            self._scenes[number] = visual_model, scene
+            return number
+
+    def remove_scene(self, scene: int) -> None:
+        """Forget a model."""
+        with self._lock:
+            del self._scenes[scene]
 
     def render(self, scene: int, xpos: Array, xmat: Array, cameras: tuple[str, ...], out: Array) -> None:
         """Draw `cameras` into out, uint8 [V, H, W, 3]; xpos float64 [nbody, 3], xmat float64 [nbody, 9]."""

@@ -47,13 +47,13 @@ def test_the_bench_measures_the_preset_of_train_libero() -> None:
 def test_quick_run_with_the_real_engine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Quick, and smaller still: two worlds, one group of two."""
+    """Quick, and smaller still: two worlds, two episodes."""
     quick = loop.bench_config
 
     def tiny(flag: bool) -> TrainConfig:
         config = quick(flag)
         return replace(
-            config, algorithm=replace(config.algorithm, group_size=2), torch_threads=1,
+            config, torch_threads=1,
             rollout=replace(config.rollout, episodes_per_iteration=2), env=replace(config.env, num_envs=2),
         )  # fmt: skip
 
@@ -67,7 +67,7 @@ def test_quick_run_with_the_real_engine(
 
     (iteration,) = found["iterations"]  # the warm-up is not among them
     assert iteration["episodes"] == 2
-    assert iteration["rows"] == iteration["decisions"] > 2  # every group is kept, every decision is trained on
+    assert iteration["rows"] == iteration["decisions"] > 2  # PPO trains on every decision
     assert iteration["env_steps"] > iteration["decisions"]
     for kind in ("wall", "cpu"):
         assert set(iteration[kind]) == set(loop.ORDER)

@@ -70,7 +70,8 @@ def words(checkpoint: Path, run: Path, *more: str) -> list[str]:
     """A small `train` command."""
     small = [
         "--suite", "tabletop_object", "--policy.checkpoint", str(checkpoint), "--output", str(run), "--iterations", "2",
-        "--env.num-envs", "4", "--rollout.episodes-per-iteration", "8", "--algorithm.group-size", "4",
+        "--env.num-envs", "4", "--rollout.episodes-per-iteration", "8", "--algorithm", "grpo",
+        "--algorithm.group-size", "4",
         "--evaluation.states-per-task", "2", "--checkpoint.every", "1", "--videos", "1",
         "--torch-threads", "1", "--algorithm.keep", "None",
     ]  # fmt: skip

@@ -82,9 +82,10 @@ def test_no_command_shows_help_and_fails(capsys: pytest.CaptureFixture[str]) -> 
         ("train tabletop --algorithm --seed 3", "--algorithm needs a value"),
         ("train tabletop --algorithm ppo --algorithm.group-size 4",
          "--algorithm.group-size does not apply to ppo (it belongs to grpo)"),
-        ("train tabletop --algorithm.no-normalize-advantage",
+        ("train tabletop --algorithm grpo --algorithm.no-normalize-advantage",
          "--algorithm.no-normalize-advantage does not apply to grpo (it belongs to ppo)"),
-        ("train tabletop --algorithm.group-size 7 --rollout.episodes-per-iteration 64", "use 63 or 70 episodes"),
+        ("train tabletop --algorithm grpo --algorithm.group-size 7 --rollout.episodes-per-iteration 64",
+         "use 63 or 70 episodes"),
         ("train tabletop --env.renderer vulkan", "Expected one of ('auto', 'egl', 'osmesa', 'raycast')"),
         ("train tabletop --policy.checkpoint /no/such/folder", "no checkpoint at /no/such/folder"),
         ("train tabletop --output .", ". exists already: choose another --output"),
@@ -161,7 +162,7 @@ def test_preset_then_file_then_words(tmp_path: object) -> None:
 
 
 def test_values_of_every_type_arrive() -> None:
-    words = "tabletop --tasks a b --algorithm.keep 0.2 0.7 --torch-threads None --learner.lr 1e-5"
+    words = "tabletop --tasks a b --algorithm grpo --algorithm.keep 0.2 0.7 --torch-threads None --learner.lr 1e-5"
     words += " --evaluation.mode sample"
     config = select(words.split()).config
     assert config is not None

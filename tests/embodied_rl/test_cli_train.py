@@ -92,7 +92,7 @@ def test_libero_without_assets_says_so_in_two_lines(
 @pytest.mark.usefixtures("stand_in")
 def test_ppo_uses_its_critic(checkpoint: Path, tmp_path: Path) -> None:
     arguments = words(checkpoint, tmp_path / "run", "--algorithm", "ppo", "--videos", "0", "--iterations", "1")
-    for name in ("--algorithm.group-size", "--algorithm.keep"):
+    for name in ("--algorithm", "--algorithm.group-size", "--algorithm.keep"):
         at = arguments.index(name)
         del arguments[at : at + 2]
     assert main(arguments) == 0

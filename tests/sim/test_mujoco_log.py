@@ -30,3 +30,16 @@ def test_warnings_go_to_the_terminal_only(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
     assert "huge value in QVEL" in warn("", tmp_path)  # by itself MuJoCo writes it: the test would see that
     assert (tmp_path / "MUJOCO_LOG.TXT").is_file()
+
+
+_OTHER = """
+import ctypes
+from mujoco import _functions
+from embodied_rl.sim.mujoco_log import leave_divergence_to_results
+leave_divergence_to_results()
+ctypes.CDLL(_functions.__file__).mju_warning(b"too many contacts")
+"""
+
+
+def test_an_engine_that_reports_divergence_silences_nothing_else(tmp_path: Path) -> None:
+    assert warn(_OTHER, tmp_path) == "MuJoCo: too many contacts\n"

@@ -55,6 +55,34 @@ def test_microbatches_add_up_exactly(tmp_path: Path, config: AlgorithmConfig, mi
         torch.testing.assert_close(w1[name], w2[name], rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.parametrize("config", [GRPOConfig(), PPOConfig(), PPOConfig(critic_warmup_iterations=1)])
+def test_threads_change_nothing_but_rounding_and_repeat_exactly(tmp_path: Path, config: AlgorithmConfig) -> None:
+    moved = []
+    for threads in (1, 3, 3):
+        policy = ToyPolicy()
+        learner, batch = setup(tmp_path, config, policy, minibatch_rows=40, microbatch_rows=7)
+        learner = Learner(policy, learner.algorithm, learner.config, seed=0, dump_dir=tmp_path, threads=threads)
+        metrics = learner.update(batch)
+        moved.append((metrics, weights(learner)))
+    (one, w1), (three, w3), (again, w3_again) = moved
+    assert three == again
+    assert one == pytest.approx(three, rel=1e-3, abs=1e-5)
+    for name in w1:
+        torch.testing.assert_close(w1[name], w3[name], rtol=1e-3, atol=1e-5)
+        assert torch.equal(w3[name], w3_again[name])
+
+
+def test_what_stops_a_microbatch_stops_the_update_of_all_threads(tmp_path: Path) -> None:
+    policy = ToyPolicy()
+    learner, batch = setup(tmp_path, GRPOConfig(), policy, microbatch_rows=7)
+    learner = Learner(policy, learner.algorithm, learner.config, seed=0, dump_dir=tmp_path, threads=2)
+    batch.log_prob[-1] += 1.0
+    before = weights(learner)
+    with pytest.raises(RatioError):
+        learner.update(batch)
+    assert all(torch.equal(before[name], tensor) for name, tensor in weights(learner).items())
+
+
 def test_minibatch_gradients_average_to_that_of_the_batch(tmp_path: Path) -> None:
     """Seen through a plain SGD step of tiny size, which is linear in the gradient."""
     moves = []

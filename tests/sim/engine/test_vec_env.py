@@ -24,6 +24,9 @@ class _Flat:
     def add_scene(self, visual_model: mujoco.MjModel) -> int:
         return int(visual_model.body("robot0_right_hand").id)
 
+    def remove_scene(self, scene: int) -> None:
+        pass
+
     def render(self, scene: int, xpos: Array, xmat: Array, cameras: tuple[str, ...], out: Array) -> None:
         out[:] = int(1000 * xpos[scene, 2]) % 256
 
@@ -117,6 +120,23 @@ def test_success_stops_the_chunk(env: NativeVecEnv) -> None:
     assert result.terminated[0]
     assert result.steps_taken[0] < 8
     assert result.reward[0, result.steps_taken[0] - 1] == 1.0 == result.reward.sum()
+
+
+def test_an_episode_can_go_on_after_success() -> None:
+    """Every step in which the goal holds pays; only the horizon ends the episode."""
+    env = NativeVecEnv(TASKS[:1], 1, threads=1, stop_at_success=False)
+    env.reset([0], [_spec()])
+    model, data, goal = env.model(0), env.data(0), TASKS[0].goal[0]
+    at = model.jnt_qposadr[model.body(goal.body).jntadr[0]]  # type: ignore[union-attr]
+    data.qpos[at : at + 3] = data.site(goal.site).xpos  # type: ignore[union-attr]
+    result = env.step([0], np.zeros((1, 8, 7), np.float32))
+    assert result.success[0]
+    assert not result.terminated[0]
+    assert result.steps_taken[0] == 8
+    assert result.reward.sum() > 1
+    data.qpos[at] += 1.0  # thrown out again
+    assert env.step([0], np.zeros((1, 2, 7), np.float32)).reward.sum() == 0.0
+    env.close()
 
 
 def test_diverged_physics_is_a_failure(env: NativeVecEnv) -> None:

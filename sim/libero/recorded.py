@@ -14,7 +14,7 @@ from embodied_rl.errors import UserError
 from embodied_rl.sim.engine import kernel
 from embodied_rl.sim.engine.goal import Goal, compile_predicates
 from embodied_rl.sim.engine.world import ControllerMode, World, find_robot
-from embodied_rl.sim.task import In, JointRange, On, OnSite, Predicate
+from embodied_rl.sim.task import In, JointRange, On, OnSite, Predicate, Stack, Up
 from embodied_rl.types import Array
 
 _INPUTS = (
@@ -23,8 +23,6 @@ _INPUTS = (
 )  # fmt: skip
 _COMPILED = ("body_invweight0", "dof_invweight0", "dof_M0")
 """Constants that the official model keeps from a compile at other fixture poses (they differ in rounding)."""
-_DRAWER_OPENS_DOWN = {"Microwave": True, "WhiteCabinet": True, "WoodenCabinet": True, "ShortCabinet": False}
-"""Whether a fixture's joint falls as it opens."""
 
 
 def replay(
@@ -39,39 +37,27 @@ def replay(
     missing = [name for name in _INPUTS if name not in episode]
     if missing:
         raise UserError(f"the episode lacks {', '.join(missing)}; pass its arrays without the 'epK_' prefix")
-    model = mujoco.MjModel.from_xml_path(str(scene_xml))
-    for name in _COMPILED:
-        if f"model_{name}" in episode:
-            getattr(model, name)[:] = episode[f"model_{name}"]
+    model = load_scene(scene_xml, episode)
     goal = compile_predicates(goal_of(json.loads(str(episode["meta_json"]))), model) if "meta_json" in episode else None
     world = World(model, find_robot(model), goal, controller)
-    _start(world, episode)
+    world.reset(np.asarray(episode["init_state"], dtype=np.float64), episode)
     rows = [_step(world, goal, action) for action in np.asarray(episode["action"], dtype=np.float64)]
     return {name: np.array([row[name] for row in rows]) for name in rows[0]}
 
 
-def _start(world: World, episode: Mapping[str, Array]) -> None:
-    """The state after set_init_state, with the controller that env.reset left."""
-    world.set_state(np.asarray(episode["init_state"], dtype=np.float64))
-    world.data.qacc_warmstart[:] = episode["qacc_warmstart0"]
-    world.data.ctrl[:] = episode["ctrl0"]
-    control = world.control
-    control.posture[:] = episode["ctl_initial_joint"]
-    control.goal_ori[:], control.goal_pos[:] = episode["ctl_goal_ori0"], episode["ctl_goal_pos0"]
-    control.grip[:] = episode["gripper_current_action0"]
-    if "stale_new_update" not in episode or bool(episode["stale_new_update"]):
-        return
-    control.stale[0] = kernel.KEEP_STALE
-    control.pos[:], control.ori[:] = episode["stale_ee_pos"], episode["stale_ee_ori_mat"]
-    control.velocity[:3], control.velocity[3:] = episode["stale_ee_pos_vel"], episode["stale_ee_ori_vel"]
-    control.q[:], control.qd[:] = episode["stale_joint_pos"], episode["stale_joint_vel"]
-    control.jac[:], control.mass[:] = episode["stale_J_full"], episode["stale_mass_matrix"]
+def load_scene(scene_xml: Path | str, arrays: Mapping[str, Array]) -> mujoco.MjModel:
+    """A golden scene, with the compiled constants in `arrays` (`model_*`) when it has them."""
+    model = mujoco.MjModel.from_xml_path(str(scene_xml))
+    for name in _COMPILED:
+        if f"model_{name}" in arrays:
+            getattr(model, name)[:] = arrays[f"model_{name}"]
+    return model
 
 
 def _step(world: World, goal: Goal | None, action: Array) -> dict[str, Any]:
     data, seen, control = world.data, world.seen, world.control
     applied = np.zeros((kernel.SUBSTEPS, world.model.nu))
-    world.run(action[None], applied)
+    world.run(action[None], applied=applied)
     row: dict[str, Any] = {
         "qpos": data.qpos.copy(), "qvel": data.qvel.copy(), "time": data.time,
         "qacc_warmstart": data.qacc_warmstart.copy(), "ctrl": data.ctrl.copy(), "ncon": data.ncon,
@@ -97,27 +83,37 @@ def goal_of(meta: Mapping[str, Any]) -> tuple[Predicate, ...]:
 def _predicate(entities: Mapping[str, Any], word: str, name: str, where: str | None = None) -> Predicate:
     entity = entities[name]
     if where is None:
-        return _joint_range(word, entity)
-    other, geoms = entities[where], tuple(entity["contact_geoms"])
-    body = entity["root_body"]
+        return Up(entity["root_body"]) if word == "up" else _joint_range(word, name, entity)
+    other, geoms, body = entities[where], tuple(entity["contact_geoms"]), entity["root_body"]
     if other["type"] == "site":
         if word == "in":
             return In(body, where)
-        return OnSite(body, where, geoms, tuple(other["parent_contact_geoms"]) if other["parent_is_object"] else ())
-    if word != "on":
-        raise UserError(f"goal predicate '{word}' between '{name}' and '{where}' is not known")
-    return On(body, other["root_body"], geoms, tuple(other["contact_geoms"]))
+        if word == "on":
+            holder = tuple(other["parent_contact_geoms"]) if other["parent_is_object"] else ()
+            return OnSite(body, where, geoms if holder else (), holder)
+    elif word == "on":
+        return On(body, other["root_body"], geoms, tuple(other["contact_geoms"]))
+    elif word == "stack":
+        x, y, z = other["size"]
+        return Stack(body, other["root_body"], geoms, tuple(other["contact_geoms"]), (x, y, z))
+    raise UserError(f"the goal ({word} {name} {where}) is not known")
 
 
-def _joint_range(word: str, entity: Mapping[str, Any]) -> JointRange:
-    joints, ranges = tuple(entity["joints"]), entity["articulation"]
-    if word == "turnon":
-        return JointRange(joints, min(ranges["default_turnon_ranges"]), above=True, need_all=False, inclusive=True)
-    if word == "turnoff":
-        return JointRange(joints, max(ranges["default_turnoff_ranges"]), above=False, need_all=True)
-    if word not in ("open", "close"):
-        raise UserError(f"goal predicate '{word}' is not known")
-    down = _DRAWER_OPENS_DOWN[entity["parent_class"] if entity["type"] == "site" else entity["cls"]]
-    values = ranges[f"default_{word}_ranges"]
-    above = (word == "open") != down
-    return JointRange(joints, min(values) if above else max(values), above=above, need_all=word == "close")
+def _joint_range(word: str, name: str, entity: Mapping[str, Any]) -> JointRange:
+    """The official rules: one joint opens a fixture, all must be closed; the bounds are those nearer to the other
+    state.
+
+    Drawers and doors open downwards or upwards in their joint's value; turnon alone includes its bound.
+    """
+    joints, ranges = tuple(entity["joints"]), entity["articulation"] or {}
+    pair = {"open": "close", "close": "open", "turnon": "turnoff", "turnoff": "turnon"}
+    if word not in pair:
+        raise UserError(f"the goal ({word} {name}) is not known")
+    values, others = ranges.get(f"default_{word}_ranges"), ranges.get(f"default_{pair[word]}_ranges")
+    if not joints or not values or not others:
+        raise UserError(f"the goal ({word} {name}) needs a joint and its ranges")
+    above = min(values) > max(others)
+    return JointRange(
+        joints, min(values) if above else max(values), above=above, need_all=word in ("close", "turnoff"),
+        inclusive=word == "turnon",
+    )  # fmt: skip

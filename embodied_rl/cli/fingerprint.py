@@ -1,0 +1,70 @@
+"""What a score depends on beside policy and protocol: simulator, renderer, driver, numeric libraries, task files."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from embodied_rl import __version__
+
+if TYPE_CHECKING:
+    from embodied_rl.sim.task import Task
+
+
+def fingerprint(tasks: Sequence[Task], renderer: str, device: str, weights: str) -> dict[str, Any]:
+    """Plain values; two scores are comparable only where they agree. renderer: 'raycast', 'egl' or 'osmesa'."""
+    import mujoco
+    import numba
+    import torch
+
+    return {
+        "embodied-rl": __version__,
+        "mujoco": mujoco.__version__,
+        "renderer": renderer,
+        "driver": driver(renderer),
+        "torch": f"{torch.__version__} on {device_name(device)}",
+        "numba": numba.__version__,
+        "weights": weights,
+        "bundles": {task.name: task_digest(task) for task in tasks},
+    }
+
+
+def driver(renderer: str) -> str:
+    """What draws: the GL device and driver version; the CPU ray caster is part of this program."""
+    from embodied_rl.sim.render import probe
+
+    if renderer == "raycast":
+        return "none (CPU ray caster)"
+    found = probe("egl" if renderer == "egl" else "osmesa")
+    return f"{found.device}, OpenGL {found.version}"
+
+
+def device_name(device: str) -> str:
+    """'cpu', or the GPU's name."""
+    import torch
+
+    return torch.cuda.get_device_name() if device == "cuda" else device
+
+
+def task_digest(task: Task) -> str:
+    """SHA-256 of what an episode of `task` is made of.
+
+    For LIBERO's tasks the fingerprint of their bundle; for others that of both compiled models, the initial states, the
+    goal, the instruction and the horizon.
+    """
+    import mujoco
+    import numpy as np
+
+    from embodied_rl.sim.libero.tasks import LiberoTask
+
+    if isinstance(task, LiberoTask):
+        return task.fingerprint
+    digest = hashlib.sha256()
+    for model in (task.build_physics(), task.build_visual()):
+        binary = np.zeros(mujoco.mj_sizeModel(model), np.uint8)
+        mujoco.mj_saveModel(model, None, binary)
+        digest.update(binary.tobytes())
+    digest.update(np.ascontiguousarray(task.init_states).tobytes())
+    digest.update(repr((task.goal, task.instruction, task.horizon)).encode())
+    return digest.hexdigest()

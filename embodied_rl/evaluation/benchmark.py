@@ -1,0 +1,114 @@
+"""A whole benchmark: every task from every evaluated initial state exactly once, resumable, scored two ways."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from embodied_rl.errors import UserError
+from embodied_rl.evaluation.evaluate import Score, evaluate, score
+from embodied_rl.evaluation.ledger import Ledger, Outcome
+from embodied_rl.policy import ActMode, Policy
+from embodied_rl.types import EpisodeResult, EpisodeSpec
+from embodied_rl.vec_env import VecEnv
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """once: the goal held after some control step; at_end: after the last one, None where that was not measured."""
+
+    once: Score
+    at_end: Score | None
+
+
+@dataclass(frozen=True, slots=True)
+class BenchmarkReport:
+    """What an evaluation found.
+
+    tasks: in the order of their first episode; unseen: the episodes from states that the policy was not trained on,
+    where it was trained on some and not on others (else None); outcomes: in the order of their ids.
+    """
+
+    overall: Tally
+    tasks: dict[str, Tally]
+    unseen: Tally | None
+    outcomes: list[Outcome]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        data = asdict(self)
+        data["episodes"] = data.pop("outcomes")
+        return data
+
+
+def interleaved(specs: Sequence[EpisodeSpec]) -> list[EpisodeSpec]:
+    """The order to run `specs` in: the first state of every task, then the second of every task, and so on.
+
+    Slots then hold different tasks at any time, and an evaluation that is stopped half-way has seen them all.
+    """
+    by_task: dict[str, list[EpisodeSpec]] = {}
+    for spec in specs:
+        by_task.setdefault(spec.task, []).append(spec)
+    longest = max((len(rows) for rows in by_task.values()), default=0)
+    return [rows[i] for i in range(longest) for rows in by_task.values() if i < len(rows)]
+
+
+def run_missing(
+    env: VecEnv,
+    policy: Policy,
+    specs: Sequence[EpisodeSpec],
+    mode: ActMode,
+    ledger: Ledger,
+    *,
+    at_end: Callable[[int], bool] | None = None,
+    drawn: Mapping[int, Mapping[str, Any]] | None = None,
+    on_episode: Callable[[EpisodeResult], None] | None = None,
+    on_round: Callable[[], None] | None = None,
+) -> None:
+    """Run those of `specs` that `ledger` lacks, in the order given; each is on disk as soon as it ends.
+
+    at_end: asked once for each finished episode's id; drawn: what was perturbed, by episode id. UserError if the ledger
+    holds another episode under the id of one of `specs`.
+    """
+    missing = []
+    for spec in specs:
+        known = ledger.outcomes.get(spec.episode_id)
+        if known is None:
+            missing.append(spec)
+        elif known.result.spec != spec:
+            raise UserError(
+                f"{ledger.folder} has another episode {spec.episode_id} ({known.result.spec.task}, initial state "
+                f"{known.result.spec.init_state}): choose another --output."
+            )
+
+    def record(result: EpisodeResult) -> None:
+        number = result.spec.episode_id
+        ledger.add(Outcome(result, at_end(number) if at_end else None, (drawn or {}).get(number, {})))
+        if on_episode is not None:
+            on_episode(result)
+
+    if missing:
+        evaluate(env, policy, missing, mode, on_episode=record, on_round=on_round)
+
+
+def summarise(outcomes: Iterable[Outcome], seen: Mapping[str, Sequence[int]] | None = None) -> BenchmarkReport:
+    """Score finished episodes, overall and by task. seen: by task, the evaluated states that were trained on.
+
+    ValueError without an episode.
+    """
+    ordered = sorted(outcomes, key=lambda outcome: outcome.result.spec.episode_id)
+    by_task: dict[str, list[Outcome]] = {}
+    for outcome in ordered:
+        by_task.setdefault(outcome.result.spec.task, []).append(outcome)
+    known = seen or {}
+    fresh = [o for o in ordered if o.result.spec.init_state not in known.get(o.result.spec.task, ())]
+    unseen = _tally(fresh) if 0 < len(fresh) < len(ordered) else None
+    return BenchmarkReport(_tally(ordered), {task: _tally(rows) for task, rows in by_task.items()}, unseen, ordered)
+
+
+def _tally(outcomes: Sequence[Outcome]) -> Tally:
+    steps = [outcome.result.num_steps for outcome in outcomes]
+    once = score([outcome.result.success for outcome in outcomes], steps)
+    ends = [outcome.at_end for outcome in outcomes if outcome.at_end is not None]
+    return Tally(once, score(ends, steps) if len(ends) == len(outcomes) else None)

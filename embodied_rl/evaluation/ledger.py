@@ -1,0 +1,147 @@
+"""Episodes that an evaluation has finished, on disk as they end: after a kill none is lost and none runs twice."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+from embodied_rl.errors import UserError
+from embodied_rl.types import EpisodeResult, EpisodeSpec
+
+REQUEST, EPISODES = "evaluation.json", "episodes.jsonl"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A finished episode. at_end: the goal held after its last step, None where episodes stop at success.
+
+    drawn: what a perturbation changed in this episode.
+    """
+
+    result: EpisodeResult
+    at_end: bool | None = None
+    drawn: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return asdict(self)
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> Outcome:
+        """The inverse of `to_json`."""
+        result = dict(data["result"])
+        spec = EpisodeSpec(**result.pop("spec"))
+        return Outcome(EpisodeResult(spec=spec, **result), data["at_end"], data["drawn"])
+
+
+class Ledger:
+    """The folder of one evaluation: what was asked, on which machine, and its finished episodes.
+
+        with Ledger.open(folder, request, fingerprint) as ledger:
+            run those that are not in ledger.outcomes
+            ledger.add(outcome)
+    """
+
+    def __init__(self, folder: Path, outcomes: dict[int, Outcome], file: IO[bytes]) -> None:
+        self.folder = folder
+        self.outcomes = outcomes
+        """By episode id."""
+        self._file = file
+
+    @staticmethod
+    @contextmanager
+    def open(folder: Path, request: Mapping[str, Any], fingerprint: Mapping[str, Any]) -> Iterator[Ledger]:
+        """Begin an evaluation in `folder`, or continue the one there.
+
+        request: what fixes the episodes and their outcomes; fingerprint: what draws and computes here. UserError when
+        the folder holds another evaluation, one begun under another fingerprint (a score must not mix two renderers),
+        or one that another process is running.
+        """
+        head = json.loads(json.dumps({"request": request, "fingerprint": fingerprint}))
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            file = (folder / EPISODES).open("ab")
+        except OSError as error:
+            if error.errno == errno.ENOSPC:
+                raise
+            raise UserError(f"cannot write into {folder}: {error.strerror}; choose another --output.") from error
+        with file:
+            _lock(file, folder)
+            _check_head(folder, head)
+            yield Ledger(folder, _read(folder / EPISODES), file)
+
+    def add(self, outcome: Outcome) -> None:
+        """Record a finished episode; it is on disk when this returns. ValueError if it was recorded before."""
+        number = outcome.result.spec.episode_id
+        if number in self.outcomes:
+            raise ValueError(f"episode {number} is in the ledger already")
+        self._file.write(json.dumps(outcome.to_json()).encode() + b"\n")
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self.outcomes[number] = outcome
+
+
+def read_request(folder: Path) -> dict[str, Any]:
+    """What the evaluation in `folder` was asked for; UserError when there is none."""
+    path = folder / REQUEST
+    if not path.is_file():
+        raise UserError(f"{folder} is not the folder of an evaluation: it has no {REQUEST}.")
+    try:
+        return json.loads(path.read_bytes())["request"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{path} is damaged ({error}): start the evaluation again with another --output.") from error
+
+
+def _lock(file: IO[bytes], folder: Path) -> None:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise UserError(f"another process is evaluating into {folder}: wait for it, or stop it first.") from None
+
+
+def _check_head(folder: Path, head: Mapping[str, Any]) -> None:
+    path = folder / REQUEST
+    if not path.is_file():
+        if (folder / EPISODES).stat().st_size:
+            raise UserError(f"{folder} has {EPISODES} but no {REQUEST}: choose another --output.")
+        new = path.with_suffix(".new")
+        new.write_text(json.dumps(head, indent=1), encoding="utf-8")
+        new.replace(path)
+        return
+    if read_request(folder) != head["request"]:
+        raise UserError(f"{folder} holds another evaluation: choose another --output, or --resume {folder} alone.")
+    before = json.loads(path.read_bytes())["fingerprint"]
+    for name in sorted({*before, *head["fingerprint"]}):
+        was, now = before.get(name), head["fingerprint"].get(name)
+        if was != now:
+            raise UserError(
+                f"{folder} was begun with {name} {was}, and here it is {now}: a score must not mix the two; "
+                "continue where it was begun, or start again with another --output."
+            )
+
+
+def _read(path: Path) -> dict[int, Outcome]:
+    """The finished episodes; a last line that a kill cut short is removed: that episode runs again."""
+    data = path.read_bytes()
+    whole = data.rfind(b"\n") + 1
+    if whole != len(data):
+        with path.open("r+b") as file:
+            file.truncate(whole)
+    outcomes: dict[int, Outcome] = {}
+    for number, line in enumerate(data[:whole].splitlines(), 1):
+        try:
+            outcome = Outcome.from_json(json.loads(line))
+        except (ValueError, KeyError, TypeError) as error:
+            raise UserError(f"{path} line {number} is damaged ({error}): start again with another --output.") from error
+        episode = outcome.result.spec.episode_id
+        if episode in outcomes:
+            raise UserError(f"{path} has episode {episode} twice: start again with another --output.")
+        outcomes[episode] = outcome
+    return outcomes

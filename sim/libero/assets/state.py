@@ -1,0 +1,111 @@
+"""The state of an installation: what is there, whether it is intact, and its removal."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import mujoco
+
+from embodied_rl.errors import UserError
+from embodied_rl.sim.libero.assets.install import WORK, known_tasks, read_manifest
+from embodied_rl.sim.libero.bundle import BlobStore, blobs_of, installed, is_whole, read_bundle
+from embodied_rl.sim.libero.tasks import suites
+
+_OURS = {"manifest.json", "licenses", "tasks", "blobs", WORK, ".lock"}
+"""What an installation writes; a folder with anything else in it is not removed."""
+
+
+@dataclass(frozen=True, slots=True)
+class SuiteState:
+    """One suite. total: official tasks, 0 when not known yet; stale: made by another MuJoCo version."""
+
+    suite: str
+    installed: int
+    total: int
+    approximate: int
+    stale: int
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A file of an installation that is not as it should be."""
+
+    path: Path
+    what: str
+
+
+def status(root: Path) -> list[SuiteState]:
+    """The state of every suite under `root`; quick, without reading the blobs."""
+    official = known_tasks(root)
+    rows = []
+    for suite in suites():
+        whole = [name for name in installed(root) if name.startswith(f"{suite}/") and is_whole(root, name)]
+        bundles = [read_bundle(root, name) for name in whole]
+        rows.append(
+            SuiteState(
+                suite=suite,
+                installed=len(bundles),
+                total=sum(name.startswith(f"{suite}/") for name in official),
+                approximate=sum(bool(bundle["approximate"]) for bundle in bundles),
+                stale=sum(bundle["mujoco"] != mujoco.__version__ for bundle in bundles),
+            )
+        )
+    return rows
+
+
+def size_gb(root: Path) -> float:
+    """Disk space of the installation."""
+    return sum(path.stat().st_size for path in root.rglob("*") if path.is_file() and not path.is_symlink()) / 1e9
+
+
+def missing_assets(root: Path) -> list[str]:
+    """Asset files that the last installation did not find, and those that stand-ins replace in a bundle."""
+    manifest = read_manifest(root)
+    found = set(manifest["missing"]) if manifest else set()
+    for name in installed(root):
+        found.update(read_bundle(root, name)["approximate"])
+    return sorted(found)
+
+
+def verify(root: Path, progress: Callable[[int, int], None]) -> list[Problem]:
+    """Read every file and compare it with its checksum; damaged blobs are deleted, so that `install` makes them again.
+
+    progress(done, total) counts blobs. UserError when nothing is installed.
+    """
+    names = installed(root)
+    if not names:
+        raise UserError(f"LIBERO is not installed in {root}; run: embodied-rl assets install libero")
+    problems: list[Problem] = []
+    needed: set[str] = set()
+    for name in names:
+        try:
+            needed.update(blobs_of(read_bundle(root, name)))
+        except UserError as error:
+            problems.append(Problem(root / "tasks" / f"{name}.json", str(error)))
+    store = BlobStore(root)
+    for done, digest in enumerate(sorted(needed), 1):
+        path = store.path(digest)
+        if not path.is_file():
+            problems.append(Problem(path, "missing"))
+        elif not store.intact(digest):
+            path.unlink()
+            problems.append(Problem(path, "damaged, deleted"))
+        progress(done, len(needed))
+    return problems
+
+
+def remove(root: Path) -> float:
+    """Delete the installation; returns the GB it took. UserError when the folder holds something else too."""
+    if not root.is_dir():
+        raise UserError(f"LIBERO is not installed: there is no {root}")
+    others = sorted(path.name for path in root.iterdir() if path.name not in _OURS)
+    if others:
+        raise UserError(
+            f"{root} also holds {others[0]}, which no installation wrote; move it or delete the folder yourself"
+        )
+    freed = size_gb(root)
+    shutil.rmtree(root)
+    return freed

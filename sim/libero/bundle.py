@@ -1,0 +1,164 @@
+"""The file format of LIBERO bundles: content-addressed blobs, one JSON file a task; see docs/libero.md.
+
+Only this module reads or writes the files, so that a bundle is either whole or refused with one line.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import threading
+import zlib
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from embodied_rl.errors import UserError, suggest
+from embodied_rl.types import Array
+
+FORMAT = 1
+INSTALL = "embodied-rl assets install libero"
+_COMPRESSION = 6
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Write a file so that it is there whole or not at all, also when the machine stops."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.{threading.get_ident()}.tmp")
+    try:
+        with open(temporary, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+class BlobStore:
+    """Bytes by the SHA-256 of their content, compressed: what several tasks share is stored once."""
+
+    def __init__(self, root: Path) -> None:
+        self.folder = root / "blobs"
+
+    def path(self, digest: str) -> Path:
+        """Where the blob with this hexadecimal digest lies."""
+        return self.folder / digest[:2] / digest
+
+    def put(self, data: bytes) -> str:
+        """Store `data`, unless it is there already; return its digest."""
+        digest = hashlib.sha256(data).hexdigest()
+        if not self.path(digest).is_file():
+            write_atomically(self.path(digest), zlib.compress(data, _COMPRESSION))
+        return digest
+
+    def get(self, digest: str) -> bytes:
+        """The bytes of a blob. UserError when the file is missing or is not what its name says."""
+        path = self.path(digest)
+        try:
+            data = zlib.decompress(path.read_bytes())
+        except FileNotFoundError:
+            raise UserError(f"{path} is missing; run: {INSTALL}") from None
+        except zlib.error:
+            data = b""
+        if hashlib.sha256(data).hexdigest() != digest:
+            raise UserError(f"{path} is damaged; run: embodied-rl assets verify libero")
+        return data
+
+    def intact(self, digest: str) -> bool:
+        """Whether the blob is there and is what its name says."""
+        try:
+            self.get(digest)
+        except UserError:
+            return False
+        return True
+
+
+def sweep(root: Path) -> None:
+    """Delete what a killed writer left; nobody may be writing under `root` now."""
+    for leftover in root.rglob("*.tmp"):
+        leftover.unlink()
+
+
+def pack_array(store: BlobStore, values: Array) -> dict[str, Any]:
+    """Store a float64 array; returns its description for the JSON file."""
+    values = np.ascontiguousarray(values, dtype="<f8")
+    return {"blob": store.put(values.tobytes()), "shape": list(values.shape)}
+
+
+def unpack_array(store: BlobStore, packed: dict[str, Any]) -> Array:
+    """The array that `pack_array` stored, float64, read-only."""
+    return np.frombuffer(store.get(packed["blob"]), dtype="<f8").reshape(packed["shape"])
+
+
+def pack_model(store: BlobStore, binary: bytes, cuts: Iterable[int]) -> list[str]:
+    """Store an MJB in pieces that begin at `cuts` (byte offsets); returns their digests, in order."""
+    borders = sorted({0, len(binary), *cuts})
+    return [store.put(binary[a:b]) for a, b in pairwise(borders)]
+
+
+def unpack_model(store: BlobStore, pieces: Sequence[str]) -> bytes:
+    """The MJB that `pack_model` stored."""
+    return b"".join(store.get(digest) for digest in pieces)
+
+
+def bundle_path(root: Path, name: str) -> Path:
+    """The JSON file of task 'suite/short_name'."""
+    return root / "tasks" / f"{name}.json"
+
+
+def write_bundle(root: Path, bundle: dict[str, Any]) -> None:
+    """Write a task's JSON file; its blobs must be stored before, for the file says that the task is complete."""
+    text = json.dumps({"format": FORMAT, **bundle}, indent=1, sort_keys=True) + "\n"
+    write_atomically(bundle_path(root, bundle["name"]), text.encode())
+
+
+def installed(root: Path) -> list[str]:
+    """Full names of the tasks that are installed under `root`, sorted."""
+    return sorted(str(p.relative_to(root / "tasks").with_suffix("")) for p in (root / "tasks").glob("*/*.json"))
+
+
+def read_bundle(root: Path, name: str) -> dict[str, Any]:
+    """A task's JSON file, checked for format; the MuJoCo version is checked where a model is loaded.
+
+    UserError when the task is not installed, when the file is damaged, or when another version wrote it.
+    """
+    path = bundle_path(root, name)
+    try:
+        bundle = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        known = installed(root)
+        hint = suggest(name, known) if known else ""
+        raise UserError(f"no LIBERO task '{name}' in {root}.{hint or f' Run: {INSTALL}'}") from None
+    except (OSError, ValueError) as error:
+        raise UserError(f"can't read {path}: {error}; run: {INSTALL}") from None
+    if not isinstance(bundle, dict) or bundle.get("name") != name:
+        raise UserError(f"{path} is no bundle of task '{name}'; remove it and run: {INSTALL}")
+    if bundle.get("format") != FORMAT:
+        raise UserError(f"{path} has format {bundle.get('format')}, this version reads {FORMAT}; run: {INSTALL}")
+    return bundle
+
+
+def blobs_of(bundle: dict[str, Any]) -> list[str]:
+    """Digests of every blob that a bundle needs."""
+    arrays = [bundle["init_states"], *bundle["start"].values()]
+    return [*bundle["visual"], *bundle["physics"], *(array["blob"] for array in arrays)]
+
+
+def is_whole(root: Path, name: str) -> bool:
+    """Whether the task's bundle is of this format and has all its blobs; their content is not read."""
+    try:
+        digests = blobs_of(read_bundle(root, name))
+    except (UserError, KeyError, TypeError, AttributeError):
+        return False
+    store = BlobStore(root)
+    return all(store.path(digest).is_file() for digest in digests)
+
+
+def fingerprint(bundle: dict[str, Any]) -> str:
+    """SHA-256 of all that a bundle says; arrays and models count through their digests."""
+    return hashlib.sha256(json.dumps(bundle, sort_keys=True).encode()).hexdigest()

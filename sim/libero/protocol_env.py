@@ -1,0 +1,140 @@
+"""A simulator run as a protocol says: settle steps after a reset, its pictures, and what counts as the end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Protocol as Interface
+
+import numpy as np
+
+from embodied_rl.sim.libero.protocol import Protocol
+from embodied_rl.types import Array, ChunkResult, EpisodeSpec, Observation
+from embodied_rl.vec_env import VecEnv
+
+Prepare = Callable[[Array, Array], None]
+"""Fills uint8 [N, V, S, S, 3] from rendered frames, uint8 [N, V, H, W, 3]."""
+
+
+class FrameEnv(VecEnv, Interface):
+    """A simulator that also shows a slot at any size."""
+
+    def frame(self, slot: int, camera: str, size: int) -> Array:
+        """uint8 [size, size, 3], RGB."""
+        ...
+
+
+class ProtocolEnv:
+    """`embodied_rl.vec_env.VecEnv` over another one, whose tasks' horizons include the settle steps.
+
+    env: goes on after success, as NativeVecEnv does with stop_at_success=False, and then pays a reward in every step
+    in which the goal holds. image_size: of the policy's pictures; cameras: how many of the simulator's, from the first;
+    prepare: makes the pictures from the frames (None: the frames are the pictures). run_on: an episode goes on to its
+    horizon after success, so that `at_end` is known; else it ends at the first success, as the official scripts end it.
+    translate: from an episode to what `env` is reset to, where its tasks go by other names.
+    """
+
+    def __init__(
+        self, env: FrameEnv, protocol: Protocol, *, image_size: int, cameras: int, prepare: Prepare | None = None,
+        run_on: bool = False, translate: Callable[[EpisodeSpec], EpisodeSpec] | None = None,
+    ) -> None:
+        self.num_envs = env.num_envs
+        self.info = replace(env.info, image_size=image_size, cameras=env.info.cameras[:cameras])
+        self._env = env
+        self._settle = protocol.settle_actions()
+        self._prepare = prepare
+        self._run_on = run_on
+        self._translate = translate or (lambda spec: spec)
+        self._episodes: dict[int, int] = {}
+        """Episode id by slot."""
+        self._won: set[int] = set()
+        """Slots whose episode has succeeded."""
+        self._broken: set[int] = set()
+        """Slots whose simulator failed while it settled; the next step says so."""
+        self._at_end: dict[int, bool] = {}
+
+    def reset(self, slots: Sequence[int], episodes: Sequence[EpisodeSpec]) -> None:
+        """Put `episodes[i]` into `slots[i]` and run the settle steps."""
+        self._env.reset(slots, [self._translate(spec) for spec in episodes])
+        self._won.difference_update(slots)
+        self._broken.difference_update(slots)
+        self._episodes |= {slot: spec.episode_id for slot, spec in zip(slots, episodes, strict=True)}
+        if not len(self._settle):
+            return
+        result = self._env.step(slots, np.repeat(self._settle[None], len(slots), axis=0))
+        self._broken |= {slot for slot, failed in zip(slots, result.failed, strict=True) if failed}
+        if ((result.terminated | result.truncated) & ~result.failed).any():
+            raise RuntimeError("an episode ended while it settled: its simulator must go on after success, and its "
+                               "task's horizon must include the settle steps")  # fmt: skip
+
+    def step(self, slots: Sequence[int], actions: Array) -> ChunkResult:
+        """Run up to K control steps in each slot; actions float32 [len(slots), K, A]."""
+        whole = [row for row, slot in enumerate(slots) if slot not in self._broken]
+        if len(whole) == len(slots):
+            result = self._env.step(slots, actions)
+        else:
+            result = _broken_rows(len(slots), actions.shape[1])
+            if whole:
+                _put(result, whole, self._env.step([slots[row] for row in whole], actions[whole]))
+        for row in whole:
+            self._judge(slots[row], result, row)
+        return result
+
+    def at_end(self, episode_id: int) -> bool:
+        """Whether the goal held after the last control step of an episode that ran on to its end; ask once for each."""
+        return self._at_end.pop(episode_id)
+
+    def observe(self, slots: Sequence[int], out: Observation) -> None:
+        """Fill row i of `out` for `slots[i]`."""
+        rows = len(slots)
+        frames = self._env.new_observation(rows)
+        self._env.observe(slots, frames)
+        out.proprio[:rows], out.instruction[:rows] = frames.proprio, frames.instruction
+        seen = frames.images[:, : len(self.info.cameras)]
+        if self._prepare is None:
+            out.images[:rows] = seen
+        else:
+            self._prepare(seen, out.images[:rows])
+
+    def new_observation(self, rows: int) -> Observation:
+        """Allocate an Observation of `rows` rows."""
+        info = self.info
+        images = np.zeros((rows, len(info.cameras), info.image_size, info.image_size, 3), np.uint8)
+        return Observation(images, np.zeros((rows, info.proprio_dim), np.float32), [""] * rows)
+
+    def frame(self, slot: int, camera: str, size: int) -> Array:
+        """What a camera sees in a slot, upright, for people: uint8 [size, size, 3]."""
+        return self._env.frame(slot, camera, size)
+
+    def close(self) -> None:
+        """Close the simulator."""
+        self._env.close()
+
+    def _judge(self, slot: int, result: ChunkResult, row: int) -> None:
+        """Say in `result` what this protocol says of a row: where it ended, and one reward for its first success."""
+        taken = int(result.steps_taken[row])
+        held = result.reward[row, :taken] > 0
+        first = int(held.argmax()) if held.any() else None
+        result.reward[row] = 0.0
+        if first is not None and slot not in self._won:
+            result.reward[row, first] = 1.0
+            self._won.add(slot)
+            if not self._run_on:
+                result.steps_taken[row] = first + 1
+                result.terminated[row], result.truncated[row] = True, False
+        if self._run_on and (result.terminated[row] or result.truncated[row]):
+            self._at_end[self._episodes[slot]] = first is not None and bool(held[int(result.steps_taken[row]) - 1])
+
+
+def _broken_rows(rows: int, steps: int) -> ChunkResult:
+    """Every row failed in its first step."""
+    nothing = np.zeros(rows, np.bool_)
+    return ChunkResult(
+        np.zeros((rows, steps), np.float32), nothing.copy(), nothing.copy(), nothing.copy(),
+        np.ones(rows, np.int32), ~nothing,
+    )  # fmt: skip
+
+
+def _put(result: ChunkResult, rows: list[int], part: ChunkResult) -> None:
+    for name in ("reward", "terminated", "truncated", "success", "steps_taken", "failed"):
+        getattr(result, name)[rows] = getattr(part, name)

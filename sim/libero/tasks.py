@@ -1,0 +1,177 @@
+"""LIBERO's official tasks, from the bundles that `embodied-rl assets install libero` makes; see docs/libero.md.
+
+task = load_task(root, "libero_goal/turn_on_the_stove")
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import mujoco
+
+from embodied_rl.errors import UserError, suggest
+from embodied_rl.sim.libero.bundle import (
+    INSTALL,
+    BlobStore,
+    bundle_path,
+    fingerprint,
+    installed,
+    read_bundle,
+    unpack_array,
+    unpack_model,
+)
+from embodied_rl.sim.task import In, JointRange, On, OnSite, Predicate, Task
+from embodied_rl.types import Array
+
+HORIZONS = {"libero_spatial": 220, "libero_object": 280, "libero_goal": 300, "libero_10": 520, "libero_90": 400}
+"""Control steps of an episode after its settle steps, as OpenVLA's evaluation counts them."""
+EVALUATION_STATES = 50
+"""The official initial states of a task come first."""
+_HIDDEN_GROUP = 3
+_PREDICATES: dict[str, type[Predicate]] = {kind.__name__: kind for kind in (On, OnSite, In, JointRange)}
+
+
+@dataclass(frozen=True, slots=True)
+class FixturePose:
+    """Where a fixture stands: its root body, pos float [3] (m), quat [4] (wxyz), in the body's parent frame."""
+
+    body: str
+    pos: tuple[float, ...]
+    quat: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CameraPose:
+    """pos [3] (m) and quat [4] (wxyz) relative to `body`; vertical field of view in degrees."""
+
+    body: str
+    pos: tuple[float, ...]
+    quat: tuple[float, ...]
+    fovy: float
+
+
+@dataclass(frozen=True, slots=True)
+class Indicator:
+    """A site of the visual model that is drawn only while `when` holds (the stove's burner)."""
+
+    site: str
+    when: JointRange
+
+
+@dataclass(frozen=True)
+class LiberoTask(Task):
+    """An official task. docs/libero.md says what each field means; `start` has the golden data's names and shapes."""
+
+    index: int
+    bddl: str
+    bddl_language: str
+    fixtures: Mapping[str, FixturePose]
+    cameras: Mapping[str, CameraPose]
+    gripper: Mapping[str, Any]
+    start: Mapping[str, Array]
+    indicators: tuple[Indicator, ...]
+    approximate: tuple[str, ...]
+    fingerprint: str
+
+
+def suites() -> tuple[str, ...]:
+    """LIBERO's suites."""
+    return tuple(HORIZONS)
+
+
+def tasks(root: Path, suite: str) -> list[str]:
+    """Full names of the suite's installed tasks, in the benchmark's order. UserError when none is, or no such suite."""
+    if suite not in HORIZONS:
+        raise UserError(f"unknown LIBERO suite '{suite}'.{suggest(suite, HORIZONS)}")
+    names = [name for name in installed(root) if name.startswith(f"{suite}/")]
+    if not names:
+        raise UserError(f"suite '{suite}' is not installed in {root}; run: {INSTALL}")
+    return sorted(names, key=lambda name: read_bundle(root, name)["index"])
+
+
+def load_suite(root: Path, suite: str) -> list[LiberoTask]:
+    """Every installed task of a suite, in the benchmark's order."""
+    return [load_task(root, name) for name in tasks(root, suite)]
+
+
+def bundle_fingerprint(root: Path, names: Sequence[str]) -> str:
+    """One SHA-256 over the bundles of these tasks, whatever their order: what a score must be stamped with."""
+    each = sorted(fingerprint(read_bundle(root, name)) for name in names)
+    return hashlib.sha256("\n".join(each).encode()).hexdigest()
+
+
+def load_task(root: Path, name: str) -> LiberoTask:
+    """The task 'suite/short_name'; its models are read when they are built.
+
+    UserError when it is not installed, damaged, or made by another MuJoCo version.
+    """
+    bundle = read_bundle(root, name)
+    try:
+        return _task(root, bundle)
+    except (KeyError, TypeError, ValueError) as error:
+        raise UserError(f"{bundle_path(root, name)} is damaged ({error!r}); remove it and run: {INSTALL}") from None
+
+
+def _task(root: Path, bundle: dict[str, Any]) -> LiberoTask:
+    if bundle["mujoco"] != mujoco.__version__:
+        raise UserError(
+            f"task '{bundle['name']}' was exported with mujoco {bundle['mujoco']}, this is {mujoco.__version__}; "
+            f"run: {INSTALL}"
+        )
+    store = BlobStore(root)
+    states = unpack_array(store, bundle["init_states"])
+    if len(states) < EVALUATION_STATES:
+        raise ValueError(f"{len(states)} initial states instead of {EVALUATION_STATES}")
+    suite = bundle["name"].partition("/")[0]
+    return LiberoTask(
+        name=bundle["name"],
+        suite=suite,
+        instruction=bundle["instruction"],
+        horizon=HORIZONS[suite],
+        goal=tuple(_predicate(fields) for fields in bundle["goal"]),
+        init_states=states,
+        train_states=range(EVALUATION_STATES, len(states)),
+        heldout_states=range(EVALUATION_STATES),
+        build_physics=partial(_load_model, root, tuple(bundle["physics"])),
+        build_visual=partial(_load_visual, root, tuple(bundle["visual"])),
+        index=bundle["index"],
+        bddl=bundle["bddl"],
+        bddl_language=bundle["bddl_language"],
+        fixtures={key: FixturePose(**_tuples(fields)) for key, fields in bundle["fixtures"].items()},
+        cameras={key: CameraPose(**_tuples(fields)) for key, fields in bundle["cameras"].items()},
+        gripper=bundle["gripper"],
+        start={key: unpack_array(store, packed) for key, packed in bundle["start"].items()},
+        indicators=tuple(Indicator(each["site"], JointRange(**_tuples(each["when"]))) for each in bundle["indicators"]),
+        approximate=tuple(bundle["approximate"]),
+        fingerprint=fingerprint(bundle),
+    )
+
+
+def _load_model(root: Path, pieces: tuple[str, ...]) -> mujoco.MjModel:
+    binary = unpack_model(BlobStore(root), pieces)
+    try:
+        return mujoco.MjModel.from_binary_path("bundle.mjb", {"bundle.mjb": binary})
+    except ValueError as error:
+        raise UserError(f"MuJoCo {mujoco.__version__} can't read a model in {root} ({error}); run: {INSTALL}") from None
+
+
+def _load_visual(root: Path, pieces: tuple[str, ...]) -> mujoco.MjModel:
+    """The full scene, with collision shapes (group 0) in a group that is not drawn: robosuite hides them too."""
+    model = _load_model(root, pieces)
+    model.geom_group[model.geom_group == 0] = _HIDDEN_GROUP
+    return model
+
+
+def _predicate(fields: Mapping[str, Any]) -> Predicate:
+    rest = {key: value for key, value in fields.items() if key != "kind"}
+    return _PREDICATES[fields["kind"]](**_tuples(rest))
+
+
+def _tuples(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """JSON has lists where the dataclasses have tuples."""
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in fields.items()}
