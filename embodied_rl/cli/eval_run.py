@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,35 +16,33 @@ from rich.table import Table
 from embodied_rl.cli.eval_benchmark import BenchmarkCommand, suite_name
 from embodied_rl.cli.eval_films import film_failures
 from embodied_rl.cli.fingerprint import fingerprint
-from embodied_rl.cli.suites import load_tasks
+from embodied_rl.cli.suites import load_tasks, missing_assets
 from embodied_rl.cli.world import (
     cpu_count,
     cpu_name,
     describe_policy,
-    open_env,
     open_policy,
     pick_device,
     pick_renderer,
     policy_folder,
 )
+from embodied_rl.cli.worlds import open_protocol_env
 from embodied_rl.errors import UserError
 from embodied_rl.evaluation.benchmark import BenchmarkReport, interleaved, run_missing, summarise
 from embodied_rl.evaluation.ledger import Ledger
 from embodied_rl.evaluation.states import Overlap, overlap, trained_states
 from embodied_rl.interrupt import Interrupted, StopRequest
-from embodied_rl.policies.images import image_pipeline, prepare
 from embodied_rl.policies.openvla.checkpoint import read_provenance
 from embodied_rl.policies.openvla.policy import OpenVLAPolicy
 from embodied_rl.rollout.sampler import evaluation_specs
 from embodied_rl.sim.libero.protocol import Protocol, deviations, protocol
 from embodied_rl.sim.libero.protocol_env import ProtocolEnv
-from embodied_rl.sim.libero.tasks import LiberoTask
 from embodied_rl.sim.perturb import Perturber, Variant, variant_spec
 from embodied_rl.sim.task import Task
 from embodied_rl.telemetry.eval_report import EvalPage, cells, rows_of, write_eval_page
 from embodied_rl.telemetry.progress import RunProgress
 from embodied_rl.telemetry.report import replace_text
-from embodied_rl.types import Array, EpisodeSpec
+from embodied_rl.types import EpisodeSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,28 +100,14 @@ def _states(task: Task, command: BenchmarkCommand) -> list[int]:
     return rows[:count]
 
 
-@contextmanager
-def _open(plan: _Plan, policy: OpenVLAPolicy, renderer: str) -> Iterator[ProtocolEnv]:
+def _open(plan: _Plan, policy: OpenVLAPolicy, renderer: str) -> AbstractContextManager[ProtocolEnv]:
     """The worlds as the protocol and the policy want them."""
-    chosen, config = plan.protocol, policy.config
-    originals = [variant.task for variant in plan.variants.values()] if plan.variants else plan.tasks
-    tasks = [dataclasses.replace(task, horizon=chosen.settle_steps + chosen.horizon(task)) for task in originals]
-    threads = plan.command.env.sim_threads or cpu_count()
-    settings = dataclasses.replace(plan.command.env, renderer=renderer, sim_threads=threads)
-    pipeline = image_pipeline(chosen.images)
-
-    def pictures(frames: Array, out: Array) -> None:
-        prepare(pipeline, frames, out, pool)
-
-    with (
-        open_env(tasks, settings, chosen.render_size or config.image_size, stop_at_success=False) as env,
-        ThreadPoolExecutor(threads, "pictures") as pool,
-    ):
-        yield ProtocolEnv(
-            env, chosen, image_size=config.image_size, cameras=config.num_cameras,
-            prepare=None if chosen.render_size is None else pictures,
-            run_on=plan.command.at_end, translate=variant_spec if plan.variants else None,
-        )  # fmt: skip
+    config = policy.config
+    return open_protocol_env(
+        [variant.task for variant in plan.variants.values()] if plan.variants else plan.tasks,
+        dataclasses.replace(plan.command.env, renderer=renderer), plan.protocol, config.image_size, config.num_cameras,
+        run_on=plan.command.at_end, translate=variant_spec if plan.variants else None,
+    )  # fmt: skip
 
 
 def _run_episodes(plan: _Plan, env: ProtocolEnv, policy: OpenVLAPolicy, ledger: Ledger, console: Console) -> None:
@@ -156,7 +139,7 @@ def _stamp(
     """What really runs, in words."""
     command = plan.command
     count = len({(spec.task, spec.init_state) for spec in plan.specs}) // len(plan.tasks)
-    missing = sorted({file for task in plan.tasks if isinstance(task, LiberoTask) for file in task.approximate})
+    missing = missing_assets(plan.tasks)
     return {
         "command": words,
         "suite": f"{plan.suite}, {len(plan.tasks)} tasks, {count} {command.states} initial states each",

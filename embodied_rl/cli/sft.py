@@ -136,8 +136,10 @@ def _fit(command: SftCommand, policy: OpenVLAPolicy, data: Demonstrations, finge
 def _save(policy: OpenVLAPolicy, command: SftCommand, data: Demonstrations, fingerprint: str, result: SftResult,
           argv: list[str], seconds: float) -> None:
     from embodied_rl import __version__
+    from embodied_rl.evaluation.states import TRAINED_STATES, demonstrated_states
     from embodied_rl.policies.openvla.checkpoint import save_policy
 
+    states = demonstrated_states(_source(data))
     save_policy(policy, command.out, {
         "command": shlex.join(["embodied-rl", "sft", *argv]),
         "version": __version__,
@@ -149,6 +151,7 @@ def _save(policy: OpenVLAPolicy, command: SftCommand, data: Demonstrations, fing
         "renderer": _source(data).get("renderer"),
         "last_session_seconds": round(seconds, 1),
         "history": result.history,
+        **({} if states is None else {TRAINED_STATES: states}),
     })
 
 
