@@ -191,8 +191,8 @@ def _settings(config: TrainConfig) -> TrainSettings:
     assert config.torch_threads is not None
     return TrainSettings(
         algorithm=config.algorithm, learner=config.learner, rollout=config.rollout, evaluation=config.evaluation,
-        checkpoint=config.checkpoint, iterations=config.iterations, seed=config.seed,
-        threads=config.torch_threads if config.device == "cpu" else 1,
+        checkpoint=config.checkpoint, iterations=config.iterations, seed=config.seed, scheduler=config.scheduler,
+        workers=config.env.sim_threads, threads=config.torch_threads if config.device == "cpu" else 1,
         train_on_heldout=config.train_states == "heldout",
     )
 
