@@ -1,26 +1,40 @@
 """`embodied-rl bench libero`: our engine on LIBERO bundles against the official stack, side by side in one run.
 
 The same tasks, initial states, actions and number of worlds on the same machine, repeats in turn. The official side is
-`SubprocVectorEnv` of hf-libero with robosuite in an isolated environment, stepped one by one as its users do; ours steps
-chunks of 8. After every repeat both sides' joint positions are compared, so that both have done the same work.
+`SubprocVectorEnv` of hf-libero with robosuite in an isolated environment, stepped one by one as its users do; ours
+steps chunks of 8. After every repeat both sides' joint positions are compared: both have done the same work.
 """
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from rich.console import Console
 from rich.progress import Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
 
 from embodied_rl.benchmarks import floor
+from embodied_rl.benchmarks.libero_figures import (
+    CAVEATS,
+    CHUNK,
+    MEANING,
+    OFFICIAL,
+    OURS,
+    PIXELS,
+    Memory,
+    Row,
+    TaskFigures,
+    largest_difference,
+    parts_of,
+    ratios_of,
+    row,
+    show,
+)
 from embodied_rl.benchmarks.libero_official import OfficialEnvs, Timing, find_official
 from embodied_rl.benchmarks.libero_ours import OurEnvs, slot_bytes
 from embodied_rl.benchmarks.report import describe_machine, machine_line, write_json
@@ -33,24 +47,7 @@ from embodied_rl.sim.libero.tasks import LiberoTask, load_task, suites, tasks
 from embodied_rl.sim.render import choose
 from embodied_rl.types import Array
 
-IMAGE_SIZE, CHUNK = 128, 8
-OURS, PIXELS, OFFICIAL = "ours", "ours, official pixels", "official"
-MEANING = {
-    OURS: "NativeVecEnv, controller 'exact'; chunks of 8 steps; two cameras once a chunk, without shadows, antialiasing "
-    "and reflections, as policies of this project see them",
-    PIXELS: "the same, but its frames are those of the official stack to the last bit",
-    OFFICIAL: "SubprocVectorEnv, a process a world, step by step; two cameras after every step",
-}
-CAVEATS = (
-    "reset: env.reset() and set_init_state() without cameras; with cameras the official one takes several times longer. "
-    "Ours loads a task once, at the first reset that asks for it; that is in no figure.",
-    "chunk8: both sides draw with OSMesa at 128x128. Of the gain a factor of 8 is not drawing frames that nobody reads, "
-    "the rest is drawing without shadows and antialiasing; chunk8_same_pixels is the first part alone, and a policy that "
-    "decides after every step would gain neither of it.",
-    "memory: what no other process shares, of one more official process against one more slot of ours, after stepping, "
-    "without cameras. The first slot also costs the scene and this program.",
-    "floor: against 25 bare mj_step calls, which is less than any controller can do: it needs the state between them.",
-)
+IMAGE_SIZE = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,92 +65,6 @@ class Plan:
 
 FULL = Plan(tasks=5, worlds=4, repeats=5, steps=40, decisions=1, resets=25, slots=64)
 QUICK = Plan(tasks=1, worlds=2, repeats=1, steps=8, decisions=1, resets=5, slots=16)
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """Milliseconds of one contender on one task: medians over the repeats, and extremes.
-
-    of: 'physics' and 'cameras' count a control step of one world, 'reset' a reset of one.
-    """
-
-    task: str
-    of: str
-    contender: str
-    cpu_ms: float
-    cpu_low: float
-    cpu_high: float
-    wall_ms: float
-    wall_low: float
-    wall_high: float
-    repeats: int
-
-
-@dataclass(frozen=True, slots=True)
-class Memory:
-    """Megabytes of one more world, without cameras."""
-
-    task: str
-    ours: float
-    official: float
-
-
-@dataclass(frozen=True)
-class TaskFigures:
-    """All of one task. difference: of joint positions (rad, m) to the official ones, the largest of all repeats."""
-
-    rows: list[Row]
-    memory: Memory
-    profile: floor.Profile
-    difference: float
-    stand_ins: int
-
-
-def row(task: str, of: str, contender: str, timings: Sequence[Timing], count: int) -> Row:
-    """Medians and extremes of the repeats. count: steps or resets of single worlds in each."""
-    cpu, wall = ([1e3 * getattr(t, kind) / count for t in timings] for kind in ("cpu", "wall"))
-    return Row(
-        task, of, contender, statistics.median(cpu), min(cpu), max(cpu), statistics.median(wall), min(wall), max(wall),
-        len(timings),
-    )  # fmt: skip
-
-
-def ratios_of(figures: Sequence[TaskFigures]) -> dict[str, float]:
-    """Official over ours, of CPU time and of wall time, as the median over the tasks; `_low` is the task with the least.
-
-    floor: a control step of ours over the bare one, the median; `_high` the task with the most.
-    """
-    found: dict[str, list[float]] = {}
-    for each in figures:
-        at = {(r.of, r.contender): r for r in each.rows}
-        for name, of, ours in (("physics", "physics", OURS), ("reset", "reset", OURS), ("chunk8", "cameras", OURS),
-                               ("chunk8_same_pixels", "cameras", PIXELS)):  # fmt: skip
-            official, mine = at[of, OFFICIAL], at[of, ours]
-            found.setdefault(f"{name}_cpu", []).append(official.cpu_ms / mine.cpu_ms)
-            found.setdefault(f"{name}_wall", []).append(official.wall_ms / mine.wall_ms)
-        found.setdefault("memory", []).append(each.memory.official / each.memory.ours)
-    ratios: dict[str, float] = {}
-    for name, values in found.items():
-        ratios |= {name: statistics.median(values), f"{name}_low": min(values)}
-    floors = [each.profile.ratio for each in figures]
-    ratios |= {"floor": statistics.median(floors), "floor_high": max(floors)}
-    # what each name means without a suffix: resets in CPU time (ours are too short for wall time), speeds in wall time
-    short = {"physics": "physics_wall", "reset": "reset_cpu", "chunk8": "chunk8_wall"}
-    return {name: ratios[long] for name, long in short.items()} | ratios
-
-
-def parts_of(profile: floor.Profile, step: float) -> dict[str, float]:
-    """Where the CPU milliseconds of our control step go; step: of NativeVecEnv, measured over whole chunks."""
-    entry = profile.calls / CHUNK
-    controller = profile.exact - profile.halves - profile.seen
-    return {
-        "25 mj_step": profile.floor,
-        "mj_step in halves": profile.halves - profile.floor,
-        "controller, goal": controller,
-        "observation": profile.seen,
-        "entry, once a chunk": entry,
-        "slots and threads": step - profile.exact - entry,
-    }
 
 
 def measure(root: Path, name: str, official: OfficialEnvs, plan: Plan, say: Callable[[str], None]) -> TaskFigures:
@@ -186,7 +97,6 @@ def _physics(
     say("starting the official processes")
     official.start(task, plan.worlds, cameras=False, size=IMAGE_SIZE)
     found: dict[tuple[str, str], list[Timing]] = {}
-    used: list[int] = []
     gap = 0.0
     with closing(OurEnvs(task, plan.worlds, IMAGE_SIZE)) as ours:
         for repeat in range(plan.repeats + 1):  # the first one warms up
@@ -199,8 +109,7 @@ def _physics(
             if repeat:
                 for key, timing in timings.items():
                     found.setdefault(key, []).append(timing)
-            else:
-                used = official.memory()
+    used = official.memory()
     counts = {("reset", OFFICIAL): 1, ("reset", OURS): plan.resets}
     rows = [row(task.name, *key, timings, plan.worlds * counts.get(key, plan.steps)) for key, timings in found.items()]
     return rows, used, gap
@@ -262,55 +171,17 @@ def run(
         with closing(OfficialEnvs(found)) as official:
             figures = [measure(root, name, official, plan, say) for name in names]
     ratios = ratios_of(figures)
-    parts = [{"task": each.profile.scene} | parts_of(each.profile, _our_step(each)) for each in figures]
-    _show(console, figures, parts, ratios)
+    show(console, figures, ratios)
     console.print(machine_line(machine))
     if json_path is not None:
-        setup = {"worlds": plan.worlds, "chunk": CHUNK, "renderer": "osmesa", "image_size": IMAGE_SIZE,
-                 "largest difference of joint positions": max(each.difference for each in figures),
-                 "stand-ins for missing asset files": "yes" if any(each.stand_ins for each in figures) else "no",
-                 }  # fmt: skip
+        rows = [asdict(row) for each in figures for row in each.rows]
+        setup = {
+            "tasks": ", ".join(names), "worlds": plan.worlds, "chunk": CHUNK, "renderer": "osmesa",
+            "image_size": IMAGE_SIZE, "largest difference of joint positions": largest_difference(figures),
+            "stand-ins for missing asset files": "yes" if any(each.stand_ins for each in figures) else "no",
+        }  # fmt: skip
         write_json(
-            json_path, "libero", quick, machine, [asdict(r) for each in figures for r in each.rows], ratios, setup=setup,
-            contenders=MEANING, caveats=CAVEATS, memory=[asdict(each.memory) for each in figures], parts=parts,
+            json_path, "libero", quick, machine, rows, ratios, setup=setup, contenders=MEANING, caveats=CAVEATS,
+            memory=[asdict(each.memory) for each in figures], parts=[parts_of(each.profile) for each in figures],
             profiles=[asdict(each.profile) for each in figures],
         )  # fmt: skip
-
-
-def _our_step(figures: TaskFigures) -> float:
-    return next(r.cpu_ms for r in figures.rows if (r.of, r.contender) == ("physics", OURS))
-
-
-def _show(
-    console: Console, figures: Sequence[TaskFigures], parts: Sequence[Mapping[str, Any]], ratios: Mapping[str, float]
-) -> None:
-    table = Table(title="milliseconds of one world: of a reset, or of a control step")
-    for name in ("task", "of", "contender", "CPU", "from-to", "wall", "from-to"):
-        table.add_column(name, justify="left" if name in ("task", "of", "contender") else "right", max_width=44)
-    for each in figures:
-        for r in each.rows:
-            table.add_row(
-                r.task, r.of, r.contender, _ms(r.cpu_ms), f"{_ms(r.cpu_low)}-{_ms(r.cpu_high)}", _ms(r.wall_ms),
-                f"{_ms(r.wall_low)}-{_ms(r.wall_high)}",
-            )  # fmt: skip
-    console.print(table)
-    where = Table(title="where the CPU ms of our control step go")
-    for name in parts[0]:
-        where.add_column(name, justify="left" if name == "task" else "right", max_width=44)
-    for each in parts:
-        where.add_row(*(value if isinstance(value, str) else f"{value:.3f}" for value in each.values()))
-    console.print(where)
-    for each in figures:
-        memory = each.memory
-        console.print(f"{memory.task}: one more world {memory.official:.0f} MB, ours {memory.ours:.2f} MB")
-    for name, meaning in MEANING.items():
-        console.print(f"  {name}: {meaning}", highlight=False)
-    for text in CAVEATS:
-        console.print(f"  {text}", highlight=False)
-    console.print(", ".join(f"{name} {value:.4g}" for name, value in ratios.items()))
-    gap = max(each.difference for each in figures)
-    console.print(f"largest difference of our joint positions to the official ones: {gap:.3g}")
-
-
-def _ms(value: float) -> str:
-    return f"{value:.3g}" if value < 100 else f"{value:.0f}"

@@ -43,8 +43,8 @@ def find_official(root: Path, source: Path | None, folder: Path | None, say: Say
     """
     if folder is not None and folder.exists() and not (folder / READY).is_file() and any(folder.iterdir()):
         raise UserError(
-            f"--environment {folder} is not empty and holds no official packages; name a new folder, or leave the option "
-            f"out for {root / OFFICIAL / 'environment'}"
+            f"--environment {folder} is not empty and holds no official packages; name a new folder, or leave "
+            f"the option out for {root / OFFICIAL / 'environment'}"
         )
     assets = find_assets(source) if source is not None else _installed_assets(root, say)
     environment = Environment(folder or root / OFFICIAL / "environment")

@@ -24,8 +24,8 @@ _WARM_CHUNKS = 8
 class OurEnvs:
     """N slots of one task, each in another of its first initial states; frames are OSMesa's.
 
-    pictures: None draws nothing; True draws the official pixels, with shadows, antialiasing and reflections; False draws
-    what this project's policies see, without them.
+    pictures: None draws nothing; True draws with shadows, antialiasing and reflections, as the official stack; False
+    without them, as this project's policies see it.
     """
 
     def __init__(self, task: LiberoTask, count: int, size: int, *, pictures: bool | None = None) -> None:
