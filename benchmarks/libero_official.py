@@ -115,7 +115,8 @@ class OfficialEnvs:
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
-                pipe.close()
+                with suppress(BrokenPipeError):  # a request that it ended before reading
+                    pipe.close()
 
     def _ask(self, do: str, **words: Any) -> dict[str, Any]:
         process = self._process

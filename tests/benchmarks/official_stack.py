@@ -51,7 +51,7 @@ class ControlEnv:
         assert action.dtype == np.float64 and action.shape == (7,)
         if action[0] == 9:
             os._exit(3)
-        self.state = self.state + action[:3]
+        self.state[:3] += action[:3]
 
 class OffScreenRenderEnv(ControlEnv):
     pass
