@@ -30,6 +30,7 @@ from embodied_rl.cli.world import (
     open_env,
     open_policy,
     pick_device,
+    pick_frames,
     pick_renderer,
     policy_folder,
 )
@@ -63,7 +64,7 @@ def run(config: TrainConfig, command: str, *, benchmark: str, resume: bool) -> N
     for line in _notices(config, benchmark):
         console.print(line, soft_wrap=True, markup=False, highlight=False)
     renderer = pick_renderer(config.env.renderer, tasks)
-    config = _resolve(config, renderer)
+    config = _resolve(config, renderer, tasks)
     assert config.torch_threads is not None
     torch.set_num_threads(config.torch_threads)
     policy, checkpoint = _policy(config, resume)
@@ -153,10 +154,13 @@ def _notices(config: TrainConfig, benchmark: str) -> list[str]:
     return lines
 
 
-def _resolve(config: TrainConfig, renderer: Choice) -> TrainConfig:
+def _resolve(config: TrainConfig, renderer: Choice, tasks: Sequence[Task]) -> TrainConfig:
     """Fill in everything that was left to the program, so that config.yaml repeats the run."""
     cores = cpu_count()
-    env = dataclasses.replace(config.env, renderer=renderer.name, sim_threads=config.env.sim_threads or cores)
+    env = dataclasses.replace(
+        config.env, renderer=renderer.name, frames=pick_frames(config.env.frames, tasks),
+        sim_threads=config.env.sim_threads or cores,
+    )
     threads = config.torch_threads or cores
     return dataclasses.replace(config, env=env, torch_threads=threads, device=pick_device(config.device))
 
@@ -209,7 +213,8 @@ def _stamp(config: TrainConfig, command: str, tasks: Sequence[Task], info: EnvIn
         **({"assets": f"APPROXIMATE: {len(missing)} official files are stand-ins"} if missing else {}),
         "overlap": states.overlap(config),
         "simulator": f"{info.simulator}, {config.env.num_envs} worlds, {config.env.sim_threads} threads",
-        "renderer": f"{info.renderer} ({renderer.reason}), {views} cameras of {size}x{size}",
+        "renderer": f"{info.renderer} ({renderer.reason}), {config.env.frames} frames, "
+                    f"{views} cameras of {size}x{size}",
         "machine": f"{cpu_name()}, {cpu_count()} cores",
         "device": f"{config.device}, torch {torch.__version__}, {config.torch_threads} threads",
         **weights,
