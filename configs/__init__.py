@@ -3,14 +3,8 @@
 from __future__ import annotations
 
 from embodied_rl.config import TrainConfig
-from embodied_rl.configs.tabletop import (
-    TABLETOP_GRPO,
-    TABLETOP_OFT_GRPO,
-    TABLETOP_OFT_PPO,
-    TABLETOP_PI0_GRPO,
-    TABLETOP_PI0_PPO,
-    TABLETOP_PPO,
-)
+from embodied_rl.configs.tabletop import TABLETOP_GRPO, TABLETOP_PPO
+from embodied_rl.configs.tabletop_chunks import OFT_GRPO, OFT_PPO, PI0_GRPO, PI0_PPO
 
 # By (benchmark, policy, algorithm). LIBERO's preset is the tabletop one until its assets are installed: same format.
 PRESETS: dict[tuple[str, str, str], TrainConfig] = {
@@ -18,12 +12,12 @@ PRESETS: dict[tuple[str, str, str], TrainConfig] = {
     ("libero", "openvla", "ppo"): TABLETOP_PPO,
     ("tabletop", "openvla", "grpo"): TABLETOP_GRPO,
     ("tabletop", "openvla", "ppo"): TABLETOP_PPO,
-    ("libero", "openvla_oft", "grpo"): TABLETOP_OFT_GRPO,
-    ("libero", "openvla_oft", "ppo"): TABLETOP_OFT_PPO,
-    ("tabletop", "openvla_oft", "grpo"): TABLETOP_OFT_GRPO,
-    ("tabletop", "openvla_oft", "ppo"): TABLETOP_OFT_PPO,
-    ("libero", "pi0", "grpo"): TABLETOP_PI0_GRPO,
-    ("libero", "pi0", "ppo"): TABLETOP_PI0_PPO,
-    ("tabletop", "pi0", "grpo"): TABLETOP_PI0_GRPO,
-    ("tabletop", "pi0", "ppo"): TABLETOP_PI0_PPO,
+    ("libero", "openvla_oft", "grpo"): OFT_GRPO,
+    ("libero", "openvla_oft", "ppo"): OFT_PPO,
+    ("tabletop", "openvla_oft", "grpo"): OFT_GRPO,
+    ("tabletop", "openvla_oft", "ppo"): OFT_PPO,
+    ("libero", "pi0", "grpo"): PI0_GRPO,
+    ("libero", "pi0", "ppo"): PI0_PPO,
+    ("tabletop", "pi0", "grpo"): PI0_GRPO,
+    ("tabletop", "pi0", "ppo"): PI0_PPO,
 }

@@ -48,7 +48,7 @@ def _product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 class _OneDnnLinear(torch.autograd.Function):
-    """Forward and both backward products through oneDNN."""
+    """Forward and the product for x through oneDNN, the one for the weight through torch."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -64,6 +64,7 @@ class _OneDnnLinear(torch.autograd.Function):
         need_x, need_weight, need_bias = ctx.needs_input_grad
         return (
             _product(grad, weight.t(), None) if need_x else None,
-            _product(flat.t(), x.reshape(-1, x.shape[-1]).t(), None) if need_weight else None,
+            # not oneDNN: it copies transposed operands first, and strided ones send it to its slow reference kernel
+            flat.t() @ x.reshape(-1, x.shape[-1]) if need_weight else None,
             flat.sum(dim=0) if need_bias else None,
         )
