@@ -142,8 +142,8 @@ def make_page(groups: dict[Key, list[Run]], figure: str) -> str:
         "Success is on initial states that training never saw. An interval is Wilson's 95 % interval of one run's",
         "episodes: it speaks of other initial states drawn the same way, not of other seeds. Means over seeds have no",
         "interval. Training time is rollouts and updates; the time in all is from the command's start (without",
-        "Python's imports) to its report, with evaluations and films. CPU minutes are those of the whole command, which",
-        "on a busy machine are fewer than the minutes that pass.",
+        "Python's imports) to its report, with evaluations and films. CPU minutes are those of the whole",
+        "command; on a busy machine they are fewer than the minutes that pass.",
         "",
     ]
     for key, runs in groups.items():
@@ -204,8 +204,20 @@ def _stamps(runs: Sequence[Run]) -> list[str]:
     for name in ("machine", "device", *STAMPED):
         values = dict.fromkeys(session.get(name, "not recorded") for run in runs for session in run.sessions)
         lines += [f"- {name}: {value}" for value in values]
+    for start in dict.fromkeys(run.config.policy.checkpoint for run in runs):
+        lines += _start(start)
     mode = dict.fromkeys(run.after.mode for run in runs)
     return [*lines, f"- evaluation: {', '.join(mode)}"]
+
+
+def _start(checkpoint: str) -> list[str]:
+    """The commands that made the checkpoint in folder `checkpoint`; none where it is no folder of ours."""
+    path = Path(checkpoint) / "provenance.json"
+    if not path.is_file():
+        return []
+    made = json.loads(path.read_text(encoding="utf-8"))
+    commands = [made.get("dataset", {}).get("collected", {}).get("command"), made["command"]]
+    return [f"- start: `{command}`" for command in commands if command]
 
 
 def _commands(runs: Sequence[Run]) -> list[str]:
