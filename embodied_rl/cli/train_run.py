@@ -243,11 +243,12 @@ def _write_stamp(folder: Path, stamp: dict[str, Any], config: TrainConfig, resum
 def _stamp_end(folder: Path, began: float) -> None:
     """Add to run.json how long this session took in all, evaluations and films too; a killed session has no such line.
 
-    began: `time.perf_counter()` when it started.
+    began: `time.perf_counter()` when it started. CPU time is the process's own, with all its threads and its imports.
     """
     path = folder / "run.json"
     *earlier, last = json.loads(path.read_text(encoding="utf-8"))
-    _replace(path, json.dumps([*earlier, last | {"seconds": round(time.perf_counter() - began, 1)}], indent=1))
+    times = {"seconds": round(time.perf_counter() - began, 1), "cpu_seconds": round(time.process_time(), 1)}
+    _replace(path, json.dumps([*earlier, last | times], indent=1))
 
 
 def _replace(path: Path, text: str) -> None:
