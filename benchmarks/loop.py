@@ -13,7 +13,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from rich.console import Console
@@ -22,6 +22,7 @@ from rich.table import Table
 from embodied_rl.algorithms.config import PPOConfig
 from embodied_rl.algorithms.make import make_algorithm
 from embodied_rl.benchmarks.report import describe_machine, machine_line, write_json
+from embodied_rl.cli.policies import prepare_policy
 from embodied_rl.cli.suites import load_tasks
 from embodied_rl.cli.world import (
     cpu_count,
@@ -30,11 +31,12 @@ from embodied_rl.cli.world import (
     open_policy,
     pick_device,
     pick_renderer,
+    policy_folder,
 )
-from embodied_rl.config import SHIPPED, TrainConfig, kind_of
+from embodied_rl.config import TrainConfig, kind_of
 from embodied_rl.configs import PRESETS
 from embodied_rl.learner.learner import Learner
-from embodied_rl.policies.openvla.policy import OpenVLAPolicy
+from embodied_rl.policy_config import SHIPPED
 from embodied_rl.rollout.collect import Collector
 from embodied_rl.rollout.config import RolloutConfig
 from embodied_rl.rollout.sampler import EpisodeSampler
@@ -43,6 +45,9 @@ from embodied_rl.scheduler.serial import SerialScheduler
 from embodied_rl.sim.task import Task
 from embodied_rl.telemetry.progress import RunProgress
 from embodied_rl.vec_env import VecEnv
+
+if TYPE_CHECKING:
+    from embodied_rl.cli.policies import AnyPolicy
 
 PRESET = ("tabletop", "openvla", "ppo")
 WARM_UP, MEASURED = 1, 5
@@ -74,7 +79,7 @@ class Iteration:
 
 
 def measure(
-    config: TrainConfig, env: VecEnv, policy: OpenVLAPolicy, tasks: Sequence[Task], measured: int, progress: RunProgress
+    config: TrainConfig, env: VecEnv, policy: AnyPolicy, tasks: Sequence[Task], measured: int, progress: RunProgress
 ) -> list[Iteration]:
     """Train WARM_UP iterations, then `measured` ones that count."""
     algorithm = make_algorithm(config.algorithm)
@@ -176,7 +181,7 @@ def run(json_path: Path | None, quick: bool = False) -> None:
     config = bench_config(quick)
     tasks = load_tasks(config.suite, config.tasks)
     policy = open_policy(SHIPPED, pick_device(config.device))
-    policy.temperature = config.policy.temperature
+    prepare_policy(policy, config.policy, policy_folder(SHIPPED))
     policy.with_value = isinstance(config.algorithm, PPOConfig)
     renderer = pick_renderer(config.env.renderer, tasks)
     threads = config.torch_threads or cpu_count()

@@ -124,7 +124,7 @@ def measure(way: Way, config: TrainConfig, measured: int) -> dict[str, Any]:
         learner = Learner(policy, algorithm, config.learner, seed=config.seed, dump_dir=Path(dumps))
         scheduler = make_scheduler(
             way.scheduler, RendersEachStep(env) if way.each_step else env, policy, sampler, algorithm,
-            Learning(config.learner.minibatch_groups, learner.accumulate, lambda: learner.ess), clock,
+            Learning.of(learner), clock,
             groups=config.rollout.groups(algorithm.group_size), workers=way.sim_threads,
             on_episode=lambda result: None, poll=lambda: None,
         )  # fmt: skip

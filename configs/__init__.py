@@ -3,8 +3,22 @@
 from __future__ import annotations
 
 from embodied_rl.config import TrainConfig
-from embodied_rl.configs.libero import LIBERO_GRPO, LIBERO_PPO
-from embodied_rl.configs.tabletop import TABLETOP_GRPO, TABLETOP_PPO
+from embodied_rl.configs.libero import (
+    LIBERO_GRPO,
+    LIBERO_OFT_GRPO,
+    LIBERO_OFT_PPO,
+    LIBERO_PI0_GRPO,
+    LIBERO_PI0_PPO,
+    LIBERO_PPO,
+)
+from embodied_rl.configs.tabletop import (
+    TABLETOP_GRPO,
+    TABLETOP_OFT_GRPO,
+    TABLETOP_OFT_PPO,
+    TABLETOP_PI0_GRPO,
+    TABLETOP_PI0_PPO,
+    TABLETOP_PPO,
+)
 
 # By (benchmark, policy, algorithm). While LIBERO's assets are not installed, `train libero` takes the tabletop's.
 PRESETS: dict[tuple[str, str, str], TrainConfig] = {
@@ -12,4 +26,12 @@ PRESETS: dict[tuple[str, str, str], TrainConfig] = {
     ("libero", "openvla", "ppo"): LIBERO_PPO,
     ("tabletop", "openvla", "grpo"): TABLETOP_GRPO,
     ("tabletop", "openvla", "ppo"): TABLETOP_PPO,
+    ("libero", "openvla_oft", "grpo"): LIBERO_OFT_GRPO,
+    ("libero", "openvla_oft", "ppo"): LIBERO_OFT_PPO,
+    ("tabletop", "openvla_oft", "grpo"): TABLETOP_OFT_GRPO,
+    ("tabletop", "openvla_oft", "ppo"): TABLETOP_OFT_PPO,
+    ("libero", "pi0", "grpo"): LIBERO_PI0_GRPO,
+    ("libero", "pi0", "ppo"): LIBERO_PI0_PPO,
+    ("tabletop", "pi0", "grpo"): TABLETOP_PI0_GRPO,
+    ("tabletop", "pi0", "ppo"): TABLETOP_PI0_PPO,
 }

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from embodied_rl.algorithms.config import GRPOConfig, PPOConfig
-from embodied_rl.config import EnvConfig, OpenVLAConfig, TrainConfig
+from embodied_rl.config import EnvConfig, TrainConfig
 from embodied_rl.evaluation.config import EvalConfig
 from embodied_rl.learner.config import CheckpointConfig, LearnerConfig
+from embodied_rl.policy_config import OpenVLAConfig, OpenVLAOFTConfig, Pi0Config
 from embodied_rl.rollout.config import RolloutConfig
 
 _COMMON = TrainConfig(
@@ -30,4 +31,13 @@ LIBERO_GRPO = replace(
     policy=OpenVLAConfig(temperature=1.6),  # SimpleVLA-RL's, as are the group size and what is kept
     algorithm=GRPOConfig(group_size=8),
     learner=LearnerConfig(lr=2e-5, minibatch_rows=512),
+)
+LIBERO_OFT_PPO = replace(LIBERO_PPO, protocol="openvla_oft", policy=OpenVLAOFTConfig(temperature=1.5))
+LIBERO_OFT_GRPO = replace(LIBERO_GRPO, protocol="openvla_oft", policy=OpenVLAOFTConfig(temperature=1.6))
+# The numbers of a pi0 decision are drawn jointly: one ratio for the whole chunk.
+LIBERO_PI0_PPO = replace(
+    LIBERO_PPO, protocol="openpi", policy=Pi0Config(), algorithm=replace(LIBERO_PPO.algorithm, ratio_level="chunk")
+)
+LIBERO_PI0_GRPO = replace(
+    LIBERO_GRPO, protocol="openpi", policy=Pi0Config(), algorithm=replace(LIBERO_GRPO.algorithm, ratio_level="chunk")
 )

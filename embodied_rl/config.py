@@ -19,12 +19,12 @@ from embodied_rl.algorithms.config import AlgorithmConfig, GRPOConfig, PPOConfig
 from embodied_rl.errors import UserError, suggest
 from embodied_rl.evaluation.config import EvalConfig
 from embodied_rl.learner.config import CheckpointConfig, LearnerConfig
+from embodied_rl.policy_config import OpenVLAConfig, OpenVLAOFTConfig, Pi0Config, PolicyConfig
 from embodied_rl.rollout.config import RolloutConfig
 from embodied_rl.scheduler.config import PipelinedConfig, SchedulerConfig, SerialConfig, check_fit
 
 AUTO = "auto"
 SUITE = "tabletop_spatial"
-SHIPPED = "shipped"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,23 +41,6 @@ class EnvConfig:
     def __post_init__(self) -> None:
         _positive("env.num_envs", self.num_envs)
         _positive("env.sim_threads", self.sim_threads)
-
-
-@dataclass(frozen=True, kw_only=True)
-class OpenVLAConfig:
-    """The OpenVLA policy."""
-
-    checkpoint: str = SHIPPED
-    """Folder of a checkpoint that `embodied-rl sft` or `train` wrote; 'shipped' is the small one in the package."""
-    temperature: float = 1.0
-    """Divides the logits where actions are sampled; greedy evaluation does not use it."""
-
-    def __post_init__(self) -> None:
-        if self.temperature <= 0:
-            raise UserError(f"policy.temperature must be positive, got {self.temperature}.")
-
-
-PolicyConfig = OpenVLAConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,12 +92,15 @@ class TrainConfig:
         if isinstance(self.algorithm, GRPOConfig):
             self.rollout.groups(self.algorithm.group_size)  # raises unless the group size divides the episodes
         if isinstance(self.scheduler, PipelinedConfig):
-            check_fit(self.scheduler, self.env.num_envs, self.learner.minibatch_groups)
+            check_fit(
+                self.scheduler, self.env.num_envs, self.learner.minibatch_groups,
+                recompute_log_probs=self.learner.recompute_log_probs,
+            )  # fmt: skip
 
 
 # A part that comes in several kinds is written with its kind as `name`.
 KINDS: dict[str, dict[str, type]] = {
-    "policy": {"openvla": OpenVLAConfig},
+    "policy": {"openvla": OpenVLAConfig, "openvla_oft": OpenVLAOFTConfig, "pi0": Pi0Config},
     "algorithm": {"grpo": GRPOConfig, "ppo": PPOConfig},
     "scheduler": {"serial": SerialConfig, "pipelined": PipelinedConfig},
 }

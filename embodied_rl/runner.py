@@ -141,7 +141,7 @@ class _Run:
             policy,
             self.sampler,
             algorithm,
-            Learning(settings.learner.minibatch_groups, self.learner.accumulate, lambda: self.learner.ess),
+            Learning.of(self.learner),
             self.clock,
             groups=groups,
             workers=settings.workers,

@@ -1,18 +1,22 @@
-"""A Llama decoder with Hugging Face's parameter names, a static key-value cache, and grouped-query attention.
+"""A Llama or Gemma decoder with Hugging Face's parameter names, key-value caches, and grouped-query attention.
 
-Sources: Touvron et al. 2023 (Llama 2), Su et al. 2021 (RoPE), Zhang and Sennrich 2019 (RMSNorm).
+Sources: Touvron et al. 2023 (Llama 2), Gemma Team 2024 (Gemma), Su et al. 2021 (RoPE), Zhang and Sennrich 2019
+(RMSNorm), Physical Intelligence 2025 (adaptive RMSNorm of pi0.5).
 Shapes: N rows, T tokens of this call, S slots of the cache, D model width.
 """
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from embodied_rl.policies.linear import Linear
+from embodied_rl.policies.recompute import run_layer
 
 
 @dataclass(frozen=True)
@@ -20,7 +24,7 @@ class DecoderConfig:
     """One causal language model."""
 
     vocab_size: int
-    """Rows of the embedding and of the head."""
+    """Rows of the embedding and of the head; 0 for a decoder that reads vectors only."""
     dim: int
     """Width of the residual stream."""
     layers: int
@@ -37,6 +41,12 @@ class DecoderConfig:
     """Base of the rotary frequencies."""
     norm_eps: float = 1e-6
     """Added to the mean square in RMSNorm."""
+    activation: Literal["silu", "gelu_tanh"] = "silu"
+    """The gated MLP's activation: Llama's, or Gemma's."""
+    norm_offset: bool = False
+    """A norm's weight is stored as its difference from 1 (Gemma)."""
+    condition_dim: int = 0
+    """Width of the vector that scales, shifts and gates in place of the norms' weights (pi0.5); 0 for plain norms."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,33 +99,101 @@ class KVCache:
         self.values[layer, :, :, self.length : end] = values
         return self.keys[layer, :, :, :end], self.values[layer, :, :, :end]
 
+    def branch(self) -> KVCache:
+        """A cache that goes on from here in the same buffers; what it writes is not part of this one."""
+        return copy.copy(self)
+
+
+class GradientKV:
+    """What `KVCache` does, in tensors of their own: gradients flow back to whoever wrote them.
+
+    Writing is idempotent, so layers may be computed again in the backward pass.
+    """
+
+    def __init__(self, base: GradientKV | None = None) -> None:
+        self._base = base
+        self._written: dict[int, tuple[Tensor, Tensor]] = {}
+        self.length = 0 if base is None else base.length
+
+    def write(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """As `KVCache.write`."""
+        if self._base is not None:
+            old_keys, old_values = self._base._written[layer]
+            keys, values = torch.cat([old_keys, keys], dim=2), torch.cat([old_values, values], dim=2)
+        self._written[layer] = keys, values
+        return keys, values
+
+    def branch(self) -> GradientKV:
+        """A cache that goes on from here; what it writes is not part of this one."""
+        return GradientKV(self)
+
+
+Cache = KVCache | GradientKV
+
 
 @dataclass(frozen=True, slots=True)
 class AttentionCall:
-    """What a layer's attention needs besides its input, see `Decoder.forward`. `query_rope`: factors of the queries."""
+    """What a layer needs besides its input, see `Decoder.forward`. `query_rope`: factors of the queries."""
 
     rope: Rope
     query_rope: Rope
     mask: Tensor | None
-    cache: KVCache | None
+    cache: Cache | None
+    causal: bool
+    condition: Tensor | None
 
 
 class RMSNorm(nn.Module):
-    """x / sqrt(mean(x^2) + eps) * weight, computed in float32."""
+    """x / sqrt(mean(x^2) + eps) * weight, computed in float32; with `offset` * (1 + weight).
 
-    def __init__(self, dim: int, eps: float) -> None:
+    With `condition_dim` there is no weight: `dense` makes scale, shift and gate out of a condition vector.
+    """
+
+    def __init__(self, dim: int, eps: float, *, offset: bool = False, condition_dim: int = 0) -> None:
         super().__init__()
         self.eps = eps
-        self.weight = nn.Parameter(torch.ones(dim))
+        self.offset = offset
+        self.conditional = condition_dim > 0
+        if self.conditional:
+            self.dense = Linear(condition_dim, 3 * dim)
+            self._start_plain(dim)
+        else:
+            self.weight = nn.Parameter(torch.zeros(dim) if offset else torch.ones(dim))
+
+    @torch.no_grad()
+    def _start_plain(self, dim: int) -> None:
+        """Whatever the condition: scale and shift 0, gate 1, which is a plain norm in a plain residual layer."""
+        self.dense.weight.zero_()
+        self.dense.bias.zero_()
+        self.dense.bias[2 * dim :] = 1.0
 
     def forward(self, x: Tensor) -> Tensor:
         if x.dtype == torch.float32:
-            return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
-        return F.rms_norm(x.float(), self.weight.shape, None, self.eps).to(x.dtype) * self.weight
+            weight = 1.0 + self.weight if self.offset else self.weight
+            return F.rms_norm(x, weight.shape, weight, self.eps)
+        normed = F.rms_norm(x.float(), self.weight.shape, None, self.eps)
+        if self.offset:  # Gemma multiplies before it rounds, Llama after
+            return (normed * (1.0 + self.weight.float())).to(x.dtype)
+        return normed.to(x.dtype) * self.weight
+
+    def gated(self, x: Tensor, condition: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """Normalise x [N,T,D]; return it and the gate of the branch that reads it, or None for a plain residual.
+
+        condition: [N,G,condition_dim], each for T / G consecutive tokens; None with plain norms.
+        """
+        if not self.conditional:
+            return self(x), None
+        assert condition is not None, "this decoder needs a condition"
+        modulation = self.dense(condition)
+        if modulation.shape[1] > 1:
+            modulation = modulation.repeat_interleave(x.shape[1] // modulation.shape[1], dim=1)
+        scale, shift, gate = modulation.chunk(3, dim=-1)
+        normed = F.rms_norm(x.float(), x.shape[-1:], None, self.eps)
+        return (normed * (1.0 + scale.float()) + shift.float()).to(x.dtype), gate
 
 
 class SelfAttention(nn.Module):
-    """Causal attention with rotary positions."""
+    """Attention with rotary positions and grouped keys and values."""
 
     def __init__(self, config: DecoderConfig) -> None:
         super().__init__()
@@ -128,31 +206,36 @@ class SelfAttention(nn.Module):
     def _split(self, x: Tensor) -> Tensor:
         return x.unflatten(-1, (-1, self.config.head_dim)).transpose(1, 2)
 
+    def keys_values(self, x: Tensor, call: AttentionCall, layer: int) -> tuple[Tensor, Tensor]:
+        """Keys and values of what the cache holds and of `x` [N,T,D], which it then holds too."""
+        k = rotate(self._split(self.k_proj(x)), call.rope)
+        v = self._split(self.v_proj(x))
+        return (k, v) if call.cache is None else call.cache.write(layer, k, v)
+
     def forward(self, queries: Tensor, x: Tensor, call: AttentionCall, layer: int) -> Tensor:
         """Attend from `queries` [N,R,D] (the tokens of `x` [N,T,D], or some of them) to all of `x` and the cache."""
         q = rotate(self._split(self.q_proj(queries)), call.query_rope)
-        k = rotate(self._split(self.k_proj(x)), call.rope)
-        v = self._split(self.v_proj(x))
-        if call.cache is not None:
-            k, v = call.cache.write(layer, k, v)
+        k, v = self.keys_values(x, call, layer)
         out = F.scaled_dot_product_attention(
-            q, k, v, attn_mask=call.mask, is_causal=call.mask is None and x.shape[1] > 1,
+            q, k, v, attn_mask=call.mask, is_causal=call.causal and call.mask is None and x.shape[1] > 1,
             enable_gqa=self.config.kv_heads != self.config.heads,
         )
         return self.o_proj(out.transpose(1, 2).flatten(2))
 
 
 class GatedMlp(nn.Module):
-    """down(silu(gate(x)) * up(x)) (Shazeer 2020)."""
+    """down(activation(gate(x)) * up(x)) (Shazeer 2020)."""
 
     def __init__(self, config: DecoderConfig) -> None:
         super().__init__()
         self.gate_proj = Linear(config.dim, config.mlp_dim, bias=False)
         self.up_proj = Linear(config.dim, config.mlp_dim, bias=False)
         self.down_proj = Linear(config.mlp_dim, config.dim, bias=False)
+        self.silu = config.activation == "silu"
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+        gate = self.gate_proj(x)
+        return self.down_proj((F.silu(gate) if self.silu else F.gelu(gate, approximate="tanh")) * self.up_proj(x))
 
 
 class DecoderLayer(nn.Module):
@@ -162,18 +245,27 @@ class DecoderLayer(nn.Module):
         super().__init__()
         self.self_attn = SelfAttention(config)
         self.mlp = GatedMlp(config)
-        self.input_layernorm = RMSNorm(config.dim, config.norm_eps)
-        self.post_attention_layernorm = RMSNorm(config.dim, config.norm_eps)
+        self.input_layernorm = _norm(config)
+        self.post_attention_layernorm = _norm(config)
 
     def forward(self, x: Tensor, call: AttentionCall, layer: int, read: Tensor | None) -> Tensor:
         """[N,T,D] -> [N,T,D], or only the tokens `read` [N,R] -> [N,R,D]."""
-        normed = self.input_layernorm(x)
+        normed, gate = self.input_layernorm.gated(x, call.condition)
         queries = normed
         if read is not None:
             index = read[..., None].expand(-1, -1, x.shape[-1])
             x, queries = x.gather(1, index), normed.gather(1, index)
-        x = x + self.self_attn(queries, normed, call, layer)
-        return x + self.mlp(self.post_attention_layernorm(x))
+        x = _add(x, self.self_attn(queries, normed, call, layer), gate)
+        normed, gate = self.post_attention_layernorm.gated(x, call.condition)
+        return _add(x, self.mlp(normed), gate)
+
+
+def _norm(config: DecoderConfig) -> RMSNorm:
+    return RMSNorm(config.dim, config.norm_eps, offset=config.norm_offset, condition_dim=config.condition_dim)
+
+
+def _add(x: Tensor, branch: Tensor, gate: Tensor | None) -> Tensor:
+    return x + (branch if gate is None else branch * gate)
 
 
 class Decoder(nn.Module):
@@ -182,36 +274,56 @@ class Decoder(nn.Module):
     def __init__(self, config: DecoderConfig) -> None:
         super().__init__()
         self.config = config
-        self.embed_tokens = nn.Embedding(config.vocab_size, config.dim)
+        if config.vocab_size:
+            self.embed_tokens = nn.Embedding(config.vocab_size, config.dim)
         self.layers = nn.ModuleList(DecoderLayer(config) for _ in range(config.layers))
-        self.norm = RMSNorm(config.dim, config.norm_eps)
+        self.norm = _norm(config)
+        self.recompute = False
 
     def rope(self, length: int, device: torch.device) -> Rope:
         """Factors of the first `length` positions."""
         return rope_table(length, self.config.head_dim, self.config.rope_theta, device)
 
     def forward(
-        self, x: Tensor, rope: Rope, mask: Tensor | None = None, cache: KVCache | None = None,
-        read: Tensor | None = None,
+        self, x: Tensor, rope: Rope, mask: Tensor | None = None, cache: Cache | None = None,
+        read: Tensor | None = None, causal: bool = True, condition: Tensor | None = None,
     ) -> Tensor:
         """Embeddings [N,T,D] -> normalised hidden states [N,T,D], or [N,R,D] of the tokens `read` (int64 [N,R]).
 
-        `rope` holds the factors of these T tokens. Without a mask attention is causal over this call's tokens, which
-        is only right when the cache is empty or T is 1. `mask` is bool, broadcastable to [N, heads, T, keys], True
-        where attention is allowed. With `read` the last layer computes only what is read; it needs causal attention
-        and an empty cache, and `rope` shared by the rows.
+        `rope` holds the factors of these T tokens. `mask` is bool, broadcastable to [N, heads, T, keys], True where
+        attention is allowed. Without a mask attention is causal over this call's tokens, which is only right when the
+        cache is empty or T is 1; or, with `causal` off, over all of them both ways. With `read` the last layer computes
+        only what is read; it needs an empty cache, `rope` shared by the rows, and a mask, if any, that is the same for
+        every query. `recompute` saves memory under gradients: layers keep only their input (Chen et al. 2016).
+        `condition`: see `RMSNorm.gated`.
         """
-        call = AttentionCall(rope, rope, mask, cache)
+        call = AttentionCall(rope, rope, mask, cache, causal, condition)
         last = call
         if read is not None:
-            seen = torch.arange(x.shape[1], device=x.device) <= read[..., None]
-            last = AttentionCall(rope, rope.at(read), seen[:, None], cache)
+            seen = mask
+            if causal and mask is None:
+                seen = (torch.arange(x.shape[1], device=x.device) <= read[..., None])[:, None]
+            last = AttentionCall(rope, rope.at(read), seen, cache, causal, condition)
         final = len(self.layers) - 1
         for index, layer in enumerate(self.layers):
-            x = layer(x, last, index, read) if index == final else layer(x, call, index, None)
+            inputs = (x, last, index, read) if index == final else (x, call, index, None)
+            x = run_layer(layer, inputs, self.recompute)
         if cache is not None:
             cache.length += rope.cos.shape[-2]
-        return self.norm(x)
+        return self.norm.gated(x, condition)[0]
+
+    def fill(self, x: Tensor, rope: Rope, mask: Tensor | None, cache: Cache) -> None:
+        """`forward` without `causal`, for the cache's sake: of the last layer only keys and values are computed.
+
+        Plain norms only.
+        """
+        call = AttentionCall(rope, rope, mask, cache, False, None)
+        *layers, final = self.layers
+        assert isinstance(final, DecoderLayer)
+        for index, layer in enumerate(layers):
+            x = run_layer(layer, (x, call, index, None), self.recompute)
+        final.self_attn.keys_values(final.input_layernorm(x), call, len(layers))
+        cache.length += rope.cos.shape[-2]
 
 
 class CausalLM(nn.Module):

@@ -20,11 +20,20 @@ _MIN_ROWS = 16
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x [..., in] @ weight [out, in]^T + bias [out] -> [..., out]."""
     plain = x.device.type != "cpu" or x.dtype != torch.float32 or weight.dtype != torch.float32
-    if plain or not _ONEDNN or x.numel() < _MIN_ROWS * x.shape[-1]:
+    # under autocast torch must choose the number format
+    if plain or torch.is_autocast_enabled("cpu") or not _ONEDNN or x.numel() < _MIN_ROWS * x.shape[-1]:
         return F.linear(x, weight, bias)
     if torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad):
         return _OneDnnLinear.apply(x, weight, bias)  # type: ignore[no-any-return]
     return _product(x, weight, bias)
+
+
+def linear_float32(x: Tensor, weight: Tensor) -> Tensor:
+    """`linear` without bias in float32, whatever the inputs' format, also under autocast: for logits."""
+    if not torch.is_autocast_enabled(x.device.type):
+        return linear(x.float(), weight.float())
+    with torch.autocast(x.device.type, enabled=False):
+        return linear(x.float(), weight.float())
 
 
 class Linear(nn.Linear):

@@ -22,15 +22,17 @@ def build_prompt(instruction: str) -> str:
     return f"{_OPENING} {instruction.lower()}{_CLOSING}"
 
 
-def build_word_tokenizer(instructions: Iterable[str], max_size: int) -> Tokenizer:
+def build_word_tokenizer(
+    instructions: Iterable[str], max_size: int, fixed: tuple[str, ...] = (_OPENING, _CLOSING)
+) -> Tokenizer:
     """A word-level tokenizer over the words of `instructions`.
 
-    Lower case, punctuation split off, unknown words become `<unk>`. The two fixed parts of the prompt are one token
-    each, which keeps a small model's sequence short. Ids are stable: words are sorted. UserError if more than
+    Lower case, punctuation split off, unknown words become `<unk>`. The `fixed` parts of the prompt (OpenVLA's) are one
+    token each, which keeps a small model's sequence short. Ids are stable: words are sorted. UserError if more than
     `max_size` tokens would be needed.
     """
     words = sorted({word for text in instructions for word in re.findall(r"\w+|[^\w\s]", text.lower())})
-    vocabulary = [_UNKNOWN, _BOS, _PAD, _OPENING, _CLOSING, *words]
+    vocabulary = [_UNKNOWN, _BOS, _PAD, *fixed, *words]
     if len(vocabulary) > max_size:
         raise UserError(
             f"{len(words)} different words need {len(vocabulary)} text tokens, the model has {max_size}: "
@@ -42,7 +44,7 @@ def build_word_tokenizer(instructions: Iterable[str], max_size: int) -> Tokenize
     tokenizer.post_processor = processors.TemplateProcessing(
         single=f"{_BOS} $A", special_tokens=[(_BOS, vocabulary.index(_BOS))]
     )
-    tokenizer.add_tokens([AddedToken(part, normalized=False) for part in (_OPENING, _CLOSING)])
+    tokenizer.add_tokens([AddedToken(part, normalized=False) for part in fixed])
     return tokenizer
 
 

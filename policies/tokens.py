@@ -9,14 +9,17 @@ in 0..255: the row within the 256 action rows, in vocabulary order. Decoding kno
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from embodied_rl.errors import UserError, suggest
 from embodied_rl.types import Array
 
 NUM_BINS = 256
+ProprioNorm = Literal["mean_std", "bounds"]
 _EDGES = np.linspace(-1.0, 1.0, NUM_BINS)
 _CENTRES = (_EDGES[:-1] + _EDGES[1:]) / 2.0
 
@@ -43,7 +46,8 @@ class Statistics:
     """How a data set's actions and proprio were normalised.
 
     q01, q99: float32 [A], the range mapped to [-1, 1] where `mask` (bool [A]) holds; other dimensions pass through (the
-    gripper). proprio_mean, proprio_std: float32 [P], std > 0.
+    gripper). proprio_mean, proprio_std: float32 [P], std > 0. proprio_bounds: with it, proprio is mapped from these two
+    float32 [P] (q01 and q99) to [-1, 1] and clipped, as OpenVLA-OFT does, and not by mean and deviation.
     """
 
     q01: Array
@@ -51,6 +55,7 @@ class Statistics:
     mask: Array
     proprio_mean: Array
     proprio_std: Array
+    proprio_bounds: tuple[Array, Array] | None = None
 
     def __post_init__(self) -> None:
         actions, proprio = self.q01.shape, self.proprio_mean.shape
@@ -58,6 +63,18 @@ class Statistics:
             raise ValueError("q01, q99 and mask must have one shape, and proprio_mean and proprio_std another")
         if not (self.q99 > self.q01)[self.mask].all() or not (self.proprio_std > 0).all():
             raise ValueError("q99 must exceed q01 in every normalised dimension, and proprio_std must be positive")
+        for bound in self.proprio_bounds or ():
+            if bound.shape != proprio:
+                raise ValueError("proprio_bounds must have the shape of proprio_mean")
+
+    def normalise_proprio(self, proprio: Tensor) -> Tensor:
+        """Raw proprio float32 [N, P] -> what the network sees."""
+        device = proprio.device
+        if self.proprio_bounds is None:
+            mean, std = torch.from_numpy(self.proprio_mean), torch.from_numpy(self.proprio_std)
+            return (proprio - mean.to(device)) / std.to(device)
+        low, high = (torch.from_numpy(bound).to(device) for bound in self.proprio_bounds)
+        return (2.0 * (proprio - low) / (high - low + 1e-8) - 1.0).clamp(-1.0, 1.0)
 
 
 def identity_statistics(action_dim: int, proprio_dim: int) -> Statistics:
@@ -111,22 +128,46 @@ def gripper_from_env(actions: Array) -> Array:
 
 def statistics_to_json(statistics: Statistics) -> dict[str, Any]:
     """The entry of one `unnorm_key` in dataset_statistics.json (OpenVLA's layout)."""
+    proprio = {"mean": statistics.proprio_mean.tolist(), "std": statistics.proprio_std.tolist()}
+    if statistics.proprio_bounds is not None:
+        proprio["q01"], proprio["q99"] = (bound.tolist() for bound in statistics.proprio_bounds)
     return {
         "action": {"q01": statistics.q01.tolist(), "q99": statistics.q99.tolist(), "mask": statistics.mask.tolist()},
-        "proprio": {"mean": statistics.proprio_mean.tolist(), "std": statistics.proprio_std.tolist()},
+        "proprio": proprio,
     }
 
 
-def statistics_from_json(data: dict[str, Any], key: str) -> Statistics:
-    """Read entry `key` of dataset_statistics.json; UserError names a missing key or field."""
+def statistics_from_json(data: dict[str, Any], key: str, proprio: ProprioNorm | None = "mean_std") -> Statistics:
+    """Read entry `key` of dataset_statistics.json (or of `norm_stats` in a published config.json).
+
+    proprio: how the network's proprio is normalised; None for a network without, whose entry may have useless numbers
+    there. UserError names a missing key, with those that there are, or a missing field.
+    """
     if key not in data:
-        raise UserError(f"dataset_statistics.json has no entry '{key}'.{suggest(key, data)}")
+        hint = suggest(key, data)
+        listed = "" if hint.startswith(" Known") else f" Available: {', '.join(sorted(data))}."
+        raise UserError(f"the dataset statistics have no entry '{key}'.{hint}{listed}")
     try:
-        action, proprio = data[key]["action"], data[key]["proprio"]
-        return Statistics(
-            np.asarray(action["q01"], np.float32), np.asarray(action["q99"], np.float32),
-            np.asarray(action["mask"], bool),
-            np.asarray(proprio["mean"], np.float32), np.asarray(proprio["std"], np.float32),
-        )
+        action = data[key]["action"]
+        q01, q99 = np.asarray(action["q01"], np.float32), np.asarray(action["q99"], np.float32)
+        mask = np.asarray(action.get("mask", np.ones_like(q01)), bool)
+        return Statistics(q01, q99, mask, *_proprio_from_json(data[key], proprio))
     except (KeyError, TypeError, ValueError) as error:
         raise UserError(f"entry '{key}' of dataset_statistics.json is unusable: {error!r}; restore the file") from error
+
+
+def _proprio_from_json(
+    entry: dict[str, Any], norm: ProprioNorm | None
+) -> tuple[Array, Array, tuple[Array, Array] | None]:
+    """Mean, deviation and bounds of an entry's proprio."""
+    if norm is None:
+        return np.zeros(0, np.float32), np.ones(0, np.float32), None
+
+    def numbers(name: str) -> Array:
+        return np.asarray(entry["proprio"][name], np.float32)
+
+    mean, std = numbers("mean"), numbers("std")
+    if norm == "mean_std":
+        return mean, std, None
+    # mean and deviation are not used then, and published ones may be zero
+    return mean, np.where(std > 0, std, 1.0).astype(np.float32), (numbers("q01"), numbers("q99"))

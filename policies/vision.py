@@ -1,7 +1,7 @@
 """A pre-norm vision transformer with timm's parameter names, so that DINOv2 and SigLIP weights load by key.
 
 Sources: Dosovitskiy et al. 2021 (ViT), Oquab et al. 2023 and Darcet et al. 2024 (DINOv2, register tokens, LayerScale),
-Zhai et al. 2023 (SigLIP). GELU is exact, as in timm.
+Zhai et al. 2023 (SigLIP). GELU is exact, as in timm, unless the config says otherwise.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from embodied_rl.policies.linear import Linear, linear
+from embodied_rl.policies.recompute import run_layer
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
@@ -20,7 +21,7 @@ IMAGENET_STD = (0.229, 0.224, 0.225)
 
 @dataclass(frozen=True)
 class ViTConfig:
-    """One vision tower. `depth - unused_blocks` blocks run; their output, without a final norm, is the feature map."""
+    """One vision tower. `depth - unused_blocks` blocks run; their output is the feature map."""
 
     image_size: int
     """Height and width of the input in pixels; a multiple of `patch_size`."""
@@ -52,6 +53,12 @@ class ViTConfig:
     """Hold timm's final norm, frozen and never run, so that a published checkpoint loads and saves whole."""
     attention_pool: bool = False
     """Hold timm's attention pooling head (SigLIP), frozen and never run, for the same reason."""
+    output_norm: bool = False
+    """Normalise the output with that final norm, which then is trained (SigLIP in PaliGemma)."""
+    gelu_tanh: bool = False
+    """Approximate GELU by tanh (SigLIP in PaliGemma)."""
+    film_dim: int | None = None
+    """Width of a language vector that modulates each block between attention and MLP (FiLM); None has no FiLM."""
 
     @property
     def num_patches(self) -> int:
@@ -104,19 +111,24 @@ class VisionAttention(nn.Module):
 
 
 class VisionMlp(nn.Module):
-    """Two linear layers with exact GELU between."""
+    """Two linear layers with GELU between."""
 
-    def __init__(self, dim: int, hidden: int) -> None:
+    def __init__(self, config: ViTConfig) -> None:
         super().__init__()
-        self.fc1 = Linear(dim, hidden)
-        self.fc2 = Linear(hidden, dim)
+        self.fc1 = Linear(config.dim, config.mlp_dim)
+        self.fc2 = Linear(config.mlp_dim, config.dim)
+        self.approximate = "tanh" if config.gelu_tanh else "none"
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.fc2(F.gelu(self.fc1(x)))
+        return self.fc2(F.gelu(self.fc1(x), approximate=self.approximate))
 
 
 class VisionBlock(nn.Module):
-    """Pre-norm attention and MLP, each with an optional LayerScale."""
+    """Pre-norm attention and MLP, each with an optional LayerScale; between them optionally FiLM.
+
+    FiLM: x * (1 + scale(language)) + shift(language), the same for every token (Perez et al. 2018; in a ViT: Kim et al.
+    2025, OpenVLA-OFT).
+    """
 
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
@@ -125,11 +137,17 @@ class VisionBlock(nn.Module):
         self.attn = VisionAttention(config.dim, config.heads)
         self.ls1 = nn.Identity() if scale is None else LayerScale(config.dim, scale)
         self.norm2 = nn.LayerNorm(config.dim, eps=1e-6)
-        self.mlp = VisionMlp(config.dim, config.mlp_dim)
+        self.mlp = VisionMlp(config)
         self.ls2 = nn.Identity() if scale is None else LayerScale(config.dim, scale)
+        if config.film_dim is not None:
+            self.scale = Linear(config.film_dim, config.dim)
+            self.shift = Linear(config.film_dim, config.dim)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, language: Tensor | None = None) -> Tensor:
+        """[B, tokens, dim] and, with FiLM, language [B, film_dim] -> [B, tokens, dim]."""
         x = x + self.ls1(self.attn(self.norm1(x)))
+        if language is not None:
+            x = x * (1 + self.scale(language)[:, None]) + self.shift(language)[:, None]
         return x + self.ls2(self.mlp(self.norm2(x)))
 
 
@@ -143,7 +161,7 @@ class AttentionPool(nn.Module):
         self.kv = Linear(config.dim, 2 * config.dim)
         self.proj = Linear(config.dim, config.dim)
         self.norm = nn.LayerNorm(config.dim, eps=1e-6)
-        self.mlp = VisionMlp(config.dim, config.mlp_dim)
+        self.mlp = VisionMlp(config)
 
 
 class ViT(nn.Module):
@@ -164,16 +182,22 @@ class ViT(nn.Module):
         if config.register_tokens:
             self.reg_token = nn.Parameter(torch.zeros(1, config.register_tokens, config.dim))
         self.blocks = nn.ModuleList(VisionBlock(config) for _ in range(config.depth))
-        if config.final_norm:
-            self.norm = nn.LayerNorm(config.dim, eps=1e-6).requires_grad_(False)
+        if config.final_norm or config.output_norm:
+            self.norm = nn.LayerNorm(config.dim, eps=1e-6).requires_grad_(config.output_norm)
         if config.attention_pool:
             self.attn_pool = AttentionPool(config).requires_grad_(False)
         for block in self.blocks[config.depth - config.unused_blocks :]:
             block.requires_grad_(False)
+        self.recompute = False
 
-    def forward(self, images: Tensor) -> Tensor:
-        """Normalised images [B,3,H,W] -> patch features [B, patches, dim]."""
+    def forward(self, images: Tensor, language: Tensor | None = None) -> Tensor:
+        """Normalised images [B,3,H,W] and, with FiLM, language [B, film_dim] -> patch features [B, patches, dim].
+
+        `recompute` saves memory under gradients: blocks keep only their input.
+        """
         config = self.config
+        if (language is None) != (config.film_dim is None):
+            raise ValueError("a language vector goes with FiLM, and only with it")
         x = self.patch_embed(images) + self.pos_embed
         prefix = []
         if config.class_token:
@@ -183,5 +207,14 @@ class ViT(nn.Module):
         if prefix:
             x = torch.cat([*prefix, x], dim=1)
         for block in self.blocks[: config.depth - config.unused_blocks]:
-            x = block(x)
-        return x[:, int(config.class_token) + config.register_tokens :]
+            x = run_layer(block, (x, language), self.recompute)
+        x = x[:, int(config.class_token) + config.register_tokens :]
+        return self.norm(x) if config.output_norm else x
+
+
+def normalise_images(images: Tensor, tower: ViTConfig, dtype: torch.dtype) -> Tensor:
+    """uint8 [B,H,W,3] -> the tower's normalised [B,3,H,W] of `dtype`."""
+    device = images.device
+    mean = torch.tensor(tower.mean, device=device) * 255.0
+    scale = 1.0 / (torch.tensor(tower.std, device=device) * 255.0)
+    return ((images.float() - mean) * scale).to(dtype).permute(0, 3, 1, 2)

@@ -18,7 +18,7 @@ from embodied_rl.algorithms.losses import (
     unit_weights,
     units,
 )
-from embodied_rl.algorithms.rows import LossOutput, PartWeight, Rows
+from embodied_rl.algorithms.rows import LossOutput, PartWeight, Rows, evaluate_rows
 from embodied_rl.policy import Policy
 from embodied_rl.types import RolloutBatch
 
@@ -58,10 +58,7 @@ class GRPO:
         """-sum w min(r A, clip(r) A) - entropy_coef * entropy."""
         config, batch, index = self.config, rows.batch, rows.index
         assert batch.advantage is not None, "prepare() first"
-        out = policy.evaluate(
-            batch.images[index], batch.proprio[index], [batch.instruction[i] for i in index.tolist()],
-            {key: tensor[index] for key, tensor in batch.replay.items()},
-        )
+        out = evaluate_rows(policy, batch, index)
         device = out.log_prob.device
         mask = batch.mask[index].to(device)
         terms = out.log_prob - batch.log_prob[index].to(device)

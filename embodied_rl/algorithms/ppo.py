@@ -19,7 +19,7 @@ from embodied_rl.algorithms.losses import (
     units,
     value_loss,
 )
-from embodied_rl.algorithms.rows import LossOutput, PartWeight, Rows
+from embodied_rl.algorithms.rows import LossOutput, PartWeight, Rows, evaluate_rows
 from embodied_rl.policy import Policy
 from embodied_rl.types import RolloutBatch
 
@@ -66,10 +66,7 @@ class PPO:
         assert batch.advantage is not None, "prepare() first"
         assert batch.returns is not None, "prepare() first"
         assert batch.value is not None, "prepare() checks it"
-        out = policy.evaluate(
-            batch.images[index], batch.proprio[index], [batch.instruction[i] for i in index.tolist()],
-            {key: tensor[index] for key, tensor in batch.replay.items()},
-        )
+        out = evaluate_rows(policy, batch, index)
         assert out.value is not None, "the policy acted with a critic and now has none"
         device = out.log_prob.device
         mask = batch.mask[index].to(device)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from embodied_rl.algorithms.config import RatioLevel
 from embodied_rl.policy import Policy
-from embodied_rl.types import RolloutBatch
+from embodied_rl.types import EvalOutput, RolloutBatch
 
 PartWeight = Literal["episodes", "units"]
 
@@ -33,6 +33,14 @@ class LossOutput:
     loss: Tensor
     metrics: dict[str, Tensor]
     ratio_error: Tensor
+
+
+def evaluate_rows(policy: Policy, batch: RolloutBatch, index: Tensor) -> EvalOutput:
+    """What `policy` makes of rows `index` (int64 [r]) of `batch` now."""
+    return policy.evaluate(
+        batch.images[index], batch.proprio[index], [batch.instruction[i] for i in index.tolist()],
+        {key: tensor[index] for key, tensor in batch.replay.items()},
+    )
 
 
 class Algorithm(Protocol):

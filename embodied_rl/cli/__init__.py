@@ -17,6 +17,8 @@ COMMANDS = {
     "eval": "measure a policy's success on held-out initial states",
     "collect": "record demonstrations with the scripted expert",
     "sft": "train a policy on demonstrations (imitation)",
+    "export": "write a policy in the layout that other programs read",
+    "plan": "say what training a policy needs, and what fits on a GPU",
     "bench": "measure speed; prints a table, writes JSON",
     "assets": "install benchmark files that cannot be shipped (LIBERO)",
     "doctor": "say what this machine can run, and why",

@@ -13,7 +13,7 @@ from embodied_rl.cli.parse import parse
 from embodied_rl.errors import UserError, suggest
 
 # Each has `run(json_path: Path | None, quick: bool) -> None`, which prints a table and writes the same figures.
-BENCHES = ("sim", "loop", "pipeline")
+BENCHES = ("sim", "loop", "policy", "pipeline")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,11 +22,12 @@ class BenchCommand:
 
     sim: steps a second of the simulator against gymnasium's vector environments.
     loop: decisions a second of the whole training loop, and where the time goes.
+    policy: what batching saves over transformers' generate, and a shared prefix over repeated ones.
     pipeline: the pipelined scheduler against serial and two-stage lockstep, with timed waits and for real.
     """
 
     name: Annotated[str, tyro.conf.Positional]
-    """sim, loop or pipeline."""
+    """sim, loop, policy or pipeline."""
     json: Path | None = None
     """File for the figures."""
     quick: bool = False

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 from embodied_rl.cli import eval_benchmark
 from embodied_rl.cli.eval_benchmark import USAGE, BenchmarkCommand
 from embodied_rl.cli.parse import parse
-from embodied_rl.config import SHIPPED, SUITE, EnvConfig
+from embodied_rl.cli.policies import CheckpointOptions
+from embodied_rl.config import SUITE, EnvConfig
 from embodied_rl.errors import UserError
 from embodied_rl.policy import ActMode
 
@@ -28,11 +29,9 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvalCommand:
+class EvalCommand(CheckpointOptions):
     """Measure a policy's success on held-out initial states."""
 
-    checkpoint: str = SHIPPED
-    """Folder of a run or of a checkpoint; 'shipped' is the small policy in the package."""
     suite: str = SUITE
     """Suite of tasks."""
     tasks: tuple[str, ...] = ()
@@ -40,7 +39,7 @@ class EvalCommand:
     states_per_task: int = 50
     """Held-out initial states of each task, one episode each."""
     mode: ActMode = "greedy"
-    """Take the most likely action (greedy), or sample at the checkpoint's temperature."""
+    """Take the most likely action (greedy; a flow policy follows its ODE), or sample as the checkpoint explores."""
     seed: int = 0
     """Seed of the episodes; matters where actions are sampled."""
     device: str = "auto"
@@ -89,13 +88,22 @@ def result_table(result: EvalReport) -> Table:
 
 def _evaluate(command: EvalCommand, tasks: list[Task], states: dict[str, list[int]],
               console: Console) -> tuple[dict[str, Any], EvalReport]:
-    from embodied_rl.cli.world import cpu_count, describe_policy, open_env, open_policy, pick_device, pick_renderer
+    from embodied_rl.cli.world import (
+        cpu_count,
+        describe_policy,
+        open_env,
+        open_policy,
+        pick_device,
+        pick_renderer,
+        policy_folder,
+    )
     from embodied_rl.evaluation.evaluate import evaluate
     from embodied_rl.rollout.sampler import evaluation_specs
     from embodied_rl.telemetry.progress import RunProgress
 
     device = pick_device(command.device)
-    policy = open_policy(command.checkpoint, device)
+    options = command.load_options(policy_folder(command.checkpoint))
+    policy = open_policy(command.checkpoint, device, options)
     renderer = pick_renderer(command.env.renderer, tasks)
     env_config = dataclasses.replace(
         command.env, renderer=renderer.name, sim_threads=command.env.sim_threads or cpu_count()

@@ -11,9 +11,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from embodied_rl.cli.parse import parse
-from embodied_rl.config import AUTO, KINDS, SHIPPED, EnvConfig
+from embodied_rl.cli.policies import CheckpointOptions
+from embodied_rl.config import AUTO, KINDS, EnvConfig
 from embodied_rl.errors import UserError, suggest
+from embodied_rl.policies.hub import is_repository
 from embodied_rl.policy import ActMode
+from embodied_rl.policy_config import SHIPPED
 
 BENCHMARKS = ("libero", "tabletop")
 
@@ -32,13 +35,9 @@ Every value below can be set for a benchmark.
 
 
 @dataclass(frozen=True, kw_only=True)
-class BenchmarkCommand:
+class BenchmarkCommand(CheckpointOptions):
     """Measure a policy on a benchmark."""
 
-    policy: str = "openvla"
-    """Kind of policy."""
-    checkpoint: str = SHIPPED
-    """Folder of a run or of a checkpoint; 'shipped' is the small policy in the package."""
     suite: str = "spatial"
     """Suite of the benchmark: spatial, object, goal, long (LIBERO's is also called 10), or LIBERO's 90."""
     tasks: tuple[str, ...] = ()
@@ -112,7 +111,7 @@ def _checked(benchmark: str, command: BenchmarkCommand) -> BenchmarkCommand:
     """The command with its folder and checkpoint named; UserError for what needs no torch to be refused."""
     from embodied_rl.sim.libero.protocol import protocol
 
-    if command.policy not in KINDS["policy"]:
+    if command.policy is not None and command.policy not in KINDS["policy"]:
         hint = " Name a checkpoint with --checkpoint." if Path(command.policy).exists() else ""
         raise UserError(f"unknown policy '{command.policy}'.{hint or suggest(command.policy, KINDS['policy'])}")
     protocol(command.protocol)
@@ -123,7 +122,7 @@ def _checked(benchmark: str, command: BenchmarkCommand) -> BenchmarkCommand:
     if command.json and not command.json.absolute().parent.is_dir():
         raise UserError(f"--json {command.json}: its folder does not exist.")
     checkpoint, output = command.checkpoint, command.output
-    if checkpoint != SHIPPED:
+    if checkpoint != SHIPPED and not is_repository(checkpoint):
         if not Path(checkpoint).exists():
             raise UserError(f"no checkpoint at {checkpoint}: name the folder that sft or train wrote.")
         checkpoint = str(Path(checkpoint).absolute())

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
@@ -16,6 +16,7 @@ from rich.table import Table
 from embodied_rl.cli.eval_benchmark import BenchmarkCommand, suite_name
 from embodied_rl.cli.eval_films import film_failures
 from embodied_rl.cli.fingerprint import fingerprint
+from embodied_rl.cli.policies import provenance_of
 from embodied_rl.cli.suites import load_tasks, missing_assets
 from embodied_rl.cli.world import (
     cpu_count,
@@ -32,8 +33,7 @@ from embodied_rl.evaluation.benchmark import BenchmarkReport, interleaved, run_m
 from embodied_rl.evaluation.ledger import Ledger
 from embodied_rl.evaluation.states import Overlap, overlap, trained_states
 from embodied_rl.interrupt import Interrupted, StopRequest
-from embodied_rl.policies.openvla.checkpoint import read_provenance
-from embodied_rl.policies.openvla.policy import OpenVLAPolicy
+from embodied_rl.policies.pi0.policy import Pi0Policy
 from embodied_rl.rollout.sampler import evaluation_specs
 from embodied_rl.sim.libero.protocol import Protocol, deviations, protocol
 from embodied_rl.sim.libero.protocol_env import ProtocolEnv
@@ -43,6 +43,9 @@ from embodied_rl.telemetry.eval_report import EvalPage, cells, rows_of, write_ev
 from embodied_rl.telemetry.progress import RunProgress
 from embodied_rl.telemetry.report import replace_text
 from embodied_rl.types import EpisodeSpec
+
+if TYPE_CHECKING:
+    from embodied_rl.cli.policies import AnyPolicy
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +65,12 @@ def run(benchmark: str, command: BenchmarkCommand, request: Mapping[str, Any], w
     console = Console()
     plan = _plan(benchmark, command)
     device = pick_device(command.device)
-    policy = open_policy(command.checkpoint, device)
+    checkpoint = policy_folder(command.checkpoint)
+    policy = open_policy(command.checkpoint, device, command.load_options(checkpoint))
     renderer = pick_renderer(command.env.renderer, plan.tasks)
     weights = describe_policy(policy, command.checkpoint)
     marks = fingerprint(plan.tasks, renderer.name, device, weights["weights"].rpartition(" ")[2])
-    seen = overlap(trained_states(read_provenance(policy_folder(command.checkpoint))), plan.specs)
+    seen = overlap(trained_states(provenance_of(checkpoint)), plan.specs)
     stamp = _stamp(plan, words, renderer.reason, device, weights, policy, seen)
     folder = Path(command.output)
     with Ledger.open(folder, request, marks) as ledger:
@@ -100,7 +104,7 @@ def _states(task: Task, command: BenchmarkCommand) -> list[int]:
     return rows[:count]
 
 
-def _open(plan: _Plan, policy: OpenVLAPolicy, renderer: str) -> AbstractContextManager[ProtocolEnv]:
+def _open(plan: _Plan, policy: AnyPolicy, renderer: str) -> AbstractContextManager[ProtocolEnv]:
     """The worlds as the protocol and the policy want them."""
     config = policy.config
     return open_protocol_env(
@@ -110,7 +114,7 @@ def _open(plan: _Plan, policy: OpenVLAPolicy, renderer: str) -> AbstractContextM
     )  # fmt: skip
 
 
-def _run_episodes(plan: _Plan, env: ProtocolEnv, policy: OpenVLAPolicy, ledger: Ledger, console: Console) -> None:
+def _run_episodes(plan: _Plan, env: ProtocolEnv, policy: AnyPolicy, ledger: Ledger, console: Console) -> None:
     command, total = plan.command, len(plan.specs)
     done = len(ledger.outcomes)
     with RunProgress(0, console=console) as progress:
@@ -134,7 +138,7 @@ def _run_episodes(plan: _Plan, env: ProtocolEnv, policy: OpenVLAPolicy, ledger: 
 
 
 def _stamp(
-    plan: _Plan, words: str, reason: str, device: str, weights: Mapping[str, Any], policy: OpenVLAPolicy, seen: Overlap
+    plan: _Plan, words: str, reason: str, device: str, weights: Mapping[str, Any], policy: AnyPolicy, seen: Overlap
 ) -> dict[str, Any]:
     """What really runs, in words."""
     command = plan.command
@@ -159,11 +163,15 @@ def _stamp(
     }
 
 
-def _deviations(chosen: Protocol, policy: OpenVLAPolicy) -> list[str]:
+def _deviations(chosen: Protocol, policy: AnyPolicy) -> list[str]:
     config = policy.config
+    if isinstance(policy, Pi0Policy):
+        proprio, zero_one = policy.config.state_input != "none", False
+    else:
+        proprio, zero_one = policy.config.use_proprio, policy.config.gripper_zero_one
     return deviations(
-        chosen, size=config.image_size, cameras=config.num_cameras, proprio=config.use_proprio,
-        gripper="zero_one" if config.gripper_zero_one else "direct", steps_per_decision=policy.chunk_len,
+        chosen, size=config.image_size, cameras=config.num_cameras, proprio=proprio,
+        gripper="zero_one" if zero_one else "direct", steps_per_decision=policy.chunk_len,
     )  # fmt: skip
 
 

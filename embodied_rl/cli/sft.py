@@ -21,8 +21,11 @@ if TYPE_CHECKING:
     from embodied_rl.data.lerobot import Demonstrations
     from embodied_rl.data.sft import SftResult
     from embodied_rl.policies.openvla.policy import OpenVLAPolicy
+    from embodied_rl.policies.pi0.policy import Pi0Policy
 
-POLICIES = ("openvla",)
+POLICIES = ("openvla", "openvla_oft", "pi0")
+# pi0: few denoising steps, as training will take; several noise draws a demonstration, since its prefix costs most.
+_DENOISE_STEPS, _LOSS_SAMPLES = 4, 4
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -37,9 +40,9 @@ class SftCommand(SftConfig):
     out: Path
     """Folder of the checkpoint; it must not exist yet."""
     policy: str = "openvla"
-    """Kind of policy: openvla."""
+    """Kind of policy: openvla, openvla_oft or pi0."""
     preset: str = "nano"
-    """Size of the policy: nano, tiny or 7b."""
+    """Size of the policy: nano, tiny or 7b; of pi0 nano, tiny, nano_pi05 or tiny_pi05."""
     chunk_len: int = 8
     """Control steps that the policy decides at once (K)."""
 
@@ -65,7 +68,8 @@ def main(argv: list[str]) -> int:
                   f"{len(set(data.instruction))} instructions, sha256 {fingerprint[:12]}", soft_wrap=True)
     policy = _fresh_policy(command, data)
     parameters = sum(p.numel() for p in policy.parameters())
-    console.print(f"openvla {command.preset}: {parameters / 1e6:.2f} M parameters, chunks of {command.chunk_len} steps")
+    console.print(f"{command.policy} {command.preset}: {parameters / 1e6:.2f} M parameters, "
+                  f"chunks of {command.chunk_len} steps")
     started = time.monotonic()
     result = _fit(command, policy, data, fingerprint, console)
     state = state_path(command.out)
@@ -84,60 +88,91 @@ def state_path(out: Path) -> Path:
     return out.with_name(out.name + ".sft.pt")
 
 
-def _fresh_policy(command: SftCommand, data: Demonstrations) -> OpenVLAPolicy:
+def _fresh_policy(command: SftCommand, data: Demonstrations) -> OpenVLAPolicy | Pi0Policy:
+    return _fresh_pi0(command, data) if command.policy == "pi0" else _fresh_tokens(command, data)
+
+
+def _fresh_pi0(command: SftCommand, data: Demonstrations) -> Pi0Policy:
+    from embodied_rl.policies.flow import FlowSettings
+    from embodied_rl.policies.pi0.config import preset
+    from embodied_rl.policies.pi0.normalise import Pi0Statistics, fit, unit
+    from embodied_rl.policies.pi0.policy import Pi0Policy
+
+    config = dataclasses.replace(preset(command.preset), horizon=command.chunk_len, chunk_len=command.chunk_len)
+    _check_images(command, data, config.image_size, config.num_cameras)
+    mode = "quantiles" if config.adaptive else "mean_std"  # as openpi does for pi0.5 and pi0
+    action = unit(config.action_dim) if _source(data) else fit(data.action, mode)
+    flow = FlowSettings(denoise_steps=_DENOISE_STEPS, loss_samples=_LOSS_SAMPLES)
+    return Pi0Policy.fresh(config, data.instruction, Pi0Statistics(fit(data.state, mode), action), flow,
+                           seed=command.seed, unnorm_key=_source(data).get("suite", "default"))
+
+
+def _check_images(command: SftCommand, data: Demonstrations, size: int, cameras: int) -> None:
+    if data.images.shape[2] != size:
+        raise UserError(f"{command.dataset} has images of {data.images.shape[2]} pixels, preset {command.preset} needs "
+                        f"{size}; collect with --image-size {size}")
+    if len(data.cameras) != cameras:
+        raise UserError(f"{command.dataset} has {len(data.cameras)} cameras, preset {command.preset} needs {cameras}")
+
+
+def _fresh_tokens(command: SftCommand, data: Demonstrations) -> OpenVLAPolicy:
     from embodied_rl.policies.openvla.config import preset
     from embodied_rl.policies.openvla.policy import OpenVLAPolicy
+    from embodied_rl.policies.openvla_oft.config import preset as oft_preset
+    from embodied_rl.policies.openvla_oft.policy import OpenVLAOFTPolicy
     from embodied_rl.policies.tokens import fit_statistics, identity_statistics
 
-    config = dataclasses.replace(preset(command.preset), chunk_len=command.chunk_len)
-    size = data.images.shape[2]
-    if size != config.image_size:
-        raise UserError(f"{command.dataset} has images of {size} pixels, preset {command.preset} needs "
-                        f"{config.image_size}; collect with --image-size {config.image_size}")
-    if len(data.cameras) != config.num_cameras:
-        raise UserError(f"{command.dataset} has {len(data.cameras)} cameras, preset {command.preset} needs "
-                        f"{config.num_cameras}")
+    kind, base = (
+        (OpenVLAPolicy, preset(command.preset)) if command.policy == "openvla"
+        else (OpenVLAOFTPolicy, oft_preset(command.preset))
+    )
+    config = dataclasses.replace(base, chunk_len=command.chunk_len)
+    _check_images(command, data, config.image_size, config.num_cameras)
     statistics = fit_statistics(data.action, data.state)
     if _source(data):
         # Our own suites: commands fill [-1, 1] already, and 1st percentiles would cut off the rare large corrections.
         unit = identity_statistics(config.action_dim, config.proprio_dim)
         statistics = dataclasses.replace(statistics, q01=unit.q01, q99=unit.q99)
-    return OpenVLAPolicy.fresh(config, data.instruction, statistics, seed=command.seed,
-                               unnorm_key=_source(data).get("suite", "default"))
+    return kind.fresh(config, data.instruction, statistics, seed=command.seed,
+                      unnorm_key=_source(data).get("suite", "default"))
 
 
-def _fit(command: SftCommand, policy: OpenVLAPolicy, data: Demonstrations, fingerprint: str,
+def _fit(command: SftCommand, policy: OpenVLAPolicy | Pi0Policy, data: Demonstrations, fingerprint: str,
          console: Console) -> SftResult:
     import numpy as np
     import torch
 
     from embodied_rl.data import sft
     from embodied_rl.data.chunks import split
+    from embodied_rl.policies.pi0.policy import Pi0Policy
     from embodied_rl.rng import DecisionRng
     from embodied_rl.types import Observation
 
     def measure(batch: SftBatch) -> dict[str, float]:
-        """Greedy decoding against the demonstration: share of equal tokens, mean distance of the actions."""
+        """Greedy decoding against the demonstration: mean distance of the actions, share of equal tokens."""
         rows = np.zeros(len(batch.instruction), dtype=np.int64)
         obs = Observation(batch.images.numpy(), batch.proprio.numpy(), batch.instruction)
         decided = policy.act(obs, DecisionRng(rows, rows), "greedy")
-        right = decided.replay["tokens"].cpu() == policy.encode(batch.actions)
-        error = np.abs(decided.actions - batch.actions.numpy())
-        return {"token_accuracy": float(right.float().mean()), "action_error": float(error.mean())}
+        figures = {"action_error": float(np.abs(decided.actions - batch.actions.numpy()).mean())}
+        if not isinstance(policy, Pi0Policy) and "tokens" in decided.replay:
+            right = decided.replay["tokens"].cpu() == policy.encode(batch.actions)
+            figures["token_accuracy"] = float(right.float().mean())
+        return figures
 
     policy.to("cuda" if torch.cuda.is_available() else "cpu")
     command.out.parent.mkdir(parents=True, exist_ok=True)
     train, val = split(data, command.chunk_len, validation=command.validation, seed=command.seed)
-    identity = {"dataset": fingerprint, "preset": command.preset, "chunk_len": command.chunk_len}
+    identity = {"dataset": fingerprint, "policy": command.policy, "preset": command.preset,
+                "chunk_len": command.chunk_len}
     return sft.fit(policy, train, val, command, state_path(command.out), measure=measure, console=console,
                    identity=identity)
 
 
-def _save(policy: OpenVLAPolicy, command: SftCommand, data: Demonstrations, fingerprint: str, result: SftResult,
-          argv: list[str], seconds: float) -> None:
+def _save(policy: OpenVLAPolicy | Pi0Policy, command: SftCommand, data: Demonstrations, fingerprint: str,
+          result: SftResult, argv: list[str], seconds: float) -> None:
     from embodied_rl import __version__
+    from embodied_rl.cli.policies import save_policy
     from embodied_rl.evaluation.states import TRAINED_STATES, demonstrated_states
-    from embodied_rl.policies.openvla.checkpoint import save_policy
 
     states = demonstrated_states(_source(data))
     save_policy(policy, command.out, {

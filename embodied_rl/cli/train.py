@@ -9,8 +9,10 @@ import time
 from pathlib import Path
 
 from embodied_rl.cli.select import Selection, select
-from embodied_rl.config import AUTO, SHIPPED, TrainConfig, dump_yaml, kind_of, load_yaml
+from embodied_rl.config import AUTO, TrainConfig, dump_yaml, kind_of, load_yaml
 from embodied_rl.errors import UserError
+from embodied_rl.policies.hub import is_repository
+from embodied_rl.policy_config import SHIPPED
 
 CONFIG_FILE = "config.yaml"
 
@@ -46,9 +48,17 @@ def _checked(chosen: Selection) -> TrainConfig:
     folder = Path(config.output)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(f"{folder} exists already: choose another --output, or continue it with --resume {folder}")
-    if config.policy.checkpoint != SHIPPED and not Path(config.policy.checkpoint).exists():
-        raise UserError(f"no checkpoint at {config.policy.checkpoint}: name the folder that sft or train wrote.")
+    _check_checkpoint(kind_of("policy", config.policy), config.policy.checkpoint)
     return config
+
+
+def _check_checkpoint(policy: str, checkpoint: str) -> None:
+    if not checkpoint:
+        raise UserError(f"no {policy} ships with the package: make one with embodied-rl sft --policy {policy}, or name "
+                        "a published one, with --policy.checkpoint.")
+    if checkpoint != SHIPPED and not Path(checkpoint).exists() and not is_repository(checkpoint):
+        raise UserError(f"no checkpoint at {checkpoint}: name the folder that sft or train wrote, or OWNER/NAME on the "
+                        "Hugging Face hub.")
 
 
 def _resumed_config(folder: Path) -> TrainConfig:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import mujoco
 import torch
@@ -19,6 +19,7 @@ from rich.console import Console
 from embodied_rl import __version__
 from embodied_rl.algorithms.config import PPOConfig
 from embodied_rl.cli.films import film
+from embodied_rl.cli.policies import load_options, load_policy, prepare_policy, provenance_of, save_policy
 from embodied_rl.cli.run_report import write_run_report
 from embodied_rl.cli.suites import LIBERO_SUITES, libero_notice, load_tasks, missing_assets
 from embodied_rl.cli.train import write_config
@@ -33,14 +34,13 @@ from embodied_rl.cli.world import (
     policy_folder,
 )
 from embodied_rl.cli.worlds import open_protocol_env
-from embodied_rl.config import SHIPPED, TrainConfig, kind_of, to_dict
+from embodied_rl.config import TrainConfig, kind_of, to_dict
 from embodied_rl.errors import UserError
 from embodied_rl.evaluation.record import FrameEnv
 from embodied_rl.evaluation.states import TRAINED_STATES, join_states, overlap, trained_states
 from embodied_rl.interrupt import Interrupted
 from embodied_rl.learner.checkpoint import Checkpoints
-from embodied_rl.policies.openvla.checkpoint import load_policy, read_provenance, save_policy
-from embodied_rl.policies.openvla.policy import OpenVLAPolicy
+from embodied_rl.policy_config import SHIPPED
 from embodied_rl.rollout.sampler import evaluation_specs
 from embodied_rl.runner import PolicyFiles, TrainSettings, train
 from embodied_rl.sim.libero.protocol import NATIVE, protocol
@@ -50,6 +50,9 @@ from embodied_rl.telemetry.metrics import MetricsLog, make_trackers
 from embodied_rl.telemetry.observer import RunObserver
 from embodied_rl.telemetry.progress import RunProgress
 from embodied_rl.vec_env import EnvInfo
+
+if TYPE_CHECKING:
+    from embodied_rl.cli.policies import AnyPolicy
 
 
 def run(config: TrainConfig, command: str, *, benchmark: str, resume: bool) -> None:
@@ -102,7 +105,7 @@ class _States:
     def of(cls, config: TrainConfig, tasks: Sequence[Task], checkpoint: str) -> _States:
         heldout = {task.name: list(task.heldout_states) for task in tasks}
         train = heldout if config.train_states == "heldout" else {task.name: list(task.train_states) for task in tasks}
-        earlier = trained_states(read_provenance(policy_folder(checkpoint)))
+        earlier = trained_states(provenance_of(policy_folder(checkpoint)))
         return cls(train, heldout, join_states(earlier, train))
 
     def overlap(self, config: TrainConfig) -> str:
@@ -110,7 +113,7 @@ class _States:
         return overlap(self.known, evaluation_specs(rows, config.seed)).sentence()
 
 
-def _open(config: TrainConfig, tasks: Sequence[Task], policy: OpenVLAPolicy) -> AbstractContextManager[FrameEnv]:
+def _open(config: TrainConfig, tasks: Sequence[Task], policy: AnyPolicy) -> AbstractContextManager[FrameEnv]:
     """The worlds; without a protocol of somebody else's, as they come."""
     if config.protocol == NATIVE.name:
         return open_env(tasks, config.env, policy.config.image_size)
@@ -119,7 +122,7 @@ def _open(config: TrainConfig, tasks: Sequence[Task], policy: OpenVLAPolicy) -> 
     )
 
 
-def _train(config: TrainConfig, states: _States, env: FrameEnv, policy: OpenVLAPolicy, resume: bool,
+def _train(config: TrainConfig, states: _States, env: FrameEnv, policy: AnyPolicy, resume: bool,
            console: Console) -> None:
     folder = Path(config.output)
     trackers = make_trackers(config.track, folder, to_dict(config))
@@ -157,19 +160,20 @@ def _resolve(config: TrainConfig, renderer: Choice) -> TrainConfig:
     return dataclasses.replace(config, env=env, torch_threads=threads, device=pick_device(config.device))
 
 
-def _policy(config: TrainConfig, resume: bool) -> tuple[OpenVLAPolicy, str]:
+def _policy(config: TrainConfig, resume: bool) -> tuple[AnyPolicy, str]:
     """The policy to begin or go on with, and the checkpoint that it comes from."""
-    checkpoint = config.policy.checkpoint
+    checkpoint, options = config.policy.checkpoint, load_options(config.policy)
     if resume:
         folder = Path(config.output) / "checkpoints"
         checkpoint = str(Checkpoints(folder, config.checkpoint.keep).load_latest().policy)
-    policy = open_policy(checkpoint, config.device)
-    policy.temperature = config.policy.temperature
+        options = None  # our own checkpoints say everything themselves
+    policy = open_policy(checkpoint, config.device, options)
+    prepare_policy(policy, config.policy, policy_folder(checkpoint))
     policy.with_value = isinstance(config.algorithm, PPOConfig)
     return policy, checkpoint
 
 
-def _policy_files(policy: OpenVLAPolicy, config: TrainConfig, states: _States) -> PolicyFiles:
+def _policy_files(policy: AnyPolicy, config: TrainConfig, states: _States) -> PolicyFiles:
     provenance = {
         "command": "embodied-rl train", "version": __version__, "seed": config.seed, "suite": config.suite,
         "renderer": config.env.renderer, "config": to_dict(config),

@@ -11,20 +11,25 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from embodied_rl.config import SHIPPED, EnvConfig
+from embodied_rl.config import EnvConfig
 from embodied_rl.errors import UserError
+from embodied_rl.policies.hub import is_repository, resolve
+from embodied_rl.policy_config import SHIPPED
 
 if TYPE_CHECKING:
-    from embodied_rl.policies.openvla.policy import OpenVLAPolicy
+    from embodied_rl.cli.policies import AnyOptions, AnyPolicy
     from embodied_rl.sim.engine.vec_env import NativeVecEnv
     from embodied_rl.sim.render import Choice
     from embodied_rl.sim.task import Task
 
 
 def policy_folder(checkpoint: str) -> Path:
-    """The folder with a policy's config.json: `checkpoint` itself, the newest of a run's folder, or the shipped one."""
+    """The folder with a policy's config.json: `checkpoint` itself, the newest of a run's folder, a published one in
+    the hub's cache (downloaded first if need be), or the shipped one."""
     if checkpoint == SHIPPED:
         return Path(str(files("embodied_rl.assets") / "checkpoints" / "nano"))
+    if is_repository(checkpoint):
+        return resolve(checkpoint)
     folder = Path(checkpoint)
     latest = folder / "checkpoints" / "latest"
     if latest.is_file():
@@ -34,24 +39,31 @@ def policy_folder(checkpoint: str) -> Path:
     return folder
 
 
-def open_policy(checkpoint: str, device: str) -> OpenVLAPolicy:
+def open_policy(checkpoint: str, device: str, options: AnyOptions | None = None) -> AnyPolicy:
     """Load a policy onto `device` ('cpu' or 'cuda'); UserError when the checkpoint does not fit or is damaged."""
-    from embodied_rl.policies.openvla.checkpoint import load_policy
+    from embodied_rl.cli.policies import load_policy
 
-    policy = load_policy(policy_folder(checkpoint))
+    policy = load_policy(policy_folder(checkpoint), options)
     policy.to(device)
     return policy
 
 
-def describe_policy(policy: OpenVLAPolicy, checkpoint: str) -> dict[str, Any]:
+def describe_policy(policy: AnyPolicy, checkpoint: str) -> dict[str, Any]:
     """What a run stamps about its weights."""
+    from embodied_rl.policies.shards import SINGLE, weights_digest
+
     folder = policy_folder(checkpoint)
     count = sum(parameter.numel() for parameter in policy.parameters())
-    origin = "the small one in the package" if checkpoint == SHIPPED else str(folder)
-    with open(folder / "model.safetensors", "rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    trained = sum(parameter.numel() for parameter in policy.parameters() if parameter.requires_grad)
+    size = f"{count / 1e6:.2f} M parameters" + (f" ({trained / 1e6:.2f} M train)" if trained < count else "")
+    origin = "the small one in the package" if checkpoint == SHIPPED else checkpoint
+    if (folder / SINGLE).is_file():
+        with open(folder / SINGLE, "rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+    else:
+        digest = weights_digest(folder)
     return {
-        "policy": f"openvla, {count / 1e6:.2f} M parameters, chunks of {policy.chunk_len} steps",
+        "policy": f"{policy.architecture}, {size}, chunks of {policy.chunk_len} steps",
         "weights": f"{origin}, sha256 {digest[:16]}",
     }
 

@@ -35,7 +35,10 @@ class LearnerConfig:
     microbatch_rows: int = 64
     """Rows of one forward and backward pass; gradients add up exactly to those of the minibatch."""
     ratio_tolerance: float = 0.01
-    """Before the first step of an update every probability ratio must be 1 within this; larger only for bfloat16."""
+    """Before the first step of an update every probability ratio must be 1 within this."""
+    recompute_log_probs: bool = False
+    """Compute the rollout's log-probs again before an update, as the update does: for bfloat16, whose rounding would
+    otherwise move probability ratios; costs one forward pass over the batch."""
 
     def __post_init__(self) -> None:
         positive = ("lr", "value_lr", "max_grad_norm", "minibatch_rows", "minibatch_groups", "microbatch_rows",

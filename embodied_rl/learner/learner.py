@@ -17,6 +17,7 @@ from embodied_rl.errors import UserError
 from embodied_rl.learner.batches import split_groups
 from embodied_rl.learner.config import LearnerConfig
 from embodied_rl.learner.group_update import GroupUpdate
+from embodied_rl.learner.recompute import recompute_log_probs
 from embodied_rl.learner.stale import correct
 from embodied_rl.policy import Policy
 from embodied_rl.rng import philox
@@ -99,6 +100,9 @@ class Learner:
         self.ess = stale.get("train/ess", 1.0)
         # The step shrinks with the sample that is left: VCPO's rule for Adam (Huang et al. 2026, arXiv 2602.17616).
         self._set_rates(self.config.rate(iteration) * math.sqrt(self.ess))
+        if self.config.recompute_log_probs:
+            drift = recompute_log_probs(self.policy, batch, self.config.microbatch_rows)
+            stale |= {"train/log_prob_drift": drift}
         if self.config.minibatch_groups is not None:
             return self._update_by_groups(batch, self.config.minibatch_groups, iteration) | stale
         return self._update_by_rows(batch, iteration) | stale

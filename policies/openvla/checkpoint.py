@@ -1,167 +1,156 @@
-"""Read and write an OpenVLA policy as a folder, all or nothing.
+"""Read and write OpenVLA and OpenVLA-OFT policies as folders, all or nothing.
 
 config.json (architecture, model config, temperature, unnorm_key), model.safetensors, tokenizer.json,
-dataset_statistics.json (keyed by unnorm_key), provenance.json (what the writer records: command, seed, suite, ...).
+dataset_statistics.json (keyed by unnorm_key), provenance.json (what the writer records: command, seed, suite, ...), and
+public/ with the small files of the published checkpoint that the policy came from, if any.
+
+A policy with LoRA is saved without the weights that it adapts: lora_adapter/ (peft's files), trained.safetensors (heads
+that train whole), and in config.json where the base is and the SHA-256 of its weights.
 """
 
 from __future__ import annotations
 
-import json
-import os
-import shutil
-import tempfile
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save
+from safetensors.torch import save_file
 from torch import Tensor
 
 from embodied_rl.errors import UserError
-from embodied_rl.policies.openvla.config import config_from_json, config_to_json
-from embodied_rl.policies.openvla.policy import OpenVLAPolicy
-from embodied_rl.policies.text import PromptTokenizer, load_tokenizer
-from embodied_rl.policies.tokens import statistics_from_json, statistics_to_json
+from embodied_rl.policies import lora
+from embodied_rl.policies.folder import File, check_keys, read_weights, to_json, write_folder
+from embodied_rl.policies.hub import resolve, source_name
+from embodied_rl.policies.openvla.description import (
+    FORMAT,
+    PUBLIC_FOLDER,
+    STATISTICS,
+    Description,
+    LoadOptions,
+    describe,
+)
+from embodied_rl.policies.openvla.policy import Base, OpenVLAPolicy
+from embodied_rl.policies.openvla.public_config import AUTO_MAP, SECTION, public_config
+from embodied_rl.policies.openvla.weights import public_files, read_state
+from embodied_rl.policies.openvla_oft.policy import OpenVLAOFTPolicy
+from embodied_rl.policies.shards import SINGLE, weights_digest
 
-_ARCHITECTURE = "openvla"
-_FORMAT = 1
+_CLASSES: dict[str, type[OpenVLAPolicy]] = {kind.architecture: kind for kind in (OpenVLAPolicy, OpenVLAOFTPolicy)}
+_ADAPTER_FOLDER, _TRAINED = "lora_adapter", "trained.safetensors"
 
 
-def save_policy(policy: OpenVLAPolicy, folder: Path, provenance: dict[str, Any]) -> None:
-    """Write `policy` to `folder`, replacing what was there only once the new files are safely on disk.
+def load_policy(folder: Path, options: LoadOptions | None = None) -> OpenVLAPolicy:
+    """Read a policy that `save_policy` or `export_policy` wrote, or a published one, on the CPU in the stored format.
 
-    A full disk leaves the previous checkpoint untouched. A kill leaves it whole: in `folder`, or, between the two last
-    renames, beside it under a name that the error of `load_policy` gives. UserError when the folder cannot be written.
+    UserError names every parameter, file or choice that does not fit.
     """
-    state = {name: tensor.detach().cpu().contiguous() for name, tensor in policy.model.state_dict().items()}
-    config = {
-        "architecture": _ARCHITECTURE, "format": _FORMAT, "model": config_to_json(policy.config),
-        "temperature": policy.temperature, "unnorm_key": policy.unnorm_key,
-    }
-    files = {
-        "config.json": _json(config),
-        "model.safetensors": save(state),
-        "tokenizer.json": policy.tokenizer.tokenizer.to_str(pretty=True).encode(),
-        "dataset_statistics.json": _json({policy.unnorm_key: statistics_to_json(policy.statistics)}),
-        "provenance.json": _json(provenance),
-    }
     folder = Path(folder)
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        _replace_folder(folder, files)
-    except OSError as error:
-        raise UserError(
-            f"cannot write checkpoint {folder} ({error.strerror}): free space or choose another folder; "
-            "the previous checkpoint, if any, is intact"
-        ) from error
-
-
-def load_policy(folder: Path) -> OpenVLAPolicy:
-    """Read a policy written by `save_policy`, on the CPU in the stored dtype. UserError names whatever does not fit."""
-    folder = Path(folder)
-    if not folder.is_dir():
-        for retired in folder.parent.glob(f".{folder.name}.*.old"):
-            raise UserError(f"a save to {folder} was interrupted, the one before is whole: mv {retired} {folder}")
-        raise UserError(f"no checkpoint folder at {folder}: give the one that holds config.json and model.safetensors")
-    config = _read_json(folder / "config.json")
-    if config.get("architecture") != _ARCHITECTURE:
-        raise UserError(
-            f"{folder} holds architecture {config.get('architecture')!r}, not '{_ARCHITECTURE}': "
-            "choose the matching --policy"
-        )
-    if config.get("format") != _FORMAT:
-        raise UserError(
-            f"{folder} has format {config.get('format')!r}, this version reads {_FORMAT}: update embodied-rl"
-        )
-    for key in ("model", "temperature", "unnorm_key"):
-        if key not in config:
-            raise UserError(f"{folder / 'config.json'} lacks '{key}': restore the file from the checkpoint's source")
-    model_config = config_from_json(config["model"])
-    tokenizer = PromptTokenizer(load_tokenizer(folder / "tokenizer.json"), model_config.append_token)
-    statistics = statistics_from_json(_read_json(folder / "dataset_statistics.json"), config["unnorm_key"])
-    state = _read_weights(folder / "model.safetensors")
-    with torch.device("meta"):
-        policy = OpenVLAPolicy(
-            model_config, tokenizer, statistics, unnorm_key=config["unnorm_key"], temperature=config["temperature"]
-        )
-    check_keys(policy.model.state_dict(), state, folder / "model.safetensors")
+    described = describe(folder, options or LoadOptions())
+    home = _base_folder(described.lora, folder) if described.lora else folder
+    policy = _empty(described)
+    state = read_state(home, described.model)
+    check_keys(policy.model.state_dict(), state, home)
     policy.model.load_state_dict(state, assign=True)
+    if described.lora:
+        lora.add_lora(policy.model, described.lora["rank"])
+        lora.load_lora(policy.model, folder / _ADAPTER_FOLDER)
+        trained = read_weights(folder / _TRAINED)
+        check_keys(lora.trained_whole(policy.model), trained, folder / _TRAINED)
+        policy.model.load_state_dict(trained, strict=False)
+        policy.base = Base(described.lora["base"], described.lora["base_sha256"], described.lora["rank"])
     return policy
 
 
-def read_provenance(folder: Path) -> dict[str, Any]:
-    """What the writer of the checkpoint recorded about it."""
-    return _read_json(Path(folder) / "provenance.json")
+def adapt_policy(policy: OpenVLAPolicy, folder: Path, rank: int) -> None:
+    """Give `policy`, which was loaded from `folder`, LoRA adapters of `rank`."""
+    lora.add_lora(policy.model, rank)
+    policy.base = Base(source_name(folder), weights_digest(folder), rank)
 
 
-def check_keys(expected: dict[str, Tensor], found: dict[str, Tensor], source: Path) -> None:
-    """UserError naming every missing, unexpected and mis-shaped parameter of `found`."""
-    problems = [f"missing {name}" for name in expected if name not in found]
-    problems += [f"unexpected {name}" for name in found if name not in expected]
-    problems += [
-        f"{name} is {list(found[name].shape)}, expected {list(expected[name].shape)}"
-        for name in expected
-        if name in found and found[name].shape != expected[name].shape
-    ]
-    if problems:
-        raise UserError(
-            f"{source} does not fit the model in config.json, use the pair that belongs together: {'; '.join(problems)}"
+def save_policy(policy: OpenVLAPolicy, folder: Path, provenance: dict[str, Any]) -> None:
+    """Write `policy` to `folder`, all or nothing; UserError when it cannot be written (see `write_folder`)."""
+    config = _settings(policy) | {"format": FORMAT}
+    weights: dict[str, File]
+    if policy.base is None:
+        weights = {SINGLE: partial(save_file, _state(policy))}
+    else:
+        config["lora"] = {"rank": policy.base.rank, "base": policy.base.source, "base_sha256": policy.base.sha256}
+        adapters = lora.lora_files(policy.model, policy.base.rank)
+        weights = {f"{_ADAPTER_FOLDER}/{name}": content for name, content in adapters.items()}
+        weights[_TRAINED] = partial(save_file, lora.trained_whole(policy.model))
+    write_folder(Path(folder), {
+        "config.json": to_json(config),
+        **weights,
+        "tokenizer.json": _tokenizer_json(policy),
+        STATISTICS: to_json(policy.norm_stats),
+        "provenance.json": to_json(provenance),
+        **{f"{PUBLIC_FOLDER}/{name}": content for name, content in policy.public.items()},
+    })
+
+
+def export_policy(policy: OpenVLAPolicy, folder: Path, provenance: dict[str, Any], dtype: torch.dtype | None) -> None:
+    """Write `policy` to `folder` in the published layout, all or nothing.
+
+    LoRA is merged, in place. dtype: of the floating-point weights, None as they are. UserError when the layout has no
+    place for a part of this model, or the folder cannot be written.
+    """
+    if policy.config.learned_positions:
+        raise UserError("this policy has learned position vectors (as the small presets do), for which the published "
+                        "layout has no place: only models of OpenVLA's own architecture can be exported.")
+    if policy.base is not None:
+        lora.merge_lora(policy.model)
+        policy.base = None
+    state = _state(policy)
+    if dtype is not None:
+        state = {name: tensor.to(dtype) for name, tensor in state.items()}
+    stored = str(next(iter(state.values())).dtype).removeprefix("torch.")
+    config = policy.public_config() or public_config(policy.config, stored)
+    config |= {
+        "auto_map": AUTO_MAP, "torch_dtype": stored, "norm_stats": policy.norm_stats, SECTION: _settings(policy),
+    }
+    files: dict[str, File] = {**policy.public, **public_files(policy.config, state)}
+    files["config.json"] = to_json(config)
+    files["tokenizer.json"] = _tokenizer_json(policy)
+    files[STATISTICS] = to_json(policy.norm_stats)
+    files["provenance.json"] = to_json(provenance)
+    write_folder(Path(folder), files)
+
+
+def _settings(policy: OpenVLAPolicy) -> dict[str, Any]:
+    """What config.json says about how a policy works."""
+    return {
+        "architecture": policy.architecture, "model": asdict(policy.config), "temperature": policy.temperature,
+        "unnorm_key": policy.unnorm_key,
+    }
+
+
+def _empty(described: Description) -> OpenVLAPolicy:
+    """The policy, its parameters without storage."""
+    with torch.device("meta"):
+        policy = _CLASSES[described.architecture](
+            described.model, described.tokenizer, described.statistics, unnorm_key=described.unnorm_key,
+            temperature=described.temperature, norm_stats=described.norm_stats,
         )
+    policy.public = described.public
+    return policy
 
 
-def _json(data: dict[str, Any]) -> bytes:
-    return (json.dumps(data, indent=2, sort_keys=True) + "\n").encode()
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        raise UserError(f"{path} is missing: restore it from the checkpoint's source")
+def _base_folder(settings: dict[str, Any], folder: Path) -> Path:
+    """Where the weights that LoRA adapts are; UserError unless they are the ones it was trained on."""
     try:
-        data = json.loads(path.read_bytes())
-    except ValueError as error:
-        raise UserError(f"{path} is not valid JSON ({error}): restore it from the checkpoint's source") from error
-    if not isinstance(data, dict):
-        raise UserError(f"{path} must hold a JSON object: restore it from the checkpoint's source")
-    return data
+        base = resolve(settings["base"])
+    except UserError as error:
+        raise UserError(f"{folder} adapts weights that cannot be found: {error}") from error
+    if weights_digest(base) != settings["base_sha256"]:
+        raise UserError(f"{folder} adapts other weights than those in {base}, which have changed: restore them")
+    return base
 
 
-def _read_weights(path: Path) -> dict[str, Tensor]:
-    if not path.is_file():
-        raise UserError(f"{path} is missing: restore it from the checkpoint's source")
-    try:
-        return load_file(path)
-    except SafetensorError as error:
-        raise UserError(f"{path} is corrupt ({error}): restore it from a copy or train again") from error
+def _state(policy: OpenVLAPolicy) -> dict[str, Tensor]:
+    return {name: tensor.detach().cpu().contiguous() for name, tensor in policy.model.state_dict().items()}
 
 
-def _replace_folder(folder: Path, files: dict[str, bytes]) -> None:
-    """Write `files` beside `folder`, flush them to disk, then swap the folders by renaming."""
-    staging = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
-    try:
-        for name, data in files.items():
-            with open(staging / name, "wb") as handle:
-                handle.write(data)
-                handle.flush()
-                os.fsync(handle.fileno())
-        staging.chmod(0o755)
-        retired = None
-        if folder.exists():
-            retired = folder.parent / f"{staging.name}.old"
-            folder.rename(retired)
-        staging.rename(folder)
-    except BaseException:
-        shutil.rmtree(staging, ignore_errors=True)
-        raise
-    _sync_folder(folder.parent)
-    if retired is not None:
-        shutil.rmtree(retired)
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make renames in `folder` durable."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+def _tokenizer_json(policy: OpenVLAPolicy) -> bytes:
+    return policy.public.get("tokenizer.json") or policy.tokenizer.tokenizer.to_str(pretty=True).encode()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from embodied_rl.errors import UserError, suggest
+from embodied_rl.policies.config_json import from_json
 from embodied_rl.policies.decoder import DecoderConfig
-from embodied_rl.policies.tokens import NUM_BINS
+from embodied_rl.policies.tokens import NUM_BINS, ProprioNorm
 from embodied_rl.policies.vision import ViTConfig
 
 _HALF = (0.5, 0.5, 0.5)
@@ -38,6 +39,11 @@ class OpenVLAModelConfig:
     """Add one token after the patches, from the normalised proprio through a two-layer MLP."""
     proprio_dim: int = 8
     """Dimensions of the proprio vector (P)."""
+    proprio_norm: ProprioNorm = "mean_std"
+    """How proprio is normalised: by mean and deviation, or from its 1st and 99th percentiles to [-1, 1], clipped."""
+    center_crop: float | None = None
+    """Share of each image's area that is cut out of its middle and enlarged again, as at test time of models that were
+    trained on random crops; None uses the whole image."""
     learned_positions: bool = False
     """Add learned vectors to each camera's patches and to each action slot. Not in OpenVLA; a small model that
     starts from nothing learns faster with them."""
@@ -56,6 +62,8 @@ class OpenVLAModelConfig:
             raise ValueError("both vision towers must have the same image size and number of patches")
         if not NUM_BINS <= self.action_token_end <= self.decoder.vocab_size:
             raise ValueError("action_token_end must leave 256 rows below it and lie within the vocabulary")
+        if self.center_crop is not None and not 0 < self.center_crop <= 1:
+            raise ValueError("center_crop must lie in (0, 1]")
 
     @property
     def image_size(self) -> int:
@@ -103,7 +111,7 @@ def tiny(*, image_size: int = 112, chunk_len: int = 8, num_cameras: int = 2) -> 
     )
 
 
-def openvla_7b(*, chunk_len: int = 1, num_cameras: int = 1, use_proprio: bool = False) -> OpenVLAModelConfig:
+def openvla_7b() -> OpenVLAModelConfig:
     """The published model: DINOv2-L/14 with registers, SigLIP-So400m/14, Llama-2-7B; 7,541,237,184 parameters."""
     dino = ViTConfig(
         image_size=224, patch_size=14, dim=1024, depth=24, heads=16, mlp_dim=4096, class_token=True, register_tokens=4,
@@ -118,7 +126,7 @@ def openvla_7b(*, chunk_len: int = 1, num_cameras: int = 1, use_proprio: bool = 
     )
     return OpenVLAModelConfig(
         featurizer=dino, fused_featurizer=siglip, decoder=llama, action_token_end=32000, append_token=29871,
-        chunk_len=chunk_len, num_cameras=num_cameras, use_proprio=use_proprio, gripper_zero_one=True,
+        chunk_len=1, gripper_zero_one=True,
     )
 
 
@@ -137,30 +145,6 @@ def config_to_json(config: OpenVLAModelConfig) -> dict[str, Any]:
     return asdict(config)
 
 
-def config_from_json(data: dict[str, Any]) -> OpenVLAModelConfig:
+def config_from_json(data: Any) -> OpenVLAModelConfig:
     """Inverse of `config_to_json`; UserError names an unknown, missing or unusable key."""
-    values = dict(_checked(OpenVLAModelConfig, data, "model"))
-    for tower in ("featurizer", "fused_featurizer"):
-        entry = dict(_checked(ViTConfig, values[tower], tower))
-        entry["mean"], entry["std"] = tuple(entry["mean"]), tuple(entry["std"])
-        values[tower] = ViTConfig(**entry)
-    values["decoder"] = DecoderConfig(**_checked(DecoderConfig, values["decoder"], "decoder"))
-    values["value_hidden"] = tuple(values["value_hidden"])
-    try:
-        return OpenVLAModelConfig(**values)
-    except (TypeError, ValueError) as error:
-        raise UserError(f"config.json describes no usable model: {error}") from error
-
-
-def _checked(kind: type, data: Any, where: str) -> dict[str, Any]:
-    """`data` if it is a dict with exactly the fields of dataclass `kind`."""
-    if not isinstance(data, dict):
-        raise UserError(f"config.json: '{where}' must be an object; restore the file from the checkpoint's source")
-    known = {field.name for field in fields(kind)}
-    for key in data:
-        if key not in known:
-            raise UserError(f"config.json: unknown key '{key}' in '{where}'.{suggest(key, known)}")
-    missing = sorted(known - data.keys())
-    if missing:
-        raise UserError(f"config.json: '{where}' lacks {', '.join(missing)}; restore it from the checkpoint's source")
-    return data
+    return from_json(OpenVLAModelConfig, data, "model")

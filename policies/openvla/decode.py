@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from embodied_rl.policies.decoder import KVCache, Rope
 from embodied_rl.policies.fused_decode import FusedDecoder, complex_rotation
-from embodied_rl.policies.linear import Linear, linear
+from embodied_rl.policies.linear import Linear, linear_float32
 from embodied_rl.policies.openvla.model import OpenVLAModel
 from embodied_rl.policies.tokens import NUM_BINS
 
@@ -26,12 +26,13 @@ class Decoded:
 
 
 def prefill_and_decode(
-    model: OpenVLAModel, prompt: Tensor, lengths: Tensor, uniform: Tensor | None, temperature: float
+    model: OpenVLAModel, prompt: Tensor, lengths: Tensor, padded: bool, uniform: Tensor | None, temperature: float
 ) -> Decoded:
     """Decode L action tokens after each row's prompt.
 
-    prompt: embeddings [N, T, D], row i valid up to lengths[i], padding after it. uniform: float32 [N, L] in [0, 1), or
-    None for the argmax. Step t writes cache slot T + t for all rows; a row's padding slots stay masked.
+    prompt: embeddings [N, T, D], row i valid up to lengths[i], padding after it; padded: whether any row has some.
+    uniform: float32 [N, L] in [0, 1), or None for the argmax. Step t writes cache slot T + t for all rows; a row's
+    padding slots stay masked.
     """
     config, decoder = model.config, model.language_model.model
     rows, width = prompt.shape[:2]
@@ -40,7 +41,7 @@ def prefill_and_decode(
     table = decoder.rope(width + count, prompt.device)
     here = Rope(table.cos[:width], table.sin[:width])
     hidden = decoder(prompt, here, cache=cache, read=lengths[:, None] - 1)[:, 0]
-    mask = _valid_slots(lengths, width, count)
+    mask = _valid_slots(lengths, width, count) if padded else None
     rope = table.at(lengths[:, None] + torch.arange(count - 1, device=prompt.device))
     step = _fused_step(model, cache, rope) if _can_fuse(model, prompt) else _module_step(model, cache, rope)
     head = model.language_model.lm_head.weight[model.action_rows]
@@ -54,16 +55,14 @@ def prefill_and_decode(
             if slots is not None:
                 x = x + slots[t]
             state = step(x, t - 1, None if mask is None else mask[..., : width + t])
-        logits[t] = linear(state, head)
+        logits[t] = linear_float32(state, head)
         tokens[t] = choose(logits[t], None if uniform is None else uniform[:, t : t + 1], temperature)
     log_prob = F.log_softmax(logits / temperature, dim=-1).gather(-1, tokens[..., None])[..., 0]
     return Decoded(tokens.T.contiguous(), log_prob.T.contiguous(), hidden)
 
 
-def _valid_slots(lengths: Tensor, width: int, count: int) -> Tensor | None:
-    """bool [N, 1, 1, width + count - 1]: slots that hold a prompt or action token; None when no row has padding."""
-    if bool((lengths == width).all()):
-        return None
+def _valid_slots(lengths: Tensor, width: int, count: int) -> Tensor:
+    """bool [N, 1, 1, width + count - 1]: slots that hold a prompt or action token."""
     slot = torch.arange(width + count - 1, device=lengths.device)
     return ((slot < lengths[:, None]) | (slot >= width))[:, None, None]
 
@@ -77,14 +76,22 @@ def choose(logits: Tensor, uniform: Tensor | None, temperature: float) -> Tensor
     return torch.searchsorted(cumulative, uniform * cumulative[:, -1:], right=True)[:, 0].clamp_(max=NUM_BINS - 1)
 
 
+def token_scores(logits: Tensor, tokens: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+    """log-probs and entropies [...] of `tokens` int64 [...] under tempered `logits` [..., 256]."""
+    log_probs = F.log_softmax(logits / temperature, dim=-1)
+    chosen = log_probs.gather(-1, tokens[..., None])[..., 0]
+    return chosen, -(log_probs.exp() * log_probs).sum(dim=-1)
+
+
 _Step = Callable[[Tensor, int, Tensor | None], Tensor]
 
 
 def _can_fuse(model: OpenVLAModel, prompt: Tensor) -> bool:
-    """Fused decoding is asked for, and the decoder is plain float32 layers without adapters."""
+    """Fused decoding is asked for, and the decoder is plain float32 layers without adapters or autocast."""
     decoder = model.language_model.model
     plain = all(type(module) is Linear for layer in decoder.layers for module in _projections(layer))
-    return model.config.fused_decode and plain and prompt.dtype == torch.float32
+    mixed = torch.is_autocast_enabled(prompt.device.type)
+    return model.config.fused_decode and plain and prompt.dtype == torch.float32 and not mixed
 
 
 def _projections(layer: nn.Module) -> list[nn.Module]:

@@ -13,20 +13,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from embodied_rl.policies.decoder import CausalLM
-from embodied_rl.policies.linear import Linear, linear
+from embodied_rl.policies.heads import make_value_head
+from embodied_rl.policies.linear import Linear, linear_float32
 from embodied_rl.policies.openvla.config import OpenVLAModelConfig
 from embodied_rl.policies.tokens import NUM_BINS, token_centres
-from embodied_rl.policies.vision import ViT, ViTConfig
+from embodied_rl.policies.vision import ViT, normalise_images
 
 _ORDINAL_HEAD_SCALE = 0.1
-
-
-def normalise_images(images: Tensor, tower: ViTConfig, dtype: torch.dtype) -> Tensor:
-    """uint8 [B,H,W,3] -> the tower's normalised [B,3,H,W] of `dtype`."""
-    device = images.device
-    mean = torch.tensor(tower.mean, device=device) * 255.0
-    scale = 1.0 / (torch.tensor(tower.std, device=device) * 255.0)
-    return ((images.float() - mean) * scale).to(dtype).permute(0, 3, 1, 2)
 
 
 class VisionBackbone(nn.Module):
@@ -37,11 +30,12 @@ class VisionBackbone(nn.Module):
         self.featurizer = ViT(config.featurizer)
         self.fused_featurizer = ViT(config.fused_featurizer)
 
-    def forward(self, images: Tensor) -> Tensor:
-        """uint8 [B,H,W,3] -> [B, patches, sum of the towers' widths]."""
+    def forward(self, images: Tensor, language: Tensor | None = None) -> Tensor:
+        """uint8 [B,H,W,3] and, with FiLM, language [B,D] -> [B, patches, sum of the towers' widths]."""
         dtype = self.featurizer.pos_embed.dtype
         features = [
-            tower(normalise_images(images, tower.config, dtype)) for tower in (self.featurizer, self.fused_featurizer)
+            tower(normalise_images(images, tower.config, dtype), language)
+            for tower in (self.featurizer, self.fused_featurizer)
         ]
         return torch.cat(features, dim=-1)
 
@@ -87,11 +81,8 @@ class OpenVLAModel(nn.Module):
             self.camera_embed = nn.Parameter(torch.randn(config.num_cameras, dim) * 0.3)
             self.step_embed = nn.Parameter(torch.randn(config.chunk_len, dim) * 0.3)
             self.dim_embed = nn.Parameter(torch.randn(config.action_dim, dim) * 0.3)
-        first, second = config.value_hidden
-        self.value_head = nn.Sequential(
-            Linear(dim, first), nn.GELU(), Linear(first, second), nn.GELU(), Linear(second, 1)
-        )
-        if self.value_head[4].weight.device.type != "meta":
+        self.value_head = make_value_head(dim, config.value_hidden)
+        if config.ordinal_init and self.projector.fc1.weight.device.type != "meta":
             self._initialise()
 
     @property
@@ -102,22 +93,25 @@ class OpenVLAModel(nn.Module):
 
     @torch.no_grad()
     def _initialise(self) -> None:
-        """Zero the value output, so that a fresh critic pulls nothing; start action rows smooth if asked."""
-        for parameter in self.value_head[4].parameters():
-            parameter.zero_()
-        if self.config.ordinal_init:
-            embedding, head = self.language_model.model.embed_tokens, self.language_model.lm_head
-            embedding.weight.normal_(0.0, 0.5)
-            smooth = ordinal_features(self.config.decoder.dim)
-            embedding.weight[self.action_rows] = 0.5 * smooth
-            # rotated, or the residual stream would start by predicting the token that it has just read
-            rotation = torch.linalg.qr(torch.randn(smooth.shape[1], smooth.shape[1])).Q
-            head.weight[self.action_rows] = _ORDINAL_HEAD_SCALE * smooth @ rotation
+        """Start the action rows smooth."""
+        embedding, head = self.language_model.model.embed_tokens, self.language_model.lm_head
+        embedding.weight.normal_(0.0, 0.5)
+        smooth = ordinal_features(self.config.decoder.dim)
+        embedding.weight[self.action_rows] = 0.5 * smooth
+        # rotated, or the residual stream would start by predicting the token that it has just read
+        rotation = torch.linalg.qr(torch.randn(smooth.shape[1], smooth.shape[1])).Q
+        head.weight[self.action_rows] = _ORDINAL_HEAD_SCALE * smooth @ rotation
 
-    def embed_prefix(self, images: Tensor, proprio: Tensor, bos_id: int) -> Tensor:
-        """uint8 [N,V,H,W,3] and normalised proprio [N,P] -> BOS, patches and proprio token: [N, text_offset, D]."""
+    def embed_prefix(self, images: Tensor, proprio: Tensor, bos_id: int, language: Tensor | None = None) -> Tensor:
+        """uint8 [N,V,H,W,3] and normalised proprio [N,P] -> BOS, patches and proprio token: [N, text_offset, D].
+
+        language: [N,D] for vision towers with FiLM.
+        """
         rows, cameras = images.shape[:2]
-        patches = self.projector(self.vision_backbone(images.flatten(0, 1))).unflatten(0, (rows, cameras))
+        if language is not None:
+            language = language.repeat_interleave(cameras, dim=0)
+        features = self.vision_backbone(images.flatten(0, 1), language)
+        patches = self.projector(features).unflatten(0, (rows, cameras))
         if self.config.learned_positions:
             patches = patches + self.camera_embed[:, None]
         bos = self.language_model.model.embed_tokens.weight[bos_id]
@@ -134,12 +128,12 @@ class OpenVLAModel(nn.Module):
         return torch.cat([torch.zeros_like(slots[:1]), slots[1:]])
 
     def action_logits(self, hidden: Tensor) -> Tensor:
-        """[..., D] -> float32 logits of the 256 action tokens only."""
-        return linear(hidden, self.language_model.lm_head.weight[self.action_rows]).float()
+        """[..., D] -> logits of the 256 action tokens only, computed in float32."""
+        return linear_float32(hidden, self.language_model.lm_head.weight[self.action_rows])
 
     def value(self, hidden: Tensor) -> Tensor:
         """Hidden state at the last prompt token [N, D] -> float32 [N]."""
-        return self.value_head(hidden)[:, 0].float()
+        return self.value_head(hidden.to(next(self.value_head.parameters()).dtype))[:, 0].float()
 
 
 def ordinal_features(dim: int) -> Tensor:

@@ -7,7 +7,11 @@ cache slots after the longest prompt, masks the gap and keeps each row's own rot
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -15,8 +19,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from embodied_rl.errors import UserError
+from embodied_rl.policies.crop import center_crop
 from embodied_rl.policies.openvla.config import OpenVLAModelConfig
-from embodied_rl.policies.openvla.decode import prefill_and_decode
+from embodied_rl.policies.openvla.decode import prefill_and_decode, token_scores
 from embodied_rl.policies.openvla.model import OpenVLAModel
 from embodied_rl.policies.text import PromptTokenizer, build_word_tokenizer
 from embodied_rl.policies.tokens import (
@@ -28,11 +33,30 @@ from embodied_rl.policies.tokens import (
     gripper_to_env,
     identity_statistics,
     normalise_actions,
+    statistics_to_json,
     unnormalise_actions,
 )
 from embodied_rl.policy import ActMode, action_array
 from embodied_rl.rng import DecisionRng
 from embodied_rl.types import ActOutput, EvalOutput, Observation
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """Prompts of N rows without BOS. ids: int64 [N, T], padded at the end; lengths: int64 [N]; padded: any row is."""
+
+    ids: Tensor
+    lengths: Tensor
+    padded: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """The weights that a policy's LoRA adapters of `rank` adapt: where they are, and the SHA-256 of their files."""
+
+    source: str
+    sha256: str
+    rank: int
 
 
 class OpenVLAPolicy(nn.Module):
@@ -41,12 +65,19 @@ class OpenVLAPolicy(nn.Module):
     temperature: divides the logits of `act` (mode 'sample') and `evaluate`; log-probs are those of the tempered
         distribution over the 256 action tokens. with_value: fill `value`, from the hidden state at the last prompt
         token.
+    mixed_precision: multiply in bfloat16 where that is safe (autocast); logits are always float32.
+    norm_stats: every entry of the checkpoint's dataset statistics as it came; `statistics` is the one in use.
+    public: small files of the published checkpoint that the policy came from, to be passed on. base: what its LoRA
+        adapters adapt, None without adapters.
     `replay` is {'tokens': uint8 [N, L]}.
     """
 
+    architecture = "openvla"
+    network: type[OpenVLAModel] = OpenVLAModel
+
     def __init__(
         self, config: OpenVLAModelConfig, tokenizer: PromptTokenizer, statistics: Statistics,
-        *, unnorm_key: str = "default", temperature: float = 1.0, with_value: bool = False,
+        *, unnorm_key: str = "default", temperature: float = 1.0, norm_stats: dict[str, Any] | None = None,
     ) -> None:
         super().__init__()
         if statistics.q01.shape != (config.action_dim,) or (
@@ -58,12 +89,16 @@ class OpenVLAPolicy(nn.Module):
                 "use the statistics of the data set that the model is for"
             )
         self.config = config
-        self.model = OpenVLAModel(config)
+        self.model = self.network(config)
         self.tokenizer = tokenizer
         self.statistics = statistics
         self.unnorm_key = unnorm_key
+        self.norm_stats = norm_stats or {unnorm_key: statistics_to_json(statistics)}
         self.temperature = temperature
-        self.with_value = with_value
+        self.with_value = False
+        self.mixed_precision = False
+        self.public: dict[str, bytes] = {}
+        self.base: Base | None = None
         self.chunk_len = config.chunk_len
         self.action_dim = config.action_dim
         self.terms_per_step = config.action_dim
@@ -72,7 +107,7 @@ class OpenVLAPolicy(nn.Module):
     def fresh(
         cls, config: OpenVLAModelConfig, instructions: Iterable[str], statistics: Statistics | None = None,
         *, seed: int = 0, unnorm_key: str = "default",
-    ) -> OpenVLAPolicy:
+    ) -> Self:
         """A randomly initialised policy whose word tokenizer knows `instructions`; `seed` fixes the weights."""
         text_rows = config.action_token_end - NUM_BINS
         tokenizer = PromptTokenizer(build_word_tokenizer(instructions, text_rows), config.append_token)
@@ -86,24 +121,32 @@ class OpenVLAPolicy(nn.Module):
         """Where the weights are."""
         return self.model.projector.fc1.weight.device
 
-    @torch.inference_mode()
+    def public_config(self) -> dict[str, Any]:
+        """The config.json of the published checkpoint that the policy came from; empty when there was none."""
+        return json.loads(self.public.get("config.json", b"{}"))
+
     def act(self, obs: Observation, rng: DecisionRng, mode: ActMode) -> ActOutput:
         """Decide for N slots: sample by inverse CDF from one uniform number a token, or take each token's argmax.
 
         'greedy' reports log-probs of the same tempered distribution.
         """
+        with torch.inference_mode(), self._precision():
+            return self._act(obs, rng, mode)
+
+    def _act(self, obs: Observation, rng: DecisionRng, mode: ActMode) -> ActOutput:
         count = self.config.num_tokens
         uniform = torch.from_numpy(rng.uniform(count)).to(self.device) if mode == "sample" else None
         images = torch.from_numpy(obs.images)
         prefix = self._prefix(images, torch.from_numpy(obs.proprio))
-        ids, lengths = self._prompt(obs.instruction)
-        prompt = self.model.language_model.model.embed_tokens(ids)
+        prompt = self._prompt(obs.instruction)
+        text = self.model.language_model.model.embed_tokens(prompt.ids)
         decoded = prefill_and_decode(
-            self.model, torch.cat([prefix, prompt], dim=1), lengths + prefix.shape[1], uniform, self.temperature
+            self.model, torch.cat([prefix, text], dim=1), prompt.lengths + prefix.shape[1], prompt.padded, uniform,
+            self.temperature,
         )
         value = self.model.value(decoded.prompt_hidden) if self.with_value else None
         tokens = decoded.tokens.to(torch.uint8)
-        actions = action_array(self._actions(tokens))
+        actions = action_array(self.to_env(decode_tokens(tokens.cpu().numpy())))
         return ActOutput(actions, decoded.log_prob, value, {"tokens": tokens})
 
     def evaluate(
@@ -111,12 +154,11 @@ class OpenVLAPolicy(nn.Module):
     ) -> EvalOutput:
         """Log-probs and entropies float32 [N, L] of recorded tokens, with gradients, at `temperature`."""
         tokens = replay["tokens"].to(self.device).long()
-        hidden = self._teacher_forced(images, proprio, instruction, tokens)
-        log_probs = F.log_softmax(self.model.action_logits(hidden) / self.temperature, dim=-1)
-        chosen = log_probs.gather(-1, tokens[..., None])[..., 0]
-        entropy = -(log_probs.exp() * log_probs).sum(dim=-1)
-        value = self.model.value(hidden[:, 0]) if self.with_value else None
-        return EvalOutput(chosen, entropy, value)
+        with self._precision():
+            hidden = self._teacher_forced(images, proprio, instruction, tokens)
+            log_prob, entropy = token_scores(self.model.action_logits(hidden), tokens, self.temperature)
+            value = self.model.value(hidden[:, 0]) if self.with_value else None
+        return EvalOutput(log_prob, entropy, value)
 
     def sft_loss(
         self, images: Tensor, proprio: Tensor, instruction: list[str], actions: Tensor, blind: Tensor | None = None
@@ -127,47 +169,56 @@ class OpenVLAPolicy(nn.Module):
         mostly a copy of the one a step before, so a model that always sees it learns to copy before it learns to look.
         """
         tokens = self.encode(actions).to(self.device).long()
-        hidden = self._teacher_forced(images, proprio, instruction, tokens, blind)
-        logits = self.model.action_logits(hidden)
+        with self._precision():
+            hidden = self._teacher_forced(images, proprio, instruction, tokens, blind)
+            logits = self.model.action_logits(hidden)
         return F.cross_entropy(logits.flatten(0, 1), tokens.flatten())
 
     def encode(self, actions: Tensor) -> Tensor:
         """The simulator's actions [N, K, A] -> action tokens uint8 [N, L], ordered by control step."""
+        return torch.from_numpy(encode_actions(self.from_env(actions))).flatten(1)
+
+    def from_env(self, actions: Tensor) -> np.ndarray:
+        """The simulator's actions [N, K, A] -> what the network predicts: normalised, float32 [N, K, A] in [-1, 1]."""
         values = actions.detach().cpu().numpy()
         if values.shape[1:] != (self.chunk_len, self.action_dim):
             raise ValueError(f"actions must be [N,{self.chunk_len},{self.action_dim}], got {values.shape}")
         if self.config.gripper_zero_one:
             values = gripper_from_env(values)
-        tokens = encode_actions(normalise_actions(values, self.statistics))
-        return torch.from_numpy(tokens).flatten(1)
+        return normalise_actions(values, self.statistics)
 
-    def _actions(self, tokens: Tensor) -> np.ndarray:
-        """Action tokens uint8 [N, L] -> the simulator's actions float32 [N, K, A] in [-1, 1]."""
-        normalised = decode_tokens(tokens.cpu().numpy()).reshape(-1, self.chunk_len, self.action_dim)
-        actions = unnormalise_actions(normalised, self.statistics)
+    def to_env(self, normalised: np.ndarray) -> np.ndarray:
+        """Normalised actions [N, L] -> the simulator's actions float32 [N, K, A] in [-1, 1]."""
+        actions = unnormalise_actions(normalised.reshape(-1, self.chunk_len, self.action_dim), self.statistics)
         if self.config.gripper_zero_one:
             actions = gripper_to_env(actions)
         return np.clip(actions, -1.0, 1.0)
 
-    def _prefix(self, images: Tensor, proprio: Tensor) -> Tensor:
+    def _precision(self) -> AbstractContextManager[Any]:
+        return torch.autocast(self.device.type, torch.bfloat16) if self.mixed_precision else nullcontext()
+
+    def _prefix(self, images: Tensor, proprio: Tensor, language: Tensor | None = None) -> Tensor:
         """Raw images and proprio, on any device -> embedded BOS, patches and proprio token."""
-        size, cameras = self.config.image_size, self.config.num_cameras
+        config, size, cameras = self.config, self.config.image_size, self.config.num_cameras
         if images.dtype != torch.uint8 or tuple(images.shape[1:]) != (cameras, size, size, 3):
             raise ValueError(
                 f"the policy needs uint8 images [N,{cameras},{size},{size},3], got {images.dtype} "
                 f"{tuple(images.shape)}: render that many cameras at that size"
             )
-        if self.config.use_proprio and proprio.shape[1] != self.config.proprio_dim:
-            raise ValueError(f"the policy needs proprio [N,{self.config.proprio_dim}], got {tuple(proprio.shape)}")
-        mean = torch.from_numpy(self.statistics.proprio_mean).to(self.device)
-        std = torch.from_numpy(self.statistics.proprio_std).to(self.device)
-        normalised = (proprio.to(self.device) - mean) / std if self.config.use_proprio else proprio
-        return self.model.embed_prefix(images.to(self.device), normalised, self.tokenizer.bos_id)
+        if config.use_proprio:
+            if proprio.shape[1] != config.proprio_dim:
+                raise ValueError(f"the policy needs proprio [N,{config.proprio_dim}], got {tuple(proprio.shape)}")
+            proprio = self.statistics.normalise_proprio(proprio.to(self.device))
+        images = images.to(self.device)
+        if config.center_crop is not None:
+            images = center_crop(images.flatten(0, 1), config.center_crop).view_as(images)
+        return self.model.embed_prefix(images, proprio, self.tokenizer.bos_id, language)
 
-    def _prompt(self, instruction: list[str]) -> tuple[Tensor, Tensor]:
-        """Prompt ids [N, T] (padded at the end) and lengths [N] on the policy's device."""
+    def _prompt(self, instruction: list[str]) -> Prompt:
+        """The prompts of some rows, on the policy's device."""
         ids, lengths = self.tokenizer.batch(instruction)
-        return torch.from_numpy(ids).to(self.device), torch.from_numpy(lengths).to(self.device)
+        padded = bool((lengths < ids.shape[1]).any())  # known here; asking the device would make the CPU wait for it
+        return Prompt(torch.from_numpy(ids).to(self.device), torch.from_numpy(lengths).to(self.device), padded)
 
     def _teacher_forced(
         self, images: Tensor, proprio: Tensor, instruction: list[str], tokens: Tensor, blind: Tensor | None = None
@@ -176,12 +227,12 @@ class OpenVLAPolicy(nn.Module):
 
         In the rows of `blind` the embeddings of action tokens are zero; what marks their slots stays.
         """
-        prompt, lengths = self._prompt(instruction)
+        prompt = self._prompt(instruction)
         prefix = self._prefix(images, proprio)
         decoder = self.model.language_model.model
         count = tokens.shape[1]
-        at = lengths[:, None] + torch.arange(count - 1, device=self.device)
-        ids = F.pad(prompt, (0, count - 1)).scatter(1, at, tokens[:, :-1] + self.model.action_rows.start)
+        at = prompt.lengths[:, None] + torch.arange(count - 1, device=self.device)
+        ids = F.pad(prompt.ids, (0, count - 1)).scatter(1, at, tokens[:, :-1] + self.model.action_rows.start)
         text = decoder.embed_tokens(ids)
         which = torch.zeros_like(ids).scatter(1, at, torch.arange(1, count, device=self.device).expand_as(at))
         if blind is not None:
@@ -191,5 +242,5 @@ class OpenVLAPolicy(nn.Module):
         if slots is not None:
             text = text + F.embedding(which, slots)
         x = torch.cat([prefix, text], dim=1)
-        read = prefix.shape[1] - 1 + lengths[:, None] + torch.arange(count, device=self.device)
+        read = prefix.shape[1] - 1 + prompt.lengths[:, None] + torch.arange(count, device=self.device)
         return decoder(x, decoder.rope(x.shape[1], x.device), read=read)

@@ -10,7 +10,7 @@ import pytest
 
 from embodied_rl.cli import main
 from embodied_rl.cli.select import select
-from embodied_rl.policies.openvla.checkpoint import read_provenance
+from embodied_rl.policies.folder import read_provenance
 from embodied_rl.sim.libero.protocol import PROTOCOLS
 from embodied_rl.sim.libero.tasks import load_task
 from tests.sim.libero.bundles import NAME, install_fake

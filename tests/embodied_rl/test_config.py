@@ -12,11 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from embodied_rl.algorithms.config import GRPOConfig, PPOConfig
-from embodied_rl.config import KINDS, EnvConfig, OpenVLAConfig, TrainConfig, dump_yaml, from_dict, load_yaml, to_dict
+from embodied_rl.config import KINDS, EnvConfig, TrainConfig, dump_yaml, from_dict, load_yaml, to_dict
 from embodied_rl.configs import PRESETS
 from embodied_rl.errors import UserError
 from embodied_rl.evaluation.config import EvalConfig
 from embodied_rl.learner.config import CheckpointConfig, LearnerConfig
+from embodied_rl.policy_config import OpenVLAConfig
 from embodied_rl.rollout.config import RolloutConfig
 
 positive = st.floats(1e-9, 1e6)

@@ -23,14 +23,20 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "rollout": (),
     "algorithms": (),
     "learner": ("algorithms",),
-    "scheduler": ("rollout", "algorithms"),
+    "scheduler": ("rollout", "algorithms", "learner"),
     "evaluation": ("rollout",),
     "data": ("interrupt",),
     "runner": ("rollout", "algorithms", "learner", "scheduler", "evaluation", "interrupt"),
     "telemetry": ("evaluation",),
-    "config": ("algorithms.config", "learner.config", "rollout.config", "evaluation.config", "scheduler.config"),
+    "policy_config": (),
+    "plan": ("policies.memory",),
+    "config": (
+        "policy_config", "algorithms.config", "learner.config", "rollout.config", "evaluation.config",
+        "scheduler.config",
+    ),
     "configs": (
-        "config", "algorithms.config", "learner.config", "rollout.config", "evaluation.config", "scheduler.config",
+        "config", "policy_config", "algorithms.config", "learner.config", "rollout.config", "evaluation.config",
+        "scheduler.config",
     ),
     "__main__": ("cli",),
 }  # fmt: skip

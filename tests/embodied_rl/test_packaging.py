@@ -20,10 +20,11 @@ from tests.embodied_rl.test_imports import LINKED, ROOT, imported, modules
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 # Import names that are not the package's own.
 # mujoco brings PyOpenGL and numba brings llvmlite, each in the version that it needs.
-DISTRIBUTIONS = {"cv2": "opencv-python-headless", "yaml": "pyyaml", "OpenGL": "mujoco", "llvmlite": "numba"}
+DISTRIBUTIONS = {"cv2": "opencv-python-headless", "yaml": "pyyaml", "OpenGL": "mujoco", "llvmlite": "numba",
+                 "huggingface_hub": "huggingface-hub"}
 # Runs in the environment that `assets install libero` makes for the official code.
 ELSEWHERE = "sim.libero.assets.official."
-OPTIONAL = {"matplotlib": "report", "tensorboard": "track", "wandb": "wandb"}
+OPTIONAL = {"matplotlib": "report", "tensorboard": "track", "wandb": "wandb", "transformers": "dev"}
 
 
 def names(requirements: list[str]) -> set[str]:

@@ -13,8 +13,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from embodied_rl.errors import UserError
-from embodied_rl.policies.openvla import checkpoint
-from embodied_rl.policies.openvla.checkpoint import load_policy, read_provenance, save_policy
+from embodied_rl.policies import folder as folders
+from embodied_rl.policies.folder import read_provenance
+from embodied_rl.policies.openvla.checkpoint import load_policy, save_policy
 from embodied_rl.policies.openvla.config import (
     OpenVLAModelConfig,
     config_from_json,
@@ -118,7 +119,7 @@ def test_full_disk_keeps_the_previous_checkpoint(tmp_path: Path, monkeypatch: py
     def full(descriptor: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(checkpoint.os, "fsync", full)
+    monkeypatch.setattr(folders.os, "fsync", full)
     with pytest.raises(UserError, match=r"No space left on device.*previous checkpoint"):
         save_policy(_policy(1), tmp_path / "ck", {"seed": 1})
     assert {path.name: path.read_bytes() for path in (tmp_path / "ck").iterdir()} == before
@@ -194,7 +195,7 @@ def test_wrong_configs(tmp_path: Path) -> None:
     for changes, message in (
         ({"architecture": "pi0"}, "architecture 'pi0', not 'openvla'"),
         ({"format": 99}, "format 99"),
-        ({"model": {"chunk_len": 2}}, "lacks action_dim"),
+        ({"model": {"chunk_len": 2}}, "lacks action_token_end"),
         ({"model": model | {"chunk_length": 2}}, "unknown key 'chunk_length'.*Did you mean 'chunk_len'"),
         ({"model": model | {"action_token_end": 3}}, "no usable model"),
         ({"unnorm_key": "tabletop_gaol"}, "Did you mean 'tabletop_goal'"),

@@ -16,7 +16,8 @@ from embodied_rl.cli import sft as sft_command
 from embodied_rl.data import writer
 from embodied_rl.data.lerobot import DatasetSpec, Episode, fingerprint, load
 from embodied_rl.errors import UserError
-from embodied_rl.policies.openvla.checkpoint import load_policy, read_provenance
+from embodied_rl.policies.folder import read_provenance
+from embodied_rl.policies.openvla.checkpoint import load_policy
 from embodied_rl.policies.openvla.policy import OpenVLAPolicy
 
 FAST = ["--steps", "8", "--batch-size", "4", "--val-samples", "8", "--val-every", "4", "--save-every", "3",

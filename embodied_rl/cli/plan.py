@@ -1,0 +1,139 @@
+"""`embodied-rl plan --policy NAME --preset SIZE --gpu GIB`: what training needs and what fits, before it is loaded."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from embodied_rl.cli.parse import parse
+from embodied_rl.errors import UserError, suggest
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from embodied_rl.plan import Need
+    from embodied_rl.policies.openvla.config import OpenVLAModelConfig
+
+POLICIES = ("openvla", "openvla_oft")
+_GOOD_ROWS = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanCommand:
+    """What training a policy needs in memory, and what of it fits on a GPU. Nothing is loaded or downloaded."""
+
+    policy: str = "openvla"
+    """openvla or openvla_oft."""
+    preset: str = "7b"
+    """Size of the policy: nano, tiny or 7b."""
+    variant: str = "official"
+    """Which published OpenVLA-OFT: official, simplevla or rlinf (7b only)."""
+    gpu: float = 24.0
+    """Memory of the GPU in GiB."""
+    lora_rank: int = 32
+    """Rank of the LoRA adapters."""
+    num_envs: int = 32
+    """Worlds that are decided for at once."""
+    json: Path | None = None
+    """Write the figures here, in bytes."""
+
+
+def main(argv: list[str]) -> int:
+    """Run the command; 0 when a way to train fits, 1 when none does."""
+    command = parse(PlanCommand, argv, "plan")
+    _check(command)
+    from rich.console import Console  # after the checks: a typing error should not wait for torch
+
+    from embodied_rl.plan import GIB, modes, serving_bytes
+
+    console = Console()
+    budget = int(command.gpu * GIB)
+    config = _config(command)
+    needs = []
+    with console.status("measuring") as status:
+        for mode in modes(command.lora_rank):
+            status.update(f"measuring: {mode.name}")
+            needs.append(_need(config, mode))
+    full = next(need for need in needs if need.mode.lora_rank == 0 and need.mode.precision == "float32")
+    parameters = full.weights // 4
+    serve = serving_bytes(parameters, needs[0].rollout_row, needs[0].cache_row)
+    console.print(f"{command.policy} {command.preset}: {parameters:,} parameters; a GPU of {command.gpu:g} GiB")
+    console.print(_table(needs, budget, command.num_envs))
+    console.print(f"deciding for one robot, bfloat16: {serve / GIB:.1f} GiB, "
+                  f"{'fits' if serve <= budget else 'does not fit'}")
+    fitting = [need for need in needs if need.most_rows(budget) and need.most_envs(budget)]
+    for line in _advice(fitting, needs, budget, command):
+        console.print(line, soft_wrap=True)
+    if command.json:
+        rows = [asdict(need) | {"most_rows": need.most_rows(budget), "most_envs": need.most_envs(budget)}
+                for need in needs]
+        figures: dict[str, Any] = {"policy": command.policy, "preset": command.preset, "parameters": parameters,
+                                   "gpu_bytes": budget, "serving_bytes": serve, "modes": rows}
+        command.json.write_text(json.dumps(figures, indent=1) + "\n")
+    return 0 if fitting else 1
+
+
+def _check(command: PlanCommand) -> None:
+    if command.policy not in POLICIES:
+        raise UserError(f"unknown policy '{command.policy}'.{suggest(command.policy, POLICIES)}")
+    for name in ("gpu", "lora_rank", "num_envs"):
+        if getattr(command, name) <= 0:
+            raise UserError(f"--{name.replace('_', '-')} must be positive, got {getattr(command, name)}.")
+    if command.json and not command.json.absolute().parent.is_dir():
+        raise UserError(f"--json {command.json}: its folder does not exist.")
+
+
+def _config(command: PlanCommand) -> OpenVLAModelConfig:
+    from embodied_rl.policies.openvla import config as openvla
+    from embodied_rl.policies.openvla_oft import config as oft
+
+    if command.policy == "openvla":
+        return openvla.preset(command.preset)
+    return oft.preset(command.preset, oft.variant(command.variant))
+
+
+def _need(config: OpenVLAModelConfig, mode: Any) -> Need:
+    from embodied_rl.plan import need
+    from embodied_rl.policies.openvla.sizes import cache_bytes, measure
+
+    found = measure(config, lora_rank=mode.lora_rank, precision=mode.precision, recompute=mode.recompute)
+    return need(mode, found, cache_bytes(config, 2 if mode.precision == "bfloat16" else 4))
+
+
+def _table(needs: list[Need], budget: int, envs: int) -> Table:
+    from rich.table import Table
+
+    from embodied_rl.plan import GIB
+
+    table = Table("training", title="GiB; activations a row of a micro-batch, key-value cache a world")
+    for name in ("weights", "gradients", "optimiser", "activations", "cache", "least in all", "micro-batch that fits"):
+        table.add_column(name, justify="right")
+    for need in needs:
+        figures = (need.weights, need.gradients, need.optimizer, need.row, need.cache_row, need.total(1, envs))
+        rows = need.most_rows(budget)
+        table.add_row(need.mode.name, *(_gib(figure / GIB) for figure in figures),
+                      f"{rows} rows" if rows and need.most_envs(budget) >= 1 else "does not fit")
+    return table
+
+
+def _gib(value: float) -> str:
+    return f"{value:.1f}" if value >= 10 else f"{value:.3g}"
+
+
+def _advice(fitting: list[Need], needs: list[Need], budget: int, command: PlanCommand) -> list[str]:
+    """What to do with the result."""
+    from embodied_rl.plan import GIB
+
+    if not fitting:
+        least = min(need.total(1, 1) for need in needs)
+        return [f"no way to train fits: a GPU needs at least {least / GIB:.1f} GiB for it"]
+    # later ones train more with less approximation, but a very small micro-batch makes them slow
+    best = next((need for need in reversed(fitting) if need.most_rows(budget) >= _GOOD_ROWS), fitting[0])
+    rows, envs = best.most_rows(budget), best.most_envs(budget)
+    lines = [f"to train: embodied-rl train libero --policy {command.policy} {best.mode.options} "
+             f"--learner.microbatch-rows {min(rows, 64)}"]
+    if envs < command.num_envs:
+        lines.append(f"only {envs} worlds can be decided for at once: --env.num-envs {envs}")
+    return lines

@@ -1,0 +1,161 @@
+"""From a policy's options to the policy: what is said about its checkpoint, how it is to train, and how it is saved.
+
+The one place that knows which kinds there are.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from embodied_rl.config import kind_of
+from embodied_rl.errors import UserError
+from embodied_rl.policy_config import SHIPPED, OpenVLAOFTConfig, Pi0Config, PolicyConfig, TokenPolicyConfig
+
+if TYPE_CHECKING:
+    from embodied_rl.policies.openvla.description import LoadOptions
+    from embodied_rl.policies.openvla.policy import OpenVLAPolicy
+    from embodied_rl.policies.pi0.load import Pi0Options
+    from embodied_rl.policies.pi0.policy import Pi0Policy
+
+    AnyPolicy = OpenVLAPolicy | Pi0Policy
+    AnyOptions = LoadOptions | Pi0Options
+
+# Options of CheckpointOptions that apply to one kind only.
+_TOKEN_OPTIONS, _PI0_OPTIONS = ("unnorm_key", "variant", "center_crop"), (
+    "preset", "tokenizer", "statistics", "normalisation",
+)
+_VARIANT_FLAGS = ("head", "keep_stop", "num_cameras", "use_proprio", "film", "chunk_len")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointOptions:
+    """Which policy a command opens. Checkpoints of `sft` and `train` need their folder only."""
+
+    checkpoint: str = SHIPPED
+    """Folder of a run or checkpoint, or OWNER/NAME[@REVISION] of a published one on the Hugging Face hub; 'shipped' is
+    the small policy in the package."""
+    policy: str | None = None
+    """Kind of a published checkpoint: openvla or openvla_oft (None: as the checkpoint says)."""
+    unnorm_key: str | None = None
+    """Data set whose action statistics apply (None: the one that the checkpoint names; published ones name none)."""
+    variant: str | None = None
+    """How a published OpenVLA-OFT was trained: official, simplevla or rlinf."""
+    center_crop: float | None = None
+    """Share of each image's area that is cut out of its middle (None: as the checkpoint says)."""
+    preset: str | None = None
+    """Size of a published pi0: pi0_base, pi05_base or pi05_libero."""
+    tokenizer: str | None = None
+    """PaliGemma's tokenizer.json, for a published pi0."""
+    statistics: str | None = None
+    """Statistics for a published pi0 (None: the only ones beside its weights)."""
+    normalisation: Literal["mean_std", "quantiles"] | None = None
+    """What a published pi0 normalises by."""
+
+    def load_options(self, folder: Path) -> AnyOptions:
+        """What it says about the checkpoint in `folder`; UserError for what does not apply to it."""
+        from embodied_rl.policies.openvla.description import LoadOptions
+        from embodied_rl.policies.openvla_oft.config import variant
+        from embodied_rl.policies.pi0.load import Pi0Options, is_pi0
+
+        if is_pi0(folder):
+            self._refuse(_TOKEN_OPTIONS, folder)
+            return Pi0Options(preset=self.preset, tokenizer=self.tokenizer, statistics=self.statistics,
+                              normalisation=self.normalisation)
+        self._refuse(_PI0_OPTIONS, folder)
+        return LoadOptions(
+            architecture=self.policy, unnorm_key=self.unnorm_key, center_crop=self.center_crop,
+            variant=None if self.variant is None else variant(self.variant),
+        )
+
+    def _refuse(self, names: tuple[str, ...], folder: Path) -> None:
+        for name in names:
+            if getattr(self, name) is not None:
+                raise UserError(f"--{name.replace('_', '-')} does not apply to the policy in {folder}.")
+
+
+def provenance_of(folder: Path) -> dict[str, Any]:
+    """What is recorded about the checkpoint in `folder`; nothing for one that others published."""
+    from embodied_rl.policies.folder import read_provenance
+
+    return read_provenance(folder) if (folder / "provenance.json").is_file() else {}
+
+
+def load_options(config: PolicyConfig) -> AnyOptions:
+    """What a run's options say about its checkpoint; UserError where flags are given without a variant."""
+    if isinstance(config, Pi0Config):
+        from embodied_rl.policies.pi0.load import Pi0Options
+
+        return Pi0Options(preset=config.preset, tokenizer=config.tokenizer, statistics=config.statistics,
+                          normalisation=config.normalisation, chunk_len=config.chunk_len)
+    from embodied_rl.policies.openvla.description import LoadOptions
+    from embodied_rl.policies.openvla_oft.config import variant
+
+    chosen = None
+    if isinstance(config, OpenVLAOFTConfig):
+        flags: dict[str, Any] = {name: getattr(config, name) for name in _VARIANT_FLAGS}
+        given = {name: value for name, value in flags.items() if value is not None}
+        if given and config.variant is None:
+            name = next(iter(given)).replace("_", "-")
+            raise UserError(f"--policy.{name} changes a published variant: choose that too, with --policy.variant.")
+        chosen = None if config.variant is None else dataclasses.replace(variant(config.variant), **given)
+    return LoadOptions(architecture=kind_of("policy", config), unnorm_key=config.unnorm_key, variant=chosen,
+                       center_crop=config.center_crop)
+
+
+def load_policy(folder: Path, options: AnyOptions | None = None) -> AnyPolicy:
+    """The policy in `folder`, on the CPU. Without options the folder must say everything itself, as ours do."""
+    from embodied_rl.policies.openvla import checkpoint
+    from embodied_rl.policies.pi0.load import Pi0Options, is_pi0, load_any
+
+    if isinstance(options, Pi0Options) or (options is None and is_pi0(folder)):
+        return load_any(folder, options or Pi0Options())
+    return checkpoint.load_policy(folder, options)
+
+
+def save_policy(policy: AnyPolicy, folder: Path, provenance: dict[str, Any]) -> None:
+    """Write `policy` to `folder` in our own layout, all or nothing."""
+    from embodied_rl.policies.openvla import checkpoint
+    from embodied_rl.policies.pi0 import checkpoint as pi0_checkpoint
+    from embodied_rl.policies.pi0.policy import Pi0Policy
+
+    if isinstance(policy, Pi0Policy):
+        pi0_checkpoint.save_policy(policy, folder, provenance)
+    else:
+        checkpoint.save_policy(policy, folder, provenance)
+
+
+def prepare_policy(policy: AnyPolicy, config: PolicyConfig, folder: Path) -> None:
+    """Make `policy`, which was loaded from `folder`, ready to train: what trains, formats, how it explores."""
+    from embodied_rl.policies.lora import set_formats
+    from embodied_rl.policies.pi0.policy import Pi0Policy
+    from embodied_rl.policies.recompute import set_recompute
+
+    if isinstance(config, Pi0Config):
+        assert isinstance(policy, Pi0Policy), "load_options chose the kind"
+        _prepare_pi0(policy, config)
+    else:
+        assert not isinstance(policy, Pi0Policy), "load_options chose the kind"
+        _prepare_tokens(policy, config, folder)
+    set_formats(policy.model, config.precision)
+    policy.mixed_precision = config.precision == "bfloat16"
+    set_recompute(policy, config.recompute)
+
+
+def _prepare_tokens(policy: OpenVLAPolicy, config: TokenPolicyConfig, folder: Path) -> None:
+    from embodied_rl.policies.openvla.checkpoint import adapt_policy
+
+    if config.lora_rank and policy.base is None:
+        adapt_policy(policy, folder, config.lora_rank)
+    policy.temperature = config.temperature
+
+
+def _prepare_pi0(policy: Pi0Policy, config: Pi0Config) -> None:
+    if config.expert_only:
+        policy.model.freeze_language_model()
+    policy.flow = dataclasses.replace(
+        policy.flow, method=config.method, denoise_steps=config.denoise_steps, noise_level=config.noise_level,
+        noise_range=config.noise_range,
+    )

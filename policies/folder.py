@@ -1,0 +1,146 @@
+"""Checkpoint folders: read strictly, written all or nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from embodied_rl.errors import UserError
+
+
+def to_json(data: Mapping[str, Any]) -> bytes:
+    """The same bytes for the same data."""
+    return (json.dumps(data, indent=2, sort_keys=True) + "\n").encode()
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a JSON file; UserError when it is missing or holds none."""
+    if not path.is_file():
+        raise UserError(f"{path} is missing: restore it from the checkpoint's source")
+    try:
+        data = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise UserError(f"{path} is not valid JSON ({error}): restore it from the checkpoint's source") from error
+    if not isinstance(data, dict):
+        raise UserError(f"{path} must hold a JSON object: restore it from the checkpoint's source")
+    return data
+
+
+def read_config(folder: Path, architecture: str, version: int, keys: tuple[str, ...]) -> dict[str, Any]:
+    """config.json of a checkpoint folder, which must be of `architecture` and format `version` and have `keys`.
+
+    UserError otherwise; after an interrupted save it says how to get the one before back.
+    """
+    if not folder.is_dir():
+        for retired in folder.parent.glob(f".{folder.name}.*.old"):
+            raise UserError(f"a save to {folder} was interrupted, the one before is whole: mv {retired} {folder}")
+        raise UserError(f"no checkpoint folder at {folder}: give the one that holds config.json and model.safetensors")
+    config = read_json(folder / "config.json")
+    if config.get("architecture") != architecture:
+        raise UserError(
+            f"{folder} holds architecture {config.get('architecture')!r}, not '{architecture}': "
+            "choose the matching --policy"
+        )
+    if config.get("format") != version:
+        raise UserError(
+            f"{folder} has format {config.get('format')!r}, this version reads {version}: update embodied-rl"
+        )
+    for key in keys:
+        if key not in config:
+            raise UserError(f"{folder / 'config.json'} lacks '{key}': restore the file from the checkpoint's source")
+    return config
+
+
+def read_provenance(folder: Path) -> dict[str, Any]:
+    """What the writer of the checkpoint recorded about it."""
+    return read_json(Path(folder) / "provenance.json")
+
+
+def read_weights(path: Path) -> dict[str, Tensor]:
+    """The tensors of a safetensors file, on the CPU; UserError when it is missing or damaged."""
+    if not path.is_file():
+        raise UserError(f"{path} is missing: restore it from the checkpoint's source")
+    try:
+        return load_file(path)
+    except SafetensorError as error:
+        raise UserError(f"{path} is corrupt ({error}): restore it from a copy or train again") from error
+
+
+def check_keys(expected: Mapping[str, Tensor], found: Mapping[str, Tensor], source: Path) -> None:
+    """UserError naming every missing, unexpected and mis-shaped parameter of `found`."""
+    problems = [f"missing {name}" for name in expected if name not in found]
+    problems += [f"unexpected {name}" for name in found if name not in expected]
+    problems += [
+        f"{name} is {list(found[name].shape)}, expected {list(expected[name].shape)}"
+        for name in expected
+        if name in found and found[name].shape != expected[name].shape
+    ]
+    if problems:
+        raise UserError(
+            f"{source} does not fit the model in config.json, use the pair that belongs together: {'; '.join(problems)}"
+        )
+
+
+File = bytes | Callable[[Path], None]
+"""A file's content, or what writes it to a path: large tensors need no second copy in memory then."""
+
+
+def write_folder(folder: Path, files: Mapping[str, File]) -> None:
+    """Write `files` (by their path inside) to `folder`, replacing what was there only once the new ones are on disk.
+
+    A full disk leaves the previous folder untouched. A kill leaves it whole: in `folder`, or, between the two last
+    renames, beside it under a name that the error of `read_config` gives. UserError when the folder cannot be written.
+    """
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        _replace_folder(folder, files)
+    except (OSError, SafetensorError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise UserError(
+            f"cannot write checkpoint {folder} ({reason}): free space or choose another folder; "
+            "the previous checkpoint, if any, is intact"
+        ) from error
+
+
+def _replace_folder(folder: Path, files: Mapping[str, File]) -> None:
+    """Write `files` beside `folder`, flush them to disk, then swap the folders by renaming."""
+    staging = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+    try:
+        for name, content in files.items():
+            path = staging / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if isinstance(content, bytes):
+                path.write_bytes(content)
+            else:
+                content(path)
+            _sync(path)
+        staging.chmod(0o755)
+        retired = None
+        if folder.exists():
+            retired = folder.parent / f"{staging.name}.old"
+            folder.rename(retired)
+        staging.rename(folder)
+    except BaseException:
+        shutil.rmtree(staging, ignore_errors=True)
+        raise
+    _sync(folder.parent)
+    if retired is not None:
+        shutil.rmtree(retired)
+
+
+def _sync(path: Path) -> None:
+    """Make a file's content, or renames in a folder, durable."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

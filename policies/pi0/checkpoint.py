@@ -1,0 +1,69 @@
+"""Read and write a pi0 policy as a folder, all or nothing.
+
+config.json (architecture, model config, flow settings, unnorm_key), model.safetensors, tokenizer.json,
+dataset_statistics.json (keyed by unnorm_key), provenance.json (what the writer records: command, seed, suite, ...).
+The files of openpi and LeRobot are those of `embodied_rl.policies.pi0.published`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from embodied_rl.policies.config_json import from_json
+from embodied_rl.policies.flow import FlowSettings
+from embodied_rl.policies.folder import check_keys, read_config, read_json, read_weights, to_json, write_folder
+from embodied_rl.policies.pi0.config import Pi0ModelConfig
+from embodied_rl.policies.pi0.normalise import Pi0Statistics, statistics_from_json, statistics_to_json
+from embodied_rl.policies.pi0.policy import Pi0Policy
+from embodied_rl.policies.pi0.prompt import Pi0Prompt
+from embodied_rl.policies.shards import SINGLE, single_file
+from embodied_rl.policies.text import load_tokenizer
+
+_ARCHITECTURE = Pi0Policy.architecture
+_FORMAT = 1
+
+
+def save_policy(policy: Pi0Policy, folder: Path, provenance: dict[str, Any]) -> None:
+    """Write `policy` to `folder`, all or nothing; UserError when it cannot be written (see `write_folder`)."""
+    state = {name: tensor.detach().cpu().contiguous() for name, tensor in policy.model.state_dict().items()}
+    config = {
+        "architecture": _ARCHITECTURE, "format": _FORMAT, "model": asdict(policy.config), "flow": asdict(policy.flow),
+        "unnorm_key": policy.unnorm_key,
+    }
+    write_folder(Path(folder), {
+        "config.json": to_json(config),
+        SINGLE: single_file(state),
+        "tokenizer.json": policy.prompt.tokenizer.to_str(pretty=True).encode(),
+        "dataset_statistics.json": to_json({policy.unnorm_key: statistics_to_json(policy.statistics)}),
+        "provenance.json": to_json(provenance),
+    })
+
+
+def load_policy(folder: Path) -> Pi0Policy:
+    """Read a policy written by `save_policy`, on the CPU in the stored dtype. UserError names whatever does not fit."""
+    folder = Path(folder)
+    config = read_config(folder, _ARCHITECTURE, _FORMAT, ("model", "flow", "unnorm_key"))
+    model_config = from_json(Pi0ModelConfig, config["model"], "model")
+    flow = from_json(FlowSettings, config["flow"], "flow")
+    key = config["unnorm_key"]
+    prompt = Pi0Prompt(load_tokenizer(folder / "tokenizer.json"), model_config.decoder.vocab_size)
+    statistics = statistics_from_json(read_json(folder / "dataset_statistics.json"), key)
+    state = read_weights(folder / SINGLE)
+    policy = empty_policy(model_config, prompt, statistics, flow, unnorm_key=key)
+    check_keys(policy.model.state_dict(), state, folder / SINGLE)
+    policy.model.load_state_dict(state, assign=True)
+    return policy
+
+
+def empty_policy(
+    config: Pi0ModelConfig, prompt: Pi0Prompt, statistics: Pi0Statistics, flow: FlowSettings, *, unnorm_key: str
+) -> Pi0Policy:
+    """A policy whose weights take no memory, to be assigned."""
+    with torch.device("meta"):
+        policy = Pi0Policy(config, prompt, statistics, flow, unnorm_key=unnorm_key)
+    policy.loss_calls = torch.zeros((), dtype=torch.int64)
+    return policy

@@ -1,0 +1,213 @@
+"""The pi0 and pi0.5 network: what an observation costs once, and what each denoising step costs.
+
+Once a decision the vision tower and the language model turn images and prompt into keys and values, to which pi0's
+state token is added. A denoising step is the action expert over H action tokens that attend to these and to each other.
+Nothing of the prefix looks at the actions, so it is shared by all steps (Black et al. 2024, appendix B).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from embodied_rl.policies.decoder import Cache, Decoder, GradientKV, KVCache, Rope
+from embodied_rl.policies.heads import make_value_head
+from embodied_rl.policies.linear import Linear
+from embodied_rl.policies.pi0.config import Pi0ModelConfig
+from embodied_rl.policies.vision import ViT, normalise_images
+
+# Periods of the time features, in units of the denoising time.
+_MIN_PERIOD, _MAX_PERIOD = 4e-3, 4.0
+_POSITION_STD = 0.3
+_EMBEDDING_STD = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Prefix:
+    """What all denoising steps of N observations read.
+
+    cache: keys and values of S slots. valid: bool [N,S], or None when no slot is padding. rope: factors of the action
+    tokens' positions, [N,H,head_dim]. summary: [N,D] mean hidden state of images and prompt, or None if not asked for.
+    """
+
+    cache: Cache
+    valid: Tensor | None
+    rope: Rope
+    summary: Tensor | None
+
+
+class Pi0Model(nn.Module):
+    """Tensors in, velocities out; no prompts, normalisation or sampling. Shapes as in `embodied_rl.policies.flow`."""
+
+    def __init__(self, config: Pi0ModelConfig) -> None:
+        super().__init__()
+        self.config = config
+        width, dim = config.expert.dim, config.decoder.dim
+        self.vision = ViT(config.vision)
+        self.projector = Linear(config.vision.dim, dim)
+        self.language = Decoder(config.decoder)
+        self.expert = Decoder(config.expert)
+        self.action_in_proj = Linear(config.max_action_dim, width)
+        self.action_out_proj = Linear(width, config.max_action_dim)
+        if config.adaptive:
+            self.time_mlp_in = Linear(width, width)
+            self.time_mlp_out = Linear(width, width)
+        else:
+            self.action_time_mlp_in = Linear(2 * width, width)
+            self.action_time_mlp_out = Linear(width, width)
+        if config.state_input == "token":
+            self.state_proj = Linear(config.max_state_dim, width)
+        if config.expert_head_rows:
+            self.expert_head = Linear(width, config.expert_head_rows, bias=False).requires_grad_(False)
+        if config.learned_positions:
+            self.camera_embed = nn.Parameter(torch.randn(config.num_cameras, dim) * _POSITION_STD)
+            self.step_embed = nn.Parameter(torch.randn(config.horizon, width) * _POSITION_STD)
+        heads = make_heads(config)
+        self.value_head, self.noise_head = heads["value_head"], heads["noise_head"]
+        # embeddings are scaled by sqrt(dim) where they are used
+        nn.init.normal_(self.language.embed_tokens.weight, std=_EMBEDDING_STD / math.sqrt(dim))
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return self.projector.weight.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Number format of the weights."""
+        return self.projector.weight.dtype
+
+    def freeze_language_model(self) -> None:
+        """Train the action expert and the heads only, as pi_RL does."""
+        for part in (self.vision, self.projector, self.language):
+            part.requires_grad_(False)
+
+    def embed_prefix(self, images: Tensor, ids: Tensor) -> Tensor:
+        """uint8 [N,V,H,W,3] and prompt ids [N,T] -> embeddings of patches, camera by camera, and prompt [N,S,D]."""
+        rows, cameras = images.shape[:2]
+        pixels = normalise_images(images.flatten(0, 1), self.config.vision, self.dtype)
+        patches = self.projector(self.vision(pixels)).unflatten(0, (rows, cameras))
+        if self.config.learned_positions:
+            patches = patches + self.camera_embed[:, None]
+        text = self.language.embed_tokens(ids) * math.sqrt(self.config.decoder.dim)
+        return torch.cat([patches.flatten(1, 2), text], dim=1)
+
+    def read(
+        self, images: Tensor, ids: Tensor, lengths: Tensor, state: Tensor | None, *, suffixes: int,
+        summarise: bool = False,
+    ) -> Prefix:
+        """Compute what the denoising steps of N observations share.
+
+        ids: [N,T], row i valid up to lengths[i]. state: [N, max_state_dim] where it is a token. suffixes: action
+        sequences an observation that one `velocity` call will hold (M). summarise: also fill `Prefix.summary`.
+        """
+        x = self.embed_prefix(images, ids)
+        rows, slots = x.shape[:2]
+        table = self.language.rope(slots + 1 + self.config.horizon, x.device)
+        start = lengths + (slots - ids.shape[1])
+        valid = None
+        if bool((lengths < ids.shape[1]).any()):
+            valid = torch.arange(slots, device=x.device) < start[:, None]
+        cache = self._new_cache(x, rows, slots + 1 + suffixes * self.config.horizon)
+        here, mask = Rope(table.cos[:slots], table.sin[:slots]), _key_mask(valid)
+        summary = None
+        if summarise:
+            hidden = self.language(x, here, mask, cache, causal=False)
+            weight = torch.ones_like(hidden[..., :1]) if valid is None else valid[..., None].to(hidden.dtype)
+            summary = (hidden * weight).sum(dim=1) / weight.sum(dim=1)
+        else:
+            self.language.fill(x, here, mask, cache)
+        if state is not None:
+            cache, start, valid = self._add_state(state, table, cache, start, valid)
+        positions = start[:, None] + torch.arange(self.config.horizon, device=x.device)
+        return Prefix(cache, valid, table.at(positions), summary)
+
+    def _new_cache(self, like: Tensor, rows: int, slots: int) -> Cache:
+        return GradientKV() if torch.is_grad_enabled() else KVCache(self.config.decoder, rows, slots, like)
+
+    def _add_state(
+        self, state: Tensor, table: Rope, cache: Cache, start: Tensor, valid: Tensor | None
+    ) -> tuple[Cache, Tensor, Tensor | None]:
+        """Let the expert read the state token, which sees the prefix and not the actions."""
+        if valid is not None:
+            valid = F.pad(valid, (0, 1), value=True)
+        cache = cache.branch()
+        token = self.state_proj(state.to(self.dtype))[:, None]
+        self.expert.fill(token, table.at(start[:, None]), _key_mask(valid), cache)
+        return cache, start + 1, valid
+
+    def velocity(self, prefix: Prefix, x: Tensor, time: Tensor) -> tuple[Tensor, Tensor]:
+        """Velocities float32 [N,M,H,D] at points x [N,M,H,D] and times [N,M], and the hidden states [N,M,H,W].
+
+        Sequence m of row i attends to prefix i and to itself.
+        """
+        count, horizon = x.shape[1:3]
+        tokens, condition = self._embed_actions(x, time)
+        rope = Rope(prefix.rope.cos.repeat(1, count, 1), prefix.rope.sin.repeat(1, count, 1))
+        mask = _suffix_mask(prefix, count, horizon)
+        hidden = self.expert(tokens, rope, mask, prefix.cache.branch(), causal=False, condition=condition)
+        hidden = hidden.unflatten(1, (count, horizon))
+        return self.action_out_proj(hidden).float(), hidden
+
+    def _embed_actions(self, x: Tensor, time: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Action tokens [N,M*H,W], and the condition of the expert's norms [N,M,W] (pi0.5)."""
+        horizon = x.shape[2]
+        tokens = self.action_in_proj(x.to(self.dtype))
+        if self.config.learned_positions:
+            tokens = tokens + self.step_embed
+        features = time_features(time, self.config.expert.dim).to(self.dtype)
+        if self.config.adaptive:
+            condition = F.silu(self.time_mlp_out(F.silu(self.time_mlp_in(features))))
+            return tokens.flatten(1, 2), condition
+        both = torch.cat([tokens, features[:, :, None].expand(-1, -1, horizon, -1)], dim=-1)
+        return self.action_time_mlp_out(F.silu(self.action_time_mlp_in(both))).flatten(1, 2), None
+
+    def raw_std(self, hidden: Tensor) -> Tensor:
+        """Hidden states [...,W] -> what `flow.learned_std` turns into standard deviations [...,D]."""
+        return self.noise_head(hidden)
+
+    def value(self, summary: Tensor) -> Tensor:
+        """[...,D] or [...,W], see `Pi0ModelConfig.critic_input` -> float32 [...]. No gradient flows back from it."""
+        return self.value_head(summary.detach().to(next(self.value_head.parameters()).dtype))[..., 0].float()
+
+
+def make_heads(config: Pi0ModelConfig) -> nn.ModuleDict:
+    """What reinforcement learning adds to the published network, fresh: `value_head` and `noise_head`."""
+    first, second = config.noise_hidden
+    width = config.expert.dim
+    noise_head = nn.Sequential(
+        Linear(width, first), nn.Tanh(), Linear(first, second), nn.Tanh(), Linear(second, config.max_action_dim)
+    )
+    critic_width = config.decoder.dim if config.critic_input == "prefix" else width
+    return nn.ModuleDict({
+        "value_head": make_value_head(critic_width, config.value_hidden), "noise_head": noise_head,
+    })
+
+
+def time_features(time: Tensor, width: int) -> Tensor:
+    """float32 [..., width]: sines, then cosines of `time` float32 [...], periods geometric from 0.004 to 4."""
+    share = torch.linspace(0.0, 1.0, width // 2, dtype=torch.float32, device=time.device)
+    period = _MIN_PERIOD * (_MAX_PERIOD / _MIN_PERIOD) ** share
+    angle = time.float()[..., None] * (1.0 / period * 2 * math.pi)
+    return torch.cat([angle.sin(), angle.cos()], dim=-1)
+
+
+def _key_mask(valid: Tensor | None) -> Tensor | None:
+    """bool [N,S] -> [N,1,1,S], the same for every query."""
+    return None if valid is None else valid[:, None, None]
+
+
+def _suffix_mask(prefix: Prefix, count: int, horizon: int) -> Tensor | None:
+    """Which slots each action token sees: the prefix and its own sequence. None when that is all of them."""
+    if count == 1:
+        return None if prefix.valid is None else _key_mask(F.pad(prefix.valid, (0, horizon), value=True))
+    device, slots = prefix.rope.cos.device, prefix.cache.length
+    sequence = torch.arange(count, device=device).repeat_interleave(horizon)
+    own = (sequence[:, None] == sequence)[None, None]
+    before = torch.ones(1, slots, dtype=torch.bool, device=device) if prefix.valid is None else prefix.valid
+    before = before[:, None, None].expand(-1, -1, count * horizon, -1)
+    return torch.cat([before, own.expand(len(before), -1, -1, -1)], dim=-1)

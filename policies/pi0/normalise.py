@@ -1,0 +1,122 @@
+"""How pi0 policies normalise states and actions: by mean and deviation, or by the 1st and 99th percentile."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from embodied_rl.errors import UserError, suggest
+from embodied_rl.types import Array
+
+NormMode = Literal["mean_std", "quantiles"]
+NEEDED: dict[str, tuple[str, str]] = {"mean_std": ("mean", "std"), "quantiles": ("q01", "q99")}
+STATISTICS = ("mean", "std", "q01", "q99")
+_EPS = 1e-6  # openpi's
+
+
+@dataclass(frozen=True)
+class Normaliser:
+    """Statistics of one vector of a data set, and which of them count.
+
+    stats: float32 [dim] each, some of mean, std, q01, q99, in the data set's units; those that `mode` needs are there.
+    """
+
+    mode: NormMode
+    stats: Mapping[str, Array]
+
+    def __post_init__(self) -> None:
+        if self.mode not in NEEDED:
+            raise UserError(f"unknown normalisation '{self.mode}': use {' or '.join(get_args(NormMode))}")
+        missing = [name for name in NEEDED[self.mode] if name not in self.stats]
+        if missing:
+            raise UserError(
+                f"normalisation '{self.mode}' needs {' and '.join(missing)}, the statistics have only "
+                f"{', '.join(self.stats)}: choose the normalisation that the checkpoint was trained with"
+            )
+        low, high = (self.stats[name] for name in NEEDED[self.mode])
+        if len({array.shape for array in self.stats.values()}) > 1 or low.ndim != 1:
+            raise UserError(f"statistics must be vectors of one length, got {[a.shape for a in self.stats.values()]}")
+        span = high - low if self.mode == "quantiles" else high
+        if not np.isfinite([low, high]).all() or (span < 0).any():
+            raise UserError(f"statistics for '{self.mode}' must be finite, with std >= 0 and q99 >= q01: {self.stats}")
+
+    @property
+    def dim(self) -> int:
+        """Length of the vector."""
+        return len(self.stats[NEEDED[self.mode][0]])
+
+    def normalise(self, x: Tensor) -> Tensor:
+        """[..., dim] in the data set's units -> normalised."""
+        low, high = self._pair(x)
+        if self.mode == "mean_std":
+            return (x - low) / (high + _EPS)
+        return (x - low) / (high - low + _EPS) * 2.0 - 1.0
+
+    def unnormalise(self, x: Tensor) -> Tensor:
+        """Inverse of `normalise`."""
+        low, high = self._pair(x)
+        if self.mode == "mean_std":
+            return x * (high + _EPS) + low
+        return (x + 1.0) / 2.0 * (high - low + _EPS) + low
+
+    def _pair(self, like: Tensor) -> tuple[Tensor, Tensor]:
+        low, high = (torch.from_numpy(self.stats[name]).to(like.device) for name in NEEDED[self.mode])
+        return low, high
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data; `normaliser_from_json` is the inverse."""
+        return {"mode": self.mode} | {name: values.tolist() for name, values in self.stats.items()}
+
+
+@dataclass(frozen=True)
+class Pi0Statistics:
+    """Normalisers of state [P] and action [A]."""
+
+    state: Normaliser
+    action: Normaliser
+
+
+def fit(values: Array, mode: NormMode) -> Normaliser:
+    """Statistics of `values` [rows, dim]. Deviations under 1e-3 are widened, so that what never moves stays finite."""
+    half = np.float32(1e-3)
+    low, high = (np.quantile(values, share, axis=0).astype(np.float32) for share in (0.01, 0.99))
+    middle, reach = (low + high) / 2, np.maximum((high - low) / 2, half)
+    stats = {
+        "mean": values.mean(axis=0).astype(np.float32), "std": np.maximum(values.std(axis=0), half).astype(np.float32),
+        "q01": middle - reach, "q99": middle + reach,
+    }
+    return Normaliser(mode, stats)
+
+
+def unit(dim: int) -> Normaliser:
+    """For values that already fill [-1, 1]."""
+    ones = np.ones(dim, np.float32)
+    return Normaliser("quantiles", {"q01": -ones, "q99": ones})
+
+
+def normaliser_from_json(data: Any, where: str) -> Normaliser:
+    """Read what `Normaliser.to_json` wrote; UserError when it is unusable."""
+    try:
+        stats = {name: np.asarray(data[name], np.float32) for name in STATISTICS if name in data}
+        return Normaliser(data["mode"], stats)
+    except (KeyError, TypeError, ValueError) as error:
+        raise UserError(f"{where} holds unusable statistics ({error!r}): restore the file") from error
+
+
+def statistics_from_json(data: Mapping[str, Any], key: str) -> Pi0Statistics:
+    """Read entry `key` of dataset_statistics.json; UserError lists the entries when it is missing."""
+    if key not in data:
+        raise UserError(f"dataset_statistics.json has no entry '{key}'.{suggest(key, data)}")
+    parts = data[key] if isinstance(data[key], dict) else {}
+    state, action = (normaliser_from_json(parts.get(part), f"'{key}.{part}'") for part in ("state", "action"))
+    return Pi0Statistics(state, action)
+
+
+def statistics_to_json(statistics: Pi0Statistics) -> dict[str, Any]:
+    """The entry of one data set in dataset_statistics.json."""
+    return {"state": statistics.state.to_json(), "action": statistics.action.to_json()}

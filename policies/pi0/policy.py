@@ -1,0 +1,211 @@
+"""pi0 and pi0.5 behind the policy contract: chunks of continuous actions, denoised by flow matching.
+
+One log-prob term a control step and action dimension, summed over the recorded denoising steps. Steps of the horizon
+that are not executed and padded dimensions have no term. The start of a path is standard normal whatever the weights,
+and so are Flow-SDE's ODE steps taken as given (pi_RL): neither has a term.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from embodied_rl.errors import UserError
+from embodied_rl.policies.flow import (
+    FlowSettings,
+    Transition,
+    draw_noise,
+    learned_std,
+    log_density,
+    normal_entropy,
+    ode_step,
+    sample_path,
+    sde_step,
+    step_time,
+    training_inputs,
+)
+from embodied_rl.policies.pi0.config import Pi0ModelConfig
+from embodied_rl.policies.pi0.model import Pi0Model, Prefix
+from embodied_rl.policies.pi0.normalise import Pi0Statistics, unit
+from embodied_rl.policies.pi0.prompt import Pi0Prompt, word_tokenizer
+from embodied_rl.policy import ActMode, action_array
+from embodied_rl.rng import DecisionRng, philox
+from embodied_rl.types import ActOutput, EvalOutput, Observation
+
+# Philox seeds of the imitation loss: its own stream, and one for validation, whose noise is always the same.
+_LOSS_SEED, _VALIDATION_SEED = 0xF10, 0xF11
+
+
+class Pi0Policy(nn.Module):
+    """A pi0 or pi0.5 policy (see `embodied_rl.policy.Policy`).
+
+    flow: how it samples. with_value: fill `value`; no gradient of it reaches the rest of the policy. mixed_precision:
+        the network multiplies in bfloat16 (autocast); the sampler and all densities are float32.
+    `replay` is {'points': float32 [N,M+1,H,D], 'step': int64 [N,M]}, the recorded part of the denoising path.
+    """
+
+    architecture = "pi0"
+    loss_calls: Tensor
+
+    def __init__(
+        self, config: Pi0ModelConfig, prompt: Pi0Prompt, statistics: Pi0Statistics, flow: FlowSettings,
+        *, unnorm_key: str = "default",
+    ) -> None:
+        super().__init__()
+        dims = (statistics.action.dim, statistics.state.dim)
+        if dims[0] != config.action_dim or (config.state_input != "none" and dims[1] != config.proprio_dim):
+            raise UserError(
+                f"statistics are for {dims[0]} action and {dims[1]} state dimensions, the model has "
+                f"{config.action_dim} and {config.proprio_dim}: use the statistics of the data set that it is for"
+            )
+        self.config = config
+        self.model = Pi0Model(config)
+        self.prompt = prompt
+        self.statistics = statistics
+        self.flow = flow
+        self.unnorm_key = unnorm_key
+        self.with_value = False
+        self.mixed_precision = False
+        self.chunk_len = config.chunk_len
+        self.action_dim = config.action_dim
+        self.terms_per_step = config.action_dim
+        # Counts training calls, so that a resumed run goes on with the noise that it would have drawn.
+        self.register_buffer("loss_calls", torch.zeros((), dtype=torch.int64))
+
+    @classmethod
+    def fresh(
+        cls, config: Pi0ModelConfig, instructions: Iterable[str], statistics: Pi0Statistics | None = None,
+        flow: FlowSettings | None = None, *, seed: int = 0, unnorm_key: str = "default",
+    ) -> Pi0Policy:
+        """A randomly initialised policy whose word tokenizer knows `instructions`; `seed` fixes the weights."""
+        rows = config.decoder.vocab_size
+        tokenizer = word_tokenizer(instructions, rows, with_state=config.state_input == "prompt")
+        statistics = statistics or Pi0Statistics(unit(config.proprio_dim), unit(config.action_dim))
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            return cls(config, Pi0Prompt(tokenizer, rows), statistics, flow or FlowSettings(), unnorm_key=unnorm_key)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return self.model.device
+
+    @torch.no_grad()
+    def act(self, obs: Observation, rng: DecisionRng, mode: ActMode) -> ActOutput:
+        """Decide for N slots: 'sample' explores as `flow` says, 'greedy' follows the ODE from a random start."""
+        config = self.config
+        prefix = self.read_prefix(torch.from_numpy(obs.images), torch.from_numpy(obs.proprio), obs.instruction, 1)
+        noise = draw_noise(rng, self.flow, config.horizon, config.max_action_dim, self.device)
+        path = sample_path(partial(self.denoise_step, prefix), noise, self.flow, explore=mode == "sample")
+        actions = self.statistics.action.unnormalise(self._executed(path.action)).clamp(-1.0, 1.0)
+        log_prob = self._executed(path.log_prob).sum(dim=1).flatten(1)
+        value = self._value(prefix, path.summary) if self.with_value else None
+        return ActOutput(
+            action_array(actions.cpu().numpy()), log_prob, value, {"points": path.points, "step": path.step}
+        )
+
+    def evaluate(
+        self, images: Tensor, proprio: Tensor, instruction: list[str], replay: dict[str, Tensor]
+    ) -> EvalOutput:
+        """Log-probs and entropies float32 [N, K*A] of recorded paths, with gradients.
+
+        The prefix is computed once for all recorded steps, and these in one pass.
+        """
+        points, step = replay["points"].to(self.device), replay["step"].to(self.device)
+        prefix = self.read_prefix(images, proprio, instruction, step.shape[1])
+        out = self.denoise_step(prefix, points[:, :-1], step)
+        log_prob = log_density(points[:, 1:], out.mean, out.std)
+        log_prob, entropy = (
+            self._executed(terms).sum(dim=1).flatten(1) for terms in (log_prob, normal_entropy(out.std))
+        )
+        value = self._value(prefix, out.summary) if self.with_value else None
+        return EvalOutput(log_prob, entropy, value)
+
+    def sft_loss(
+        self, images: Tensor, proprio: Tensor, instruction: list[str], actions: Tensor, blind: Tensor | None = None
+    ) -> Tensor:
+        """Mean squared error of the velocity, over all D dimensions; actions float32 [N, H, A] in [-1, 1].
+
+        `flow.loss_samples` noise draws a row share the row's prefix. In evaluation mode the draws are always the same.
+        blind: changes nothing, since a denoised action never sees the actions before it.
+        """
+        config, samples = self.config, self.flow.loss_samples
+        if actions.shape[1:] != (config.horizon, config.action_dim):
+            raise ValueError(f"actions must be [N,{config.horizon},{config.action_dim}], got {tuple(actions.shape)}")
+        wanted = self.statistics.action.normalise(actions.to(self.device))
+        wanted = F.pad(wanted, (0, config.max_action_dim - config.action_dim))
+        normal, uniform = self._loss_noise(len(actions), samples)
+        x, time, target = training_inputs(wanted, normal, uniform)
+        prefix = self.read_prefix(images, proprio, instruction, samples)
+        with self._precision():
+            velocity, _ = self.model.velocity(prefix, x, time)
+        return F.mse_loss(velocity, target)
+
+    def read_prefix(self, images: Tensor, proprio: Tensor, instruction: list[str], suffixes: int) -> Prefix:
+        """Raw observations, on any device -> what `suffixes` denoising steps at a time read (see `Pi0Model.read`)."""
+        config = self.config
+        size, cameras = config.image_size, config.num_cameras
+        if images.dtype != torch.uint8 or tuple(images.shape[1:]) != (cameras, size, size, 3):
+            raise ValueError(
+                f"the policy needs uint8 images [N,{cameras},{size},{size},3], got {images.dtype} "
+                f"{tuple(images.shape)}: render that many cameras at that size"
+            )
+        state = None
+        if config.state_input != "none":
+            if proprio.shape[1] != config.proprio_dim:
+                raise ValueError(f"the policy needs proprio [N,{config.proprio_dim}], got {tuple(proprio.shape)}")
+            state = self.statistics.state.normalise(proprio)
+        words = state.cpu().numpy() if state is not None and config.state_input == "prompt" else None
+        ids, lengths = (torch.from_numpy(part).to(self.device) for part in self.prompt.batch(instruction, words))
+        token = None
+        if state is not None and config.state_input == "token":
+            token = F.pad(state, (0, config.max_state_dim - config.proprio_dim)).to(self.device)
+        summarise = self.with_value and config.critic_input == "prefix"
+        with self._precision():
+            return self.model.read(images.to(self.device), ids, lengths, token, suffixes=suffixes, summarise=summarise)
+
+    def denoise_step(self, prefix: Prefix, x: Tensor, step: Tensor) -> Transition:
+        """Where x [N,M,H,D] goes in denoising steps `step` int64 [N,M]: the primitive of sampling and of densities."""
+        steps = self.flow.denoise_steps
+        time = step_time(step, steps)
+        with self._precision():
+            velocity, hidden = self.model.velocity(prefix, x, time)
+            raw_std = self.model.raw_std(hidden) if self.flow.method == "flow_noise" else None
+        ode = ode_step(x, velocity, steps)
+        if raw_std is None:
+            mean, std = sde_step(x, velocity, time, self.flow)
+        else:
+            mean, std = ode, learned_std(raw_std, self.flow)
+        return Transition(mean, std, ode, hidden.mean(dim=2))
+
+    def _precision(self) -> AbstractContextManager[Any]:
+        return torch.autocast(self.device.type, torch.bfloat16) if self.mixed_precision else nullcontext()
+
+    def _executed(self, x: Tensor) -> Tensor:
+        """[...,H,D] -> [...,K,A]: the steps that are executed and the dimensions that exist."""
+        return x[..., : self.chunk_len, : self.action_dim]
+
+    def _value(self, prefix: Prefix, summary: Tensor) -> Tensor:
+        """float32 [N]; over action tokens, the mean of the recorded steps' values."""
+        if prefix.summary is not None:
+            return self.model.value(prefix.summary)
+        return self.model.value(summary).mean(dim=1)
+
+    def _loss_noise(self, rows: int, samples: int) -> tuple[Tensor, Tensor]:
+        """Normal [rows,samples,H,D] and uniform [rows,samples] numbers of this call of the loss."""
+        config = self.config
+        if self.training:
+            generator = philox(_LOSS_SEED, int(self.loss_calls))
+            self.loss_calls += 1
+        else:
+            generator = philox(_VALIDATION_SEED)
+        shape = (rows, samples, config.horizon, config.max_action_dim)
+        normal = torch.from_numpy(generator.standard_normal(shape, dtype="float32"))
+        uniform = torch.from_numpy(generator.random(shape[:2], dtype="float32"))
+        return normal.to(self.device), uniform.to(self.device)
