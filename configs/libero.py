@@ -34,10 +34,13 @@ LIBERO_GRPO = replace(
 )
 LIBERO_OFT_PPO = replace(LIBERO_PPO, protocol="openvla_oft", policy=OpenVLAOFTConfig(temperature=1.5))
 LIBERO_OFT_GRPO = replace(LIBERO_GRPO, protocol="openvla_oft", policy=OpenVLAOFTConfig(temperature=1.6))
-# The numbers of a pi0 decision are drawn jointly: one ratio for the whole chunk.
+_PI0 = Pi0Config(expert_only=True)
 LIBERO_PI0_PPO = replace(
-    LIBERO_PPO, protocol="openpi", policy=Pi0Config(), algorithm=replace(LIBERO_PPO.algorithm, ratio_level="chunk")
+    LIBERO_PPO,
+    protocol="openpi",
+    policy=_PI0,
+    learner=LearnerConfig(lr=5e-6, value_lr=1e-4, minibatch_rows=512),  # pi_RL's
 )
 LIBERO_PI0_GRPO = replace(
-    LIBERO_GRPO, protocol="openpi", policy=Pi0Config(), algorithm=replace(LIBERO_GRPO.algorithm, ratio_level="chunk")
+    LIBERO_GRPO, protocol="openpi", policy=_PI0, learner=LearnerConfig(lr=5e-6, minibatch_rows=512)
 )

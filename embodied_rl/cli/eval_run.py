@@ -16,7 +16,6 @@ from rich.table import Table
 from embodied_rl.cli.eval_benchmark import BenchmarkCommand, suite_name
 from embodied_rl.cli.eval_films import film_failures
 from embodied_rl.cli.fingerprint import fingerprint
-from embodied_rl.cli.policies import provenance_of
 from embodied_rl.cli.suites import load_tasks, missing_assets
 from embodied_rl.cli.world import (
     cpu_count,
@@ -33,6 +32,7 @@ from embodied_rl.evaluation.benchmark import BenchmarkReport, interleaved, run_m
 from embodied_rl.evaluation.ledger import Ledger
 from embodied_rl.evaluation.states import Overlap, overlap, trained_states
 from embodied_rl.interrupt import Interrupted, StopRequest
+from embodied_rl.policies.folder import read_provenance
 from embodied_rl.policies.pi0.policy import Pi0Policy
 from embodied_rl.rollout.sampler import evaluation_specs
 from embodied_rl.sim.libero.protocol import Protocol, deviations, protocol
@@ -70,7 +70,7 @@ def run(benchmark: str, command: BenchmarkCommand, request: Mapping[str, Any], w
     renderer = pick_renderer(command.env.renderer, plan.tasks)
     weights = describe_policy(policy, command.checkpoint)
     marks = fingerprint(plan.tasks, renderer.name, device, weights["weights"].rpartition(" ")[2])
-    seen = overlap(trained_states(provenance_of(checkpoint)), plan.specs)
+    seen = overlap(trained_states(read_provenance(checkpoint)), plan.specs)
     stamp = _stamp(plan, words, renderer.reason, device, weights, policy, seen)
     folder = Path(command.output)
     with Ledger.open(folder, request, marks) as ledger:

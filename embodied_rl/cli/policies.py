@@ -76,13 +76,6 @@ class CheckpointOptions:
                 raise UserError(f"--{name.replace('_', '-')} does not apply to the policy in {folder}.")
 
 
-def provenance_of(folder: Path) -> dict[str, Any]:
-    """What is recorded about the checkpoint in `folder`; nothing for one that others published."""
-    from embodied_rl.policies.folder import read_provenance
-
-    return read_provenance(folder) if (folder / "provenance.json").is_file() else {}
-
-
 def load_options(config: PolicyConfig) -> AnyOptions:
     """What a run's options say about its checkpoint; UserError where flags are given without a variant."""
     if isinstance(config, Pi0Config):

@@ -19,7 +19,7 @@ from rich.console import Console
 from embodied_rl import __version__
 from embodied_rl.algorithms.config import PPOConfig
 from embodied_rl.cli.films import film
-from embodied_rl.cli.policies import load_options, load_policy, prepare_policy, provenance_of, save_policy
+from embodied_rl.cli.policies import load_options, load_policy, prepare_policy, save_policy
 from embodied_rl.cli.run_report import write_run_report
 from embodied_rl.cli.suites import LIBERO_SUITES, libero_notice, load_tasks, missing_assets
 from embodied_rl.cli.train import write_config
@@ -40,6 +40,7 @@ from embodied_rl.evaluation.record import FrameEnv
 from embodied_rl.evaluation.states import TRAINED_STATES, join_states, overlap, trained_states
 from embodied_rl.interrupt import Interrupted
 from embodied_rl.learner.checkpoint import Checkpoints
+from embodied_rl.policies.folder import read_provenance
 from embodied_rl.policy_config import SHIPPED
 from embodied_rl.rollout.sampler import evaluation_specs
 from embodied_rl.runner import PolicyFiles, TrainSettings, train
@@ -105,7 +106,7 @@ class _States:
     def of(cls, config: TrainConfig, tasks: Sequence[Task], checkpoint: str) -> _States:
         heldout = {task.name: list(task.heldout_states) for task in tasks}
         train = heldout if config.train_states == "heldout" else {task.name: list(task.train_states) for task in tasks}
-        earlier = trained_states(provenance_of(policy_folder(checkpoint)))
+        earlier = trained_states(read_provenance(policy_folder(checkpoint)))
         return cls(train, heldout, join_states(earlier, train))
 
     def overlap(self, config: TrainConfig) -> str:

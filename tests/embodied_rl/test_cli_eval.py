@@ -95,7 +95,7 @@ def test_an_evaluation_writes_everything_and_resuming_a_finished_one_runs_nothin
     assert page.count("<video") == min(2, failed) == len(list((folder / "videos").glob("*.mp4")))
     said = capsys.readouterr().out
     assert "all tasks" in said
-    assert "unknown: the checkpoint does not record" in said
+    assert "none: no evaluated episode" in said
 
     count = len(world.started)
     assert main(["eval", "--resume", str(folder)]) == 0
