@@ -50,7 +50,7 @@ GROUP_SIZE, BATCH = 8, 4
 """Episodes of a group; episodes of an iteration for every world."""
 MICROBATCHES = (32, 16, 8)
 WARM_UP, MEASURED = 1, 3
-SECONDS = 12.0
+SECONDS = 24.0
 """An iteration of the serial scheduler takes about this long, whatever the profile: so much that the few tenths of a
 millisecond that waking a thread takes do not count."""
 

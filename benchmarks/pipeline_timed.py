@@ -51,28 +51,21 @@ def length(spec: EpisodeSpec) -> int:
 class Devices:
     """Where stages wait; work on one device is done one after the other, first come, first served.
 
-    speed: how many times faster than real the costs are played.
+    As on a GPU with a queue of kernels, work that waits begins when the work before it ends, however late its thread
+    wakes up to hear of it. speed: how many times faster than real the costs are played.
     """
 
     def __init__(self, speed: float) -> None:
         self.speed = speed
         self._lock = threading.Lock()
-        self._waiting: dict[str, list[threading.Event]] = {}
+        self._free_at: dict[str, float] = {}
 
     def play(self, device: str, seconds: float) -> None:
         """Occupy `device` for `seconds` / speed."""
-        turn = threading.Event()
         with self._lock:
-            queue = self._waiting.setdefault(device, [])
-            queue.append(turn)
-            if len(queue) == 1:
-                turn.set()
-        turn.wait()
-        time.sleep(seconds / self.speed)
-        with self._lock:
-            queue.pop(0)
-            if queue:
-                queue[0].set()
+            end = max(time.perf_counter(), self._free_at.get(device, 0.0)) + seconds / self.speed
+            self._free_at[device] = end
+        time.sleep(max(0.0, end - time.perf_counter()))
 
     def spend(self, seconds: float) -> None:
         """Wait without occupying anything: a CPU core of one's own."""

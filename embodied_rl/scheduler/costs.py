@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+
+import numpy as np
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,3 +52,14 @@ class Costs:
         calls = rows / worlds
         stages = ((self.simulate, calls), (self.act, calls), (self.learn, updates))
         return sum((cost.row * rows + cost.fixed * count) / self.servers_of(cost) for cost, count in stages)
+
+
+def fit(device: str, probes: Sequence[tuple[int, float]]) -> Cost:
+    """The cost that (rows, seconds) of single calls lie on, with the least relative error; neither part is negative."""
+    rows, seconds = np.array(probes, dtype=np.float64).T
+    if len(set(rows)) == 1:
+        return Cost(device, float(np.median(seconds / rows)))
+    row, fixed = np.linalg.lstsq(np.stack([rows, np.ones_like(rows)], 1) / seconds[:, None], np.ones_like(rows))[0]
+    if fixed < 0:
+        return Cost(device, float(np.median(seconds / rows)))
+    return Cost(device, max(0.0, float(row)), float(fixed))

@@ -114,7 +114,7 @@ class _Pipeline:
         self._streams = pipelined is not None and pipelined.overlap == "stream"
         self._wait = pipelined.act_wait_ms / 1e3 if pipelined else 0.0
         self.stream = GroupStream(
-            EpisodeSampler(0, {"plan": range(1 << 16)}, work.group_size), groups=work.groups, keep=None, max_factor=1.0,
+            EpisodeSampler(0, {"plan": range(64)}, work.group_size), groups=work.groups, keep=None, max_factor=1.0,
             max_staleness=pipelined.staleness if pipelined else 0,
         )  # fmt: skip
         self._devices: dict[str, _Device] = {}
