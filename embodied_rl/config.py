@@ -69,6 +69,9 @@ class TrainConfig:
     """CPU threads of the policy: inside an operator when it acts, over rows when it learns (None: one a CPU core)."""
     track: Literal["none", "tensorboard", "wandb"] = "none"
     """Also send the metrics there; metrics.jsonl is always written."""
+    trace: str | None = None
+    """File for a timeline of the first iterations that chrome://tracing and ui.perfetto.dev show; the report of a
+    pipelined run has a chart of it in any case."""
     videos: int = 3
     """Tasks of which an episode is filmed before and after training; 0 films none."""
     env: EnvConfig = field(default_factory=EnvConfig)

@@ -67,9 +67,9 @@ class Learning:
         return cls(config.minibatch_groups, config.recompute_log_probs, learner.accumulate, lambda: learner.ess)
 
 
-def make_clock(config: SchedulerConfig) -> StageClock | Timeline:
-    """What measures the stages of a run under this scheduler."""
-    return Timeline() if isinstance(config, PipelinedConfig) else StageClock()
+def make_clock(config: SchedulerConfig, keep: int = 0) -> StageClock | Timeline:
+    """What measures the stages of a run under this scheduler; keep: how many spans it remembers."""
+    return Timeline(keep) if isinstance(config, PipelinedConfig) else StageClock(keep)
 
 
 def make_scheduler(

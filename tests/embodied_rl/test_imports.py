@@ -27,7 +27,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "evaluation": ("rollout",),
     "data": ("interrupt",),
     "runner": ("rollout", "algorithms", "learner", "scheduler", "evaluation", "interrupt"),
-    "telemetry": ("evaluation",),
+    "telemetry": ("evaluation", "rollout.timeline"),
     "policy_config": (),
     "plan": ("policies.memory",),
     "config": (
