@@ -70,11 +70,13 @@ def run(benchmark: str, command: BenchmarkCommand, request: Mapping[str, Any], w
     device = pick_device(command.device)
     checkpoint = policy_folder(command.checkpoint)
     policy = open_policy(command.checkpoint, device, command.load_options(checkpoint))
+    notes = _deviations(plan.protocol, policy)
+    _crop_once(plan.protocol, policy)
     renderer = pick_renderer(command.env.renderer, plan.tasks)
     weights = describe_policy(policy, command.checkpoint)
     marks = fingerprint(plan.tasks, renderer.name, device, weights["weights"].rpartition(" ")[2])
     seen = overlap(trained_states(_provenance(checkpoint)), plan.specs)
-    stamp = _stamp(plan, words, renderer.reason, device, weights, policy, seen)
+    stamp = _stamp(plan, words, renderer.reason, device, weights, notes, seen)
     folder = Path(command.output)
     with Ledger.open(folder, request, marks) as ledger:
         for name, value in stamp.items():
@@ -86,6 +88,12 @@ def run(benchmark: str, command: BenchmarkCommand, request: Mapping[str, Any], w
         _write(folder, command, stamp, marks, plan, seen, report, films)
     console.print(_table(report))
     console.print(f"report: {folder / 'report.html'}", soft_wrap=True, markup=False, highlight=False)
+
+
+def _crop_once(chosen: Protocol, policy: AnyPolicy) -> None:
+    """Where the protocol's pictures are cropped already, the policy must not cut out their middle again."""
+    if not isinstance(policy, Pi0Policy) and image_pipeline(chosen.images).crop_area is not None:
+        policy.config = dataclasses.replace(policy.config, center_crop=None)
 
 
 def _provenance(folder: Path) -> dict[str, Any]:
@@ -126,7 +134,9 @@ def _open(plan: _Plan, policy: AnyPolicy, renderer: str) -> Iterator[ProtocolEnv
         prepare(pipeline, frames, out, pool)
 
     with (
-        open_env(tasks, settings, chosen.render_size or config.image_size, stop_at_success=False) as env,
+        open_env(
+            tasks, settings, chosen.render_size or config.image_size, cameras=config.num_cameras, stop_at_success=False
+        ) as env,
         ThreadPoolExecutor(threads, "pictures") as pool,
     ):
         yield ProtocolEnv(
@@ -160,7 +170,7 @@ def _run_episodes(plan: _Plan, env: ProtocolEnv, policy: AnyPolicy, ledger: Ledg
 
 
 def _stamp(
-    plan: _Plan, words: str, reason: str, device: str, weights: Mapping[str, Any], policy: AnyPolicy, seen: Overlap
+    plan: _Plan, words: str, reason: str, device: str, weights: Mapping[str, Any], notes: Sequence[str], seen: Overlap
 ) -> dict[str, Any]:
     """What really runs, in words."""
     command = plan.command
@@ -170,7 +180,7 @@ def _stamp(
         "command": words,
         "suite": f"{plan.suite}, {len(plan.tasks)} tasks, {count} {command.states} initial states each",
         "protocol": plan.protocol.name,
-        "deviations": "; ".join(_deviations(plan.protocol, policy)) or "none",
+        "deviations": "; ".join(notes) or "none",
         "perturbed": f"{', '.join(command.perturb)} at level {command.perturb_level:g}" if command.perturb else "no",
         "assets": f"APPROXIMATE: {len(missing)} official files are stand-ins" if missing else "exact",
         "overlap": seen.sentence(),
@@ -188,10 +198,13 @@ def _stamp(
 def _deviations(chosen: Protocol, policy: AnyPolicy) -> list[str]:
     config = policy.config
     if isinstance(policy, Pi0Policy):
-        proprio, zero_one = policy.config.state_input != "none", False
+        proprio, zero_one, own = policy.config.state_input != "none", False, None
     else:
         proprio, zero_one = policy.config.use_proprio, policy.config.gripper_zero_one
-    return deviations(
+        own = policy.config.center_crop
+    area = image_pipeline(chosen.images).crop_area
+    crop = [] if area is None or own in (None, area) else [f"centre crop: {area} of the area (the policy's own: {own})"]
+    return crop + deviations(
         chosen, size=config.image_size, cameras=config.num_cameras, proprio=proprio,
         gripper="zero_one" if zero_one else "direct", steps_per_decision=policy.chunk_len,
     )  # fmt: skip

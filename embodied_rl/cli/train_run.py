@@ -60,7 +60,7 @@ def run(config: TrainConfig, command: str, *, benchmark: str, resume: bool) -> N
     assert config.torch_threads is not None
     torch.set_num_threads(config.torch_threads)
     policy, checkpoint = _policy(config, resume)
-    with open_env(tasks, config.env, policy.config.image_size) as env:
+    with open_env(tasks, config.env, policy.config.image_size, cameras=policy.config.num_cameras) as env:
         stamp = _stamp(config, command, tasks, env.info, renderer, describe_policy(policy, checkpoint))
         for name, value in stamp.items():
             console.print(f"  {name:<14}{value}", soft_wrap=True, markup=False, highlight=False)
