@@ -1,6 +1,6 @@
 """`embodied-rl bench loop`: decisions a second of the whole training loop, and where the time goes.
 
-The preset, the policy, the worlds and the classes are those of `embodied-rl train libero --policy openvla`: worlds
+The preset, the policy, the worlds and the classes are those of `embodied-rl train tabletop --policy openvla`: worlds
 render, the policy acts, physics runs a chunk, rows are gathered, the learner takes its optimiser steps. An iteration's
 decisions are all that were simulated; its time is all that passed until its update was done. Evaluation, checkpoints
 and films are not part of it.
@@ -49,7 +49,7 @@ from embodied_rl.vec_env import VecEnv
 if TYPE_CHECKING:
     from embodied_rl.cli.policies import AnyPolicy
 
-PRESET = ("libero", "openvla", "ppo")
+PRESET = ("tabletop", "openvla", "ppo")
 WARM_UP, MEASURED = 1, 5
 OTHER = "other"
 """Time outside every stage: the sampler, refilling slots, accounting."""
@@ -153,7 +153,7 @@ def ratios_of(iterations: Sequence[Iteration]) -> dict[str, float]:
 
 
 def bench_config(quick: bool) -> TrainConfig:
-    """The preset of `train libero --policy openvla`; quick: one task and four episodes."""
+    """The preset of `train tabletop --policy openvla`; quick: one task and four episodes."""
     config = PRESETS[PRESET]
     if not quick:
         return config

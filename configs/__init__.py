@@ -3,6 +3,14 @@
 from __future__ import annotations
 
 from embodied_rl.config import TrainConfig
+from embodied_rl.configs.libero import (
+    LIBERO_GRPO,
+    LIBERO_OFT_GRPO,
+    LIBERO_OFT_PPO,
+    LIBERO_PI0_GRPO,
+    LIBERO_PI0_PPO,
+    LIBERO_PPO,
+)
 from embodied_rl.configs.tabletop import (
     TABLETOP_GRPO,
     TABLETOP_OFT_GRPO,
@@ -12,18 +20,18 @@ from embodied_rl.configs.tabletop import (
     TABLETOP_PPO,
 )
 
-# By (benchmark, policy, algorithm). LIBERO's preset is the tabletop one until its assets are installed: same format.
+# By (benchmark, policy, algorithm). While LIBERO's assets are not installed, `train libero` takes the tabletop's.
 PRESETS: dict[tuple[str, str, str], TrainConfig] = {
-    ("libero", "openvla", "grpo"): TABLETOP_GRPO,
-    ("libero", "openvla", "ppo"): TABLETOP_PPO,
+    ("libero", "openvla", "grpo"): LIBERO_GRPO,
+    ("libero", "openvla", "ppo"): LIBERO_PPO,
     ("tabletop", "openvla", "grpo"): TABLETOP_GRPO,
     ("tabletop", "openvla", "ppo"): TABLETOP_PPO,
-    ("libero", "openvla_oft", "grpo"): TABLETOP_OFT_GRPO,
-    ("libero", "openvla_oft", "ppo"): TABLETOP_OFT_PPO,
+    ("libero", "openvla_oft", "grpo"): LIBERO_OFT_GRPO,
+    ("libero", "openvla_oft", "ppo"): LIBERO_OFT_PPO,
     ("tabletop", "openvla_oft", "grpo"): TABLETOP_OFT_GRPO,
     ("tabletop", "openvla_oft", "ppo"): TABLETOP_OFT_PPO,
-    ("libero", "pi0", "grpo"): TABLETOP_PI0_GRPO,
-    ("libero", "pi0", "ppo"): TABLETOP_PI0_PPO,
+    ("libero", "pi0", "grpo"): LIBERO_PI0_GRPO,
+    ("libero", "pi0", "ppo"): LIBERO_PI0_PPO,
     ("tabletop", "pi0", "grpo"): TABLETOP_PI0_GRPO,
     ("tabletop", "pi0", "ppo"): TABLETOP_PI0_PPO,
 }

@@ -50,6 +50,12 @@ class TrainConfig:
     """Suite of tasks to train and evaluate on."""
     tasks: tuple[str, ...] = ()
     """Short names of the tasks to train and evaluate on (none given: all of the suite)."""
+    protocol: str = "native"
+    """Whose way to run an episode: native (this project's), openvla, openvla_oft, openpi, rlinf, rlinf_pi or
+    simplevla."""
+    train_states: Literal["train", "heldout"] = "train"
+    """Initial states to train on: train, which are never evaluated, or heldout, the evaluated ones themselves, as
+    some published results do; the run and its checkpoints then say so."""
     iterations: int = 30
     """Policy updates."""
     seed: int = 0

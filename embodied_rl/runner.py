@@ -39,6 +39,8 @@ class TrainSettings:
     seed: int
     threads: int = 1
     """CPU threads of an update, see `Learner`."""
+    train_on_heldout: bool = False
+    """Training may draw from the evaluated initial states; otherwise a shared one is refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,7 +254,8 @@ def train(
     Interrupted; the second leaves at once. Raises UserError for settings that do not fit together and for a full disk,
     and what the learner raises. Call it from the main thread.
     """
-    _check_disjoint(train_states, heldout_states)
+    if not settings.train_on_heldout:
+        _check_disjoint(train_states, heldout_states)
     if settings.iterations < 1:
         raise UserError(f"iterations must be at least 1, got {settings.iterations}.")
     stop = StopRequest(lambda: observer.note("stopping: finishing this step, then saving (again: leave at once)"))

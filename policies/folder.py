@@ -61,8 +61,9 @@ def read_config(folder: Path, architecture: str, version: int, keys: tuple[str, 
 
 
 def read_provenance(folder: Path) -> dict[str, Any]:
-    """What the writer of the checkpoint recorded about it."""
-    return read_json(Path(folder) / "provenance.json")
+    """What the writer of the checkpoint recorded about it; nothing for a published one, which has no such file."""
+    path = Path(folder) / "provenance.json"
+    return read_json(path) if path.is_file() else {}
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:

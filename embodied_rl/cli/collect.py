@@ -99,7 +99,8 @@ def main(argv: list[str]) -> int:
         return 130
     failed = writer.stored(begun)[1]
     rows = collect.summary(attempts, failed)
-    writer.finalize(command.out, spec, _stamp(command, settings, rows, failed, argv))
+    used = {} if command.split == "fresh" else collect.states_used(attempts)
+    writer.finalize(command.out, spec, _stamp(command, settings, rows, failed, argv) | {"train_states": used})
     _report(rows, failed, command.out, console)
     return 0
 

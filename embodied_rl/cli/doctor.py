@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 from embodied_rl.cli.parse import parse
-from embodied_rl.cli.suites import cache_dir, libero_assets
+from embodied_rl.cli.suites import cache_dir, libero_bundles
 
 MIN_PYTHON = (3, 11)
 MIN_MEMORY_GB, MIN_DISK_GB = 3.0, 1.0
@@ -152,11 +152,13 @@ def cache() -> list[Finding]:
 
 def libero() -> list[Finding]:
     """The official LIBERO files, which are not part of this project."""
-    folder = libero_assets()
+    folder = libero_bundles()
     if folder:
-        return [Finding("LIBERO assets", "ok", str(folder))]
-    advice = "optional: set EMBODIED_RL_CACHE where they are elsewhere; `train libero` uses the tabletop suites instead"
-    return [Finding("LIBERO assets", "note", f"not in {cache_dir() / 'libero'}", advice)]
+        count = len(list(folder.glob("tasks/*/*.json")))
+        return [Finding("LIBERO", "ok", f"{count} tasks in {folder} (more: embodied-rl assets status libero)")]
+    advice = ("optional: embodied-rl assets install libero, or set EMBODIED_RL_CACHE where it is elsewhere; "
+              "`train libero` uses the tabletop suites instead")
+    return [Finding("LIBERO", "note", f"not in {cache_dir() / 'libero'}", advice)]
 
 
 def checkpoint() -> list[Finding]:

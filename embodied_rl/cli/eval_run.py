@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,35 +16,35 @@ from rich.table import Table
 from embodied_rl.cli.eval_benchmark import BenchmarkCommand, suite_name
 from embodied_rl.cli.eval_films import film_failures
 from embodied_rl.cli.fingerprint import fingerprint
-from embodied_rl.cli.suites import load_tasks
+from embodied_rl.cli.policies import own_crop
+from embodied_rl.cli.suites import load_tasks, missing_assets
 from embodied_rl.cli.world import (
     cpu_count,
     cpu_name,
     describe_policy,
-    open_env,
     open_policy,
     pick_device,
     pick_renderer,
     policy_folder,
 )
+from embodied_rl.cli.worlds import open_protocol_env
 from embodied_rl.errors import UserError
 from embodied_rl.evaluation.benchmark import BenchmarkReport, interleaved, run_missing, summarise
 from embodied_rl.evaluation.ledger import Ledger
 from embodied_rl.evaluation.states import Overlap, overlap, trained_states
 from embodied_rl.interrupt import Interrupted, StopRequest
 from embodied_rl.policies.folder import read_provenance
-from embodied_rl.policies.images import image_pipeline, prepare
+from embodied_rl.policies.images import image_pipeline
 from embodied_rl.policies.pi0.policy import Pi0Policy
 from embodied_rl.rollout.sampler import evaluation_specs
 from embodied_rl.sim.libero.protocol import Protocol, deviations, protocol
 from embodied_rl.sim.libero.protocol_env import ProtocolEnv
-from embodied_rl.sim.libero.tasks import LiberoTask
 from embodied_rl.sim.perturb import Perturber, Variant, variant_spec
 from embodied_rl.sim.task import Task
 from embodied_rl.telemetry.eval_report import EvalPage, cells, rows_of, write_eval_page
 from embodied_rl.telemetry.progress import RunProgress
 from embodied_rl.telemetry.report import replace_text
-from embodied_rl.types import Array, EpisodeSpec
+from embodied_rl.types import EpisodeSpec
 
 if TYPE_CHECKING:
     from embodied_rl.cli.policies import AnyPolicy
@@ -71,11 +70,10 @@ def run(benchmark: str, command: BenchmarkCommand, request: Mapping[str, Any], w
     checkpoint = policy_folder(command.checkpoint)
     policy = open_policy(command.checkpoint, device, command.load_options(checkpoint))
     notes = _deviations(plan.protocol, policy)
-    _crop_once(plan.protocol, policy)
     renderer = pick_renderer(command.env.renderer, plan.tasks)
     weights = describe_policy(policy, command.checkpoint)
     marks = fingerprint(plan.tasks, renderer.name, device, weights["weights"].rpartition(" ")[2])
-    seen = overlap(trained_states(_provenance(checkpoint)), plan.specs)
+    seen = overlap(trained_states(read_provenance(checkpoint)), plan.specs)
     stamp = _stamp(plan, words, renderer.reason, device, weights, notes, seen)
     folder = Path(command.output)
     with Ledger.open(folder, request, marks) as ledger:
@@ -88,17 +86,6 @@ def run(benchmark: str, command: BenchmarkCommand, request: Mapping[str, Any], w
         _write(folder, command, stamp, marks, plan, seen, report, films)
     console.print(_table(report))
     console.print(f"report: {folder / 'report.html'}", soft_wrap=True, markup=False, highlight=False)
-
-
-def _crop_once(chosen: Protocol, policy: AnyPolicy) -> None:
-    """Where the protocol's pictures are cropped already, the policy must not cut out their middle again."""
-    if not isinstance(policy, Pi0Policy) and image_pipeline(chosen.images).crop_area is not None:
-        policy.config = dataclasses.replace(policy.config, center_crop=None)
-
-
-def _provenance(folder: Path) -> dict[str, Any]:
-    """What is recorded about the checkpoint in `folder`; nothing for one that others published."""
-    return read_provenance(folder) if (folder / "provenance.json").is_file() else {}
 
 
 def _plan(benchmark: str, command: BenchmarkCommand) -> _Plan:
@@ -120,30 +107,15 @@ def _states(task: Task, command: BenchmarkCommand) -> list[int]:
     return rows[:count]
 
 
-@contextmanager
-def _open(plan: _Plan, policy: AnyPolicy, renderer: str) -> Iterator[ProtocolEnv]:
+def _open(plan: _Plan, policy: AnyPolicy, renderer: str) -> AbstractContextManager[ProtocolEnv]:
     """The worlds as the protocol and the policy want them."""
-    chosen, config = plan.protocol, policy.config
-    originals = [variant.task for variant in plan.variants.values()] if plan.variants else plan.tasks
-    tasks = [dataclasses.replace(task, horizon=chosen.settle_steps + chosen.horizon(task)) for task in originals]
-    threads = plan.command.env.sim_threads or cpu_count()
-    settings = dataclasses.replace(plan.command.env, renderer=renderer, sim_threads=threads)
-    pipeline = image_pipeline(chosen.images)
-
-    def pictures(frames: Array, out: Array) -> None:
-        prepare(pipeline, frames, out, pool)
-
-    with (
-        open_env(
-            tasks, settings, chosen.render_size or config.image_size, cameras=config.num_cameras, stop_at_success=False
-        ) as env,
-        ThreadPoolExecutor(threads, "pictures") as pool,
-    ):
-        yield ProtocolEnv(
-            env, chosen, image_size=config.image_size, cameras=config.num_cameras,
-            prepare=None if chosen.render_size is None else pictures,
-            run_on=plan.command.at_end, translate=variant_spec if plan.variants else None,
-        )  # fmt: skip
+    config = policy.config
+    return open_protocol_env(
+        [variant.task for variant in plan.variants.values()] if plan.variants else plan.tasks,
+        dataclasses.replace(plan.command.env, renderer=renderer), plan.protocol, config.image_size, config.num_cameras,
+        crop=own_crop(policy) is None, run_on=plan.command.at_end,
+        translate=variant_spec if plan.variants else None,
+    )  # fmt: skip
 
 
 def _run_episodes(plan: _Plan, env: ProtocolEnv, policy: AnyPolicy, ledger: Ledger, console: Console) -> None:
@@ -175,7 +147,7 @@ def _stamp(
     """What really runs, in words."""
     command = plan.command
     count = len({(spec.task, spec.init_state) for spec in plan.specs}) // len(plan.tasks)
-    missing = sorted({file for task in plan.tasks if isinstance(task, LiberoTask) for file in task.approximate})
+    missing = missing_assets(plan.tasks)
     return {
         "command": words,
         "suite": f"{plan.suite}, {len(plan.tasks)} tasks, {count} {command.states} initial states each",
@@ -198,12 +170,11 @@ def _stamp(
 def _deviations(chosen: Protocol, policy: AnyPolicy) -> list[str]:
     config = policy.config
     if isinstance(policy, Pi0Policy):
-        proprio, zero_one, own = policy.config.state_input != "none", False, None
+        proprio, zero_one = policy.config.state_input != "none", False
     else:
         proprio, zero_one = policy.config.use_proprio, policy.config.gripper_zero_one
-        own = policy.config.center_crop
-    area = image_pipeline(chosen.images).crop_area
-    crop = [] if area is None or own in (None, area) else [f"centre crop: {area} of the area (the policy's own: {own})"]
+    own, area = own_crop(policy), image_pipeline(chosen.images).crop_area
+    crop = [] if own in (None, area) else [f"centre crop: {own} of the area (the protocol: {area or 'none'})"]
     return crop + deviations(
         chosen, size=config.image_size, cameras=config.num_cameras, proprio=proprio,
         gripper="zero_one" if zero_one else "direct", steps_per_decision=policy.chunk_len,

@@ -108,6 +108,13 @@ def load_policy(folder: Path, options: AnyOptions | None = None) -> AnyPolicy:
     return checkpoint.load_policy(folder, options)
 
 
+def own_crop(policy: AnyPolicy) -> float | None:
+    """Share of each image's area that the policy itself cuts out of the middle; None when it sees the whole image."""
+    from embodied_rl.policies.pi0.policy import Pi0Policy
+
+    return None if isinstance(policy, Pi0Policy) else policy.config.center_crop
+
+
 def save_policy(policy: AnyPolicy, folder: Path, provenance: dict[str, Any]) -> None:
     """Write `policy` to `folder` in our own layout, all or nothing."""
     from embodied_rl.policies.openvla import checkpoint

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from embodied_rl.cli.parse import flag_words, flags, parse
+from embodied_rl.cli.suites import libero_bundles
 from embodied_rl.config import KINDS, TrainConfig, belongs_to, from_dict, read_yaml
 from embodied_rl.configs import PRESETS
 from embodied_rl.errors import UserError, suggest
@@ -52,7 +53,7 @@ def select(argv: Sequence[str]) -> Selection:
     policy = _kind("policy", chosen, file, "openvla")
     algorithm = _kind("algorithm", chosen, file, "ppo")
     _known("benchmark", benchmark, BENCHMARKS)
-    preset = PRESETS[benchmark, policy, algorithm]
+    preset = PRESETS[_at_hand(benchmark), policy, algorithm]
     config = from_dict(file, preset, chosen.get("--config", "config"))
     if wants_help:
         print(USAGE)
@@ -100,6 +101,11 @@ def _kind(part: str, chosen: dict[str, str], file: dict[str, object], default: s
     name = str(in_words or in_file or default)
     _known(part, name, KINDS[part])
     return name
+
+
+def _at_hand(benchmark: str) -> str:
+    """The benchmark whose preset is taken: the tabletop's where LIBERO's own tasks are not installed."""
+    return "tabletop" if benchmark == "libero" and libero_bundles() is None else benchmark
 
 
 def _known(what: str, name: str, known: Iterable[str]) -> None:

@@ -172,7 +172,9 @@ def _save(policy: OpenVLAPolicy | Pi0Policy, command: SftCommand, data: Demonstr
           result: SftResult, argv: list[str], seconds: float) -> None:
     from embodied_rl import __version__
     from embodied_rl.cli.policies import save_policy
+    from embodied_rl.evaluation.states import TRAINED_STATES, demonstrated_states
 
+    states = demonstrated_states(_source(data))
     save_policy(policy, command.out, {
         "command": shlex.join(["embodied-rl", "sft", *argv]),
         "version": __version__,
@@ -184,6 +186,7 @@ def _save(policy: OpenVLAPolicy | Pi0Policy, command: SftCommand, data: Demonstr
         "renderer": _source(data).get("renderer"),
         "last_session_seconds": round(seconds, 1),
         "history": result.history,
+        **({} if states is None else {TRAINED_STATES: states}),
     })
 
 

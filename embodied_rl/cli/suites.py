@@ -20,24 +20,22 @@ def cache_dir() -> Path:
     return Path(os.environ.get("EMBODIED_RL_CACHE") or Path.home() / ".cache" / "embodied-rl")
 
 
-def libero_assets() -> Path | None:
-    """The folder with LIBERO's official task files, or None."""
+def libero_bundles() -> Path | None:
+    """The folder with LIBERO's exported tasks, or None where there is none."""
     folder = cache_dir() / "libero"
-    return folder if (folder / "bddl_files").is_dir() else None
+    return folder if any(folder.glob("tasks/*/*.json")) else None
 
 
 def libero_notice(suite: str) -> list[str]:
-    """Two lines for `train libero` where the official suites cannot run: what is missing and how to get it, and what
-    is trained instead."""
-    found = libero_assets()
-    if found:
-        missing = f"LIBERO's official assets lie in {found}, but this version cannot run them yet: update embodied-rl."
-    else:
-        missing = (
-            f"LIBERO's official assets are not installed in {cache_dir() / 'libero'}; they are in LIBERO's repository "
-            "(assets, bddl_files, init_files), and this version cannot run them yet."
-        )
-    return [missing, f"Training the built-in suite {suite} instead: LIBERO's format and controller, our own tasks."]
+    """Two lines for `train libero` where the official suites are not installed: how to get them, and what is trained
+    instead. None for an official suite, or one that was chosen with the official ones at hand."""
+    if suite in LIBERO_SUITES or libero_bundles():
+        return []
+    return [
+        f"LIBERO's official assets are not installed in {cache_dir() / 'libero'}; for them: "
+        "embodied-rl assets install libero",
+        f"Training the built-in suite {suite} instead: LIBERO's format and controller, our own tasks.",
+    ]
 
 
 def load_tasks(suite: str, names: Sequence[str] = ()) -> list[Task]:
@@ -55,6 +53,13 @@ def load_tasks(suite: str, names: Sequence[str] = ()) -> list[Task]:
         if name not in tasks:
             raise UserError(f"suite '{suite}' has no task '{name}'.{suggest(name, tasks)}")
     return [task for name, task in tasks.items() if not names or name in names]
+
+
+def missing_assets(tasks: Sequence[Task]) -> list[str]:
+    """Official asset files that are stand-ins in these tasks; a score on such pictures is not a score on LIBERO's."""
+    from embodied_rl.sim.libero.tasks import LiberoTask
+
+    return sorted({file for task in tasks if isinstance(task, LiberoTask) for file in task.approximate})
 
 
 def _load_libero(suite: str) -> Sequence[Task]:

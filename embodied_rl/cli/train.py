@@ -38,6 +38,9 @@ def _checked(chosen: Selection) -> TrainConfig:
     """The config with its folder named; UserError if that folder is taken."""
     config = chosen.config
     assert config is not None
+    from embodied_rl.sim.libero.protocol import protocol
+
+    protocol(config.protocol)  # raises for an unknown one
     if config.output == AUTO:
         when = time.strftime("%Y%m%d-%H%M%S")
         name = f"{config.suite}-{kind_of('algorithm', config.algorithm)}-seed{config.seed}-{when}"

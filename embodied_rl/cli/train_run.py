@@ -8,6 +8,7 @@ import platform
 import shlex
 import time
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,9 +19,9 @@ from rich.console import Console
 from embodied_rl import __version__
 from embodied_rl.algorithms.config import PPOConfig
 from embodied_rl.cli.films import film
-from embodied_rl.cli.policies import load_options, load_policy, prepare_policy, save_policy
+from embodied_rl.cli.policies import load_options, load_policy, own_crop, prepare_policy, save_policy
 from embodied_rl.cli.run_report import write_run_report
-from embodied_rl.cli.suites import libero_notice, load_tasks
+from embodied_rl.cli.suites import LIBERO_SUITES, libero_notice, load_tasks, missing_assets
 from embodied_rl.cli.train import write_config
 from embodied_rl.cli.world import (
     cpu_count,
@@ -32,12 +33,18 @@ from embodied_rl.cli.world import (
     pick_renderer,
     policy_folder,
 )
+from embodied_rl.cli.worlds import open_protocol_env
 from embodied_rl.config import TrainConfig, kind_of, to_dict
 from embodied_rl.errors import UserError
+from embodied_rl.evaluation.record import FrameEnv
+from embodied_rl.evaluation.states import TRAINED_STATES, join_states, overlap, trained_states
 from embodied_rl.interrupt import Interrupted
 from embodied_rl.learner.checkpoint import Checkpoints
+from embodied_rl.policies.folder import read_provenance
 from embodied_rl.policy_config import SHIPPED
+from embodied_rl.rollout.sampler import evaluation_specs
 from embodied_rl.runner import PolicyFiles, TrainSettings, train
+from embodied_rl.sim.libero.protocol import NATIVE, protocol
 from embodied_rl.sim.render import Choice
 from embodied_rl.sim.task import Task
 from embodied_rl.telemetry.metrics import MetricsLog, make_trackers
@@ -60,21 +67,21 @@ def run(config: TrainConfig, command: str, *, benchmark: str, resume: bool) -> N
     assert config.torch_threads is not None
     torch.set_num_threads(config.torch_threads)
     policy, checkpoint = _policy(config, resume)
-    with open_env(tasks, config.env, policy.config.image_size, cameras=policy.config.num_cameras) as env:
-        stamp = _stamp(config, command, tasks, env.info, renderer, describe_policy(policy, checkpoint))
+    states = _States.of(config, tasks, checkpoint)
+    with _open(config, tasks, policy) as env:
+        stamp = _stamp(config, command, tasks, env.info, renderer, describe_policy(policy, checkpoint), states)
         for name, value in stamp.items():
             console.print(f"  {name:<14}{value}", soft_wrap=True, markup=False, highlight=False)
         folder = Path(config.output)
         _write_stamp(folder, stamp, config, resume)
-        held_out = {task.name: list(task.heldout_states) for task in tasks}
         try:
-            _train(config, tasks, env, policy, resume, console)
+            _train(config, states, env, policy, resume, console)
         except Interrupted:
             _stamp_end(folder, began)
             write_run_report(folder)
             raise
         try:
-            film(env, policy, held_out, config, folder, "after")
+            film(env, policy, states.heldout, config, folder, "after")
         except KeyboardInterrupt:
             raise Interrupted(f"trained and saved, but not filmed; for that: {_resume_command(config)}") from None
     _stamp_end(folder, began)
@@ -86,22 +93,50 @@ def _resume_command(config: TrainConfig) -> str:
     return shlex.join(["embodied-rl", "train", "--resume", config.output])
 
 
-def _train(config: TrainConfig, tasks: Sequence[Task], env: Any, policy: AnyPolicy, resume: bool,
+@dataclasses.dataclass(frozen=True, slots=True)
+class _States:
+    """Initial states by task. train: drawn from; heldout: evaluated; known: all that the policy will have been trained
+    on, None where its checkpoint does not say what came before."""
+
+    train: dict[str, list[int]]
+    heldout: dict[str, list[int]]
+    known: dict[str, list[int]] | None
+
+    @classmethod
+    def of(cls, config: TrainConfig, tasks: Sequence[Task], checkpoint: str) -> _States:
+        heldout = {task.name: list(task.heldout_states) for task in tasks}
+        train = heldout if config.train_states == "heldout" else {task.name: list(task.train_states) for task in tasks}
+        earlier = trained_states(read_provenance(policy_folder(checkpoint)))
+        return cls(train, heldout, join_states(earlier, train))
+
+    def overlap(self, config: TrainConfig) -> str:
+        rows = {task: states[: config.evaluation.states_per_task] for task, states in self.heldout.items()}
+        return overlap(self.known, evaluation_specs(rows, config.seed)).sentence()
+
+
+def _open(config: TrainConfig, tasks: Sequence[Task], policy: AnyPolicy) -> AbstractContextManager[FrameEnv]:
+    """The worlds; without a protocol of somebody else's, as they come."""
+    if config.protocol == NATIVE.name:
+        return open_env(tasks, config.env, policy.config.image_size, cameras=policy.config.num_cameras)
+    return open_protocol_env(
+        tasks, config.env, protocol(config.protocol), policy.config.image_size, policy.config.num_cameras,
+        crop=own_crop(policy) is None,
+    )  # fmt: skip
+
+
+def _train(config: TrainConfig, states: _States, env: FrameEnv, policy: AnyPolicy, resume: bool,
            console: Console) -> None:
     folder = Path(config.output)
     trackers = make_trackers(config.track, folder, to_dict(config))
     progress = RunProgress(config.iterations, console=console)
-    held_out = {task.name: list(task.heldout_states) for task in tasks}
 
     def measured(updates: int) -> None:
         if updates == 0:  # after the evaluation, so that figures come first
-            film(env, policy, held_out, config, folder, "before")
+            film(env, policy, states.heldout, config, folder, "before")
 
     with MetricsLog(folder / "metrics.jsonl", trackers) as log, progress:
         train(
-            folder, env, policy, _policy_files(policy, config), _settings(config),
-            {task.name: list(task.train_states) for task in tasks},
-            held_out,
+            folder, env, policy, _policy_files(policy, config, states), _settings(config), states.train, states.heldout,
             RunObserver(folder, log, progress, measured),
             resume=resume, resume_command=_resume_command(config),
         )
@@ -110,7 +145,10 @@ def _train(config: TrainConfig, tasks: Sequence[Task], env: Any, policy: AnyPoli
 def _notices(config: TrainConfig, benchmark: str) -> list[str]:
     """What a user who asked for `libero` must know before reading a figure."""
     lines = libero_notice(config.suite) if benchmark == "libero" else []
-    if benchmark and config.policy.checkpoint == SHIPPED:
+    if benchmark and config.policy.checkpoint == SHIPPED and config.suite in LIBERO_SUITES:
+        lines.append("No --policy.checkpoint given: the small OpenVLA that ships with the package knows the tabletop "
+                     "suites only and will not succeed on LIBERO's.")
+    elif benchmark and config.policy.checkpoint == SHIPPED:
         lines.append("No --policy.checkpoint given: starting from the small OpenVLA that ships with the package, "
                      "not from the published 7B weights.")
     return lines
@@ -137,10 +175,11 @@ def _policy(config: TrainConfig, resume: bool) -> tuple[AnyPolicy, str]:
     return policy, checkpoint
 
 
-def _policy_files(policy: AnyPolicy, config: TrainConfig) -> PolicyFiles:
+def _policy_files(policy: AnyPolicy, config: TrainConfig, states: _States) -> PolicyFiles:
     provenance = {
         "command": "embodied-rl train", "version": __version__, "seed": config.seed, "suite": config.suite,
         "renderer": config.env.renderer, "config": to_dict(config),
+        **({} if states.known is None else {TRAINED_STATES: states.known}),
     }
 
     def load(folder: Path) -> None:
@@ -155,16 +194,21 @@ def _settings(config: TrainConfig) -> TrainSettings:
         algorithm=config.algorithm, learner=config.learner, rollout=config.rollout, evaluation=config.evaluation,
         checkpoint=config.checkpoint, iterations=config.iterations, seed=config.seed,
         threads=config.torch_threads if config.device == "cpu" else 1,
+        train_on_heldout=config.train_states == "heldout",
     )
 
 
 def _stamp(config: TrainConfig, command: str, tasks: Sequence[Task], info: EnvInfo, renderer: Choice,
-           weights: dict[str, Any]) -> dict[str, Any]:
+           weights: dict[str, Any], states: _States) -> dict[str, Any]:
     """What really runs, in words."""
     size, views = info.image_size, len(info.cameras)
+    missing = missing_assets(tasks)
     return {
         "command": command,
         "suite": f"{config.suite}, {len(tasks)} tasks: {', '.join(task.name.partition('/')[2] for task in tasks)}",
+        "protocol": config.protocol,
+        **({"assets": f"APPROXIMATE: {len(missing)} official files are stand-ins"} if missing else {}),
+        "overlap": states.overlap(config),
         "simulator": f"{info.simulator}, {config.env.num_envs} worlds, {config.env.sim_threads} threads",
         "renderer": f"{info.renderer} ({renderer.reason}), {views} cameras of {size}x{size}",
         "machine": f"{cpu_name()}, {cpu_count()} cores",

@@ -88,6 +88,12 @@ def plan(tasks: Mapping[str, Sequence[int]], per_task: int, seed: int) -> list[A
     return attempts
 
 
+def states_used(attempts: Sequence[Attempt]) -> dict[str, list[int]]:
+    """The initial states that the attempts start from, by task."""
+    names = dict.fromkeys(attempt.task for attempt in attempts)
+    return {name: sorted({a.init_state for a in attempts if a.task == name}) for name in names}
+
+
 class _Pushes:
     """Pushes of the first 3 dimensions of an action (the end effector's motion), each a constant for a few steps.
 

@@ -1,4 +1,4 @@
-"""Which initial states are trained on and which are evaluated, and how much the two overlap."""
+"""Which initial states a policy was trained on, and how many of the evaluated ones are among them."""
 
 from __future__ import annotations
 
@@ -9,31 +9,8 @@ from typing import Any
 from embodied_rl.errors import UserError
 from embodied_rl.types import EpisodeSpec
 
-OFFICIAL_STATES = 50
-"""Initial states of a LIBERO task that the official evaluation runs."""
-DEFAULT_HELDOUT = 25
 TRAINED_STATES = "train_states"
 """Key of a checkpoint's provenance: {task: [initial states]}, all that any stage of its training drew from."""
-
-
-@dataclass(frozen=True, slots=True)
-class StateSplit:
-    """Rows of a task's initial states; no row is in both."""
-
-    train: range
-    heldout: range
-
-
-def split_states(count: int = OFFICIAL_STATES, heldout: int = DEFAULT_HELDOUT) -> StateSplit:
-    """Split `count` initial states: the last `heldout` are held out, the ones before are for training.
-
-    Half and half by default: with 10 tasks that leaves 250 held-out episodes, whose interval at 90 % success is plus or
-    minus 4 points; with 10 states a task it would be 6. LIBERO's states are independent draws, so their order does not
-    matter, and the same rows are held out everywhere. UserError unless both parts get at least one state.
-    """
-    if not 1 <= heldout < count:
-        raise UserError(f"of {count} initial states, 1 to {count - 1} can be held out, got {heldout}.")
-    return StateSplit(range(count - heldout), range(count - heldout, count))
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +50,24 @@ def overlap(trained: Mapping[str, Sequence[int]] | None, specs: Sequence[Episode
             seen.setdefault(spec.task, set()).add(spec.init_state)
             shared += 1
     return Overlap({task: sorted(rows) for task, rows in seen.items()}, shared, len(specs))
+
+
+def join_states(
+    earlier: Mapping[str, Sequence[int]] | None, more: Mapping[str, Sequence[int]]
+) -> dict[str, list[int]] | None:
+    """What a policy was trained on that goes on with the states `more`; None (unknown) where `earlier` is."""
+    if earlier is None:
+        return None
+    names = [*earlier, *(name for name in more if name not in earlier)]
+    return {name: sorted({*earlier.get(name, ()), *more.get(name, ())}) for name in names}
+
+
+def demonstrated_states(collected: Mapping[str, Any]) -> dict[str, list[int]] | None:
+    """Where a dataset's demonstrations start, from what `collect` recorded about itself: {task: [initial states]}.
+
+    Empty when its states were drawn for it alone, so that none of a suite's is among them; None when it does not say.
+    """
+    return {} if collected.get("split") == "fresh" else collected.get(TRAINED_STATES)
 
 
 def trained_states(provenance: Mapping[str, Any]) -> dict[str, list[int]] | None:

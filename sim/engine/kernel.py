@@ -95,13 +95,18 @@ class Controller(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """What an observation shows: xpos [nbody,3], xmat [nbody,9]; eef_pos [3], eef_quat [4] (wxyz); joints [9]."""
+    """What an observation shows: xpos [nbody,3], xmat [nbody,9]; eef_pos [3], eef_quat [4] (wxyz); joints [9].
+
+    switch_qpos [nq]: joint positions when the last control step began; what is switched on is drawn by them, since
+    LIBERO switches after a step and its frame was taken within.
+    """
 
     xpos: Array
     xmat: Array
     eef_pos: Array
     eef_quat: Array
     joints: Array
+    switch_qpos: Array
 
 
 @njit(nogil=True)
@@ -188,6 +193,7 @@ def control_step(
 ) -> None:
     """25 substeps with one action [7]. applied: float64 [25, nu] receives the controls, or [0, 0] when nobody asks."""
     sign = np.sign(np.float64(action[6]))
+    seen.switch_qpos[:] = view.qpos
     for substep in range(SUBSTEPS):
         mj_step1(model, data)
         if control.stale[0] == KEEP_FRESH:

@@ -11,6 +11,7 @@ import mujoco
 
 from embodied_rl.sim.engine import kernel
 from embodied_rl.sim.engine.goal import Goal, compile_goal
+from embodied_rl.sim.engine.indicators import Switch, compile_switches
 from embodied_rl.sim.engine.world import ControllerMode, World, find_robot
 from embodied_rl.sim.task import Task
 from embodied_rl.types import Array
@@ -25,7 +26,10 @@ class FrameRenderer(Protocol):
 
     def remove_scene(self, scene: int) -> None: ...
 
-    def render(self, scene: int, xpos: Array, xmat: Array, cameras: tuple[str, ...], out: Array) -> None: ...
+    def render(
+        self, scene: int, xpos: Array, xmat: Array, cameras: tuple[str, ...], out: Array,
+        site_groups: tuple[int, ...] = (),
+    ) -> None: ...
 
 
 class Scene:
@@ -38,6 +42,8 @@ class Scene:
         self.goal: Goal = compile_goal(task, self.model)
         self.start: Mapping[str, Array] | None = getattr(task, "start", None)
         """What LIBERO's env.reset leaves behind; our own tasks have no such thing."""
+        self.switches: tuple[Switch, ...] = compile_switches(getattr(task, "indicators", ()), self.model)
+        """What is drawn only while a joint is in a range; our own tasks have no such thing either."""
         self.size = int(mujoco.mj_sizeModel(self.model))
         """Bytes of its models."""
         self.users = 0

@@ -13,6 +13,7 @@ import numpy as np
 from embodied_rl.errors import UserError, suggest
 from embodied_rl.policy import action_array
 from embodied_rl.sim.engine import kernel
+from embodied_rl.sim.engine.indicators import lit_groups
 from embodied_rl.sim.engine.pool import FrameRenderer, Scene, ScenePool
 from embodied_rl.sim.engine.world import ControllerMode, World
 from embodied_rl.sim.mujoco_log import leave_divergence_to_results
@@ -156,7 +157,8 @@ class NativeVecEnv:
     def _draw(self, scene: Scene, world: World, cameras: tuple[str, ...], out: Array) -> None:
         if self._renderer is None or scene.drawn is None:
             raise UserError("this environment has no renderer; pass one made by embodied_rl.sim.render.make_renderer")
-        self._renderer.render(scene.drawn, world.seen.xpos, world.seen.xmat, cameras, out)
+        seen, lit = world.seen, lit_groups(scene.switches, world.seen.switch_qpos)
+        self._renderer.render(scene.drawn, seen.xpos, seen.xmat, cameras, out, lit)
 
     def frame(self, slot: int, camera: str, size: int) -> Array:
         """What `camera` sees in a slot, also after its episode ended: uint8 [size, size, 3]."""

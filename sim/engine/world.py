@@ -76,7 +76,8 @@ class World:
             stale=np.zeros(1, np.int64), jac_pos=np.zeros((3, model.nv)), jac_rot=np.zeros((3, model.nv)),
         )  # fmt: skip
         self.seen = kernel.Seen(
-            np.zeros((model.nbody, 3)), np.zeros((model.nbody, 9)), np.zeros(3), np.zeros(4), np.zeros(9)
+            np.zeros((model.nbody, 3)), np.zeros((model.nbody, 9)), np.zeros(3), np.zeros(4), np.zeros(9),
+            np.zeros(model.nq),
         )
 
     def set_state(self, state: Array) -> None:
@@ -131,6 +132,7 @@ class World:
         robot, view, seen = self._robot, self._view, self.seen
         seen.xpos[:], seen.xmat[:] = view.xpos, view.xmat
         seen.eef_pos[:], seen.eef_quat[:] = view.site_xpos[robot.site], view.xquat[robot.hand]
+        seen.switch_qpos[:] = view.qpos
         seen.joints[:7], seen.joints[7:] = view.qpos[robot.qpos], view.qpos[robot.finger_qpos]
 
     def run(

@@ -15,6 +15,7 @@ from typing import Any
 import mujoco
 
 from embodied_rl.errors import UserError, suggest
+from embodied_rl.sim.engine.indicators import FIRST_GROUP
 from embodied_rl.sim.libero.bundle import (
     INSTALL,
     BlobStore,
@@ -138,7 +139,9 @@ def _task(root: Path, bundle: dict[str, Any]) -> LiberoTask:
         train_states=range(EVALUATION_STATES, len(states)),
         heldout_states=range(EVALUATION_STATES),
         build_physics=partial(_load_model, root, tuple(bundle["physics"])),
-        build_visual=partial(_load_visual, root, tuple(bundle["visual"])),
+        build_visual=partial(
+            _load_visual, root, tuple(bundle["visual"]), tuple(each["site"] for each in bundle["indicators"])
+        ),
         index=bundle["index"],
         bddl=bundle["bddl"],
         bddl_language=bundle["bddl_language"],
@@ -160,10 +163,16 @@ def _load_model(root: Path, pieces: tuple[str, ...]) -> mujoco.MjModel:
         raise UserError(f"MuJoCo {mujoco.__version__} can't read a model in {root} ({error}); run: {INSTALL}") from None
 
 
-def _load_visual(root: Path, pieces: tuple[str, ...]) -> mujoco.MjModel:
-    """The full scene, with collision shapes (group 0) in a group that is not drawn: robosuite hides them too."""
+def _load_visual(root: Path, pieces: tuple[str, ...], indicators: tuple[str, ...]) -> mujoco.MjModel:
+    """The full scene, with collision shapes (group 0) in a group that is not drawn: robosuite hides them too.
+
+    An indicator's site is opaque, in its own group, and so is drawn when the renderer is told.
+    """
     model = _load_model(root, pieces)
     model.geom_group[model.geom_group == 0] = _HIDDEN_GROUP
+    for number, name in enumerate(indicators):
+        site = model.site(name).id
+        model.site_group[site], model.site_rgba[site, 3] = FIRST_GROUP + number, 1.0
     return model
 
 

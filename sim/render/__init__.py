@@ -19,7 +19,7 @@ _PICTURE_SAMPLES = 2
 class Renderer(Protocol):
     """Draws cameras of visual models. Safe from several threads; what is drawn does not depend on the thread.
 
-    Geom groups 0 to 2 are drawn, as mujoco.Renderer does; sites, which are markers, are not.
+    Geom groups 0 to 2 are drawn, as mujoco.Renderer does; sites, which are markers, only where `render` is told.
     """
 
     name: str
@@ -32,11 +32,15 @@ class Renderer(Protocol):
         """Forget a model; its number is not used again."""
         ...
 
-    def render(self, scene: int, xpos: Array, xmat: Array, cameras: tuple[str, ...], out: Array) -> None:
+    def render(
+        self, scene: int, xpos: Array, xmat: Array, cameras: tuple[str, ...], out: Array,
+        site_groups: tuple[int, ...] = (),
+    ) -> None:  # fmt: skip
         """Draw `cameras` into out, uint8 [V, H, W, 3] RGB, row 0 at the top.
 
         xpos: float64 [nbody, 3], metres; xmat: float64 [nbody, 9], row-major rotations: the bodies' world poses, as in
-        MjData. The physics model and the visual model must number their bodies alike.
+        MjData. The physics model and the visual model must number their bodies alike. site_groups: of the sites to
+        draw; UserError where the renderer cannot.
         """
         ...
 

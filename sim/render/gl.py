@@ -62,14 +62,17 @@ class GlRenderer:
         with self._lock:
             del self._models[scene]
 
-    def render(self, scene: int, xpos: Array, xmat: Array, cameras: tuple[str, ...], out: Array) -> None:
+    def render(
+        self, scene: int, xpos: Array, xmat: Array, cameras: tuple[str, ...], out: Array,
+        site_groups: tuple[int, ...] = (),
+    ) -> None:  # fmt: skip
         """Draw `cameras` into out, uint8 [V, H, W, 3]; xpos float64 [nbody, 3], xmat float64 [nbody, 9]."""
         model = self._models[scene]
         check_poses(model, xpos, xmat, cameras, out)
         view = self._view(scene)
         place(model, view.data, xpos, xmat)
         for camera, image in zip(cameras, out, strict=True):
-            view.draw(camera_index(model, camera), image)
+            view.draw(camera_index(model, camera), image, site_groups)
 
     def _view(self, scene: int) -> _View:
         local = self._local
@@ -100,7 +103,6 @@ class _View:
         self._option, self._camera = mujoco.MjvOption(), mujoco.MjvCamera()
         self._option.flags[:] = 0
         self._option.flags[_DRAWN] = 1
-        self._option.sitegroup[:] = 0
         self._camera.type = mujoco.mjtCamera.mjCAMERA_FIXED
         self._scene.flags[_PICTURE_FLAGS] = pictures
         with _MAKING, _quality(model, pictures):
@@ -108,8 +110,9 @@ class _View:
         mujoco.mjr_setBuffer(mujoco.mjtFramebuffer.mjFB_OFFSCREEN, self._gl)
         self._pixels = np.empty((0, 0, 3), np.uint8)
 
-    def draw(self, camera: int, out: Array) -> None:
-        """Draw one camera from `self.data` into out, uint8 [H, W, 3]."""
+    def draw(self, camera: int, out: Array, site_groups: tuple[int, ...]) -> None:
+        """Draw one camera from `self.data` into out, uint8 [H, W, 3]; of the sites, those of `site_groups`."""
+        self._option.sitegroup[:] = [group in site_groups for group in range(mujoco.mjNGROUP)]
         height, width = out.shape[:2]
         if self._pixels.shape != out.shape:
             self._pixels = np.empty((height, width, 3), np.uint8)

@@ -16,6 +16,7 @@ from typing import NamedTuple
 import mujoco
 import numpy as np
 
+from embodied_rl.errors import UserError
 from embodied_rl.sim.render.project import COEFS, MAX_PARTS, project
 from embodied_rl.sim.render.raster import raster
 from embodied_rl.sim.render.scene import Scene, camera_index, pack
@@ -73,8 +74,13 @@ class RaycastRenderer:
         with self._lock:
             del self._scenes[scene]
 
-    def render(self, scene: int, xpos: Array, xmat: Array, cameras: tuple[str, ...], out: Array) -> None:
+    def render(
+        self, scene: int, xpos: Array, xmat: Array, cameras: tuple[str, ...], out: Array,
+        site_groups: tuple[int, ...] = (),
+    ) -> None:  # fmt: skip
         """Draw `cameras` into out, uint8 [V, H, W, 3]; xpos float64 [nbody, 3], xmat float64 [nbody, 9]."""
+        if site_groups:
+            raise UserError("the ray caster draws no sites, and this scene has one to be seen; use egl or osmesa")
         model, packed = self._scenes[scene]
         check_poses(model, xpos, xmat, cameras, out)
         height, width = out.shape[1] * self._samples, out.shape[2] * self._samples

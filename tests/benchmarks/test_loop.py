@@ -38,10 +38,10 @@ def test_rows_split_all_of_the_time() -> None:
     assert sum(rows[stage]["share"] for stage in loop.ORDER) == pytest.approx(1)
 
 
-def test_the_bench_measures_the_preset_of_train_libero() -> None:
+def test_the_bench_measures_the_preset_of_train_tabletop() -> None:
     from embodied_rl.cli.select import select
 
-    assert loop.bench_config(quick=False) == select(["libero", "--policy", "openvla"]).config
+    assert loop.bench_config(quick=False) == select(["tabletop", "--policy", "openvla"]).config
 
 
 def test_quick_run_with_the_real_engine(

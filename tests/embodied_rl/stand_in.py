@@ -24,12 +24,12 @@ class StandIn:
         self.num_envs = num_envs
         views = ("agentview", "robot0_eye_in_hand")[:cameras]
         self.info = EnvInfo("tabletop", "stand-in 1", "flat", views, size, 7, 8, 20.0)
-        self._specs: dict[int, EpisodeSpec] = {}
+        self.specs: dict[int, EpisodeSpec] = {}
         self._steps: dict[int, int] = {}
 
     def reset(self, slots: Sequence[int], episodes: Sequence[EpisodeSpec]) -> None:
         for slot, spec in zip(slots, episodes, strict=True):
-            self._specs[slot], self._steps[slot] = spec, 0
+            self.specs[slot], self._steps[slot] = spec, 0
 
     def step(self, slots: Sequence[int], actions: Array) -> ChunkResult:
         count, chunk = actions.shape[:2]
@@ -45,7 +45,7 @@ class StandIn:
 
     def observe(self, slots: Sequence[int], out: Observation) -> None:
         for row, slot in enumerate(slots):
-            spec = self._specs[slot]
+            spec = self.specs[slot]
             draw = philox(spec.init_state, self._steps[slot])
             out.images[row] = draw.integers(0, 256, out.images.shape[1:], dtype=np.uint8)
             out.proprio[row] = draw.standard_normal(8)

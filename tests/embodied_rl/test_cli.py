@@ -70,6 +70,7 @@ def test_no_command_shows_help_and_fails(capsys: pytest.CaptureFixture[str]) -> 
         ("train", "train needs a benchmark (libero, tabletop)"),
         ("train libre", "unknown benchmark 'libre'. Did you mean 'libero'?"),
         ("train libero --policy openvlla", "unknown policy 'openvlla'. Did you mean 'openvla'?"),
+        ("train tabletop --protocol openvlaa", "unknown protocol 'openvlaa'. Did you mean 'openvla'?"),
         ("train libero --algorithm gpro", "unknown algorithm 'gpro'. Did you mean 'grpo'?"),
         ("train libero --suite libero_spatial", "LIBERO's official assets are not installed"),
         ("train tabletop --suite tabletop_spatail", "suite 'tabletop_spatail'. Did you mean 'tabletop_spatial'?"),

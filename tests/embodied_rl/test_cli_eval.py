@@ -54,7 +54,7 @@ def open_world(
 
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> type[World]:
-    monkeypatch.setattr("embodied_rl.cli.eval_run.open_env", open_world)
+    monkeypatch.setattr("embodied_rl.cli.worlds.open_env", open_world)
     World.started, World.sizes, World.interrupt = [], [], -1
     return World
 
@@ -84,14 +84,14 @@ def test_an_evaluation_writes_everything_and_resuming_a_finished_one_runs_nothin
     assert set(found["tasks"]) == set(TASKS)
     assert found["fingerprint"]["driver"] == "none (CPU ray caster)"
     assert found["fingerprint"]["bundles"] == {task.name: task_digest(task) for task in load_suite("tabletop_object")}
-    assert found["overlap"] == {"seen": None, "shared": 0, "episodes": 2 * len(TASKS)}
+    assert found["overlap"] == {"seen": {}, "shared": 0, "episodes": 2 * len(TASKS)}
     page = (folder / "report.html").read_text()
     assert "success at end" in page
     failed = sum(not row["result"]["success"] for row in found["episodes"])
     assert page.count("<video") == min(2, failed) == len(list((folder / "videos").glob("*.mp4")))
     said = capsys.readouterr().out
     assert "all tasks" in said
-    assert "unknown: the checkpoint does not record" in said
+    assert "none: no evaluated episode" in said
 
     count = len(world.started)
     assert main(["eval", "--resume", str(folder)]) == 0

@@ -11,6 +11,7 @@ from embodied_rl.cli import doctor as module
 from embodied_rl.cli.doctor import Finding, doctor, main
 from embodied_rl.errors import UserError
 from embodied_rl.sim.render import Probe
+from tests.sim.libero.bundles import install_fake
 
 
 def test_exit_code_follows_problems_only(monkeypatch, capsys) -> None:
@@ -29,7 +30,7 @@ def test_json_lists_every_check(capsys) -> None:
     rows = json.loads(capsys.readouterr().out)
     names = {row["name"] for row in rows}
     assert {"python", "torch", "mujoco", "numba", "gpu", "renderer egl", "renderer osmesa", "renderer raycast"} <= names
-    assert {"cores", "kernel cache", "LIBERO assets", "nano checkpoint", "renderer for tabletop"} <= names
+    assert {"cores", "kernel cache", "LIBERO", "nano checkpoint", "renderer for tabletop"} <= names
     assert code == (1 if any(row["state"] == "problem" for row in rows) else 0)
     for row in rows:
         assert row["state"] == "ok" or row["advice"] or row["name"] == "gpu"
@@ -57,8 +58,9 @@ def test_no_gl_library_is_no_problem_for_the_tabletop(monkeypatch) -> None:
 def test_libero_assets_are_found_where_the_variable_says(monkeypatch, tmp_path: Path) -> None:
     monkeypatch.setenv("EMBODIED_RL_CACHE", str(tmp_path))
     assert module.libero()[0].state == "note"
-    (tmp_path / "libero" / "bddl_files").mkdir(parents=True)
+    install_fake(tmp_path / "libero")
     assert module.libero()[0].state == "ok"
+    assert module.libero()[0].found.startswith("2 tasks")
 
 
 def test_little_memory_is_a_problem(monkeypatch) -> None:

@@ -19,6 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from embodied_rl.errors import UserError
+from embodied_rl.sim.engine.indicators import FIRST_GROUP
 from embodied_rl.sim.engine.vec_env import CAMERAS, NativeVecEnv
 from embodied_rl.sim.libero.assets.environment import Environment
 from embodied_rl.sim.libero.assets.export import Official
@@ -45,7 +46,9 @@ def record_official(official: Official, names: list[str], size: int, steps: int)
     """Run the official environment on tasks 'suite/name'; writes official.scratch/suite/name.npz."""
     official.link_assets()
     script = Path(__file__).with_name("official") / "frames.py"
-    settings = {**official.settings(), "MUJOCO_GL": "osmesa", "PYOPENGL_PLATFORM": "osmesa"}
+    # OpenBLAS rounds differently from processor to processor; 'exact' reproduces the golden data's, its AVX2 kernels.
+    settings = {**official.settings(), "MUJOCO_GL": "osmesa", "PYOPENGL_PLATFORM": "osmesa",
+                "OPENBLAS_CORETYPE": "Haswell"}  # fmt: skip
     words = [str(script), str(official.assets), str(official.scratch), str(size), str(steps), *names]
     log = official.scratch / "frames.log"
     with open(log, "w", encoding="utf-8") as errors:
@@ -62,8 +65,12 @@ def compare(task: LiberoTask, recorded: dict[str, Array]) -> Difference:
     renderer = GlRenderer("osmesa", pictures=True)
     scene, out = renderer.add_scene(task.build_visual()), np.empty_like(images[0])
     drawn = 0
-    for image, xpos, xmat in zip(images, recorded["xpos"], recorded["xmat"], strict=True):
-        renderer.render(scene, xpos, xmat, CAMERAS, out)
+    sites = [task.build_visual().site(each.site).id for each in task.indicators]
+    for image, xpos, xmat, alpha in zip(
+        images, recorded["xpos"], recorded["xmat"], recorded["site_alpha"], strict=True
+    ):
+        lit = tuple(FIRST_GROUP + i for i, site in enumerate(sites) if alpha[site] > 0)
+        renderer.render(scene, xpos, xmat, CAMERAS, out, lit)
         drawn = max(drawn, _gap(out, image))
     env = NativeVecEnv(
         [task], 1, image_size=size, renderer=renderer, threads=1, controller="exact", stop_at_success=False

@@ -1,35 +1,14 @@
-"""Which states are trained on, which are evaluated, and what the report says about the overlap."""
+"""What a policy was trained on, and what the report says about the overlap with what is evaluated."""
 
 from __future__ import annotations
 
 import json
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from embodied_rl.errors import UserError
-from embodied_rl.evaluation.states import overlap, split_states, trained_states
+from embodied_rl.evaluation.states import demonstrated_states, join_states, overlap, trained_states
 from embodied_rl.types import EpisodeSpec
-
-
-@given(st.integers(2, 200).flatmap(lambda n: st.tuples(st.just(n), st.integers(1, n - 1))))
-def test_the_split_loses_no_state_and_shares_none(sizes: tuple[int, int]) -> None:
-    count, heldout = sizes
-    split = split_states(count, heldout)
-    assert sorted([*split.train, *split.heldout]) == list(range(count))
-    assert len(split.heldout) == heldout
-    assert split == split_states(count, heldout)
-
-
-def test_the_default_halves_the_official_fifty() -> None:
-    assert (split_states().train, split_states().heldout) == (range(25), range(25, 50))
-
-
-@pytest.mark.parametrize(("count", "heldout"), [(50, 0), (50, 50), (50, -1), (1, 1), (0, 0)])
-def test_a_split_without_both_parts_is_refused(count: int, heldout: int) -> None:
-    with pytest.raises(UserError, match="can be held out"):
-        split_states(count, heldout)
 
 
 def specs(pairs: list[tuple[str, int]]) -> list[EpisodeSpec]:
@@ -57,3 +36,15 @@ def test_an_unreadable_record_is_an_error(entry: object) -> None:
     with pytest.raises(UserError, match="train_states"):
         trained_states({"train_states": entry})
     assert trained_states({"train_states": {"a": [1, 2]}}) == {"a": [1, 2]}
+
+
+def test_training_on_adds_its_states_to_what_is_known() -> None:
+    assert join_states({"a/x": [3, 1]}, {"a/x": [1, 2], "a/y": [0]}) == {"a/x": [1, 2, 3], "a/y": [0]}
+    assert join_states({}, {"a/y": [0]}) == {"a/y": [0]}
+    assert join_states(None, {"a/y": [0]}) is None, "what came before is not known, so the whole is not"
+
+
+def test_demonstrations_say_where_they_start() -> None:
+    assert demonstrated_states({"split": "fresh"}) == {}
+    assert demonstrated_states({"split": "train", "train_states": {"a/x": [4]}}) == {"a/x": [4]}
+    assert demonstrated_states({}) is None, "a dataset from elsewhere"

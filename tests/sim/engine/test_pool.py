@@ -35,7 +35,10 @@ class _Recorder:
     def remove_scene(self, scene: int) -> None:
         self.held.remove(scene)
 
-    def render(self, scene: int, xpos: Array, xmat: Array, cameras: tuple[str, ...], out: Array) -> None:
+    def render(
+        self, scene: int, xpos: Array, xmat: Array, cameras: tuple[str, ...], out: Array,
+        site_groups: tuple[int, ...] = (),
+    ) -> None:  # fmt: skip
         assert scene in self.held
 
 

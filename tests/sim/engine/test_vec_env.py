@@ -27,7 +27,10 @@ class _Flat:
     def remove_scene(self, scene: int) -> None:
         pass
 
-    def render(self, scene: int, xpos: Array, xmat: Array, cameras: tuple[str, ...], out: Array) -> None:
+    def render(
+        self, scene: int, xpos: Array, xmat: Array, cameras: tuple[str, ...], out: Array,
+        site_groups: tuple[int, ...] = (),
+    ) -> None:  # fmt: skip
         out[:] = int(1000 * xpos[scene, 2]) % 256
 
 

@@ -18,6 +18,7 @@ from embodied_rl.types import Array
 
 NAME = "libero_goal/turn_on_the_stove"
 START_ROW = 3
+SITE, KNOB = "stove_1_cook_region", "stove_1_knob_joint"
 OTHER = "libero_goal/put_the_bowl_on_the_stove"
 
 
@@ -57,7 +58,7 @@ def contents(root: Path, name: str, index: int = 0) -> dict[str, Any]:
         "approximate": [], "fixtures": {"stove": {"body": "stove_main", "pos": [0.0, 0.2, 0.9], "quat": [1, 0, 0, 0]}},
         "cameras": {"agentview": {"body": "world", "pos": [1.0, 0, 1], "quat": [1, 0, 0, 0], "fovy": 45.0}},
         "gripper": {"speed": 0.01},
-        "indicators": [{"site": "burner", "when": {"joints": ["stove_knob_joint"], "threshold": 0.5, "above": True,
+        "indicators": [{"site": SITE, "when": {"joints": [KNOB], "threshold": 0.5, "above": True,
                                                    "need_all": False, "inclusive": True}}],
         "init_states": pack_array(store, task.init_states),
         "start": {key: pack_array(store, values) for key, values in _start(task).items()},

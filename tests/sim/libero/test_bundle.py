@@ -33,7 +33,18 @@ from embodied_rl.sim.libero.bundle import (
 from embodied_rl.sim.libero.tasks import Indicator, bundle_fingerprint, load_suite, load_task, suites, tasks
 from embodied_rl.sim.task import JointRange
 from embodied_rl.types import EpisodeSpec
-from tests.sim.libero.bundles import NAME, OTHER, START_ROW, binary, contents, install_fake, model_task, saved
+from tests.sim.libero.bundles import (
+    KNOB,
+    NAME,
+    OTHER,
+    SITE,
+    START_ROW,
+    binary,
+    contents,
+    install_fake,
+    model_task,
+    saved,
+)
 
 
 @pytest.fixture
@@ -80,7 +91,7 @@ def test_a_task_comes_back_whole(root: Path) -> None:
     assert (task.heldout_states, task.train_states) == (range(50), range(50, 100))
     assert task.fixtures["stove"].pos == (0.0, 0.2, 0.9)
     assert task.cameras["agentview"].fovy == 45.0
-    assert task.indicators == (Indicator("burner", JointRange(("stove_knob_joint",), 0.5, True, False, True)),)
+    assert task.indicators == (Indicator(SITE, JointRange((KNOB,), 0.5, True, False, True)),)
     assert np.array_equal(task.start["ctl_initial_joint"], made_of.init_states[START_ROW][1:8])
     assert task.approximate == ()
 
@@ -91,7 +102,11 @@ def test_models_come_back_to_the_bit_and_collision_shapes_are_hidden(root: Path)
     visual, full = task.build_visual(), model_task("turn_on_the_stove").build_visual()
     assert not (visual.geom_group == 0).any()
     assert np.array_equal(visual.geom_group == 3, full.geom_group == 0)
-    visual.geom_group[:] = full.geom_group
+    site = visual.site(SITE)
+    assert (site.group[0], site.rgba[3]) == (3, 1.0)
+    assert (visual.site_group == 3).sum() == 1 + (full.site_group == 3).sum()
+    visual.geom_group[:], visual.site_group[:] = full.geom_group, full.site_group
+    visual.site_rgba[:] = full.site_rgba
     assert saved(visual) == binary("turn_on_the_stove", True)
 
 

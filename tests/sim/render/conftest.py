@@ -22,7 +22,7 @@ PRIMITIVES = """
     <body name="tool" pos=".3 -.2 .45"><freejoint/>
       <geom name="stick" type="capsule" size=".04" fromto="0 0 0 .1 .05 .2" rgba=".2 .7 .3 1"/>
       <geom name="can" type="cylinder" size=".06 .05" pos="0 -.1 0" euler="20 30 0" rgba=".2 .3 .9 1"/>
-      <site size=".2"/>
+      <site size=".2" group="4"/>
       <camera name="wrist" pos="0 0 .5" xyaxes="1 0 0 0 1 0" fovy="70"/>
     </body>
     <geom name="egg" type="ellipsoid" size=".15 .06 .04" pos=".45 .15 .47" euler="10 20 30" rgba=".9 .8 .1 1"/>

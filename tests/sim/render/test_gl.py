@@ -49,8 +49,11 @@ view = renderer._view(scene)
 view.data = data
 forward = np.zeros_like(bodies)
 for camera, image in zip(cameras, forward):
-    view.draw(model.camera(camera).id, image)
-np.savez(out_file, bodies=bodies, forward=forward, threads=threads)
+    view.draw(model.camera(camera).id, image, ())
+lit, dark = np.zeros_like(bodies), np.zeros_like(bodies)
+renderer.render(scene, data.xpos, data.xmat, cameras, lit, (4,))
+renderer.render(scene, data.xpos, data.xmat, cameras, dark)
+np.savez(out_file, bodies=bodies, forward=forward, threads=threads, lit=lit, dark=dark)
 """
 
 
@@ -89,6 +92,11 @@ def test_body_poses_draw_what_mj_forward_draws(drawn: dict[str, np.ndarray]) -> 
 def test_threads_draw_what_one_thread_draws(drawn: dict[str, np.ndarray]) -> None:
     for image in drawn["threads"]:
         np.testing.assert_array_equal(image, drawn["bodies"])
+
+
+def test_sites_are_drawn_only_when_their_group_is_asked_for(drawn: dict[str, np.ndarray]) -> None:
+    assert (drawn["lit"] != drawn["bodies"]).any()
+    np.testing.assert_array_equal(drawn["dark"], drawn["bodies"])
 
 
 def test_ray_caster_draws_alike(drawn: dict[str, np.ndarray], primitives: str) -> None:

@@ -1,0 +1,46 @@
+"""Opens the simulated worlds as a protocol and a policy want them; `train` and `eval` share it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+from embodied_rl.cli.world import cpu_count, open_env
+from embodied_rl.config import EnvConfig
+from embodied_rl.policies.images import image_pipeline, prepare
+from embodied_rl.sim.libero.protocol import Protocol
+from embodied_rl.sim.libero.protocol_env import ProtocolEnv
+from embodied_rl.sim.task import Task
+from embodied_rl.types import Array, EpisodeSpec
+
+
+@contextmanager
+def open_protocol_env(
+    tasks: Sequence[Task], config: EnvConfig, chosen: Protocol, image_size: int, cameras: int, *,
+    crop: bool = True, run_on: bool = False, translate: Callable[[EpisodeSpec], EpisodeSpec] | None = None,
+) -> Iterator[ProtocolEnv]:
+    """The worlds, run as `chosen` says; image_size, cameras: what the policy looks at.
+
+    config.renderer is what `pick_renderer` chose. crop: cut the pictures as the protocol does; not where the policy
+    itself cuts out their middle. run_on, translate: see ProtocolEnv.
+    """
+    timed = [dataclasses.replace(task, horizon=chosen.settle_steps + chosen.horizon(task)) for task in tasks]
+    threads = config.sim_threads or cpu_count()
+    settings = dataclasses.replace(config, sim_threads=threads)
+    pipeline = image_pipeline(chosen.images)
+    if not crop:
+        pipeline = dataclasses.replace(pipeline, crop_area=None)
+
+    def pictures(frames: Array, out: Array) -> None:
+        prepare(pipeline, frames, out, pool)
+
+    with (
+        open_env(timed, settings, chosen.render_size or image_size, cameras=cameras, stop_at_success=False) as env,
+        ThreadPoolExecutor(threads, "pictures") as pool,
+    ):
+        yield ProtocolEnv(
+            env, chosen, image_size=image_size, cameras=cameras,
+            prepare=None if chosen.render_size is None else pictures, run_on=run_on, translate=translate,
+        )  # fmt: skip
