@@ -69,7 +69,7 @@ def run(benchmark: str, command: BenchmarkCommand, request: Mapping[str, Any], w
     device = pick_device(command.device)
     checkpoint = policy_folder(command.checkpoint)
     policy = open_policy(command.checkpoint, device, command.load_options(checkpoint))
-    notes = _deviations(plan.protocol, policy)
+    notes = policy_deviations(plan.protocol, policy)
     renderer = pick_renderer(command.env.renderer, plan.tasks)
     weights = describe_policy(policy, command.checkpoint)
     marks = fingerprint(plan.tasks, renderer.name, device, weights["weights"].rpartition(" ")[2])
@@ -167,7 +167,8 @@ def _stamp(
     }
 
 
-def _deviations(chosen: Protocol, policy: AnyPolicy) -> list[str]:
+def policy_deviations(chosen: Protocol, policy: AnyPolicy) -> list[str]:
+    """Where `policy` is not one of the protocol's own: one line each."""
     config = policy.config
     if isinstance(policy, Pi0Policy):
         proprio, zero_one = policy.config.state_input != "none", False

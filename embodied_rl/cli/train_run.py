@@ -8,7 +8,6 @@ import platform
 import shlex
 import time
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +18,7 @@ from rich.console import Console
 from embodied_rl import __version__
 from embodied_rl.algorithms.config import PPOConfig
 from embodied_rl.cli.films import film
-from embodied_rl.cli.policies import load_options, load_policy, own_crop, prepare_policy, save_policy
+from embodied_rl.cli.policies import load_options, load_policy, prepare_policy, save_policy
 from embodied_rl.cli.run_report import write_run_report
 from embodied_rl.cli.suites import LIBERO_SUITES, libero_notice, load_tasks, missing_assets
 from embodied_rl.cli.train import write_config
@@ -27,13 +26,12 @@ from embodied_rl.cli.world import (
     cpu_count,
     cpu_name,
     describe_policy,
-    open_env,
     open_policy,
     pick_device,
     pick_renderer,
     policy_folder,
 )
-from embodied_rl.cli.worlds import open_protocol_env
+from embodied_rl.cli.worlds import open_worlds
 from embodied_rl.config import TrainConfig, kind_of, to_dict
 from embodied_rl.errors import UserError
 from embodied_rl.evaluation.record import FrameEnv
@@ -44,7 +42,6 @@ from embodied_rl.policies.folder import read_provenance
 from embodied_rl.policy_config import SHIPPED
 from embodied_rl.rollout.sampler import evaluation_specs
 from embodied_rl.runner import PolicyFiles, TrainSettings, train
-from embodied_rl.sim.libero.protocol import NATIVE, protocol
 from embodied_rl.sim.render import Choice
 from embodied_rl.sim.task import Task
 from embodied_rl.telemetry.metrics import MetricsLog, make_trackers
@@ -68,7 +65,7 @@ def run(config: TrainConfig, command: str, *, benchmark: str, resume: bool) -> N
     torch.set_num_threads(config.torch_threads)
     policy, checkpoint = _policy(config, resume)
     states = _States.of(config, tasks, checkpoint)
-    with _open(config, tasks, policy) as env:
+    with open_worlds(tasks, config.env, config.protocol, policy) as env:
         stamp = _stamp(config, command, tasks, env.info, renderer, describe_policy(policy, checkpoint), states)
         for name, value in stamp.items():
             console.print(f"  {name:<14}{value}", soft_wrap=True, markup=False, highlight=False)
@@ -112,16 +109,6 @@ class _States:
     def overlap(self, config: TrainConfig) -> str:
         rows = {task: states[: config.evaluation.states_per_task] for task, states in self.heldout.items()}
         return overlap(self.known, evaluation_specs(rows, config.seed)).sentence()
-
-
-def _open(config: TrainConfig, tasks: Sequence[Task], policy: AnyPolicy) -> AbstractContextManager[FrameEnv]:
-    """The worlds; without a protocol of somebody else's, as they come."""
-    if config.protocol == NATIVE.name:
-        return open_env(tasks, config.env, policy.config.image_size, cameras=policy.config.num_cameras)
-    return open_protocol_env(
-        tasks, config.env, protocol(config.protocol), policy.config.image_size, policy.config.num_cameras,
-        crop=own_crop(policy) is None,
-    )  # fmt: skip
 
 
 def _train(config: TrainConfig, states: _States, env: FrameEnv, policy: AnyPolicy, resume: bool,

@@ -5,15 +5,20 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from typing import TYPE_CHECKING
 
+from embodied_rl.cli.policies import own_crop
 from embodied_rl.cli.world import cpu_count, open_env
 from embodied_rl.config import EnvConfig
 from embodied_rl.policies.images import image_pipeline, prepare
-from embodied_rl.sim.libero.protocol import Protocol
-from embodied_rl.sim.libero.protocol_env import ProtocolEnv
+from embodied_rl.sim.libero.protocol import NATIVE, Protocol, protocol
+from embodied_rl.sim.libero.protocol_env import FrameEnv, ProtocolEnv
 from embodied_rl.sim.task import Task
 from embodied_rl.types import Array, EpisodeSpec
+
+if TYPE_CHECKING:
+    from embodied_rl.cli.policies import AnyPolicy
 
 
 @contextmanager
@@ -44,3 +49,15 @@ def open_protocol_env(
             env, chosen, image_size=image_size, cameras=cameras,
             prepare=None if chosen.render_size is None else pictures, run_on=run_on, translate=translate,
         )  # fmt: skip
+
+
+def open_worlds(
+    tasks: Sequence[Task], config: EnvConfig, chosen: str, policy: AnyPolicy
+) -> AbstractContextManager[FrameEnv]:
+    """The worlds under the protocol of that name, as `policy` sees them; under `native` just as they come."""
+    seen = policy.config
+    if chosen == NATIVE.name:
+        return open_env(tasks, config, seen.image_size, cameras=seen.num_cameras)
+    return open_protocol_env(
+        tasks, config, protocol(chosen), seen.image_size, seen.num_cameras, crop=own_crop(policy) is None
+    )

@@ -26,7 +26,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
     from tests.embodied_rl.stand_in import open_stand_in
 
     monkeypatch.setattr("embodied_rl.cli.world.open_env", open_stand_in)
-    monkeypatch.setattr("embodied_rl.cli.train_run.open_env", open_stand_in)
+    monkeypatch.setattr("embodied_rl.cli.worlds.open_env", open_stand_in)
 
 
 @pytest.fixture(scope="session")
