@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from contextlib import closing
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -17,11 +18,10 @@ from embodied_rl.interrupt import Interrupted, StopRequest
 from embodied_rl.learner.checkpoint import Checkpoints, Loaded, restore_rng, rng_state
 from embodied_rl.learner.config import CheckpointConfig, LearnerConfig
 from embodied_rl.learner.learner import Learner, TrainablePolicy
-from embodied_rl.rollout.collect import Collector
 from embodied_rl.rollout.config import RolloutConfig
 from embodied_rl.rollout.sampler import EpisodeSampler, TaskStates, evaluation_specs
-from embodied_rl.rollout.stages import StageClock
-from embodied_rl.scheduler.serial import SerialScheduler
+from embodied_rl.scheduler.config import SchedulerConfig, SerialConfig
+from embodied_rl.scheduler.make import Learning, make_clock, make_scheduler
 from embodied_rl.types import EpisodeResult
 from embodied_rl.vec_env import VecEnv
 
@@ -37,6 +37,9 @@ class TrainSettings:
     checkpoint: CheckpointConfig
     iterations: int
     seed: int
+    scheduler: SchedulerConfig = field(default_factory=SerialConfig)
+    workers: int | None = None
+    """Threads that step and render under the pipelined scheduler (None: one a CPU core)."""
     threads: int = 1
     """CPU threads of an update, see `Learner`."""
     train_on_heldout: bool = False
@@ -125,25 +128,26 @@ class _Run:
         self.settings = settings
         self.observer = observer
         self.stop = stop
-        self.clock = StageClock()
+        self.clock = make_clock(settings.scheduler)
         self.sampler = EpisodeSampler(settings.seed, train_states, algorithm.group_size)
         self.heldout = evaluation_specs(_first_states(heldout_states, settings.evaluation), settings.seed)
         self.learner = Learner(
             policy, algorithm, settings.learner, seed=settings.seed, dump_dir=run_dir / "dumps",
             threads=settings.threads,
         )  # fmt: skip
-        collector = Collector(
+        self.scheduler = make_scheduler(
+            settings.scheduler,
             env,
             policy,
             self.sampler,
+            algorithm,
+            Learning(settings.learner.minibatch_groups, self.learner.accumulate, lambda: self.learner.ess),
             self.clock,
             groups=groups,
-            keep=algorithm.keep,
-            max_factor=algorithm.max_factor,
-            final_value=algorithm.needs_final_value,
-            on_round=stop.poll,
+            workers=settings.workers,
+            on_episode=observer.episode,
+            poll=stop.poll,
         )
-        self.scheduler = SerialScheduler(collector, observer.episode)
         self.checkpoints = Checkpoints(run_dir / "checkpoints", settings.checkpoint.keep)
         self.before: EvalReport | None = None
         self.after: EvalReport | None = None
@@ -203,7 +207,7 @@ class _Run:
         return self.saved
 
     def _boundary_now(self, iteration: int) -> _Boundary:
-        return _Boundary(iteration, self.sampler.state_dict(), rng_state(), self.observer.position())
+        return _Boundary(iteration, self.scheduler.sampler_state(), rng_state(), self.observer.position())
 
     def _announce_rollout(self, iteration: int) -> None:
         if iteration < self.settings.iterations:
@@ -218,14 +222,15 @@ class _Run:
         if not (iteration in (0, last) or (every > 0 and iteration % every == 0)):
             return
         self.observer.phase("evaluate", iteration, len(self.heldout))
-        report = evaluate(
-            self.env,
-            self.policy,
-            self.heldout,
-            self.settings.evaluation.mode,
-            on_episode=self.observer.episode,
-            on_round=self.stop.poll,
-        )
+        with self.scheduler.paused():
+            report = evaluate(
+                self.env,
+                self.policy,
+                self.heldout,
+                self.settings.evaluation.mode,
+                on_episode=self.observer.episode,
+                on_round=self.stop.poll,
+            )
         if iteration == 0:
             self.before = report
         if iteration == last:
@@ -260,9 +265,9 @@ def train(
         raise UserError(f"iterations must be at least 1, got {settings.iterations}.")
     stop = StopRequest(lambda: observer.note("stopping: finishing this step, then saving (again: leave at once)"))
     run = _Run(run_dir, env, policy, files, settings, train_states, heldout_states, observer, stop)
-    if resume:
-        run.restore(run.checkpoints.load_latest())
-    with stop:
+    with closing(run.scheduler), stop:
+        if resume:
+            run.restore(run.checkpoints.load_latest())
         try:
             return run.run()
         except Interrupted:

@@ -130,7 +130,10 @@ class RolloutBatch:
     images uint8 [R,V,H,W,3]; proprio float32 [R,P]; instruction: R strings; replay: tensors [R,...];
     log_prob float32 [R,L] (behaviour policy); value float32 [R] or None; reward float32 [R] (summed over the chunk);
     mask bool [R,L]: terms that belong to executed control steps; episode int64 [R]: index into `episodes`;
-    version: policy version that acted; advantage, returns float32 [R], filled in by the algorithm.
+    version: policy version that the batch improves, and that acted; row_version int64 [R]: the version that acted on
+    each row, where it may be an older one; advantage, returns float32 [R], filled in by the algorithm; log_importance
+    float32 [R,L]: log-prob of policy `version` minus that of the policy that acted, filled in by the learner where rows
+    are stale, and then `log_prob` is that of `version`.
     """
 
     images: torch.Tensor
@@ -144,8 +147,10 @@ class RolloutBatch:
     episode: torch.Tensor
     episodes: list[EpisodeResult]
     version: int = 0
+    row_version: torch.Tensor | None = None
     advantage: torch.Tensor | None = None
     returns: torch.Tensor | None = None
+    log_importance: torch.Tensor | None = None
     info: dict[str, float] = field(default_factory=dict)
 
     def __len__(self) -> int:

@@ -9,9 +9,16 @@ import torch
 from torch import Tensor
 
 from embodied_rl.algorithms.advantages import group_relative
-from embodied_rl.algorithms.config import GRPOConfig
-from embodied_rl.algorithms.losses import clipped_policy_loss, mean_entropy, unit_mask, unit_weights, units
-from embodied_rl.algorithms.rows import LossOutput, Rows, evaluate_rows
+from embodied_rl.algorithms.config import GRPOConfig, RatioLevel
+from embodied_rl.algorithms.losses import (
+    clipped_policy_loss,
+    mean_entropy,
+    stale_weights,
+    unit_mask,
+    unit_weights,
+    units,
+)
+from embodied_rl.algorithms.rows import LossOutput, PartWeight, Rows, evaluate_rows
 from embodied_rl.policy import Policy
 from embodied_rl.types import RolloutBatch
 
@@ -28,6 +35,8 @@ class GRPO:
         self.keep = config.keep
         self.max_factor = config.max_sampling_factor
         self.epochs = config.epochs
+        self.ratio_level: RatioLevel = config.ratio_level
+        self.part_weight: PartWeight | None = "episodes" if config.loss_norm == "trajectory" else "units"
 
     def trains_policy(self, iteration: int) -> bool:
         """Always."""
@@ -39,8 +48,9 @@ class GRPO:
         group = torch.tensor([episode.spec.group for episode in batch.episodes])
         advantage = group_relative(score, group, self.config.advantage_eps)
         batch.advantage = advantage[batch.episode]
-        valid = unit_mask(batch.mask, self.config.ratio_level, terms_per_step)
+        valid = unit_mask(batch.mask, self.ratio_level, terms_per_step)
         weight = unit_weights(valid, batch.episode, self.config.loss_norm)
+        weight = stale_weights(weight, batch, self.ratio_level, terms_per_step)
         contrast = group[advantage != 0].unique().numel() / group.unique().numel()
         return weight, {"train/groups_with_contrast": contrast}
 
@@ -52,7 +62,7 @@ class GRPO:
         device = out.log_prob.device
         mask = batch.mask[index].to(device)
         terms = out.log_prob - batch.log_prob[index].to(device)
-        log_ratio = units(terms, mask, config.ratio_level, policy.terms_per_step)
+        log_ratio = units(terms, mask, self.ratio_level, policy.terms_per_step)
         advantage, weight = batch.advantage[index].to(device), rows.unit_weight.to(device)
 
         policy_loss, metrics = clipped_policy_loss(log_ratio, advantage, weight, config.clip_low, config.clip_high)

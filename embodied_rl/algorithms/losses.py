@@ -11,6 +11,10 @@ import torch
 from torch import Tensor
 
 from embodied_rl.algorithms.config import LossNorm, RatioLevel
+from embodied_rl.types import RolloutBatch
+
+MAX_IMPORTANCE = 2.0
+"""Importance weights of stale rows are truncated here: it bounds what one of them can do to the gradient."""
 
 # exp(20) is 5e8: a ratio beyond it is clipped anyway, and must not overflow to inf * 0 = nan.
 _MAX_LOG_RATIO = 20.0
@@ -46,6 +50,31 @@ def unit_weights(valid: Tensor, episode: Tensor, norm: LossNorm) -> Tensor:
     _, member = torch.unique(episode, return_inverse=True)
     count = torch.zeros(int(member.max()) + 1).index_add(0, member, valid.sum(dim=1).float())
     return valid.float() / (count[member][:, None] * len(count))
+
+
+def importance(log_importance: Tensor, mask: Tensor, level: RatioLevel, terms_per_step: int) -> Tensor:
+    """float32 [R, U]: probability ratio of each unit, log_importance [R, L]: start of the update over who acted."""
+    return units(log_importance, mask, level, terms_per_step).clamp(-_MAX_LOG_RATIO, _MAX_LOG_RATIO).exp()
+
+
+def stale_weights(weight: Tensor, batch: RolloutBatch, level: RatioLevel, terms_per_step: int) -> Tensor:
+    """Weights [R, U] of ratio units, those of stale rows times their truncated importance ratio.
+
+    With them the clipped loss around the policy that the update starts from is decoupled PPO (Hilton et al. 2022,
+    eq. 3) with truncated importance sampling (Ionides 2008).
+    """
+    if batch.log_importance is None:
+        return weight
+    return weight * importance(batch.log_importance, batch.mask, level, terms_per_step).clamp(max=MAX_IMPORTANCE)
+
+
+def effective_share(ratio: Tensor, valid: Tensor) -> float:
+    """Effective sample size over sample size: (sum r)^2 / (n sum r^2) over the n entries of `ratio` that are `valid`.
+
+    1 where all ratios are equal, 1/n where one of them dominates (Kong 1992).
+    """
+    found = ratio[valid].double()
+    return float(found.sum().square() / (found.numel() * found.square().sum()))
 
 
 def clipped_policy_loss(

@@ -9,16 +9,17 @@ import torch
 from torch import Tensor
 
 from embodied_rl.algorithms.advantages import gae
-from embodied_rl.algorithms.config import PPOConfig
+from embodied_rl.algorithms.config import PPOConfig, RatioLevel
 from embodied_rl.algorithms.losses import (
     clipped_policy_loss,
     mean_entropy,
+    stale_weights,
     unit_mask,
     unit_weights,
     units,
     value_loss,
 )
-from embodied_rl.algorithms.rows import LossOutput, Rows, evaluate_rows
+from embodied_rl.algorithms.rows import LossOutput, PartWeight, Rows, evaluate_rows
 from embodied_rl.policy import Policy
 from embodied_rl.types import RolloutBatch
 
@@ -32,11 +33,13 @@ class PPO:
     keep: tuple[float, float] | None = None
     max_factor = 1.0
     needs_value = True
+    part_weight: PartWeight | None = None  # advantages may be normalised over all rows, and values count by rows
 
     def __init__(self, config: PPOConfig) -> None:
         self.config = config
         self.needs_final_value = config.bootstrap_truncated
         self.epochs = config.epochs
+        self.ratio_level: RatioLevel = config.ratio_level
 
     def trains_policy(self, iteration: int) -> bool:
         """False in the critic's warm-up."""
@@ -52,8 +55,8 @@ class PPO:
         batch.advantage = advantage
         if config.normalize_advantage:
             batch.advantage = (advantage - advantage.mean()) / (advantage.std(correction=0) + _STD_EPS)
-        valid = unit_mask(batch.mask, config.ratio_level, terms_per_step)
-        weight = unit_weights(valid, batch.episode, "token")
+        valid = unit_mask(batch.mask, self.ratio_level, terms_per_step)
+        weight = stale_weights(unit_weights(valid, batch.episode, "token"), batch, self.ratio_level, terms_per_step)
         unexplained = (returns - batch.value).var(correction=0) / returns.var(correction=0).clamp_min(_STD_EPS)
         return weight, {"train/explained_variance": 1 - float(unexplained), "train/return": float(returns.mean())}
 
@@ -68,7 +71,7 @@ class PPO:
         device = out.log_prob.device
         mask = batch.mask[index].to(device)
         terms = out.log_prob - batch.log_prob[index].to(device)
-        log_ratio = units(terms, mask, config.ratio_level, policy.terms_per_step)
+        log_ratio = units(terms, mask, self.ratio_level, policy.terms_per_step)
         advantage, returns = batch.advantage[index].to(device), batch.returns[index].to(device)
         weight, row_weight = rows.unit_weight.to(device), rows.row_weight.to(device)
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 from torch import Tensor
 
+from embodied_rl.algorithms.config import RatioLevel
 from embodied_rl.policy import Policy
 from embodied_rl.types import EvalOutput, RolloutBatch
+
+PartWeight = Literal["episodes", "units"]
 
 
 @dataclass(slots=True)
@@ -45,7 +48,9 @@ class Algorithm(Protocol):
 
     group_size, keep, max_factor: what the rollout gathers. needs_value: whether there is a critic to train.
     needs_final_value: whether truncated episodes need the value of their last observation (without it, `final_value`
-    stays 0). epochs: passes over a batch.
+    stays 0). epochs: passes over a batch. part_weight: by what groups count that are
+    prepared without the rest of their batch, in proportion; None: a batch can only be prepared whole. ratio_level: what
+    gets one probability ratio.
     """
 
     group_size: int
@@ -54,6 +59,8 @@ class Algorithm(Protocol):
     needs_value: bool
     needs_final_value: bool
     epochs: int
+    part_weight: PartWeight | None
+    ratio_level: RatioLevel
 
     def trains_policy(self, iteration: int) -> bool:
         """False while only the critic learns."""

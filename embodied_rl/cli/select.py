@@ -13,19 +13,21 @@ from embodied_rl.configs import PRESETS
 from embodied_rl.errors import UserError, suggest
 
 BENCHMARKS = tuple(dict.fromkeys(benchmark for benchmark, _, _ in PRESETS))
-_SELECTORS = ("--policy", "--algorithm", "--config", "--resume")
+_SELECTORS = ("--policy", "--algorithm", "--scheduler", "--config", "--resume")
 
 USAGE = f"""\
-usage: embodied-rl train BENCHMARK [--policy NAME] [--algorithm NAME] [--config FILE] [--any.value VALUE ...]
+usage: embodied-rl train BENCHMARK [--policy NAME] [--algorithm NAME] [--scheduler NAME] [--config FILE]
+                                   [--any.value VALUE ...]
        embodied-rl train --resume DIR
 
   BENCHMARK         {", ".join(BENCHMARKS)}
   --policy NAME     {", ".join(KINDS["policy"])}
   --algorithm NAME  {", ".join(KINDS["algorithm"])} (ppo if not given)
+  --scheduler NAME  {", ".join(KINDS["scheduler"])} (serial if not given)
   --config FILE     YAML with any of the values below, such as the config.yaml of an earlier run
   --resume DIR      continue the run in DIR, with its own config, exactly where its last checkpoint left it
 
-Every value below can be set. Those of --algorithm and --policy are shown for the names chosen.
+Every value below can be set. Those of --algorithm, --policy and --scheduler are shown for the names chosen.
 """
 
 
@@ -53,11 +55,12 @@ def select(argv: Sequence[str]) -> Selection:
     policy = _kind("policy", chosen, file, "openvla")
     algorithm = _kind("algorithm", chosen, file, "ppo")
     _known("benchmark", benchmark, BENCHMARKS)
-    preset = PRESETS[_at_hand(benchmark), policy, algorithm]
+    scheduler = _kind("scheduler", chosen, file, "serial")
+    preset = from_dict({"scheduler": {"name": scheduler}}, PRESETS[_at_hand(benchmark), policy, algorithm])
     config = from_dict(file, preset, chosen.get("--config", "config"))
     if wants_help:
         print(USAGE)
-    _check_applicable(words, {"policy": policy, "algorithm": algorithm}, flags(config))
+    _check_applicable(words, {"policy": policy, "algorithm": algorithm, "scheduler": scheduler}, flags(config))
     config = parse(TrainConfig, words, f"train {benchmark}", config)
     config.check()
     return Selection(benchmark, config)

@@ -25,8 +25,13 @@ class LearnerConfig:
     """AdamW's decay rates of the first and second moments."""
     max_grad_norm: float = 1.0
     """The gradient's global norm is clipped to this."""
-    minibatch_rows: int = 256
-    """Rows (decisions) of one optimiser step, about: a batch is cut into equal parts of roughly this size."""
+    minibatch_rows: int | None = 256
+    """Rows (decisions) of one optimiser step, about: a batch is shuffled and cut into equal parts of roughly this size.
+    Null: `minibatch_groups` decides."""
+    minibatch_groups: int | None = None
+    """Groups (PPO: episodes) of one optimiser step, in the order in which they were sampled; instead of minibatch_rows.
+    An update can then begin while other groups still run (scheduler.overlap stream needs it); advantages are
+    normalised within a minibatch."""
     microbatch_rows: int = 64
     """Rows of one forward and backward pass; gradients add up exactly to those of the minibatch."""
     ratio_tolerance: float = 0.01
@@ -36,9 +41,15 @@ class LearnerConfig:
     otherwise move probability ratios; costs one forward pass over the batch."""
 
     def __post_init__(self) -> None:
-        for name in ("lr", "value_lr", "max_grad_norm", "minibatch_rows", "microbatch_rows", "ratio_tolerance"):
-            if getattr(self, name) <= 0:
+        positive = ("lr", "value_lr", "max_grad_norm", "minibatch_rows", "minibatch_groups", "microbatch_rows",
+                    "ratio_tolerance")  # fmt: skip
+        for name in positive:
+            if getattr(self, name) is not None and getattr(self, name) <= 0:
                 raise UserError(f"learner.{name} must be positive, got {getattr(self, name)}.")
+        if (self.minibatch_rows is None) == (self.minibatch_groups is None):
+            raise UserError("give learner.minibatch_rows or learner.minibatch_groups and set the other to null.")
+        if self.recompute_log_probs and self.minibatch_groups is not None:
+            raise UserError("learner.recompute_log_probs works on whole batches; it needs learner.minibatch_rows.")
         for name in ("warmup_updates", "decay_updates"):
             if getattr(self, name) < 0:
                 raise UserError(f"learner.{name} must not be negative, got {getattr(self, name)}.")

@@ -14,8 +14,11 @@ from torch import Tensor, nn
 
 from embodied_rl.algorithms.rows import Algorithm, LossOutput, Rows
 from embodied_rl.errors import UserError
+from embodied_rl.learner.batches import split_groups
 from embodied_rl.learner.config import LearnerConfig
+from embodied_rl.learner.group_update import GroupUpdate
 from embodied_rl.learner.recompute import recompute_log_probs
+from embodied_rl.learner.stale import correct
 from embodied_rl.policy import Policy
 from embodied_rl.rng import philox
 from embodied_rl.types import RolloutBatch
@@ -52,6 +55,9 @@ class TrainablePolicy(Policy, Protocol):
 class Learner:
     """AdamW over minibatches; `version` counts finished updates.
 
+    ess: effective sample size of the last batch as a share of its size, below 1 if older policies acted; the learning
+    rates are multiplied by its root.
+
     Parameters under a module named `value_head` form the critic's group, with its own learning rate; an algorithm
     without a critic leaves them alone. dump_dir: where a batch with a non-finite loss goes. threads: CPU threads that
     take microbatches side by side, each running its operators alone; that wastes less than several threads inside each
@@ -66,6 +72,8 @@ class Learner:
         self.algorithm = algorithm
         self.config = config
         self.version = 0
+        self.ess = 1.0
+        self._begun: GroupUpdate | None = None
         self._seed = seed
         self._dump_dir = dump_dir
         self._threads = threads
@@ -88,7 +96,16 @@ class Learner:
         iteration, self.version = self.version, self.version + 1
         if len(batch) == 0:
             return {"train/rows": 0.0, "train/steps": 0.0}
-        self._set_rates(self.config.rate(iteration))
+        stale = correct(batch, self.policy, self.algorithm, self.config.microbatch_rows)
+        self.ess = stale.get("train/ess", 1.0)
+        # The step shrinks with the sample that is left: VCPO's rule for Adam (Huang et al. 2026, arXiv 2602.17616).
+        self._set_rates(self.config.rate(iteration) * math.sqrt(self.ess))
+        if self.config.minibatch_groups is not None:
+            return self._update_by_groups(batch, self.config.minibatch_groups, iteration) | stale
+        return self._update_by_rows(batch, iteration) | stale
+
+    def _update_by_rows(self, batch: RolloutBatch, iteration: int) -> dict[str, float]:
+        assert self.config.minibatch_rows is not None, "LearnerConfig sees to it"
         weight, metrics = self.algorithm.prepare(batch, self.policy.terms_per_step)
         if self.config.recompute_log_probs:
             drift = recompute_log_probs(self.policy, batch, self.config.microbatch_rows)
@@ -105,6 +122,27 @@ class Learner:
         steps = parts * self.algorithm.epochs
         metrics |= {f"train/{name}": value / steps for name, value in sums.items()}
         return metrics | {"train/rows": float(len(batch)), "train/steps": float(steps)}
+
+    def accumulate(self, group: RolloutBatch) -> None:
+        """Begin the next update with a group of its batch, given in the batch's order; `update` then does the rest.
+
+        Only with learner.minibatch_groups.
+        """
+        assert self.config.minibatch_groups is not None, "the config sees to it"
+        if self._begun is None:
+            self._set_rates(self.config.rate(self.version))
+            self._begun = GroupUpdate(self, self.config.minibatch_groups, self.version)
+        self._begun.add(group)
+
+    def _update_by_groups(self, batch: RolloutBatch, groups: int, iteration: int) -> dict[str, float]:
+        update, self._begun = self._begun, None
+        if update is None:
+            update = GroupUpdate(self, groups, iteration)
+            for group in split_groups(batch):
+                update.add(group)
+        if update.rows != len(batch):
+            raise RuntimeError(f"{update.rows} rows were accumulated for a batch of {len(batch)}")
+        return update.finish()
 
     def _set_rates(self, share: float) -> None:
         rates = [self.config.lr, self.config.value_lr]
@@ -125,18 +163,30 @@ class Learner:
     ) -> dict[str, float]:
         """One optimiser step on rows `index`, their gradient summed over microbatches."""
         self.optimizer.zero_grad(set_to_none=True)
+        micros = [
+            Rows(batch, micro, weight[micro], torch.full((len(micro),), parts / len(batch)))
+            for micro in index.split(self.config.microbatch_rows)
+        ]
+        totals = self.backward(micros, iteration, check_ratio=check_ratio)
+        totals["grad_norm"] = self.step(batch, index, iteration)
+        return totals
+
+    def backward(self, micros: Sequence[Rows], iteration: int, *, check_ratio: bool) -> dict[str, float]:
+        """Add the gradients of the microbatches' losses to what is there; return the sums of their metrics.
+
+        Raises NonFiniteError and RatioError.
+        """
         moving = self._moving(iteration)
 
-        def loss(micro: Tensor) -> LossOutput:
-            row_weight = torch.full((len(micro),), parts / len(batch))
-            out = self.algorithm.loss(self.policy, Rows(batch, micro, weight[micro], row_weight), iteration)
+        def loss(micro: Rows) -> LossOutput:
+            out = self.algorithm.loss(self.policy, micro, iteration)
             if not math.isfinite(out.loss.item()):
-                self._stop(batch, micro, iteration, f"the loss is {out.loss.item()}")
+                self._stop(micro.batch, micro.index, iteration, f"the loss is {out.loss.item()}")
             if check_ratio:
                 self._check_ratio(out.ratio_error.item())
             return out
 
-        def share(micros: Sequence[Tensor]) -> tuple[dict[str, float], list[Tensor | None]]:
+        def share(micros: Sequence[Rows]) -> tuple[dict[str, float], list[Tensor | None]]:
             totals: dict[str, float] = {}
             sums: list[Tensor | None] = [None] * len(moving)
             for micro in micros:
@@ -146,22 +196,28 @@ class Learner:
             return totals, sums
 
         totals: dict[str, float] = {}
-        micros = index.split(self.config.microbatch_rows)
         if self._pool is None:
             for micro in micros:
                 out = loss(micro)
                 out.loss.backward(inputs=moving)  # adds up in place: large models have no room for a second gradient
                 _add_metrics(totals, out)
         else:
-            sums: list[Tensor | None] = [None] * len(moving)
+            sums: list[Tensor | None] = [parameter.grad for parameter in moving]
             for part, gradient in self._pool.map(share, [micros[i :: self._threads] for i in range(self._threads)]):
                 totals = {name: totals.get(name, 0.0) + part.get(name, 0.0) for name in totals | part}
                 sums = _add(sums, gradient)
             for parameter, total in zip(moving, sums, strict=True):
                 parameter.grad = total
-        totals["grad_norm"] = self._clip(moving, batch, index, iteration)
-        self.optimizer.step()
         return totals
+
+    def step(self, batch: RolloutBatch, index: Tensor, iteration: int) -> float:
+        """Clip the gradient of what may move now and step; return its norm before.
+
+        Raises NonFiniteError, which keeps rows `index` of `batch`.
+        """
+        norm = self._clip(self._moving(iteration), batch, index, iteration)
+        self.optimizer.step()
+        return norm
 
     def _moving(self, iteration: int) -> list[nn.Parameter]:
         """What may move now; in the critic's warm-up the policy must not move at all."""

@@ -11,13 +11,12 @@ import math
 from collections import deque
 from collections.abc import Callable
 
-import torch
-
 from embodied_rl.policy import Policy
 from embodied_rl.rollout.drive import Driver
 from embodied_rl.rollout.sampler import EpisodeSampler
 from embodied_rl.rollout.stages import StageClock
 from embodied_rl.rollout.store import Recording, gather
+from embodied_rl.rollout.summary import empty_batch, summarise
 from embodied_rl.types import EpisodeResult, EpisodeSpec, RolloutBatch
 from embodied_rl.vec_env import VecEnv
 
@@ -113,33 +112,13 @@ class Collector:
         kept = sorted(iteration.kept, key=lambda group: group[0].result.spec.group)
         recordings = [member for group in kept for member in group]
         with self._clock.stage("gather"):
-            batch = gather(recordings, version) if recordings else _empty(version)
+            batch = gather(recordings, version) if recordings else empty_batch(version)
         store.drop([row for recording in recordings for row in recording.rows])
-        batch.info = _summary(iteration)
+        batch.info = summarise(
+            [member.result for group in [*iteration.kept, *iteration.dropped] for member in group],
+            kept=len(iteration.kept),
+            dropped=len(iteration.dropped),
+            wanted=iteration.wanted,
+            reissued=self.sampler.ledger.reissued,
+        )
         return batch
-
-
-def _summary(iteration: _Iteration) -> dict[str, float]:
-    everything = [member.result for group in [*iteration.kept, *iteration.dropped] for member in group]
-    count = len(everything)
-    return {
-        "rollout/success": sum(result.success for result in everything) / count,
-        "rollout/reward": sum(result.reward for result in everything) / count,
-        "rollout/steps": sum(result.num_steps for result in everything) / count,
-        "rollout/decisions": float(sum(result.num_decisions for result in everything)),
-        "rollout/env_steps": float(sum(result.num_steps for result in everything)),
-        "rollout/episodes": float(count),
-        "rollout/kept_groups": float(len(iteration.kept)),
-        "rollout/dropped_groups": float(len(iteration.dropped)),
-        "rollout/short": float(len(iteration.kept) < iteration.wanted),
-        "rollout/reissued_total": float(iteration.sampler.ledger.reissued),
-    }
-
-
-def _empty(version: int) -> RolloutBatch:
-    none = torch.zeros(0)
-    return RolloutBatch(
-        images=torch.zeros(0, dtype=torch.uint8), proprio=none, instruction=[], replay={}, log_prob=none[:, None],
-        value=None, reward=none, mask=torch.zeros(0, 1, dtype=torch.bool), episode=torch.zeros(0, dtype=torch.int64),
-        episodes=[], version=version,
-    )

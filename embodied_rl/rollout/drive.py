@@ -3,26 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
 
 from embodied_rl.policy import ActMode, Policy
-from embodied_rl.rng import DecisionRng
+from embodied_rl.rollout.episode import Running, decision_rng, executed_terms, to_cpu
 from embodied_rl.rollout.stages import StageClock
 from embodied_rl.rollout.store import Recording, Round, RowStore
-from embodied_rl.types import ActOutput, Array, ChunkResult, EpisodeResult, EpisodeSpec
+from embodied_rl.types import Array, ChunkResult, EpisodeSpec
 from embodied_rl.vec_env import VecEnv
-
-
-@dataclass(slots=True)
-class _Running:
-    spec: EpisodeSpec
-    rows: list[tuple[Round, int]] = field(default_factory=list)
-    reward: float = 0.0
-    success: bool = False
-    num_decisions: int = 0
-    num_steps: int = 0
 
 
 class Driver:
@@ -50,7 +39,7 @@ class Driver:
         self._record = record
         self._final_value = final_value
         self._on_round = on_round
-        self._running: dict[int, _Running] = {}
+        self._running: dict[int, Running] = {}
 
     def run(
         self,
@@ -72,9 +61,9 @@ class Driver:
             if not self._running:
                 return
             slots = sorted(self._running)
-            act, result, round_ = self._decide(slots, mode)
+            result, round_ = self._decide(slots, mode)
             for row, slot in enumerate(slots):
-                self._account(self._running[slot], act, result, round_, row)
+                self._running[slot].account(result, round_, row, record=self._record)
             ended = result.terminated | result.truncated | result.failed
             for lost in [self._running.pop(slots[row]) for row in np.flatnonzero(result.failed)]:
                 self.store.drop(lost.rows)
@@ -95,32 +84,24 @@ class Driver:
         if slots:
             with self.clock.stage("reset"):
                 self.env.reset(slots, specs)
-        self._running |= {slot: _Running(spec) for slot, spec in zip(slots, specs, strict=True)}
+        self._running |= {slot: Running(spec) for slot, spec in zip(slots, specs, strict=True)}
 
-    def _decide(self, slots: Sequence[int], mode: ActMode) -> tuple[ActOutput, ChunkResult, Round]:
+    def _decide(self, slots: Sequence[int], mode: ActMode) -> tuple[ChunkResult, Round]:
         """Observe, act and step `slots` once; the round starts with every row live."""
         block, obs = self.store.take(len(slots))
         with self.clock.stage("render"):
             self.env.observe(slots, obs)
         episodes = [self._running[slot] for slot in slots]
         with self.clock.stage("act"):
-            act = self.policy.act(obs, _rng(episodes), mode)
-            kept = _to_cpu(act)
+            act = self.policy.act(obs, decision_rng(episodes), mode)
+            kept = to_cpu(act)
         with self.clock.stage("simulate"):
             result = self.env.step(slots, act.actions)
-        mask = _executed_terms(result.steps_taken, self.policy.chunk_len, self.policy.terms_per_step)
+        mask = executed_terms(result.steps_taken, self.policy.chunk_len, self.policy.terms_per_step)
         round_ = Round(block, obs, kept, result.reward.sum(axis=1, dtype=np.float32), mask, len(slots))
         if not self._record:
             self.store.give_back(block)
-        return act, result, round_
-
-    def _account(self, episode: _Running, act: ActOutput, result: ChunkResult, round_: Round, row: int) -> None:
-        if self._record:
-            episode.rows.append((round_, row))
-        episode.reward += float(round_.reward[row])
-        episode.success |= bool(result.success[row])
-        episode.num_decisions += 1
-        episode.num_steps += int(result.steps_taken[row])
+        return result, round_
 
     def _finish(self, slots: Sequence[int], result: ChunkResult, rows: Array) -> Iterator[Recording]:
         """Take the ended episodes (`rows` of this round) out of their slots and yield them."""
@@ -130,17 +111,7 @@ class Driver:
         # All slots are freed before the first yield: the consumer may stop listening at any time.
         done = [(int(row), self._running.pop(slots[row])) for row in rows]
         for row, episode in done:
-            outcome = EpisodeResult(
-                spec=episode.spec,
-                success=episode.success,
-                terminated=bool(result.terminated[row]),
-                truncated=row in open_end,
-                reward=episode.reward,
-                num_decisions=episode.num_decisions,
-                num_steps=episode.num_steps,
-                final_value=final.get(row, 0.0),
-            )
-            yield Recording(outcome, episode.rows)
+            yield episode.ended(terminated=row not in open_end, final_value=final.get(row, 0.0))
 
     def _values(self, slots: Sequence[int]) -> list[float]:
         """The critic's value of what `slots` show now."""
@@ -148,25 +119,8 @@ class Driver:
         with self.clock.stage("render"):
             self.env.observe(slots, obs)
         with self.clock.stage("act"):
-            value = self.policy.act(obs, _rng([self._running[slot] for slot in slots]), "greedy").value
+            value = self.policy.act(obs, decision_rng([self._running[slot] for slot in slots]), "greedy").value
         self.store.give_back(block)
         if value is None:
             raise RuntimeError("the algorithm needs a critic, and the policy returned no value; give it a value head.")
         return value.tolist()
-
-
-def _rng(episodes: Sequence[_Running]) -> DecisionRng:
-    seeds = np.array([episode.spec.seed for episode in episodes], dtype=np.int64)
-    return DecisionRng(seeds, np.array([episode.num_decisions for episode in episodes], dtype=np.int64))
-
-
-def _to_cpu(act: ActOutput) -> ActOutput:
-    """What is recorded waits in host memory."""
-    value = None if act.value is None else act.value.cpu()
-    return ActOutput(act.actions, act.log_prob.cpu(), value, {key: tensor.cpu() for key, tensor in act.replay.items()})
-
-
-def _executed_terms(steps_taken: Array, chunk_len: int, terms_per_step: int) -> Array:
-    """bool [N, L]: terms of control steps that ran before the episode ended."""
-    ran = np.arange(chunk_len) < steps_taken[:, None]
-    return np.repeat(ran, terms_per_step, axis=1)

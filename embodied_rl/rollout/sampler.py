@@ -104,17 +104,28 @@ class EpisodeSampler:
         self.ledger.reissued += 1
         return again
 
-    def state_dict(self) -> dict[str, Any]:
-        """The position in the stream; only between iterations, when no episode is outstanding."""
-        if self.ledger.outstanding:
-            raise RuntimeError(f"{len(self.ledger.outstanding)} episodes are in flight; save between iterations.")
+    @property
+    def position(self) -> int:
+        """Index of the group that `next_group` issues next."""
+        return self._next_group
+
+    def state_dict(self, next_group: int | None = None) -> dict[str, Any]:
+        """The position in the stream; only between iterations, when no episode is outstanding.
+
+        next_group: save as if nothing from that group on had been issued yet, although episodes may be in flight.
+        """
+        if next_group is None:
+            if self.ledger.outstanding:
+                raise RuntimeError(f"{len(self.ledger.outstanding)} episodes are in flight; save between iterations.")
+            next_group = self._next_group
+        back = (self._next_group - next_group) * self.group_size
         return {
             "seed": self.seed,
             "group_size": self.group_size,
             "tasks": self._tasks,
-            "next_group": self._next_group,
-            "issued": self.ledger.issued,
-            "finished": self.ledger.finished,
+            "next_group": next_group,
+            "issued": self.ledger.issued - back,
+            "finished": self.ledger.finished - (back - len(self.ledger.outstanding)),
             "reissued": self.ledger.reissued,
         }
 

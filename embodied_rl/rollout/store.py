@@ -16,6 +16,7 @@ class Round:
     """One decision of n slots: the observation as rendered, the policy's output, what the chunk earned.
 
     reward float32 [n]; mask bool [n, L]. `live` counts the rows that a kept or running episode still refers to.
+    version: of the policy that acted, where it may differ from row to row of a batch.
     """
 
     block: Observation
@@ -24,6 +25,7 @@ class Round:
     reward: Array
     mask: Array
     live: int
+    version: int | None = None
 
 
 @dataclass(slots=True)
@@ -73,6 +75,7 @@ def gather(recordings: Sequence[Recording], version: int) -> RolloutBatch:
     acts = [round_.act for round_ in rounds]
     values = [act.value for act in acts if act.value is not None]
     lengths = [len(recording.rows) for recording in recordings]
+    versions = [round_.version for round_, _ in rows if round_.version is not None]
     return RolloutBatch(
         images=torch.from_numpy(np.stack([round_.obs.images[row] for round_, row in rows])),
         proprio=torch.from_numpy(np.stack([round_.obs.proprio[row] for round_, row in rows])),
@@ -85,4 +88,5 @@ def gather(recordings: Sequence[Recording], version: int) -> RolloutBatch:
         episode=torch.repeat_interleave(torch.arange(len(recordings)), torch.tensor(lengths)),
         episodes=[recording.result for recording in recordings],
         version=version,
+        row_version=torch.tensor(versions) if len(versions) == len(rows) else None,
     )

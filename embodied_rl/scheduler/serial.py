@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 from embodied_rl.rollout.collect import Collector
 from embodied_rl.types import EpisodeResult, RolloutBatch
@@ -27,3 +29,14 @@ class SerialScheduler:
     def publish(self, version: int) -> None:
         """Say that the weights are now those after `version` updates (they are shared: nothing is copied)."""
         self._published = version
+
+    def paused(self) -> AbstractContextManager[None]:
+        """Nothing runs in the background."""
+        return nullcontext()
+
+    def sampler_state(self) -> dict[str, Any]:
+        """The position in the stream after the batches yielded so far."""
+        return self._collector.sampler.state_dict()
+
+    def close(self) -> None:
+        """Nothing to stop."""

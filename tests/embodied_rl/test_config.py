@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from embodied_rl.algorithms.config import GRPOConfig, PPOConfig
@@ -46,11 +46,13 @@ configs = st.builds(
 )
 
 
+@settings(deadline=None)
 @given(configs)
 def test_yaml_round_trip_is_exact(config: TrainConfig) -> None:
     assert from_dict(yaml.safe_load(dump_yaml(config))) == config
 
 
+@settings(deadline=None)
 @given(configs, configs)
 def test_what_a_file_names_wins_over_any_base(config: TrainConfig, base: TrainConfig) -> None:
     assert from_dict(to_dict(config), base) == config

@@ -30,9 +30,13 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "telemetry": ("evaluation",),
     "policy_config": (),
     "plan": ("policies.memory",),
-    "config": ("policy_config", "algorithms.config", "learner.config", "rollout.config", "evaluation.config"),
+    "config": (
+        "policy_config", "algorithms.config", "learner.config", "rollout.config", "evaluation.config",
+        "scheduler.config",
+    ),
     "configs": (
         "config", "policy_config", "algorithms.config", "learner.config", "rollout.config", "evaluation.config",
+        "scheduler.config",
     ),
     "__main__": ("cli",),
 }  # fmt: skip

@@ -1,0 +1,166 @@
+"""The real part of `embodied-rl bench pipeline`: the small OpenVLA learns on the tabletop under each scheduler.
+
+Preset, policy and worlds are those of `bench loop`, here with whole groups as minibatches for all schedulers, since
+`stream` needs them. 'lockstep' is the serial loop with a simulator that renders after every control step, as the main
+peer's LIBERO environments do. Every scheduler may use all cores: the serial one in turn for physics and for the policy,
+the pipelined ones at the same time.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from embodied_rl.algorithms.make import make_algorithm
+from embodied_rl.benchmarks.loop import bench_config
+from embodied_rl.cli.policies import prepare_policy
+from embodied_rl.cli.suites import load_tasks
+from embodied_rl.cli.world import cpu_count, open_env, open_policy, pick_device, pick_renderer, policy_folder
+from embodied_rl.config import TrainConfig
+from embodied_rl.learner.learner import Learner
+from embodied_rl.policy_config import SHIPPED
+from embodied_rl.rollout.sampler import EpisodeSampler
+from embodied_rl.scheduler.config import PipelinedConfig, SchedulerConfig, SerialConfig
+from embodied_rl.scheduler.make import Learning, make_clock, make_scheduler
+from embodied_rl.types import Array, ChunkResult, EpisodeSpec, Observation
+from embodied_rl.vec_env import VecEnv
+
+WARM_UP, MEASURED = 1, 4
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """A scheduler, and how many threads torch and the simulator get."""
+
+    name: str
+    scheduler: SchedulerConfig
+    torch_threads: int
+    sim_threads: int
+    each_step: bool = False
+
+
+def ways(cores: int, num_envs: int) -> tuple[Way, ...]:
+    """What is compared on a machine with that many cores."""
+    stages = min(num_envs, 4 * cores)
+    return (
+        Way("serial", SerialConfig(), cores, cores),
+        Way("lockstep", SerialConfig(), cores, cores, each_step=True),
+        Way("stream", PipelinedConfig(stages=stages), 1, cores),
+        Way("async", PipelinedConfig(stages=stages, overlap="async"), 1, cores),
+    )
+
+
+class RendersEachStep:
+    """A simulator that steps all its slots together and draws every camera after each control step."""
+
+    def __init__(self, env: VecEnv) -> None:
+        self.num_envs, self.info = env.num_envs, env.info
+        self._env = env
+        self._scratch = env.new_observation(env.num_envs)
+
+    def reset(self, slots: Sequence[int], episodes: Sequence[EpisodeSpec]) -> None:
+        self._env.reset(slots, episodes)
+
+    def step(self, slots: Sequence[int], actions: Array) -> ChunkResult:
+        """Step by step; whoever is over waits for the others."""
+        parts: list[tuple[Array, ChunkResult]] = []
+        alive = np.arange(len(slots))
+        for k in range(actions.shape[1]):
+            if len(alive):
+                part = self._env.step([slots[int(row)] for row in alive], actions[alive, k : k + 1])
+                parts.append((alive, part))
+                alive = alive[~(part.terminated | part.truncated | part.failed)]
+            self._env.observe(slots, self._scratch)
+        return _joined(parts, *actions.shape[:2])
+
+    def observe(self, slots: Sequence[int], out: Observation) -> None:
+        self._env.observe(slots, out)
+
+    def new_observation(self, rows: int) -> Observation:
+        return self._env.new_observation(rows)
+
+    def close(self) -> None:
+        self._env.close()
+
+
+def _joined(parts: Sequence[tuple[Array, ChunkResult]], rows: int, steps: int) -> ChunkResult:
+    """Results of single steps (the rows of each, and what happened to them) as those of a chunk."""
+    no = np.zeros((4, rows), np.bool_)
+    out = ChunkResult(np.zeros((rows, steps), np.float32), no[0], no[1], no[2], np.zeros(rows, np.int32), no[3])
+    for k, (index, part) in enumerate(parts):
+        out.reward[index, k] = part.reward[:, 0]
+        out.steps_taken[index] += part.steps_taken
+        for name in ("terminated", "truncated", "success", "failed"):
+            getattr(out, name)[index] |= getattr(part, name)
+    return out
+
+
+def real_config() -> TrainConfig:
+    """The preset with minibatches of whole groups, about as large as its minibatches of rows."""
+    config = bench_config(quick=False)
+    return replace(config, learner=replace(config.learner, minibatch_rows=None, minibatch_groups=2))
+
+
+def measure(way: Way, config: TrainConfig, measured: int) -> dict[str, Any]:
+    """Decisions a second over `measured` iterations after the warm-up, in the middle of a run."""
+    torch.set_num_threads(way.torch_threads)
+    tasks = load_tasks(config.suite, config.tasks)
+    policy = open_policy(SHIPPED, pick_device(config.device))
+    prepare_policy(policy, config.policy, policy_folder(SHIPPED))
+    renderer = pick_renderer(config.env.renderer, tasks)
+    env_config = replace(config.env, renderer=renderer.name, sim_threads=way.sim_threads)
+    algorithm = make_algorithm(config.algorithm)
+    sampler = EpisodeSampler(config.seed, {t.name: list(t.train_states) for t in tasks}, algorithm.group_size)
+    clock = make_clock(way.scheduler)
+    last = WARM_UP + measured - 1
+    decisions, began, ended = 0, 0.0, 0.0
+    with tempfile.TemporaryDirectory() as dumps, open_env(tasks, env_config, policy.config.image_size) as env:
+        learner = Learner(policy, algorithm, config.learner, seed=config.seed, dump_dir=Path(dumps))
+        scheduler = make_scheduler(
+            way.scheduler, RendersEachStep(env) if way.each_step else env, policy, sampler, algorithm,
+            Learning(config.learner.minibatch_groups, learner.accumulate, lambda: learner.ess), clock,
+            groups=config.rollout.groups(algorithm.group_size), workers=way.sim_threads,
+            on_episode=lambda result: None, poll=lambda: None,
+        )  # fmt: skip
+        with closing(scheduler):
+            for batch in scheduler.batches(0, last + 3):
+                with clock.stage("update"):
+                    learner.update(batch)
+                scheduler.publish(learner.version)
+                ended = time.perf_counter()
+                if batch.version < WARM_UP:
+                    began = ended
+                    clock.drain()
+                    continue
+                decisions += int(batch.info["rollout/decisions"])
+                if batch.version == last:
+                    break
+            times = clock.drain()
+    return {
+        "scheduler": way.name, "decisions_per_s": decisions / (ended - began), "seconds": ended - began,
+        "decisions": decisions, "torch_threads": way.torch_threads, "sim_threads": way.sim_threads, "times": times,
+    }  # fmt: skip
+
+
+def measure_all() -> list[dict[str, Any]]:
+    """One row a scheduler, on this machine."""
+    config = real_config()
+    return [measure(way, config, MEASURED) for way in ways(cpu_count(), config.env.num_envs)]
+
+
+def ratios_of(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
+    """real.<overlap>.vs_serial and .vs_lockstep, and decisions a second of each."""
+    speed = {row["scheduler"]: row["decisions_per_s"] for row in rows}
+    ratios = {f"real.{name}.decisions_per_s": value for name, value in speed.items()}
+    for name in ("stream", "async"):
+        for other in ("serial", "lockstep"):
+            ratios[f"real.{name}.vs_{other}"] = speed[name] / speed[other]
+    return ratios

@@ -1,0 +1,120 @@
+"""One update whose minibatches are whole groups in the order of the stream: groups may come one by one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from embodied_rl.algorithms.rows import Rows
+from embodied_rl.learner.batches import join_batches
+from embodied_rl.types import RolloutBatch
+
+if TYPE_CHECKING:
+    from embodied_rl.learner.learner import Learner
+
+# Rows whose gradient is taken in one go, their unit weights [R, U], and the weight of the whole in its minibatch.
+_Piece = tuple[RolloutBatch, Tensor, float]
+
+
+class GroupUpdate:
+    """Takes groups with `add`, in order, and works while more are to come; `finish` after the last.
+
+    What it computes does not depend on when groups come. The gradient of a group is taken as soon as its rows fill a
+    microbatch, if the algorithm can prepare a part of a batch (`Algorithm.part_weight`), else when its minibatch is
+    whole. A minibatch's step is taken when the next minibatch begins, so the last step falls into `finish`: an update
+    of one minibatch leaves the weights alone until then. A last minibatch with fewer groups counts in proportion.
+    """
+
+    def __init__(self, learner: Learner, groups: int, iteration: int) -> None:
+        self.rows = 0
+        self._learner = learner
+        self._size = groups
+        self._iteration = iteration
+        self._groups = 0  # of the present minibatch
+        self._pending: list[RolloutBatch] = []
+        self._pieces: list[_Piece] = []
+        self._whole: list[tuple[list[_Piece], float]] = []  # for later epochs: minibatches and their factors
+        self._steps = 0
+        self._totals: dict[str, float] = {}
+        self._sums: dict[str, float] = {}
+        self._prepared: list[tuple[int, dict[str, float]]] = []
+
+    def add(self, group: RolloutBatch) -> None:
+        """Take the next group."""
+        if self._groups == self._size:
+            self._end_minibatch()
+        if self._groups == 0:
+            self._learner.optimizer.zero_grad(set_to_none=True)
+        self._groups += 1
+        self.rows += len(group)
+        self._pending.append(group)
+        if sum(map(len, self._pending)) >= self._learner.config.microbatch_rows:
+            self._take_pending(whole=False)
+
+    def finish(self) -> dict[str, float]:
+        """Step on what is left, go through the further epochs, and return metrics: means over the steps."""
+        self._end_minibatch()
+        for _ in range(1, self._learner.algorithm.epochs):
+            for pieces, factor in self._whole:
+                self._learner.optimizer.zero_grad(set_to_none=True)
+                for piece in pieces:
+                    self._backward(piece)
+                self._step(pieces, factor)
+        episodes = sum(count for count, _ in self._prepared)
+        names = self._prepared[0][1]
+        metrics = {name: sum(count * values[name] for count, values in self._prepared) / episodes for name in names}
+        metrics |= {f"train/{name}": value / self._steps for name, value in self._sums.items()}
+        return metrics | {"train/rows": float(self.rows), "train/steps": float(self._steps)}
+
+    def _take_pending(self, *, whole: bool) -> None:
+        """Take the gradient of the groups that wait; whole: they are all that is left of the minibatch."""
+        algorithm, policy = self._learner.algorithm, self._learner.policy
+        if algorithm.part_weight is None and not whole:
+            return
+        batch = join_batches(self._pending)
+        self._pending = []
+        weight, metrics = algorithm.prepare(batch, policy.terms_per_step)
+        self._prepared.append((len(batch.episodes), metrics))
+        share = float(len(batch.episodes) if algorithm.part_weight == "episodes" else weight.count_nonzero())
+        piece = (batch, weight * share, share)
+        self._backward(piece)
+        self._pieces.append(piece)
+
+    def _backward(self, piece: _Piece) -> None:
+        """Add a piece's gradient, in microbatches of about equal size."""
+        batch, weight, share = piece
+        parts = -(-len(batch) // self._learner.config.microbatch_rows)
+        row_weight = torch.full((len(batch),), share / len(batch))
+        micros = [
+            Rows(batch, index, weight[index], row_weight[index])
+            for index in torch.arange(len(batch)).tensor_split(parts)
+        ]
+        values = self._learner.backward(micros, self._iteration, check_ratio=self._steps == 0)
+        for name, value in values.items():
+            self._totals[name] = self._totals.get(name, 0.0) + value
+
+    def _end_minibatch(self) -> None:
+        if self._pending:
+            self._take_pending(whole=True)
+        factor = 1.0 if self._steps == 0 else self._groups / self._size
+        self._step(self._pieces, factor)
+        if self._learner.algorithm.epochs > 1:
+            self._whole.append((self._pieces, factor))
+        self._pieces, self._groups = [], 0
+
+    def _step(self, pieces: list[_Piece], factor: float) -> None:
+        """An optimiser step with the gradient that the pieces of a minibatch added up to."""
+        scale = factor / sum(share for _, _, share in pieces)
+        for group in self._learner.optimizer.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    parameter.grad.mul_(scale)
+        last = pieces[-1][0]
+        norm = self._learner.step(last, torch.arange(len(last)), self._iteration)
+        for name, value in self._totals.items():
+            self._sums[name] = self._sums.get(name, 0.0) + value * scale
+        self._sums["grad_norm"] = self._sums.get("grad_norm", 0.0) + norm
+        self._totals = {}
+        self._steps += 1

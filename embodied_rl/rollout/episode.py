@@ -1,0 +1,65 @@
+"""An episode while it runs, and what a decision needs to know of it: shared by the ways to drive slots."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from embodied_rl.rng import DecisionRng
+from embodied_rl.rollout.store import Recording, Round
+from embodied_rl.types import ActOutput, Array, ChunkResult, EpisodeResult, EpisodeSpec
+
+
+@dataclass(slots=True)
+class Running:
+    """An episode in a slot: its rows so far and what it earned."""
+
+    spec: EpisodeSpec
+    rows: list[tuple[Round, int]] = field(default_factory=list)
+    reward: float = 0.0
+    success: bool = False
+    num_decisions: int = 0
+    num_steps: int = 0
+
+    def account(self, result: ChunkResult, round_: Round, row: int, *, record: bool) -> None:
+        """Add the chunk that row `row` of a round ran; record: keep that row."""
+        if record:
+            self.rows.append((round_, row))
+        self.reward += float(round_.reward[row])
+        self.success |= bool(result.success[row])
+        self.num_decisions += 1
+        self.num_steps += int(result.steps_taken[row])
+
+    def ended(self, *, terminated: bool, final_value: float = 0.0) -> Recording:
+        """The episode, finished; terminated: by its task and not by the horizon."""
+        outcome = EpisodeResult(
+            spec=self.spec,
+            success=self.success,
+            terminated=terminated,
+            truncated=not terminated,
+            reward=self.reward,
+            num_decisions=self.num_decisions,
+            num_steps=self.num_steps,
+            final_value=final_value,
+        )
+        return Recording(outcome, self.rows)
+
+
+def decision_rng(episodes: Sequence[Running]) -> DecisionRng:
+    """The random numbers of the next decision of each episode."""
+    seeds = np.array([episode.spec.seed for episode in episodes], dtype=np.int64)
+    return DecisionRng(seeds, np.array([episode.num_decisions for episode in episodes], dtype=np.int64))
+
+
+def to_cpu(act: ActOutput) -> ActOutput:
+    """What is recorded waits in host memory."""
+    value = None if act.value is None else act.value.cpu()
+    return ActOutput(act.actions, act.log_prob.cpu(), value, {key: tensor.cpu() for key, tensor in act.replay.items()})
+
+
+def executed_terms(steps_taken: Array, chunk_len: int, terms_per_step: int) -> Array:
+    """bool [N, L]: terms of control steps that ran before the episode ended."""
+    ran = np.arange(chunk_len) < steps_taken[:, None]
+    return np.repeat(ran, terms_per_step, axis=1)

@@ -1,0 +1,58 @@
+"""Options of the schedulers. Neither has an option that it does not use."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from embodied_rl.errors import UserError
+
+
+@dataclass(frozen=True, kw_only=True)
+class SerialConfig:
+    """Rollout and update in turn; all worlds step together."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PipelinedConfig:
+    """Physics, rendering, policy and learner at the same time."""
+
+    stages: int = 4
+    """Parts that the worlds are cut into; while the policy decides for some, others step and render."""
+    act_wait_ms: float = 0.0
+    """How long the policy waits for further stages than the first that is ready, to decide for more worlds at once."""
+    overlap: Literal["stream", "async"] = "stream"
+    """stream: the learner works on groups that are done while others run, and every row is on-policy. async: the next
+    rollout runs during the update, with rows of older policies corrected by truncated importance weights."""
+    max_staleness: int | None = None
+    """async: updates that a row's policy may lack at most when it is trained on (null: 1)."""
+
+    def __post_init__(self) -> None:
+        if self.stages < 1:
+            raise UserError(f"scheduler.stages must be at least 1, got {self.stages}.")
+        if self.act_wait_ms < 0:
+            raise UserError(f"scheduler.act_wait_ms must not be negative, got {self.act_wait_ms}.")
+        if self.overlap == "stream" and self.max_staleness is not None:
+            raise UserError("scheduler.max_staleness does not apply to overlap stream, which is always on-policy.")
+        if self.max_staleness is not None and self.max_staleness < 1:
+            raise UserError(
+                f"scheduler.max_staleness must be at least 1, got {self.max_staleness}; for 0 use overlap stream."
+            )
+
+    @property
+    def staleness(self) -> int:
+        """`max_staleness` with its default filled in."""
+        return 0 if self.overlap == "stream" else self.max_staleness or 1
+
+
+SchedulerConfig = SerialConfig | PipelinedConfig
+
+def check_fit(config: PipelinedConfig, num_envs: int, minibatch_groups: int | None) -> None:
+    """Raise UserError unless these options go together."""
+    if config.stages > num_envs:
+        raise UserError(f"scheduler.stages is {config.stages}, but there are {num_envs} worlds (env.num_envs).")
+    if config.overlap == "stream" and minibatch_groups is None:
+        raise UserError(
+            "scheduler.overlap stream needs minibatches that can be filled while others still run: give "
+            "learner.minibatch_groups (and set learner.minibatch_rows to null)."
+        )

@@ -1,0 +1,100 @@
+"""From a scheduler's options to the scheduler."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from torch import nn
+
+from embodied_rl.algorithms.rows import Algorithm
+from embodied_rl.policy import Policy
+from embodied_rl.rollout.collect import Collector
+from embodied_rl.rollout.engine import RolloutEngine
+from embodied_rl.rollout.groups import GroupStream
+from embodied_rl.rollout.sampler import EpisodeSampler
+from embodied_rl.rollout.stages import StageClock
+from embodied_rl.rollout.timeline import Timeline
+from embodied_rl.scheduler.config import PipelinedConfig, SchedulerConfig, check_fit
+from embodied_rl.scheduler.pipelined import PipelinedScheduler
+from embodied_rl.scheduler.replica import copy_weights, replicate
+from embodied_rl.scheduler.serial import SerialScheduler
+from embodied_rl.types import EpisodeResult, RolloutBatch
+from embodied_rl.vec_env import VecEnv
+
+
+class Scheduler(Protocol):
+    """Who runs when: batches come out, weights go in."""
+
+    def batches(self, start: int, stop: int) -> Iterator[RolloutBatch]:
+        """Yield the batches of iterations start, ..., stop - 1; `publish` must follow each."""
+        ...
+
+    def publish(self, version: int) -> None:
+        """The learner's weights are now those after `version` updates."""
+        ...
+
+    def paused(self) -> AbstractContextManager[None]:
+        """A `with` block in which simulator and policy are free for something else."""
+        ...
+
+    def sampler_state(self) -> dict[str, Any]:
+        """The position in the stream after the batches yielded so far."""
+        ...
+
+    def close(self) -> None:
+        """Stop what runs in the background."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Learning:
+    """What a scheduler needs of the learner: `minibatch_groups` of its config, `accumulate` and its `ess`."""
+
+    minibatch_groups: int | None
+    accumulate: Callable[[RolloutBatch], None]
+    ess: Callable[[], float]
+
+
+def make_clock(config: SchedulerConfig) -> StageClock | Timeline:
+    """What measures the stages of a run under this scheduler."""
+    return Timeline() if isinstance(config, PipelinedConfig) else StageClock()
+
+
+def make_scheduler(
+    config: SchedulerConfig, env: VecEnv, policy: Policy, sampler: EpisodeSampler, algorithm: Algorithm,
+    learning: Learning, clock: StageClock | Timeline, *, groups: int, workers: int | None,
+    on_episode: Callable[[EpisodeResult], None], poll: Callable[[], None],
+) -> Scheduler:
+    """The scheduler that `config` asks for. workers: threads that step and render (None: one a CPU core).
+
+    UserError if the options do not fit the environment or the learner.
+    """
+    if not isinstance(config, PipelinedConfig):
+        assert isinstance(clock, StageClock)
+        collector = Collector(
+            env, policy, sampler, clock, groups=groups, keep=algorithm.keep, max_factor=algorithm.max_factor,
+            final_value=algorithm.needs_final_value, on_round=poll,
+        )  # fmt: skip
+        return SerialScheduler(collector, on_episode)
+    assert isinstance(clock, Timeline)
+    check_fit(config, env.num_envs, learning.minibatch_groups)
+    streams = config.overlap == "stream"
+    # One minibatch leaves the weights alone until every row is there: then policy and learner can share them.
+    shared = streams and learning.minibatch_groups is not None and learning.minibatch_groups >= groups
+    assert isinstance(policy, nn.Module)
+    actor = policy if shared else replicate(policy)
+    stream = GroupStream(
+        sampler, groups=groups, keep=algorithm.keep, max_factor=algorithm.max_factor, max_staleness=config.staleness
+    )
+    engine = RolloutEngine(
+        env, actor, stream, clock, stages=config.stages, workers=workers or len(os.sched_getaffinity(0)),
+        act_wait=config.act_wait_ms / 1e3, final_value=algorithm.needs_final_value,
+    )  # fmt: skip
+    return PipelinedScheduler(
+        engine, install=(lambda: None) if shared else (lambda: copy_weights(policy, actor)), poll=poll,
+        learn=learning.accumulate if streams else None, ess=None if streams else learning.ess, on_episode=on_episode,
+    )  # fmt: skip

@@ -1,0 +1,217 @@
+"""Overlap `async`: never staler than allowed, really ahead, and corrected for what it is."""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from embodied_rl.algorithms.config import AlgorithmConfig
+from embodied_rl.algorithms.losses import MAX_IMPORTANCE, effective_share
+from embodied_rl.learner.config import LearnerConfig
+from embodied_rl.learner.learner import Learner
+from embodied_rl.learner.stale import correct
+from embodied_rl.types import RolloutBatch
+from tests.embodied_rl.scheduler.toys import GRPO, KEEPING, PPO, Setup, SlowEnv, jitter, pipelined, serial
+from tests.toy import ToyPolicy
+
+BY_ROWS = LearnerConfig(lr=1e-2, minibatch_rows=60, microbatch_rows=24)
+PATIENCE = 60.0
+
+
+def staleness(batch: RolloutBatch) -> torch.Tensor:
+    assert batch.row_version is not None
+    return batch.version - batch.row_version
+
+
+@given(
+    algorithm=st.sampled_from([GRPO, KEEPING, PPO]), slots=st.integers(1, 9), stages=st.integers(1, 4),
+    workers=st.integers(1, 3), seed=st.integers(0, 10**6), most=st.integers(1, 3), slow_learner=st.booleans(),
+)
+@settings(deadline=None, max_examples=15)
+def test_no_row_is_staler_than_allowed_and_every_batch_is_the_stream_s_next(
+    algorithm: AlgorithmConfig, slots: int, stages: int, workers: int, seed: int, most: int, slow_learner: bool
+) -> None:
+    setup = Setup(algorithm, groups=3, iterations=4, learner=BY_ROWS, breaks={2: 1, 14: 1})
+    pause = jitter(seed)
+    with tempfile.TemporaryDirectory() as folder:
+        found = pipelined(
+            setup, Path(folder), slots=slots, stages=min(stages, slots), workers=workers, pause=pause, staleness=most,
+            during=lambda version: time.sleep(0.02) if slow_learner else None,
+        )
+    group = 0
+    for batch, state in zip(found.batches, found.states, strict=True):
+        assert 0 <= int(staleness(batch).min()) <= int(staleness(batch).max()) <= most if len(batch) else True
+        groups = [episode.spec.group for episode in batch.episodes]
+        assert groups == sorted(groups)
+        assert all(group <= index < state["next_group"] for index in groups)
+        assert state["issued"] == state["finished"] == state["next_group"] * found.sampler.group_size
+        count = state["next_group"] - group
+        assert count == batch.info["rollout/kept_groups"] + batch.info["rollout/dropped_groups"]
+        group = state["next_group"]
+    assert found.sampler.ledger.outstanding == {}
+    assert len(found.episodes) == len(set(found.episodes))
+    stopped = sum(batch.info["rollout/stopped"] for batch in found.batches)
+    assert len(found.episodes) == found.sampler.ledger.finished - stopped == group * found.sampler.group_size - stopped
+
+
+@pytest.mark.parametrize("most", [1, 2])
+def test_the_rollout_goes_on_during_an_update_just_as_far_as_it_may(tmp_path: Path, most: int) -> None:
+    """The first update waits until nothing moves any more: then `most` further batches were begun, and no more."""
+    setup = Setup(GRPO, groups=2, iterations=4, learner=BY_ROWS)
+    env = SlowEnv(5)
+    ahead: list[set[int]] = []
+
+    def until_still(version: int) -> None:
+        if version:
+            return
+        wanted = 2 * GRPO.group_size * (1 + most)
+        end = time.monotonic() + PATIENCE
+        while len(env.started) < wanted:
+            assert time.monotonic() < end, "the next rollout does not begin"
+            time.sleep(0.005)
+        time.sleep(0.1)  # one too many would begin now
+        ahead.append({spec.group // 2 for spec in env.started})
+
+    found = pipelined(setup, tmp_path, slots=5, stages=5, env=env, staleness=most, during=until_still)
+    assert ahead == [set(range(1 + most))]
+    assert [int(staleness(batch).max()) for batch in found.batches[: 1 + most]] == list(range(1 + most))
+
+
+def test_an_update_on_fresh_rows_is_that_of_the_oracle(tmp_path: Path) -> None:
+    """With one batch nothing can be stale."""
+    setup = Setup(GRPO, iterations=1, learner=BY_ROWS)
+    one, two = serial(setup, tmp_path), pipelined(setup, tmp_path, staleness=2)
+    for name, tensor in one.weights.items():
+        torch.testing.assert_close(two.weights[name], tensor, rtol=0, atol=0, msg=name)
+    assert "train/ess" not in two.metrics[0]
+
+
+def stale_batch(setup: Setup, folder: Path, noise: float) -> tuple[RolloutBatch, Learner]:
+    """A batch whose odd rows were acted by version 3, and a learner whose policy, version 4, is `noise` away."""
+    (batch,) = serial(replace(setup, iterations=1), folder).batches
+    batch.version = 4
+    batch.row_version = 4 - torch.arange(len(batch)) % 2
+    policy = ToyPolicy()
+    with torch.no_grad():
+        policy.head.weight.add_(noise * torch.randn(policy.head.weight.shape, generator=torch.manual_seed(1)))
+        fresh = batch.row_version == 4
+        again = policy.evaluate(batch.images, batch.proprio, batch.instruction, batch.replay)
+        batch.log_prob[fresh] = again.log_prob[fresh]
+    return batch, setup.parts(policy, folder)[1]
+
+
+def test_stale_rows_count_by_their_truncated_ratio(tmp_path: Path) -> None:
+    """The gradient of one step, written out: sum of w min(r, 2) A grad log pi, no clipping at ratio 1."""
+    config = replace(BY_ROWS, lr=10.0, minibatch_rows=10**6, max_grad_norm=1e9)
+    setup = Setup(replace(GRPO, entropy_coef=0.0), groups=8, learner=config)
+    batch, learner = stale_batch(setup, tmp_path, noise=0.5)
+    behaviour = batch.log_prob.clone()
+    policy = learner.policy
+    out = policy.evaluate(batch.images, batch.proprio, batch.instruction, batch.replay)
+    score = torch.tensor([e.reward for e in batch.episodes]).reshape(8, -1)
+    advantage = (score - score.mean(1, keepdim=True)) / (score.std(1, keepdim=True) + 1e-6)
+    ratio = (out.log_prob.detach() - behaviour).exp()
+    assert (ratio[batch.row_version == 3] > MAX_IMPORTANCE).any()
+    assert ((ratio - 1).abs() > 0.01).any(dim=1).equal(batch.row_version == 3)
+    terms = batch.mask.float()
+    per_episode = torch.zeros(len(batch.episodes)).index_add(0, batch.episode, terms.sum(1))
+    weight = terms / per_episode[batch.episode][:, None] / len(batch.episodes) * ratio.clamp(max=2.0)
+    loss = -(weight * advantage.flatten()[batch.episode][:, None] * out.log_prob).sum()
+    expected = torch.autograd.grad(loss, [policy.head.weight, policy.body.weight])  # type: ignore[attr-defined]
+
+    before = {name: tensor.clone() for name, tensor in policy.state_dict().items()}
+    learner.optimizer = torch.optim.SGD(list(dict(policy.named_parameters()).values()))  # type: ignore[assignment]
+    metrics = learner.update(batch)
+    ess = float(ratio[batch.mask].sum() ** 2 / (ratio[batch.mask] ** 2).sum() / batch.mask.sum())
+    assert metrics["train/ess"] == pytest.approx(ess, rel=1e-5)
+    assert learner.ess == pytest.approx(ess, rel=1e-5)
+    assert metrics["train/staleness_max"] == 1
+    rate = 10 * ess**0.5
+    for name, gradient in zip(("head.weight", "body.weight"), expected, strict=True):
+        moved = before[name] - policy.state_dict()[name]
+        torch.testing.assert_close(moved, rate * gradient, rtol=1e-4, atol=1e-6)
+
+
+def test_groups_and_rows_are_corrected_alike(tmp_path: Path) -> None:
+    """One step over the whole batch, cut the one way and the other."""
+    moved = []
+    for way in ({"minibatch_rows": 10**6}, {"minibatch_rows": None, "minibatch_groups": 10**6}):
+        setup = Setup(GRPO, learner=replace(BY_ROWS, **way))  # type: ignore[arg-type]
+        batch, learner = stale_batch(setup, tmp_path, noise=0.3)
+        learner.update(batch)
+        moved.append(learner.policy.state_dict())
+    for name in moved[0]:
+        torch.testing.assert_close(moved[0][name], moved[1][name], rtol=0, atol=1e-6, msg=name)
+
+
+def test_effective_share() -> None:
+    everything = torch.ones(4, dtype=torch.bool)
+    assert effective_share(torch.full((4,), 0.3), everything) == pytest.approx(1.0)
+    assert effective_share(torch.tensor([1e6, 1e-6, 1e-6, 1e-6]), everything) == pytest.approx(0.25)
+    assert effective_share(torch.tensor([3.0, 1.0, 99.0]), torch.tensor([True, True, False])) == pytest.approx(16 / 20)
+
+
+def test_fresh_rows_are_left_alone(tmp_path: Path) -> None:
+    batch, learner = stale_batch(Setup(GRPO), tmp_path, noise=0.3)
+    batch.row_version = torch.full((len(batch),), 4)
+    before = batch.log_prob.clone()
+    assert correct(batch, learner.policy, learner.algorithm, 10) == {}
+    assert batch.log_importance is None
+    assert torch.equal(batch.log_prob, before)
+
+
+@pytest.mark.parametrize("worth", [0.49, 0.5])
+def test_after_a_batch_that_was_too_stale_the_next_rollout_waits(tmp_path: Path, worth: float) -> None:
+    """Batch 0 was worth `worth`: whether batch 2 begins in the update on batch 1 depends on that."""
+    setup = Setup(GRPO, groups=2, iterations=4, learner=BY_ROWS)
+    env = SlowEnv(5)
+    begun: list[int] = []
+
+    def look(version: int) -> None:
+        end = time.monotonic() + PATIENCE
+        while version == 1 and worth >= 0.5 and len(env.started) <= 4 * GRPO.group_size:
+            assert time.monotonic() < end, "the next rollout does not begin"
+            time.sleep(0.005)
+        time.sleep(0.05)
+        begun.append(max(spec.group // 2 for spec in env.started))
+
+    values = iter([1.0, worth])
+    found = pipelined(
+        setup, tmp_path, slots=5, stages=5, env=env, staleness=1, during=look, ess=lambda: next(values, 1.0)
+    )
+    assert begun == [1, 1 if worth < 0.5 else 2, 3, 3]
+    assert int(staleness(found.batches[2]).max()) == (0 if worth < 0.5 else 1)
+
+
+def test_the_simulator_is_free_in_a_pause(tmp_path: Path) -> None:
+    """Evaluations use the same slots: in a pause no other thread may step or reset."""
+    setup = Setup(GRPO, groups=2, iterations=4, learner=BY_ROWS)
+    env = SlowEnv(5, jitter(3))
+    inside = threading.Event()
+    wrong: list[str] = []
+    for name in ("reset", "step", "observe"):
+        original = getattr(env, name)
+
+        def watched(*args: object, original: object = original, name: str = name) -> object:
+            if inside.is_set():
+                wrong.append(name)
+            return original(*args)  # type: ignore[operator]
+
+        setattr(env, name, watched)
+
+    def pause(version: int) -> None:
+        inside.set()
+        time.sleep(0.03)
+        inside.clear()
+
+    found = pipelined(setup, tmp_path, slots=5, stages=5, env=env, staleness=1, paused=pause)
+    assert wrong == []
+    assert len(found.batches) == 4

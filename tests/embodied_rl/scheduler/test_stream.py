@@ -1,0 +1,179 @@
+"""Overlap `stream`: the same episodes and updates as the serial oracle, whatever the stages, workers and delays."""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from embodied_rl.algorithms.config import AlgorithmConfig
+from embodied_rl.learner.batches import join_batches, split_groups
+from embodied_rl.learner.config import LearnerConfig
+from embodied_rl.policy import ActMode
+from embodied_rl.rng import DecisionRng, philox
+from embodied_rl.types import ActOutput, Array, ChunkResult, Observation, RolloutBatch
+from tests.embodied_rl.scheduler.toys import (
+    GRPO,
+    KEEPING,
+    PPO,
+    Outcome,
+    Setup,
+    SlowEnv,
+    assert_same_rows,
+    jitter,
+    pipelined,
+    serial,
+)
+from tests.toy import ToyPolicy
+
+
+def assert_same(one: Outcome, two: Outcome) -> None:
+    assert len(one.batches) == len(two.batches)
+    for left, right in zip(one.batches, two.batches, strict=True):
+        assert_same_rows(left, right)
+    for name, tensor in one.weights.items():
+        torch.testing.assert_close(two.weights[name], tensor, rtol=0, atol=1e-6, msg=name)
+    for left, right in zip(one.metrics, two.metrics, strict=True):
+        assert right == pytest.approx(left, rel=1e-4, abs=1e-6)
+
+
+@given(
+    algorithm=st.sampled_from([GRPO, KEEPING, PPO]), slots=st.integers(1, 9), stages=st.integers(1, 9),
+    workers=st.integers(1, 4), seed=st.integers(0, 10**6), act_wait=st.sampled_from([0.0, 0.002]),
+    minibatch=st.sampled_from([1, 2, 100]),
+)
+@settings(deadline=None, max_examples=25)
+def test_the_same_episodes_and_updates_as_serial(
+    algorithm: AlgorithmConfig, slots: int, stages: int, workers: int, seed: int, act_wait: float, minibatch: int
+) -> None:
+    learner = LearnerConfig(lr=1e-2, minibatch_rows=None, minibatch_groups=minibatch, microbatch_rows=24)
+    setup = Setup(algorithm, learner=learner, breaks={3: 1, 11: 1})
+    with tempfile.TemporaryDirectory() as folder:
+        oracle = serial(setup, Path(folder))
+        found = pipelined(
+            setup, Path(folder), slots=slots, stages=min(stages, slots), workers=workers, pause=jitter(seed),
+            act_wait=act_wait,
+        )
+    assert_same(oracle, found)
+    stopped = sum(batch.info["rollout/stopped"] for batch in found.batches)
+    ledger = found.sampler.ledger
+    assert ledger.outstanding == {}
+    assert ledger.issued == ledger.finished == oracle.sampler.ledger.issued
+    assert len(found.episodes) == len(set(found.episodes)) == ledger.finished - stopped
+    assert set(found.episodes) <= set(oracle.episodes)
+
+
+def test_groups_that_cannot_pass_any_more_are_stopped(tmp_path: Path) -> None:
+    """Two of four must succeed: after three failures the fourth episode is not needed. Timing decides how many that
+    are; with one lane of one slot nothing overlaps, so they are never begun."""
+    env = SlowEnv(1)
+    found = pipelined(Setup(KEEPING), tmp_path, slots=1, stages=1, env=env)
+    oracle = serial(Setup(KEEPING), tmp_path)
+    assert_same(oracle, found)
+    begun = {spec.episode_id for spec in env.started}
+    stopped = {episode for episode in range(found.sampler.ledger.issued) if episode not in begun}
+    assert sum(batch.info["rollout/stopped"] for batch in found.batches) == len(stopped) > 0
+
+
+@pytest.mark.parametrize("config", [GRPO, KEEPING, PPO])
+def test_one_minibatch_of_groups_is_the_batch_in_one_step(config: AlgorithmConfig, tmp_path: Path) -> None:
+    """Against the learner's other way, which shuffles rows and knows the whole batch beforehand."""
+    by_rows = LearnerConfig(lr=1e-2, minibatch_rows=10**6, microbatch_rows=17)
+    by_groups = LearnerConfig(lr=1e-2, minibatch_rows=None, minibatch_groups=10**6, microbatch_rows=24)
+    one, two = (serial(Setup(config, learner=learner, iterations=1), tmp_path) for learner in (by_rows, by_groups))
+    for name, tensor in one.weights.items():
+        torch.testing.assert_close(two.weights[name], tensor, rtol=0, atol=2e-6, msg=name)
+    for name, value in one.metrics[0].items():
+        assert two.metrics[0][name] == pytest.approx(value, rel=1e-4, abs=1e-6), name
+
+
+def test_policy_and_learner_may_share_their_weights_if_there_is_one_step(tmp_path: Path) -> None:
+    learner = LearnerConfig(lr=1e-2, minibatch_rows=None, minibatch_groups=5, microbatch_rows=24)
+    setup = Setup(GRPO, learner=learner, iterations=3)
+    assert_same(serial(setup, tmp_path), pipelined(setup, tmp_path, share=True, pause=jitter(1)))
+
+
+def test_a_last_minibatch_with_fewer_groups_counts_in_proportion(tmp_path: Path) -> None:
+    """With SGD, whose step is linear in the gradient: groups 0 and 1, then group 2 with half a step."""
+    config = LearnerConfig(
+        lr=0.1, minibatch_rows=None, minibatch_groups=2, microbatch_rows=1000, max_grad_norm=1e9, ratio_tolerance=9.0
+    )
+    setup = Setup(GRPO, groups=24, iterations=1, learner=config)
+    (batch,) = serial(setup, tmp_path).batches
+
+    def after(start: dict[str, Tensor], groups: list[RolloutBatch]) -> dict[str, Tensor]:
+        policy = ToyPolicy()
+        policy.load_state_dict(start)
+        _, learner = setup.parts(policy, tmp_path)
+        learner.optimizer = torch.optim.SGD(policy.parameters())  # type: ignore[assignment]
+        learner.update(join_batches(groups))
+        return policy.state_dict()
+
+    first, second, third, *_ = [g for g in split_groups(batch) if len({e.success for e in g.episodes}) == 2]
+    start = ToyPolicy().state_dict()
+    halfway = after(start, [first, second])
+    full, found = after(halfway, [third]), after(start, [first, second, third])
+    assert (full["head.bias"] - halfway["head.bias"]).abs().max() > 1e-3
+    for name in start:
+        torch.testing.assert_close(found[name], (halfway[name] + full[name]) / 2, rtol=0, atol=1e-7, msg=name)
+
+
+class Broken(ToyPolicy):
+    """Acts a few times, then not any more."""
+
+    left = 5
+
+    def act(self, obs: Observation, rng: DecisionRng, mode: ActMode) -> ActOutput:
+        self.left -= 1
+        if self.left < 0:
+            raise ZeroDivisionError("the policy broke")
+        return super().act(obs, rng, mode)
+
+
+class BrokenEnv(SlowEnv):
+    def step(self, slots: Sequence[int], actions: Array) -> ChunkResult:
+        raise ZeroDivisionError("the simulator broke")
+
+
+def test_what_goes_wrong_in_a_thread_is_raised_where_the_batch_is_awaited(tmp_path: Path) -> None:
+    with pytest.raises(ZeroDivisionError, match="policy broke"):
+        pipelined(Setup(GRPO), tmp_path, policy=Broken())
+    with pytest.raises(ZeroDivisionError, match="simulator broke"):
+        pipelined(Setup(GRPO), tmp_path, env=BrokenEnv(6))
+    with pytest.raises(RuntimeError, match="broke the simulator 5 times"):
+        pipelined(Setup(GRPO, breaks={2: 99}), tmp_path)
+    with pytest.raises(RuntimeError, match="value head"):
+        pipelined(Setup(replace(PPO, bootstrap_truncated=True)), tmp_path, policy=ToyPolicy(with_value=False))
+    assert not [thread for thread in threading.enumerate() if thread.name == "act" or thread.name.startswith("sim")]
+
+
+class NanPolicy(ToyPolicy):
+    """The first decision of episodes 1 and 6 has a NaN; those of their second run have not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sick = {philox(5, 3, episode, 0).integers(2**63 - 1): 1 for episode in (1, 6)}
+
+    def act(self, obs: Observation, rng: DecisionRng, mode: ActMode) -> ActOutput:
+        out = super().act(obs, rng, mode)
+        for row, (seed, decision) in enumerate(zip(rng.seed, rng.decision, strict=True)):
+            if decision == 0 and self.sick.get(seed, 0) > 0:
+                self.sick[seed] -= 1
+                out.actions[row, 1, 0] = np.nan
+        return out
+
+
+def test_actions_that_are_not_numbers_never_reach_the_simulator(tmp_path: Path) -> None:
+    setup = Setup(GRPO, iterations=1)
+    found = pipelined(setup, tmp_path, policy=NanPolicy())
+    assert_same(serial(setup, tmp_path), found)
+    assert found.sampler.ledger.reissued == 2

@@ -1,0 +1,132 @@
+"""Whole runs under the pipelined scheduler: the serial run's figures, evaluations in between, stop and resume."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from embodied_rl.algorithms.config import GRPOConfig
+from embodied_rl.config import OpenVLAConfig, TrainConfig, from_dict, to_dict
+from embodied_rl.errors import UserError
+from embodied_rl.interrupt import Interrupted
+from embodied_rl.learner.config import LearnerConfig
+from embodied_rl.rollout.config import RolloutConfig
+from embodied_rl.runner import TrainSettings, train
+from embodied_rl.scheduler.config import PipelinedConfig, SchedulerConfig, SerialConfig
+from embodied_rl.types import EpisodeResult
+from tests.embodied_rl.toy_run import JsonObserver, files_of, settings_of
+from tests.toy import HELDOUT, TASKS, ToyEnv, ToyPolicy
+
+STREAM = PipelinedConfig(stages=3)
+ASYNC = PipelinedConfig(stages=3, overlap="async", max_staleness=2)
+ALGORITHM = GRPOConfig(group_size=4, keep=None, entropy_coef=0.01)
+
+
+def settings(scheduler: SchedulerConfig, minibatch_groups: int = 2) -> TrainSettings:
+    learner = LearnerConfig(lr=1e-2, minibatch_rows=None, minibatch_groups=minibatch_groups, microbatch_rows=24)
+    return replace(
+        settings_of(ALGORITHM, iterations=5), scheduler=scheduler, learner=learner, workers=2,
+        rollout=RolloutConfig(episodes_per_iteration=24),
+    )  # fmt: skip
+
+
+class Stopping(JsonObserver):
+    """Interrupts the run when the n-th episode of training has ended."""
+
+    def __init__(self, path: Path, after: int) -> None:
+        super().__init__(path)
+        self._left = after
+        self._training = False
+
+    def phase(self, name: str, iteration: int, episodes: int) -> None:
+        self._training = name == "rollout"
+
+    def episode(self, result: EpisodeResult) -> None:
+        super().episode(result)
+        self._left -= self._training
+        if self._left == 0 and self._training:
+            raise Interrupted("enough")
+
+
+def run(folder: Path, what: TrainSettings, *, resume: bool = False, stop: int = -1) -> ToyPolicy:
+    torch.set_num_threads(1)
+    policy = ToyPolicy(with_value=False)
+    observer = Stopping(folder / "metrics.jsonl", stop)
+    train(
+        folder, ToyEnv(6), policy, files_of(policy), what, TASKS, HELDOUT, observer, resume=resume, resume_command="x"
+    )
+    return policy
+
+
+def metrics(folder: Path) -> list[dict[str, Any]]:
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    return [{k: v for k, v in json.loads(line).items() if k != "rollout/stopped"} for line in lines]
+
+
+@pytest.mark.parametrize("minibatch_groups", [2, 6])
+def test_stream_gives_the_figures_of_serial(tmp_path: Path, minibatch_groups: int) -> None:
+    """With six groups a minibatch, policy and learner share their weights."""
+    one = run(tmp_path / "serial", settings(SerialConfig(), minibatch_groups))
+    two = run(tmp_path / "stream", settings(STREAM, minibatch_groups))
+    for left, right in zip(metrics(tmp_path / "serial"), metrics(tmp_path / "stream"), strict=True):
+        assert right == pytest.approx(left, rel=1e-4, abs=1e-6)
+    for name, tensor in one.state_dict().items():
+        torch.testing.assert_close(two.state_dict()[name], tensor, rtol=0, atol=1e-6, msg=name)
+
+
+@pytest.mark.parametrize("scheduler", [STREAM, ASYNC], ids=["stream", "async"])
+def test_stopped_and_resumed(tmp_path: Path, scheduler: PipelinedConfig) -> None:
+    with pytest.raises(Interrupted):
+        run(tmp_path / "run", settings(scheduler), stop=70)  # in the third iteration, or with async perhaps later
+    resumed = run(tmp_path / "run", settings(scheduler), resume=True)
+    lines = [line for line in metrics(tmp_path / "run") if "rollout/episodes" in line]
+    assert [line["iteration"] for line in lines] == [1, 2, 3, 4, 5]
+    assert [line["rollout/episodes"] for line in lines] == [24] * 5
+    if scheduler is STREAM:
+        whole = run(tmp_path / "whole", settings(scheduler))
+        for left, right in zip(metrics(tmp_path / "run"), metrics(tmp_path / "whole"), strict=True):
+            assert left == pytest.approx(right, rel=1e-4, abs=1e-6)
+        for name, tensor in whole.state_dict().items():
+            torch.testing.assert_close(resumed.state_dict()[name], tensor, rtol=0, atol=1e-6, msg=name)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"stages": 0}, "scheduler.stages must be at least 1"),
+        ({"act_wait_ms": -1.0}, "scheduler.act_wait_ms must not be negative"),
+        ({"max_staleness": 1}, "scheduler.max_staleness does not apply to overlap stream"),
+        ({"overlap": "async", "max_staleness": 0}, "scheduler.max_staleness must be at least 1"),
+    ],
+)
+def test_options_that_do_nothing_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        PipelinedConfig(**options)
+
+
+def test_parts_that_do_not_fit_are_refused() -> None:
+    with pytest.raises(UserError, match=r"overlap stream needs .*learner.minibatch_groups"):
+        TrainConfig(scheduler=STREAM).check()
+    with pytest.raises(UserError, match=r"scheduler.stages is 99, but there are 32 worlds"):
+        TrainConfig(scheduler=PipelinedConfig(stages=99, overlap="async")).check()
+    TrainConfig(scheduler=ASYNC).check()
+    with pytest.raises(UserError, match=r"learner.minibatch_rows or learner.minibatch_groups"):
+        LearnerConfig(minibatch_groups=4)
+    with pytest.raises(UserError, match=r"learner.minibatch_rows or learner.minibatch_groups"):
+        LearnerConfig(minibatch_rows=None)
+
+
+def test_the_scheduler_is_written_and_read_with_its_name() -> None:
+    config = TrainConfig(scheduler=ASYNC, policy=OpenVLAConfig(temperature=0.5))
+    assert to_dict(config)["scheduler"] == {
+        "name": "pipelined", "stages": 3, "act_wait_ms": 0.0, "overlap": "async", "max_staleness": 2
+    }  # fmt: skip
+    assert from_dict(to_dict(config)) == config
+    assert from_dict({"scheduler": {"name": "serial"}}, config).scheduler == SerialConfig()
+    with pytest.raises(UserError, match=r"'scheduler.stages' does not apply to serial \(it belongs to pipelined\)"):
+        from_dict({"scheduler": {"stages": 2}})

@@ -1,0 +1,180 @@
+"""The toy, made slow and unpredictable, under either scheduler."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from embodied_rl.algorithms.config import AlgorithmConfig, GRPOConfig, PPOConfig
+from embodied_rl.algorithms.make import make_algorithm
+from embodied_rl.learner.config import LearnerConfig
+from embodied_rl.learner.learner import Learner
+from embodied_rl.rollout.collect import Collector
+from embodied_rl.rollout.engine import RolloutEngine
+from embodied_rl.rollout.groups import GroupStream
+from embodied_rl.rollout.sampler import EpisodeSampler
+from embodied_rl.rollout.stages import StageClock
+from embodied_rl.rollout.timeline import Timeline
+from embodied_rl.scheduler.pipelined import PipelinedScheduler
+from embodied_rl.scheduler.replica import copy_weights, replicate
+from embodied_rl.scheduler.serial import SerialScheduler
+from embodied_rl.types import Array, ChunkResult, EpisodeSpec, Observation, RolloutBatch
+from embodied_rl.vec_env import VecEnv
+from tests.toy import TASKS, ToyEnv, ToyPolicy
+
+Pause = Callable[[], None]
+
+
+def no_pause() -> None:
+    """Wait for nothing."""
+
+
+def jitter(seed: int, scale: float = 0.002) -> Pause:
+    """Waits of irregular length; some threads are held up for long, others not at all."""
+    source = random.Random(seed)
+    return lambda: time.sleep(scale * source.random() ** 4)
+
+
+class SlowEnv(ToyEnv):
+    """The toy world with pauses; an episode that the pipeline gave up may be replaced."""
+
+    def __init__(self, num_envs: int, pause: Pause = no_pause, breaks: dict[int, int] | None = None) -> None:
+        super().__init__(num_envs, breaks=breaks)
+        self._pause = pause
+
+    def reset(self, slots: Sequence[int], episodes: Sequence[EpisodeSpec]) -> None:
+        self._pause()
+        for slot in slots:
+            self._spec[slot] = None
+        super().reset(slots, episodes)
+
+    def step(self, slots: Sequence[int], actions: Array) -> ChunkResult:
+        self._pause()
+        return super().step(slots, actions)
+
+    def observe(self, slots: Sequence[int], out: Observation) -> None:
+        self._pause()
+        super().observe(slots, out)
+
+
+@dataclass
+class Setup:
+    """What fixes a small training run."""
+
+    algorithm: AlgorithmConfig
+    groups: int = 5
+    iterations: int = 2
+    learner: LearnerConfig = field(
+        default_factory=lambda: LearnerConfig(lr=1e-2, minibatch_rows=None, minibatch_groups=2, microbatch_rows=24)
+    )
+    breaks: dict[int, int] = field(default_factory=dict)
+
+    def parts(self, policy: ToyPolicy, folder: Path) -> tuple[EpisodeSampler, Learner]:
+        """A sampler and a learner of this run."""
+        algorithm = make_algorithm(self.algorithm)
+        learner = Learner(policy, algorithm, self.learner, seed=0, dump_dir=folder)
+        return EpisodeSampler(5, TASKS, algorithm.group_size), learner
+
+
+@dataclass
+class Outcome:
+    """What a run did."""
+
+    batches: list[RolloutBatch]
+    weights: dict[str, Tensor]
+    metrics: list[dict[str, float]]
+    sampler: EpisodeSampler
+    episodes: list[int]
+    states: list[dict[str, Any]] = field(default_factory=list)
+    """The sampler's state after each update."""
+
+
+def serial(setup: Setup, folder: Path, slots: int = 6) -> Outcome:
+    """Train under the oracle."""
+    policy = ToyPolicy()
+    sampler, learner = setup.parts(policy, folder)
+    algorithm = learner.algorithm
+    collector = Collector(
+        ToyEnv(slots, breaks=setup.breaks), policy, sampler, StageClock(), groups=setup.groups, keep=algorithm.keep,
+        max_factor=algorithm.max_factor, final_value=algorithm.needs_final_value,
+    )
+    heard: list[int] = []
+    scheduler = SerialScheduler(collector, lambda result: heard.append(result.spec.episode_id))
+    batches, metrics = [], []
+    for batch in scheduler.batches(0, setup.iterations):
+        batches.append(batch)
+        metrics.append(learner.update(batch))
+        scheduler.publish(learner.version)
+    return Outcome(batches, policy.state_dict(), metrics, sampler, heard)
+
+
+def pipelined(
+    setup: Setup, folder: Path, *, slots: int = 6, stages: int = 3, workers: int = 2, pause: Pause = no_pause,
+    act_wait: float = 0.0, policy: ToyPolicy | None = None, env: VecEnv | None = None, share: bool = False,
+    staleness: int = 0, during: Callable[[int], None] = lambda version: None,
+    paused: Callable[[int], None] | None = None, ess: Callable[[], float] | None = None,
+) -> Outcome:
+    """Train with overlap `stream`, or `async` if staleness is allowed.
+
+    share: one copy of the weights. during: called in every update; paused: after it, while the rollout is paused.
+    ess: in place of the learner's.
+    """
+    policy = policy or ToyPolicy()
+    sampler, learner = setup.parts(policy, folder)
+    algorithm = learner.algorithm
+    stream = GroupStream(
+        sampler, groups=setup.groups, keep=algorithm.keep, max_factor=algorithm.max_factor, max_staleness=staleness
+    )
+    actor = policy if share else replicate(policy)
+    engine = RolloutEngine(
+        env or SlowEnv(slots, pause, setup.breaks), actor, stream, Timeline(), stages=stages, workers=workers,
+        act_wait=act_wait, final_value=algorithm.needs_final_value,
+    )
+    heard: list[int] = []
+    states: list[dict[str, Any]] = []
+
+    def learn(group: RolloutBatch) -> None:
+        pause()
+        learner.accumulate(group)
+
+    batches, metrics = [], []
+    with closing(PipelinedScheduler(
+        engine, install=lambda: copy_weights(policy, actor), poll=no_pause,
+        learn=None if staleness else learn, ess=(ess or (lambda: learner.ess)) if staleness else None,
+        on_episode=lambda result: heard.append(result.spec.episode_id),
+    )) as scheduler:  # fmt: skip
+        for batch in scheduler.batches(0, setup.iterations):
+            batches.append(batch)
+            during(batch.version)
+            pause()
+            metrics.append(learner.update(batch))
+            scheduler.publish(learner.version)
+            states.append(scheduler.sampler_state())
+            if paused is not None:
+                with scheduler.paused():
+                    paused(batch.version)
+    return Outcome(batches, policy.state_dict(), metrics, sampler, heard, states)
+
+
+def assert_same_rows(one: RolloutBatch, two: RolloutBatch) -> None:
+    """Bit for bit the same episodes and rows."""
+    assert one.episodes == two.episodes
+    assert one.instruction == two.instruction
+    assert one.version == two.version
+    for name in ("images", "proprio", "log_prob", "value", "reward", "mask", "episode"):
+        torch.testing.assert_close(getattr(one, name), getattr(two, name), rtol=0, atol=0, msg=name)
+    assert one.replay.keys() == two.replay.keys()
+    assert all(torch.equal(one.replay[key], two.replay[key]) for key in one.replay)
+
+
+GRPO = GRPOConfig(group_size=4, keep=None, entropy_coef=0.01)
+KEEPING = GRPOConfig(group_size=4, keep=(0.5, 0.5), max_sampling_factor=4.0, loss_norm="token", epochs=2)
+PPO = PPOConfig(gamma=0.9, entropy_coef=0.01)

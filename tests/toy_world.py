@@ -1,0 +1,99 @@
+"""The world of the toy (see `tests.toy`), without torch: children of a process environment import it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from embodied_rl.rng import philox
+from embodied_rl.types import Array, ChunkResult, EpisodeSpec, Observation
+from embodied_rl.vec_env import EnvInfo
+
+SIZE, HORIZON, CHUNK, ACTION_DIM, BINS = 4, 8, 2, 2, 5
+TASKS = {"toy/reach": range(16), "toy/touch": range(16)}
+HELDOUT = {"toy/reach": range(16, 28), "toy/touch": range(16, 28)}
+INSTRUCTIONS = {"toy/reach": "reach the red corner", "toy/touch": "touch the red corner"}
+
+
+class ToyEnv:
+    """The world. breaks: episode ids whose first `breaks[id]` runs end in a simulator failure at their second chunk.
+
+    shuffle_reward: pay a coin flip drawn from the episode's seed instead of the success.
+    """
+
+    def __init__(
+        self, num_envs: int, *, breaks: dict[int, int] | None = None, shuffle_reward: bool = False
+    ) -> None:
+        self.num_envs = num_envs
+        self.info = EnvInfo("toy", "toy 1", "none", ("front",), SIZE, ACTION_DIM, 2, 20.0)
+        self.started: list[EpisodeSpec] = []
+        self._breaks = dict(breaks or {})
+        self._shuffle_reward = shuffle_reward
+        self._spec: list[EpisodeSpec | None] = [None] * num_envs
+        self._shown = [""] * num_envs
+        self._position = np.zeros((num_envs, 2), dtype=np.float32)
+        self._goal = np.zeros((num_envs, 2), dtype=np.float32)
+        self._steps = np.zeros(num_envs, dtype=np.int32)
+        self._doomed = np.zeros(num_envs, dtype=bool)
+
+    def reset(self, slots: Sequence[int], episodes: Sequence[EpisodeSpec]) -> None:
+        for slot, spec in zip(slots, episodes, strict=True):
+            assert self._spec[slot] is None, f"slot {slot} is not empty"
+            self.started.append(spec)
+            self._spec[slot] = spec
+            self._shown[slot] = INSTRUCTIONS[spec.task]
+            self._position[slot] = philox(99, spec.init_state).uniform(-0.3, 0.3, 2)
+            right, up = spec.init_state % 2, spec.init_state // 2 % 2
+            self._goal[slot] = (1.5 * right - 0.75, 1.5 * up - 0.75)
+            self._steps[slot] = 0
+            self._doomed[slot] = self._breaks.get(spec.episode_id, 0) > 0
+            if self._doomed[slot]:
+                self._breaks[spec.episode_id] -= 1
+
+    def step(self, slots: Sequence[int], actions: Array) -> ChunkResult:
+        count, chunk = actions.shape[:2]
+        reward = np.zeros((count, chunk), dtype=np.float32)
+        success = np.zeros(count, dtype=bool)
+        taken = np.zeros(count, dtype=np.int32)
+        failed = np.zeros(count, dtype=bool)
+        for row, slot in enumerate(slots):
+            spec = self._spec[slot]
+            assert spec is not None, f"slot {slot} is empty"
+            failed[row] = self._doomed[slot] and self._steps[slot] > 0
+            for k in range(chunk):
+                if success[row] or self._steps[slot] >= HORIZON:
+                    break
+                self._position[slot] = np.clip(self._position[slot] + 0.25 * actions[row, k].clip(-1, 1), -1, 1)
+                self._steps[slot] += 1
+                taken[row] += 1
+                success[row] = np.abs(self._position[slot] - self._goal[slot]).max() < 0.3
+                reward[row, k] = float(success[row])
+            over = success[row] or self._steps[slot] >= HORIZON
+            if over and self._shuffle_reward:
+                reward[row] = 0
+                reward[row, taken[row] - 1] = float(philox(spec.seed, 7).integers(2))
+        truncated = ~success & (self._steps[list(slots)] >= HORIZON)
+        for row, slot in enumerate(slots):
+            if success[row] or truncated[row] or failed[row]:
+                self._spec[slot] = None
+        return ChunkResult(reward, success.copy(), truncated, success, taken, failed)
+
+    def observe(self, slots: Sequence[int], out: Observation) -> None:
+        for row, slot in enumerate(slots):
+            out.images[row, 0] = self.frame(slot, "front", SIZE)
+            out.proprio[row] = self._position[slot]
+            out.instruction[row] = self._shown[slot]
+
+    def frame(self, slot: int, camera: str, size: int) -> Array:
+        image = np.zeros((size, size, 3), dtype=np.uint8)
+        column, line = ((self._goal[slot] + 1) / 2 * size).astype(int)
+        image[line, column, 0] = 255
+        return image
+
+    def new_observation(self, rows: int) -> Observation:
+        images = np.zeros((rows, 1, SIZE, SIZE, 3), dtype=np.uint8)
+        return Observation(images, np.zeros((rows, 2), dtype=np.float32), [""] * rows)
+
+    def close(self) -> None:
+        pass
