@@ -13,15 +13,24 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import closing
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from rich.console import Console
 from rich.table import Table
 
 from embodied_rl.benchmarks import pipeline_real
 from embodied_rl.benchmarks.pipeline_profiles import PROFILES
-from embodied_rl.benchmarks.pipeline_timed import Devices, Profile, TimedEnv, TimedLearner, TimedPolicy
+from embodied_rl.benchmarks.pipeline_timed import (
+    HORIZON,
+    Devices,
+    Profile,
+    TimedEnv,
+    TimedLearner,
+    TimedPolicy,
+    length,
+)
 from embodied_rl.benchmarks.report import describe_machine, machine_line, write_json
 from embodied_rl.rollout.collect import Collector
 from embodied_rl.rollout.engine import RolloutEngine
@@ -29,49 +38,83 @@ from embodied_rl.rollout.groups import GroupStream
 from embodied_rl.rollout.sampler import EpisodeSampler
 from embodied_rl.rollout.stages import StageClock
 from embodied_rl.rollout.timeline import Timeline
+from embodied_rl.scheduler import simulate
+from embodied_rl.scheduler.config import PipelinedConfig, SchedulerConfig, SerialConfig
 from embodied_rl.scheduler.make import Scheduler
 from embodied_rl.scheduler.pipelined import PipelinedScheduler
+from embodied_rl.scheduler.search import Space, ladder, search
 from embodied_rl.scheduler.serial import SerialScheduler
+from embodied_rl.scheduler.simulate import Work
 
-MODES = ("serial", "lockstep", "stream", "async")
-GROUP_SIZE, HORIZON = 8, 20
-WARM_UP, MEASURED, STALENESS = 1, 3, 1
-SECONDS = 6.0
-"""An iteration of the serial scheduler takes about this long, whatever the profile."""
+GROUP_SIZE, BATCH = 8, 4
+"""Episodes of a group; episodes of an iteration for every world."""
+MICROBATCHES = (32, 16, 8)
+WARM_UP, MEASURED = 1, 3
+SECONDS = 24.0
+"""An iteration of the serial scheduler takes about this long, whatever the profile: so much that the few tenths of a
+millisecond that waking a thread takes do not count."""
 
 
-def scheduler_of(
-    mode: str, profile: Profile, devices: Devices, learner: TimedLearner, groups: int, stages: int
-) -> Scheduler:
+@dataclass(frozen=True, slots=True)
+class Mode:
+    """A scheduler of the comparison. lockstep: the peer's, with two halves."""
+
+    name: str
+    scheduler: SchedulerConfig
+    microbatch: int
+    lockstep: bool = False
+
+
+def modes_of(profile: Profile) -> tuple[Mode, ...]:
+    """serial, lockstep, and the best stages and micro-batch of stream and async, as `search` finds them."""
+    found = [_tuned(profile, overlap) for overlap in ("stream", "async")]
+    most = MICROBATCHES[0]
+    return Mode("serial", SerialConfig(), most), Mode("lockstep", SerialConfig(), most, True), *found
+
+
+def _tuned(profile: Profile, overlap: Literal["stream", "async"]) -> Mode:
+    pipelined = tuple(PipelinedConfig(stages=count, overlap=overlap) for count in ladder(profile.worlds))
+    space = Space(
+        placements={"": profile.costs}, schedulers=pipelined, worlds=(profile.worlds,), microbatches=MICROBATCHES
+    )
+    choice = search(space, work_of(profile)).choice
+    return Mode(overlap, choice.scheduler, choice.microbatch)
+
+
+def work_of(profile: Profile) -> Work:
+    """An iteration on a profile."""
+    return Work(profile.worlds, BATCH * profile.worlds // GROUP_SIZE, GROUP_SIZE, length, MICROBATCHES[0])
+
+
+def scheduler_of(mode: Mode, profile: Profile, devices: Devices, learner: TimedLearner, groups: int) -> Scheduler:
     """A scheduler over waiting stages."""
     sampler = EpisodeSampler(0, {"wait": range(64)}, GROUP_SIZE)
-    policy = TimedPolicy(profile, devices)
-    if mode == "serial":
-        env = TimedEnv(profile, devices, HORIZON, parallel=profile.cores)
+    policy, config = TimedPolicy(profile, devices), mode.scheduler
+    if isinstance(config, SerialConfig) and not mode.lockstep:
+        env = TimedEnv(profile, devices, parallel=profile.cores)
         return SerialScheduler(Collector(env, policy, sampler, StageClock(), groups=groups))
-    lockstep = mode == "lockstep"
-    env = TimedEnv(profile, devices, HORIZON, parallel=profile.cores if lockstep else 1)
-    stream = GroupStream(
-        sampler, groups=groups, keep=None, max_factor=1.0, max_staleness=STALENESS if mode == "async" else 0
-    )
+    pipelined = config if isinstance(config, PipelinedConfig) else PipelinedConfig(stages=2)
+    env = TimedEnv(profile, devices, parallel=profile.cores if mode.lockstep else 1)
+    stream = GroupStream(sampler, groups=groups, keep=None, max_factor=1.0, max_staleness=pipelined.staleness)
     engine = RolloutEngine(
-        env, policy, stream, Timeline(), stages=2 if lockstep else stages,
-        workers=1 if lockstep else profile.cores or 1,
-    )  # fmt: skip
+        env, policy, stream, Timeline(), stages=pipelined.stages, workers=1 if mode.lockstep else profile.cores or 1,
+        act_wait=pipelined.act_wait_ms / 1e3,
+    )
+    early = pipelined.overlap == "stream" and not mode.lockstep
     return PipelinedScheduler(
-        engine, install=lambda: None, poll=lambda: None, learn=learner.accumulate if mode == "stream" else None,
-        ess=(lambda: 1.0) if mode == "async" else None,
+        engine, install=lambda: None, poll=lambda: None, learn=learner.accumulate if early else None,
+        ess=(lambda: 1.0) if pipelined.overlap == "async" else None,
     )  # fmt: skip
 
 
-def play(mode: str, profile: Profile, speed: float, groups: int, stages: int, measured: int) -> dict[str, Any]:
+def play(mode: Mode, profile: Profile, speed: float, groups: int, measured: int) -> dict[str, Any]:
     """Seconds (of the real set-up) and rows of `measured` iterations after the warm-up, in the middle of a run."""
     devices = Devices(speed)
-    learner = TimedLearner(profile, devices)
+    learner = TimedLearner(profile, devices, mode.microbatch)
     rows, began, ended = 0, 0.0, 0.0
-    with closing(scheduler_of(mode, profile, devices, learner, groups, stages)) as scheduler:
+    with closing(scheduler_of(mode, profile, devices, learner, groups)) as scheduler:
         last = WARM_UP + measured - 1
-        for batch in scheduler.batches(0, last + 2 + STALENESS):
+        for batch in scheduler.batches(0, last + 3):
             learner.update(batch)
             scheduler.publish(batch.version + 1)
             ended = time.perf_counter()
@@ -81,19 +124,30 @@ def play(mode: str, profile: Profile, speed: float, groups: int, stages: int, me
             rows += len(batch)
             if batch.version == last:
                 break
-    return {"profile": profile.name, "mode": mode, "seconds": (ended - began) * speed, "rows": rows}
+    stages = mode.scheduler.stages if isinstance(mode.scheduler, PipelinedConfig) else 2 if mode.lockstep else 1
+    return {
+        "profile": profile.name, "mode": mode.name, "stages": stages, "microbatch": mode.microbatch,
+        "seconds": (ended - began) * speed, "rows": rows,
+    }  # fmt: skip
 
 
-def measure(profile: Profile, modes: Iterable[str], groups: int, measured: int, seconds: float) -> list[dict[str, Any]]:
-    """One row a mode, with the ratio to the bound of the busiest device."""
-    expected = profile.total(groups * GROUP_SIZE * 0.7 * HORIZON, 1)
-    stages = profile.worlds // 2 if profile.cores else 2
+def measure(
+    profile: Profile, modes: Iterable[Mode], groups: int, measured: int, seconds: float
+) -> list[dict[str, Any]]:
+    """One row a mode, with the ratio to the bound of the busiest device and the time that `simulate` predicts."""
+    work = replace(work_of(profile), groups=groups)
+    expected = profile.costs.total(profile.worlds, groups * GROUP_SIZE * 0.7 * HORIZON, 1)
     found = []
     for mode in modes:
-        row = play(mode, profile, expected / seconds, groups, stages, measured)
-        row["bound_seconds"] = profile.bound(row["rows"], measured)
+        row = play(mode, profile, expected / seconds, groups, measured)
+        predicted = simulate.play(
+            profile.costs, replace(work, microbatch=mode.microbatch), mode.scheduler, warm_up=WARM_UP,
+            measured=measured, lockstep=2 if mode.lockstep else 0,
+        )  # fmt: skip
+        row["bound_seconds"] = profile.costs.bound(profile.worlds, row["rows"], measured)
         row["of_bound"] = row["bound_seconds"] / row["seconds"]
         row["ms_per_decision"] = 1e3 * row["seconds"] / row["rows"]
+        row["predicted_ms_per_decision"] = 1e3 * predicted.seconds_per_row
         found.append(row)
     return found
 
@@ -114,10 +168,13 @@ def ratios_of(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
 
 def _table(rows: Sequence[dict[str, Any]]) -> Table:
     table = Table("profile", "scheduler", title="stages that only wait")
-    for name in ("ms/decision", "of the bound"):
+    for name in ("stages", "micro-batch", "ms/decision", "predicted", "of the bound"):
         table.add_column(name, justify="right")
     for row in rows:
-        table.add_row(row["profile"], row["mode"], f"{row['ms_per_decision']:.2f}", f"{row['of_bound']:.1%}")
+        table.add_row(
+            row["profile"], row["mode"], str(row["stages"]), str(row["microbatch"]), f"{row['ms_per_decision']:.2f}",
+            f"{row['predicted_ms_per_decision']:.2f}", f"{row['of_bound']:.1%}",
+        )  # fmt: skip
     return table
 
 
@@ -131,8 +188,8 @@ def run(json_path: Path | None, quick: bool = False) -> None:
     profiles = PROFILES[:1] if quick else PROFILES
     rows: list[dict[str, Any]] = []
     for profile in profiles:
-        groups = 4 * profile.worlds // GROUP_SIZE
-        found = measure(profile, MODES, groups // 4 if quick else groups, 1 if quick else MEASURED,
+        groups = work_of(profile).groups
+        found = measure(profile, modes_of(profile), groups // BATCH if quick else groups, 1 if quick else MEASURED,
                         0.5 if quick else SECONDS)  # fmt: skip
         rows += found
         console.print(_table(found))

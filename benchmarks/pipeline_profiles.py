@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from embodied_rl.benchmarks.pipeline_timed import Cost, Profile
+from embodied_rl.benchmarks.pipeline_timed import Profile
+from embodied_rl.scheduler.costs import Cost, Costs
 
 OPENVLA_MANISKILL = Profile(
     name="openvla_maniskill",
@@ -14,9 +15,9 @@ OPENVLA_MANISKILL = Profile(
         "learner on a GPU each."
     ),
     worlds=64,
-    simulate=Cost("gpu0", row=0.0115, fixed=64 * 0.0115),
-    act=Cost("gpu1", row=0.026),
-    learn=Cost("gpu2", row=0.052),
+    costs=Costs(
+        simulate=Cost("gpu0", row=0.0115, fixed=64 * 0.0115), act=Cost("gpu1", row=0.026), learn=Cost("gpu2", row=0.052)
+    ),
 )
 
 OFT_LIBERO = Profile(
@@ -30,10 +31,10 @@ OFT_LIBERO = Profile(
         "simulate."
     ),
     worlds=64,
-    simulate=Cost("cpu", row=16 * 0.0212),
-    act=Cost("gpu", row=0.0035),
-    learn=Cost("gpu", row=0.026),
-    cores=16,
+    costs=Costs(
+        simulate=Cost("cpu", row=16 * 0.0212), act=Cost("gpu", row=0.0035), learn=Cost("gpu", row=0.026),
+        servers={"cpu": 16},
+    ),
 )
 
 PI0_LIBERO = Profile(
@@ -44,10 +45,9 @@ PI0_LIBERO = Profile(
         "with a frozen prefix costs about as much as acting. Laid out colocated on one GPU with 4 CPU cores."
     ),
     worlds=32,
-    simulate=Cost("cpu", row=0.1),
-    act=Cost("gpu", row=0.0329),
-    learn=Cost("gpu", row=0.0329),
-    cores=4,
+    costs=Costs(
+        simulate=Cost("cpu", row=0.1), act=Cost("gpu", row=0.0329), learn=Cost("gpu", row=0.0329), servers={"cpu": 4}
+    ),
 )
 
 PROFILES = (OPENVLA_MANISKILL, OFT_LIBERO, PI0_LIBERO)

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from embodied_rl.algorithms.config import PPOConfig
 from embodied_rl.algorithms.make import make_algorithm
 from embodied_rl.benchmarks.loop import bench_config
 from embodied_rl.cli.policies import prepare_policy
@@ -33,17 +34,18 @@ from embodied_rl.scheduler.make import Learning, make_clock, make_scheduler
 from embodied_rl.types import Array, ChunkResult, EpisodeSpec, Observation
 from embodied_rl.vec_env import VecEnv
 
-WARM_UP, MEASURED = 1, 4
+WARM_UP, MEASURED = 1, 3
+MINIBATCH_EPISODES = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """A scheduler, and how many threads torch and the simulator get."""
+    """A scheduler, and how many threads an operator of torch, the update and the simulator get."""
 
     name: str
     scheduler: SchedulerConfig
     torch_threads: int
-    sim_threads: int
+    threads: int
     each_step: bool = False
 
 
@@ -104,9 +106,9 @@ def _joined(parts: Sequence[tuple[Array, ChunkResult]], rows: int, steps: int) -
 
 
 def real_config() -> TrainConfig:
-    """The preset with minibatches of whole groups, about as large as its minibatches of rows."""
+    """The preset with minibatches of whole episodes, about as large as its minibatches of rows."""
     config = bench_config(quick=False)
-    return replace(config, learner=replace(config.learner, minibatch_rows=None, minibatch_groups=2))
+    return replace(config, learner=replace(config.learner, minibatch_rows=None, minibatch_groups=MINIBATCH_EPISODES))
 
 
 def measure(way: Way, config: TrainConfig, measured: int) -> dict[str, Any]:
@@ -115,19 +117,22 @@ def measure(way: Way, config: TrainConfig, measured: int) -> dict[str, Any]:
     tasks = load_tasks(config.suite, config.tasks)
     policy = open_policy(SHIPPED, pick_device(config.device))
     prepare_policy(policy, config.policy, policy_folder(SHIPPED))
+    policy.with_value = isinstance(config.algorithm, PPOConfig)
     renderer = pick_renderer(config.env.renderer, tasks)
-    env_config = replace(config.env, renderer=renderer.name, sim_threads=way.sim_threads)
+    env_config = replace(config.env, renderer=renderer.name, sim_threads=way.threads)
     algorithm = make_algorithm(config.algorithm)
     sampler = EpisodeSampler(config.seed, {t.name: list(t.train_states) for t in tasks}, algorithm.group_size)
     clock = make_clock(way.scheduler)
     last = WARM_UP + measured - 1
     decisions, began, ended = 0, 0.0, 0.0
     with tempfile.TemporaryDirectory() as dumps, open_env(tasks, env_config, policy.config.image_size) as env:
-        learner = Learner(policy, algorithm, config.learner, seed=config.seed, dump_dir=Path(dumps))
+        learner = Learner(
+            policy, algorithm, config.learner, seed=config.seed, dump_dir=Path(dumps), threads=way.threads
+        )  # fmt: skip
         scheduler = make_scheduler(
             way.scheduler, RendersEachStep(env) if way.each_step else env, policy, sampler, algorithm,
-            Learning(config.learner.minibatch_groups, learner.accumulate, lambda: learner.ess), clock,
-            groups=config.rollout.groups(algorithm.group_size), workers=way.sim_threads,
+            Learning.of(learner), clock,
+            groups=config.rollout.groups(algorithm.group_size), workers=way.threads,
             on_episode=lambda result: None, poll=lambda: None,
         )  # fmt: skip
         with closing(scheduler):
@@ -146,7 +151,7 @@ def measure(way: Way, config: TrainConfig, measured: int) -> dict[str, Any]:
             times = clock.drain()
     return {
         "scheduler": way.name, "decisions_per_s": decisions / (ended - began), "seconds": ended - began,
-        "decisions": decisions, "torch_threads": way.torch_threads, "sim_threads": way.sim_threads, "times": times,
+        "decisions": decisions, "torch_threads": way.torch_threads, "threads": way.threads, "times": times,
     }  # fmt: skip
 
 

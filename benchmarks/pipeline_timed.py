@@ -10,91 +10,62 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import torch
 
 from embodied_rl.policy import ActMode
 from embodied_rl.rng import DecisionRng, philox
+from embodied_rl.scheduler.costs import Costs
 from embodied_rl.types import ActOutput, Array, ChunkResult, EpisodeSpec, EvalOutput, Observation, RolloutBatch
 from embodied_rl.vec_env import EnvInfo
 
-MICROBATCH = 32
-
-
-@dataclass(frozen=True, slots=True)
-class Cost:
-    """Time of a stage: `fixed` s a call and `row` s a row, on `device`."""
-
-    device: str
-    row: float
-    fixed: float = 0.0
-
-    def of(self, rows: int) -> float:
-        """Seconds for one call with that many rows."""
-        return self.fixed + self.row * rows
-
+HORIZON = 20
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """Stage costs of a set-up, where they come from, and how it is laid out.
+    """Stage costs of a set-up, where they come from, and how many worlds it has.
 
-    simulate: a chunk with its frame. With `cores` it is the time on one CPU core, and that many are there; without, one
-    device simulates all worlds of a call together. learn: forward and backward of a row; fixed: the optimiser's step.
+    Where the simulator's device has one server, it simulates all worlds of a call together; else a world takes a core.
     """
 
     name: str
     source: str
     worlds: int
-    simulate: Cost
-    act: Cost
-    learn: Cost
-    cores: int = 0
+    costs: Costs
 
-    def bound(self, rows: float, updates: float) -> float:
-        """Seconds that the busiest device needs for that many decisions, all trained on, at the best batch size."""
-        calls = rows / self.worlds
-        spread = max(self.cores, 1)
-        busy: dict[str, float] = {}
-        for cost, count, share in (
-            (self.simulate, calls, spread), (self.act, calls, 1), (self.learn, updates, 1)
-        ):  # fmt: skip
-            busy[cost.device] = busy.get(cost.device, 0.0) + (cost.row * rows + cost.fixed * count) / share
-        return max(busy.values())
+    @property
+    def cores(self) -> int:
+        """Cores that worlds step on; 0 if a device steps them together."""
+        servers = self.costs.servers_of(self.costs.simulate)
+        return servers if servers > 1 else 0
 
-    def total(self, rows: float, updates: float) -> float:
-        """Seconds if nothing overlaps."""
-        calls = rows / self.worlds
-        simulate = (self.simulate.row * rows + self.simulate.fixed * calls) / max(self.cores, 1)
-        act = self.act.row * rows + self.act.fixed * calls
-        return simulate + act + self.learn.row * rows + self.learn.fixed * updates
+
+@lru_cache(maxsize=1 << 16)
+def length(spec: EpisodeSpec) -> int:
+    """Decisions of an episode: between 40 and 100 % of the horizon."""
+    return int(philox(spec.seed, 1).integers(int(0.4 * HORIZON), HORIZON + 1))
 
 
 class Devices:
     """Where stages wait; work on one device is done one after the other, first come, first served.
 
-    speed: how many times faster than real the costs are played.
+    As on a GPU with a queue of kernels, work that waits begins when the work before it ends, however late its thread
+    wakes up to hear of it. speed: how many times faster than real the costs are played.
     """
 
     def __init__(self, speed: float) -> None:
         self.speed = speed
         self._lock = threading.Lock()
-        self._waiting: dict[str, list[threading.Event]] = {}
+        self._free_at: dict[str, float] = {}
 
     def play(self, device: str, seconds: float) -> None:
         """Occupy `device` for `seconds` / speed."""
-        turn = threading.Event()
         with self._lock:
-            queue = self._waiting.setdefault(device, [])
-            queue.append(turn)
-            if len(queue) == 1:
-                turn.set()
-        turn.wait()
-        time.sleep(seconds / self.speed)
-        with self._lock:
-            queue.pop(0)
-            if queue:
-                queue[0].set()
+            end = max(time.perf_counter(), self._free_at.get(device, 0.0)) + seconds / self.speed
+            self._free_at[device] = end
+        time.sleep(max(0.0, end - time.perf_counter()))
 
     def spend(self, seconds: float) -> None:
         """Wait without occupying anything: a CPU core of one's own."""
@@ -102,29 +73,27 @@ class Devices:
 
 
 class TimedEnv:
-    """Episodes of `decisions` decisions, drawn per episode between 40 and 100 % of `horizon`.
+    """Episodes of `length(spec)` decisions.
 
     parallel: cores that one call uses (a simulator that steps its worlds together, with a barrier).
     """
 
-    def __init__(self, profile: Profile, devices: Devices, horizon: int, parallel: int) -> None:
+    def __init__(self, profile: Profile, devices: Devices, parallel: int) -> None:
         self.num_envs = profile.worlds
         self.info = EnvInfo("timed", profile.name, "none", ("front",), 2, 1, 1, 20.0)
         self._profile = profile
         self._devices = devices
-        self._horizon = horizon
         self._parallel = parallel
         self._left = np.zeros(profile.worlds, np.int64)
         self._success = np.zeros(profile.worlds, np.bool_)
 
     def reset(self, slots: Sequence[int], episodes: Sequence[EpisodeSpec]) -> None:
         for slot, spec in zip(slots, episodes, strict=True):
-            draw = philox(spec.seed, 1)
-            self._left[slot] = draw.integers(int(0.4 * self._horizon), self._horizon + 1)
-            self._success[slot] = draw.random() < 0.5
+            self._left[slot] = length(spec)
+            self._success[slot] = philox(spec.seed, 2).random() < 0.5
 
     def step(self, slots: Sequence[int], actions: Array) -> ChunkResult:
-        cost, count = self._profile.simulate, len(slots)
+        cost, count = self._profile.costs.simulate, len(slots)
         if self._profile.cores:
             self._devices.spend(cost.of(count) / min(self._parallel, count))
         else:
@@ -159,7 +128,8 @@ class TimedPolicy(torch.nn.Module):
 
     def act(self, obs: Observation, rng: DecisionRng, mode: ActMode) -> ActOutput:
         count = len(obs.instruction)
-        self._devices.play(self._profile.act.device, self._profile.act.of(count))
+        cost = self._profile.costs.act
+        self._devices.play(cost.device, cost.of(count))
         return ActOutput(np.zeros((count, 1, 1), np.float32), torch.zeros(count, 1), None, {})
 
     def evaluate(
@@ -175,10 +145,11 @@ class TimedPolicy(torch.nn.Module):
 
 
 class TimedLearner:
-    """Takes its time over rows, microbatch by microbatch."""
+    """Takes its time over rows, `microbatch` of them after the other."""
 
-    def __init__(self, profile: Profile, devices: Devices) -> None:
-        self._cost = profile.learn
+    def __init__(self, profile: Profile, devices: Devices, microbatch: int) -> None:
+        self._cost = profile.costs.learn
+        self._microbatch = microbatch
         self._devices = devices
         self._done = 0
 
@@ -195,5 +166,5 @@ class TimedLearner:
 
     def _play(self, rows: int) -> None:
         while rows > 0:
-            self._devices.play(self._cost.device, self._cost.row * min(rows, MICROBATCH))
-            rows -= MICROBATCH
+            self._devices.play(self._cost.device, self._cost.row * min(rows, self._microbatch))
+            rows -= self._microbatch

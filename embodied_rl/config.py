@@ -72,6 +72,9 @@ class TrainConfig:
     """CPU threads of the policy: inside an operator when it acts, over rows when it learns (None: one a CPU core)."""
     track: Literal["none", "tensorboard", "wandb"] = "none"
     """Also send the metrics there; metrics.jsonl is always written."""
+    trace: str | None = None
+    """File for a timeline of the first iterations that chrome://tracing and ui.perfetto.dev show; the report of a
+    pipelined run has a chart of it in any case."""
     videos: int = 3
     """Tasks of which an episode is filmed before and after training; 0 films none."""
     env: EnvConfig = field(default_factory=EnvConfig)
@@ -95,7 +98,10 @@ class TrainConfig:
         if isinstance(self.algorithm, GRPOConfig):
             self.rollout.groups(self.algorithm.group_size)  # raises unless the group size divides the episodes
         if isinstance(self.scheduler, PipelinedConfig):
-            check_fit(self.scheduler, self.env.num_envs, self.learner.minibatch_groups)
+            check_fit(
+                self.scheduler, self.env.num_envs, self.learner.minibatch_groups,
+                recompute_log_probs=self.learner.recompute_log_probs,
+            )  # fmt: skip
 
 
 # A part that comes in several kinds is written with its kind as `name`.

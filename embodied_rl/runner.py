@@ -20,6 +20,8 @@ from embodied_rl.learner.config import CheckpointConfig, LearnerConfig
 from embodied_rl.learner.learner import Learner, TrainablePolicy
 from embodied_rl.rollout.config import RolloutConfig
 from embodied_rl.rollout.sampler import EpisodeSampler, TaskStates, evaluation_specs
+from embodied_rl.rollout.stages import StageClock
+from embodied_rl.rollout.timeline import Timeline
 from embodied_rl.scheduler.config import SchedulerConfig, SerialConfig
 from embodied_rl.scheduler.make import Learning, make_clock, make_scheduler
 from embodied_rl.types import EpisodeResult
@@ -119,6 +121,7 @@ class _Run:
         heldout_states: TaskStates,
         observer: Observer,
         stop: StopRequest,
+        clock: StageClock | Timeline,
     ) -> None:
         algorithm = make_algorithm(settings.algorithm)
         groups = settings.rollout.groups(algorithm.group_size)
@@ -128,7 +131,7 @@ class _Run:
         self.settings = settings
         self.observer = observer
         self.stop = stop
-        self.clock = make_clock(settings.scheduler)
+        self.clock = clock
         self.sampler = EpisodeSampler(settings.seed, train_states, algorithm.group_size)
         self.heldout = evaluation_specs(_first_states(heldout_states, settings.evaluation), settings.seed)
         self.learner = Learner(
@@ -141,7 +144,7 @@ class _Run:
             policy,
             self.sampler,
             algorithm,
-            Learning(settings.learner.minibatch_groups, self.learner.accumulate, lambda: self.learner.ess),
+            Learning.of(self.learner),
             self.clock,
             groups=groups,
             workers=settings.workers,
@@ -250,11 +253,13 @@ def train(
     *,
     resume: bool = False,
     resume_command: str,
+    clock: StageClock | Timeline | None = None,
 ) -> TrainOutcome:
     """Train `policy` in `env`; the same settings, policy and states give the same weights and metrics on a CPU.
 
     train_states, heldout_states: initial states by task; no pair may be in both. resume: continue from the newest
     checkpoint in `run_dir`; from any checkpoint, the end is the same. resume_command is shown when the run is stopped.
+    clock: of `scheduler.make.make_clock`, to read spans from afterwards.
     The first SIGINT or SIGTERM drops the iteration's unfinished rollout (or finishes its update), saves and raises
     Interrupted; the second leaves at once. Raises UserError for settings that do not fit together and for a full disk,
     and what the learner raises. Call it from the main thread.
@@ -264,7 +269,8 @@ def train(
     if settings.iterations < 1:
         raise UserError(f"iterations must be at least 1, got {settings.iterations}.")
     stop = StopRequest(lambda: observer.note("stopping: finishing this step, then saving (again: leave at once)"))
-    run = _Run(run_dir, env, policy, files, settings, train_states, heldout_states, observer, stop)
+    run = _Run(run_dir, env, policy, files, settings, train_states, heldout_states, observer, stop,
+               clock or make_clock(settings.scheduler))  # fmt: skip
     with closing(run.scheduler), stop:
         if resume:
             run.restore(run.checkpoints.load_latest())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.table import Table
@@ -11,10 +12,14 @@ from rich.table import Table
 from embodied_rl.cli.films import film_path
 from embodied_rl.config import load_yaml
 from embodied_rl.evaluation.evaluate import EvalReport, Score
+from embodied_rl.rollout.timeline import Span
 from embodied_rl.telemetry.curve import curve_of, draw_curve
 from embodied_rl.telemetry.metrics import read_metrics
 from embodied_rl.telemetry.observer import evaluation_path
 from embodied_rl.telemetry.report import Clip, Outcome, Report, write_report
+from embodied_rl.telemetry.trace import draw_gantt, first_iterations
+
+GANTT = "timeline.png"
 
 
 def write_run_report(folder: Path) -> None:
@@ -34,7 +39,16 @@ def write_run_report(folder: Path) -> None:
     else:
         stamp["learning curve"] = "not drawn: pip install 'embodied-rl[report]'"
     config = (folder / "config.yaml").read_text(encoding="utf-8")
-    write_report(folder / "report.html", Report(title, stamp, outcomes, config, rows, curve, _clips(folder, outcomes)))
+    chart = folder / GANTT
+    gantt = chart.read_bytes() if chart.is_file() else None
+    clips = _clips(folder, outcomes)
+    write_report(folder / "report.html", Report(title, stamp, outcomes, config, rows, curve, clips, gantt))
+
+
+def write_gantt(folder: Path, spans: Sequence[Span], title: str) -> None:
+    """Draw who did what in the first iterations into the run's folder; nothing without matplotlib."""
+    if spans and importlib.util.find_spec("matplotlib"):
+        (folder / GANTT).write_bytes(draw_gantt(first_iterations(spans), title))
 
 
 def result_table(folder: Path) -> Table:

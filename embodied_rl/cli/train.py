@@ -48,6 +48,8 @@ def _checked(chosen: Selection) -> TrainConfig:
     folder = Path(config.output)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(f"{folder} exists already: choose another --output, or continue it with --resume {folder}")
+    if config.trace and not Path(config.trace).absolute().parent.is_dir():
+        raise UserError(f"--trace {config.trace}: its folder does not exist.")
     _check_checkpoint(kind_of("policy", config.policy), config.policy.checkpoint)
     return config
 

@@ -7,7 +7,8 @@ import json
 import platform
 import shlex
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,7 @@ from embodied_rl import __version__
 from embodied_rl.algorithms.config import PPOConfig
 from embodied_rl.cli.films import film
 from embodied_rl.cli.policies import load_options, load_policy, prepare_policy, save_policy
-from embodied_rl.cli.run_report import write_run_report
+from embodied_rl.cli.run_report import write_gantt, write_run_report
 from embodied_rl.cli.suites import LIBERO_SUITES, libero_notice, load_tasks, missing_assets
 from embodied_rl.cli.train import write_config
 from embodied_rl.cli.world import (
@@ -42,16 +43,25 @@ from embodied_rl.learner.checkpoint import Checkpoints
 from embodied_rl.policies.folder import read_provenance
 from embodied_rl.policy_config import SHIPPED
 from embodied_rl.rollout.sampler import evaluation_specs
+from embodied_rl.rollout.stages import StageClock
+from embodied_rl.rollout.timeline import Timeline
 from embodied_rl.runner import PolicyFiles, TrainSettings, train
+from embodied_rl.scheduler.config import PipelinedConfig
+from embodied_rl.scheduler.make import make_clock
 from embodied_rl.sim.render import Choice
 from embodied_rl.sim.task import Task
 from embodied_rl.telemetry.metrics import MetricsLog, make_trackers
 from embodied_rl.telemetry.observer import RunObserver
 from embodied_rl.telemetry.progress import RunProgress
+from embodied_rl.telemetry.trace import write_trace
 from embodied_rl.vec_env import EnvInfo
 
 if TYPE_CHECKING:
     from embodied_rl.cli.policies import AnyPolicy
+
+
+SPANS = 20_000
+"""Pieces of work that a timeline shows at most: the first ones."""
 
 
 def run(config: TrainConfig, command: str, *, benchmark: str, resume: bool) -> None:
@@ -112,6 +122,18 @@ class _States:
         return overlap(self.known, evaluation_specs(rows, config.seed)).sentence()
 
 
+@contextmanager
+def _timeline(config: TrainConfig, clock: StageClock | Timeline, folder: Path) -> Iterator[None]:
+    """Afterwards, however it ends: the trace that was asked for, and a pipelined run's chart."""
+    try:
+        yield
+    finally:
+        if config.trace:
+            write_trace(Path(config.trace), clock.spans)
+        if isinstance(config.scheduler, PipelinedConfig):
+            write_gantt(folder, clock.spans, f"{config.scheduler.stages} stages, {config.scheduler.overlap}")
+
+
 def _train(config: TrainConfig, states: _States, env: FrameEnv, policy: AnyPolicy, resume: bool,
            console: Console) -> None:
     folder = Path(config.output)
@@ -122,11 +144,13 @@ def _train(config: TrainConfig, states: _States, env: FrameEnv, policy: AnyPolic
         if updates == 0:  # after the evaluation, so that figures come first
             film(env, policy, states.heldout, config, folder, "before")
 
-    with MetricsLog(folder / "metrics.jsonl", trackers) as log, progress:
+    pipelined = isinstance(config.scheduler, PipelinedConfig)
+    clock = make_clock(config.scheduler, SPANS if pipelined or config.trace else 0)
+    with MetricsLog(folder / "metrics.jsonl", trackers) as log, progress, _timeline(config, clock, folder):
         train(
             folder, env, policy, _policy_files(policy, config, states), _settings(config), states.train, states.heldout,
             RunObserver(folder, log, progress, measured),
-            resume=resume, resume_command=_resume_command(config),
+            resume=resume, resume_command=_resume_command(config), clock=clock,
         )
 
 

@@ -48,8 +48,6 @@ class LearnerConfig:
                 raise UserError(f"learner.{name} must be positive, got {getattr(self, name)}.")
         if (self.minibatch_rows is None) == (self.minibatch_groups is None):
             raise UserError("give learner.minibatch_rows or learner.minibatch_groups and set the other to null.")
-        if self.recompute_log_probs and self.minibatch_groups is not None:
-            raise UserError("learner.recompute_log_probs works on whole batches; it needs learner.minibatch_rows.")
         for name in ("warmup_updates", "decay_updates"):
             if getattr(self, name) < 0:
                 raise UserError(f"learner.{name} must not be negative, got {getattr(self, name)}.")

@@ -100,6 +100,9 @@ class Learner:
         self.ess = stale.get("train/ess", 1.0)
         # The step shrinks with the sample that is left: VCPO's rule for Adam (Huang et al. 2026, arXiv 2602.17616).
         self._set_rates(self.config.rate(iteration) * math.sqrt(self.ess))
+        if self.config.recompute_log_probs:
+            drift = recompute_log_probs(self.policy, batch, self.config.microbatch_rows)
+            stale |= {"train/log_prob_drift": drift}
         if self.config.minibatch_groups is not None:
             return self._update_by_groups(batch, self.config.minibatch_groups, iteration) | stale
         return self._update_by_rows(batch, iteration) | stale
@@ -107,9 +110,6 @@ class Learner:
     def _update_by_rows(self, batch: RolloutBatch, iteration: int) -> dict[str, float]:
         assert self.config.minibatch_rows is not None, "LearnerConfig sees to it"
         weight, metrics = self.algorithm.prepare(batch, self.policy.terms_per_step)
-        if self.config.recompute_log_probs:
-            drift = recompute_log_probs(self.policy, batch, self.config.microbatch_rows)
-            metrics |= {"train/log_prob_drift": drift}
         parts = max(1, round(len(batch) / self.config.minibatch_rows))
         sums: dict[str, float] = {}
         for epoch in range(self.algorithm.epochs):

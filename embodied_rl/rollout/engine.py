@@ -163,6 +163,7 @@ class RolloutEngine:
 
     def _advance(self, lane: Lane) -> None:
         """Carry out a lane's decision, fill its slots, render; then it waits for the policy or is parked."""
+        self.clock.queued("simulate", time.perf_counter() - lane.since)
         try:
             if lane.decision is not None:
                 self._step(lane)
@@ -282,6 +283,8 @@ class RolloutEngine:
         return lanes, finals
 
     def _act(self, lanes: list[Lane]) -> None:
+        now = time.perf_counter()
+        self.clock.queued("act", sum(now - lane.since for lane in lanes))
         views = [lane.view for lane in lanes if lane.view is not None]
         episodes = [episode for view in views for episode in view.episodes]
         with self._weights, self.clock.stage("act"):

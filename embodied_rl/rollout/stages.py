@@ -6,11 +6,18 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from embodied_rl.rollout.timeline import LEARNER, Span
+
 
 class StageClock:
-    """Sums of wall and process-CPU seconds; entering a stage costs about a microsecond. Stages do not nest."""
+    """Sums of wall and process-CPU seconds; entering a stage costs about a microsecond. Stages do not nest.
 
-    def __init__(self) -> None:
+    keep: how many spans to remember for `spans` (the first ones; 0: none).
+    """
+
+    def __init__(self, keep: int = 0) -> None:
+        self.spans: list[Span] = []
+        self._keep = keep
         self.wall: dict[str, float] = {}
         self.cpu: dict[str, float] = {}
 
@@ -21,8 +28,11 @@ class StageClock:
         try:
             yield
         finally:
-            self.wall[name] = self.wall.get(name, 0.0) + time.perf_counter() - wall
-            self.cpu[name] = self.cpu.get(name, 0.0) + time.process_time() - cpu
+            end, used = time.perf_counter(), time.process_time() - cpu
+            self.wall[name] = self.wall.get(name, 0.0) + end - wall
+            self.cpu[name] = self.cpu.get(name, 0.0) + used
+            if len(self.spans) < self._keep:
+                self.spans.append(Span(LEARNER, name, wall, end, used))
 
     def drain(self) -> dict[str, float]:
         """Return {'time/<stage>': wall s, 'cpu/<stage>': CPU s} since the last call, and start over."""

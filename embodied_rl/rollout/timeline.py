@@ -1,4 +1,4 @@
-"""Who did what when: spans of work by thread, for sums of busy time, traces and Gantt charts."""
+"""Who did what when: spans of work by thread, for shares of busy time, queues, traces and Gantt charts."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+
+LEARNER = "learner"
+"""The thread that calls the scheduler; Python calls it MainThread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +22,11 @@ class Span:
     end: float
     cpu: float
 
+    @property
+    def role(self) -> str:
+        """The worker without its number: 'sim' for 'sim_3'."""
+        return self.worker.rstrip("0123456789").rstrip("_ ")
+
 
 class Timeline:
     """Spans of several threads; like `StageClock`, but any thread may enter a stage. Stages of a thread do not nest.
@@ -30,8 +38,12 @@ class Timeline:
         self.spans: list[Span] = []
         self._keep = keep
         self._lock = threading.Lock()
+        self._since = time.perf_counter()
         self._wall: dict[str, float] = {}
         self._cpu: dict[str, float] = {}
+        self._busy: dict[str, float] = {}
+        self._queued: dict[str, float] = {}
+        self._workers: dict[str, set[str]] = {}
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
@@ -40,24 +52,43 @@ class Timeline:
         try:
             yield
         finally:
-            self.add(Span(threading.current_thread().name, name, begin, time.perf_counter(), time.thread_time() - cpu))
+            thread = threading.current_thread()
+            worker = LEARNER if thread is threading.main_thread() else thread.name
+            self.add(Span(worker, name, begin, time.perf_counter(), time.thread_time() - cpu))
 
     def add(self, span: Span) -> None:
         """Count a span that was timed elsewhere."""
+        seconds = span.end - span.begin
         with self._lock:
-            self._wall[span.stage] = self._wall.get(span.stage, 0.0) + span.end - span.begin
+            self._wall[span.stage] = self._wall.get(span.stage, 0.0) + seconds
             self._cpu[span.stage] = self._cpu.get(span.stage, 0.0) + span.cpu
+            self._busy[span.role] = self._busy.get(span.role, 0.0) + seconds
+            self._workers.setdefault(span.role, set()).add(span.worker)
             if len(self.spans) < self._keep:
                 self.spans.append(span)
 
-    def drain(self) -> dict[str, float]:
-        """Return {'time/<stage>': s of wall time, 'cpu/<stage>': s of CPU time} since the last call, all threads added.
-
-        Unlike those of `StageClock` the times overlap, so together they may exceed the time that passed; CPU time is
-        that of the thread itself, without helpers that an operator started.
-        """
+    def queued(self, stage: str, seconds: float) -> None:
+        """Something waited that long for `stage` to take it."""
         with self._lock:
+            self._queued[stage] = self._queued.get(stage, 0.0) + seconds
+
+    def drain(self) -> dict[str, float]:
+        """What happened since the last call.
+
+        'time/<stage>', 'cpu/<stage>': s of wall time and of CPU time, all threads added. Unlike those of `StageClock`
+        the times overlap, so together they may exceed the time that passed; CPU time is that of the thread itself,
+        without helpers that an operator started. 'busy/<role>': share of the time that the threads of a role (sim, act,
+        learner) worked; the rest they were idle. 'queue/<stage>': how many lanes waited for it on average.
+        """
+        now = time.perf_counter()
+        with self._lock:
+            elapsed, self._since = max(now - self._since, 1e-9), now
             out = {f"time/{name}": seconds for name, seconds in self._wall.items()}
             out |= {f"cpu/{name}": seconds for name, seconds in self._cpu.items()}
-            self._wall, self._cpu = {}, {}
+            out |= {
+                f"busy/{role}": self._busy.get(role, 0.0) / (elapsed * len(workers))
+                for role, workers in self._workers.items()
+            }
+            out |= {f"queue/{name}": seconds / elapsed for name, seconds in self._queued.items()}
+            self._wall, self._cpu, self._busy, self._queued = {}, {}, {}, {}
         return out

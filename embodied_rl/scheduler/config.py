@@ -47,7 +47,10 @@ class PipelinedConfig:
 
 SchedulerConfig = SerialConfig | PipelinedConfig
 
-def check_fit(config: PipelinedConfig, num_envs: int, minibatch_groups: int | None) -> None:
+
+def check_fit(
+    config: PipelinedConfig, num_envs: int, minibatch_groups: int | None, *, recompute_log_probs: bool = False
+) -> None:
     """Raise UserError unless these options go together."""
     if config.stages > num_envs:
         raise UserError(f"scheduler.stages is {config.stages}, but there are {num_envs} worlds (env.num_envs).")
@@ -55,4 +58,9 @@ def check_fit(config: PipelinedConfig, num_envs: int, minibatch_groups: int | No
         raise UserError(
             "scheduler.overlap stream needs minibatches that can be filled while others still run: give "
             "learner.minibatch_groups (and set learner.minibatch_rows to null)."
+        )
+    if config.overlap == "stream" and recompute_log_probs:
+        raise UserError(
+            "scheduler.overlap stream takes the first steps of an update before its last rows are there, so that "
+            "learner.recompute_log_probs would compare with a policy that has moved: use overlap async or serial."
         )

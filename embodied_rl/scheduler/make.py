@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from torch import nn
 
 from embodied_rl.algorithms.rows import Algorithm
+from embodied_rl.learner.learner import Learner
 from embodied_rl.policy import Policy
 from embodied_rl.rollout.collect import Collector
 from embodied_rl.rollout.engine import RolloutEngine
@@ -52,16 +53,23 @@ class Scheduler(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Learning:
-    """What a scheduler needs of the learner: `minibatch_groups` of its config, `accumulate` and its `ess`."""
+    """What a scheduler needs of the learner."""
 
     minibatch_groups: int | None
+    recompute_log_probs: bool
     accumulate: Callable[[RolloutBatch], None]
     ess: Callable[[], float]
 
+    @classmethod
+    def of(cls, learner: Learner) -> Learning:
+        """Those of `learner`."""
+        config = learner.config
+        return cls(config.minibatch_groups, config.recompute_log_probs, learner.accumulate, lambda: learner.ess)
 
-def make_clock(config: SchedulerConfig) -> StageClock | Timeline:
-    """What measures the stages of a run under this scheduler."""
-    return Timeline() if isinstance(config, PipelinedConfig) else StageClock()
+
+def make_clock(config: SchedulerConfig, keep: int = 0) -> StageClock | Timeline:
+    """What measures the stages of a run under this scheduler; keep: how many spans it remembers."""
+    return Timeline(keep) if isinstance(config, PipelinedConfig) else StageClock(keep)
 
 
 def make_scheduler(
@@ -81,7 +89,9 @@ def make_scheduler(
         )  # fmt: skip
         return SerialScheduler(collector, on_episode)
     assert isinstance(clock, Timeline)
-    check_fit(config, env.num_envs, learning.minibatch_groups)
+    check_fit(
+        config, env.num_envs, learning.minibatch_groups, recompute_log_probs=learning.recompute_log_probs
+    )  # fmt: skip
     streams = config.overlap == "stream"
     # One minibatch leaves the weights alone until every row is there: then policy and learner can share them.
     shared = streams and learning.minibatch_groups is not None and learning.minibatch_groups >= groups

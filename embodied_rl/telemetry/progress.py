@@ -78,7 +78,14 @@ def summary(metrics: Mapping[str, float]) -> str:
         ("loss", "train/loss", "{:+.4f}"),
         ("decisions/s", "speed/decisions_per_s", "{:.0f}"),
     ]
-    return "  ".join(f"{label} {form.format(metrics[name])}" for label, name, form in shown if name in metrics)
+    found = [f"{label} {form.format(metrics[name])}" for label, name, form in shown if name in metrics]
+    return "  ".join([*found, *utilisation(metrics)])
+
+
+def utilisation(metrics: Mapping[str, float]) -> list[str]:
+    """['busy: learner 70% sim 95% act 40%'] of a pipelined run, else []."""
+    shares = [f"{name.removeprefix('busy/')} {value:.0%}" for name, value in metrics.items() if name[:5] == "busy/"]
+    return [f"busy: {' '.join(shares)}"] if shares else []
 
 
 def duration(seconds: float) -> str:

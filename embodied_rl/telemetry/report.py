@@ -32,7 +32,7 @@ class Clip:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What the page shows. stamp: what really ran; metrics: lines of the metrics file; curve: a PNG, if any."""
+    """What the page shows. stamp: what really ran; metrics: lines of the metrics file; curve, gantt: PNGs, if any."""
 
     title: str
     stamp: Mapping[str, Any]
@@ -41,6 +41,7 @@ class Report:
     metrics: Sequence[Mapping[str, Any]] = ()
     curve: bytes | None = None
     clips: Sequence[Clip] = field(default_factory=tuple)
+    gantt: bytes | None = None
 
 
 _STYLE = """
@@ -67,8 +68,11 @@ def render_report(report: Report) -> str:
         f"<h1>{escape(report.title)}</h1>",
         section("What ran", pairs(report.stamp)),
         section("Success on held-out initial states", _outcomes(report.outcomes)),
-        section("Learning curve", _image(report.curve)) if report.curve else "",
+        section("Learning curve", _picture("success against training episodes", report.curve)) if report.curve else "",
         section("Before and after", "".join(map(_clip, report.clips))) if report.clips else "",
+        section("Who worked when, first iterations", _picture("workers against time", report.gantt))
+        if report.gantt
+        else "",
         section("Metrics", _metrics(report.metrics)) if report.metrics else "",
         section("Configuration", f"<pre>{escape(report.config)}</pre>"),
     ]
@@ -125,8 +129,8 @@ def _rate(numbers: tuple[int, int, float, float]) -> str:
     return f"<td>{rate:.1%} ({successes}/{episodes})</td><td>{low:.1%} to {high:.1%}</td>"
 
 
-def _image(png: bytes | None) -> str:
-    return f"<img alt='success rate against training episodes' src='{data_uri('image/png', png or b'')}'>"
+def _picture(what: str, png: bytes) -> str:
+    return f"<img alt='{what}' src='{data_uri('image/png', png)}'>"
 
 
 def _clip(clip: Clip) -> str:

@@ -25,8 +25,9 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
     """`train` and `eval` run on a stand-in for the simulator."""
     from tests.embodied_rl.stand_in import open_stand_in
 
-    monkeypatch.setattr("embodied_rl.cli.world.open_env", open_stand_in)
+    # this one first: it is imported now, and must find the real function to be put back afterwards
     monkeypatch.setattr("embodied_rl.cli.worlds.open_env", open_stand_in)
+    monkeypatch.setattr("embodied_rl.cli.world.open_env", open_stand_in)
 
 
 @pytest.fixture(scope="session")

@@ -22,7 +22,7 @@ from embodied_rl.policies.pi0.policy import Pi0Policy
 from embodied_rl.telemetry.metrics import read_metrics
 from embodied_rl.types import Array, ChunkResult
 from tests.embodied_rl.stand_in import StandIn
-from tests.embodied_rl.test_cli_eval import World, world
+from tests.embodied_rl.test_cli_eval import TASKS, World, world
 from tests.policies.published_files import INSTRUCTIONS, SIZE, originals, published_state, tiny_7b, write_folder
 
 __all__ = ["world"]
@@ -64,8 +64,9 @@ def _stamp(run: Path) -> dict[str, Any]:
 
 def _train(checkpoint: Path, run: Path, kind: str, algorithm: str, *more: str) -> list[str]:
     small = [
-        "--policy", kind, "--algorithm", algorithm, "--suite", "tabletop_object", "--policy.checkpoint",
-        str(checkpoint), "--output", str(run), "--iterations", "1", "--env.num-envs", "4",
+        "--policy", kind, "--algorithm", algorithm, "--suite", "tabletop_object",
+        "--tasks", *(task.partition("/")[2] for task in TASKS[:2]), "--policy.checkpoint", str(checkpoint),
+        "--output", str(run), "--iterations", "1", "--env.num-envs", "4",
         "--rollout.episodes-per-iteration", "8", "--evaluation.states-per-task", "1", "--checkpoint.every", "1",
         "--videos", "0", "--torch-threads", "1",
     ]

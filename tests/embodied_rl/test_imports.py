@@ -23,11 +23,11 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "rollout": (),
     "algorithms": (),
     "learner": ("algorithms",),
-    "scheduler": ("rollout", "algorithms"),
+    "scheduler": ("rollout", "algorithms", "learner"),
     "evaluation": ("rollout",),
     "data": ("interrupt",),
     "runner": ("rollout", "algorithms", "learner", "scheduler", "evaluation", "interrupt"),
-    "telemetry": ("evaluation",),
+    "telemetry": ("evaluation", "rollout.timeline"),
     "policy_config": (),
     "plan": ("policies.memory",),
     "config": (

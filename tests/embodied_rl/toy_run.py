@@ -47,7 +47,8 @@ class JsonObserver:
         self.episodes += 1
 
     def metrics(self, iteration: int, values: dict[str, float]) -> None:
-        untimed = {key: value for key, value in values.items() if not key.startswith(("time/", "cpu/"))}
+        timed = ("time/", "cpu/", "busy/", "queue/")
+        untimed = {key: value for key, value in values.items() if not key.startswith(timed)}
         self._write({"iteration": iteration} | untimed)
         while iteration == self._hold and not self.notes:
             time.sleep(0.02)

@@ -1,0 +1,65 @@
+"""What the stages of a set-up cost and what they run on: enough to say how long a schedule takes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Time of a stage: `fixed` s a call and `row` s a row, on one server of `device`."""
+
+    device: str
+    row: float
+    fixed: float = 0.0
+
+    def of(self, rows: int) -> float:
+        """Seconds for one call with that many rows."""
+        return self.fixed + self.row * rows
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """The stages of a set-up. Names are rows = decisions.
+
+    simulate: a chunk with its frame. act: a decision. learn: `row` for forward and backward, `fixed` for the
+    optimiser's step. servers: how much work a device does side by side (cores of a CPU; 1 for a device not named).
+    """
+
+    simulate: Cost
+    act: Cost
+    learn: Cost
+    servers: Mapping[str, int] = field(default_factory=dict)
+
+    def servers_of(self, cost: Cost) -> int:
+        """Servers of the device that a stage runs on."""
+        return self.servers.get(cost.device, 1)
+
+    def bound(self, worlds: int, rows: float, updates: float) -> float:
+        """Seconds that the busiest device needs for that many decisions, all trained on, at the best batch size."""
+        calls = rows / worlds
+        busy: dict[str, float] = {}
+        for cost, count in ((self.simulate, calls), (self.act, calls), (self.learn, updates)):
+            work = (cost.row * rows + cost.fixed * count) / self.servers_of(cost)
+            busy[cost.device] = busy.get(cost.device, 0.0) + work
+        return max(busy.values())
+
+    def total(self, worlds: int, rows: float, updates: float) -> float:
+        """Seconds if every stage uses its whole device and nothing overlaps."""
+        calls = rows / worlds
+        stages = ((self.simulate, calls), (self.act, calls), (self.learn, updates))
+        return sum((cost.row * rows + cost.fixed * count) / self.servers_of(cost) for cost, count in stages)
+
+
+def fit(device: str, probes: Sequence[tuple[int, float]]) -> Cost:
+    """The cost that (rows, seconds) of single calls lie on, with the least relative error; neither part is negative."""
+    rows, seconds = np.array(probes, dtype=np.float64).T
+    if len(set(rows)) == 1:
+        return Cost(device, float(np.median(seconds / rows)))
+    row, fixed = np.linalg.lstsq(np.stack([rows, np.ones_like(rows)], 1) / seconds[:, None], np.ones_like(rows))[0]
+    if fixed < 0:
+        return Cost(device, float(np.median(seconds / rows)))
+    return Cost(device, max(0.0, float(row)), float(fixed))

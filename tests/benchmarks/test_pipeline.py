@@ -1,0 +1,97 @@
+"""`embodied-rl bench pipeline`: its arithmetic, its stand-ins, and one quick run; no test looks at how long it took."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from embodied_rl.benchmarks import pipeline, pipeline_real
+from embodied_rl.benchmarks.pipeline_profiles import OPENVLA_MANISKILL, PROFILES
+from embodied_rl.benchmarks.pipeline_real import RendersEachStep
+from embodied_rl.cli import main
+from embodied_rl.rollout.sampler import EpisodeSampler
+from embodied_rl.scheduler.config import PipelinedConfig, SerialConfig
+from tests.toy import TASKS, ToyEnv
+
+
+def row(profile: str, mode: str, ms: float, of_bound: float) -> dict[str, object]:
+    return {"profile": profile, "mode": mode, "ms_per_decision": ms, "of_bound": of_bound}
+
+
+def test_ratios_by_hand() -> None:
+    """8 ms at half of the bound: the bound is 4 ms, twice as fast as serial."""
+    rows = [row("p", "serial", 8, 0.5), row("p", "lockstep", 6, 2 / 3), row("p", "stream", 5, 0.8),
+            row("p", "async", 4, 1.0)]  # fmt: skip
+    assert pipeline.ratios_of(rows) == pytest.approx({
+        "p.vs_serial": 2, "p.vs_lockstep": 1.5, "p.of_bound": 1, "p.stream.vs_serial": 1.6, "p.stream.vs_lockstep": 1.2,
+        "p.stream.of_bound": 0.8, "p.bound_vs_serial": 2,
+    })  # fmt: skip
+    real = [{"scheduler": name, "decisions_per_s": speed}
+            for name, speed in (("serial", 100), ("lockstep", 50), ("stream", 120), ("async", 150))]  # fmt: skip
+    ratios = pipeline_real.ratios_of(real)
+    assert ratios["real.stream.vs_serial"] == pytest.approx(1.2)
+    assert ratios["real.async.vs_lockstep"] == pytest.approx(3)
+    assert ratios["real.serial.decisions_per_s"] == 100
+
+
+@pytest.mark.parametrize("profile", PROFILES, ids=lambda profile: profile.name)
+def test_a_profile_costs_what_its_source_says(profile: pipeline.Profile) -> None:
+    """ms a decision without overlap, and on the busiest device."""
+    total = 1e3 * profile.costs.total(profile.worlds, 1000, 0) / 1000
+    bound = 1e3 * profile.costs.bound(profile.worlds, 1000, 0) / 1000
+    expected = {"openvla_maniskill": (101, 52), "oft_libero": (24.7 + 26, 29.5), "pi0_libero": (90.8, 65.8)}
+    assert (total, bound) == pytest.approx(expected[profile.name], rel=0.005)
+    assert "Measured:" in profile.source
+    assert "Derived:" in profile.source
+
+
+def test_the_compared_schedulers_are_tuned_and_on_policy_where_they_say_so() -> None:
+    serial, lockstep, stream, async_ = pipeline.modes_of(OPENVLA_MANISKILL)
+    assert (serial.scheduler, serial.lockstep) == (SerialConfig(), False)
+    assert lockstep.lockstep
+    assert isinstance(stream.scheduler, PipelinedConfig)
+    assert isinstance(async_.scheduler, PipelinedConfig)
+    assert (stream.scheduler.overlap, stream.scheduler.staleness) == ("stream", 0)
+    assert (async_.scheduler.overlap, async_.scheduler.staleness) == ("async", 1)
+
+
+def test_a_simulator_that_renders_each_step_does_the_same() -> None:
+    """Chunks cut into steps end alike, also where worlds end in the middle of a chunk."""
+    specs = [spec for _ in range(3) for spec in EpisodeSampler(5, TASKS, 2).next_group()]
+    whole, cut = ToyEnv(6), ToyEnv(6)
+    stepped = RendersEachStep(cut)
+    slots = list(range(6))
+    for env in (whole, stepped):
+        env.reset(slots, specs)
+    draw = np.random.default_rng(0)
+    ended = 0
+    while slots:
+        actions = draw.uniform(-1, 1, (len(slots), 2, 2)).astype(np.float32)
+        one, two = whole.step(slots, actions), stepped.step(slots, actions)
+        for name in ("reward", "terminated", "truncated", "success", "steps_taken", "failed"):
+            np.testing.assert_array_equal(getattr(one, name), getattr(two, name), err_msg=name)
+        over = one.terminated | one.truncated
+        ended += int(over.sum())
+        slots = [slot for slot, end in zip(slots, over, strict=True) if not end]
+    assert ended == 6
+
+
+def test_quick_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "pipeline.json"
+    assert main(["bench", "pipeline", "--quick", "--json", str(file)]) == 0
+    found = json.loads(file.read_text())
+    assert found["bench"] == "pipeline"
+    assert found["quick"] is True
+    assert [row["mode"] for row in found["rows"]] == ["serial", "lockstep", "stream", "async"]
+    # whoever overlaps what, the episodes are the same, and so are the rows that are learned
+    assert len({row["rows"] for row in found["rows"]}) == 1
+    assert set(found["ratios"]) == {
+        f"openvla_maniskill.{name}" for name in (
+            "vs_serial", "vs_lockstep", "of_bound", "stream.vs_serial", "stream.vs_lockstep", "stream.of_bound",
+            "bound_vs_serial",
+        )
+    }  # fmt: skip
+    assert "openvla_maniskill.of_bound" in capsys.readouterr().out

@@ -1,0 +1,151 @@
+"""A schedule played on paper: hand-worked times, what no schedule can do, and a search that a whole grid confirms."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from itertools import pairwise
+from typing import Literal
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from embodied_rl.benchmarks.pipeline import MICROBATCHES, work_of
+from embodied_rl.benchmarks.pipeline_profiles import PROFILES
+from embodied_rl.benchmarks.pipeline_timed import Profile
+from embodied_rl.rollout.timeline import Span
+from embodied_rl.scheduler.config import PipelinedConfig, SchedulerConfig, SerialConfig
+from embodied_rl.scheduler.costs import Cost, Costs, fit
+from embodied_rl.scheduler.search import Choice, Space, ladder, predict, schedulers, search
+from embodied_rl.scheduler.simulate import Played, Work, play
+
+COSTS = Costs(
+    simulate=Cost("cpu", row=0.4), act=Cost("gpu", row=0.01, fixed=0.1), learn=Cost("gpu", row=0.02, fixed=0.5),
+    servers={"cpu": 4},
+)
+WORK = Work(worlds=8, groups=4, group_size=4, length=lambda spec: 5, microbatch=16)
+ASYNC = PipelinedConfig(stages=4, overlap="async")
+
+
+def test_serial_by_hand() -> None:
+    """16 episodes in 8 slots are 2 x 5 rounds; a round: 8 worlds on 4 cores, then the policy; then 80 rows learn."""
+    played = play(COSTS, WORK, SerialConfig())
+    assert played.rows == 3 * 80
+    assert played.seconds == pytest.approx(3 * (10 * (8 * 0.4 / 4 + 0.18) + 80 * 0.02 + 0.5))
+
+
+def test_two_halves_in_lockstep_hide_the_policy_behind_the_simulator() -> None:
+    """A half takes 0.4 s to simulate and 0.14 s to act, so the simulator never waits but for the very first act."""
+    played = play(COSTS, WORK, SerialConfig(), lockstep=2)
+    assert played.seconds == pytest.approx(3 * (0.14 + 20 * 0.4 + 80 * 0.02 + 0.5))
+
+
+def test_one_stage_by_hand() -> None:
+    """One lane's worlds share one core; async hides the update, but for the step of the policy that a batch needs."""
+    one = replace(WORK, worlds=1, groups=1, group_size=1)
+    played = play(COSTS, one, PipelinedConfig(stages=1))
+    assert played.seconds == pytest.approx(3 * (5 * (0.11 + 0.4) + 5 * 0.02 + 0.5))
+
+
+work = st.builds(
+    Work, worlds=st.integers(1, 12), groups=st.integers(1, 6), group_size=st.integers(1, 4),
+    length=st.integers(1, 9).map(lambda most: lambda spec: 1 + spec.seed % most), microbatch=st.integers(1, 40),
+)
+number = st.floats(1e-3, 2.0)
+costs = st.builds(
+    Costs, simulate=st.builds(Cost, st.just("cpu"), number, number),
+    act=st.builds(Cost, st.just("gpu"), number, number),
+    learn=st.builds(Cost, st.sampled_from(["gpu", "gpu2", "cpu"]), number, number),
+    servers=st.integers(1, 4).map(lambda cores: {"cpu": cores}),
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(costs, work, st.integers(1, 6), st.sampled_from([None, "stream", "async"]))
+def test_nothing_is_done_twice_at_once_or_not_at_all(
+    costs: Costs, work: Work, stages: int, overlap: Literal["stream", "async"] | None
+) -> None:
+    config: SchedulerConfig = SerialConfig()
+    if overlap is not None:
+        config = PipelinedConfig(stages=min(stages, work.worlds), overlap=overlap)
+    played = play(costs, work, config, warm_up=0, measured=2)
+    served: dict[str, list[Span]] = {}
+    for span in played.spans:
+        served.setdefault(span.worker, []).append(span)
+    for spans in served.values():
+        assert all(two.begin >= one.end - 1e-9 for one, two in pairwise(spans))
+    learned = sum(span.end - span.begin for span in played.spans if span.stage == "learn")
+    assert learned == pytest.approx(played.rows * costs.learn.row)
+    busiest = max(sum(span.end - span.begin for span in spans if span.end <= played.seconds + 1e-9)
+                  for spans in served.values())
+    assert played.seconds >= busiest - 1e-6
+    assert play(costs, work, config, warm_up=0, measured=2).seconds == played.seconds
+
+
+def test_overlap_never_loses_to_waiting_on_devices_of_their_own() -> None:
+    """With a device each and no fixed costs: async <= stream <= serial."""
+    apart = Costs(simulate=Cost("a", 0.1), act=Cost("b", 0.1), learn=Cost("c", 0.1))
+    lengths = replace(WORK, length=lambda spec: 1 + spec.seed % 9)
+    times = [
+        play(apart, lengths, config).seconds
+        for config in (ASYNC, PipelinedConfig(stages=4), SerialConfig())
+    ]  # fmt: skip
+    assert times == sorted(times)
+    assert times[0] < 0.5 * times[2]
+
+
+def grid(profile: Profile) -> Space:
+    """What can be chosen on a profile."""
+    return Space(
+        placements={"": profile.costs}, schedulers=schedulers(("stream", "async"), ladder(profile.worlds)[::2]),
+        worlds=(profile.worlds // 2, profile.worlds), microbatches=MICROBATCHES,
+    )
+
+
+@pytest.mark.parametrize("profile", PROFILES, ids=lambda profile: profile.name)
+def test_the_plan_is_within_a_tenth_of_the_best_of_the_whole_grid(profile: Profile) -> None:
+    """The plan knows costs only from a few probes with 5 % of noise; the grid is played with the true ones."""
+    draw = random.Random(profile.name)
+    true, work = profile.costs, replace(work_of(profile), groups=12)
+    noisy = replace(true, **{
+        name: fit(cost.device, [(rows, cost.of(rows) * draw.uniform(0.95, 1.05)) for rows in (1, 2, 4, 8, 16, 32)])
+        for name in ("simulate", "act")
+        for cost in (getattr(true, name),)
+    })  # fmt: skip
+    space = grid(profile)
+    found = search(replace(space, placements={"": noisy}), work)
+    played: dict[Choice, Played] = {choice: predict(space, work, choice) for choice in space.all()}
+    best = min(value.seconds_per_row for value in played.values())
+    assert played[found.choice].seconds_per_row <= 1.1 * best
+    assert found.tried < len(played)
+
+
+def test_a_search_takes_only_what_fits() -> None:
+    space = replace(
+        grid(PROFILES[2]), fits=lambda choice: choice.worlds * choice.microbatch <= 200 and choice.scheduler == ASYNC,
+        schedulers=(SerialConfig(), ASYNC),
+    )
+    choice = search(space, replace(work_of(PROFILES[2]), groups=8)).choice
+    assert choice.scheduler == ASYNC
+    assert choice.worlds * choice.microbatch <= 200
+    with pytest.raises(ValueError, match="no choice fits"):
+        search(replace(space, fits=lambda choice: False), WORK)
+
+
+def test_a_cost_is_read_off_its_probes() -> None:
+    cost = fit("gpu", [(1, 0.3), (2, 0.5), (4, 0.9)])
+    assert (cost.device, cost.row, cost.fixed) == ("gpu", pytest.approx(0.2), pytest.approx(0.1))
+    assert fit("cpu", [(8, 0.8)]) == Cost("cpu", 0.1)
+    assert fit("cpu", [(1, 0.1), (10, 2.0)]).fixed == 0  # never negative
+
+
+def test_the_bound_counts_what_shares_a_device() -> None:
+    """A call for all worlds at best: 100 rows are 10 calls."""
+    costs = Costs(Cost("cpu", 0.4), Cost("gpu", 0.01, 0.1), Cost("gpu", 0.02, 0.5), {"cpu": 4})
+    assert costs.bound(10, 100, 1) == pytest.approx(max(100 * 0.4 / 4, 100 * 0.01 + 10 * 0.1 + 100 * 0.02 + 0.5))
+    assert costs.total(10, 100, 1) == pytest.approx(100 * 0.4 / 4 + 100 * 0.01 + 10 * 0.1 + 100 * 0.02 + 0.5)
+
+
+def test_steps_between_powers_of_two() -> None:
+    assert ladder(20) == (1, 2, 3, 4, 6, 8, 12, 16, 20)
