@@ -8,7 +8,7 @@ import platform
 import shlex
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,14 +27,13 @@ from embodied_rl.cli.world import (
     cpu_count,
     cpu_name,
     describe_policy,
-    open_env,
     open_policy,
     pick_device,
     pick_frames,
     pick_renderer,
     policy_folder,
 )
-from embodied_rl.cli.worlds import open_protocol_env
+from embodied_rl.cli.worlds import open_worlds
 from embodied_rl.config import TrainConfig, kind_of, to_dict
 from embodied_rl.errors import UserError
 from embodied_rl.evaluation.record import FrameEnv
@@ -49,7 +48,6 @@ from embodied_rl.rollout.timeline import Timeline
 from embodied_rl.runner import PolicyFiles, TrainSettings, train
 from embodied_rl.scheduler.config import PipelinedConfig
 from embodied_rl.scheduler.make import make_clock
-from embodied_rl.sim.libero.protocol import NATIVE, protocol
 from embodied_rl.sim.render import Choice
 from embodied_rl.sim.task import Task
 from embodied_rl.telemetry.metrics import MetricsLog, make_trackers
@@ -78,7 +76,7 @@ def run(config: TrainConfig, command: str, *, benchmark: str, resume: bool) -> N
     torch.set_num_threads(config.torch_threads)
     policy, checkpoint = _policy(config, resume)
     states = _States.of(config, tasks, checkpoint)
-    with _open(config, tasks, policy) as env:
+    with open_worlds(tasks, config.env, config.protocol, policy) as env:
         stamp = _stamp(config, command, tasks, env.info, renderer, describe_policy(policy, checkpoint), states)
         for name, value in stamp.items():
             console.print(f"  {name:<14}{value}", soft_wrap=True, markup=False, highlight=False)
@@ -122,15 +120,6 @@ class _States:
     def overlap(self, config: TrainConfig) -> str:
         rows = {task: states[: config.evaluation.states_per_task] for task, states in self.heldout.items()}
         return overlap(self.known, evaluation_specs(rows, config.seed)).sentence()
-
-
-def _open(config: TrainConfig, tasks: Sequence[Task], policy: AnyPolicy) -> AbstractContextManager[FrameEnv]:
-    """The worlds; without a protocol of somebody else's, as they come."""
-    if config.protocol == NATIVE.name:
-        return open_env(tasks, config.env, policy.config.image_size)
-    return open_protocol_env(
-        tasks, config.env, protocol(config.protocol), policy.config.image_size, policy.config.num_cameras
-    )
 
 
 @contextmanager
