@@ -76,7 +76,7 @@ def run(benchmark: str, command: BenchmarkCommand, request: Mapping[str, Any], w
     frames = pick_frames(command.env.frames, plan.tasks)
     marks = fingerprint(plan.tasks, renderer.name, frames, device, weights["weights"].rpartition(" ")[2])
     seen = overlap(trained_states(read_provenance(checkpoint)), plan.specs)
-    stamp = _stamp(plan, words, f"{renderer.reason}; {frames} frames", device, weights, notes, seen)
+    stamp = _stamp(plan, words, f"{renderer.name} ({renderer.reason}), {frames} frames", device, weights, notes, seen)
     folder = Path(command.output)
     with Ledger.open(folder, request, marks) as ledger:
         for name, value in stamp.items():

@@ -158,8 +158,8 @@ def _notices(config: TrainConfig, benchmark: str) -> list[str]:
     """What a user who asked for `libero` must know before reading a figure."""
     lines = libero_notice(config.suite) if benchmark == "libero" else []
     if benchmark and config.policy.checkpoint == SHIPPED and config.suite in LIBERO_SUITES:
-        lines.append("No --policy.checkpoint given: the small OpenVLA that ships with the package knows the tabletop "
-                     "suites only and will not succeed on LIBERO's.")
+        lines.append("No --policy.checkpoint given: the small OpenVLA that ships with the package knows "
+                     "tabletop_spatial only and will not succeed on LIBERO.")
     elif benchmark and config.policy.checkpoint == SHIPPED:
         lines.append("No --policy.checkpoint given: starting from the small OpenVLA that ships with the package, "
                      "not from the published 7B weights.")

@@ -176,7 +176,7 @@ def test_a_perturbed_evaluation_in_the_real_simulator(tmp_path: Path) -> None:
     [
         ("eval libre", "unknown benchmark 'libre'. Did you mean 'libero'?"),
         ("eval libero --suite spatial", "LIBERO's official assets are not installed"),
-        ("eval libero --suite spatail", "unknown suite 'libero_spatail'. Did you mean 'libero_spatial'?"),
+        ("eval libero --suite spatail", "unknown suite 'spatail' of libero. Did you mean 'spatial'?"),
         ("eval tabletop --tasks no_such", "suite 'tabletop_spatial' has no task 'no_such'."),
         ("eval tabletop --protocol openpii", "unknown protocol 'openpii'. Did you mean 'openpi'?"),
         ("eval tabletop --policy opnvla", "unknown policy 'opnvla'. Did you mean 'openvla'?"),
