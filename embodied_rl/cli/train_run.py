@@ -18,6 +18,7 @@ from rich.console import Console
 
 from embodied_rl import __version__
 from embodied_rl.algorithms.config import PPOConfig
+from embodied_rl.cli.autotune import describe, tune
 from embodied_rl.cli.films import film
 from embodied_rl.cli.policies import load_options, load_policy, prepare_policy, save_policy
 from embodied_rl.cli.run_report import write_gantt, write_run_report
@@ -72,12 +73,14 @@ def run(config: TrainConfig, command: str, *, benchmark: str, resume: bool) -> N
     for line in _notices(config, benchmark):
         console.print(line, soft_wrap=True, markup=False, highlight=False)
     renderer = pick_renderer(config.env.renderer, tasks)
-    config = _resolve(config, renderer)
+    config = resolve(config, renderer)
     assert config.torch_threads is not None
     torch.set_num_threads(config.torch_threads)
-    policy, checkpoint = _policy(config, resume)
+    policy, checkpoint = open_policy_of(config, resume)
     states = _States.of(config, tasks, checkpoint)
-    with _open(config, tasks, policy) as env:
+    if config.autotune:
+        config = _tuned(config, tasks, policy, states, console)
+    with open_worlds(config, tasks, policy) as env:
         stamp = _stamp(config, command, tasks, env.info, renderer, describe_policy(policy, checkpoint), states)
         for name, value in stamp.items():
             console.print(f"  {name:<14}{value}", soft_wrap=True, markup=False, highlight=False)
@@ -123,7 +126,18 @@ class _States:
         return overlap(self.known, evaluation_specs(rows, config.seed)).sentence()
 
 
-def _open(config: TrainConfig, tasks: Sequence[Task], policy: AnyPolicy) -> AbstractContextManager[FrameEnv]:
+def _tuned(
+    config: TrainConfig, tasks: Sequence[Task], policy: AnyPolicy, states: _States, console: Console
+) -> TrainConfig:
+    """The config with the scheduler that suits this machine; a run that is resumed keeps its own."""
+    with open_worlds(config, tasks, policy) as env:
+        tuning = tune(config, env, policy, states.train, cpu_count())
+    for line in describe(tuning):
+        console.print(f"  autotune      {line}", soft_wrap=True, markup=False, highlight=False)
+    return tuning.config
+
+
+def open_worlds(config: TrainConfig, tasks: Sequence[Task], policy: AnyPolicy) -> AbstractContextManager[FrameEnv]:
     """The worlds; without a protocol of somebody else's, as they come."""
     if config.protocol == NATIVE.name:
         return open_env(tasks, config.env, policy.config.image_size)
@@ -176,7 +190,7 @@ def _notices(config: TrainConfig, benchmark: str) -> list[str]:
     return lines
 
 
-def _resolve(config: TrainConfig, renderer: Choice) -> TrainConfig:
+def resolve(config: TrainConfig, renderer: Choice) -> TrainConfig:
     """Fill in everything that was left to the program, so that config.yaml repeats the run."""
     cores = cpu_count()
     env = dataclasses.replace(config.env, renderer=renderer.name, sim_threads=config.env.sim_threads or cores)
@@ -184,7 +198,7 @@ def _resolve(config: TrainConfig, renderer: Choice) -> TrainConfig:
     return dataclasses.replace(config, env=env, torch_threads=threads, device=pick_device(config.device))
 
 
-def _policy(config: TrainConfig, resume: bool) -> tuple[AnyPolicy, str]:
+def open_policy_of(config: TrainConfig, resume: bool) -> tuple[AnyPolicy, str]:
     """The policy to begin or go on with, and the checkpoint that it comes from."""
     checkpoint, options = config.policy.checkpoint, load_options(config.policy)
     if resume:
