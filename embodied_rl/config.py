@@ -21,7 +21,7 @@ from embodied_rl.evaluation.config import EvalConfig
 from embodied_rl.learner.config import CheckpointConfig, LearnerConfig
 from embodied_rl.policy_config import OpenVLAConfig, OpenVLAOFTConfig, Pi0Config, PolicyConfig
 from embodied_rl.rollout.config import RolloutConfig
-from embodied_rl.scheduler.config import PipelinedConfig, SchedulerConfig, SerialConfig, check_fit
+from embodied_rl.scheduler.config import PipelinedConfig, RayConfig, SchedulerConfig, SerialConfig, check_fit
 
 AUTO = "auto"
 SUITE = "tabletop_spatial"
@@ -108,7 +108,7 @@ class TrainConfig:
 KINDS: dict[str, dict[str, type]] = {
     "policy": {"openvla": OpenVLAConfig, "openvla_oft": OpenVLAOFTConfig, "pi0": Pi0Config},
     "algorithm": {"grpo": GRPOConfig, "ppo": PPOConfig},
-    "scheduler": {"serial": SerialConfig, "pipelined": PipelinedConfig},
+    "scheduler": {"serial": SerialConfig, "pipelined": PipelinedConfig, "ray": RayConfig},
 }
 
 
