@@ -9,9 +9,10 @@ from typing import Literal
 
 from embodied_rl.algorithms.make import make_algorithm
 from embodied_rl.config import TrainConfig
+from embodied_rl.errors import UserError
 from embodied_rl.learner.learner import TrainablePolicy
 from embodied_rl.rollout.sampler import EpisodeSampler
-from embodied_rl.scheduler.config import PipelinedConfig
+from embodied_rl.scheduler.config import PipelinedConfig, RayConfig
 from embodied_rl.scheduler.costs import Costs
 from embodied_rl.scheduler.probe import IN_TURN, Probes, length_of, probe
 from embodied_rl.scheduler.search import Choice, Found, Space, ladder, predict, schedulers, search
@@ -36,7 +37,10 @@ def tune(
     """Probe for some seconds and choose stages, overlap, worlds and micro-batch; the run stays as on-policy as it is.
 
     Rows of older policies are only allowed if config.scheduler allows them. env has the most worlds to consider.
+    UserError for workers on other machines, which cannot be probed from here.
     """
+    if isinstance(config.scheduler, RayConfig):
+        raise UserError("plan and --autotune know this machine only: choose --scheduler serial or pipelined for them.")
     algorithm = make_algorithm(config.algorithm)
     sampler = EpisodeSampler(config.seed, train_states, algorithm.group_size)
     episodes = [spec for index in range(-(-env.num_envs // algorithm.group_size)) for spec in sampler.group(index)]

@@ -19,6 +19,7 @@ from rich.console import Console
 from embodied_rl import __version__
 from embodied_rl.algorithms.config import PPOConfig
 from embodied_rl.cli.autotune import describe, tune
+from embodied_rl.cli.far import far_worker
 from embodied_rl.cli.films import film
 from embodied_rl.cli.policies import load_options, load_policy, prepare_policy, save_policy
 from embodied_rl.cli.run_report import write_gantt, write_run_report
@@ -175,6 +176,7 @@ def _train(config: TrainConfig, states: _States, env: FrameEnv, policy: AnyPolic
             folder, env, policy, _policy_files(policy, config, states), _settings(config), states.train, states.heldout,
             RunObserver(folder, log, progress, measured),
             resume=resume, resume_command=_resume_command(config), clock=clock,
+            far=far_worker(config),
         )
 
 
