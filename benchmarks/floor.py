@@ -36,7 +36,8 @@ _mj_step = types.ExternalFunction("mj_step", types.void(_pointer, _pointer))
 class Profile:
     """CPU milliseconds a control step. floor: 25 mj_step; halves: 25 mj_step1 and mj_step2; jacobian: 25 mj_jacSite.
 
-    exact, fast: all of a control step; calls: what entering the kernel from Python costs, which a chunk pays once.
+    seen: copying what an observation shows; exact, fast: all of a control step; calls: what entering the kernel from
+    Python costs, which a chunk pays once.
     """
 
     scene: str
@@ -44,6 +45,7 @@ class Profile:
     floor: float
     halves: float
     jacobian: float
+    seen: float
     exact: float
     fast: float
     calls: float
@@ -77,6 +79,13 @@ def _jacobians(model: int, data: int, pos: Array, rot: Array, site: int, count: 
         mj_jac_site(model, data, pos.ctypes.data, rot.ctypes.data, site)
 
 
+@njit(nogil=True)
+def _see(robot: kernel.Robot, view: kernel.Data, seen: kernel.Seen, count: int) -> None:
+    for _ in range(count):
+        kernel.see_bodies(robot, view, seen)
+        kernel.see_joints(robot, view, seen)
+
+
 def profile(
     scene: str, model: mujoco.MjModel, state: Array, actions: Array, start: Mapping[str, Array] | None = None,
     repeats: int = REPEATS,
@@ -107,6 +116,7 @@ def profile(
         "jacobian": (
             bare, lambda: _jacobians(address, data._address, jac[0], jac[1], robot.site, controls[..., 0].size)
         ),
+        "seen": (bare, lambda: _see(robot, bare._view, bare.seen, len(actions))),
         "exact": (worlds["exact"], run("exact")),
         "fast": (worlds["fast"], run("fast")),
         "calls": (bare, enter),

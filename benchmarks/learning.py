@@ -3,8 +3,8 @@
     python -m embodied_rl.benchmarks.learning runs/a runs/b ... --out docs/results/tabletop.md \
         --figure docs/images/learning_curve.png
 
-Everything is read from the runs' folders. Runs of one suite and algorithm make a table; they may differ in their seed
-and in what cannot change the result, and in nothing else.
+Everything is read from the runs' folders. Runs of one suite, policy and algorithm make a table; they may differ in
+their seed and in what cannot change the result, and in nothing else.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import io
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -25,6 +25,7 @@ from embodied_rl.benchmarks.page import table
 from embodied_rl.config import TrainConfig, kind_of, load_yaml, to_dict
 from embodied_rl.errors import UserError
 from embodied_rl.evaluation.evaluate import EvalReport, Score
+from embodied_rl.policy_config import Pi0Config
 from embodied_rl.telemetry.curve import curve_of
 from embodied_rl.telemetry.metrics import read_metrics
 from embodied_rl.telemetry.observer import evaluation_path
@@ -32,6 +33,8 @@ from embodied_rl.telemetry.observer import evaluation_path
 # What may differ between the runs of one table, beside the seed: none of it changes what is learned.
 FREE = {"seed", "output", "track", "videos", "checkpoint", "torch_threads", "env.sim_threads", "env.num_envs"}
 STAMPED = ("suite", "simulator", "renderer", "policy", "weights", "algorithm", "versions")
+Key = tuple[str, str, str]
+"""Suite, policy and algorithm: what has a table of its own."""
 COLOURS = ("#1f6feb", "#d9730d", "#2a9d5c", "#a13dbd", "#b3261e", "#5f6b7a")
 
 
@@ -52,6 +55,13 @@ class Run:
         return kind_of("algorithm", self.config.algorithm)
 
     @property
+    def key(self) -> Key:
+        """The table that the run belongs to."""
+        policy = self.config.policy
+        method = f" with {policy.method}" if isinstance(policy, Pi0Config) else ""
+        return self.config.suite, kind_of("policy", policy) + method, self.algorithm.upper()
+
+    @property
     def training_seconds(self) -> float:
         """Rollouts and updates, without evaluations, checkpoints and films."""
         return self.total("time/iteration")
@@ -59,7 +69,15 @@ class Run:
     @property
     def all_seconds(self) -> float | None:
         """From the command to its report, evaluations included; None if a session was killed and did not say."""
-        times = [session.get("seconds") for session in self.sessions]
+        return self._summed("seconds")
+
+    @property
+    def cpu_seconds(self) -> float | None:
+        """CPU time of the whole command, all threads; None as for `all_seconds`."""
+        return self._summed("cpu_seconds")
+
+    def _summed(self, name: str) -> float | None:
+        times = [session.get(name) for session in self.sessions]
         known = [float(seconds) for seconds in times if seconds is not None]
         return sum(known) if len(known) == len(times) else None
 
@@ -91,11 +109,11 @@ def _evaluation(folder: Path, iteration: int) -> EvalReport:
     return EvalReport.from_json(json.loads(path.read_text(encoding="utf-8")))
 
 
-def group_runs(runs: Sequence[Run]) -> dict[tuple[str, str], list[Run]]:
-    """Runs by (suite, algorithm), ordered by seed; UserError if those of one table are not comparable."""
-    groups: dict[tuple[str, str], list[Run]] = {}
-    for run in sorted(runs, key=lambda run: (run.config.suite, run.algorithm, run.config.seed)):
-        groups.setdefault((run.config.suite, run.algorithm), []).append(run)
+def group_runs(runs: Sequence[Run]) -> dict[Key, list[Run]]:
+    """Runs by table, ordered by seed; UserError if those of one table are not comparable."""
+    groups: dict[Key, list[Run]] = {}
+    for run in sorted(runs, key=lambda run: (run.key, run.config.seed)):
+        groups.setdefault(run.key, []).append(run)
     for members in groups.values():
         first = members[0]
         for previous, run in pairwise(members):
@@ -116,7 +134,7 @@ def _deciding(run: Run) -> dict[str, Any]:
     return {key: value for key, value in flat.items() if key not in FREE and key.partition(".")[0] not in FREE}
 
 
-def make_page(groups: dict[tuple[str, str], list[Run]], figure: str) -> str:
+def make_page(groups: dict[Key, list[Run]], figure: str) -> str:
     """The page as Markdown. figure: address of the picture, as seen from the page."""
     parts = ["# Learning curves", "", f"![Success on held-out states against training episodes]({figure})", ""]
     parts += [
@@ -124,35 +142,35 @@ def make_page(groups: dict[tuple[str, str], list[Run]], figure: str) -> str:
         "Success is on initial states that training never saw. An interval is Wilson's 95 % interval of one run's",
         "episodes: it speaks of other initial states drawn the same way, not of other seeds. Means over seeds have no",
         "interval. Training time is rollouts and updates; the time in all is from the command's start (without",
-        "Python's imports) to its report, with evaluations and films.",
+        "Python's imports) to its report, with evaluations and films. CPU minutes are those of the whole",
+        "command; on a busy machine they are fewer than the minutes that pass.",
         "",
     ]
-    for (suite, algorithm), runs in groups.items():
-        parts += [f"## {suite}, {algorithm.upper()}", "", *_seed_table(runs), "", *_statements(runs), ""]
+    for key, runs in groups.items():
+        parts += [f"## {', '.join(key)}", "", *_seed_table(runs), "", *_statements(runs), ""]
         parts += ["By task (mean before, then after training by seed):", "", *_task_table(runs), ""]
         parts += ["What ran:", "", *_stamps(runs), "", "```", *_commands(runs), "```", ""]
     return "\n".join(parts)
 
 
 def _seed_table(runs: Sequence[Run]) -> list[str]:
-    head = ["seed", "before", "95 % interval", "after", "95 % interval", "held-out episodes", "updates",
-            "training episodes", "training, min", "in all, min", "decisions/s"]  # fmt: skip
+    head = ["seed", "before", "95 % interval", "after", "95 % interval", "gain", "held-out episodes", "updates",
+            "training episodes", "training, min", "in all, min", "CPU, min", "decisions/s"]  # fmt: skip
     rows = []
     for run in runs:
         before, after = run.before.overall, run.after.overall
         rows.append([
             str(run.config.seed), _percent(before.rate), _interval(before), _percent(after.rate), _interval(after),
-            str(after.episodes), str(run.config.iterations), f"{run.total('rollout/episodes'):.0f}",
-            f"{run.training_seconds / 60:.1f}", _minutes(run.all_seconds), f"{_speed(run):.0f}",
+            _gain(run), str(after.episodes), str(run.config.iterations), f"{run.total('rollout/episodes'):.0f}",
+            f"{run.training_seconds / 60:.1f}", _minutes(run.all_seconds), _minutes(run.cpu_seconds),
+            f"{_speed(run):.0f}",
         ])  # fmt: skip
-    times = [run.all_seconds for run in runs]
-    known = [seconds for seconds in times if seconds is not None]
     rows.append([
         "mean", _percent(fmean(run.before.overall.rate for run in runs)), "",
-        _percent(fmean(run.after.overall.rate for run in runs)), "", "", "",
+        _percent(fmean(run.after.overall.rate for run in runs)), "", _gain(*runs), "", "",
         f"{fmean(run.total('rollout/episodes') for run in runs):.0f}",
         f"{fmean(run.training_seconds for run in runs) / 60:.1f}",
-        _minutes(fmean(known) if len(known) == len(times) else None),
+        _minutes(_mean(run.all_seconds for run in runs)), _minutes(_mean(run.cpu_seconds for run in runs)),
         f"{fmean(_speed(run) for run in runs):.0f}",
     ])  # fmt: skip
     return table(head, rows)
@@ -186,15 +204,27 @@ def _stamps(runs: Sequence[Run]) -> list[str]:
     for name in ("machine", "device", *STAMPED):
         values = dict.fromkeys(session.get(name, "not recorded") for run in runs for session in run.sessions)
         lines += [f"- {name}: {value}" for value in values]
+    for start in dict.fromkeys(run.config.policy.checkpoint for run in runs):
+        lines += _start(start)
     mode = dict.fromkeys(run.after.mode for run in runs)
     return [*lines, f"- evaluation: {', '.join(mode)}"]
+
+
+def _start(checkpoint: str) -> list[str]:
+    """The commands that made the checkpoint in folder `checkpoint`; none where it is no folder of ours."""
+    path = Path(checkpoint) / "provenance.json"
+    if not path.is_file():
+        return []
+    made = json.loads(path.read_text(encoding="utf-8"))
+    commands = [made.get("dataset", {}).get("collected", {}).get("command"), made["command"]]
+    return [f"- start: `{command}`" for command in commands if command]
 
 
 def _commands(runs: Sequence[Run]) -> list[str]:
     return [session["command"] for run in runs for session in run.sessions]
 
 
-def draw(groups: dict[tuple[str, str], list[Run]]) -> bytes:
+def draw(groups: dict[Key, list[Run]]) -> bytes:
     """One panel a table, one curve a seed: held-out success with its Wilson band against training episodes. PNG."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -202,14 +232,14 @@ def draw(groups: dict[tuple[str, str], list[Run]]) -> bytes:
     figure = Figure(figsize=(5.6 * len(groups), 3.8), layout="constrained")
     FigureCanvasAgg(figure)
     panels = figure.subplots(1, len(groups), sharey=True, squeeze=False)[0]
-    for axes, ((suite, algorithm), runs) in zip(panels, groups.items(), strict=True):
+    for axes, (key, runs) in zip(panels, groups.items(), strict=True):
         for index, run in enumerate(runs):
             colour, curve = COLOURS[index % len(COLOURS)], curve_of(run.rows)
             rate, low, high = zip(*curve.held_out, strict=True)
             axes.fill_between(curve.held_out_episodes, low, high, color=colour, alpha=0.14, linewidth=0)
             axes.plot(curve.held_out_episodes, rate, "o-", color=colour, label=f"seed {run.config.seed}")
         axes.set(xlabel="training episodes", ylim=(-0.02, 1.02))
-        axes.set_title(f"{suite}, {algorithm.upper()}", fontsize="medium", parse_math=False)
+        axes.set_title(", ".join(key), fontsize="medium", parse_math=False)
         axes.grid(alpha=0.25)
         axes.legend(loc="lower right", frameon=False)
     panels[0].set_ylabel("success on held-out states (95 % Wilson band)")
@@ -220,6 +250,18 @@ def draw(groups: dict[tuple[str, str], list[Run]]) -> bytes:
 
 def _percent(rate: float) -> str:
     return f"{100 * rate:.1f} %"
+
+
+def _gain(*runs: Run) -> str:
+    """Mean of what the runs gained, in percentage points."""
+    return f"{100 * fmean(run.after.overall.rate - run.before.overall.rate for run in runs):+.1f}"
+
+
+def _mean(times: Iterable[float | None]) -> float | None:
+    """The mean, or None where one is missing."""
+    values = list(times)
+    known = [seconds for seconds in values if seconds is not None]
+    return fmean(known) if len(known) == len(values) else None
 
 
 def _interval(score: Score) -> str:

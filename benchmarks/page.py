@@ -1,6 +1,6 @@
 """Bench figures (JSON) into a Markdown page, between its own marks; nothing else on the page changes.
 
-    python -m embodied_rl.benchmarks.page docs/benchmarks.md sim.json loop.json
+python -m embodied_rl.benchmarks.page docs/benchmarks.md sim.json loop.json libero.json
 """
 
 from __future__ import annotations
@@ -43,7 +43,31 @@ def loop_table(figures: Figures) -> list[str]:
     return table(head, rows)
 
 
-TABLES: dict[str, Callable[[Figures], list[str]]] = {"sim": sim_table, "loop": loop_table}
+def libero_table(figures: Figures) -> list[str]:
+    """A row a task, what is timed, and contender; then memory; then where a control step of ours goes."""
+    head = ["task, of one world", "contender", "CPU ms", "lowest to highest", "wall ms", "lowest to highest"]
+    rows = [
+        [f"{_suite(row['task'])}: {'control step, ' if row['of'] != 'reset' else ''}{row['of']}", row["contender"],
+         *(text for kind in ("cpu", "wall")
+           for text in (f"{row[f'{kind}_ms']:.3g}", f"{row[f'{kind}_low']:.3g} to {row[f'{kind}_high']:.3g}"))]
+        for row in figures["rows"]
+    ]  # fmt: skip
+    memory = [[_suite(row["task"]), f"{row['official']:.0f}", f"{row['ours']:.2f}"] for row in figures["memory"]]
+    tasks = [_suite(row["task"]) for row in figures["memory"]]
+    parts = [
+        [task, *(f"{value:.3f}" for value in row.values())] for task, row in zip(tasks, figures["parts"], strict=True)
+    ]
+    return [
+        *table(head, rows), "", *table(["one more world, without cameras", "official, MB", "ours, MB"], memory),
+        "", *table(["CPU ms of our control step", *figures["parts"][0]], parts),
+    ]  # fmt: skip
+
+
+def _suite(task: str) -> str:
+    return task.partition("/")[0]
+
+
+TABLES: dict[str, Callable[[Figures], list[str]]] = {"sim": sim_table, "loop": loop_table, "libero": libero_table}
 
 
 def section(figures: Figures) -> str:

@@ -11,14 +11,8 @@ from embodied_rl.configs.libero import (
     LIBERO_PI0_PPO,
     LIBERO_PPO,
 )
-from embodied_rl.configs.tabletop import (
-    TABLETOP_GRPO,
-    TABLETOP_OFT_GRPO,
-    TABLETOP_OFT_PPO,
-    TABLETOP_PI0_GRPO,
-    TABLETOP_PI0_PPO,
-    TABLETOP_PPO,
-)
+from embodied_rl.configs.tabletop import TABLETOP_GRPO, TABLETOP_PPO
+from embodied_rl.configs.tabletop_chunks import OFT_GRPO, OFT_PPO, PI0_GRPO, PI0_PPO
 
 # By (benchmark, policy, algorithm). While LIBERO's assets are not installed, `train libero` takes the tabletop's.
 PRESETS: dict[tuple[str, str, str], TrainConfig] = {
@@ -28,10 +22,10 @@ PRESETS: dict[tuple[str, str, str], TrainConfig] = {
     ("tabletop", "openvla", "ppo"): TABLETOP_PPO,
     ("libero", "openvla_oft", "grpo"): LIBERO_OFT_GRPO,
     ("libero", "openvla_oft", "ppo"): LIBERO_OFT_PPO,
-    ("tabletop", "openvla_oft", "grpo"): TABLETOP_OFT_GRPO,
-    ("tabletop", "openvla_oft", "ppo"): TABLETOP_OFT_PPO,
+    ("tabletop", "openvla_oft", "grpo"): OFT_GRPO,
+    ("tabletop", "openvla_oft", "ppo"): OFT_PPO,
     ("libero", "pi0", "grpo"): LIBERO_PI0_GRPO,
     ("libero", "pi0", "ppo"): LIBERO_PI0_PPO,
-    ("tabletop", "pi0", "grpo"): TABLETOP_PI0_GRPO,
-    ("tabletop", "pi0", "ppo"): TABLETOP_PI0_PPO,
+    ("tabletop", "pi0", "grpo"): PI0_GRPO,
+    ("tabletop", "pi0", "ppo"): PI0_PPO,
 }

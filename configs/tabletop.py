@@ -8,7 +8,7 @@ from embodied_rl.algorithms.config import GRPOConfig, PPOConfig
 from embodied_rl.config import TrainConfig
 from embodied_rl.evaluation.config import EvalConfig
 from embodied_rl.learner.config import CheckpointConfig, LearnerConfig
-from embodied_rl.policy_config import OpenVLAConfig, OpenVLAOFTConfig, Pi0Config
+from embodied_rl.policy_config import OpenVLAConfig
 from embodied_rl.rollout.config import RolloutConfig
 
 _TEMPERATURE = 0.6
@@ -37,16 +37,4 @@ TABLETOP_GRPO = replace(
     algorithm=GRPOConfig(group_size=8, max_sampling_factor=1.0),
     learner=LearnerConfig(lr=3e-4, warmup_updates=2, decay_updates=36, minibatch_rows=512),
     evaluation=replace(_COMMON.evaluation, every=12),
-)
-# The same for OpenVLA-OFT, whose tokens of a decision are drawn independently of each other.
-_OFT = OpenVLAOFTConfig(temperature=_TEMPERATURE)
-TABLETOP_OFT_GRPO = replace(TABLETOP_GRPO, policy=_OFT)
-TABLETOP_OFT_PPO = replace(TABLETOP_PPO, policy=_OFT)
-# pi0 explores by its denoising path. Its 28 numbers a decision are drawn jointly: one ratio for the whole chunk.
-TABLETOP_PI0_GRPO = replace(
-    TABLETOP_GRPO, policy=Pi0Config(), algorithm=GRPOConfig(group_size=8, max_sampling_factor=1.0, ratio_level="chunk")
-)
-TABLETOP_PI0_PPO = replace(
-    TABLETOP_PPO, policy=Pi0Config(),
-    algorithm=PPOConfig(bootstrap_truncated=False, critic_warmup_iterations=2, epochs=1, ratio_level="chunk"),
 )

@@ -94,6 +94,7 @@ def _evaluate(command: EvalCommand, tasks: list[Task], states: dict[str, list[in
         open_env,
         open_policy,
         pick_device,
+        pick_frames,
         pick_renderer,
         policy_folder,
     )
@@ -112,7 +113,8 @@ def _evaluate(command: EvalCommand, tasks: list[Task], states: dict[str, list[in
     with open_env(tasks, env_config, policy.config.image_size) as env, RunProgress(0, console=console) as progress:
         stamp = {
             "suite": command.suite, "simulator": env.info.simulator,
-            "renderer": f"{env.info.renderer} ({renderer.reason})", "device": device,
+            "renderer": f"{env.info.renderer} ({renderer.reason}), {pick_frames(command.env.frames, tasks)} frames",
+            "device": device,
             **describe_policy(policy, command.checkpoint), "mode": command.mode, "seed": command.seed,
         }
         for name, value in stamp.items():

@@ -23,6 +23,7 @@ from embodied_rl.cli.world import (
     describe_policy,
     open_policy,
     pick_device,
+    pick_frames,
     pick_renderer,
     policy_folder,
 )
@@ -69,9 +70,10 @@ def run(benchmark: str, command: BenchmarkCommand, request: Mapping[str, Any], w
     policy = open_policy(command.checkpoint, device, command.load_options(checkpoint))
     renderer = pick_renderer(command.env.renderer, plan.tasks)
     weights = describe_policy(policy, command.checkpoint)
-    marks = fingerprint(plan.tasks, renderer.name, device, weights["weights"].rpartition(" ")[2])
+    frames = pick_frames(command.env.frames, plan.tasks)
+    marks = fingerprint(plan.tasks, renderer.name, frames, device, weights["weights"].rpartition(" ")[2])
     seen = overlap(trained_states(read_provenance(checkpoint)), plan.specs)
-    stamp = _stamp(plan, words, renderer.reason, device, weights, policy, seen)
+    stamp = _stamp(plan, words, f"{renderer.reason}; {frames} frames", device, weights, policy, seen)
     folder = Path(command.output)
     with Ledger.open(folder, request, marks) as ledger:
         for name, value in stamp.items():

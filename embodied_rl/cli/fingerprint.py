@@ -12,8 +12,11 @@ if TYPE_CHECKING:
     from embodied_rl.sim.task import Task
 
 
-def fingerprint(tasks: Sequence[Task], renderer: str, device: str, weights: str) -> dict[str, Any]:
-    """Plain values; two scores are comparable only where they agree. renderer: 'raycast', 'egl' or 'osmesa'."""
+def fingerprint(tasks: Sequence[Task], renderer: str, frames: str, device: str, weights: str) -> dict[str, Any]:
+    """Plain values; two scores are comparable only where they agree.
+
+    renderer: 'raycast', 'egl' or 'osmesa'; frames: 'official' or 'plain'.
+    """
     import mujoco
     import numba
     import torch
@@ -22,6 +25,7 @@ def fingerprint(tasks: Sequence[Task], renderer: str, device: str, weights: str)
         "embodied-rl": __version__,
         "mujoco": mujoco.__version__,
         "renderer": renderer,
+        "frames": frames,
         "driver": driver(renderer),
         "torch": f"{torch.__version__} on {device_name(device)}",
         "numba": numba.__version__,

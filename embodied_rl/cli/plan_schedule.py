@@ -56,7 +56,7 @@ def main(argv: list[str]) -> int:
 
     console = Console()
     tasks = load_tasks(config.suite, config.tasks)
-    config = resolve(config, pick_renderer(config.env.renderer, tasks))
+    config = resolve(config, pick_renderer(config.env.renderer, tasks), tasks)
     policy, _ = open_policy_of(config, resume=False)
     states = {task.name: list(task.train_states) for task in tasks}
     with console.status("measuring the stages"), open_worlds(config, tasks, policy) as env:

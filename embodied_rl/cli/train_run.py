@@ -32,6 +32,7 @@ from embodied_rl.cli.world import (
     open_env,
     open_policy,
     pick_device,
+    pick_frames,
     pick_renderer,
     policy_folder,
 )
@@ -74,7 +75,7 @@ def run(config: TrainConfig, command: str, *, benchmark: str, resume: bool) -> N
     for line in _notices(config, benchmark):
         console.print(line, soft_wrap=True, markup=False, highlight=False)
     renderer = pick_renderer(config.env.renderer, tasks)
-    config = resolve(config, renderer)
+    config = resolve(config, renderer, tasks)
     assert config.torch_threads is not None
     torch.set_num_threads(config.torch_threads)
     policy, checkpoint = open_policy_of(config, resume)
@@ -192,10 +193,13 @@ def _notices(config: TrainConfig, benchmark: str) -> list[str]:
     return lines
 
 
-def resolve(config: TrainConfig, renderer: Choice) -> TrainConfig:
+def resolve(config: TrainConfig, renderer: Choice, tasks: Sequence[Task]) -> TrainConfig:
     """Fill in everything that was left to the program, so that config.yaml repeats the run."""
     cores = cpu_count()
-    env = dataclasses.replace(config.env, renderer=renderer.name, sim_threads=config.env.sim_threads or cores)
+    env = dataclasses.replace(
+        config.env, renderer=renderer.name, frames=pick_frames(config.env.frames, tasks),
+        sim_threads=config.env.sim_threads or cores,
+    )
     threads = config.torch_threads or cores
     return dataclasses.replace(config, env=env, torch_threads=threads, device=pick_device(config.device))
 
@@ -248,7 +252,8 @@ def _stamp(config: TrainConfig, command: str, tasks: Sequence[Task], info: EnvIn
         **({"assets": f"APPROXIMATE: {len(missing)} official files are stand-ins"} if missing else {}),
         "overlap": states.overlap(config),
         "simulator": f"{info.simulator}, {config.env.num_envs} worlds, {config.env.sim_threads} threads",
-        "renderer": f"{info.renderer} ({renderer.reason}), {views} cameras of {size}x{size}",
+        "renderer": f"{info.renderer} ({renderer.reason}), {config.env.frames} frames, "
+                    f"{views} cameras of {size}x{size}",
         "machine": f"{cpu_name()}, {cpu_count()} cores",
         "device": f"{config.device}, torch {torch.__version__}, {config.torch_threads} threads",
         **weights,
@@ -277,11 +282,12 @@ def _write_stamp(folder: Path, stamp: dict[str, Any], config: TrainConfig, resum
 def _stamp_end(folder: Path, began: float) -> None:
     """Add to run.json how long this session took in all, evaluations and films too; a killed session has no such line.
 
-    began: `time.perf_counter()` when it started.
+    began: `time.perf_counter()` when it started. CPU time is the process's own, with all its threads and its imports.
     """
     path = folder / "run.json"
     *earlier, last = json.loads(path.read_text(encoding="utf-8"))
-    _replace(path, json.dumps([*earlier, last | {"seconds": round(time.perf_counter() - began, 1)}], indent=1))
+    times = {"seconds": round(time.perf_counter() - began, 1), "cpu_seconds": round(time.process_time(), 1)}
+    _replace(path, json.dumps([*earlier, last | times], indent=1))
 
 
 def _replace(path: Path, text: str) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from embodied_rl.config import EnvConfig
 from embodied_rl.errors import UserError
@@ -87,6 +87,14 @@ def pick_renderer(wanted: str, tasks: Sequence[Task]) -> Choice:
     return choose(wanted, (task.build_visual() for task in tasks))
 
 
+def pick_frames(wanted: str, tasks: Sequence[Task]) -> Literal["official", "plain"]:
+    """How frames are drawn: 'auto' means as LIBERO's own wherever one of its tasks is among these."""
+    from embodied_rl.sim.libero.tasks import LiberoTask
+
+    official = any(isinstance(task, LiberoTask) for task in tasks) if wanted == "auto" else wanted == "official"
+    return "official" if official else "plain"
+
+
 def open_env(
     tasks: Sequence[Task], config: EnvConfig, image_size: int, *, stop_at_success: bool = True
 ) -> closing[NativeVecEnv]:
@@ -98,7 +106,8 @@ def open_env(
     from embodied_rl.sim.engine.vec_env import NativeVecEnv
     from embodied_rl.sim.render import make_renderer
 
-    renderer = make_renderer(config.renderer, ())
+    frames = pick_frames(config.frames, tasks)
+    renderer = make_renderer(config.renderer, (), pictures=frames == "official")
     worlds = NativeVecEnv(
         tasks, config.num_envs, image_size=image_size, renderer=renderer, threads=config.sim_threads,
         stop_at_success=stop_at_success,

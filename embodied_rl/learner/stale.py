@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from embodied_rl.algorithms.losses import MAX_IMPORTANCE, effective_share, importance, unit_mask
-from embodied_rl.algorithms.rows import Algorithm
+from embodied_rl.algorithms.rows import Algorithm, evaluate_rows
 from embodied_rl.policy import Policy
 from embodied_rl.types import RolloutBatch
 
@@ -23,9 +23,7 @@ def correct(batch: RolloutBatch, policy: Policy, algorithm: Algorithm, microbatc
     log_prob = batch.log_prob.clone()
     with torch.no_grad():
         for index in stale.split(microbatch_rows):
-            replay = {key: tensor[index] for key, tensor in batch.replay.items()}
-            text = [batch.instruction[row] for row in index.tolist()]
-            log_prob[index] = policy.evaluate(batch.images[index], batch.proprio[index], text, replay).log_prob.cpu()
+            log_prob[index] = evaluate_rows(policy, batch, index).log_prob.cpu()
     batch.log_importance, batch.log_prob = log_prob - batch.log_prob, log_prob
     ratio = importance(batch.log_importance, batch.mask, algorithm.ratio_level, policy.terms_per_step)
     valid = unit_mask(batch.mask, algorithm.ratio_level, policy.terms_per_step)

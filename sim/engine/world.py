@@ -98,10 +98,11 @@ class World:
 
         start: what LIBERO's env.reset leaves behind and its set_init_state keeps (the solver's warm start, controls,
         the controller's goal, and its measurements for the stale first substep), by the names and shapes of the golden
-        data. Without it the controller's goal and posture are the present ones, and nothing is stale.
+        data. Without it the controller's goal and posture are the present ones, and nothing is stale. With it only
+        poses are computed: of the rest of mj_forward nothing would be left, the first substep computes it itself.
         """
         self.set_state(state)
-        mujoco.mj_forward(self.model, self.data)
+        (mujoco.mj_forward if start is None else mujoco.mj_kinematics)(self.model, self.data)
         robot, view, control = self._robot, self._view, self.control
         control.goal_pos[:] = view.site_xpos[robot.site]
         control.goal_ori[:] = view.site_xmat[robot.site].reshape(3, 3)

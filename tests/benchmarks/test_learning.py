@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from embodied_rl.algorithms.config import GRPOConfig, PPOConfig
-from embodied_rl.benchmarks.learning import group_runs, main, read_run
+from embodied_rl.benchmarks.learning import group_runs, main, make_page, read_run
 from embodied_rl.config import TrainConfig, dump_yaml
 from embodied_rl.evaluation.evaluate import report
 from embodied_rl.learner.config import LearnerConfig
+from embodied_rl.policy_config import Pi0Config
 from embodied_rl.telemetry.metrics import MetricsLog
 from embodied_rl.types import EpisodeResult, EpisodeSpec
 
@@ -34,13 +35,15 @@ def results(*successes: int) -> list[EpisodeResult]:
 
 def write_run(
     folder: Path, seed: int, before: tuple[int, int], after: tuple[int, int] | None, *,
-    seconds: tuple[float | None, ...] = (300.0,), **changes: Any,
+    seconds: tuple[float | None, ...] = (300.0,), cpu: float | None = None, **changes: Any,
 ) -> Path:  # fmt: skip
-    """A run of two updates: 60 and 120 s, 600 and 1200 decisions, 64 and 96 episodes."""
+    """A run of two updates: 60 and 120 s, 600 and 1200 decisions, 64 and 96 episodes. cpu: CPU seconds a session."""
     config = replace(TrainConfig(), suite="toy", iterations=2, seed=seed, output=str(folder), **changes)
     folder.mkdir()
     (folder / "config.yaml").write_text(dump_yaml(config))
-    stamp = {"command": f"embodied-rl train toy --seed {seed}", "machine": "a quiet one, 2 cores", "weights": "w"}
+    stamp: dict[str, Any] = {"command": f"embodied-rl train toy --seed {seed}", "machine": "a quiet one, 2 cores",
+                             "weights": "w"}  # fmt: skip
+    stamp |= {} if cpu is None else {"cpu_seconds": cpu}
     sessions = [stamp | ({} if time is None else {"seconds": time}) for time in seconds]
     (folder / "run.json").write_text(json.dumps(sessions))
     (folder / "evaluations").mkdir()
@@ -67,8 +70,8 @@ def test_the_page_of_three_seeds(tmp_path: Path, capsys: pytest.CaptureFixture[s
     # Wilson, n = 20: 8 of 20 is 0.400 in [0.2188, 0.6134]; 19 of 20 is 0.950 in [0.7639, 0.9911];
     # 14 of 20 is 0.700 in [0.4810, 0.8545]: not above 0.6134; 4 of 20 is 0.200 in [0.0807, 0.4160].
     runs = [
-        write_run(tmp_path / "b", 1, (4, 4), (6, 8)),
-        write_run(tmp_path / "a", 0, (5, 3), (9, 10), seconds=(200.0, 220.0)),
+        write_run(tmp_path / "b", 1, (4, 4), (6, 8), cpu=90.0),
+        write_run(tmp_path / "a", 0, (5, 3), (9, 10), seconds=(200.0, 220.0), cpu=75.0),
         write_run(tmp_path / "c", 2, (2, 2), (8, 6), algorithm=PPOConfig(), seconds=(100.0, None)),
     ]
     out, figure = tmp_path / "docs" / "results" / "page.md", tmp_path / "docs" / "images" / "curve.png"
@@ -77,14 +80,17 @@ def test_the_page_of_three_seeds(tmp_path: Path, capsys: pytest.CaptureFixture[s
     page = out.read_text()
     assert figure.read_bytes().startswith(PNG)
     assert "](../images/curve.png)" in page
-    assert page.index("## toy, GRPO") < page.index("## toy, PPO")
+    assert page.index("## toy, openvla, GRPO") < page.index("## toy, openvla, PPO")
 
     common = ["20", "2", "160", "3.0"]  # held-out episodes, updates, training episodes, (60 + 120) s
-    assert cells(page, "0") == ["0", "40.0 %", "21.9 to 61.3 %", "95.0 %", "76.4 to 99.1 %", *common, "7.0", "10"]
-    assert cells(page, "1") == ["1", "40.0 %", "21.9 to 61.3 %", "70.0 %", "48.1 to 85.5 %", *common, "5.0", "10"]
+    assert cells(page, "0") == ["0", "40.0 %", "21.9 to 61.3 %", "95.0 %", "76.4 to 99.1 %", "+55.0", *common, "7.0",
+                                "2.5", "10"]  # two sessions of 75 s of CPU time each
+    assert cells(page, "1") == ["1", "40.0 %", "21.9 to 61.3 %", "70.0 %", "48.1 to 85.5 %", "+30.0", *common, "5.0",
+                                "1.5", "10"]
     # 1800 decisions in 180 s; a session of seed 2 was killed, so nobody knows how long it took in all
-    assert cells(page, "2")[-2:] == ["not recorded", "10"]
-    assert cells(page, "mean") == ["mean", "40.0 %", "", "82.5 %", "", "", "", "160", "3.0", "6.0", "10"]
+    assert cells(page, "2")[-3:] == ["not recorded", "not recorded", "10"]
+    assert cells(page, "mean") == ["mean", "40.0 %", "", "82.5 %", "", "+42.5", "", "", "160", "3.0", "6.0", "2.0",
+                                   "10"]  # fmt: skip
 
     assert "- seed 0: the lower bound after (76.4 %) is above the upper bound before (61.3 %)." in page
     assert "- seed 1: the lower bound after (48.1 %) is **not** above the upper bound before (61.3 %)." in page
@@ -129,8 +135,22 @@ def test_other_threads_and_films_are_no_difference(tmp_path: Path) -> None:
     runs = [write_run(tmp_path / "a", 0, (5, 5), (9, 9)), write_run(tmp_path / "b", 1, (5, 5), (9, 9), videos=0,
                                                                     torch_threads=1)]  # fmt: skip
     ((key, members),) = group_runs([read_run(folder) for folder in runs]).items()
-    assert key == ("toy", "grpo")
+    assert key == ("toy", "openvla", "GRPO")
     assert [run.config.seed for run in members] == [0, 1]
+
+
+def test_pi0_has_a_table_for_each_way_to_explore_and_says_how_its_start_was_made(tmp_path: Path) -> None:
+    start = tmp_path / "start"
+    start.mkdir()
+    made = {"command": "embodied-rl sft demos", "dataset": {"collected": {"command": "embodied-rl collect toy"}}}
+    (start / "provenance.json").write_text(json.dumps(made))
+    sde, noise = (Pi0Config(method=method, checkpoint=str(start)) for method in ("flow_sde", "flow_noise"))
+    runs = [write_run(tmp_path / "a", 0, (5, 5), (9, 9), policy=sde, algorithm=PPOConfig()),
+            write_run(tmp_path / "b", 0, (5, 5), (9, 9), policy=noise, algorithm=PPOConfig())]  # fmt: skip
+    groups = group_runs([read_run(folder) for folder in runs])
+    assert list(groups) == [("toy", "pi0 with flow_noise", "PPO"), ("toy", "pi0 with flow_sde", "PPO")]
+    page = make_page(groups, "curve.png")
+    assert page.count("- start: `embodied-rl collect toy`\n- start: `embodied-rl sft demos`\n") == 2
 
 
 def test_the_same_seed_twice_an_unfinished_run_and_no_run_are_refused(

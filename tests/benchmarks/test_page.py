@@ -12,6 +12,13 @@ from embodied_rl.benchmarks.page import fill, main
 from embodied_rl.benchmarks.report import describe_machine, write_json
 
 DOCS = Path(__file__).parents[2] / "docs" / "benchmarks.md"
+LIBERO_ROWS = [
+    {"task": "libero_goal/open", "of": of, "contender": "ours", "repeats": 5, "cpu_ms": 2.5, "cpu_low": 2.25,
+     "cpu_high": 3.125, "wall_ms": 1.25, "wall_low": 1.0, "wall_high": 1.5}
+    for of in ("physics", "reset")
+]  # fmt: skip
+LIBERO_MORE = {"memory": [{"task": "libero_goal/open", "ours": 0.5, "official": 600.25}],
+               "parts": [{"25 mj_step": 2.0, "all": 2.5}]}  # fmt: skip
 LOOP_ROWS = [{"stage": "act", "wall_ms": 2.5, "cpu_ms": 4.25, "share": 0.5}]
 SIM_ROWS = [
     {"contender": "ours", "mode": mode, "num_envs": count, "steps_per_s": 1000.4, "low": 900, "high": 1100,
@@ -20,25 +27,30 @@ SIM_ROWS = [
 ]  # fmt: skip
 
 
-def figures(path: Path, bench: str, rows: list[dict[str, Any]], *, quick: bool = False) -> dict[str, Any]:
+def figures(path: Path, bench: str, rows: list[dict[str, Any]], *, quick: bool = False, **more: Any) -> dict[str, Any]:
     machine = describe_machine(("torch",))
-    write_json(path, bench, quick, machine, rows, {"speed": 123.456}, setup={"renderer": "egl"})
+    write_json(path, bench, quick, machine, rows, {"speed": 123.456}, setup={"renderer": "egl"}, **more)
     return json.loads(path.read_text())
 
 
 def test_the_projects_page_has_a_place_for_each_bench(tmp_path: Path) -> None:
-    page, sim, loop = tmp_path / "page.md", tmp_path / "sim.json", tmp_path / "loop.json"
+    page, sim, loop, libero = (tmp_path / name for name in ("page.md", "sim.json", "loop.json", "libero.json"))
     page.write_text(DOCS.read_text())
     figures(sim, "sim", SIM_ROWS)
     figures(loop, "loop", LOOP_ROWS)
-    assert main([str(page), str(sim), str(loop)]) == 0
+    figures(libero, "libero", LIBERO_ROWS, **LIBERO_MORE)
+    assert main([str(page), str(sim), str(loop), str(libero)]) == 0
     text = page.read_text()
     assert "| act | 2.50 | 50 % | 4.25 |" in text
     assert text.index("| ours | cameras | 8 | 1000 | 900 to 1100 | 1.12 |") < text.index("| ours | physics | 1 |")
-    assert text.count("| `speed` | 123.5 |") == 2
+    assert text.count("| `speed` | 123.5 |") == 3
+    assert "| libero_goal: control step, physics | ours | 2.5 | 2.25 to 3.12 | 1.25 | 1 to 1.5 |" in text
+    assert "| libero_goal: reset | ours |" in text
+    assert "| libero_goal | 600 | 0.50 |" in text
+    assert "| libero_goal | 2.000 | 2.500 |" in text
     assert "--quick`: not to be quoted" not in text
     assert "Not measured yet" not in text
-    assert main([str(page), str(sim), str(loop)]) == 0
+    assert main([str(page), str(sim), str(loop), str(libero)]) == 0
     assert page.read_text() == text  # filling again changes nothing
 
 

@@ -55,6 +55,7 @@ def test_training_runs_the_protocol_and_never_the_evaluated_states(
     assert "instead" not in capsys.readouterr().out
     (stamp,) = json.loads((run / "run.json").read_text())
     assert stamp["protocol"] == "openvla"
+    assert "official frames" in stamp["renderer"]
     assert stamp["overlap"].startswith("unknown"), "the start's provenance says nothing"
     evaluated = json.loads((run / "evaluations" / "iter-000000.json").read_text())
     assert {each["num_steps"] for each in evaluated["results"]} == {16}, "settle steps are not counted"
@@ -77,3 +78,12 @@ def test_training_on_the_evaluated_states_is_said_everywhere(
         (policy,) = (run / "checkpoints").glob("*/policy")
         rows = list(task.heldout_states if split == "heldout" else task.train_states)
         assert read_provenance(policy)["train_states"] == {NAME: rows}
+
+
+def test_libero_is_drawn_as_officially_and_the_tabletop_plainly(installed: Path) -> None:
+    from embodied_rl.cli.world import pick_frames
+    from embodied_rl.sim.tabletop import load_suite
+
+    official, ours = [load_task(installed, NAME)], load_suite("tabletop_goal")[:1]
+    assert (pick_frames("auto", official), pick_frames("auto", ours)) == ("official", "plain")
+    assert (pick_frames("plain", official), pick_frames("official", ours)) == ("plain", "official")

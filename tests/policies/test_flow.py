@@ -36,7 +36,7 @@ unit = st.floats(-3.0, 3.0)
 
 
 @given(x=unit, velocity=unit, steps=st.integers(2, 12), data=st.data(), level=st.floats(0.1, 1.5))
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_sde_step_is_the_papers(x: float, velocity: float, steps: int, data: st.DataObject, level: float) -> None:
     """x0 (1 - t + delta) + x1 (t - delta - sigma^2 delta / (2 t)), with scalars, in the paper's terms."""
     step = data.draw(st.integers(0, steps - 1))

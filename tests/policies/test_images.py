@@ -70,7 +70,7 @@ def test_the_official_frame_is_upside_down_so_its_half_turn_is_our_mirror_image(
 
 
 @given(st.integers(0, 2**32), st.integers(1, 3), st.integers(1, 3))
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 def test_jpeg_of_a_flat_picture_is_flat_and_near(seed: int, rows: int, columns: int) -> None:
     colour = np.random.default_rng(seed).integers(0, 256, 3, dtype=np.uint8)
     flat = np.broadcast_to(colour, (16 * rows, 16 * columns, 3)).copy()
@@ -80,7 +80,7 @@ def test_jpeg_of_a_flat_picture_is_flat_and_near(seed: int, rows: int, columns: 
 
 
 @given(st.integers(0, 255), st.integers(4, 40), st.integers(4, 40))
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 def test_resizing_keeps_a_flat_picture(value: int, frame: int, size: int) -> None:
     flat = np.full((frame, frame, 3), value, np.uint8)
     for resize in (lanczos3_tf, bilinear_pillow, bicubic_torchvision):
@@ -89,7 +89,7 @@ def test_resizing_keeps_a_flat_picture(value: int, frame: int, size: int) -> Non
 
 
 @given(st.sampled_from(list(PIPELINES)), st.integers(0, 2))
-@settings(deadline=None, max_examples=12)
+@settings(max_examples=12)
 def test_pipelines_leave_their_input_alone(name: str, kind: int) -> None:
     frame = picture(kind, 32)
     before = frame.copy()

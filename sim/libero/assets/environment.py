@@ -22,7 +22,8 @@ SUPPORT = {
     "matplotlib": "3.11.2", "pyyaml": "6.0.3",
 }  # fmt: skip
 """What they import, in the versions that the golden data was recorded with."""
-_READY = "ready.json"
+READY = "ready.json"
+"""A whole environment has this file: the versions that are in it."""
 
 
 def packages() -> dict[str, str]:
@@ -46,7 +47,7 @@ class Environment:
 
         UserError with pip's reason when a package cannot be installed.
         """
-        ready = self.folder / _READY
+        ready = self.folder / READY
         if ready.is_file() and json.loads(ready.read_text()) == packages():
             return
         shutil.rmtree(self.folder, ignore_errors=True)

@@ -24,6 +24,8 @@ NEEDED_GB = 5.0
 """Free disk space at the start: environment 1.5, downloads 0.5, scenes in work 0.2 each, bundles 1."""
 WORK = "work"
 """Folder of what is needed only while installing."""
+OFFICIAL = "official"
+"""Folder of the official packages, and of assets that were downloaded for them, that `bench libero` runs and keeps."""
 _ASSET_FOLDERS = ("articulated_objects", "scenes", "stable_hope_objects", "stable_scanned_objects", "textures",
                   "turbosquid_objects")  # fmt: skip
 LICENCES = {

@@ -10,11 +10,11 @@ from pathlib import Path
 import mujoco
 
 from embodied_rl.errors import UserError
-from embodied_rl.sim.libero.assets.install import WORK, known_tasks, read_manifest
+from embodied_rl.sim.libero.assets.install import OFFICIAL, WORK, known_tasks, read_manifest
 from embodied_rl.sim.libero.bundle import BlobStore, blobs_of, installed, is_whole, read_bundle
 from embodied_rl.sim.libero.tasks import suites
 
-_OURS = {"manifest.json", "licenses", "tasks", "blobs", WORK, ".lock"}
+_OURS = {"manifest.json", "licenses", "tasks", "blobs", WORK, OFFICIAL, ".lock"}
 """What an installation writes; a folder with anything else in it is not removed."""
 
 

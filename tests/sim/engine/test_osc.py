@@ -32,7 +32,7 @@ def _reference(force: Array, jac: Array, mass: Array, bias: Array, posture: Arra
 
 @pytest.mark.parametrize("form", ["fast", "exact"])
 @given(seed=st.integers(0, 2**32 - 1))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_torque_is_the_operational_space_law(form: str, seed: int) -> None:
     case, out = _random(seed), np.empty(7)
     if form == "fast":
@@ -51,7 +51,7 @@ def _angle_matrix(turn: Array) -> Array:
 
 
 @given(st.lists(st.floats(-0.5, 0.5), min_size=3, max_size=3).filter(lambda v: np.linalg.norm(v) > 1e-6))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_rotation_is_rodrigues_formula_in_single_precision(turn: list[float]) -> None:
     out = np.empty((3, 3))
     osc.delta_rotation(np.array(turn), out)

@@ -178,6 +178,26 @@ def test_stand_ins_compile_where_the_files_are_missing(tmp_path: Path) -> None:
         stand_ins.make("/no/e.wav", tmp_path)
 
 
+def test_a_stand_in_is_whole_while_another_process_makes_it_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two exporting processes share the folder: one that writes must not empty what the other is reading."""
+    target = stand_ins.make("x.png", tmp_path)
+    whole, seen = target.read_bytes(), []
+    write = Path.write_bytes
+
+    def watched(path: Path, data: bytes) -> int:
+        path.open("wb").close()  # as between the opening and the writing of a file
+        seen.append(target.read_bytes())
+        return write(path, data)
+
+    monkeypatch.setattr(Path, "write_bytes", watched)
+    assert stand_ins.make("x.png", tmp_path) == target
+    assert seen == [whole]
+    assert target.read_bytes() == whole
+    assert [path.name for path in tmp_path.iterdir()] == [target.name]  # and no remains
+
+
 def test_large_parts_of_a_model_are_shared_between_scenes(tmp_path: Path) -> None:
     texture = '<texture name="{0}" type="2d" builtin="checker" width="{1}" height="300" rgb1="{2} 0 0"/>'
     small, big, other = texture.format("s", 8, 1), texture.format("b", 300, 1), texture.format("o", 280, 0.5)

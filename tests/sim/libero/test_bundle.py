@@ -12,7 +12,7 @@ from typing import Any
 import mujoco
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from embodied_rl.errors import UserError
@@ -59,7 +59,6 @@ def one_line(error: pytest.ExceptionInfo[UserError]) -> str:
     return text
 
 
-@settings(deadline=None)  # files are written
 @given(data=st.binary(max_size=300), cuts=st.lists(st.integers(0, 300), max_size=6))
 def test_any_cut_of_any_bytes_joins_again(
     tmp_path_factory: pytest.TempPathFactory, data: bytes, cuts: list[int]

@@ -93,7 +93,7 @@ def test_the_original_models_stay_as_they_are(looks: mujoco.MjModel) -> None:
 
 
 @given(st.integers(0, 2**31), st.floats(0.1, 2.0))
-@settings(deadline=None, max_examples=15)
+@settings(max_examples=15)
 def test_the_camera_still_looks_at_the_table(seed: int, level: float) -> None:
     model = TASK.build_visual()
     at, towards = camera_of(model)
@@ -212,7 +212,7 @@ def test_what_carries_or_has_no_room_stays() -> None:
 
 
 @given(st.sampled_from([task.instruction for name in suites() for task in load_suite(name)]), st.integers(0, 2**31))
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_a_paraphrase_says_something_else_about_the_same_things(text: str, seed: int) -> None:
     said = paraphrase(text, rng(seed))
     assert said != text

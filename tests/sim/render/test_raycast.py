@@ -95,7 +95,7 @@ def _numbers(values) -> str:
     return " ".join(f"{value:.6f}" for value in values)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(geoms=GEOMS, place=st.lists(st.floats(-1, 1), min_size=3, max_size=3), fovy=st.floats(20, 100))
 def test_geometry_of_any_scene_is_mj_rays(geoms, place, fovy) -> None:
     """The camera stands 1.75 m from the origin, outside every geom (centres within 0.87, reach at most 0.8)."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import struct
 import xml.etree.ElementTree as ET
 import zlib
@@ -21,14 +22,19 @@ def missing_files(xml: str) -> list[str]:
 
 
 def make(path: str, folder: Path) -> Path:
-    """Write the stand-in for the file at `path` into `folder`. ValueError when it is neither picture nor mesh."""
+    """Write the stand-in for the file at `path` into `folder`. ValueError when it is neither picture nor mesh.
+
+    Exporting processes share the folder: a stand-in is there whole or not at all while another one makes it again.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     picture = Path(path).suffix.lower() == ".png"
     if not picture and Path(path).suffix.lower() not in (".msh", ".obj", ".stl"):
         raise ValueError(f"no stand-in can be made for {path}")
     name = hashlib.sha256(path.encode()).hexdigest()[:16]
     target = folder / f"{name}{'.png' if picture else '.obj'}"
-    target.write_bytes(_png() if picture else _box().encode())
+    part = folder / f"{target.name}.{os.getpid()}.part"
+    part.write_bytes(_png() if picture else _box().encode())
+    os.replace(part, target)
     return target
 
 

@@ -42,10 +42,13 @@ class MissingFiles(Exception):
 
 
 class Compiler:
-    """Stands where robosuite compiles its XML: sees which files a scene needs, and keeps the text."""
+    """Stands where robosuite compiles its XML: sees which files a scene needs, and keeps the text.
 
-    def __init__(self, assets: Path, fill_missing: bool, scratch: Path) -> None:
-        self.assets, self.fill_missing, self.scratch = assets, fill_missing, scratch
+    small_arena: a smaller buffer for contacts than the official one, see physics_scene.small_arena.
+    """
+
+    def __init__(self, assets: Path, fill_missing: bool, scratch: Path, *, small_arena: bool = True) -> None:
+        self.assets, self.fill_missing, self.scratch, self.small_arena = assets, fill_missing, scratch, small_arena
         self.xml = ""
         self.stand_ins: list[str] = []
 
@@ -56,7 +59,8 @@ class Compiler:
             raise MissingFiles(names)
         for path in missing:
             xml = xml.replace(f'"{path}"', f'"{stand_ins.make(path, self.scratch)}"')
-        xml = physics_scene.small_arena(xml)
+        if self.small_arena:
+            xml = physics_scene.small_arena(xml)
         self.xml, self.stand_ins = xml, names
         bindings: Any = importlib.import_module("robosuite.utils.binding_utils")
         return bindings.MjSim(mujoco.MjModel.from_xml_string(xml))

@@ -1,0 +1,44 @@
+"""Policies that decide a whole chunk at once, OpenVLA-OFT and pi0, on two tabletop tasks: sized for one CPU core.
+
+Each starts from a checkpoint that few demonstrations made (docs/results/policies.md has the commands).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from embodied_rl.algorithms.config import GRPOConfig, PPOConfig
+from embodied_rl.config import TrainConfig
+from embodied_rl.configs.tabletop import TABLETOP_GRPO, TABLETOP_PPO
+from embodied_rl.policy_config import OpenVLAOFTConfig, Pi0Config
+from embodied_rl.rollout.config import RolloutConfig
+
+_UPDATES = 12
+_TASKS = (
+    "pick_up_the_black_bowl_between_the_plate_and_the_ramekin_and_place_it_on_the_plate",
+    "pick_up_the_black_bowl_next_to_the_plate_and_place_it_on_the_plate",
+)
+
+
+def _short(base: TrainConfig) -> TrainConfig:
+    """`base` with fewer, smaller updates: an episode of such a policy has half as many decisions."""
+    return replace(
+        base, tasks=_TASKS, iterations=_UPDATES, rollout=RolloutConfig(episodes_per_iteration=64),
+        learner=replace(base.learner, lr=4e-4, warmup_updates=2, decay_updates=_UPDATES, minibatch_rows=128),
+        evaluation=replace(base.evaluation, every=0),
+    )
+
+
+# The tokens of a decision are drawn independently of each other.
+_OFT = OpenVLAOFTConfig(temperature=0.6)
+OFT_GRPO = replace(_short(TABLETOP_GRPO), policy=_OFT)
+OFT_PPO = replace(_short(TABLETOP_PPO), policy=_OFT)
+# pi0 explores by its denoising path; the numbers of one control step share a ratio.
+PI0_GRPO = replace(
+    _short(TABLETOP_GRPO), policy=Pi0Config(),
+    algorithm=GRPOConfig(group_size=8, max_sampling_factor=1.0, ratio_level="action"),
+)
+PI0_PPO = replace(
+    _short(TABLETOP_PPO), policy=Pi0Config(),
+    algorithm=PPOConfig(bootstrap_truncated=False, critic_warmup_iterations=1, epochs=1, ratio_level="action"),
+)
