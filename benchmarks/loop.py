@@ -189,7 +189,7 @@ def run(json_path: Path | None, quick: bool = False) -> None:
     env_config = replace(config.env, renderer=renderer.name, sim_threads=config.env.sim_threads or cpu_count())
     measured = 1 if quick else MEASURED
     progress = RunProgress(WARM_UP + measured, console=console)
-    with open_env(tasks, env_config, policy.config.image_size) as env, progress:
+    with open_env(tasks, env_config, policy.config.image_size, cameras=policy.config.num_cameras) as env, progress:
         setup = {
             "suite": config.suite, "tasks": len(tasks), "renderer": renderer.name,
             "weights": describe_policy(policy, SHIPPED)["weights"],

@@ -67,7 +67,19 @@ def _suite(task: str) -> str:
     return task.partition("/")[0]
 
 
-TABLES: dict[str, Callable[[Figures], list[str]]] = {"sim": sim_table, "loop": loop_table, "libero": libero_table}
+def policy_table(figures: Figures) -> list[str]:
+    """A row a contender of the token policies, then of the flow policy."""
+    rows = [
+        [f"{row['network']}, {row['tokens']} tokens" if "network" in row else f"flow {row['task']}", row["contender"],
+         f"{row['cpu_ms']:.1f}", f"{row['low']:.1f} to {row['high']:.1f}"]
+        for row in figures["rows"]
+    ]  # fmt: skip
+    return table(["what", "contender", "CPU ms a decision", "lowest to highest"], rows)
+
+
+TABLES: dict[str, Callable[[Figures], list[str]]] = {
+    "sim": sim_table, "loop": loop_table, "libero": libero_table, "policy": policy_table,
+}
 
 
 def section(figures: Figures) -> str:

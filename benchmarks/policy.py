@@ -19,10 +19,10 @@ def run(json_path: Path | None, quick: bool = False) -> None:
     act, flow = policy_act.act_figures(quick), policy_flow.flow_figures(quick)
     console.print(policy_act.table(act))
     console.print(policy_flow.table(flow))
-    setup: dict[str, Any] = {"act": act.setup, "flow": flow.setup}
-    for title, values in (*setup.items(), ("ratios", act.ratios | flow.ratios)):
-        for name, value in values.items():
-            console.print(f"  {title:<7}{name:<27}{f'{value:.3g}' if isinstance(value, float) else value}")
+    parts = {"act": act.setup, "flow": flow.setup}
+    setup: dict[str, Any] = {f"{part}_{name}": value for part in parts for name, value in parts[part].items()}
+    for name, value in (setup | act.ratios | flow.ratios).items():
+        console.print(f"  {name:<27}{f'{value:.3g}' if isinstance(value, float) else value}")
     console.print(machine_line(machine))
     if json_path is not None:
         rows = [asdict(row) for row in (*act.rows, *flow.rows)]

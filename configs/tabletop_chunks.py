@@ -13,7 +13,7 @@ from embodied_rl.configs.tabletop import TABLETOP_GRPO, TABLETOP_PPO
 from embodied_rl.policy_config import OpenVLAOFTConfig, Pi0Config
 from embodied_rl.rollout.config import RolloutConfig
 
-_UPDATES = 12
+_UPDATES = 40
 _TASKS = (
     "pick_up_the_black_bowl_between_the_plate_and_the_ramekin_and_place_it_on_the_plate",
     "pick_up_the_black_bowl_next_to_the_plate_and_place_it_on_the_plate",

@@ -6,6 +6,7 @@ Unknown keys, keys of another algorithm or policy and values of the wrong type r
 from __future__ import annotations
 
 import dataclasses
+import math
 import types
 import typing
 from collections.abc import Mapping
@@ -97,7 +98,11 @@ class TrainConfig:
                 raise UserError(f"{name} must not be negative, got {getattr(self, name)}.")
 
     def check(self) -> None:
-        """Raise UserError if parts that are fine by themselves do not fit together."""
+        """Raise UserError if a number is not finite, or parts that are fine by themselves do not fit together."""
+        for part, values in to_dict(self).items():
+            for key, value in values.items() if isinstance(values, dict) else [("", values)]:
+                if isinstance(value, float) and not math.isfinite(value):
+                    raise UserError(f"{part}{'.' if key else ''}{key} must be a finite number, got {value}.")
         if isinstance(self.algorithm, GRPOConfig):
             self.rollout.groups(self.algorithm.group_size)  # raises unless the group size divides the episodes
         if isinstance(self.scheduler, PipelinedConfig):

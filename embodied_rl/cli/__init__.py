@@ -34,9 +34,9 @@ commands:
 
 examples:
   embodied-rl train libero --policy openvla
-      Improve a small OpenVLA with GRPO. Works on a laptop: no GPU, no download.
-  embodied-rl train tabletop --policy openvla --algorithm ppo --seed 1 --iterations 10
-      The same policy with PPO; any value of the config can be set as --name value.
+      Improve a small OpenVLA with PPO. Works on a laptop: no GPU, no download.
+  embodied-rl train tabletop --policy openvla --algorithm grpo --seed 1 --iterations 10
+      The same policy with GRPO; any value of the config can be set as --name value.
   embodied-rl train --resume runs/NAME
       Continue a stopped run exactly where its last checkpoint left it.
 """

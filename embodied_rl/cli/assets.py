@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 ACTIONS = {
     "install": "make the task bundles; continues where an earlier call stopped",
     "status": "show what is installed",
-    "verify": "check every file, and list the asset files that were missing",
+    "verify": "read every file; delete damaged ones, so that install makes them again; list what was missing",
     "remove": "delete what was installed",
 }
 BENCHMARKS = ("libero",)
@@ -103,7 +103,10 @@ def _status(root: Path) -> int:
 
 def _verify(root: Path) -> int:
     from embodied_rl.sim.libero.assets.state import missing_assets, verify
+    from embodied_rl.sim.libero.bundle import installed
 
+    if not installed(root):
+        raise UserError(f"LIBERO is not installed in {root}; run: embodied-rl assets install libero")
     with _reporter() as report:
         report.step("reading every file")
         problems = verify(root, report.progress)

@@ -7,25 +7,40 @@ import os
 import platform
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from importlib import metadata
 from importlib.resources import files
 from pathlib import Path
 from typing import Literal
 
 from embodied_rl.cli.parse import parse
+from embodied_rl.cli.policies import PublishedOptions
 from embodied_rl.cli.suites import cache_dir, libero_bundles
+from embodied_rl.config import SUITE
+from embodied_rl.errors import UserError
 
 MIN_PYTHON = (3, 11)
 MIN_MEMORY_GB, MIN_DISK_GB = 3.0, 1.0
 State = Literal["ok", "note", "problem"]
 
 
-@dataclass(frozen=True)
-class DoctorConfig:
-    """json: print the findings as JSON instead of a table."""
+@dataclass(frozen=True, kw_only=True)
+class DoctorConfig(PublishedOptions):
+    """Say what this machine can run, or whether a policy is read as it was trained."""
 
     json: bool = False
+    """Print the findings as JSON instead of a table."""
+    policy: str | None = None
+    """Check this policy and not the machine: folder of a run or checkpoint, OWNER/NAME[@REVISION] of a published one on
+    the Hugging Face hub, or 'shipped'. The options that follow describe it."""
+    kind: str | None = None
+    """Kind of a published checkpoint: openvla or openvla_oft (None: as the checkpoint says)."""
+    suite: str = SUITE
+    """Suite that it is for; its training states are looked at."""
+    protocol: str = "native"
+    """Whose pictures it gets: native (this project's), openvla, openvla_oft, openpi, rlinf, rlinf_pi or simplevla."""
+    dataset: Path | None = None
+    """Demonstrations of these tasks in the LeRobot v3 layout, to compare statistics and actions with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,16 +58,27 @@ class Finding:
 
 def main(argv: list[str]) -> int:
     """Run `embodied-rl doctor` with its options."""
-    return doctor(as_json=parse(DoctorConfig, argv, "doctor").json)
+    config = parse(DoctorConfig, argv, "doctor")
+    if config.policy is None:
+        for field in fields(config):
+            if field.name != "json" and getattr(config, field.name) != field.default:
+                raise UserError(f"--{field.name.replace('_', '-')} describes a policy: name it with --policy.")
+        return doctor(as_json=config.json)
+    from embodied_rl.cli.doctor_policy import check_policy
+
+    return _report(check_policy(config), config.json, "this policy can")
 
 
 def doctor(*, as_json: bool = False) -> int:
     """Print what this machine can run; return 0 when training can run, 1 when something must be done first."""
-    findings = [finding for check in CHECKS for finding in check()]
+    return _report([finding for check in CHECKS for finding in check()], as_json, "training can")
+
+
+def _report(findings: Sequence[Finding], as_json: bool, subject: str) -> int:
     if as_json:
         print(json.dumps([asdict(finding) for finding in findings], indent=2))
     else:
-        _print_table(findings)
+        _print_table(findings, subject)
     return 1 if any(finding.state == "problem" for finding in findings) else 0
 
 
@@ -189,7 +215,7 @@ def _available_memory_gb() -> float | None:
     return int(fields["MemAvailable"].split()[0]) * 1024 / 1e9
 
 
-def _print_table(findings: Sequence[Finding]) -> None:
+def _print_table(findings: Sequence[Finding], subject: str) -> None:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -202,4 +228,4 @@ def _print_table(findings: Sequence[Finding]) -> None:
     console = Console()
     console.print(table)
     problems = [row.name for row in findings if row.state == "problem"]
-    console.print(Text(f"training cannot run yet: {', '.join(problems)}" if problems else "training can run"))
+    console.print(Text(f"{subject}not run yet: {', '.join(problems)}" if problems else f"{subject} run"))

@@ -110,7 +110,10 @@ def _evaluate(command: EvalCommand, tasks: list[Task], states: dict[str, list[in
         command.env, renderer=renderer.name, sim_threads=command.env.sim_threads or cpu_count()
     )
     specs = evaluation_specs(states, command.seed)
-    with open_env(tasks, env_config, policy.config.image_size) as env, RunProgress(0, console=console) as progress:
+    with (
+        open_env(tasks, env_config, policy.config.image_size, cameras=policy.config.num_cameras) as env,
+        RunProgress(0, console=console) as progress,
+    ):
         stamp = {
             "suite": command.suite, "simulator": env.info.simulator,
             "renderer": f"{env.info.renderer} ({renderer.reason}), {pick_frames(command.env.frames, tasks)} frames",

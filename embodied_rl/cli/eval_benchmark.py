@@ -18,7 +18,9 @@ from embodied_rl.policies.hub import is_repository
 from embodied_rl.policy import ActMode
 from embodied_rl.policy_config import SHIPPED
 
-BENCHMARKS = ("libero", "tabletop")
+_FAMILIES = ("spatial", "object", "goal", "long")
+SUITES = {"libero": (*_FAMILIES, "10", "90"), "tabletop": _FAMILIES}
+BENCHMARKS = tuple(SUITES)
 
 USAGE = f"""\
 usage: embodied-rl eval BENCHMARK [--suite NAME] [--protocol NAME] [--perturb NAME ...] [--any.value VALUE ...]
@@ -100,8 +102,13 @@ def request_of(benchmark: str, command: BenchmarkCommand) -> dict[str, Any]:
 
 
 def suite_name(benchmark: str, suite: str) -> str:
-    """'spatial' or 'libero_spatial' of benchmark libero is 'libero_spatial'; LIBERO's long suite is 'libero_10'."""
+    """'spatial' or 'libero_spatial' of benchmark libero is 'libero_spatial'; LIBERO's long suite is 'libero_10'.
+
+    UserError for a suite that the benchmark lacks.
+    """
     short = suite.removeprefix(f"{benchmark}_")
+    if short not in SUITES[benchmark]:
+        raise UserError(f"unknown suite '{suite}' of {benchmark}.{suggest(short, SUITES[benchmark])}")
     if benchmark == "libero" and short == "long":
         short = "10"
     return f"{benchmark}_{short}"

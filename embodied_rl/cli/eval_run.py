@@ -16,6 +16,7 @@ from rich.table import Table
 from embodied_rl.cli.eval_benchmark import BenchmarkCommand, suite_name
 from embodied_rl.cli.eval_films import film_failures
 from embodied_rl.cli.fingerprint import fingerprint
+from embodied_rl.cli.policies import own_crop
 from embodied_rl.cli.suites import load_tasks, missing_assets
 from embodied_rl.cli.world import (
     cpu_count,
@@ -34,6 +35,7 @@ from embodied_rl.evaluation.ledger import Ledger
 from embodied_rl.evaluation.states import Overlap, overlap, trained_states
 from embodied_rl.interrupt import Interrupted, StopRequest
 from embodied_rl.policies.folder import read_provenance
+from embodied_rl.policies.images import image_pipeline
 from embodied_rl.policies.pi0.policy import Pi0Policy
 from embodied_rl.rollout.sampler import evaluation_specs
 from embodied_rl.sim.libero.protocol import Protocol, deviations, protocol
@@ -68,12 +70,14 @@ def run(benchmark: str, command: BenchmarkCommand, request: Mapping[str, Any], w
     device = pick_device(command.device)
     checkpoint = policy_folder(command.checkpoint)
     policy = open_policy(command.checkpoint, device, command.load_options(checkpoint))
+    notes = policy_deviations(plan.protocol, policy)
     renderer = pick_renderer(command.env.renderer, plan.tasks)
     weights = describe_policy(policy, command.checkpoint)
     frames = pick_frames(command.env.frames, plan.tasks)
     marks = fingerprint(plan.tasks, renderer.name, frames, device, weights["weights"].rpartition(" ")[2])
     seen = overlap(trained_states(read_provenance(checkpoint)), plan.specs)
-    stamp = _stamp(plan, words, f"{renderer.reason}; {frames} frames", device, weights, policy, seen)
+    drawn = f"{renderer.name} ({renderer.reason}), {frames} frames"
+    stamp = _stamp(plan, words, drawn, device, weights, notes, seen)
     folder = Path(command.output)
     with Ledger.open(folder, request, marks) as ledger:
         for name, value in stamp.items():
@@ -112,7 +116,8 @@ def _open(plan: _Plan, policy: AnyPolicy, renderer: str) -> AbstractContextManag
     return open_protocol_env(
         [variant.task for variant in plan.variants.values()] if plan.variants else plan.tasks,
         dataclasses.replace(plan.command.env, renderer=renderer), plan.protocol, config.image_size, config.num_cameras,
-        run_on=plan.command.at_end, translate=variant_spec if plan.variants else None,
+        crop=own_crop(policy) is None, run_on=plan.command.at_end,
+        translate=variant_spec if plan.variants else None,
     )  # fmt: skip
 
 
@@ -140,7 +145,7 @@ def _run_episodes(plan: _Plan, env: ProtocolEnv, policy: AnyPolicy, ledger: Ledg
 
 
 def _stamp(
-    plan: _Plan, words: str, reason: str, device: str, weights: Mapping[str, Any], policy: AnyPolicy, seen: Overlap
+    plan: _Plan, words: str, reason: str, device: str, weights: Mapping[str, Any], notes: Sequence[str], seen: Overlap
 ) -> dict[str, Any]:
     """What really runs, in words."""
     command = plan.command
@@ -150,7 +155,7 @@ def _stamp(
         "command": words,
         "suite": f"{plan.suite}, {len(plan.tasks)} tasks, {count} {command.states} initial states each",
         "protocol": plan.protocol.name,
-        "deviations": "; ".join(_deviations(plan.protocol, policy)) or "none",
+        "deviations": "; ".join(notes) or "none",
         "perturbed": f"{', '.join(command.perturb)} at level {command.perturb_level:g}" if command.perturb else "no",
         "assets": f"APPROXIMATE: {len(missing)} official files are stand-ins" if missing else "exact",
         "overlap": seen.sentence(),
@@ -165,13 +170,16 @@ def _stamp(
     }
 
 
-def _deviations(chosen: Protocol, policy: AnyPolicy) -> list[str]:
+def policy_deviations(chosen: Protocol, policy: AnyPolicy) -> list[str]:
+    """Where `policy` is not one of the protocol's own: one line each."""
     config = policy.config
     if isinstance(policy, Pi0Policy):
         proprio, zero_one = policy.config.state_input != "none", False
     else:
         proprio, zero_one = policy.config.use_proprio, policy.config.gripper_zero_one
-    return deviations(
+    own, area = own_crop(policy), image_pipeline(chosen.images).crop_area
+    crop = [] if own in (None, area) else [f"centre crop: {own} of the area (the protocol: {area or 'none'})"]
+    return crop + deviations(
         chosen, size=config.image_size, cameras=config.num_cameras, proprio=proprio,
         gripper="zero_one" if zero_one else "direct", steps_per_decision=policy.chunk_len,
     )  # fmt: skip

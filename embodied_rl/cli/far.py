@@ -27,7 +27,8 @@ class FarWorker:
         import torch
 
         from embodied_rl.cli.suites import load_tasks
-        from embodied_rl.cli.train_run import open_policy_of, open_worlds
+        from embodied_rl.cli.train_run import open_policy_of
+        from embodied_rl.cli.worlds import open_worlds
 
         config = from_dict(self.config)
         assert isinstance(config.scheduler, RayConfig)
@@ -38,8 +39,9 @@ class FarWorker:
             env=dataclasses.replace(config.env, sim_threads=cores),
         )  # fmt: skip
         policy, _ = open_policy_of(config, resume=False)
+        tasks = load_tasks(config.suite, config.tasks)
         # Never closed: the worker's process ends with it.
-        return open_worlds(config, load_tasks(config.suite, config.tasks), policy).__enter__(), policy
+        return open_worlds(tasks, config.env, config.protocol, policy).__enter__(), policy
 
 
 def far_worker(config: TrainConfig) -> Callable[[], tuple[VecEnv, Policy]] | None:

@@ -51,19 +51,22 @@ def main(argv: list[str]) -> int:
 
     from embodied_rl.cli.autotune import describe, tune
     from embodied_rl.cli.suites import load_tasks
-    from embodied_rl.cli.train_run import open_policy_of, open_worlds, resolve
+    from embodied_rl.cli.train_run import open_policy_of, resolve
     from embodied_rl.cli.world import cpu_count, pick_renderer
+    from embodied_rl.cli.worlds import open_worlds
 
     console = Console()
     tasks = load_tasks(config.suite, config.tasks)
     config = resolve(config, pick_renderer(config.env.renderer, tasks), tasks)
     policy, _ = open_policy_of(config, resume=False)
     states = {task.name: list(task.train_states) for task in tasks}
-    with console.status("measuring the stages"), open_worlds(config, tasks, policy) as env:
+    with console.status("measuring the stages"), open_worlds(tasks, config.env, config.protocol, policy) as env:
         tuning = tune(config, env, policy, states, cpu_count())
     for line in describe(tuning):
         console.print(line, soft_wrap=True, markup=False, highlight=False)
-    with console.status("trying it"), open_worlds(tuning.config, tasks, policy) as env:
+    with console.status("trying it"), open_worlds(
+        tasks, tuning.config.env, config.protocol, policy
+    ) as env:
         trial = run_trial(tuning.config, env, copy.deepcopy(policy), states, cpu_count())
     table = Table("", "predicted", "measured", title="the schedule chosen, on a copy of the policy")
     for row in compare(tuning, trial, row_bytes(env, trial)):

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     AnyPolicy = OpenVLAPolicy | Pi0Policy
     AnyOptions = LoadOptions | Pi0Options
 
-# Options of CheckpointOptions that apply to one kind only.
+# Options of PublishedOptions that apply to one kind only.
 _TOKEN_OPTIONS, _PI0_OPTIONS = ("unnorm_key", "variant", "center_crop"), (
     "preset", "tokenizer", "statistics", "normalisation",
 )
@@ -31,14 +31,9 @@ _VARIANT_FLAGS = ("head", "keep_stop", "num_cameras", "use_proprio", "film", "ch
 
 
 @dataclass(frozen=True, kw_only=True)
-class CheckpointOptions:
-    """Which policy a command opens. Checkpoints of `sft` and `train` need their folder only."""
+class PublishedOptions:
+    """What the files of published checkpoints do not say about their policies."""
 
-    checkpoint: str = SHIPPED
-    """Folder of a run or checkpoint, or OWNER/NAME[@REVISION] of a published one on the Hugging Face hub; 'shipped' is
-    the small policy in the package."""
-    policy: str | None = None
-    """Kind of a published checkpoint: openvla or openvla_oft (None: as the checkpoint says)."""
     unnorm_key: str | None = None
     """Data set whose action statistics apply (None: the one that the checkpoint names; published ones name none)."""
     variant: str | None = None
@@ -54,7 +49,7 @@ class CheckpointOptions:
     normalisation: Literal["mean_std", "quantiles"] | None = None
     """What a published pi0 normalises by."""
 
-    def load_options(self, folder: Path) -> AnyOptions:
+    def options_for(self, folder: Path, kind: str | None) -> AnyOptions:
         """What it says about the checkpoint in `folder`; UserError for what does not apply to it."""
         from embodied_rl.policies.openvla.description import LoadOptions
         from embodied_rl.policies.openvla_oft.config import variant
@@ -66,7 +61,7 @@ class CheckpointOptions:
                               normalisation=self.normalisation)
         self._refuse(_PI0_OPTIONS, folder)
         return LoadOptions(
-            architecture=self.policy, unnorm_key=self.unnorm_key, center_crop=self.center_crop,
+            architecture=kind, unnorm_key=self.unnorm_key, center_crop=self.center_crop,
             variant=None if self.variant is None else variant(self.variant),
         )
 
@@ -74,6 +69,21 @@ class CheckpointOptions:
         for name in names:
             if getattr(self, name) is not None:
                 raise UserError(f"--{name.replace('_', '-')} does not apply to the policy in {folder}.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointOptions(PublishedOptions):
+    """Which policy a command opens. Checkpoints of `sft` and `train` need their folder only."""
+
+    checkpoint: str = SHIPPED
+    """Folder of a run or checkpoint, or OWNER/NAME[@REVISION] of a published one on the Hugging Face hub; 'shipped' is
+    the small policy in the package."""
+    policy: str | None = None
+    """Kind of a published checkpoint: openvla or openvla_oft (None: as the checkpoint says)."""
+
+    def load_options(self, folder: Path) -> AnyOptions:
+        """What it says about the checkpoint in `folder`; UserError for what does not apply to it."""
+        return self.options_for(folder, self.policy)
 
 
 def load_options(config: PolicyConfig) -> AnyOptions:
@@ -106,6 +116,13 @@ def load_policy(folder: Path, options: AnyOptions | None = None) -> AnyPolicy:
     if isinstance(options, Pi0Options) or (options is None and is_pi0(folder)):
         return load_any(folder, options or Pi0Options())
     return checkpoint.load_policy(folder, options)
+
+
+def own_crop(policy: AnyPolicy) -> float | None:
+    """Share of each image's area that the policy itself cuts out of the middle; None when it sees the whole image."""
+    from embodied_rl.policies.pi0.policy import Pi0Policy
+
+    return None if isinstance(policy, Pi0Policy) else policy.config.center_crop
 
 
 def save_policy(policy: AnyPolicy, folder: Path, provenance: dict[str, Any]) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from embodied_rl.algorithms.config import GRPOConfig
 from embodied_rl.cli.parse import flag_words, flags, parse
 from embodied_rl.cli.suites import libero_bundles
 from embodied_rl.config import KINDS, TrainConfig, belongs_to, from_dict, read_yaml
@@ -13,6 +14,8 @@ from embodied_rl.configs import PRESETS
 from embodied_rl.errors import UserError, suggest
 
 BENCHMARKS = tuple(dict.fromkeys(benchmark for benchmark, _, _ in PRESETS))
+_MINIBATCH_EPISODES = 16
+"""Their rows are about as many as the presets' minibatches of rows."""
 _SELECTORS = ("--policy", "--algorithm", "--scheduler", "--config", "--resume")
 
 USAGE = f"""\
@@ -56,7 +59,7 @@ def select(argv: Sequence[str]) -> Selection:
     algorithm = _kind("algorithm", chosen, file, "ppo")
     _known("benchmark", benchmark, BENCHMARKS)
     scheduler = _kind("scheduler", chosen, file, "serial")
-    preset = from_dict({"scheduler": {"name": scheduler}}, PRESETS[_at_hand(benchmark), policy, algorithm])
+    preset = _scheduled(PRESETS[_at_hand(benchmark), policy, algorithm], scheduler)
     config = from_dict(file, preset, chosen.get("--config", "config"))
     if wants_help:
         print(USAGE)
@@ -104,6 +107,16 @@ def _kind(part: str, chosen: dict[str, str], file: dict[str, object], default: s
     name = str(in_words or in_file or default)
     _known(part, name, KINDS[part])
     return name
+
+
+def _scheduled(preset: TrainConfig, scheduler: str) -> TrainConfig:
+    """The preset with that scheduler; a pipelined one begins updates with whole groups: minibatches are of them."""
+    config = from_dict({"scheduler": {"name": scheduler}}, preset)
+    if scheduler == "serial":
+        return config
+    size = config.algorithm.group_size if isinstance(config.algorithm, GRPOConfig) else 1
+    learner = replace(config.learner, minibatch_rows=None, minibatch_groups=max(1, _MINIBATCH_EPISODES // size))
+    return replace(config, learner=learner)
 
 
 def _at_hand(benchmark: str) -> str:

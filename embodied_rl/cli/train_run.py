@@ -8,7 +8,7 @@ import platform
 import shlex
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,14 +29,13 @@ from embodied_rl.cli.world import (
     cpu_count,
     cpu_name,
     describe_policy,
-    open_env,
     open_policy,
     pick_device,
     pick_frames,
     pick_renderer,
     policy_folder,
 )
-from embodied_rl.cli.worlds import open_protocol_env
+from embodied_rl.cli.worlds import open_worlds
 from embodied_rl.config import TrainConfig, kind_of, to_dict
 from embodied_rl.errors import UserError
 from embodied_rl.evaluation.record import FrameEnv
@@ -51,7 +50,6 @@ from embodied_rl.rollout.timeline import Timeline
 from embodied_rl.runner import PolicyFiles, TrainSettings, train
 from embodied_rl.scheduler.config import PipelinedConfig
 from embodied_rl.scheduler.make import make_clock
-from embodied_rl.sim.libero.protocol import NATIVE, protocol
 from embodied_rl.sim.render import Choice
 from embodied_rl.sim.task import Task
 from embodied_rl.telemetry.metrics import MetricsLog, make_trackers
@@ -82,7 +80,7 @@ def run(config: TrainConfig, command: str, *, benchmark: str, resume: bool) -> N
     states = _States.of(config, tasks, checkpoint)
     if config.autotune:
         config = _tuned(config, tasks, policy, states, console)
-    with open_worlds(config, tasks, policy) as env:
+    with open_worlds(tasks, config.env, config.protocol, policy) as env:
         stamp = _stamp(config, command, tasks, env.info, renderer, describe_policy(policy, checkpoint), states)
         for name, value in stamp.items():
             console.print(f"  {name:<14}{value}", soft_wrap=True, markup=False, highlight=False)
@@ -132,20 +130,11 @@ def _tuned(
     config: TrainConfig, tasks: Sequence[Task], policy: AnyPolicy, states: _States, console: Console
 ) -> TrainConfig:
     """The config with the scheduler that suits this machine; a run that is resumed keeps its own."""
-    with open_worlds(config, tasks, policy) as env:
+    with open_worlds(tasks, config.env, config.protocol, policy) as env:
         tuning = tune(config, env, policy, states.train, cpu_count())
     for line in describe(tuning):
         console.print(f"  autotune      {line}", soft_wrap=True, markup=False, highlight=False)
     return tuning.config
-
-
-def open_worlds(config: TrainConfig, tasks: Sequence[Task], policy: AnyPolicy) -> AbstractContextManager[FrameEnv]:
-    """The worlds; without a protocol of somebody else's, as they come."""
-    if config.protocol == NATIVE.name:
-        return open_env(tasks, config.env, policy.config.image_size)
-    return open_protocol_env(
-        tasks, config.env, protocol(config.protocol), policy.config.image_size, policy.config.num_cameras
-    )
 
 
 @contextmanager
@@ -185,8 +174,8 @@ def _notices(config: TrainConfig, benchmark: str) -> list[str]:
     """What a user who asked for `libero` must know before reading a figure."""
     lines = libero_notice(config.suite) if benchmark == "libero" else []
     if benchmark and config.policy.checkpoint == SHIPPED and config.suite in LIBERO_SUITES:
-        lines.append("No --policy.checkpoint given: the small OpenVLA that ships with the package knows the tabletop "
-                     "suites only and will not succeed on LIBERO's.")
+        lines.append("No --policy.checkpoint given: the small OpenVLA that ships with the package knows "
+                     "tabletop_spatial only and will not succeed on LIBERO.")
     elif benchmark and config.policy.checkpoint == SHIPPED:
         lines.append("No --policy.checkpoint given: starting from the small OpenVLA that ships with the package, "
                      "not from the published 7B weights.")

@@ -65,6 +65,7 @@ def describe_policy(policy: AnyPolicy, checkpoint: str) -> dict[str, Any]:
     return {
         "policy": f"{policy.architecture}, {size}, chunks of {policy.chunk_len} steps",
         "weights": f"{origin}, sha256 {digest[:16]}",
+        "unnorm key": policy.unnorm_key,
     }
 
 
@@ -96,9 +97,9 @@ def pick_frames(wanted: str, tasks: Sequence[Task]) -> Literal["official", "plai
 
 
 def open_env(
-    tasks: Sequence[Task], config: EnvConfig, image_size: int, *, stop_at_success: bool = True
+    tasks: Sequence[Task], config: EnvConfig, image_size: int, *, cameras: int = 2, stop_at_success: bool = True
 ) -> closing[NativeVecEnv]:
-    """The worlds, to be used in a `with` statement.
+    """The worlds, to be used in a `with` statement; `cameras` of the simulator's are drawn, from the first.
 
     config.renderer is what `pick_renderer` chose, for these tasks or for those that they are variants of;
     config.sim_threads is a number.
@@ -110,7 +111,7 @@ def open_env(
     renderer = make_renderer(config.renderer, (), pictures=frames == "official")
     worlds = NativeVecEnv(
         tasks, config.num_envs, image_size=image_size, renderer=renderer, threads=config.sim_threads,
-        stop_at_success=stop_at_success,
+        stop_at_success=stop_at_success, cameras=cameras,
     )  # fmt: skip
     return closing(worlds)
 

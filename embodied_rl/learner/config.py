@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from embodied_rl.errors import UserError
@@ -44,10 +45,13 @@ class LearnerConfig:
         positive = ("lr", "value_lr", "max_grad_norm", "minibatch_rows", "minibatch_groups", "microbatch_rows",
                     "ratio_tolerance")  # fmt: skip
         for name in positive:
-            if getattr(self, name) is not None and getattr(self, name) <= 0:
-                raise UserError(f"learner.{name} must be positive, got {getattr(self, name)}.")
+            if getattr(self, name) is not None and not 0 < getattr(self, name) < math.inf:
+                raise UserError(f"learner.{name} must be positive and finite, got {getattr(self, name)}.")
         if (self.minibatch_rows is None) == (self.minibatch_groups is None):
-            raise UserError("give learner.minibatch_rows or learner.minibatch_groups and set the other to null.")
+            raise UserError(
+                "give learner.minibatch_rows or learner.minibatch_groups and set the other to None, as in "
+                "--learner.minibatch-rows None --learner.minibatch-groups 2."
+            )
         for name in ("warmup_updates", "decay_updates"):
             if getattr(self, name) < 0:
                 raise UserError(f"learner.{name} must not be negative, got {getattr(self, name)}.")

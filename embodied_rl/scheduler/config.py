@@ -84,7 +84,7 @@ def check_fit(
     if config.overlap == "stream" and minibatch_groups is None:
         raise UserError(
             "scheduler.overlap stream needs minibatches that can be filled while others still run: give "
-            "learner.minibatch_groups (and set learner.minibatch_rows to null)."
+            "--learner.minibatch-rows None --learner.minibatch-groups 2 (or more)."
         )
     if config.overlap == "stream" and recompute_log_probs:
         raise UserError(

@@ -40,11 +40,16 @@ def is_pi0(folder: Path) -> bool:
     return config.get("architecture") == Pi0Policy.architecture or _is_published(config)
 
 
+def is_published(folder: Path) -> bool:
+    """Whether `folder` is a pi0 of openpi or LeRobot."""
+    return (folder / "config.json").is_file() and _is_published(read_json(folder / "config.json"))
+
+
 def load_any(folder: Path, options: Pi0Options) -> Pi0Policy:
     """The policy in `folder`, on the CPU; UserError names whatever is missing, superfluous or does not fit."""
     given = {name: value for name, value in vars(options).items() if value is not None}
     chunk_len = given.pop("chunk_len", None)
-    if (folder / "config.json").is_file() and _is_published(read_json(folder / "config.json")):
+    if is_published(folder):
         return _published(folder, options)
     if given:
         name = next(iter(given)).replace("_", "-")

@@ -47,12 +47,13 @@ class NativeVecEnv:
     'fast' for ours, which no official run can be compared with. stop_at_success: an episode ends when its goal holds;
     else it goes on to its horizon, with a reward for every step after which the goal holds. max_scene_bytes: memory for
     the models of tasks that no slot holds now; the least recently used ones are dropped and built again when needed.
+    cameras: how many of CAMERAS `observe` draws, from the first.
     """
 
     def __init__(
         self, tasks: Sequence[Task], num_envs: int, *, image_size: int = 128, renderer: FrameRenderer | None = None,
         threads: int | None = None, controller: ControllerMode | None = None, stop_at_success: bool = True,
-        max_scene_bytes: int = 2 << 30,
+        max_scene_bytes: int = 2 << 30, cameras: int = len(CAMERAS),
     ) -> None:
         if not tasks:
             raise UserError("an environment needs at least one task")
@@ -60,6 +61,8 @@ class NativeVecEnv:
             raise UserError("num_envs, image_size and threads must be at least 1")
         if controller not in (None, "exact", "fast"):
             raise UserError(f"unknown controller '{controller}'.{suggest(controller, ('exact', 'fast'))}")
+        if not 1 <= cameras <= len(CAMERAS):
+            raise UserError(f"there are 1 to {len(CAMERAS)} cameras ({', '.join(CAMERAS)}), not {cameras}")
         leave_divergence_to_results()
         self.num_envs = num_envs
         self._tasks = {task.name: task for task in tasks}
@@ -74,8 +77,8 @@ class NativeVecEnv:
         self.info = EnvInfo(
             suite="+".join(dict.fromkeys(task.suite for task in tasks)),
             simulator=f"native-mujoco {mujoco.__version__}",
-            renderer=renderer.name if renderer is not None else "none", cameras=CAMERAS, image_size=image_size,
-            action_dim=ACTION_DIM, proprio_dim=PROPRIO_DIM, control_hz=CONTROL_HZ,
+            renderer=renderer.name if renderer is not None else "none", cameras=CAMERAS[:cameras],
+            image_size=image_size, action_dim=ACTION_DIM, proprio_dim=PROPRIO_DIM, control_hz=CONTROL_HZ,
         )  # fmt: skip
 
     def reset(self, slots: Sequence[int], episodes: Sequence[EpisodeSpec]) -> None:
@@ -141,13 +144,13 @@ class NativeVecEnv:
             raise UserError("this environment has no renderer; pass one made by embodied_rl.sim.render.make_renderer")
         self._check_slots(slots)
         size = self.info.image_size
-        if len(out.instruction) < len(slots) or out.images.shape[1:] != (len(CAMERAS), size, size, 3):
+        if len(out.instruction) < len(slots) or out.images.shape[1:] != (len(self.info.cameras), size, size, 3):
             raise ValueError(f"the observation does not fit {len(slots)} slots; allocate it with new_observation")
         self._each(len(slots), lambda i: self._observe(self._slots[slots[i]], out, i))
 
     def _observe(self, slot: _Slot, out: Observation, row: int) -> None:
         scene, world = _occupied(slot)
-        self._draw(scene, world, CAMERAS, out.images[row])
+        self._draw(scene, world, self.info.cameras, out.images[row])
         world.proprio(out.proprio[row])
         out.instruction[row] = scene.task.instruction
 
@@ -181,7 +184,7 @@ class NativeVecEnv:
     def new_observation(self, rows: int) -> Observation:
         """Allocate an Observation of `rows` rows."""
         size = self.info.image_size
-        images = np.zeros((rows, len(CAMERAS), size, size, 3), np.uint8)
+        images = np.zeros((rows, len(self.info.cameras), size, size, 3), np.uint8)
         return Observation(images, np.zeros((rows, PROPRIO_DIM), np.float32), [""] * rows)
 
     def close(self) -> None:

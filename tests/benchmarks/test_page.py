@@ -19,6 +19,10 @@ LIBERO_ROWS = [
 ]  # fmt: skip
 LIBERO_MORE = {"memory": [{"task": "libero_goal/open", "ours": 0.5, "official": 600.25}],
                "parts": [{"25 mj_step": 2.0, "all": 2.5}]}  # fmt: skip
+POLICY_ROWS = [
+    {"network": "nano", "tokens": 7, "contender": "batch", "cpu_ms": 2.54, "low": 2.5, "high": 3.0},
+    {"task": "update", "contender": "one prefix", "cpu_ms": 258.4, "low": 250.9, "high": 308.6},
+]
 LOOP_ROWS = [{"stage": "act", "wall_ms": 2.5, "cpu_ms": 4.25, "share": 0.5}]
 SIM_ROWS = [
     {"contender": "ours", "mode": mode, "num_envs": count, "steps_per_s": 1000.4, "low": 900, "high": 1100,
@@ -34,23 +38,28 @@ def figures(path: Path, bench: str, rows: list[dict[str, Any]], *, quick: bool =
 
 
 def test_the_projects_page_has_a_place_for_each_bench(tmp_path: Path) -> None:
-    page, sim, loop, libero = (tmp_path / name for name in ("page.md", "sim.json", "loop.json", "libero.json"))
+    page, sim, loop, libero, policy = (
+        tmp_path / name for name in ("page.md", "sim.json", "loop.json", "libero.json", "policy.json")
+    )
     page.write_text(DOCS.read_text())
     figures(sim, "sim", SIM_ROWS)
     figures(loop, "loop", LOOP_ROWS)
     figures(libero, "libero", LIBERO_ROWS, **LIBERO_MORE)
-    assert main([str(page), str(sim), str(loop), str(libero)]) == 0
+    figures(policy, "policy", POLICY_ROWS)
+    assert main([str(page), str(sim), str(loop), str(libero), str(policy)]) == 0
     text = page.read_text()
     assert "| act | 2.50 | 50 % | 4.25 |" in text
     assert text.index("| ours | cameras | 8 | 1000 | 900 to 1100 | 1.12 |") < text.index("| ours | physics | 1 |")
-    assert text.count("| `speed` | 123.5 |") == 3
+    assert text.count("| `speed` | 123.5 |") == 4
     assert "| libero_goal: control step, physics | ours | 2.5 | 2.25 to 3.12 | 1.25 | 1 to 1.5 |" in text
     assert "| libero_goal: reset | ours |" in text
+    assert "| nano, 7 tokens | batch | 2.5 | 2.5 to 3.0 |" in text
+    assert "| flow update | one prefix | 258.4 | 250.9 to 308.6 |" in text
     assert "| libero_goal | 600 | 0.50 |" in text
     assert "| libero_goal | 2.000 | 2.500 |" in text
     assert "--quick`: not to be quoted" not in text
     assert "Not measured yet" not in text
-    assert main([str(page), str(sim), str(loop), str(libero)]) == 0
+    assert main([str(page), str(sim), str(loop), str(libero), str(policy)]) == 0
     assert page.read_text() == text  # filling again changes nothing
 
 

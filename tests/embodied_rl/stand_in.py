@@ -14,21 +14,22 @@ from embodied_rl.telemetry.metrics import read_metrics
 from embodied_rl.types import Array, ChunkResult, EpisodeSpec, Observation
 from embodied_rl.vec_env import EnvInfo
 
-SIZE, HORIZON = 64, 16
+HORIZON = 16
 
 
 class StandIn:
     """Two chunks an episode; it succeeds if the mean of the first action component is positive at the end."""
 
-    def __init__(self, num_envs: int) -> None:
+    def __init__(self, num_envs: int, size: int, cameras: int) -> None:
         self.num_envs = num_envs
-        self.info = EnvInfo("tabletop", "stand-in 1", "flat", ("agentview", "robot0_eye_in_hand"), SIZE, 7, 8, 20.0)
-        self._specs: dict[int, EpisodeSpec] = {}
+        views = ("agentview", "robot0_eye_in_hand")[:cameras]
+        self.info = EnvInfo("tabletop", "stand-in 1", "flat", views, size, 7, 8, 20.0)
+        self.specs: dict[int, EpisodeSpec] = {}
         self._steps: dict[int, int] = {}
 
     def reset(self, slots: Sequence[int], episodes: Sequence[EpisodeSpec]) -> None:
         for slot, spec in zip(slots, episodes, strict=True):
-            self._specs[slot], self._steps[slot] = spec, 0
+            self.specs[slot], self._steps[slot] = spec, 0
 
     def step(self, slots: Sequence[int], actions: Array) -> ChunkResult:
         count, chunk = actions.shape[:2]
@@ -44,14 +45,15 @@ class StandIn:
 
     def observe(self, slots: Sequence[int], out: Observation) -> None:
         for row, slot in enumerate(slots):
-            spec = self._specs[slot]
+            spec = self.specs[slot]
             draw = philox(spec.init_state, self._steps[slot])
             out.images[row] = draw.integers(0, 256, out.images.shape[1:], dtype=np.uint8)
             out.proprio[row] = draw.standard_normal(8)
             out.instruction[row] = spec.task.partition("/")[2].replace("_", " ")
 
     def new_observation(self, rows: int) -> Observation:
-        return Observation(np.zeros((rows, 2, SIZE, SIZE, 3), np.uint8), np.zeros((rows, 8), np.float32), [""] * rows)
+        shape = (rows, len(self.info.cameras), self.info.image_size, self.info.image_size, 3)
+        return Observation(np.zeros(shape, np.uint8), np.zeros((rows, 8), np.float32), [""] * rows)
 
     def frame(self, slot: int, camera: str, size: int) -> Array:
         return np.full((size, size, 3), self._steps[slot] * 10, np.uint8)
@@ -60,10 +62,9 @@ class StandIn:
         pass
 
 
-def open_stand_in(tasks: Any, config: Any, image_size: int) -> contextlib.closing[StandIn]:
+def open_stand_in(tasks: Any, config: Any, image_size: int, *, cameras: int) -> contextlib.closing[StandIn]:
     """Takes the place of `embodied_rl.cli.world.open_env`."""
-    assert image_size == SIZE
-    return contextlib.closing(StandIn(config.num_envs))
+    return contextlib.closing(StandIn(config.num_envs, image_size, cameras))
 
 
 def words(checkpoint: Path, run: Path, *more: str) -> list[str]:

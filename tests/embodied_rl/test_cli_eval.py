@@ -11,14 +11,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from embodied_rl.cli import main
 from embodied_rl.cli.eval_benchmark import suite_name
 from embodied_rl.cli.fingerprint import task_digest
 from embodied_rl.sim.tabletop import load_suite
-from embodied_rl.types import Array, ChunkResult, EpisodeSpec, Observation
+from embodied_rl.types import Array, ChunkResult, EpisodeSpec
 from tests.embodied_rl.stand_in import StandIn
 
 TASKS = [task.name for task in load_suite("tabletop_object")]
@@ -31,9 +30,8 @@ class World(StandIn):
     sizes: list[int] = []  # noqa: RUF012
     interrupt = -1
 
-    def __init__(self, num_envs: int, size: int) -> None:
-        super().__init__(num_envs)
-        self.size = size
+    def __init__(self, num_envs: int, size: int, cameras: int) -> None:
+        super().__init__(num_envs, size, cameras)
         World.sizes.append(size)
 
     def reset(self, slots: Sequence[int], episodes: Sequence[EpisodeSpec]) -> None:
@@ -46,14 +44,12 @@ class World(StandIn):
             os.kill(os.getpid(), signal.SIGINT)
         return super().step(slots, actions)
 
-    def new_observation(self, rows: int) -> Observation:
-        images = np.zeros((rows, 2, self.size, self.size, 3), np.uint8)
-        return Observation(images, np.zeros((rows, 8), np.float32), [""] * rows)
 
-
-def open_world(tasks: Any, config: Any, image_size: int, *, stop_at_success: bool) -> contextlib.closing[World]:
+def open_world(
+    tasks: Any, config: Any, image_size: int, *, cameras: int, stop_at_success: bool
+) -> contextlib.closing[World]:
     assert stop_at_success is False
-    return contextlib.closing(World(config.num_envs, image_size))
+    return contextlib.closing(World(config.num_envs, image_size, cameras))
 
 
 @pytest.fixture
@@ -180,7 +176,7 @@ def test_a_perturbed_evaluation_in_the_real_simulator(tmp_path: Path) -> None:
     [
         ("eval libre", "unknown benchmark 'libre'. Did you mean 'libero'?"),
         ("eval libero --suite spatial", "LIBERO's official assets are not installed"),
-        ("eval libero --suite spatail", "unknown suite 'libero_spatail'. Did you mean 'libero_spatial'?"),
+        ("eval libero --suite spatail", "unknown suite 'spatail' of libero. Did you mean 'spatial'?"),
         ("eval tabletop --tasks no_such", "suite 'tabletop_spatial' has no task 'no_such'."),
         ("eval tabletop --protocol openpii", "unknown protocol 'openpii'. Did you mean 'openpi'?"),
         ("eval tabletop --policy opnvla", "unknown policy 'opnvla'. Did you mean 'openvla'?"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import sys
 from pathlib import Path
 
@@ -54,6 +55,24 @@ def test_without_ray_one_line_says_how_to_get_it(
     monkeypatch.setitem(sys.modules, "ray", None)
     assert main(words(checkpoint, tmp_path / "run", "--scheduler", "ray")) == 2
     assert "pip install 'embodied-rl[ray]'" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("stand_in")
+def test_a_worker_elsewhere_opens_the_run_s_worlds_and_policy(checkpoint: Path, tmp_path: Path) -> None:
+    """From what is sent, which is plain data: as another process would."""
+    from embodied_rl.cli.far import far_worker
+    from embodied_rl.cli.select import select
+    from embodied_rl.rollout.sampler import EpisodeSampler
+    from embodied_rl.scheduler.ray_worker import RolloutWorker
+
+    config = select(words(checkpoint, tmp_path / "run", "--scheduler", "ray")[1:]).config
+    assert config is not None
+    assert far_worker(select(words(checkpoint, tmp_path / "run")[1:]).config or config) is None
+    factory = pickle.loads(pickle.dumps(far_worker(config)))
+    worker = RolloutWorker(factory, final_value=False)
+    assert worker.slots() == 4
+    ran = worker.run(EpisodeSampler(0, {"tabletop_object/pick_up_the_milk": range(4)}, 4).next_group())
+    assert sorted(piece.episodes[0].spec.episode_id for piece in ran.episodes) == [0, 1, 2, 3]
 
 
 def test_a_trace_needs_a_folder(checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -127,3 +127,21 @@ def test_a_damaged_checkpoint_is_one_line(
     said = capsys.readouterr().err
     assert "is corrupt" in said
     assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf"])
+@pytest.mark.parametrize("name", ["learner.lr", "learner.max-grad-norm", "algorithm.entropy-coef"])
+def test_numbers_that_are_not_finite_are_refused(name: str, value: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "tabletop", f"--{name}={value}"]) == 2
+    said = capsys.readouterr().err
+    assert name.replace("-", "_") in said
+    assert said.count("\n") == 1
+
+
+def test_a_pipelined_run_has_minibatches_of_groups_without_being_told() -> None:
+    from embodied_rl.cli.select import select
+
+    for algorithm, groups in (("ppo", 16), ("grpo", 2)):
+        config = select(["tabletop", "--algorithm", algorithm, "--scheduler", "pipelined"]).config
+        assert config is not None
+        assert (config.learner.minibatch_rows, config.learner.minibatch_groups) == (None, groups)

@@ -20,7 +20,8 @@ _OURS = {"manifest.json", "licenses", "tasks", "blobs", WORK, OFFICIAL, ".lock"}
 
 @dataclass(frozen=True, slots=True)
 class SuiteState:
-    """One suite. total: official tasks, 0 when not known yet; stale: made by another MuJoCo version."""
+    """One suite. total: official tasks, 0 when not known yet; stale: made by another MuJoCo version,
+    or not whole."""
 
     suite: str
     installed: int
@@ -42,7 +43,8 @@ def status(root: Path) -> list[SuiteState]:
     official = known_tasks(root)
     rows = []
     for suite in suites():
-        whole = [name for name in installed(root) if name.startswith(f"{suite}/") and is_whole(root, name)]
+        there = [name for name in installed(root) if name.startswith(f"{suite}/")]
+        whole = [name for name in there if is_whole(root, name)]
         bundles = [read_bundle(root, name) for name in whole]
         rows.append(
             SuiteState(
@@ -50,7 +52,7 @@ def status(root: Path) -> list[SuiteState]:
                 installed=len(bundles),
                 total=sum(name.startswith(f"{suite}/") for name in official),
                 approximate=sum(bool(bundle["approximate"]) for bundle in bundles),
-                stale=sum(bundle["mujoco"] != mujoco.__version__ for bundle in bundles),
+                stale=sum(bundle["mujoco"] != mujoco.__version__ for bundle in bundles) + len(there) - len(whole),
             )
         )
     return rows
@@ -66,7 +68,8 @@ def missing_assets(root: Path) -> list[str]:
     manifest = read_manifest(root)
     found = set(manifest["missing"]) if manifest else set()
     for name in installed(root):
-        found.update(read_bundle(root, name)["approximate"])
+        if is_whole(root, name):  # `verify` names the others
+            found.update(read_bundle(root, name)["approximate"])
     return sorted(found)
 
 

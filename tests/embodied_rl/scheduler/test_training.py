@@ -110,7 +110,7 @@ def test_options_that_do_nothing_are_refused(options: dict[str, Any], message: s
 
 
 def test_parts_that_do_not_fit_are_refused() -> None:
-    with pytest.raises(UserError, match=r"overlap stream needs .*learner.minibatch_groups"):
+    with pytest.raises(UserError, match=r"overlap stream needs .*learner.minibatch-groups"):
         TrainConfig(scheduler=STREAM).check()
     with pytest.raises(UserError, match=r"scheduler.stages is 99, but there are 32 worlds"):
         TrainConfig(scheduler=PipelinedConfig(stages=99, overlap="async")).check()

@@ -23,7 +23,7 @@ from embodied_rl.sim.libero.assets.install import find_assets, install
 from embodied_rl.sim.libero.assets.state import missing_assets, status, verify
 from embodied_rl.sim.libero.bundle import BlobStore, bundle_path, installed, is_whole, read_bundle
 from embodied_rl.sim.libero.tasks import load_task, suites
-from tests.sim.libero.bundles import NAME, OTHER, binary, model_task
+from tests.sim.libero.bundles import NAME, OTHER, binary, install_fake, model_task
 
 # Answers as the real exporter does, from the files in its folder `ready`; what it is to do with a task is in plan.json.
 WORKER = """
@@ -417,3 +417,12 @@ def test_bad_commands_are_one_line(
     assert message in said
     assert said.count("\n") == 1
     assert list(tmp_path.rglob("*.json")) == []
+
+
+def test_an_unreadable_bundle_stops_neither_status_nor_verify(tmp_path: Path) -> None:
+    install_fake(tmp_path)
+    bundle_path(tmp_path, NAME).write_text("{")
+    (row,) = [row for row in status(tmp_path) if row.suite == "libero_goal"]
+    assert (row.installed, row.stale) == (1, 1)
+    assert missing_assets(tmp_path) == []
+    assert [problem.path for problem in verify(tmp_path, lambda done, total: None)] == [bundle_path(tmp_path, NAME)]

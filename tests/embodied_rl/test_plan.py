@@ -1,0 +1,101 @@
+"""`plan`: published parameter counts, memory that adds up, and a verdict that follows from it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from embodied_rl.cli import main
+from embodied_rl.plan import CONTEXT_BYTES, GAPS, GIB, Mode, Need
+from embodied_rl.policies.memory import count_parameters
+from embodied_rl.policies.openvla.config import nano
+from embodied_rl.policies.openvla.policy import OpenVLAPolicy
+from embodied_rl.policies.openvla.sizes import measure
+
+OPENVLA_7B = 7_541_237_184  # the published index: 15,082,474,368 bytes in bfloat16
+VALUE_HEAD = (4096 + 1) * 512 + (512 + 1) * 128 + (128 + 1)
+
+
+def _plan(path: Path, *words: str) -> tuple[int, dict]:
+    code = main(["plan", *words, "--json", str(path)])
+    return code, json.loads(path.read_text())
+
+
+@pytest.fixture(scope="module")
+def figures(tmp_path_factory: pytest.TempPathFactory) -> dict:
+    code, found = _plan(tmp_path_factory.mktemp("plan") / "f.json", "--policy", "openvla", "--preset", "7b",
+                        "--gpu", "24")
+    assert code == 0
+    return found
+
+
+def test_parameters_are_the_published_ones(figures: dict) -> None:
+    assert figures["parameters"] == OPENVLA_7B + VALUE_HEAD
+
+
+def test_frozen_bfloat16_weights_take_two_bytes_and_what_trains_sixteen(figures: dict) -> None:
+    lora = next(mode for mode in figures["modes"] if mode["mode"]["lora_rank"] == 32)
+    trained = lora["gradients"] // 4
+    assert 1e7 < trained < 3e8
+    assert lora["optimizer"] == 8 * trained
+    # the base in bfloat16; adapters and value head train in float32
+    assert lora["weights"] == 2 * OPENVLA_7B + 4 * trained
+    full = next(m for m in figures["modes"] if not m["mode"]["lora_rank"] and m["mode"]["precision"] == "float32")
+    assert full["weights"] == 4 * figures["parameters"]
+
+
+def test_lora_fits_on_24_gib_and_training_everything_does_not(figures: dict) -> None:
+    fits = {(m["mode"]["lora_rank"] > 0, m["mode"]["recompute"]): m["most_rows"] for m in figures["modes"]}
+    assert fits[True, True] >= 1
+    assert [m["most_rows"] for m in figures["modes"] if not m["mode"]["lora_rank"]] == [0, 0]
+    assert figures["gpu_bytes"] == 24 * GIB
+    assert 2 * OPENVLA_7B < figures["serving_bytes"] < 24 * GIB
+
+
+def test_recomputation_saves_activations(figures: dict) -> None:
+    rows = {m["mode"]["recompute"]: m["row"] for m in figures["modes"] if m["mode"]["lora_rank"]}
+    assert rows[True] < 0.5 * rows[False]
+
+
+def test_nothing_fits_on_a_small_card(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, found = _plan(tmp_path / "f.json", "--preset", "nano", "--gpu", "1")
+    assert code == 1
+    assert all(mode["most_rows"] == 0 for mode in found["modes"])
+    assert "no way to train fits: a GPU needs at least" in capsys.readouterr().out
+
+
+def test_the_largest_micro_batch_fits_and_one_row_more_does_not() -> None:
+    mode = Mode(lora_rank=0, precision="float32", recompute=False)
+    need = Need(mode=mode, weights=7 * GIB, gradients=GIB, optimizer=2 * GIB, fixed=GIB // 2, row=GIB // 3,
+                rollout_row=GIB // 8, cache_row=GIB // 16)
+    budget = 16 * GIB
+    rows, envs = need.most_rows(budget), need.most_envs(budget)
+    assert need.total(rows, 1) <= budget < need.total(rows + 1, 1)
+    assert need.total(1, envs) <= budget < need.total(1, envs + 1)
+    assert need.total(2, 1) == CONTEXT_BYTES + int((1 + GAPS) * (10.5 * GIB + 2 * (GIB // 3)))
+
+
+def test_what_is_counted_is_what_a_real_policy_holds() -> None:
+    policy = OpenVLAPolicy.fresh(nano(), ["open it"])
+    found = measure(nano(), lora_rank=0, precision="float32", recompute=False)
+    held = sum(tensor.nbytes for tensor in (*policy.parameters(), *policy.buffers()))
+    assert abs(found.weights - 4 * count_parameters(policy)) <= held - 4 * count_parameters(policy)
+    assert found.trained == sum(p.numel() for p in policy.parameters() if p.requires_grad)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--policy", "openvl"], "Did you mean 'openvla'?"),
+        (["--preset", "70b"], "unknown"),
+        (["--gpu", "0"], "--gpu must be positive"),
+        (["--policy", "openvla_oft", "--variant", "rlnf"], "Did you mean 'rlinf'?"),
+    ],
+)
+def test_bad_words_are_one_line(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", *words]) == 2
+    said = capsys.readouterr().err
+    assert message in said
+    assert said.count("\n") == 1
