@@ -181,11 +181,11 @@ def _table(rows: Sequence[dict[str, Any]]) -> Table:
 def run(json_path: Path | None, quick: bool = False) -> None:
     """Print the tables; write `rows`, `real`, flat `ratios`, the profiles and the machine to `json_path`.
 
-    quick: one profile, one short iteration, and no real run; the figures are then only a smoke test.
+    quick: one profile with eight worlds, one short iteration, and no real run; the figures are then only a smoke test.
     """
     console = Console()
     machine = describe_machine(("torch", "mujoco", "numpy", "numba"))
-    profiles = PROFILES[:1] if quick else PROFILES
+    profiles = (replace(PROFILES[0], worlds=8),) if quick else PROFILES
     rows: list[dict[str, Any]] = []
     for profile in profiles:
         groups = work_of(profile).groups

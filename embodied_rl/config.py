@@ -22,7 +22,7 @@ from embodied_rl.evaluation.config import EvalConfig
 from embodied_rl.learner.config import CheckpointConfig, LearnerConfig
 from embodied_rl.policy_config import OpenVLAConfig, OpenVLAOFTConfig, Pi0Config, PolicyConfig
 from embodied_rl.rollout.config import RolloutConfig
-from embodied_rl.scheduler.config import PipelinedConfig, SchedulerConfig, SerialConfig, check_fit
+from embodied_rl.scheduler.config import PipelinedConfig, RayConfig, SchedulerConfig, SerialConfig, check_fit
 
 AUTO = "auto"
 SUITE = "tabletop_spatial"
@@ -73,6 +73,9 @@ class TrainConfig:
     """CPU threads of the policy: inside an operator when it acts, over rows when it learns (None: one a CPU core)."""
     track: Literal["none", "tensorboard", "wandb"] = "none"
     """Also send the metrics there; metrics.jsonl is always written."""
+    autotune: bool = False
+    """Measure the stages for some seconds at the start and choose scheduler, stages, worlds and micro-batch, which
+    config.yaml then holds. Rows of older policies only if --scheduler pipelined --scheduler.overlap async is given."""
     trace: str | None = None
     """File for a timeline of the first iterations that chrome://tracing and ui.perfetto.dev show; the report of a
     pipelined run has a chart of it in any case."""
@@ -113,7 +116,7 @@ class TrainConfig:
 KINDS: dict[str, dict[str, type]] = {
     "policy": {"openvla": OpenVLAConfig, "openvla_oft": OpenVLAOFTConfig, "pi0": Pi0Config},
     "algorithm": {"grpo": GRPOConfig, "ppo": PPOConfig},
-    "scheduler": {"serial": SerialConfig, "pipelined": PipelinedConfig},
+    "scheduler": {"serial": SerialConfig, "pipelined": PipelinedConfig, "ray": RayConfig},
 }
 
 

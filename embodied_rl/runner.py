@@ -24,6 +24,7 @@ from embodied_rl.rollout.stages import StageClock
 from embodied_rl.rollout.timeline import Timeline
 from embodied_rl.scheduler.config import SchedulerConfig, SerialConfig
 from embodied_rl.scheduler.make import Learning, make_clock, make_scheduler
+from embodied_rl.scheduler.ray_worker import WorkerFactory
 from embodied_rl.types import EpisodeResult
 from embodied_rl.vec_env import VecEnv
 
@@ -122,6 +123,7 @@ class _Run:
         observer: Observer,
         stop: StopRequest,
         clock: StageClock | Timeline,
+        far: WorkerFactory | None,
     ) -> None:
         algorithm = make_algorithm(settings.algorithm)
         groups = settings.rollout.groups(algorithm.group_size)
@@ -150,6 +152,7 @@ class _Run:
             workers=settings.workers,
             on_episode=observer.episode,
             poll=stop.poll,
+            far=far,
         )
         self.checkpoints = Checkpoints(run_dir / "checkpoints", settings.checkpoint.keep)
         self.before: EvalReport | None = None
@@ -254,12 +257,13 @@ def train(
     resume: bool = False,
     resume_command: str,
     clock: StageClock | Timeline | None = None,
+    far: WorkerFactory | None = None,
 ) -> TrainOutcome:
     """Train `policy` in `env`; the same settings, policy and states give the same weights and metrics on a CPU.
 
     train_states, heldout_states: initial states by task; no pair may be in both. resume: continue from the newest
     checkpoint in `run_dir`; from any checkpoint, the end is the same. resume_command is shown when the run is stopped.
-    clock: of `scheduler.make.make_clock`, to read spans from afterwards.
+    clock: of `scheduler.make.make_clock`, to read spans from afterwards. far: for `RayConfig`, see `make_scheduler`.
     The first SIGINT or SIGTERM drops the iteration's unfinished rollout (or finishes its update), saves and raises
     Interrupted; the second leaves at once. Raises UserError for settings that do not fit together and for a full disk,
     and what the learner raises. Call it from the main thread.
@@ -270,7 +274,7 @@ def train(
         raise UserError(f"iterations must be at least 1, got {settings.iterations}.")
     stop = StopRequest(lambda: observer.note("stopping: finishing this step, then saving (again: leave at once)"))
     run = _Run(run_dir, env, policy, files, settings, train_states, heldout_states, observer, stop,
-               clock or make_clock(settings.scheduler))  # fmt: skip
+               clock or make_clock(settings.scheduler), far)  # fmt: skip
     with closing(run.scheduler), stop:
         if resume:
             run.restore(run.checkpoints.load_latest())

@@ -1,4 +1,7 @@
-"""`embodied-rl plan --policy NAME --preset SIZE --gpu GIB`: what training needs and what fits, before it is loaded."""
+"""`embodied-rl plan`: what training needs and how it is best scheduled, before it begins.
+
+`plan --policy NAME --preset SIZE --gpu GIB`: memory; nothing is loaded. `plan BENCHMARK`: time, see `plan_schedule`.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,10 @@ _GOOD_ROWS = 8
 
 @dataclass(frozen=True, kw_only=True)
 class PlanCommand:
-    """What training a policy needs in memory, and what of it fits on a GPU. Nothing is loaded or downloaded."""
+    """What training a policy needs in memory, and what of it fits on a GPU. Nothing is loaded or downloaded.
+
+    With a benchmark, as in `embodied-rl plan tabletop`: the scheduler that suits this machine, measured.
+    """
 
     policy: str = "openvla"
     """openvla or openvla_oft."""
@@ -42,6 +48,10 @@ class PlanCommand:
 
 def main(argv: list[str]) -> int:
     """Run the command; 0 when a way to train fits, 1 when none does."""
+    if argv and not argv[0].startswith("-"):
+        from embodied_rl.cli.plan_schedule import main as schedule
+
+        return schedule(argv)
     command = parse(PlanCommand, argv, "plan")
     _check(command)
     from rich.console import Console  # after the checks: a typing error should not wait for torch

@@ -18,6 +18,8 @@ from rich.console import Console
 
 from embodied_rl import __version__
 from embodied_rl.algorithms.config import PPOConfig
+from embodied_rl.cli.autotune import describe, tune
+from embodied_rl.cli.far import far_worker
 from embodied_rl.cli.films import film
 from embodied_rl.cli.policies import load_options, load_policy, prepare_policy, save_policy
 from embodied_rl.cli.run_report import write_gantt, write_run_report
@@ -71,11 +73,13 @@ def run(config: TrainConfig, command: str, *, benchmark: str, resume: bool) -> N
     for line in _notices(config, benchmark):
         console.print(line, soft_wrap=True, markup=False, highlight=False)
     renderer = pick_renderer(config.env.renderer, tasks)
-    config = _resolve(config, renderer, tasks)
+    config = resolve(config, renderer, tasks)
     assert config.torch_threads is not None
     torch.set_num_threads(config.torch_threads)
-    policy, checkpoint = _policy(config, resume)
+    policy, checkpoint = open_policy_of(config, resume)
     states = _States.of(config, tasks, checkpoint)
+    if config.autotune:
+        config = _tuned(config, tasks, policy, states, console)
     with open_worlds(tasks, config.env, config.protocol, policy) as env:
         stamp = _stamp(config, command, tasks, env.info, renderer, describe_policy(policy, checkpoint), states)
         for name, value in stamp.items():
@@ -122,6 +126,17 @@ class _States:
         return overlap(self.known, evaluation_specs(rows, config.seed)).sentence()
 
 
+def _tuned(
+    config: TrainConfig, tasks: Sequence[Task], policy: AnyPolicy, states: _States, console: Console
+) -> TrainConfig:
+    """The config with the scheduler that suits this machine; a run that is resumed keeps its own."""
+    with open_worlds(tasks, config.env, config.protocol, policy) as env:
+        tuning = tune(config, env, policy, states.train, cpu_count())
+    for line in describe(tuning):
+        console.print(f"  autotune      {line}", soft_wrap=True, markup=False, highlight=False)
+    return tuning.config
+
+
 @contextmanager
 def _timeline(config: TrainConfig, clock: StageClock | Timeline, folder: Path) -> Iterator[None]:
     """Afterwards, however it ends: the trace that was asked for, and a pipelined run's chart."""
@@ -151,6 +166,7 @@ def _train(config: TrainConfig, states: _States, env: FrameEnv, policy: AnyPolic
             folder, env, policy, _policy_files(policy, config, states), _settings(config), states.train, states.heldout,
             RunObserver(folder, log, progress, measured),
             resume=resume, resume_command=_resume_command(config), clock=clock,
+            far=far_worker(config),
         )
 
 
@@ -166,7 +182,7 @@ def _notices(config: TrainConfig, benchmark: str) -> list[str]:
     return lines
 
 
-def _resolve(config: TrainConfig, renderer: Choice, tasks: Sequence[Task]) -> TrainConfig:
+def resolve(config: TrainConfig, renderer: Choice, tasks: Sequence[Task]) -> TrainConfig:
     """Fill in everything that was left to the program, so that config.yaml repeats the run."""
     cores = cpu_count()
     env = dataclasses.replace(
@@ -177,7 +193,7 @@ def _resolve(config: TrainConfig, renderer: Choice, tasks: Sequence[Task]) -> Tr
     return dataclasses.replace(config, env=env, torch_threads=threads, device=pick_device(config.device))
 
 
-def _policy(config: TrainConfig, resume: bool) -> tuple[AnyPolicy, str]:
+def open_policy_of(config: TrainConfig, resume: bool) -> tuple[AnyPolicy, str]:
     """The policy to begin or go on with, and the checkpoint that it comes from."""
     checkpoint, options = config.policy.checkpoint, load_options(config.policy)
     if resume:

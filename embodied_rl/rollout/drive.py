@@ -44,13 +44,13 @@ class Driver:
     def run(
         self,
         source: Callable[[], EpisodeSpec | None],
-        reissue: Callable[[EpisodeSpec], EpisodeSpec],
+        reissue: Callable[[EpisodeSpec], EpisodeSpec | None],
         mode: ActMode,
     ) -> Iterator[Recording]:
         """Yield episodes as they end, until `source` has nothing to give and every slot is empty.
 
         `source` is asked for an episode whenever a slot is free; None means "not now". `reissue` names the episode to
-        run in place of one whose simulator failed.
+        run in place of one whose simulator failed (None: it is not run here).
         """
         self._running = {}  # an interrupted run leaves its episodes behind
         again: list[EpisodeSpec] = []
@@ -67,7 +67,8 @@ class Driver:
             ended = result.terminated | result.truncated | result.failed
             for lost in [self._running.pop(slots[row]) for row in np.flatnonzero(result.failed)]:
                 self.store.drop(lost.rows)
-                again.append(reissue(lost.spec))
+                if (spec := reissue(lost.spec)) is not None:
+                    again.append(spec)
             yield from self._finish(slots, result, np.flatnonzero(ended & ~result.failed))
 
     def _refill(self, source: Callable[[], EpisodeSpec | None], again: list[EpisodeSpec]) -> None:

@@ -45,7 +45,34 @@ class PipelinedConfig:
         return 0 if self.overlap == "stream" else self.max_staleness or 1
 
 
-SchedulerConfig = SerialConfig | PipelinedConfig
+@dataclass(frozen=True, kw_only=True)
+class RayConfig:
+    """Rollout workers on other machines, as Ray actors, each with env.num_envs worlds; the learner stays here."""
+
+    workers: int = 2
+    """Actors that run episodes."""
+    address: str | None = None
+    """The cluster: 'auto', HOST:PORT or ray://HOST:PORT (null: Ray is started on this machine)."""
+    cpus_per_worker: float = 1.0
+    """CPU cores that a worker occupies."""
+    gpus_per_worker: float = 0.0
+    """GPUs that a worker occupies; its policy lives there."""
+    max_staleness: int = 0
+    """Updates that a row's policy may lack at most when it is trained on; 0 keeps every row on-policy."""
+    deadline_s: float = 1800.0
+    """A worker that has not run its episodes after this time is replaced, and they run again."""
+
+    def __post_init__(self) -> None:
+        if self.workers < 1:
+            raise UserError(f"scheduler.workers must be at least 1, got {self.workers}.")
+        for name in ("cpus_per_worker", "gpus_per_worker", "max_staleness"):
+            if getattr(self, name) < 0:
+                raise UserError(f"scheduler.{name} must not be negative, got {getattr(self, name)}.")
+        if self.deadline_s <= 0:
+            raise UserError(f"scheduler.deadline_s must be positive, got {self.deadline_s}.")
+
+
+SchedulerConfig = SerialConfig | PipelinedConfig | RayConfig
 
 
 def check_fit(

@@ -19,8 +19,10 @@ from embodied_rl.rollout.groups import GroupStream
 from embodied_rl.rollout.sampler import EpisodeSampler
 from embodied_rl.rollout.stages import StageClock
 from embodied_rl.rollout.timeline import Timeline
-from embodied_rl.scheduler.config import PipelinedConfig, SchedulerConfig, check_fit
+from embodied_rl.scheduler.config import PipelinedConfig, RayConfig, SchedulerConfig, check_fit
 from embodied_rl.scheduler.pipelined import PipelinedScheduler
+from embodied_rl.scheduler.ray_scheduler import RayScheduler
+from embodied_rl.scheduler.ray_worker import WorkerFactory
 from embodied_rl.scheduler.replica import copy_weights, replicate
 from embodied_rl.scheduler.serial import SerialScheduler
 from embodied_rl.types import EpisodeResult, RolloutBatch
@@ -75,12 +77,24 @@ def make_clock(config: SchedulerConfig, keep: int = 0) -> StageClock | Timeline:
 def make_scheduler(
     config: SchedulerConfig, env: VecEnv, policy: Policy, sampler: EpisodeSampler, algorithm: Algorithm,
     learning: Learning, clock: StageClock | Timeline, *, groups: int, workers: int | None,
-    on_episode: Callable[[EpisodeResult], None], poll: Callable[[], None],
+    on_episode: Callable[[EpisodeResult], None], poll: Callable[[], None], far: WorkerFactory | None = None,
 ) -> Scheduler:
-    """The scheduler that `config` asks for. workers: threads that step and render (None: one a CPU core).
+    """The scheduler that `config` asks for. workers: threads that step and render (None: one a CPU core). far: opens
+    the worlds of a worker on another machine, for `RayConfig`.
 
     UserError if the options do not fit the environment or the learner.
     """
+    if isinstance(config, RayConfig):
+        assert far is not None, "the caller knows how to open worlds elsewhere"
+        assert isinstance(policy, nn.Module)
+        stream = GroupStream(
+            sampler, groups=groups, keep=algorithm.keep, max_factor=algorithm.max_factor,
+            max_staleness=config.max_staleness,
+        )  # fmt: skip
+        return RayScheduler(
+            config, far, policy, stream, slots=env.num_envs, final_value=algorithm.needs_final_value,
+            on_episode=on_episode, poll=poll,
+        )  # fmt: skip
     if not isinstance(config, PipelinedConfig):
         assert isinstance(clock, StageClock)
         collector = Collector(

@@ -85,15 +85,17 @@ class PipelinedScheduler:
         with self._engine.clock.stage("gather"):
             batch = gather(kept, version) if kept else empty_batch(version)
         self._engine.drop(kept)
-        batch.info = self._summary(event)
+        batch.info = summary_of(event, self._engine.stream.sampler.ledger.reissued)
         return batch
 
-    def _summary(self, closed: Closed) -> dict[str, float]:
-        kept = sum(group.verdict is Verdict.KEPT for group in closed.groups)
-        return summarise(
-            [member.result for group in closed.groups for member in group.members],
-            kept=kept,
-            dropped=len(closed.groups) - kept,
-            wanted=closed.wanted,
-            reissued=self._engine.stream.sampler.ledger.reissued,
-        ) | {"rollout/stopped": float(sum(group.stopped for group in closed.groups))}
+
+def summary_of(closed: Closed, reissued: int) -> dict[str, float]:
+    """What a batch's groups tell the metrics; reissued: episodes run again since the start."""
+    kept = sum(group.verdict is Verdict.KEPT for group in closed.groups)
+    return summarise(
+        [member.result for group in closed.groups for member in group.members],
+        kept=kept,
+        dropped=len(closed.groups) - kept,
+        wanted=closed.wanted,
+        reissued=reissued,
+    ) | {"rollout/stopped": float(sum(group.stopped for group in closed.groups))}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -49,7 +50,7 @@ def test_a_profile_costs_what_its_source_says(profile: pipeline.Profile) -> None
 
 
 def test_the_compared_schedulers_are_tuned_and_on_policy_where_they_say_so() -> None:
-    serial, lockstep, stream, async_ = pipeline.modes_of(OPENVLA_MANISKILL)
+    serial, lockstep, stream, async_ = pipeline.modes_of(replace(OPENVLA_MANISKILL, worlds=8))
     assert (serial.scheduler, serial.lockstep) == (SerialConfig(), False)
     assert lockstep.lockstep
     assert isinstance(stream.scheduler, PipelinedConfig)

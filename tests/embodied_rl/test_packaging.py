@@ -24,7 +24,7 @@ DISTRIBUTIONS = {"cv2": "opencv-python-headless", "yaml": "pyyaml", "OpenGL": "m
                  "huggingface_hub": "huggingface-hub"}
 # Runs in the environment that `assets install libero` makes for the official code.
 ELSEWHERE = "sim.libero.assets.official."
-OPTIONAL = {"matplotlib": "report", "tensorboard": "track", "wandb": "wandb", "transformers": "dev"}
+OPTIONAL = {"matplotlib": "report", "tensorboard": "track", "wandb": "wandb", "transformers": "dev", "ray": "ray"}
 
 
 def names(requirements: list[str]) -> set[str]:

@@ -1,0 +1,100 @@
+"""The best scheduler for a run on this machine: probed, fitted, searched. Shared by `plan` and `train --autotune`."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from embodied_rl.algorithms.make import make_algorithm
+from embodied_rl.config import TrainConfig
+from embodied_rl.errors import UserError
+from embodied_rl.learner.learner import TrainablePolicy
+from embodied_rl.rollout.sampler import EpisodeSampler
+from embodied_rl.scheduler.config import PipelinedConfig, RayConfig
+from embodied_rl.scheduler.costs import Costs
+from embodied_rl.scheduler.probe import IN_TURN, Probes, length_of, probe
+from embodied_rl.scheduler.search import Choice, Found, Space, ladder, predict, schedulers, search
+from embodied_rl.scheduler.simulate import Work
+from embodied_rl.vec_env import VecEnv
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """What was found. config: with the choice filled in; serial: seconds a decision under the serial scheduler."""
+
+    config: TrainConfig
+    found: Found
+    probes: Probes
+    costs: Mapping[str, Costs]
+    serial: float
+
+
+def tune(
+    config: TrainConfig, env: VecEnv, policy: TrainablePolicy, train_states: Mapping[str, Sequence[int]], cores: int
+) -> Tuning:
+    """Probe for some seconds and choose stages, overlap, worlds and micro-batch; the run stays as on-policy as it is.
+
+    Rows of older policies are only allowed if config.scheduler allows them. env has the most worlds to consider.
+    UserError for workers on other machines, which cannot be probed from here.
+    """
+    if isinstance(config.scheduler, RayConfig):
+        raise UserError("plan and --autotune know this machine only: choose --scheduler serial or pipelined for them.")
+    algorithm = make_algorithm(config.algorithm)
+    sampler = EpisodeSampler(config.seed, train_states, algorithm.group_size)
+    episodes = [spec for index in range(-(-env.num_envs // algorithm.group_size)) for spec in sampler.group(index)]
+    probes = probe(env, policy, episodes, config.torch_threads or cores)
+    costs = probes.placements(cores, "cpu" if config.device == "cpu" else "gpu")
+    scheduler = config.scheduler
+    overlap: Literal["stream", "async"] = scheduler.overlap if isinstance(scheduler, PipelinedConfig) else "stream"
+    most = env.num_envs
+    space = Space(
+        placements=costs, schedulers=schedulers((overlap,), ladder(most)),
+        worlds=tuple(count for count in (most, most // 2, most // 4) if count),
+        microbatches=tuple(rows for rows in (64, 32, 16, 128) if rows <= 2 * config.learner.microbatch_rows),
+        fits=lambda choice: (choice.placement == IN_TURN) != isinstance(choice.scheduler, PipelinedConfig),
+    )  # fmt: skip
+    groups = config.rollout.groups(algorithm.group_size)
+    work = Work(most, groups, algorithm.group_size, length_of(probes.lengths))
+    found = search(space, work)
+    serial = Choice(IN_TURN, space.schedulers[0], most, space.microbatches[0])
+    mean = sum(probes.lengths) / len(probes.lengths)
+    chosen = apply(config, found.choice, groups, mean * algorithm.group_size)
+    return Tuning(chosen, found, probes, costs, predict(space, work, serial).seconds_per_row)
+
+
+def apply(config: TrainConfig, choice: Choice, groups: int, rows_per_group: float) -> TrainConfig:
+    """`config` with a choice filled in, and `autotune` off: it is done.
+
+    Minibatches of rows become minibatches of about as many rows in whole groups where the overlap needs that.
+    """
+    learner = dataclasses.replace(config.learner, microbatch_rows=choice.microbatch)
+    streams = isinstance(choice.scheduler, PipelinedConfig) and choice.scheduler.overlap == "stream"
+    if streams and learner.minibatch_rows is not None:
+        parts = max(1, round(groups * rows_per_group / learner.minibatch_rows))
+        learner = dataclasses.replace(learner, minibatch_rows=None, minibatch_groups=-(-groups // parts))
+    return dataclasses.replace(
+        config, autotune=False, scheduler=choice.scheduler, learner=learner,
+        env=dataclasses.replace(config.env, num_envs=choice.worlds),
+    )  # fmt: skip
+
+
+def describe(tuning: Tuning) -> list[str]:
+    """What was measured and what was chosen, for people."""
+    choice, played = tuning.found.choice, tuning.found.played
+    model = tuning.costs[choice.placement]
+    stages = ", ".join(
+        f"{name} {1e3 * cost.row:.2f} ms a row + {1e3 * cost.fixed:.1f} ms a call on {cost.device}"
+        for name, cost in (("simulate", model.simulate), ("act", model.act), ("learn", model.learn))
+    )
+    scheduler = choice.scheduler
+    what = "serial"
+    if isinstance(scheduler, PipelinedConfig):
+        what = f"pipelined, overlap {scheduler.overlap}, {scheduler.stages} stages"
+    return [
+        f"measured: {stages}; {sum(tuning.probes.lengths) / len(tuning.probes.lengths):.1f} decisions an episode",
+        f"chosen of {tuning.found.tried} schedules: {what}, {choice.worlds} worlds, micro-batches of "
+        f"{choice.microbatch} rows",
+        f"predicted: {1 / played.seconds_per_row:.0f} decisions/s, serial {1 / tuning.serial:.0f}",
+    ]

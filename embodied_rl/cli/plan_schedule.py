@@ -1,0 +1,185 @@
+"""`embodied-rl plan BENCHMARK [options of train] [--write FILE] [--chart FILE]`: the scheduler that suits this machine.
+
+Probes, fits a cost model, searches, then runs the choice for a few iterations on a copy of the policy and prints what
+was predicted beside what was measured.
+"""
+
+from __future__ import annotations
+
+import copy
+import resource
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from embodied_rl.cli.select import select
+from embodied_rl.config import TrainConfig, dump_yaml
+from embodied_rl.errors import UserError
+
+if TYPE_CHECKING:
+    from embodied_rl.cli.autotune import Tuning
+    from embodied_rl.learner.learner import TrainablePolicy
+    from embodied_rl.rollout.timeline import Span
+    from embodied_rl.vec_env import VecEnv
+
+WARM_UP, MEASURED = 1, 1
+_OWN = ("--write", "--chart")
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """What a few iterations really took. bytes: growth of the process's peak memory."""
+
+    seconds: float
+    rows: int
+    spans: list[Span]
+    bytes: int
+
+
+def main(argv: list[str]) -> int:
+    """Run the command."""
+    words, files = _take(argv)
+    config = select(words).config
+    if config is None:
+        raise UserError("plan needs a benchmark, not a run to resume: embodied-rl plan tabletop")
+    from rich.console import Console
+    from rich.table import Table
+
+    from embodied_rl.cli.autotune import describe, tune
+    from embodied_rl.cli.suites import load_tasks
+    from embodied_rl.cli.train_run import open_policy_of, resolve
+    from embodied_rl.cli.world import cpu_count, pick_renderer
+    from embodied_rl.cli.worlds import open_worlds
+
+    console = Console()
+    tasks = load_tasks(config.suite, config.tasks)
+    config = resolve(config, pick_renderer(config.env.renderer, tasks), tasks)
+    policy, _ = open_policy_of(config, resume=False)
+    states = {task.name: list(task.train_states) for task in tasks}
+    with console.status("measuring the stages"), open_worlds(tasks, config.env, config.protocol, policy) as env:
+        tuning = tune(config, env, policy, states, cpu_count())
+    for line in describe(tuning):
+        console.print(line, soft_wrap=True, markup=False, highlight=False)
+    with console.status("trying it"), open_worlds(
+        tasks, tuning.config.env, config.protocol, policy
+    ) as env:
+        trial = run_trial(tuning.config, env, copy.deepcopy(policy), states, cpu_count())
+    table = Table("", "predicted", "measured", title="the schedule chosen, on a copy of the policy")
+    for row in compare(tuning, trial, row_bytes(env, trial)):
+        table.add_row(*row)
+    console.print(table)
+    if "--chart" in files:
+        _write_chart(files["--chart"], tuning, trial)
+    if "--write" in files:
+        files["--write"].write_text(dump_yaml(tuning.config), encoding="utf-8")
+        console.print(f"to train: embodied-rl train {words[0]} --config {files['--write']}", soft_wrap=True)
+    return 0
+
+
+def run_trial(
+    config: TrainConfig, env: VecEnv, policy: TrainablePolicy, states: Mapping[str, Sequence[int]], threads: int
+) -> Trial:
+    """Train `policy` for WARM_UP + MEASURED iterations as `config` says, in the middle of a longer run."""
+    from embodied_rl.algorithms.make import make_algorithm
+    from embodied_rl.learner.learner import Learner
+    from embodied_rl.rollout.sampler import EpisodeSampler
+    from embodied_rl.scheduler.make import Learning, make_clock, make_scheduler
+
+    algorithm = make_algorithm(config.algorithm)
+    sampler = EpisodeSampler(config.seed, states, algorithm.group_size)
+    clock = make_clock(config.scheduler, 1 << 20)
+    peak = _peak_bytes()
+    rows, began, ended, cut = 0, 0.0, 0.0, 0
+    with tempfile.TemporaryDirectory() as dumps:
+        learner = Learner(
+            policy, algorithm, config.learner, seed=config.seed, dump_dir=Path(dumps),
+            threads=threads if config.device == "cpu" else 1,
+        )  # fmt: skip
+        scheduler = make_scheduler(
+            config.scheduler, env, policy, sampler, algorithm, Learning.of(learner), clock,
+            groups=config.rollout.groups(algorithm.group_size), workers=config.env.sim_threads,
+            on_episode=lambda result: None, poll=lambda: None,
+        )  # fmt: skip
+        with closing(scheduler):
+            for batch in scheduler.batches(0, WARM_UP + MEASURED + 2):
+                with clock.stage("update"):
+                    learner.update(batch)
+                scheduler.publish(learner.version)
+                ended = time.perf_counter()
+                if batch.version < WARM_UP:
+                    began, cut = ended, len(clock.spans)
+                    continue
+                rows += len(batch)
+                if batch.version == WARM_UP + MEASURED - 1:
+                    break
+    return Trial(ended - began, rows, clock.spans[cut:], _peak_bytes() - peak)
+
+
+def row_bytes(env: VecEnv, trial: Trial) -> int:
+    """Bytes of the observations of a measured batch."""
+    one = env.new_observation(1)
+    return (one.images.nbytes + one.proprio.nbytes) * trial.rows // MEASURED
+
+
+def compare(tuning: Tuning, trial: Trial, batch: int) -> list[tuple[str, str, str]]:
+    """(what, predicted, measured). Memory: a batch where it was rendered, its copy for the learner, the next rollout's
+    rows and a second policy where there is one; not counted are activations.
+    """
+    from embodied_rl.scheduler.config import PipelinedConfig
+
+    played, scheduler = tuning.found.played, tuning.found.choice.scheduler
+    ahead = scheduler.staleness if isinstance(scheduler, PipelinedConfig) else 0
+    held = batch * (2 + ahead)
+    rows = [
+        ("decisions/s", f"{1 / played.seconds_per_row:.1f}", f"{trial.rows / trial.seconds:.1f}"),
+        ("s an iteration", f"{played.seconds / played.iterations:.1f}", f"{trial.seconds / MEASURED:.1f}"),
+        ("memory that grows with the batch", f"{held / 2**20:.0f} MiB", f"{trial.bytes / 2**20:.0f} MiB with the rest"),
+    ]
+    return rows + [
+        (f"{stage}, s of work", f"{one:.1f}", f"{two:.1f}")
+        for stage in ("simulate", "act", "learn")
+        for one in (_busy(played.spans, (stage,)) / played.iterations,)
+        for two in (_busy(trial.spans, _REAL_STAGES[stage]) / MEASURED,)
+    ]
+
+
+_REAL_STAGES = {"simulate": ("simulate", "render", "reset"), "act": ("act",), "learn": ("learn", "update")}
+
+
+def _busy(spans: Sequence[Span], stages: tuple[str, ...]) -> float:
+    return sum(span.end - span.begin for span in spans if span.stage in stages)
+
+
+def _write_chart(path: Path, tuning: Tuning, trial: Trial) -> None:
+    """Two charts in two files: PATH as predicted, and beside it as measured."""
+    from embodied_rl.telemetry.trace import draw_gantt
+
+    path.write_bytes(draw_gantt(tuning.found.played.spans, "predicted"))
+    path.with_name(f"{path.stem}-measured{path.suffix}").write_bytes(draw_gantt(trial.spans, "measured"))
+
+
+def _peak_bytes() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def _take(argv: list[str]) -> tuple[list[str], dict[str, Path]]:
+    """Split off this command's own options; the rest is for `train`."""
+    rest: list[str] = []
+    files: dict[str, Path] = {}
+    words = iter(argv)
+    for word in words:
+        name, equals, value = word.partition("=")
+        if name not in _OWN:
+            rest.append(word)
+            continue
+        given = value if equals else next(words, "")
+        if not given or given.startswith("--"):
+            raise UserError(f"{name} needs the name of a file.")
+        files[name] = Path(given)
+        if not files[name].absolute().parent.is_dir():
+            raise UserError(f"{name} {given}: its folder does not exist.")
+    return rest, files

@@ -1,0 +1,97 @@
+"""What a policy's replica elsewhere needs to hear: only parameters that learn, and of those only what changed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+SPARSE = 0.5
+"""A change is sent as positions and values if less than this share of a tensor changed."""
+BUCKET_BYTES = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """New values of a parameter: of all of it, or of flat positions int32 [n] (int64 from 2^31 elements on)."""
+
+    values: Tensor
+    positions: Tensor | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """What it takes to send."""
+        return self.values.nbytes + (0 if self.positions is None else self.positions.nbytes)
+
+
+Bucket = Mapping[str, Change]
+
+
+class Outbox:
+    """Remembers what replicas have, and says what they lack. Comparison is by bits, so nothing is lost."""
+
+    def __init__(self, policy: nn.Module) -> None:
+        self._policy = policy
+        self._sent = {name: tensor.detach().cpu().clone() for name, tensor in self._trained()}
+
+    def _trained(self) -> list[tuple[str, nn.Parameter]]:
+        return [(name, tensor) for name, tensor in self._policy.named_parameters() if tensor.requires_grad]
+
+    def everything(self) -> list[Bucket]:
+        """For a replica that has only the starting weights: all that learns, as last sent."""
+        return _buckets({name: Change(tensor.clone()) for name, tensor in self._sent.items()})
+
+    def changes(self) -> list[Bucket]:
+        """What changed since the last call (at first: since the start)."""
+        found: dict[str, Change] = {}
+        for name, parameter in self._trained():
+            now, before = parameter.detach().cpu(), self._sent[name]
+            changed = (_bits(now) != _bits(before)).flatten()
+            count = int(changed.count_nonzero())
+            if count == 0:
+                continue
+            if count < SPARSE * changed.numel():
+                where = changed.nonzero()[:, 0]
+                positions = where if changed.numel() >= 2**31 else where.int()
+                found[name] = Change(now.flatten()[where], positions)
+            else:
+                found[name] = Change(now.clone())
+            before.copy_(now)
+        return _buckets(found)
+
+
+def install(policy: nn.Module, buckets: Sequence[Bucket]) -> None:
+    """Bring changes into a replica; KeyError for a parameter that it has not."""
+    own = dict(policy.named_parameters())
+    with torch.no_grad():
+        for bucket in buckets:
+            for name, change in bucket.items():
+                if change.positions is None:
+                    own[name].copy_(change.values)
+                else:
+                    own[name].view(-1)[change.positions.long().to(own[name].device)] = change.values.to(own[name])
+
+
+def nbytes(buckets: Sequence[Bucket]) -> int:
+    """What it takes to send these changes."""
+    return sum(change.nbytes for bucket in buckets for change in bucket.values())
+
+
+def _bits(tensor: Tensor) -> Tensor:
+    """As integers: -0.0 is not 0.0, and NaN equals itself."""
+    return tensor.contiguous().view({1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.itemsize])
+
+
+def _buckets(changes: Mapping[str, Change]) -> list[Bucket]:
+    """Pieces of about BUCKET_BYTES, so that neither many small nor one huge message is sent."""
+    out: list[dict[str, Change]] = []
+    size = BUCKET_BYTES
+    for name, change in changes.items():
+        if size + change.nbytes > BUCKET_BYTES:
+            out.append({})
+            size = 0
+        out[-1][name] = change
+        size += change.nbytes
+    return list(out)

@@ -1,0 +1,103 @@
+"""Probing, and what a choice does to a run's options; `embodied-rl plan tabletop` once, small."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from embodied_rl.algorithms.config import GRPOConfig
+from embodied_rl.cli import main
+from embodied_rl.cli.autotune import apply, describe, tune
+from embodied_rl.config import TrainConfig, load_yaml
+from embodied_rl.learner.config import LearnerConfig
+from embodied_rl.rollout.config import RolloutConfig
+from embodied_rl.rollout.sampler import EpisodeSampler
+from embodied_rl.scheduler.config import PipelinedConfig, SerialConfig
+from embodied_rl.scheduler.costs import Cost
+from embodied_rl.scheduler.probe import IN_TURN, SIDE_BY_SIDE, Probes, length_of, probe
+from embodied_rl.scheduler.search import Choice
+from tests.toy import HORIZON, TASKS, ToyEnv, ToyPolicy
+
+CONFIG = TrainConfig(
+    algorithm=GRPOConfig(group_size=4, keep=None), rollout=RolloutConfig(episodes_per_iteration=24), device="cpu",
+    learner=LearnerConfig(minibatch_rows=48, microbatch_rows=32), torch_threads=1,
+)  # fmt: skip
+
+
+def test_probes_see_whole_episodes_and_leave_the_policy_alone() -> None:
+    policy = ToyPolicy()
+    weights = {name: tensor.clone() for name, tensor in policy.state_dict().items()}
+    threads = torch.get_num_threads()
+    specs = [spec for _ in range(2) for spec in EpisodeSampler(5, TASKS, 4).next_group()]
+    found = probe(ToyEnv(8), policy, specs, threads=1)
+    assert len(found.lengths) == 8
+    assert all(1 <= length <= HORIZON // 2 for length in found.lengths)  # two control steps a decision
+    rounds = max(found.lengths)
+    assert len(found.act) == len(found.simulate) == rounds - 1  # the first round warms up
+    rows = [count for count, _ in found.act]
+    assert rows == sorted(rows, reverse=True)
+    assert sum(rows) + 8 == sum(found.lengths)
+    assert [count for count, _ in found.learn] == [8, 16, 32]
+    assert all(torch.equal(policy.state_dict()[name], tensor) for name, tensor in weights.items())
+    assert all(parameter.grad is None for parameter in policy.parameters())
+    assert torch.get_num_threads() == threads
+
+
+def test_each_placement_has_its_costs() -> None:
+    probes = Probes(
+        simulate=[(4, 0.4), (8, 0.8)], act=[(4, 0.5), (8, 0.9)], act_all=[(4, 0.3), (8, 0.5)],
+        learn=[(8, 0.8), (16, 1.6)], lengths=[3, 5],
+    )  # fmt: skip
+    on_cpu = probes.placements(2, "cpu")
+    assert on_cpu[IN_TURN].act == Cost("all cores", pytest.approx(0.05), pytest.approx(0.1))
+    assert on_cpu[SIDE_BY_SIDE].act == Cost("cpu", pytest.approx(0.1), pytest.approx(0.1))
+    assert on_cpu[SIDE_BY_SIDE].servers == {"cpu": 2}
+    on_gpu = probes.placements(16, "gpu")
+    assert {on_gpu[name].act.device for name in on_gpu} == {"gpu"}
+    assert on_gpu[SIDE_BY_SIDE].simulate.device == "cpu"
+    draw = length_of([3, 5])
+    assert {draw(spec) for spec in EpisodeSampler(5, TASKS, 8).next_group()} == {3, 5}
+
+
+def test_a_choice_fills_in_the_config() -> None:
+    stream = Choice(SIDE_BY_SIDE, PipelinedConfig(stages=3), 16, 64)
+    config = apply(replace(CONFIG, autotune=True), stream, groups=6, rows_per_group=16)
+    assert (config.scheduler, config.env.num_envs, config.learner.microbatch_rows) == (stream.scheduler, 16, 64)
+    # 96 rows in minibatches of 48 were two steps: three groups each
+    assert (config.learner.minibatch_rows, config.learner.minibatch_groups) == (None, 3)
+    assert not config.autotune
+    config.check()
+    serial = apply(CONFIG, Choice(IN_TURN, SerialConfig(), 16, 64), groups=6, rows_per_group=16)
+    assert serial.learner.minibatch_rows == 48
+    own = replace(CONFIG, learner=LearnerConfig(minibatch_rows=None, minibatch_groups=2))
+    assert apply(own, stream, 6, 16).learner.minibatch_groups == 2
+
+
+def test_the_run_stays_as_on_policy_as_it_was() -> None:
+    """Overlap async is only considered where it was asked for."""
+    for scheduler in (SerialConfig(), PipelinedConfig(stages=2), PipelinedConfig(stages=2, overlap="async")):
+        tuning = tune(replace(CONFIG, scheduler=scheduler), ToyEnv(8), ToyPolicy(), TASKS, cores=2)
+        tuning.config.check()
+        chosen = tuning.config.scheduler
+        if isinstance(chosen, PipelinedConfig):
+            allowed = scheduler.overlap if isinstance(scheduler, PipelinedConfig) else "stream"
+            assert chosen.overlap == allowed
+        assert tuning.config.learner.microbatch_rows <= 2 * CONFIG.learner.microbatch_rows
+        assert len(describe(tuning)) == 3
+
+
+def test_plan_with_a_benchmark(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "tuned.yaml"
+    words = ["--env.num-envs", "4", "--rollout.episodes-per-iteration", "4", "--torch-threads", "1"]
+    assert main(["plan", "tabletop", *words, "--write", str(file)]) == 0
+    said = capsys.readouterr().out
+    for text in ("measured: simulate", "chosen of", "predicted", "decisions/s", "memory", f"--config {file}"):
+        assert text in said
+    config = load_yaml(file)
+    config.check()
+    assert config.env.num_envs <= 4
+    assert main(["plan", "tabletop", "--write"]) == 2
+    assert main(["plan", "tabletop", "--chart", str(tmp_path / "no" / "chart.png")]) == 2

@@ -1,0 +1,141 @@
+"""Rollout workers on two Ray nodes of one machine: the serial run's batches and weights, also if a node is killed."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from embodied_rl.rollout.groups import GroupStream
+from embodied_rl.scheduler.config import RayConfig
+from embodied_rl.scheduler.ray_scheduler import RayScheduler
+from embodied_rl.scheduler.ray_worker import RolloutWorker
+from embodied_rl.scheduler.weights import Outbox
+from tests.embodied_rl.scheduler.far import ToyFactory
+from tests.embodied_rl.scheduler.toys import GRPO, KEEPING, Outcome, Setup, assert_same_rows, serial
+from tests.toy import ToyPolicy
+
+ROOT = Path(__file__).parents[3]
+SETUP = Setup(GRPO, iterations=3)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    """Two nodes with a core each."""
+    if os.environ.get("CI") != "true":
+        pytest.importorskip("ray")
+    import ray
+    from ray.cluster_utils import Cluster
+
+    environment = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    nodes = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "object_store_memory": 80 << 20})
+    nodes.add_node(num_cpus=1, object_store_memory=80 << 20)
+    ray.init(
+        address=nodes.address, log_to_driver=False, configure_logging=False, runtime_env={"env_vars": environment}
+    )
+    yield nodes
+    ray.shutdown()
+    nodes.shutdown()
+
+
+def train(setup: Setup, folder: Path, factory: ToyFactory, during: dict[int, Any] | None = None) -> Outcome:
+    """The run of `toys.serial`, with two workers. during: what happens when that many episodes have ended."""
+    policy, heard = ToyPolicy(), list[int]()
+    sampler, learner = setup.parts(policy, folder)
+    algorithm = learner.algorithm
+    stream = GroupStream(sampler, groups=setup.groups, keep=algorithm.keep, max_factor=algorithm.max_factor)
+
+    def poll() -> None:
+        for count in [count for count in during or {} if len(heard) >= count]:
+            (during or {}).pop(count)()
+
+    batches, metrics, states = [], [], []
+    with closing(RayScheduler(
+        RayConfig(workers=2), factory, policy, stream, slots=factory.slots, final_value=algorithm.needs_final_value,
+        on_episode=lambda result: heard.append(result.spec.episode_id), poll=poll,
+    )) as scheduler:  # fmt: skip
+        for batch in scheduler.batches(0, setup.iterations):
+            batches.append(batch)
+            metrics.append(learner.update(batch))
+            scheduler.publish(learner.version)
+            states.append(scheduler.sampler_state())
+    return Outcome(batches, policy.state_dict(), metrics, sampler, heard, states)
+
+
+def assert_same_run(far: Outcome, near: Outcome) -> None:
+    for one, two in zip(far.batches, near.batches, strict=True):
+        assert one.row_version is not None
+        assert bool((one.row_version == one.version).all())
+        assert_same_rows(one, two)
+    for name, tensor in near.weights.items():
+        assert torch.equal(far.weights[name], tensor), name
+    ledger = far.sampler.ledger
+    assert (ledger.issued, len(ledger.outstanding)) == (ledger.finished, 0)
+    assert max(Counter(far.episodes).values()) == 1  # no episode counted twice
+
+
+def test_two_nodes_give_the_serial_run(cluster: Any, tmp_path: Path) -> None:
+    far = train(SETUP, tmp_path, ToyFactory())
+    near = serial(SETUP, tmp_path)
+    assert_same_run(far, near)
+    assert sorted(far.episodes) == sorted(near.episodes)
+    assert far.states[-1]["next_group"] == near.sampler.position
+
+
+def test_groups_without_contrast_are_dropped_as_in_the_serial_run(cluster: Any, tmp_path: Path) -> None:
+    setup = Setup(replace(KEEPING, keep=(0.2, 0.8)), groups=3, iterations=2)
+    far, near = train(setup, tmp_path, ToyFactory()), serial(setup, tmp_path)
+    assert_same_run(far, near)
+    assert any(batch.info["rollout/dropped_groups"] for batch in far.batches)
+    assert any(len(batch) for batch in far.batches)
+
+
+def test_simulators_that_break_far_away_lose_nothing(cluster: Any, tmp_path: Path) -> None:
+    """On each worker the first run of these episodes breaks, in its second chunk."""
+    far = train(SETUP, tmp_path, ToyFactory(breaks=dict.fromkeys(range(8), 1)))
+    ledger = far.sampler.ledger
+    assert ledger.reissued >= 1
+    assert (ledger.issued, len(ledger.outstanding)) == (ledger.finished, 0)
+    assert sorted(far.episodes) == list(range(3 * 20))
+
+
+def test_a_node_killed_in_mid_run_is_replaced(cluster: Any, tmp_path: Path) -> None:
+    """Its episodes run again with the newest weights; nothing is lost, nothing counts twice."""
+    node = next(node for node in cluster.list_all_nodes() if not node.head)
+
+    def kill() -> None:
+        cluster.remove_node(node, allow_graceful=False)
+        cluster.add_node(num_cpus=1, object_store_memory=80 << 20)
+
+    far = train(SETUP, tmp_path, ToyFactory(seconds=0.05), during={25: kill})
+    near = serial(SETUP, tmp_path)
+    assert_same_run(far, near)
+    assert far.batches[-1].info["rollout/workers_replaced"] >= 1
+    assert far.sampler.ledger.reissued >= 1
+
+
+def test_a_worker_runs_with_the_weights_that_it_was_sent_last() -> None:
+    """Without Ray: the far side alone."""
+    policy = ToyPolicy()
+    worker = RolloutWorker(ToyFactory(), final_value=False)
+    worker.install(7, *Outbox(policy).everything())
+    setup = Setup(GRPO)
+    sampler, _ = setup.parts(policy, Path())
+    ran = worker.run(sampler.next_group())
+    assert ran.version == 7
+    assert worker.slots() == 4
+    local = RolloutWorker(ToyFactory(), final_value=False)
+    local.install(0, *Outbox(policy).everything())
+    again = local.run(sampler.group(0))
+    by_id = {piece.episodes[0].spec.episode_id: piece for piece in again.episodes}
+    for piece in ran.episodes:
+        other = by_id[piece.episodes[0].spec.episode_id]
+        other.version = piece.version
+        assert_same_rows(piece, other)

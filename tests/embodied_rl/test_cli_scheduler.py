@@ -1,0 +1,80 @@
+"""`train` under other schedulers than the serial one, from the command to the report."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import sys
+from pathlib import Path
+
+import pytest
+
+from embodied_rl.cli import main
+from embodied_rl.config import load_yaml
+from embodied_rl.telemetry.metrics import read_metrics
+from tests.embodied_rl.stand_in import words
+
+
+@pytest.mark.usefixtures("stand_in")
+def test_a_pipelined_run_shows_its_timeline(
+    checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, trace = tmp_path / "run", tmp_path / "trace.json"
+    pipelined = ["--scheduler", "pipelined", "--scheduler.stages", "2", "--learner.minibatch-rows", "None",
+                 "--learner.minibatch-groups", "1", "--videos", "0", "--trace", str(trace)]  # fmt: skip
+    assert main(words(checkpoint, run, *pipelined)) == 0
+    said = capsys.readouterr().out
+    assert "busy: " in said
+    assert (run / "timeline.png").read_bytes().startswith(b"\x89PNG")
+    page = (run / "report.html").read_text()
+    assert "Who worked when" in page
+    names = {event["name"] for event in json.loads(trace.read_text())["traceEvents"]}
+    assert {"act", "simulate", "render", "learn", "update"} <= names
+    for row in read_metrics(run / "metrics.jsonl")[1:3]:
+        assert 0 < row["busy/act"] <= 1
+        assert row["queue/act"] > 0
+
+
+@pytest.mark.usefixtures("stand_in")
+def test_autotune_fills_in_a_schedule_and_trains(
+    checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    assert main(words(checkpoint, run, "--videos", "0", "--autotune")) == 0
+    assert "autotune      chosen of" in " ".join(capsys.readouterr().out.split("\n"))
+    config = load_yaml(run / "config.yaml")
+    assert not config.autotune  # a resumed run keeps what was chosen
+    assert config.env.num_envs <= 4
+    assert read_metrics(run / "metrics.jsonl")[-1]["step"] == 2
+
+
+@pytest.mark.usefixtures("stand_in")
+def test_without_ray_one_line_says_how_to_get_it(
+    checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    assert main(words(checkpoint, tmp_path / "run", "--scheduler", "ray")) == 2
+    assert "pip install 'embodied-rl[ray]'" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("stand_in")
+def test_a_worker_elsewhere_opens_the_run_s_worlds_and_policy(checkpoint: Path, tmp_path: Path) -> None:
+    """From what is sent, which is plain data: as another process would."""
+    from embodied_rl.cli.far import far_worker
+    from embodied_rl.cli.select import select
+    from embodied_rl.rollout.sampler import EpisodeSampler
+    from embodied_rl.scheduler.ray_worker import RolloutWorker
+
+    config = select(words(checkpoint, tmp_path / "run", "--scheduler", "ray")[1:]).config
+    assert config is not None
+    assert far_worker(select(words(checkpoint, tmp_path / "run")[1:]).config or config) is None
+    factory = pickle.loads(pickle.dumps(far_worker(config)))
+    worker = RolloutWorker(factory, final_value=False)
+    assert worker.slots() == 4
+    ran = worker.run(EpisodeSampler(0, {"tabletop_object/pick_up_the_milk": range(4)}, 4).next_group())
+    assert sorted(piece.episodes[0].spec.episode_id for piece in ran.episodes) == [0, 1, 2, 3]
+
+
+def test_a_trace_needs_a_folder(checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(words(checkpoint, tmp_path / "run", "--trace", str(tmp_path / "no" / "t.json"))) == 2
+    assert "its folder does not exist" in capsys.readouterr().err
