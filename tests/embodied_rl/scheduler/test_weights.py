@@ -12,7 +12,7 @@ from embodied_rl.scheduler import weights
 from embodied_rl.scheduler.weights import Outbox, install, nbytes
 
 
-def network(frozen: bool = False) -> nn.Module:
+def network(frozen: bool = False) -> nn.Sequential:
     torch.manual_seed(0)
     policy = nn.Sequential(nn.Linear(5, 7), nn.Linear(7, 3))
     policy[0].requires_grad_(not frozen)
@@ -26,7 +26,7 @@ def same_bits(one: nn.Module, two: nn.Module) -> bool:
     )
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(st.lists(st.lists(st.tuples(st.integers(0, 34), st.floats(width=32)), max_size=30), max_size=5))
 def test_replicas_follow_to_the_last_bit(updates: list[list[tuple[int, float]]]) -> None:
     """Any changes, also to -0, infinities and NaN; a late replica catches up with everything."""
