@@ -19,6 +19,12 @@ def network(frozen: bool = False) -> nn.Sequential:
     return policy
 
 
+def linear(policy: nn.Sequential, number: int) -> nn.Linear:
+    layer = policy[number]
+    assert isinstance(layer, nn.Linear)
+    return layer
+
+
 def same_bits(one: nn.Module, two: nn.Module) -> bool:
     return all(
         torch.equal(left.view(torch.int32), right.view(torch.int32))
@@ -35,7 +41,7 @@ def test_replicas_follow_to_the_last_bit(updates: list[list[tuple[int, float]]])
     for update in updates:
         with torch.no_grad():
             for place, value in update:
-                source[0].weight.view(-1)[place] = value
+                linear(source, 0).weight.view(-1)[place] = value
         install(replica, outbox.changes())
         assert same_bits(source, replica)
     install(late, outbox.everything())
@@ -47,8 +53,8 @@ def test_only_what_changed_is_sent() -> None:
     outbox = Outbox(source)
     assert outbox.changes() == []
     with torch.no_grad():
-        source[0].weight[2, 3] += 1
-        source[1].bias.add_(1)
+        linear(source, 0).weight[2, 3] += 1
+        linear(source, 1).bias.add_(1)
     (bucket,) = outbox.changes()
     assert set(bucket) == {"0.weight", "1.bias"}
     assert bucket["0.weight"].positions is not None
