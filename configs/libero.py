@@ -39,8 +39,13 @@ LIBERO_PI0_PPO = replace(
     LIBERO_PPO,
     protocol="openpi",
     policy=_PI0,
+    algorithm=PPOConfig(bootstrap_truncated=False, critic_warmup_iterations=5, epochs=1, ratio_level="action"),
     learner=LearnerConfig(lr=5e-6, value_lr=1e-4, minibatch_rows=512),  # pi_RL's
 )
 LIBERO_PI0_GRPO = replace(
-    LIBERO_GRPO, protocol="openpi", policy=_PI0, learner=LearnerConfig(lr=5e-6, minibatch_rows=512)
+    LIBERO_GRPO,
+    protocol="openpi",
+    policy=_PI0,
+    algorithm=GRPOConfig(group_size=8, ratio_level="action"),
+    learner=LearnerConfig(lr=5e-6, minibatch_rows=512),
 )
