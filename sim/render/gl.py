@@ -17,6 +17,7 @@ import mujoco
 import numpy as np
 
 from embodied_rl.errors import UserError
+from embodied_rl.sim.render.cull import Culler
 from embodied_rl.sim.render.raycast import check_poses
 from embodied_rl.sim.render.scene import camera_index
 from embodied_rl.types import Array
@@ -105,6 +106,7 @@ class _View:
         self._option.flags[_DRAWN] = 1
         self._camera.type = mujoco.mjtCamera.mjCAMERA_FIXED
         self._scene.flags[_PICTURE_FLAGS] = pictures
+        self._culler = Culler(model, self._scene)
         with _MAKING, _quality(model, pictures):
             self._gl = mujoco.MjrContext(model, mujoco.mjtFontScale.mjFONTSCALE_100)
         mujoco.mjr_setBuffer(mujoco.mjtFramebuffer.mjFB_OFFSCREEN, self._gl)
@@ -120,6 +122,7 @@ class _View:
         self._camera.fixedcamid = camera
         category = mujoco.mjtCatBit.mjCAT_ALL
         mujoco.mjv_updateScene(self._model, self.data, self._option, None, self._camera, category, self._scene)
+        self._culler.cull(width / height)
         rect = mujoco.MjrRect(0, 0, width, height)
         mujoco.mjr_render(rect, self._scene, self._gl)
         mujoco.mjr_readPixels(self._pixels, None, rect, self._gl)
