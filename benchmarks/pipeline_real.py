@@ -3,7 +3,8 @@
 Preset, policy and worlds are those of `bench loop`, here with whole groups as minibatches for all schedulers, since
 `stream` needs them. 'lockstep' is the serial loop with a simulator that renders after every control step, as the main
 peer's LIBERO environments do. Every scheduler may use all cores: the serial one in turn for physics and for the policy,
-the pipelined ones at the same time.
+the pipelined ones at the same time. The schedulers take turns, several times, so that what else the machine does hits
+all of them; a figure is the median of its turns.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from embodied_rl.scheduler.make import Learning, make_clock, make_scheduler
 from embodied_rl.types import Array, ChunkResult, EpisodeSpec, Observation
 from embodied_rl.vec_env import VecEnv
 
-WARM_UP, MEASURED = 1, 3
+WARM_UP, MEASURED, TURNS = 1, 1, 4
 MINIBATCH_EPISODES = 16
 
 
@@ -51,7 +52,7 @@ class Way:
 
 def ways(cores: int, num_envs: int) -> tuple[Way, ...]:
     """What is compared on a machine with that many cores."""
-    stages = min(num_envs, 4 * cores)
+    stages = min(num_envs, 2 * cores)
     return (
         Way("serial", SerialConfig(), cores, cores),
         Way("lockstep", SerialConfig(), cores, cores, each_step=True),
@@ -156,16 +157,25 @@ def measure(way: Way, config: TrainConfig, measured: int) -> dict[str, Any]:
 
 
 def measure_all() -> list[dict[str, Any]]:
-    """One row a scheduler, on this machine."""
+    """One row for each turn of each scheduler, on this machine."""
     config = real_config()
-    return [measure(way, config, MEASURED) for way in ways(cpu_count(), config.env.num_envs)]
+    compared = ways(cpu_count(), config.env.num_envs)
+    return [measure(way, config, MEASURED) | {"turn": turn} for turn in range(TURNS) for way in compared]
 
 
 def ratios_of(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
-    """real.<overlap>.vs_serial and .vs_lockstep, and decisions a second of each."""
-    speed = {row["scheduler"]: row["decisions_per_s"] for row in rows}
-    ratios = {f"real.{name}.decisions_per_s": value for name, value in speed.items()}
+    """real.<scheduler>.decisions_per_s, with _low and _high, and real.<overlap>.vs_serial and .vs_lockstep.
+
+    Speeds are medians over the turns, ratios medians of each turn's.
+    """
+    turns = [{row["scheduler"]: row["decisions_per_s"] for row in rows if row["turn"] == turn}
+             for turn in sorted({row["turn"] for row in rows})]  # fmt: skip
+    ratios: dict[str, float] = {}
+    for name in turns[0]:
+        speeds = [speed[name] for speed in turns]
+        ratios[f"real.{name}.decisions_per_s"] = float(np.median(speeds))
+        ratios |= {f"real.{name}.decisions_per_s_low": min(speeds), f"real.{name}.decisions_per_s_high": max(speeds)}
     for name in ("stream", "async"):
         for other in ("serial", "lockstep"):
-            ratios[f"real.{name}.vs_{other}"] = speed[name] / speed[other]
+            ratios[f"real.{name}.vs_{other}"] = float(np.median([speed[name] / speed[other] for speed in turns]))
     return ratios

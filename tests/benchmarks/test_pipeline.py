@@ -30,12 +30,15 @@ def test_ratios_by_hand() -> None:
         "p.vs_serial": 2, "p.vs_lockstep": 1.5, "p.of_bound": 1, "p.stream.vs_serial": 1.6, "p.stream.vs_lockstep": 1.2,
         "p.stream.of_bound": 0.8, "p.bound_vs_serial": 2,
     })  # fmt: skip
-    real = [{"scheduler": name, "decisions_per_s": speed}
-            for name, speed in (("serial", 100), ("lockstep", 50), ("stream", 120), ("async", 150))]  # fmt: skip
+    # the second turn met a machine half as fast, the third one a machine that was busy while serial ran
+    turns = [(100, 50, 120, 150), (50, 25, 60, 75), (10, 50, 120, 150)]
+    real = [{"scheduler": name, "decisions_per_s": speed, "turn": turn} for turn, speeds in enumerate(turns)
+            for name, speed in zip(("serial", "lockstep", "stream", "async"), speeds, strict=True)]  # fmt: skip
     ratios = pipeline_real.ratios_of(real)
     assert ratios["real.stream.vs_serial"] == pytest.approx(1.2)
     assert ratios["real.async.vs_lockstep"] == pytest.approx(3)
-    assert ratios["real.serial.decisions_per_s"] == 100
+    assert ratios["real.serial.decisions_per_s"] == 50
+    assert (ratios["real.serial.decisions_per_s_low"], ratios["real.serial.decisions_per_s_high"]) == (10, 100)
 
 
 @pytest.mark.parametrize("profile", PROFILES, ids=lambda profile: profile.name)
