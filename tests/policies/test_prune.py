@@ -266,10 +266,10 @@ def test_select_tokens(keep: int, tokens: int, seed: int) -> None:
 
 
 def test_plain_parts_of_a_picture_get_one_token() -> None:
-    features = torch.eye(4)[torch.tensor([0, 0, 0, 0, 1, 2, 0, 3])][None]
+    features = torch.eye(4)[torch.tensor([0, 0, 0, 1, 1, 2, 1, 3])][None]
     relevance = torch.tensor([[9.0, 8.0, 7.0, 6.0, 5.0, 4.0, 3.0, 2.0]])
-    assert select_tokens(relevance, features, 4).tolist() == [[0, 1, 4, 5]]
-    assert select_tokens(relevance, features, 6).tolist() == [[0, 1, 2, 4, 5, 7]]
+    assert select_tokens(relevance, features, 4).tolist() == [[0, 1, 3, 5]]
+    assert select_tokens(relevance, features, 6).tolist() == [[0, 1, 2, 3, 5, 7]]
 
 
 def _masked(policy: OpenVLAPolicy, keep: Tensor) -> Callable[..., Tensor]:
