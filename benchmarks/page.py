@@ -68,9 +68,9 @@ def _suite(task: str) -> str:
 
 
 def policy_table(figures: Figures) -> list[str]:
-    """A row a contender of the token policies, then of the flow policy."""
+    """A row a contender of every comparison."""
     rows = [
-        [f"{row['network']}, {row['tokens']} tokens" if "network" in row else f"flow {row['task']}", row["contender"],
+        [f"{row['network']}, {row['tokens']} tokens" if "network" in row else row["task"], row["contender"],
          f"{row['cpu_ms']:.1f}", f"{row['low']:.1f} to {row['high']:.1f}"]
         for row in figures["rows"]
     ]  # fmt: skip

@@ -113,7 +113,7 @@ def _act(policy: Pi0Policy, obs: Observation, repeats: int) -> tuple[list[Row], 
         return sample_path(step, noise, policy.flow, explore=False).action
 
     times, outputs = interleaved({SHARED: shared, SEPARATE: separate}, repeats, ROWS)
-    return _rows("act", times), float((outputs[SHARED] - outputs[SEPARATE]).abs().max())
+    return make_rows("flow act", times), float((outputs[SHARED] - outputs[SEPARATE]).abs().max())
 
 
 def _update(policy: Pi0Policy, obs: Observation, repeats: int) -> tuple[list[Row], float]:
@@ -136,16 +136,17 @@ def _update(policy: Pi0Policy, obs: Observation, repeats: int) -> tuple[list[Row
     one, two = outputs[SHARED], outputs[SEPARATE]
     scale = {name: float(two[name].abs().max().clamp_min(1.0)) for name in two}
     worst = max(float((one[name] - two[name]).abs().max()) / scale[name] for name in two)
-    return _rows("update", times), worst
+    return make_rows("flow update", times), worst
 
 
-def _rows(task: str, times: dict[str, list[float]]) -> list[Row]:
+def make_rows(task: str, times: dict[str, list[float]]) -> list[Row]:
+    """One row a contender."""
     return [Row(task, name, statistics.median(each), min(each), max(each)) for name, each in times.items()]
 
 
-def table(figures: Figures) -> Table:
+def table(figures: Figures, title: str) -> Table:
     """The figures for a terminal."""
-    out = Table("task", "contender", title="flow policy: the prefix, once or again and again")
+    out = Table("task", "contender", title=title)
     for name in ("CPU ms/decision", "low", "high"):
         out.add_column(name, justify="right")
     for row in figures.rows:

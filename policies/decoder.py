@@ -56,15 +56,22 @@ class Rope:
     cos: Tensor
     sin: Tensor
 
-    def at(self, positions: Tensor) -> Rope:
-        """The factors at integer `positions` of any shape."""
-        return Rope(self.cos[positions], self.sin[positions])
+    def at(self, tokens: Tensor) -> Rope:
+        """The factors of `tokens`: integers of any shape, or [N, R] where each row has its own factors."""
+        if self.cos.dim() == 2:
+            return Rope(self.cos[tokens], self.sin[tokens])
+        index = tokens[..., None].expand(-1, -1, self.cos.shape[-1])
+        return Rope(self.cos.gather(1, index), self.sin.gather(1, index))
+
+    def first(self, count: int) -> Rope:
+        """The factors of the first `count` tokens."""
+        return Rope(self.cos[..., :count, :], self.sin[..., :count, :])
 
 
-def rope_table(length: int, head_dim: int, theta: float, device: torch.device) -> Rope:
-    """Factors of positions 0..length-1; angle of pair i is position * theta^(-2i/head_dim), halves repeated."""
-    frequency = theta ** (-torch.arange(0, head_dim, 2, device=device, dtype=torch.float32) / head_dim)
-    angle = torch.arange(length, device=device, dtype=torch.float32)[:, None] * frequency
+def rope_factors(positions: Tensor, head_dim: int, theta: float) -> Rope:
+    """Factors of integer `positions` [...]; angle of pair i is position * theta^(-2i/head_dim), halves repeated."""
+    frequency = theta ** (-torch.arange(0, head_dim, 2, device=positions.device, dtype=torch.float32) / head_dim)
+    angle = positions.float()[..., None] * frequency
     angle = torch.cat([angle, angle], dim=-1)
     return Rope(angle.cos(), angle.sin())
 
@@ -280,9 +287,15 @@ class Decoder(nn.Module):
         self.norm = _norm(config)
         self.recompute = False
 
-    def rope(self, length: int, device: torch.device) -> Rope:
-        """Factors of the first `length` positions."""
-        return rope_table(length, self.config.head_dim, self.config.rope_theta, device)
+    def rope(self, length: int, device: torch.device, first: Tensor | None = None) -> Rope:
+        """Factors of `length` tokens, at positions 0, 1, ...; or, where some were left out, of tokens that stay.
+
+        first: int64 [N, F], positions of each row's first F tokens; the others count on from the last of these.
+        """
+        positions = torch.arange(length, device=device)
+        if first is not None:
+            positions = torch.cat([first, first[:, -1:] + 1 + positions[: length - first.shape[1]]], dim=1)
+        return rope_factors(positions, self.config.head_dim, self.config.rope_theta)
 
     def forward(
         self, x: Tensor, rope: Rope, mask: Tensor | None = None, cache: Cache | None = None,
@@ -293,9 +306,8 @@ class Decoder(nn.Module):
         `rope` holds the factors of these T tokens. `mask` is bool, broadcastable to [N, heads, T, keys], True where
         attention is allowed. Without a mask attention is causal over this call's tokens, which is only right when the
         cache is empty or T is 1; or, with `causal` off, over all of them both ways. With `read` the last layer computes
-        only what is read; it needs an empty cache, `rope` shared by the rows, and a mask, if any, that is the same for
-        every query. `recompute` saves memory under gradients: layers keep only their input (Chen et al. 2016).
-        `condition`: see `RMSNorm.gated`.
+        only what is read; it needs an empty cache, and a mask, if any, that is the same for every query. `recompute`
+        saves memory under gradients: layers keep only their input (Chen et al. 2016). `condition`: see `RMSNorm.gated`.
         """
         call = AttentionCall(rope, rope, mask, cache, causal, condition)
         last = call

@@ -9,6 +9,7 @@ import dataclasses
 import json
 import shlex
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from embodied_rl.cli import eval_benchmark
 from embodied_rl.cli.eval_benchmark import USAGE, BenchmarkCommand
 from embodied_rl.cli.parse import parse
 from embodied_rl.cli.policies import CheckpointOptions
+from embodied_rl.cli.speed import SpeedConfig, speed_up
 from embodied_rl.config import SUITE, EnvConfig
 from embodied_rl.errors import UserError
 from embodied_rl.policy import ActMode
@@ -44,6 +46,7 @@ class EvalCommand(CheckpointOptions):
     """Seed of the episodes; matters where actions are sampled."""
     device: str = "auto"
     """auto, cpu or cuda."""
+    speed: SpeedConfig = field(default_factory=SpeedConfig)
     env: EnvConfig = field(default_factory=EnvConfig)
     json: Path | None = None
     """Write the result here, episode by episode, stamped with what ran."""
@@ -110,15 +113,18 @@ def _evaluate(command: EvalCommand, tasks: list[Task], states: dict[str, list[in
         command.env, renderer=renderer.name, sim_threads=command.env.sim_threads or cpu_count()
     )
     specs = evaluation_specs(states, command.seed)
+    worlds = partial(open_env, tasks, env_config, policy.config.image_size, cameras=policy.config.num_cameras)
+    speed = speed_up(policy, command.speed, worlds, specs)
     with (
-        open_env(tasks, env_config, policy.config.image_size, cameras=policy.config.num_cameras) as env,
+        worlds() as env,
         RunProgress(0, console=console) as progress,
     ):
         stamp = {
             "suite": command.suite, "simulator": env.info.simulator,
             "renderer": f"{env.info.renderer} ({renderer.reason}), {pick_frames(command.env.frames, tasks)} frames",
             "device": device,
-            **describe_policy(policy, command.checkpoint), "mode": command.mode, "seed": command.seed,
+            **describe_policy(policy, command.checkpoint), "speed": speed.sentence, "mode": command.mode,
+            "seed": command.seed,
         }
         for name, value in stamp.items():
             progress.message(f"  {name:<14}{value}")

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from embodied_rl.cli.parse import parse
 from embodied_rl.cli.policies import CheckpointOptions
+from embodied_rl.cli.speed import SpeedConfig
 from embodied_rl.config import AUTO, KINDS, EnvConfig
 from embodied_rl.errors import UserError, suggest
 from embodied_rl.policies.hub import is_repository
@@ -63,6 +64,7 @@ class BenchmarkCommand(CheckpointOptions):
     """Seed of the episodes; matters where actions are sampled or episodes are perturbed."""
     device: str = "auto"
     """auto, cpu or cuda."""
+    speed: SpeedConfig = field(default_factory=SpeedConfig)
     env: EnvConfig = field(default_factory=EnvConfig)
     videos: int = 5
     """Failed episodes that are filmed, spread over the tasks; 0 films none."""
@@ -160,7 +162,7 @@ def _command(options: Mapping[str, Any], folder: Path) -> BenchmarkCommand:
     values = dict(options)
     try:
         values |= {name: tuple(values[name]) for name in ("tasks", "perturb")}
-        values |= {"env": EnvConfig(**values["env"]), "output": str(folder)}
+        values |= {"env": EnvConfig(**values["env"]), "speed": SpeedConfig(**values["speed"]), "output": str(folder)}
         return BenchmarkCommand(**values)
     except (TypeError, KeyError) as error:
         raise UserError(

@@ -7,6 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from embodied_rl.cli.eval_benchmark import BenchmarkCommand, suite_name
 from embodied_rl.cli.eval_films import film_failures
 from embodied_rl.cli.fingerprint import fingerprint
 from embodied_rl.cli.policies import own_crop
+from embodied_rl.cli.speed import speed_up
 from embodied_rl.cli.suites import load_tasks, missing_assets
 from embodied_rl.cli.world import (
     cpu_count,
@@ -72,9 +74,10 @@ def run(benchmark: str, command: BenchmarkCommand, request: Mapping[str, Any], w
     policy = open_policy(command.checkpoint, device, command.load_options(checkpoint))
     notes = policy_deviations(plan.protocol, policy)
     renderer = pick_renderer(command.env.renderer, plan.tasks)
-    weights = describe_policy(policy, command.checkpoint)
+    speed = speed_up(policy, command.speed, partial(_open, plan, policy, renderer.name), plan.specs)
+    weights = describe_policy(policy, command.checkpoint) | {"speed": speed.sentence}
     frames = pick_frames(command.env.frames, plan.tasks)
-    marks = fingerprint(plan.tasks, renderer.name, frames, device, weights["weights"].rpartition(" ")[2])
+    marks = fingerprint(plan.tasks, renderer.name, frames, device, weights["weights"].rpartition(" ")[2], speed.marks)
     seen = overlap(trained_states(read_provenance(checkpoint)), plan.specs)
     drawn = f"{renderer.name} ({renderer.reason}), {frames} frames"
     stamp = _stamp(plan, words, drawn, device, weights, notes, seen)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from embodied_rl import __version__
@@ -12,10 +12,12 @@ if TYPE_CHECKING:
     from embodied_rl.sim.task import Task
 
 
-def fingerprint(tasks: Sequence[Task], renderer: str, frames: str, device: str, weights: str) -> dict[str, Any]:
+def fingerprint(
+    tasks: Sequence[Task], renderer: str, frames: str, device: str, weights: str, speed: Mapping[str, Any]
+) -> dict[str, Any]:
     """Plain values; two scores are comparable only where they agree.
 
-    renderer: 'raycast', 'egl' or 'osmesa'; frames: 'official' or 'plain'.
+    renderer: 'raycast', 'egl' or 'osmesa'; frames: 'official' or 'plain'; speed: what of the policy was left out.
     """
     import mujoco
     import numba
@@ -30,6 +32,7 @@ def fingerprint(tasks: Sequence[Task], renderer: str, frames: str, device: str, 
         "torch": f"{torch.__version__} on {device_name(device)}",
         "numba": numba.__version__,
         "weights": weights,
+        "speed": dict(speed),
         "bundles": {task.name: task_digest(task) for task in tasks},
     }
 

@@ -26,21 +26,21 @@ class Decoded:
 
 
 def prefill_and_decode(
-    model: OpenVLAModel, prompt: Tensor, lengths: Tensor, padded: bool, uniform: Tensor | None, temperature: float
+    model: OpenVLAModel, prompt: Tensor, lengths: Tensor, padded: bool, uniform: Tensor | None, temperature: float,
+    first: Tensor | None = None,
 ) -> Decoded:
     """Decode L action tokens after each row's prompt.
 
     prompt: embeddings [N, T, D], row i valid up to lengths[i], padding after it; padded: whether any row has some.
-    uniform: float32 [N, L] in [0, 1), or None for the argmax. Step t writes cache slot T + t for all rows; a row's
-    padding slots stay masked.
+    uniform: float32 [N, L] in [0, 1), or None for the argmax. first: see `Decoder.rope`. Step t writes cache slot T + t
+    for all rows; a row's padding slots stay masked.
     """
     config, decoder = model.config, model.language_model.model
     rows, width = prompt.shape[:2]
     count = config.num_tokens
-    cache = KVCache(config.decoder, rows, width + count - 1, prompt)
-    table = decoder.rope(width + count, prompt.device)
-    here = Rope(table.cos[:width], table.sin[:width])
-    hidden = decoder(prompt, here, cache=cache, read=lengths[:, None] - 1)[:, 0]
+    cache = KVCache(decoder.config, rows, width + count - 1, prompt)
+    table = decoder.rope(width + count, prompt.device, first)
+    hidden = decoder(prompt, table.first(width), cache=cache, read=lengths[:, None] - 1)[:, 0]
     mask = _valid_slots(lengths, width, count) if padded else None
     rope = table.at(lengths[:, None] + torch.arange(count - 1, device=prompt.device))
     step = _fused_step(model, cache, rope) if _can_fuse(model, prompt) else _module_step(model, cache, rope)

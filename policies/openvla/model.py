@@ -16,6 +16,7 @@ from embodied_rl.policies.decoder import CausalLM
 from embodied_rl.policies.heads import make_value_head
 from embodied_rl.policies.linear import Linear, linear_float32
 from embodied_rl.policies.openvla.config import OpenVLAModelConfig
+from embodied_rl.policies.prune import VisualPruner
 from embodied_rl.policies.tokens import NUM_BINS, token_centres
 from embodied_rl.policies.vision import ViT, normalise_images
 
@@ -68,6 +69,9 @@ class ProprioProjector(nn.Module):
 class OpenVLAModel(nn.Module):
     """Tensors in, hidden states and action logits out; no prompts, codecs or sampling."""
 
+    pruner: VisualPruner | None = None
+    """Leaves out visual tokens, for evaluation and serving."""
+
     def __init__(self, config: OpenVLAModelConfig) -> None:
         super().__init__()
         self.config = config
@@ -119,6 +123,10 @@ class OpenVLAModel(nn.Module):
         if self.config.use_proprio:
             parts.append(self.proprio_projector(proprio.to(patches.dtype))[:, None])
         return torch.cat(parts, dim=1)
+
+    def prune(self, prefix: Tensor, text: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor | None]:
+        """`prefix` without the visual tokens that are left out, and its positions (see `VisualPruner`), if any are."""
+        return (prefix, None) if self.pruner is None else self.pruner(prefix, text, lengths)
 
     def embed_slots(self) -> Tensor | None:
         """[L, D], added to the input from which action token t is predicted (t > 0), or None."""

@@ -140,9 +140,10 @@ class OpenVLAPolicy(nn.Module):
         prefix = self._prefix(images, torch.from_numpy(obs.proprio))
         prompt = self._prompt(obs.instruction)
         text = self.model.language_model.model.embed_tokens(prompt.ids)
+        prefix, first = self.model.prune(prefix, text, prompt.lengths)
         decoded = prefill_and_decode(
             self.model, torch.cat([prefix, text], dim=1), prompt.lengths + prefix.shape[1], prompt.padded, uniform,
-            self.temperature,
+            self.temperature, first,
         )
         value = self.model.value(decoded.prompt_hidden) if self.with_value else None
         tokens = decoded.tokens.to(torch.uint8)
@@ -234,6 +235,7 @@ class OpenVLAPolicy(nn.Module):
         at = prompt.lengths[:, None] + torch.arange(count - 1, device=self.device)
         ids = F.pad(prompt.ids, (0, count - 1)).scatter(1, at, tokens[:, :-1] + self.model.action_rows.start)
         text = decoder.embed_tokens(ids)
+        prefix, first = self.model.prune(prefix, text[:, : prompt.ids.shape[1]], prompt.lengths)
         which = torch.zeros_like(ids).scatter(1, at, torch.arange(1, count, device=self.device).expand_as(at))
         if blind is not None:
             hidden_inputs = (which > 0) & blind.to(self.device)[:, None]
@@ -243,4 +245,4 @@ class OpenVLAPolicy(nn.Module):
             text = text + F.embedding(which, slots)
         x = torch.cat([prefix, text], dim=1)
         read = prefix.shape[1] - 1 + prompt.lengths[:, None] + torch.arange(count, device=self.device)
-        return decoder(x, decoder.rope(x.shape[1], x.device), read=read)
+        return decoder(x, decoder.rope(x.shape[1], x.device, first), read=read)

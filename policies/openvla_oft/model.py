@@ -89,6 +89,7 @@ class OFTModel(OpenVLAModel):
         row has some.
         """
         config, decoder = self.config, self.language_model.model
+        prefix, first = self.prune(prefix, prompt, lengths)
         count = config.num_tokens
         tail = count + (config.stop_token is not None)
         place = torch.arange(prompt.shape[1] + tail, device=prompt.device) - lengths[:, None]
@@ -104,4 +105,4 @@ class OFTModel(OpenVLAModel):
         read = prefix.shape[1] - 1 + lengths[:, None] + torch.arange(count, device=x.device)
         own = place < tail
         mask = F.pad(own, (prefix.shape[1], 0), value=True)[:, None, None] if padded else None
-        return decoder(x, decoder.rope(x.shape[1], x.device), mask, read=read, causal=False)
+        return decoder(x, decoder.rope(x.shape[1], x.device, first), mask, read=read, causal=False)

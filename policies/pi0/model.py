@@ -8,6 +8,7 @@ Nothing of the prefix looks at the actions, so it is shared by all steps (Black 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -18,6 +19,7 @@ from embodied_rl.policies.decoder import Cache, Decoder, GradientKV, KVCache, Ro
 from embodied_rl.policies.heads import make_value_head
 from embodied_rl.policies.linear import Linear
 from embodied_rl.policies.pi0.config import Pi0ModelConfig
+from embodied_rl.policies.prune import VisualPruner
 from embodied_rl.policies.vision import ViT, normalise_images
 
 # Periods of the time features, in units of the denoising time.
@@ -32,16 +34,21 @@ class Prefix:
 
     cache: keys and values of S slots. valid: bool [N,S], or None when no slot is padding. rope: factors of the action
     tokens' positions, [N,H,head_dim]. summary: [N,D] mean hidden state of images and prompt, or None if not asked for.
+    expert: what stands in for the action expert in these steps, if anything does (see `prune.DenoiseReuse`).
     """
 
     cache: Cache
     valid: Tensor | None
     rope: Rope
     summary: Tensor | None
+    expert: Callable[..., Tensor] | None = None
 
 
 class Pi0Model(nn.Module):
     """Tensors in, velocities out; no prompts, normalisation or sampling. Shapes as in `embodied_rl.policies.flow`."""
+
+    pruner: VisualPruner | None = None
+    """Leaves out visual tokens, for evaluation and serving."""
 
     def __init__(self, config: Pi0ModelConfig) -> None:
         super().__init__()
@@ -105,15 +112,19 @@ class Pi0Model(nn.Module):
         ids: [N,T], row i valid up to lengths[i]. state: [N, max_state_dim] where it is a token. suffixes: action
         sequences an observation that one `velocity` call will hold (M). summarise: also fill `Prefix.summary`.
         """
-        x = self.embed_prefix(images, ids)
+        x, first = self.embed_prefix(images, ids), None
+        if self.pruner is not None:
+            patches, text = x.split([x.shape[1] - ids.shape[1], ids.shape[1]], dim=1)
+            patches, first = self.pruner(patches, text, lengths)
+            x = torch.cat([patches, text], dim=1)
         rows, slots = x.shape[:2]
-        table = self.language.rope(slots + 1 + self.config.horizon, x.device)
+        table = self.language.rope(slots + 1 + self.config.horizon, x.device, first)
         start = lengths + (slots - ids.shape[1])
         valid = None
         if bool((lengths < ids.shape[1]).any()):
             valid = torch.arange(slots, device=x.device) < start[:, None]
         cache = self._new_cache(x, rows, slots + 1 + suffixes * self.config.horizon)
-        here, mask = Rope(table.cos[:slots], table.sin[:slots]), _key_mask(valid)
+        here, mask = table.first(slots), _key_mask(valid)
         summary = None
         if summarise:
             hidden = self.language(x, here, mask, cache, causal=False)
@@ -127,7 +138,7 @@ class Pi0Model(nn.Module):
         return Prefix(cache, valid, table.at(positions), summary)
 
     def _new_cache(self, like: Tensor, rows: int, slots: int) -> Cache:
-        return GradientKV() if torch.is_grad_enabled() else KVCache(self.config.decoder, rows, slots, like)
+        return GradientKV() if torch.is_grad_enabled() else KVCache(self.language.config, rows, slots, like)
 
     def _add_state(
         self, state: Tensor, table: Rope, cache: Cache, start: Tensor, valid: Tensor | None
@@ -149,7 +160,8 @@ class Pi0Model(nn.Module):
         tokens, condition = self._embed_actions(x, time)
         rope = Rope(prefix.rope.cos.repeat(1, count, 1), prefix.rope.sin.repeat(1, count, 1))
         mask = _suffix_mask(prefix, count, horizon)
-        hidden = self.expert(tokens, rope, mask, prefix.cache.branch(), causal=False, condition=condition)
+        expert = self.expert if prefix.expert is None else prefix.expert
+        hidden = expert(tokens, rope, mask, prefix.cache.branch(), causal=False, condition=condition)
         hidden = hidden.unflatten(1, (count, horizon))
         return self.action_out_proj(hidden).float(), hidden
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -34,6 +35,7 @@ from embodied_rl.policies.pi0.config import Pi0ModelConfig
 from embodied_rl.policies.pi0.model import Pi0Model, Prefix
 from embodied_rl.policies.pi0.normalise import Pi0Statistics, unit
 from embodied_rl.policies.pi0.prompt import Pi0Prompt, word_tokenizer
+from embodied_rl.policies.prune import DenoiseReuse
 from embodied_rl.policy import ActMode, action_array
 from embodied_rl.rng import DecisionRng, philox
 from embodied_rl.types import ActOutput, EvalOutput, Observation
@@ -46,7 +48,8 @@ class Pi0Policy(nn.Module):
     """A pi0 or pi0.5 policy (see `embodied_rl.policy.Policy`).
 
     flow: how it samples. with_value: fill `value`; no gradient of it reaches the rest of the policy. mixed_precision:
-        the network multiplies in bfloat16 (autocast); the sampler and all densities are float32.
+        the network multiplies in bfloat16 (autocast); the sampler and all densities are float32. denoise_reuse: only
+        every so many denoising steps run the action expert (see `prune.DenoiseReuse`), for evaluation and serving.
     `replay` is {'points': float32 [N,M+1,H,D], 'step': int64 [N,M]}, the recorded part of the denoising path.
     """
 
@@ -72,6 +75,7 @@ class Pi0Policy(nn.Module):
         self.unnorm_key = unnorm_key
         self.with_value = False
         self.mixed_precision = False
+        self.denoise_reuse = 1
         self.chunk_len = config.chunk_len
         self.action_dim = config.action_dim
         self.terms_per_step = config.action_dim
@@ -101,6 +105,8 @@ class Pi0Policy(nn.Module):
         """Decide for N slots: 'sample' explores as `flow` says, 'greedy' follows the ODE from a random start."""
         config = self.config
         prefix = self.read_prefix(torch.from_numpy(obs.images), torch.from_numpy(obs.proprio), obs.instruction, 1)
+        if self.denoise_reuse > 1:
+            prefix = replace(prefix, expert=DenoiseReuse(self.model.expert, self.denoise_reuse))
         noise = draw_noise(rng, self.flow, config.horizon, config.max_action_dim, self.device)
         path = sample_path(partial(self.denoise_step, prefix), noise, self.flow, explore=mode == "sample")
         actions = self.statistics.action.unnormalise(self._executed(path.action)).clamp(-1.0, 1.0)
@@ -115,8 +121,11 @@ class Pi0Policy(nn.Module):
     ) -> EvalOutput:
         """Log-probs and entropies float32 [N, K*A] of recorded paths, with gradients.
 
-        The prefix is computed once for all recorded steps, and these in one pass.
+        The prefix is computed once for all recorded steps, and these in one pass. RuntimeError with `denoise_reuse`:
+        a recorded path lacks the steps whose features were used again.
         """
+        if self.denoise_reuse > 1:
+            raise RuntimeError("log-probs cannot be recomputed with denoise_reuse: it is for acting only")
         points, step = replay["points"].to(self.device), replay["step"].to(self.device)
         prefix = self.read_prefix(images, proprio, instruction, step.shape[1])
         out = self.denoise_step(prefix, points[:, :-1], step)

@@ -22,6 +22,9 @@ def test_batch_and_generate_choose_the_same_tokens() -> None:
 def test_one_file_has_every_ratio(tmp_path: Path) -> None:
     assert main(["bench", "policy", "--quick", "--json", str(tmp_path / "f.json")]) == 0
     written = json.loads((tmp_path / "f.json").read_text())
-    assert {"act_vs_generate", "prefix_reuse", "shared_prefix_update"} <= written["ratios"].keys()
+    assert {
+        "act_vs_generate", "prefix_reuse", "shared_prefix_update", "drop_layers", "visual_tokens", "denoise_reuse",
+        "all_three", "drop_layers_oft", "visual_tokens_oft",
+    } <= written["ratios"].keys()  # fmt: skip
     assert {row["contender"] for row in written["rows"]} >= {BATCHED, GENERATE}
     assert written["quick"] is True

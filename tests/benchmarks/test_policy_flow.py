@@ -8,7 +8,7 @@ from embodied_rl.benchmarks.policy_flow import SEPARATE, SHARED, flow_figures
 def test_both_ways_give_the_same_actions_and_gradients() -> None:
     figures = flow_figures(quick=True)
     assert {(row.task, row.contender) for row in figures.rows} == {
-        (task, contender) for task in ("act", "update") for contender in (SHARED, SEPARATE)
+        (task, contender) for task in ("flow act", "flow update") for contender in (SHARED, SEPARATE)
     }
     assert figures.ratios["action_difference"] <= 1e-5
     assert figures.ratios["gradient_difference"] <= 1e-5
