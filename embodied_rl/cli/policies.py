@@ -163,8 +163,11 @@ def _prepare_tokens(policy: OpenVLAPolicy, config: TokenPolicyConfig, folder: Pa
 
 
 def _prepare_pi0(policy: Pi0Policy, config: Pi0Config) -> None:
+    from embodied_rl.policies.pi0.kept import GIB, PrefixStore
+
     if config.expert_only:
         policy.model.freeze_language_model()
+    policy.kept = PrefixStore(int(config.prefix_cache_gib * GIB)) if config.prefix_cache_gib else None
     policy.flow = dataclasses.replace(
         policy.flow, method=config.method, denoise_steps=config.denoise_steps, noise_level=config.noise_level,
         noise_range=config.noise_range,
