@@ -27,7 +27,7 @@ GIB = 2**30
 class ReadLanguage(Protocol):
     """`Pi0Model.read_language` with its options."""
 
-    def __call__(self, images: Tensor, ids: Tensor, lengths: Tensor) -> LanguagePart: ...
+    def __call__(self, images: Tensor, ids: Tensor, lengths: Sequence[int]) -> LanguagePart: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,14 +82,14 @@ class PrefixStore:
                 self._entries.clear()
                 self._used, self._made_with = 0, made_with
 
-    def write(self, read: ReadLanguage, images: Tensor, ids: Tensor, lengths: Tensor) -> LanguagePart:
+    def write(self, read: ReadLanguage, images: Tensor, ids: Tensor, lengths: Sequence[int]) -> LanguagePart:
         """Compute, and keep, the language part of rows on any device."""
         part = read(images.to(ids.device), ids, lengths)
         for key, entry in zip(digests(images, ids, lengths), _rows(part, to_host=True), strict=True):
             self.put(key, entry)
         return part
 
-    def read(self, read: ReadLanguage, images: Tensor, ids: Tensor, lengths: Tensor) -> LanguagePart:
+    def read(self, read: ReadLanguage, images: Tensor, ids: Tensor, lengths: Sequence[int]) -> LanguagePart:
         """The language part of rows: kept, or for want of that computed, and then not kept: `write` makes the order."""
         keys = digests(images, ids, lengths)
         with self._lock:
@@ -101,8 +101,8 @@ class PrefixStore:
             return read(images.to(ids.device), ids, lengths)
         if missing:
             few = torch.tensor(missing)
-            there = few.to(ids.device)
-            computed = _rows(read(images[few].to(ids.device), ids[there], lengths[there]), to_host=False)
+            part = read(images[few].to(ids.device), ids[few.to(ids.device)], [lengths[row] for row in missing])
+            computed = _rows(part, to_host=False)
             for row, entry in zip(missing, computed, strict=True):
                 found[row] = entry
         return _join([entry for entry in found if entry is not None], ids.device)
@@ -123,12 +123,12 @@ class PrefixStore:
                 self._used -= oldest.nbytes
 
 
-def digests(images: Tensor, ids: Tensor, lengths: Tensor) -> list[bytes]:
+def digests(images: Tensor, ids: Tensor, lengths: Sequence[int]) -> list[bytes]:
     """128 bits for each row of images uint8 [N,V,H,W,3] and prompt ids [N,T], valid up to lengths[i]."""
-    pictures, words, counts = images.cpu().contiguous().numpy(), ids.cpu().numpy(), lengths.tolist()
+    pictures, words = images.cpu().contiguous().numpy(), ids.cpu().numpy()
     return [
         hashlib.blake2b(words[row, :count].tobytes() + pictures[row].tobytes(), digest_size=16).digest()
-        for row, count in enumerate(counts)
+        for row, count in enumerate(lengths)
     ]
 
 
@@ -139,7 +139,7 @@ def _rows(part: LanguagePart, *, to_host: bool) -> list[Entry]:
     if to_host:
         cache, summary = cache.cpu(), None if summary is None else summary.cpu()
     entries = []
-    for row, length in enumerate(part.lengths.tolist()):
+    for row, length in enumerate(part.lengths):
         own, mean = cache[:, :, row, :, :length], None if summary is None else summary[row]
         if to_host:  # the whole call's memory must not live as long as its last row
             own, mean = own.clone(memory_format=torch.contiguous_format), None if mean is None else mean.clone()
@@ -157,8 +157,7 @@ def _join(entries: Sequence[Entry], device: torch.device) -> LanguagePart:
     for row, entry in enumerate(entries):
         both[:, :, row, :, : used[row]] = entry.cache.to(device)
     means = [entry.summary.to(device) for entry in entries if entry.summary is not None]
-    lengths = torch.tensor(used, device=device)
     return LanguagePart(
-        GradientKV.holding(both[0], both[1]), lengths, valid_slots(lengths, slots),
+        GradientKV.holding(both[0], both[1]), used, valid_slots(used, slots, device),
         torch.stack(means) if means else None,
     )

@@ -8,7 +8,7 @@ Nothing of the prefix looks at the actions, so it is shared by all steps (Black 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -48,11 +48,11 @@ class Prefix:
 class LanguagePart:
     """The part of a prefix that images and prompt alone decide: keys and values of S slots.
 
-    lengths: int64 [N], row i's slots in use, the first ones. valid, summary: as in `Prefix`.
+    lengths: slots in use by row, the first ones. valid, summary: as in `Prefix`.
     """
 
     cache: Cache
-    lengths: Tensor
+    lengths: list[int]
     valid: Tensor | None
     summary: Tensor | None
 
@@ -122,7 +122,7 @@ class Pi0Model(nn.Module):
         return torch.cat([patches.flatten(1, 2), text], dim=1)
 
     def read_language(
-        self, images: Tensor, ids: Tensor, lengths: Tensor, *, suffixes: int, summarise: bool = False
+        self, images: Tensor, ids: Tensor, lengths: Sequence[int], *, suffixes: int, summarise: bool = False
     ) -> LanguagePart:
         """Compute what the denoising steps of N observations share but for the state; `finish_prefix` adds that.
 
@@ -132,11 +132,11 @@ class Pi0Model(nn.Module):
         x, first = self.embed_prefix(images, ids), None
         if self.pruner is not None:
             patches, text = x.split([x.shape[1] - ids.shape[1], ids.shape[1]], dim=1)
-            patches, first = self.pruner(patches, text, lengths)
+            patches, first = self.pruner(patches, text, torch.tensor(lengths, device=x.device))
             x = torch.cat([patches, text], dim=1)
         rows, slots = x.shape[:2]
-        used = lengths + (slots - ids.shape[1])
-        valid = valid_slots(used, slots)
+        used = [length + slots - ids.shape[1] for length in lengths]
+        valid = valid_slots(used, slots, x.device)
         cache = self._new_cache(x, rows, slots + 1 + suffixes * self.config.horizon)
         here, mask = self.language.rope(slots, x.device, first), _key_mask(valid)
         if not summarise:
@@ -149,7 +149,7 @@ class Pi0Model(nn.Module):
     def finish_prefix(self, part: LanguagePart, state: Tensor | None) -> Prefix:
         """Add the state [N, max_state_dim] where it is a token, and the positions of the action tokens."""
         gap = 0 if self.pruner is None else self.pruner.dropped  # positions are those of the whole sequence
-        cache, start, valid = part.cache, part.lengths + gap, part.valid
+        cache, valid, start = part.cache, part.valid, torch.tensor(part.lengths, device=self.device) + gap
         table = self.language.rope(cache.length + gap + 1 + self.config.horizon, start.device)
         if state is not None:
             cache, start, valid = self._add_state(state, table, cache, start, valid)
@@ -227,11 +227,11 @@ def time_features(time: Tensor, width: int) -> Tensor:
     return torch.cat([angle.sin(), angle.cos()], dim=-1)
 
 
-def valid_slots(lengths: Tensor, slots: int) -> Tensor | None:
+def valid_slots(lengths: Sequence[int], slots: int, device: torch.device) -> Tensor | None:
     """bool [N,slots]: the first lengths[i] of row i; None when that is all of them."""
-    if bool((lengths == slots).all()):
+    if min(lengths) == slots:
         return None
-    return torch.arange(slots, device=lengths.device) < lengths[:, None]
+    return torch.arange(slots, device=device) < torch.tensor(lengths, device=device)[:, None]
 
 
 def _key_mask(valid: Tensor | None) -> Tensor | None:

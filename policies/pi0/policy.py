@@ -182,7 +182,8 @@ class Pi0Policy(nn.Module):
                 raise ValueError(f"the policy needs proprio [N,{config.proprio_dim}], got {tuple(proprio.shape)}")
             state = self.statistics.state.normalise(proprio)
         words = state.cpu().numpy() if state is not None and config.state_input == "prompt" else None
-        ids, lengths = (torch.from_numpy(part).to(self.device) for part in self.prompt.batch(instruction, words))
+        padded, lengths = self.prompt.batch(instruction, words)
+        ids = torch.from_numpy(padded).to(self.device)
         token = None
         if state is not None and config.state_input == "token":
             token = F.pad(state, (0, config.max_state_dim - config.proprio_dim)).to(self.device)

@@ -298,8 +298,8 @@ def test_what_stays_is_what_came_last(room: int, puts: list[tuple[int, int, bool
 
 def test_digests_do_not_see_padding() -> None:
     images, ids = torch.zeros(1, 1, 2, 2, 3, dtype=torch.uint8), torch.tensor([[1, 2, 3]])
-    short = digests(images, ids[:, :2], torch.tensor([2]))
-    assert short == digests(images, ids, torch.tensor([2])) != digests(images, ids, torch.tensor([3]))
+    short = digests(images, ids[:, :2], [2])
+    assert short == digests(images, ids, [2]) != digests(images, ids, [3])
 
 
 def toy_batch(tmp_path: Path, room: int, epochs: int = 2) -> tuple[Learner, RolloutBatch, Pi0Policy]:
