@@ -4,6 +4,8 @@ The network has pi0's layout and token counts (two cameras of 256 patches, a pro
     act     10 denoising steps of one decision: over one prefix, or computing the prefix for each step
     update  log-probs and gradients of the 4 recorded steps of a decision: over one prefix in one pass, or step by step,
             each with its own prefix, as trainers do that recompute it per sample
+    frozen update  the one recorded step of Flow-SDE with the language model frozen: over prefixes kept from the
+            rollout (--policy.prefix-cache-gib), or computed again, as every epoch does without
 Both ways must give the same actions and the same gradients. Times are CPU times of one thread, so that other work on
 the machine disturbs them little; contenders are interleaved and medians shown.
 """
@@ -23,12 +25,15 @@ from torch import Tensor
 from embodied_rl.benchmarks.timing import interleaved
 from embodied_rl.policies.flow import FlowSettings, Transition, draw_noise, sample_path
 from embodied_rl.policies.pi0.config import nano, tiny
+from embodied_rl.policies.pi0.kept import PrefixStore
 from embodied_rl.policies.pi0.policy import Pi0Policy
 from embodied_rl.rng import DecisionRng
 from embodied_rl.types import Observation
 
 INSTRUCTION = "pick up the black bowl between the plate and the ramekin and place it on the plate"
 SHARED, SEPARATE = "one prefix", "a prefix for each step"
+KEPT, AGAIN = "prefixes kept", "prefixes computed again"
+_STORE_BYTES = 1 << 30
 ACT_STEPS, UPDATE_STEPS = 10, 4
 ROWS, REPEATS = 4, 5
 
@@ -46,8 +51,9 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """ratios: `prefix_reuse`, `shared_prefix_update` (times as fast), and the largest differences between both ways:
-    `action_difference`, and `gradient_difference` relative to the largest gradient of its parameter (at least 1).
+    """ratios: `prefix_reuse`, `shared_prefix_update`, `kept_prefix_update` (times as fast), and the largest differences
+    between both ways: `action_difference`, and relative to the largest gradient of its parameter (at least 1)
+    `gradient_difference` and `kept_gradient_difference`.
     """
 
     rows: list[Row]
@@ -77,12 +83,15 @@ def _measure(quick: bool) -> Figures:
     repeats = 1 if quick else REPEATS
     act, action_difference = _act(policy, obs, repeats)
     update, gradient_difference = _update(policy, obs, repeats)
-    rows = [*act, *update]
+    frozen, kept_difference = _frozen(policy, obs, repeats)
+    rows = [*act, *update, *frozen]
     ratios = {
         "prefix_reuse": act[1].cpu_ms / act[0].cpu_ms,
         "shared_prefix_update": update[1].cpu_ms / update[0].cpu_ms,
+        "kept_prefix_update": frozen[1].cpu_ms / frozen[0].cpu_ms,
         "action_difference": action_difference,
         "gradient_difference": gradient_difference,
+        "kept_gradient_difference": kept_difference,
     }
     patches = config.vision.num_patches * config.num_cameras
     setup = {
@@ -124,19 +133,42 @@ def _update(policy: Pi0Policy, obs: Observation, repeats: int) -> tuple[list[Row
     parts = [
         {"points": replay["points"][:, m : m + 2], "step": replay["step"][:, m : m + 1]} for m in range(UPDATE_STEPS)
     ]
-
-    def gradients(replays: list[dict[str, Tensor]]) -> dict[str, Tensor]:
-        policy.zero_grad()
-        for part in replays:
-            policy.evaluate(*arguments, part).log_prob.mean().backward()
-        return {name: p.grad.clone() for name, p in policy.named_parameters() if p.grad is not None}
-
+    gradients = partial(_gradients, policy, arguments)
     work = {SHARED: partial(gradients, [replay]), SEPARATE: partial(gradients, parts)}
     times, outputs = interleaved(work, repeats, ROWS)
-    one, two = outputs[SHARED], outputs[SEPARATE]
-    scale = {name: float(two[name].abs().max().clamp_min(1.0)) for name in two}
-    worst = max(float((one[name] - two[name]).abs().max()) / scale[name] for name in two)
-    return make_rows("flow update", times), worst
+    return make_rows("flow update", times), _difference(outputs[SHARED], outputs[SEPARATE])
+
+
+def _frozen(policy: Pi0Policy, obs: Observation, repeats: int) -> tuple[list[Row], float]:
+    """Leaves the policy frozen."""
+    policy.flow = FlowSettings(denoise_steps=UPDATE_STEPS)
+    policy.model.freeze_language_model()
+    store = policy.kept = PrefixStore(_STORE_BYTES)
+    rows = np.arange(ROWS)
+    replay = policy.act(obs, DecisionRng(rows, rows), "sample").replay
+    arguments = torch.from_numpy(obs.images), torch.from_numpy(obs.proprio), obs.instruction
+
+    def update(kept: PrefixStore | None) -> dict[str, Tensor]:
+        policy.kept = kept
+        return _gradients(policy, arguments, [replay])
+
+    times, outputs = interleaved({KEPT: partial(update, store), AGAIN: partial(update, None)}, repeats, ROWS)
+    assert store.missed == 0, "every row was acted on"
+    return make_rows("flow frozen update", times), _difference(outputs[KEPT], outputs[AGAIN])
+
+
+def _gradients(
+    policy: Pi0Policy, arguments: tuple[Tensor, Tensor, list[str]], replays: list[dict[str, Tensor]]
+) -> dict[str, Tensor]:
+    policy.zero_grad()
+    for part in replays:
+        policy.evaluate(*arguments, part).log_prob.mean().backward()
+    return {name: p.grad.clone() for name, p in policy.named_parameters() if p.grad is not None}
+
+
+def _difference(one: dict[str, Tensor], two: dict[str, Tensor]) -> float:
+    """The largest of two gradients, relative to the largest of each parameter (at least 1)."""
+    return max(float((one[name] - two[name]).abs().max() / two[name].abs().max().clamp_min(1.0)) for name in two)
 
 
 def make_rows(task: str, times: dict[str, list[float]]) -> list[Row]:

@@ -105,6 +105,10 @@ class TrainConfig:
                     raise UserError(f"{part}{'.' if key else ''}{key} must be a finite number, got {value}.")
         if isinstance(self.algorithm, GRPOConfig):
             self.rollout.groups(self.algorithm.group_size)  # raises unless the group size divides the episodes
+        far = isinstance(self.scheduler, RayConfig)
+        if far and isinstance(self.policy, Pi0Config) and self.policy.prefix_cache_gib:
+            raise UserError("policy.prefix_cache_gib keeps what this process computed, and with scheduler ray others "
+                            "act: leave it out, or choose --scheduler serial or pipelined.")
         if isinstance(self.scheduler, PipelinedConfig):
             check_fit(
                 self.scheduler, self.env.num_envs, self.learner.minibatch_groups,

@@ -9,6 +9,7 @@ and a share of everything for the allocator's gaps.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 from embodied_rl.policies.memory import Footprint
@@ -22,33 +23,38 @@ Precision = Literal["float32", "bfloat16"]
 
 @dataclass(frozen=True, kw_only=True)
 class Mode:
-    """One way to train. lora_rank 0: every parameter. recompute: gradient checkpointing."""
+    """One way to train. lora_rank 0: every parameter, or with expert_only those of pi0's action expert and heads.
+    recompute: gradient checkpointing."""
 
-    lora_rank: int
+    lora_rank: int = 0
     precision: Precision
     recompute: bool
+    expert_only: bool = False
 
     @property
     def name(self) -> str:
         """In words."""
         what = f"LoRA, rank {self.lora_rank}" if self.lora_rank else "all parameters"
+        what = "action expert" if self.expert_only else what
         return f"{what}, {self.precision}{', recompute' if self.recompute else ''}"
 
     @property
     def options(self) -> str:
         """The options of `embodied-rl train` that choose it."""
         words = [f"--policy.lora-rank {self.lora_rank}"] if self.lora_rank else []
+        words += ["--policy.expert-only"] if self.expert_only else []
         words += [f"--policy.precision {self.precision}"]
         return " ".join([*words, *(["--policy.recompute"] if self.recompute else [])])
 
 
 def modes(lora_rank: int) -> list[Mode]:
-    """The ways to train that a plan compares, the one that needs least first."""
+    """The ways to train that a plan compares, the one that needs least first; lora_rank 0: of pi0, without LoRA."""
+    few = partial(Mode, lora_rank=lora_rank, expert_only=not lora_rank, precision="bfloat16")
     return [
-        Mode(lora_rank=lora_rank, precision="bfloat16", recompute=True),
-        Mode(lora_rank=lora_rank, precision="bfloat16", recompute=False),
-        Mode(lora_rank=0, precision="bfloat16", recompute=True),
-        Mode(lora_rank=0, precision="float32", recompute=False),
+        few(recompute=True),
+        few(recompute=False),
+        Mode(precision="bfloat16", recompute=True),
+        Mode(precision="float32", recompute=False),
     ]
 
 

@@ -93,6 +93,9 @@ class Pi0Config:
     """Smallest and largest standard deviation of a step of Flow-Noise, in normalised action units."""
     expert_only: bool = False
     """Freeze vision tower and language model; train the action expert and the heads."""
+    prefix_cache_gib: float = 0.0
+    """With expert_only: host memory in GiB in which the rollout leaves what vision tower and language model computed,
+    so that no epoch of the update computes it again; 0 keeps nothing. `embodied-rl plan` says what a decision takes."""
     precision: Literal["float32", "bfloat16"] = "float32"
     """Number format: bfloat16 holds frozen parameters and multiplies in it; what trains, and densities, stay
     float32."""
@@ -106,6 +109,11 @@ class Pi0Config:
             raise UserError(f"policy.denoise_steps must be at least 2, got {self.denoise_steps}.")
         if self.noise_level <= 0 or not 0 < low <= high:
             raise UserError("policy.noise_level and policy.noise_range must be positive, and the range in order.")
+        if self.prefix_cache_gib < 0:
+            raise UserError(f"policy.prefix_cache_gib must not be negative, got {self.prefix_cache_gib}.")
+        if self.prefix_cache_gib and not self.expert_only:
+            raise UserError("policy.prefix_cache_gib keeps what a frozen language model computed, and this one trains: "
+                            "add --policy.expert-only, or leave it out.")
         if self.chunk_len is not None and self.chunk_len < 1:
             raise UserError(f"policy.chunk_len must be at least 1, got {self.chunk_len}.")
 

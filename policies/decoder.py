@@ -106,6 +106,11 @@ class KVCache:
         self.values[layer, :, :, self.length : end] = values
         return self.keys[layer, :, :, :end], self.values[layer, :, :, :end]
 
+    def layers(self) -> list[tuple[Tensor, Tensor]]:
+        """Keys and values by layer, each [N, kv_heads, length, head_dim]."""
+        end = self.length
+        return [(keys[:, :, :end], values[:, :, :end]) for keys, values in zip(self.keys, self.values, strict=True)]
+
     def branch(self) -> KVCache:
         """A cache that goes on from here in the same buffers; what it writes is not part of this one."""
         return copy.copy(self)
@@ -121,6 +126,18 @@ class GradientKV:
         self._base = base
         self._written: dict[int, tuple[Tensor, Tensor]] = {}
         self.length = 0 if base is None else base.length
+
+    @classmethod
+    def holding(cls, keys: Tensor, values: Tensor) -> GradientKV:
+        """A cache that another one's keys and values fill, each [layers, N, kv_heads, T, head_dim]."""
+        cache = cls()
+        cache._written = dict(enumerate(zip(keys, values, strict=True)))
+        cache.length = keys.shape[3]
+        return cache
+
+    def layers(self) -> list[tuple[Tensor, Tensor]]:
+        """Keys and values by layer, each [N, kv_heads, length, head_dim]."""
+        return [self._written[layer] for layer in sorted(self._written)]
 
     def write(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """As `KVCache.write`."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors.torch import save
@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from embodied_rl.errors import UserError
 from embodied_rl.policies.folder import check_keys, read_json, read_weights, to_json
+from embodied_rl.policies.recompute import set_recompute
 
 if TYPE_CHECKING:
     from peft import LoraConfig
@@ -113,6 +114,13 @@ def set_formats(network: nn.Module, precision: str) -> None:
     for parameter in network.parameters():
         half = precision == "bfloat16" and not parameter.requires_grad
         parameter.data = parameter.data.to(torch.bfloat16 if half else torch.float32)
+
+
+def set_training(policy: Any, precision: str, *, recompute: bool) -> None:
+    """Number formats of `policy.model` and of its products, and gradient checkpointing, as training has them."""
+    set_formats(policy.model, precision)
+    policy.mixed_precision = precision == "bfloat16"
+    set_recompute(policy, recompute)
 
 
 def _config(targets: list[str], rank: int) -> LoraConfig:

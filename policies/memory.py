@@ -17,6 +17,10 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from embodied_rl.policies.decoder import DecoderConfig
+
+_MANY = 32
+
 
 @dataclass(frozen=True, slots=True)
 class Rows:
@@ -51,13 +55,20 @@ def footprint(make: Callable[[], nn.Module], rows: Callable[[int], Rows]) -> Foo
     with FakeTensorMode(allow_non_fake_inputs=True):
         _place(policy)
         parameters = list(policy.parameters())
-        one, two = (_peak(policy, rows(count), train=True) for count in (1, 2))
-        seeing = [_peak(policy, rows(count), train=False) for count in (1, 2)]
+        one, update = _line(lambda count: _peak(policy, rows(count), train=True))
+        _, rollout = _line(lambda count: _peak(policy, rows(count), train=False))
     return Footprint(
         weights=sum(parameter.nbytes for parameter in parameters),
         trained=sum(parameter.numel() for parameter in parameters if parameter.requires_grad),
-        update_fixed=2 * one - two, update_per_row=two - one, rollout_per_row=seeing[1] - seeing[0],
+        update_fixed=one - update, update_per_row=update, rollout_per_row=rollout,
     )
+
+
+def _line(peak: Callable[[int], int]) -> tuple[int, int]:
+    """Bytes of one row, and of each further one up to `_MANY`: a chord, since which stage needs most may change between
+    them, and then every number of rows in between needs less than the chord says."""
+    one = peak(1)
+    return one, (peak(_MANY) - one) // (_MANY - 1)
 
 
 def _place(policy: nn.Module) -> None:
@@ -109,6 +120,11 @@ class _StorageTracker(TorchDispatchMode):
     def _remove(self, key: int, size: int) -> None:
         self._alive.discard(key)
         self.now -= size
+
+
+def kv_bytes(decoder: DecoderConfig, slots: int, element_bytes: int) -> int:
+    """Keys and values of one row's `slots` tokens in every layer."""
+    return 2 * decoder.layers * decoder.kv_heads * decoder.head_dim * slots * element_bytes
 
 
 def count_parameters(module: nn.Module) -> int:

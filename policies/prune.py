@@ -95,6 +95,7 @@ class VisualPruner:
         self.decoder = decoder
         self.visual = slice(start, start + count)
         self.keep = keep
+        self.dropped = count - keep
 
     def __call__(self, prefix: Tensor, text: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         """Prefix [N,S,D] without the dropped tokens, and `first` of `Decoder.rope`: the positions of what is left of

@@ -16,10 +16,13 @@ from embodied_rl.errors import UserError, suggest
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from embodied_rl.plan import Need
+    from embodied_rl.plan import Mode, Need
     from embodied_rl.policies.openvla.config import OpenVLAModelConfig
+    from embodied_rl.policies.pi0.config import Pi0ModelConfig
 
-POLICIES = ("openvla", "openvla_oft")
+PUBLISHED = {"openvla": "7b", "openvla_oft": "7b", "pi0": "pi0_base", "pi05": "pi05_base"}
+"""The preset that a policy has unless another is chosen."""
+_LORA_RANK = 32
 _GOOD_ROWS = 8
 
 
@@ -31,15 +34,16 @@ class PlanCommand:
     """
 
     policy: str = "openvla"
-    """openvla or openvla_oft."""
-    preset: str = "7b"
-    """Size of the policy: nano, tiny or 7b."""
+    """openvla, openvla_oft, pi0 or pi05."""
+    preset: str | None = None
+    """Size of the policy: nano, tiny or 7b; of pi0 nano, tiny, pi0_base, nano_pi05, tiny_pi05, pi05_base or pi05_libero
+    (None: the published one)."""
     variant: str = "official"
     """Which published OpenVLA-OFT: official, simplevla or rlinf (7b only)."""
     gpu: float = 24.0
     """Memory of the GPU in GiB."""
-    lora_rank: int = 32
-    """Rank of the LoRA adapters."""
+    lora_rank: int | None = None
+    """Rank of the LoRA adapters (None: 32; pi0 has none)."""
     num_envs: int = 32
     """Worlds that are decided for at once."""
     json: Path | None = None
@@ -63,53 +67,90 @@ def main(argv: list[str]) -> int:
     config = _config(command)
     needs = []
     with console.status("measuring") as status:
-        for mode in modes(command.lora_rank):
+        for mode in modes(0 if _is_pi0(command) else command.lora_rank or _LORA_RANK):
             status.update(f"measuring: {mode.name}")
             needs.append(_need(config, mode))
-    full = next(need for need in needs if need.mode.lora_rank == 0 and need.mode.precision == "float32")
-    parameters = full.weights // 4
+    parameters = needs[-1].weights // 4  # the last mode: everything in float32
+    kept = _kept(config)
     serve = serving_bytes(parameters, needs[0].rollout_row, needs[0].cache_row)
-    console.print(f"{command.policy} {command.preset}: {parameters:,} parameters; a GPU of {command.gpu:g} GiB")
+    console.print(f"{command.policy} {_preset(command)}: {parameters:,} parameters; a GPU of {command.gpu:g} GiB")
     console.print(_table(needs, budget, command.num_envs))
     console.print(f"deciding for one robot, bfloat16: {serve / GIB:.1f} GiB, "
                   f"{'fits' if serve <= budget else 'does not fit'}")
+    if kept:
+        console.print(f"prefixes kept for the update: {kept / 2**20:.3g} MiB of host memory a decision "
+                      "(--policy.expert-only --policy.prefix-cache-gib)")
     fitting = [need for need in needs if need.most_rows(budget) and need.most_envs(budget)]
     for line in _advice(fitting, needs, budget, command):
         console.print(line, soft_wrap=True)
     if command.json:
         rows = [asdict(need) | {"most_rows": need.most_rows(budget), "most_envs": need.most_envs(budget)}
                 for need in needs]
-        figures: dict[str, Any] = {"policy": command.policy, "preset": command.preset, "parameters": parameters,
-                                   "gpu_bytes": budget, "serving_bytes": serve, "modes": rows}
+        figures: dict[str, Any] = {"policy": command.policy, "preset": _preset(command), "parameters": parameters,
+                                   "gpu_bytes": budget, "serving_bytes": serve, "kept_prefix_bytes": kept,
+                                   "modes": rows}
         command.json.write_text(json.dumps(figures, indent=1) + "\n")
     return 0 if fitting else 1
 
 
 def _check(command: PlanCommand) -> None:
-    if command.policy not in POLICIES:
-        raise UserError(f"unknown policy '{command.policy}'.{suggest(command.policy, POLICIES)}")
+    if command.policy not in PUBLISHED:
+        raise UserError(f"unknown policy '{command.policy}'.{suggest(command.policy, PUBLISHED)}")
+    if _is_pi0(command) and command.lora_rank is not None:
+        raise UserError(f"--lora-rank does not apply to {command.policy}, which trains its action expert or all.")
     for name in ("gpu", "lora_rank", "num_envs"):
-        if getattr(command, name) <= 0:
-            raise UserError(f"--{name.replace('_', '-')} must be positive, got {getattr(command, name)}.")
+        value = getattr(command, name)
+        if value is not None and value <= 0:
+            raise UserError(f"--{name.replace('_', '-')} must be positive, got {value}.")
     if command.json and not command.json.absolute().parent.is_dir():
         raise UserError(f"--json {command.json}: its folder does not exist.")
 
 
-def _config(command: PlanCommand) -> OpenVLAModelConfig:
+def _is_pi0(command: PlanCommand) -> bool:
+    return command.policy in ("pi0", "pi05")
+
+
+def _preset(command: PlanCommand) -> str:
+    return command.preset or PUBLISHED[command.policy]
+
+
+def _config(command: PlanCommand) -> OpenVLAModelConfig | Pi0ModelConfig:
     from embodied_rl.policies.openvla import config as openvla
     from embodied_rl.policies.openvla_oft import config as oft
+    from embodied_rl.policies.pi0 import config as pi0
 
+    name = _preset(command)
     if command.policy == "openvla":
-        return openvla.preset(command.preset)
-    return oft.preset(command.preset, oft.variant(command.variant))
+        return openvla.preset(name)
+    if command.policy == "openvla_oft":
+        return oft.preset(name, oft.variant(command.variant))
+    found = pi0.preset(name)
+    if found.adaptive != (command.policy == "pi05"):
+        other = "pi05" if found.adaptive else "pi0"
+        raise UserError(f"the preset '{name}' is one of {other}, not of {command.policy}.")
+    return found
 
 
-def _need(config: OpenVLAModelConfig, mode: Any) -> Need:
+def _need(config: OpenVLAModelConfig | Pi0ModelConfig, mode: Mode) -> Need:
     from embodied_rl.plan import need
-    from embodied_rl.policies.openvla.sizes import cache_bytes, measure
+    from embodied_rl.policies.openvla import sizes as openvla
+    from embodied_rl.policies.pi0 import sizes as pi0
+    from embodied_rl.policies.pi0.config import Pi0ModelConfig
 
-    found = measure(config, lora_rank=mode.lora_rank, precision=mode.precision, recompute=mode.recompute)
-    return need(mode, found, cache_bytes(config, 2 if mode.precision == "bfloat16" else 4))
+    element = 2 if mode.precision == "bfloat16" else 4
+    if isinstance(config, Pi0ModelConfig):
+        found = pi0.measure(config, expert_only=mode.expert_only, precision=mode.precision, recompute=mode.recompute)
+        return need(mode, found, pi0.cache_bytes(config, element))
+    found = openvla.measure(config, lora_rank=mode.lora_rank, precision=mode.precision, recompute=mode.recompute)
+    return need(mode, found, openvla.cache_bytes(config, element))
+
+
+def _kept(config: OpenVLAModelConfig | Pi0ModelConfig) -> int:
+    """Bytes of a decision's kept prefix in bfloat16; 0 for policies that keep none."""
+    from embodied_rl.policies.pi0.config import Pi0ModelConfig
+    from embodied_rl.policies.pi0.sizes import kept_bytes
+
+    return kept_bytes(config, 2) if isinstance(config, Pi0ModelConfig) else 0
 
 
 def _table(needs: list[Need], budget: int, envs: int) -> Table:
@@ -142,7 +183,8 @@ def _advice(fitting: list[Need], needs: list[Need], budget: int, command: PlanCo
     # later ones train more with less approximation, but a very small micro-batch makes them slow
     best = next((need for need in reversed(fitting) if need.most_rows(budget) >= _GOOD_ROWS), fitting[0])
     rows, envs = best.most_rows(budget), best.most_envs(budget)
-    lines = [f"to train: embodied-rl train libero --policy {command.policy} {best.mode.options} "
+    kind = "pi0" if _is_pi0(command) else command.policy
+    lines = [f"to train: embodied-rl train libero --policy {kind} {best.mode.options} "
              f"--learner.microbatch-rows {min(rows, 64)}"]
     if envs < command.num_envs:
         lines.append(f"only {envs} worlds can be decided for at once: --env.num-envs {envs}")

@@ -139,9 +139,8 @@ def save_policy(policy: AnyPolicy, folder: Path, provenance: dict[str, Any]) -> 
 
 def prepare_policy(policy: AnyPolicy, config: PolicyConfig, folder: Path) -> None:
     """Make `policy`, which was loaded from `folder`, ready to train: what trains, formats, how it explores."""
-    from embodied_rl.policies.lora import set_formats
+    from embodied_rl.policies.lora import set_training
     from embodied_rl.policies.pi0.policy import Pi0Policy
-    from embodied_rl.policies.recompute import set_recompute
 
     if isinstance(config, Pi0Config):
         assert isinstance(policy, Pi0Policy), "load_options chose the kind"
@@ -149,9 +148,7 @@ def prepare_policy(policy: AnyPolicy, config: PolicyConfig, folder: Path) -> Non
     else:
         assert not isinstance(policy, Pi0Policy), "load_options chose the kind"
         _prepare_tokens(policy, config, folder)
-    set_formats(policy.model, config.precision)
-    policy.mixed_precision = config.precision == "bfloat16"
-    set_recompute(policy, config.recompute)
+    set_training(policy, config.precision, recompute=config.recompute)
 
 
 def _prepare_tokens(policy: OpenVLAPolicy, config: TokenPolicyConfig, folder: Path) -> None:
@@ -163,8 +160,11 @@ def _prepare_tokens(policy: OpenVLAPolicy, config: TokenPolicyConfig, folder: Pa
 
 
 def _prepare_pi0(policy: Pi0Policy, config: Pi0Config) -> None:
+    from embodied_rl.policies.pi0.kept import GIB, PrefixStore
+
     if config.expert_only:
         policy.model.freeze_language_model()
+    policy.kept = PrefixStore(int(config.prefix_cache_gib * GIB)) if config.prefix_cache_gib else None
     policy.flow = dataclasses.replace(
         policy.flow, method=config.method, denoise_steps=config.denoise_steps, noise_level=config.noise_level,
         noise_range=config.noise_range,

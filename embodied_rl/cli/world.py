@@ -50,6 +50,7 @@ def open_policy(checkpoint: str, device: str, options: AnyOptions | None = None)
 
 def describe_policy(policy: AnyPolicy, checkpoint: str) -> dict[str, Any]:
     """What a run stamps about its weights."""
+    from embodied_rl.policies.pi0.policy import Pi0Policy
     from embodied_rl.policies.shards import SINGLE, weights_digest
 
     folder = policy_folder(checkpoint)
@@ -62,10 +63,12 @@ def describe_policy(policy: AnyPolicy, checkpoint: str) -> dict[str, Any]:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
     else:
         digest = weights_digest(folder)
+    kept = policy.kept if isinstance(policy, Pi0Policy) else None
     return {
         "policy": f"{policy.architecture}, {size}, chunks of {policy.chunk_len} steps",
         "weights": f"{origin}, sha256 {digest[:16]}",
         "unnorm key": policy.unnorm_key,
+        **({} if kept is None else {"prefixes": f"kept for the update, up to {kept.max_bytes / 2**30:g} GiB"}),
     }
 
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 import torch
 
 from embodied_rl.policies import lora
-from embodied_rl.policies.memory import Footprint, Rows, footprint
+from embodied_rl.policies.memory import Footprint, Rows, footprint, kv_bytes
 from embodied_rl.policies.openvla.config import OpenVLAModelConfig
 from embodied_rl.policies.openvla.policy import OpenVLAPolicy
 from embodied_rl.policies.openvla_oft.config import OFTModelConfig
 from embodied_rl.policies.openvla_oft.policy import OpenVLAOFTPolicy
-from embodied_rl.policies.recompute import set_recompute
 
 # As many tokens as Llama's tokenizer makes of OpenVLA's prompt with one of LIBERO's longer instructions.
 _PROMPT_TOKENS = 40
@@ -25,7 +24,9 @@ def measure(config: OpenVLAModelConfig, *, lora_rank: int, precision: str, recom
     def make() -> OpenVLAPolicy:
         policy = kind.fresh(config, [instruction])
         policy.with_value = True
-        prepare(policy, lora_rank=lora_rank, precision=precision, recompute=recompute)
+        if lora_rank:
+            lora.add_lora(policy.model, lora_rank)
+        lora.set_training(policy, precision, recompute=recompute)
         return policy
 
     def rows(count: int) -> Rows:
@@ -37,19 +38,10 @@ def measure(config: OpenVLAModelConfig, *, lora_rank: int, precision: str, recom
     return footprint(make, rows)
 
 
-def prepare(policy: OpenVLAPolicy, *, lora_rank: int, precision: str, recompute: bool) -> None:
-    """Adapters, number formats and gradient checkpointing, as training sets them."""
-    if lora_rank:
-        lora.add_lora(policy.model, lora_rank)
-    lora.set_formats(policy.model, precision)
-    policy.mixed_precision = precision == "bfloat16"
-    set_recompute(policy, recompute)
-
-
 def cache_bytes(config: OpenVLAModelConfig, element_bytes: int) -> int:
     """Key-value cache of one row while it is decoded; parallel decoding has none."""
     if isinstance(config, OFTModelConfig):
         return 0
     decoder = config.decoder
     slots = config.text_offset + _PROMPT_TOKENS + config.num_tokens - 1
-    return 2 * decoder.layers * decoder.kv_heads * decoder.head_dim * slots * element_bytes
+    return kv_bytes(decoder, slots, element_bytes)

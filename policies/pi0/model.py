@@ -8,7 +8,7 @@ Nothing of the prefix looks at the actions, so it is shared by all steps (Black 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -42,6 +42,19 @@ class Prefix:
     rope: Rope
     summary: Tensor | None
     expert: Callable[..., Tensor] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LanguagePart:
+    """The part of a prefix that images and prompt alone decide: keys and values of S slots.
+
+    lengths: slots in use by row, the first ones. valid, summary: as in `Prefix`.
+    """
+
+    cache: Cache
+    lengths: list[int]
+    valid: Tensor | None
+    summary: Tensor | None
 
 
 class Pi0Model(nn.Module):
@@ -90,8 +103,13 @@ class Pi0Model(nn.Module):
 
     def freeze_language_model(self) -> None:
         """Train the action expert and the heads only, as pi_RL does."""
-        for part in (self.vision, self.projector, self.language):
-            part.requires_grad_(False)
+        for parameter in self.prefix_parameters():
+            parameter.requires_grad_(False)
+
+    def prefix_parameters(self) -> list[nn.Parameter]:
+        """What `read_language` computes with."""
+        own = [self.camera_embed] if self.config.learned_positions else []
+        return [*self.vision.parameters(), *self.projector.parameters(), *self.language.parameters(), *own]
 
     def embed_prefix(self, images: Tensor, ids: Tensor) -> Tensor:
         """uint8 [N,V,H,W,3] and prompt ids [N,T] -> embeddings of patches, camera by camera, and prompt [N,S,D]."""
@@ -103,39 +121,40 @@ class Pi0Model(nn.Module):
         text = self.language.embed_tokens(ids) * math.sqrt(self.config.decoder.dim)
         return torch.cat([patches.flatten(1, 2), text], dim=1)
 
-    def read(
-        self, images: Tensor, ids: Tensor, lengths: Tensor, state: Tensor | None, *, suffixes: int,
-        summarise: bool = False,
-    ) -> Prefix:
-        """Compute what the denoising steps of N observations share.
+    def read_language(
+        self, images: Tensor, ids: Tensor, lengths: Sequence[int], *, suffixes: int, summarise: bool = False
+    ) -> LanguagePart:
+        """Compute what the denoising steps of N observations share but for the state; `finish_prefix` adds that.
 
-        ids: [N,T], row i valid up to lengths[i]. state: [N, max_state_dim] where it is a token. suffixes: action
-        sequences an observation that one `velocity` call will hold (M). summarise: also fill `Prefix.summary`.
+        ids: [N,T], row i valid up to lengths[i]. suffixes: action sequences an observation that one `velocity` call
+        will hold (M). summarise: also fill `summary`.
         """
         x, first = self.embed_prefix(images, ids), None
         if self.pruner is not None:
             patches, text = x.split([x.shape[1] - ids.shape[1], ids.shape[1]], dim=1)
-            patches, first = self.pruner(patches, text, lengths)
+            patches, first = self.pruner(patches, text, torch.tensor(lengths, device=x.device))
             x = torch.cat([patches, text], dim=1)
         rows, slots = x.shape[:2]
-        table = self.language.rope(slots + 1 + self.config.horizon, x.device, first)
-        start = lengths + (slots - ids.shape[1])
-        valid = None
-        if bool((lengths < ids.shape[1]).any()):
-            valid = torch.arange(slots, device=x.device) < start[:, None]
+        used = [length + slots - ids.shape[1] for length in lengths]
+        valid = valid_slots(used, slots, x.device)
         cache = self._new_cache(x, rows, slots + 1 + suffixes * self.config.horizon)
-        here, mask = table.first(slots), _key_mask(valid)
-        summary = None
-        if summarise:
-            hidden = self.language(x, here, mask, cache, causal=False)
-            weight = torch.ones_like(hidden[..., :1]) if valid is None else valid[..., None].to(hidden.dtype)
-            summary = (hidden * weight).sum(dim=1) / weight.sum(dim=1)
-        else:
+        here, mask = self.language.rope(slots, x.device, first), _key_mask(valid)
+        if not summarise:
             self.language.fill(x, here, mask, cache)
+            return LanguagePart(cache, used, valid, None)
+        hidden = self.language(x, here, mask, cache, causal=False)
+        weight = torch.ones_like(hidden[..., :1]) if valid is None else valid[..., None].to(hidden.dtype)
+        return LanguagePart(cache, used, valid, (hidden * weight).sum(dim=1) / weight.sum(dim=1))
+
+    def finish_prefix(self, part: LanguagePart, state: Tensor | None) -> Prefix:
+        """Add the state [N, max_state_dim] where it is a token, and the positions of the action tokens."""
+        gap = 0 if self.pruner is None else self.pruner.dropped  # positions are those of the whole sequence
+        cache, valid, start = part.cache, part.valid, torch.tensor(part.lengths, device=self.device) + gap
+        table = self.language.rope(cache.length + gap + 1 + self.config.horizon, start.device)
         if state is not None:
             cache, start, valid = self._add_state(state, table, cache, start, valid)
-        positions = start[:, None] + torch.arange(self.config.horizon, device=x.device)
-        return Prefix(cache, valid, table.at(positions), summary)
+        positions = start[:, None] + torch.arange(self.config.horizon, device=start.device)
+        return Prefix(cache, valid, table.at(positions), part.summary)
 
     def _new_cache(self, like: Tensor, rows: int, slots: int) -> Cache:
         return GradientKV() if torch.is_grad_enabled() else KVCache(self.language.config, rows, slots, like)
@@ -206,6 +225,13 @@ def time_features(time: Tensor, width: int) -> Tensor:
     period = _MIN_PERIOD * (_MAX_PERIOD / _MIN_PERIOD) ** share
     angle = time.float()[..., None] * (1.0 / period * 2 * math.pi)
     return torch.cat([angle.sin(), angle.cos()], dim=-1)
+
+
+def valid_slots(lengths: Sequence[int], slots: int, device: torch.device) -> Tensor | None:
+    """bool [N,slots]: the first lengths[i] of row i; None when that is all of them."""
+    if min(lengths) == slots:
+        return None
+    return torch.arange(slots, device=device) < torch.tensor(lengths, device=device)[:, None]
 
 
 def _key_mask(valid: Tensor | None) -> Tensor | None:

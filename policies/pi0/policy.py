@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -32,6 +32,7 @@ from embodied_rl.policies.flow import (
     training_inputs,
 )
 from embodied_rl.policies.pi0.config import Pi0ModelConfig
+from embodied_rl.policies.pi0.kept import PrefixStore
 from embodied_rl.policies.pi0.model import Pi0Model, Prefix
 from embodied_rl.policies.pi0.normalise import Pi0Statistics, unit
 from embodied_rl.policies.pi0.prompt import Pi0Prompt, word_tokenizer
@@ -48,8 +49,10 @@ class Pi0Policy(nn.Module):
     """A pi0 or pi0.5 policy (see `embodied_rl.policy.Policy`).
 
     flow: how it samples. with_value: fill `value`; no gradient of it reaches the rest of the policy. mixed_precision:
-        the network multiplies in bfloat16 (autocast); the sampler and all densities are float32. denoise_reuse: only
-        every so many denoising steps run the action expert (see `prune.DenoiseReuse`), for evaluation and serving.
+        the network multiplies in bfloat16 (autocast); the sampler and all densities are float32. kept: where `act`
+        leaves what it computed of images and prompt, for `evaluate`; needs `Pi0Model.freeze_language_model`.
+        denoise_reuse: only every so many denoising steps run the action expert (see `prune.DenoiseReuse`), for
+        evaluation and serving.
     `replay` is {'points': float32 [N,M+1,H,D], 'step': int64 [N,M]}, the recorded part of the denoising path.
     """
 
@@ -76,6 +79,7 @@ class Pi0Policy(nn.Module):
         self.with_value = False
         self.mixed_precision = False
         self.denoise_reuse = 1
+        self.kept: PrefixStore | None = None
         self.chunk_len = config.chunk_len
         self.action_dim = config.action_dim
         self.terms_per_step = config.action_dim
@@ -104,7 +108,8 @@ class Pi0Policy(nn.Module):
     def act(self, obs: Observation, rng: DecisionRng, mode: ActMode) -> ActOutput:
         """Decide for N slots: 'sample' explores as `flow` says, 'greedy' follows the ODE from a random start."""
         config = self.config
-        prefix = self.read_prefix(torch.from_numpy(obs.images), torch.from_numpy(obs.proprio), obs.instruction, 1)
+        arguments = torch.from_numpy(obs.images), torch.from_numpy(obs.proprio), obs.instruction
+        prefix = self.read_prefix(*arguments, 1, kept="write" if mode == "sample" else "ignore")
         if self.denoise_reuse > 1:
             prefix = replace(prefix, expert=DenoiseReuse(self.model.expert, self.denoise_reuse))
         noise = draw_noise(rng, self.flow, config.horizon, config.max_action_dim, self.device)
@@ -121,13 +126,13 @@ class Pi0Policy(nn.Module):
     ) -> EvalOutput:
         """Log-probs and entropies float32 [N, K*A] of recorded paths, with gradients.
 
-        The prefix is computed once for all recorded steps, and these in one pass. RuntimeError with `denoise_reuse`:
-        a recorded path lacks the steps whose features were used again.
+        The prefix is computed once for all recorded steps, and these in one pass; or `kept` has it. RuntimeError with
+        `denoise_reuse`: a recorded path lacks the steps whose features were used again.
         """
         if self.denoise_reuse > 1:
             raise RuntimeError("log-probs cannot be recomputed with denoise_reuse: it is for acting only")
         points, step = replay["points"].to(self.device), replay["step"].to(self.device)
-        prefix = self.read_prefix(images, proprio, instruction, step.shape[1])
+        prefix = self.read_prefix(images, proprio, instruction, step.shape[1], kept="read")
         out = self.denoise_step(prefix, points[:, :-1], step)
         log_prob = log_density(points[:, 1:], out.mean, out.std)
         log_prob, entropy = (
@@ -156,8 +161,14 @@ class Pi0Policy(nn.Module):
             velocity, _ = self.model.velocity(prefix, x, time)
         return F.mse_loss(velocity, target)
 
-    def read_prefix(self, images: Tensor, proprio: Tensor, instruction: list[str], suffixes: int) -> Prefix:
-        """Raw observations, on any device -> what `suffixes` denoising steps at a time read (see `Pi0Model.read`)."""
+    def read_prefix(
+        self, images: Tensor, proprio: Tensor, instruction: list[str], suffixes: int, *,
+        kept: Literal["ignore", "write", "read"] = "ignore",
+    ) -> Prefix:
+        """Raw observations, on any device -> what `suffixes` denoising steps at a time read.
+
+        kept: whether the store is to keep the part that does not train, to be asked for it, or left alone.
+        """
         config = self.config
         size, cameras = config.image_size, config.num_cameras
         if images.dtype != torch.uint8 or tuple(images.shape[1:]) != (cameras, size, size, 3):
@@ -171,13 +182,20 @@ class Pi0Policy(nn.Module):
                 raise ValueError(f"the policy needs proprio [N,{config.proprio_dim}], got {tuple(proprio.shape)}")
             state = self.statistics.state.normalise(proprio)
         words = state.cpu().numpy() if state is not None and config.state_input == "prompt" else None
-        ids, lengths = (torch.from_numpy(part).to(self.device) for part in self.prompt.batch(instruction, words))
+        padded, lengths = self.prompt.batch(instruction, words)
+        ids = torch.from_numpy(padded).to(self.device)
         token = None
         if state is not None and config.state_input == "token":
             token = F.pad(state, (0, config.max_state_dim - config.proprio_dim)).to(self.device)
         summarise = self.with_value and config.critic_input == "prefix"
         with self._precision():
-            return self.model.read(images.to(self.device), ids, lengths, token, suffixes=suffixes, summarise=summarise)
+            read = partial(self.model.read_language, suffixes=suffixes, summarise=summarise)
+            if self.kept is None or kept == "ignore":
+                part = read(images.to(self.device), ids, lengths)
+            else:
+                self.kept.check(self.model.prefix_parameters(), (self.mixed_precision, summarise))
+                part = (self.kept.write if kept == "write" else self.kept.read)(read, images, ids, lengths)
+            return self.model.finish_prefix(part, token)
 
     def denoise_step(self, prefix: Prefix, x: Tensor, step: Tensor) -> Transition:
         """Where x [N,M,H,D] goes in denoising steps `step` int64 [N,M]: the primitive of sampling and of densities."""

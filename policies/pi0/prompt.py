@@ -52,8 +52,8 @@ class Pi0Prompt:
         self._bos = tokenizer.token_to_id(found[0])
         self._cache: dict[str, list[int]] = {}
 
-    def batch(self, instructions: list[str], state: Array | None) -> tuple[Array, Array]:
-        """Ids int64 [N,T], padded at the end, and lengths int64 [N].
+    def batch(self, instructions: list[str], state: Array | None) -> tuple[Array, list[int]]:
+        """Ids int64 [N,T], padded at the end, and the lengths of the N rows.
 
         state: normalised float32 [N,P] where it is part of the prompt (pi0.5), else None.
         """
@@ -62,8 +62,8 @@ class Pi0Prompt:
         else:
             prompts = map(state_prompt, instructions, state_bins(state))
             rows = [[self._bos, *self._encode(prompt)] for prompt in prompts]
-        lengths = np.array([len(row) for row in rows], dtype=np.int64)
-        ids = np.full((len(rows), int(lengths.max())), self._bos, dtype=np.int64)
+        lengths = [len(row) for row in rows]
+        ids = np.full((len(rows), max(lengths)), self._bos, dtype=np.int64)
         for target, row in zip(ids, rows, strict=True):
             target[: len(row)] = row
         return ids, lengths

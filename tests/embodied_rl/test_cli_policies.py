@@ -18,6 +18,7 @@ from embodied_rl.policies.openvla import public_config
 from embodied_rl.policies.openvla_oft.config import preset as oft_preset
 from embodied_rl.policies.openvla_oft.policy import OpenVLAOFTPolicy
 from embodied_rl.policies.pi0.config import preset as pi0_preset
+from embodied_rl.policies.pi0.kept import PrefixStore
 from embodied_rl.policies.pi0.policy import Pi0Policy
 from embodied_rl.telemetry.metrics import read_metrics
 from embodied_rl.types import Array, ChunkResult
@@ -109,6 +110,41 @@ def test_every_kind_trains_and_is_evaluated(
     assert main(["eval", "--checkpoint", str(run), "--suite", "tabletop_object", "--states-per-task", "1",
                  "--json", str(report)]) == 0
     assert json.loads(report.read_text())["policy"] == _stamp(run)["policy"]
+
+
+@pytest.mark.parametrize("scheduler", ["serial", "pipelined"])
+@pytest.mark.usefixtures("stand_in", "mixed_success")
+def test_prefixes_are_kept_from_rollout_to_update(
+    scheduler: str, folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stores = list[PrefixStore]()
+    make = PrefixStore.__init__
+    monkeypatch.setattr(PrefixStore, "__init__", lambda self, room: (make(self, room), stores.append(self))[0])
+    more = ["--policy.expert-only", "--policy.prefix-cache-gib", "0.5", "--scheduler", scheduler]
+    if scheduler == "pipelined":
+        more += ["--learner.minibatch-rows", "None", "--learner.minibatch-groups", "4"]
+    assert main(_train(folders["pi0"], tmp_path / "run", "pi0", "ppo", *more)) == 0
+    (store,) = stores
+    assert store.found > 0
+    assert store.missed == 0
+    assert _stamp(tmp_path / "run")["prefixes"] == "kept for the update, up to 0.5 GiB"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--policy.prefix-cache-gib", "1"], "add --policy.expert-only"),
+        (["--policy.expert-only", "--policy.prefix-cache-gib", "-1"], "must not be negative"),
+        (["--policy.expert-only", "--policy.prefix-cache-gib", "1", "--scheduler", "ray"], "--scheduler serial or"),
+    ],
+)
+def test_prefixes_are_not_kept_in_vain(
+    words: list[str], message: str, folders: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(_train(folders["pi0"], tmp_path / "run", "pi0", "grpo", *words)) == 2
+    said = capsys.readouterr().err
+    assert message in said
+    assert said.count("\n") == 1
 
 
 PUBLISHED = {

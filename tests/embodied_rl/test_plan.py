@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from embodied_rl.cli import main
@@ -13,6 +14,13 @@ from embodied_rl.policies.memory import count_parameters
 from embodied_rl.policies.openvla.config import nano
 from embodied_rl.policies.openvla.policy import OpenVLAPolicy
 from embodied_rl.policies.openvla.sizes import measure
+from embodied_rl.policies.pi0.config import preset as pi0_preset
+from embodied_rl.policies.pi0.kept import PrefixStore
+from embodied_rl.policies.pi0.policy import Pi0Policy
+from embodied_rl.policies.pi0.sizes import kept_bytes
+from embodied_rl.policies.pi0.sizes import measure as measure_pi0
+from embodied_rl.rng import DecisionRng
+from embodied_rl.types import Observation
 
 OPENVLA_7B = 7_541_237_184  # the published index: 15,082,474,368 bytes in bfloat16
 VALUE_HEAD = (4096 + 1) * 512 + (512 + 1) * 128 + (128 + 1)
@@ -85,9 +93,73 @@ def test_what_is_counted_is_what_a_real_policy_holds() -> None:
     assert found.trained == sum(p.numel() for p in policy.parameters() if p.requires_grad)
 
 
+PI0_BASE, PI05_BASE = 3_501_372_176, 3_616_757_520
+
+
+def _heads(width: int, critic: int) -> int:
+    """Value and noise head, which training adds."""
+    noise = (width + 1) * 128 + (128 + 1) * 64 + (64 + 1) * 32
+    return (critic + 1) * 512 + (512 + 1) * 128 + (128 + 1) + noise
+
+
+def test_pi05_is_counted_as_published() -> None:
+    found = measure_pi0(pi0_preset("pi05_base"), expert_only=True, precision="bfloat16", recompute=True)
+    frozen = (found.weights - 4 * found.trained) // 2
+    assert found.trained + frozen == PI05_BASE + _heads(1024, critic=2048)
+
+
+def test_pi0_is_counted_as_published(tmp_path: Path) -> None:
+    code, found = _plan(tmp_path / "f.json", "--policy", "pi0", "--gpu", "24")
+    assert code == 0
+    assert found["parameters"] == PI0_BASE + _heads(1024, critic=1024)
+    expert, again, full, exact = found["modes"]
+    assert [mode["mode"]["expert_only"] for mode in found["modes"]] == [True, True, False, False]
+    trained = expert["gradients"] // 4
+    assert 3e8 < trained < 5e8
+    assert expert["weights"] == 4 * trained + 2 * (found["parameters"] - trained)
+    assert exact["weights"] == 4 * found["parameters"]
+    assert exact["gradients"] == 4 * (found["parameters"] - 257152 * 1024)  # the expert's unused head is frozen
+    # what is frozen keeps no activations, and what is computed again keeps few
+    assert expert["row"] < again["row"] < exact["row"]
+    assert full["row"] < exact["row"]
+    assert expert["most_rows"] > 0
+    assert exact["most_rows"] == 0
+    # 18 layers, one head of 256 for keys and values in bfloat16; two cameras of 256 patches and a prompt
+    token = 18 * 2 * 256 * 2
+    assert 512 * token < found["kept_prefix_bytes"] < 600 * token
+    assert expert["cache_row"] - found["kept_prefix_bytes"] == 51 * token
+
+
+def test_the_advice_for_pi0_is_a_command_that_train_knows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, found = _plan(tmp_path / "f.json", "--policy", "pi05", "--preset", "nano_pi05", "--gpu", "3")
+    assert code == 0
+    assert found["preset"] == "nano_pi05"
+    said = capsys.readouterr().out
+    assert "train libero --policy pi0 --policy.precision float32" in said
+    assert "prefixes kept for the update" in said
+
+
+def test_what_is_counted_of_pi0_is_what_a_real_policy_holds() -> None:
+    policy = Pi0Policy.fresh(pi0_preset("nano"), ["open it"])
+    policy.model.freeze_language_model()
+    found = measure_pi0(pi0_preset("nano"), expert_only=True, precision="float32", recompute=False)
+    assert found.weights == 4 * count_parameters(policy)
+    assert found.trained == sum(p.numel() for p in policy.parameters() if p.requires_grad)
+    whole = measure_pi0(pi0_preset("nano"), expert_only=False, precision="float32", recompute=False)
+    assert found.update_per_row < whole.update_per_row
+    policy.kept = PrefixStore(1 << 30)
+    words = " ".join(["open"] * 23)  # with the token that begins it as long as the plan's prompt
+    obs = Observation(np.zeros((1, 2, 64, 64, 3), np.uint8), np.zeros((1, 8), np.float32), [words])
+    policy.act(obs, DecisionRng(np.zeros(1, np.int64), np.zeros(1, np.int64)), "sample")
+    assert policy.kept.used_bytes == kept_bytes(policy.config, 4)
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
+        (["--policy", "pi0", "--lora-rank", "8"], "--lora-rank does not apply to pi0"),
+        (["--policy", "pi0", "--preset", "pi05_base"], "is one of pi05, not of pi0"),
+        (["--policy", "pi05", "--preset", "pi05_bas"], "Did you mean 'pi05_base'?"),
         (["--policy", "openvl"], "Did you mean 'openvla'?"),
         (["--preset", "70b"], "unknown"),
         (["--gpu", "0"], "--gpu must be positive"),

@@ -38,8 +38,8 @@ def _prompt(policy: Pi0Policy, rows: int) -> tuple[Tensor, Tensor, Tensor]:
     config, obs = policy.config, observation(rows)
     state = policy.statistics.state.normalise(torch.from_numpy(obs.proprio))
     words = state.numpy() if config.state_input == "prompt" else None
-    ids, lengths = (torch.from_numpy(part) for part in policy.prompt.batch(obs.instruction, words))
-    return ids, lengths, F.pad(state, (0, config.max_state_dim - config.proprio_dim))
+    ids, lengths = policy.prompt.batch(obs.instruction, words)
+    return torch.from_numpy(ids), torch.tensor(lengths), F.pad(state, (0, config.max_state_dim - config.proprio_dim))
 
 
 def _transformers(policy: Pi0Policy, folder: Path) -> Any:

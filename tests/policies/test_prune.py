@@ -104,8 +104,8 @@ def test_nothing_left_out_changes_no_bit(kind: str) -> None:
         policy.model.pruner = None
         make = Pi0Policy.read_prefix
 
-        def always_reuse(self: Pi0Policy, *args: Any) -> Prefix:
-            return replace(make(self, *args), expert=DenoiseReuse(self.model.expert, 1))
+        def always_reuse(self: Pi0Policy, *args: Any, **more: Any) -> Prefix:
+            return replace(make(self, *args, **more), expert=DenoiseReuse(self.model.expert, 1))
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(Pi0Policy, "read_prefix", always_reuse)
@@ -220,17 +220,19 @@ def _slow_relevance(decoder: Decoder, prefix: Tensor, text: Tensor, start: int, 
 
 def _sequence(policy: AnyPolicy) -> tuple[Tensor, Tensor, Tensor]:
     """Prefix [N,S,D], prompt embeddings [N,T,D] and their lengths, as the policy's own code makes them."""
-    found: list[tuple[Tensor, Tensor, Tensor]] = []
-    pruner = _pruner(policy, None)
+    found: list[Tensor] = []
 
-    def record(prefix: Tensor, text: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-        found.append((prefix, text, lengths))
-        return pruner(prefix, text, lengths)
+    class Recorder(VisualPruner):
+        def __call__(self, prefix: Tensor, text: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+            found.extend((prefix, text, lengths))
+            return super().__call__(prefix, text, lengths)
 
-    policy.model.pruner = record  # type: ignore[assignment]
+    whole = _pruner(policy, None)
+    policy.model.pruner = Recorder(whole.decoder, whole.visual.start, whole.keep, whole.keep)
     _act(policy)
     policy.model.pruner = None
-    return tuple(part.detach().clone() for part in found[0])  # type: ignore[return-value]
+    prefix, text, lengths = (part.detach().clone() for part in found)  # out of inference mode
+    return prefix, text, lengths
 
 
 @pytest.mark.parametrize("kind", KINDS)
