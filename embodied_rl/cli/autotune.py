@@ -37,10 +37,12 @@ def tune(
     """Probe for some seconds and choose stages, overlap, worlds and micro-batch; the run stays as on-policy as it is.
 
     Rows of older policies are only allowed if config.scheduler allows them. env has the most worlds to consider.
-    UserError for workers on other machines, which cannot be probed from here.
+    UserError for workers on other machines, which cannot be probed from here, and for several ranks.
     """
     if isinstance(config.scheduler, RayConfig):
         raise UserError("plan and --autotune know this machine only: choose --scheduler serial or pipelined for them.")
+    if config.learner.ranks > 1:
+        raise UserError("plan and --autotune measure a learner of one process: leave out --learner.ranks for them.")
     algorithm = make_algorithm(config.algorithm)
     sampler = EpisodeSampler(config.seed, train_states, algorithm.group_size)
     episodes = [spec for index in range(-(-env.num_envs // algorithm.group_size)) for spec in sampler.group(index)]

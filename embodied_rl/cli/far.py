@@ -1,10 +1,12 @@
-"""Opens a run's worlds and policy on another machine, for `--scheduler ray`."""
+"""Opens a run's worlds and policy in other processes: Ray's workers, and further ranks of the learner."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from embodied_rl.config import TrainConfig, from_dict, to_dict
@@ -46,4 +48,41 @@ class FarWorker:
 
 def far_worker(config: TrainConfig) -> Callable[[], tuple[VecEnv, Policy]] | None:
     """How workers on other machines open worlds, if the config asks for such."""
-    return FarWorker(to_dict(config)) if isinstance(config.scheduler, RayConfig) else None
+    if not isinstance(config.scheduler, RayConfig):
+        return None
+    checkpoint = Path(config.policy.checkpoint)
+    if checkpoint.exists():  # a worker's working directory is another one
+        policy = dataclasses.replace(config.policy, checkpoint=str(checkpoint.absolute()))
+        config = dataclasses.replace(config, policy=policy)
+    return FarWorker(to_dict(config))
+
+
+@dataclass(frozen=True, slots=True)
+class HelperPolicy:
+    """`learner.crew.PolicyFactory`; config: as `to_dict` writes it. Weights that learn come from the lead."""
+
+    config: dict[str, Any]
+
+    def __call__(self, rank: int) -> Policy:
+        from embodied_rl.cli.train_run import open_policy_of
+
+        policy, _ = open_policy_of(from_dict(self.config), resume=False)  # 'cuda' is the rank's own GPU here
+        return policy
+
+
+@contextmanager
+def cluster(config: TrainConfig) -> Iterator[None]:
+    """The connection to the Ray cluster that the config asks for, if it does; nothing of it is left afterwards.
+
+    UserError as `ray_scheduler.connect`, before a run has written anything.
+    """
+    if not isinstance(config.scheduler, RayConfig):
+        yield
+        return
+    from embodied_rl.scheduler.ray_scheduler import connect
+
+    ray = connect(config.scheduler)
+    try:
+        yield
+    finally:
+        ray.shutdown()

@@ -19,7 +19,7 @@ from rich.console import Console
 from embodied_rl import __version__
 from embodied_rl.algorithms.config import PPOConfig
 from embodied_rl.cli.autotune import describe, tune
-from embodied_rl.cli.far import far_worker
+from embodied_rl.cli.far import HelperPolicy, cluster, far_worker
 from embodied_rl.cli.films import film
 from embodied_rl.cli.policies import load_options, load_policy, prepare_policy, save_policy
 from embodied_rl.cli.run_report import write_gantt, write_run_report
@@ -80,7 +80,7 @@ def run(config: TrainConfig, command: str, *, benchmark: str, resume: bool) -> N
     states = _States.of(config, tasks, checkpoint)
     if config.autotune:
         config = _tuned(config, tasks, policy, states, console)
-    with open_worlds(tasks, config.env, config.protocol, policy) as env:
+    with cluster(config), open_worlds(tasks, config.env, config.protocol, policy) as env:
         stamp = _stamp(config, command, tasks, env.info, renderer, describe_policy(policy, checkpoint), states)
         for name, value in stamp.items():
             console.print(f"  {name:<14}{value}", soft_wrap=True, markup=False, highlight=False)
@@ -166,7 +166,7 @@ def _train(config: TrainConfig, states: _States, env: FrameEnv, policy: AnyPolic
             folder, env, policy, _policy_files(policy, config, states), _settings(config), states.train, states.heldout,
             RunObserver(folder, log, progress, measured),
             resume=resume, resume_command=_resume_command(config), clock=clock,
-            far=far_worker(config),
+            far=far_worker(config), helper=HelperPolicy(to_dict(config)),
         )
 
 

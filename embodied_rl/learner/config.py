@@ -40,10 +40,12 @@ class LearnerConfig:
     recompute_log_probs: bool = False
     """Compute the rollout's log-probs again before an update, as the update does: for bfloat16, whose rounding would
     otherwise move probability ratios; costs one forward pass over the batch."""
+    ranks: int = 1
+    """Processes of this machine that learn together, each on a share of every minibatch; on GPUs, one each."""
 
     def __post_init__(self) -> None:
         positive = ("lr", "value_lr", "max_grad_norm", "minibatch_rows", "minibatch_groups", "microbatch_rows",
-                    "ratio_tolerance")  # fmt: skip
+                    "ratio_tolerance", "ranks")  # fmt: skip
         for name in positive:
             if getattr(self, name) is not None and not 0 < getattr(self, name) < math.inf:
                 raise UserError(f"learner.{name} must be positive and finite, got {getattr(self, name)}.")
