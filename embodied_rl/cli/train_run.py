@@ -18,7 +18,7 @@ from rich.console import Console
 
 from embodied_rl import __version__
 from embodied_rl.algorithms.config import PPOConfig
-from embodied_rl.cli.autotune import describe, tune
+from embodied_rl.cli.autotune import describe, further_devices, tune
 from embodied_rl.cli.far import HelperPolicy, cluster, far_worker
 from embodied_rl.cli.films import film
 from embodied_rl.cli.policies import load_options, load_policy, prepare_policy, save_policy
@@ -131,7 +131,7 @@ def _tuned(
 ) -> TrainConfig:
     """The config with the scheduler that suits this machine; a run that is resumed keeps its own."""
     with open_worlds(tasks, config.env, config.protocol, policy) as env:
-        tuning = tune(config, env, policy, states.train, cpu_count())
+        tuning = tune(config, env, policy, states.train, cpu_count(), further_devices(config))
     for line in describe(tuning):
         console.print(f"  autotune      {line}", soft_wrap=True, markup=False, highlight=False)
     return tuning.config

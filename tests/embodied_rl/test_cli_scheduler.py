@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import pickle
 import sys
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from embodied_rl.cli import main
 from embodied_rl.config import load_yaml
@@ -46,6 +49,21 @@ def test_autotune_fills_in_a_schedule_and_trains(
     assert not config.autotune  # a resumed run keeps what was chosen
     assert config.env.num_envs <= 4
     assert read_metrics(run / "metrics.jsonl")[-1]["step"] == 2
+
+
+@pytest.mark.usefixtures("stand_in")
+def test_two_ranks_learn_together_under_a_pipelined_schedule(checkpoint: Path, tmp_path: Path) -> None:
+    """The helper opens the run's policy in a process of its own; the result is that of one process."""
+    runs = [tmp_path / "one", tmp_path / "two"]
+    for run, ranks in zip(runs, ("1", "2"), strict=True):
+        pipelined = ["--scheduler", "pipelined", "--scheduler.stages", "2", "--learner.minibatch-rows", "None",
+                     "--learner.minibatch-groups", "1", "--videos", "0", "--algorithm.entropy-coef", "0.01",
+                     "--learner.ranks", ranks]  # fmt: skip
+        assert main(words(checkpoint, run, *pipelined)) == 0
+    one, two = (load_file(run / "checkpoints/iter-000002/policy/model.safetensors") for run in runs)
+    for name, tensor in one.items():
+        torch.testing.assert_close(two[name], tensor, rtol=0, atol=1e-5, msg=name)  # Adam's first steps, lr 1e-4
+    assert multiprocessing.active_children() == []
 
 
 @pytest.mark.usefixtures("stand_in")

@@ -23,7 +23,7 @@ from embodied_rl.learner.ranks import Ranks
 from embodied_rl.rollout.collect import Collector
 from embodied_rl.rollout.sampler import EpisodeSampler
 from embodied_rl.rollout.stages import StageClock
-from embodied_rl.types import RolloutBatch
+from embodied_rl.types import EvalOutput, RolloutBatch
 from tests.toy import TASKS, ToyEnv, ToyPolicy
 
 GRPO = GRPOConfig(group_size=4, keep=None, entropy_coef=0.01, epochs=2)
@@ -48,11 +48,13 @@ class Mortal(ToyPolicy):
 
     left = -1
 
-    def evaluate(self, *arguments: Any) -> Any:
+    def evaluate(
+        self, images: Tensor, proprio: Tensor, instruction: list[str], replay: dict[str, Tensor]
+    ) -> EvalOutput:
         self.left -= 1
         if self.left == 0:
             os.kill(os.getpid(), signal.SIGKILL)
-        return super().evaluate(*arguments)
+        return super().evaluate(images, proprio, instruction, replay)
 
 
 class BrokenRank:
