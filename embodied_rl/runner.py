@@ -154,7 +154,7 @@ class _Run:
             groups=groups,
             workers=settings.workers,
             on_episode=observer.episode,
-            poll=stop.poll,
+            poll=self._poll,
             far=far,
         )
         self.checkpoints = Checkpoints(run_dir / "checkpoints", settings.checkpoint.keep)
@@ -201,6 +201,11 @@ class _Run:
         assert self.after is not None
         assert self.saved is not None
         return TrainOutcome(self.before, self.after, self.saved)
+
+    def _poll(self) -> None:
+        """Stop if that was asked for, but not in the middle of an update that a stream has begun."""
+        if not self.learner.begun:
+            self.stop.poll()
 
     def save(self) -> Path:
         """Write a checkpoint of the last boundary, unless it is there already."""
@@ -269,9 +274,10 @@ def train(
     checkpoint in `run_dir`; from any checkpoint, the end is the same. resume_command is shown when the run is stopped.
     clock: of `scheduler.make.make_clock`, to read spans from afterwards. far: for `RayConfig`, see `make_scheduler`.
     helper: for several `learner.ranks`, see `make_learner`.
-    The first SIGINT or SIGTERM drops the iteration's unfinished rollout (or finishes its update), saves and raises
-    Interrupted; the second leaves at once. Raises UserError for settings that do not fit together and for a full disk,
-    and what the learner raises. Call it from the main thread.
+    The first SIGINT or SIGTERM drops the iteration's unfinished rollout (or finishes an update that has begun, and with
+    overlap stream the rollout that it is made of), saves and raises Interrupted; the second leaves at once. Raises
+    UserError for settings that do not fit together and for a full disk, and what the learner raises. Call it from the
+    main thread.
     """
     if not settings.train_on_heldout:
         _check_disjoint(train_states, heldout_states)
