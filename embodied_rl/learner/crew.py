@@ -22,8 +22,6 @@ from embodied_rl.learner.ranks import RankError, Ranks
 
 PolicyFactory = Callable[[int], Any]
 """Opens the policy of a rank, on its device, with the run's starting weights; sent to that rank's process."""
-# Gradients go by the backend of their device, everything else by gloo.
-_BACKEND = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
 _HOST = "127.0.0.1"
 
 
@@ -66,7 +64,7 @@ class Crew:
             self._helpers.append(_Helper(process, ours))
         try:
             self._await_ready()
-            self.ranks = _join(0, size, store, self.lost)
+            self.ranks = join(0, size, store, self.lost, sharded=orders.config.sharding == "fsdp2")
         except BaseException:
             self._end()
             raise
@@ -144,9 +142,18 @@ def open_store(port: int, size: int, *, lead: bool) -> Any:
     return kind(_HOST, port, size, is_master=lead, wait_for_workers=False)
 
 
-def _join(rank: int, size: int, store: Any, lost: Callable[[], str | None]) -> Ranks:
+def join(
+    rank: int, size: int, store: Any, lost: Callable[[], str | None] = lambda: None, *, sharded: bool = False
+) -> Ranks:
+    """Set up torch's default process group; `lost` as in `Ranks`."""
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # all on one machine, whatever its name resolves to
-    distributed.init_process_group(_BACKEND, store=store, rank=rank, world_size=size)
+    # Gradients go by the backend of their device, everything else by gloo.
+    backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+    distributed.init_process_group(backend, store=store, rank=rank, world_size=size)
+    if sharded:
+        from embodied_rl.learner.sharded import ShardedRanks
+
+        return ShardedRanks(rank, size, lost)
     return Ranks(rank, size, lost)
 
 
@@ -164,7 +171,10 @@ def _help(rank: int, size: int, port: int, pipe: Connection, factory: PolicyFact
         policy = factory(rank)
         pipe.send(None)
         store = open_store(port, size, lead=False)
-        ranks = _join(rank, size, store, lambda: None if lead.is_alive() else "the lead is gone")
+        ranks = join(
+            rank, size, store, lambda: None if lead.is_alive() else "the lead is gone",
+            sharded=orders.config.sharding == "fsdp2",
+        )  # fmt: skip
         learner = Learner(
             policy, orders.algorithm, orders.config, seed=orders.seed, dump_dir=orders.dump_dir,
             threads=orders.threads, ranks=ranks,

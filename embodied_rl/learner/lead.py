@@ -23,7 +23,8 @@ class LeadLearner(Learner):
         self, policy: TrainablePolicy, algorithm: Algorithm, config: LearnerConfig, *, seed: int, dump_dir: Path,
         threads: int, helper: PolicyFactory,
     ) -> None:
-        threads = max(1, threads // config.ranks)
+        # A policy in parts takes one pass at a time, with all threads inside an operator.
+        threads = max(1, threads // config.ranks) if config.sharding == "none" else 1
         self._crew = Crew(config.ranks, helper, Orders(algorithm, config, seed, dump_dir, threads))
         try:
             super().__init__(
@@ -45,6 +46,12 @@ class LeadLearner(Learner):
         """As `Learner.accumulate`, on all ranks."""
         self._crew.tell("accumulate", group)
         super().accumulate(group)
+
+    def state_dict(self) -> dict[str, Any]:
+        """As `Learner.state_dict`."""
+        if self.config.sharding != "none":
+            self._crew.tell("state_dict")
+        return super().state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """As `Learner.load_state_dict`, on all ranks."""

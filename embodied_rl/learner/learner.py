@@ -86,14 +86,14 @@ class Learner:
         self._pool = None
         if threads > 1:  # the number of threads inside an operator is each thread's own setting
             self._pool = ThreadPoolExecutor(threads, "learn", initializer=torch.set_num_threads, initargs=(1,))
-        self._actor, self._critic = split_parameters(policy)
+        self.model = ranks.prepare(policy) if ranks.size > 1 else policy
+        self._actor, self._critic = split_parameters(self.model)
         groups: list[dict[str, Any]] = [{"params": self._actor, "lr": config.lr}]
         if algorithm.needs_value:
             if not self._critic:
                 raise UserError("PPO needs a critic, and this policy has no value head; use --algorithm grpo.")
             groups.append({"params": self._critic, "lr": config.value_lr})
         self.optimizer = torch.optim.AdamW(groups, betas=config.betas, weight_decay=config.weight_decay)
-        self.ranks.copy_from_lead([*self._actor, *self._critic])
 
     def close(self) -> None:
         """End the threads."""
@@ -108,16 +108,19 @@ class Learner:
         iteration, self.version = self.version, self.version + 1
         if len(batch) == 0:
             return {"train/rows": 0.0, "train/steps": 0.0}
-        stale = correct(batch, self.policy, self.algorithm, self.config.microbatch_rows, self.ranks)
+        stale = correct(batch, self.model, self.algorithm, self.config.microbatch_rows, self.ranks)
         self.ess = stale.get("train/ess", 1.0)
         # The step shrinks with the sample that is left: VCPO's rule for Adam (Huang et al. 2026, arXiv 2602.17616).
         self._set_rates(self.config.rate(iteration) * math.sqrt(self.ess))
         if self.config.recompute_log_probs:
-            drift = recompute_log_probs(self.policy, batch, self.config.microbatch_rows, self.ranks)
+            drift = recompute_log_probs(self.model, batch, self.config.microbatch_rows, self.ranks)
             stale |= {"train/log_prob_drift": drift}
         if self.config.minibatch_groups is not None:
-            return self._update_by_groups(batch, self.config.minibatch_groups, iteration) | stale
-        return self._update_by_rows(batch, iteration) | stale
+            metrics = self._update_by_groups(batch, self.config.minibatch_groups, iteration)
+        else:
+            metrics = self._update_by_rows(batch, iteration)
+        self.ranks.publish(self.policy, self.model)
+        return metrics | stale
 
     def _update_by_rows(self, batch: RolloutBatch, iteration: int) -> dict[str, float]:
         assert self.config.minibatch_rows is not None, "LearnerConfig sees to it"
@@ -146,6 +149,11 @@ class Learner:
             self._begun = GroupUpdate(self, self.config.minibatch_groups, self.version)
         self._begun.add(group)
 
+    @property
+    def begun(self) -> bool:
+        """Whether an update is under way (`accumulate`): weights may have moved that no checkpoint should hold."""
+        return self._begun is not None
+
     def _update_by_groups(self, batch: RolloutBatch, groups: int, iteration: int) -> dict[str, float]:
         update, self._begun = self._begun, None
         if update is None:
@@ -163,13 +171,14 @@ class Learner:
 
     def state_dict(self) -> dict[str, Any]:
         """Optimiser state and version; the policy's weights are saved apart."""
-        return {"optimizer": self.optimizer.state_dict(), "version": self.version}
+        return {"optimizer": self.ranks.whole(self.optimizer), "version": self.version}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from `state`, with the weights that the policy has now."""
-        self.optimizer.load_state_dict(state["optimizer"])
+        self.optimizer.load_state_dict(self.ranks.part(state["optimizer"], self.optimizer))
         self.version = int(state["version"])
-        self.ranks.copy_from_lead([*self._actor, *self._critic])
+        if self.ranks.size > 1:
+            self.ranks.refresh(self.policy, self.model)
 
     def _step(
         self, batch: RolloutBatch, index: Tensor, weight: Tensor, parts: int, iteration: int, *, check_ratio: bool
@@ -192,7 +201,7 @@ class Learner:
         found: list[Trouble] = []
 
         def loss(number: int) -> LossOutput:
-            out = self.algorithm.loss(self.policy, micros[number], iteration)
+            out = self.algorithm.loss(self.model, micros[number], iteration)
             if not math.isfinite(value := out.loss.item()):
                 found.append((number, "loss", value))
             if check_ratio and not (error := out.ratio_error.item()) <= self.config.ratio_tolerance:
@@ -210,21 +219,23 @@ class Learner:
         return _sum_metrics([part for part, _ in reports])
 
     def _add_up(
-        self, numbers: Sequence[int], loss: Callable[[int], LossOutput], moving: Sequence[nn.Parameter]
+        self, numbers: Sequence[tuple[int, bool]], loss: Callable[[int], LossOutput], moving: Sequence[nn.Parameter]
     ) -> dict[str, float]:
         """Add the gradients of these microbatches to what is there; return the sums of their metrics."""
         totals: dict[str, float] = {}
         if self._pool is None:
-            for number in numbers:
+            for number, counts in numbers:
                 out = loss(number)
-                out.loss.backward(inputs=moving)  # adds up in place: large models have no room for a second gradient
-                _add_metrics(totals, out)
+                # adds up in place: large models have no room for a second gradient
+                self.ranks.backward(out.loss if counts else 0.0 * out.loss, moving)
+                if counts:
+                    _add_metrics(totals, out)
             return totals
 
-        def share(numbers: Sequence[int]) -> tuple[dict[str, float], list[Tensor | None]]:
+        def share(numbers: Sequence[tuple[int, bool]]) -> tuple[dict[str, float], list[Tensor | None]]:
             totals: dict[str, float] = {}
             sums: list[Tensor | None] = [None] * len(moving)
-            for number in numbers:
+            for number, _ in numbers:
                 out = loss(number)
                 sums = _add(sums, torch.autograd.grad(out.loss, moving, allow_unused=True))
                 _add_metrics(totals, out)
@@ -245,6 +256,10 @@ class Learner:
         """
         moving = self._moving(iteration)
         self.ranks.add_gradients(moving)
+        still = {id(parameter) for parameter in moving}
+        for parameter in [*self._actor, *self._critic]:
+            if id(parameter) not in still:
+                parameter.grad = None  # parts of a policy get their gradients whether they may move or not
         norm = self._clip(moving, batch, index, iteration)
         self.optimizer.step()
         return norm
@@ -256,7 +271,7 @@ class Learner:
 
     def _clip(self, moving: Sequence[nn.Parameter], batch: RolloutBatch, index: Tensor, iteration: int) -> float:
         """Clip the gradient and return its norm before."""
-        norm = float(nn.utils.clip_grad_norm_(moving, self.config.max_grad_norm))
+        norm = self.ranks.clip(moving, self.config.max_grad_norm)
         if not math.isfinite(norm):
             self._stop(batch, index, iteration, f"the gradient's norm is {norm}")
         return norm

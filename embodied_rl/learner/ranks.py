@@ -46,9 +46,37 @@ class Ranks:
         pieces += -pieces % self.size
         return list(index.tensor_split(min(pieces, len(index))))
 
-    def share(self, items: Sequence[ValueT]) -> list[ValueT]:
-        """Those of `items` that are this rank's."""
-        return list(items[self.rank :: self.size])
+    def share(self, items: Sequence[ValueT]) -> list[tuple[ValueT, bool]]:
+        """Those of `items` that are this rank's, and whether they count (see `sharded`)."""
+        return [(item, True) for item in items[self.rank :: self.size]]
+
+    def prepare(self, policy: Any) -> Any:
+        """The policy that learns, with the lead's weights; here `policy` itself."""
+        self.refresh(policy, policy)
+        return policy
+
+    def refresh(self, policy: Any, model: Any) -> None:
+        """Give `model`, which learns, the weights that the lead's `policy` has now."""
+        self.copy_from_lead([parameter for parameter in policy.parameters() if parameter.requires_grad])
+
+    def publish(self, policy: Any, model: Any) -> None:
+        """Bring what `model` learned to `policy`; here they are the same."""
+
+    def backward(self, loss: Tensor, moving: Sequence[nn.Parameter]) -> None:
+        """Add the gradient of `loss` to those of the parameters `moving`."""
+        loss.backward(inputs=moving)
+
+    def clip(self, moving: Sequence[nn.Parameter], most: float) -> float:
+        """Clip the gradient of `moving` to the norm `most` and return its norm before."""
+        return float(nn.utils.clip_grad_norm_(moving, most))
+
+    def whole(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+        """The state of an optimiser as one process has it."""
+        return optimizer.state_dict()
+
+    def part(self, state: dict[str, Any], optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+        """What `optimizer` loads of the `whole` state."""
+        return state
 
     def gather(self, value: ValueT) -> list[ValueT]:
         """The values of all ranks, by rank. Values are plain or tensors of the CPU. Raises RankError."""

@@ -22,7 +22,7 @@ def log_probs_of(
 ) -> Tensor:
     """float32 [r, L] on the CPU: log-probs of rows `index` (int64 [r], at least one); each rank takes its share."""
     pieces = ranks.cut(index, microbatch_rows)
-    parts = ranks.gather([evaluate_rows(policy, batch, piece).log_prob.cpu() for piece in ranks.share(pieces)])
+    parts = ranks.gather([evaluate_rows(policy, batch, piece).log_prob.cpu() for piece, _ in ranks.share(pieces)])
     return torch.cat([parts[number % ranks.size][number // ranks.size] for number in range(len(pieces))])
 
 

@@ -53,16 +53,19 @@ def test_autotune_fills_in_a_schedule_and_trains(
 
 @pytest.mark.usefixtures("stand_in")
 def test_two_ranks_learn_together_under_a_pipelined_schedule(checkpoint: Path, tmp_path: Path) -> None:
-    """The helper opens the run's policy in a process of its own; the result is that of one process."""
-    runs = [tmp_path / "one", tmp_path / "two"]
-    for run, ranks in zip(runs, ("1", "2"), strict=True):
+    """The helper opens the run's policy in a process of its own; the result is that of one process, also in parts."""
+    runs = [tmp_path / "one", tmp_path / "two", tmp_path / "parts"]
+    for run, ranks in zip(runs, (["1"], ["2"], ["2", "--learner.sharding", "fsdp2"]), strict=True):
         pipelined = ["--scheduler", "pipelined", "--scheduler.stages", "2", "--learner.minibatch-rows", "None",
                      "--learner.minibatch-groups", "1", "--videos", "0", "--algorithm.entropy-coef", "0.01",
-                     "--learner.ranks", ranks]  # fmt: skip
+                     "--learner.ranks", *ranks]  # fmt: skip
         assert main(words(checkpoint, run, *pipelined)) == 0
-    one, two = (load_file(run / "checkpoints/iter-000002/policy/model.safetensors") for run in runs)
+    start = load_file(checkpoint / "model.safetensors")
+    one, *others = (load_file(run / "checkpoints/iter-000002/policy/model.safetensors") for run in runs)
+    assert max(float((tensor - start[name]).abs().max()) for name, tensor in one.items()) > 1e-4
     for name, tensor in one.items():
-        torch.testing.assert_close(two[name], tensor, rtol=0, atol=1e-5, msg=name)  # Adam's first steps, lr 1e-4
+        for other in others:
+            torch.testing.assert_close(other[name], tensor, rtol=0, atol=1e-5, msg=name)  # Adam's first steps, lr 1e-4
     assert multiprocessing.active_children() == []
 
 

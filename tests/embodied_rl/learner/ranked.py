@@ -12,14 +12,16 @@ from typing import Any
 
 import torch
 from torch import Tensor, distributed
+from torch.distributed.tensor import DTensor
 
 from embodied_rl.algorithms.config import AlgorithmConfig, GRPOConfig, PPOConfig
 from embodied_rl.algorithms.make import make_algorithm
 from embodied_rl.learner.batches import split_groups
 from embodied_rl.learner.config import LearnerConfig
-from embodied_rl.learner.crew import open_store
+from embodied_rl.learner.crew import join, open_store
 from embodied_rl.learner.learner import Learner, NonFiniteError, RatioError
 from embodied_rl.learner.ranks import Ranks
+from embodied_rl.learner.sharded import ShardedRanks
 from embodied_rl.rollout.collect import Collector
 from embodied_rl.rollout.sampler import EpisodeSampler
 from embodied_rl.rollout.stages import StageClock
@@ -74,6 +76,7 @@ class Case:
     spoil: str = ""
     stream: bool = False
     stale: bool = False
+    episodes: int = 32
 
 
 def by_rows(rows: int, micro: int, **more: Any) -> LearnerConfig:
@@ -91,9 +94,9 @@ CASES = {
     "ppo by rows, uneven": Case(PPO, by_rows(41, 100)),
     "ppo, one minibatch": Case(PPO, by_rows(10**6, 16)),
     "ppo in warm-up": Case(PPOConfig(critic_warmup_iterations=1), by_rows(50, 7)),
-    "fewer rows than ranks": Case(PPO, by_rows(2, 1)),
+    "fewer rows than ranks": Case(PPO, by_rows(2, 1), episodes=4),
     "grpo by groups": Case(GRPO, by_groups(3, 10)),
-    "ppo by groups, one row at a time": Case(PPO, by_groups(1, 1)),
+    "ppo by groups, one row at a time": Case(PPO, by_groups(1, 1), episodes=4),
     "grpo as a stream": Case(GRPO, by_groups(3, 10), stream=True),
     "recomputed": Case(GRPO, by_rows(50, 7, recompute_log_probs=True)),
     "stale": Case(PPO, by_rows(50, 7), stale=True),
@@ -108,7 +111,8 @@ def batch_of(case: Case, policy: ToyPolicy | None = None) -> RolloutBatch:
     algorithm = make_algorithm(case.algorithm)
     collector = Collector(
         ToyEnv(8), policy or ToyPolicy(), EpisodeSampler(1, TASKS, algorithm.group_size), StageClock(),
-        groups=32 // algorithm.group_size, keep=None, max_factor=1.0, final_value=algorithm.needs_final_value,
+        groups=case.episodes // algorithm.group_size, keep=None, max_factor=1.0,
+        final_value=algorithm.needs_final_value,
     )  # fmt: skip
     batch = collector.collect(0)
     if case.stale:
@@ -124,19 +128,31 @@ def batch_of(case: Case, policy: ToyPolicy | None = None) -> RolloutBatch:
 
 @dataclass
 class Result:
-    """What became of two updates: the policy's weights, metrics, what was raised, and files that were dumped."""
+    """What became of two updates: the policy's weights (not of parts), metrics, what was raised, files dumped."""
 
     weights: dict[str, Tensor]
     metrics: list[dict[str, float]]
-    error: str = ""
-    dumps: int = 0
+    error: str
+    dumps: int
+    held: int
+    """Numbers of the optimiser's first moments in this process."""
+
+
+class Spoilt(ToyPolicy):
+    """Its gradient is infinite."""
+
+    def evaluate(
+        self, images: Tensor, proprio: Tensor, instruction: list[str], replay: dict[str, Tensor]
+    ) -> EvalOutput:
+        out = super().evaluate(images, proprio, instruction, replay)
+        out.log_prob.register_hook(lambda gradient: gradient * float("inf"))
+        return out
 
 
 def learn(case: Case, ranks: Ranks, batch: RolloutBatch) -> Result:
-    """Two updates with the same batch, as every rank makes them."""
-    policy = ToyPolicy(seed=0 if ranks.rank == 0 else 7)  # copied from the lead
-    if case.spoil == "gradient" and ranks.rank == ranks.size - 1:
-        policy.head.weight.register_hook(lambda gradient: gradient * float("inf"))
+    """Two updates with the same batch, as every rank makes them; between them the state is saved and loaded."""
+    spoilt = case.spoil == "gradient" and ranks.rank == ranks.size - 1
+    policy = (Spoilt if spoilt else ToyPolicy)(seed=0 if ranks.rank == 0 else 7)  # copied from the lead
     metrics: list[dict[str, float]] = []
     with tempfile.TemporaryDirectory() as folder:
         learner = Learner(
@@ -151,23 +167,32 @@ def learn(case: Case, ranks: Ranks, batch: RolloutBatch) -> Result:
                     for group in split_groups(part):
                         learner.accumulate(group)
                 metrics.append(learner.update(part))
+                learner.load_state_dict(copy.deepcopy(learner.state_dict()))
                 learner.config = replace(learner.config, ratio_tolerance=1e9)
         except (NonFiniteError, RatioError) as raised:
             error = str(raised).replace(folder, "DIR")
         dumps = len(list(Path(folder).iterdir()))
-    return Result({name: tensor.clone() for name, tensor in policy.state_dict().items()}, metrics, error, dumps)
+    whole = learner.model is policy or ranks.rank == 0
+    weights = {name: tensor.clone() for name, tensor in policy.state_dict().items() if whole and not is_part(tensor)}
+    moments = [state["exp_avg"] for state in learner.optimizer.state.values()]
+    held = sum((tensor.to_local() if isinstance(tensor, DTensor) else tensor).numel() for tensor in moments)
+    return Result(weights, metrics, error, dumps, held)
+
+
+def is_part(tensor: Tensor) -> bool:
+    """Whether it is cut up over ranks."""
+    return isinstance(tensor, DTensor)
 
 
 def every_case(rank: int, size: int, port: int, queue: Any) -> None:
-    """The other ranks' side of the test."""
+    """The other ranks' side of the test: every case whole, then every case in parts."""
     torch.set_num_threads(1)
-    store = open_store(port, size, lead=False)
-    distributed.init_process_group("gloo", store=store, rank=rank, world_size=size)
-    ranks = Ranks(rank, size)
-    results = {name: learn(case, ranks, batch_of(case)) for name, case in CASES.items()}
-    plain = {
-        name: (found.metrics, found.error, found.dumps, {key: value.numpy() for key, value in found.weights.items()})
-        for name, found in results.items()
-    }
-    queue.put((rank, plain))
+    ranks = join(rank, size, open_store(port, size, lead=False))
+    for kind in (ranks, ShardedRanks(rank, size)):
+        plain = {}
+        for name, case in CASES.items():
+            found = learn(case, kind, batch_of(case))
+            weights = {key: value.numpy() for key, value in found.weights.items()}
+            plain[name] = (found.metrics, found.error, found.dumps, weights, found.held)
+        queue.put((rank, plain))
     distributed.destroy_process_group()

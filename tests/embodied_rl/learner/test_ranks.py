@@ -13,10 +13,11 @@ from torch import distributed
 
 from embodied_rl.algorithms.make import make_algorithm
 from embodied_rl.errors import UserError
-from embodied_rl.learner.crew import open_store
+from embodied_rl.learner.crew import join, open_store
 from embodied_rl.learner.lead import make_learner
 from embodied_rl.learner.learner import Learner
 from embodied_rl.learner.ranks import ALONE, RankError, Ranks
+from embodied_rl.learner.sharded import ShardedRanks
 from embodied_rl.runner import train
 from tests.embodied_rl.learner.ranked import (
     CASES,
@@ -37,9 +38,13 @@ from tests.toy import HELDOUT, TASKS, ToyEnv, ToyPolicy
 SIZE = 3
 
 
+Found = tuple[dict[str, Result], list[dict[str, Any]]]
+KINDS = ("whole", "in parts")
+
+
 @pytest.fixture(scope="module")
-def together() -> tuple[dict[str, Result], list[dict[str, Any]]]:
-    """Every case with three ranks: the lead's results, and those of the others."""
+def together() -> dict[str, Found]:
+    """Every case with three ranks, which hold the policy whole or in parts: the lead's results, and the others'."""
     context = multiprocessing.get_context("spawn")
     store = open_store(0, SIZE, lead=True)
     queue = context.Queue()
@@ -49,21 +54,24 @@ def together() -> tuple[dict[str, Result], list[dict[str, Any]]]:
     ]
     for process in others:
         process.start()
-    distributed.init_process_group("gloo", store=store, rank=0, world_size=SIZE)
+    ranks = join(0, SIZE, store)
+    found: dict[str, Found] = {}
     try:
-        results = {name: learn(case, Ranks(0, SIZE), batch_of(case)) for name, case in CASES.items()}
-        theirs = [queue.get()[1] for _ in others]
+        for name, kind in zip(KINDS, (ranks, ShardedRanks(0, SIZE)), strict=True):
+            results = {name: learn(case, kind, batch_of(case)) for name, case in CASES.items()}
+            found[name] = results, [queue.get()[1] for _ in others]
     finally:
         distributed.destroy_process_group()
     for process in others:
         process.join()
-    return results, theirs
+    return found
 
 
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", CASES)
-def test_the_result_is_that_of_one_process(name: str, together: Any) -> None:
-    lead, others = together
-    case, found = CASES[name], together[0][name]
+def test_the_result_is_that_of_one_process(name: str, kind: str, together: dict[str, Found]) -> None:
+    lead, others = together[kind]
+    case, found = CASES[name], lead[name]
     alone = learn(case, ALONE, batch_of(case))
     assert found.error == alone.error
     assert (found.error != "") == (case.spoil != "")
@@ -71,12 +79,21 @@ def test_the_result_is_that_of_one_process(name: str, together: Any) -> None:
     assert len(found.metrics) == len(alone.metrics)
     for one, two in zip(alone.metrics, found.metrics, strict=True):
         assert two == pytest.approx(one, rel=1e-4, abs=1e-6)
+    assert found.weights.keys() == alone.weights.keys()
     for key, tensor in alone.weights.items():
         torch.testing.assert_close(found.weights[key], tensor, rtol=0, atol=1e-6, msg=key)
+    shares = [found.held]
     for other in others:
-        metrics, error, dumps, weights = other[name]
-        assert (metrics, error, dumps) == (lead[name].metrics, lead[name].error, 0)
-        assert all(np.array_equal(weights[key], tensor.numpy()) for key, tensor in lead[name].weights.items())
+        metrics, error, dumps, weights, held = other[name]
+        assert (metrics, error, dumps) == (found.metrics, found.error, 0)
+        assert all(np.array_equal(weights[key], found.weights[key].numpy()) for key in weights)
+        assert bool(weights) == (kind == "whole")
+        shares.append(held)
+    if kind == "whole":
+        assert shares == [alone.held] * SIZE
+    else:
+        assert sum(shares) == alone.held
+        assert max(shares) <= 1.2 * alone.held / SIZE
 
 
 @pytest.mark.parametrize(("rows", "most", "size"), [(10, 3, 4), (2, 5, 3), (7, 7, 1), (12, 4, 3), (1, 1, 2)])
@@ -85,9 +102,12 @@ def test_every_row_belongs_to_one_rank_and_shares_are_even(rows: int, most: int,
     assert torch.cat(pieces).tolist() == list(range(rows))
     assert all(0 < len(piece) <= most for piece in pieces)
     shares = [Ranks(rank, size).share(pieces) for rank in range(size)]
-    assert sorted(row for share in shares for piece in share for row in piece.tolist()) == list(range(rows))
+    assert sorted(row for share in shares for piece, _ in share for row in piece.tolist()) == list(range(rows))
     if rows >= size:
         assert len({len(share) for share in shares}) == 1
+    together = [ShardedRanks(rank, size).share(pieces) for rank in range(size)]
+    assert len({len(share) for share in together}) == 1  # they take every pass together
+    assert sum(counts for share in together for _, counts in share) == len(pieces)
 
 
 def lead_learner(folder: Path, factory: Any) -> Learner:
@@ -128,6 +148,11 @@ def test_a_rank_that_is_killed_stops_the_update_with_one_line(tmp_path: Path) ->
         learner.close()
     assert all(torch.equal(before[name], tensor) for name, tensor in learner.policy.state_dict().items())
     assert not distributed.is_initialized()
+
+
+def test_parts_need_somebody_to_share_with() -> None:
+    with pytest.raises(UserError, match="needs ranks to share with"):
+        by_rows(50, 7, sharding="fsdp2")
 
 
 def test_a_rank_that_cannot_begin_says_why(tmp_path: Path) -> None:
