@@ -48,25 +48,30 @@ class FarWorker:
 
 def far_worker(config: TrainConfig) -> Callable[[], tuple[VecEnv, Policy]] | None:
     """How workers on other machines open worlds, if the config asks for such."""
-    if not isinstance(config.scheduler, RayConfig):
-        return None
+    return FarWorker(to_dict(config)) if isinstance(config.scheduler, RayConfig) else None
+
+
+def for_workers(config: TrainConfig) -> TrainConfig:
+    """The config with its checkpoint named so that Ray's workers find it, whose working folder is another one."""
     checkpoint = Path(config.policy.checkpoint)
-    if checkpoint.exists():  # a worker's working directory is another one
-        policy = dataclasses.replace(config.policy, checkpoint=str(checkpoint.absolute()))
-        config = dataclasses.replace(config, policy=policy)
-    return FarWorker(to_dict(config))
+    if not isinstance(config.scheduler, RayConfig) or not checkpoint.exists():
+        return config
+    policy = dataclasses.replace(config.policy, checkpoint=str(checkpoint.absolute()))
+    return dataclasses.replace(config, policy=policy)
 
 
 @dataclass(frozen=True, slots=True)
 class HelperPolicy:
-    """`learner.crew.PolicyFactory`; config: as `to_dict` writes it. Weights that learn come from the lead."""
+    """`learner.crew.PolicyFactory`; config: as `to_dict` writes it. Weights that learn come from the lead; the others
+    from the checkpoint that the lead opened."""
 
     config: dict[str, Any]
+    resume: bool
 
     def __call__(self, rank: int) -> Policy:
         from embodied_rl.cli.train_run import open_policy_of
 
-        policy, _ = open_policy_of(from_dict(self.config), resume=False)  # 'cuda' is the rank's own GPU here
+        policy, _ = open_policy_of(from_dict(self.config), self.resume)  # 'cuda' is the rank's own GPU here
         return policy
 
 

@@ -96,6 +96,19 @@ def test_a_worker_elsewhere_opens_the_run_s_worlds_and_policy(checkpoint: Path, 
     assert sorted(piece.episodes[0].spec.episode_id for piece in ran.episodes) == [0, 1, 2, 3]
 
 
+def test_workers_find_a_checkpoint_that_was_named_from_here(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from embodied_rl.cli.far import for_workers
+    from embodied_rl.cli.select import select
+
+    monkeypatch.chdir(checkpoint.parent)
+    for scheduler, named in (("ray", str(checkpoint)), ("serial", checkpoint.name)):
+        config = select(words(Path(checkpoint.name), tmp_path / "run", "--scheduler", scheduler)[1:]).config
+        assert config is not None
+        assert for_workers(config).policy.checkpoint == named
+
+
 def test_a_trace_needs_a_folder(checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(words(checkpoint, tmp_path / "run", "--trace", str(tmp_path / "no" / "t.json"))) == 2
     assert "its folder does not exist" in capsys.readouterr().err
