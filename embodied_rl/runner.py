@@ -17,7 +17,9 @@ from embodied_rl.evaluation.evaluate import EvalReport, evaluate
 from embodied_rl.interrupt import Interrupted, StopRequest
 from embodied_rl.learner.checkpoint import Checkpoints, Loaded, restore_rng, rng_state
 from embodied_rl.learner.config import CheckpointConfig, LearnerConfig
-from embodied_rl.learner.learner import Learner, TrainablePolicy
+from embodied_rl.learner.crew import PolicyFactory
+from embodied_rl.learner.lead import make_learner
+from embodied_rl.learner.learner import TrainablePolicy
 from embodied_rl.rollout.config import RolloutConfig
 from embodied_rl.rollout.sampler import EpisodeSampler, TaskStates, evaluation_specs
 from embodied_rl.rollout.stages import StageClock
@@ -124,6 +126,7 @@ class _Run:
         stop: StopRequest,
         clock: StageClock | Timeline,
         far: WorkerFactory | None,
+        helper: PolicyFactory | None,
     ) -> None:
         algorithm = make_algorithm(settings.algorithm)
         groups = settings.rollout.groups(algorithm.group_size)
@@ -136,9 +139,9 @@ class _Run:
         self.clock = clock
         self.sampler = EpisodeSampler(settings.seed, train_states, algorithm.group_size)
         self.heldout = evaluation_specs(_first_states(heldout_states, settings.evaluation), settings.seed)
-        self.learner = Learner(
+        self.learner = make_learner(
             policy, algorithm, settings.learner, seed=settings.seed, dump_dir=run_dir / "dumps",
-            threads=settings.threads,
+            threads=settings.threads, helper=helper,
         )  # fmt: skip
         self.scheduler = make_scheduler(
             settings.scheduler,
@@ -151,7 +154,7 @@ class _Run:
             groups=groups,
             workers=settings.workers,
             on_episode=observer.episode,
-            poll=stop.poll,
+            poll=self._poll,
             far=far,
         )
         self.checkpoints = Checkpoints(run_dir / "checkpoints", settings.checkpoint.keep)
@@ -198,6 +201,11 @@ class _Run:
         assert self.after is not None
         assert self.saved is not None
         return TrainOutcome(self.before, self.after, self.saved)
+
+    def _poll(self) -> None:
+        """Stop if that was asked for, but not in the middle of an update that a stream has begun."""
+        if not self.learner.begun:
+            self.stop.poll()
 
     def save(self) -> Path:
         """Write a checkpoint of the last boundary, unless it is there already."""
@@ -258,15 +266,18 @@ def train(
     resume_command: str,
     clock: StageClock | Timeline | None = None,
     far: WorkerFactory | None = None,
+    helper: PolicyFactory | None = None,
 ) -> TrainOutcome:
     """Train `policy` in `env`; the same settings, policy and states give the same weights and metrics on a CPU.
 
     train_states, heldout_states: initial states by task; no pair may be in both. resume: continue from the newest
     checkpoint in `run_dir`; from any checkpoint, the end is the same. resume_command is shown when the run is stopped.
     clock: of `scheduler.make.make_clock`, to read spans from afterwards. far: for `RayConfig`, see `make_scheduler`.
-    The first SIGINT or SIGTERM drops the iteration's unfinished rollout (or finishes its update), saves and raises
-    Interrupted; the second leaves at once. Raises UserError for settings that do not fit together and for a full disk,
-    and what the learner raises. Call it from the main thread.
+    helper: for several `learner.ranks`, see `make_learner`.
+    The first SIGINT or SIGTERM drops the iteration's unfinished rollout (or finishes an update that has begun, and with
+    overlap stream the rollout that it is made of), saves and raises Interrupted; the second leaves at once. Raises
+    UserError for settings that do not fit together and for a full disk, and what the learner raises. Call it from the
+    main thread.
     """
     if not settings.train_on_heldout:
         _check_disjoint(train_states, heldout_states)
@@ -274,8 +285,8 @@ def train(
         raise UserError(f"iterations must be at least 1, got {settings.iterations}.")
     stop = StopRequest(lambda: observer.note("stopping: finishing this step, then saving (again: leave at once)"))
     run = _Run(run_dir, env, policy, files, settings, train_states, heldout_states, observer, stop,
-               clock or make_clock(settings.scheduler), far)  # fmt: skip
-    with closing(run.scheduler), stop:
+               clock or make_clock(settings.scheduler), far, helper)  # fmt: skip
+    with closing(run.learner), closing(run.scheduler), stop:
         if resume:
             run.restore(run.checkpoints.load_latest())
         try:

@@ -8,13 +8,15 @@ from dataclasses import dataclass
 from typing import Literal
 
 from embodied_rl.algorithms.make import make_algorithm
+from embodied_rl.cli.autotune_memory import measure_sizes, room
 from embodied_rl.config import TrainConfig
 from embodied_rl.errors import UserError
 from embodied_rl.learner.learner import TrainablePolicy
 from embodied_rl.rollout.sampler import EpisodeSampler
 from embodied_rl.scheduler.config import PipelinedConfig, RayConfig
 from embodied_rl.scheduler.costs import Costs
-from embodied_rl.scheduler.probe import IN_TURN, Probes, length_of, probe
+from embodied_rl.scheduler.memory import fits
+from embodied_rl.scheduler.probe import APART, IN_TURN, Probes, length_of, probe
 from embodied_rl.scheduler.search import Choice, Found, Space, ladder, predict, schedulers, search
 from embodied_rl.scheduler.simulate import Work
 from embodied_rl.vec_env import VecEnv
@@ -32,20 +34,37 @@ class Tuning:
 
 
 def tune(
-    config: TrainConfig, env: VecEnv, policy: TrainablePolicy, train_states: Mapping[str, Sequence[int]], cores: int
+    config: TrainConfig, env: VecEnv, policy: TrainablePolicy, train_states: Mapping[str, Sequence[int]], cores: int,
+    others: Sequence[str] = (),
 ) -> Tuning:
     """Probe for some seconds and choose stages, overlap, worlds and micro-batch; the run stays as on-policy as it is.
 
     Rows of older policies are only allowed if config.scheduler allows them. env has the most worlds to consider.
-    UserError for workers on other machines, which cannot be probed from here.
+    others: further devices of the policy's kind; acting on the first of them is considered too. What does not fit into
+    a device's memory is not.
+    UserError for workers on other machines, which cannot be probed from here, for several ranks, and if nothing fits.
     """
     if isinstance(config.scheduler, RayConfig):
         raise UserError("plan and --autotune know this machine only: choose --scheduler serial or pipelined for them.")
+    if config.learner.ranks > 1:
+        raise UserError("plan and --autotune measure a learner of one process: leave out --learner.ranks for them.")
     algorithm = make_algorithm(config.algorithm)
     sampler = EpisodeSampler(config.seed, train_states, algorithm.group_size)
     episodes = [spec for index in range(-(-env.num_envs // algorithm.group_size)) for spec in sampler.group(index)]
     probes = probe(env, policy, episodes, config.torch_threads or cores)
-    costs = probes.placements(cores, "cpu" if config.device == "cpu" else "gpu")
+    costs = probes.placements(cores, "cpu" if config.device == "cpu" else "gpu", another=bool(others))
+    sizes = measure_sizes(policy, env, episodes[0])
+    groups = config.rollout.groups(algorithm.group_size)
+    mean = sum(probes.lengths) / len(probes.lengths)
+    batch_rows = round(groups * algorithm.group_size * mean)
+    acts_on = others[0] if others else config.device
+    have = {device: room(device, sizes.weights) for device in ("cpu", config.device, acts_on)}
+
+    def possible(choice: Choice) -> bool:
+        if (choice.placement == IN_TURN) == isinstance(choice.scheduler, PipelinedConfig):
+            return False
+        return fits(sizes.needs(choice, batch_rows), have, config.device, acts_on)
+
     scheduler = config.scheduler
     overlap: Literal["stream", "async"] = scheduler.overlap if isinstance(scheduler, PipelinedConfig) else "stream"
     most = env.num_envs
@@ -53,19 +72,31 @@ def tune(
         placements=costs, schedulers=schedulers((overlap,), ladder(most)),
         worlds=tuple(count for count in (most, most // 2, most // 4) if count),
         microbatches=tuple(rows for rows in (64, 32, 16, 128) if rows <= 2 * config.learner.microbatch_rows),
-        fits=lambda choice: (choice.placement == IN_TURN) != isinstance(choice.scheduler, PipelinedConfig),
+        fits=possible,
     )  # fmt: skip
-    groups = config.rollout.groups(algorithm.group_size)
     work = Work(most, groups, algorithm.group_size, length_of(probes.lengths))
+    if next(space.all(), None) is None:
+        raise UserError(
+            "no schedule fits into memory: lower --learner.microbatch-rows, --env.num-envs or "
+            "--rollout.episodes-per-iteration."
+        )
     found = search(space, work)
     serial = Choice(IN_TURN, space.schedulers[0], most, space.microbatches[0])
-    mean = sum(probes.lengths) / len(probes.lengths)
-    chosen = apply(config, found.choice, groups, mean * algorithm.group_size)
+    chosen = apply(config, found.choice, groups, mean * algorithm.group_size, acts_on)
     return Tuning(chosen, found, probes, costs, predict(space, work, serial).seconds_per_row)
 
 
-def apply(config: TrainConfig, choice: Choice, groups: int, rows_per_group: float) -> TrainConfig:
-    """`config` with a choice filled in, and `autotune` off: it is done.
+def further_devices(config: TrainConfig) -> list[str]:
+    """Devices beside the one that the policy learns on, of its kind."""
+    import torch
+
+    return [f"cuda:{number}" for number in range(1, torch.cuda.device_count())] if config.device == "cuda" else []
+
+
+def apply(
+    config: TrainConfig, choice: Choice, groups: int, rows_per_group: float, acts_on: str | None = None
+) -> TrainConfig:
+    """`config` with a choice filled in, and `autotune` off: it is done. acts_on: the device of placement APART.
 
     Minibatches of rows become minibatches of about as many rows in whole groups where the overlap needs that.
     """
@@ -74,8 +105,11 @@ def apply(config: TrainConfig, choice: Choice, groups: int, rows_per_group: floa
     if streams and learner.minibatch_rows is not None:
         parts = max(1, round(groups * rows_per_group / learner.minibatch_rows))
         learner = dataclasses.replace(learner, minibatch_rows=None, minibatch_groups=-(-groups // parts))
+    scheduler = choice.scheduler
+    if choice.placement == APART and isinstance(scheduler, PipelinedConfig):
+        scheduler = dataclasses.replace(scheduler, act_device=acts_on)
     return dataclasses.replace(
-        config, autotune=False, scheduler=choice.scheduler, learner=learner,
+        config, autotune=False, scheduler=scheduler, learner=learner,
         env=dataclasses.replace(config.env, num_envs=choice.worlds),
     )  # fmt: skip
 
@@ -92,6 +126,8 @@ def describe(tuning: Tuning) -> list[str]:
     what = "serial"
     if isinstance(scheduler, PipelinedConfig):
         what = f"pipelined, overlap {scheduler.overlap}, {scheduler.stages} stages"
+    if choice.placement == APART and isinstance(tuning.config.scheduler, PipelinedConfig):
+        what += f", acting on {tuning.config.scheduler.act_device}"
     return [
         f"measured: {stages}; {sum(tuning.probes.lengths) / len(tuning.probes.lengths):.1f} decisions an episode",
         f"chosen of {tuning.found.tried} schedules: {what}, {choice.worlds} worlds, micro-batches of "

@@ -1,10 +1,12 @@
-"""Opens a run's worlds and policy on another machine, for `--scheduler ray`."""
+"""Opens a run's worlds and policy in other processes: Ray's workers, and further ranks of the learner."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from embodied_rl.config import TrainConfig, from_dict, to_dict
@@ -47,3 +49,45 @@ class FarWorker:
 def far_worker(config: TrainConfig) -> Callable[[], tuple[VecEnv, Policy]] | None:
     """How workers on other machines open worlds, if the config asks for such."""
     return FarWorker(to_dict(config)) if isinstance(config.scheduler, RayConfig) else None
+
+
+def for_workers(config: TrainConfig) -> TrainConfig:
+    """The config with its checkpoint named so that Ray's workers find it, whose working folder is another one."""
+    checkpoint = Path(config.policy.checkpoint)
+    if not isinstance(config.scheduler, RayConfig) or not checkpoint.exists():
+        return config
+    policy = dataclasses.replace(config.policy, checkpoint=str(checkpoint.absolute()))
+    return dataclasses.replace(config, policy=policy)
+
+
+@dataclass(frozen=True, slots=True)
+class HelperPolicy:
+    """`learner.crew.PolicyFactory`; config: as `to_dict` writes it. Weights that learn come from the lead; the others
+    from the checkpoint that the lead opened."""
+
+    config: dict[str, Any]
+    resume: bool
+
+    def __call__(self, rank: int) -> Policy:
+        from embodied_rl.cli.train_run import open_policy_of
+
+        policy, _ = open_policy_of(from_dict(self.config), self.resume)  # 'cuda' is the rank's own GPU here
+        return policy
+
+
+@contextmanager
+def cluster(config: TrainConfig) -> Iterator[None]:
+    """The connection to the Ray cluster that the config asks for, if it does; nothing of it is left afterwards.
+
+    UserError as `ray_scheduler.connect`, before a run has written anything.
+    """
+    if not isinstance(config.scheduler, RayConfig):
+        yield
+        return
+    from embodied_rl.scheduler.ray_scheduler import connect
+
+    ray = connect(config.scheduler)
+    try:
+        yield
+    finally:
+        ray.shutdown()

@@ -49,7 +49,7 @@ def main(argv: list[str]) -> int:
     from rich.console import Console
     from rich.table import Table
 
-    from embodied_rl.cli.autotune import describe, tune
+    from embodied_rl.cli.autotune import describe, further_devices, tune
     from embodied_rl.cli.suites import load_tasks
     from embodied_rl.cli.train_run import open_policy_of, resolve
     from embodied_rl.cli.world import cpu_count, pick_renderer
@@ -61,7 +61,7 @@ def main(argv: list[str]) -> int:
     policy, _ = open_policy_of(config, resume=False)
     states = {task.name: list(task.train_states) for task in tasks}
     with console.status("measuring the stages"), open_worlds(tasks, config.env, config.protocol, policy) as env:
-        tuning = tune(config, env, policy, states, cpu_count())
+        tuning = tune(config, env, policy, states, cpu_count(), further_devices(config))
     for line in describe(tuning):
         console.print(line, soft_wrap=True, markup=False, highlight=False)
     with console.status("trying it"), open_worlds(

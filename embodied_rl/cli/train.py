@@ -24,11 +24,12 @@ def main(argv: list[str]) -> int:
     # Only now torch and the simulator: a typing error should not wait for them.
     from embodied_rl.cli.train_run import run
     from embodied_rl.learner.learner import NonFiniteError, RatioError
+    from embodied_rl.learner.ranks import RankError
 
     command = shlex.join(["embodied-rl", "train", *argv])
     try:
         run(config, command, benchmark=chosen.benchmark, resume=chosen.resume is not None)
-    except (NonFiniteError, RatioError) as error:
+    except (NonFiniteError, RatioError, RankError) as error:
         print(f"embodied-rl: error: {error}", file=sys.stderr)
         return 1
     return 0

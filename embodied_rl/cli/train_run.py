@@ -18,8 +18,8 @@ from rich.console import Console
 
 from embodied_rl import __version__
 from embodied_rl.algorithms.config import PPOConfig
-from embodied_rl.cli.autotune import describe, tune
-from embodied_rl.cli.far import far_worker
+from embodied_rl.cli.autotune import describe, further_devices, tune
+from embodied_rl.cli.far import HelperPolicy, cluster, far_worker, for_workers
 from embodied_rl.cli.films import film
 from embodied_rl.cli.policies import load_options, load_policy, prepare_policy, save_policy
 from embodied_rl.cli.run_report import write_gantt, write_run_report
@@ -80,7 +80,7 @@ def run(config: TrainConfig, command: str, *, benchmark: str, resume: bool) -> N
     states = _States.of(config, tasks, checkpoint)
     if config.autotune:
         config = _tuned(config, tasks, policy, states, console)
-    with open_worlds(tasks, config.env, config.protocol, policy) as env:
+    with cluster(config), open_worlds(tasks, config.env, config.protocol, policy) as env:
         stamp = _stamp(config, command, tasks, env.info, renderer, describe_policy(policy, checkpoint), states)
         for name, value in stamp.items():
             console.print(f"  {name:<14}{value}", soft_wrap=True, markup=False, highlight=False)
@@ -131,7 +131,7 @@ def _tuned(
 ) -> TrainConfig:
     """The config with the scheduler that suits this machine; a run that is resumed keeps its own."""
     with open_worlds(tasks, config.env, config.protocol, policy) as env:
-        tuning = tune(config, env, policy, states.train, cpu_count())
+        tuning = tune(config, env, policy, states.train, cpu_count(), further_devices(config))
     for line in describe(tuning):
         console.print(f"  autotune      {line}", soft_wrap=True, markup=False, highlight=False)
     return tuning.config
@@ -166,7 +166,7 @@ def _train(config: TrainConfig, states: _States, env: FrameEnv, policy: AnyPolic
             folder, env, policy, _policy_files(policy, config, states), _settings(config), states.train, states.heldout,
             RunObserver(folder, log, progress, measured),
             resume=resume, resume_command=_resume_command(config), clock=clock,
-            far=far_worker(config),
+            far=far_worker(config), helper=HelperPolicy(to_dict(config), resume),
         )
 
 
@@ -190,7 +190,8 @@ def resolve(config: TrainConfig, renderer: Choice, tasks: Sequence[Task]) -> Tra
         sim_threads=config.env.sim_threads or cores,
     )
     threads = config.torch_threads or cores
-    return dataclasses.replace(config, env=env, torch_threads=threads, device=pick_device(config.device))
+    config = dataclasses.replace(config, env=env, torch_threads=threads, device=pick_device(config.device))
+    return for_workers(config)
 
 
 def open_policy_of(config: TrainConfig, resume: bool) -> tuple[AnyPolicy, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Literal
 
 from embodied_rl.errors import UserError
 
@@ -40,10 +41,15 @@ class LearnerConfig:
     recompute_log_probs: bool = False
     """Compute the rollout's log-probs again before an update, as the update does: for bfloat16, whose rounding would
     otherwise move probability ratios; costs one forward pass over the batch."""
+    ranks: int = 1
+    """Processes of this machine that learn together, each on a share of every minibatch; on GPUs, one each."""
+    sharding: Literal["none", "fsdp2"] = "none"
+    """fsdp2: each rank holds a part only of the weights that learn, gradients and optimiser state, for policies that do
+    not fit; slower, because weights travel for every microbatch."""
 
     def __post_init__(self) -> None:
         positive = ("lr", "value_lr", "max_grad_norm", "minibatch_rows", "minibatch_groups", "microbatch_rows",
-                    "ratio_tolerance")  # fmt: skip
+                    "ratio_tolerance", "ranks")  # fmt: skip
         for name in positive:
             if getattr(self, name) is not None and not 0 < getattr(self, name) < math.inf:
                 raise UserError(f"learner.{name} must be positive and finite, got {getattr(self, name)}.")
@@ -55,6 +61,8 @@ class LearnerConfig:
         for name in ("warmup_updates", "decay_updates"):
             if getattr(self, name) < 0:
                 raise UserError(f"learner.{name} must not be negative, got {getattr(self, name)}.")
+        if self.sharding != "none" and self.ranks == 1:
+            raise UserError(f"learner.sharding {self.sharding} needs ranks to share with: give --learner.ranks 2.")
         if self.weight_decay < 0:
             raise UserError(f"learner.weight_decay must not be negative, got {self.weight_decay}.")
         if not all(0 <= beta < 1 for beta in self.betas):

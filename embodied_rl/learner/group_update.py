@@ -85,7 +85,7 @@ class GroupUpdate:
     def _backward(self, piece: _Piece) -> None:
         """Add a piece's gradient, in microbatches of about equal size."""
         batch, weight, share = piece
-        parts = -(-len(batch) // self._learner.config.microbatch_rows)
+        parts = len(self._learner.ranks.cut(torch.arange(len(batch)), self._learner.config.microbatch_rows))
         row_weight = torch.full((len(batch),), share / len(batch))
         micros = [
             Rows(batch, index, weight[index], row_weight[index])

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ from embodied_rl.errors import UserError
 from embodied_rl.learner.batches import split_groups
 from embodied_rl.learner.config import LearnerConfig
 from embodied_rl.learner.group_update import GroupUpdate
+from embodied_rl.learner.ranks import ALONE, Ranks
 from embodied_rl.learner.recompute import recompute_log_probs
 from embodied_rl.learner.stale import correct
 from embodied_rl.policy import Policy
@@ -26,6 +27,9 @@ from embodied_rl.types import RolloutBatch
 # Philox stream of minibatch permutations; streams 1 to 4 are the sampler's.
 _SHUFFLE = 5
 VALUE_HEAD = "value_head"
+
+Trouble = tuple[int, Literal["loss", "ratio"], float]
+"""What is wrong with a microbatch: its number among all, and a loss that is no number or a ratio's distance from 1."""
 
 
 class NonFiniteError(RuntimeError):
@@ -62,17 +66,19 @@ class Learner:
     without a critic leaves them alone. dump_dir: where a batch with a non-finite loss goes. threads: CPU threads that
     take microbatches side by side, each running its operators alone; that wastes less than several threads inside each
     small operator, which wait for one another. The sum of the gradients has a fixed order for a given number.
+    ranks: the processes that take the same steps; each must make the same calls.
     """
 
     def __init__(
         self, policy: TrainablePolicy, algorithm: Algorithm, config: LearnerConfig, *, seed: int, dump_dir: Path,
-        threads: int = 1,
+        threads: int = 1, ranks: Ranks = ALONE,
     ) -> None:
         self.policy = policy
         self.algorithm = algorithm
         self.config = config
         self.version = 0
         self.ess = 1.0
+        self.ranks = ranks
         self._begun: GroupUpdate | None = None
         self._seed = seed
         self._dump_dir = dump_dir
@@ -80,13 +86,19 @@ class Learner:
         self._pool = None
         if threads > 1:  # the number of threads inside an operator is each thread's own setting
             self._pool = ThreadPoolExecutor(threads, "learn", initializer=torch.set_num_threads, initargs=(1,))
-        self._actor, self._critic = split_parameters(policy)
+        self.model = ranks.prepare(policy) if ranks.size > 1 else policy
+        self._actor, self._critic = split_parameters(self.model)
         groups: list[dict[str, Any]] = [{"params": self._actor, "lr": config.lr}]
         if algorithm.needs_value:
             if not self._critic:
                 raise UserError("PPO needs a critic, and this policy has no value head; use --algorithm grpo.")
             groups.append({"params": self._critic, "lr": config.value_lr})
         self.optimizer = torch.optim.AdamW(groups, betas=config.betas, weight_decay=config.weight_decay)
+
+    def close(self) -> None:
+        """End the threads."""
+        if self._pool is not None:
+            self._pool.shutdown()
 
     def update(self, batch: RolloutBatch) -> dict[str, float]:
         """Improve the policy with `batch` and return metrics, means over the batch and its epochs.
@@ -96,16 +108,19 @@ class Learner:
         iteration, self.version = self.version, self.version + 1
         if len(batch) == 0:
             return {"train/rows": 0.0, "train/steps": 0.0}
-        stale = correct(batch, self.policy, self.algorithm, self.config.microbatch_rows)
+        stale = correct(batch, self.model, self.algorithm, self.config.microbatch_rows, self.ranks)
         self.ess = stale.get("train/ess", 1.0)
         # The step shrinks with the sample that is left: VCPO's rule for Adam (Huang et al. 2026, arXiv 2602.17616).
         self._set_rates(self.config.rate(iteration) * math.sqrt(self.ess))
         if self.config.recompute_log_probs:
-            drift = recompute_log_probs(self.policy, batch, self.config.microbatch_rows)
+            drift = recompute_log_probs(self.model, batch, self.config.microbatch_rows, self.ranks)
             stale |= {"train/log_prob_drift": drift}
         if self.config.minibatch_groups is not None:
-            return self._update_by_groups(batch, self.config.minibatch_groups, iteration) | stale
-        return self._update_by_rows(batch, iteration) | stale
+            metrics = self._update_by_groups(batch, self.config.minibatch_groups, iteration)
+        else:
+            metrics = self._update_by_rows(batch, iteration)
+        self.ranks.publish(self.policy, self.model)
+        return metrics | stale
 
     def _update_by_rows(self, batch: RolloutBatch, iteration: int) -> dict[str, float]:
         assert self.config.minibatch_rows is not None, "LearnerConfig sees to it"
@@ -134,6 +149,11 @@ class Learner:
             self._begun = GroupUpdate(self, self.config.minibatch_groups, self.version)
         self._begun.add(group)
 
+    @property
+    def begun(self) -> bool:
+        """Whether an update is under way (`accumulate`): weights may have moved that no checkpoint should hold."""
+        return self._begun is not None
+
     def _update_by_groups(self, batch: RolloutBatch, groups: int, iteration: int) -> dict[str, float]:
         update, self._begun = self._begun, None
         if update is None:
@@ -151,12 +171,14 @@ class Learner:
 
     def state_dict(self) -> dict[str, Any]:
         """Optimiser state and version; the policy's weights are saved apart."""
-        return {"optimizer": self.optimizer.state_dict(), "version": self.version}
+        return {"optimizer": self.ranks.whole(self.optimizer), "version": self.version}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from `state`."""
-        self.optimizer.load_state_dict(state["optimizer"])
+        """Continue from `state`, with the weights that the policy has now."""
+        self.optimizer.load_state_dict(self.ranks.part(state["optimizer"], self.optimizer))
         self.version = int(state["version"])
+        if self.ranks.size > 1:
+            self.ranks.refresh(self.policy, self.model)
 
     def _step(
         self, batch: RolloutBatch, index: Tensor, weight: Tensor, parts: int, iteration: int, *, check_ratio: bool
@@ -165,57 +187,80 @@ class Learner:
         self.optimizer.zero_grad(set_to_none=True)
         micros = [
             Rows(batch, micro, weight[micro], torch.full((len(micro),), parts / len(batch)))
-            for micro in index.split(self.config.microbatch_rows)
+            for micro in self.ranks.cut(index, self.config.microbatch_rows)
         ]
         totals = self.backward(micros, iteration, check_ratio=check_ratio)
         totals["grad_norm"] = self.step(batch, index, iteration)
         return totals
 
     def backward(self, micros: Sequence[Rows], iteration: int, *, check_ratio: bool) -> dict[str, float]:
-        """Add the gradients of the microbatches' losses to what is there; return the sums of their metrics.
+        """Add the gradients of this rank's microbatches to what is there; return the sums of all ranks' metrics.
 
-        Raises NonFiniteError and RatioError.
+        Raises NonFiniteError and RatioError, on every rank the same.
         """
-        moving = self._moving(iteration)
+        found: list[Trouble] = []
 
-        def loss(micro: Rows) -> LossOutput:
-            out = self.algorithm.loss(self.policy, micro, iteration)
-            if not math.isfinite(out.loss.item()):
-                self._stop(micro.batch, micro.index, iteration, f"the loss is {out.loss.item()}")
-            if check_ratio:
-                self._check_ratio(out.ratio_error.item())
+        def loss(number: int) -> LossOutput:
+            out = self.algorithm.loss(self.model, micros[number], iteration)
+            if not math.isfinite(value := out.loss.item()):
+                found.append((number, "loss", value))
+            if check_ratio and not (error := out.ratio_error.item()) <= self.config.ratio_tolerance:
+                found.append((number, "ratio", error))
             return out
 
-        def share(micros: Sequence[Rows]) -> tuple[dict[str, float], list[Tensor | None]]:
+        totals = self._add_up(self.ranks.share(range(len(micros))), loss, self._moving(iteration))
+        reports = self.ranks.gather((totals, found))
+        troubles = [trouble for _, others in reports for trouble in others]
+        if troubles:
+            number, what, value = min(troubles)  # the first one, and of its microbatch the loss
+            if what == "loss":
+                self._stop(micros[number].batch, micros[number].index, iteration, f"the loss is {value}")
+            self._refuse_ratio(value)
+        return _sum_metrics([part for part, _ in reports])
+
+    def _add_up(
+        self, numbers: Sequence[tuple[int, bool]], loss: Callable[[int], LossOutput], moving: Sequence[nn.Parameter]
+    ) -> dict[str, float]:
+        """Add the gradients of these microbatches to what is there; return the sums of their metrics."""
+        totals: dict[str, float] = {}
+        if self._pool is None:
+            for number, counts in numbers:
+                out = loss(number)
+                # adds up in place: large models have no room for a second gradient
+                self.ranks.backward(out.loss if counts else 0.0 * out.loss, moving)
+                if counts:
+                    _add_metrics(totals, out)
+            return totals
+
+        def share(numbers: Sequence[tuple[int, bool]]) -> tuple[dict[str, float], list[Tensor | None]]:
             totals: dict[str, float] = {}
             sums: list[Tensor | None] = [None] * len(moving)
-            for micro in micros:
-                out = loss(micro)
+            for number, _ in numbers:
+                out = loss(number)
                 sums = _add(sums, torch.autograd.grad(out.loss, moving, allow_unused=True))
                 _add_metrics(totals, out)
             return totals, sums
 
-        totals: dict[str, float] = {}
-        if self._pool is None:
-            for micro in micros:
-                out = loss(micro)
-                out.loss.backward(inputs=moving)  # adds up in place: large models have no room for a second gradient
-                _add_metrics(totals, out)
-        else:
-            sums: list[Tensor | None] = [parameter.grad for parameter in moving]
-            for part, gradient in self._pool.map(share, [micros[i :: self._threads] for i in range(self._threads)]):
-                totals = {name: totals.get(name, 0.0) + part.get(name, 0.0) for name in totals | part}
-                sums = _add(sums, gradient)
-            for parameter, total in zip(moving, sums, strict=True):
-                parameter.grad = total
+        sums: list[Tensor | None] = [parameter.grad for parameter in moving]
+        for part, gradient in self._pool.map(share, [numbers[i :: self._threads] for i in range(self._threads)]):
+            totals = _sum_metrics([totals, part])
+            sums = _add(sums, gradient)
+        for parameter, total in zip(moving, sums, strict=True):
+            parameter.grad = total
         return totals
 
     def step(self, batch: RolloutBatch, index: Tensor, iteration: int) -> float:
-        """Clip the gradient of what may move now and step; return its norm before.
+        """Clip the gradient, summed over ranks, of what may move now and step; return its norm before.
 
         Raises NonFiniteError, which keeps rows `index` of `batch`.
         """
-        norm = self._clip(self._moving(iteration), batch, index, iteration)
+        moving = self._moving(iteration)
+        self.ranks.add_gradients(moving)
+        still = {id(parameter) for parameter in moving}
+        for parameter in [*self._actor, *self._critic]:
+            if id(parameter) not in still:
+                parameter.grad = None  # parts of a policy get their gradients whether they may move or not
+        norm = self._clip(moving, batch, index, iteration)
         self.optimizer.step()
         return norm
 
@@ -226,25 +271,25 @@ class Learner:
 
     def _clip(self, moving: Sequence[nn.Parameter], batch: RolloutBatch, index: Tensor, iteration: int) -> float:
         """Clip the gradient and return its norm before."""
-        norm = float(nn.utils.clip_grad_norm_(moving, self.config.max_grad_norm))
+        norm = self.ranks.clip(moving, self.config.max_grad_norm)
         if not math.isfinite(norm):
             self._stop(batch, index, iteration, f"the gradient's norm is {norm}")
         return norm
 
-    def _check_ratio(self, error: float) -> None:
-        if not error <= self.config.ratio_tolerance:
-            raise RatioError(
-                f"before the first step of update {self.version} a probability ratio differs from 1 by {error:.3g} "
-                f"(learner.ratio_tolerance {self.config.ratio_tolerance}): the policy's act() and evaluate() disagree; "
-                "check that temperature, dropout and number format are the same in both."
-            )
+    def _refuse_ratio(self, error: float) -> None:
+        raise RatioError(
+            f"before the first step of update {self.version} a probability ratio differs from 1 by {error:.3g} "
+            f"(learner.ratio_tolerance {self.config.ratio_tolerance}): the policy's act() and evaluate() disagree; "
+            "check that temperature, dropout and number format are the same in both."
+        )
 
     def _stop(self, batch: RolloutBatch, index: Tensor, iteration: int, what: str) -> None:
-        self._dump_dir.mkdir(parents=True, exist_ok=True)
         path = self._dump_dir / f"nonfinite-{iteration:06d}.pt"
-        tensors = ("images", "proprio", "log_prob", "value", "reward", "mask", "episode", "advantage", "returns")
-        dump: dict[str, Any] = {name: getattr(batch, name) for name in tensors}
-        torch.save(dump | {"replay": batch.replay, "instruction": batch.instruction, "index": index}, path)
+        if self.ranks.rank == 0:
+            self._dump_dir.mkdir(parents=True, exist_ok=True)
+            tensors = ("images", "proprio", "log_prob", "value", "reward", "mask", "episode", "advantage", "returns")
+            dump: dict[str, Any] = {name: getattr(batch, name) for name in tensors}
+            torch.save(dump | {"replay": batch.replay, "instruction": batch.instruction, "index": index}, path)
         raise NonFiniteError(
             f"{what} in update {iteration + 1}; no step was taken with it. The batch is in {path}; the last checkpoint "
             "is untouched: lower learner.lr and resume from it."
@@ -254,6 +299,15 @@ class Learner:
 def _add(sums: Sequence[Tensor | None], more: Sequence[Tensor | None]) -> list[Tensor | None]:
     """Sum of two gradients; None stands for zero."""
     return [b if a is None else a if b is None else a + b for a, b in zip(sums, more, strict=True)]
+
+
+def _sum_metrics(parts: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Sums by name, over those that have it."""
+    totals: dict[str, float] = {}
+    for part in parts:
+        for name, value in part.items():
+            totals[name] = totals.get(name, 0.0) + value
+    return totals
 
 
 def _add_metrics(totals: dict[str, float], out: LossOutput) -> None:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import torch
-
 from embodied_rl.algorithms.losses import MAX_IMPORTANCE, effective_share, importance, unit_mask
-from embodied_rl.algorithms.rows import Algorithm, evaluate_rows
+from embodied_rl.algorithms.rows import Algorithm
+from embodied_rl.learner.ranks import ALONE, Ranks
+from embodied_rl.learner.recompute import log_probs_of
 from embodied_rl.policy import Policy
 from embodied_rl.types import RolloutBatch
 
 
-def correct(batch: RolloutBatch, policy: Policy, algorithm: Algorithm, microbatch_rows: int) -> dict[str, float]:
+def correct(
+    batch: RolloutBatch, policy: Policy, algorithm: Algorithm, microbatch_rows: int, ranks: Ranks = ALONE
+) -> dict[str, float]:
     """Give the rows of older policies the log-probs of `policy`, which has version `batch.version`, before an update.
 
     The ratio of the two goes into `log_importance`. Returns metrics, among them 'train/ess', the effective sample size
@@ -21,9 +23,7 @@ def correct(batch: RolloutBatch, policy: Policy, algorithm: Algorithm, microbatc
     lag = batch.version - batch.row_version
     stale = lag.nonzero()[:, 0]
     log_prob = batch.log_prob.clone()
-    with torch.no_grad():
-        for index in stale.split(microbatch_rows):
-            log_prob[index] = evaluate_rows(policy, batch, index).log_prob.cpu()
+    log_prob[stale] = log_probs_of(policy, batch, stale, microbatch_rows, ranks)
     batch.log_importance, batch.log_prob = log_prob - batch.log_prob, log_prob
     ratio = importance(batch.log_importance, batch.mask, algorithm.ratio_level, policy.terms_per_step)
     valid = unit_mask(batch.mask, algorithm.ratio_level, policy.terms_per_step)

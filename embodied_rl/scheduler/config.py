@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Literal
 
@@ -26,12 +27,17 @@ class PipelinedConfig:
     rollout runs during the update, with rows of older policies corrected by truncated importance weights."""
     max_staleness: int | None = None
     """async: updates that a row's policy may lack at most when it is trained on (null: 1)."""
+    act_device: str | None = None
+    """Device of the policy that acts, such as cuda:1 or cpu; it gets a copy of the weights, and after each update what
+    that changed (null: where the policy learns)."""
 
     def __post_init__(self) -> None:
         if self.stages < 1:
             raise UserError(f"scheduler.stages must be at least 1, got {self.stages}.")
         if self.act_wait_ms < 0:
             raise UserError(f"scheduler.act_wait_ms must not be negative, got {self.act_wait_ms}.")
+        if self.act_device is not None and not re.fullmatch(r"(cpu|cuda)(:\d+)?", self.act_device):
+            raise UserError(f"scheduler.act_device must be cpu, cuda or cuda:NUMBER, got {self.act_device!r}.")
         if self.overlap == "stream" and self.max_staleness is not None:
             raise UserError("scheduler.max_staleness does not apply to overlap stream, which is always on-policy.")
         if self.max_staleness is not None and self.max_staleness < 1:

@@ -23,7 +23,7 @@ from embodied_rl.scheduler.config import PipelinedConfig, RayConfig, SchedulerCo
 from embodied_rl.scheduler.pipelined import PipelinedScheduler
 from embodied_rl.scheduler.ray_scheduler import RayScheduler
 from embodied_rl.scheduler.ray_worker import WorkerFactory
-from embodied_rl.scheduler.replica import copy_weights, replicate
+from embodied_rl.scheduler.replica import acting_device, copy_weights, replicate
 from embodied_rl.scheduler.serial import SerialScheduler
 from embodied_rl.types import EpisodeResult, RolloutBatch
 from embodied_rl.vec_env import VecEnv
@@ -108,9 +108,11 @@ def make_scheduler(
     )  # fmt: skip
     streams = config.overlap == "stream"
     # One minibatch leaves the weights alone until every row is there: then policy and learner can share them.
-    shared = streams and learning.minibatch_groups is not None and learning.minibatch_groups >= groups
     assert isinstance(policy, nn.Module)
-    actor = policy if shared else replicate(policy)
+    device = acting_device(config.act_device, policy)
+    size = learning.minibatch_groups
+    shared = device is None and streams and size is not None and size >= groups
+    actor = policy if shared else replicate(policy, device)
     stream = GroupStream(
         sampler, groups=groups, keep=algorithm.keep, max_factor=algorithm.max_factor, max_staleness=config.staleness
     )

@@ -16,8 +16,9 @@ from embodied_rl.scheduler.costs import Cost, Costs, fit
 from embodied_rl.types import ActOutput, EpisodeSpec, Observation
 from embodied_rl.vec_env import VecEnv
 
-IN_TURN, SIDE_BY_SIDE = "in turn", "side by side"
-"""Placements: stages follow each other and each has the whole machine, or they share it."""
+IN_TURN, SIDE_BY_SIDE, APART = "in turn", "side by side", "apart"
+"""Placements: stages follow each other and each has the whole machine, or they share it, or share it but for acting,
+which has a device of its own."""
 CPU = "cpu"
 LEARN_ROWS = (8, 16, 32)
 
@@ -32,15 +33,20 @@ class Probes:
     learn: list[tuple[int, float]]
     lengths: list[int]
 
-    def placements(self, cores: int, device: str) -> dict[str, Costs]:
-        """A cost model for each placement on one machine; device: where the policy lives."""
+    def placements(self, cores: int, device: str, *, another: bool = False) -> dict[str, Costs]:
+        """A cost model for each placement on one machine. device: where the policy lives; another: there is a second
+        one of its kind.
+        """
         shared = CPU if device == CPU else "gpu"
         simulate, learn = fit(CPU, self.simulate), fit(shared, self.learn)
         learn = Cost(shared, learn.row + learn.fixed / max(LEARN_ROWS), 0.0)
-        return {
+        found = {
             IN_TURN: Costs(simulate, fit("gpu" if shared != CPU else "all cores", self.act_all), learn, {CPU: cores}),
             SIDE_BY_SIDE: Costs(simulate, fit(shared, self.act), learn, {CPU: cores}),
         }
+        if another:
+            found[APART] = Costs(simulate, fit(f"another {shared}", self.act), learn, {CPU: cores})
+        return found
 
 
 def probe(env: VecEnv, policy: TrainablePolicy, episodes: Sequence[EpisodeSpec], threads: int) -> Probes:

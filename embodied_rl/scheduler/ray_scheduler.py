@@ -7,6 +7,7 @@ answer is replaced, gets the newest weights, and its episodes run again.
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -28,27 +29,61 @@ from embodied_rl.scheduler.weights import Bucket, Outbox, nbytes
 from embodied_rl.types import EpisodeResult, EpisodeSpec, RolloutBatch
 
 _POLL_SECONDS = 0.1
+_KNOCK_SECONDS = 5.0
+_MAX_LOST = 5
+"""Times that each worker may be lost on average before any of them returns episodes; more of it is no accident."""
 
 
-def connect(address: str | None) -> Any:
-    """The `ray` module, connected to the cluster at `address` (None: started on this machine). UserError if absent."""
+def connect(config: RayConfig) -> Any:
+    """The `ray` module, connected to the cluster at `config.address` (None: one is started on this machine).
+
+    UserError if Ray is not installed, the cluster does not answer, or it is too small for the workers.
+    """
     try:
         import ray
     except ImportError as error:
         raise UserError("--scheduler ray needs Ray: pip install 'embodied-rl[ray]'.") from error
     if not ray.is_initialized():
+        address = config.address or "local"  # 'local': never whatever RAY_ADDRESS names
+        alone: dict[str, Any] = {} if config.address else {"include_dashboard": False}
         try:
-            ray.init(address=address, log_to_driver=False, configure_logging=False)
-        except ConnectionError as error:
-            raise UserError(f"there is no Ray cluster at {address}: start one with `ray start --head`.") from error
+            _knock(address)
+            ray.init(address=address, log_to_driver=False, configure_logging=False, **alone)
+        except (OSError, RuntimeError, ValueError) as error:
+            reason = str(error).strip().partition("\n")[0].rstrip(".")
+            raise UserError(
+                f"no Ray cluster answers at scheduler.address {address} ({reason}): start one with `ray start --head`, "
+                "or leave the address out to use this machine alone."
+            ) from error
+    _check_size(ray, config)
     return ray
+
+
+def _knock(address: str) -> None:
+    """OSError if nobody listens at HOST:PORT; Ray itself would try again for minutes, with a page of warnings."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if host and port.isdigit():
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_KNOCK_SECONDS).close()
+
+
+def _check_size(ray: Any, config: RayConfig) -> None:
+    """UserError if the workers could never all run: Ray would let them wait for ever."""
+    there = ray.cluster_resources()
+    for kind, one, option in (("CPU", config.cpus_per_worker, "cpus"), ("GPU", config.gpus_per_worker, "gpus")):
+        if config.workers * one > there.get(kind, 0.0):
+            raise UserError(
+                f"{config.workers} workers with scheduler.{option}_per_worker {one:g} need {config.workers * one:g} "
+                f"{kind}s, and the Ray cluster has {there.get(kind, 0.0):g}: choose fewer --scheduler.workers, or add "
+                "machines."
+            )
 
 
 @dataclass(eq=False)
 class _Worker:
-    """An actor; `specs` and `call`: what it runs now, since `began`."""
+    """An actor; `specs` and `call`: what it runs now, since `began`; `sent`: weights on their way to it."""
 
     actor: Any
+    sent: list[Any] = field(default_factory=list)
     specs: list[EpisodeSpec] = field(default_factory=list)
     call: Any = None
     began: float = 0.0
@@ -65,7 +100,7 @@ class RayScheduler:
         self, config: RayConfig, factory: WorkerFactory, policy: nn.Module, stream: GroupStream, *, slots: int,
         final_value: bool, on_episode: Callable[[EpisodeResult], None], poll: Callable[[], None],
     ) -> None:
-        self._ray = connect(config.address)
+        self._ray = connect(config)
         self._config, self._factory, self._slots, self._final_value = config, factory, slots, final_value
         self._stream = stream
         self._outbox = Outbox(policy)
@@ -73,6 +108,7 @@ class RayScheduler:
         self._pieces: dict[int, RolloutBatch] = {}
         self._published = 0
         self.replaced = 0
+        self._lost_in_a_row = 0
         self.sent_bytes = 0
         options = {
             "num_cpus": config.cpus_per_worker, "num_gpus": config.gpus_per_worker, "scheduling_strategy": "SPREAD"
@@ -113,7 +149,7 @@ class RayScheduler:
         self.sent_bytes = nbytes(buckets)
         shared = [self._ray.put(bucket) for bucket in buckets]  # once, however many workers
         for worker in self._workers:
-            worker.actor.install.remote(version, *shared)
+            worker.sent.append(worker.actor.install.remote(version, *shared))
         self._published = self._stream.version = version
 
     def _gather(self, version: int) -> RolloutBatch:
@@ -157,11 +193,17 @@ class RayScheduler:
 
     def _collect(self, worker: _Worker) -> None:
         try:
+            self._ray.get(worker.sent)  # or it would go on with older weights
             ran: Ran = self._ray.get(worker.call)
-        except self._ray.exceptions.RayError:
+        except self._ray.exceptions.RayTaskError:
+            raise  # with the worker's own traceback: it would happen again elsewhere
+        except self._ray.exceptions.RayError as error:
+            if getattr(error, "actor_init_failed", False):
+                raise UserError(_why_not_opened(error)) from error
             self._replace(worker)
             return
-        worker.call, worker.specs = None, []
+        self._lost_in_a_row = 0
+        worker.call, worker.specs, worker.sent = None, [], []
         for piece in ran.episodes:
             piece.row_version = torch.full((len(piece),), ran.version)
             (result,) = piece.episodes
@@ -177,7 +219,23 @@ class RayScheduler:
         self._ray.kill(worker.actor)
         lost, worker.specs, worker.call = worker.specs, [], None
         self.replaced += 1
+        self._lost_in_a_row += 1
+        if self._lost_in_a_row > _MAX_LOST * self._config.workers:
+            raise UserError(
+                f"{self._lost_in_a_row} Ray workers in a row were lost before one had run its episodes: look for the "
+                "cause in the logs under /tmp/ray/session_latest/logs (too little memory?), then resume the run."
+            )
         worker.actor = self._actor.remote(self._factory, self._final_value)
-        worker.actor.install.remote(self._published, *[self._ray.put(bucket) for bucket in self._outbox.everything()])
+        weights = [self._ray.put(bucket) for bucket in self._outbox.everything()]
+        worker.sent = [worker.actor.install.remote(self._published, *weights)]
         for spec in lost:
             self._stream.retry(spec)
+
+
+def _why_not_opened(error: Exception) -> str:
+    """One line from the traceback of a worker that could not begin."""
+    cause = str(error).strip().splitlines()[-1].partition("UserError: ")
+    return (
+        f"a Ray worker could not open its worlds and policy: {(cause[2] or cause[0]).rstrip('.')}. Code, assets and "
+        "checkpoint must be at the same place on every machine."
+    )

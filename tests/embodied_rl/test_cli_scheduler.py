@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import pickle
 import sys
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from embodied_rl.cli import main
 from embodied_rl.config import load_yaml
@@ -49,6 +52,24 @@ def test_autotune_fills_in_a_schedule_and_trains(
 
 
 @pytest.mark.usefixtures("stand_in")
+def test_two_ranks_learn_together_under_a_pipelined_schedule(checkpoint: Path, tmp_path: Path) -> None:
+    """The helper opens the run's policy in a process of its own; the result is that of one process, also in parts."""
+    runs = [tmp_path / "one", tmp_path / "two", tmp_path / "parts"]
+    for run, ranks in zip(runs, (["1"], ["2"], ["2", "--learner.sharding", "fsdp2"]), strict=True):
+        pipelined = ["--scheduler", "pipelined", "--scheduler.stages", "2", "--learner.minibatch-rows", "None",
+                     "--learner.minibatch-groups", "1", "--videos", "0", "--algorithm.entropy-coef", "0.01",
+                     "--learner.ranks", *ranks]  # fmt: skip
+        assert main(words(checkpoint, run, *pipelined)) == 0
+    start = load_file(checkpoint / "model.safetensors")
+    one, *others = (load_file(run / "checkpoints/iter-000002/policy/model.safetensors") for run in runs)
+    assert max(float((tensor - start[name]).abs().max()) for name, tensor in one.items()) > 1e-4
+    for name, tensor in one.items():
+        for other in others:
+            torch.testing.assert_close(other[name], tensor, rtol=0, atol=1e-5, msg=name)  # Adam's first steps, lr 1e-4
+    assert multiprocessing.active_children() == []
+
+
+@pytest.mark.usefixtures("stand_in")
 def test_without_ray_one_line_says_how_to_get_it(
     checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -73,6 +94,19 @@ def test_a_worker_elsewhere_opens_the_run_s_worlds_and_policy(checkpoint: Path, 
     assert worker.slots() == 4
     ran = worker.run(EpisodeSampler(0, {"tabletop_object/pick_up_the_milk": range(4)}, 4).next_group())
     assert sorted(piece.episodes[0].spec.episode_id for piece in ran.episodes) == [0, 1, 2, 3]
+
+
+def test_workers_find_a_checkpoint_that_was_named_from_here(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from embodied_rl.cli.far import for_workers
+    from embodied_rl.cli.select import select
+
+    monkeypatch.chdir(checkpoint.parent)
+    for scheduler, named in (("ray", str(checkpoint)), ("serial", checkpoint.name)):
+        config = select(words(Path(checkpoint.name), tmp_path / "run", "--scheduler", scheduler)[1:]).config
+        assert config is not None
+        assert for_workers(config).policy.checkpoint == named
 
 
 def test_a_trace_needs_a_folder(checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

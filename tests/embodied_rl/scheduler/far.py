@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import time
 from dataclasses import dataclass, field
 
+from embodied_rl.errors import UserError
 from embodied_rl.policy import Policy
 from embodied_rl.vec_env import VecEnv
 from tests.embodied_rl.scheduler.toys import SlowEnv
@@ -22,3 +24,23 @@ class ToyFactory:
     def __call__(self) -> tuple[VecEnv, Policy]:
         # other weights than the learner's: they must come from it
         return SlowEnv(self.slots, lambda: time.sleep(self.seconds), dict(self.breaks)), ToyPolicy(seed=9)
+
+
+@dataclass(frozen=True)
+class LostFactory:
+    """Finds nothing where it is opened."""
+
+    slots: int = 4
+
+    def __call__(self) -> tuple[VecEnv, Policy]:
+        raise UserError("no checkpoint at /nowhere: name the folder that train wrote.")
+
+
+@dataclass(frozen=True)
+class DyingFactory:
+    """A worker that ends as if it had been killed, whenever it is to open its worlds."""
+
+    slots: int = 4
+
+    def __call__(self) -> tuple[VecEnv, Policy]:
+        os._exit(1)

@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from embodied_rl.algorithms.config import GRPOConfig
 from embodied_rl.cli import main
 from embodied_rl.cli.autotune import apply, describe, tune
+from embodied_rl.cli.autotune_memory import measure_sizes
 from embodied_rl.config import TrainConfig, load_yaml
+from embodied_rl.errors import UserError
 from embodied_rl.learner.config import LearnerConfig
 from embodied_rl.rollout.config import RolloutConfig
 from embodied_rl.rollout.sampler import EpisodeSampler
 from embodied_rl.scheduler.config import PipelinedConfig, SerialConfig
 from embodied_rl.scheduler.costs import Cost
-from embodied_rl.scheduler.probe import IN_TURN, SIDE_BY_SIDE, Probes, length_of, probe
-from embodied_rl.scheduler.search import Choice
-from tests.toy import HORIZON, TASKS, ToyEnv, ToyPolicy
+from embodied_rl.scheduler.memory import Sizes, fits
+from embodied_rl.scheduler.probe import APART, IN_TURN, SIDE_BY_SIDE, Probes, length_of, probe
+from embodied_rl.scheduler.search import Choice, Space, schedulers, search
+from embodied_rl.scheduler.simulate import Work
+from tests.toy import HORIZON, SIZE, TASKS, ToyEnv, ToyPolicy
 
 CONFIG = TrainConfig(
     algorithm=GRPOConfig(group_size=4, keep=None), rollout=RolloutConfig(episodes_per_iteration=24), device="cpu",
@@ -65,6 +72,91 @@ def test_each_placement_has_its_costs() -> None:
     assert on_gpu[SIDE_BY_SIDE].simulate.device == "cpu"
     draw = length_of([3, 5])
     assert {draw(spec) for spec in EpisodeSampler(5, TASKS, 8).next_group()} == {3, 5}
+
+
+def test_acting_may_have_a_device_of_its_own() -> None:
+    probes = Probes(simulate=[(8, 0.8)], act=[(8, 0.8)], act_all=[(8, 0.8)], learn=[(8, 0.8)], lengths=[3])
+    assert APART not in probes.placements(16, "gpu")
+    apart = probes.placements(16, "gpu", another=True)[APART]
+    assert len({apart.act.device, apart.learn.device, apart.simulate.device}) == 3
+    chosen = apply(CONFIG, Choice(APART, PipelinedConfig(stages=2), 16, 32), 6, 16, "cuda:1").scheduler
+    assert isinstance(chosen, PipelinedConfig)
+    assert chosen.act_device == "cuda:1"
+
+
+def test_acting_elsewhere_is_chosen_where_it_pays() -> None:
+    """Acting and learning take as long as each other: side by side on one GPU they wait, on two they do not."""
+    costs = Probes(
+        simulate=[(8, 0.08)], act=[(8, 0.8)], act_all=[(8, 0.8)], learn=[(8, 0.8)], lengths=[4]
+    ).placements(4, "gpu", another=True)  # fmt: skip
+    work = Work(8, 8, 1, lambda spec: 4)
+
+    def best(fits: Callable[[Choice], bool]) -> Choice:
+        space = Space(
+            placements=costs, schedulers=schedulers(("async",), (2, 4)), worlds=(8,), microbatches=(8,), fits=fits
+        )
+        return search(space, work).choice
+
+    assert best(lambda choice: True).placement == APART
+    assert best(lambda choice: choice.placement != APART).placement != APART
+
+
+SIZES = Sizes(
+    weights=1000, learning=400, trained=100, update_fixed=50, update_row=10, act_row=3, observation=7
+)  # fmt: skip
+
+
+def test_what_a_schedule_needs_is_counted_where_it_is_held() -> None:
+    learner = 1000 + 12 * 100
+    assert SIZES.needs(Choice(IN_TURN, SerialConfig(), 8, 32), 10) == {
+        "host": 2 * 70, "learn": learner + 50 + 320
+    }  # fmt: skip
+    stream = PipelinedConfig(stages=2)
+    assert SIZES.needs(Choice(SIDE_BY_SIDE, stream, 8, 32), 10)["learn"] == learner + 400 + 50 + 320 + 24
+    stale = PipelinedConfig(stages=2, overlap="async", max_staleness=2)
+    assert SIZES.needs(Choice(APART, stale, 8, 32), 10) == {
+        "host": 4 * 70, "learn": learner + 50 + 320, "act": 1000 + 24
+    }  # fmt: skip
+
+
+@given(
+    gpu=st.integers(2000, 3500), second=st.integers(900, 1100), host=st.integers(500, 3000),
+    rows=st.integers(8, 64),
+)  # fmt: skip
+@settings(deadline=None, max_examples=20)
+def test_a_plan_that_does_not_fit_is_never_chosen(gpu: int, second: int, host: int, rows: int) -> None:
+    room = {"cpu": host, "cuda": gpu, "cuda:1": second}
+    costs = Probes(
+        simulate=[(8, 0.08)], act=[(8, 0.2)], act_all=[(8, 0.2)], learn=[(8, 0.4)], lengths=[4]
+    ).placements(4, "gpu", another=True)  # fmt: skip
+    space = Space(
+        placements=costs, schedulers=schedulers(("stream", "async"), (1, 4)), worlds=(8, 4), microbatches=(32, 8),
+        fits=lambda choice: fits(SIZES.needs(choice, rows), room, "cuda", "cuda:1"),
+    )  # fmt: skip
+    if next(space.all(), None) is None:
+        return
+    needs = SIZES.needs(search(space, Work(8, 8, 1, lambda spec: 4)).choice, rows)
+    assert needs["host"] <= host
+    assert needs["learn"] <= gpu
+    assert needs.get("act", 0) <= second
+
+
+def test_sizes_of_a_policy_are_measured_and_leave_it_alone() -> None:
+    policy = ToyPolicy()
+    policy.body.requires_grad_(False)
+    sizes = measure_sizes(policy, ToyEnv(2), EpisodeSampler(5, TASKS, 4).next_group()[0])
+    trained = [parameter for parameter in policy.parameters() if parameter.requires_grad]
+    assert sizes.weights == 4 * sum(parameter.numel() for parameter in policy.parameters())
+    assert sizes.learning == 4 * sizes.trained == 4 * sum(parameter.numel() for parameter in trained)
+    assert 0 < sizes.act_row <= sizes.update_row
+    assert all(parameter.grad is None for parameter in policy.parameters())
+    assert sizes.observation == 3 * SIZE * SIZE + 2 * 4
+
+
+def test_nothing_is_chosen_where_nothing_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("embodied_rl.cli.autotune.room", lambda device, held: 100)
+    with pytest.raises(UserError, match=r"no schedule fits into memory: lower --learner.microbatch-rows"):
+        tune(CONFIG, ToyEnv(8), ToyPolicy(), TASKS, cores=2, others=["cpu:1"])
 
 
 def test_a_choice_fills_in_the_config() -> None:

@@ -13,12 +13,13 @@ from typing import Any
 import pytest
 import torch
 
+from embodied_rl.errors import UserError
 from embodied_rl.rollout.groups import GroupStream
 from embodied_rl.scheduler.config import RayConfig
-from embodied_rl.scheduler.ray_scheduler import RayScheduler
+from embodied_rl.scheduler.ray_scheduler import RayScheduler, connect
 from embodied_rl.scheduler.ray_worker import RolloutWorker
 from embodied_rl.scheduler.weights import Outbox
-from tests.embodied_rl.scheduler.far import ToyFactory
+from tests.embodied_rl.scheduler.far import DyingFactory, LostFactory, ToyFactory
 from tests.embodied_rl.scheduler.toys import GRPO, KEEPING, Outcome, Setup, assert_same_rows, serial
 from tests.toy import ToyPolicy
 
@@ -45,7 +46,10 @@ def cluster() -> Iterator[Any]:
     nodes.shutdown()
 
 
-def train(setup: Setup, folder: Path, factory: ToyFactory, during: dict[int, Any] | None = None) -> Outcome:
+def train(
+    setup: Setup, folder: Path, factory: ToyFactory | LostFactory | DyingFactory,
+    during: dict[int, Any] | None = None,
+) -> Outcome:
     """The run of `toys.serial`, with two workers. during: what happens when that many episodes have ended."""
     policy, heard = ToyPolicy(), list[int]()
     sampler, learner = setup.parts(policy, folder)
@@ -119,6 +123,27 @@ def test_a_node_killed_in_mid_run_is_replaced(cluster: Any, tmp_path: Path) -> N
     assert_same_run(far, near)
     assert far.batches[-1].info["rollout/workers_replaced"] >= 1
     assert far.sampler.ledger.reissued >= 1
+
+
+def test_what_a_worker_cannot_open_ends_the_run_with_its_words(cluster: Any, tmp_path: Path) -> None:
+    """Not a replacement for ever: it would happen again."""
+    with pytest.raises(UserError, match=r"could not open its worlds and policy: no checkpoint at /nowhere.*same place"):
+        train(SETUP, tmp_path, LostFactory())
+
+
+def test_workers_that_are_lost_again_and_again_end_the_run(
+    cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("embodied_rl.scheduler.ray_scheduler._MAX_LOST", 1)
+    with pytest.raises(UserError, match=r"3 Ray workers in a row were lost"):
+        train(SETUP, tmp_path, DyingFactory())
+
+
+def test_more_workers_than_the_cluster_can_place_are_refused(cluster: Any) -> None:
+    with pytest.raises(UserError, match=r"3 workers .* need 3 CPUs, and the Ray cluster has 2"):
+        connect(RayConfig(workers=3))
+    with pytest.raises(UserError, match=r"need 2 GPUs, and the Ray cluster has 0"):
+        connect(RayConfig(workers=2, gpus_per_worker=1))
 
 
 def test_a_worker_runs_with_the_weights_that_it_was_sent_last() -> None:

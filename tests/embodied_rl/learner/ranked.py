@@ -1,0 +1,198 @@
+"""What further ranks of the learner run in tests; imported in their processes."""
+
+from __future__ import annotations
+
+import copy
+import os
+import signal
+import tempfile
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, distributed
+from torch.distributed.tensor import DTensor
+
+from embodied_rl.algorithms.config import AlgorithmConfig, GRPOConfig, PPOConfig
+from embodied_rl.algorithms.make import make_algorithm
+from embodied_rl.learner.batches import split_groups
+from embodied_rl.learner.config import LearnerConfig
+from embodied_rl.learner.crew import join, open_store
+from embodied_rl.learner.learner import Learner, NonFiniteError, RatioError
+from embodied_rl.learner.ranks import Ranks
+from embodied_rl.learner.sharded import ShardedRanks
+from embodied_rl.rollout.collect import Collector
+from embodied_rl.rollout.sampler import EpisodeSampler
+from embodied_rl.rollout.stages import StageClock
+from embodied_rl.types import EvalOutput, RolloutBatch
+from tests.toy import TASKS, ToyEnv, ToyPolicy
+
+GRPO = GRPOConfig(group_size=4, keep=None, entropy_coef=0.01, epochs=2)
+PPO = PPOConfig(gamma=0.9, entropy_coef=0.01)
+
+
+@dataclass(frozen=True)
+class ToyRank:
+    """A `PolicyFactory`. dies: the rank kills itself when its policy is evaluated for that time (from 1)."""
+
+    dies: int = 0
+    with_value: bool = True
+
+    def __call__(self, rank: int) -> ToyPolicy:
+        policy = Mortal(seed=rank, with_value=self.with_value)  # other weights than the lead's: they must come from it
+        policy.left = self.dies or -1
+        return policy
+
+
+class Mortal(ToyPolicy):
+    """Ends its process as `kill -9` does."""
+
+    left = -1
+
+    def evaluate(
+        self, images: Tensor, proprio: Tensor, instruction: list[str], replay: dict[str, Tensor]
+    ) -> EvalOutput:
+        self.left -= 1
+        if self.left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().evaluate(images, proprio, instruction, replay)
+
+
+class BrokenRank:
+    """A `PolicyFactory` that finds nothing."""
+
+    def __call__(self, rank: int) -> ToyPolicy:
+        raise FileNotFoundError(f"no weights for rank {rank}")
+
+
+@dataclass(frozen=True)
+class Case:
+    """An update, perhaps with something wrong in it (spoil). stream: groups come one by one. stale: a third of the rows
+    is an older policy's."""
+
+    algorithm: AlgorithmConfig
+    learner: LearnerConfig
+    spoil: str = ""
+    stream: bool = False
+    stale: bool = False
+    episodes: int = 32
+
+
+def by_rows(rows: int, micro: int, **more: Any) -> LearnerConfig:
+    return LearnerConfig(lr=1e-3, value_lr=1e-3, minibatch_rows=rows, microbatch_rows=micro, **more)
+
+
+def by_groups(groups: int, micro: int, **more: Any) -> LearnerConfig:
+    return LearnerConfig(
+        lr=1e-3, value_lr=1e-3, minibatch_rows=None, minibatch_groups=groups, microbatch_rows=micro, **more
+    )
+
+
+CASES = {
+    "grpo by rows": Case(GRPO, by_rows(50, 7)),
+    "ppo by rows, uneven": Case(PPO, by_rows(41, 100)),
+    "ppo, one minibatch": Case(PPO, by_rows(10**6, 16)),
+    "ppo in warm-up": Case(PPOConfig(critic_warmup_iterations=1), by_rows(50, 7)),
+    "fewer rows than ranks": Case(PPO, by_rows(2, 1), episodes=4),
+    "grpo by groups": Case(GRPO, by_groups(3, 10)),
+    "ppo by groups, one row at a time": Case(PPO, by_groups(1, 1), episodes=4),
+    "grpo as a stream": Case(GRPO, by_groups(3, 10), stream=True),
+    "recomputed": Case(GRPO, by_rows(50, 7, recompute_log_probs=True)),
+    "stale": Case(PPO, by_rows(50, 7), stale=True),
+    "loss": Case(GRPO, by_rows(10**6, 7, ratio_tolerance=1e9), spoil="loss"),
+    "gradient": Case(GRPO, by_rows(10**6, 7), spoil="gradient"),
+    "ratio": Case(GRPO, by_rows(10**6, 7), spoil="ratio"),
+}
+
+
+def batch_of(case: Case, policy: ToyPolicy | None = None) -> RolloutBatch:
+    """What the policy that acts gathers."""
+    algorithm = make_algorithm(case.algorithm)
+    collector = Collector(
+        ToyEnv(8), policy or ToyPolicy(), EpisodeSampler(1, TASKS, algorithm.group_size), StageClock(),
+        groups=case.episodes // algorithm.group_size, keep=None, max_factor=1.0,
+        final_value=algorithm.needs_final_value,
+    )  # fmt: skip
+    batch = collector.collect(0)
+    if case.stale:
+        batch.row_version = torch.where(torch.arange(len(batch)) % 3 == 0, -1, 0)
+        batch.log_prob = torch.where((batch.row_version < 0)[:, None], batch.log_prob - 0.05, batch.log_prob)
+    row = len(batch) - 2  # in a microbatch that is not the lead's
+    if case.spoil == "loss":
+        batch.log_prob[row] = float("nan")
+    if case.spoil == "ratio":
+        batch.log_prob[row] += 1.0
+    return batch
+
+
+@dataclass
+class Result:
+    """What became of two updates: the policy's weights (not of parts), metrics, what was raised, files dumped."""
+
+    weights: dict[str, Tensor]
+    metrics: list[dict[str, float]]
+    error: str
+    dumps: int
+    held: int
+    """Numbers of the optimiser's first moments in this process."""
+
+
+class Spoilt(ToyPolicy):
+    """Its gradient is infinite."""
+
+    def evaluate(
+        self, images: Tensor, proprio: Tensor, instruction: list[str], replay: dict[str, Tensor]
+    ) -> EvalOutput:
+        out = super().evaluate(images, proprio, instruction, replay)
+        out.log_prob.register_hook(lambda gradient: gradient * float("inf"))
+        return out
+
+
+def learn(case: Case, ranks: Ranks, batch: RolloutBatch) -> Result:
+    """Two updates with the same batch, as every rank makes them; between them the state is saved and loaded."""
+    spoilt = case.spoil == "gradient" and ranks.rank == ranks.size - 1
+    policy = (Spoilt if spoilt else ToyPolicy)(seed=0 if ranks.rank == 0 else 7)  # copied from the lead
+    metrics: list[dict[str, float]] = []
+    with tempfile.TemporaryDirectory() as folder:
+        learner = Learner(
+            policy, make_algorithm(case.algorithm), case.learner, seed=0, dump_dir=Path(folder), ranks=ranks
+        )
+        error = ""
+        try:
+            for _ in range(2):
+                part = copy.deepcopy(batch)
+                part.version = learner.version
+                if case.stream:
+                    for group in split_groups(part):
+                        learner.accumulate(group)
+                metrics.append(learner.update(part))
+                learner.load_state_dict(copy.deepcopy(learner.state_dict()))
+                learner.config = replace(learner.config, ratio_tolerance=1e9)
+        except (NonFiniteError, RatioError) as raised:
+            error = str(raised).replace(folder, "DIR")
+        dumps = len(list(Path(folder).iterdir()))
+    whole = learner.model is policy or ranks.rank == 0
+    weights = {name: tensor.clone() for name, tensor in policy.state_dict().items() if whole and not is_part(tensor)}
+    moments = [state["exp_avg"] for state in learner.optimizer.state.values()]
+    held = sum((tensor.to_local() if isinstance(tensor, DTensor) else tensor).numel() for tensor in moments)
+    return Result(weights, metrics, error, dumps, held)
+
+
+def is_part(tensor: Tensor) -> bool:
+    """Whether it is cut up over ranks."""
+    return isinstance(tensor, DTensor)
+
+
+def every_case(rank: int, size: int, port: int, queue: Any) -> None:
+    """The other ranks' side of the test: every case whole, then every case in parts."""
+    torch.set_num_threads(1)
+    ranks = join(rank, size, open_store(port, size, lead=False))
+    for kind in (ranks, ShardedRanks(rank, size)):
+        plain = {}
+        for name, case in CASES.items():
+            found = learn(case, kind, batch_of(case))
+            weights = {key: value.numpy() for key, value in found.weights.items()}
+            plain[name] = (found.metrics, found.error, found.dumps, weights, found.held)
+        queue.put((rank, plain))
+    distributed.destroy_process_group()
