@@ -55,8 +55,8 @@ def footprint(make: Callable[[], nn.Module], rows: Callable[[int], Rows]) -> Foo
     with FakeTensorMode(allow_non_fake_inputs=True):
         _place(policy)
         parameters = list(policy.parameters())
-        one, update = _line(lambda count: _peak(policy, rows(count), train=True))
-        _, rollout = _line(lambda count: _peak(policy, rows(count), train=False))
+        one, update = _line(lambda count: peak_bytes(policy, rows(count), train=True))
+        _, rollout = _line(lambda count: peak_bytes(policy, rows(count), train=False))
     return Footprint(
         weights=sum(parameter.nbytes for parameter in parameters),
         trained=sum(parameter.numel() for parameter in parameters if parameter.requires_grad),
@@ -81,7 +81,7 @@ def _place(policy: nn.Module) -> None:
                 placed.grad = torch.empty_like(placed)  # there from the second micro-batch on
 
 
-def _peak(policy: Any, rows: Rows, *, train: bool) -> int:
+def peak_bytes(policy: Any, rows: Rows, *, train: bool) -> int:
     """Most bytes held at once, beside what was there before."""
     tracker = _StorageTracker()
     with tracker, torch.set_grad_enabled(train):

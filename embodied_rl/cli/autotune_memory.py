@@ -7,7 +7,7 @@ from torch import nn
 
 from embodied_rl.learner.learner import TrainablePolicy
 from embodied_rl.plan import GAPS
-from embodied_rl.policies.memory import Rows, _peak
+from embodied_rl.policies.memory import Rows, peak_bytes
 from embodied_rl.rollout.episode import Running, decision_rng
 from embodied_rl.scheduler.memory import Sizes
 from embodied_rl.types import EpisodeSpec
@@ -35,11 +35,11 @@ def measure_sizes(policy: TrainablePolicy, env: VecEnv, spec: EpisodeSpec) -> Si
     try:
         for parameter in learning:
             parameter.grad = torch.zeros_like(parameter)  # there from the second micro-batch on
-        one, two = (_peak(policy, rows(count), train=True) for count in (1, 2))
+        one, two = (peak_bytes(policy, rows(count), train=True) for count in (1, 2))
     finally:
         for parameter in learning:
             parameter.grad = None
-    seen, twice = (_peak(policy, rows(count), train=False) for count in (1, 2))
+    seen, twice = (peak_bytes(policy, rows(count), train=False) for count in (1, 2))
     return Sizes(
         weights=sum(parameter.nbytes for parameter in policy.parameters()),
         learning=sum(parameter.nbytes for parameter in learning),
