@@ -3,8 +3,8 @@
     python -m embodied_rl.benchmarks.learning runs/a runs/b ... --out docs/results/tabletop.md \
         --figure docs/images/learning_curve.png
 
-Everything is read from the runs' folders. Runs of one suite, policy and algorithm make a table; they may differ in
-their seed and in what cannot change the result, and in nothing else.
+Everything is read from the runs' folders. Runs of one suite, policy, algorithm and schedule make a table; they may
+differ in their seed and in what cannot change the result, and in nothing else.
 """
 
 from __future__ import annotations
@@ -21,11 +21,13 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from embodied_rl.benchmarks.learning_pace import pace_table
 from embodied_rl.benchmarks.page import table
 from embodied_rl.config import TrainConfig, kind_of, load_yaml, to_dict
 from embodied_rl.errors import UserError
 from embodied_rl.evaluation.evaluate import EvalReport, Score
 from embodied_rl.policy_config import Pi0Config
+from embodied_rl.scheduler.config import PipelinedConfig, SerialConfig
 from embodied_rl.telemetry.curve import curve_of
 from embodied_rl.telemetry.metrics import read_metrics
 from embodied_rl.telemetry.observer import evaluation_path
@@ -34,7 +36,7 @@ from embodied_rl.telemetry.observer import evaluation_path
 FREE = {"seed", "output", "track", "videos", "checkpoint", "torch_threads", "env.sim_threads", "env.num_envs"}
 STAMPED = ("suite", "simulator", "renderer", "policy", "weights", "algorithm", "versions")
 Key = tuple[str, str, str]
-"""Suite, policy and algorithm: what has a table of its own."""
+"""Suite, policy, and algorithm with its schedule: what has a table of its own."""
 COLOURS = ("#1f6feb", "#d9730d", "#2a9d5c", "#a13dbd", "#b3261e", "#5f6b7a")
 
 
@@ -59,7 +61,10 @@ class Run:
         """The table that the run belongs to."""
         policy = self.config.policy
         method = f" with {policy.method}" if isinstance(policy, Pi0Config) else ""
-        return self.config.suite, kind_of("policy", policy) + method, self.algorithm.upper()
+        scheduler = self.config.scheduler
+        name = scheduler.overlap if isinstance(scheduler, PipelinedConfig) else kind_of("scheduler", scheduler)
+        under = "" if isinstance(scheduler, SerialConfig) else f" under {name}"
+        return self.config.suite, kind_of("policy", policy) + method, self.algorithm.upper() + under
 
     @property
     def training_seconds(self) -> float:
@@ -146,6 +151,7 @@ def make_page(groups: dict[Key, list[Run]], figure: str) -> str:
         "command; on a busy machine they are fewer than the minutes that pass.",
         "",
     ]
+    parts += pace_table({", ".join(key): [run.rows for run in runs] for key, runs in groups.items()})
     for key, runs in groups.items():
         parts += [f"## {', '.join(key)}", "", *_seed_table(runs), "", *_statements(runs), ""]
         parts += ["By task (mean before, then after training by seed):", "", *_task_table(runs), ""]

@@ -11,10 +11,12 @@ import pytest
 
 from embodied_rl.algorithms.config import GRPOConfig, PPOConfig
 from embodied_rl.benchmarks.learning import group_runs, main, make_page, read_run
+from embodied_rl.benchmarks.learning_pace import episodes_to, pace_table
 from embodied_rl.config import TrainConfig, dump_yaml
 from embodied_rl.evaluation.evaluate import report
 from embodied_rl.learner.config import LearnerConfig
 from embodied_rl.policy_config import Pi0Config
+from embodied_rl.scheduler.config import PipelinedConfig
 from embodied_rl.telemetry.metrics import MetricsLog
 from embodied_rl.types import EpisodeResult, EpisodeSpec
 
@@ -169,3 +171,34 @@ def refused(tmp_path: Path, runs: list[Path], capsys: pytest.CaptureFixture[str]
     assert main([*map(str, runs), *words]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     return line
+
+
+def paced(*successes: float) -> list[dict[str, float]]:
+    """Iterations of 10 episodes, with an evaluation's line before and after, which has no training success."""
+    rows = [{"step": i + 1, "rollout/success": value, "rollout/episodes": 10.0} for i, value in enumerate(successes)]
+    return [{"step": 0, "eval/success": 1.0}, *rows, {"step": len(rows), "eval/success": 1.0}]
+
+
+def test_episodes_until_a_success() -> None:
+    rows = paced(1.0, 0.0, 0.0, 0.0, 0.0, 0.6, 0.6, 0.6, 0.6, 0.6)
+    assert episodes_to(rows, 0.12) == 50, "the first full window: a lucky start alone reaches nothing"
+    assert episodes_to(rows, 0.36) == 80
+    assert episodes_to(rows, 0.6) == 100
+    assert episodes_to(rows, 0.61) is None
+    assert episodes_to(paced(1.0, 1.0, 1.0, 1.0), 0.5) is None, "too short for a window"
+
+
+def test_the_table_of_episodes() -> None:
+    fast, slow = paced(*[0.65] * 5), paced(*[0.2] * 5, *[0.55] * 5)
+    page = pace_table({"a": [fast, fast], "b": [slow, fast]})
+    assert page[-3] == "| a | 50, 50 (mean 50) | 50, 50 (mean 50) |"
+    assert page[-2] == "| b | 100, 50 (mean 75) | never, 50 |"
+    assert pace_table({"a": [paced(0.1)]}) == []
+
+
+def test_a_schedule_has_a_table_of_its_own(tmp_path: Path) -> None:
+    serial = write_run(tmp_path / "a", 0, (1, 1), (9, 9))
+    stream = write_run(tmp_path / "b", 0, (1, 1), (9, 9), scheduler=PipelinedConfig(),
+                       learner=LearnerConfig(minibatch_rows=None, minibatch_groups=2))  # fmt: skip
+    groups = group_runs([read_run(serial), read_run(stream)])
+    assert [key[2] for key in groups] == ["GRPO", "GRPO under stream"]
