@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -66,6 +67,8 @@ def main(argv: list[str]) -> int:
     budget = int(command.gpu * GIB)
     config = _config(command)
     needs = []
+    console.print(f"counting what {command.policy} {_preset(command)} holds in each way to train; nothing is loaded, "
+                  "but large ones take about a minute of CPU time", soft_wrap=True)
     with console.status("measuring") as status:
         for mode in modes(0 if _is_pi0(command) else command.lora_rank or _LORA_RANK):
             status.update(f"measuring: {mode.name}")
@@ -100,8 +103,10 @@ def _check(command: PlanCommand) -> None:
         raise UserError(f"--lora-rank does not apply to {command.policy}, which trains its action expert or all.")
     for name in ("gpu", "lora_rank", "num_envs"):
         value = getattr(command, name)
-        if value is not None and value <= 0:
-            raise UserError(f"--{name.replace('_', '-')} must be positive, got {value}.")
+        if value is not None and not 0 < value < math.inf:
+            raise UserError(f"--{name.replace('_', '-')} must be positive and finite, got {value}.")
+    if command.variant != "official" and command.policy != "openvla_oft":
+        raise UserError(f"--variant {command.variant} is a way of OpenVLA-OFT: it needs --policy openvla_oft.")
     if command.json and not command.json.absolute().parent.is_dir():
         raise UserError(f"--json {command.json}: its folder does not exist.")
 

@@ -50,6 +50,7 @@ from embodied_rl.rollout.timeline import Timeline
 from embodied_rl.runner import PolicyFiles, TrainSettings, train
 from embodied_rl.scheduler.config import PipelinedConfig
 from embodied_rl.scheduler.make import make_clock
+from embodied_rl.scheduler.replica import acting_device
 from embodied_rl.sim.render import Choice
 from embodied_rl.sim.task import Task
 from embodied_rl.telemetry.metrics import MetricsLog, make_trackers
@@ -78,6 +79,8 @@ def run(config: TrainConfig, command: str, *, benchmark: str, resume: bool) -> N
     torch.set_num_threads(config.torch_threads)
     policy, checkpoint = open_policy_of(config, resume)
     states = _States.of(config, tasks, checkpoint)
+    if isinstance(config.scheduler, PipelinedConfig):
+        acting_device(config.scheduler.act_device, policy)  # refused before anything is written
     if config.autotune:
         config = _tuned(config, tasks, policy, states, console)
     with cluster(config), open_worlds(tasks, config.env, config.protocol, policy) as env:

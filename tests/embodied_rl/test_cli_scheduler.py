@@ -112,3 +112,15 @@ def test_workers_find_a_checkpoint_that_was_named_from_here(
 def test_a_trace_needs_a_folder(checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(words(checkpoint, tmp_path / "run", "--trace", str(tmp_path / "no" / "t.json"))) == 2
     assert "its folder does not exist" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU, so the device is there")
+@pytest.mark.usefixtures("stand_in")
+def test_a_device_that_is_not_there_leaves_no_folder(
+    checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wanted = ["--scheduler", "pipelined", "--scheduler.act-device", "cuda:0", "--learner.minibatch-rows", "None",
+              "--learner.minibatch-groups", "1"]  # fmt: skip
+    assert main(words(checkpoint, tmp_path / "run", *wanted)) == 2
+    assert "torch sees 0 GPUs here" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
