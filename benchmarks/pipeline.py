@@ -96,8 +96,9 @@ def scheduler_of(mode: Mode, profile: Profile, devices: Devices, learner: TimedL
     pipelined = config if isinstance(config, PipelinedConfig) else PipelinedConfig(stages=2)
     env = TimedEnv(profile, devices, parallel=profile.cores if mode.lockstep else 1)
     stream = GroupStream(sampler, groups=groups, keep=None, max_factor=1.0, max_staleness=pipelined.staleness)
+    workers = 1 if mode.lockstep else profile.cores or 1
     engine = RolloutEngine(
-        env, policy, stream, Timeline(), stages=pipelined.stages, workers=1 if mode.lockstep else profile.cores or 1,
+        env, policy, stream, Timeline(), stages=pipelined.num_stages(workers, env.num_envs), workers=workers,
         act_wait=pipelined.act_wait_ms / 1e3,
     )
     early = pipelined.overlap == "stream" and not mode.lockstep

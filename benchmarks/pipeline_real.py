@@ -2,9 +2,10 @@
 
 Preset, policy and worlds are those of `bench loop`, here with whole groups as minibatches for all schedulers, since
 `stream` needs them. 'lockstep' is the serial loop with a simulator that renders after every control step, as the main
-peer's LIBERO environments do. Every scheduler may use all cores: the serial one in turn for physics and for the policy,
-the pipelined ones at the same time. The schedulers take turns, several times, so that what else the machine does hits
-all of them; a figure is the median of its turns.
+peer's LIBERO environments do. Every scheduler has the threads that `train` gives it: the serial one all cores, in turn
+for physics and for the policy, the pipelined ones half of them for each, at the same time. Updates are those of most
+of a run, of policy and critic: in the preset's first two the critic learns alone. The schedulers take turns, several
+times, so that what else the machine does hits all of them; a figure is the median of its turns.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from embodied_rl.config import TrainConfig
 from embodied_rl.learner.learner import Learner
 from embodied_rl.policy_config import SHIPPED
 from embodied_rl.rollout.sampler import EpisodeSampler
-from embodied_rl.scheduler.config import PipelinedConfig, SchedulerConfig, SerialConfig
+from embodied_rl.scheduler.config import PipelinedConfig, SchedulerConfig, SerialConfig, shared_cores
 from embodied_rl.scheduler.make import Learning, make_clock, make_scheduler
 from embodied_rl.types import Array, ChunkResult, EpisodeSpec, Observation
 from embodied_rl.vec_env import VecEnv
@@ -41,23 +42,21 @@ MINIBATCH_EPISODES = 16
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """A scheduler, and how many threads an operator of torch, the update and the simulator get."""
+    """A scheduler, and how many threads the simulator, an operator of torch and the update get each."""
 
     name: str
     scheduler: SchedulerConfig
-    torch_threads: int
     threads: int
     each_step: bool = False
 
 
-def ways(cores: int, num_envs: int) -> tuple[Way, ...]:
+def ways(cores: int) -> tuple[Way, ...]:
     """What is compared on a machine with that many cores."""
-    stages = min(num_envs, 2 * cores)
     return (
-        Way("serial", SerialConfig(), cores, cores),
-        Way("lockstep", SerialConfig(), cores, cores, each_step=True),
-        Way("stream", PipelinedConfig(stages=stages), 1, cores),
-        Way("async", PipelinedConfig(stages=stages, overlap="async"), 1, cores),
+        Way("serial", SerialConfig(), cores),
+        Way("lockstep", SerialConfig(), cores, each_step=True),
+        Way("stream", PipelinedConfig(), shared_cores(cores)),
+        Way("async", PipelinedConfig(overlap="async"), shared_cores(cores)),
     )
 
 
@@ -107,14 +106,19 @@ def _joined(parts: Sequence[tuple[Array, ChunkResult]], rows: int, steps: int) -
 
 
 def real_config() -> TrainConfig:
-    """The preset with minibatches of whole episodes, about as large as its minibatches of rows."""
+    """The preset with minibatches of whole episodes, about as large as its minibatches of rows, and no warm-up of the
+    critic."""
     config = bench_config(quick=False)
-    return replace(config, learner=replace(config.learner, minibatch_rows=None, minibatch_groups=MINIBATCH_EPISODES))
+    assert isinstance(config.algorithm, PPOConfig)
+    return replace(
+        config, algorithm=replace(config.algorithm, critic_warmup_iterations=0),
+        learner=replace(config.learner, minibatch_rows=None, minibatch_groups=MINIBATCH_EPISODES),
+    )  # fmt: skip
 
 
 def measure(way: Way, config: TrainConfig, measured: int) -> dict[str, Any]:
     """Decisions a second over `measured` iterations after the warm-up, in the middle of a run."""
-    torch.set_num_threads(way.torch_threads)
+    torch.set_num_threads(way.threads)
     tasks = load_tasks(config.suite, config.tasks)
     policy = open_policy(SHIPPED, pick_device(config.device))
     prepare_policy(policy, config.policy, policy_folder(SHIPPED))
@@ -152,14 +156,14 @@ def measure(way: Way, config: TrainConfig, measured: int) -> dict[str, Any]:
             times = clock.drain()
     return {
         "scheduler": way.name, "decisions_per_s": decisions / (ended - began), "seconds": ended - began,
-        "decisions": decisions, "torch_threads": way.torch_threads, "threads": way.threads, "times": times,
+        "decisions": decisions, "threads": way.threads, "times": times,
     }  # fmt: skip
 
 
 def measure_all() -> list[dict[str, Any]]:
     """One row for each turn of each scheduler, on this machine."""
     config = real_config()
-    compared = ways(cpu_count(), config.env.num_envs)
+    compared = ways(cpu_count())
     return [measure(way, config, MEASURED) | {"turn": turn} for turn in range(TURNS) for way in compared]
 
 

@@ -9,11 +9,12 @@ from typing import Literal
 
 from embodied_rl.algorithms.make import make_algorithm
 from embodied_rl.cli.autotune_memory import measure_sizes, room
+from embodied_rl.cli.world import cpu_count
 from embodied_rl.config import TrainConfig
 from embodied_rl.errors import UserError
 from embodied_rl.learner.learner import TrainablePolicy
 from embodied_rl.rollout.sampler import EpisodeSampler
-from embodied_rl.scheduler.config import PipelinedConfig, RayConfig
+from embodied_rl.scheduler.config import PipelinedConfig, RayConfig, shared_cores
 from embodied_rl.scheduler.costs import Costs
 from embodied_rl.scheduler.memory import fits
 from embodied_rl.scheduler.probe import APART, IN_TURN, Probes, length_of, probe
@@ -108,9 +109,13 @@ def apply(
     scheduler = choice.scheduler
     if choice.placement == APART and isinstance(scheduler, PipelinedConfig):
         scheduler = dataclasses.replace(scheduler, act_device=acts_on)
+    sim_threads, torch_threads = config.env.sim_threads, config.torch_threads
+    if isinstance(scheduler, PipelinedConfig) and config.device == "cpu":
+        share = shared_cores(cpu_count())
+        sim_threads, torch_threads = min(sim_threads or share, share), min(torch_threads or share, share)
     return dataclasses.replace(
-        config, autotune=False, scheduler=scheduler, learner=learner,
-        env=dataclasses.replace(config.env, num_envs=choice.worlds),
+        config, autotune=False, scheduler=scheduler, learner=learner, torch_threads=torch_threads,
+        env=dataclasses.replace(config.env, num_envs=choice.worlds, sim_threads=sim_threads),
     )  # fmt: skip
 
 
@@ -122,15 +127,9 @@ def describe(tuning: Tuning) -> list[str]:
         f"{name} {1e3 * cost.row:.2f} ms a row + {1e3 * cost.fixed:.1f} ms a call on {cost.device}"
         for name, cost in (("simulate", model.simulate), ("act", model.act), ("learn", model.learn))
     )
-    scheduler = choice.scheduler
-    what = "serial"
-    if isinstance(scheduler, PipelinedConfig):
-        what = f"pipelined, overlap {scheduler.overlap}, {scheduler.stages} stages"
-    if choice.placement == APART and isinstance(tuning.config.scheduler, PipelinedConfig):
-        what += f", acting on {tuning.config.scheduler.act_device}"
     return [
         f"measured: {stages}; {sum(tuning.probes.lengths) / len(tuning.probes.lengths):.1f} decisions an episode",
-        f"chosen of {tuning.found.tried} schedules: {what}, {choice.worlds} worlds, micro-batches of "
-        f"{choice.microbatch} rows",
+        f"chosen of {tuning.found.tried} schedules: {tuning.config.scheduler.sentence()}; {choice.worlds} worlds, "
+        f"micro-batches of {choice.microbatch} rows",
         f"predicted: {1 / played.seconds_per_row:.0f} decisions/s, serial {1 / tuning.serial:.0f}",
     ]

@@ -67,7 +67,7 @@ def main(argv: list[str]) -> int:
     with console.status("trying it"), open_worlds(
         tasks, tuning.config.env, config.protocol, policy
     ) as env:
-        trial = run_trial(tuning.config, env, copy.deepcopy(policy), states, cpu_count())
+        trial = run_trial(tuning.config, env, copy.deepcopy(policy), states)
     table = Table("", "predicted", "measured", title="the schedule chosen, on a copy of the policy")
     for row in compare(tuning, trial, row_bytes(env, trial)):
         table.add_row(*row)
@@ -81,9 +81,11 @@ def main(argv: list[str]) -> int:
 
 
 def run_trial(
-    config: TrainConfig, env: VecEnv, policy: TrainablePolicy, states: Mapping[str, Sequence[int]], threads: int
+    config: TrainConfig, env: VecEnv, policy: TrainablePolicy, states: Mapping[str, Sequence[int]]
 ) -> Trial:
     """Train `policy` for WARM_UP + MEASURED iterations as `config` says, in the middle of a longer run."""
+    import torch
+
     from embodied_rl.algorithms.make import make_algorithm
     from embodied_rl.learner.learner import Learner
     from embodied_rl.rollout.sampler import EpisodeSampler
@@ -94,10 +96,12 @@ def run_trial(
     clock = make_clock(config.scheduler, 1 << 20)
     peak = _peak_bytes()
     rows, began, ended, cut = 0, 0.0, 0.0, 0
+    assert config.torch_threads is not None
+    torch.set_num_threads(config.torch_threads)
     with tempfile.TemporaryDirectory() as dumps:
         learner = Learner(
             policy, algorithm, config.learner, seed=config.seed, dump_dir=Path(dumps),
-            threads=threads if config.device == "cpu" else 1,
+            threads=config.torch_threads if config.device == "cpu" else 1,
         )  # fmt: skip
         scheduler = make_scheduler(
             config.scheduler, env, policy, sampler, algorithm, Learning.of(learner), clock,

@@ -48,7 +48,7 @@ from embodied_rl.rollout.sampler import evaluation_specs
 from embodied_rl.rollout.stages import StageClock
 from embodied_rl.rollout.timeline import Timeline
 from embodied_rl.runner import PolicyFiles, TrainSettings, train
-from embodied_rl.scheduler.config import PipelinedConfig
+from embodied_rl.scheduler.config import PipelinedConfig, shared_cores
 from embodied_rl.scheduler.make import make_clock
 from embodied_rl.scheduler.replica import acting_device
 from embodied_rl.sim.render import Choice
@@ -83,6 +83,7 @@ def run(config: TrainConfig, command: str, *, benchmark: str, resume: bool) -> N
         acting_device(config.scheduler.act_device, policy)  # refused before anything is written
     if config.autotune:
         config = _tuned(config, tasks, policy, states, console)
+        torch.set_num_threads(config.torch_threads or cpu_count())
     with cluster(config), open_worlds(tasks, config.env, config.protocol, policy) as env:
         stamp = _stamp(config, command, tasks, env.info, renderer, describe_policy(policy, checkpoint), states)
         for name, value in stamp.items():
@@ -187,14 +188,20 @@ def _notices(config: TrainConfig, benchmark: str) -> list[str]:
 
 def resolve(config: TrainConfig, renderer: Choice, tasks: Sequence[Task]) -> TrainConfig:
     """Fill in everything that was left to the program, so that config.yaml repeats the run."""
-    cores = cpu_count()
+    device, scheduler, cores = pick_device(config.device), config.scheduler, cpu_count()
+    if isinstance(scheduler, PipelinedConfig) and device == "cpu" and not config.autotune:
+        cores = shared_cores(cores)
     env = dataclasses.replace(
         config.env, renderer=renderer.name, frames=pick_frames(config.env.frames, tasks),
         sim_threads=config.env.sim_threads or cores,
     )
+    if isinstance(scheduler, PipelinedConfig):
+        stages = scheduler.num_stages(env.sim_threads or cores, env.num_envs)
+        scheduler = dataclasses.replace(scheduler, stages=stages)
     threads = config.torch_threads or cores
-    config = dataclasses.replace(config, env=env, torch_threads=threads, device=pick_device(config.device))
-    return for_workers(config)
+    return for_workers(
+        dataclasses.replace(config, env=env, torch_threads=threads, device=device, scheduler=scheduler)
+    )
 
 
 def open_policy_of(config: TrainConfig, resume: bool) -> tuple[AnyPolicy, str]:
@@ -252,6 +259,7 @@ def _stamp(config: TrainConfig, command: str, tasks: Sequence[Task], info: EnvIn
         **weights,
         "algorithm": f"{kind_of('algorithm', config.algorithm)}, {config.rollout.episodes_per_iteration} episodes an "
                      f"iteration, {config.iterations} iterations",
+        "scheduler": config.scheduler.sentence(),
         "seed": config.seed,
         "output": config.output,
         "versions": f"embodied-rl {__version__}, mujoco {mujoco.__version__}, python {platform.python_version()}",

@@ -13,13 +13,18 @@ from embodied_rl.errors import UserError
 class SerialConfig:
     """Rollout and update in turn; all worlds step together."""
 
+    def sentence(self) -> str:
+        """In words, for the run's stamp."""
+        return "serial"
+
 
 @dataclass(frozen=True, kw_only=True)
 class PipelinedConfig:
     """Physics, rendering, policy and learner at the same time."""
 
-    stages: int = 4
-    """Parts that the worlds are cut into; while the policy decides for some, others step and render."""
+    stages: int | None = None
+    """Parts that the worlds are cut into; while the policy decides for some, others step and render (None: two a
+    simulator thread)."""
     act_wait_ms: float = 0.0
     """How long the policy waits for further stages than the first that is ready, to decide for more worlds at once."""
     overlap: Literal["stream", "async"] = "stream"
@@ -32,7 +37,7 @@ class PipelinedConfig:
     that changed (null: where the policy learns)."""
 
     def __post_init__(self) -> None:
-        if self.stages < 1:
+        if self.stages is not None and self.stages < 1:
             raise UserError(f"scheduler.stages must be at least 1, got {self.stages}.")
         if self.act_wait_ms < 0:
             raise UserError(f"scheduler.act_wait_ms must not be negative, got {self.act_wait_ms}.")
@@ -44,6 +49,17 @@ class PipelinedConfig:
             raise UserError(
                 f"scheduler.max_staleness must be at least 1, got {self.max_staleness}; for 0 use overlap stream."
             )
+
+    def num_stages(self, workers: int, num_envs: int) -> int:
+        """`stages`, by default two for each of `workers` threads: it steps one while the policy decides for the other.
+        """
+        return self.stages or min(num_envs, 2 * workers)
+
+    def sentence(self) -> str:
+        """In words, for the run's stamp."""
+        stale = f" of at most {self.staleness} updates" if self.overlap == "async" else ""
+        acts = f", acting on {self.act_device}" if self.act_device else ""
+        return f"pipelined, overlap {self.overlap}{stale}, {self.stages} stages{acts}"
 
     @property
     def staleness(self) -> int:
@@ -77,15 +93,27 @@ class RayConfig:
         if self.deadline_s <= 0:
             raise UserError(f"scheduler.deadline_s must be positive, got {self.deadline_s}.")
 
+    def sentence(self) -> str:
+        """In words, for the run's stamp."""
+        return f"ray, {self.workers} workers, rows of at most {self.max_staleness} updates"
+
 
 SchedulerConfig = SerialConfig | PipelinedConfig | RayConfig
+
+
+def shared_cores(cores: int) -> int:
+    """Threads for each of simulating, acting and learning where all three share a CPU's cores at the same time.
+
+    Half the cores: they seldom have work all at once, and more threads than cores slow each other down.
+    """
+    return max(1, cores // 2)
 
 
 def check_fit(
     config: PipelinedConfig, num_envs: int, minibatch_groups: int | None, *, recompute_log_probs: bool = False
 ) -> None:
     """Raise UserError unless these options go together."""
-    if config.stages > num_envs:
+    if config.stages is not None and config.stages > num_envs:
         raise UserError(f"scheduler.stages is {config.stages}, but there are {num_envs} worlds (env.num_envs).")
     if config.overlap == "stream" and minibatch_groups is None:
         raise UserError(

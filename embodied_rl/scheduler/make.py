@@ -116,8 +116,9 @@ def make_scheduler(
     stream = GroupStream(
         sampler, groups=groups, keep=algorithm.keep, max_factor=algorithm.max_factor, max_staleness=config.staleness
     )
+    workers = workers or len(os.sched_getaffinity(0))
     engine = RolloutEngine(
-        env, actor, stream, clock, stages=config.stages, workers=workers or len(os.sched_getaffinity(0)),
+        env, actor, stream, clock, stages=config.num_stages(workers, env.num_envs), workers=workers,
         act_wait=config.act_wait_ms / 1e3, final_value=algorithm.needs_final_value,
     )  # fmt: skip
     return PipelinedScheduler(

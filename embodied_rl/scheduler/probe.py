@@ -12,6 +12,7 @@ import torch
 
 from embodied_rl.learner.learner import TrainablePolicy
 from embodied_rl.rollout.episode import Running, decision_rng
+from embodied_rl.scheduler.config import shared_cores
 from embodied_rl.scheduler.costs import Cost, Costs, fit
 from embodied_rl.types import ActOutput, EpisodeSpec, Observation
 from embodied_rl.vec_env import VecEnv
@@ -42,7 +43,9 @@ class Probes:
         learn = Cost(shared, learn.row + learn.fixed / max(LEARN_ROWS), 0.0)
         found = {
             IN_TURN: Costs(simulate, fit("gpu" if shared != CPU else "all cores", self.act_all), learn, {CPU: cores}),
-            SIDE_BY_SIDE: Costs(simulate, fit(shared, self.act), learn, {CPU: cores}),
+            SIDE_BY_SIDE: Costs(
+                simulate, fit(shared, self.act), learn, {CPU: cores}, shared_cores(cores) if shared == CPU else None
+            ),
         }
         if another:
             found[APART] = Costs(simulate, fit(f"another {shared}", self.act), learn, {CPU: cores})

@@ -116,4 +116,4 @@ def _descend(space: Space, start: Choice, allowed: set[Choice], cost: Callable[[
 
 
 def _possible(choice: Choice) -> bool:
-    return not isinstance(choice.scheduler, PipelinedConfig) or choice.scheduler.stages <= choice.worlds
+    return not isinstance(choice.scheduler, PipelinedConfig) or (choice.scheduler.stages or 1) <= choice.worlds

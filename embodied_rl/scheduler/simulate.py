@@ -121,6 +121,8 @@ class _Pipeline:
         self._lanes = [_Lane(len(lane.slots)) for lane in make_lanes(work.worlds, lanes)]
         self._parked = deque(self._lanes)
         self._queue: list[_Lane] = []
+        self._steps: deque[_Lane] = deque()
+        self._stepping = 0
         self._acting = False
         self._deadline_set = False
         self._rows_early = 0
@@ -162,7 +164,7 @@ class _Pipeline:
         left = deque(
             [cost.row * min(self._work.microbatch, rows - first) for first in range(0, rows, self._work.microbatch)]
         )
-        self._play("learn", cost, left, self._costs.servers_of(cost))
+        self._play("learn", cost, left, self._costs.at_once(cost))
         if step and cost.fixed:
             self._play("step", cost, deque([cost.fixed]), 1)
 
@@ -241,13 +243,27 @@ class _Pipeline:
 
     def _simulate(self, lane: _Lane) -> None:
         cost, rows = self._costs.simulate, len(lane.running)
-        seconds = cost.of(rows)
         if self._spread:
-            seconds /= min(self._costs.servers_of(cost), rows)
+            seconds = cost.of(rows) / min(self._costs.servers_of(cost), rows)
             lockstep = Cost(f"{cost.device} (all)" if self._costs.servers_of(cost) > 1 else cost.device, cost.row)
             self._device(lockstep).use("simulate", seconds, lambda: self._stepped(lane))
         else:
-            self._device(cost).use("simulate", seconds, lambda: self._stepped(lane))
+            self._steps.append(lane)
+            self._step_next()
+
+    def _step_next(self) -> None:
+        """Give lanes that are to be stepped to the simulator's free threads."""
+        cost = self._costs.simulate
+        while self._steps and self._stepping < self._costs.at_once(cost):
+            lane = self._steps.popleft()
+            self._stepping += 1
+
+            def done(lane: _Lane = lane) -> None:
+                self._stepping -= 1
+                self._step_next()
+                self._stepped(lane)
+
+            self._device(cost).use("simulate", cost.of(len(lane.running)), done)
 
     def _stepped(self, lane: _Lane) -> None:
         going = []
@@ -273,5 +289,6 @@ def play(
     Under `SerialConfig` all worlds are one such part.
     """
     if isinstance(config, PipelinedConfig) and not lockstep:
-        return _Pipeline(costs, work, config, spread=False, lanes=config.stages).run(warm_up, measured)
+        lanes = config.num_stages(costs.at_once(costs.simulate), work.worlds)
+        return _Pipeline(costs, work, config, spread=False, lanes=lanes).run(warm_up, measured)
     return _Pipeline(costs, work, config, spread=True, lanes=lockstep or 1).run(warm_up, measured)

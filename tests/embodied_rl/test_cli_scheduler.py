@@ -7,13 +7,17 @@ import multiprocessing
 import pickle
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
-from embodied_rl.cli import main
-from embodied_rl.config import load_yaml
+from embodied_rl.cli import main, train_run
+from embodied_rl.cli.suites import load_tasks
+from embodied_rl.config import EnvConfig, TrainConfig, load_yaml
+from embodied_rl.scheduler.config import PipelinedConfig, SerialConfig
+from embodied_rl.sim.render import Choice
 from embodied_rl.telemetry.metrics import read_metrics
 from tests.embodied_rl.stand_in import words
 
@@ -28,6 +32,7 @@ def test_a_pipelined_run_shows_its_timeline(
     assert main(words(checkpoint, run, *pipelined)) == 0
     said = capsys.readouterr().out
     assert "busy: " in said
+    assert "pipelined, overlap stream, 2 stages" in said
     assert (run / "timeline.png").read_bytes().startswith(b"\x89PNG")
     page = (run / "report.html").read_text()
     assert "Who worked when" in page
@@ -36,6 +41,27 @@ def test_a_pipelined_run_shows_its_timeline(
     for row in read_metrics(run / "metrics.jsonl")[1:3]:
         assert 0 < row["busy/act"] <= 1
         assert row["queue/act"] > 0
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"scheduler": SerialConfig()}, (6, 6, None)),
+        ({"scheduler": PipelinedConfig()}, (3, 3, 6)),
+        ({"scheduler": PipelinedConfig(), "env": EnvConfig(num_envs=4, sim_threads=5)}, (3, 5, 4)),
+        ({"scheduler": PipelinedConfig(stages=7), "torch_threads": 1}, (1, 3, 7)),
+        ({"scheduler": PipelinedConfig(), "autotune": True}, (6, 6, 12)),
+    ],
+)
+def test_threads_and_stages_that_were_left_open_are_filled_in(
+    options: dict[str, Any], expected: tuple[int, int, int | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half the cores for each of what runs side by side, and two stages a simulator thread."""
+    monkeypatch.setattr(train_run, "cpu_count", lambda: 6)
+    tasks = load_tasks("tabletop_spatial", ())
+    found = train_run.resolve(TrainConfig(device="cpu", **options), Choice("raycast", "asked for"), tasks)
+    stages = found.scheduler.stages if isinstance(found.scheduler, PipelinedConfig) else None
+    assert (found.torch_threads, found.env.sim_threads, stages) == expected
 
 
 @pytest.mark.usefixtures("stand_in")
