@@ -2,10 +2,9 @@
 
 Preset, policy and worlds are those of `bench loop`, here with whole groups as minibatches for all schedulers, since
 `stream` needs them. 'lockstep' is the serial loop with a simulator that renders after every control step, as the main
-peer's LIBERO environments do. Every scheduler has the threads that `train` gives it: the serial one all cores, in turn
-for physics and for the policy, the pipelined ones half of them for each, at the same time. Updates are those of most
-of a run, of policy and critic: in the preset's first two the critic learns alone. The schedulers take turns, several
-times, so that what else the machine does hits all of them; a figure is the median of its turns.
+peer's LIBERO environments do. Every scheduler has the stages and threads that `train` gives it. Updates are those of
+most of a run, of policy and critic: in the preset's first two the critic learns alone. The schedulers take turns,
+several times, so that what else the machine does hits all of them; a figure is the median of its turns.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from embodied_rl.config import TrainConfig
 from embodied_rl.learner.learner import Learner
 from embodied_rl.policy_config import SHIPPED
 from embodied_rl.rollout.sampler import EpisodeSampler
-from embodied_rl.scheduler.config import PipelinedConfig, SchedulerConfig, SerialConfig, shared_cores
+from embodied_rl.scheduler.config import PipelinedConfig, SchedulerConfig, SerialConfig
 from embodied_rl.scheduler.make import Learning, make_clock, make_scheduler
 from embodied_rl.types import Array, ChunkResult, EpisodeSpec, Observation
 from embodied_rl.vec_env import VecEnv
@@ -42,22 +41,19 @@ MINIBATCH_EPISODES = 16
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """A scheduler, and how many threads the simulator, an operator of torch and the update get each."""
+    """A scheduler, and whether every step is drawn."""
 
     name: str
     scheduler: SchedulerConfig
-    threads: int
     each_step: bool = False
 
 
-def ways(cores: int) -> tuple[Way, ...]:
-    """What is compared on a machine with that many cores."""
-    return (
-        Way("serial", SerialConfig(), cores),
-        Way("lockstep", SerialConfig(), cores, each_step=True),
-        Way("stream", PipelinedConfig(), shared_cores(cores)),
-        Way("async", PipelinedConfig(overlap="async"), shared_cores(cores)),
-    )
+WAYS = (
+    Way("serial", SerialConfig()),
+    Way("lockstep", SerialConfig(), each_step=True),
+    Way("stream", PipelinedConfig()),
+    Way("async", PipelinedConfig(overlap="async")),
+)
 
 
 class RendersEachStep:
@@ -118,13 +114,14 @@ def real_config() -> TrainConfig:
 
 def measure(way: Way, config: TrainConfig, measured: int) -> dict[str, Any]:
     """Decisions a second over `measured` iterations after the warm-up, in the middle of a run."""
-    torch.set_num_threads(way.threads)
+    cores = cpu_count()
+    torch.set_num_threads(cores)
     tasks = load_tasks(config.suite, config.tasks)
     policy = open_policy(SHIPPED, pick_device(config.device))
     prepare_policy(policy, config.policy, policy_folder(SHIPPED))
     policy.with_value = isinstance(config.algorithm, PPOConfig)
     renderer = pick_renderer(config.env.renderer, tasks)
-    env_config = replace(config.env, renderer=renderer.name, sim_threads=way.threads)
+    env_config = replace(config.env, renderer=renderer.name, sim_threads=cores)
     algorithm = make_algorithm(config.algorithm)
     sampler = EpisodeSampler(config.seed, {t.name: list(t.train_states) for t in tasks}, algorithm.group_size)
     clock = make_clock(way.scheduler)
@@ -132,12 +129,12 @@ def measure(way: Way, config: TrainConfig, measured: int) -> dict[str, Any]:
     decisions, began, ended = 0, 0.0, 0.0
     with tempfile.TemporaryDirectory() as dumps, open_env(tasks, env_config, policy.config.image_size) as env:
         learner = Learner(
-            policy, algorithm, config.learner, seed=config.seed, dump_dir=Path(dumps), threads=way.threads
+            policy, algorithm, config.learner, seed=config.seed, dump_dir=Path(dumps), threads=cores
         )  # fmt: skip
         scheduler = make_scheduler(
             way.scheduler, RendersEachStep(env) if way.each_step else env, policy, sampler, algorithm,
             Learning.of(learner), clock,
-            groups=config.rollout.groups(algorithm.group_size), workers=way.threads,
+            groups=config.rollout.groups(algorithm.group_size), workers=cores,
             on_episode=lambda result: None, poll=lambda: None,
         )  # fmt: skip
         with closing(scheduler):
@@ -156,15 +153,14 @@ def measure(way: Way, config: TrainConfig, measured: int) -> dict[str, Any]:
             times = clock.drain()
     return {
         "scheduler": way.name, "decisions_per_s": decisions / (ended - began), "seconds": ended - began,
-        "decisions": decisions, "threads": way.threads, "times": times,
+        "decisions": decisions, "threads": cores, "times": times,
     }  # fmt: skip
 
 
 def measure_all() -> list[dict[str, Any]]:
     """One row for each turn of each scheduler, on this machine."""
     config = real_config()
-    compared = ways(cpu_count())
-    return [measure(way, config, MEASURED) | {"turn": turn} for turn in range(TURNS) for way in compared]
+    return [measure(way, config, MEASURED) | {"turn": turn} for turn in range(TURNS) for way in WAYS]
 
 
 def ratios_of(rows: Sequence[dict[str, Any]]) -> dict[str, float]:

@@ -40,8 +40,7 @@ class EnvConfig:
     """official: with shadows, reflections and antialiasing, pixel for pixel LIBERO's; plain: without, several times
     faster on a CPU. auto: official on LIBERO's suites, plain on the built-in ones."""
     sim_threads: int | None = None
-    """Threads that step physics and draw (None: one a CPU core; half as many where a pipelined scheduler shares the
-    cores with the policy)."""
+    """Threads that step physics and draw (None: one a CPU core)."""
 
     def __post_init__(self) -> None:
         _positive("env.num_envs", self.num_envs)
@@ -71,8 +70,8 @@ class TrainConfig:
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where the policy lives; auto takes a GPU if there is one."""
     torch_threads: int | None = None
-    """CPU threads of the policy: inside an operator when it acts, over rows when it learns (None: one a CPU core; half
-    as many where a pipelined scheduler shares the cores with the simulator)."""
+    """CPU threads of the policy: inside an operator when it acts, over rows when it learns (None: one a CPU core).
+    Under a pipelined scheduler each of the two has half of them while episodes run."""
     track: Literal["none", "tensorboard", "wandb"] = "none"
     """Also send the metrics there; metrics.jsonl is always written."""
     autotune: bool = False

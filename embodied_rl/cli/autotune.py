@@ -9,12 +9,11 @@ from typing import Literal
 
 from embodied_rl.algorithms.make import make_algorithm
 from embodied_rl.cli.autotune_memory import measure_sizes, room
-from embodied_rl.cli.world import cpu_count
 from embodied_rl.config import TrainConfig
 from embodied_rl.errors import UserError
 from embodied_rl.learner.learner import TrainablePolicy
 from embodied_rl.rollout.sampler import EpisodeSampler
-from embodied_rl.scheduler.config import PipelinedConfig, RayConfig, shared_cores
+from embodied_rl.scheduler.config import PipelinedConfig, RayConfig
 from embodied_rl.scheduler.costs import Costs
 from embodied_rl.scheduler.memory import fits
 from embodied_rl.scheduler.probe import APART, IN_TURN, Probes, length_of, probe
@@ -109,13 +108,9 @@ def apply(
     scheduler = choice.scheduler
     if choice.placement == APART and isinstance(scheduler, PipelinedConfig):
         scheduler = dataclasses.replace(scheduler, act_device=acts_on)
-    sim_threads, torch_threads = config.env.sim_threads, config.torch_threads
-    if isinstance(scheduler, PipelinedConfig) and config.device == "cpu":
-        share = shared_cores(cpu_count())
-        sim_threads, torch_threads = min(sim_threads or share, share), min(torch_threads or share, share)
     return dataclasses.replace(
-        config, autotune=False, scheduler=scheduler, learner=learner, torch_threads=torch_threads,
-        env=dataclasses.replace(config.env, num_envs=choice.worlds, sim_threads=sim_threads),
+        config, autotune=False, scheduler=scheduler, learner=learner,
+        env=dataclasses.replace(config.env, num_envs=choice.worlds),
     )  # fmt: skip
 
 

@@ -7,6 +7,7 @@ was predicted beside what was measured.
 from __future__ import annotations
 
 import copy
+import dataclasses
 import resource
 import tempfile
 import time
@@ -60,7 +61,8 @@ def main(argv: list[str]) -> int:
     config = resolve(config, pick_renderer(config.env.renderer, tasks), tasks)
     policy, _ = open_policy_of(config, resume=False)
     states = {task.name: list(task.train_states) for task in tasks}
-    with console.status("measuring the stages"), open_worlds(tasks, config.env, config.protocol, policy) as env:
+    one = dataclasses.replace(config.env, sim_threads=1)  # a probe's times are those of one thread
+    with console.status("measuring the stages"), open_worlds(tasks, one, config.protocol, policy) as env:
         tuning = tune(config, env, policy, states, cpu_count(), further_devices(config))
     for line in describe(tuning):
         console.print(line, soft_wrap=True, markup=False, highlight=False)

@@ -48,7 +48,7 @@ from embodied_rl.rollout.sampler import evaluation_specs
 from embodied_rl.rollout.stages import StageClock
 from embodied_rl.rollout.timeline import Timeline
 from embodied_rl.runner import PolicyFiles, TrainSettings, train
-from embodied_rl.scheduler.config import PipelinedConfig, shared_cores
+from embodied_rl.scheduler.config import PipelinedConfig
 from embodied_rl.scheduler.make import make_clock
 from embodied_rl.scheduler.replica import acting_device
 from embodied_rl.sim.render import Choice
@@ -83,7 +83,6 @@ def run(config: TrainConfig, command: str, *, benchmark: str, resume: bool) -> N
         acting_device(config.scheduler.act_device, policy)  # refused before anything is written
     if config.autotune:
         config = _tuned(config, tasks, policy, states, console)
-        torch.set_num_threads(config.torch_threads or cpu_count())
     with cluster(config), open_worlds(tasks, config.env, config.protocol, policy) as env:
         stamp = _stamp(config, command, tasks, env.info, renderer, describe_policy(policy, checkpoint), states)
         for name, value in stamp.items():
@@ -134,7 +133,8 @@ def _tuned(
     config: TrainConfig, tasks: Sequence[Task], policy: AnyPolicy, states: _States, console: Console
 ) -> TrainConfig:
     """The config with the scheduler that suits this machine; a run that is resumed keeps its own."""
-    with open_worlds(tasks, config.env, config.protocol, policy) as env:
+    one = dataclasses.replace(config.env, sim_threads=1)  # a probe's times are those of one thread
+    with open_worlds(tasks, one, config.protocol, policy) as env:
         tuning = tune(config, env, policy, states.train, cpu_count(), further_devices(config))
     for line in describe(tuning):
         console.print(f"  autotune      {line}", soft_wrap=True, markup=False, highlight=False)
@@ -189,15 +189,14 @@ def _notices(config: TrainConfig, benchmark: str) -> list[str]:
 def resolve(config: TrainConfig, renderer: Choice, tasks: Sequence[Task]) -> TrainConfig:
     """Fill in everything that was left to the program, so that config.yaml repeats the run."""
     device, scheduler, cores = pick_device(config.device), config.scheduler, cpu_count()
-    if isinstance(scheduler, PipelinedConfig) and device == "cpu" and not config.autotune:
-        cores = shared_cores(cores)
-    env = dataclasses.replace(
-        config.env, renderer=renderer.name, frames=pick_frames(config.env.frames, tasks),
-        sim_threads=config.env.sim_threads or cores,
-    )
+    sim_threads = config.env.sim_threads or cores
     if isinstance(scheduler, PipelinedConfig):
-        stages = scheduler.num_stages(env.sim_threads or cores, env.num_envs)
+        on_cpu = (scheduler.act_device or device).startswith("cpu")
+        stages = scheduler.num_stages(sim_threads, config.env.num_envs, cpu=on_cpu)
         scheduler = dataclasses.replace(scheduler, stages=stages)
+    env = dataclasses.replace(
+        config.env, renderer=renderer.name, frames=pick_frames(config.env.frames, tasks), sim_threads=sim_threads
+    )
     threads = config.torch_threads or cores
     return for_workers(
         dataclasses.replace(config, env=env, torch_threads=threads, device=device, scheduler=scheduler)

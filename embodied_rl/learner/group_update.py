@@ -22,9 +22,10 @@ class GroupUpdate:
     """Takes groups with `add`, in order, and works while more are to come; `finish` after the last.
 
     What it computes does not depend on when groups come. The gradient of a group is taken as soon as its rows fill a
-    microbatch, if the algorithm can prepare a part of a batch (`Algorithm.part_weight`), else when its minibatch is
-    whole. A minibatch's step is taken when the next minibatch begins, so the last step falls into `finish`: an update
-    of one minibatch leaves the weights alone until then. A last minibatch with fewer groups counts in proportion.
+    microbatch, if the algorithm can prepare a part of a batch (`Algorithm.part_weight`), else as soon as its minibatch
+    is whole. A minibatch's step is taken when the next minibatch begins, so the last step falls into `finish`: an
+    update of one minibatch leaves the weights alone until then. A last minibatch with fewer groups counts in
+    proportion.
     """
 
     def __init__(self, learner: Learner, groups: int, iteration: int) -> None:
@@ -50,7 +51,9 @@ class GroupUpdate:
         self._groups += 1
         self.rows += len(group)
         self._pending.append(group)
-        if sum(map(len, self._pending)) >= self._learner.config.microbatch_rows:
+        if self._groups == self._size:
+            self._take_pending(whole=True)
+        elif sum(map(len, self._pending)) >= self._learner.config.microbatch_rows:
             self._take_pending(whole=False)
 
     def finish(self) -> dict[str, float]:

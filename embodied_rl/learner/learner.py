@@ -22,6 +22,7 @@ from embodied_rl.learner.recompute import recompute_log_probs
 from embodied_rl.learner.stale import correct
 from embodied_rl.policy import Policy
 from embodied_rl.rng import philox
+from embodied_rl.scheduler.config import shared_cores
 from embodied_rl.types import RolloutBatch
 
 # Philox stream of minibatch permutations; streams 1 to 4 are the sampler's.
@@ -65,7 +66,8 @@ class Learner:
     Parameters under a module named `value_head` form the critic's group, with its own learning rate; an algorithm
     without a critic leaves them alone. dump_dir: where a batch with a non-finite loss goes. threads: CPU threads that
     take microbatches side by side, each running its operators alone; that wastes less than several threads inside each
-    small operator, which wait for one another. The sum of the gradients has a fixed order for a given number.
+    small operator, which wait for one another; see `yield_to`. The sum of the gradients has a fixed order for a given
+    number.
     ranks: the processes that take the same steps; each must make the same calls.
     """
 
@@ -83,6 +85,7 @@ class Learner:
         self._seed = seed
         self._dump_dir = dump_dir
         self._threads = threads
+        self._busy: Callable[[], bool] = lambda: False
         self._pool = None
         if threads > 1:  # the number of threads inside an operator is each thread's own setting
             self._pool = ThreadPoolExecutor(threads, "learn", initializer=torch.set_num_threads, initargs=(1,))
@@ -99,6 +102,10 @@ class Learner:
         """End the threads."""
         if self._pool is not None:
             self._pool.shutdown()
+
+    def yield_to(self, busy: Callable[[], bool]) -> None:
+        """Leave half of the threads to others while `busy()`; results are the same."""
+        self._busy = busy
 
     def update(self, batch: RolloutBatch) -> dict[str, float]:
         """Improve the policy with `batch` and return metrics, means over the batch and its epochs.
@@ -242,9 +249,13 @@ class Learner:
             return totals, sums
 
         sums: list[Tensor | None] = [parameter.grad for parameter in moving]
-        for part, gradient in self._pool.map(share, [numbers[i :: self._threads] for i in range(self._threads)]):
-            totals = _sum_metrics([totals, part])
-            sums = _add(sums, gradient)
+        left = [numbers[i :: self._threads] for i in range(self._threads)]
+        while left:
+            now = shared_cores(self._threads) if self._busy() else len(left)
+            for part, gradient in self._pool.map(share, left[:now]):
+                totals = _sum_metrics([totals, part])
+                sums = _add(sums, gradient)
+            left = left[now:]
         for parameter, total in zip(moving, sums, strict=True):
             parameter.grad = total
         return totals

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
+import torch
 
 from embodied_rl.policy import Policy
 from embodied_rl.rollout.episode import Running, decision_rng, executed_terms, to_cpu
@@ -32,12 +33,13 @@ class RolloutEngine:
     """Runs the episodes of `stream` with `policy` in `env`, in threads of its own, until it is closed.
 
     stages: lanes that the slots are cut into; workers: threads that step and render; act_wait: how long (s) the policy
-    waits for more lanes than the first. final_value: as in `drive.Driver`. One thread, the owner, calls the methods.
+    waits for more lanes than the first. final_value: as in `drive.Driver`. act_threads: of torch, inside an operator.
+    One thread, the owner, calls the methods.
     """
 
     def __init__(
         self, env: VecEnv, policy: Policy, stream: GroupStream, clock: Timeline, *, stages: int, workers: int,
-        act_wait: float = 0.0, final_value: bool = False,
+        act_wait: float = 0.0, final_value: bool = False, act_threads: int = 1,
     ) -> None:
         self.env = env
         self.policy = policy
@@ -62,7 +64,7 @@ class RolloutEngine:
         self._news = threading.Condition(self._lock)  # the owner may find something
         self._weights = threading.Lock()
         self._workers = ThreadPoolExecutor(workers, "sim")
-        self._server = threading.Thread(target=self._serve, name="act", daemon=True)
+        self._server = threading.Thread(target=self._serve, args=(act_threads,), name="act", daemon=True)
         self._server.start()
 
     # What the owner calls
@@ -144,8 +146,12 @@ class RolloutEngine:
         if self._error is not None:
             raise self._error
 
+    def busy(self) -> bool:
+        """Whether episodes run."""
+        return len(self._parked) < len(self._lanes)
+
     def _idle(self) -> bool:
-        return len(self._parked) == len(self._lanes) and not self._finals and self._valuing == 0
+        return not self.busy() and not self._finals and self._valuing == 0
 
     # Workers
 
@@ -253,7 +259,8 @@ class RolloutEngine:
 
     # The policy
 
-    def _serve(self) -> None:
+    def _serve(self, act_threads: int) -> None:
+        torch.set_num_threads(act_threads)  # each thread has a setting of its own
         try:
             while True:
                 with self._lock:

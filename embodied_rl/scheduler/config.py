@@ -23,8 +23,8 @@ class PipelinedConfig:
     """Physics, rendering, policy and learner at the same time."""
 
     stages: int | None = None
-    """Parts that the worlds are cut into; while the policy decides for some, others step and render (None: two a
-    simulator thread)."""
+    """Parts that the worlds are cut into; while the policy decides for some, others step and render (None: one where
+    the policy acts on the CPU, two a simulator thread where it acts on a GPU)."""
     act_wait_ms: float = 0.0
     """How long the policy waits for further stages than the first that is ready, to decide for more worlds at once."""
     overlap: Literal["stream", "async"] = "stream"
@@ -50,10 +50,12 @@ class PipelinedConfig:
                 f"scheduler.max_staleness must be at least 1, got {self.max_staleness}; for 0 use overlap stream."
             )
 
-    def num_stages(self, workers: int, num_envs: int) -> int:
+    def num_stages(self, workers: int, num_envs: int, *, cpu: bool) -> int:
         """`stages`, by default two for each of `workers` threads: it steps one while the policy decides for the other.
+
+        cpu: the policy acts on the simulator's cores, where smaller batches cost more than waiting does.
         """
-        return self.stages or min(num_envs, 2 * workers)
+        return self.stages or (1 if cpu else min(num_envs, 2 * workers))
 
     def sentence(self) -> str:
         """In words, for the run's stamp."""

@@ -27,22 +27,20 @@ class Costs:
 
     simulate: a chunk with its frame. act: a decision. learn: `row` for forward and backward, `fixed` for the
     optimiser's step. servers: how much work a device does side by side (cores of a CPU; 1 for a device not named).
-    threads: of them, how many simulate, and how many learn, at most (None: all).
+    learners: of them, how many learn while episodes run, at most (None: all). steppers: threads that share the worlds
+    of a lane.
     """
 
     simulate: Cost
     act: Cost
     learn: Cost
     servers: Mapping[str, int] = field(default_factory=dict)
-    threads: int | None = None
+    learners: int | None = None
+    steppers: int = 1
 
     def servers_of(self, cost: Cost) -> int:
         """Servers of the device that a stage runs on."""
         return self.servers.get(cost.device, 1)
-
-    def at_once(self, cost: Cost) -> int:
-        """How many calls of a stage its threads make at the same time."""
-        return min(self.servers_of(cost), self.threads or self.servers_of(cost))
 
     def bound(self, worlds: int, rows: float, updates: float) -> float:
         """Seconds that the busiest device needs for that many decisions, all trained on, at the best batch size."""

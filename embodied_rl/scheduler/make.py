@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import torch
 from torch import nn
 
 from embodied_rl.algorithms.rows import Algorithm
@@ -19,7 +20,7 @@ from embodied_rl.rollout.groups import GroupStream
 from embodied_rl.rollout.sampler import EpisodeSampler
 from embodied_rl.rollout.stages import StageClock
 from embodied_rl.rollout.timeline import Timeline
-from embodied_rl.scheduler.config import PipelinedConfig, RayConfig, SchedulerConfig, check_fit
+from embodied_rl.scheduler.config import PipelinedConfig, RayConfig, SchedulerConfig, check_fit, shared_cores
 from embodied_rl.scheduler.pipelined import PipelinedScheduler
 from embodied_rl.scheduler.ray_scheduler import RayScheduler
 from embodied_rl.scheduler.ray_worker import WorkerFactory
@@ -61,12 +62,16 @@ class Learning:
     recompute_log_probs: bool
     accumulate: Callable[[RolloutBatch], None]
     ess: Callable[[], float]
+    yield_to: Callable[[Callable[[], bool]], None]
 
     @classmethod
     def of(cls, learner: Learner) -> Learning:
         """Those of `learner`."""
         config = learner.config
-        return cls(config.minibatch_groups, config.recompute_log_probs, learner.accumulate, lambda: learner.ess)
+        return cls(
+            config.minibatch_groups, config.recompute_log_probs, learner.accumulate, lambda: learner.ess,
+            learner.yield_to,
+        )  # fmt: skip
 
 
 def make_clock(config: SchedulerConfig, keep: int = 0) -> StageClock | Timeline:
@@ -116,11 +121,15 @@ def make_scheduler(
     stream = GroupStream(
         sampler, groups=groups, keep=algorithm.keep, max_factor=algorithm.max_factor, max_staleness=config.staleness
     )
+    acts_on = next(actor.parameters()).device
     workers = workers or len(os.sched_getaffinity(0))
+    stages = config.num_stages(workers, env.num_envs, cpu=acts_on.type == "cpu")
     engine = RolloutEngine(
-        env, actor, stream, clock, stages=config.num_stages(workers, env.num_envs), workers=workers,
+        env, actor, stream, clock, stages=stages, workers=workers,
         act_wait=config.act_wait_ms / 1e3, final_value=algorithm.needs_final_value,
+        act_threads=shared_cores(torch.get_num_threads()),
     )  # fmt: skip
+    learning.yield_to(engine.busy)
     return PipelinedScheduler(
         engine, install=(lambda: None) if shared else (lambda: copy_weights(policy, actor)), poll=poll,
         learn=learning.accumulate if streams else None, ess=None if streams else learning.ess, on_episode=on_episode,

@@ -41,11 +41,10 @@ class Probes:
         shared = CPU if device == CPU else "gpu"
         simulate, learn = fit(CPU, self.simulate), fit(shared, self.learn)
         learn = Cost(shared, learn.row + learn.fixed / max(LEARN_ROWS), 0.0)
+        own = {"learners": shared_cores(cores), "steppers": cores} if shared == CPU else {}
         found = {
             IN_TURN: Costs(simulate, fit("gpu" if shared != CPU else "all cores", self.act_all), learn, {CPU: cores}),
-            SIDE_BY_SIDE: Costs(
-                simulate, fit(shared, self.act), learn, {CPU: cores}, shared_cores(cores) if shared == CPU else None
-            ),
+            SIDE_BY_SIDE: Costs(simulate, fit(shared, self.act), learn, {CPU: cores}, **own),
         }
         if another:
             found[APART] = Costs(simulate, fit(f"another {shared}", self.act), learn, {CPU: cores})

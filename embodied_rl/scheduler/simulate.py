@@ -11,6 +11,8 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from embodied_rl.rollout.groups import Closed, GroupStream
 from embodied_rl.rollout.lane import make_lanes
 from embodied_rl.rollout.sampler import EpisodeSampler
@@ -121,8 +123,6 @@ class _Pipeline:
         self._lanes = [_Lane(len(lane.slots)) for lane in make_lanes(work.worlds, lanes)]
         self._parked = deque(self._lanes)
         self._queue: list[_Lane] = []
-        self._steps: deque[_Lane] = deque()
-        self._stepping = 0
         self._acting = False
         self._deadline_set = False
         self._rows_early = 0
@@ -164,7 +164,9 @@ class _Pipeline:
         left = deque(
             [cost.row * min(self._work.microbatch, rows - first) for first in range(0, rows, self._work.microbatch)]
         )
-        self._play("learn", cost, left, self._costs.at_once(cost))
+        busy = len(self._parked) < len(self._lanes)
+        most = self._costs.learners if busy else None
+        self._play("learn", cost, left, most or self._costs.servers_of(cost))
         if step and cost.fixed:
             self._play("step", cost, deque([cost.fixed]), 1)
 
@@ -248,22 +250,16 @@ class _Pipeline:
             lockstep = Cost(f"{cost.device} (all)" if self._costs.servers_of(cost) > 1 else cost.device, cost.row)
             self._device(lockstep).use("simulate", seconds, lambda: self._stepped(lane))
         else:
-            self._steps.append(lane)
-            self._step_next()
+            shares = [len(rows) for rows in np.array_split(np.arange(rows), min(self._costs.steppers, rows))]
+            left = [len(shares)]
 
-    def _step_next(self) -> None:
-        """Give lanes that are to be stepped to the simulator's free threads."""
-        cost = self._costs.simulate
-        while self._steps and self._stepping < self._costs.at_once(cost):
-            lane = self._steps.popleft()
-            self._stepping += 1
+            def done() -> None:
+                left[0] -= 1
+                if not left[0]:
+                    self._stepped(lane)
 
-            def done(lane: _Lane = lane) -> None:
-                self._stepping -= 1
-                self._step_next()
-                self._stepped(lane)
-
-            self._device(cost).use("simulate", cost.of(len(lane.running)), done)
+            for share in shares:
+                self._device(cost).use("simulate", cost.of(share), done)
 
     def _stepped(self, lane: _Lane) -> None:
         going = []
@@ -289,6 +285,7 @@ def play(
     Under `SerialConfig` all worlds are one such part.
     """
     if isinstance(config, PipelinedConfig) and not lockstep:
-        lanes = config.num_stages(costs.at_once(costs.simulate), work.worlds)
+        same = costs.act.device == costs.simulate.device
+        lanes = config.num_stages(costs.servers_of(costs.simulate), work.worlds, cpu=same)
         return _Pipeline(costs, work, config, spread=False, lanes=lanes).run(warm_up, measured)
     return _Pipeline(costs, work, config, spread=True, lanes=lockstep or 1).run(warm_up, measured)

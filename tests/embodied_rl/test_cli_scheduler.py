@@ -47,16 +47,16 @@ def test_a_pipelined_run_shows_its_timeline(
     ("options", "expected"),
     [
         ({"scheduler": SerialConfig()}, (6, 6, None)),
-        ({"scheduler": PipelinedConfig()}, (3, 3, 6)),
-        ({"scheduler": PipelinedConfig(), "env": EnvConfig(num_envs=4, sim_threads=5)}, (3, 5, 4)),
-        ({"scheduler": PipelinedConfig(stages=7), "torch_threads": 1}, (1, 3, 7)),
-        ({"scheduler": PipelinedConfig(), "autotune": True}, (6, 6, 12)),
+        ({"scheduler": PipelinedConfig()}, (6, 6, 1)),
+        ({"scheduler": PipelinedConfig(act_device="cuda")}, (6, 6, 12)),
+        ({"scheduler": PipelinedConfig(act_device="cuda"), "env": EnvConfig(num_envs=4, sim_threads=5)}, (6, 5, 4)),
+        ({"scheduler": PipelinedConfig(stages=7), "torch_threads": 1}, (1, 6, 7)),
     ],
 )
 def test_threads_and_stages_that_were_left_open_are_filled_in(
     options: dict[str, Any], expected: tuple[int, int, int | None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Half the cores for each of what runs side by side, and two stages a simulator thread."""
+    """All cores for each part, and two stages a simulator thread if the policy acts elsewhere than the simulator."""
     monkeypatch.setattr(train_run, "cpu_count", lambda: 6)
     tasks = load_tasks("tabletop_spatial", ())
     found = train_run.resolve(TrainConfig(device="cpu", **options), Choice("raycast", "asked for"), tasks)

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from embodied_rl.algorithms.config import GRPOConfig
-from embodied_rl.cli import autotune, main
+from embodied_rl.cli import main
 from embodied_rl.cli.autotune import apply, describe, tune
 from embodied_rl.cli.autotune_memory import measure_sizes
 from embodied_rl.config import TrainConfig, load_yaml
@@ -67,24 +67,13 @@ def test_each_placement_has_its_costs() -> None:
     assert_cost(on_cpu[IN_TURN].act, "all cores", row=0.05, fixed=0.1)
     assert_cost(on_cpu[SIDE_BY_SIDE].act, "cpu", row=0.1, fixed=0.1)
     assert on_cpu[SIDE_BY_SIDE].servers == {"cpu": 2}
-    assert (on_cpu[SIDE_BY_SIDE].threads, on_cpu[IN_TURN].threads) == (1, None)
+    assert (on_cpu[SIDE_BY_SIDE].learners, on_cpu[SIDE_BY_SIDE].steppers) == (1, 2)
     on_gpu = probes.placements(16, "gpu")
     assert {on_gpu[name].act.device for name in on_gpu} == {"gpu"}
     assert on_gpu[SIDE_BY_SIDE].simulate.device == "cpu"
-    assert on_gpu[SIDE_BY_SIDE].threads is None
+    assert (on_gpu[SIDE_BY_SIDE].learners, on_gpu[SIDE_BY_SIDE].steppers) == (None, 1)
     draw = length_of([3, 5])
     assert {draw(spec) for spec in EpisodeSampler(5, TASKS, 8).next_group()} == {3, 5}
-
-
-def test_stages_that_share_a_cpu_get_half_its_cores_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(autotune, "cpu_count", lambda: 8)
-    config = replace(CONFIG, device="cpu", torch_threads=8, env=replace(CONFIG.env, sim_threads=3))
-    stream = Choice(SIDE_BY_SIDE, PipelinedConfig(stages=2), 16, 32)
-    for choice, device, expected in (
-        (stream, "cpu", (4, 3)), (stream, "cuda", (8, 3)), (Choice(IN_TURN, SerialConfig(), 16, 32), "cpu", (8, 3)),
-    ):  # fmt: skip
-        chosen = apply(replace(config, device=device), choice, 6, 16)
-        assert (chosen.torch_threads, chosen.env.sim_threads) == expected
 
 
 def test_acting_may_have_a_device_of_its_own() -> None:

@@ -48,23 +48,24 @@ def test_one_stage_by_hand() -> None:
     assert played.seconds == pytest.approx(3 * (5 * (0.11 + 0.4) + 5 * 0.02 + 0.5))
 
 
-def test_one_simulator_thread_by_hand() -> None:
-    """Two lanes of a slot, with a core to spare: each round is two steps in turn, or one where two threads step."""
-    costs = Costs(Cost("cpu", 0.4), Cost("gpu", 0.0), Cost("other", 0.0), servers={"cpu": 4}, threads=1)
-    two = Work(worlds=2, groups=2, group_size=1, length=lambda spec: 5)
-    config = PipelinedConfig(stages=2)
-    assert play(costs, two, config).seconds == pytest.approx(3 * 2 * 5 * 0.4)
-    assert play(replace(costs, threads=2), two, config).seconds == pytest.approx(3 * 5 * 0.4)
-    assert play(replace(costs, threads=None), two, config).seconds == pytest.approx(3 * 5 * 0.4)
+def test_a_lane_stepped_by_several_threads_by_hand() -> None:
+    """Three worlds in one lane on two of four cores: the longer share, of two worlds, is what a round takes."""
+    costs = Costs(Cost("cpu", 0.4), Cost("gpu", 0.0), Cost("other", 0.0), servers={"cpu": 4})
+    three = Work(worlds=3, groups=3, group_size=1, length=lambda spec: 5)
+    config = PipelinedConfig(stages=1)
+    for steppers, longest in ((1, 3), (2, 2), (3, 1), (8, 1)):
+        played = play(replace(costs, steppers=steppers), three, config)
+        assert played.seconds == pytest.approx(3 * 5 * 0.4 * longest)
 
 
 def test_one_learner_thread_by_hand() -> None:
-    """Four micro-batches one after the other, though two cores are there."""
-    costs = Costs(Cost("sim", 0.0), Cost("gpu", 0.0), Cost("cpu", 0.1), servers={"cpu": 2}, threads=1)
-    four = Work(worlds=1, groups=1, group_size=1, length=lambda spec: 8, microbatch=2)
+    """While the second of two episodes runs, the first one's micro-batches take turns; the second one's need not."""
+    costs = Costs(Cost("sim", 0.1), Cost("gpu", 0.0), Cost("cpu", 0.2), servers={"cpu": 2}, learners=1)
+    two = Work(worlds=1, groups=2, group_size=1, length=lambda spec: 8, microbatch=2)
     config = PipelinedConfig(stages=1)
-    assert play(costs, four, config).seconds == pytest.approx(3 * 8 * 0.1)
-    assert play(replace(costs, threads=None), four, config).seconds == pytest.approx(3 * 4 * 0.1)
+    assert play(costs, two, config).seconds == pytest.approx(3 * (8 * 0.1 + 8 * 0.2 + 8 * 0.2 / 2))
+    both = replace(costs, learners=None)
+    assert play(both, two, config).seconds == pytest.approx(3 * (8 * 0.1 + 8 * 0.2 / 2 + 8 * 0.2 / 2))
 
 
 work = st.builds(
