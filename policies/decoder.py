@@ -241,7 +241,7 @@ class SelfAttention(nn.Module):
         q = rotate(self._split(self.q_proj(queries)), call.query_rope)
         k, v = self.keys_values(x, call, layer)
         out = F.scaled_dot_product_attention(
-            q, k, v, attn_mask=call.mask, is_causal=call.causal and call.mask is None and x.shape[1] > 1,
+            q, k, v, attn_mask=call.mask, is_causal=bool(call.causal and call.mask is None and x.shape[1] > 1),
             enable_gqa=self.config.kv_heads != self.config.heads,
         )
         return self.o_proj(out.transpose(1, 2).flatten(2))

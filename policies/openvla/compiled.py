@@ -1,0 +1,91 @@
+"""The compiled parts of acting with OpenVLA and OpenVLA-OFT: vision, reading the prompt, and one action token."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from embodied_rl.policies.compiled import Compiled
+from embodied_rl.policies.decoder import GradientKV, Rope
+
+if TYPE_CHECKING:
+    from embodied_rl.policies.openvla.model import OpenVLAModel
+
+Step = Callable[[Tensor, int, Tensor | None], Tensor]
+"""(embeddings [N, D] of action token t, t, mask) -> normalised hidden states [N, D]."""
+
+
+def compiled_patches(model: OpenVLAModel, pixels: list[Tensor], language: Tensor | None) -> Tensor:
+    """`OpenVLAModel.patches`."""
+    return _PATCHES(model, *pixels, language)[0]
+
+
+def compiled_slots(model: OpenVLAModel, x: Tensor, mask: Tensor, read: Tensor, first: Tensor | None) -> Tensor:
+    """Hidden states of the tokens `read` of x, all of which see what `mask` says; see `Decoder.forward` and `rope`."""
+    return _SLOTS(model, x, mask, read, first)[0]
+
+
+def compiled_decoding(
+    model: OpenVLAModel, prompt: Tensor, lengths: Tensor, rope: Rope, first: Tensor | None
+) -> tuple[Tensor, Step]:
+    """Read the prompts as `decode.prefill_and_decode` does: hidden state at each one's end [N, D], and what goes on.
+
+    rope: of the action tokens, [N, steps, head_dim]. Each step attends to a cache of one and the same size, in which
+    slots that are not written yet are masked (so the mask that it is called with does not count), and the keys and
+    values of its own token are returned and written outside: compiled code changes nothing in place.
+    """
+    width, steps = prompt.shape[1], rope.cos.shape[1]
+    hidden, *cache = _PREFILL(model, prompt, lengths, first)
+    keys, values = (F.pad(part, (0, 0, 0, steps)) for part in cache)  # zeros: what is masked must still be finite
+    slot = torch.arange(width + steps, device=prompt.device)
+    filled = slot < lengths[:, None]
+
+    def step(x: Tensor, t: int, mask: Tensor | None) -> Tensor:
+        seen = filled | ((slot >= width) & (slot < width + t))
+        here = (factors[:, t : t + 1].clone() for factors in (rope.cos, rope.sin))
+        out, key, value = _STEP(model, x, keys, values, F.pad(seen, (0, 1), value=True), *here)
+        keys[:, :, :, width + t], values[:, :, :, width + t] = key, value
+        return out
+
+    return hidden, step
+
+
+def _patches(
+    model: OpenVLAModel, one: Tensor, two: Tensor, language: Tensor | None
+) -> tuple[Tensor, ...]:
+    return (model.patches([one, two], language),)
+
+
+def _slots(model: OpenVLAModel, x: Tensor, mask: Tensor, read: Tensor, first: Tensor | None) -> tuple[Tensor, ...]:
+    decoder = model.language_model.model
+    return (decoder(x, decoder.rope(x.shape[1], x.device, first), mask, read=read, causal=False),)
+
+
+def _prefill(model: OpenVLAModel, x: Tensor, lengths: Tensor, first: Tensor | None) -> tuple[Tensor, ...]:
+    """Hidden states [N, D], keys and values [N, layers, kv_heads, T, head_dim]."""
+    decoder, cache = model.language_model.model, GradientKV()
+    rope = decoder.rope(x.shape[1], x.device, first)
+    hidden = decoder(x, rope, cache=cache, read=lengths[:, None] - 1)[:, 0]
+    return hidden, *_stacked(cache)
+
+
+def _step(
+    model: OpenVLAModel, x: Tensor, keys: Tensor, values: Tensor, seen: Tensor, cos: Tensor, sin: Tensor
+) -> tuple[Tensor, ...]:
+    """Hidden states [N, D], and keys and values [N, layers, kv_heads, head_dim] of the token x [N, D]."""
+    cache = GradientKV.holding(keys.transpose(0, 1), values.transpose(0, 1)).branch()
+    hidden = model.language_model.model(x[:, None], Rope(cos, sin), seen[:, None, None], cache)[:, 0]
+    return hidden, *(part[:, :, :, -1] for part in _stacked(cache))
+
+
+def _stacked(cache: GradientKV) -> tuple[Tensor, Tensor]:
+    """[N, layers, kv_heads, T, head_dim] each."""
+    layers = cache.layers()
+    return torch.stack([keys for keys, _ in layers], dim=1), torch.stack([values for _, values in layers], dim=1)
+
+
+_PATCHES, _SLOTS, _PREFILL, _STEP = (Compiled(part) for part in (_patches, _slots, _prefill, _step))
