@@ -50,8 +50,7 @@ class Compiled:
         run = self._run.get(device)
         if run is None:
             run = self._run.setdefault(device, _compile(self.part, device))
-        graphs = device == "cuda"
-        if graphs:
+        if graphs := uses_graphs(device):
             tensors = tuple(pad_rows(tensor, next_power(rows)) for tensor in tensors)
             torch.compiler.cudagraph_mark_step_begin()
         else:
@@ -70,7 +69,7 @@ def _compile(part: Part, device: str) -> Part:
     import torch._dynamo  # takes seconds: only where it is asked for
 
     torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, _MOST_SHAPES)
-    if device == "cuda":
+    if uses_graphs(device):
         return torch.compile(part, fullgraph=True, dynamic=False, mode="reduce-overhead")
     return torch.compile(part, fullgraph=True)
 
@@ -89,6 +88,11 @@ def _explain(error: Exception) -> str:
     )
 
 
+def uses_graphs(device: str) -> bool:
+    """Whether compiled code runs as CUDA graphs there, which hold for one shape only."""
+    return device == "cuda"
+
+
 def next_power(count: int) -> int:
     """The smallest power of two that is not smaller; count: at least 1."""
     return 1 << (count - 1).bit_length()
@@ -103,7 +107,7 @@ def pad_rows(tensor: Tensor | None, rows: int) -> Tensor | None:
 
 def pad_prompt(ids: Tensor) -> Tensor:
     """Prompt ids [N, T] as compiled code reads them: on a GPU with a multiple of `PROMPT_STEP` slots."""
-    return F.pad(ids, (0, -ids.shape[1] % PROMPT_STEP)) if ids.device.type == "cuda" else ids
+    return F.pad(ids, (0, -ids.shape[1] % PROMPT_STEP)) if uses_graphs(ids.device.type) else ids
 
 
 def need_compiler(device: str) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from embodied_rl.policies.compiled import Compiled
-from embodied_rl.policies.decoder import GradientKV, Rope
+from embodied_rl.policies.decoder import GradientKV, KVCache, Rope
 
 if TYPE_CHECKING:
     from embodied_rl.policies.openvla.model import OpenVLAModel
@@ -29,29 +29,39 @@ def compiled_slots(model: OpenVLAModel, x: Tensor, mask: Tensor, read: Tensor, f
     return _SLOTS(model, x, mask, read, first)[0]
 
 
-def compiled_decoding(
-    model: OpenVLAModel, prompt: Tensor, lengths: Tensor, rope: Rope, first: Tensor | None
-) -> tuple[Tensor, Step]:
-    """Read the prompts as `decode.prefill_and_decode` does: hidden state at each one's end [N, D], and what goes on.
+def compiled_prefill(
+    model: OpenVLAModel, prompt: Tensor, lengths: Tensor, first: Tensor | None, cache: KVCache
+) -> Tensor:
+    """Read the prompts as `decode.prefill_and_decode` does: hidden states at their ends [N, D]; fills the cache."""
+    width = prompt.shape[1]
+    hidden, *found = _PREFILL(model, prompt, lengths, first)
+    for held, new in zip((cache.keys, cache.values), found, strict=True):
+        held[:, :, :, :width] = new.transpose(0, 1)
+        held[:, :, :, width:] = 0.0  # what is masked must still be finite
+    cache.length = width
+    return hidden
 
-    rope: of the action tokens, [N, steps, head_dim]. Each step attends to a cache of one and the same size, in which
-    slots that are not written yet are masked (so the mask that it is called with does not count), and the keys and
-    values of its own token are returned and written outside: compiled code changes nothing in place.
+
+def compiled_step(model: OpenVLAModel, cache: KVCache, rope: Rope, lengths: Tensor) -> Step:
+    """Action token `t` of each row: [N, D] -> [N, D]. rope: of the action tokens, [N, steps, head_dim].
+
+    Each step attends to a cache of one and the same size, in which slots that are not written yet are masked (so the
+    mask that it is called with does not count); keys and values of its own token are returned and written outside,
+    since compiled code changes nothing in place.
     """
-    width, steps = prompt.shape[1], rope.cos.shape[1]
-    hidden, *cache = _PREFILL(model, prompt, lengths, first)
-    keys, values = (F.pad(part, (0, 0, 0, steps)) for part in cache)  # zeros: what is masked must still be finite
-    slot = torch.arange(width + steps, device=prompt.device)
+    width = cache.length
+    keys, values = (part.transpose(0, 1).contiguous() for part in (cache.keys, cache.values))
+    slot = torch.arange(keys.shape[3], device=keys.device)
     filled = slot < lengths[:, None]
 
     def step(x: Tensor, t: int, mask: Tensor | None) -> Tensor:
         seen = filled | ((slot >= width) & (slot < width + t))
-        here = (factors[:, t : t + 1].clone() for factors in (rope.cos, rope.sin))
+        here = (factors[:, t : t + 1].clone(memory_format=torch.contiguous_format) for factors in (rope.cos, rope.sin))
         out, key, value = _STEP(model, x, keys, values, F.pad(seen, (0, 1), value=True), *here)
         keys[:, :, :, width + t], values[:, :, :, width + t] = key, value
         return out
 
-    return hidden, step
+    return step
 
 
 def _patches(

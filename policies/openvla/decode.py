@@ -8,10 +8,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from embodied_rl.policies.compiled import uses_graphs
 from embodied_rl.policies.decoder import KVCache, Rope
 from embodied_rl.policies.fused_decode import FusedDecoder, complex_rotation
 from embodied_rl.policies.linear import Linear, linear_float32
-from embodied_rl.policies.openvla.compiled import Step, compiled_decoding
+from embodied_rl.policies.openvla.compiled import Step, compiled_prefill, compiled_step
 from embodied_rl.policies.openvla.model import OpenVLAModel
 from embodied_rl.policies.tokens import NUM_BINS
 
@@ -33,7 +34,7 @@ def prefill_and_decode(
 
     prompt: embeddings [N, T, D], row i valid up to lengths[i], padding after it; padded: whether any row has some.
     uniform: float32 [N, L] in [0, 1), or None for the argmax. first: see `Decoder.rope`. compiled: the network runs
-    compiled. Step t writes cache slot T + t for all rows; a row's padding slots stay masked.
+    compiled, but for fused steps on a CPU (they are faster there). Step t writes cache slot T + t for all rows; a row's padding slots stay masked.
     """
     config, decoder = model.config, model.language_model.model
     rows, width = prompt.shape[:2]
@@ -41,12 +42,16 @@ def prefill_and_decode(
     table = decoder.rope(width + count, prompt.device, first)
     mask = _valid_slots(lengths, width, count) if padded else None
     rope = table.at(lengths[:, None] + torch.arange(count - 1, device=prompt.device))
+    cache = KVCache(decoder.config, rows, width + count - 1, prompt)
     if compiled:
-        hidden, step = compiled_decoding(model, prompt, lengths, rope, first)
+        hidden = compiled_prefill(model, prompt, lengths, first, cache)
     else:
-        cache = KVCache(decoder.config, rows, width + count - 1, prompt)
         hidden = decoder(prompt, table.first(width), cache=cache, read=lengths[:, None] - 1)[:, 0]
-        step = _fused_step(model, cache, rope) if _can_fuse(model, prompt) else _module_step(model, cache, rope)
+    fused = _can_fuse(model, prompt)
+    if compiled and (uses_graphs(prompt.device.type) or not fused):
+        step = compiled_step(model, cache, rope, lengths)
+    else:
+        step = _fused_step(model, cache, rope) if fused else _module_step(model, cache, rope)
     head = model.language_model.lm_head.weight[model.action_rows]
     embedding, slots = decoder.embed_tokens.weight[model.action_rows], model.embed_slots()
     logits = torch.empty((count, rows, NUM_BINS), dtype=torch.float32, device=prompt.device)
