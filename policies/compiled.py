@@ -6,8 +6,8 @@ so weights that are updated in place, as the optimiser and the schedulers do it,
 runs the same code.
 
 On a CPU the number of rows is a variable of the compiled code: one compilation serves all batches but those of one row,
-and nothing is computed in vain. A CUDA graph holds for one shape only, so there rows are padded to the next power of two
-(repeating the last one): a rollout with up to 64 worlds has at most 7 graphs for each width of the prompt.
+and nothing is computed in vain. A CUDA graph holds for one shape only, so there rows are padded to the next power of
+two (repeating the last one): a rollout with up to 64 worlds has at most 7 graphs for each width of the prompt.
 """
 
 from __future__ import annotations
@@ -17,10 +17,9 @@ import shutil
 import sys
 from collections.abc import Callable
 from importlib.util import find_spec
-from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from embodied_rl.errors import UserError
@@ -40,7 +39,7 @@ class Compiled:
         self.part = part
         self._run: dict[str, Part] = {}
 
-    def __call__(self, module: nn.Module, *tensors: Tensor | None) -> tuple[Tensor, ...]:
+    def __call__(self, module: object, *tensors: Tensor | None) -> tuple[Tensor, ...]:
         """`part(module, *tensors)`, which must run without gradients; the first tensor is not None.
 
         UserError if it cannot be compiled, for want of a compiler for instance.

@@ -1,40 +1,41 @@
-"""The compiled parts of acting with OpenVLA and OpenVLA-OFT: vision, reading the prompt, and one action token."""
+"""The compiled parts of acting with OpenVLA and OpenVLA-OFT: vision, language model, and on a GPU the token steps."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from embodied_rl.policies.compiled import Compiled
-from embodied_rl.policies.decoder import GradientKV, KVCache, Rope
-
-if TYPE_CHECKING:
-    from embodied_rl.policies.openvla.model import OpenVLAModel
+from embodied_rl.policies.decoder import Decoder, GradientKV, KVCache, Rope
 
 Step = Callable[[Tensor, int, Tensor | None], Tensor]
 """(embeddings [N, D] of action token t, t, mask) -> normalised hidden states [N, D]."""
 
 
-def compiled_patches(model: OpenVLAModel, pixels: list[Tensor], language: Tensor | None) -> Tensor:
+class Vision(Protocol):
+    """`OpenVLAModel`, as far as it is needed here."""
+
+    def patches(self, pixels: list[Tensor], language: Tensor | None) -> Tensor: ...
+
+
+def compiled_patches(model: Vision, pixels: list[Tensor], language: Tensor | None) -> Tensor:
     """`OpenVLAModel.patches`."""
     return _PATCHES(model, *pixels, language)[0]
 
 
-def compiled_slots(model: OpenVLAModel, x: Tensor, mask: Tensor, read: Tensor, first: Tensor | None) -> Tensor:
+def compiled_slots(decoder: Decoder, x: Tensor, mask: Tensor, read: Tensor, first: Tensor | None) -> Tensor:
     """Hidden states of the tokens `read` of x, all of which see what `mask` says; see `Decoder.forward` and `rope`."""
-    return _SLOTS(model, x, mask, read, first)[0]
+    return _SLOTS(decoder, x, mask, read, first)[0]
 
 
-def compiled_prefill(
-    model: OpenVLAModel, prompt: Tensor, lengths: Tensor, first: Tensor | None, cache: KVCache
-) -> Tensor:
+def compiled_prefill(decoder: Decoder, prompt: Tensor, lengths: Tensor, first: Tensor | None, cache: KVCache) -> Tensor:
     """Read the prompts as `decode.prefill_and_decode` does: hidden states at their ends [N, D]; fills the cache."""
     width = prompt.shape[1]
-    hidden, *found = _PREFILL(model, prompt, lengths, first)
+    hidden, *found = _PREFILL(decoder, prompt, lengths, first)
     for held, new in zip((cache.keys, cache.values), found, strict=True):
         held[:, :, :, :width] = new.transpose(0, 1)
         held[:, :, :, width:] = 0.0  # what is masked must still be finite
@@ -42,7 +43,7 @@ def compiled_prefill(
     return hidden
 
 
-def compiled_step(model: OpenVLAModel, cache: KVCache, rope: Rope, lengths: Tensor) -> Step:
+def compiled_step(decoder: Decoder, cache: KVCache, rope: Rope, lengths: Tensor) -> Step:
     """Action token `t` of each row: [N, D] -> [N, D]. rope: of the action tokens, [N, steps, head_dim].
 
     Each step attends to a cache of one and the same size, in which slots that are not written yet are masked (so the
@@ -57,38 +58,35 @@ def compiled_step(model: OpenVLAModel, cache: KVCache, rope: Rope, lengths: Tens
     def step(x: Tensor, t: int, mask: Tensor | None) -> Tensor:
         seen = filled | ((slot >= width) & (slot < width + t))
         here = (factors[:, t : t + 1].clone(memory_format=torch.contiguous_format) for factors in (rope.cos, rope.sin))
-        out, key, value = _STEP(model, x, keys, values, F.pad(seen, (0, 1), value=True), *here)
+        out, key, value = _STEP(decoder, x, keys, values, F.pad(seen, (0, 1), value=True), *here)
         keys[:, :, :, width + t], values[:, :, :, width + t] = key, value
         return out
 
     return step
 
 
-def _patches(
-    model: OpenVLAModel, one: Tensor, two: Tensor, language: Tensor | None
-) -> tuple[Tensor, ...]:
+def _patches(model: Vision, one: Tensor, two: Tensor, language: Tensor | None) -> tuple[Tensor, ...]:
     return (model.patches([one, two], language),)
 
 
-def _slots(model: OpenVLAModel, x: Tensor, mask: Tensor, read: Tensor, first: Tensor | None) -> tuple[Tensor, ...]:
-    decoder = model.language_model.model
+def _slots(decoder: Decoder, x: Tensor, mask: Tensor, read: Tensor, first: Tensor | None) -> tuple[Tensor, ...]:
     return (decoder(x, decoder.rope(x.shape[1], x.device, first), mask, read=read, causal=False),)
 
 
-def _prefill(model: OpenVLAModel, x: Tensor, lengths: Tensor, first: Tensor | None) -> tuple[Tensor, ...]:
+def _prefill(decoder: Decoder, x: Tensor, lengths: Tensor, first: Tensor | None) -> tuple[Tensor, ...]:
     """Hidden states [N, D], keys and values [N, layers, kv_heads, T, head_dim]."""
-    decoder, cache = model.language_model.model, GradientKV()
+    cache = GradientKV()
     rope = decoder.rope(x.shape[1], x.device, first)
     hidden = decoder(x, rope, cache=cache, read=lengths[:, None] - 1)[:, 0]
     return hidden, *_stacked(cache)
 
 
 def _step(
-    model: OpenVLAModel, x: Tensor, keys: Tensor, values: Tensor, seen: Tensor, cos: Tensor, sin: Tensor
+    decoder: Decoder, x: Tensor, keys: Tensor, values: Tensor, seen: Tensor, cos: Tensor, sin: Tensor
 ) -> tuple[Tensor, ...]:
     """Hidden states [N, D], and keys and values [N, layers, kv_heads, head_dim] of the token x [N, D]."""
     cache = GradientKV.holding(keys.transpose(0, 1), values.transpose(0, 1)).branch()
-    hidden = model.language_model.model(x[:, None], Rope(cos, sin), seen[:, None, None], cache)[:, 0]
+    hidden = decoder(x[:, None], Rope(cos, sin), seen[:, None, None], cache)[:, 0]
     return hidden, *(part[:, :, :, -1] for part in _stacked(cache))
 
 

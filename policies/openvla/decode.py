@@ -33,8 +33,9 @@ def prefill_and_decode(
     """Decode L action tokens after each row's prompt.
 
     prompt: embeddings [N, T, D], row i valid up to lengths[i], padding after it; padded: whether any row has some.
-    uniform: float32 [N, L] in [0, 1), or None for the argmax. first: see `Decoder.rope`. compiled: the network runs
-    compiled, but for fused steps on a CPU (they are faster there). Step t writes cache slot T + t for all rows; a row's padding slots stay masked.
+    uniform: float32 [N, L] in [0, 1), or None for the argmax. first: see `Decoder.rope`. compiled: the prompt runs
+    compiled, and on a GPU the steps (on a CPU that is slower, since each attends to the whole cache). Step t writes
+    cache slot T + t for all rows; a row's padding slots stay masked.
     """
     config, decoder = model.config, model.language_model.model
     rows, width = prompt.shape[:2]
@@ -44,14 +45,13 @@ def prefill_and_decode(
     rope = table.at(lengths[:, None] + torch.arange(count - 1, device=prompt.device))
     cache = KVCache(decoder.config, rows, width + count - 1, prompt)
     if compiled:
-        hidden = compiled_prefill(model, prompt, lengths, first, cache)
+        hidden = compiled_prefill(decoder, prompt, lengths, first, cache)
     else:
         hidden = decoder(prompt, table.first(width), cache=cache, read=lengths[:, None] - 1)[:, 0]
-    fused = _can_fuse(model, prompt)
-    if compiled and (uses_graphs(prompt.device.type) or not fused):
-        step = compiled_step(model, cache, rope, lengths)
+    if compiled and uses_graphs(prompt.device.type):
+        step = compiled_step(decoder, cache, rope, lengths)
     else:
-        step = _fused_step(model, cache, rope) if fused else _module_step(model, cache, rope)
+        step = _fused_step(model, cache, rope) if _can_fuse(model, prompt) else _module_step(model, cache, rope)
     head = model.language_model.lm_head.weight[model.action_rows]
     embedding, slots = decoder.embed_tokens.weight[model.action_rows], model.embed_slots()
     logits = torch.empty((count, rows, NUM_BINS), dtype=torch.float32, device=prompt.device)

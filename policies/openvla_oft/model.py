@@ -110,5 +110,5 @@ class OFTModel(OpenVLAModel):
         mask = F.pad(own, (prefix.shape[1], 0), value=True)[:, None, None] if padded or compiled else None
         if compiled:
             assert mask is not None
-            return compiled_slots(self, x, mask, read, first)
+            return compiled_slots(decoder, x, mask, read, first)
         return decoder(x, decoder.rope(x.shape[1], x.device, first), mask, read=read, causal=False)

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from embodied_rl.policies.compiled import Compiled
 from embodied_rl.policies.decoder import GradientKV, Rope
-from embodied_rl.policies.flow import Transition, step_time
+from embodied_rl.policies.flow import DenoiseStep, FlowSettings, Transition, step_time
 from embodied_rl.policies.pi0.model import Prefix
 
-if TYPE_CHECKING:
-    from embodied_rl.policies.flow import DenoiseStep
-    from embodied_rl.policies.pi0.policy import Pi0Policy
+
+class Denoiser(Protocol):
+    """`Pi0Policy`, as far as it is needed here."""
+
+    flow: FlowSettings
+
+    def denoise(self, prefix: Prefix, x: Tensor, time: Tensor) -> Transition: ...
 
 
-def compiled_denoising(policy: Pi0Policy, prefix: Prefix) -> DenoiseStep:
+def compiled_denoising(policy: Denoiser, prefix: Prefix) -> DenoiseStep:
     """`policy.denoise_step` over `prefix`, for one recorded step at a time (M = 1) and without gradients."""
     keys, values = (torch.stack(parts, dim=1) for parts in zip(*prefix.cache.layers(), strict=True))
     valid = prefix.valid
@@ -32,7 +36,7 @@ def compiled_denoising(policy: Pi0Policy, prefix: Prefix) -> DenoiseStep:
 
 
 def _denoise(
-    policy: Pi0Policy, x: Tensor, time: Tensor, keys: Tensor, values: Tensor, valid: Tensor, cos: Tensor, sin: Tensor
+    policy: Denoiser, x: Tensor, time: Tensor, keys: Tensor, values: Tensor, valid: Tensor, cos: Tensor, sin: Tensor
 ) -> tuple[Tensor, ...]:
     """keys, values: [N, layers, kv_heads, S, head_dim]."""
     cache = GradientKV.holding(keys.transpose(0, 1), values.transpose(0, 1))
