@@ -204,9 +204,15 @@ def test_training_acts_compiled_if_asked() -> None:
 
 
 def test_training_has_no_such_option(capsys: pytest.CaptureFixture[str]) -> None:
-    for option in ("--speed.drop-layers", "--policy.drop-layers", "--policy.speed.drop-layers"):
+    for option in ("--policy.drop-layers", "--policy.speed.drop-layers"):
         assert main(["train", "tabletop", "--policy", "openvla", option, "1"]) == 2
         assert "unknown option" in capsys.readouterr().err
+    for option in ("--speed.drop-layers", "--speed.compile"):
+        assert main(["train", "tabletop", option, "1"]) == 2
+        said = capsys.readouterr().err
+        assert f"{option} is an option of embodied-rl eval, and not of train." in said
+        assert len(said) < 200
+        assert ("--policy.compile" in said) == (option == "--speed.compile")
 
 
 def test_the_first_observations_do_not_depend_on_the_order_and_are_few() -> None:
