@@ -136,7 +136,7 @@ def test_a_damaged_checkpoint_is_one_line(
 def test_numbers_that_are_not_finite_are_refused(name: str, value: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "tabletop", f"--{name}={value}"]) == 2
     said = capsys.readouterr().err
-    assert name.replace("-", "_") in said
+    assert name.replace("-", "_") in said.replace("-", "_")
     assert said.count("\n") == 1
 
 
