@@ -106,6 +106,9 @@ class TrainConfig:
                     raise UserError(f"{part}{'.' if key else ''}{key} must be a finite number, got {value}.")
         if isinstance(self.algorithm, GRPOConfig):
             self.rollout.groups(self.algorithm.group_size)  # raises unless the group size divides the episodes
+        if self.autotune and self.policy.compile:
+            raise UserError("--autotune would take the compiler's time for the policy's: run it without "
+                            "--policy.compile, and then train with what it chose.")
         far = isinstance(self.scheduler, RayConfig)
         if far and isinstance(self.policy, Pi0Config) and self.policy.prefix_cache_gib:
             raise UserError("policy.prefix_cache_gib keeps what this process computed, and with scheduler ray others "

@@ -30,6 +30,9 @@ class OpenVLAConfig:
     """Number format: bfloat16 holds frozen parameters and multiplies in it; what trains, and logits, stay float32."""
     recompute: bool = False
     """Compute activations again in the backward pass instead of keeping them: less memory, about a third slower."""
+    compile: bool = False
+    """Act through torch.compile: the first decisions wait for the compiler, and numbers round differently. On a GPU
+    CUDA graphs."""
 
     def __post_init__(self) -> None:
         if self.temperature <= 0:
@@ -102,6 +105,9 @@ class Pi0Config:
     recompute: bool = False
     """Compute activations again in the backward pass instead of keeping them: much less memory, about a third
     slower."""
+    compile: bool = False
+    """Act through torch.compile: the first decisions wait for the compiler, and numbers round differently. On a GPU
+    CUDA graphs."""
 
     def __post_init__(self) -> None:
         low, high = self.noise_range

@@ -240,8 +240,11 @@ class SelfAttention(nn.Module):
         """Attend from `queries` [N,R,D] (the tokens of `x` [N,T,D], or some of them) to all of `x` and the cache."""
         q = rotate(self._split(self.q_proj(queries)), call.query_rope)
         k, v = self.keys_values(x, call, layer)
+        is_causal = call.causal and call.mask is None
+        if x.shape[1] == 1:  # a token alone sees all of the cache
+            is_causal = False
         out = F.scaled_dot_product_attention(
-            q, k, v, attn_mask=call.mask, is_causal=call.causal and call.mask is None and x.shape[1] > 1,
+            q, k, v, attn_mask=call.mask, is_causal=is_causal,
             enable_gqa=self.config.kv_heads != self.config.heads,
         )
         return self.o_proj(out.transpose(1, 2).flatten(2))

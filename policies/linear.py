@@ -21,7 +21,11 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x [..., in] @ weight [out, in]^T + bias [out] -> [..., out]."""
     plain = x.device.type != "cpu" or x.dtype != torch.float32 or weight.dtype != torch.float32
     # under autocast torch must choose the number format
-    if plain or torch.is_autocast_enabled("cpu") or not _ONEDNN or x.numel() < _MIN_ROWS * x.shape[-1]:
+    if plain or torch.is_autocast_enabled("cpu") or not _ONEDNN:
+        return F.linear(x, weight, bias)
+    if torch.compiler.is_compiling():  # the compiler knows oneDNN's own operator for constant weights only
+        return torch.ops.embodied_rl.onednn_linear(x, weight, bias)  # type: ignore[no-any-return]
+    if x.numel() < _MIN_ROWS * x.shape[-1]:
         return F.linear(x, weight, bias)
     if torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad):
         return _OneDnnLinear.apply(x, weight, bias)  # type: ignore[no-any-return]
@@ -45,6 +49,16 @@ class Linear(nn.Linear):
 
 def _product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+
+
+_LIBRARY = torch.library.Library("embodied_rl", "FRAGMENT")
+_LIBRARY.define("onednn_linear(Tensor x, Tensor weight, Tensor? bias) -> Tensor")
+_LIBRARY.impl("onednn_linear", _product, "CPU")
+
+
+@torch.library.register_fake("embodied_rl::onednn_linear", lib=_LIBRARY)
+def _product_shape(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    return x.new_empty((*x.shape[:-1], weight.shape[0]))
 
 
 class _OneDnnLinear(torch.autograd.Function):

@@ -139,6 +139,7 @@ def save_policy(policy: AnyPolicy, folder: Path, provenance: dict[str, Any]) -> 
 
 def prepare_policy(policy: AnyPolicy, config: PolicyConfig, folder: Path) -> None:
     """Make `policy`, which was loaded from `folder`, ready to train: what trains, formats, how it explores."""
+    from embodied_rl.policies.compiled import need_compiler
     from embodied_rl.policies.lora import set_training
     from embodied_rl.policies.pi0.policy import Pi0Policy
 
@@ -149,6 +150,9 @@ def prepare_policy(policy: AnyPolicy, config: PolicyConfig, folder: Path) -> Non
         assert not isinstance(policy, Pi0Policy), "load_options chose the kind"
         _prepare_tokens(policy, config, folder)
     set_training(policy, config.precision, recompute=config.recompute)
+    if config.compile:
+        need_compiler(policy.device.type)
+        policy.compiled = True
 
 
 def _prepare_tokens(policy: OpenVLAPolicy, config: TokenPolicyConfig, folder: Path) -> None:

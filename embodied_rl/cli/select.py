@@ -131,9 +131,12 @@ def _known(what: str, name: str, known: Iterable[str]) -> None:
 
 
 def _check_applicable(words: Sequence[str], kinds: dict[str, str], known: set[str]) -> None:
-    """Refuse options of a policy or algorithm that was not chosen."""
+    """Refuse options of a policy or algorithm that was not chosen, and those that only `eval` has."""
     for flag in flag_words(words):
         part, _, key = flag[2:].partition(".")
+        if part == "speed":
+            own = " To act compiled in training: --policy.compile." if key == "compile" else ""
+            raise UserError(f"{flag} is an option of embodied-rl eval, and not of train.{own}")
         if flag not in known and part in kinds:
             other = belongs_to(part, key.removeprefix("no-").replace("-", "_"), kinds[part])
             if other:

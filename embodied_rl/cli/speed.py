@@ -32,6 +32,9 @@ class SpeedConfig:
     denoise_reuse: int = 1
     """pi0: run the action expert's layers only in every N-th denoising step, and let the steps between reuse what they
     added (1: run them in every step)."""
+    compile: bool = False
+    """Act through torch.compile: nothing is left out, but the first decisions wait for the compiler, and numbers round
+    differently. On a GPU CUDA graphs."""
 
     def __post_init__(self) -> None:
         least = {"drop_layers": 0, "visual_tokens": 1, "denoise_reuse": 1}
@@ -57,6 +60,7 @@ def speed_up(
 
     open_worlds, specs: where the evaluation runs and its episodes; opened only where layers are to be dropped.
     """
+    from embodied_rl.policies.compiled import need_compiler
     from embodied_rl.policies.pi0.policy import Pi0Policy
     from embodied_rl.policies.prune import VisualPruner, drop_layers, layer_importance, least_important
 
@@ -82,6 +86,9 @@ def speed_up(
     if isinstance(policy, Pi0Policy) and config.denoise_reuse > 1:
         policy.denoise_reuse = config.denoise_reuse
         said.append(f"action expert: in one of {config.denoise_reuse} denoising steps ({parts.denoise_steps} in all)")
+    if config.compile:
+        need_compiler(policy.device.type)
+        policy.compiled = marks["compiled"] = True  # no mark without: scores of before the option stay comparable
     return Speed(marks, "; ".join(said) or "as trained, nothing left out")
 
 
@@ -135,6 +142,9 @@ def _check(policy: AnyPolicy, config: SpeedConfig, layers: int, parts: _Parts) -
         raise UserError(
             f"--speed.denoise-reuse {config.denoise_reuse}: the policy has {parts.denoise_steps} denoising steps."
         )
+    if config.compile and config.denoise_reuse > 1:
+        raise UserError("--speed.compile compiles one denoising step, and --speed.denoise-reuse makes them differ: "
+                        "choose one of them.")
 
 
 def _decisions(policy: AnyPolicy, observations: Sequence[Observation]) -> list[tuple[Any, ...]]:

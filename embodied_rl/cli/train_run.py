@@ -74,6 +74,8 @@ def run(config: TrainConfig, command: str, *, benchmark: str, resume: bool) -> N
     for line in _notices(config, benchmark):
         console.print(line, soft_wrap=True, markup=False, highlight=False)
     renderer = pick_renderer(config.env.renderer, tasks)
+    if resume:  # config.yaml names what was chosen, asked for or not
+        renderer = dataclasses.replace(renderer, reason=renderer.reason.replace("asked for", "as the run began", 1))
     config = resolve(config, renderer, tasks)
     assert config.torch_threads is not None
     torch.set_num_threads(config.torch_threads)
@@ -163,12 +165,16 @@ def _train(config: TrainConfig, states: _States, env: FrameEnv, policy: AnyPolic
         if updates == 0:  # after the evaluation, so that figures come first
             film(env, policy, states.heldout, config, folder, "before")
 
+    def counted() -> dict[str, float]:
+        store = getattr(policy, "kept", None)
+        return {} if store is None else store.drain()
+
     pipelined = isinstance(config.scheduler, PipelinedConfig)
     clock = make_clock(config.scheduler, SPANS if pipelined or config.trace else 0)
     with MetricsLog(folder / "metrics.jsonl", trackers) as log, progress, _timeline(config, clock, folder):
         train(
             folder, env, policy, _policy_files(policy, config, states), _settings(config), states.train, states.heldout,
-            RunObserver(folder, log, progress, measured),
+            RunObserver(folder, log, progress, measured, counted),
             resume=resume, resume_command=_resume_command(config), clock=clock,
             far=far_worker(config), helper=HelperPolicy(to_dict(config), resume),
         )
@@ -242,7 +248,7 @@ def _settings(config: TrainConfig) -> TrainSettings:
 def _stamp(config: TrainConfig, command: str, tasks: Sequence[Task], info: EnvInfo, renderer: Choice,
            weights: dict[str, Any], states: _States) -> dict[str, Any]:
     """What really runs, in words."""
-    size, views = info.image_size, len(info.cameras)
+    size, views, learner = info.image_size, len(info.cameras), config.learner
     missing = missing_assets(tasks)
     return {
         "command": command,
@@ -259,6 +265,7 @@ def _stamp(config: TrainConfig, command: str, tasks: Sequence[Task], info: EnvIn
         "algorithm": f"{kind_of('algorithm', config.algorithm)}, {config.rollout.episodes_per_iteration} episodes an "
                      f"iteration, {config.iterations} iterations",
         "scheduler": config.scheduler.sentence(),
+        **({"learner": f"{learner.ranks} ranks, sharding {learner.sharding}"} if learner.ranks > 1 else {}),
         "seed": config.seed,
         "output": config.output,
         "versions": f"embodied-rl {__version__}, mujoco {mujoco.__version__}, python {platform.python_version()}",

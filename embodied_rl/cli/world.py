@@ -68,8 +68,16 @@ def describe_policy(policy: AnyPolicy, checkpoint: str) -> dict[str, Any]:
         "policy": f"{policy.architecture}, {size}, chunks of {policy.chunk_len} steps",
         "weights": f"{origin}, sha256 {digest[:16]}",
         "unnorm key": policy.unnorm_key,
+        "acts": acts(policy),
         **({} if kept is None else {"prefixes": f"kept for the update, up to {kept.max_bytes / 2**30:g} GiB"}),
     }
+
+
+def acts(policy: AnyPolicy) -> str:
+    """How it decides: by torch's operators as they come, or compiled."""
+    if not policy.compiled:
+        return "not compiled"
+    return "compiled (torch.compile" + (", CUDA graphs)" if policy.device.type == "cuda" else ")")
 
 
 def pick_device(wanted: str) -> str:

@@ -51,22 +51,24 @@ class LearnerConfig:
         positive = ("lr", "value_lr", "max_grad_norm", "minibatch_rows", "minibatch_groups", "microbatch_rows",
                     "ratio_tolerance", "ranks")  # fmt: skip
         for name in positive:
-            if getattr(self, name) is not None and not 0 < getattr(self, name) < math.inf:
-                raise UserError(f"learner.{name} must be positive and finite, got {getattr(self, name)}.")
+            value, option = getattr(self, name), f"--learner.{name.replace('_', '-')}"
+            if value is not None and not 0 < value < math.inf:
+                raise UserError(f"{option} must be positive and finite, got {value}.")
         if (self.minibatch_rows is None) == (self.minibatch_groups is None):
             raise UserError(
-                "give learner.minibatch_rows or learner.minibatch_groups and set the other to None, as in "
+                "give --learner.minibatch-rows or --learner.minibatch-groups and set the other to None, as in "
                 "--learner.minibatch-rows None --learner.minibatch-groups 2."
             )
         for name in ("warmup_updates", "decay_updates"):
             if getattr(self, name) < 0:
-                raise UserError(f"learner.{name} must not be negative, got {getattr(self, name)}.")
+                option = f"--learner.{name.replace('_', '-')}"
+                raise UserError(f"{option} must not be negative, got {getattr(self, name)}.")
         if self.sharding != "none" and self.ranks == 1:
-            raise UserError(f"learner.sharding {self.sharding} needs ranks to share with: give --learner.ranks 2.")
+            raise UserError(f"--learner.sharding {self.sharding} needs ranks to share with: give --learner.ranks 2.")
         if self.weight_decay < 0:
-            raise UserError(f"learner.weight_decay must not be negative, got {self.weight_decay}.")
+            raise UserError(f"--learner.weight-decay must not be negative, got {self.weight_decay}.")
         if not all(0 <= beta < 1 for beta in self.betas):
-            raise UserError(f"learner.betas must lie in [0, 1), got {self.betas}.")
+            raise UserError(f"--learner.betas must lie in [0, 1), got {self.betas}.")
 
     def rate(self, update: int) -> float:
         """Share of the learning rates in use in `update` (0-based)."""
@@ -86,4 +88,4 @@ class CheckpointConfig:
 
     def __post_init__(self) -> None:
         if self.every < 1 or self.keep < 1:
-            raise UserError("checkpoint.every and checkpoint.keep must be at least 1.")
+            raise UserError("--checkpoint.every and --checkpoint.keep must be at least 1.")

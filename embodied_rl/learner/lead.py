@@ -77,8 +77,8 @@ def make_learner(
     on_gpu = next(parameter for _, parameter in policy.named_parameters()).is_cuda
     if on_gpu and config.ranks > torch.cuda.device_count():
         raise UserError(
-            f"learner.ranks is {config.ranks}, and there are {torch.cuda.device_count()} GPUs: a rank needs one of its "
-            "own."
+            f"--learner.ranks is {config.ranks}, and there are {torch.cuda.device_count()} GPUs: a rank needs one of "
+            "its own."
         )
     return LeadLearner(
         policy, algorithm, config, seed=seed, dump_dir=dump_dir, threads=threads, helper=helper

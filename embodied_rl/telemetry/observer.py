@@ -15,16 +15,18 @@ from embodied_rl.types import EpisodeResult
 class RunObserver:
     """`embodied_rl.runner.Observer`: writes metrics.jsonl and evaluations/iter-NNNNNN.json in `folder`.
 
-    measured: called with the number of updates after each evaluation.
+    measured: called with the number of updates after each evaluation. counted: further metrics of an update.
     """
 
     def __init__(
-        self, folder: Path, log: MetricsLog, progress: RunProgress, measured: Callable[[int], None] | None = None
+        self, folder: Path, log: MetricsLog, progress: RunProgress, measured: Callable[[int], None] | None = None,
+        counted: Callable[[], dict[str, float]] = dict,
     ) -> None:
         self._folder = folder
         self._log = log
         self._progress = progress
         self._measured = measured
+        self._counted = counted
 
     def phase(self, name: str, iteration: int, episodes: int) -> None:
         """Show what is going on; a rollout and an evaluation have episodes to count, an update has none."""
@@ -38,7 +40,7 @@ class RunObserver:
     def metrics(self, iteration: int, values: dict[str, float]) -> None:
         """Record an update; adds the speed of the whole loop."""
         speed = values["rollout/decisions"] / values["time/iteration"]
-        values = values | {"speed/decisions_per_s": speed}
+        values = values | {"speed/decisions_per_s": speed} | self._counted()
         self._log.write(iteration, values)
         self._progress.iteration(iteration, values)
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from embodied_rl.policies.compiled import uses_graphs
 from embodied_rl.policies.decoder import KVCache, Rope
 from embodied_rl.policies.fused_decode import FusedDecoder, complex_rotation
 from embodied_rl.policies.linear import Linear, linear_float32
+from embodied_rl.policies.openvla.compiled import Step, compiled_prefill, compiled_step
 from embodied_rl.policies.openvla.model import OpenVLAModel
 from embodied_rl.policies.tokens import NUM_BINS
 
@@ -27,23 +28,30 @@ class Decoded:
 
 def prefill_and_decode(
     model: OpenVLAModel, prompt: Tensor, lengths: Tensor, padded: bool, uniform: Tensor | None, temperature: float,
-    first: Tensor | None = None,
+    first: Tensor | None = None, *, compiled: bool = False,
 ) -> Decoded:
     """Decode L action tokens after each row's prompt.
 
     prompt: embeddings [N, T, D], row i valid up to lengths[i], padding after it; padded: whether any row has some.
-    uniform: float32 [N, L] in [0, 1), or None for the argmax. first: see `Decoder.rope`. Step t writes cache slot T + t
-    for all rows; a row's padding slots stay masked.
+    uniform: float32 [N, L] in [0, 1), or None for the argmax. first: see `Decoder.rope`. compiled: the prompt runs
+    compiled, and on a GPU the steps (on a CPU that is slower, since each attends to the whole cache). Step t writes
+    cache slot T + t for all rows; a row's padding slots stay masked.
     """
     config, decoder = model.config, model.language_model.model
     rows, width = prompt.shape[:2]
     count = config.num_tokens
-    cache = KVCache(decoder.config, rows, width + count - 1, prompt)
     table = decoder.rope(width + count, prompt.device, first)
-    hidden = decoder(prompt, table.first(width), cache=cache, read=lengths[:, None] - 1)[:, 0]
     mask = _valid_slots(lengths, width, count) if padded else None
     rope = table.at(lengths[:, None] + torch.arange(count - 1, device=prompt.device))
-    step = _fused_step(model, cache, rope) if _can_fuse(model, prompt) else _module_step(model, cache, rope)
+    cache = KVCache(decoder.config, rows, width + count - 1, prompt)
+    if compiled:
+        hidden = compiled_prefill(decoder, prompt, lengths, first, cache)
+    else:
+        hidden = decoder(prompt, table.first(width), cache=cache, read=lengths[:, None] - 1)[:, 0]
+    if compiled and uses_graphs(prompt.device.type):
+        step = compiled_step(decoder, cache, rope, lengths)
+    else:
+        step = _fused_step(model, cache, rope) if _can_fuse(model, prompt) else _module_step(model, cache, rope)
     head = model.language_model.lm_head.weight[model.action_rows]
     embedding, slots = decoder.embed_tokens.weight[model.action_rows], model.embed_slots()
     logits = torch.empty((count, rows, NUM_BINS), dtype=torch.float32, device=prompt.device)
@@ -83,9 +91,6 @@ def token_scores(logits: Tensor, tokens: Tensor, temperature: float) -> tuple[Te
     return chosen, -(log_probs.exp() * log_probs).sum(dim=-1)
 
 
-_Step = Callable[[Tensor, int, Tensor | None], Tensor]
-
-
 def _can_fuse(model: OpenVLAModel, prompt: Tensor) -> bool:
     """Fused decoding is asked for, and the decoder is plain float32 layers without adapters or autocast."""
     decoder = model.language_model.model
@@ -98,13 +103,13 @@ def _projections(layer: nn.Module) -> list[nn.Module]:
     return [module for name, module in layer.named_modules() if name.endswith("_proj")]
 
 
-def _fused_step(model: OpenVLAModel, cache: KVCache, rope: Rope) -> _Step:
+def _fused_step(model: OpenVLAModel, cache: KVCache, rope: Rope) -> Step:
     """Action token `t` of each row through fused weights: [N, D] -> [N, D]."""
     fused, rotation = FusedDecoder(model.language_model.model, cache), complex_rotation(rope)
     return lambda x, t, mask: fused.step(x, rotation[:, t : t + 1], mask)
 
 
-def _module_step(model: OpenVLAModel, cache: KVCache, rope: Rope) -> _Step:
+def _module_step(model: OpenVLAModel, cache: KVCache, rope: Rope) -> Step:
     """The same through the decoder's own modules, which may carry adapters."""
 
     def step(x: Tensor, t: int, mask: Tensor | None) -> Tensor:

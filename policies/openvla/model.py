@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from embodied_rl.policies.decoder import CausalLM
 from embodied_rl.policies.heads import make_value_head
 from embodied_rl.policies.linear import Linear, linear_float32
+from embodied_rl.policies.openvla.compiled import compiled_patches
 from embodied_rl.policies.openvla.config import OpenVLAModelConfig
 from embodied_rl.policies.prune import VisualPruner
 from embodied_rl.policies.tokens import NUM_BINS, token_centres
@@ -31,14 +32,19 @@ class VisionBackbone(nn.Module):
         self.featurizer = ViT(config.featurizer)
         self.fused_featurizer = ViT(config.fused_featurizer)
 
-    def forward(self, images: Tensor, language: Tensor | None = None) -> Tensor:
-        """uint8 [B,H,W,3] and, with FiLM, language [B,D] -> [B, patches, sum of the towers' widths]."""
+    @property
+    def towers(self) -> list[ViT]:
+        """Both, in the order of their features."""
+        return [self.featurizer, self.fused_featurizer]
+
+    def pixels(self, images: Tensor) -> list[Tensor]:
+        """uint8 [B,H,W,3] -> what each tower sees, [B,3,H,W]."""
         dtype = self.featurizer.pos_embed.dtype
-        features = [
-            tower(normalise_images(images, tower.config, dtype), language)
-            for tower in (self.featurizer, self.fused_featurizer)
-        ]
-        return torch.cat(features, dim=-1)
+        return [normalise_images(images, tower.config, dtype) for tower in self.towers]
+
+    def forward(self, pixels: list[Tensor], language: Tensor | None = None) -> Tensor:
+        """`pixels` and, with FiLM, language [B,D] -> [B, patches, sum of the towers' widths]."""
+        return torch.cat([tower(seen, language) for tower, seen in zip(self.towers, pixels, strict=True)], dim=-1)
 
 
 class Projector(nn.Module):
@@ -106,16 +112,23 @@ class OpenVLAModel(nn.Module):
         rotation = torch.linalg.qr(torch.randn(smooth.shape[1], smooth.shape[1])).Q
         head.weight[self.action_rows] = _ORDINAL_HEAD_SCALE * smooth @ rotation
 
-    def embed_prefix(self, images: Tensor, proprio: Tensor, bos_id: int, language: Tensor | None = None) -> Tensor:
+    def patches(self, pixels: list[Tensor], language: Tensor | None) -> Tensor:
+        """`VisionBackbone.pixels`, and language [B,D] with FiLM -> embeddings [B, patches, D]."""
+        return self.projector(self.vision_backbone(pixels, language))
+
+    def embed_prefix(
+        self, images: Tensor, proprio: Tensor, bos_id: int, language: Tensor | None = None, *, compiled: bool = False
+    ) -> Tensor:
         """uint8 [N,V,H,W,3] and normalised proprio [N,P] -> BOS, patches and proprio token: [N, text_offset, D].
 
-        language: [N,D] for vision towers with FiLM.
+        language: [N,D] for vision towers with FiLM. compiled: `patches` runs compiled.
         """
         rows, cameras = images.shape[:2]
         if language is not None:
             language = language.repeat_interleave(cameras, dim=0)
-        features = self.vision_backbone(images.flatten(0, 1), language)
-        patches = self.projector(features).unflatten(0, (rows, cameras))
+        pixels = self.vision_backbone.pixels(images.flatten(0, 1))
+        patches = compiled_patches(self, pixels, language) if compiled else self.patches(pixels, language)
+        patches = patches.unflatten(0, (rows, cameras))
         if self.config.learned_positions:
             patches = patches + self.camera_embed[:, None]
         bos = self.language_model.model.embed_tokens.weight[bos_id]

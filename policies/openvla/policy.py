@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from embodied_rl.errors import UserError
+from embodied_rl.policies.compiled import pad_prompt
 from embodied_rl.policies.crop import center_crop
 from embodied_rl.policies.openvla.config import OpenVLAModelConfig
 from embodied_rl.policies.openvla.decode import prefill_and_decode, token_scores
@@ -66,6 +67,7 @@ class OpenVLAPolicy(nn.Module):
         distribution over the 256 action tokens. with_value: fill `value`, from the hidden state at the last prompt
         token.
     mixed_precision: multiply in bfloat16 where that is safe (autocast); logits are always float32.
+    compiled: `act` runs its network through `torch.compile`, see `policies.compiled`; `evaluate` does not.
     norm_stats: every entry of the checkpoint's dataset statistics as it came; `statistics` is the one in use.
     public: small files of the published checkpoint that the policy came from, to be passed on. base: what its LoRA
         adapters adapt, None without adapters.
@@ -97,6 +99,7 @@ class OpenVLAPolicy(nn.Module):
         self.temperature = temperature
         self.with_value = False
         self.mixed_precision = False
+        self.compiled = False
         self.public: dict[str, bytes] = {}
         self.base: Base | None = None
         self.chunk_len = config.chunk_len
@@ -137,13 +140,13 @@ class OpenVLAPolicy(nn.Module):
         count = self.config.num_tokens
         uniform = torch.from_numpy(rng.uniform(count)).to(self.device) if mode == "sample" else None
         images = torch.from_numpy(obs.images)
-        prefix = self._prefix(images, torch.from_numpy(obs.proprio))
-        prompt = self._prompt(obs.instruction)
+        prefix = self._prefix(images, torch.from_numpy(obs.proprio), compiled=self.compiled)
+        prompt = self._prompt(obs.instruction, compiled=self.compiled)
         text = self.model.language_model.model.embed_tokens(prompt.ids)
         prefix, first = self.model.prune(prefix, text, prompt.lengths)
         decoded = prefill_and_decode(
             self.model, torch.cat([prefix, text], dim=1), prompt.lengths + prefix.shape[1], prompt.padded, uniform,
-            self.temperature, first,
+            self.temperature, first, compiled=self.compiled,
         )
         value = self.model.value(decoded.prompt_hidden) if self.with_value else None
         tokens = decoded.tokens.to(torch.uint8)
@@ -198,7 +201,9 @@ class OpenVLAPolicy(nn.Module):
     def _precision(self) -> AbstractContextManager[Any]:
         return torch.autocast(self.device.type, torch.bfloat16) if self.mixed_precision else nullcontext()
 
-    def _prefix(self, images: Tensor, proprio: Tensor, language: Tensor | None = None) -> Tensor:
+    def _prefix(
+        self, images: Tensor, proprio: Tensor, language: Tensor | None = None, *, compiled: bool = False
+    ) -> Tensor:
         """Raw images and proprio, on any device -> embedded BOS, patches and proprio token."""
         config, size, cameras = self.config, self.config.image_size, self.config.num_cameras
         if images.dtype != torch.uint8 or tuple(images.shape[1:]) != (cameras, size, size, 3):
@@ -213,13 +218,16 @@ class OpenVLAPolicy(nn.Module):
         images = images.to(self.device)
         if config.center_crop is not None:
             images = center_crop(images.flatten(0, 1), config.center_crop).view_as(images)
-        return self.model.embed_prefix(images, proprio, self.tokenizer.bos_id, language)
+        return self.model.embed_prefix(images, proprio, self.tokenizer.bos_id, language, compiled=compiled)
 
-    def _prompt(self, instruction: list[str]) -> Prompt:
-        """The prompts of some rows, on the policy's device."""
-        ids, lengths = self.tokenizer.batch(instruction)
+    def _prompt(self, instruction: list[str], *, compiled: bool = False) -> Prompt:
+        """The prompts of some rows, on the policy's device; compiled: of a width that compiled code reads."""
+        array, lengths = self.tokenizer.batch(instruction)
+        ids = torch.from_numpy(array).to(self.device)
+        if compiled:
+            ids = pad_prompt(ids)
         padded = bool((lengths < ids.shape[1]).any())  # known here; asking the device would make the CPU wait for it
-        return Prompt(torch.from_numpy(ids).to(self.device), torch.from_numpy(lengths).to(self.device), padded)
+        return Prompt(ids, torch.from_numpy(lengths).to(self.device), padded)
 
     def _teacher_forced(
         self, images: Tensor, proprio: Tensor, instruction: list[str], tokens: Tensor, blind: Tensor | None = None

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from embodied_rl.policies.linear import Linear
+from embodied_rl.policies.openvla.compiled import compiled_slots
 from embodied_rl.policies.openvla.model import OpenVLAModel
 from embodied_rl.policies.openvla_oft.config import OFTModelConfig
 
@@ -82,11 +83,13 @@ class OFTModel(OpenVLAModel):
             total, count = total + table[self.config.stop_token], count + 1
         return total / count[:, None]
 
-    def decode(self, prefix: Tensor, prompt: Tensor, lengths: Tensor, padded: bool) -> Tensor:
+    def decode(
+        self, prefix: Tensor, prompt: Tensor, lengths: Tensor, padded: bool, *, compiled: bool = False
+    ) -> Tensor:
         """Hidden states [N, L, D] from which the chunk's actions are read.
 
         prefix: [N,S,D]; prompt: embeddings [N,T,D], row i valid up to lengths[i], padding after it; padded: whether any
-        row has some.
+        row has some. compiled: the language model runs compiled.
         """
         config, decoder = self.config, self.language_model.model
         prefix, first = self.prune(prefix, prompt, lengths)
@@ -104,5 +107,8 @@ class OFTModel(OpenVLAModel):
         x = torch.cat([prefix, text], dim=1)
         read = prefix.shape[1] - 1 + lengths[:, None] + torch.arange(count, device=x.device)
         own = place < tail
-        mask = F.pad(own, (prefix.shape[1], 0), value=True)[:, None, None] if padded else None
+        mask = F.pad(own, (prefix.shape[1], 0), value=True)[:, None, None] if padded or compiled else None
+        if compiled:
+            assert mask is not None
+            return compiled_slots(decoder, x, mask, read, first)
         return decoder(x, decoder.rope(x.shape[1], x.device, first), mask, read=read, causal=False)

@@ -46,7 +46,7 @@ class Entry:
 class PrefixStore:
     """At most `max_bytes` of entries in host memory, the oldest out first; for several threads.
 
-    found, missed: rows that `read` has been asked for.
+    found, missed: rows that `read` has been asked for since `drain`.
     """
 
     def __init__(self, max_bytes: int) -> None:
@@ -81,6 +81,13 @@ class PrefixStore:
             if made_with != self._made_with:
                 self._entries.clear()
                 self._used, self._made_with = 0, made_with
+
+    def drain(self) -> dict[str, float]:
+        """Rows found and missed since the last call, as metrics."""
+        with self._lock:
+            counts = {"prefix/found": float(self.found), "prefix/missed": float(self.missed)}
+            self.found = self.missed = 0
+        return counts
 
     def write(self, read: ReadLanguage, images: Tensor, ids: Tensor, lengths: Sequence[int]) -> LanguagePart:
         """Compute, and keep, the language part of rows on any device."""

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from embodied_rl.errors import UserError
+from embodied_rl.policies.compiled import pad_prompt
 from embodied_rl.policies.flow import (
     FlowSettings,
     Transition,
@@ -31,6 +32,7 @@ from embodied_rl.policies.flow import (
     step_time,
     training_inputs,
 )
+from embodied_rl.policies.pi0.compiled import compiled_denoising
 from embodied_rl.policies.pi0.config import Pi0ModelConfig
 from embodied_rl.policies.pi0.kept import PrefixStore
 from embodied_rl.policies.pi0.model import Pi0Model, Prefix
@@ -51,7 +53,8 @@ class Pi0Policy(nn.Module):
     flow: how it samples. with_value: fill `value`; no gradient of it reaches the rest of the policy. mixed_precision:
         the network multiplies in bfloat16 (autocast); the sampler and all densities are float32. kept: where `act`
         leaves what it computed of images and prompt, for `evaluate`; needs `Pi0Model.freeze_language_model`.
-        denoise_reuse: only every so many denoising steps run the action expert (see `prune.DenoiseReuse`), for
+        compiled: `act` runs its denoising steps through `torch.compile`, see `policies.compiled`; `evaluate` does not.
+    denoise_reuse: only every so many denoising steps run the action expert (see `prune.DenoiseReuse`), for
         evaluation and serving.
     `replay` is {'points': float32 [N,M+1,H,D], 'step': int64 [N,M]}, the recorded part of the denoising path.
     """
@@ -78,6 +81,7 @@ class Pi0Policy(nn.Module):
         self.unnorm_key = unnorm_key
         self.with_value = False
         self.mixed_precision = False
+        self.compiled = False
         self.denoise_reuse = 1
         self.kept: PrefixStore | None = None
         self.chunk_len = config.chunk_len
@@ -109,11 +113,13 @@ class Pi0Policy(nn.Module):
         """Decide for N slots: 'sample' explores as `flow` says, 'greedy' follows the ODE from a random start."""
         config = self.config
         arguments = torch.from_numpy(obs.images), torch.from_numpy(obs.proprio), obs.instruction
-        prefix = self.read_prefix(*arguments, 1, kept="write" if mode == "sample" else "ignore")
+        prefix = self.read_prefix(*arguments, 1, kept="write" if mode == "sample" else "ignore",
+                                  compiled=self.compiled)  # fmt: skip
         if self.denoise_reuse > 1:
             prefix = replace(prefix, expert=DenoiseReuse(self.model.expert, self.denoise_reuse))
         noise = draw_noise(rng, self.flow, config.horizon, config.max_action_dim, self.device)
-        path = sample_path(partial(self.denoise_step, prefix), noise, self.flow, explore=mode == "sample")
+        step = compiled_denoising(self, prefix) if self.compiled else partial(self.denoise_step, prefix)
+        path = sample_path(step, noise, self.flow, explore=mode == "sample")
         actions = self.statistics.action.unnormalise(self._executed(path.action)).clamp(-1.0, 1.0)
         log_prob = self._executed(path.log_prob).sum(dim=1).flatten(1)
         value = self._value(prefix, path.summary) if self.with_value else None
@@ -163,11 +169,12 @@ class Pi0Policy(nn.Module):
 
     def read_prefix(
         self, images: Tensor, proprio: Tensor, instruction: list[str], suffixes: int, *,
-        kept: Literal["ignore", "write", "read"] = "ignore",
+        kept: Literal["ignore", "write", "read"] = "ignore", compiled: bool = False,
     ) -> Prefix:
         """Raw observations, on any device -> what `suffixes` denoising steps at a time read.
 
         kept: whether the store is to keep the part that does not train, to be asked for it, or left alone.
+        compiled: whether compiled denoising steps will read it.
         """
         config = self.config
         size, cameras = config.image_size, config.num_cameras
@@ -184,6 +191,8 @@ class Pi0Policy(nn.Module):
         words = state.cpu().numpy() if state is not None and config.state_input == "prompt" else None
         padded, lengths = self.prompt.batch(instruction, words)
         ids = torch.from_numpy(padded).to(self.device)
+        if compiled:
+            ids = pad_prompt(ids)
         token = None
         if state is not None and config.state_input == "token":
             token = F.pad(state, (0, config.max_state_dim - config.proprio_dim)).to(self.device)
@@ -199,8 +208,11 @@ class Pi0Policy(nn.Module):
 
     def denoise_step(self, prefix: Prefix, x: Tensor, step: Tensor) -> Transition:
         """Where x [N,M,H,D] goes in denoising steps `step` int64 [N,M]: the primitive of sampling and of densities."""
+        return self.denoise(prefix, x, step_time(step, self.flow.denoise_steps))
+
+    def denoise(self, prefix: Prefix, x: Tensor, time: Tensor) -> Transition:
+        """`denoise_step`, where the steps begin at `time` float32 [N,M]."""
         steps = self.flow.denoise_steps
-        time = step_time(step, steps)
         with self._precision():
             velocity, hidden = self.model.velocity(prefix, x, time)
             raw_std = self.model.raw_std(hidden) if self.flow.method == "flow_noise" else None

@@ -13,12 +13,13 @@ import numpy as np
 import pytest
 
 from embodied_rl.cli import main
-from embodied_rl.cli.policies import save_policy
+from embodied_rl.cli.policies import prepare_policy, save_policy
 from embodied_rl.cli.speed import SpeedConfig, first_observations, speed_up
 from embodied_rl.policies.openvla.config import nano
 from embodied_rl.policies.openvla.policy import OpenVLAPolicy
 from embodied_rl.policies.pi0 import config as pi0
 from embodied_rl.policies.pi0.policy import Pi0Policy
+from embodied_rl.policy_config import OpenVLAConfig
 from embodied_rl.rng import DecisionRng
 from embodied_rl.sim.tabletop import load_suite
 from embodied_rl.types import EpisodeSpec, Observation
@@ -137,6 +138,7 @@ def test_a_quick_look_says_it_too(
         ("--speed.denoise-reuse 2", "--speed.denoise-reuse does not apply to openvla, which does not denoise."),
         ("--speed.denoise-reuse 0", "--speed.denoise-reuse must be at least 1, got 0."),
         ("--speed.denoise-reuse 11 --checkpoint PI0", "--speed.denoise-reuse 11: the policy has 10 denoising steps."),
+        ("--speed.denoise-reuse 2 --speed.compile --checkpoint PI0", "--speed.compile compiles one denoising step"),
         ("--speed.drop-layer 1", "unknown option '--speed.drop-layer'. Did you mean '--speed.drop-layers'?"),
     ],
 )
@@ -153,10 +155,64 @@ def test_what_does_not_apply_is_one_line(
     assert not (tmp_path / "e").exists()
 
 
+def test_a_score_says_that_the_policy_was_compiled(
+    world: type[World], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts: list[Any] = []
+
+    def run(part: Any, device: str) -> Any:
+        parts.append(part)
+        return part
+
+    monkeypatch.setattr("embodied_rl.policies.compiled._compile", run)
+    monkeypatch.setattr("embodied_rl.policies.openvla.compiled._PREFILL._run", {})
+    monkeypatch.setattr("embodied_rl.policies.openvla.compiled._PATCHES._run", {})
+    assert main(words(tmp_path / "e", "--speed.compile")) == 0
+    assert len(parts) == 2
+    found = figures(tmp_path / "e")
+    assert found["fingerprint"]["speed"]["compiled"] is True
+    assert found["acts"] == "compiled (torch.compile)"
+    assert found["acts"] in " ".join(capsys.readouterr().out.split())
+    assert main(words(tmp_path / "o")) == 0
+    assert figures(tmp_path / "o")["acts"] == "not compiled"
+    assert "compiled" not in figures(tmp_path / "o")["fingerprint"]["speed"]
+    assert main(words(tmp_path / "o", "--speed.compile")) == 2
+    assert "holds another evaluation" in capsys.readouterr().err
+    assert len(parts) == 2
+
+
+def test_without_a_compiler_nothing_begins(
+    world: type[World], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    train = ["train", "tabletop", "--policy.compile", "--output", str(tmp_path / "e")]
+    for command in (train, words(tmp_path / "e", "--speed.compile")):
+        assert main(command) == 2
+        said = capsys.readouterr().err
+        assert "compiling needs a C++ compiler" in said
+        assert said.count("\n") == 1
+    assert main([*train, "--autotune"]) == 2
+    assert "--autotune would take the compiler's time" in capsys.readouterr().err
+    assert not (tmp_path / "e").exists()
+
+
+def test_training_acts_compiled_if_asked() -> None:
+    for config in (OpenVLAConfig(compile=True), OpenVLAConfig()):
+        policy = OpenVLAPolicy.fresh(nano(), ["a b"])
+        prepare_policy(policy, config, Path())
+        assert policy.compiled is config.compile
+
+
 def test_training_has_no_such_option(capsys: pytest.CaptureFixture[str]) -> None:
-    for option in ("--speed.drop-layers", "--policy.drop-layers", "--policy.speed.drop-layers"):
+    for option in ("--policy.drop-layers", "--policy.speed.drop-layers"):
         assert main(["train", "tabletop", "--policy", "openvla", option, "1"]) == 2
         assert "unknown option" in capsys.readouterr().err
+    for option in ("--speed.drop-layers", "--speed.compile"):
+        assert main(["train", "tabletop", option, "1"]) == 2
+        said = capsys.readouterr().err
+        assert f"{option} is an option of embodied-rl eval, and not of train." in said
+        assert len(said) < 200
+        assert ("--policy.compile" in said) == (option == "--speed.compile")
 
 
 def test_the_first_observations_do_not_depend_on_the_order_and_are_few() -> None:

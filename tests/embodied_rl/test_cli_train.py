@@ -74,7 +74,9 @@ def test_stopped_and_resumed_equals_unbroken(
     assert untimed(broken) == untimed(whole)
     newest = [run / "checkpoints" / "iter-000002" / "policy" / "model.safetensors" for run in (whole, broken)]
     assert newest[0].read_bytes() == newest[1].read_bytes()
-    assert len(json.loads((broken / "run.json").read_text())) == 2
+    began, resumed = json.loads((broken / "run.json").read_text())
+    assert "asked for" not in resumed["renderer"]
+    assert began["acts"] == resumed["acts"] == "not compiled"
 
 
 @pytest.mark.usefixtures("stand_in")
@@ -134,7 +136,7 @@ def test_a_damaged_checkpoint_is_one_line(
 def test_numbers_that_are_not_finite_are_refused(name: str, value: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "tabletop", f"--{name}={value}"]) == 2
     said = capsys.readouterr().err
-    assert name.replace("-", "_") in said
+    assert name.replace("-", "_") in said.replace("-", "_")
     assert said.count("\n") == 1
 
 

@@ -114,6 +114,9 @@ def test_kept_prefixes_agree_in_other_batches(name: str) -> None:
         torch.testing.assert_close(one.value, two.value, rtol=1e-6, atol=1e-6)
     found, missed = counts(policy)
     assert (found, missed) == (12 + 2 + 1, 3 + 2)
+    assert policy.kept is not None
+    assert policy.kept.drain() == {"prefix/found": 15.0, "prefix/missed": 5.0}
+    assert policy.kept.drain() == {"prefix/found": 0.0, "prefix/missed": 0.0}
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -124,9 +124,9 @@ def test_parts_that_do_not_fit_are_refused() -> None:
     with pytest.raises(UserError, match=r"learner.recompute_log_probs .*use overlap async or serial"):
         TrainConfig(scheduler=STREAM, learner=again).check()
     TrainConfig(scheduler=ASYNC, learner=again).check()
-    with pytest.raises(UserError, match=r"learner.minibatch_rows or learner.minibatch_groups"):
+    with pytest.raises(UserError, match=r"learner.minibatch-rows or --learner.minibatch-groups"):
         LearnerConfig(minibatch_groups=4)
-    with pytest.raises(UserError, match=r"learner.minibatch_rows or learner.minibatch_groups"):
+    with pytest.raises(UserError, match=r"learner.minibatch-rows or --learner.minibatch-groups"):
         LearnerConfig(minibatch_rows=None)
 
 
