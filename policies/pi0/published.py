@@ -115,7 +115,8 @@ def read_statistics(
     """The statistics in a file of openpi or LeRobot, or in the only such file of a folder.
 
     mode: the normalisation that the weights were trained with; eps: see `Normaliser`. Vectors longer than the model's
-    (openpi once padded them) are cut. UserError lists the files when there are several, and what is there when something is missing.
+    (openpi once padded them) are cut. UserError lists the files when there are several, and what is there when
+    something is missing.
     """
     file = _statistics_file(source)
     tables = _tables(file)

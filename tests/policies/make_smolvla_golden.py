@@ -57,7 +57,8 @@ def weight(name: str, shape: tuple[int, ...]) -> Any:
 
 def digest(shapes: dict[str, tuple[int, ...]]) -> str:
     """SHA-256 over names and shapes."""
-    return hashlib.sha256(json.dumps(sorted((name, list(shape)) for name, shape in shapes.items())).encode()).hexdigest()
+    listed = json.dumps(sorted((name, list(shape)) for name, shape in shapes.items()))
+    return hashlib.sha256(listed.encode()).hexdigest()
 
 
 def reference(vlm: dict[str, Any], **options: Any) -> tuple[Any, Any]:
@@ -132,8 +133,9 @@ def main() -> None:
         )
         chunk = model.sample_actions(*inputs, noise=noise)
         stored |= {
-            "normalised_state": state, "prefix": prefix, "chunk": chunk, "unnormalised": unnormalise(chunk[..., :ACTION]),
-            "velocity": torch.stack([model.denoise_step(valid, cache, noise, torch.full((2,), time)) for time in TIMES]),
+            "normalised_state": state, "prefix": prefix, "chunk": chunk,
+            "unnormalised": unnormalise(chunk[..., :ACTION]),
+            "velocity": torch.stack([model.denoise_step(valid, cache, noise, torch.full((2,), t)) for t in TIMES]),
             "losses": model.forward(*inputs, actions, noise, torch.tensor([0.9, 0.2])),
         }  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:
@@ -144,7 +146,8 @@ def main() -> None:
         _, published = reference(VLM_500M)
     large = {name: tuple(tensor.shape) for name, tensor in published.state_dict().items()}
     stored["published"] = json.dumps({
-        "tensors": len(large), "parameters": sum(int(np.prod(shape)) for shape in large.values()), "digest": digest(large),
+        "tensors": len(large), "parameters": sum(int(np.prod(shape)) for shape in large.values()),
+        "digest": digest(large),
     })  # fmt: skip
     np.savez_compressed(OUT, **{name: np.asarray(value) for name, value in stored.items()})
     print(f"{OUT}: {OUT.stat().st_size} bytes; {stored['published']}")
