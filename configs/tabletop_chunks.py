@@ -1,4 +1,4 @@
-"""Policies that decide a whole chunk at once, OpenVLA-OFT, pi0 and SmolVLA, on two tabletop tasks: sized for one CPU core.
+"""Policies that decide a whole chunk at once (OpenVLA-OFT, pi0, SmolVLA) on two tabletop tasks: for one CPU core.
 
 Each starts from a checkpoint that few demonstrations made (docs/results/policies.md has the commands).
 """

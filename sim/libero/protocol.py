@@ -136,7 +136,7 @@ LEROBOT = Protocol(
     name="lerobot",
     source="huggingface/lerobot 0.4.4: src/lerobot/envs/libero.py; processor/env_processor.py, normalize_processor.py; "
     "policies/smolvla/modeling_smolvla.py",
-    render_size=256, images="lerobot", settle_steps=10,
+    render_size=None, images="lerobot", settle_steps=10,
     horizons={"spatial": 280, "object": 280, "goal": 300, "10": 520, "90": 400},
     policy_size=256, cameras=BOTH, proprio=True, gripper="direct", unnormalise="a std + mean",
 )  # fmt: skip

@@ -42,7 +42,8 @@ def test_the_published_settings(
     assert found.settle_actions().dtype == np.float32
     assert found.cameras is not None
     assert len(found.cameras) == cameras
-    assert (found.images, found.render_size, found.policy_size) == (images, 256, 256 if name == "lerobot" else 224)
+    sizes = (None, 256) if name == "lerobot" else (256, 224)
+    assert (found.images, found.render_size, found.policy_size) == (images, *sizes)
 
 
 def test_the_built_in_suites_have_their_counterparts_horizons_and_native_keeps_the_tasks() -> None:
