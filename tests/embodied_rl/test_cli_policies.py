@@ -233,7 +233,7 @@ def test_a_benchmark_takes_every_kind_and_crops_once(
     smolvla = [*command, "--checkpoint", str(folders["smolvla"]), "--output", str(tmp_path / "smolvla")]
     assert main([*smolvla, "--protocol", "lerobot", "--speed.visual-tokens", "8", "--speed.denoise-reuse", "2"]) == 0
     deviations = json.loads((tmp_path / "smolvla" / "report.json").read_text())["deviations"]
-    assert deviations == ["picture side: 64 (the protocol's policies: 256)"]
+    assert deviations == "picture side: 64 (the protocol's policies: 256)"
 
     def refuse(*_: Any) -> None:
         raise AssertionError("cropped by the protocol")

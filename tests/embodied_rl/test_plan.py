@@ -110,12 +110,13 @@ def test_pi05_is_counted_as_published() -> None:
     assert found.trained + frozen == PI05_BASE + _heads(1024, critic=2048)
 
 
-def test_smolvla_is_counted_as_published() -> None:
-    found = measure_pi0(
-        smolvla_preset("smolvla_base"), expert_only=True, precision="bfloat16", recompute=True, kind=SmolVLAPolicy
-    )
-    frozen = (found.weights - 4 * found.trained) // 2
-    assert found.trained + frozen == 450_046_176 + _heads(720, critic=720)
+def test_what_is_counted_of_smolvla_is_what_a_policy_holds() -> None:
+    config = smolvla_preset("nano")
+    found = measure_pi0(config, expert_only=True, precision="bfloat16", recompute=True, kind=SmolVLAPolicy)
+    policy = SmolVLAPolicy.fresh(config, ["open it"])
+    policy.model.freeze_language_model()
+    assert found.trained == sum(p.numel() for p in policy.parameters() if p.requires_grad)
+    assert found.trained + (found.weights - 4 * found.trained) // 2 == count_parameters(policy)
     assert kept_bytes(smolvla_preset("smolvla_base"), 2) == 2 * 2 * 16 * 5 * 64 * (2 * 64 + 24)
 
 
