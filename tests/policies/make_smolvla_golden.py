@@ -69,7 +69,8 @@ def reference(vlm: dict[str, Any], **options: Any) -> tuple[Any, Any]:
 
     sizes = SmolVLMConfig(
         text_config={"model_type": "llama", "rms_norm_eps": 1e-5, "tie_word_embeddings": False} | vlm["text"],
-        vision_config=vlm["vision"], scale_factor=vlm["scale_factor"], tie_word_embeddings=False, pad_token_id=0,
+        vision_config=vlm["vision"], scale_factor=vlm["scale_factor"], tie_word_embeddings=False,
+        pad_token_id=0,  # pyright: ignore[reportCallIssue] (taken among the keyword arguments)
     )
     tokenizer = SimpleNamespace(fake_image_token_id=1, global_image_token_id=2)
     smolvlm_with_expert.AutoConfig = SimpleNamespace(from_pretrained=lambda _: sizes)
@@ -110,8 +111,9 @@ def main() -> None:
         "state": draw.normal(size=(2, STATE)).astype(np.float32),
         "noise": draw.normal(size=(2, TINY["chunk_size"], TINY["max_action_dim"])).astype(np.float32),
         "actions": draw.normal(size=(2, TINY["chunk_size"], TINY["max_action_dim"])).astype(np.float32),
-        "state_mean": draw.normal(size=STATE).astype(np.float32), "action_mean": np.float32([0.1, -0.2, 0.0]),
-        "state_std": draw.uniform(0.001, 2, STATE).astype(np.float32), "action_std": np.float32([0.1, 0.02, 0.3]),
+        "state_mean": draw.normal(size=STATE).astype(np.float32), "action_mean": np.array([0.1, -0.2, 0.0], np.float32),
+        "state_std": draw.uniform(0.001, 2, STATE).astype(np.float32),
+        "action_std": np.array([0.1, 0.02, 0.3], np.float32),
     }  # fmt: skip
     config, policy = reference(TINY_VLM, **TINY)
     shapes = {name: tuple(tensor.shape) for name, tensor in policy.state_dict().items()}
@@ -149,7 +151,8 @@ def main() -> None:
         "tensors": len(large), "parameters": sum(int(np.prod(shape)) for shape in large.values()),
         "digest": digest(large),
     })  # fmt: skip
-    np.savez_compressed(OUT, **{name: np.asarray(value) for name, value in stored.items()})
+    arrays: dict[str, Any] = {name: np.asarray(value) for name, value in stored.items()}
+    np.savez_compressed(OUT, **arrays)
     print(f"{OUT}: {OUT.stat().st_size} bytes; {stored['published']}")
 
 
