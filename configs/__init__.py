@@ -10,9 +10,11 @@ from embodied_rl.configs.libero import (
     LIBERO_PI0_GRPO,
     LIBERO_PI0_PPO,
     LIBERO_PPO,
+    LIBERO_SMOLVLA_GRPO,
+    LIBERO_SMOLVLA_PPO,
 )
 from embodied_rl.configs.tabletop import TABLETOP_GRPO, TABLETOP_PPO
-from embodied_rl.configs.tabletop_chunks import OFT_GRPO, OFT_PPO, PI0_GRPO, PI0_PPO
+from embodied_rl.configs.tabletop_chunks import OFT_GRPO, OFT_PPO, PI0_GRPO, PI0_PPO, SMOLVLA_GRPO, SMOLVLA_PPO
 
 # By (benchmark, policy, algorithm). While LIBERO's assets are not installed, `train libero` takes the tabletop's.
 PRESETS: dict[tuple[str, str, str], TrainConfig] = {
@@ -28,4 +30,8 @@ PRESETS: dict[tuple[str, str, str], TrainConfig] = {
     ("libero", "pi0", "ppo"): LIBERO_PI0_PPO,
     ("tabletop", "pi0", "grpo"): PI0_GRPO,
     ("tabletop", "pi0", "ppo"): PI0_PPO,
+    ("libero", "smolvla", "grpo"): LIBERO_SMOLVLA_GRPO,
+    ("libero", "smolvla", "ppo"): LIBERO_SMOLVLA_PPO,
+    ("tabletop", "smolvla", "grpo"): SMOLVLA_GRPO,
+    ("tabletop", "smolvla", "ppo"): SMOLVLA_PPO,
 }

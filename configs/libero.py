@@ -8,7 +8,7 @@ from embodied_rl.algorithms.config import GRPOConfig, PPOConfig
 from embodied_rl.config import EnvConfig, TrainConfig
 from embodied_rl.evaluation.config import EvalConfig
 from embodied_rl.learner.config import CheckpointConfig, LearnerConfig
-from embodied_rl.policy_config import OpenVLAConfig, OpenVLAOFTConfig, Pi0Config
+from embodied_rl.policy_config import OpenVLAConfig, OpenVLAOFTConfig, Pi0Config, SmolVLAConfig
 from embodied_rl.rollout.config import RolloutConfig
 
 _COMMON = TrainConfig(
@@ -48,4 +48,8 @@ LIBERO_PI0_GRPO = replace(
     policy=_PI0,
     algorithm=GRPOConfig(group_size=8, ratio_level="action"),
     learner=LearnerConfig(lr=5e-6, minibatch_rows=512),
+)
+LIBERO_SMOLVLA_GRPO, LIBERO_SMOLVLA_PPO = (
+    replace(base, protocol="lerobot", policy=SmolVLAConfig(expert_only=True))
+    for base in (LIBERO_PI0_GRPO, LIBERO_PI0_PPO)
 )

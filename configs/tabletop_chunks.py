@@ -1,4 +1,4 @@
-"""Policies that decide a whole chunk at once, OpenVLA-OFT and pi0, on two tabletop tasks: sized for one CPU core.
+"""Policies that decide a whole chunk at once (OpenVLA-OFT, pi0, SmolVLA) on two tabletop tasks: for one CPU core.
 
 Each starts from a checkpoint that few demonstrations made (docs/results/policies.md has the commands).
 """
@@ -10,7 +10,7 @@ from dataclasses import replace
 from embodied_rl.algorithms.config import GRPOConfig, PPOConfig
 from embodied_rl.config import TrainConfig
 from embodied_rl.configs.tabletop import TABLETOP_GRPO, TABLETOP_PPO
-from embodied_rl.policy_config import OpenVLAOFTConfig, Pi0Config
+from embodied_rl.policy_config import OpenVLAOFTConfig, Pi0Config, SmolVLAConfig
 from embodied_rl.rollout.config import RolloutConfig
 
 _OFT_TASKS = (
@@ -43,3 +43,5 @@ PI0_PPO = replace(
     _short(TABLETOP_PPO, "tabletop_goal", _PI0_TASKS, 30, 6e-5), policy=Pi0Config(),
     algorithm=PPOConfig(bootstrap_truncated=False, critic_warmup_iterations=3, epochs=1, ratio_level="action"),
 )
+# The settings of pi0, whose sampler and densities it has; nobody has run them to convergence.
+SMOLVLA_GRPO, SMOLVLA_PPO = (replace(base, policy=SmolVLAConfig()) for base in (PI0_GRPO, PI0_PPO))

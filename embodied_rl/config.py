@@ -20,7 +20,14 @@ from embodied_rl.algorithms.config import AlgorithmConfig, GRPOConfig, PPOConfig
 from embodied_rl.errors import UserError, suggest
 from embodied_rl.evaluation.config import EvalConfig
 from embodied_rl.learner.config import CheckpointConfig, LearnerConfig
-from embodied_rl.policy_config import OpenVLAConfig, OpenVLAOFTConfig, Pi0Config, PolicyConfig
+from embodied_rl.policy_config import (
+    FlowPolicyConfig,
+    OpenVLAConfig,
+    OpenVLAOFTConfig,
+    Pi0Config,
+    PolicyConfig,
+    SmolVLAConfig,
+)
 from embodied_rl.rollout.config import RolloutConfig
 from embodied_rl.scheduler.config import PipelinedConfig, RayConfig, SchedulerConfig, SerialConfig, check_fit
 
@@ -56,8 +63,8 @@ class TrainConfig:
     tasks: tuple[str, ...] = ()
     """Short names of the tasks to train and evaluate on (none given: all of the suite)."""
     protocol: str = "native"
-    """Whose way to run an episode: native (this project's), openvla, openvla_oft, openpi, rlinf, rlinf_pi or
-    simplevla."""
+    """Whose way to run an episode: native (this project's), openvla, openvla_oft, openpi, rlinf, rlinf_pi,
+    simplevla or lerobot."""
     train_states: Literal["train", "heldout"] = "train"
     """Initial states to train on: train, which are never evaluated, or heldout, the evaluated ones themselves, as
     some published results do; the run and its checkpoints then say so."""
@@ -110,7 +117,7 @@ class TrainConfig:
             raise UserError("--autotune would take the compiler's time for the policy's: run it without "
                             "--policy.compile, and then train with what it chose.")
         far = isinstance(self.scheduler, RayConfig)
-        if far and isinstance(self.policy, Pi0Config) and self.policy.prefix_cache_gib:
+        if far and isinstance(self.policy, FlowPolicyConfig) and self.policy.prefix_cache_gib:
             raise UserError("policy.prefix_cache_gib keeps what this process computed, and with scheduler ray others "
                             "act: leave it out, or choose --scheduler serial or pipelined.")
         if isinstance(self.scheduler, PipelinedConfig):
@@ -122,7 +129,7 @@ class TrainConfig:
 
 # A part that comes in several kinds is written with its kind as `name`.
 KINDS: dict[str, dict[str, type]] = {
-    "policy": {"openvla": OpenVLAConfig, "openvla_oft": OpenVLAOFTConfig, "pi0": Pi0Config},
+    "policy": {"openvla": OpenVLAConfig, "openvla_oft": OpenVLAOFTConfig, "pi0": Pi0Config, "smolvla": SmolVLAConfig},
     "algorithm": {"grpo": GRPOConfig, "ppo": PPOConfig},
     "scheduler": {"serial": SerialConfig, "pipelined": PipelinedConfig, "ray": RayConfig},
 }

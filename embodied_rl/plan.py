@@ -23,7 +23,7 @@ Precision = Literal["float32", "bfloat16"]
 
 @dataclass(frozen=True, kw_only=True)
 class Mode:
-    """One way to train. lora_rank 0: every parameter, or with expert_only those of pi0's action expert and heads.
+    """One way to train. lora_rank 0: every parameter, or with expert_only those of an action expert and heads.
     recompute: gradient checkpointing."""
 
     lora_rank: int = 0
@@ -48,7 +48,7 @@ class Mode:
 
 
 def modes(lora_rank: int) -> list[Mode]:
-    """The ways to train that a plan compares, the one that needs least first; lora_rank 0: of pi0, without LoRA."""
+    """The ways to train that a plan compares, the one that needs least first; lora_rank 0: pi0's and its kin's."""
     few = partial(Mode, lora_rank=lora_rank, expert_only=not lora_rank, precision="bfloat16")
     return [
         few(recompute=True),

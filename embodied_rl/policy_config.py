@@ -67,22 +67,16 @@ class OpenVLAOFTConfig(OpenVLAConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pi0Config:
-    """The pi0 and pi0.5 policies, which denoise chunks of continuous actions."""
+class FlowPolicyConfig:
+    """What the policies have in common that denoise chunks of continuous actions."""
 
     checkpoint: str = ""
-    """Folder of a run or checkpoint (embodied-rl sft --policy pi0 makes one), or a published one of openpi or LeRobot:
-    its folder, or OWNER/NAME[@REVISION] on the Hugging Face hub. None ships with the package."""
-    preset: str | None = None
-    """For published checkpoints: pi0_base, pi05_base or pi05_libero."""
+    """Folder of a run or checkpoint, or OWNER/NAME[@REVISION] on the Hugging Face hub."""
     tokenizer: str | None = None
-    """For published checkpoints: PaliGemma's tokenizer.json."""
+    """For published checkpoints: the language model's tokenizer.json."""
     statistics: str | None = None
     """For published checkpoints: file or folder of the data set's statistics (None: the only ones beside the
     weights)."""
-    normalisation: Literal["mean_std", "quantiles"] | None = None
-    """For published checkpoints: what their states and actions were normalised by (openpi: pi0 mean_std, pi0.5
-    quantiles)."""
     chunk_len: int | None = None
     """Control steps executed before the next decision (None: as the checkpoint says)."""
     method: Literal["flow_sde", "flow_noise"] = "flow_sde"
@@ -124,5 +118,32 @@ class Pi0Config:
             raise UserError(f"policy.chunk_len must be at least 1, got {self.chunk_len}.")
 
 
+@dataclass(frozen=True, kw_only=True)
+class Pi0Config(FlowPolicyConfig):
+    """The pi0 and pi0.5 policies."""
+
+    checkpoint: str = ""
+    """Folder of a run or checkpoint (embodied-rl sft --policy pi0 makes one), or a published one of openpi or LeRobot:
+    its folder, or OWNER/NAME[@REVISION] on the Hugging Face hub. None ships with the package."""
+    tokenizer: str | None = None
+    """For published checkpoints: PaliGemma's tokenizer.json."""
+    preset: str | None = None
+    """For published checkpoints: pi0_base, pi05_base or pi05_libero."""
+    normalisation: Literal["mean_std", "quantiles"] | None = None
+    """For published checkpoints: what their states and actions were normalised by (openpi: pi0 mean_std, pi0.5
+    quantiles)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SmolVLAConfig(FlowPolicyConfig):
+    """The SmolVLA policy."""
+
+    checkpoint: str = ""
+    """Folder of a run or checkpoint (embodied-rl sft --policy smolvla makes one), or a published one of LeRobot: its
+    folder, or OWNER/NAME[@REVISION] on the Hugging Face hub. None ships with the package."""
+    tokenizer: str | None = None
+    """For published checkpoints: SmolVLM2's tokenizer.json (None: the one beside the weights)."""
+
+
 TokenPolicyConfig = OpenVLAConfig | OpenVLAOFTConfig
-PolicyConfig = TokenPolicyConfig | Pi0Config
+PolicyConfig = TokenPolicyConfig | Pi0Config | SmolVLAConfig

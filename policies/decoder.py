@@ -106,6 +106,10 @@ class KVCache:
         self.values[layer, :, :, self.length : end] = values
         return self.keys[layer, :, :, :end], self.values[layer, :, :, :end]
 
+    def read(self, layer: int) -> tuple[Tensor, Tensor]:
+        """Keys and values of the `length` slots in use, each [N, kv_heads, length, head_dim]."""
+        return self.keys[layer, :, :, : self.length], self.values[layer, :, :, : self.length]
+
     def layers(self) -> list[tuple[Tensor, Tensor]]:
         """Keys and values by layer, each [N, kv_heads, length, head_dim]."""
         end = self.length
@@ -134,6 +138,12 @@ class GradientKV:
         cache._written = dict(enumerate(zip(keys, values, strict=True)))
         cache.length = keys.shape[3]
         return cache
+
+    def read(self, layer: int) -> tuple[Tensor, Tensor]:
+        """As `KVCache.read`, of a branch: what it goes on from, whatever it wrote itself."""
+        if self._base is None:
+            raise RuntimeError("only a branch is read while it is written")
+        return self._base._written[layer]
 
     def layers(self) -> list[tuple[Tensor, Tensor]]:
         """Keys and values by layer, each [N, kv_heads, length, head_dim]."""

@@ -52,11 +52,13 @@ PIPELINES = {
     "openvla": ImagePipeline(mirror=True, jpeg=True, resize=lanczos3_tf, crop_area=0.9),
     # Physical-Intelligence/openpi: examples/libero/main.py, openpi_client/image_tools.py; square frames have no bars
     "openpi": ImagePipeline(mirror=True, resize=bilinear_pillow),
+    # huggingface/lerobot: envs/libero.py, processor/env_processor.py; its policies resize, if at all
+    "lerobot": ImagePipeline(mirror=True),
     # RLinf/RLinf with OpenVLA-OFT: rlinf/envs/libero/utils.py, rlinf/models/embodiment/prismatic/
     # processing_prismatic.py (the resize of the model's own image processor, on tensors)
     "rlinf": ImagePipeline(mirror=True, resize=bicubic_torchvision),
 }
-"""By name; the frames of the last three are rendered at 256 x 256."""
+"""By name; the frames of the first and the last are rendered at the policy's size, of the others at 256 x 256."""
 
 
 def image_pipeline(name: str) -> ImagePipeline:

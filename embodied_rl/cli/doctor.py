@@ -38,7 +38,8 @@ class DoctorConfig(PublishedOptions):
     suite: str = SUITE
     """Suite that it is for; its training states are looked at."""
     protocol: str = "native"
-    """Whose pictures it gets: native (this project's), openvla, openvla_oft, openpi, rlinf, rlinf_pi or simplevla."""
+    """Whose pictures it gets: native (this project's), openvla, openvla_oft, openpi, rlinf, rlinf_pi, simplevla or
+    lerobot."""
     dataset: Path | None = None
     """Demonstrations of these tasks in the LeRobot v3 layout, to compare statistics and actions with."""
 

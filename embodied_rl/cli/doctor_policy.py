@@ -117,13 +117,14 @@ def images(case: Case) -> Iterator[Finding]:
     from embodied_rl.cli.eval_run import policy_deviations
     from embodied_rl.policies.openvla.description import is_public
     from embodied_rl.policies.pi0.load import is_published
+    from embodied_rl.policies.smolvla.load import is_published as is_smolvla
     from embodied_rl.sim.libero.protocol import NATIVE, protocol
 
     chosen = protocol(case.config.protocol)
-    if chosen is NATIVE and (is_public(case.folder) or is_published(case.folder)):
+    if chosen is NATIVE and (is_public(case.folder) or is_published(case.folder) or is_smolvla(case.folder)):
         yield Finding("image pipeline", "note", "native frames go in as rendered; those who publish checkpoints train "
                       "on mirrored, resized ones", "if others trained it: --protocol openvla, openvla_oft, simplevla, "
-                      "rlinf or openpi")
+                      "rlinf, openpi or lerobot")
     elif differ := policy_deviations(chosen, case.policy):
         yield Finding("image pipeline", "problem", "; ".join(differ), "choose the protocol that it was trained for")
     else:

@@ -46,8 +46,8 @@ class BenchmarkCommand(CheckpointOptions):
     tasks: tuple[str, ...] = ()
     """Short names of the tasks (none given: all of the suite)."""
     protocol: str = "native"
-    """Whose way to run an episode: native (this project's), openvla, openvla_oft, openpi, rlinf, rlinf_pi or
-    simplevla."""
+    """Whose way to run an episode: native (this project's), openvla, openvla_oft, openpi, rlinf, rlinf_pi,
+    simplevla or lerobot."""
     states: Literal["heldout", "train"] = "heldout"
     """heldout: LIBERO's 50 official states, or the built-in suites' 50 held-out ones; train: those for training."""
     states_per_task: int | None = None

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from embodied_rl.policies.openvla.config import OpenVLAModelConfig
     from embodied_rl.policies.pi0.config import Pi0ModelConfig
 
-PUBLISHED = {"openvla": "7b", "openvla_oft": "7b", "pi0": "pi0_base", "pi05": "pi05_base"}
+PUBLISHED = {"openvla": "7b", "openvla_oft": "7b", "pi0": "pi0_base", "pi05": "pi05_base", "smolvla": "smolvla_base"}
 """The preset that a policy has unless another is chosen."""
 _LORA_RANK = 32
 _GOOD_ROWS = 8
@@ -35,16 +35,16 @@ class PlanCommand:
     """
 
     policy: str = "openvla"
-    """openvla, openvla_oft, pi0 or pi05."""
+    """openvla, openvla_oft, pi0, pi05 or smolvla."""
     preset: str | None = None
-    """Size of the policy: nano, tiny or 7b; of pi0 nano, tiny, pi0_base, nano_pi05, tiny_pi05, pi05_base or pi05_libero
-    (None: the published one)."""
+    """Size of the policy: nano, tiny or 7b; of pi0 nano, tiny, pi0_base, nano_pi05, tiny_pi05, pi05_base or
+    pi05_libero; of smolvla nano or smolvla_base (None: the published one)."""
     variant: str = "official"
     """Which published OpenVLA-OFT: official, simplevla or rlinf (7b only)."""
     gpu: float = 24.0
     """Memory of the GPU in GiB."""
     lora_rank: int | None = None
-    """Rank of the LoRA adapters (None: 32; pi0 has none)."""
+    """Rank of the LoRA adapters (None: 32; pi0 and smolvla have none)."""
     num_envs: int = 32
     """Worlds that are decided for at once."""
     json: Path | None = None
@@ -70,7 +70,7 @@ def main(argv: list[str]) -> int:
     console.print(f"counting what {command.policy} {_preset(command)} holds in each way to train; nothing is loaded, "
                   "but large ones take about a minute of CPU time", soft_wrap=True)
     with console.status("measuring") as status:
-        for mode in modes(0 if _is_pi0(command) else command.lora_rank or _LORA_RANK):
+        for mode in modes(0 if _denoises(command) else command.lora_rank or _LORA_RANK):
             status.update(f"measuring: {mode.name}")
             needs.append(_need(config, mode))
     parameters = needs[-1].weights // 4  # the last mode: everything in float32
@@ -99,7 +99,7 @@ def main(argv: list[str]) -> int:
 def _check(command: PlanCommand) -> None:
     if command.policy not in PUBLISHED:
         raise UserError(f"unknown policy '{command.policy}'.{suggest(command.policy, PUBLISHED)}")
-    if _is_pi0(command) and command.lora_rank is not None:
+    if _denoises(command) and command.lora_rank is not None:
         raise UserError(f"--lora-rank does not apply to {command.policy}, which trains its action expert or all.")
     for name in ("gpu", "lora_rank", "num_envs"):
         value = getattr(command, name)
@@ -111,8 +111,8 @@ def _check(command: PlanCommand) -> None:
         raise UserError(f"--json {command.json}: its folder does not exist.")
 
 
-def _is_pi0(command: PlanCommand) -> bool:
-    return command.policy in ("pi0", "pi05")
+def _denoises(command: PlanCommand) -> bool:
+    return command.policy in ("pi0", "pi05", "smolvla")
 
 
 def _preset(command: PlanCommand) -> str:
@@ -123,8 +123,11 @@ def _config(command: PlanCommand) -> OpenVLAModelConfig | Pi0ModelConfig:
     from embodied_rl.policies.openvla import config as openvla
     from embodied_rl.policies.openvla_oft import config as oft
     from embodied_rl.policies.pi0 import config as pi0
+    from embodied_rl.policies.smolvla import config as smolvla
 
     name = _preset(command)
+    if command.policy == "smolvla":
+        return smolvla.preset(name)
     if command.policy == "openvla":
         return openvla.preset(name)
     if command.policy == "openvla_oft":
@@ -141,10 +144,15 @@ def _need(config: OpenVLAModelConfig | Pi0ModelConfig, mode: Mode) -> Need:
     from embodied_rl.policies.openvla import sizes as openvla
     from embodied_rl.policies.pi0 import sizes as pi0
     from embodied_rl.policies.pi0.config import Pi0ModelConfig
+    from embodied_rl.policies.pi0.policy import Pi0Policy
+    from embodied_rl.policies.smolvla.policy import SmolVLAPolicy
 
     element = 2 if mode.precision == "bfloat16" else 4
     if isinstance(config, Pi0ModelConfig):
-        found = pi0.measure(config, expert_only=mode.expert_only, precision=mode.precision, recompute=mode.recompute)
+        kind = SmolVLAPolicy if isinstance(config, SmolVLAPolicy.config_class) else Pi0Policy
+        found = pi0.measure(
+            config, expert_only=mode.expert_only, precision=mode.precision, recompute=mode.recompute, kind=kind
+        )
         return need(mode, found, pi0.cache_bytes(config, element))
     found = openvla.measure(config, lora_rank=mode.lora_rank, precision=mode.precision, recompute=mode.recompute)
     return need(mode, found, openvla.cache_bytes(config, element))
@@ -188,7 +196,7 @@ def _advice(fitting: list[Need], needs: list[Need], budget: int, command: PlanCo
     # later ones train more with less approximation, but a very small micro-batch makes them slow
     best = next((need for need in reversed(fitting) if need.most_rows(budget) >= _GOOD_ROWS), fitting[0])
     rows, envs = best.most_rows(budget), best.most_envs(budget)
-    kind = "pi0" if _is_pi0(command) else command.policy
+    kind = "pi0" if command.policy == "pi05" else command.policy
     lines = [f"to train: embodied-rl train libero --policy {kind} {best.mode.options} "
              f"--learner.microbatch-rows {min(rows, 64)}"]
     if envs < command.num_envs:

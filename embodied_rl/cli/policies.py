@@ -12,21 +12,29 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from embodied_rl.config import kind_of
 from embodied_rl.errors import UserError
-from embodied_rl.policy_config import SHIPPED, OpenVLAOFTConfig, Pi0Config, PolicyConfig, TokenPolicyConfig
+from embodied_rl.policy_config import (
+    SHIPPED,
+    FlowPolicyConfig,
+    OpenVLAOFTConfig,
+    Pi0Config,
+    PolicyConfig,
+    SmolVLAConfig,
+    TokenPolicyConfig,
+)
 
 if TYPE_CHECKING:
     from embodied_rl.policies.openvla.description import LoadOptions
     from embodied_rl.policies.openvla.policy import OpenVLAPolicy
     from embodied_rl.policies.pi0.load import Pi0Options
     from embodied_rl.policies.pi0.policy import Pi0Policy
+    from embodied_rl.policies.smolvla.load import SmolVLAOptions
 
     AnyPolicy = OpenVLAPolicy | Pi0Policy
-    AnyOptions = LoadOptions | Pi0Options
+    AnyOptions = LoadOptions | Pi0Options | SmolVLAOptions
 
-# Options of PublishedOptions that apply to one kind only.
-_TOKEN_OPTIONS, _PI0_OPTIONS = ("unnorm_key", "variant", "center_crop"), (
-    "preset", "tokenizer", "statistics", "normalisation",
-)
+# Options of PublishedOptions that apply to some kinds only.
+_TOKEN_OPTIONS = ("unnorm_key", "variant", "center_crop")
+_FLOW_OPTIONS, _PI0_OPTIONS = ("tokenizer", "statistics"), ("preset", "normalisation")
 _VARIANT_FLAGS = ("head", "keep_stop", "num_cameras", "use_proprio", "film", "chunk_len")
 
 
@@ -43,9 +51,10 @@ class PublishedOptions:
     preset: str | None = None
     """Size of a published pi0: pi0_base, pi05_base or pi05_libero."""
     tokenizer: str | None = None
-    """PaliGemma's tokenizer.json, for a published pi0."""
+    """The language model's tokenizer.json: PaliGemma's for a published pi0, SmolVLM2's for a SmolVLA (None: the one
+    beside its weights)."""
     statistics: str | None = None
-    """Statistics for a published pi0 (None: the only ones beside its weights)."""
+    """Statistics for a published pi0 or SmolVLA (None: the only ones beside its weights)."""
     normalisation: Literal["mean_std", "quantiles"] | None = None
     """What a published pi0 normalises by."""
 
@@ -54,12 +63,16 @@ class PublishedOptions:
         from embodied_rl.policies.openvla.description import LoadOptions
         from embodied_rl.policies.openvla_oft.config import variant
         from embodied_rl.policies.pi0.load import Pi0Options, is_pi0
+        from embodied_rl.policies.smolvla.load import SmolVLAOptions, is_smolvla
 
+        if is_smolvla(folder):
+            self._refuse((*_TOKEN_OPTIONS, *_PI0_OPTIONS), folder)
+            return SmolVLAOptions(tokenizer=self.tokenizer, statistics=self.statistics)
         if is_pi0(folder):
             self._refuse(_TOKEN_OPTIONS, folder)
             return Pi0Options(preset=self.preset, tokenizer=self.tokenizer, statistics=self.statistics,
                               normalisation=self.normalisation)
-        self._refuse(_PI0_OPTIONS, folder)
+        self._refuse((*_PI0_OPTIONS, *_FLOW_OPTIONS), folder)
         return LoadOptions(
             architecture=kind, unnorm_key=self.unnorm_key, center_crop=self.center_crop,
             variant=None if self.variant is None else variant(self.variant),
@@ -93,6 +106,10 @@ def load_options(config: PolicyConfig) -> AnyOptions:
 
         return Pi0Options(preset=config.preset, tokenizer=config.tokenizer, statistics=config.statistics,
                           normalisation=config.normalisation, chunk_len=config.chunk_len)
+    if isinstance(config, SmolVLAConfig):
+        from embodied_rl.policies.smolvla.load import SmolVLAOptions
+
+        return SmolVLAOptions(tokenizer=config.tokenizer, statistics=config.statistics, chunk_len=config.chunk_len)
     from embodied_rl.policies.openvla.description import LoadOptions
     from embodied_rl.policies.openvla_oft.config import variant
 
@@ -111,10 +128,17 @@ def load_options(config: PolicyConfig) -> AnyOptions:
 def load_policy(folder: Path, options: AnyOptions | None = None) -> AnyPolicy:
     """The policy in `folder`, on the CPU. Without options the folder must say everything itself, as ours do."""
     from embodied_rl.policies.openvla import checkpoint
-    from embodied_rl.policies.pi0.load import Pi0Options, is_pi0, load_any
+    from embodied_rl.policies.pi0 import load as pi0
+    from embodied_rl.policies.smolvla import load as smolvla
 
-    if isinstance(options, Pi0Options) or (options is None and is_pi0(folder)):
-        return load_any(folder, options or Pi0Options())
+    if options is None and smolvla.is_smolvla(folder):
+        options = smolvla.SmolVLAOptions()
+    elif options is None and pi0.is_pi0(folder):
+        options = pi0.Pi0Options()
+    if isinstance(options, smolvla.SmolVLAOptions):
+        return smolvla.load_any(folder, options)
+    if isinstance(options, pi0.Pi0Options):
+        return pi0.load_any(folder, options)
     return checkpoint.load_policy(folder, options)
 
 
@@ -143,9 +167,9 @@ def prepare_policy(policy: AnyPolicy, config: PolicyConfig, folder: Path) -> Non
     from embodied_rl.policies.lora import set_training
     from embodied_rl.policies.pi0.policy import Pi0Policy
 
-    if isinstance(config, Pi0Config):
+    if isinstance(config, FlowPolicyConfig):
         assert isinstance(policy, Pi0Policy), "load_options chose the kind"
-        _prepare_pi0(policy, config)
+        _prepare_flow(policy, config)
     else:
         assert not isinstance(policy, Pi0Policy), "load_options chose the kind"
         _prepare_tokens(policy, config, folder)
@@ -163,7 +187,7 @@ def _prepare_tokens(policy: OpenVLAPolicy, config: TokenPolicyConfig, folder: Pa
     policy.temperature = config.temperature
 
 
-def _prepare_pi0(policy: Pi0Policy, config: Pi0Config) -> None:
+def _prepare_flow(policy: Pi0Policy, config: FlowPolicyConfig) -> None:
     from embodied_rl.policies.pi0.kept import GIB, PrefixStore
 
     if config.expert_only:

@@ -23,8 +23,9 @@ if TYPE_CHECKING:
     from embodied_rl.policies.openvla.policy import OpenVLAPolicy
     from embodied_rl.policies.pi0.policy import Pi0Policy
 
-POLICIES = ("openvla", "openvla_oft", "pi0")
-# pi0: few denoising steps, as training will take; several noise draws a demonstration, since its prefix costs most.
+POLICIES = ("openvla", "openvla_oft", "pi0", "smolvla")
+# Of pi0 and SmolVLA. Few denoising steps, as training will take; several noise draws a demonstration, since the prefix
+# costs most.
 _DENOISE_STEPS, _LOSS_SAMPLES = 4, 4
 
 
@@ -40,9 +41,9 @@ class SftCommand(SftConfig):
     out: Path
     """Folder of the checkpoint; it must not exist yet."""
     policy: str = "openvla"
-    """Kind of policy: openvla, openvla_oft or pi0."""
+    """Kind of policy: openvla, openvla_oft, pi0 or smolvla."""
     preset: str = "nano"
-    """Size of the policy: nano, tiny or 7b; of pi0 nano, tiny, nano_pi05 or tiny_pi05."""
+    """Size of the policy: nano, tiny or 7b; of pi0 nano, tiny, nano_pi05 or tiny_pi05; of smolvla nano."""
     chunk_len: int = 8
     """Control steps that the policy decides at once (K)."""
 
@@ -89,22 +90,28 @@ def state_path(out: Path) -> Path:
 
 
 def _fresh_policy(command: SftCommand, data: Demonstrations) -> OpenVLAPolicy | Pi0Policy:
-    return _fresh_pi0(command, data) if command.policy == "pi0" else _fresh_tokens(command, data)
+    return _fresh_flow(command, data) if command.policy in ("pi0", "smolvla") else _fresh_tokens(command, data)
 
 
-def _fresh_pi0(command: SftCommand, data: Demonstrations) -> Pi0Policy:
+def _fresh_flow(command: SftCommand, data: Demonstrations) -> Pi0Policy:
     from embodied_rl.policies.flow import FlowSettings
     from embodied_rl.policies.pi0.config import preset
     from embodied_rl.policies.pi0.normalise import Pi0Statistics, fit, unit
     from embodied_rl.policies.pi0.policy import Pi0Policy
+    from embodied_rl.policies.smolvla.config import preset as smolvla_preset
+    from embodied_rl.policies.smolvla.policy import SmolVLAPolicy
 
-    config = dataclasses.replace(preset(command.preset), horizon=command.chunk_len, chunk_len=command.chunk_len)
+    kind, base = (
+        (Pi0Policy, preset(command.preset)) if command.policy == "pi0"
+        else (SmolVLAPolicy, smolvla_preset(command.preset))
+    )
+    config = dataclasses.replace(base, horizon=command.chunk_len, chunk_len=command.chunk_len)
     _check_images(command, data, config.image_size, config.num_cameras)
-    mode = "quantiles" if config.adaptive else "mean_std"  # as openpi does for pi0.5 and pi0
+    mode = "quantiles" if config.adaptive else "mean_std"  # as openpi does for pi0.5 and pi0, LeRobot for SmolVLA
     action = unit(config.action_dim) if _source(data) else fit(data.action, mode)
     flow = FlowSettings(denoise_steps=_DENOISE_STEPS, loss_samples=_LOSS_SAMPLES)
-    return Pi0Policy.fresh(config, data.instruction, Pi0Statistics(fit(data.state, mode), action), flow,
-                           seed=command.seed, unnorm_key=_source(data).get("suite", "default"))
+    return kind.fresh(config, data.instruction, Pi0Statistics(fit(data.state, mode), action), flow,
+                      seed=command.seed, unnorm_key=_source(data).get("suite", "default"))
 
 
 def _check_images(command: SftCommand, data: Demonstrations, size: int, cameras: int) -> None:

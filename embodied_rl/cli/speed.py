@@ -125,8 +125,8 @@ def _parts(policy: AnyPolicy) -> _Parts:
 
     config = policy.config
     if isinstance(policy, Pi0Policy):
-        visual = policy.config.vision.num_patches * config.num_cameras
-        return _Parts([policy.model.language, policy.model.expert], 0, visual, policy.flow.denoise_steps)
+        return _Parts([policy.model.language, policy.model.expert], 0, policy.config.visual_tokens,
+                      policy.flow.denoise_steps)
     visual = policy.config.featurizer.num_patches * config.num_cameras
     return _Parts([policy.model.language_model.model], 1, visual, 0)  # BOS comes first
 

@@ -1,4 +1,4 @@
-"""Read and write a pi0 policy as a folder, all or nothing.
+"""Read and write a pi0 policy, or one of its kin, as a folder, all or nothing.
 
 config.json (architecture, model config, flow settings, unnorm_key), model.safetensors, tokenizer.json,
 dataset_statistics.json (keyed by unnorm_key), provenance.json (what the writer records: command, seed, suite, ...).
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -23,16 +23,16 @@ from embodied_rl.policies.pi0.prompt import Pi0Prompt
 from embodied_rl.policies.shards import SINGLE, single_file
 from embodied_rl.policies.text import load_tokenizer
 
-_ARCHITECTURE = Pi0Policy.architecture
 _FORMAT = 1
+AnyPi0 = TypeVar("AnyPi0", bound=Pi0Policy)
 
 
 def save_policy(policy: Pi0Policy, folder: Path, provenance: dict[str, Any]) -> None:
     """Write `policy` to `folder`, all or nothing; UserError when it cannot be written (see `write_folder`)."""
     state = {name: tensor.detach().cpu().contiguous() for name, tensor in policy.model.state_dict().items()}
     config = {
-        "architecture": _ARCHITECTURE, "format": _FORMAT, "model": asdict(policy.config), "flow": asdict(policy.flow),
-        "unnorm_key": policy.unnorm_key,
+        "architecture": policy.architecture, "format": _FORMAT, "model": asdict(policy.config),
+        "flow": asdict(policy.flow), "unnorm_key": policy.unnorm_key,
     }
     write_folder(Path(folder), {
         "config.json": to_json(config),
@@ -43,27 +43,31 @@ def save_policy(policy: Pi0Policy, folder: Path, provenance: dict[str, Any]) -> 
     })
 
 
-def load_policy(folder: Path) -> Pi0Policy:
-    """Read a policy written by `save_policy`, on the CPU in the stored dtype. UserError names whatever does not fit."""
+def load_policy(folder: Path, kind: type[AnyPi0] = Pi0Policy) -> AnyPi0:
+    """Read a policy of `kind` written by `save_policy`, on the CPU in the stored dtype.
+
+    UserError names whatever does not fit.
+    """
     folder = Path(folder)
-    config = read_config(folder, _ARCHITECTURE, _FORMAT, ("model", "flow", "unnorm_key"))
-    model_config = from_json(Pi0ModelConfig, config["model"], "model")
+    config = read_config(folder, kind.architecture, _FORMAT, ("model", "flow", "unnorm_key"))
+    model_config = from_json(kind.config_class, config["model"], "model")
     flow = from_json(FlowSettings, config["flow"], "flow")
     key = config["unnorm_key"]
-    prompt = Pi0Prompt(load_tokenizer(folder / "tokenizer.json"), model_config.decoder.vocab_size)
+    prompt = kind.prompt_class(load_tokenizer(folder / "tokenizer.json"), model_config.decoder.vocab_size)
     statistics = statistics_from_json(read_json(folder / "dataset_statistics.json"), key)
     state = read_weights(folder / SINGLE)
-    policy = empty_policy(model_config, prompt, statistics, flow, unnorm_key=key)
+    policy = empty_policy(model_config, prompt, statistics, flow, unnorm_key=key, kind=kind)
     check_keys(policy.model.state_dict(), state, folder / SINGLE)
     policy.model.load_state_dict(state, assign=True)
     return policy
 
 
 def empty_policy(
-    config: Pi0ModelConfig, prompt: Pi0Prompt, statistics: Pi0Statistics, flow: FlowSettings, *, unnorm_key: str
-) -> Pi0Policy:
+    config: Pi0ModelConfig, prompt: Pi0Prompt, statistics: Pi0Statistics, flow: FlowSettings, *, unnorm_key: str,
+    kind: type[AnyPi0] = Pi0Policy,
+) -> AnyPi0:
     """A policy whose weights take no memory, to be assigned."""
     with torch.device("meta"):
-        policy = Pi0Policy(config, prompt, statistics, flow, unnorm_key=unnorm_key)
+        policy = kind(config, prompt, statistics, flow, unnorm_key=unnorm_key)
     policy.loss_calls = torch.zeros((), dtype=torch.int64)
     return policy

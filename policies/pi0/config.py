@@ -73,6 +73,11 @@ class Pi0ModelConfig:
         return self.vision.image_size
 
     @property
+    def visual_tokens(self) -> int:
+        """Tokens that the language model reads of all cameras together."""
+        return self.num_cameras * self.vision.num_patches
+
+    @property
     def adaptive(self) -> bool:
         """The denoising time conditions the expert's norms (pi0.5)."""
         return self.expert.condition_dim > 0

@@ -56,7 +56,7 @@ def load_any(folder: Path, options: Pi0Options) -> Pi0Policy:
         raise UserError(f"{folder} is no published pi0 and says everything itself: leave the option {name} out")
     policy = checkpoint.load_policy(folder)
     if chunk_len is not None:
-        _execute(policy, chunk_len)
+        execute(policy, chunk_len)
     return policy
 
 
@@ -76,17 +76,19 @@ def _published(folder: Path, options: Pi0Options) -> Pi0Policy:
     assert options.normalisation is not None
     config = preset(options.preset)
     if options.chunk_len is not None:
-        config = replace(config, chunk_len=_checked(options.chunk_len, config.horizon))
+        config = replace(config, chunk_len=checked_chunk_len(options.chunk_len, config.horizon))
     statistics = read_statistics(Path(options.statistics or folder), options.normalisation, config)
     return load_published(folder, config, statistics, Path(options.tokenizer))
 
 
-def _execute(policy: Pi0Policy, chunk_len: int) -> None:
-    policy.config = replace(policy.config, chunk_len=_checked(chunk_len, policy.config.horizon))
+def execute(policy: Pi0Policy, chunk_len: int) -> None:
+    """Let `policy` execute so many control steps a decision; UserError if it does not predict as many."""
+    policy.config = replace(policy.config, chunk_len=checked_chunk_len(chunk_len, policy.config.horizon))
     policy.chunk_len = chunk_len
 
 
-def _checked(chunk_len: int, horizon: int) -> int:
+def checked_chunk_len(chunk_len: int, horizon: int) -> int:
+    """`chunk_len`, or UserError."""
     if not 1 <= chunk_len <= horizon:
-        raise UserError(f"chunk_len must lie in 1..{horizon}, the steps that this pi0 predicts; got {chunk_len}.")
+        raise UserError(f"chunk_len must lie in 1..{horizon}, the steps that this policy predicts; got {chunk_len}.")
     return chunk_len

@@ -60,6 +60,8 @@ class LanguagePart:
 class Pi0Model(nn.Module):
     """Tensors in, velocities out; no prompts, normalisation or sampling. Shapes as in `embodied_rl.policies.flow`."""
 
+    causal_actions = False
+    """Whether an action token sees only itself and the ones before it, or all of its sequence."""
     pruner: VisualPruner | None = None
     """Leaves out visual tokens, for evaluation and serving."""
 
@@ -111,11 +113,14 @@ class Pi0Model(nn.Module):
         own = [self.camera_embed] if self.config.learned_positions else []
         return [*self.vision.parameters(), *self.projector.parameters(), *self.language.parameters(), *own]
 
+    def embed_images(self, images: Tensor) -> Tensor:
+        """uint8 [B,H,W,3] -> what the language model reads of each [B,P,D]."""
+        return self.projector(self.vision(normalise_images(images, self.config.vision, self.dtype)))
+
     def embed_prefix(self, images: Tensor, ids: Tensor) -> Tensor:
         """uint8 [N,V,H,W,3] and prompt ids [N,T] -> embeddings of patches, camera by camera, and prompt [N,S,D]."""
         rows, cameras = images.shape[:2]
-        pixels = normalise_images(images.flatten(0, 1), self.config.vision, self.dtype)
-        patches = self.projector(self.vision(pixels)).unflatten(0, (rows, cameras))
+        patches = self.embed_images(images.flatten(0, 1)).unflatten(0, (rows, cameras))
         if self.config.learned_positions:
             patches = patches + self.camera_embed[:, None]
         text = self.language.embed_tokens(ids) * math.sqrt(self.config.decoder.dim)
@@ -162,13 +167,16 @@ class Pi0Model(nn.Module):
     def _add_state(
         self, state: Tensor, table: Rope, cache: Cache, start: Tensor, valid: Tensor | None
     ) -> tuple[Cache, Tensor, Tensor | None]:
-        """Let the expert read the state token, which sees the prefix and not the actions."""
+        """Add the state token, which sees images and prompt and not the actions."""
         if valid is not None:
             valid = F.pad(valid, (0, 1), value=True)
         cache = cache.branch()
         token = self.state_proj(state.to(self.dtype))[:, None]
-        self.expert.fill(token, table.at(start[:, None]), _key_mask(valid), cache)
+        self._state_reader().fill(token, table.at(start[:, None]), _key_mask(valid), cache)
         return cache, start + 1, valid
+
+    def _state_reader(self) -> Decoder:
+        return self.expert
 
     def velocity(self, prefix: Prefix, x: Tensor, time: Tensor) -> tuple[Tensor, Tensor]:
         """Velocities float32 [N,M,H,D] at points x [N,M,H,D] and times [N,M], and the hidden states [N,M,H,W].
@@ -178,7 +186,7 @@ class Pi0Model(nn.Module):
         count, horizon = x.shape[1:3]
         tokens, condition = self._embed_actions(x, time)
         rope = Rope(prefix.rope.cos.repeat(1, count, 1), prefix.rope.sin.repeat(1, count, 1))
-        mask = _suffix_mask(prefix, count, horizon)
+        mask = _suffix_mask(prefix, count, horizon, causal=self.causal_actions)
         expert = self.expert if prefix.expert is None else prefix.expert
         hidden = expert(tokens, rope, mask, prefix.cache.branch(), causal=False, condition=condition)
         hidden = hidden.unflatten(1, (count, horizon))
@@ -190,12 +198,15 @@ class Pi0Model(nn.Module):
         tokens = self.action_in_proj(x.to(self.dtype))
         if self.config.learned_positions:
             tokens = tokens + self.step_embed
-        features = time_features(time, self.config.expert.dim).to(self.dtype)
+        features = self._time_features(time).to(self.dtype)
         if self.config.adaptive:
             condition = F.silu(self.time_mlp_out(F.silu(self.time_mlp_in(features))))
             return tokens.flatten(1, 2), condition
         both = torch.cat([tokens, features[:, :, None].expand(-1, -1, horizon, -1)], dim=-1)
         return self.action_time_mlp_out(F.silu(self.action_time_mlp_in(both))).flatten(1, 2), None
+
+    def _time_features(self, time: Tensor) -> Tensor:
+        return time_features(time, self.config.expert.dim)
 
     def raw_std(self, hidden: Tensor) -> Tensor:
         """Hidden states [...,W] -> what `flow.learned_std` turns into standard deviations [...,D]."""
@@ -219,11 +230,11 @@ def make_heads(config: Pi0ModelConfig) -> nn.ModuleDict:
     })
 
 
-def time_features(time: Tensor, width: int) -> Tensor:
-    """float32 [..., width]: sines, then cosines of `time` float32 [...], periods geometric from 0.004 to 4."""
-    share = torch.linspace(0.0, 1.0, width // 2, dtype=torch.float32, device=time.device)
+def time_features(time: Tensor, width: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    """`dtype` [..., width]: sines, then cosines of `time` float32 [...], periods geometric from 0.004 to 4."""
+    share = torch.linspace(0.0, 1.0, width // 2, dtype=dtype, device=time.device)
     period = _MIN_PERIOD * (_MAX_PERIOD / _MIN_PERIOD) ** share
-    angle = time.float()[..., None] * (1.0 / period * 2 * math.pi)
+    angle = time.to(dtype)[..., None] * (1.0 / period * 2 * math.pi)
     return torch.cat([angle.sin(), angle.cos()], dim=-1)
 
 
@@ -239,13 +250,15 @@ def _key_mask(valid: Tensor | None) -> Tensor | None:
     return None if valid is None else valid[:, None, None]
 
 
-def _suffix_mask(prefix: Prefix, count: int, horizon: int) -> Tensor | None:
+def _suffix_mask(prefix: Prefix, count: int, horizon: int, *, causal: bool) -> Tensor | None:
     """Which slots each action token sees: the prefix and its own sequence. None when that is all of them."""
-    if count == 1:
+    if count == 1 and not causal:
         return None if prefix.valid is None else _key_mask(F.pad(prefix.valid, (0, horizon), value=True))
     device, slots = prefix.rope.cos.device, prefix.cache.length
     sequence = torch.arange(count, device=device).repeat_interleave(horizon)
-    own = (sequence[:, None] == sequence)[None, None]
+    own = sequence[:, None] == sequence
+    if causal:
+        own = own.tril()
     before = torch.ones(1, slots, dtype=torch.bool, device=device) if prefix.valid is None else prefix.valid
     before = before[:, None, None].expand(-1, -1, count * horizon, -1)
-    return torch.cat([before, own.expand(len(before), -1, -1, -1)], dim=-1)
+    return torch.cat([before, own.expand(len(before), 1, -1, -1)], dim=-1)

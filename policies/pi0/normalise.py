@@ -16,7 +16,7 @@ from embodied_rl.types import Array
 NormMode = Literal["mean_std", "quantiles"]
 NEEDED: dict[str, tuple[str, str]] = {"mean_std": ("mean", "std"), "quantiles": ("q01", "q99")}
 STATISTICS = ("mean", "std", "q01", "q99")
-_EPS = 1e-6  # openpi's
+OPENPI_EPS = 1e-6
 
 
 @dataclass(frozen=True)
@@ -24,10 +24,12 @@ class Normaliser:
     """Statistics of one vector of a data set, and which of them count.
 
     stats: float32 [dim] each, some of mean, std, q01, q99, in the data set's units; those that `mode` needs are there.
+    eps: added to the deviation, or to the span of the percentiles.
     """
 
     mode: NormMode
     stats: Mapping[str, Array]
+    eps: float = OPENPI_EPS
 
     def __post_init__(self) -> None:
         if self.mode not in NEEDED:
@@ -54,15 +56,15 @@ class Normaliser:
         """[..., dim] in the data set's units -> normalised."""
         low, high = self._pair(x)
         if self.mode == "mean_std":
-            return (x - low) / (high + _EPS)
-        return (x - low) / (high - low + _EPS) * 2.0 - 1.0
+            return (x - low) / (high + self.eps)
+        return (x - low) / (high - low + self.eps) * 2.0 - 1.0
 
     def unnormalise(self, x: Tensor) -> Tensor:
         """Inverse of `normalise`."""
         low, high = self._pair(x)
         if self.mode == "mean_std":
-            return x * (high + _EPS) + low
-        return (x + 1.0) / 2.0 * (high - low + _EPS) + low
+            return x * (high + self.eps) + low
+        return (x + 1.0) / 2.0 * (high - low + self.eps) + low
 
     def _pair(self, like: Tensor) -> tuple[Tensor, Tensor]:
         low, high = (torch.from_numpy(self.stats[name]).to(like.device) for name in NEEDED[self.mode])
@@ -70,7 +72,8 @@ class Normaliser:
 
     def to_json(self) -> dict[str, Any]:
         """Plain data; `normaliser_from_json` is the inverse."""
-        return {"mode": self.mode} | {name: values.tolist() for name, values in self.stats.items()}
+        eps = {} if self.eps == OPENPI_EPS else {"eps": self.eps}
+        return {"mode": self.mode} | eps | {name: values.tolist() for name, values in self.stats.items()}
 
 
 @dataclass(frozen=True)
@@ -103,7 +106,7 @@ def normaliser_from_json(data: Any, where: str) -> Normaliser:
     """Read what `Normaliser.to_json` wrote; UserError when it is unusable."""
     try:
         stats = {name: np.asarray(data[name], np.float32) for name in STATISTICS if name in data}
-        return Normaliser(data["mode"], stats)
+        return Normaliser(data["mode"], stats, float(data.get("eps", OPENPI_EPS)))
     except (KeyError, TypeError, ValueError) as error:
         raise UserError(f"{where} holds unusable statistics ({error!r}): restore the file") from error
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal, Self
 
 import torch
 from torch import Tensor, nn
@@ -59,7 +59,10 @@ class Pi0Policy(nn.Module):
     `replay` is {'points': float32 [N,M+1,H,D], 'step': int64 [N,M]}, the recorded part of the denoising path.
     """
 
-    architecture = "pi0"
+    architecture: ClassVar[str] = "pi0"
+    config_class: ClassVar[type[Pi0ModelConfig]] = Pi0ModelConfig
+    model_class: ClassVar[type[Pi0Model]] = Pi0Model
+    prompt_class: ClassVar[type[Pi0Prompt]] = Pi0Prompt
     loss_calls: Tensor
 
     def __init__(
@@ -74,7 +77,7 @@ class Pi0Policy(nn.Module):
                 f"{config.action_dim} and {config.proprio_dim}: use the statistics of the data set that it is for"
             )
         self.config = config
-        self.model = Pi0Model(config)
+        self.model = self.model_class(config)
         self.prompt = prompt
         self.statistics = statistics
         self.flow = flow
@@ -94,14 +97,15 @@ class Pi0Policy(nn.Module):
     def fresh(
         cls, config: Pi0ModelConfig, instructions: Iterable[str], statistics: Pi0Statistics | None = None,
         flow: FlowSettings | None = None, *, seed: int = 0, unnorm_key: str = "default",
-    ) -> Pi0Policy:
+    ) -> Self:
         """A randomly initialised policy whose word tokenizer knows `instructions`; `seed` fixes the weights."""
         rows = config.decoder.vocab_size
         tokenizer = word_tokenizer(instructions, rows, with_state=config.state_input == "prompt")
         statistics = statistics or Pi0Statistics(unit(config.proprio_dim), unit(config.action_dim))
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            return cls(config, Pi0Prompt(tokenizer, rows), statistics, flow or FlowSettings(), unnorm_key=unnorm_key)
+            prompt = cls.prompt_class(tokenizer, rows)
+            return cls(config, prompt, statistics, flow or FlowSettings(), unnorm_key=unnorm_key)
 
     @property
     def device(self) -> torch.device:

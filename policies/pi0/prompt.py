@@ -45,12 +45,16 @@ class Pi0Prompt:
                 f"the tokenizer has {tokenizer.get_vocab_size()} tokens, the model {max_size}: use the tokenizer.json "
                 "that belongs to the checkpoint"
             )
-        found = [token for token in _BOS if tokenizer.token_to_id(token) is not None]
-        if not found:
-            raise UserError(f"the tokenizer has none of {', '.join(_BOS)}: use PaliGemma's tokenizer.json")
         self.tokenizer = tokenizer
-        self._bos = tokenizer.token_to_id(found[0])
+        self._bos = self._find_bos()
         self._cache: dict[str, list[int]] = {}
+
+    def _find_bos(self) -> int:
+        found = [self.tokenizer.token_to_id(token) for token in _BOS]
+        for token in found:
+            if token is not None:
+                return token
+        raise UserError(f"the tokenizer has none of {', '.join(_BOS)}: use PaliGemma's tokenizer.json")
 
     def batch(self, instructions: list[str], state: Array | None) -> tuple[Array, list[int]]:
         """Ids int64 [N,T], padded at the end, and the lengths of the N rows.

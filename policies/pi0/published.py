@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from embodied_rl.errors import UserError
 from embodied_rl.policies.flow import FlowSettings
@@ -22,7 +23,7 @@ from embodied_rl.policies.folder import read_json, read_weights, to_json, write_
 from embodied_rl.policies.pi0.checkpoint import empty_policy
 from embodied_rl.policies.pi0.config import Pi0ModelConfig
 from embodied_rl.policies.pi0.model import make_heads
-from embodied_rl.policies.pi0.normalise import STATISTICS, Normaliser, NormMode, Pi0Statistics
+from embodied_rl.policies.pi0.normalise import OPENPI_EPS, STATISTICS, Normaliser, NormMode, Pi0Statistics
 from embodied_rl.policies.pi0.policy import Pi0Policy
 from embodied_rl.policies.pi0.prompt import Pi0Prompt
 from embodied_rl.policies.pi0.published_keys import (
@@ -55,14 +56,20 @@ def load_published(
     config = replace(config, expert_head_rows=rows)
     prompt = Pi0Prompt(load_tokenizer(tokenizer), config.decoder.vocab_size)
     policy = empty_policy(config, prompt, statistics, flow or FlowSettings(), unnorm_key=unnorm_key)
-    state = from_published(found, policy.model.state_dict(), folder)
+    assign_published(policy, from_published(found, policy.model.state_dict(), folder), dtype)
+    return policy
+
+
+def assign_published(policy: Pi0Policy, state: Mapping[str, Tensor], dtype: torch.dtype) -> None:
+    """Give a policy of `empty_policy` these parameters, as `dtype`, and fresh heads; what is frozen stays so."""
+    frozen = {name for name, parameter in policy.model.named_parameters() if not parameter.requires_grad}
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        fresh = make_heads(config).state_dict()
-    policy.model.load_state_dict({name: tensor.to(dtype) for name, tensor in (state | fresh).items()}, assign=True)
-    if config.expert_head_rows:
-        policy.model.expert_head.requires_grad_(False)
-    return policy
+        fresh = make_heads(policy.config).state_dict()
+    both = {**state, **fresh}
+    policy.model.load_state_dict({name: tensor.to(dtype) for name, tensor in both.items()}, assign=True)
+    for name, parameter in policy.model.named_parameters():
+        parameter.requires_grad_(name not in frozen)
 
 
 def save_published(
@@ -102,17 +109,20 @@ def save_published(
     })
 
 
-def read_statistics(source: Path, mode: NormMode, config: Pi0ModelConfig) -> Pi0Statistics:
+def read_statistics(
+    source: Path, mode: NormMode, config: Pi0ModelConfig, *, eps: float = OPENPI_EPS
+) -> Pi0Statistics:
     """The statistics in a file of openpi or LeRobot, or in the only such file of a folder.
 
-    mode: the normalisation that the weights were trained with. Vectors longer than the model's (openpi once padded
-    them) are cut. UserError lists the files when there are several, and what is there when something is missing.
+    mode: the normalisation that the weights were trained with; eps: see `Normaliser`. Vectors longer than the model's
+    (openpi once padded them) are cut. UserError lists the files when there are several, and what is there when
+    something is missing.
     """
     file = _statistics_file(source)
     tables = _tables(file)
     return Pi0Statistics(
-        _normaliser(tables, _STATE_KEYS, mode, config.proprio_dim, file),
-        _normaliser(tables, _ACTION_KEYS, mode, config.action_dim, file),
+        replace(_normaliser(tables, _STATE_KEYS, mode, config.proprio_dim, file), eps=eps),
+        replace(_normaliser(tables, _ACTION_KEYS, mode, config.action_dim, file), eps=eps),
     )
 
 

@@ -1,4 +1,4 @@
-"""How much memory pi0 and pi0.5 need: what `embodied-rl plan` measures."""
+"""How much memory pi0 and its kin need: what `embodied-rl plan` measures."""
 
 from __future__ import annotations
 
@@ -17,15 +17,17 @@ from embodied_rl.policies.pi0.policy import Pi0Policy
 _PROMPT_TOKENS, _STATE_TOKENS = 24, 44
 
 
-def measure(config: Pi0ModelConfig, *, expert_only: bool, precision: str, recompute: bool) -> Footprint:
-    """The footprint of training with a critic under Flow-SDE."""
+def measure(
+    config: Pi0ModelConfig, *, expert_only: bool, precision: str, recompute: bool, kind: type[Pi0Policy] = Pi0Policy
+) -> Footprint:
+    """The footprint of training a policy of `kind` with a critic under Flow-SDE."""
     # a made-up state cannot be written in words: the prompt is as long without it
     shape = replace(config, state_input="none") if config.state_input == "prompt" else config
     # a word tokenizer makes one token of each word, and none of the line's end
     instruction = " ".join(f"word{number}" for number in range(prompt_tokens(config) - 1))
 
     def make() -> Pi0Policy:
-        policy = Pi0Policy.fresh(shape, [instruction], flow=FlowSettings())
+        policy = kind.fresh(shape, [instruction], flow=FlowSettings())
         policy.with_value = True
         if expert_only:
             policy.model.freeze_language_model()
@@ -60,4 +62,4 @@ def kept_bytes(config: Pi0ModelConfig, element_bytes: int) -> int:
 
 
 def _prefix_slots(config: Pi0ModelConfig) -> int:
-    return config.num_cameras * config.vision.num_patches + prompt_tokens(config)
+    return config.visual_tokens + prompt_tokens(config)

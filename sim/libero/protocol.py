@@ -132,7 +132,16 @@ SIMPLEVLA = Protocol(
     policy_size=224, cameras=AGENT, proprio=False, steps_per_decision=8, gripper="zero_one", unnormalise=_Q99_EPSILON,
 )  # fmt: skip
 
-PROTOCOLS = {p.name: p for p in (NATIVE, OPENVLA, OPENVLA_OFT, OPENPI, RLINF, RLINF_PI, SIMPLEVLA)}
+LEROBOT = Protocol(
+    name="lerobot",
+    source="huggingface/lerobot 0.4.4: src/lerobot/envs/libero.py; processor/env_processor.py, normalize_processor.py; "
+    "policies/smolvla/modeling_smolvla.py",
+    render_size=None, images="lerobot", settle_steps=10,
+    horizons={"spatial": 280, "object": 280, "goal": 300, "10": 520, "90": 400},
+    policy_size=256, cameras=BOTH, proprio=True, gripper="direct", unnormalise="a std + mean",
+)  # fmt: skip
+
+PROTOCOLS = {p.name: p for p in (NATIVE, OPENVLA, OPENVLA_OFT, OPENPI, RLINF, RLINF_PI, SIMPLEVLA, LEROBOT)}
 
 
 def protocol(name: str) -> Protocol:

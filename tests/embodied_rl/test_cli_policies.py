@@ -20,6 +20,8 @@ from embodied_rl.policies.openvla_oft.policy import OpenVLAOFTPolicy
 from embodied_rl.policies.pi0.config import preset as pi0_preset
 from embodied_rl.policies.pi0.kept import PrefixStore
 from embodied_rl.policies.pi0.policy import Pi0Policy
+from embodied_rl.policies.smolvla.config import preset as smolvla_preset
+from embodied_rl.policies.smolvla.policy import SmolVLAPolicy
 from embodied_rl.telemetry.metrics import read_metrics
 from embodied_rl.types import Array, ChunkResult
 from tests.embodied_rl.stand_in import StandIn
@@ -38,6 +40,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "openvla_oft": OpenVLAOFTPolicy.fresh(oft_preset("nano"), INSTRUCTIONS),
         "pi0": Pi0Policy.fresh(pi0_preset("nano"), INSTRUCTIONS, flow=FlowSettings(denoise_steps=4)),
         "pi05": Pi0Policy.fresh(pi0_preset("nano_pi05"), INSTRUCTIONS, flow=FlowSettings(denoise_steps=4)),
+        "smolvla": SmolVLAPolicy.fresh(smolvla_preset("nano"), INSTRUCTIONS, flow=FlowSettings(denoise_steps=4)),
     }
     for name, policy in fresh.items():
         save_policy(policy, root / name, {"seed": 0})
@@ -92,7 +95,7 @@ def mixed_success(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("algorithm", ["grpo", "ppo"])
-@pytest.mark.parametrize("name", ["openvla_oft", "pi0", "pi05"])
+@pytest.mark.parametrize("name", ["openvla_oft", "pi0", "pi05", "smolvla"])
 @pytest.mark.usefixtures("stand_in", "mixed_success")
 def test_every_kind_trains_and_is_evaluated(
     name: str, algorithm: str, folders: dict[str, Path], tmp_path: Path
@@ -186,6 +189,8 @@ def test_an_export_says_everything_itself(published: Path, tmp_path: Path) -> No
         (["openvla_oft", "--policy.film", "True"], "choose that too, with --policy.variant"),
         (["openvla", "--policy.unnorm-key", "libero"], "libero_goal_no_noops"),
         (["pi0", "--policy.preset", "pi0_base"], "published"),
+        (["smolvla", "--policy.tokenizer", "tokenizer.json"], "is no published SmolVLA"),
+        (["smolvla"], "not 'smolvla': choose the matching --policy"),
     ],
 )
 @pytest.mark.usefixtures("stand_in")
@@ -199,7 +204,20 @@ def test_what_a_published_folder_lacks_is_one_line(
     assert said.count("\n") == 1
 
 
-@pytest.mark.parametrize("kind", ["openvla_oft", "pi0"])
+def test_a_policy_is_opened_as_what_it_is(folders: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    smolvla = ["--checkpoint", str(folders["smolvla"]), "--out", str(folders["smolvla"].parent / "exported")]
+    for words, message in (
+        (["--preset", "pi0_base"], "--preset does not apply"), (["--layout", "openpi"], "--layout openpi is for pi0"),
+        (["--unnorm-key", "x"], "--unnorm-key does not apply"), (["--cameras", "a", "b"], "has its own: not written"),
+    ):  # fmt: skip
+        assert main(["export", *smolvla, *words]) == 2
+        assert message in capsys.readouterr().err
+    for kind, other in (("pi0", "smolvla"), ("smolvla", "pi0")):
+        assert main(["train", "tabletop", "--policy", kind, "--policy.checkpoint", str(folders[other])]) == 2
+        assert f"holds architecture '{other}', not '{kind}': choose the matching --policy" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", ["openvla_oft", "pi0", "smolvla"])
 def test_kinds_that_do_not_ship_say_how_to_get_one(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "tabletop", "--policy", kind]) == 2
     assert f"embodied-rl sft --policy {kind}" in capsys.readouterr().err
@@ -212,6 +230,10 @@ def test_a_benchmark_takes_every_kind_and_crops_once(
     pi0 = [*command, "--checkpoint", str(folders["pi0"]), "--output", str(tmp_path / "pi0"), "--protocol", "openpi"]
     assert main(pi0) == 0
     assert "gripper" not in json.loads((tmp_path / "pi0" / "report.json").read_text())["deviations"]
+    smolvla = [*command, "--checkpoint", str(folders["smolvla"]), "--output", str(tmp_path / "smolvla")]
+    assert main([*smolvla, "--protocol", "lerobot", "--speed.visual-tokens", "8", "--speed.denoise-reuse", "2"]) == 0
+    deviations = json.loads((tmp_path / "smolvla" / "report.json").read_text())["deviations"]
+    assert deviations == "picture side: 64 (the protocol's policies: 256)"
 
     def refuse(*_: Any) -> None:
         raise AssertionError("cropped by the protocol")

@@ -19,6 +19,8 @@ from embodied_rl.policies.pi0.kept import PrefixStore
 from embodied_rl.policies.pi0.policy import Pi0Policy
 from embodied_rl.policies.pi0.sizes import kept_bytes
 from embodied_rl.policies.pi0.sizes import measure as measure_pi0
+from embodied_rl.policies.smolvla.config import preset as smolvla_preset
+from embodied_rl.policies.smolvla.policy import SmolVLAPolicy
 from embodied_rl.rng import DecisionRng
 from embodied_rl.types import Observation
 
@@ -108,6 +110,16 @@ def test_pi05_is_counted_as_published() -> None:
     assert found.trained + frozen == PI05_BASE + _heads(1024, critic=2048)
 
 
+def test_what_is_counted_of_smolvla_is_what_a_policy_holds() -> None:
+    config = smolvla_preset("nano")
+    found = measure_pi0(config, expert_only=True, precision="bfloat16", recompute=True, kind=SmolVLAPolicy)
+    policy = SmolVLAPolicy.fresh(config, ["open it"])
+    policy.model.freeze_language_model()
+    assert found.trained == sum(p.numel() for p in policy.parameters() if p.requires_grad)
+    assert found.trained + (found.weights - 4 * found.trained) // 2 == count_parameters(policy)
+    assert kept_bytes(smolvla_preset("smolvla_base"), 2) == 2 * 2 * 16 * 5 * 64 * (2 * 64 + 24)
+
+
 def test_pi0_is_counted_as_published(tmp_path: Path) -> None:
     code, found = _plan(tmp_path / "f.json", "--policy", "pi0", "--gpu", "24")
     assert code == 0
@@ -158,6 +170,8 @@ def test_what_is_counted_of_pi0_is_what_a_real_policy_holds() -> None:
     ("words", "message"),
     [
         (["--policy", "pi0", "--lora-rank", "8"], "--lora-rank does not apply to pi0"),
+        (["--policy", "smolvla", "--lora-rank", "8"], "--lora-rank does not apply to smolvla"),
+        (["--policy", "smolvla", "--preset", "nan"], "Did you mean 'nano'"),
         (["--policy", "pi0", "--preset", "pi05_base"], "is one of pi05, not of pi0"),
         (["--policy", "pi05", "--preset", "pi05_bas"], "Did you mean 'pi05_base'?"),
         (["--policy", "openvl"], "Did you mean 'openvla'?"),

@@ -63,7 +63,7 @@ def test_bicubic_follows_its_definition(kind: int) -> None:
 def test_the_official_frame_is_upside_down_so_its_half_turn_is_our_mirror_image() -> None:
     upright = picture(1, 16)
     official = upright[::-1]
-    for pipeline in (PIPELINES["openvla"], PIPELINES["openpi"], PIPELINES["rlinf"]):
+    for pipeline in (PIPELINES["openvla"], PIPELINES["openpi"], PIPELINES["rlinf"], PIPELINES["lerobot"]):
         assert pipeline.mirror
         np.testing.assert_array_equal(ImagePipeline(mirror=True)(upright, 16), official[::-1, ::-1])
     np.testing.assert_array_equal(PIPELINES["as_rendered"](upright, 16), upright)

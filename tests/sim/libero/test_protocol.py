@@ -29,6 +29,7 @@ OPEN, HOLD = [0.0] * 6 + [-1.0], [0.0] * 7
         ("rlinf", (512, 512, 512, 512, 512), 15, HOLD, 1, "rlinf"),
         ("rlinf_pi", (240, 240, 320, 480, 512), 15, OPEN, 2, "openpi"),
         ("simplevla", (512, 512, 512, 512, 512), 10, OPEN, 1, "openvla"),
+        ("lerobot", (280, 280, 300, 520, 400), 10, OPEN, 2, "lerobot"),
     ],
 )
 def test_the_published_settings(
@@ -41,7 +42,8 @@ def test_the_published_settings(
     assert found.settle_actions().dtype == np.float32
     assert found.cameras is not None
     assert len(found.cameras) == cameras
-    assert (found.images, found.render_size, found.policy_size) == (images, 256, 224)
+    sizes = (None, 256) if name == "lerobot" else (256, 224)
+    assert (found.images, found.render_size, found.policy_size) == (images, *sizes)
 
 
 def test_the_built_in_suites_have_their_counterparts_horizons_and_native_keeps_the_tasks() -> None:
