@@ -22,7 +22,6 @@ from embodied_rl.learner.recompute import recompute_log_probs
 from embodied_rl.learner.stale import correct
 from embodied_rl.policy import Policy
 from embodied_rl.rng import philox
-from embodied_rl.scheduler.config import shared_cores
 from embodied_rl.types import RolloutBatch
 
 # Philox stream of minibatch permutations; streams 1 to 4 are the sampler's.
@@ -251,7 +250,7 @@ class Learner:
         sums: list[Tensor | None] = [parameter.grad for parameter in moving]
         left = [numbers[i :: self._threads] for i in range(self._threads)]
         while left:
-            now = shared_cores(self._threads) if self._busy() else len(left)
+            now = max(1, self._threads // 2) if self._busy() else len(left)
             for part, gradient in self._pool.map(share, left[:now]):
                 totals = _sum_metrics([totals, part])
                 sums = _add(sums, gradient)

@@ -29,16 +29,17 @@ from embodied_rl.policies.pi0 import compiled as pi0_parts
 from embodied_rl.policies.pi0.config import gemma
 from embodied_rl.policies.pi0.policy import Pi0Policy
 from embodied_rl.policies.prune import VisualPruner
+from embodied_rl.policies.smolvla.policy import SmolVLAPolicy
 from embodied_rl.rng import DecisionRng
 from embodied_rl.scheduler.replica import copy_weights, replicate
 from embodied_rl.types import ActOutput, Observation
-from tests.policies import oft_policies, pi0_models
+from tests.policies import oft_policies, pi0_models, smolvla_models
 
 AnyPolicy = OpenVLAPolicy | Pi0Policy
 ROOT = Path(__file__).parents[2]
 PARTS = [(pi0_parts, "_DENOISE"), *[(vla_parts, name) for name in ("_PATCHES", "_SLOTS", "_PREFILL", "_STEP")]]
 PI0 = ("pi0", "pi05", "pi0_noise")
-KINDS = (*PI0, "oft", "oft_film", "openvla")
+KINDS = (*PI0, "smolvla", "oft", "oft_film", "openvla")
 
 
 def make(kind: str, layers: int = 1) -> AnyPolicy:
@@ -48,6 +49,8 @@ def make(kind: str, layers: int = 1) -> AnyPolicy:
         expert = replace(gemma(0, 16, layers, 4, 8, 20), condition_dim=16 if kind == "pi05" else 0)
         like = "pi05_no_state" if kind == "pi05" else "pi0"
         return pi0_models.tiny_policy(like, flow, decoder=gemma(320, 24, layers, 4, 8, 40), expert=expert)
+    if kind == "smolvla":
+        return smolvla_models.tiny_policy(FlowSettings(denoise_steps=3))
     if kind.startswith("oft"):
         film = kind == "oft_film"
         base = oft_policies.config(film)
@@ -64,6 +67,8 @@ def make(kind: str, layers: int = 1) -> AnyPolicy:
 
 def look(policy: AnyPolicy, rows: int, seed: int = 0) -> Observation:
     """Prompts of different lengths, the longest among them."""
+    if isinstance(policy, SmolVLAPolicy):
+        return smolvla_models.observation(rows, seed)
     if isinstance(policy, Pi0Policy):
         return pi0_models.observation(rows, seed)
     config, draw = policy.config, np.random.default_rng(seed)
