@@ -66,9 +66,11 @@ class PublishedOptions:
         from embodied_rl.policies.smolvla.load import SmolVLAOptions, is_smolvla
 
         if is_smolvla(folder):
+            _agree(kind, "smolvla", folder)
             self._refuse((*_TOKEN_OPTIONS, *_PI0_OPTIONS), folder)
             return SmolVLAOptions(tokenizer=self.tokenizer, statistics=self.statistics)
         if is_pi0(folder):
+            _agree(kind, "pi0", folder)
             self._refuse(_TOKEN_OPTIONS, folder)
             return Pi0Options(preset=self.preset, tokenizer=self.tokenizer, statistics=self.statistics,
                               normalisation=self.normalisation)
@@ -82,6 +84,12 @@ class PublishedOptions:
         for name in names:
             if getattr(self, name) is not None:
                 raise UserError(f"--{name.replace('_', '-')} does not apply to the policy in {folder}.")
+
+
+def _agree(kind: str | None, holds: str, folder: Path) -> None:
+    """UserError if another kind of policy was asked for than `folder` holds."""
+    if kind not in (None, holds):
+        raise UserError(f"{folder} holds architecture '{holds}', not '{kind}': choose the matching --policy")
 
 
 @dataclass(frozen=True, kw_only=True)

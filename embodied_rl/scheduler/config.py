@@ -61,7 +61,7 @@ class PipelinedConfig:
         """In words, for the run's stamp."""
         stale = f" of at most {self.staleness} updates" if self.overlap == "async" else ""
         acts = f", acting on {self.act_device}" if self.act_device else ""
-        return f"pipelined, overlap {self.overlap}{stale}, {self.stages} stages{acts}"
+        return f"pipelined, overlap {self.overlap}{stale}, {self.stages} stage{'s' if self.stages != 1 else ''}{acts}"
 
     @property
     def staleness(self) -> int:

@@ -213,8 +213,10 @@ def test_a_policy_is_opened_as_what_it_is(folders: dict[str, Path], capsys: pyte
         assert main(["export", *smolvla, *words]) == 2
         assert message in capsys.readouterr().err
     for kind, other in (("pi0", "smolvla"), ("smolvla", "pi0")):
-        assert main(["train", "tabletop", "--policy", kind, "--policy.checkpoint", str(folders[other])]) == 2
-        assert f"holds architecture '{other}', not '{kind}': choose the matching --policy" in capsys.readouterr().err
+        for words in (["train", "tabletop", "--policy.checkpoint"], ["eval", "tabletop", "--checkpoint"]):
+            assert main([*words, str(folders[other]), "--policy", kind]) == 2
+            said = capsys.readouterr().err
+            assert f"holds architecture '{other}', not '{kind}': choose the matching --policy" in said
 
 
 @pytest.mark.parametrize("kind", ["openvla_oft", "pi0", "smolvla"])
