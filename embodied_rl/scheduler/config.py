@@ -104,7 +104,7 @@ SchedulerConfig = SerialConfig | PipelinedConfig | RayConfig
 
 
 def shared_cores(cores: int) -> int:
-    """Threads for each of simulating, acting and learning where all three share a CPU's cores at the same time.
+    """Threads for each of acting and learning where both share a CPU's cores with the simulator at the same time.
 
     Half the cores: they seldom have work all at once, and more threads than cores slow each other down.
     """

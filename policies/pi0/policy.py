@@ -53,7 +53,7 @@ class Pi0Policy(nn.Module):
     flow: how it samples. with_value: fill `value`; no gradient of it reaches the rest of the policy. mixed_precision:
         the network multiplies in bfloat16 (autocast); the sampler and all densities are float32. kept: where `act`
         leaves what it computed of images and prompt, for `evaluate`; needs `Pi0Model.freeze_language_model`.
-        compiled: `act` runs its denoising steps through `torch.compile`, see `policies.compiled`; `evaluate` does not.
+    compiled: `act` runs its denoising steps through `torch.compile`, see `policies.compiled`; `evaluate` does not.
     denoise_reuse: only every so many denoising steps run the action expert (see `prune.DenoiseReuse`), for
         evaluation and serving.
     `replay` is {'points': float32 [N,M+1,H,D], 'step': int64 [N,M]}, the recorded part of the denoising path.
