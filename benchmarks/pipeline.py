@@ -167,6 +167,18 @@ def ratios_of(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
     return ratios
 
 
+def _real(console: Console) -> list[dict[str, Any]]:
+    """The rows of the real part, each printed when it is there."""
+    rows: list[dict[str, Any]] = []
+    for row in pipeline_real.measure_all(pipeline_real.real_config()):
+        rows.append(row)
+        console.print(
+            f"turn {row['turn'] + 1}/{pipeline_real.TURNS}  {row['scheduler']:<9}{row['decisions_per_s']:7.1f} "
+            f"decisions/s  {row['seconds']:5.1f} s, {row['cpu_seconds']:5.1f} s of CPU", highlight=False
+        )  # fmt: skip
+    return rows
+
+
 def _table(rows: Sequence[dict[str, Any]]) -> Table:
     table = Table("profile", "scheduler", title="stages that only wait")
     for name in ("stages", "micro-batch", "ms/decision", "predicted", "of the bound"):
@@ -187,7 +199,7 @@ def run(json_path: Path | None, quick: bool = False) -> None:
     console = Console()
     machine = describe_machine(("torch", "mujoco", "numpy", "numba"))
     profiles = (replace(PROFILES[0], worlds=8),) if quick else PROFILES
-    real = [] if quick else pipeline_real.measure_all()  # first, since only this part needs the machine to itself
+    real = [] if quick else _real(console)  # first, since only this part needs the machine to itself
     rows: list[dict[str, Any]] = []
     for profile in profiles:
         groups = work_of(profile).groups

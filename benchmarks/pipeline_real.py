@@ -3,15 +3,17 @@
 Preset, policy and worlds are those of `bench loop`, here with whole groups as minibatches for all schedulers, since
 `stream` needs them. 'lockstep' is the serial loop with a simulator that renders after every control step, as the main
 peer's LIBERO environments do. Every scheduler has the stages and threads that `train` gives it. Updates are those of
-most of a run, of policy and critic: in the preset's first two the critic learns alone. The schedulers take turns,
-several times, so that what else the machine does hits all of them; a figure is the median of its turns.
+most of a run, of policy and critic: in the preset's first two the critic learns alone. All are opened and do one
+iteration that does not count; then they take turns of one iteration each (about half a minute on two cores; the same
+episodes for all that are on-policy), since a machine's speed can drift within minutes. A figure is the median of its
+turns. `async` would go on with its episodes while others have their turn: it begins anew each time.
 """
 
 from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -35,7 +37,7 @@ from embodied_rl.scheduler.make import Learning, make_clock, make_scheduler
 from embodied_rl.types import Array, ChunkResult, EpisodeSpec, Observation
 from embodied_rl.vec_env import VecEnv
 
-WARM_UP, MEASURED, TURNS = 1, 1, 4
+TURNS = 6
 MINIBATCH_EPISODES = 16
 
 
@@ -112,8 +114,8 @@ def real_config() -> TrainConfig:
     )  # fmt: skip
 
 
-def measure(way: Way, config: TrainConfig, measured: int) -> dict[str, Any]:
-    """Decisions a second over `measured` iterations after the warm-up, in the middle of a run."""
+def iterations(way: Way, config: TrainConfig) -> Generator[dict[str, Any]]:
+    """Train, and yield a row for each iteration; until it is asked for the next, an on-policy scheduler does nothing."""
     cores = cpu_count()
     torch.set_num_threads(cores)
     tasks = load_tasks(config.suite, config.tasks)
@@ -125,8 +127,6 @@ def measure(way: Way, config: TrainConfig, measured: int) -> dict[str, Any]:
     algorithm = make_algorithm(config.algorithm)
     sampler = EpisodeSampler(config.seed, {t.name: list(t.train_states) for t in tasks}, algorithm.group_size)
     clock = make_clock(way.scheduler)
-    last = WARM_UP + measured - 1
-    decisions, began, ended = 0, 0.0, 0.0
     with tempfile.TemporaryDirectory() as dumps, open_env(tasks, env_config, policy.config.image_size) as env:
         learner = Learner(
             policy, algorithm, config.learner, seed=config.seed, dump_dir=Path(dumps), threads=cores
@@ -138,44 +138,58 @@ def measure(way: Way, config: TrainConfig, measured: int) -> dict[str, Any]:
             on_episode=lambda result: None, poll=lambda: None,
         )  # fmt: skip
         with closing(scheduler):
-            for batch in scheduler.batches(0, last + 3):
+            began, used = time.perf_counter(), time.process_time()
+            for batch in scheduler.batches(0, config.iterations):
                 with clock.stage("update"):
                     learner.update(batch)
                 scheduler.publish(learner.version)
-                ended = time.perf_counter()
-                if batch.version < WARM_UP:
-                    began = ended
-                    clock.drain()
-                    continue
-                decisions += int(batch.info["rollout/decisions"])
-                if batch.version == last:
-                    break
-            times = clock.drain()
-    return {
-        "scheduler": way.name, "decisions_per_s": decisions / (ended - began), "seconds": ended - began,
-        "decisions": decisions, "threads": cores, "times": times,
-    }  # fmt: skip
+                seconds, cpu = time.perf_counter() - began, time.process_time() - used
+                decisions = int(batch.info["rollout/decisions"])
+                yield {
+                    "scheduler": way.name, "iteration": batch.version, "decisions_per_s": decisions / seconds,
+                    "seconds": seconds, "cpu_seconds": cpu, "decisions": decisions, "threads": cores,
+                    "times": clock.drain(),
+                }  # fmt: skip
+                began, used = time.perf_counter(), time.process_time()
 
 
-def measure_all() -> list[dict[str, Any]]:
-    """One row for each turn of each scheduler, on this machine."""
-    config = real_config()
-    return [measure(way, config, MEASURED) | {"turn": turn} for turn in range(TURNS) for way in WAYS]
+def measure_all(config: TrainConfig, turns: int = TURNS) -> Generator[dict[str, Any]]:
+    """Rows of `turns` turns, as they are measured; in a turn each scheduler does one iteration, on this machine."""
+    live = {way.name: iterations(way, config) for way in WAYS if not _runs_ahead(way)}
+    try:
+        for rows in live.values():
+            next(rows)
+        for turn in range(turns):
+            # there and back, so that a machine that gets slower or faster does so for all alike
+            for way in WAYS if turn % 2 == 0 else reversed(WAYS):
+                if _runs_ahead(way):
+                    with closing(iterations(way, config)) as rows:
+                        next(rows)
+                        row = next(rows)
+                else:
+                    row = next(live[way.name])
+                yield row | {"turn": turn}
+    finally:
+        for rows in live.values():
+            rows.close()
+
+
+def _runs_ahead(way: Way) -> bool:
+    return isinstance(way.scheduler, PipelinedConfig) and way.scheduler.overlap == "async"
 
 
 def ratios_of(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
-    """real.<scheduler>.decisions_per_s, with _low and _high, and real.<overlap>.vs_serial and .vs_lockstep.
+    """real.<scheduler>.decisions_per_s, and real.<overlap>.vs_serial and .vs_lockstep, each with _low and _high.
 
-    Speeds are medians over the turns, ratios medians of each turn's.
+    Speeds are medians over the turns, ratios medians of each turn's; low and high are the turns' extremes.
     """
     turns = [{row["scheduler"]: row["decisions_per_s"] for row in rows if row["turn"] == turn}
              for turn in sorted({row["turn"] for row in rows})]  # fmt: skip
+    found = {f"{name}.decisions_per_s": [speed[name] for speed in turns] for name in turns[0]}
+    found |= {f"{name}.vs_{other}": [speed[name] / speed[other] for speed in turns]
+              for name in ("stream", "async") for other in ("serial", "lockstep")}  # fmt: skip
     ratios: dict[str, float] = {}
-    for name in turns[0]:
-        speeds = [speed[name] for speed in turns]
-        ratios[f"real.{name}.decisions_per_s"] = float(np.median(speeds))
-        ratios |= {f"real.{name}.decisions_per_s_low": min(speeds), f"real.{name}.decisions_per_s_high": max(speeds)}
-    for name in ("stream", "async"):
-        for other in ("serial", "lockstep"):
-            ratios[f"real.{name}.vs_{other}"] = float(np.median([speed[name] / speed[other] for speed in turns]))
+    for name, values in found.items():
+        ratios |= {f"real.{name}": float(np.median(values)), f"real.{name}_low": min(values),
+                   f"real.{name}_high": max(values)}  # fmt: skip
     return ratios

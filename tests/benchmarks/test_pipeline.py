@@ -39,6 +39,21 @@ def test_ratios_by_hand() -> None:
     assert ratios["real.async.vs_lockstep"] == pytest.approx(3)
     assert ratios["real.serial.decisions_per_s"] == 50
     assert (ratios["real.serial.decisions_per_s_low"], ratios["real.serial.decisions_per_s_high"]) == (10, 100)
+    assert (ratios["real.stream.vs_serial_low"], ratios["real.stream.vs_serial_high"]) == pytest.approx((1.2, 12))
+
+
+def test_real_turns_do_the_same_work() -> None:
+    """A turn of small iterations: whoever is on-policy runs the same episodes, also after it waited for others."""
+    config = pipeline_real.real_config()
+    config = replace(
+        config, env=replace(config.env, num_envs=2), rollout=replace(config.rollout, episodes_per_iteration=2),
+        learner=replace(config.learner, minibatch_groups=1), tasks=config.tasks[:1],
+    )  # fmt: skip
+    rows = list(pipeline_real.measure_all(config, turns=1))
+    assert [row["scheduler"] for row in rows] == [way.name for way in pipeline_real.WAYS]
+    assert {row["iteration"] for row in rows} == {1}
+    work = {row["scheduler"]: row["decisions"] for row in rows}
+    assert work["serial"] == work["lockstep"] == work["stream"]
 
 
 @pytest.mark.parametrize("profile", PROFILES, ids=lambda profile: profile.name)
