@@ -115,7 +115,7 @@ def real_config() -> TrainConfig:
 
 
 def iterations(way: Way, config: TrainConfig) -> Generator[dict[str, Any]]:
-    """Train, and yield a row for each iteration; until it is asked for the next, an on-policy scheduler does nothing."""
+    """Train, and yield a row an iteration; until it is asked for the next, an on-policy scheduler does nothing."""
     cores = cpu_count()
     torch.set_num_threads(cores)
     tasks = load_tasks(config.suite, config.tasks)

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import signal
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import FrameType, TracebackType
+
+_AGAIN_SECONDS = 0.1
 
 
 class Interrupted(KeyboardInterrupt):
@@ -45,3 +50,33 @@ class StopRequest:
         for number, handler in self._previous.items():
             signal.signal(number, handler)  # type: ignore[arg-type]
         self._previous = {}
+
+
+@contextmanager
+def whole_imports() -> Iterator[None]:
+    """In the `with` block Ctrl-C waits until an import is through, then it is the usual KeyboardInterrupt.
+
+    Extension modules take an interruption for a failed import: the user would see their tracebacks. Does nothing where
+    somebody else handles SIGINT, or outside the main thread.
+    """
+    own = threading.current_thread() is threading.main_thread()
+    if not own or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield
+        return
+    signal.signal(signal.SIGINT, _after_import)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _after_import(number: int, frame: FrameType | None) -> None:
+    outer = frame
+    while outer is not None:
+        if outer.f_code.co_filename.startswith("<frozen importlib."):
+            again = threading.Timer(_AGAIN_SECONDS, os.kill, (os.getpid(), number))
+            again.daemon = True
+            again.start()
+            return
+        outer = outer.f_back
+    signal.default_int_handler(number, frame)

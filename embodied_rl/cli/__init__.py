@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from embodied_rl import __version__
 from embodied_rl.errors import UserError, suggest
+from embodied_rl.interrupt import whole_imports
 
 # Each name is a module of this package with `main(argv: list[str]) -> int`.
 COMMANDS = {
@@ -50,7 +51,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return the exit code: 0 done, 2 bad input (one line on stderr), 130 interrupted."""
     args = list(sys.argv[1:] if argv is None else argv)
     try:
-        return _dispatch(args)
+        with whole_imports():
+            return _dispatch(args)
     except UserError as error:
         print(f"embodied-rl: error: {error}", file=sys.stderr)
         return EXIT_BAD_INPUT

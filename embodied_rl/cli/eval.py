@@ -100,6 +100,7 @@ def _evaluate(command: EvalCommand, tasks: list[Task], states: dict[str, list[in
         pick_frames,
         pick_renderer,
         policy_folder,
+        statistics_line,
     )
     from embodied_rl.evaluation.evaluate import evaluate
     from embodied_rl.rollout.sampler import evaluation_specs
@@ -123,8 +124,8 @@ def _evaluate(command: EvalCommand, tasks: list[Task], states: dict[str, list[in
             "suite": command.suite, "simulator": env.info.simulator,
             "renderer": f"{env.info.renderer} ({renderer.reason}), {pick_frames(command.env.frames, tasks)} frames",
             "device": device,
-            **describe_policy(policy, command.checkpoint), "speed": speed.sentence, "mode": command.mode,
-            "seed": command.seed,
+            **describe_policy(policy, command.checkpoint), "unnorm key": statistics_line(policy, command.suite),
+            "speed": speed.sentence, "mode": command.mode, "seed": command.seed,
         }
         for name, value in stamp.items():
             progress.message(f"  {name:<14}{value}")

@@ -29,6 +29,7 @@ from embodied_rl.cli.world import (
     pick_frames,
     pick_renderer,
     policy_folder,
+    statistics_line,
 )
 from embodied_rl.cli.worlds import open_protocol_env
 from embodied_rl.errors import UserError
@@ -75,7 +76,9 @@ def run(benchmark: str, command: BenchmarkCommand, request: Mapping[str, Any], w
     notes = policy_deviations(plan.protocol, policy)
     renderer = pick_renderer(command.env.renderer, plan.tasks)
     speed = speed_up(policy, command.speed, partial(_open, plan, policy, renderer.name), plan.specs)
-    weights = describe_policy(policy, command.checkpoint) | {"speed": speed.sentence}
+    weights = describe_policy(policy, command.checkpoint) | {
+        "unnorm key": statistics_line(policy, plan.suite), "speed": speed.sentence
+    }  # fmt: skip
     frames = pick_frames(command.env.frames, plan.tasks)
     marks = fingerprint(plan.tasks, renderer.name, frames, device, weights["weights"].rpartition(" ")[2], speed.marks)
     seen = overlap(trained_states(read_provenance(checkpoint)), plan.specs)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import difflib
 import io
 import re
 from collections.abc import Sequence
@@ -11,7 +12,7 @@ from typing import Any, TypeVar
 
 import tyro
 
-from embodied_rl.errors import UserError, suggest
+from embodied_rl.errors import UserError
 
 T = TypeVar("T")
 
@@ -55,10 +56,11 @@ def flags(source: Any, prefix: str = "") -> set[str]:
 
 def suggest_flag(flag: str, known: set[str]) -> str:
     """A suggestion for a mistyped option: the closest full name, else the one whose last part was meant."""
-    same_leaf = sorted(name for name in known if name.rpartition(".")[2].lstrip("-") == flag.lstrip("-"))
-    if same_leaf:
-        return f" Did you mean '{same_leaf[0]}'?"
-    return suggest(flag, known)
+    leaves = {name.rpartition(".")[2].lstrip("-"): name for name in sorted(known, reverse=True)}
+    leaf = flag.rpartition(".")[2].lstrip("-")
+    close = [leaves[leaf]] if "." not in flag and leaf in leaves else difflib.get_close_matches(flag, known, 1, 0.75)
+    close = close or [leaves[name] for name in difflib.get_close_matches(leaf, leaves, 1, 0.75)]
+    return f" Did you mean '{close[0]}'?" if close else " --help lists the options."
 
 
 def _default(field: dataclasses.Field[Any]) -> Any:

@@ -73,6 +73,16 @@ def describe_policy(policy: AnyPolicy, checkpoint: str) -> dict[str, Any]:
     }
 
 
+def statistics_line(policy: AnyPolicy, suite: str) -> str:
+    """Whose action statistics act in `suite`: the key, and the suite's name if it is that of another one."""
+    from embodied_rl.cli.suites import LIBERO_SUITES
+    from embodied_rl.sim import tabletop
+
+    key = policy.unnorm_key
+    own = next((name for name in (*tabletop.suites(), *LIBERO_SUITES) if key in (name, f"{name}_no_noops")), suite)
+    return key if own == suite else f"{key}: those of another suite (to evaluate there: --suite {own})"
+
+
 def acts(policy: AnyPolicy) -> str:
     """How it decides: by torch's operators as they come, or compiled."""
     if not policy.compiled:

@@ -77,6 +77,7 @@ def test_no_command_shows_help_and_fails(capsys: pytest.CaptureFixture[str]) -> 
         ("train tabletop --tasks no_such_task", "suite 'tabletop_spatial' has no task 'no_such_task'."),
         ("train tabletop --sed 3", "unknown option '--sed'. Did you mean '--seed'?"),
         ("train tabletop --num-envs 3", "unknown option '--num-envs'. Did you mean '--env.num-envs'?"),
+        ("train tabletop --name x", "unknown option '--name'. --help lists the options."),
         ("train tabletop --seed three", "--seed"),
         ("train tabletop --seed", "Missing value for argument '--seed'"),
         ("train tabletop --algorithm", "--algorithm needs a value"),
