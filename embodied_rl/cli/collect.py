@@ -133,6 +133,9 @@ def _open(tasks: Sequence[Task], image_size: int) -> NativeVecEnv:
 
 
 def _describe(tasks: Sequence[Task], command: CollectCommand) -> EnvInfo:
+    from embodied_rl.cli.world import announce_compilation
+
+    announce_compilation()
     with closing(_open(tasks, command.image_size)) as env:
         return env.info
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
+import sys
 from collections.abc import Sequence
 from contextlib import closing
 from importlib.resources import files
@@ -125,6 +126,7 @@ def open_env(
     config.renderer is what `pick_renderer` chose, for these tasks or for those that they are variants of;
     config.sim_threads is a number.
     """
+    announce_compilation()
     from embodied_rl.sim.engine.vec_env import NativeVecEnv
     from embodied_rl.sim.render import make_renderer
 
@@ -135,6 +137,14 @@ def open_env(
         stop_at_success=stop_at_success, cameras=cameras,
     )  # fmt: skip
     return closing(worlds)
+
+
+def announce_compilation() -> None:
+    """Say on stderr why the first worlds of an installation keep their user waiting."""
+    from embodied_rl.sim.engine import kernel
+
+    if not kernel.is_compiled():
+        print("Compiling the simulator, once for this installation: up to a minute.", file=sys.stderr)
 
 
 def cpu_count() -> int:

@@ -8,6 +8,7 @@ A control step is 25 substeps of mj_step1 -> controller -> mj_step2 (LIBERO: 20 
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -255,3 +256,8 @@ run_chunk, judge_now = _entry_points(source_digest())
 of steps taken and RUNNING, SUCCESS or FAILED. model, data: addresses. reward: float32 [K], receives 1 where the goal
 holds after a step. held: bool [G], the predicates after the last step. fast: Cholesky factors instead of robosuite's
 linear algebra. judge_now only evaluates the goal."""
+
+
+def is_compiled() -> bool:
+    """Whether a file of machine code for `run_chunk` is in numba's disk cache; without, the first call takes a while."""
+    return any(Path(run_chunk.stats.cache_path).glob("kernel.*run_chunk-*.nbi"))
