@@ -259,5 +259,5 @@ linear algebra. judge_now only evaluates the goal."""
 
 
 def is_compiled() -> bool:
-    """Whether a file of machine code for `run_chunk` is in numba's disk cache; without, the first call takes a while."""
+    """Whether machine code of `run_chunk` is in numba's disk cache; without it the first call takes a while."""
     return any(Path(run_chunk.stats.cache_path).glob("kernel.*run_chunk-*.nbi"))
