@@ -47,7 +47,9 @@ def load_tasks(suite: str, names: Sequence[str] = ()) -> list[Task]:
     elif suite in tabletop.suites():
         found = tabletop.load_suite(suite)
     else:
-        raise UserError(f"unknown suite '{suite}'.{suggest(suite, [*tabletop.suites(), *LIBERO_SUITES])}")
+        known = [*tabletop.suites(), *LIBERO_SUITES]
+        short = " or ".join(f"'{name}'" for name in known if name.endswith(f"_{suite}"))
+        raise UserError(f"unknown suite '{suite}'.{f' Did you mean {short}?' if short else suggest(suite, known)}")
     tasks = {task.name.partition("/")[2]: task for task in found}
     for name in names:
         if name not in tasks:

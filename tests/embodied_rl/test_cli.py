@@ -74,6 +74,7 @@ def test_no_command_shows_help_and_fails(capsys: pytest.CaptureFixture[str]) -> 
         ("train libero --algorithm gpro", "unknown algorithm 'gpro'. Did you mean 'grpo'?"),
         ("train libero --suite libero_spatial", "LIBERO's official assets are not installed"),
         ("train tabletop --suite tabletop_spatail", "suite 'tabletop_spatail'. Did you mean 'tabletop_spatial'?"),
+        ("train tabletop --suite goal", "unknown suite 'goal'. Did you mean 'tabletop_goal' or 'libero_goal'?"),
         ("train tabletop --tasks no_such_task", "suite 'tabletop_spatial' has no task 'no_such_task'."),
         ("train tabletop --sed 3", "unknown option '--sed'. Did you mean '--seed'?"),
         ("train tabletop --num-envs 3", "unknown option '--num-envs'. Did you mean '--env.num-envs'?"),
