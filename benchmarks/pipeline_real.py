@@ -1,19 +1,21 @@
 """The real part of `embodied-rl bench pipeline`: the small OpenVLA learns on the tabletop under each scheduler.
 
 Preset, policy and worlds are those of `bench loop`, here with whole groups as minibatches for all schedulers, since
-`stream` needs them. 'lockstep' is the serial loop with a simulator that renders after every control step, as the main
-peer's LIBERO environments do. Every scheduler has the stages and threads that `train` gives it. Updates are those of
-most of a run, of policy and critic: in the preset's first two the critic learns alone. All are opened and do one
-iteration that does not count; then they take turns of one iteration each (about half a minute on two cores; the same
-episodes for all that are on-policy), since a machine's speed can drift within minutes. A figure is the median of its
-turns. `async` would go on with its episodes while others have their turn: it begins anew each time.
+`stream` needs them. Two contenders render after every control step, as the main peer's LIBERO environments do:
+'lockstep' is else the serial loop, whose slots are refilled at once; in 'waves' all worlds begin together and whoever
+is over waits for the others, as in the peer's loop. (The peer also simulates, draws, asks the policy and learns for
+worlds that are over; 'waves' does not.) Every scheduler has the stages and threads that `train` gives it. Updates are
+those of most of a run, of policy and critic: in the preset's first two the critic learns alone. All are opened and do
+one iteration that does not count; then they take turns of one iteration each (about half a minute on two cores; the
+same episodes for all that are on-policy), since a machine's speed can drift within minutes. A figure is the median of
+its turns. `async` would go on with its episodes while others have their turn: it begins anew each time.
 """
 
 from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -29,30 +31,35 @@ from embodied_rl.cli.policies import prepare_policy
 from embodied_rl.cli.suites import load_tasks
 from embodied_rl.cli.world import cpu_count, open_env, open_policy, pick_device, pick_renderer, policy_folder
 from embodied_rl.config import TrainConfig
+from embodied_rl.learner.batches import join_batches
 from embodied_rl.learner.learner import Learner
 from embodied_rl.policy_config import SHIPPED
+from embodied_rl.rollout.collect import Collector
 from embodied_rl.rollout.sampler import EpisodeSampler
+from embodied_rl.rollout.stages import StageClock
 from embodied_rl.scheduler.config import PipelinedConfig, SchedulerConfig, SerialConfig
 from embodied_rl.scheduler.make import Learning, make_clock, make_scheduler
-from embodied_rl.types import Array, ChunkResult, EpisodeSpec, Observation
+from embodied_rl.types import Array, ChunkResult, EpisodeSpec, Observation, RolloutBatch
 from embodied_rl.vec_env import VecEnv
 
-TURNS = 6
+TURNS = 5
 MINIBATCH_EPISODES = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """A scheduler, and whether every step is drawn."""
+    """A scheduler, whether every step is drawn, and whether all worlds begin together."""
 
     name: str
     scheduler: SchedulerConfig
     each_step: bool = False
+    waves: bool = False
 
 
 WAYS = (
     Way("serial", SerialConfig()),
     Way("lockstep", SerialConfig(), each_step=True),
+    Way("waves", SerialConfig(), each_step=True, waves=True),
     Way("stream", PipelinedConfig()),
     Way("async", PipelinedConfig(overlap="async")),
 )
@@ -103,6 +110,28 @@ def _joined(parts: Sequence[tuple[Array, ChunkResult]], rows: int, steps: int) -
     return out
 
 
+class InWaves:
+    """`SerialScheduler` whose iteration is `waves` rollouts of a collector, one after the other."""
+
+    def __init__(self, collector: Collector, waves: int) -> None:
+        self._collector = collector
+        self._waves = waves
+
+    def batches(self, start: int, stop: int) -> Iterator[RolloutBatch]:
+        """As in SerialScheduler."""
+        for version in range(start, stop):
+            parts = [self._collector.collect(version) for _ in range(self._waves)]
+            batch = join_batches(parts)
+            batch.info = {name: sum(part.info[name] for part in parts) for name in parts[0].info}
+            yield batch
+
+    def publish(self, version: int) -> None:
+        """The weights are shared: nothing is copied."""
+
+    def close(self) -> None:
+        """Nothing to stop."""
+
+
 def real_config() -> TrainConfig:
     """The preset with minibatches of whole episodes, about as large as its minibatches of rows, and no warm-up of the
     critic."""
@@ -131,12 +160,19 @@ def iterations(way: Way, config: TrainConfig) -> Generator[dict[str, Any]]:
         learner = Learner(
             policy, algorithm, config.learner, seed=config.seed, dump_dir=Path(dumps), threads=cores
         )  # fmt: skip
-        scheduler = make_scheduler(
-            way.scheduler, RendersEachStep(env) if way.each_step else env, policy, sampler, algorithm,
-            Learning.of(learner), clock,
-            groups=config.rollout.groups(algorithm.group_size), workers=cores,
-            on_episode=lambda result: None, poll=lambda: None,
-        )  # fmt: skip
+        worlds, groups = RendersEachStep(env) if way.each_step else env, config.rollout.groups(algorithm.group_size)
+        if way.waves:
+            assert isinstance(clock, StageClock)
+            collector = Collector(
+                worlds, policy, sampler, clock, groups=env.num_envs // algorithm.group_size,
+                final_value=algorithm.needs_final_value,
+            )  # fmt: skip
+            scheduler = InWaves(collector, groups * algorithm.group_size // env.num_envs)
+        else:
+            scheduler = make_scheduler(
+                way.scheduler, worlds, policy, sampler, algorithm, Learning.of(learner), clock, groups=groups,
+                workers=cores, on_episode=lambda result: None, poll=lambda: None,
+            )  # fmt: skip
         with closing(scheduler):
             began, used = time.perf_counter(), time.process_time()
             for batch in scheduler.batches(0, config.iterations):
@@ -179,15 +215,16 @@ def _runs_ahead(way: Way) -> bool:
 
 
 def ratios_of(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
-    """real.<scheduler>.decisions_per_s, and real.<overlap>.vs_serial and .vs_lockstep, each with _low and _high.
+    """real.<scheduler>.decisions_per_s, and real.<overlap>.vs_serial, .vs_lockstep and .vs_waves.
 
-    Speeds are medians over the turns, ratios medians of each turn's; low and high are the turns' extremes.
+    Each also with _low and _high. Speeds are medians over the turns, ratios medians of each turn's; low and high
+    are the turns' extremes.
     """
     turns = [{row["scheduler"]: row["decisions_per_s"] for row in rows if row["turn"] == turn}
              for turn in sorted({row["turn"] for row in rows})]  # fmt: skip
     found = {f"{name}.decisions_per_s": [speed[name] for speed in turns] for name in turns[0]}
     found |= {f"{name}.vs_{other}": [speed[name] / speed[other] for speed in turns]
-              for name in ("stream", "async") for other in ("serial", "lockstep")}  # fmt: skip
+              for name in ("stream", "async") for other in ("serial", "lockstep", "waves")}  # fmt: skip
     ratios: dict[str, float] = {}
     for name, values in found.items():
         ratios |= {f"real.{name}": float(np.median(values)), f"real.{name}_low": min(values),

@@ -31,12 +31,14 @@ def test_ratios_by_hand() -> None:
         "p.stream.of_bound": 0.8, "p.bound_vs_serial": 2,
     })  # fmt: skip
     # the second turn met a machine half as fast, the third one a machine that was busy while serial ran
-    turns = [(100, 50, 120, 150), (50, 25, 60, 75), (10, 50, 120, 150)]
+    turns = [(100, 50, 40, 120, 150), (50, 25, 20, 60, 75), (10, 50, 40, 120, 150)]
+    names = [way.name for way in pipeline_real.WAYS]
     real = [{"scheduler": name, "decisions_per_s": speed, "turn": turn} for turn, speeds in enumerate(turns)
-            for name, speed in zip(("serial", "lockstep", "stream", "async"), speeds, strict=True)]  # fmt: skip
+            for name, speed in zip(names, speeds, strict=True)]  # fmt: skip
     ratios = pipeline_real.ratios_of(real)
     assert ratios["real.stream.vs_serial"] == pytest.approx(1.2)
     assert ratios["real.async.vs_lockstep"] == pytest.approx(3)
+    assert ratios["real.stream.vs_waves"] == pytest.approx(3)
     assert ratios["real.serial.decisions_per_s"] == 50
     assert (ratios["real.serial.decisions_per_s_low"], ratios["real.serial.decisions_per_s_high"]) == (10, 100)
     assert (ratios["real.stream.vs_serial_low"], ratios["real.stream.vs_serial_high"]) == pytest.approx((1.2, 12))
@@ -46,14 +48,14 @@ def test_real_turns_do_the_same_work() -> None:
     """A turn of small iterations: whoever is on-policy runs the same episodes, also after it waited for others."""
     config = pipeline_real.real_config()
     config = replace(
-        config, env=replace(config.env, num_envs=2), rollout=replace(config.rollout, episodes_per_iteration=2),
+        config, env=replace(config.env, num_envs=2), rollout=replace(config.rollout, episodes_per_iteration=4),
         learner=replace(config.learner, minibatch_groups=1), tasks=config.tasks[:1],
     )  # fmt: skip
     rows = list(pipeline_real.measure_all(config, turns=1))
     assert [row["scheduler"] for row in rows] == [way.name for way in pipeline_real.WAYS]
     assert {row["iteration"] for row in rows} == {1}
     work = {row["scheduler"]: row["decisions"] for row in rows}
-    assert work["serial"] == work["lockstep"] == work["stream"]
+    assert work["serial"] == work["lockstep"] == work["waves"] == work["stream"]
 
 
 @pytest.mark.parametrize("profile", PROFILES, ids=lambda profile: profile.name)
