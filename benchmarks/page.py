@@ -77,8 +77,27 @@ def policy_table(figures: Figures) -> list[str]:
     return table(["what", "contender", "CPU ms a decision", "lowest to highest"], rows)
 
 
+def pipeline_table(figures: Figures) -> list[str]:
+    """A row a profile and scheduler; then, where the real part ran, a row a turn with each scheduler's speed."""
+    rows = [
+        [row["profile"], row["mode"], str(row["stages"]), str(row["microbatch"]), f"{row['ms_per_decision']:.2f}",
+         f"{row['predicted_ms_per_decision']:.2f}", f"{row['of_bound']:.1%}"]
+        for row in figures["rows"]
+    ]  # fmt: skip
+    head = ["stages that only wait", "scheduler", "stages", "micro-batch", "ms a decision", "predicted", "of the bound"]
+    lines = table(head, rows)
+    if figures["real"]:
+        names = list(dict.fromkeys(row["scheduler"] for row in sorted(figures["real"], key=lambda row: row["turn"])))
+        speed = {(row["turn"], row["scheduler"]): row["decisions_per_s"] for row in figures["real"]}
+        turns = sorted({turn for turn, _ in speed})
+        real = [[str(turn + 1), *(f"{speed[turn, name]:.1f}" for name in names)] for turn in turns]
+        lines += ["", *table(["really: turn, decisions/s", *names], real)]
+    return lines
+
+
 TABLES: dict[str, Callable[[Figures], list[str]]] = {
     "sim": sim_table, "loop": loop_table, "libero": libero_table, "policy": policy_table,
+    "pipeline": pipeline_table,
 }
 
 
@@ -89,7 +108,8 @@ def section(figures: Figures) -> str:
     lines = [f"`{figures['command']}` on {machine_line(machine)}; {versions}."]
     if figures["quick"]:
         lines.append("**Made with `--quick`: not to be quoted.**")
-    lines.append("; ".join(f"{name} {value}" for name, value in figures["setup"].items()) + ".")
+    if "setup" in figures:
+        lines.append("; ".join(f"{name} {value}" for name, value in figures["setup"].items()) + ".")
     ratios = table(["ratio", "value"], [[f"`{name}`", f"{value:.4g}"] for name, value in figures["ratios"].items()])
     return "\n".join([" ".join(lines), "", *TABLES[figures["bench"]](figures), "", *ratios])
 

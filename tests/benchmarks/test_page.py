@@ -30,6 +30,16 @@ SIM_ROWS = [
     for mode in ("physics", "cameras") for count in (1, 8)
 ]  # fmt: skip
 
+PIPELINE_ROWS = [
+    {"profile": "p", "mode": "async", "stages": 4, "microbatch": 16, "ms_per_decision": 52.354,
+     "predicted_ms_per_decision": 51.5, "of_bound": 0.9804}
+]  # fmt: skip
+PIPELINE_REAL = [
+    {"turn": turn, "scheduler": name, "decisions_per_s": speed}
+    for turn, *pairs in ((0, ("serial", 100.0), ("stream", 110.0)), (1, ("stream", 120.0), ("serial", 90.0)))
+    for name, speed in pairs
+]
+
 
 def figures(path: Path, bench: str, rows: list[dict[str, Any]], *, quick: bool = False, **more: Any) -> dict[str, Any]:
     machine = describe_machine(("torch",))
@@ -61,6 +71,16 @@ def test_the_projects_page_has_a_place_for_each_bench(tmp_path: Path) -> None:
     assert "Not measured yet" not in text
     assert main([str(page), str(sim), str(loop), str(libero), str(policy)]) == 0
     assert page.read_text() == text  # filling again changes nothing
+
+
+def test_turns_have_their_columns_in_one_order(tmp_path: Path) -> None:
+    """Also where the second turn went the other way round; without a real part there are none."""
+    both = fill(DOCS.read_text(), figures(tmp_path / "a.json", "pipeline", PIPELINE_ROWS, real=PIPELINE_REAL))
+    assert "| p | async | 4 | 16 | 52.35 | 51.50 | 98.0% |" in both
+    assert "| really: turn, decisions/s | serial | stream |" in both
+    assert "| 1 | 100.0 | 110.0 |" in both
+    assert "| 2 | 90.0 | 120.0 |" in both
+    assert "really:" not in fill(DOCS.read_text(), figures(tmp_path / "b.json", "pipeline", PIPELINE_ROWS, real=[]))
 
 
 def test_quick_figures_say_so(tmp_path: Path) -> None:
