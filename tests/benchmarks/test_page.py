@@ -48,19 +48,20 @@ def figures(path: Path, bench: str, rows: list[dict[str, Any]], *, quick: bool =
 
 
 def test_the_projects_page_has_a_place_for_each_bench(tmp_path: Path) -> None:
-    page, sim, loop, libero, policy = (
-        tmp_path / name for name in ("page.md", "sim.json", "loop.json", "libero.json", "policy.json")
-    )
+    names = ("sim", "loop", "libero", "policy", "pipeline")
+    page, (sim, loop, libero, policy, pipeline) = tmp_path / "page.md", (tmp_path / f"{name}.json" for name in names)
+    words = [str(path) for path in (page, sim, loop, libero, policy, pipeline)]
     page.write_text(DOCS.read_text())
     figures(sim, "sim", SIM_ROWS)
     figures(loop, "loop", LOOP_ROWS)
     figures(libero, "libero", LIBERO_ROWS, **LIBERO_MORE)
     figures(policy, "policy", POLICY_ROWS)
-    assert main([str(page), str(sim), str(loop), str(libero), str(policy)]) == 0
+    figures(pipeline, "pipeline", PIPELINE_ROWS, real=PIPELINE_REAL)
+    assert main(words) == 0
     text = page.read_text()
     assert "| act | 2.50 | 50 % | 4.25 |" in text
     assert text.index("| ours | cameras | 8 | 1000 | 900 to 1100 | 1.12 |") < text.index("| ours | physics | 1 |")
-    assert text.count("| `speed` | 123.5 |") == 4
+    assert text.count("| `speed` | 123.5 |") == 5
     assert "| libero_goal: control step, physics | ours | 2.5 | 2.25 to 3.12 | 1.25 | 1 to 1.5 |" in text
     assert "| libero_goal: reset | ours |" in text
     assert "| nano, 7 tokens | batch | 2.5 | 2.5 to 3.0 |" in text
@@ -69,7 +70,7 @@ def test_the_projects_page_has_a_place_for_each_bench(tmp_path: Path) -> None:
     assert "| libero_goal | 2.000 | 2.500 |" in text
     assert "--quick`: not to be quoted" not in text
     assert "Not measured yet" not in text
-    assert main([str(page), str(sim), str(loop), str(libero), str(policy)]) == 0
+    assert main(words) == 0
     assert page.read_text() == text  # filling again changes nothing
 
 
