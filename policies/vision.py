@@ -217,4 +217,6 @@ def normalise_images(images: Tensor, tower: ViTConfig, dtype: torch.dtype) -> Te
     device = images.device
     mean = torch.tensor(tower.mean, device=device) * 255.0
     scale = 1.0 / (torch.tensor(tower.std, device=device) * 255.0)
-    return ((images.float() - mean) * scale).to(dtype).permute(0, 3, 1, 2)
+    # planes first: arithmetic along rows of pixels is faster than along three colours, and rounds alike
+    planes = images.permute(0, 3, 1, 2).to(torch.float32, memory_format=torch.contiguous_format)
+    return planes.sub_(mean[:, None, None]).mul_(scale[:, None, None]).to(dtype)

@@ -8,7 +8,7 @@ import transformers
 
 from embodied_rl.policies.decoder import CausalLM, DecoderConfig, KVCache
 from embodied_rl.policies.linear import Linear
-from embodied_rl.policies.vision import ViT, ViTConfig
+from embodied_rl.policies.vision import ViT, ViTConfig, normalise_images
 
 
 def _randomise(module: torch.nn.Module, seed: int) -> None:
@@ -85,6 +85,19 @@ def _llama(kv_heads: int) -> tuple[CausalLM, torch.nn.Module]:
     ).eval()
     reference.load_state_dict(model.state_dict())
     return model, reference
+
+
+def test_images_are_normalised_as_published() -> None:
+    """(x / 255 - mean) / std of each colour, rows and columns where they were, the pixels untouched."""
+    config = ViTConfig(image_size=8, mean=(0.4, 0.5, 0.6), std=(0.2, 0.3, 0.1))
+    images = torch.randint(0, 256, (3, 8, 8, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    before = images.clone()
+    out = normalise_images(images, config, torch.float32)
+    for colour in range(3):
+        expected = (images[..., colour].double() / 255 - config.mean[colour]) / config.std[colour]
+        torch.testing.assert_close(out[:, colour].double(), expected, atol=1e-6, rtol=1e-6)
+    assert torch.equal(images, before)
+    assert normalise_images(images, config, torch.bfloat16).dtype == torch.bfloat16
 
 
 @pytest.mark.parametrize("kv_heads", [4, 2])
