@@ -89,7 +89,7 @@ def _llama(kv_heads: int) -> tuple[CausalLM, torch.nn.Module]:
 
 def test_images_are_normalised_as_published() -> None:
     """(x / 255 - mean) / std of each colour, rows and columns where they were, the pixels untouched."""
-    config = ViTConfig(image_size=8, mean=(0.4, 0.5, 0.6), std=(0.2, 0.3, 0.1))
+    config = ViTConfig(8, 4, 16, 1, 1, 16, mean=(0.4, 0.5, 0.6), std=(0.2, 0.3, 0.1))
     images = torch.randint(0, 256, (3, 8, 8, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     before = images.clone()
     out = normalise_images(images, config, torch.float32)
