@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,14 +22,15 @@ _SELECTORS = ("--policy", "--algorithm", "--scheduler", "--config", "--resume")
 USAGE = f"""\
 usage: embodied-rl train BENCHMARK [--policy NAME] [--algorithm NAME] [--scheduler NAME] [--config FILE]
                                    [--any.value VALUE ...]
-       embodied-rl train --resume DIR
+       embodied-rl train --resume DIR [--iterations N]
 
   BENCHMARK         {", ".join(BENCHMARKS)}
   --policy NAME     {", ".join(KINDS["policy"])}
   --algorithm NAME  {", ".join(KINDS["algorithm"])} (ppo if not given)
   --scheduler NAME  {", ".join(KINDS["scheduler"])} (serial if not given)
   --config FILE     YAML with any of the values below, such as the config.yaml of an earlier run
-  --resume DIR      continue the run in DIR, with its own config, exactly where its last checkpoint left it
+  --resume DIR      continue the run in DIR, with its own config, exactly where its last checkpoint left it; with
+                    --iterations N go on to more iterations than it had (learning rates stay where they fell to)
 
 Every value below can be set. Those of --algorithm, --policy and --scheduler are shown for the names chosen.
 """
@@ -36,11 +38,13 @@ Every value below can be set. Those of --algorithm, --policy and --scheduler are
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What the command line asks for. resume: the run to continue; then `benchmark` and `config` are unset."""
+    """What the command line asks for. resume: the run to continue, to `iterations` of them all in all (None: as many as
+    it was to have); then `benchmark` and `config` are unset."""
 
     benchmark: str = ""
     config: TrainConfig | None = None
     resume: Path | None = None
+    iterations: int | None = None
 
 
 def select(argv: Sequence[str]) -> Selection:
@@ -87,13 +91,17 @@ def _take(argv: Sequence[str]) -> tuple[list[str], dict[str, str]]:
 
 
 def _resume(benchmark: str | None, words: list[str], chosen: dict[str, str]) -> Selection:
+    folder = Path(chosen["--resume"])
+    longer = re.fullmatch(r"--iterations[= ](\d+)", " ".join(words))
+    if longer and not benchmark and len(chosen) == 1:
+        return Selection(resume=folder, iterations=int(longer[1]))
     extra = ([benchmark] if benchmark else []) + words + [name for name in chosen if name != "--resume"]
     if extra:
         raise UserError(
             f"--resume continues a run with its own config, so '{extra[0]}' does not apply: "
-            f"embodied-rl train --resume {chosen['--resume']}"
+            f"embodied-rl train --resume {folder} (and --iterations N to go on for longer)"
         )
-    return Selection(resume=Path(chosen["--resume"]))
+    return Selection(resume=folder)
 
 
 def _kind(part: str, chosen: dict[str, str], file: dict[str, object], default: str) -> str:

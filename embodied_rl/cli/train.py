@@ -20,7 +20,7 @@ CONFIG_FILE = "config.yaml"
 def main(argv: list[str]) -> int:
     """Run the command: 0 when training is done, 1 when it broke down, 130 when Ctrl-C stopped it."""
     chosen = select(argv)
-    config = _resumed_config(chosen.resume) if chosen.resume else _checked(chosen)
+    config = _resumed_config(chosen.resume, chosen.iterations) if chosen.resume else _checked(chosen)
     # Only now torch and the simulator: a typing error should not wait for them.
     from embodied_rl.cli.train_run import run
     from embodied_rl.learner.learner import NonFiniteError, RatioError
@@ -64,11 +64,16 @@ def _check_checkpoint(policy: str, checkpoint: str) -> None:
                         "Hugging Face hub.")
 
 
-def _resumed_config(folder: Path) -> TrainConfig:
+def _resumed_config(folder: Path, iterations: int | None) -> TrainConfig:
     if not (folder / CONFIG_FILE).is_file():
         raise UserError(f"{folder} is not the folder of a run: it has no {CONFIG_FILE}.")
     # The folder may have been moved since.
-    return dataclasses.replace(load_yaml(folder / CONFIG_FILE), output=str(folder))
+    config = dataclasses.replace(load_yaml(folder / CONFIG_FILE), output=str(folder))
+    if iterations is None:
+        return config
+    if iterations <= config.iterations:
+        raise UserError(f"--iterations {iterations}: {folder} is a run of {config.iterations} iterations; give more.")
+    return dataclasses.replace(config, iterations=iterations)
 
 
 def write_config(config: TrainConfig) -> None:

@@ -280,8 +280,7 @@ def _write_stamp(folder: Path, stamp: dict[str, Any], config: TrainConfig, resum
         folder.mkdir(parents=True, exist_ok=True)
         sessions = json.loads(path.read_text()) if resume and path.is_file() else []
         _replace(path, json.dumps([*sessions, stamp], indent=1))
-        if not resume:
-            write_config(config)
+        write_config(config)
     except OSError as error:
         raise UserError(f"cannot write into {folder}: {error.strerror}; choose another --output.") from error
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -77,6 +78,26 @@ def test_stopped_and_resumed_equals_unbroken(
     began, resumed = json.loads((broken / "run.json").read_text())
     assert "asked for" not in resumed["renderer"]
     assert began["acts"] == resumed["acts"] == "not compiled"
+
+
+@pytest.mark.usefixtures("stand_in")
+def test_a_finished_run_goes_on_for_longer(
+    checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One iteration and then a second is a run of two; the config says so. Fewer than it had is refused."""
+    whole, longer = tmp_path / "whole", tmp_path / "longer"
+    assert main(words(checkpoint, whole, "--videos", "0")) == 0
+    assert main(words(checkpoint, longer, "--videos", "0", "--iterations", "1")) == 0
+    before = load_yaml(longer / "config.yaml")
+    for count, said in (("1", "is a run of 1 iterations; give more"), ("two", "does not apply")):
+        assert main(["train", "--resume", str(longer), "--iterations", count]) == 2
+        assert said in capsys.readouterr().err
+    assert load_yaml(longer / "config.yaml") == before
+    assert main(["train", "--resume", str(longer), "--iterations", "2"]) == 0
+    config = load_yaml(longer / "config.yaml")
+    assert (config.iterations, replace(config, iterations=1)) == (2, before)
+    newest = [run / "checkpoints" / "iter-000002" / "policy" / "model.safetensors" for run in (whole, longer)]
+    assert newest[0].read_bytes() == newest[1].read_bytes()
 
 
 @pytest.mark.usefixtures("stand_in")
