@@ -55,10 +55,11 @@ def flags(source: Any, prefix: str = "") -> set[str]:
 
 
 def suggest_flag(flag: str, known: set[str]) -> str:
-    """A suggestion for a mistyped option: the closest full name, else the one whose last part was meant."""
+    """A suggestion for a mistyped option: by its last part or the beginning of it, else by likeness, else none."""
     leaves = {name.rpartition(".")[2].lstrip("-"): name for name in sorted(known, reverse=True)}
     leaf = flag.rpartition(".")[2].lstrip("-")
     close = [leaves[leaf]] if "." not in flag and leaf in leaves else difflib.get_close_matches(flag, known, 1, 0.75)
+    close = close or sorted(leaves[name] for name in leaves if len(leaf) > 2 and name.startswith(leaf))
     close = close or [leaves[name] for name in difflib.get_close_matches(leaf, leaves, 1, 0.75)]
     return f" Did you mean '{close[0]}'?" if close else " --help lists the options."
 

@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -22,6 +23,14 @@ while time.monotonic() < deadline:
     pass
 through = True
 """
+
+
+@pytest.fixture(autouse=True)
+def usual_handling() -> Iterator[None]:
+    """Python's own handler, which a program that a shell started in the background does not have."""
+    previous = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, previous)
 
 
 def import_and_wait(name: str) -> None:
