@@ -77,5 +77,8 @@ def _resumed_config(folder: Path, iterations: int | None) -> TrainConfig:
 
 
 def write_config(config: TrainConfig) -> None:
-    """Write the config into its run's folder."""
-    (Path(config.output) / CONFIG_FILE).write_text(dump_yaml(config), encoding="utf-8")
+    """Write the config into its run's folder, whole or not at all: a run that is resumed needs the one it has."""
+    path = Path(config.output) / CONFIG_FILE
+    new = path.with_suffix(".new")
+    new.write_text(dump_yaml(config), encoding="utf-8")
+    new.replace(path)
