@@ -89,6 +89,7 @@ class GroupUpdate:
         """Add a piece's gradient, in microbatches of about equal size."""
         batch, weight, share = piece
         parts = len(self._learner.ranks.cut(torch.arange(len(batch)), self._learner.config.microbatch_rows))
+        parts = min(len(batch), self._learner.even(parts))
         row_weight = torch.full((len(batch),), share / len(batch))
         micros = [
             Rows(batch, index, weight[index], row_weight[index])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -20,6 +19,7 @@ from embodied_rl.learner.group_update import GroupUpdate
 from embodied_rl.learner.ranks import ALONE, Ranks
 from embodied_rl.learner.recompute import recompute_log_probs
 from embodied_rl.learner.stale import correct
+from embodied_rl.learner.threads import Threads
 from embodied_rl.policy import Policy
 from embodied_rl.rng import philox
 from embodied_rl.types import RolloutBatch
@@ -83,11 +83,7 @@ class Learner:
         self._begun: GroupUpdate | None = None
         self._seed = seed
         self._dump_dir = dump_dir
-        self._threads = threads
-        self._busy: Callable[[], bool] = lambda: False
-        self._pool = None
-        if threads > 1:  # the number of threads inside an operator is each thread's own setting
-            self._pool = ThreadPoolExecutor(threads, "learn", initializer=torch.set_num_threads, initargs=(1,))
+        self._threads = Threads(threads) if threads > 1 else None
         self.model = ranks.prepare(policy) if ranks.size > 1 else policy
         self._actor, self._critic = split_parameters(self.model)
         groups: list[dict[str, Any]] = [{"params": self._actor, "lr": config.lr}]
@@ -99,12 +95,13 @@ class Learner:
 
     def close(self) -> None:
         """End the threads."""
-        if self._pool is not None:
-            self._pool.shutdown()
+        if self._threads is not None:
+            self._threads.close()
 
     def yield_to(self, busy: Callable[[], bool]) -> None:
         """Leave half of the threads to others while `busy()`; results are the same."""
-        self._busy = busy
+        if self._threads is not None:
+            self._threads.busy = busy
 
     def update(self, batch: RolloutBatch) -> dict[str, float]:
         """Improve the policy with `batch` and return metrics, means over the batch and its epochs.
@@ -154,6 +151,11 @@ class Learner:
             self._set_rates(self.config.rate(self.version))
             self._begun = GroupUpdate(self, self.config.minibatch_groups, self.version)
         self._begun.add(group)
+
+    def even(self, parts: int) -> int:
+        """The next number of microbatches of which all threads of all ranks get as many."""
+        count = self.ranks.size * (1 if self._threads is None else self._threads.count)
+        return -(-parts // count) * count
 
     @property
     def begun(self) -> bool:
@@ -229,7 +231,7 @@ class Learner:
     ) -> dict[str, float]:
         """Add the gradients of these microbatches to what is there; return the sums of their metrics."""
         totals: dict[str, float] = {}
-        if self._pool is None:
+        if self._threads is None:
             for number, counts in numbers:
                 out = loss(number)
                 # adds up in place: large models have no room for a second gradient
@@ -248,13 +250,10 @@ class Learner:
             return totals, sums
 
         sums: list[Tensor | None] = [parameter.grad for parameter in moving]
-        left = [numbers[i :: self._threads] for i in range(self._threads)]
-        while left:
-            now = max(1, self._threads // 2) if self._busy() else len(left)
-            for part, gradient in self._pool.map(share, left[:now]):
-                totals = _sum_metrics([totals, part])
-                sums = _add(sums, gradient)
-            left = left[now:]
+        count = self._threads.count
+        for part, gradient in self._threads.map(share, [numbers[i::count] for i in range(count)]):
+            totals = _sum_metrics([totals, part])
+            sums = _add(sums, gradient)
         for parameter, total in zip(moving, sums, strict=True):
             parameter.grad = total
         return totals

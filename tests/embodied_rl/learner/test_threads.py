@@ -1,0 +1,95 @@
+"""Threads of the learner: half of them while others are busy, all as soon as they are not."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from torch import Tensor
+
+from embodied_rl.algorithms.config import GRPOConfig
+from embodied_rl.learner.config import LearnerConfig
+from embodied_rl.learner.learner import Learner
+from embodied_rl.learner.threads import Threads
+from embodied_rl.types import EvalOutput
+from tests.embodied_rl.scheduler.toys import Setup, serial
+from tests.toy import ToyPolicy
+
+LONG = 20.0
+
+
+def test_while_others_are_busy_half_of_them_work() -> None:
+    running, most, lock = 0, 0, threading.Lock()
+
+    def work(number: int) -> int:
+        nonlocal running, most
+        with lock:
+            running += 1
+            most = max(most, running)
+        threading.Event().wait(0.01)
+        with lock:
+            running -= 1
+        return number * number
+
+    with closing(Threads(4)) as threads:
+        threads.busy = lambda: True
+        assert threads.map(work, range(7)) == [number * number for number in range(7)]
+        assert most == 2
+
+
+def test_the_others_join_in_as_soon_as_nobody_else_is_busy() -> None:
+    """In the middle of an item: the first one ends only once the second has begun."""
+    busy, begun = threading.Event(), threading.Event()
+    busy.set()
+
+    def work(number: int) -> bool:
+        if number == 1:
+            begun.set()
+            return True
+        threading.Timer(0.2, busy.clear).start()  # by then the learner waits
+        return begun.wait(LONG)
+
+    with closing(Threads(2)) as threads:
+        threads.busy = busy.is_set
+        assert threads.map(work, [0, 1]) == [True, True]
+
+
+def test_an_error_is_raised_when_nothing_works_any_more() -> None:
+    ended = threading.Event()
+
+    def work(number: int) -> None:
+        if number == 0:
+            raise RuntimeError("this one")
+        threading.Event().wait(0.1)
+        ended.set()
+
+    with closing(Threads(2)) as threads:
+        with pytest.raises(RuntimeError, match="this one"):
+            threads.map(work, [0, 1])
+        assert ended.is_set()
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_all_threads_get_as_many_microbatches(tmp_path: Path, threads: int) -> None:
+    seen: list[int] = []
+
+    class Counting(ToyPolicy):
+        def evaluate(
+            self, images: Tensor, proprio: Tensor, instruction: list[str], replay: dict[str, Tensor]
+        ) -> EvalOutput:
+            seen.append(len(images))
+            return super().evaluate(images, proprio, instruction, replay)
+
+    config = LearnerConfig(minibatch_rows=None, minibatch_groups=100, microbatch_rows=24)
+    setup = Setup(GRPOConfig(group_size=4, keep=None), iterations=1)
+    batch = serial(setup, tmp_path).batches[0]
+    policy = Counting()
+    with closing(Learner(
+        policy, setup.parts(policy, tmp_path)[1].algorithm, config, seed=0, dump_dir=tmp_path, threads=threads
+    )) as learner:  # fmt: skip
+        learner.update(batch)
+    assert sum(seen) == len(batch)
+    assert max(seen) <= 24
+    assert len(seen) % threads == 0
