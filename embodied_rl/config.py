@@ -118,7 +118,7 @@ class TrainConfig:
                             "--policy.compile, and then train with what it chose.")
         far = isinstance(self.scheduler, RayConfig)
         if far and isinstance(self.policy, FlowPolicyConfig) and self.policy.prefix_cache_gib:
-            raise UserError("policy.prefix_cache_gib keeps what this process computed, and with scheduler ray others "
+            raise UserError("--policy.prefix-cache-gib keeps what this process computed, and with scheduler ray others "
                             "act: leave it out, or choose --scheduler serial or pipelined.")
         if isinstance(self.scheduler, PipelinedConfig):
             check_fit(

@@ -36,11 +36,11 @@ class OpenVLAConfig:
 
     def __post_init__(self) -> None:
         if self.temperature <= 0:
-            raise UserError(f"policy.temperature must be positive, got {self.temperature}.")
+            raise UserError(f"--policy.temperature must be positive, got {self.temperature}.")
         if self.lora_rank < 0:
-            raise UserError(f"policy.lora_rank must not be negative, got {self.lora_rank}.")
+            raise UserError(f"--policy.lora-rank must not be negative, got {self.lora_rank}.")
         if self.center_crop is not None and not 0 < self.center_crop <= 1:
-            raise UserError(f"policy.center_crop must lie in (0, 1], got {self.center_crop}.")
+            raise UserError(f"--policy.center-crop must lie in (0, 1], got {self.center_crop}.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,16 +106,16 @@ class FlowPolicyConfig:
     def __post_init__(self) -> None:
         low, high = self.noise_range
         if self.denoise_steps < 2:
-            raise UserError(f"policy.denoise_steps must be at least 2, got {self.denoise_steps}.")
+            raise UserError(f"--policy.denoise-steps must be at least 2, got {self.denoise_steps}.")
         if self.noise_level <= 0 or not 0 < low <= high:
-            raise UserError("policy.noise_level and policy.noise_range must be positive, and the range in order.")
+            raise UserError("--policy.noise-level and --policy.noise-range must be positive, and the range in order.")
         if self.prefix_cache_gib < 0:
-            raise UserError(f"policy.prefix_cache_gib must not be negative, got {self.prefix_cache_gib}.")
+            raise UserError(f"--policy.prefix-cache-gib must not be negative, got {self.prefix_cache_gib}.")
         if self.prefix_cache_gib and not self.expert_only:
-            raise UserError("policy.prefix_cache_gib keeps what a frozen language model computed, and this one trains: "
-                            "add --policy.expert-only, or leave it out.")
+            raise UserError("--policy.prefix-cache-gib keeps what a frozen language model computed, and this one "
+                            "trains: add --policy.expert-only, or leave it out.")
         if self.chunk_len is not None and self.chunk_len < 1:
-            raise UserError(f"policy.chunk_len must be at least 1, got {self.chunk_len}.")
+            raise UserError(f"--policy.chunk-len must be at least 1, got {self.chunk_len}.")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -40,7 +40,7 @@ def add_lora(network: nn.Module, rank: int, *, seed: int = 0) -> None:
     if rank < 1:
         raise UserError(f"the rank of LoRA must be at least 1, got {rank}.")
     if has_lora(network):
-        raise UserError("this policy has LoRA adapters already, whose rank cannot change: leave policy.lora-rank out")
+        raise UserError("this policy has LoRA adapters already, whose rank cannot change: leave --policy.lora-rank out")
     from peft import inject_adapter_in_model
 
     whole = [p for name, p in network.named_parameters() if _WHOLE.search(name) and p.requires_grad]

@@ -21,6 +21,6 @@ class EvalConfig:
 
     def __post_init__(self) -> None:
         if self.every < 0:
-            raise UserError(f"evaluation.every must not be negative, got {self.every}.")
+            raise UserError(f"--evaluation.every must not be negative, got {self.every}.")
         if self.states_per_task < 1:
-            raise UserError(f"evaluation.states_per_task must be at least 1, got {self.states_per_task}.")
+            raise UserError(f"--evaluation.states-per-task must be at least 1, got {self.states_per_task}.")

@@ -17,7 +17,7 @@ class RolloutConfig:
     def __post_init__(self) -> None:
         if self.episodes_per_iteration < 1:
             raise UserError(
-                f"rollout.episodes_per_iteration must be at least 1, got {self.episodes_per_iteration}."
+                f"--rollout.episodes-per-iteration must be at least 1, got {self.episodes_per_iteration}."
             )
 
     def groups(self, group_size: int) -> int:
@@ -26,7 +26,7 @@ class RolloutConfig:
         if rest:
             low = groups * group_size
             raise UserError(
-                f"algorithm.group_size {group_size} does not divide rollout.episodes_per_iteration "
+                f"--algorithm.group-size {group_size} does not divide --rollout.episodes-per-iteration "
                 f"{self.episodes_per_iteration}; use {f'{low} or ' if low else ''}{low + group_size} episodes."
             )
         return groups

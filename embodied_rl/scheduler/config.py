@@ -38,16 +38,16 @@ class PipelinedConfig:
 
     def __post_init__(self) -> None:
         if self.stages is not None and self.stages < 1:
-            raise UserError(f"scheduler.stages must be at least 1, got {self.stages}.")
+            raise UserError(f"--scheduler.stages must be at least 1, got {self.stages}.")
         if self.act_wait_ms < 0:
-            raise UserError(f"scheduler.act_wait_ms must not be negative, got {self.act_wait_ms}.")
+            raise UserError(f"--scheduler.act-wait-ms must not be negative, got {self.act_wait_ms}.")
         if self.act_device is not None and not re.fullmatch(r"(cpu|cuda)(:\d+)?", self.act_device):
-            raise UserError(f"scheduler.act_device must be cpu, cuda or cuda:NUMBER, got {self.act_device!r}.")
+            raise UserError(f"--scheduler.act-device must be cpu, cuda or cuda:NUMBER, got {self.act_device!r}.")
         if self.overlap == "stream" and self.max_staleness is not None:
-            raise UserError("scheduler.max_staleness does not apply to overlap stream, which is always on-policy.")
+            raise UserError("--scheduler.max-staleness does not apply to overlap stream, which is always on-policy.")
         if self.max_staleness is not None and self.max_staleness < 1:
             raise UserError(
-                f"scheduler.max_staleness must be at least 1, got {self.max_staleness}; for 0 use overlap stream."
+                f"--scheduler.max-staleness must be at least 1, got {self.max_staleness}; for 0 use overlap stream."
             )
 
     def num_stages(self, workers: int, num_envs: int, *, cpu: bool) -> int:
@@ -88,12 +88,13 @@ class RayConfig:
 
     def __post_init__(self) -> None:
         if self.workers < 1:
-            raise UserError(f"scheduler.workers must be at least 1, got {self.workers}.")
+            raise UserError(f"--scheduler.workers must be at least 1, got {self.workers}.")
         for name in ("cpus_per_worker", "gpus_per_worker", "max_staleness"):
             if getattr(self, name) < 0:
-                raise UserError(f"scheduler.{name} must not be negative, got {getattr(self, name)}.")
+                option = name.replace("_", "-")
+                raise UserError(f"--scheduler.{option} must not be negative, got {getattr(self, name)}.")
         if self.deadline_s <= 0:
-            raise UserError(f"scheduler.deadline_s must be positive, got {self.deadline_s}.")
+            raise UserError(f"--scheduler.deadline-s must be positive, got {self.deadline_s}.")
 
     def sentence(self) -> str:
         """In words, for the run's stamp."""
@@ -116,14 +117,14 @@ def check_fit(
 ) -> None:
     """Raise UserError unless these options go together."""
     if config.stages is not None and config.stages > num_envs:
-        raise UserError(f"scheduler.stages is {config.stages}, but there are {num_envs} worlds (env.num_envs).")
+        raise UserError(f"--scheduler.stages is {config.stages}, but there are {num_envs} worlds (--env.num-envs).")
     if config.overlap == "stream" and minibatch_groups is None:
         raise UserError(
-            "scheduler.overlap stream needs minibatches that can be filled while others still run: give "
+            "--scheduler.overlap stream needs minibatches that can be filled while others still run: give "
             "--learner.minibatch-rows None --learner.minibatch-groups 2 (or more)."
         )
     if config.overlap == "stream" and recompute_log_probs:
         raise UserError(
-            "scheduler.overlap stream takes the first steps of an update before its last rows are there, so that "
-            "learner.recompute_log_probs would compare with a policy that has moved: use overlap async or serial."
+            "--scheduler.overlap stream takes the first steps of an update before its last rows are there, so that "
+            "--learner.recompute-log-probs would compare with a policy that has moved: use overlap async or serial."
         )

@@ -52,8 +52,8 @@ def connect(config: RayConfig) -> Any:
         except (OSError, RuntimeError, ValueError) as error:
             reason = str(error).strip().partition("\n")[0].rstrip(".")
             raise UserError(
-                f"no Ray cluster answers at scheduler.address {address} ({reason}): start one with `ray start --head`, "
-                "or leave the address out to use this machine alone."
+                f"no Ray cluster answers at --scheduler.address {address} ({reason}): start one with `ray start "
+                "--head`, or leave the address out to use this machine alone."
             ) from error
     _check_size(ray, config)
     return ray

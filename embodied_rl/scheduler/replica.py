@@ -44,10 +44,10 @@ def acting_device(wanted: str | None, policy: nn.Module) -> torch.device | None:
         count = torch.cuda.device_count()
         device = torch.device("cuda", device.index or 0)
         if device.index >= count:
-            raise UserError(f"scheduler.act_device {wanted}: torch sees {count} GPUs here, counted from cuda:0.")
+            raise UserError(f"--scheduler.act-device {wanted}: torch sees {count} GPUs here, counted from cuda:0.")
     if device == home:
         raise UserError(
-            f"scheduler.act_device {wanted} is where the policy learns: name another device, or leave the option out."
+            f"--scheduler.act-device {wanted} is where the policy learns: name another device, or leave the option out."
         )
     return device
 

@@ -118,7 +118,7 @@ class PrefixStore:
         """Keep an entry as the newest; the oldest make room. UserError if it alone is larger than the bound."""
         if entry.nbytes > self.max_bytes:
             raise UserError(
-                f"policy.prefix-cache-gib {self.max_bytes / GIB:g} has no room for one decision's prefix, "
+                f"--policy.prefix-cache-gib {self.max_bytes / GIB:g} has no room for one decision's prefix, "
                 f"{entry.nbytes / GIB:.2g} GiB: raise it, or 0 to keep none"
             )
         with self._lock:

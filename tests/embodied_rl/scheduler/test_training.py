@@ -104,9 +104,9 @@ def test_stopped_and_resumed(tmp_path: Path, scheduler: PipelinedConfig, stop: i
     ("options", "message"),
     [
         ({"stages": 0}, "scheduler.stages must be at least 1"),
-        ({"act_wait_ms": -1.0}, "scheduler.act_wait_ms must not be negative"),
-        ({"max_staleness": 1}, "scheduler.max_staleness does not apply to overlap stream"),
-        ({"overlap": "async", "max_staleness": 0}, "scheduler.max_staleness must be at least 1"),
+        ({"act_wait_ms": -1.0}, "--scheduler.act-wait-ms must not be negative"),
+        ({"max_staleness": 1}, "--scheduler.max-staleness does not apply to overlap stream"),
+        ({"overlap": "async", "max_staleness": 0}, "--scheduler.max-staleness must be at least 1"),
     ],
 )
 def test_options_that_do_nothing_are_refused(options: dict[str, Any], message: str) -> None:
@@ -121,7 +121,7 @@ def test_parts_that_do_not_fit_are_refused() -> None:
         TrainConfig(scheduler=PipelinedConfig(stages=99, overlap="async")).check()
     TrainConfig(scheduler=ASYNC).check()
     again = LearnerConfig(minibatch_rows=None, minibatch_groups=2, recompute_log_probs=True)
-    with pytest.raises(UserError, match=r"learner.recompute_log_probs .*use overlap async or serial"):
+    with pytest.raises(UserError, match=r"--learner.recompute-log-probs .*use overlap async or serial"):
         TrainConfig(scheduler=STREAM, learner=again).check()
     TrainConfig(scheduler=ASYNC, learner=again).check()
     with pytest.raises(UserError, match=r"learner.minibatch-rows or --learner.minibatch-groups"):
