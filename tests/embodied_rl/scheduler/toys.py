@@ -76,11 +76,13 @@ class Setup:
         default_factory=lambda: LearnerConfig(lr=1e-2, minibatch_rows=None, minibatch_groups=2, microbatch_rows=24)
     )
     breaks: dict[int, int] = field(default_factory=dict)
+    threads: int = 1
+    """Of the learner."""
 
     def parts(self, policy: ToyPolicy, folder: Path) -> tuple[EpisodeSampler, Learner]:
         """A sampler and a learner of this run."""
         algorithm = make_algorithm(self.algorithm)
-        learner = Learner(policy, algorithm, self.learner, seed=0, dump_dir=folder)
+        learner = Learner(policy, algorithm, self.learner, seed=0, dump_dir=folder, threads=self.threads)
         return EpisodeSampler(5, TASKS, algorithm.group_size), learner
 
 
@@ -113,6 +115,7 @@ def serial(setup: Setup, folder: Path, slots: int = 6) -> Outcome:
         batches.append(batch)
         metrics.append(learner.update(batch))
         scheduler.publish(learner.version)
+    learner.close()
     return Outcome(batches, policy.state_dict(), metrics, sampler, heard)
 
 
@@ -138,6 +141,7 @@ def pipelined(
         env or SlowEnv(slots, pause, setup.breaks), actor, stream, Timeline(), stages=stages, workers=workers,
         act_wait=act_wait, final_value=algorithm.needs_final_value,
     )
+    learner.yield_to(engine.busy)
     heard: list[int] = []
     states: list[dict[str, Any]] = []
 
@@ -161,6 +165,7 @@ def pipelined(
             if paused is not None:
                 with scheduler.paused():
                     paused(batch.version)
+    learner.close()
     return Outcome(batches, policy.state_dict(), metrics, sampler, heard, states)
 
 
