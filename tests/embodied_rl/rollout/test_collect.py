@@ -179,7 +179,7 @@ def test_images_are_not_mixed_up_between_rows() -> None:
 
 def test_a_group_size_that_does_not_divide_is_refused_with_numbers_that_do() -> None:
     assert RolloutConfig(episodes_per_iteration=64).groups(8) == 8
-    with pytest.raises(UserError, match=r"group_size 8 does not divide .* 60; use 56 or 64"):
+    with pytest.raises(UserError, match=r"--algorithm.group-size 8 does not divide .* 60; use 56 or 64"):
         RolloutConfig(episodes_per_iteration=60).groups(8)
     with pytest.raises(UserError, match="use 8 episodes"):
         RolloutConfig(episodes_per_iteration=6).groups(8)
