@@ -121,7 +121,7 @@ def test_a_cluster_that_does_not_answer(
         address = f"{scheme}127.0.0.1:{closed.getsockname()[1]}"
         run = tmp_path / "run"
         said = refused(words(checkpoint, run, "--scheduler", "ray", "--scheduler.address", address), capsys, run)
-    assert f"no Ray cluster answers at scheduler.address {address}" in said
+    assert f"no Ray cluster answers at --scheduler.address {address}" in said
     assert "ray start --head" in said
 
 
