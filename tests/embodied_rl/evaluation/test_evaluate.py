@@ -102,5 +102,5 @@ def test_a_recorded_episode_is_the_evaluated_one_frame_by_frame(mode: ActMode) -
 def test_options_out_of_range_are_refused() -> None:
     with pytest.raises(UserError, match="every"):
         EvalConfig(every=-1)
-    with pytest.raises(UserError, match="--evaluation.states-per-task"):
+    with pytest.raises(UserError, match=r"--evaluation\.states-per-task"):
         EvalConfig(states_per_task=0)
