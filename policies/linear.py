@@ -1,7 +1,7 @@
 """A linear layer that runs float32 on a CPU through oneDNN.
 
-torch sends float32 products on a CPU to MKL. With many rows oneDNN is up to a third faster than that on AMD processors
-(measured, forward and backward), and the results agree to rounding. Everything else goes to torch as usual.
+torch sends float32 products on a CPU to MKL. With many rows oneDNN is faster than that on AMD processors, forward and
+backward, and the results agree to rounding. Everything else goes to torch as usual.
 """
 
 from __future__ import annotations
