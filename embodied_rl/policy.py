@@ -25,7 +25,10 @@ class Policy(Protocol):
     terms_per_step: int
 
     def act(self, obs: Observation, rng: DecisionRng, mode: ActMode) -> ActOutput:
-        """Decide for N slots, without gradients. 'greedy' takes the mode of the distribution."""
+        """Decide for N slots, without gradients. 'greedy' takes the mode of the distribution.
+
+        On a CPU called from several threads at once, for different rows (see `rollout.actor`).
+        """
         ...
 
     def evaluate(self, images: torch.Tensor, proprio: torch.Tensor, instruction: list[str],

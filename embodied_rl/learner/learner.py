@@ -19,9 +19,9 @@ from embodied_rl.learner.group_update import GroupUpdate
 from embodied_rl.learner.ranks import ALONE, Ranks
 from embodied_rl.learner.recompute import recompute_log_probs
 from embodied_rl.learner.stale import correct
-from embodied_rl.learner.threads import Threads
 from embodied_rl.policy import Policy
 from embodied_rl.rng import philox
+from embodied_rl.threads import Threads
 from embodied_rl.types import RolloutBatch
 
 # Philox stream of minibatch permutations; streams 1 to 4 are the sampler's.
@@ -83,7 +83,7 @@ class Learner:
         self._begun: GroupUpdate | None = None
         self._seed = seed
         self._dump_dir = dump_dir
-        self._threads = Threads(threads) if threads > 1 else None
+        self._threads = Threads(threads, "learn") if threads > 1 else None
         self.model = ranks.prepare(policy) if ranks.size > 1 else policy
         self._actor, self._critic = split_parameters(self.model)
         groups: list[dict[str, Any]] = [{"params": self._actor, "lr": config.lr}]

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
+import torch
 
 from embodied_rl.policy import ActMode, Policy
-from embodied_rl.rollout.episode import Running, decision_rng, executed_terms, to_cpu
+from embodied_rl.rollout.actor import Actor
+from embodied_rl.rollout.episode import Running, decision_rng, executed_terms
 from embodied_rl.rollout.stages import StageClock
 from embodied_rl.rollout.store import Recording, Round, RowStore
 from embodied_rl.types import Array, ChunkResult, EpisodeSpec
@@ -19,7 +21,7 @@ class Driver:
 
     record: keep the rows of finished episodes (else only their results). final_value: ask the policy for the value of
     the observation after a truncated episode's last step. on_round: called before each decision; what it raises ends
-    the run.
+    the run. It acts on as many threads as torch has where it is made.
     """
 
     def __init__(
@@ -36,6 +38,7 @@ class Driver:
         self.policy = policy
         self.clock = clock
         self.store = RowStore(env.new_observation, env.num_envs)
+        self._actor = Actor(policy, env.num_envs, torch.get_num_threads())
         self._record = record
         self._final_value = final_value
         self._on_round = on_round
@@ -94,12 +97,11 @@ class Driver:
             self.env.observe(slots, obs)
         episodes = [self._running[slot] for slot in slots]
         with self.clock.stage("act"):
-            act = self.policy.act(obs, decision_rng(episodes), mode)
-            kept = to_cpu(act)
+            act = self._actor.act(obs, decision_rng(episodes), mode)
         with self.clock.stage("simulate"):
             result = self.env.step(slots, act.actions)
         mask = executed_terms(result.steps_taken, self.policy.chunk_len, self.policy.terms_per_step)
-        round_ = Round(block, obs, kept, result.reward.sum(axis=1, dtype=np.float32), mask, len(slots))
+        round_ = Round(block, obs, act, result.reward.sum(axis=1, dtype=np.float32), mask, len(slots))
         if not self._record:
             self.store.give_back(block)
         return result, round_
@@ -120,7 +122,7 @@ class Driver:
         with self.clock.stage("render"):
             self.env.observe(slots, obs)
         with self.clock.stage("act"):
-            value = self.policy.act(obs, decision_rng([self._running[slot] for slot in slots]), "greedy").value
+            value = self._actor.act(obs, decision_rng([self._running[slot] for slot in slots]), "greedy").value
         self.store.give_back(block)
         if value is None:
             raise RuntimeError("the algorithm needs a critic, and the policy returned no value; give it a value head.")

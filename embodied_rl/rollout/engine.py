@@ -18,11 +18,13 @@ import numpy as np
 import torch
 
 from embodied_rl.policy import Policy
-from embodied_rl.rollout.episode import Running, decision_rng, executed_terms, to_cpu
+from embodied_rl.rollout.actor import Actor
+from embodied_rl.rollout.episode import Running, decision_rng, executed_terms
 from embodied_rl.rollout.groups import Closed, Group, GroupStream
 from embodied_rl.rollout.lane import Decision, Lane, View, join, make_lanes, make_round, split, step_rows
 from embodied_rl.rollout.store import Recording, Round, RowStore
 from embodied_rl.rollout.timeline import Timeline
+from embodied_rl.threads import shared_cores
 from embodied_rl.types import ChunkResult, EpisodeResult
 from embodied_rl.vec_env import VecEnv
 
@@ -33,13 +35,13 @@ class RolloutEngine:
     """Runs the episodes of `stream` with `policy` in `env`, in threads of its own, until it is closed.
 
     stages: lanes that the slots are cut into; workers: threads that step and render; act_wait: how long (s) the policy
-    waits for more lanes than the first. final_value: as in `drive.Driver`. act_threads: of torch, inside an operator.
+    waits for more lanes than the first. final_value: as in `drive.Driver`. threads: for acting, see `yield_to`.
     One thread, the owner, calls the methods.
     """
 
     def __init__(
         self, env: VecEnv, policy: Policy, stream: GroupStream, clock: Timeline, *, stages: int, workers: int,
-        act_wait: float = 0.0, final_value: bool = False, act_threads: int = 1,
+        act_wait: float = 0.0, final_value: bool = False, threads: int = 1,
     ) -> None:
         self.env = env
         self.policy = policy
@@ -64,7 +66,8 @@ class RolloutEngine:
         self._news = threading.Condition(self._lock)  # the owner may find something
         self._weights = threading.Lock()
         self._workers = ThreadPoolExecutor(workers, "sim")
-        self._server = threading.Thread(target=self._serve, args=(act_threads,), name="act", daemon=True)
+        self._actor = Actor(policy, env.num_envs, threads)
+        self._server = threading.Thread(target=self._serve, args=(shared_cores(threads),), name="act", daemon=True)
         self._server.start()
 
     # What the owner calls
@@ -140,7 +143,12 @@ class RolloutEngine:
             self._closed = True
             self._wanted.notify_all()
         self._server.join()
+        self._actor.close()
         self._workers.shutdown(cancel_futures=True)
+
+    def yield_to(self, busy: Callable[[], bool]) -> None:
+        """Leave half of the acting threads to others while `busy()`; results are the same."""
+        self._actor.yield_to(busy)
 
     def _raise(self) -> None:
         if self._error is not None:
@@ -259,8 +267,8 @@ class RolloutEngine:
 
     # The policy
 
-    def _serve(self, act_threads: int) -> None:
-        torch.set_num_threads(act_threads)  # each thread has a setting of its own
+    def _serve(self, threads: int) -> None:
+        torch.set_num_threads(threads)  # each thread has a setting of its own
         try:
             while True:
                 with self._lock:
@@ -296,7 +304,7 @@ class RolloutEngine:
         episodes = [episode for view in views for episode in view.episodes]
         with self._weights, self.clock.stage("act"):
             version = self.version
-            kept = to_cpu(self.policy.act(join(views), decision_rng(episodes), "sample"))
+            kept = self._actor.act(join(views), decision_rng(episodes), "sample")
         for lane, act in zip(lanes, split(kept, [len(view.slots) for view in views]), strict=True):
             lane.decision = Decision(act, version)
             self._submit(lane)
@@ -305,7 +313,7 @@ class RolloutEngine:
         """Finish truncated episodes with the critic's value of their last observation."""
         episodes = [episode for view in finals for episode in view.episodes]
         with self._weights, self.clock.stage("act"):
-            value = self.policy.act(join(finals), decision_rng(episodes), "greedy").value
+            value = self._actor.act(join(finals), decision_rng(episodes), "greedy").value
         if value is None:
             raise RuntimeError("the algorithm needs a critic, and the policy returned no value; give it a value head.")
         with self._lock:

@@ -9,7 +9,7 @@ import numpy as np
 
 from embodied_rl.rng import DecisionRng
 from embodied_rl.rollout.store import Recording, Round
-from embodied_rl.types import ActOutput, Array, ChunkResult, EpisodeResult, EpisodeSpec
+from embodied_rl.types import Array, ChunkResult, EpisodeResult, EpisodeSpec
 
 
 @dataclass(slots=True)
@@ -51,12 +51,6 @@ def decision_rng(episodes: Sequence[Running]) -> DecisionRng:
     """The random numbers of the next decision of each episode."""
     seeds = np.array([episode.spec.seed for episode in episodes], dtype=np.int64)
     return DecisionRng(seeds, np.array([episode.num_decisions for episode in episodes], dtype=np.int64))
-
-
-def to_cpu(act: ActOutput) -> ActOutput:
-    """What is recorded waits in host memory."""
-    value = None if act.value is None else act.value.cpu()
-    return ActOutput(act.actions, act.log_prob.cpu(), value, {key: tensor.cpu() for key, tensor in act.replay.items()})
 
 
 def executed_terms(steps_taken: Array, chunk_len: int, terms_per_step: int) -> Array:

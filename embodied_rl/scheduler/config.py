@@ -104,14 +104,6 @@ class RayConfig:
 SchedulerConfig = SerialConfig | PipelinedConfig | RayConfig
 
 
-def shared_cores(cores: int) -> int:
-    """Threads for each of acting and learning where both share a CPU's cores with the simulator at the same time.
-
-    Half the cores: they seldom have work all at once, and more threads than cores slow each other down.
-    """
-    return max(1, cores // 2)
-
-
 def check_fit(
     config: PipelinedConfig, num_envs: int, minibatch_groups: int | None, *, recompute_log_probs: bool = False
 ) -> None:

@@ -20,7 +20,7 @@ from embodied_rl.rollout.groups import GroupStream
 from embodied_rl.rollout.sampler import EpisodeSampler
 from embodied_rl.rollout.stages import StageClock
 from embodied_rl.rollout.timeline import Timeline
-from embodied_rl.scheduler.config import PipelinedConfig, RayConfig, SchedulerConfig, check_fit, shared_cores
+from embodied_rl.scheduler.config import PipelinedConfig, RayConfig, SchedulerConfig, check_fit
 from embodied_rl.scheduler.pipelined import PipelinedScheduler
 from embodied_rl.scheduler.ray_scheduler import RayScheduler
 from embodied_rl.scheduler.ray_worker import WorkerFactory
@@ -127,10 +127,12 @@ def make_scheduler(
     engine = RolloutEngine(
         env, actor, stream, clock, stages=stages, workers=workers,
         act_wait=config.act_wait_ms / 1e3, final_value=algorithm.needs_final_value,
-        act_threads=shared_cores(torch.get_num_threads()),
+        threads=torch.get_num_threads(),
     )  # fmt: skip
     learning.yield_to(engine.busy)
-    return PipelinedScheduler(
+    scheduler = PipelinedScheduler(
         engine, install=(lambda: None) if shared else (lambda: copy_weights(policy, actor)), poll=poll,
         learn=learning.accumulate if streams else None, ess=None if streams else learning.ess, on_episode=on_episode,
     )  # fmt: skip
+    engine.yield_to(lambda: scheduler.learning)
+    return scheduler

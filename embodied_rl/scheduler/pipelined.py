@@ -22,7 +22,8 @@ class PipelinedScheduler:
     install: brings the learner's weights to the policy that acts. poll: called while waiting; what it raises ends the
     wait. learn (overlap stream): gets every group that will be part of the batch under way, in the batch's order, while
     others still run. ess (overlap async): says how much the last batch was worth (`Learner.ess`); then the next rollout
-    runs during the update, as far as the engine's `max_staleness` allows. Close it when done.
+    runs during the update, as far as the engine's `max_staleness` allows. `learning`: whether the learner is at work.
+    Close it when done.
     """
 
     def __init__(
@@ -38,6 +39,7 @@ class PipelinedScheduler:
         self._on_episode = on_episode or (lambda result: None)
         self._published = 0
         self._acting = -1
+        self.learning = False
 
     def batches(self, start: int, stop: int) -> Iterator[RolloutBatch]:
         """Yield the batches of iterations start, ..., stop - 1; `publish` must follow each."""
@@ -47,11 +49,14 @@ class PipelinedScheduler:
             if self._published != version:
                 raise RuntimeError(f"batch {version} was asked for, but version {self._published} is the newest policy")
             self._release()
-            yield self._gather(version)
+            batch = self._gather(version)
+            self.learning = True
+            yield batch
 
     def publish(self, version: int) -> None:
         """Say that the learner's weights are now those after `version` updates."""
         self._published = version
+        self.learning = False
         if self._ess is not None:
             self._release()
 
@@ -80,8 +85,10 @@ class PipelinedScheduler:
         while isinstance(event := self._engine.wait(self._on_episode, self._poll), Group):
             kept += event.members
             if self._learn is not None:
+                self.learning = True
                 with self._engine.clock.stage("learn"):
                     self._learn(gather(event.members, version))
+                self.learning = False
         with self._engine.clock.stage("gather"):
             batch = gather(kept, version) if kept else empty_batch(version)
         self._engine.drop(kept)

@@ -12,8 +12,8 @@ import torch
 
 from embodied_rl.learner.learner import TrainablePolicy
 from embodied_rl.rollout.episode import Running, decision_rng
-from embodied_rl.scheduler.config import shared_cores
 from embodied_rl.scheduler.costs import Cost, Costs, fit
+from embodied_rl.threads import shared_cores
 from embodied_rl.types import ActOutput, EpisodeSpec, Observation
 from embodied_rl.vec_env import VecEnv
 

@@ -9,9 +9,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from embodied_rl.policies.compiled import uses_graphs
+from embodied_rl.policies.cpu_decode import CpuDecoder
 from embodied_rl.policies.decoder import KVCache, Rope
 from embodied_rl.policies.fused_decode import FusedDecoder, complex_rotation
-from embodied_rl.policies.linear import Linear, linear_float32
+from embodied_rl.policies.linear import Linear, linear_few, linear_float32
 from embodied_rl.policies.openvla.compiled import Step, compiled_prefill, compiled_step
 from embodied_rl.policies.openvla.model import OpenVLAModel
 from embodied_rl.policies.tokens import NUM_BINS
@@ -48,10 +49,11 @@ def prefill_and_decode(
         hidden = compiled_prefill(decoder, prompt, lengths, first, cache)
     else:
         hidden = decoder(prompt, table.first(width), cache=cache, read=lengths[:, None] - 1)[:, 0]
+    fused = _can_fuse(model, prompt)
     if compiled and uses_graphs(prompt.device.type):
         step = compiled_step(decoder, cache, rope, lengths)
     else:
-        step = _fused_step(model, cache, rope) if _can_fuse(model, prompt) else _module_step(model, cache, rope)
+        step = _fused_step(model, cache, rope, lengths) if fused else _module_step(model, cache, rope)
     head = model.language_model.lm_head.weight[model.action_rows]
     embedding, slots = decoder.embed_tokens.weight[model.action_rows], model.embed_slots()
     logits = torch.empty((count, rows, NUM_BINS), dtype=torch.float32, device=prompt.device)
@@ -63,7 +65,7 @@ def prefill_and_decode(
             if slots is not None:
                 x = x + slots[t]
             state = step(x, t - 1, None if mask is None else mask[..., : width + t])
-        logits[t] = linear_float32(state, head)
+        logits[t] = linear_few(state, head) if fused else linear_float32(state, head)
         tokens[t] = choose(logits[t], None if uniform is None else uniform[:, t : t + 1], temperature)
     log_prob = F.log_softmax(logits / temperature, dim=-1).gather(-1, tokens[..., None])[..., 0]
     return Decoded(tokens.T.contiguous(), log_prob.T.contiguous(), hidden)
@@ -103,9 +105,13 @@ def _projections(layer: nn.Module) -> list[nn.Module]:
     return [module for name, module in layer.named_modules() if name.endswith("_proj")]
 
 
-def _fused_step(model: OpenVLAModel, cache: KVCache, rope: Rope) -> Step:
+def _fused_step(model: OpenVLAModel, cache: KVCache, rope: Rope, lengths: Tensor) -> Step:
     """Action token `t` of each row through fused weights: [N, D] -> [N, D]."""
-    fused, rotation = FusedDecoder(model.language_model.model, cache), complex_rotation(rope)
+    decoder = model.language_model.model
+    if cache.keys.device.type == "cpu":
+        cpu = CpuDecoder(decoder, cache, rope, lengths)
+        return lambda x, t, mask: cpu.step(x, t)
+    fused, rotation = FusedDecoder(decoder, cache), complex_rotation(rope)
     return lambda x, t, mask: fused.step(x, rotation[:, t : t + 1], mask)
 
 

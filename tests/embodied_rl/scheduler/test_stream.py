@@ -7,6 +7,7 @@ import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from embodied_rl.learner.batches import join_batches, split_groups
 from embodied_rl.learner.config import LearnerConfig
 from embodied_rl.policy import ActMode
 from embodied_rl.rng import DecisionRng, philox
+from embodied_rl.rollout import actor
 from embodied_rl.types import ActOutput, Array, ChunkResult, Observation, RolloutBatch
 from tests.embodied_rl.scheduler.toys import (
     GRPO,
@@ -60,10 +62,11 @@ def test_the_same_episodes_and_updates_as_serial(
     setup = Setup(algorithm, learner=learner, breaks={3: 1, 11: 1}, threads=threads)
     with tempfile.TemporaryDirectory() as folder:
         oracle = serial(setup, Path(folder))
-        found = pipelined(
-            setup, Path(folder), slots=slots, stages=min(stages, slots), workers=workers, pause=jitter(seed),
-            act_wait=act_wait,
-        )
+        with patch.object(actor, "MIN_ROWS", 2):  # or so few rows would not be acted on in parts
+            found = pipelined(
+                setup, Path(folder), slots=slots, stages=min(stages, slots), workers=workers, pause=jitter(seed),
+                act_wait=act_wait,
+            )
     assert_same(oracle, found)
     stopped = sum(batch.info["rollout/stopped"] for batch in found.batches)
     ledger = found.sampler.ledger

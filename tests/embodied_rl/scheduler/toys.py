@@ -77,7 +77,7 @@ class Setup:
     )
     breaks: dict[int, int] = field(default_factory=dict)
     threads: int = 1
-    """Of the learner."""
+    """Of the learner, and of the pipelined rollout's policy."""
 
     def parts(self, policy: ToyPolicy, folder: Path) -> tuple[EpisodeSampler, Learner]:
         """A sampler and a learner of this run."""
@@ -139,13 +139,14 @@ def pipelined(
     actor = policy if share else replicate(policy)
     engine = RolloutEngine(
         env or SlowEnv(slots, pause, setup.breaks), actor, stream, Timeline(), stages=stages, workers=workers,
-        act_wait=act_wait, final_value=algorithm.needs_final_value,
+        act_wait=act_wait, final_value=algorithm.needs_final_value, threads=setup.threads,
     )
     learner.yield_to(engine.busy)
     heard: list[int] = []
     states: list[dict[str, Any]] = []
 
     def learn(group: RolloutBatch) -> None:
+        assert scheduler.learning
         pause()
         learner.accumulate(group)
 
@@ -155,12 +156,15 @@ def pipelined(
         learn=None if staleness else learn, ess=(ess or (lambda: learner.ess)) if staleness else None,
         on_episode=lambda result: heard.append(result.spec.episode_id),
     )) as scheduler:  # fmt: skip
+        engine.yield_to(lambda: scheduler.learning)
         for batch in scheduler.batches(0, setup.iterations):
+            assert scheduler.learning
             batches.append(batch)
             during(batch.version)
             pause()
             metrics.append(learner.update(batch))
             scheduler.publish(learner.version)
+            assert not scheduler.learning
             states.append(scheduler.sampler_state())
             if paused is not None:
                 with scheduler.paused():

@@ -1,4 +1,4 @@
-"""CPU threads that take microbatches side by side, and leave half of themselves to others while those are busy."""
+"""CPU threads that take work side by side, and leave half of themselves to others while those are busy."""
 
 from __future__ import annotations
 
@@ -16,13 +16,17 @@ _LOOK_SECONDS = 0.02
 
 
 class Threads:
-    """`count` threads, each of which runs its torch operators alone."""
+    """`count` threads, each with `inner` threads of torch's inside an operator.
 
-    def __init__(self, count: int) -> None:
+    One inside each, and several pieces of work side by side, wastes less than several inside small operators, which
+    mostly wait for one another.
+    """
+
+    def __init__(self, count: int, name: str, *, inner: int = 1) -> None:
         self.count = count
         self.busy: Callable[[], bool] = lambda: False
         # the number of threads inside an operator is each thread's own setting
-        self._pool = ThreadPoolExecutor(count, "learn", initializer=torch.set_num_threads, initargs=(1,))
+        self._pool = ThreadPoolExecutor(count, name, initializer=torch.set_num_threads, initargs=(inner,))
 
     def map(self, work: Callable[[InT], OutT], items: Sequence[InT]) -> list[OutT]:
         """`work` of each item, in order: half of the threads work while `busy()`, all as soon as it is over.
@@ -44,3 +48,11 @@ class Threads:
     def close(self) -> None:
         """End the threads."""
         self._pool.shutdown()
+
+
+def shared_cores(cores: int) -> int:
+    """Threads for each of acting and learning where both share a CPU's cores with the simulator at the same time.
+
+    Half the cores: they seldom have work all at once, and more threads than cores slow each other down.
+    """
+    return max(1, cores // 2)

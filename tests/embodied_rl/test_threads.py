@@ -1,4 +1,4 @@
-"""Threads of the learner: half of them while others are busy, all as soon as they are not."""
+"""Threads that act or learn: half of them while others are busy, all as soon as they are not."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 from embodied_rl.algorithms.config import GRPOConfig
 from embodied_rl.learner.config import LearnerConfig
 from embodied_rl.learner.learner import Learner
-from embodied_rl.learner.threads import Threads
+from embodied_rl.threads import Threads
 from embodied_rl.types import EvalOutput
 from tests.embodied_rl.scheduler.toys import Setup, serial
 from tests.toy import ToyPolicy
@@ -33,7 +33,7 @@ def test_while_others_are_busy_half_of_them_work() -> None:
             running -= 1
         return number * number
 
-    with closing(Threads(4)) as threads:
+    with closing(Threads(4, "test")) as threads:
         threads.busy = lambda: True
         assert threads.map(work, range(7)) == [number * number for number in range(7)]
         assert most == 2
@@ -51,7 +51,7 @@ def test_the_others_join_in_as_soon_as_nobody_else_is_busy() -> None:
         threading.Timer(0.2, busy.clear).start()  # by then the learner waits
         return begun.wait(LONG)
 
-    with closing(Threads(2)) as threads:
+    with closing(Threads(2, "test")) as threads:
         threads.busy = busy.is_set
         assert threads.map(work, [0, 1]) == [True, True]
 
@@ -65,7 +65,7 @@ def test_an_error_is_raised_when_nothing_works_any_more() -> None:
         threading.Event().wait(0.1)
         ended.set()
 
-    with closing(Threads(2)) as threads:
+    with closing(Threads(2, "test")) as threads:
         with pytest.raises(RuntimeError, match="this one"):
             threads.map(work, [0, 1])
         assert ended.is_set()

@@ -1,0 +1,73 @@
+"""Deciding for many rows on several CPU threads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+
+import numpy as np
+import torch
+from torch import nn
+
+from embodied_rl.policy import ActMode, Policy
+from embodied_rl.rng import DecisionRng
+from embodied_rl.threads import Threads
+from embodied_rl.types import ActOutput, Observation
+
+MIN_ROWS = 16
+"""Rows of a part at least; with fewer, threads lose more by waiting for the interpreter than they gain."""
+
+
+class Actor:
+    """`Policy.act` for up to `rows` rows; on a CPU many rows are cut into parts that `threads` threads take.
+
+    What is a part depends on the number of rows alone, and so do the results, bit for bit: not on when the threads had
+    time. Outputs wait in host memory. Fewer rows, a policy on a GPU or a compiled one are decided in one go, in the
+    caller's thread.
+    """
+
+    def __init__(self, policy: Policy, rows: int, threads: int) -> None:
+        self.policy = policy
+        places = {parameter.device.type for parameter in policy.parameters()} if isinstance(policy, nn.Module) else {}
+        count = min(threads, rows // MIN_ROWS) if places == {"cpu"} else 1
+        self._threads = Threads(count, "act", inner=threads // count) if count > 1 else None
+
+    def yield_to(self, busy: Callable[[], bool]) -> None:
+        """Leave half of the threads to others while `busy()`; results are the same."""
+        if self._threads is not None:
+            self._threads.busy = busy
+
+    def act(self, obs: Observation, rng: DecisionRng, mode: ActMode) -> ActOutput:
+        """As `Policy.act`."""
+        rows = len(obs.instruction)
+        parts = 1 if self._threads is None else min(self._threads.count, rows // MIN_ROWS)
+        if self._threads is None or parts < 2 or getattr(self.policy, "compiled", False):
+            return _to_cpu(self.policy.act(obs, rng, mode))
+
+        def decide(part: slice) -> ActOutput:
+            seen = Observation(obs.images[part], obs.proprio[part], obs.instruction[part])
+            return self.policy.act(seen, DecisionRng(rng.seed[part], rng.decision[part]), mode)
+
+        ends = [rows * part // parts for part in range(parts + 1)]
+        return _join(self._threads.map(decide, [slice(*pair) for pair in pairwise(ends)]))
+
+    def close(self) -> None:
+        """End the threads."""
+        if self._threads is not None:
+            self._threads.close()
+
+
+def _join(parts: list[ActOutput]) -> ActOutput:
+    """Rows of several outputs, one after the other."""
+    values = [part.value for part in parts if part.value is not None]
+    return ActOutput(
+        np.concatenate([part.actions for part in parts]),
+        torch.cat([part.log_prob for part in parts]),
+        torch.cat(values) if values else None,
+        {key: torch.cat([part.replay[key] for part in parts]) for key in parts[0].replay},
+    )
+
+
+def _to_cpu(act: ActOutput) -> ActOutput:
+    value = None if act.value is None else act.value.cpu()
+    return ActOutput(act.actions, act.log_prob.cpu(), value, {key: tensor.cpu() for key, tensor in act.replay.items()})
