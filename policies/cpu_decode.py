@@ -22,7 +22,8 @@ from torch import Tensor
 from embodied_rl.policies.decoder import Decoder, DecoderLayer, KVCache, Rope
 from embodied_rl.types import Array
 
-# What vector instructions need; nothing here assumes that numbers are finite, or a NaN could get lost.
+# What vector instructions need, as does numpy's error model: Python's checks each division. Nothing here assumes that
+# numbers are finite, or a NaN could get lost.
 _FAST = {"contract", "reassoc", "nsz"}
 
 
@@ -103,7 +104,7 @@ def _float_of_bits(typing: Any, bits: Any) -> Any:
     return types.float32(types.int32), generate
 
 
-@njit(inline="always", fastmath=_FAST)
+@njit(inline="always", fastmath=_FAST, error_model="numpy")
 def _exp(x: np.float32) -> np.float32:
     """e^x in float32, to 2 units in the last place between -87 and 88, the range it is cut off at; NaN stays NaN.
 
@@ -125,7 +126,7 @@ def _exp(x: np.float32) -> np.float32:
     return (p * r * r + r + np.float32(1.0)) * _float_of_bits((np.int32(n) + np.int32(127)) << np.int32(23))
 
 
-@njit(nogil=True, cache=True, fastmath=_FAST)
+@njit(nogil=True, cache=True, fastmath=_FAST, error_model="numpy")
 def normalise(x: Array, eps: float, out: Array) -> None:
     """out = x / sqrt(mean(x^2) + eps) for each row; x, out: float32 [N, D]."""
     rows, dim = x.shape
@@ -138,7 +139,7 @@ def normalise(x: Array, eps: float, out: Array) -> None:
             out[i, d] = x[i, d] * factor
 
 
-@njit(nogil=True, cache=True, fastmath=_FAST)
+@njit(nogil=True, cache=True, fastmath=_FAST, error_model="numpy")
 def swiglu(gate_up: Array, out: Array) -> None:
     """out = silu(gate) * up; gate_up: float32 [N, 2 M], gates first; out: float32 [N, M]."""
     rows, width = out.shape
@@ -148,7 +149,7 @@ def swiglu(gate_up: Array, out: Array) -> None:
             out[i, d] = gate / (np.float32(1.0) + _exp(-gate)) * gate_up[i, width + d]
 
 
-@njit(nogil=True, cache=True, fastmath=_FAST)
+@njit(nogil=True, cache=True, fastmath=_FAST, error_model="numpy")
 def attend(
     qkv: Array, cos: Array, sin: Array, keys: Array, values: Array, lengths: Array, prompt: int, slot: int, out: Array
 ) -> None:
@@ -173,7 +174,7 @@ def attend(
             _read(query, keys[n, g], values[n, g], ends, prompt, score, out[n, h * dim : (h + 1) * dim])
 
 
-@njit(inline="always", fastmath=_FAST)
+@njit(inline="always", fastmath=_FAST, error_model="numpy")
 def _rotate(x: Array, cos: Array, sin: Array, out: Array) -> None:
     half = len(cos)
     for d in range(half):
@@ -181,7 +182,7 @@ def _rotate(x: Array, cos: Array, sin: Array, out: Array) -> None:
         out[half + d] = x[half + d] * cos[d] + x[d] * sin[d]
 
 
-@njit(inline="always", fastmath=_FAST)
+@njit(inline="always", fastmath=_FAST, error_model="numpy")
 def _read(
     query: Array, key: Array, value: Array, ends: tuple[int, int], prompt: int, score: Array, out: Array
 ) -> None:
