@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from embodied_rl.policies import cpu_ops
 from embodied_rl.policies.linear import Linear
 from embodied_rl.policies.recompute import run_layer
 
@@ -79,6 +80,8 @@ def rope_factors(positions: Tensor, head_dim: int, theta: float) -> Rope:
 def rotate(x: Tensor, rope: Rope) -> Tensor:
     """Apply RoPE to [N, heads, T, head_dim]; pairs are (i, i + head_dim/2) as in Hugging Face's Llama."""
     cos, sin = rope.cos, rope.sin
+    if cpu_ops.applies(x, cos, sin):
+        return cpu_ops.rotate(x, cos, sin)
     if cos.dim() == 3:
         cos, sin = cos[:, None], sin[:, None]
     first, second = x.chunk(2, dim=-1)
@@ -204,6 +207,8 @@ class RMSNorm(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if x.dtype == torch.float32:
             weight = 1.0 + self.weight if self.offset else self.weight
+            if cpu_ops.applies(x, weight):
+                return cpu_ops.rms_norm(x, weight, self.eps)
             return F.rms_norm(x, weight.shape, weight, self.eps)
         normed = F.rms_norm(x.float(), self.weight.shape, None, self.eps)
         if self.offset:  # Gemma multiplies before it rounds, Llama after
@@ -271,8 +276,10 @@ class GatedMlp(nn.Module):
         self.silu = config.activation == "silu"
 
     def forward(self, x: Tensor) -> Tensor:
-        gate = self.gate_proj(x)
-        return self.down_proj((F.silu(gate) if self.silu else F.gelu(gate, approximate="tanh")) * self.up_proj(x))
+        gate, up = self.gate_proj(x), self.up_proj(x)
+        if self.silu and cpu_ops.applies(gate, up):
+            return self.down_proj(cpu_ops.swiglu(gate, up))
+        return self.down_proj((F.silu(gate) if self.silu else F.gelu(gate, approximate="tanh")) * up)
 
 
 class DecoderLayer(nn.Module):
