@@ -44,6 +44,7 @@ from embodied_rl.rollout.stages import StageClock
 from embodied_rl.scheduler.serial import SerialScheduler
 from embodied_rl.sim.task import Task
 from embodied_rl.telemetry.progress import RunProgress
+from embodied_rl.threads import set_torch_threads
 from embodied_rl.vec_env import VecEnv
 
 if TYPE_CHECKING:
@@ -185,7 +186,7 @@ def run(json_path: Path | None, quick: bool = False) -> None:
     policy.with_value = isinstance(config.algorithm, PPOConfig)
     renderer = pick_renderer(config.env.renderer, tasks)
     threads = config.torch_threads or cpu_count()
-    torch.set_num_threads(threads)
+    set_torch_threads(threads)
     env_config = replace(config.env, renderer=renderer.name, sim_threads=config.env.sim_threads or cpu_count())
     measured = 1 if quick else MEASURED
     progress = RunProgress(WARM_UP + measured, console=console)

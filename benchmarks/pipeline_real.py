@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from embodied_rl.algorithms.config import PPOConfig
 from embodied_rl.algorithms.make import make_algorithm
@@ -39,6 +38,7 @@ from embodied_rl.rollout.sampler import EpisodeSampler
 from embodied_rl.rollout.stages import StageClock
 from embodied_rl.scheduler.config import PipelinedConfig, SchedulerConfig, SerialConfig
 from embodied_rl.scheduler.make import Learning, make_clock, make_scheduler
+from embodied_rl.threads import set_torch_threads
 from embodied_rl.types import Array, ChunkResult, EpisodeSpec, Observation, RolloutBatch
 from embodied_rl.vec_env import VecEnv
 
@@ -146,7 +146,7 @@ def real_config() -> TrainConfig:
 def iterations(way: Way, config: TrainConfig) -> Generator[dict[str, Any]]:
     """Train, and yield a row an iteration; until it is asked for the next, an on-policy scheduler does nothing."""
     cores = cpu_count()
-    torch.set_num_threads(cores)
+    set_torch_threads(cores)
     tasks = load_tasks(config.suite, config.tasks)
     policy = open_policy(SHIPPED, pick_device(config.device))
     prepare_policy(policy, config.policy, policy_folder(SHIPPED))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import TypeVar
 
@@ -25,23 +26,27 @@ class Threads:
     def __init__(self, count: int, name: str, *, inner: int = 1) -> None:
         self.count = count
         self.busy: Callable[[], bool] = lambda: False
-        # the number of threads inside an operator is each thread's own setting
-        self._pool = ThreadPoolExecutor(count, name, initializer=torch.set_num_threads, initargs=(inner,))
+        self._pool = ThreadPoolExecutor(count, name, initializer=set_torch_threads, initargs=(inner,))
 
-    def map(self, work: Callable[[InT], OutT], items: Sequence[InT]) -> list[OutT]:
+    def map(self, work: Callable[[InT], OutT], items: Sequence[InT]) -> Iterator[OutT]:
         """`work` of each item, in order: half of the threads work while `busy()`, all as soon as it is over.
 
-        Raises what `work` raises, once no thread works any more.
+        At most twice as many results as threads wait to be taken. Raises what `work` raises, once no thread works any
+        more.
         """
-        futures: list[Future[OutT]] = []
+        futures: deque[Future[OutT]] = deque()
+        begun = 0
         try:
-            while len(futures) < len(items):
+            while begun < len(items) or futures:
                 running = [future for future in futures if not future.done()]
-                if len(running) < (max(1, self.count // 2) if self.busy() else self.count):
-                    futures.append(self._pool.submit(work, items[len(futures)]))
+                threads = max(1, self.count // 2) if self.busy() else self.count
+                if begun < len(items) and len(running) < threads and len(futures) < 2 * self.count:
+                    futures.append(self._pool.submit(work, items[begun]))
+                    begun += 1
+                elif futures[0].done():
+                    yield futures.popleft().result()
                 else:
                     wait(running, _LOOK_SECONDS, FIRST_COMPLETED)
-            return [future.result() for future in futures]
         finally:
             wait(futures)  # after an error or Ctrl-C nothing goes on behind the caller's back
 
@@ -56,3 +61,13 @@ def shared_cores(cores: int) -> int:
     Half the cores: they seldom have work all at once, and more threads than cores slow each other down.
     """
     return max(1, cores // 2)
+
+
+def set_torch_threads(count: int) -> None:
+    """Let torch use `count` threads inside an operator that this thread calls, whatever other threads set later.
+
+    torch keeps the number for each thread, but a thread that has not asked for it yet still takes the latest number
+    that any thread has set.
+    """
+    torch.get_num_threads()
+    torch.set_num_threads(count)

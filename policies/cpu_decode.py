@@ -48,7 +48,7 @@ class CpuDecoder:
         self._normed = torch.empty(rows, config.dim)
         self._qkv = torch.empty(rows, (config.heads + 2 * config.kv_heads) * config.head_dim)
         self._attended = torch.empty(rows, config.heads * config.head_dim)
-        self._gate, self._up = torch.empty(rows, config.mlp_dim), torch.empty(rows, config.mlp_dim)
+        self._gate, self._up, self._hidden = (torch.empty(rows, config.mlp_dim) for _ in range(3))
 
     def step(self, x: Tensor, t: int) -> Tensor:
         """Embeddings [N, D] of token t to come -> normalised hidden states [N, D]; extends the cache by one slot.
@@ -57,7 +57,7 @@ class CpuDecoder:
         """
         stream, slot = x.numpy(), self.cache.length
         normed, qkv, attended = self._normed.numpy(), self._qkv.numpy(), self._attended.numpy()
-        gate, up = self._gate.numpy(), self._up.numpy()
+        gate, up, hidden = self._gate.numpy(), self._up.numpy(), self._hidden.numpy()
         for index, layer in enumerate(self.layers):
             cpu_loops.rms_norm(stream, layer.norms[0], self._eps, normed, self._scale)
             torch.mm(self._normed, layer.inputs, out=self._qkv)
@@ -69,8 +69,8 @@ class CpuDecoder:
             cpu_loops.rms_norm(stream, layer.norms[1], self._eps, normed, self._scale)
             torch.mm(self._normed, layer.gate, out=self._gate)
             torch.mm(self._normed, layer.up, out=self._up)
-            cpu_loops.swiglu(gate, up, gate)
-            x.addmm_(self._gate, layer.down)
+            cpu_loops.swiglu(gate, up, hidden)
+            x.addmm_(self._hidden, layer.down)
         self.cache.length += 1
         return self.norm(x)
 
@@ -82,5 +82,5 @@ def _weights(layer: DecoderLayer) -> _LayerWeights:
     norms = layer.input_layernorm.weight, layer.post_attention_layernorm.weight
     return _LayerWeights(
         inputs.t(), *(projection.weight.t() for projection in projections),
-        norms=(norms[0].detach().numpy(), norms[1].detach().numpy()),
+        norms=(norms[0].detach().clone().numpy(), norms[1].detach().clone().numpy()),
     )  # fmt: skip

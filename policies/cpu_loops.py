@@ -35,9 +35,9 @@ def _float_of_bits(typing: Any, bits: Any) -> Any:
     return types.float32(types.int32), generate
 
 
-@njit(inline="always", fastmath=_FAST)
+@njit(inline="always", fastmath=_FAST, error_model="numpy")
 def _exp(x: np.float32) -> np.float32:
-    """e^x in float32, to 2 units in the last place between -87 and 88, the range it is cut off at; NaN stays NaN.
+    """e^x in float32, to 5 units in the last place between -87 and 88, the range it is cut off at; NaN stays NaN.
 
     Written out, as math.exp keeps a loop from being vectorised: 2^n times a polynomial on [-ln 2 / 2, ln 2 / 2], with
     the coefficients of Cephes (Moshier 1984-2000, expf.c).

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from embodied_rl.policies import cpu_loops
@@ -20,21 +20,31 @@ def applies(*tensors: Tensor) -> bool:
     """Whether these can go through the operators below, here and now."""
     if torch.compiler.is_compiling() or torch.get_num_threads() > 1:
         return False
-    return all(tensor.device.type == "cpu" and tensor.dtype == torch.float32 for tensor in tensors)
+    return all(
+        # not a subclass: fake tensors, for instance, hold no numbers
+        type(tensor) in (Tensor, nn.Parameter) and tensor.device.type == "cpu" and tensor.dtype == torch.float32
+        for tensor in tensors
+    )
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """x [..., D] / sqrt(mean(x^2) + eps) * weight [D] (Zhang and Sennrich 2019, eq. 4)."""
+    if weight.shape != x.shape[-1:]:
+        raise ValueError(f"a norm of {tuple(weight.shape)} weights does not fit vectors of {x.shape[-1]}")
     return _RmsNorm.apply(x, weight, eps)  # type: ignore[no-any-return]
 
 
 def swiglu(gate: Tensor, up: Tensor) -> Tensor:
     """silu(gate) * up, both [..., D] (Shazeer 2020)."""
+    if gate.shape != up.shape:
+        raise ValueError(f"gate {tuple(gate.shape)} and up {tuple(up.shape)} must be of one shape")
     return _SwiGlu.apply(gate, up)  # type: ignore[no-any-return]
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """As `decoder.rotate`: x [N, heads, T, head_dim]; cos, sin [T, head_dim] or [N, T, head_dim], no gradients."""
+    if cos.shape != sin.shape or cos.shape[-2:] != x.shape[2:] or (cos.dim() == 3 and len(cos) not in (1, len(x))):
+        raise ValueError(f"rotary factors {tuple(cos.shape)} and {tuple(sin.shape)} do not fit {tuple(x.shape)}")
     return _Rotate.apply(x, cos, sin)  # type: ignore[no-any-return]
 
 
@@ -43,12 +53,17 @@ def _rows(x: Tensor) -> Array:
     return x.detach().reshape(-1, x.shape[-1]).contiguous().numpy()
 
 
+def _copy(parameter: Tensor) -> Array:
+    """FSDP2 frees a parameter's memory after each pass, which torch refuses once numpy has seen it."""
+    return parameter.detach().clone().numpy()
+
+
 class _RmsNorm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         rows = _rows(x)
         out, scale = torch.empty(x.shape), torch.empty(len(rows))
-        cpu_loops.rms_norm(rows, weight.detach().numpy(), eps, _rows(out), scale.numpy())
+        cpu_loops.rms_norm(rows, _copy(weight), eps, _rows(out), scale.numpy())
         ctx.save_for_backward(x, weight, scale)
         return out
 
@@ -58,7 +73,7 @@ class _RmsNorm(torch.autograd.Function):
         x, weight, scale = ctx.saved_tensors
         grad_x, grad_weight = torch.empty(x.shape), torch.zeros(weight.shape)
         cpu_loops.rms_norm_backward(
-            _rows(grad), _rows(x), weight.detach().numpy(), scale.numpy(), _rows(grad_x), grad_weight.numpy()
+            _rows(grad), _rows(x), _copy(weight), scale.numpy(), _rows(grad_x), grad_weight.numpy()
         )
         return grad_x, grad_weight, None
 

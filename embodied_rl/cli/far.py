@@ -26,16 +26,15 @@ class FarWorker:
     config: dict[str, Any]
 
     def __call__(self) -> tuple[VecEnv, Policy]:
-        import torch
-
         from embodied_rl.cli.suites import load_tasks
         from embodied_rl.cli.train_run import open_policy_of
         from embodied_rl.cli.worlds import open_worlds
+        from embodied_rl.threads import set_torch_threads
 
         config = from_dict(self.config)
         assert isinstance(config.scheduler, RayConfig)
         cores = max(1, int(config.scheduler.cpus_per_worker))
-        torch.set_num_threads(cores)
+        set_torch_threads(cores)
         config = dataclasses.replace(
             config, device="cuda" if config.scheduler.gpus_per_worker else "cpu",
             env=dataclasses.replace(config.env, sim_threads=cores),

@@ -86,12 +86,11 @@ def run_trial(
     config: TrainConfig, env: VecEnv, policy: TrainablePolicy, states: Mapping[str, Sequence[int]]
 ) -> Trial:
     """Train `policy` for WARM_UP + MEASURED iterations as `config` says, in the middle of a longer run."""
-    import torch
-
     from embodied_rl.algorithms.make import make_algorithm
     from embodied_rl.learner.learner import Learner
     from embodied_rl.rollout.sampler import EpisodeSampler
     from embodied_rl.scheduler.make import Learning, make_clock, make_scheduler
+    from embodied_rl.threads import set_torch_threads
 
     algorithm = make_algorithm(config.algorithm)
     sampler = EpisodeSampler(config.seed, states, algorithm.group_size)
@@ -99,7 +98,7 @@ def run_trial(
     peak = _peak_bytes()
     rows, began, ended, cut = 0, 0.0, 0.0, 0
     assert config.torch_threads is not None
-    torch.set_num_threads(config.torch_threads)
+    set_torch_threads(config.torch_threads)
     with tempfile.TemporaryDirectory() as dumps:
         learner = Learner(
             policy, algorithm, config.learner, seed=config.seed, dump_dir=Path(dumps),

@@ -57,6 +57,7 @@ from embodied_rl.telemetry.metrics import MetricsLog, make_trackers
 from embodied_rl.telemetry.observer import RunObserver
 from embodied_rl.telemetry.progress import RunProgress
 from embodied_rl.telemetry.trace import write_trace
+from embodied_rl.threads import set_torch_threads
 from embodied_rl.vec_env import EnvInfo
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ def run(config: TrainConfig, command: str, *, benchmark: str, resume: bool) -> N
         renderer = dataclasses.replace(renderer, reason=renderer.reason.replace("asked for", "as the run began", 1))
     config = resolve(config, renderer, tasks)
     assert config.torch_threads is not None
-    torch.set_num_threads(config.torch_threads)
+    set_torch_threads(config.torch_threads)
     policy, checkpoint = open_policy_of(config, resume)
     states = _States.of(config, tasks, checkpoint)
     if isinstance(config.scheduler, PipelinedConfig):

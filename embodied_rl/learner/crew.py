@@ -19,6 +19,7 @@ from embodied_rl.algorithms.rows import Algorithm
 from embodied_rl.errors import UserError
 from embodied_rl.learner.config import LearnerConfig
 from embodied_rl.learner.ranks import RankError, Ranks
+from embodied_rl.threads import set_torch_threads
 
 PolicyFactory = Callable[[int], Any]
 """Opens the policy of a rank, on its device, with the run's starting weights; sent to that rank's process."""
@@ -162,7 +163,7 @@ def _help(rank: int, size: int, port: int, pipe: Connection, factory: PolicyFact
     from embodied_rl.learner.learner import Learner, NonFiniteError, RatioError
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process of a terminal; the lead decides
-    torch.set_num_threads(1)
+    set_torch_threads(1)
     lead = multiprocessing.parent_process()
     assert lead is not None
     try:

@@ -240,19 +240,13 @@ class Learner:
                     _add_metrics(totals, out)
             return totals
 
-        def share(numbers: Sequence[tuple[int, bool]]) -> tuple[dict[str, float], list[Tensor | None]]:
-            totals: dict[str, float] = {}
-            sums: list[Tensor | None] = [None] * len(moving)
-            for number, _ in numbers:
-                out = loss(number)
-                sums = _add(sums, torch.autograd.grad(out.loss, moving, allow_unused=True))
-                _add_metrics(totals, out)
-            return totals, sums
+        def take(number: int) -> tuple[LossOutput, tuple[Tensor | None, ...]]:
+            out = loss(number)
+            return out, torch.autograd.grad(out.loss, moving, allow_unused=True)
 
         sums: list[Tensor | None] = [parameter.grad for parameter in moving]
-        count = self._threads.count
-        for part, gradient in self._threads.map(share, [numbers[i::count] for i in range(count)]):
-            totals = _sum_metrics([totals, part])
+        for out, gradient in self._threads.map(take, [number for number, _ in numbers]):
+            _add_metrics(totals, out)
             sums = _add(sums, gradient)
         for parameter, total in zip(moving, sums, strict=True):
             parameter.grad = total

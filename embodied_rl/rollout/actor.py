@@ -21,8 +21,8 @@ MIN_ROWS = 16
 class Actor:
     """`Policy.act` for up to `rows` rows; on a CPU many rows are cut into parts that `threads` threads take.
 
-    What is a part depends on the number of rows alone, and so do the results, bit for bit: not on when the threads had
-    time. Outputs wait in host memory. Fewer rows, a policy on a GPU or a compiled one are decided in one go, in the
+    What is a part depends on the numbers of rows and threads alone, and so do the results, bit for bit: not on when
+    threads had time. Outputs wait in host memory. A policy on a GPU or a compiled one decides in one go, in the
     caller's thread.
     """
 
@@ -40,16 +40,17 @@ class Actor:
     def act(self, obs: Observation, rng: DecisionRng, mode: ActMode) -> ActOutput:
         """As `Policy.act`."""
         rows = len(obs.instruction)
-        parts = 1 if self._threads is None else min(self._threads.count, rows // MIN_ROWS)
-        if self._threads is None or parts < 2 or getattr(self.policy, "compiled", False):
+        if self._threads is None or getattr(self.policy, "compiled", False):
             return _to_cpu(self.policy.act(obs, rng, mode))
 
         def decide(part: slice) -> ActOutput:
             seen = Observation(obs.images[part], obs.proprio[part], obs.instruction[part])
             return self.policy.act(seen, DecisionRng(rng.seed[part], rng.decision[part]), mode)
 
+        parts = max(1, min(self._threads.count, rows // MIN_ROWS))
         ends = [rows * part // parts for part in range(parts + 1)]
-        return _join(self._threads.map(decide, [slice(*pair) for pair in pairwise(ends)]))
+        outs = list(self._threads.map(decide, [slice(*pair) for pair in pairwise(ends)]))
+        return outs[0] if len(outs) == 1 else _join(outs)
 
     def close(self) -> None:
         """End the threads."""

@@ -15,7 +15,6 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
-import torch
 
 from embodied_rl.policy import Policy
 from embodied_rl.rollout.actor import Actor
@@ -24,7 +23,7 @@ from embodied_rl.rollout.groups import Closed, Group, GroupStream
 from embodied_rl.rollout.lane import Decision, Lane, View, join, make_lanes, make_round, split, step_rows
 from embodied_rl.rollout.store import Recording, Round, RowStore
 from embodied_rl.rollout.timeline import Timeline
-from embodied_rl.threads import shared_cores
+from embodied_rl.threads import set_torch_threads, shared_cores
 from embodied_rl.types import ChunkResult, EpisodeResult
 from embodied_rl.vec_env import VecEnv
 
@@ -268,7 +267,7 @@ class RolloutEngine:
     # The policy
 
     def _serve(self, threads: int) -> None:
-        torch.set_num_threads(threads)  # each thread has a setting of its own
+        set_torch_threads(threads)
         try:
             while True:
                 with self._lock:

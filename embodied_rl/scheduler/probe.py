@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,9 +12,10 @@ import numpy as np
 import torch
 
 from embodied_rl.learner.learner import TrainablePolicy
+from embodied_rl.rollout.actor import Actor
 from embodied_rl.rollout.episode import Running, decision_rng
 from embodied_rl.scheduler.costs import Cost, Costs, fit
-from embodied_rl.threads import shared_cores
+from embodied_rl.threads import set_torch_threads, shared_cores
 from embodied_rl.types import ActOutput, EpisodeSpec, Observation
 from embodied_rl.vec_env import VecEnv
 
@@ -61,7 +63,7 @@ def probe(env: VecEnv, policy: TrainablePolicy, episodes: Sequence[EpisodeSpec],
     env.reset(list(running), [episode.spec for episode in running.values()])
     first: tuple[Observation, ActOutput] | None = None
     before = torch.get_num_threads()
-    torch.set_num_threads(1)
+    set_torch_threads(1)
     try:
         while running:
             slots = sorted(running)
@@ -83,20 +85,22 @@ def probe(env: VecEnv, policy: TrainablePolicy, episodes: Sequence[EpisodeSpec],
                     found.lengths.append(running.pop(slot).num_decisions)
         assert first is not None
         found.learn.extend(_learn(policy, *first))
-        torch.set_num_threads(threads)
-        found.act_all.extend(_act_all(policy, first[0]))
+        set_torch_threads(threads)
+        found.act_all.extend(_act_all(policy, first[0], threads))
     finally:
-        torch.set_num_threads(before)
+        set_torch_threads(before)
     return found
 
 
-def _act_all(policy: TrainablePolicy, obs: Observation) -> list[tuple[int, float]]:
+def _act_all(policy: TrainablePolicy, obs: Observation, threads: int) -> list[tuple[int, float]]:
     rows = len(obs.instruction)
     found = []
-    for count in sorted({1, max(1, rows // 4), max(1, rows // 2), rows}):
-        part = Observation(obs.images[:count], obs.proprio[:count], obs.instruction[:count])
-        rng = decision_rng([Running(EpisodeSpec(0, "", 0, 0, 0))] * count)
-        found.append((count, min(_timed(lambda part=part, rng=rng: policy.act(part, rng, "sample"))[0] for _ in "12")))
+    with closing(Actor(policy, rows, threads)) as actor:
+        for count in sorted({1, max(1, rows // 4), max(1, rows // 2), rows}):
+            part = Observation(obs.images[:count], obs.proprio[:count], obs.instruction[:count])
+            rng = decision_rng([Running(EpisodeSpec(0, "", 0, 0, 0))] * count)
+            took = min(_timed(lambda part=part, rng=rng: actor.act(part, rng, "sample"))[0] for _ in "12")
+            found.append((count, took))
     return found
 
 

@@ -7,6 +7,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+import torch
 from torch import Tensor
 
 from embodied_rl.algorithms.config import GRPOConfig
@@ -35,7 +36,7 @@ def test_while_others_are_busy_half_of_them_work() -> None:
 
     with closing(Threads(4, "test")) as threads:
         threads.busy = lambda: True
-        assert threads.map(work, range(7)) == [number * number for number in range(7)]
+        assert list(threads.map(work, range(7))) == [number * number for number in range(7)]
         assert most == 2
 
 
@@ -53,7 +54,7 @@ def test_the_others_join_in_as_soon_as_nobody_else_is_busy() -> None:
 
     with closing(Threads(2, "test")) as threads:
         threads.busy = busy.is_set
-        assert threads.map(work, [0, 1]) == [True, True]
+        assert list(threads.map(work, [0, 1])) == [True, True]
 
 
 def test_an_error_is_raised_when_nothing_works_any_more() -> None:
@@ -67,8 +68,31 @@ def test_an_error_is_raised_when_nothing_works_any_more() -> None:
 
     with closing(Threads(2, "test")) as threads:
         with pytest.raises(RuntimeError, match="this one"):
-            threads.map(work, [0, 1])
+            list(threads.map(work, [0, 1]))
         assert ended.is_set()
+
+
+def test_a_thread_keeps_its_number_of_torch_threads() -> None:
+    """Also where another thread sets another one before the first has used it."""
+    with closing(Threads(1, "test")) as threads:
+        list(threads.map(lambda number: None, [0]))
+        other = threading.Thread(target=torch.set_num_threads, args=(3,))
+        other.start()
+        other.join()
+        assert list(threads.map(lambda number: torch.get_num_threads(), [0])) == [1]
+
+
+def test_few_results_wait_to_be_taken() -> None:
+    """Gradients are as large as the weights."""
+    begun: list[int] = []
+
+    def work(number: int) -> int:
+        begun.append(number)
+        return number
+
+    with closing(Threads(2, "test")) as threads:
+        for result in threads.map(work, range(40)):
+            assert len(begun) <= result + 5  # those before it, itself, and four that wait
 
 
 @pytest.mark.parametrize("threads", [1, 3])

@@ -9,6 +9,7 @@ import pytest
 import torch
 from numba import njit
 from torch import Tensor
+from torch._subclasses import FakeTensorMode
 from torch.nn import functional as F
 
 from embodied_rl.policies import cpu_loops, cpu_ops
@@ -99,6 +100,31 @@ def test_a_decoder_learns_the_same(offset: bool, torch_only: Callable[[Op], Op])
         torch.testing.assert_close(left, right, rtol=1e-4, atol=1e-5)
 
 
+def test_shapes_that_do_not_fit_are_refused() -> None:
+    """The loops would read what is not theirs."""
+    x = torch.randn(2, 2, 3, 8)
+    for shape in ((1, 8), (3, 4), (3, 3, 8)):
+        with pytest.raises(ValueError, match="rotary"):
+            cpu_ops.rotate(x, torch.ones(shape), torch.ones(shape))
+    with pytest.raises(ValueError, match="norm"):
+        cpu_ops.rms_norm(x, torch.ones(4), 1e-6)
+    with pytest.raises(ValueError, match="shape"):
+        cpu_ops.swiglu(x, x[:1])
+
+
+def test_a_weight_can_be_freed_after_a_pass() -> None:
+    """FSDP2 does that after each layer; torch refuses it for memory that numpy was given."""
+    weight = torch.nn.Parameter(torch.ones(8))
+    cpu_ops.rms_norm(torch.randn(2, 8, requires_grad=True), weight, 1e-6).sum().backward()
+    weight.untyped_storage().resize_(0)
+
+
+def test_tensors_without_numbers_go_to_torch() -> None:
+    with FakeTensorMode():
+        decoder = Decoder(DecoderConfig(0, 16, 1, 2, 2, 8, 24))
+        assert decoder(torch.randn(1, 2, 16), decoder.rope(2, torch.device("cpu"))).shape == (1, 2, 16)
+
+
 def test_the_loops_are_for_float32_on_one_thread() -> None:
     x = torch.zeros(2)
     assert cpu_ops.applies(x, x)
@@ -122,8 +148,8 @@ def test_loops_are_used_where_they_apply(monkeypatch: pytest.MonkeyPatch) -> Non
     assert sorted(used) == ["rms_norm", "rms_norm", "rms_norm", "rotate", "rotate", "swiglu"]
 
 
-def test_exp_is_exact_to_two_units_in_the_last_place() -> None:
-    @njit
+def test_exp_is_exact_to_five_units_in_the_last_place() -> None:
+    @njit(fastmath=cpu_loops._FAST, error_model="numpy")  # as where it is used: it is compiled into its callers
     def run(x: np.ndarray, out: np.ndarray) -> None:
         for i in range(len(x)):
             out[i] = cpu_loops._exp(x[i])
@@ -132,7 +158,7 @@ def test_exp_is_exact_to_two_units_in_the_last_place() -> None:
     out = np.empty_like(x)
     run(x, out)
     exact = np.exp(x.astype(np.float64))
-    assert (np.abs(out - exact) / np.spacing(exact.astype(np.float32))).max() < 2
+    assert (np.abs(out - exact) / np.spacing(exact.astype(np.float32))).max() < 5
     odd = np.array([-1e30, -np.inf, np.nan, 0.0, 1e30], np.float32)
     run(odd, out[:5])
     assert out[0] == out[1] < 1e-37
