@@ -1,4 +1,7 @@
-"""One-token decoding with few operators: for small models, where calling an operator costs more than its arithmetic."""
+"""One-token decoding with few operators: for small models on a GPU, where calling one costs more than its arithmetic.
+
+On a CPU `cpu_decode` does it.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from embodied_rl.policies.decoder import Decoder, DecoderLayer, KVCache, Rope
-from embodied_rl.policies.linear import linear_few
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +49,7 @@ class FusedDecoder:
         shape, rows, slot, half = (config.dim,), x.shape[0], cache.length, config.head_dim // 2
         heads = config.heads + config.kv_heads
         for index, layer in enumerate(self.layers):
-            qkv = linear_few(F.rms_norm(x, shape, None, config.norm_eps), layer.inputs).view(rows, -1, config.head_dim)
+            qkv = F.linear(F.rms_norm(x, shape, None, config.norm_eps), layer.inputs).view(rows, -1, config.head_dim)
             pairs = torch.view_as_complex(qkv[:, :heads].unflatten(2, (half, 2)))
             qk = torch.view_as_real(pairs * rotation).flatten(2)
             keys, values = cache.keys[index], cache.values[index]
@@ -57,9 +59,9 @@ class FusedDecoder:
                 qk[:, : config.heads, None], keys[:, :, : slot + 1], values[:, :, : slot + 1], attn_mask=mask,
                 enable_gqa=config.heads != config.kv_heads,
             )
-            x = linear_few(out.reshape(rows, -1), layer.output).add_(x)
-            gate, up = linear_few(F.rms_norm(x, shape, None, config.norm_eps), layer.gate_up).chunk(2, dim=1)
-            x = linear_few(F.silu(gate).mul_(up), layer.down).add_(x)
+            x = F.linear(out.reshape(rows, -1), layer.output).add_(x)
+            gate, up = F.linear(F.rms_norm(x, shape, None, config.norm_eps), layer.gate_up).chunk(2, dim=1)
+            x = F.linear(F.silu(gate).mul_(up), layer.down).add_(x)
         cache.length += 1
         return self.norm(x)
 

@@ -15,7 +15,6 @@ from torch.nn import functional as F
 
 _ONEDNN = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 _MIN_ROWS = 16
-_MANY_ROWS = 256
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -31,14 +30,6 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     if torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad):
         return _OneDnnLinear.apply(x, weight, bias)  # type: ignore[no-any-return]
     return _product(x, weight, bias)
-
-
-def linear_few(x: Tensor, weight: Tensor) -> Tensor:
-    """`linear` without bias for one token of each row, x [N, in]: with few rows torch's own product is faster.
-
-    Only there: elsewhere a row's bits should not depend on how many others are with it.
-    """
-    return F.linear(x, weight) if len(x) < _MANY_ROWS else linear(x, weight)
 
 
 def linear_float32(x: Tensor, weight: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from embodied_rl.policies.compiled import uses_graphs
 from embodied_rl.policies.cpu_decode import CpuDecoder
 from embodied_rl.policies.decoder import KVCache, Rope
 from embodied_rl.policies.fused_decode import FusedDecoder, complex_rotation
-from embodied_rl.policies.linear import Linear, linear_few, linear_float32
+from embodied_rl.policies.linear import Linear, linear_float32
 from embodied_rl.policies.openvla.compiled import Step, compiled_prefill, compiled_step
 from embodied_rl.policies.openvla.model import OpenVLAModel
 from embodied_rl.policies.tokens import NUM_BINS
@@ -65,7 +65,8 @@ def prefill_and_decode(
             if slots is not None:
                 x = x + slots[t]
             state = step(x, t - 1, None if mask is None else mask[..., : width + t])
-        logits[t] = linear_few(state, head) if fused else linear_float32(state, head)
+        # torch's own product is faster than oneDNN's with so few rows
+        logits[t] = F.linear(state, head) if fused else linear_float32(state, head)
         tokens[t] = choose(logits[t], None if uniform is None else uniform[:, t : t + 1], temperature)
     log_prob = F.log_softmax(logits / temperature, dim=-1).gather(-1, tokens[..., None])[..., 0]
     return Decoded(tokens.T.contiguous(), log_prob.T.contiguous(), hidden)
