@@ -27,7 +27,8 @@ class Policy(Protocol):
     def act(self, obs: Observation, rng: DecisionRng, mode: ActMode) -> ActOutput:
         """Decide for N slots, without gradients. 'greedy' takes the mode of the distribution.
 
-        On a CPU called from several threads at once, for different rows (see `rollout.actor`).
+        With an attribute `acts_in_parts = True` a policy on a CPU is called from several threads at once, for different
+        rows (see `rollout.actor`).
         """
         ...
 

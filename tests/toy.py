@@ -33,6 +33,7 @@ __all__ = [
 class ToyPolicy(nn.Module):
     """Independent categorical tokens; `replay` is {'tokens': uint8 [N, L]}."""
 
+    acts_in_parts = True
     chunk_len = CHUNK
     action_dim = ACTION_DIM
     terms_per_step = ACTION_DIM

@@ -22,14 +22,15 @@ class Actor:
     """`Policy.act` for up to `rows` rows; on a CPU many rows are cut into parts that `threads` threads take.
 
     What is a part depends on the numbers of rows and threads alone, and so do the results, bit for bit: not on when
-    threads had time. Outputs wait in host memory. A policy on a GPU or a compiled one decides in one go, in the
-    caller's thread.
+    threads had time. Outputs wait in host memory. Only a policy whose `acts_in_parts` is true is cut up; on a GPU, or
+    compiled, it too decides in one go, in the caller's thread.
     """
 
     def __init__(self, policy: Policy, rows: int, threads: int) -> None:
         self.policy = policy
         places = {parameter.device.type for parameter in policy.parameters()} if isinstance(policy, nn.Module) else {}
-        count = min(threads, rows // MIN_ROWS) if places == {"cpu"} else 1
+        apart = getattr(policy, "acts_in_parts", False) and places == {"cpu"}
+        count = min(threads, rows // MIN_ROWS) if apart else 1
         self._threads = Threads(count, "act", inner=threads // count) if count > 1 else None
 
     def yield_to(self, busy: Callable[[], bool]) -> None:

@@ -75,6 +75,7 @@ class OpenVLAPolicy(nn.Module):
     """
 
     architecture = "openvla"
+    acts_in_parts = True
     network: type[OpenVLAModel] = OpenVLAModel
 
     def __init__(

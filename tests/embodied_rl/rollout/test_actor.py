@@ -24,6 +24,7 @@ class Seen(nn.Module):
     """Notes the rows of each call; `replay` tells each row's number and which random number it drew."""
 
     chunk_len = action_dim = terms_per_step = 1
+    acts_in_parts = True
 
     def __init__(self, *, parameter: bool = True, value: bool = True) -> None:
         super().__init__()
@@ -95,6 +96,14 @@ def test_few_rows_one_thread_and_no_weights_are_one_call(policy: Seen, rows: int
     with closing(Actor(policy, 2 * MIN_ROWS, threads)) as actor:
         actor.act(*inputs, "sample")
     assert policy.calls == [rows]
+
+
+def test_a_policy_that_does_not_say_so_is_not_cut_up() -> None:
+    policy, inputs = Seen(), _inputs(2 * MIN_ROWS)
+    policy.acts_in_parts = False  # type: ignore[misc]
+    with closing(Actor(policy, 2 * MIN_ROWS, 2)) as actor:
+        actor.act(*inputs, "sample")
+    assert policy.calls == [2 * MIN_ROWS]
 
 
 def test_a_compiled_policy_is_called_once() -> None:
