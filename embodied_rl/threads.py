@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from typing import TypeVar
+from contextlib import contextmanager
+from typing import Generic, TypeVar
 
 import torch
 
@@ -28,31 +29,76 @@ class Threads:
         self.busy: Callable[[], bool] = lambda: False
         self._pool = ThreadPoolExecutor(count, name, initializer=set_torch_threads, initargs=(inner,))
 
-    def map(self, work: Callable[[InT], OutT], items: Sequence[InT]) -> Iterator[OutT]:
-        """`work` of each item, in order: half of the threads work while `busy()`, all as soon as it is over.
+    def map(self, work: Callable[[InT], OutT], items: Iterable[InT]) -> list[OutT]:
+        """`work` of each item, in order, and errors as with `Line`."""
+        outs: list[OutT] = []
+        line = Line(self, work, outs.append)
+        for item in items:
+            line.put(item)
+        line.finish()
+        return outs
 
-        At most twice as many results as threads wait to be taken. Raises what `work` raises, once no thread works any
-        more.
-        """
-        futures: deque[Future[OutT]] = deque()
-        begun = 0
-        try:
-            while begun < len(items) or futures:
-                running = [future for future in futures if not future.done()]
-                threads = max(1, self.count // 2) if self.busy() else self.count
-                if begun < len(items) and len(running) < threads and len(futures) < 2 * self.count:
-                    futures.append(self._pool.submit(work, items[begun]))
-                    begun += 1
-                elif futures[0].done():
-                    yield futures.popleft().result()
-                else:
-                    wait(running, _LOOK_SECONDS, FIRST_COMPLETED)
-        finally:
-            wait(futures)  # after an error or Ctrl-C nothing goes on behind the caller's back
+    def submit(self, work: Callable[[InT], OutT], item: InT) -> Future[OutT]:
+        """`work` of an item in one of the threads."""
+        return self._pool.submit(work, item)
 
     def close(self) -> None:
         """End the threads."""
         self._pool.shutdown()
+
+
+class Line(Generic[InT, OutT]):
+    """Work that comes bit by bit: results go to `done` in the order of the items, in the thread that calls the methods.
+
+    Half of the threads work while they are `busy()`, all as soon as it is over; at most twice as many items as threads
+    are under way or wait for one before them. What `work` raises is raised once no thread works any more.
+    """
+
+    def __init__(self, threads: Threads, work: Callable[[InT], OutT], done: Callable[[OutT], None]) -> None:
+        self._threads = threads
+        self._work = work
+        self._done = done
+        self._futures: deque[Future[OutT]] = deque()
+
+    @property
+    def working(self) -> bool:
+        """Whether a thread works on an item; any thread may ask."""
+        return any(not future.done() for future in list(self._futures))
+
+    def put(self, item: InT) -> None:
+        """Begin with an item, as soon as a thread may take it; until then take what is done."""
+        with self._orderly():
+            while not self._room():
+                self._take(wait_for_one=True)
+            self._futures.append(self._threads.submit(self._work, item))
+            self._take(wait_for_one=False)
+
+    def finish(self) -> None:
+        """Wait for all items."""
+        with self._orderly():
+            while self._futures:
+                self._take(wait_for_one=True)
+
+    def _room(self) -> bool:
+        count = self._threads.count
+        running = sum(not future.done() for future in self._futures)
+        return running < (max(1, count // 2) if self._threads.busy() else count) and len(self._futures) < 2 * count
+
+    def _take(self, *, wait_for_one: bool) -> None:
+        if wait_for_one and not self._futures[0].done():
+            wait([future for future in self._futures if not future.done()], _LOOK_SECONDS, FIRST_COMPLETED)
+        while self._futures and self._futures[0].done():
+            self._done(self._futures.popleft().result())
+
+    @contextmanager
+    def _orderly(self) -> Iterator[None]:
+        """After an error or Ctrl-C nothing goes on behind the caller's back."""
+        try:
+            yield
+        except BaseException:
+            wait(self._futures)
+            self._futures.clear()
+            raise
 
 
 def shared_cores(cores: int) -> int:
@@ -71,3 +117,14 @@ def set_torch_threads(count: int) -> None:
     """
     torch.get_num_threads()
     torch.set_num_threads(count)
+
+
+@contextmanager
+def torch_threads(count: int) -> Iterator[None]:
+    """`count` threads inside the operators that this thread calls in the `with` block, and then as many as before."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

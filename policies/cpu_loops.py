@@ -20,7 +20,7 @@ from embodied_rl.types import Array
 
 # What vector instructions need, as does numpy's error model: Python's checks each division. Nothing here assumes that
 # numbers are finite, or a NaN could get lost.
-_FAST = {"contract", "reassoc", "nsz"}
+FAST = {"contract", "reassoc", "nsz"}
 _BLOCK = 64
 """Rows whose gradients are summed before they are added to the others': long sums of float32 lose digits."""
 
@@ -35,8 +35,8 @@ def _float_of_bits(typing: Any, bits: Any) -> Any:
     return types.float32(types.int32), generate
 
 
-@njit(inline="always", fastmath=_FAST, error_model="numpy")
-def _exp(x: np.float32) -> np.float32:
+@njit(inline="always", fastmath=FAST, error_model="numpy")
+def exp(x: np.float32) -> np.float32:
     """e^x in float32, to 5 units in the last place between -87 and 88, the range it is cut off at; NaN stays NaN.
 
     Written out, as math.exp keeps a loop from being vectorised: 2^n times a polynomial on [-ln 2 / 2, ln 2 / 2], with
@@ -57,7 +57,7 @@ def _exp(x: np.float32) -> np.float32:
     return (p * r * r + r + np.float32(1.0)) * _float_of_bits((np.int32(n) + np.int32(127)) << np.int32(23))
 
 
-@njit(nogil=True, cache=True, fastmath=_FAST, error_model="numpy")
+@njit(nogil=True, cache=True, fastmath=FAST, error_model="numpy")
 def rms_norm(x: Array, weight: Array, eps: float, out: Array, scale: Array) -> None:
     """scale = 1 / sqrt(mean(x^2) + eps) of each row, out = x * scale * weight; x, out: [N, D], scale: [N]."""
     rows, dim = x.shape
@@ -71,7 +71,7 @@ def rms_norm(x: Array, weight: Array, eps: float, out: Array, scale: Array) -> N
             out[i, d] = x[i, d] * factor * weight[d]
 
 
-@njit(nogil=True, cache=True, fastmath=_FAST, error_model="numpy")
+@njit(nogil=True, cache=True, fastmath=FAST, error_model="numpy")
 def rms_norm_backward(grad: Array, x: Array, weight: Array, scale: Array, grad_x: Array, grad_weight: Array) -> None:
     """Gradients of `rms_norm` for x and, added to what `grad_weight` [D] holds, for the weight."""
     rows, dim = x.shape
@@ -90,28 +90,28 @@ def rms_norm_backward(grad: Array, x: Array, weight: Array, scale: Array, grad_x
             grad_weight[d] += part[d]
 
 
-@njit(nogil=True, cache=True, fastmath=_FAST, error_model="numpy")
+@njit(nogil=True, cache=True, fastmath=FAST, error_model="numpy")
 def swiglu(gate: Array, up: Array, out: Array) -> None:
     """out = silu(gate) * up; all [N, D]."""
     rows, dim = out.shape
     for i in range(rows):
         for d in range(dim):
-            out[i, d] = gate[i, d] / (np.float32(1.0) + _exp(-gate[i, d])) * up[i, d]
+            out[i, d] = gate[i, d] / (np.float32(1.0) + exp(-gate[i, d])) * up[i, d]
 
 
-@njit(nogil=True, cache=True, fastmath=_FAST, error_model="numpy")
+@njit(nogil=True, cache=True, fastmath=FAST, error_model="numpy")
 def swiglu_backward(grad: Array, gate: Array, up: Array, grad_gate: Array, grad_up: Array) -> None:
     """Gradients of `swiglu`."""
     rows, dim = grad.shape
     for i in range(rows):
         for d in range(dim):
-            sigmoid = np.float32(1.0) / (np.float32(1.0) + _exp(-gate[i, d]))
+            sigmoid = np.float32(1.0) / (np.float32(1.0) + exp(-gate[i, d]))
             silu = gate[i, d] * sigmoid
             grad_up[i, d] = grad[i, d] * silu
             grad_gate[i, d] = grad[i, d] * up[i, d] * (sigmoid + silu * (np.float32(1.0) - sigmoid))
 
 
-@njit(nogil=True, cache=True, fastmath=_FAST, error_model="numpy")
+@njit(nogil=True, cache=True, fastmath=FAST, error_model="numpy")
 def rotate(x: Array, cos: Array, sin: Array, backward: bool, out: Array) -> None:
     """RoPE, or with `backward` its inverse, as `decoder.rotate`; x, out: [N, T, heads, head_dim].
 
@@ -126,62 +126,10 @@ def rotate(x: Array, cos: Array, sin: Array, backward: bool, out: Array) -> None
                 _rotate(x[n, t, h], cos[m, t], sin[m, t], sign, out[n, t, h])
 
 
-@njit(inline="always", fastmath=_FAST, error_model="numpy")
+@njit(inline="always", fastmath=FAST, error_model="numpy")
 def _rotate(x: Array, cos: Array, sin: Array, sign: np.float32, out: Array) -> None:
     half = len(x) // 2
     for d in range(half):
         one, two, turn = x[d], x[half + d], sin[d] * sign
         out[d] = one * cos[d] - two * turn
         out[half + d] = two * cos[d] + one * turn
-
-
-@njit(nogil=True, cache=True, fastmath=_FAST, error_model="numpy")
-def attend(
-    qkv: Array, cos: Array, sin: Array, keys: Array, values: Array, lengths: Array, prompt: int, slot: int, out: Array
-) -> None:
-    """Put one token a row into the cache at `slot`, and attend from it to all that its row holds.
-
-    qkv: [N, (heads + 2 kv_heads) head_dim], before the rotation by cos, sin [N, head_dim]. keys, values:
-    [N, kv_heads, slots, head_dim], a row's filled in [0, lengths) and [prompt, slot). out: [N, heads head_dim].
-    """
-    rows, kv_heads, slots, dim = keys.shape
-    heads = out.shape[1] // dim
-    shared, forth = heads // kv_heads, np.float32(1.0)
-    query, score = np.empty(dim, np.float32), np.empty(slots, np.float32)
-    for n in range(rows):
-        ends = (lengths[n], slot + 1)
-        for h in range(heads):
-            g = h // shared
-            if h % shared == 0:
-                _rotate(qkv[n, (heads + g) * dim : (heads + g + 1) * dim], cos[n], sin[n], forth, keys[n, g, slot])
-                values[n, g, slot] = qkv[n, (heads + kv_heads + g) * dim : (heads + kv_heads + g + 1) * dim]
-            _rotate(qkv[n, h * dim : (h + 1) * dim], cos[n], sin[n], forth, query)
-            _read(query, keys[n, g], values[n, g], ends, prompt, score, out[n, h * dim : (h + 1) * dim])
-
-
-@njit(inline="always", fastmath=_FAST, error_model="numpy")
-def _read(
-    query: Array, key: Array, value: Array, ends: tuple[int, int], prompt: int, score: Array, out: Array
-) -> None:
-    """Attention of one query [head_dim] to slots [0, ends[0]) and [prompt, ends[1])."""
-    dim = len(query)
-    scale = np.float32(1.0 / math.sqrt(dim))
-    top = np.float32(-np.inf)
-    for part in range(2):
-        for t in range(prompt * part, ends[part]):
-            product = np.float32(0.0)
-            for d in range(dim):
-                product += query[d] * key[t, d]
-            score[t] = product * scale
-            if score[t] > top:
-                top = score[t]
-    weight = np.float32(0.0)
-    out[:] = np.float32(0.0)
-    for part in range(2):
-        for t in range(prompt * part, ends[part]):
-            share = _exp(score[t] - top)
-            weight += share
-            for d in range(dim):
-                out[d] += share * value[t, d]
-    for d in range(dim):
-        out[d] /= weight

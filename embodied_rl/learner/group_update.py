@@ -16,16 +16,18 @@ if TYPE_CHECKING:
 
 # Rows whose gradient is taken in one go, their unit weights [R, U], and the weight of the whole in its minibatch.
 _Piece = tuple[RolloutBatch, Tensor, float]
+# Pieces, and the factor that a minibatch with fewer groups counts with.
+_Minibatch = tuple[list[_Piece], float]
 
 
 class GroupUpdate:
     """Takes groups with `add`, in order, and works while more are to come; `finish` after the last.
 
-    What it computes does not depend on when groups come. The gradient of a group is taken as soon as its rows fill a
+    What it computes does not depend on when groups come. The gradient of a group is begun as soon as its rows fill a
     microbatch, if the algorithm can prepare a part of a batch (`Algorithm.part_weight`), else as soon as its minibatch
-    is whole. A minibatch's step is taken when the next minibatch begins, so the last step falls into `finish`: an
-    update of one minibatch leaves the weights alone until then. A last minibatch with fewer groups counts in
-    proportion.
+    is whole; the learner's threads go on with it when `add` returns. A minibatch's step is taken when the first
+    gradient of the next one is to begin, so the last step falls into `finish`: an update of one minibatch leaves the
+    weights alone until then. A last minibatch with fewer groups counts in proportion.
     """
 
     def __init__(self, learner: Learner, groups: int, iteration: int) -> None:
@@ -36,9 +38,9 @@ class GroupUpdate:
         self._groups = 0  # of the present minibatch
         self._pending: list[RolloutBatch] = []
         self._pieces: list[_Piece] = []
-        self._whole: list[tuple[list[_Piece], float]] = []  # for later epochs: minibatches and their factors
+        self._due: _Minibatch | None = None  # whose gradient is begun, and whose step is to come
+        self._whole: list[_Minibatch] = []  # for later epochs
         self._steps = 0
-        self._totals: dict[str, float] = {}
         self._sums: dict[str, float] = {}
         self._prepared: list[tuple[int, dict[str, float]]] = []
 
@@ -46,8 +48,6 @@ class GroupUpdate:
         """Take the next group."""
         if self._groups == self._size:
             self._end_minibatch()
-        if self._groups == 0:
-            self._learner.optimizer.zero_grad(set_to_none=True)
         self._groups += 1
         self.rows += len(group)
         self._pending.append(group)
@@ -59,12 +59,13 @@ class GroupUpdate:
     def finish(self) -> dict[str, float]:
         """Step on what is left, go through the further epochs, and return metrics: means over the steps."""
         self._end_minibatch()
+        self._step()
         for _ in range(1, self._learner.algorithm.epochs):
-            for pieces, factor in self._whole:
-                self._learner.optimizer.zero_grad(set_to_none=True)
-                for piece in pieces:
+            for minibatch in self._whole:
+                self._due = minibatch
+                for piece in minibatch[0]:
                     self._backward(piece)
-                self._step(pieces, factor)
+                self._step()
         episodes = sum(count for count, _ in self._prepared)
         names = self._prepared[0][1]
         metrics = {name: sum(count * values[name] for count, values in self._prepared) / episodes for name in names}
@@ -82,11 +83,13 @@ class GroupUpdate:
         self._prepared.append((len(batch.episodes), metrics))
         share = float(len(batch.episodes) if algorithm.part_weight == "episodes" else weight.count_nonzero())
         piece = (batch, weight * share, share)
+        if not self._pieces:
+            self._step()  # only now: the threads had work while this minibatch came together
         self._backward(piece)
         self._pieces.append(piece)
 
     def _backward(self, piece: _Piece) -> None:
-        """Add a piece's gradient, in microbatches of about equal size."""
+        """Have a piece's gradient added, in microbatches of about equal size."""
         batch, weight, share = piece
         parts = len(self._learner.ranks.cut(torch.arange(len(batch)), self._learner.config.microbatch_rows))
         parts = min(len(batch), self._learner.even(parts))
@@ -95,30 +98,27 @@ class GroupUpdate:
             Rows(batch, index, weight[index], row_weight[index])
             for index in torch.arange(len(batch)).tensor_split(parts)
         ]
-        values = self._learner.backward(micros, self._iteration, check_ratio=self._steps == 0)
-        for name, value in values.items():
-            self._totals[name] = self._totals.get(name, 0.0) + value
+        self._learner.begin(micros, self._iteration, check_ratio=self._steps == 0)
 
     def _end_minibatch(self) -> None:
         if self._pending:
             self._take_pending(whole=True)
-        factor = 1.0 if self._steps == 0 else self._groups / self._size
-        self._step(self._pieces, factor)
+        first = self._steps == 0 and self._due is None
+        self._due = self._pieces, 1.0 if first else self._groups / self._size
         if self._learner.algorithm.epochs > 1:
-            self._whole.append((self._pieces, factor))
+            self._whole.append(self._due)
         self._pieces, self._groups = [], 0
 
-    def _step(self, pieces: list[_Piece], factor: float) -> None:
-        """An optimiser step with the gradient that the pieces of a minibatch added up to."""
-        scale = factor / sum(share for _, _, share in pieces)
-        for group in self._learner.optimizer.param_groups:
-            for parameter in group["params"]:
-                if parameter.grad is not None:
-                    parameter.grad.mul_(scale)
-        last = pieces[-1][0]
-        norm = self._learner.step(last, torch.arange(len(last)), self._iteration)
-        for name, value in self._totals.items():
-            self._sums[name] = self._sums.get(name, 0.0) + value * scale
-        self._sums["grad_norm"] = self._sums.get("grad_norm", 0.0) + norm
-        self._totals = {}
-        self._steps += 1
+    def _step(self) -> None:
+        """An optimiser step, if one is due, with the gradient that the pieces of a minibatch added up to."""
+        if self._due is not None:
+            (pieces, factor), self._due = self._due, None
+            totals = self._learner.collect()
+            scale = factor / sum(share for _, _, share in pieces)
+            last = pieces[-1][0]
+            norm = self._learner.step(last, torch.arange(len(last)), self._iteration, scale)
+            means = {name: value * scale for name, value in totals.items()} | {"grad_norm": norm}
+            for name, value in means.items():
+                self._sums[name] = self._sums.get(name, 0.0) + value
+            self._steps += 1
+        self._learner.optimizer.zero_grad(set_to_none=True)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -21,15 +22,33 @@ from embodied_rl.learner.recompute import recompute_log_probs
 from embodied_rl.learner.stale import correct
 from embodied_rl.policy import Policy
 from embodied_rl.rng import philox
-from embodied_rl.threads import Threads
+from embodied_rl.threads import Line, Threads, torch_threads
 from embodied_rl.types import RolloutBatch
 
 # Philox stream of minibatch permutations; streams 1 to 4 are the sampler's.
 _SHUFFLE = 5
 VALUE_HEAD = "value_head"
 
-Trouble = tuple[int, Literal["loss", "ratio"], float]
-"""What is wrong with a microbatch: its number among all, and a loss that is no number or a ratio's distance from 1."""
+Trouble = tuple[int, Literal["loss", "ratio"], float, int]
+"""What is wrong with a microbatch: its number among all, a loss that is no number or a ratio's distance from 1, and the
+iteration."""
+
+
+class _Job(NamedTuple):
+    """A microbatch, and its number among all of a step's."""
+
+    number: int
+    rows: Rows
+    iteration: int
+    check_ratio: bool
+
+
+class _Gradient(NamedTuple):
+    """What came of a microbatch."""
+
+    out: LossOutput
+    parameters: Sequence[nn.Parameter]
+    gradient: Sequence[Tensor | None]
 
 
 class NonFiniteError(RuntimeError):
@@ -84,6 +103,10 @@ class Learner:
         self._seed = seed
         self._dump_dir = dump_dir
         self._threads = Threads(threads, "learn") if threads > 1 else None
+        self._line = None if self._threads is None else Line(self._threads, self._differentiate, self._add)
+        self._micros: list[Rows] = []  # of the step under way, as are the next two
+        self._totals: dict[str, float] = {}
+        self._found: list[Trouble] = []
         self.model = ranks.prepare(policy) if ranks.size > 1 else policy
         self._actor, self._critic = split_parameters(self.model)
         groups: list[dict[str, Any]] = [{"params": self._actor, "lr": config.lr}]
@@ -197,67 +220,88 @@ class Learner:
             Rows(batch, micro, weight[micro], torch.full((len(micro),), parts / len(batch)))
             for micro in self.ranks.cut(index, self.config.microbatch_rows)
         ]
-        totals = self.backward(micros, iteration, check_ratio=check_ratio)
+        self.begin(micros, iteration, check_ratio=check_ratio)
+        totals = self.collect()
         totals["grad_norm"] = self.step(batch, index, iteration)
         return totals
 
-    def backward(self, micros: Sequence[Rows], iteration: int, *, check_ratio: bool) -> dict[str, float]:
-        """Add the gradients of this rank's microbatches to what is there; return the sums of all ranks' metrics.
+    def begin(self, micros: Sequence[Rows], iteration: int, *, check_ratio: bool) -> None:
+        """Add the gradients of this rank's microbatches to what is there: now, or in threads that go on with it.
+
+        `collect` must follow before anything else is done with gradients or weights.
+        """
+        first, self._micros = len(self._micros), [*self._micros, *micros]
+        for number, counts in self.ranks.share(range(first, len(self._micros))):
+            job = _Job(number, self._micros[number], iteration, check_ratio)
+            if self._line is not None:
+                self._line.put(job)
+                continue
+            out = self._loss(job)
+            # adds up in place: large models have no room for a second gradient
+            self.ranks.backward(out.loss if counts else 0.0 * out.loss, self._moving(iteration))
+            if counts:
+                _add_metrics(self._totals, out)
+
+    def collect(self) -> dict[str, float]:
+        """Wait for what was begun; return the sums of all ranks' metrics.
 
         Raises NonFiniteError and RatioError, on every rank the same.
         """
-        found: list[Trouble] = []
-
-        def loss(number: int) -> LossOutput:
-            out = self.algorithm.loss(self.model, micros[number], iteration)
-            if not math.isfinite(value := out.loss.item()):
-                found.append((number, "loss", value))
-            if check_ratio and not (error := out.ratio_error.item()) <= self.config.ratio_tolerance:
-                found.append((number, "ratio", error))
-            return out
-
-        totals = self._add_up(self.ranks.share(range(len(micros))), loss, self._moving(iteration))
+        if self._line is not None:
+            self._line.finish()
+        micros, totals, found = self._micros, self._totals, self._found
+        self._micros, self._totals, self._found = [], {}, []
         reports = self.ranks.gather((totals, found))
         troubles = [trouble for _, others in reports for trouble in others]
         if troubles:
-            number, what, value = min(troubles)  # the first one, and of its microbatch the loss
+            number, what, value, iteration = min(troubles)  # the first one, and of its microbatch the loss
             if what == "loss":
                 self._stop(micros[number].batch, micros[number].index, iteration, f"the loss is {value}")
             self._refuse_ratio(value)
         return _sum_metrics([part for part, _ in reports])
 
-    def _add_up(
-        self, numbers: Sequence[tuple[int, bool]], loss: Callable[[int], LossOutput], moving: Sequence[nn.Parameter]
-    ) -> dict[str, float]:
-        """Add the gradients of these microbatches to what is there; return the sums of their metrics."""
-        totals: dict[str, float] = {}
-        if self._threads is None:
-            for number, counts in numbers:
-                out = loss(number)
-                # adds up in place: large models have no room for a second gradient
-                self.ranks.backward(out.loss if counts else 0.0 * out.loss, moving)
-                if counts:
-                    _add_metrics(totals, out)
-            return totals
+    @property
+    def working(self) -> bool:
+        """Whether a thread takes a gradient; any thread may ask."""
+        return self._line is not None and self._line.working
 
-        def take(number: int) -> tuple[LossOutput, tuple[Tensor | None, ...]]:
-            out = loss(number)
-            return out, torch.autograd.grad(out.loss, moving, allow_unused=True)
+    def _loss(self, job: _Job) -> LossOutput:
+        out = self.algorithm.loss(self.model, job.rows, job.iteration)
+        if not math.isfinite(value := out.loss.item()):
+            self._found.append((job.number, "loss", value, job.iteration))
+        if job.check_ratio and not (error := out.ratio_error.item()) <= self.config.ratio_tolerance:
+            self._found.append((job.number, "ratio", error, job.iteration))
+        return out
 
-        sums: list[Tensor | None] = [parameter.grad for parameter in moving]
-        for out, gradient in self._threads.map(take, [number for number, _ in numbers]):
-            _add_metrics(totals, out)
-            sums = _add(sums, gradient)
-        for parameter, total in zip(moving, sums, strict=True):
-            parameter.grad = total
-        return totals
+    def _differentiate(self, job: _Job) -> _Gradient:
+        """What a thread does."""
+        moving, out = self._moving(job.iteration), self._loss(job)
+        return _Gradient(out, moving, torch.autograd.grad(out.loss, moving, allow_unused=True))
 
-    def step(self, batch: RolloutBatch, index: Tensor, iteration: int) -> float:
-        """Clip the gradient, summed over ranks, of what may move now and step; return its norm before.
+    def _add(self, found: _Gradient) -> None:
+        """Add to what the parameters' `grad` holds; None stands for zero."""
+        _add_metrics(self._totals, found.out)
+        with torch_threads(1):  # the cores are taken by the next microbatches
+            for parameter, more in zip(found.parameters, found.gradient, strict=True):
+                if more is not None and parameter.grad is not None:
+                    parameter.grad += more
+                elif more is not None:
+                    parameter.grad = more.clone()  # autograd may give several parameters one tensor
+
+    def step(self, batch: RolloutBatch, index: Tensor, iteration: int, scale: float = 1.0) -> float:
+        """Clip `scale` times the gradient, summed over ranks, of what may move now and step; return its norm before.
 
         Raises NonFiniteError, which keeps rows `index` of `batch`.
         """
+        # others may have the other cores; always one thread, as sums must not depend on when they have
+        with nullcontext() if self._threads is None else torch_threads(1):
+            return self._move(batch, index, iteration, scale)
+
+    def _move(self, batch: RolloutBatch, index: Tensor, iteration: int, scale: float) -> float:
         moving = self._moving(iteration)
+        for parameter in moving:
+            if scale != 1.0 and parameter.grad is not None:
+                parameter.grad *= scale
         self.ranks.add_gradients(moving)
         still = {id(parameter) for parameter in moving}
         for parameter in [*self._actor, *self._critic]:
@@ -297,11 +341,6 @@ class Learner:
             f"{what} in update {iteration + 1}; no step was taken with it. The batch is in {path}; the last checkpoint "
             "is untouched: lower learner.lr and resume from it."
         )
-
-
-def _add(sums: Sequence[Tensor | None], more: Sequence[Tensor | None]) -> list[Tensor | None]:
-    """Sum of two gradients; None stands for zero."""
-    return [b if a is None else a if b is None else a + b for a, b in zip(sums, more, strict=True)]
 
 
 def _sum_metrics(parts: Sequence[Mapping[str, float]]) -> dict[str, float]:

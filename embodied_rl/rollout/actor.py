@@ -50,7 +50,7 @@ class Actor:
 
         parts = max(1, min(self._threads.count, rows // MIN_ROWS))
         ends = [rows * part // parts for part in range(parts + 1)]
-        outs = list(self._threads.map(decide, [slice(*pair) for pair in pairwise(ends)]))
+        outs = self._threads.map(decide, [slice(*pair) for pair in pairwise(ends)])
         return outs[0] if len(outs) == 1 else _join(outs)
 
     def close(self) -> None:

@@ -63,6 +63,7 @@ class Learning:
     accumulate: Callable[[RolloutBatch], None]
     ess: Callable[[], float]
     yield_to: Callable[[Callable[[], bool]], None]
+    working: Callable[[], bool]
 
     @classmethod
     def of(cls, learner: Learner) -> Learning:
@@ -70,7 +71,7 @@ class Learning:
         config = learner.config
         return cls(
             config.minibatch_groups, config.recompute_log_probs, learner.accumulate, lambda: learner.ess,
-            learner.yield_to,
+            learner.yield_to, lambda: learner.working,
         )  # fmt: skip
 
 
@@ -134,5 +135,5 @@ def make_scheduler(
         engine, install=(lambda: None) if shared else (lambda: copy_weights(policy, actor)), poll=poll,
         learn=learning.accumulate if streams else None, ess=None if streams else learning.ess, on_episode=on_episode,
     )  # fmt: skip
-    engine.yield_to(lambda: scheduler.learning)
+    engine.yield_to(lambda: scheduler.learning or learning.working())
     return scheduler

@@ -22,7 +22,8 @@ class PipelinedScheduler:
     install: brings the learner's weights to the policy that acts. poll: called while waiting; what it raises ends the
     wait. learn (overlap stream): gets every group that will be part of the batch under way, in the batch's order, while
     others still run. ess (overlap async): says how much the last batch was worth (`Learner.ess`); then the next rollout
-    runs during the update, as far as the engine's `max_staleness` allows. `learning`: whether the learner is at work.
+    runs during the update, as far as the engine's `max_staleness` allows. `learning`: whether the owner is at work for
+    the learner, whose own threads may be.
     Close it when done.
     """
 

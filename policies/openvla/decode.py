@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from embodied_rl.policies import cpu_decode
 from embodied_rl.policies.compiled import uses_graphs
-from embodied_rl.policies.cpu_decode import CpuDecoder
 from embodied_rl.policies.decoder import KVCache, Rope
 from embodied_rl.policies.fused_decode import FusedDecoder, complex_rotation
 from embodied_rl.policies.linear import Linear, linear_float32
@@ -49,13 +49,18 @@ def prefill_and_decode(
         hidden = compiled_prefill(decoder, prompt, lengths, first, cache)
     else:
         hidden = decoder(prompt, table.first(width), cache=cache, read=lengths[:, None] - 1)[:, 0]
-    fused = _can_fuse(model, prompt)
+    head = model.language_model.lm_head.weight[model.action_rows]
+    embedding = decoder.embed_tokens.weight[model.action_rows]
+    slots, fused = model.embed_slots(), _can_fuse(model, prompt)
+    if fused and prompt.device.type == "cpu":
+        tokens, log_prob = cpu_decode.decode(
+            decoder, head, embedding, slots, hidden, cache, rope, lengths, uniform, temperature
+        )  # fmt: skip
+        return Decoded(tokens, log_prob, hidden)
     if compiled and uses_graphs(prompt.device.type):
         step = compiled_step(decoder, cache, rope, lengths)
     else:
         step = _fused_step(model, cache, rope, lengths) if fused else _module_step(model, cache, rope)
-    head = model.language_model.lm_head.weight[model.action_rows]
-    embedding, slots = decoder.embed_tokens.weight[model.action_rows], model.embed_slots()
     logits = torch.empty((count, rows, NUM_BINS), dtype=torch.float32, device=prompt.device)
     tokens = torch.empty((count, rows), dtype=torch.int64, device=prompt.device)
     state = hidden
@@ -65,8 +70,7 @@ def prefill_and_decode(
             if slots is not None:
                 x = x + slots[t]
             state = step(x, t - 1, None if mask is None else mask[..., : width + t])
-        # torch's own product is faster than oneDNN's with so few rows
-        logits[t] = F.linear(state, head) if fused else linear_float32(state, head)
+        logits[t] = linear_float32(state, head)
         tokens[t] = choose(logits[t], None if uniform is None else uniform[:, t : t + 1], temperature)
     log_prob = F.log_softmax(logits / temperature, dim=-1).gather(-1, tokens[..., None])[..., 0]
     return Decoded(tokens.T.contiguous(), log_prob.T.contiguous(), hidden)
@@ -108,11 +112,7 @@ def _projections(layer: nn.Module) -> list[nn.Module]:
 
 def _fused_step(model: OpenVLAModel, cache: KVCache, rope: Rope, lengths: Tensor) -> Step:
     """Action token `t` of each row through fused weights: [N, D] -> [N, D]."""
-    decoder = model.language_model.model
-    if cache.keys.device.type == "cpu":
-        cpu = CpuDecoder(decoder, cache, rope, lengths)
-        return lambda x, t, mask: cpu.step(x, t)
-    fused, rotation = FusedDecoder(decoder, cache), complex_rotation(rope)
+    fused, rotation = FusedDecoder(model.language_model.model, cache), complex_rotation(rope)
     return lambda x, t, mask: fused.step(x, rotation[:, t : t + 1], mask)
 
 

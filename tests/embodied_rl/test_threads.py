@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 from embodied_rl.algorithms.config import GRPOConfig
+from embodied_rl.learner.batches import split_groups
 from embodied_rl.learner.config import LearnerConfig
 from embodied_rl.learner.learner import Learner
-from embodied_rl.threads import Threads
+from embodied_rl.threads import Line, Threads
 from embodied_rl.types import EvalOutput
 from tests.embodied_rl.scheduler.toys import Setup, serial
 from tests.toy import ToyPolicy
@@ -36,7 +37,7 @@ def test_while_others_are_busy_half_of_them_work() -> None:
 
     with closing(Threads(4, "test")) as threads:
         threads.busy = lambda: True
-        assert list(threads.map(work, range(7))) == [number * number for number in range(7)]
+        assert threads.map(work, range(7)) == [number * number for number in range(7)]
         assert most == 2
 
 
@@ -54,45 +55,53 @@ def test_the_others_join_in_as_soon_as_nobody_else_is_busy() -> None:
 
     with closing(Threads(2, "test")) as threads:
         threads.busy = busy.is_set
-        assert list(threads.map(work, [0, 1])) == [True, True]
+        assert threads.map(work, [0, 1]) == [True, True]
 
 
 def test_an_error_is_raised_when_nothing_works_any_more() -> None:
-    ended = threading.Event()
+    begun, ended = threading.Event(), threading.Event()
 
     def work(number: int) -> None:
         if number == 0:
+            assert begun.wait(LONG)
             raise RuntimeError("this one")
+        begun.set()
         threading.Event().wait(0.1)
         ended.set()
 
     with closing(Threads(2, "test")) as threads:
         with pytest.raises(RuntimeError, match="this one"):
-            list(threads.map(work, [0, 1]))
+            threads.map(work, [0, 1])
         assert ended.is_set()
 
 
 def test_a_thread_keeps_its_number_of_torch_threads() -> None:
     """Also where another thread sets another one before the first has used it."""
     with closing(Threads(1, "test")) as threads:
-        list(threads.map(lambda number: None, [0]))
+        threads.map(lambda number: None, [0])
         other = threading.Thread(target=torch.set_num_threads, args=(3,))
         other.start()
         other.join()
-        assert list(threads.map(lambda number: torch.get_num_threads(), [0])) == [1]
+        assert threads.map(lambda number: torch.get_num_threads(), [0]) == [1]
 
 
 def test_few_results_wait_to_be_taken() -> None:
     """Gradients are as large as the weights."""
     begun: list[int] = []
+    taken: list[int] = []
+    waiting: list[int] = []
 
     def work(number: int) -> int:
         begun.append(number)
         return number
 
     with closing(Threads(2, "test")) as threads:
-        for result in threads.map(work, range(40)):
-            assert len(begun) <= result + 5  # those before it, itself, and four that wait
+        line = Line(threads, work, lambda result: taken.append(result) or waiting.append(len(begun) - result))
+        for number in range(40):
+            line.put(number)
+        line.finish()
+    assert taken == list(range(40))
+    assert max(waiting) <= 4  # itself, and three more
 
 
 @pytest.mark.parametrize("threads", [1, 3])
@@ -117,3 +126,30 @@ def test_all_threads_get_as_many_microbatches(tmp_path: Path, threads: int) -> N
     assert sum(seen) == len(batch)
     assert max(seen) <= 24
     assert len(seen) % threads == 0
+
+
+def test_learning_goes_on_while_the_next_group_is_awaited(tmp_path: Path) -> None:
+    go = threading.Event()
+
+    class Slow(ToyPolicy):
+        def evaluate(
+            self, images: Tensor, proprio: Tensor, instruction: list[str], replay: dict[str, Tensor]
+        ) -> EvalOutput:
+            assert go.wait(LONG)
+            return super().evaluate(images, proprio, instruction, replay)
+
+    setup = Setup(GRPOConfig(group_size=4, keep=None), iterations=1)
+    batch = serial(setup, tmp_path).batches[0]
+    first, *others = split_groups(batch)
+    config = LearnerConfig(minibatch_rows=None, minibatch_groups=100, microbatch_rows=len(first))
+    policy = Slow()
+    with closing(Learner(
+        policy, setup.parts(policy, tmp_path)[1].algorithm, config, seed=0, dump_dir=tmp_path, threads=4
+    )) as learner:  # fmt: skip
+        learner.accumulate(first)
+        assert learner.working
+        go.set()
+        for group in others:
+            learner.accumulate(group)
+        learner.update(batch)
+        assert not learner.working

@@ -2,81 +2,140 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
+from torch import Tensor
+from torch.nn import functional as F
 
-from embodied_rl.policies.cpu_decode import CpuDecoder
+from embodied_rl.policies import cpu_decode
 from embodied_rl.policies.decoder import Decoder, DecoderConfig, KVCache, Rope
 from embodied_rl.policies.fused_decode import FusedDecoder, complex_rotation
 
-PROMPT, STEPS = 9, 4
+PROMPT, COUNT, BINS, DIM = 9, 5, 50, 24
 LENGTHS = torch.tensor([9, 4, 7, 1, 9])
 
 
 def _decoder(heads: int, kv_heads: int) -> Decoder:
     torch.manual_seed(0)
-    decoder = Decoder(DecoderConfig(0, dim=24, layers=2, heads=heads, kv_heads=kv_heads, head_dim=8, mlp_dim=40))
+    decoder = Decoder(DecoderConfig(0, dim=DIM, layers=2, heads=heads, kv_heads=kv_heads, head_dim=8, mlp_dim=40))
     with torch.no_grad():
         for parameter in decoder.parameters():  # norms start at one
             parameter.copy_(torch.randn(parameter.shape) * 0.3)
     return decoder
 
 
-def _mask(t: int) -> torch.Tensor:
-    slot = torch.arange(PROMPT + t + 1)
-    return ((slot < LENGTHS[:, None]) | (slot >= PROMPT))[:, None, None]
+class _Start:
+    """Prompts of `lengths` tokens in a cache, and random tables of tokens."""
+
+    def __init__(self, decoder: Decoder, lengths: Tensor) -> None:
+        torch.manual_seed(1)
+        rows, cpu = len(lengths), torch.device("cpu")
+        self.decoder, self.lengths = decoder, lengths
+        self.cache = KVCache(decoder.config, rows, PROMPT + COUNT - 1, torch.empty(0))
+        table = decoder.rope(PROMPT + COUNT, cpu)
+        with torch.no_grad():
+            prompt, last = torch.randn(rows, PROMPT, DIM), lengths[:, None] - 1
+            self.hidden = decoder(prompt, table.first(PROMPT), cache=self.cache, read=last)[:, 0]
+        self.rope = table.at(lengths[:, None] + torch.arange(COUNT - 1))
+        self.head, self.embedding, self.slots = (torch.randn(size, DIM) for size in (BINS, BINS, COUNT))
+        self.uniform = torch.rand(rows, COUNT)
+
+    def decode(self, uniform: Tensor | None, temperature: float, slots: Tensor | None) -> tuple[Tensor, Tensor]:
+        with torch.no_grad():
+            return cpu_decode.decode(
+                self.decoder, self.head, self.embedding, slots, self.hidden, self.cache, self.rope, self.lengths,
+                uniform, temperature,
+            )  # fmt: skip
+
+    @torch.no_grad()
+    def forced(self, tokens: Tensor, slots: Tensor | None, way: str) -> Tensor:
+        """Logits [N, COUNT, BINS] of the steps that decoded `tokens`, through the decoder's modules or as on a GPU."""
+        fused = FusedDecoder(self.decoder, self.cache) if way == "fused" else None
+        rotation = complex_rotation(self.rope)
+        states = [self.hidden]
+        for t in range(1, COUNT):
+            x = self.embedding[tokens[:, t - 1]]
+            x = x if slots is None else x + slots[t]
+            if fused is not None:
+                states.append(fused.step(x, rotation[:, t - 1 : t], self._mask(t)))
+            else:
+                here = Rope(self.rope.cos[:, t - 1 : t], self.rope.sin[:, t - 1 : t])
+                states.append(self.decoder(x[:, None], here, self._mask(t), self.cache)[:, 0])
+        return torch.stack(states, dim=1) @ self.head.T
+
+    def _mask(self, t: int) -> Tensor:
+        slot = torch.arange(PROMPT + t)
+        return ((slot < self.lengths[:, None]) | (slot >= PROMPT))[:, None, None]
 
 
-@torch.no_grad()
-def _run(decoder: Decoder, way: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """Hidden states of every step, and the keys of the cache afterwards, with one of three decoders."""
-    torch.manual_seed(1)
-    rows, config = len(LENGTHS), decoder.config
-    cache = KVCache(config, rows, PROMPT + STEPS, torch.empty(0))
-    table = decoder.rope(PROMPT + STEPS, torch.device("cpu"))
-    decoder(torch.randn(rows, PROMPT, config.dim), table.first(PROMPT), cache=cache)
-    rope = table.at(LENGTHS[:, None] + torch.arange(STEPS))
-    cpu = CpuDecoder(decoder, cache, rope, LENGTHS) if way == "cpu" else None
-    fused = FusedDecoder(decoder, cache) if way == "fused" else None
-    rotation = complex_rotation(rope)
-    found = []
-    for t, x in enumerate(torch.randn(STEPS, rows, config.dim)):
-        if cpu is not None:
-            found.append(cpu.step(x, t))
-        elif fused is not None:
-            found.append(fused.step(x, rotation[:, t : t + 1], _mask(t)))
-        else:
-            here = Rope(rope.cos[:, t : t + 1], rope.sin[:, t : t + 1])
-            found.append(decoder(x[:, None], here, _mask(t), cache)[:, 0])
-    return torch.stack(found), cache.keys
+def _expected(logits: Tensor, uniform: Tensor | None, temperature: float) -> Tensor:
+    if uniform is None:
+        return logits.argmax(dim=-1)
+    cumulative = F.softmax(logits.double() / temperature, dim=-1).cumsum(dim=-1)
+    return (cumulative <= uniform[..., None].double()).sum(dim=-1).clamp(max=BINS - 1)
 
 
 @pytest.mark.parametrize(("heads", "kv_heads"), [(2, 2), (4, 2), (3, 1)])
-def test_all_ways_to_decode_agree(heads: int, kv_heads: int) -> None:
-    decoder = _decoder(heads, kv_heads)
-    expected, keys = _run(decoder, "modules")
-    for way in ("cpu", "fused"):
-        torch.testing.assert_close(_run(decoder, way)[0], expected, rtol=1e-5, atol=1e-5)
-    torch.testing.assert_close(_run(decoder, "cpu")[1], keys, rtol=1e-5, atol=1e-5)
+@pytest.mark.parametrize("sampled", [True, False])
+@pytest.mark.parametrize("added", [True, False])
+@pytest.mark.parametrize("rows", [5, 16, 37])
+def test_all_ways_to_decode_agree(heads: int, kv_heads: int, sampled: bool, added: bool, rows: int) -> None:
+    lengths = LENGTHS.repeat(8)[:rows]
+    start = _Start(_decoder(heads, kv_heads), lengths)
+    uniform, slots = start.uniform if sampled else None, start.slots if added else None
+    tokens, log_prob = start.decode(uniform, 0.7, slots)
+    keys, values = start.cache.keys.clone(), start.cache.values.clone()
+    for way in ("modules", "fused"):
+        again = _Start(start.decoder, lengths)
+        logits = again.forced(tokens, slots, way)
+        assert torch.equal(tokens, _expected(logits, uniform, 0.7))
+        chosen = F.log_softmax(logits / 0.7, dim=-1).gather(-1, tokens[..., None])[..., 0]
+        torch.testing.assert_close(log_prob, chosen, rtol=1e-5, atol=1e-5)
+        if way == "modules":
+            for found, expected in ((keys, again.cache.keys), (values, again.cache.values)):
+                torch.testing.assert_close(found[..., PROMPT:, :], expected[..., PROMPT:, :], rtol=1e-5, atol=1e-5)
+
+
+def test_matrices_too_large_for_one_product_are_cut() -> None:
+    torch.manual_seed(0)
+    matrix, x = torch.randn(1000, 250), torch.randn(250, 16)
+    assert matrix.numel() * 16 > 3 * cpu_decode._SMALL
+    out = torch.empty(1000, 16)
+    cpu_decode._product(matrix.numpy(), x.numpy(), out.numpy())
+    torch.testing.assert_close(out, matrix @ x, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(("uniform", "token"), [
+    (0.0, 1), (0.4999, 1), (0.5, 2), (1.0 - 2**-24, 3), (1.0, 4), (-1.0, 2),
+])
+def test_the_smallest_token_whose_cumulative_probability_exceeds_the_number(uniform: float, token: int) -> None:
+    """1.0 cannot be drawn, but a product may round to it. The first and the last token have no share."""
+    logits = np.array([-200.0, *np.log([0.5, 0.3, 0.2]), -200.0], np.float32)
+    if uniform < 0:
+        logits[2] = 4.0
+    found, log_prob = cpu_decode._choose(logits, uniform, np.empty(5, np.float32))
+    assert found == token
+    assert log_prob == pytest.approx(torch.from_numpy(logits).log_softmax(0)[token].item(), abs=1e-5)
 
 
 def test_padding_is_never_read() -> None:
-    decoder = _decoder(2, 2)
-    torch.manual_seed(1)
-    cache = KVCache(decoder.config, len(LENGTHS), PROMPT + 1, torch.empty(0))
-    table = decoder.rope(PROMPT + 1, torch.device("cpu"))
-    with torch.no_grad():
-        decoder(torch.randn(len(LENGTHS), PROMPT, 24), table.first(PROMPT), cache=cache)
-        for row, length in enumerate(LENGTHS.tolist()):
-            cache.keys[:, row, :, length:PROMPT] = torch.nan
-            cache.values[:, row, :, length:PROMPT] = torch.nan
-        out = CpuDecoder(decoder, cache, table.at(LENGTHS[:, None]), LENGTHS).step(torch.randn(len(LENGTHS), 24), 0)
-    assert torch.isfinite(out).all()
+    start = _Start(_decoder(2, 2), LENGTHS)
+    expected = start.decode(start.uniform, 1.0, None)
+    for row, length in enumerate(LENGTHS.tolist()):
+        start.cache.keys[:, row, :, length:PROMPT] = torch.nan
+        start.cache.values[:, row, :, length:PROMPT] = torch.nan
+    found = start.decode(start.uniform, 1.0, None)
+    assert torch.equal(found[0], expected[0])
+    assert torch.equal(found[1], expected[1])
 
 
 def test_nothing_hides_a_number_that_is_none() -> None:
     """Weights that went wrong must show in the log-probs, where the learner looks for them."""
-    decoder = _decoder(2, 2)
+    start = _Start(_decoder(2, 2), LENGTHS)
     with torch.no_grad():
-        decoder.layers[1].self_attn.q_proj.weight[0, 0] = torch.nan  # type: ignore[union-attr, index]
-    assert torch.isnan(_run(decoder, "cpu")[0]).all(dim=-1).all()
+        start.decoder.layers[1].self_attn.q_proj.weight[0, 0] = torch.nan  # type: ignore[union-attr, index]
+    for uniform in (start.uniform, None):
+        tokens, log_prob = start.decode(uniform, 1.0, None)
+        assert torch.isnan(log_prob[:, 1:]).all()
+        assert ((tokens >= 0) & (tokens < BINS)).all()
