@@ -7,6 +7,7 @@ register holds one number of all 16 rows.
 
 from __future__ import annotations
 
+import importlib
 import math
 from functools import cache
 from typing import NamedTuple
@@ -89,6 +90,7 @@ def decode(
 @cache
 def _one_blas_thread() -> None:
     """Products here are too small to share, and OpenBLAS would let one caller at a time have its threads."""
+    importlib.import_module("scipy.linalg.cython_blas")  # numba's np.dot is this one's, from a library of its own
     ThreadpoolController().limit(limits=1, user_api="blas")
 
 

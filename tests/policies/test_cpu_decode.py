@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from threadpoolctl import threadpool_info
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -117,6 +118,14 @@ def test_the_smallest_token_whose_cumulative_probability_exceeds_the_number(unif
     found, log_prob = cpu_decode._choose(logits, uniform, np.empty(5, np.float32))
     assert found == token
     assert log_prob == pytest.approx(torch.from_numpy(logits).log_softmax(0)[token].item(), abs=1e-5)
+
+
+def test_products_take_one_thread() -> None:
+    start = _Start(_decoder(2, 2), LENGTHS)
+    start.decode(None, 1.0, None)
+    libraries = [library for library in threadpool_info() if library["user_api"] == "blas"]
+    assert any("scipy" in library["filepath"] for library in libraries)
+    assert {library["num_threads"] for library in libraries} == {1}
 
 
 def test_padding_is_never_read() -> None:
