@@ -42,7 +42,7 @@ from embodied_rl.threads import set_torch_threads
 from embodied_rl.types import Array, ChunkResult, EpisodeSpec, Observation, RolloutBatch
 from embodied_rl.vec_env import VecEnv
 
-TURNS = 5
+TURNS = 9
 MINIBATCH_EPISODES = 16
 
 

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from embodied_rl.algorithms.rows import Rows
 from embodied_rl.learner.batches import join_batches
+from embodied_rl.learner.gradients import Gradients
 from embodied_rl.types import RolloutBatch
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ class GroupUpdate:
         self._groups = 0  # of the present minibatch
         self._pending: list[RolloutBatch] = []
         self._pieces: list[_Piece] = []
+        self._gradients: Gradients | None = None
         self._due: _Minibatch | None = None  # whose gradient is begun, and whose step is to come
         self._whole: list[_Minibatch] = []  # for later epochs
         self._steps = 0
@@ -62,9 +64,9 @@ class GroupUpdate:
         self._step()
         for _ in range(1, self._learner.algorithm.epochs):
             for minibatch in self._whole:
-                self._due = minibatch
                 for piece in minibatch[0]:
                     self._backward(piece)
+                self._due = minibatch
                 self._step()
         episodes = sum(count for count, _ in self._prepared)
         names = self._prepared[0][1]
@@ -83,8 +85,7 @@ class GroupUpdate:
         self._prepared.append((len(batch.episodes), metrics))
         share = float(len(batch.episodes) if algorithm.part_weight == "episodes" else weight.count_nonzero())
         piece = (batch, weight * share, share)
-        if not self._pieces:
-            self._step()  # only now: the threads had work while this minibatch came together
+        self._step()  # the last minibatch's, only now: the threads had work while this one came together
         self._backward(piece)
         self._pieces.append(piece)
 
@@ -98,7 +99,9 @@ class GroupUpdate:
             Rows(batch, index, weight[index], row_weight[index])
             for index in torch.arange(len(batch)).tensor_split(parts)
         ]
-        self._learner.begin(micros, self._iteration, check_ratio=self._steps == 0)
+        if self._gradients is None:
+            self._gradients = self._learner.gradients(self._iteration, check_ratio=self._steps == 0)
+        self._gradients.begin(micros)
 
     def _end_minibatch(self) -> None:
         if self._pending:
@@ -111,14 +114,16 @@ class GroupUpdate:
 
     def _step(self) -> None:
         """An optimiser step, if one is due, with the gradient that the pieces of a minibatch added up to."""
-        if self._due is not None:
-            (pieces, factor), self._due = self._due, None
-            totals = self._learner.collect()
-            scale = factor / sum(share for _, _, share in pieces)
-            last = pieces[-1][0]
-            norm = self._learner.step(last, torch.arange(len(last)), self._iteration, scale)
-            means = {name: value * scale for name, value in totals.items()} | {"grad_norm": norm}
-            for name, value in means.items():
-                self._sums[name] = self._sums.get(name, 0.0) + value
-            self._steps += 1
-        self._learner.optimizer.zero_grad(set_to_none=True)
+        if self._due is None:
+            return
+        (pieces, factor), self._due = self._due, None
+        gradients, self._gradients = self._gradients, None
+        assert gradients is not None, "a minibatch has pieces"
+        totals = self._learner.collect(gradients, self._iteration)
+        scale = factor / sum(share for _, _, share in pieces)
+        last = pieces[-1][0]
+        norm = self._learner.step(last, torch.arange(len(last)), self._iteration, scale)
+        means = {name: value * scale for name, value in totals.items()} | {"grad_norm": norm}
+        for name, value in means.items():
+            self._sums[name] = self._sums.get(name, 0.0) + value
+        self._steps += 1

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -16,39 +16,19 @@ from embodied_rl.algorithms.rows import Algorithm, LossOutput, Rows
 from embodied_rl.errors import UserError
 from embodied_rl.learner.batches import split_groups
 from embodied_rl.learner.config import LearnerConfig
+from embodied_rl.learner.gradients import Gradients
 from embodied_rl.learner.group_update import GroupUpdate
 from embodied_rl.learner.ranks import ALONE, Ranks
 from embodied_rl.learner.recompute import recompute_log_probs
 from embodied_rl.learner.stale import correct
 from embodied_rl.policy import Policy
 from embodied_rl.rng import philox
-from embodied_rl.threads import Line, Threads, torch_threads
+from embodied_rl.threads import Threads, torch_threads
 from embodied_rl.types import RolloutBatch
 
 # Philox stream of minibatch permutations; streams 1 to 4 are the sampler's.
 _SHUFFLE = 5
 VALUE_HEAD = "value_head"
-
-Trouble = tuple[int, Literal["loss", "ratio"], float, int]
-"""What is wrong with a microbatch: its number among all, a loss that is no number or a ratio's distance from 1, and the
-iteration."""
-
-
-class _Job(NamedTuple):
-    """A microbatch, and its number among all of a step's."""
-
-    number: int
-    rows: Rows
-    iteration: int
-    check_ratio: bool
-
-
-class _Gradient(NamedTuple):
-    """What came of a microbatch."""
-
-    out: LossOutput
-    parameters: Sequence[nn.Parameter]
-    gradient: Sequence[Tensor | None]
 
 
 class NonFiniteError(RuntimeError):
@@ -103,10 +83,7 @@ class Learner:
         self._seed = seed
         self._dump_dir = dump_dir
         self._threads = Threads(threads, "learn") if threads > 1 else None
-        self._line = None if self._threads is None else Line(self._threads, self._differentiate, self._add)
-        self._micros: list[Rows] = []  # of the step under way, as are the next two
-        self._totals: dict[str, float] = {}
-        self._found: list[Trouble] = []
+        self._gradients: Gradients | None = None
         self.model = ranks.prepare(policy) if ranks.size > 1 else policy
         self._actor, self._critic = split_parameters(self.model)
         groups: list[dict[str, Any]] = [{"params": self._actor, "lr": config.lr}]
@@ -215,78 +192,46 @@ class Learner:
         self, batch: RolloutBatch, index: Tensor, weight: Tensor, parts: int, iteration: int, *, check_ratio: bool
     ) -> dict[str, float]:
         """One optimiser step on rows `index`, their gradient summed over microbatches."""
-        self.optimizer.zero_grad(set_to_none=True)
-        micros = [
+        gradients = self.gradients(iteration, check_ratio=check_ratio)
+        gradients.begin([
             Rows(batch, micro, weight[micro], torch.full((len(micro),), parts / len(batch)))
             for micro in self.ranks.cut(index, self.config.microbatch_rows)
-        ]
-        self.begin(micros, iteration, check_ratio=check_ratio)
-        totals = self.collect()
+        ])  # fmt: skip
+        totals = self.collect(gradients, iteration)
         totals["grad_norm"] = self.step(batch, index, iteration)
         return totals
 
-    def begin(self, micros: Sequence[Rows], iteration: int, *, check_ratio: bool) -> None:
-        """Add the gradients of this rank's microbatches to what is there: now, or in threads that go on with it.
+    def gradients(self, iteration: int, *, check_ratio: bool) -> Gradients:
+        """Begin the next step: its gradient, which is zero still. `collect` must follow before the weights move."""
+        self.optimizer.zero_grad(set_to_none=True)
 
-        `collect` must follow before anything else is done with gradients or weights.
-        """
-        first, self._micros = len(self._micros), [*self._micros, *micros]
-        for number, counts in self.ranks.share(range(first, len(self._micros))):
-            job = _Job(number, self._micros[number], iteration, check_ratio)
-            if self._line is not None:
-                self._line.put(job)
-                continue
-            out = self._loss(job)
-            # adds up in place: large models have no room for a second gradient
-            self.ranks.backward(out.loss if counts else 0.0 * out.loss, self._moving(iteration))
-            if counts:
-                _add_metrics(self._totals, out)
+        def loss(rows: Rows) -> LossOutput:
+            return self.algorithm.loss(self.model, rows, iteration)
 
-    def collect(self) -> dict[str, float]:
-        """Wait for what was begun; return the sums of all ranks' metrics.
+        self._gradients = Gradients(
+            loss, self._moving(iteration), self.ranks, self._threads,
+            self.config.ratio_tolerance if check_ratio else None,
+        )  # fmt: skip
+        return self._gradients
+
+    def collect(self, gradients: Gradients, iteration: int) -> dict[str, float]:
+        """Wait for the gradient; return the sums of all ranks' metrics.
 
         Raises NonFiniteError and RatioError, on every rank the same.
         """
-        if self._line is not None:
-            self._line.finish()
-        micros, totals, found = self._micros, self._totals, self._found
-        self._micros, self._totals, self._found = [], {}, []
-        reports = self.ranks.gather((totals, found))
-        troubles = [trouble for _, others in reports for trouble in others]
-        if troubles:
-            number, what, value, iteration = min(troubles)  # the first one, and of its microbatch the loss
-            if what == "loss":
-                self._stop(micros[number].batch, micros[number].index, iteration, f"the loss is {value}")
-            self._refuse_ratio(value)
-        return _sum_metrics([part for part, _ in reports])
+        totals, trouble = gradients.collect()
+        self._gradients = None
+        if trouble is not None and trouble.what == "loss":
+            rows = gradients.micros[trouble.number]
+            self._stop(rows.batch, rows.index, iteration, f"the loss is {trouble.value}")
+        if trouble is not None:
+            self._refuse_ratio(trouble.value)
+        return totals
 
     @property
     def working(self) -> bool:
         """Whether a thread takes a gradient; any thread may ask."""
-        return self._line is not None and self._line.working
-
-    def _loss(self, job: _Job) -> LossOutput:
-        out = self.algorithm.loss(self.model, job.rows, job.iteration)
-        if not math.isfinite(value := out.loss.item()):
-            self._found.append((job.number, "loss", value, job.iteration))
-        if job.check_ratio and not (error := out.ratio_error.item()) <= self.config.ratio_tolerance:
-            self._found.append((job.number, "ratio", error, job.iteration))
-        return out
-
-    def _differentiate(self, job: _Job) -> _Gradient:
-        """What a thread does."""
-        moving, out = self._moving(job.iteration), self._loss(job)
-        return _Gradient(out, moving, torch.autograd.grad(out.loss, moving, allow_unused=True))
-
-    def _add(self, found: _Gradient) -> None:
-        """Add to what the parameters' `grad` holds; None stands for zero."""
-        _add_metrics(self._totals, found.out)
-        with torch_threads(1):  # the cores are taken by the next microbatches
-            for parameter, more in zip(found.parameters, found.gradient, strict=True):
-                if more is not None and parameter.grad is not None:
-                    parameter.grad += more
-                elif more is not None:
-                    parameter.grad = more.clone()  # autograd may give several parameters one tensor
+        return (gradients := self._gradients) is not None and gradients.working
 
     def step(self, batch: RolloutBatch, index: Tensor, iteration: int, scale: float = 1.0) -> float:
         """Clip `scale` times the gradient, summed over ranks, of what may move now and step; return its norm before.
@@ -341,20 +286,6 @@ class Learner:
             f"{what} in update {iteration + 1}; no step was taken with it. The batch is in {path}; the last checkpoint "
             "is untouched: lower learner.lr and resume from it."
         )
-
-
-def _sum_metrics(parts: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Sums by name, over those that have it."""
-    totals: dict[str, float] = {}
-    for part in parts:
-        for name, value in part.items():
-            totals[name] = totals.get(name, 0.0) + value
-    return totals
-
-
-def _add_metrics(totals: dict[str, float], out: LossOutput) -> None:
-    for name, value in (out.metrics | {"loss": out.loss.detach()}).items():
-        totals[name] = totals.get(name, 0.0) + value.item()
 
 
 def split_parameters(policy: TrainablePolicy) -> tuple[list[nn.Parameter], list[nn.Parameter]]:

@@ -1,0 +1,116 @@
+"""The gradient of one optimiser step, summed over microbatches that come bit by bit."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from embodied_rl.algorithms.rows import LossOutput, Rows
+from embodied_rl.learner.ranks import Ranks
+from embodied_rl.threads import Line, Threads, torch_threads
+
+
+class Trouble(NamedTuple):
+    """What is wrong with a microbatch: its number among all, and a loss that is no number or a ratio's distance from 1.
+
+    The least is the first one, and of its microbatch the loss.
+    """
+
+    number: int
+    what: Literal["loss", "ratio"]
+    value: float
+
+
+class _Found(NamedTuple):
+    """What came of a microbatch."""
+
+    out: LossOutput
+    gradient: Sequence[Tensor | None]
+
+
+class Gradients:
+    """Adds to the `grad` of parameters `moving`, which nobody else may touch before `collect` is through.
+
+    loss: of a microbatch. ranks: see `Learner`. threads: take microbatches side by side, each running its operators
+    alone, and go on when `begin` returns; gradients are added in the microbatches' order, by the caller's thread.
+    Without them all is done at once. ratio_tolerance: how far a probability ratio may be from 1; None does not look.
+    """
+
+    def __init__(
+        self, loss: Callable[[Rows], LossOutput], moving: Sequence[nn.Parameter], ranks: Ranks,
+        threads: Threads | None, ratio_tolerance: float | None,
+    ) -> None:
+        self.micros: list[Rows] = []
+        self._loss = loss
+        self._moving = moving
+        self._ranks = ranks
+        self._line = None if threads is None else Line(threads, self._differentiate, self._add)
+        self._ratio_tolerance = ratio_tolerance
+        self._totals: dict[str, float] = {}
+        self._troubles: list[Trouble] = []
+
+    @property
+    def working(self) -> bool:
+        """Whether a thread is at it; any thread may ask."""
+        return self._line is not None and self._line.working
+
+    def begin(self, micros: Sequence[Rows]) -> None:
+        """Add the gradients of this rank's share of the next microbatches."""
+        first = len(self.micros)
+        self.micros += micros
+        for number, counts in self._ranks.share(range(first, len(self.micros))):
+            if self._line is not None:
+                self._line.put(number)
+                continue
+            out = self._checked_loss(number)
+            # adds up in place: large models have no room for a second gradient
+            self._ranks.backward(out.loss if counts else 0.0 * out.loss, self._moving)
+            if counts:
+                self._add_metrics(out)
+
+    def collect(self) -> tuple[dict[str, float], Trouble | None]:
+        """Wait for what was begun; return the sums of all ranks' metrics, and on every rank the same trouble."""
+        if self._line is not None:
+            self._line.finish()
+        reports = self._ranks.gather((self._totals, self._troubles))
+        troubles = [trouble for _, found in reports for trouble in found]
+        return _sum_metrics([part for part, _ in reports]), min(troubles, default=None)
+
+    def _checked_loss(self, number: int) -> LossOutput:
+        out, tolerance = self._loss(self.micros[number]), self._ratio_tolerance
+        if not math.isfinite(value := out.loss.item()):
+            self._troubles.append(Trouble(number, "loss", value))
+        if tolerance is not None and not (error := out.ratio_error.item()) <= tolerance:
+            self._troubles.append(Trouble(number, "ratio", error))
+        return out
+
+    def _differentiate(self, number: int) -> _Found:
+        """What a thread does."""
+        out = self._checked_loss(number)
+        return _Found(out, torch.autograd.grad(out.loss, self._moving, allow_unused=True))
+
+    def _add(self, found: _Found) -> None:
+        self._add_metrics(found.out)
+        with torch_threads(1):  # the cores are taken by the next microbatches
+            for parameter, more in zip(self._moving, found.gradient, strict=True):
+                if more is not None and parameter.grad is not None:
+                    parameter.grad += more
+                elif more is not None:
+                    parameter.grad = more.clone()  # autograd may give several parameters one tensor
+
+    def _add_metrics(self, out: LossOutput) -> None:
+        for name, value in (out.metrics | {"loss": out.loss.detach()}).items():
+            self._totals[name] = self._totals.get(name, 0.0) + value.item()
+
+
+def _sum_metrics(parts: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Sums by name, over those that have it."""
+    totals: dict[str, float] = {}
+    for part in parts:
+        for name, value in part.items():
+            totals[name] = totals.get(name, 0.0) + value
+    return totals
