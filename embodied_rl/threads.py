@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
@@ -59,6 +60,12 @@ class Line(Generic[InT, OutT]):
         self._work = work
         self._done = done
         self._futures: deque[Future[OutT]] = deque()
+        self._ended = 0.0
+
+    @property
+    def worked_until(self) -> float:
+        """Now, or when a thread last ended an item (s, of time.perf_counter)."""
+        return time.perf_counter() if self.working else self._ended
 
     @property
     def working(self) -> bool:
@@ -70,7 +77,7 @@ class Line(Generic[InT, OutT]):
         with self._orderly():
             while not self._room():
                 self._take(wait_for_one=True)
-            self._futures.append(self._threads.submit(self._work, item))
+            self._futures.append(self._threads.submit(self._timed, item))
             self._take(wait_for_one=False)
 
     def finish(self) -> None:
@@ -78,6 +85,12 @@ class Line(Generic[InT, OutT]):
         with self._orderly():
             while self._futures:
                 self._take(wait_for_one=True)
+
+    def _timed(self, item: InT) -> OutT:
+        try:
+            return self._work(item)
+        finally:
+            self._ended = time.perf_counter()
 
     def _room(self) -> bool:
         count = self._threads.count

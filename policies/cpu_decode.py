@@ -7,12 +7,12 @@ register holds one number of all 16 rows.
 
 from __future__ import annotations
 
-import importlib
 import math
 from functools import cache
 from typing import NamedTuple
 
 import numpy as np
+import scipy.linalg.cython_blas  # noqa: F401 - numba's np.dot, found by _one_blas_thread once it is loaded
 import torch
 from numba import njit
 from threadpoolctl import ThreadpoolController
@@ -89,9 +89,14 @@ def decode(
 
 @cache
 def _one_blas_thread() -> None:
-    """Products here are too small to share, and OpenBLAS would let one caller at a time have its threads."""
-    importlib.import_module("scipy.linalg.cython_blas")  # numba's np.dot is this one's, from a library of its own
-    ThreadpoolController().limit(limits=1, user_api="blas")
+    """Products here are too small to share, and OpenBLAS would let one caller at a time have its threads.
+
+    numba's np.dot is SciPy's, whose wheels bring a library of their own: numpy's and torch's keep their threads. Where
+    SciPy came without one (conda), nothing is changed.
+    """
+    for library in ThreadpoolController().lib_controllers:
+        if library.user_api == "blas" and "scipy" in library.filepath:
+            library.set_num_threads(1)
 
 
 def _weights(decoder: Decoder, head: Tensor, embedding: Tensor, slots: Tensor) -> Weights:

@@ -1,7 +1,6 @@
 """Compiled loops over float32 arrays for what lies between a decoder's matrix products, on one thread, without the GIL.
 
-torch does the same in many operators: for one token a row calling them costs more than the arithmetic, and for many
-tokens each of them reads and writes all of memory again.
+torch does the same in many operators, each of which reads and writes all of memory again.
 """
 
 # pyright: reportCallIssue=false
@@ -40,7 +39,8 @@ def exp(x: np.float32) -> np.float32:
     """e^x in float32, to 5 units in the last place between -87 and 88, the range it is cut off at; NaN stays NaN.
 
     Written out, as math.exp keeps a loop from being vectorised: 2^n times a polynomial on [-ln 2 / 2, ln 2 / 2], with
-    the coefficients of Cephes (Moshier 1984-2000, expf.c).
+    the coefficients of Cephes (Moshier 1984-2000, expf.c). numba's cache of callers in other files does not notice a
+    change here: empty their __pycache__ after one.
     """
     if x < np.float32(-87.0):
         x = np.float32(-87.0)

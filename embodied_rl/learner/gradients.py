@@ -58,6 +58,11 @@ class Gradients:
         """Whether a thread is at it; any thread may ask."""
         return self._line is not None and self._line.working
 
+    @property
+    def worked_until(self) -> float:
+        """As `Line.worked_until`; 0 without threads."""
+        return 0.0 if self._line is None else self._line.worked_until
+
     def begin(self, micros: Sequence[Rows]) -> None:
         """Add the gradients of this rank's share of the next microbatches."""
         first = len(self.micros)

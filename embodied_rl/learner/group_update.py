@@ -106,8 +106,7 @@ class GroupUpdate:
     def _end_minibatch(self) -> None:
         if self._pending:
             self._take_pending(whole=True)
-        first = self._steps == 0 and self._due is None
-        self._due = self._pieces, 1.0 if first else self._groups / self._size
+        self._due = self._pieces, 1.0 if self._steps == 0 else self._groups / self._size
         if self._learner.algorithm.epochs > 1:
             self._whole.append(self._due)
         self._pieces, self._groups = [], 0

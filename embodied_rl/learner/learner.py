@@ -225,13 +225,18 @@ class Learner:
             rows = gradients.micros[trouble.number]
             self._stop(rows.batch, rows.index, iteration, f"the loss is {trouble.value}")
         if trouble is not None:
-            self._refuse_ratio(trouble.value)
+            self._refuse_ratio(trouble.value, iteration)
         return totals
 
     @property
     def working(self) -> bool:
         """Whether a thread takes a gradient; any thread may ask."""
         return (gradients := self._gradients) is not None and gradients.working
+
+    @property
+    def worked_until(self) -> float:
+        """When threads last took a gradient of the step under way (s, of time.perf_counter); 0 if none did."""
+        return 0.0 if self._gradients is None else self._gradients.worked_until
 
     def step(self, batch: RolloutBatch, index: Tensor, iteration: int, scale: float = 1.0) -> float:
         """Clip `scale` times the gradient, summed over ranks, of what may move now and step; return its norm before.
@@ -268,9 +273,9 @@ class Learner:
             self._stop(batch, index, iteration, f"the gradient's norm is {norm}")
         return norm
 
-    def _refuse_ratio(self, error: float) -> None:
+    def _refuse_ratio(self, error: float, iteration: int) -> None:
         raise RatioError(
-            f"before the first step of update {self.version} a probability ratio differs from 1 by {error:.3g} "
+            f"before the first step of update {iteration + 1} a probability ratio differs from 1 by {error:.3g} "
             f"(learner.ratio_tolerance {self.config.ratio_tolerance}): the policy's act() and evaluate() disagree; "
             "check that temperature, dropout and number format are the same in both."
         )

@@ -78,7 +78,8 @@ class Timeline:
         'time/<stage>', 'cpu/<stage>': s of wall time and of CPU time, all threads added. Unlike those of `StageClock`
         the times overlap, so together they may exceed the time that passed; CPU time is that of the thread itself,
         without helpers that an operator started. 'busy/<role>': share of the time that the threads of a role (sim, act,
-        learner) worked; the rest they were idle. 'queue/<stage>': how many lanes waited for it on average.
+        learner, whose own threads count as one) worked; the rest they were idle. 'queue/<stage>': how many lanes waited
+        for it on average.
         """
         now = time.perf_counter()
         with self._lock:

@@ -64,6 +64,7 @@ class Learning:
     ess: Callable[[], float]
     yield_to: Callable[[Callable[[], bool]], None]
     working: Callable[[], bool]
+    worked_until: Callable[[], float]
 
     @classmethod
     def of(cls, learner: Learner) -> Learning:
@@ -71,7 +72,7 @@ class Learning:
         config = learner.config
         return cls(
             config.minibatch_groups, config.recompute_log_probs, learner.accumulate, lambda: learner.ess,
-            learner.yield_to, lambda: learner.working,
+            learner.yield_to, lambda: learner.working, lambda: learner.worked_until,
         )  # fmt: skip
 
 
@@ -133,7 +134,8 @@ def make_scheduler(
     learning.yield_to(engine.busy)
     scheduler = PipelinedScheduler(
         engine, install=(lambda: None) if shared else (lambda: copy_weights(policy, actor)), poll=poll,
-        learn=learning.accumulate if streams else None, ess=None if streams else learning.ess, on_episode=on_episode,
+        learn=learning.accumulate if streams else None, worked_until=learning.worked_until,
+        ess=None if streams else learning.ess, on_episode=on_episode,
     )  # fmt: skip
     engine.yield_to(lambda: scheduler.learning or learning.working())
     return scheduler

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any
@@ -10,6 +12,7 @@ from embodied_rl.rollout.engine import RolloutEngine
 from embodied_rl.rollout.groups import Closed, Group, Verdict
 from embodied_rl.rollout.store import Recording, gather
 from embodied_rl.rollout.summary import empty_batch, summarise
+from embodied_rl.rollout.timeline import LEARNER, Span
 from embodied_rl.types import EpisodeResult, RolloutBatch
 
 MIN_ESS = 0.5
@@ -21,21 +24,21 @@ class PipelinedScheduler:
 
     install: brings the learner's weights to the policy that acts. poll: called while waiting; what it raises ends the
     wait. learn (overlap stream): gets every group that will be part of the batch under way, in the batch's order, while
-    others still run. ess (overlap async): says how much the last batch was worth (`Learner.ess`); then the next rollout
-    runs during the update, as far as the engine's `max_staleness` allows. `learning`: whether the owner is at work for
-    the learner, whose own threads may be.
-    Close it when done.
+    others still run. worked_until: `Learner.worked_until`. ess (overlap async): says how much the last batch was worth
+    (`Learner.ess`); then the next rollout runs during the update, as far as the engine's `max_staleness` allows.
+    `learning`: whether the owner is at work for the learner, whose own threads may be. Close it when done.
     """
 
     def __init__(
         self, engine: RolloutEngine, *, install: Callable[[], None], poll: Callable[[], None],
-        learn: Callable[[RolloutBatch], None] | None = None, ess: Callable[[], float] | None = None,
-        on_episode: Callable[[EpisodeResult], None] | None = None,
+        learn: Callable[[RolloutBatch], None] | None = None, worked_until: Callable[[], float] = lambda: 0.0,
+        ess: Callable[[], float] | None = None, on_episode: Callable[[EpisodeResult], None] | None = None,
     ) -> None:
         self._engine = engine
         self._install = install
         self._poll = poll
         self._learn = learn
+        self._worked_until = worked_until
         self._ess = ess
         self._on_episode = on_episode or (lambda result: None)
         self._published = 0
@@ -73,6 +76,12 @@ class PipelinedScheduler:
         """Stop the threads."""
         self._engine.close()
 
+    def _charge(self, since: float) -> None:
+        """Count what the learner's threads did on their own since it was called last."""
+        until = min(self._worked_until(), time.perf_counter())
+        if until > since:
+            self._engine.clock.add(Span(LEARNER, "learn", since, until, 0.0))
+
     def _release(self) -> None:
         """Let the newest policy act."""
         if self._acting == self._published:
@@ -83,13 +92,16 @@ class PipelinedScheduler:
 
     def _gather(self, version: int) -> RolloutBatch:
         kept: list[Recording] = []
+        learned = math.inf
         while isinstance(event := self._engine.wait(self._on_episode, self._poll), Group):
             kept += event.members
             if self._learn is not None:
+                self._charge(learned)
                 self.learning = True
                 with self._engine.clock.stage("learn"):
                     self._learn(gather(event.members, version))
-                self.learning = False
+                self.learning, learned = False, time.perf_counter()
+        self._charge(learned)
         with self._engine.clock.stage("gather"):
             batch = gather(kept, version) if kept else empty_batch(version)
         self._engine.drop(kept)

@@ -54,7 +54,7 @@ class OpenVLAModelConfig:
     gripper_zero_one: bool = False
     """The last action dimension was trained as 1 = open, 0 = close, and is mapped to the simulator's -1 and +1."""
     fused_decode: bool = False
-    """Decode from weights fused anew at each decision: faster where the cost of an operator, not memory, limits."""
+    """Decode with few operators, on a CPU in one compiled loop: faster where their cost, not memory, limits."""
 
     def __post_init__(self) -> None:
         first, second = self.featurizer, self.fused_featurizer

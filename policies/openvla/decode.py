@@ -101,6 +101,9 @@ def token_scores(logits: Tensor, tokens: Tensor, temperature: float) -> tuple[Te
 def _can_fuse(model: OpenVLAModel, prompt: Tensor) -> bool:
     """Fused decoding is asked for, and the decoder is plain float32 layers without adapters or autocast."""
     decoder = model.language_model.model
+    config = decoder.config
+    if config.activation != "silu" or config.norm_offset or config.condition_dim:
+        return False
     plain = all(type(module) is Linear for layer in decoder.layers for module in _projections(layer))
     mixed = torch.is_autocast_enabled(prompt.device.type)
     return model.config.fused_decode and plain and prompt.dtype == torch.float32 and not mixed

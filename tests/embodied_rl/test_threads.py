@@ -153,3 +153,49 @@ def test_learning_goes_on_while_the_next_group_is_awaited(tmp_path: Path) -> Non
             learner.accumulate(group)
         learner.update(batch)
         assert not learner.working
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_nothing_is_left_of_a_step_that_failed(tmp_path: Path, threads: int) -> None:
+    """As good as a learner that never failed."""
+
+    class Failing(ToyPolicy):
+        fails = False
+
+        def evaluate(
+            self, images: Tensor, proprio: Tensor, instruction: list[str], replay: dict[str, Tensor]
+        ) -> EvalOutput:
+            if self.fails:
+                self.fails = False
+                raise RuntimeError("out of memory")
+            return super().evaluate(images, proprio, instruction, replay)
+
+    setup = Setup(GRPOConfig(group_size=4, keep=None), iterations=1, threads=threads)
+    batch = serial(setup, tmp_path).batches[0]
+    found = []
+    for fails in (True, False):
+        policy = Failing()
+        learner = setup.parts(policy, tmp_path)[1]
+        policy.fails = fails
+        if fails:
+            with pytest.raises(RuntimeError, match="out of memory"):
+                learner.update(batch)
+            learner.version = 0
+        found.append((learner.update(batch), policy.state_dict()))
+        learner.close()
+    assert found[0][0] == found[1][0]
+    assert all(torch.equal(found[0][1][name], tensor) for name, tensor in found[1][1].items())
+
+
+def test_a_line_says_until_when_it_worked() -> None:
+    go = threading.Event()
+    with closing(Threads(2, "test")) as threads:
+        line = Line(threads, lambda number: go.wait(LONG), lambda result: None)
+        assert line.worked_until == 0
+        line.put(0)
+        first = line.worked_until
+        assert line.working
+        assert line.worked_until > first > 0  # it still goes on
+        go.set()
+        line.finish()
+        assert first < line.worked_until == line.worked_until

@@ -59,7 +59,8 @@ def _evaluate(policy: OpenVLAPolicy, obs: Observation, out: ActOutput) -> EvalOu
 
 @pytest.mark.parametrize("changes", [
     {}, {"fused_decode": False}, {"learned_positions": False}, {"use_proprio": False, "num_cameras": 1},
-    {"append_token": 7},
+    {"append_token": 7}, {"decoder": replace(_config().decoder, activation="gelu_tanh")},
+    {"decoder": replace(_config().decoder, norm_offset=True)},
 ])
 @pytest.mark.parametrize("temperature", [1.0, 1.6])
 def test_evaluate_equals_act(changes: dict[str, object], temperature: float) -> None:

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import tempfile
 import threading
+import time
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 from unittest.mock import patch
 
 import numpy as np
@@ -22,6 +26,10 @@ from embodied_rl.learner.config import LearnerConfig
 from embodied_rl.policy import ActMode
 from embodied_rl.rng import DecisionRng, philox
 from embodied_rl.rollout import actor
+from embodied_rl.rollout.groups import Group
+from embodied_rl.rollout.timeline import LEARNER, Timeline
+from embodied_rl.scheduler import pipelined as scheduling
+from embodied_rl.scheduler.pipelined import PipelinedScheduler
 from embodied_rl.types import ActOutput, Array, ChunkResult, Observation, RolloutBatch
 from tests.embodied_rl.scheduler.toys import (
     GRPO,
@@ -181,3 +189,27 @@ def test_actions_that_are_not_numbers_never_reach_the_simulator(tmp_path: Path) 
     found = pipelined(setup, tmp_path, policy=NanPolicy())
     assert_same(serial(setup, tmp_path), found)
     assert found.sampler.ledger.reissued == 2
+
+
+@pytest.mark.parametrize("goes_on", [True, False])
+def test_what_the_learners_threads_do_on_their_own_is_counted(goes_on: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After it was called, until the next call."""
+    monkeypatch.setattr(scheduling, "gather", lambda members, version: SimpleNamespace(info={}))
+    monkeypatch.setattr(scheduling, "summary_of", lambda closed, reissued: {})
+    group = Group.__new__(Group)
+    group.members = []
+    events = iter([group, group, None])
+    clock = Timeline(keep=9)
+    engine: Any = SimpleNamespace(
+        clock=clock, wait=lambda *heard: next(events), drop=lambda kept: None, publish=lambda *new, catch_up: None,
+        stream=SimpleNamespace(begin=lambda *ends: None, sampler=SimpleNamespace(ledger=SimpleNamespace(reissued=0))),
+    )  # fmt: skip
+    scheduler = PipelinedScheduler(
+        engine, install=lambda: None, poll=lambda: None, learn=lambda group: None,
+        worked_until=lambda: time.perf_counter() if goes_on else 0.0,
+    )  # fmt: skip
+    next(scheduler.batches(0, 1))
+    spans = [span for span in clock.spans if span.stage == "learn"]
+    assert len(spans) == (4 if goes_on else 2)
+    assert all(one.end <= two.begin for one, two in pairwise(spans))
+    assert {span.worker for span in spans} == {LEARNER}

@@ -153,10 +153,11 @@ def pipelined(
     batches, metrics = [], []
     with closing(PipelinedScheduler(
         engine, install=lambda: copy_weights(policy, actor), poll=no_pause,
-        learn=None if staleness else learn, ess=(ess or (lambda: learner.ess)) if staleness else None,
+        learn=None if staleness else learn, worked_until=lambda: learner.worked_until,
+        ess=(ess or (lambda: learner.ess)) if staleness else None,
         on_episode=lambda result: heard.append(result.spec.episode_id),
     )) as scheduler:  # fmt: skip
-        engine.yield_to(lambda: scheduler.learning)
+        engine.yield_to(lambda: scheduler.learning or learner.working)
         for batch in scheduler.batches(0, setup.iterations):
             assert scheduler.learning
             batches.append(batch)
