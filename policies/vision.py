@@ -212,20 +212,11 @@ class ViT(nn.Module):
         return self.norm(x) if config.output_norm else x
 
 
-def image_planes(images: Tensor) -> Tensor:
-    """uint8 [B,H,W,3] -> float32 [B,3,H,W] of the same numbers."""
-    # planes first: arithmetic along rows of pixels is faster than along three colours, and rounds alike
-    return images.permute(0, 3, 1, 2).contiguous().float()
-
-
-def normalise_planes(planes: Tensor, tower: ViTConfig, dtype: torch.dtype) -> Tensor:
-    """What `image_planes` made -> the tower's normalised [B,3,H,W] of `dtype`."""
-    device = planes.device
-    mean = torch.tensor(tower.mean, device=device) * 255.0
-    scale = 1.0 / (torch.tensor(tower.std, device=device) * 255.0)
-    return (planes - mean[:, None, None]).mul_(scale[:, None, None]).to(dtype)
-
-
 def normalise_images(images: Tensor, tower: ViTConfig, dtype: torch.dtype) -> Tensor:
     """uint8 [B,H,W,3] -> the tower's normalised [B,3,H,W] of `dtype`."""
-    return normalise_planes(image_planes(images), tower, dtype)
+    device = images.device
+    mean = torch.tensor(tower.mean, device=device) * 255.0
+    scale = 1.0 / (torch.tensor(tower.std, device=device) * 255.0)
+    # planes first: arithmetic along rows of pixels is faster than along three colours, and rounds alike
+    planes = images.permute(0, 3, 1, 2).to(torch.float32, memory_format=torch.contiguous_format)
+    return planes.sub_(mean[:, None, None]).mul_(scale[:, None, None]).to(dtype)

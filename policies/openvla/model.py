@@ -19,7 +19,7 @@ from embodied_rl.policies.openvla.compiled import compiled_patches
 from embodied_rl.policies.openvla.config import OpenVLAModelConfig
 from embodied_rl.policies.prune import VisualPruner
 from embodied_rl.policies.tokens import NUM_BINS, token_centres
-from embodied_rl.policies.vision import ViT, image_planes, normalise_planes
+from embodied_rl.policies.vision import ViT, normalise_images
 
 _ORDINAL_HEAD_SCALE = 0.1
 
@@ -39,8 +39,8 @@ class VisionBackbone(nn.Module):
 
     def pixels(self, images: Tensor) -> list[Tensor]:
         """uint8 [B,H,W,3] -> what each tower sees, [B,3,H,W]."""
-        planes, dtype = image_planes(images), self.featurizer.pos_embed.dtype
-        return [normalise_planes(planes, tower.config, dtype) for tower in self.towers]
+        dtype = self.featurizer.pos_embed.dtype
+        return [normalise_images(images, tower.config, dtype) for tower in self.towers]
 
     def forward(self, pixels: list[Tensor], language: Tensor | None = None) -> Tensor:
         """`pixels` and, with FiLM, language [B,D] -> [B, patches, sum of the towers' widths]."""
