@@ -78,7 +78,7 @@ class TrainConfig:
     """Where the policy lives; auto takes a GPU if there is one."""
     torch_threads: int | None = None
     """CPU threads of the policy, side by side over parts of the rows when it learns and, OpenVLA and OFT, when it acts
-    on 32 or more (None: one a CPU core). Under a pipelined scheduler acting and learning leave each other half of them."""
+    on 32 or more (None: one a CPU core). Under a pipelined scheduler acting and learning leave each other half."""
     track: Literal["none", "tensorboard", "wandb"] = "none"
     """Also send the metrics there; metrics.jsonl is always written."""
     autotune: bool = False
