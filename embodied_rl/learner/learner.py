@@ -111,12 +111,12 @@ class Learner:
         iteration, self.version = self.version, self.version + 1
         if len(batch) == 0:
             return {"train/rows": 0.0, "train/steps": 0.0}
-        stale = correct(batch, self.model, self.algorithm, self.config.microbatch_rows, self.ranks)
+        stale = correct(batch, self.model, self.algorithm, self.config.microbatch_rows, self.ranks, self._threads)
         self.ess = stale.get("train/ess", 1.0)
         # The step shrinks with the sample that is left: VCPO's rule for Adam (Huang et al. 2026, arXiv 2602.17616).
         self._set_rates(self.config.rate(iteration) * math.sqrt(self.ess))
         if self.config.recompute_log_probs:
-            drift = recompute_log_probs(self.model, batch, self.config.microbatch_rows, self.ranks)
+            drift = recompute_log_probs(self.model, batch, self.config.microbatch_rows, self.ranks, self._threads)
             stale |= {"train/log_prob_drift": drift}
         if self.config.minibatch_groups is not None:
             metrics = self._update_by_groups(batch, self.config.minibatch_groups, iteration)

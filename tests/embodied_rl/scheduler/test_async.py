@@ -7,6 +7,7 @@ import threading
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -18,7 +19,8 @@ from embodied_rl.algorithms.losses import MAX_IMPORTANCE, effective_share
 from embodied_rl.learner.config import LearnerConfig
 from embodied_rl.learner.learner import Learner
 from embodied_rl.learner.stale import correct
-from embodied_rl.types import RolloutBatch
+from embodied_rl.threads import Threads
+from embodied_rl.types import EvalOutput, RolloutBatch
 from tests.embodied_rl.scheduler.toys import GRPO, KEEPING, PPO, Setup, SlowEnv, jitter, pipelined, serial
 from tests.toy import ToyPolicy
 
@@ -166,6 +168,30 @@ def test_fresh_rows_are_left_alone(tmp_path: Path) -> None:
     assert correct(batch, learner.policy, learner.algorithm, 10) == {}
     assert batch.log_importance is None
     assert torch.equal(batch.log_prob, before)
+
+
+def test_the_learner_s_threads_share_the_stale_rows(tmp_path: Path) -> None:
+    """Two microbatches meet: each waits until the other is evaluated too. Log-probs are those of one thread."""
+    found = []
+    for threads in (None, Threads(2, "learn")):
+        batch, learner = stale_batch(Setup(GRPO), tmp_path, noise=0.3)
+        evaluate, meet = learner.policy.evaluate, threading.Barrier(2, timeout=PATIENCE)
+
+        def together(*args: Any, evaluate: Any = evaluate, meet: Any = meet if threads else None) -> EvalOutput:
+            if meet is not None:
+                meet.wait()
+            out: EvalOutput = evaluate(*args)
+            assert not out.log_prob.requires_grad
+            return out
+
+        learner.policy.evaluate = together  # type: ignore[method-assign]
+        stale = int((batch.row_version == 3).sum())
+        metrics = correct(batch, learner.policy, learner.algorithm, (stale + 1) // 2, threads=threads)
+        found.append((metrics, batch.log_prob))
+        if threads is not None:
+            threads.close()
+    assert found[0][0] == found[1][0]
+    assert torch.equal(found[0][1], found[1][1])
 
 
 @pytest.mark.parametrize("worth", [0.49, 0.5])
