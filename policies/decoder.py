@@ -8,7 +8,7 @@ Shapes: N rows, T tokens of this call, S slots of the cache, D model width.
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -303,6 +303,10 @@ class DecoderLayer(nn.Module):
         normed, gate = self.post_attention_layernorm.gated(x, call.condition)
         return _add(x, self.mlp(normed), gate)
 
+    def keys_values(self, x: Tensor, call: AttentionCall, layer: int) -> tuple[Tensor, Tensor]:
+        """What `forward` writes to the cache, and no more; plain norms only."""
+        return self.self_attn.keys_values(self.input_layernorm(x), call, layer)
+
 
 def _norm(config: DecoderConfig) -> RMSNorm:
     return RMSNorm(config.dim, config.norm_eps, offset=config.norm_offset, condition_dim=config.condition_dim)
@@ -361,18 +365,24 @@ class Decoder(nn.Module):
             cache.length += rope.cos.shape[-2]
         return self.norm.gated(x, condition)[0]
 
-    def fill(self, x: Tensor, rope: Rope, mask: Tensor | None, cache: Cache) -> None:
+    def fill(
+        self, x: Tensor, rope: Rope, mask: Tensor | None, cache: Cache, *, summarise: bool = False
+    ) -> Tensor | None:
         """`forward` without `causal`, for the cache's sake: of the last layer only keys and values are computed.
 
-        Plain norms only.
+        Plain norms only. summarise: return what `forward` would, without gradients; the cache must be empty.
         """
         call = AttentionCall(rope, rope, mask, cache, False, None)
         *layers, final = self.layers
         assert isinstance(final, DecoderLayer)
         for index, layer in enumerate(layers):
             x = run_layer(layer, (x, call, index, None), self.recompute)
-        final.self_attn.keys_values(final.input_layernorm(x), call, len(layers))
+        final.keys_values(x, call, len(layers))
         cache.length += rope.cos.shape[-2]
+        if not summarise:
+            return None
+        with torch.no_grad():
+            return self.norm(final(x, replace(call, cache=None), len(layers), None))
 
 
 class CausalLM(nn.Module):

@@ -38,6 +38,8 @@ class ShardedRanks(Ranks):
         layers = [layer for module in model.modules() if isinstance(module, nn.ModuleList) for layer in module]
         for module in [*[layer for layer in layers if next(layer.parameters(), None) is not None], model]:
             fully_shard(module, mesh=mesh, reshard_after_forward=True)
+            if hasattr(module, "keys_values"):  # of a decoder's layer, called in place of the whole
+                register_fsdp_forward_method(module, "keys_values")
             assert isinstance(module, FSDPModule)
             module.set_gradient_divide_factor(1.0)  # gradients are sums: weights of rows add up to 1 over all ranks
             module.set_force_sum_reduction_for_comms(True)

@@ -144,10 +144,9 @@ class Pi0Model(nn.Module):
         valid = valid_slots(used, slots, x.device)
         cache = self._new_cache(x, rows, slots + 1 + suffixes * self.config.horizon)
         here, mask = self.language.rope(slots, x.device, first), _key_mask(valid)
-        if not summarise:
-            self.language.fill(x, here, mask, cache)
+        hidden = self.language.fill(x, here, mask, cache, summarise=summarise)
+        if hidden is None:
             return LanguagePart(cache, used, valid, None)
-        hidden = self.language(x, here, mask, cache, causal=False)
         weight = torch.ones_like(hidden[..., :1]) if valid is None else valid[..., None].to(hidden.dtype)
         return LanguagePart(cache, used, valid, (hidden * weight).sum(dim=1) / weight.sum(dim=1))
 

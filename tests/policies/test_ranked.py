@@ -1,0 +1,56 @@
+"""A learner over two processes with real policies: what it learns is what one process learns, whole or in parts."""
+
+from __future__ import annotations
+
+import multiprocessing
+
+import pytest
+import torch
+from torch import distributed
+
+from embodied_rl.learner.crew import join, open_store
+from embodied_rl.learner.ranks import ALONE
+from embodied_rl.learner.sharded import ShardedRanks
+from tests.policies.ranked_policies import POLICIES, Result, batch_of, every_policy, learn
+
+SIZE = 2
+KINDS = ("whole", "in parts")
+
+
+@pytest.fixture(scope="module")
+def together() -> dict[str, dict[str, Result]]:
+    """The lead's results, by kind and policy."""
+    store = open_store(0, SIZE, lead=True)
+    context = multiprocessing.get_context("spawn")
+    other = context.Process(target=every_policy, args=(1, SIZE, store.port), daemon=True)
+    other.start()
+    ranks = join(0, SIZE, store)
+    try:
+        return {
+            kind: {name: learn(name, by, batch_of(name)) for name in POLICIES}
+            for kind, by in zip(KINDS, (ranks, ShardedRanks(0, SIZE)), strict=True)
+        }
+    finally:
+        distributed.destroy_process_group()
+        other.join(30)
+
+
+@pytest.fixture(scope="module", params=list(POLICIES))
+def alone(request: pytest.FixtureRequest) -> tuple[str, Result]:
+    """A policy's name and what one process makes of it."""
+    return request.param, learn(request.param, ALONE, batch_of(request.param))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_result_is_that_of_one_process(
+    alone: tuple[str, Result], kind: str, together: dict[str, dict[str, Result]]
+) -> None:
+    name, expected = alone
+    found = together[kind][name]
+    tolerance = 1e-3 if "bfloat16" in name else 2e-6
+    assert found.metrics == pytest.approx(expected.metrics, rel=1e-3, abs=tolerance)
+    start = POLICIES[name]().state_dict()
+    assert found.weights.keys() == expected.weights.keys() == start.keys()
+    for key, tensor in expected.weights.items():
+        torch.testing.assert_close(found.weights[key], tensor, rtol=0, atol=tolerance, msg=key)
+    assert max((expected.weights[key] - start[key]).abs().max() for key in start) > 1e-2
