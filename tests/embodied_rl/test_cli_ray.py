@@ -7,14 +7,13 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from embodied_rl.cli import main
 from embodied_rl.telemetry.metrics import read_metrics
+from tests.embodied_rl.processes import descendants, wait_for
 from tests.embodied_rl.stand_in import words
 from tests.embodied_rl.test_imports import ROOT
 
@@ -26,33 +25,6 @@ def ray_is_here() -> bool:
     if os.environ.get("CI") != "true":
         pytest.importorskip("ray")
     return True
-
-
-def descendants(pid: int) -> dict[int, str]:
-    """Processes below `pid` and their command lines."""
-    parents: dict[int, int] = {}
-    names: dict[int, str] = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-                names[int(entry.name)] = (entry / "cmdline").read_text().replace("\0", " ").strip()
-            except OSError:
-                continue  # it has just ended
-    found: dict[int, str] = {}
-    for child in parents:
-        above = child
-        while above in parents and above != pid:
-            above = parents[above]
-        if above == pid and child != pid:
-            found[child] = names[child]
-    return found
-
-
-def wait_for(what: Callable[[], object], process: subprocess.Popen[str]) -> None:
-    while not what():
-        assert process.poll() is None, process.communicate()
-        time.sleep(0.05)
 
 
 def test_a_worker_is_killed_then_the_run_is_interrupted(checkpoint: Path, tmp_path: Path) -> None:
