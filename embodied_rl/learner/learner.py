@@ -277,7 +277,7 @@ class Learner:
         raise RatioError(
             f"before the first step of update {iteration + 1} a probability ratio differs from 1 by {error:.3g} "
             f"(learner.ratio_tolerance {self.config.ratio_tolerance}): the policy's act() and evaluate() disagree; "
-            "check that temperature, dropout and number format are the same in both. Where policies compute in bfloat16, "
+            "check that temperature, dropout and number format are the same in both. With bfloat16 "
             "rounding alone can do it: add --learner.recompute-log-probs."
         )
 
