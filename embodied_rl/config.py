@@ -117,9 +117,16 @@ class TrainConfig:
             raise UserError("--autotune would take the compiler's time for the policy's: run it without "
                             "--policy.compile, and then train with what it chose.")
         far = isinstance(self.scheduler, RayConfig)
-        if far and isinstance(self.policy, FlowPolicyConfig) and self.policy.prefix_cache_gib:
+        keeps = isinstance(self.policy, FlowPolicyConfig) and self.policy.prefix_cache_gib > 0
+        if far and keeps:
             raise UserError("--policy.prefix-cache-gib keeps what this process computed, and with scheduler ray others "
                             "act: leave it out, or choose --scheduler serial or pipelined.")
+        if self.learner.ranks > 1 and keeps:
+            raise UserError("--policy.prefix-cache-gib keeps what this process computed, and the other ranks of the "
+                            "learner have not: leave it or --learner.ranks out.")
+        if isinstance(self.scheduler, PipelinedConfig) and self.scheduler.act_device is not None and keeps:
+            raise UserError("--policy.prefix-cache-gib keeps what the weights that learn can read, and others act on "
+                            "--scheduler.act-device: leave one of the two out.")
         if isinstance(self.scheduler, PipelinedConfig):
             check_fit(
                 self.scheduler, self.env.num_envs, self.learner.minibatch_groups,

@@ -133,6 +133,9 @@ def test_prefixes_are_kept_from_rollout_to_update(scheduler: str, folders: dict[
         (["--policy.prefix-cache-gib", "1"], "add --policy.expert-only"),
         (["--policy.expert-only", "--policy.prefix-cache-gib", "-1"], "must not be negative"),
         (["--policy.expert-only", "--policy.prefix-cache-gib", "1", "--scheduler", "ray"], "--scheduler serial or"),
+        (["--policy.expert-only", "--policy.prefix-cache-gib", "1", "--learner.ranks", "2"], "--learner.ranks out"),
+        (["--policy.expert-only", "--policy.prefix-cache-gib", "1", "--scheduler", "pipelined",
+          "--scheduler.act-device", "cuda:1"], "leave one of the two out"),
     ],
 )
 def test_prefixes_are_not_kept_in_vain(
