@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import tempfile
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -16,11 +18,14 @@ from torch import Tensor, nn
 from embodied_rl.algorithms.config import AlgorithmConfig
 from embodied_rl.errors import UserError
 from embodied_rl.learner.config import LearnerConfig
+from embodied_rl.learner.learner import Learner
 from embodied_rl.policies.openvla.config import nano
 from embodied_rl.policies.openvla.policy import OpenVLAPolicy
+from embodied_rl.rollout.engine import RolloutEngine
 from embodied_rl.rollout.timeline import Timeline
 from embodied_rl.scheduler.config import PipelinedConfig
 from embodied_rl.scheduler.make import Learning, make_scheduler
+from embodied_rl.scheduler.pipelined import PipelinedScheduler
 from embodied_rl.scheduler.replica import acting_device, copy_weights, replicate
 from embodied_rl.types import RolloutBatch
 from tests.embodied_rl.scheduler.toys import GRPO, PPO, Setup, SlowEnv, assert_same_rows, jitter, serial
@@ -128,3 +133,25 @@ def test_a_device_that_is_none_is_refused(device: str, message: str) -> None:
 def test_a_device_that_is_misspelt_is_refused(device: str) -> None:
     with pytest.raises(UserError, match="must be cpu, cuda or cuda:NUMBER"):
         PipelinedConfig(act_device=device)
+
+
+def test_policy_and_learner_leave_threads_to_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The policy while the learner's owner or its threads are at work, the learner while episodes run."""
+    found: dict[str, Callable[[], bool]] = {}
+    monkeypatch.setattr(RolloutEngine, "yield_to", lambda _, busy: found.update(act=busy))
+    monkeypatch.setattr(RolloutEngine, "busy", lambda _: states["episodes"])
+    monkeypatch.setattr(Learner, "yield_to", lambda _, busy: found.update(learn=busy))
+    monkeypatch.setattr(Learner, "working", property(lambda _: states["threads"]))
+    states = {"threads": False, "episodes": False}
+    setup, policy = Setup(GRPO, learner=LearnerConfig(minibatch_rows=None, minibatch_groups=1)), ToyPolicy()
+    sampler, learner = setup.parts(policy, tmp_path)
+    with closing(make_scheduler(
+        PipelinedConfig(), SlowEnv(6), policy, sampler, learner.algorithm, Learning.of(learner), Timeline(),
+        groups=setup.groups, workers=2, on_episode=lambda result: None, poll=lambda: None,
+    )) as scheduler:  # fmt: skip
+        assert isinstance(scheduler, PipelinedScheduler)
+        for states["threads"], scheduler.learning in itertools.product((False, True), repeat=2):
+            assert found["act"]() is (states["threads"] or scheduler.learning)
+        for states["episodes"] in (False, True):
+            assert found["learn"]() is states["episodes"]
+        states["episodes"] = False
