@@ -162,7 +162,8 @@ def iterations(way: Way, config: TrainConfig) -> Generator[dict[str, Any]]:
     clock = make_clock(way.scheduler)
     with tempfile.TemporaryDirectory() as dumps, open_env(tasks, env_config, policy.config.image_size) as env:
         learner = Learner(
-            policy, algorithm, config.learner, seed=config.seed, dump_dir=Path(dumps), threads=cores
+            policy, algorithm, config.learner, seed=config.seed, dump_dir=Path(dumps),
+            threads=cores if policy.device.type == "cpu" else 1,
         )  # fmt: skip
         worlds, groups = RendersEachStep(env) if way.each_step else env, config.rollout.groups(algorithm.group_size)
         if way.waves:

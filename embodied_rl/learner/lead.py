@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from embodied_rl.errors import UserError
 from embodied_rl.learner.config import LearnerConfig
 from embodied_rl.learner.crew import Crew, Orders, PolicyFactory
 from embodied_rl.learner.learner import Learner, TrainablePolicy
+from embodied_rl.threads import torch_threads
 from embodied_rl.types import RolloutBatch
 
 
@@ -40,12 +42,18 @@ class LeadLearner(Learner):
         if self._begun is not None:  # every rank has its rows already, group by group
             sent = replace(batch, images=torch.empty(len(batch), 0), replay={})
         self._crew.tell("update", sent)
-        return super().update(batch)
+        with self._alike():
+            return super().update(batch)
 
     def accumulate(self, group: RolloutBatch) -> None:
         """As `Learner.accumulate`, on all ranks."""
         self._crew.tell("accumulate", group)
-        super().accumulate(group)
+        with self._alike():
+            super().accumulate(group)
+
+    def _alike(self) -> AbstractContextManager[None]:
+        """One thread inside an operator, as on the other ranks: with `threads` they are side by side."""
+        return torch_threads(1) if self.config.sharding == "none" else nullcontext()
 
     def state_dict(self) -> dict[str, Any]:
         """As `Learner.state_dict`."""

@@ -274,11 +274,14 @@ class Learner:
         return norm
 
     def _refuse_ratio(self, error: float, iteration: int) -> None:
+        advice = "" if self.config.recompute_log_probs else (
+            " With bfloat16 rounding alone can do it: add --learner.recompute-log-probs, or, where the scheduler "
+            "refuses that, a larger --learner.ratio-tolerance."
+        )  # fmt: skip
         raise RatioError(
             f"before the first step of update {iteration + 1} a probability ratio differs from 1 by {error:.3g} "
             f"(learner.ratio_tolerance {self.config.ratio_tolerance}): the policy's act() and evaluate() disagree; "
-            "check that temperature, dropout and number format are the same in both. With bfloat16 "
-            "rounding alone can do it: add --learner.recompute-log-probs."
+            f"check that temperature, dropout and number format are the same in both.{advice}"
         )
 
     def _stop(self, batch: RolloutBatch, index: Tensor, iteration: int, what: str) -> None:

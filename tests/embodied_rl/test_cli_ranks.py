@@ -43,13 +43,13 @@ def test_an_interrupted_run_of_two_ranks_goes_on_as_if_nothing_had_been(
         wait_for(lambda: metrics.exists() and metrics.read_text().count("\n") >= 2, process)
         below = descendants(process.pid)
         os.killpg(process.pid, signal.SIGINT)  # as a terminal does
-        _, said = process.communicate(timeout=120)
+        _, said = process.communicate(timeout=600)
     finally:
         process.kill()
     assert process.returncode == 130, said
     assert said.strip().splitlines()[-1].endswith(f"continue with: embodied-rl train --resume {run}")
     assert "Traceback" not in said
-    assert any("multiprocessing" in name for name in below.values())
+    assert any("spawn_main" in name for name in below.values())
     end = time.monotonic() + 10  # multiprocessing's tracker of resources ends when everybody else has
     while left := [name for pid, name in below.items() if Path(f"/proc/{pid}").exists()]:
         assert time.monotonic() < end, left

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 import threading
 import time
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,6 @@ from embodied_rl.algorithms.losses import MAX_IMPORTANCE, effective_share
 from embodied_rl.learner.config import LearnerConfig
 from embodied_rl.learner.learner import Learner
 from embodied_rl.learner.stale import correct
-from embodied_rl.threads import Threads
 from embodied_rl.types import EvalOutput, RolloutBatch
 from tests.embodied_rl.scheduler.toys import GRPO, KEEPING, PPO, Setup, SlowEnv, jitter, pipelined, serial
 from tests.toy import ToyPolicy
@@ -170,28 +170,36 @@ def test_fresh_rows_are_left_alone(tmp_path: Path) -> None:
     assert torch.equal(batch.log_prob, before)
 
 
-def test_the_learner_s_threads_share_the_stale_rows(tmp_path: Path) -> None:
+@pytest.mark.parametrize("case", ["stale", "recomputed"])
+def test_the_learner_s_threads_share_the_rows_that_are_evaluated_again(case: str, tmp_path: Path) -> None:
     """Two microbatches meet: each waits until the other is evaluated too. Log-probs are those of one thread."""
     found = []
-    for threads in (None, Threads(2, "learn")):
-        batch, learner = stale_batch(Setup(GRPO), tmp_path, noise=0.3)
+    for threads in (1, 2):
+        setup = Setup(GRPO)
+        batch, learner = stale_batch(setup, tmp_path, noise=0.3)
+        if case == "recomputed":
+            batch.row_version = None
+            batch.log_prob += 0.01
+        rows = len(batch) if batch.row_version is None else int((batch.row_version == 3).sum())
+        config = LearnerConfig(microbatch_rows=(rows + 1) // 2, recompute_log_probs=case == "recomputed")
         evaluate, meet = learner.policy.evaluate, threading.Barrier(2, timeout=PATIENCE)
 
-        def together(*args: Any, evaluate: Any = evaluate, meet: Any = meet if threads else None) -> EvalOutput:
-            if meet is not None:
+        def together(*args: Any, threads: int = threads, evaluate: Any = evaluate, meet: Any = meet) -> EvalOutput:
+            if threads > 1 and not torch.is_grad_enabled():
                 meet.wait()
             out: EvalOutput = evaluate(*args)
-            assert not out.log_prob.requires_grad
             return out
 
         learner.policy.evaluate = together  # type: ignore[method-assign]
-        stale = int((batch.row_version == 3).sum())
-        metrics = correct(batch, learner.policy, learner.algorithm, (stale + 1) // 2, threads=threads)
-        found.append((metrics, batch.log_prob))
-        if threads is not None:
-            threads.close()
-    assert found[0][0] == found[1][0]
-    assert torch.equal(found[0][1], found[1][1])
+        with closing(Learner(
+            learner.policy, learner.algorithm, config, seed=0, dump_dir=tmp_path, threads=threads
+        )) as several:  # fmt: skip
+            before = batch.log_prob.clone()
+            metrics = several.update(batch)
+        assert not torch.equal(batch.log_prob, before)
+        found.append((metrics.get("train/ess"), metrics.get("train/log_prob_drift"), batch.log_prob))
+    assert found[0][:2] == found[1][:2]
+    assert torch.equal(found[0][2], found[1][2])
 
 
 @pytest.mark.parametrize("worth", [0.49, 0.5])
