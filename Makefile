@@ -20,7 +20,7 @@ train: $(STAMP)
 
 # One thread a worker: workers whose threads wait for each other in a busy loop are far slower than one thread each.
 test: $(STAMP)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) $(ARGS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

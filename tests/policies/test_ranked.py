@@ -13,7 +13,6 @@ from embodied_rl.learner.ranks import ALONE
 from embodied_rl.learner.sharded import ShardedRanks
 from tests.policies.ranked_policies import POLICIES, Result, batch_of, every_policy, learn
 
-pytestmark = pytest.mark.xdist_group("policies of ranks")  # the processes of `together` are started once
 SIZE = 2
 KINDS = ("whole", "in parts")
 

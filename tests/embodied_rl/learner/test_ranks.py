@@ -35,7 +35,6 @@ from tests.embodied_rl.learner.ranked import (
 from tests.embodied_rl.toy_run import ALGORITHMS, JsonObserver, files_of, settings_of
 from tests.toy import HELDOUT, TASKS, ToyEnv, ToyPolicy
 
-pytestmark = pytest.mark.xdist_group("ranks")  # the processes of `together` are started once
 SIZE = 3
 
 
