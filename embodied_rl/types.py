@@ -133,7 +133,7 @@ class RolloutBatch:
     version: policy version that the batch improves, and that acted; row_version int64 [R]: the version that acted on
     each row, where it may be an older one; advantage, returns float32 [R], filled in by the algorithm; log_importance
     float32 [R,L]: log-prob of policy `version` minus that of the policy that acted, filled in by the learner where rows
-    are stale, and then `log_prob` is that of `version`.
+    are stale, and then `log_prob` and `value` are those of `version`.
     """
 
     images: torch.Tensor

@@ -5,7 +5,7 @@ from __future__ import annotations
 from embodied_rl.algorithms.losses import MAX_IMPORTANCE, effective_share, importance, unit_mask
 from embodied_rl.algorithms.rows import Algorithm
 from embodied_rl.learner.ranks import ALONE, Ranks
-from embodied_rl.learner.recompute import log_probs_of
+from embodied_rl.learner.recompute import evaluate_again
 from embodied_rl.policy import Policy
 from embodied_rl.threads import Threads
 from embodied_rl.types import RolloutBatch
@@ -15,17 +15,23 @@ def correct(
     batch: RolloutBatch, policy: Policy, algorithm: Algorithm, microbatch_rows: int, ranks: Ranks = ALONE,
     threads: Threads | None = None,
 ) -> dict[str, float]:
-    """Give the rows of older policies the log-probs of `policy`, which has version `batch.version`, before an update.
+    """Give rows of older policies the log-probs and values of `policy`, of version `batch.version`, before an update.
 
-    The ratio of the two goes into `log_importance`. Returns metrics, among them 'train/ess', the effective sample size
-    as a share of the batch; without stale rows nothing changes and there are none. threads: as for `log_probs_of`.
+    The ratio of old and new probabilities goes into `log_importance`. Values must be those of the critic that is about
+    to learn: advantages are taken from them, and the loss keeps the critic near them. The `final_value` of an episode
+    whose time ran out stays the older critic's, because nobody keeps the last picture. Returns metrics, among them
+    'train/ess', the effective sample size as a share of the batch; without stale rows nothing changes and there are
+    none. threads: as for `evaluate_again`.
     """
     if batch.row_version is None or bool((batch.row_version == batch.version).all()):
         return {}
     lag = batch.version - batch.row_version
     stale = lag.nonzero()[:, 0]
-    log_prob = batch.log_prob.clone()
-    log_prob[stale] = log_probs_of(policy, batch, stale, microbatch_rows, ranks, threads)
+    again, value = evaluate_again(policy, batch, stale, microbatch_rows, ranks, threads)
+    log_prob = batch.log_prob.index_copy(0, stale, again)
+    if batch.value is not None:
+        assert value is not None, "the policy acted with a critic and now has none"
+        batch.value = batch.value.index_copy(0, stale, value)
     batch.log_importance, batch.log_prob = log_prob - batch.log_prob, log_prob
     ratio = importance(batch.log_importance, batch.mask, algorithm.ratio_level, policy.terms_per_step)
     valid = unit_mask(batch.mask, algorithm.ratio_level, policy.terms_per_step)

@@ -118,6 +118,8 @@ def batch_of(case: Case, policy: ToyPolicy | None = None) -> RolloutBatch:
     if case.stale:
         batch.row_version = torch.where(torch.arange(len(batch)) % 3 == 0, -1, 0)
         batch.log_prob = torch.where((batch.row_version < 0)[:, None], batch.log_prob - 0.05, batch.log_prob)
+        assert batch.value is not None
+        batch.value = torch.where(batch.row_version < 0, batch.value + 0.5, batch.value)
     row = len(batch) - 2  # in a microbatch that is not the lead's
     if case.spoil == "loss":
         batch.log_prob[row] = float("nan")

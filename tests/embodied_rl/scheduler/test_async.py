@@ -15,11 +15,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from embodied_rl.algorithms.advantages import gae
 from embodied_rl.algorithms.config import AlgorithmConfig
 from embodied_rl.algorithms.losses import MAX_IMPORTANCE, effective_share
 from embodied_rl.learner.config import LearnerConfig
 from embodied_rl.learner.learner import Learner
 from embodied_rl.learner.stale import correct
+from embodied_rl.threads import Threads
 from embodied_rl.types import EvalOutput, RolloutBatch
 from tests.embodied_rl.scheduler.toys import GRPO, KEEPING, PPO, Setup, SlowEnv, jitter, pipelined, serial
 from tests.toy import ToyPolicy
@@ -107,6 +109,8 @@ def stale_batch(setup: Setup, folder: Path, noise: float) -> tuple[RolloutBatch,
         fresh = batch.row_version == 4
         again = policy.evaluate(batch.images, batch.proprio, batch.instruction, batch.replay)
         batch.log_prob[fresh] = again.log_prob[fresh]
+        if batch.value is not None and again.value is not None:
+            batch.value[fresh] = again.value[fresh]
     return batch, setup.parts(policy, folder)[1]
 
 
@@ -152,6 +156,27 @@ def test_groups_and_rows_are_corrected_alike(tmp_path: Path) -> None:
         moved.append(learner.policy.state_dict())
     for name in moved[0]:
         torch.testing.assert_close(moved[0][name], moved[1][name], rtol=0, atol=1e-6, msg=name)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_stale_rows_are_valued_by_the_critic_that_learns(threads: int, tmp_path: Path) -> None:
+    """Advantages, and the range of `value_clip`, come from its values on every row, whoever acted on it."""
+    batch, learner = stale_batch(Setup(PPO), tmp_path, noise=0.3)
+    assert batch.value is not None
+    behaviour, stale = batch.value.clone(), batch.row_version == 3
+    with torch.no_grad():
+        learner.policy.value_head.weight.fill_(0.1)  # type: ignore[attr-defined]
+        value = learner.policy.evaluate(batch.images, batch.proprio, batch.instruction, batch.replay).value
+    assert value is not None
+    assert ((value - behaviour).abs() > 1e-4)[stale].all()
+    with closing(Threads(threads, "learn")) as several:
+        correct(batch, learner.policy, learner.algorithm, 10, threads=several if threads > 1 else None)
+    torch.testing.assert_close(batch.value[stale], value[stale])
+    assert torch.equal(batch.value[~stale], behaviour[~stale])  # as they were: not evaluated again
+    learner.algorithm.prepare(batch, learner.policy.terms_per_step)
+    _, returns = gae(batch.reward, torch.where(stale, value, behaviour), batch.episodes, PPO.gamma, PPO.gae_lambda)
+    assert batch.returns is not None
+    torch.testing.assert_close(batch.returns, returns)
 
 
 def test_effective_share() -> None:
