@@ -64,7 +64,10 @@ class Run:
         scheduler = self.config.scheduler
         name = scheduler.overlap if isinstance(scheduler, PipelinedConfig) else kind_of("scheduler", scheduler)
         under = "" if isinstance(scheduler, SerialConfig) else f" under {name}"
-        return self.config.suite, kind_of("policy", policy) + method, self.algorithm.upper() + under
+        groups = self.config.learner.minibatch_groups
+        unit = "episodes" if self.algorithm == "ppo" else "groups"
+        by = "" if groups is None else f", minibatches of {groups} {unit}"
+        return self.config.suite, kind_of("policy", policy) + method, self.algorithm.upper() + under + by
 
     @property
     def training_seconds(self) -> float:

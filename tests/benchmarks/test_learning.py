@@ -201,4 +201,4 @@ def test_a_schedule_has_a_table_of_its_own(tmp_path: Path) -> None:
     stream = write_run(tmp_path / "b", 0, (1, 1), (9, 9), scheduler=PipelinedConfig(),
                        learner=LearnerConfig(minibatch_rows=None, minibatch_groups=2))  # fmt: skip
     groups = group_runs([read_run(serial), read_run(stream)])
-    assert [key[2] for key in groups] == ["GRPO", "GRPO under stream"]
+    assert [key[2] for key in groups] == ["GRPO", "GRPO under stream, minibatches of 2 groups"]
