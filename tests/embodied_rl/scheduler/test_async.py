@@ -179,6 +179,27 @@ def test_stale_rows_are_valued_by_the_critic_that_learns(threads: int, tmp_path:
     torch.testing.assert_close(batch.returns, returns)
 
 
+@pytest.mark.parametrize("algorithm", [GRPO, PPO])
+@pytest.mark.parametrize("way", [{"minibatch_rows": 60}, {"minibatch_rows": None, "minibatch_groups": 2}])
+def test_rows_that_are_stale_by_name_only_are_learned_from_as_if_fresh(
+    algorithm: AlgorithmConfig, way: dict[str, Any], tmp_path: Path
+) -> None:
+    """What is done for stale rows changes nothing by itself: only weights that differ can."""
+    weights = []
+    for lag in (0, 1):
+        setup = Setup(algorithm, iterations=1, learner=replace(BY_ROWS, **way))
+        (batch,) = serial(setup, tmp_path).batches
+        policy = ToyPolicy()
+        batch.version, batch.row_version = lag, torch.zeros(len(batch), dtype=torch.int64)
+        batch.advantage = batch.returns = None
+        metrics = setup.parts(policy, tmp_path)[1].update(batch)
+        assert metrics.get("train/ess", 1.0) == pytest.approx(1.0, abs=1e-9)
+        assert ("train/staleness" in metrics) == bool(lag)
+        weights.append(policy.state_dict())
+    for name, tensor in weights[0].items():
+        torch.testing.assert_close(weights[1][name], tensor, rtol=0, atol=1e-6, msg=name)
+
+
 def test_effective_share() -> None:
     everything = torch.ones(4, dtype=torch.bool)
     assert effective_share(torch.full((4,), 0.3), everything) == pytest.approx(1.0)
