@@ -21,7 +21,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from embodied_rl.benchmarks.learning_pace import pace_table
+from embodied_rl.benchmarks.learning_pace import pace_table, way_table
 from embodied_rl.benchmarks.page import table
 from embodied_rl.config import TrainConfig, kind_of, load_yaml, to_dict
 from embodied_rl.errors import UserError
@@ -33,7 +33,8 @@ from embodied_rl.telemetry.metrics import read_metrics
 from embodied_rl.telemetry.observer import evaluation_path
 
 # What may differ between the runs of one table, beside the seed: none of it changes what is learned.
-FREE = {"seed", "output", "track", "videos", "checkpoint", "torch_threads", "env.sim_threads", "env.num_envs"}
+FREE = {"seed", "output", "track", "videos", "checkpoint", "torch_threads", "env.sim_threads", "env.num_envs",
+        "evaluation.every"}  # fmt: skip
 STAMPED = ("suite", "simulator", "renderer", "policy", "weights", "algorithm", "versions")
 Key = tuple[str, str, str]
 """Suite, policy, and algorithm with its schedule: what has a table of its own."""
@@ -154,7 +155,8 @@ def make_page(groups: dict[Key, list[Run]], figure: str) -> str:
         "command; on a busy machine they are fewer than the minutes that pass.",
         "",
     ]
-    parts += pace_table({", ".join(key): [run.rows for run in runs] for key, runs in groups.items()})
+    metrics = {", ".join(key): [run.rows for run in runs] for key, runs in groups.items()}
+    parts += [*pace_table(metrics), *way_table(metrics)]
     for key, runs in groups.items():
         parts += [f"## {', '.join(key)}", "", *_seed_table(runs), "", *_statements(runs), ""]
         parts += ["By task (mean before, then after training by seed):", "", *_task_table(runs), ""]

@@ -1,4 +1,4 @@
-"""How soon a run learned: training episodes until its training success reached a level."""
+"""How soon a run learned: training episodes until its training success reached a level, and success on the way."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from statistics import fmean
 from typing import Any
 
 from embodied_rl.benchmarks.page import table
+from embodied_rl.telemetry.curve import curve_of
 
 WINDOW = 5
 LEVELS = (0.5, 0.6, 0.7, 0.8, 0.9)
@@ -46,6 +47,29 @@ def pace_table(groups: Mapping[str, Sequence[Sequence[Mapping[str, Any]]]]) -> l
         f"Until the mean success of the training episodes of {WINDOW} iterations first reached a level, seed by seed.",
         "These are sampled decisions from training states, not the held-out success of the tables below.", "",
         *table(["", *(f"{level:.0%}" for level in levels)], body), "",
+    ]  # fmt: skip
+
+
+def way_table(groups: Mapping[str, Sequence[Sequence[Mapping[str, Any]]]]) -> list[str]:
+    """Mean held-out success of each group's runs after as many training episodes, and of how many runs it is the mean.
+
+    groups: the metrics of a table's runs, as for `pace_table`.
+    """
+    found: dict[str, dict[int, list[float]]] = {}
+    for name, runs in groups.items():
+        points = found.setdefault(name, {})
+        for curve in map(curve_of, runs):
+            for episodes, (rate, _, _) in zip(curve.held_out_episodes, curve.held_out, strict=True):
+                points.setdefault(round(episodes), []).append(rate)
+    columns = sorted({episodes for points in found.values() for episodes in points})
+    body = [
+        [name, *(f"{100 * fmean(points[at]):.1f} % ({len(points[at])})" if at in points else "" for at in columns)]
+        for name, points in found.items()
+    ]
+    return [
+        "## Held-out success on the way", "",
+        "Mean of the runs that were evaluated after so many training episodes; in brackets: how many they are.", "",
+        *table(["", *map(str, columns)], body), "",
     ]  # fmt: skip
 
 

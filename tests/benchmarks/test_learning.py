@@ -11,8 +11,9 @@ import pytest
 
 from embodied_rl.algorithms.config import GRPOConfig, PPOConfig
 from embodied_rl.benchmarks.learning import group_runs, main, make_page, read_run
-from embodied_rl.benchmarks.learning_pace import episodes_to, pace_table
+from embodied_rl.benchmarks.learning_pace import episodes_to, pace_table, way_table
 from embodied_rl.config import TrainConfig, dump_yaml
+from embodied_rl.evaluation.config import EvalConfig
 from embodied_rl.evaluation.evaluate import report
 from embodied_rl.learner.config import LearnerConfig
 from embodied_rl.policy_config import Pi0Config
@@ -133,9 +134,11 @@ def test_runs_that_differ_in_more_than_their_seed_are_refused(
     assert refused(tmp_path, runs, capsys).endswith(f"differ in more than their seed: {named}.")
 
 
-def test_other_threads_and_films_are_no_difference(tmp_path: Path) -> None:
+def test_other_threads_films_and_evaluations_on_the_way_are_no_difference(tmp_path: Path) -> None:
+    often = EvalConfig(every=7)
+    assert often.every != TrainConfig().evaluation.every
     runs = [write_run(tmp_path / "a", 0, (5, 5), (9, 9)), write_run(tmp_path / "b", 1, (5, 5), (9, 9), videos=0,
-                                                                    torch_threads=1)]  # fmt: skip
+                                                                    torch_threads=1, evaluation=often)]  # fmt: skip
     ((key, members),) = group_runs([read_run(folder) for folder in runs]).items()
     assert key == ("toy", "openvla", "GRPO")
     assert [run.config.seed for run in members] == [0, 1]
@@ -194,6 +197,21 @@ def test_the_table_of_episodes() -> None:
     assert page[-3] == "| a | 50, 50 (mean 50) | 50, 50 (mean 50) |"
     assert page[-2] == "| b | 100, 50 (mean 75) | never, 50 |"
     assert pace_table({"a": [paced(0.1)]}) == []
+
+
+def test_the_table_of_held_out_success_on_the_way() -> None:
+    def run(*points: tuple[int, float]) -> list[dict[str, float]]:
+        return [
+            {"rollout/episodes": 10.0, "rollout/success": 0.0} | (
+                {"eval/success": dict(points)[at], "eval/success_low": 0.0, "eval/success_high": 1.0}
+                if at in dict(points) else {}
+            ) for at in (10, 20, 30)
+        ]  # fmt: skip
+
+    page = way_table({"a": [run((10, 0.25), (30, 0.5)), run((30, 0.75))], "b": [run((20, 0.5))]})
+    assert page[4].startswith("|  | 10 | 20 | 30 |")
+    assert page[-3] == "| a | 25.0 % (1) |  | 62.5 % (2) |"
+    assert page[-2] == "| b |  | 50.0 % (1) |  |"
 
 
 def test_a_schedule_has_a_table_of_its_own(tmp_path: Path) -> None:
