@@ -20,8 +20,9 @@ def correct(
     The ratio of old and new probabilities goes into `log_importance`. Values must be those of the critic that is about
     to learn: advantages are taken from them, and the loss keeps the critic near them. The `final_value` of an episode
     whose time ran out stays the older critic's, because nobody keeps the last picture. Returns metrics, among them
-    'train/ess', the effective sample size as a share of the batch; without stale rows nothing changes and there are
-    none. threads: as for `evaluate_again`.
+    'train/ess', the effective sample size as a share of the batch, by the ratios of whole decisions whatever the loss
+    cuts them into: those of single tokens are all close to 1 when a policy has moved far. Without stale rows nothing
+    changes and there are none. threads: as for `evaluate_again`.
     """
     if batch.row_version is None or bool((batch.row_version == batch.version).all()):
         return {}
@@ -35,8 +36,9 @@ def correct(
     batch.log_importance, batch.log_prob = log_prob - batch.log_prob, log_prob
     ratio = importance(batch.log_importance, batch.mask, algorithm.ratio_level, policy.terms_per_step)
     valid = unit_mask(batch.mask, algorithm.ratio_level, policy.terms_per_step)
+    decision = importance(batch.log_importance, batch.mask, "chunk", policy.terms_per_step)
     return {
-        "train/ess": effective_share(ratio, valid),
+        "train/ess": effective_share(decision, batch.mask.any(dim=1, keepdim=True)),
         "train/staleness": float(lag.double().mean()),
         "train/staleness_max": float(lag.max()),
         "train/importance_truncated": float((ratio[valid] > MAX_IMPORTANCE).double().mean()),

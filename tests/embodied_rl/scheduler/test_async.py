@@ -136,7 +136,9 @@ def test_stale_rows_count_by_their_truncated_ratio(tmp_path: Path) -> None:
     before = {name: tensor.clone() for name, tensor in policy.state_dict().items()}
     learner.optimizer = torch.optim.SGD(list(dict(policy.named_parameters()).values()))  # type: ignore[assignment]
     metrics = learner.update(batch)
-    ess = float(ratio[batch.mask].sum() ** 2 / (ratio[batch.mask] ** 2).sum() / batch.mask.sum())
+    decision = torch.where(batch.mask, out.log_prob.detach() - behaviour, 0.0).sum(dim=1).exp()
+    ess = float(decision.sum() ** 2 / (decision**2).sum() / len(decision))  # of whole decisions, not of tokens
+    assert ess < float(ratio[batch.mask].sum() ** 2 / (ratio[batch.mask] ** 2).sum() / batch.mask.sum()) - 0.05
     assert metrics["train/ess"] == pytest.approx(ess, rel=1e-5)
     assert learner.ess == pytest.approx(ess, rel=1e-5)
     assert metrics["train/staleness_max"] == 1
