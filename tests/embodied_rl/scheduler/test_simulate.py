@@ -97,8 +97,8 @@ work = st.builds(
     Work, worlds=st.integers(1, 12), groups=st.integers(1, 6), group_size=st.integers(1, 4),
     length=st.integers(1, 9).map(lambda most: lambda spec: 1 + spec.seed % most), microbatch=st.integers(1, 40),
     keep=st.sampled_from([None, (0.1, 0.9)]), max_factor=st.floats(1.0, 3.0),
-    won=st.just(lambda spec: spec.seed % 3 > 0), epochs=st.integers(1, 3), minibatch_groups=st.none() | st.integers(1, 3),
-    minibatch_rows=st.none() | st.integers(1, 60), parts=st.booleans(),
+    won=st.just(lambda spec: spec.seed % 3 > 0), epochs=st.integers(1, 3),
+    minibatch_groups=st.none() | st.integers(1, 3), minibatch_rows=st.none() | st.integers(1, 60), parts=st.booleans(),
 )
 number = st.floats(1e-3, 2.0)
 costs = st.builds(
