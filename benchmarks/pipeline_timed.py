@@ -148,7 +148,7 @@ class TimedLearner:
     """Takes its time over rows, `microbatch` of them after the other."""
 
     def __init__(self, profile: Profile, devices: Devices, microbatch: int) -> None:
-        self._cost = profile.costs.learn
+        self._cost, self._call = profile.costs.learn, profile.costs.learn_call
         self._microbatch = microbatch
         self._devices = devices
         self._done = 0
@@ -166,5 +166,5 @@ class TimedLearner:
 
     def _play(self, rows: int) -> None:
         while rows > 0:
-            self._devices.play(self._cost.device, self._cost.row * min(rows, self._microbatch))
+            self._devices.play(self._cost.device, self._call + self._cost.row * min(rows, self._microbatch))
             rows -= self._microbatch

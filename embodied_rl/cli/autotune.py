@@ -3,45 +3,52 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from embodied_rl.algorithms.make import make_algorithm
+from embodied_rl.algorithms.rows import Algorithm
 from embodied_rl.cli.autotune_memory import measure_sizes, room
 from embodied_rl.config import TrainConfig
 from embodied_rl.errors import UserError
+from embodied_rl.learner.config import LearnerConfig
 from embodied_rl.learner.learner import TrainablePolicy
 from embodied_rl.rollout.sampler import EpisodeSampler
 from embodied_rl.scheduler.config import PipelinedConfig, RayConfig
 from embodied_rl.scheduler.costs import Costs
-from embodied_rl.scheduler.memory import fits
-from embodied_rl.scheduler.probe import APART, IN_TURN, Probes, length_of, probe
+from embodied_rl.scheduler.memory import fits, held_by_update
+from embodied_rl.scheduler.outcomes import Outlook
+from embodied_rl.scheduler.probe import APART, IN_TURN, Now, Probes, probe
 from embodied_rl.scheduler.search import Choice, Found, Space, ladder, predict, schedulers, search
-from embodied_rl.scheduler.simulate import Work
+from embodied_rl.scheduler.work import Work
 from embodied_rl.vec_env import VecEnv
 
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """What was found. config: with the choice filled in; serial: seconds a decision under the serial scheduler."""
+    """What was found. config: with the choice filled in; serial: seconds a decision under the serial scheduler;
+    streamed: share of a batch whose rows an update under way keeps, if it begins before the batch is whole.
+    """
 
     config: TrainConfig
     found: Found
     probes: Probes
     costs: Mapping[str, Costs]
     serial: float
+    streamed: float
 
 
 def tune(
     config: TrainConfig, env: VecEnv, policy: TrainablePolicy, train_states: Mapping[str, Sequence[int]], cores: int,
-    others: Sequence[str] = (),
+    others: Sequence[str] = (), now: Now = time.perf_counter,
 ) -> Tuning:
     """Probe for some seconds and choose stages, overlap, worlds and micro-batch; the run stays as on-policy as it is.
 
     Rows of older policies are only allowed if config.scheduler allows them. env has the most worlds to consider.
     others: further devices of the policy's kind; acting on the first of them is considered too. What does not fit into
-    a device's memory is not.
+    a device's memory is not. now: the time, for the probes.
     UserError for workers on other machines, which cannot be probed from here, for several ranks, and if nothing fits.
     """
     if isinstance(config.scheduler, RayConfig):
@@ -51,39 +58,70 @@ def tune(
     algorithm = make_algorithm(config.algorithm)
     sampler = EpisodeSampler(config.seed, train_states, algorithm.group_size)
     episodes = [spec for index in range(-(-env.num_envs // algorithm.group_size)) for spec in sampler.group(index)]
-    probes = probe(env, policy, episodes, config.torch_threads or cores)
+    probes = probe(env, policy, episodes, config.torch_threads or cores, now)
     costs = probes.placements(cores, "cpu" if config.device == "cpu" else "gpu", another=bool(others))
     sizes = measure_sizes(policy, env, episodes[0])
     groups = config.rollout.groups(algorithm.group_size)
-    mean = sum(probes.lengths) / len(probes.lengths)
-    batch_rows = round(groups * algorithm.group_size * mean)
+    rows_per_group = probes.mean_length * algorithm.group_size
+    work = work_of(config, algorithm, env.num_envs, probes)
+    assert work.minibatch_groups is not None
     acts_on = others[0] if others else config.device
     have = {device: room(device, sizes.weights) for device in ("cpu", config.device, acts_on)}
+    batch_rows = round(groups * rows_per_group)
+    streamed = held_by_update(batch_rows, work.epochs, work.minibatch_groups / groups)
 
     def possible(choice: Choice) -> bool:
         if (choice.placement == IN_TURN) == isinstance(choice.scheduler, PipelinedConfig):
             return False
-        return fits(sizes.needs(choice, batch_rows), have, config.device, acts_on)
+        return fits(sizes.needs(choice, batch_rows, streamed), have, config.device, acts_on)
 
-    scheduler = config.scheduler
-    overlap: Literal["stream", "async"] = scheduler.overlap if isinstance(scheduler, PipelinedConfig) else "stream"
-    most = env.num_envs
-    space = Space(
-        placements=costs, schedulers=schedulers((overlap,), ladder(most)),
-        worlds=tuple(count for count in (most, most // 2, most // 4) if count),
-        microbatches=tuple(rows for rows in (64, 32, 16, 128) if rows <= 2 * config.learner.microbatch_rows),
-        fits=possible,
-    )  # fmt: skip
-    work = Work(most, groups, algorithm.group_size, length_of(probes.lengths))
+    space = space_of(config, costs, env.num_envs, possible)
     if next(space.all(), None) is None:
         raise UserError(
             "no schedule fits into memory: lower --learner.microbatch-rows, --env.num-envs or "
             "--rollout.episodes-per-iteration."
         )
     found = search(space, work)
-    serial = Choice(IN_TURN, space.schedulers[0], most, space.microbatches[0])
-    chosen = apply(config, found.choice, groups, mean * algorithm.group_size, acts_on)
-    return Tuning(chosen, found, probes, costs, predict(space, work, serial).seconds_per_row)
+    serial = Choice(IN_TURN, space.schedulers[0], env.num_envs, space.microbatches[0])
+    chosen = apply(config, found.choice, groups, rows_per_group, acts_on)
+    return Tuning(chosen, found, probes, costs, predict(space, work, serial).seconds_per_row, streamed / batch_rows)
+
+
+def work_of(config: TrainConfig, algorithm: Algorithm, worlds: int, probes: Probes) -> Work:
+    """An iteration of a run whose episodes go on as the probed ones did."""
+    groups = config.rollout.groups(algorithm.group_size)
+    outlook = Outlook(probes.outcomes, config.seed)
+    return Work(
+        worlds, groups, algorithm.group_size, outlook.length, keep=algorithm.keep, max_factor=algorithm.max_factor,
+        won=outlook.won, epochs=algorithm.epochs, minibatch_rows=config.learner.minibatch_rows,
+        minibatch_groups=whole_groups(config.learner, groups, probes.mean_length * algorithm.group_size),
+        parts=algorithm.part_weight is not None, recompute=config.learner.recompute_log_probs,
+    )  # fmt: skip
+
+
+def space_of(
+    config: TrainConfig, costs: Mapping[str, Costs], most: int, fits: Callable[[Choice], bool]
+) -> Space:
+    """What may be chosen for a run with up to `most` worlds."""
+    scheduler = config.scheduler
+    overlap: Literal["stream", "async"] = scheduler.overlap if isinstance(scheduler, PipelinedConfig) else "stream"
+    # `check_fit` refuses stream for log-probs that are computed again
+    overlaps = () if overlap == "stream" and config.learner.recompute_log_probs else (overlap,)
+    return Space(
+        placements=costs, schedulers=schedulers(overlaps, ladder(most)),
+        worlds=tuple(count for count in (most, most // 2, most // 4) if count),
+        microbatches=tuple(rows for rows in (64, 32, 16, 128) if rows <= 2 * config.learner.microbatch_rows),
+        fits=fits,
+    )  # fmt: skip
+
+
+def whole_groups(learner: LearnerConfig, groups: int, rows_per_group: float) -> int:
+    """Groups of a minibatch: as given, or about as many rows as were given."""
+    if learner.minibatch_groups is not None:
+        return learner.minibatch_groups
+    assert learner.minibatch_rows is not None, "LearnerConfig sees to it"
+    parts = max(1, round(groups * rows_per_group / learner.minibatch_rows))
+    return -(-groups // parts)
 
 
 def further_devices(config: TrainConfig) -> list[str]:
@@ -103,8 +141,8 @@ def apply(
     learner = dataclasses.replace(config.learner, microbatch_rows=choice.microbatch)
     streams = isinstance(choice.scheduler, PipelinedConfig) and choice.scheduler.overlap == "stream"
     if streams and learner.minibatch_rows is not None:
-        parts = max(1, round(groups * rows_per_group / learner.minibatch_rows))
-        learner = dataclasses.replace(learner, minibatch_rows=None, minibatch_groups=-(-groups // parts))
+        size = whole_groups(learner, groups, rows_per_group)
+        learner = dataclasses.replace(learner, minibatch_rows=None, minibatch_groups=size)
     scheduler = choice.scheduler
     if choice.placement == APART and isinstance(scheduler, PipelinedConfig):
         scheduler = dataclasses.replace(scheduler, act_device=acts_on)
@@ -120,10 +158,13 @@ def describe(tuning: Tuning) -> list[str]:
     model = tuning.costs[choice.placement]
     stages = ", ".join(
         f"{name} {1e3 * cost.row:.2f} ms a row + {1e3 * cost.fixed:.1f} ms a call on {cost.device}"
-        for name, cost in (("simulate", model.simulate), ("act", model.act), ("learn", model.learn))
+        for name, cost in (("simulate", model.simulate), ("act", model.act))
     )
+    learn, probes = model.learn, tuning.probes
     return [
-        f"measured: {stages}; {sum(tuning.probes.lengths) / len(tuning.probes.lengths):.1f} decisions an episode",
+        f"measured: {stages}, learn {1e3 * learn.row:.2f} ms a row + {1e3 * model.learn_call:.1f} ms a micro-batch + "
+        f"{1e3 * learn.fixed:.1f} ms a step on {learn.device}; {probes.mean_length:.1f} decisions an episode, "
+        f"{probes.success:.0%} successes",
         f"chosen of {tuning.found.tried} schedules: {tuning.config.scheduler.sentence()}; {choice.worlds} worlds, "
         f"micro-batches of {choice.microbatch} rows",
         f"predicted: {1 / played.seconds_per_row:.0f} decisions/s, serial {1 / tuning.serial:.0f}",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import math
 import resource
 import tempfile
 import time
@@ -85,14 +86,20 @@ def main(argv: list[str]) -> int:
 def run_trial(
     config: TrainConfig, env: VecEnv, policy: TrainablePolicy, states: Mapping[str, Sequence[int]]
 ) -> Trial:
-    """Train `policy` for WARM_UP + MEASURED iterations as `config` says, in the middle of a longer run."""
+    """Train `policy` for WARM_UP + MEASURED iterations as `config` says, in the middle of a longer run: also PPO's
+    policy learns at once, as it does once the critic is warm, which is what was predicted.
+    """
+    from embodied_rl.algorithms.config import PPOConfig
     from embodied_rl.algorithms.make import make_algorithm
     from embodied_rl.learner.learner import Learner
     from embodied_rl.rollout.sampler import EpisodeSampler
     from embodied_rl.scheduler.make import Learning, make_clock, make_scheduler
     from embodied_rl.threads import set_torch_threads
 
-    algorithm = make_algorithm(config.algorithm)
+    options = config.algorithm
+    if isinstance(options, PPOConfig):
+        options = dataclasses.replace(options, critic_warmup_iterations=0)
+    algorithm = make_algorithm(options)
     sampler = EpisodeSampler(config.seed, states, algorithm.group_size)
     clock = make_clock(config.scheduler, 1 << 20)
     peak = _peak_bytes()
@@ -109,7 +116,7 @@ def run_trial(
             groups=config.rollout.groups(algorithm.group_size), workers=config.env.sim_threads,
             on_episode=lambda result: None, poll=lambda: None,
         )  # fmt: skip
-        with closing(scheduler):
+        with closing(learner), closing(scheduler):
             for batch in scheduler.batches(0, WARM_UP + MEASURED + 2):
                 with clock.stage("update"):
                     learner.update(batch)
@@ -131,32 +138,37 @@ def row_bytes(env: VecEnv, trial: Trial) -> int:
 
 
 def compare(tuning: Tuning, trial: Trial, batch: int) -> list[tuple[str, str, str]]:
-    """(what, predicted, measured). Memory: a batch where it was rendered, its copy for the learner, the next rollout's
-    rows and a second policy where there is one; not counted are activations.
+    """(what, predicted, measured). Memory: a batch where it was rendered, its copies for the learner and the next
+    rollout's rows; not counted are weights and activations. A stage is under way while at least one thread is at it, as
+    on paper threads that share a call count one by one and in the trial they do not.
     """
-    from embodied_rl.scheduler.config import PipelinedConfig
+    from embodied_rl.scheduler.memory import rows_held
 
-    played, scheduler = tuning.found.played, tuning.found.choice.scheduler
-    ahead = scheduler.staleness if isinstance(scheduler, PipelinedConfig) else 0
-    held = batch * (2 + ahead)
+    played = tuning.found.played
+    held = rows_held(tuning.found.choice.scheduler, batch, round(batch * tuning.streamed))
     rows = [
         ("decisions/s", f"{1 / played.seconds_per_row:.1f}", f"{trial.rows / trial.seconds:.1f}"),
         ("s an iteration", f"{played.seconds / played.iterations:.1f}", f"{trial.seconds / MEASURED:.1f}"),
         ("memory that grows with the batch", f"{held / 2**20:.0f} MiB", f"{trial.bytes / 2**20:.0f} MiB with the rest"),
     ]
     return rows + [
-        (f"{stage}, s of work", f"{one:.1f}", f"{two:.1f}")
-        for stage in ("simulate", "act", "learn")
-        for one in (_busy(played.spans, (stage,)) / played.iterations,)
-        for two in (_busy(trial.spans, _REAL_STAGES[stage]) / MEASURED,)
+        (f"{stage}, s under way", f"{one:.1f}", f"{two:.1f}")
+        for stage, real in _REAL_STAGES.items()
+        for one in (under_way(played.spans, (stage, "step") if stage == "learn" else (stage,)) / played.iterations,)
+        for two in (under_way(trial.spans, real) / MEASURED,)
     ]
 
 
 _REAL_STAGES = {"simulate": ("simulate", "render", "reset"), "act": ("act",), "learn": ("learn", "update")}
 
 
-def _busy(spans: Sequence[Span], stages: tuple[str, ...]) -> float:
-    return sum(span.end - span.begin for span in spans if span.stage in stages)
+def under_way(spans: Sequence[Span], stages: tuple[str, ...]) -> float:
+    """Seconds in which there is a span of one of the stages."""
+    seconds, until = 0.0, -math.inf
+    for span in sorted((span for span in spans if span.stage in stages), key=lambda span: span.begin):
+        seconds += max(0.0, span.end - max(span.begin, until))
+        until = max(until, span.end)
+    return seconds
 
 
 def _write_chart(path: Path, tuning: Tuning, trial: Trial) -> None:

@@ -26,9 +26,10 @@ class Costs:
     """The stages of a set-up. Names are rows = decisions.
 
     simulate: a chunk with its frame. act: a decision. learn: `row` for forward and backward, `fixed` for the
-    optimiser's step. servers: how much work a device does side by side (cores of a CPU; 1 for a device not named).
-    learners: of them, how many learn while episodes run, at most (None: all). steppers: threads that share the worlds
-    of a lane.
+    optimiser's step; learn_call: what each micro-batch costs beside its rows. servers: how much work a device does side
+    by side (cores of a CPU; 1 for a device not named). learners: of them, how many learn while episodes run, at most
+    (None: all). steppers: threads that share the worlds of a lane. evaluate: the learner's forward pass without a
+    backward pass over a micro-batch (None: a third of `learn`'s row), for log-probs that are computed again.
     """
 
     simulate: Cost
@@ -37,13 +38,18 @@ class Costs:
     servers: Mapping[str, int] = field(default_factory=dict)
     learners: int | None = None
     steppers: int = 1
+    learn_call: float = 0.0
+    evaluate: Cost | None = None
 
     def servers_of(self, cost: Cost) -> int:
         """Servers of the device that a stage runs on."""
         return self.servers.get(cost.device, 1)
 
     def bound(self, worlds: int, rows: float, updates: float) -> float:
-        """Seconds that the busiest device needs for that many decisions, all trained on, at the best batch size."""
+        """Seconds that the busiest device needs for that many decisions, all trained on, at the best batch size.
+
+        `updates` are optimiser steps; `learn_call` does not count, as micro-batches may be as large as one likes.
+        """
         calls = rows / worlds
         busy: dict[str, float] = {}
         for cost, count in ((self.simulate, calls), (self.act, calls), (self.learn, updates)):

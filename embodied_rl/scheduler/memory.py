@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from embodied_rl.scheduler.config import PipelinedConfig
+from embodied_rl.scheduler.config import PipelinedConfig, SchedulerConfig
 from embodied_rl.scheduler.probe import APART, IN_TURN
 from embodied_rl.scheduler.search import Choice
 
@@ -32,18 +32,33 @@ class Sizes:
     act_row: int
     observation: int
 
-    def needs(self, choice: Choice, batch_rows: int) -> dict[str, int]:
-        """Bytes by place. Pipelined, a replica of what learns is counted, though `stream` may do without."""
+    def needs(self, choice: Choice, batch_rows: int, streamed: int = 0) -> dict[str, int]:
+        """Bytes by place. streamed: rows of a batch that its update keeps under `stream` (`held_by_update`). Pipelined,
+        a replica of what learns is counted, though `stream` may do without.
+        """
         learner = self.weights + (_GRADIENT + _MOMENTS) * self.trained
         update = self.update_fixed + choice.microbatch * self.update_row
         act = choice.worlds * self.act_row
-        ahead = choice.scheduler.staleness if isinstance(choice.scheduler, PipelinedConfig) else 0
-        host = self.observation * batch_rows * (_COPIES + ahead)
+        host = self.observation * rows_held(choice.scheduler, batch_rows, streamed)
         if choice.placement == IN_TURN:
             return {HOST: host, LEARN: learner + max(update, act)}
         if choice.placement == APART:
             return {HOST: host, LEARN: learner + update, ACT: self.weights + act}
         return {HOST: host, LEARN: learner + self.learning + update + act}
+
+
+def rows_held(scheduler: SchedulerConfig, batch_rows: int, streamed: int) -> int:
+    """Recorded rows in the host's memory, copies counted, when a batch is whole. streamed: as for `needs`."""
+    if not isinstance(scheduler, PipelinedConfig):
+        return _COPIES * batch_rows
+    return batch_rows * (_COPIES + scheduler.staleness) + (streamed if scheduler.overlap == "stream" else 0)
+
+
+def held_by_update(batch_rows: int, epochs: int, minibatch: float) -> int:
+    """Rows that an update which takes groups one by one (`GroupUpdate`) keeps copies of: those of the minibatch that is
+    under way, and for further epochs all. minibatch: its share of a batch.
+    """
+    return batch_rows if epochs > 1 else round(batch_rows * min(1.0, minibatch))
 
 
 def fits(needs: Mapping[str, int], room: Mapping[str, int], learns_on: str, acts_on: str) -> bool:

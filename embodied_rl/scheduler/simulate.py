@@ -6,9 +6,7 @@ stages take and who waits for whom. Used to predict a plan before it is tried.
 
 from __future__ import annotations
 
-import heapq
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -20,18 +18,10 @@ from embodied_rl.rollout.store import Recording
 from embodied_rl.rollout.timeline import Span
 from embodied_rl.scheduler.config import PipelinedConfig, SchedulerConfig
 from embodied_rl.scheduler.costs import Cost, Costs
+from embodied_rl.scheduler.virtual import Machine
+from embodied_rl.scheduler.virtual_learner import VirtualLearner
+from embodied_rl.scheduler.work import Work
 from embodied_rl.types import EpisodeResult, EpisodeSpec
-
-
-@dataclass(frozen=True, slots=True)
-class Work:
-    """What an iteration is made of. length: decisions of an episode; microbatch: rows that are learned in one go."""
-
-    worlds: int
-    groups: int
-    group_size: int
-    length: Callable[[EpisodeSpec], int]
-    microbatch: int = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,170 +35,95 @@ class Played:
 
     @property
     def seconds_per_row(self) -> float:
-        """What a schedule is judged by."""
-        return self.seconds / self.rows
+        """What a schedule is judged by: rows that are trained on. If dynamic sampling left none, as if it were one."""
+        return self.seconds / max(1, self.rows)
 
 
-class _Clock:
-    """Virtual time: a heap of what happens when; ties in the order of asking."""
+@dataclass(slots=True)
+class _Episode:
+    """One under way. left: decisions still to be carried out."""
 
-    def __init__(self) -> None:
-        self.now = 0.0
-        self._heap: list[tuple[float, int, Callable[[], None]]] = []
-        self._count = 0
-
-    def after(self, seconds: float, action: Callable[[], None]) -> None:
-        self._count += 1
-        heapq.heappush(self._heap, (self.now + seconds, self._count, action))
-
-    def step(self) -> None:
-        """Let the next thing happen."""
-        self.now, _, action = heapq.heappop(self._heap)
-        action()
-
-
-class _Device:
-    """Servers with one queue, first come, first served."""
-
-    def __init__(self, clock: _Clock, name: str, servers: int, spans: list[Span]) -> None:
-        self._clock, self._name, self._spans = clock, name, spans
-        self._free = list(range(servers))[::-1]
-        self._queue: deque[tuple[str, float, Callable[[], None]]] = deque()
-
-    def use(self, stage: str, seconds: float, done: Callable[[], None]) -> None:
-        """Occupy a server, as soon as one is free, and then call `done`."""
-        self._queue.append((stage, seconds, done))
-        self._serve()
-
-    def _serve(self) -> None:
-        while self._free and self._queue:
-            stage, seconds, done = self._queue.popleft()
-            self._begin(self._free.pop(), stage, seconds, done)
-
-    def _begin(self, server: int, stage: str, seconds: float, done: Callable[[], None]) -> None:
-        began = self._clock.now
-
-        def end() -> None:
-            self._spans.append(Span(f"{self._name} {server}", stage, began, self._clock.now, 0.0))
-            self._free.append(server)
-            done()
-            self._serve()
-
-        self._clock.after(seconds, end)
+    spec: EpisodeSpec
+    length: int
+    left: int
 
 
 @dataclass(slots=True)
 class _Lane:
-    """Slots that go together; `running` holds [spec, decisions left, decisions] of each filled one."""
+    """Slots that go together, and the episodes in those that are filled."""
 
     size: int
-    running: list[list[EpisodeSpec | int]] = field(default_factory=list)
+    running: list[_Episode] = field(default_factory=list)
 
 
 class _Pipeline:
     """One run. spread: a lane's worlds step on all servers at once, one lane at a time, as a lockstep loop does."""
 
     def __init__(self, costs: Costs, work: Work, config: SchedulerConfig, *, spread: bool, lanes: int) -> None:
-        self.clock = _Clock()
-        self.spans: list[Span] = []
+        self._machine = Machine(costs)
         self._costs, self._work, self._spread = costs, work, spread
         pipelined = config if isinstance(config, PipelinedConfig) else None
         self._streams = pipelined is not None and pipelined.overlap == "stream"
         self._wait = pipelined.act_wait_ms / 1e3 if pipelined else 0.0
-        self.stream = GroupStream(
-            EpisodeSampler(0, {"plan": range(64)}, work.group_size), groups=work.groups, keep=None, max_factor=1.0,
-            max_staleness=pipelined.staleness if pipelined else 0,
+        # `Collector` judges a group when it is whole; until then its episodes are held back here. None: as they end.
+        self._held: dict[int, list[Recording]] | None = None if pipelined else {}
+        self._stream = GroupStream(
+            EpisodeSampler(0, {"plan": range(64)}, work.group_size), groups=work.groups, keep=work.keep,
+            max_factor=work.max_factor, max_staleness=pipelined.staleness if pipelined else 0,
         )  # fmt: skip
-        self._devices: dict[str, _Device] = {}
         self._lanes = [_Lane(len(lane.slots)) for lane in make_lanes(work.worlds, lanes)]
         self._parked = deque(self._lanes)
+        self._learner = VirtualLearner(
+            self._machine, work, lambda: len(self._parked) < len(self._lanes), streams=self._streams
+        )
         self._queue: list[_Lane] = []
         self._acting = False
         self._deadline_set = False
-        self._rows_early = 0
 
     def run(self, warm_up: int, measured: int) -> Played:
         """Play the run; the first `warm_up` iterations do not count, nor does what runs ahead of the last one."""
         last = warm_up + measured
-        self.stream.begin(0, last + 2 + self.stream.max_staleness)
+        self._stream.begin(0, last + 2 + self._stream.max_staleness)
         self._wake()
+        clock, spans = self._machine.clock, self._machine.spans
         rows, began, cut = 0, 0.0, 0
         for version in range(last):
             if version == warm_up:
-                began, cut = self.clock.now, len(self.spans)
+                began, cut = clock.now, len(spans)
             batch = self._gather()
-            self._learn(batch - self._rows_early, step=True)
-            self._rows_early = 0
-            rows += batch if version >= warm_up else 0
-            self.stream.version = version + 1
+            self._learner.update(batch)
+            rows += sum(batch) if version >= warm_up else 0
+            self._stream.version = version + 1
             self._wake()
-        return Played(self.clock.now - began, rows, measured, self.spans[cut:])
+        return Played(clock.now - began, rows, measured, spans[cut:])
 
-    # The learner: the only one that waits for things in turn
-
-    def _gather(self) -> int:
-        rows = 0
-        while not isinstance(event := self.stream.take(), Closed):
+    def _gather(self) -> list[int]:
+        """Wait for a batch; rows of its groups. Only the learner waits for things in turn."""
+        groups: list[int] = []
+        while not isinstance(event := self._stream.take(), Closed):
             if event is None:
-                self.clock.step()
+                self._machine.clock.step()
                 continue
-            count = sum(member.result.num_decisions for member in event.members)
-            rows += count
+            groups.append(sum(member.result.num_decisions for member in event.members))
             if self._streams:
-                self._rows_early += count
-                self._learn(count, step=False)
-        return rows
-
-    def _learn(self, rows: int, *, step: bool) -> None:
-        cost = self._costs.learn
-        left = deque(
-            [cost.row * min(self._work.microbatch, rows - first) for first in range(0, rows, self._work.microbatch)]
-        )
-        busy = len(self._parked) < len(self._lanes)
-        most = self._costs.learners if busy else None
-        self._play("learn", cost, left, most or self._costs.servers_of(cost))
-        if step and cost.fixed:
-            self._play("step", cost, deque([cost.fixed]), 1)
-
-    def _play(self, stage: str, cost: Cost, left: deque[float], side_by_side: int) -> None:
-        """Take pieces of work one after the other, so many at a time, and wait for them all."""
-        open_ = [0]
-
-        def more() -> None:
-            if left:
-                open_[0] += 1
-                self._device(cost).use(stage, left.popleft(), done)
-
-        def done() -> None:
-            open_[0] -= 1
-            more()
-
-        for _ in range(side_by_side):
-            more()
-        while open_[0]:
-            self.clock.step()
+                self._learner.add(groups[-1])
+        return groups
 
     # The rollout
 
-    def _device(self, cost: Cost) -> _Device:
-        if cost.device not in self._devices:
-            servers = self._costs.servers_of(cost)
-            self._devices[cost.device] = _Device(self.clock, cost.device, servers, self.spans)
-        return self._devices[cost.device]
-
     def _wake(self) -> None:
-        while self._parked and (spec := self.stream.next_episode()) is not None:
+        while self._parked and (spec := self._stream.next_episode()) is not None:
             lane = self._parked.popleft()
             self._begin(lane, spec)
             self._observe(lane)
 
     def _begin(self, lane: _Lane, spec: EpisodeSpec) -> None:
         length = self._work.length(spec)
-        lane.running.append([spec, length, length])
+        lane.running.append(_Episode(spec, length, length))
 
     def _observe(self, lane: _Lane) -> None:
         """Fill the free slots; then the lane waits for the policy or is parked. Frames are part of a step's cost."""
-        while len(lane.running) < lane.size and (spec := self.stream.next_episode()) is not None:
+        while len(lane.running) < lane.size and (spec := self._stream.next_episode()) is not None:
             self._begin(lane, spec)
         if lane.running:
             self._queue.append(lane)
@@ -224,7 +139,7 @@ class _Pipeline:
         if self._wait and waiting:
             if not self._deadline_set:
                 self._deadline_set = True
-                self.clock.after(self._wait, self._decide)
+                self._machine.clock.after(self._wait, self._decide)
             return
         self._decide()
 
@@ -241,14 +156,17 @@ class _Pipeline:
                 self._simulate(lane)
             self._act()
 
-        self._device(cost).use("act", cost.of(sum(len(lane.running) for lane in lanes)), done)
+        self._machine.device(cost).use("act", cost.of(sum(len(lane.running) for lane in lanes)), done)
 
     def _simulate(self, lane: _Lane) -> None:
+        self._give_up(lane)
         cost, rows = self._costs.simulate, len(lane.running)
-        if self._spread:
+        if not rows:
+            self._observe(lane)
+        elif self._spread:
             seconds = cost.of(rows) / min(self._costs.servers_of(cost), rows)
             lockstep = Cost(f"{cost.device} (all)" if self._costs.servers_of(cost) > 1 else cost.device, cost.row)
-            self._device(lockstep).use("simulate", seconds, lambda: self._stepped(lane))
+            self._machine.device(lockstep).use("simulate", seconds, lambda: self._stepped(lane))
         else:
             shares = [len(rows) for rows in np.array_split(np.arange(rows), min(self._costs.steppers, rows))]
             left = [len(shares)]
@@ -259,21 +177,37 @@ class _Pipeline:
                     self._stepped(lane)
 
             for share in shares:
-                self._device(cost).use("simulate", cost.of(share), done)
+                self._machine.device(cost).use("simulate", cost.of(share), done)
+
+    def _give_up(self, lane: _Lane) -> None:
+        """Episodes of groups that were dropped meanwhile go no further."""
+        going = []
+        for episode in lane.running:
+            if self._stream.is_stopped(episode.spec):
+                self._stream.stop(episode.spec)
+            else:
+                going.append(episode)
+        lane.running = going
 
     def _stepped(self, lane: _Lane) -> None:
-        going = []
-        for spec, left, length in lane.running:
-            assert isinstance(spec, EpisodeSpec)
-            assert isinstance(left, int)
-            assert isinstance(length, int)
-            if left > 1:
-                going.append([spec, left - 1, length])
-                continue
-            result = EpisodeResult(spec, True, True, False, 1.0, length, length)
-            self.stream.add(Recording(result))
-        lane.running = going
+        for episode in lane.running:
+            episode.left -= 1
+        over = [episode for episode in lane.running if not episode.left]
+        lane.running = [episode for episode in lane.running if episode.left]
+        dropped = [recording for episode in over for recording in self._end(episode)]
+        if dropped:
+            self._wake()
         self._observe(lane)
+
+    def _end(self, episode: _Episode) -> list[Recording]:
+        """Count an episode; what is dropped because of it."""
+        spec, won = episode.spec, self._work.won(episode.spec)
+        ended = [Recording(EpisodeResult(spec, won, won, not won, float(won), episode.length, episode.length))]
+        if self._held is not None:
+            group = self._held.setdefault(spec.group, [])
+            group += ended
+            ended = self._held.pop(spec.group) if len(group) == self._work.group_size else []
+        return [recording for member in ended for recording in self._stream.add(member)]
 
 
 def play(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -11,21 +12,25 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from embodied_rl.algorithms.config import GRPOConfig
+from embodied_rl.algorithms.config import GRPOConfig, PPOConfig
 from embodied_rl.cli import main
 from embodied_rl.cli.autotune import apply, describe, tune
 from embodied_rl.cli.autotune_memory import measure_sizes
+from embodied_rl.cli.plan_schedule import run_trial, under_way
 from embodied_rl.config import TrainConfig, load_yaml
 from embodied_rl.errors import UserError
 from embodied_rl.learner.config import LearnerConfig
 from embodied_rl.rollout.config import RolloutConfig
 from embodied_rl.rollout.sampler import EpisodeSampler
+from embodied_rl.rollout.timeline import Span
 from embodied_rl.scheduler.config import PipelinedConfig, SerialConfig
 from embodied_rl.scheduler.costs import Cost
-from embodied_rl.scheduler.memory import Sizes, fits
-from embodied_rl.scheduler.probe import APART, IN_TURN, SIDE_BY_SIDE, Probes, length_of, probe
+from embodied_rl.scheduler.memory import Sizes, fits, held_by_update
+from embodied_rl.scheduler.outcomes import Outcome
+from embodied_rl.scheduler.probe import APART, IN_TURN, SIDE_BY_SIDE, Probes, probe
 from embodied_rl.scheduler.search import Choice, Space, schedulers, search
 from embodied_rl.scheduler.simulate import Work
+from embodied_rl.threads import set_torch_threads
 from tests.toy import HORIZON, SIZE, TASKS, ToyEnv, ToyPolicy
 
 CONFIG = TrainConfig(
@@ -40,14 +45,16 @@ def test_probes_see_whole_episodes_and_leave_the_policy_alone() -> None:
     threads = torch.get_num_threads()
     specs = [spec for _ in range(2) for spec in EpisodeSampler(5, TASKS, 4).next_group()]
     found = probe(ToyEnv(8), policy, specs, threads=1)
-    assert len(found.lengths) == 8
-    assert all(1 <= length <= HORIZON // 2 for length in found.lengths)  # two control steps a decision
-    rounds = max(found.lengths)
+    lengths = [outcome.decisions for outcome in found.outcomes]
+    assert len(lengths) == 8
+    assert all(1 <= length <= HORIZON // 2 for length in lengths)  # two control steps a decision
+    assert all(outcome.success for outcome in found.outcomes if outcome.decisions < HORIZON // 2)
+    rounds = max(lengths)
     assert len(found.act) == len(found.simulate) == rounds - 1  # the first round warms up
     rows = [count for count, _ in found.act]
     assert rows == sorted(rows, reverse=True)
-    assert sum(rows) + 8 == sum(found.lengths)
-    assert [count for count, _ in found.learn] == [8, 16, 32]
+    assert sum(rows) + 8 == sum(lengths)
+    assert [count for count, _ in found.learn] == [count for count, _ in found.evaluate] == [8, 16, 32]
     assert all(torch.equal(policy.state_dict()[name], tensor) for name, tensor in weights.items())
     assert all(parameter.grad is None for parameter in policy.parameters())
     assert torch.get_num_threads() == threads
@@ -61,7 +68,7 @@ def assert_cost(cost: Cost, device: str, row: float, fixed: float) -> None:
 def test_each_placement_has_its_costs() -> None:
     probes = Probes(
         simulate=[(4, 0.4), (8, 0.8)], act=[(4, 0.5), (8, 0.9)], act_all=[(4, 0.3), (8, 0.5)],
-        learn=[(8, 0.8), (16, 1.6)], lengths=[3, 5],
+        learn=[(8, 0.8), (16, 1.6)], outcomes=[Outcome(0, 3, True), Outcome(0, 5, False)],
     )  # fmt: skip
     on_cpu = probes.placements(2, "cpu")
     assert_cost(on_cpu[IN_TURN].act, "all cores", row=0.05, fixed=0.1)
@@ -72,12 +79,12 @@ def test_each_placement_has_its_costs() -> None:
     assert {on_gpu[name].act.device for name in on_gpu} == {"gpu"}
     assert on_gpu[SIDE_BY_SIDE].simulate.device == "cpu"
     assert (on_gpu[SIDE_BY_SIDE].learners, on_gpu[SIDE_BY_SIDE].steppers) == (None, 1)
-    draw = length_of([3, 5])
-    assert {draw(spec) for spec in EpisodeSampler(5, TASKS, 8).next_group()} == {3, 5}
 
 
 def test_acting_may_have_a_device_of_its_own() -> None:
-    probes = Probes(simulate=[(8, 0.8)], act=[(8, 0.8)], act_all=[(8, 0.8)], learn=[(8, 0.8)], lengths=[3])
+    probes = Probes(
+        simulate=[(8, 0.8)], act=[(8, 0.8)], act_all=[(8, 0.8)], learn=[(8, 0.8)], outcomes=[Outcome(0, 3, True)]
+    )  # fmt: skip
     assert APART not in probes.placements(16, "gpu")
     apart = probes.placements(16, "gpu", another=True)[APART]
     assert len({apart.act.device, apart.learn.device, apart.simulate.device}) == 3
@@ -89,7 +96,7 @@ def test_acting_may_have_a_device_of_its_own() -> None:
 def test_acting_elsewhere_is_chosen_where_it_pays() -> None:
     """Acting and learning take as long as each other: side by side on one GPU they wait, on two they do not."""
     costs = Probes(
-        simulate=[(8, 0.08)], act=[(8, 0.8)], act_all=[(8, 0.8)], learn=[(8, 0.8)], lengths=[4]
+        simulate=[(8, 0.08)], act=[(8, 0.8)], act_all=[(8, 0.8)], learn=[(8, 0.8)], outcomes=[Outcome(0, 4, True)]
     ).placements(4, "gpu", another=True)  # fmt: skip
     work = Work(8, 8, 1, lambda spec: 4)
 
@@ -115,10 +122,21 @@ def test_what_a_schedule_needs_is_counted_where_it_is_held() -> None:
     }  # fmt: skip
     stream = PipelinedConfig(stages=2)
     assert SIZES.needs(Choice(SIDE_BY_SIDE, stream, 8, 32), 10)["learn"] == learner + 400 + 50 + 320 + 24
+    assert SIZES.needs(Choice(SIDE_BY_SIDE, stream, 8, 32), 10)["host"] == 2 * 70
     stale = PipelinedConfig(stages=2, overlap="async", max_staleness=2)
     assert SIZES.needs(Choice(APART, stale, 8, 32), 10) == {
         "host": 4 * 70, "learn": learner + 50 + 320, "act": 1000 + 24
     }  # fmt: skip
+
+
+def test_an_update_that_begins_early_keeps_rows_of_its_own() -> None:
+    """With further epochs a third copy of all of them; else of a minibatch; and none where the batch comes whole."""
+    assert (held_by_update(10, 2, 0.2), held_by_update(10, 1, 0.2), held_by_update(10, 1, 3.0)) == (10, 2, 10)
+    stream = Choice(SIDE_BY_SIDE, PipelinedConfig(stages=2), 8, 32)
+    assert SIZES.needs(stream, 10, streamed=10)["host"] == 3 * 70
+    for scheduler in (SerialConfig(), PipelinedConfig(stages=2, overlap="async")):
+        other = replace(stream, scheduler=scheduler)
+        assert SIZES.needs(other, 10, streamed=10) == SIZES.needs(other, 10)
 
 
 @given(
@@ -129,7 +147,7 @@ def test_what_a_schedule_needs_is_counted_where_it_is_held() -> None:
 def test_a_plan_that_does_not_fit_is_never_chosen(gpu: int, second: int, host: int, rows: int) -> None:
     room = {"cpu": host, "cuda": gpu, "cuda:1": second}
     costs = Probes(
-        simulate=[(8, 0.08)], act=[(8, 0.2)], act_all=[(8, 0.2)], learn=[(8, 0.4)], lengths=[4]
+        simulate=[(8, 0.08)], act=[(8, 0.2)], act_all=[(8, 0.2)], learn=[(8, 0.4)], outcomes=[Outcome(0, 4, True)]
     ).placements(4, "gpu", another=True)  # fmt: skip
     space = Space(
         placements=costs, schedulers=schedulers(("stream", "async"), (1, 4)), worlds=(8, 4), microbatches=(32, 8),
@@ -186,6 +204,31 @@ def test_the_run_stays_as_on_policy_as_it_was() -> None:
             assert chosen.overlap == allowed
         assert tuning.config.learner.microbatch_rows <= 2 * CONFIG.learner.microbatch_rows
         assert len(describe(tuning)) == 3
+
+
+def test_a_trial_is_of_full_updates_and_leaves_nothing_behind() -> None:
+    """The critic does not learn alone, as it does at the beginning of a run; the learner's threads end."""
+    config = replace(
+        CONFIG, algorithm=PPOConfig(critic_warmup_iterations=2), torch_threads=2,
+        env=replace(CONFIG.env, num_envs=8, sim_threads=1),
+    )  # fmt: skip
+    policy, threads = ToyPolicy(), torch.get_num_threads()
+    body = policy.body.weight.detach().clone()
+    try:
+        trial = run_trial(config, ToyEnv(8), policy, TASKS)
+    finally:
+        set_torch_threads(threads)
+    assert trial.rows > 0
+    assert not torch.equal(policy.body.weight, body)
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("learn")]
+
+
+def test_time_under_way_counts_once_what_is_side_by_side() -> None:
+    acts = [Span(worker, "act", begin, end, 0) for worker, begin, end in (("a", 0, 2), ("b", 1, 3), ("a", 5, 6))]
+    spans = [*acts, Span("c", "learn", 0, 9, 0)]
+    assert under_way(spans, ("act",)) == 4
+    assert under_way(spans, ("act", "learn")) == 9
+    assert under_way(spans, ("step",)) == 0
 
 
 def test_plan_with_a_benchmark(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -68,9 +68,37 @@ def test_one_learner_thread_by_hand() -> None:
     assert play(both, two, config).seconds == pytest.approx(3 * (8 * 0.1 + 8 * 0.2 / 2 + 8 * 0.2 / 2))
 
 
+def test_later_epochs_wait_for_the_last_row_by_hand() -> None:
+    """The first episode is learned from while the second runs; the second pass over both follows, then the step."""
+    costs = Costs(Cost("sim", 0.1), Cost("gpu", 0.0), Cost("other", 0.05, 0.3))
+    two = Work(worlds=1, groups=2, group_size=1, length=lambda spec: 8, microbatch=2)
+    for epochs in (1, 2, 3):
+        later = (epochs - 1) * (16 * 0.05 + 0.3)
+        stream = play(costs, replace(two, epochs=epochs), PipelinedConfig(stages=1))
+        assert stream.seconds == pytest.approx(3 * (16 * 0.1 + 8 * 0.05 + 0.3 + later))
+        serial = play(costs, replace(two, epochs=epochs), SerialConfig())
+        assert serial.seconds == pytest.approx(3 * (16 * 0.1 + 16 * 0.05 + 0.3 + later))
+
+
+def test_calls_steps_and_another_pass_by_hand() -> None:
+    """20 rows in minibatches of 10, micro-batches of 4: 4 + 4 + 2, twice; another pass has 5 of 4."""
+    costs = Costs(Cost("sim", 0.0), Cost("gpu", 0.0), Cost("gpu", 0.1, 0.3), learn_call=0.5)
+    one = Work(worlds=1, groups=1, group_size=1, length=lambda spec: 20, microbatch=4, minibatch_rows=10)
+    assert play(costs, one, SerialConfig()).seconds == pytest.approx(3 * (20 * 0.1 + 6 * 0.5 + 2 * 0.3))
+    again = replace(costs, evaluate=Cost("gpu", 0.02, 0.2))
+    assert play(again, one, SerialConfig()).seconds == play(costs, one, SerialConfig()).seconds
+    more = play(again, replace(one, recompute=True), SerialConfig()).seconds
+    assert more == pytest.approx(3 * (20 * 0.1 + 6 * 0.5 + 2 * 0.3 + 20 * 0.02 + 5 * 0.2))
+    unknown = play(costs, replace(one, recompute=True), SerialConfig()).seconds
+    assert unknown == pytest.approx(3 * (20 * 0.1 + 6 * 0.5 + 2 * 0.3 + 20 * 0.1 / 3))
+
+
 work = st.builds(
     Work, worlds=st.integers(1, 12), groups=st.integers(1, 6), group_size=st.integers(1, 4),
     length=st.integers(1, 9).map(lambda most: lambda spec: 1 + spec.seed % most), microbatch=st.integers(1, 40),
+    keep=st.sampled_from([None, (0.1, 0.9)]), max_factor=st.floats(1.0, 3.0),
+    won=st.just(lambda spec: spec.seed % 3 > 0), epochs=st.integers(1, 3),
+    minibatch_groups=st.none() | st.integers(1, 3), minibatch_rows=st.none() | st.integers(1, 60), parts=st.booleans(),
 )
 number = st.floats(1e-3, 2.0)
 costs = st.builds(
@@ -96,7 +124,7 @@ def test_nothing_is_done_twice_at_once_or_not_at_all(
     for spans in served.values():
         assert all(two.begin >= one.end - 1e-9 for one, two in pairwise(spans))
     learned = sum(span.end - span.begin for span in played.spans if span.stage == "learn")
-    assert learned == pytest.approx(played.rows * costs.learn.row)
+    assert learned == pytest.approx(work.epochs * played.rows * costs.learn.row)
     busiest = max(sum(span.end - span.begin for span in spans if span.end <= played.seconds + 1e-9)
                   for spans in served.values())
     assert played.seconds >= busiest - 1e-6

@@ -1,0 +1,123 @@
+"""A simulator, a policy and an optimiser whose time is counted, not taken: each call adds its known cost to a clock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from embodied_rl.policy import ActMode
+from embodied_rl.rng import DecisionRng
+from embodied_rl.scheduler.costs import Costs
+from embodied_rl.types import ActOutput, Array, ChunkResult, EpisodeSpec, EvalOutput, Observation
+from embodied_rl.vec_env import EnvInfo
+
+
+class Counter:
+    """Seconds so far; a clock to whoever calls it."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+@dataclass(frozen=True)
+class Counted:
+    """Costs that are charged to a clock."""
+
+    costs: Costs
+    time: Counter
+
+    @contextmanager
+    def steps(self) -> Iterator[None]:
+        """Charge optimiser steps, whoever takes them."""
+
+        def charge(*_: object) -> None:
+            self.time.seconds += self.costs.learn.fixed
+
+        handle = register_optimizer_step_post_hook(charge)
+        try:
+            yield
+        finally:
+            handle.remove()
+
+
+class CountedEnv:
+    """Episodes of `length(spec)` decisions that succeed if `won(spec)`."""
+
+    def __init__(
+        self, num_envs: int, counted: Counted, length: Callable[[EpisodeSpec], int], won: Callable[[EpisodeSpec], bool]
+    ) -> None:
+        self.num_envs = num_envs
+        self.info = EnvInfo("counted", "counted", "none", ("front",), 2, 1, 1, 20.0)
+        self._counted, self._length, self._won = counted, length, won
+        self._left = np.zeros(num_envs, np.int64)
+        self._success = np.zeros(num_envs, np.bool_)
+
+    def reset(self, slots: Sequence[int], episodes: Sequence[EpisodeSpec]) -> None:
+        for slot, spec in zip(slots, episodes, strict=True):
+            self._left[slot], self._success[slot] = self._length(spec), self._won(spec)
+
+    def step(self, slots: Sequence[int], actions: Array) -> ChunkResult:
+        index = list(slots)
+        self._counted.time.seconds += self._counted.costs.simulate.of(len(index))
+        self._left[index] -= 1
+        over = self._left[index] == 0
+        won = over & self._success[index]
+        steps = np.ones(len(index), np.int32)
+        return ChunkResult(won[:, None].astype(np.float32), won, over & ~won, won, steps, np.zeros_like(won))
+
+    def observe(self, slots: Sequence[int], out: Observation) -> None:
+        out.instruction[: len(slots)] = ["wait"] * len(slots)
+
+    def new_observation(self, rows: int) -> Observation:
+        return Observation(np.zeros((rows, 1, 2, 2, 3), np.uint8), np.zeros((rows, 1), np.float32), [""] * rows)
+
+    def close(self) -> None:
+        pass
+
+
+class CountedPolicy(nn.Module):
+    """Learns nothing to speak of. A forward pass costs `costs.evaluate`, a backward pass the rest of a micro-batch."""
+
+    chunk_len = action_dim = terms_per_step = 1
+
+    def __init__(self, counted: Counted) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(()))
+        self.value_head = nn.Linear(1, 1)
+        self._counted = counted
+
+    def _spend(self, seconds: float) -> None:
+        self._counted.time.seconds += seconds
+
+    def act(self, obs: Observation, rng: DecisionRng, mode: ActMode) -> ActOutput:
+        count = len(obs.instruction)
+        self._spend(self._counted.costs.act.of(count))
+        with torch.no_grad():
+            value = self.value_head(torch.ones(count, 1))[:, 0]
+            return ActOutput(np.zeros((count, 1, 1), np.float32), self.weight.expand(count, 1).clone(), value, {})
+
+    def evaluate(
+        self, images: Tensor, proprio: Tensor, instruction: list[str], replay: dict[str, Tensor]
+    ) -> EvalOutput:
+        count, costs = len(images), self._counted.costs
+        assert costs.evaluate is not None
+        forward, whole = costs.evaluate.of(count), costs.learn_call + costs.learn.row * count
+        self._spend(forward)
+        log_prob = self.weight.expand(count, 1) * 1.0
+        if log_prob.requires_grad:
+            log_prob.register_hook(lambda gradient: self._spend(whole - forward))
+        return EvalOutput(log_prob, torch.zeros(count, 1), self.value_head(torch.ones(count, 1))[:, 0])
+
+    def sft_loss(
+        self, images: Tensor, proprio: Tensor, instruction: list[str], actions: Tensor, blind: Tensor | None = None
+    ) -> Tensor:
+        raise AssertionError("it does not imitate")
