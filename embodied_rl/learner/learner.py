@@ -20,7 +20,7 @@ from embodied_rl.learner.gradients import Gradients
 from embodied_rl.learner.group_update import GroupUpdate
 from embodied_rl.learner.ranks import ALONE, Ranks
 from embodied_rl.learner.recompute import recompute_log_probs
-from embodied_rl.learner.stale import correct
+from embodied_rl.learner.stale import Correction, correct_ahead
 from embodied_rl.policy import Policy
 from embodied_rl.rng import philox
 from embodied_rl.threads import Threads, torch_threads
@@ -78,6 +78,7 @@ class Learner:
         self.config = config
         self.version = 0
         self.ess = 1.0
+        self._second: Policy | None = None
         self.ranks = ranks
         self._begun: GroupUpdate | None = None
         self._seed = seed
@@ -103,6 +104,15 @@ class Learner:
         if self._threads is not None:
             self._threads.busy = busy
 
+    def evaluate_on(self, second: Policy) -> None:
+        """Have stale rows of later minibatches evaluated by `second` while the first ones are learned from.
+
+        A replica elsewhere: whenever an update begins it has the learner's weights, and keeps them until the end. Rates
+        then follow from what the first minibatch is worth. With several ranks, minibatches of rows or recomputed
+        log-probs the learner still evaluates all stale rows before it begins.
+        """
+        self._second = second
+
     def update(self, batch: RolloutBatch) -> dict[str, float]:
         """Improve the policy with `batch` and return metrics, means over the batch and its epochs.
 
@@ -111,19 +121,45 @@ class Learner:
         iteration, self.version = self.version, self.version + 1
         if len(batch) == 0:
             return {"train/rows": 0.0, "train/steps": 0.0}
-        stale = correct(batch, self.model, self.algorithm, self.config.microbatch_rows, self.ranks, self._threads)
-        self.ess = stale.get("train/ess", 1.0)
-        # The step shrinks with the sample that is left: VCPO's rule for Adam (Huang et al. 2026, arXiv 2602.17616).
-        self._set_rates(self.config.rate(iteration) * math.sqrt(self.ess))
+        self.ess = 1.0
+        correction = self._correction(batch)
+        groups = split_groups(batch)
+        if self._evaluates_ahead and len(correction.stale):
+            assert self.config.minibatch_groups is not None, "or nothing is evaluated ahead"
+            groups = correct_ahead(correction, list(groups), self.config.minibatch_groups, self._begin_stale)
+        else:
+            correction.apply(0, len(batch))
+            self._begin_stale(correction.worth())
+        again: dict[str, float] = {}
         if self.config.recompute_log_probs:
             drift = recompute_log_probs(self.model, batch, self.config.microbatch_rows, self.ranks, self._threads)
-            stale |= {"train/log_prob_drift": drift}
+            again = {"train/log_prob_drift": drift}
         if self.config.minibatch_groups is not None:
-            metrics = self._update_by_groups(batch, self.config.minibatch_groups, iteration)
+            metrics = self._update_by_groups(batch, groups, self.config.minibatch_groups, iteration)
         else:
             metrics = self._update_by_rows(batch, iteration)
+        self.ess = correction.worth()
         self.ranks.publish(self.policy, self.model)
-        return metrics | stale
+        return metrics | again | correction.metrics()
+
+    @property
+    def _evaluates_ahead(self) -> bool:
+        config = self.config
+        whole = config.minibatch_groups is None or config.recompute_log_probs or self.ranks.size > 1
+        return self._second is not None and not whole
+
+    def _correction(self, batch: RolloutBatch) -> Correction:
+        policy = self._second if self._evaluates_ahead else None
+        rows = self.config.microbatch_rows
+        if policy is not None:
+            return Correction(batch, policy, self.algorithm, rows)
+        return Correction(batch, self.model, self.algorithm, rows, self.ranks, self._threads)
+
+    def _begin_stale(self, worth: float) -> None:
+        """Set the rates of an update on rows of that worth."""
+        self.ess = worth
+        # The step shrinks with the sample that is left: VCPO's rule for Adam (Huang et al. 2026, arXiv 2602.17616).
+        self._set_rates(self.config.rate(self.version - 1) * math.sqrt(worth))
 
     def _update_by_rows(self, batch: RolloutBatch, iteration: int) -> dict[str, float]:
         assert self.config.minibatch_rows is not None, "LearnerConfig sees to it"
@@ -162,11 +198,13 @@ class Learner:
         """Whether an update is under way (`accumulate`): weights may have moved that no checkpoint should hold."""
         return self._begun is not None
 
-    def _update_by_groups(self, batch: RolloutBatch, groups: int, iteration: int) -> dict[str, float]:
+    def _update_by_groups(
+        self, batch: RolloutBatch, groups: Iterator[RolloutBatch], size: int, iteration: int
+    ) -> dict[str, float]:
         update, self._begun = self._begun, None
         if update is None:
-            update = GroupUpdate(self, groups, iteration)
-            for group in split_groups(batch):
+            update = GroupUpdate(self, size, iteration)
+            for group in groups:
                 update.add(group)
         if update.rows != len(batch):
             raise RuntimeError(f"{update.rows} rows were accumulated for a batch of {len(batch)}")

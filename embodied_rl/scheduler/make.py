@@ -65,6 +65,7 @@ class Learning:
     yield_to: Callable[[Callable[[], bool]], None]
     working: Callable[[], bool]
     worked_until: Callable[[], float]
+    evaluate_on: Callable[[Policy], None]
 
     @classmethod
     def of(cls, learner: Learner) -> Learning:
@@ -73,6 +74,7 @@ class Learning:
         return cls(
             config.minibatch_groups, config.recompute_log_probs, learner.accumulate, lambda: learner.ess,
             learner.yield_to, lambda: learner.working, lambda: learner.worked_until,
+            learner.evaluate_on,
         )  # fmt: skip
 
 
@@ -120,6 +122,8 @@ def make_scheduler(
     size = learning.minibatch_groups
     shared = device is None and streams and size is not None and size >= groups
     actor = policy if shared else replicate(policy, device)
+    if device is not None and not streams:
+        learning.evaluate_on(actor)
     stream = GroupStream(
         sampler, groups=groups, keep=algorithm.keep, max_factor=algorithm.max_factor, max_staleness=config.staleness
     )

@@ -20,7 +20,8 @@ from embodied_rl.algorithms.config import AlgorithmConfig
 from embodied_rl.algorithms.losses import MAX_IMPORTANCE, effective_share
 from embodied_rl.learner.config import LearnerConfig
 from embodied_rl.learner.learner import Learner
-from embodied_rl.learner.stale import correct
+from embodied_rl.learner.stale import Correction
+from embodied_rl.scheduler.replica import replicate
 from embodied_rl.threads import Threads
 from embodied_rl.types import EvalOutput, RolloutBatch
 from tests.embodied_rl.scheduler.toys import GRPO, KEEPING, PPO, Setup, SlowEnv, jitter, pipelined, serial
@@ -172,7 +173,8 @@ def test_stale_rows_are_valued_by_the_critic_that_learns(threads: int, tmp_path:
     assert value is not None
     assert ((value - behaviour).abs() > 1e-4)[stale].all()
     with closing(Threads(threads, "learn")) as several:
-        correct(batch, learner.policy, learner.algorithm, 10, threads=several if threads > 1 else None)
+        shared = several if threads > 1 else None
+        Correction(batch, learner.policy, learner.algorithm, 10, threads=shared).apply(0, len(batch))
     torch.testing.assert_close(batch.value[stale], value[stale])
     assert torch.equal(batch.value[~stale], behaviour[~stale])  # as they were: not evaluated again
     learner.algorithm.prepare(batch, learner.policy.terms_per_step)
@@ -213,8 +215,9 @@ def test_fresh_rows_are_left_alone(tmp_path: Path) -> None:
     batch, learner = stale_batch(Setup(GRPO), tmp_path, noise=0.3)
     batch.row_version = torch.full((len(batch),), 4)
     before = batch.log_prob.clone()
-    assert correct(batch, learner.policy, learner.algorithm, 10) == {}
-    assert batch.log_importance is None
+    correction = Correction(batch, learner.policy, learner.algorithm, 10)
+    correction.apply(0, len(batch))
+    assert (correction.metrics(), correction.worth(), batch.log_importance) == ({}, 1.0, None)
     assert torch.equal(batch.log_prob, before)
 
 
@@ -248,6 +251,69 @@ def test_the_learner_s_threads_share_the_rows_that_are_evaluated_again(case: str
         found.append((metrics.get("train/ess"), metrics.get("train/log_prob_drift"), batch.log_prob))
     assert found[0][:2] == found[1][:2]
     assert torch.equal(found[0][2], found[1][2])
+
+
+@pytest.mark.parametrize("algorithm", [GRPO, PPO])
+def test_a_replica_elsewhere_evaluates_stale_rows_while_others_are_learned_from(
+    algorithm: AlgorithmConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It evaluates the second minibatch only when the first one's gradient is begun; the update is the same."""
+    monkeypatch.setattr(Correction, "worth", lambda self, end=None: 0.25)  # else that of one minibatch is another
+    weights = []
+    for ahead in (False, True):
+        setup = Setup(algorithm, groups=4, learner=replace(BY_ROWS, minibatch_rows=None, minibatch_groups=2))
+        batch, learner = stale_batch(setup, tmp_path, noise=0.3)
+        policy = learner.policy
+        assert isinstance(policy, ToyPolicy)
+        second, calls = replicate(policy), []
+        overhear(policy, second, calls, stale_rows(batch, 2))
+        if ahead:
+            learner.evaluate_on(second)
+        metrics = learner.update(batch)
+        assert sum(calls) == (stale_rows(batch, 4) if ahead else 0)
+        assert (metrics["train/ess"], learner.ess, metrics["train/staleness_max"]) == (0.25, 0.25, 1)
+        weights.append(policy.state_dict())
+    for name, tensor in weights[0].items():
+        torch.testing.assert_close(weights[1][name], tensor, rtol=0, atol=1e-6, msg=name)
+
+
+def overhear(policy: ToyPolicy, second: ToyPolicy, calls: list[int], first: int) -> None:
+    """`calls` gets the rows of calls of `second`, which goes beyond `first` rows only when `policy` learns."""
+    original, elsewhere, learns = policy.evaluate, second.evaluate, threading.Event()
+
+    def watched(*args: Any) -> EvalOutput:
+        if torch.is_grad_enabled():
+            learns.set()
+        return original(*args)
+
+    def waiting(*args: Any) -> EvalOutput:
+        calls.append(len(args[0]))
+        assert sum(calls) <= first or learns.wait(PATIENCE), "nothing is learned meanwhile"
+        return elsewhere(*args)
+
+    policy.evaluate, second.evaluate = watched, waiting  # type: ignore[method-assign]
+
+
+def stale_rows(batch: RolloutBatch, groups: int) -> int:
+    """Rows of version 3 in the first `groups` groups."""
+    first = sorted({episode.spec.group for episode in batch.episodes})[:groups]
+    of = torch.tensor([batch.episodes[int(index)].spec.group in first for index in batch.episode])
+    return int((of & (batch.row_version == 3)).sum())
+
+
+def test_what_goes_wrong_elsewhere_ends_the_update(tmp_path: Path) -> None:
+    setup = Setup(GRPO, groups=4, learner=replace(BY_ROWS, minibatch_rows=None, minibatch_groups=2))
+    batch, learner = stale_batch(setup, tmp_path, noise=0.3)
+    assert isinstance(learner.policy, ToyPolicy)
+    second = replicate(learner.policy)
+
+    def broken(*args: Any) -> EvalOutput:
+        raise RuntimeError("the other device is gone")
+
+    second.evaluate = broken  # type: ignore[method-assign]
+    learner.evaluate_on(second)
+    with pytest.raises(RuntimeError, match="the other device is gone"):
+        learner.update(batch)
 
 
 @pytest.mark.parametrize("worth", [0.49, 0.5])
