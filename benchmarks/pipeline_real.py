@@ -92,8 +92,8 @@ class RendersEachStep:
             self._env.observe(slots, self._scratch)
         return _joined(parts, *actions.shape[:2])
 
-    def observe(self, slots: Sequence[int], out: Observation) -> None:
-        self._env.observe(slots, out)
+    def observe(self, slots: Sequence[int], out: Observation) -> Sequence[int] | None:
+        return self._env.observe(slots, out)
 
     def new_observation(self, rows: int) -> Observation:
         return self._env.new_observation(rows)

@@ -27,6 +27,8 @@ class Policy(Protocol):
     def act(self, obs: Observation, rng: DecisionRng, mode: ActMode) -> ActOutput:
         """Decide for N slots, without gradients. 'greedy' takes the mode of the distribution.
 
+        What is not finite stays in its row: the rollout runs that row's episode again, and whoever else hands actions
+        on refuses them (`action_array`).
         With an attribute `acts_in_parts = True` a policy on a CPU is called from several threads at once, for different
         rows (see `rollout.actor`).
         """
@@ -46,12 +48,20 @@ class Policy(Protocol):
         ...
 
 
-def action_array(actions: Array) -> Array:
-    """Return `actions` if finite float32 [N, K, A], else raise ValueError (NaN actions never reach a simulator)."""
+def action_chunks(actions: Array) -> Array:
+    """Return `actions` if float32 [N, K, A], finite or not, else raise ValueError; for `act`, as one bad row must not
+    take the others with it."""
     import numpy as np
 
     if actions.dtype != np.float32 or actions.ndim != 3:
         raise ValueError(f"actions must be float32 [N,K,A], got {actions.dtype} {actions.shape}")
-    if not np.isfinite(actions).all():
+    return actions
+
+
+def action_array(actions: Array) -> Array:
+    """Return `actions` if finite float32 [N, K, A], else raise ValueError; for whatever moves a simulator or robot."""
+    import numpy as np
+
+    if not np.isfinite(action_chunks(actions)).all():
         raise ValueError("the policy returned non-finite actions")
     return actions

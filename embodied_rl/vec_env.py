@@ -30,7 +30,8 @@ class VecEnv(Protocol):
     """N slots, each empty or holding one episode.
 
     A slot is filled by `reset`, advanced by `step` until terminated, truncated or failed, and then must be reset
-    before it is stepped again. Calls for disjoint slots may run in different threads.
+    before it is stepped again. A reset may also replace an episode that has not ended. Calls for disjoint slots may run
+    in different threads.
     """
 
     num_envs: int
@@ -44,8 +45,12 @@ class VecEnv(Protocol):
         """Run up to K control steps in each slot; actions float32 [len(slots), K, A] in [-1, 1] (clipped)."""
         ...
 
-    def observe(self, slots: Sequence[int], out: Observation) -> None:
-        """Render and fill row i of `out` for `slots[i]` (images, proprio, instruction)."""
+    def observe(self, slots: Sequence[int], out: Observation) -> Sequence[int] | None:
+        """Render and fill row i of `out` for `slots[i]` (images, proprio, instruction), also after an episode's end.
+
+        Returns the rows that it could not fill because their simulator broke, None if all are filled. The next step of
+        such a slot fails.
+        """
         ...
 
     def new_observation(self, rows: int) -> Observation:

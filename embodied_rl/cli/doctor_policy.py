@@ -21,7 +21,7 @@ from embodied_rl.cli.world import pick_renderer, policy_folder
 from embodied_rl.errors import UserError
 from embodied_rl.learner.config import LearnerConfig
 from embodied_rl.policies.pi0.policy import Pi0Policy
-from embodied_rl.policy import ActMode
+from embodied_rl.policy import ActMode, action_array
 from embodied_rl.rng import DecisionRng
 from embodied_rl.types import ActOutput, Array, EpisodeSpec, Observation
 
@@ -239,7 +239,9 @@ def _frames(data: Demonstrations) -> tuple[Observation, Array]:
 
 def _act(policy: AnyPolicy, obs: Observation, mode: ActMode) -> ActOutput:
     rows = np.arange(len(obs.instruction))
-    return policy.act(obs, DecisionRng(rows, rows), mode)
+    out = policy.act(obs, DecisionRng(rows, rows), mode)
+    action_array(out.actions)  # comparisons with NaN would find nothing wrong
+    return out
 
 
 @torch.no_grad()

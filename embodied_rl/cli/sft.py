@@ -152,6 +152,7 @@ def _fit(command: SftCommand, policy: OpenVLAPolicy | Pi0Policy, data: Demonstra
     from embodied_rl.data import sft
     from embodied_rl.data.chunks import split
     from embodied_rl.policies.pi0.policy import Pi0Policy
+    from embodied_rl.policy import action_array
     from embodied_rl.rng import DecisionRng
     from embodied_rl.types import Observation
 
@@ -160,7 +161,7 @@ def _fit(command: SftCommand, policy: OpenVLAPolicy | Pi0Policy, data: Demonstra
         rows = np.zeros(len(batch.instruction), dtype=np.int64)
         obs = Observation(batch.images.numpy(), batch.proprio.numpy(), batch.instruction)
         decided = policy.act(obs, DecisionRng(rows, rows), "greedy")
-        figures = {"action_error": float(np.abs(decided.actions - batch.actions.numpy()).mean())}
+        figures = {"action_error": float(np.abs(action_array(decided.actions) - batch.actions.numpy()).mean())}
         if not isinstance(policy, Pi0Policy) and "tokens" in decided.replay:
             right = decided.replay["tokens"].cpu() == policy.encode(batch.actions)
             figures["token_accuracy"] = float(right.float().mean())

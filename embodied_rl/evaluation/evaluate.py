@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from embodied_rl.policy import ActMode, Policy
+from embodied_rl.rollout.attempts import Attempts, Cause
 from embodied_rl.rollout.drive import Driver
-from embodied_rl.rollout.sampler import MAX_ATTEMPTS
 from embodied_rl.rollout.stages import StageClock
 from embodied_rl.types import EpisodeResult, EpisodeSpec
 from embodied_rl.vec_env import VecEnv
@@ -78,20 +77,16 @@ def evaluate(
 ) -> EvalReport:
     """Run each of `specs` once and score it; the result does not depend on the number of slots.
 
-    An episode whose simulator failed is run again and never counted; RuntimeError after 5 attempts. on_round is called
-    before each decision.
+    An episode whose simulator failed, or whose actions are not finite, is run again and never counted; UserError after
+    5 attempts. on_round is called before each decision.
     """
     if not specs:
         raise ValueError("there are no episodes to evaluate")
     waiting = iter(specs)
-    attempts: Counter[int] = Counter()
+    attempts = Attempts()
 
-    def again(spec: EpisodeSpec) -> EpisodeSpec:
-        attempts[spec.episode_id] += 1
-        if attempts[spec.episode_id] >= MAX_ATTEMPTS:
-            raise RuntimeError(
-                f"task '{spec.task}', initial state {spec.init_state}, broke the simulator {MAX_ATTEMPTS} times."
-            )
+    def again(spec: EpisodeSpec, cause: Cause) -> EpisodeSpec:
+        attempts.lose(spec, cause)
         return spec
 
     driver = Driver(env, policy, clock or StageClock(), record=False, on_round=on_round)

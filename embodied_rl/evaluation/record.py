@@ -7,6 +7,7 @@ from typing import Protocol
 
 import numpy as np
 
+from embodied_rl.errors import UserError
 from embodied_rl.policy import ActMode, Policy
 from embodied_rl.rng import DecisionRng
 from embodied_rl.types import Array, EpisodeResult, EpisodeSpec
@@ -34,7 +35,7 @@ def record_episode(
     """Run `spec` in slot 0 and hand every frame, uint8 [size, size, 3], to `write`: one before each step and the last.
 
     Slot 0 must be free. The outcome is that of the same episode in `evaluate`. Raises RuntimeError if the simulator
-    fails.
+    fails, UserError if an action is not finite.
     """
     env.reset([0], [spec])
     write(env.frame(0, camera, size))
@@ -44,6 +45,10 @@ def record_episode(
         env.observe([0], obs)
         rng = DecisionRng(np.array([spec.seed]), np.array([outcome.num_decisions]))
         chunk = policy.act(obs, rng, mode).actions
+        if not np.isfinite(chunk).all():
+            raise UserError(
+                f"task '{spec.task}', initial state {spec.init_state}, got actions that are not finite from the policy."
+            )
         outcome.num_decisions += 1
         for step in range(chunk.shape[1]):
             result = env.step([0], chunk[:, step : step + 1])

@@ -9,10 +9,12 @@ import torch
 
 from embodied_rl.policy import ActMode, Policy
 from embodied_rl.rollout.actor import Actor
-from embodied_rl.rollout.episode import Running, decision_rng, executed_terms
+from embodied_rl.rollout.attempts import Cause, cause_of
+from embodied_rl.rollout.chunk import observe_ends, open_ends, step_rows
+from embodied_rl.rollout.episode import NO_CRITIC, Running, decision_rng, executed_terms
 from embodied_rl.rollout.stages import StageClock
 from embodied_rl.rollout.store import Recording, Round, RowStore
-from embodied_rl.types import Array, ChunkResult, EpisodeSpec
+from embodied_rl.types import ChunkResult, EpisodeSpec
 from embodied_rl.vec_env import VecEnv
 
 
@@ -47,13 +49,13 @@ class Driver:
     def run(
         self,
         source: Callable[[], EpisodeSpec | None],
-        reissue: Callable[[EpisodeSpec], EpisodeSpec | None],
+        reissue: Callable[[EpisodeSpec, Cause], EpisodeSpec | None],
         mode: ActMode,
     ) -> Iterator[Recording]:
         """Yield episodes as they end, until `source` has nothing to give and every slot is empty.
 
         `source` is asked for an episode whenever a slot is free; None means "not now". `reissue` names the episode to
-        run in place of one whose simulator failed (None: it is not run here).
+        run in place of one whose simulator failed, or whose actions are not finite (None: it is not run here).
         """
         self._running = {}  # an interrupted run leaves its episodes behind
         again: list[EpisodeSpec] = []
@@ -67,12 +69,13 @@ class Driver:
             result, round_ = self._decide(slots, mode)
             for row, slot in enumerate(slots):
                 self._running[slot].account(result, round_, row, record=self._record)
-            ended = result.terminated | result.truncated | result.failed
-            for lost in [self._running.pop(slots[row]) for row in np.flatnonzero(result.failed)]:
+            values = self._values(slots, result) if self._final_value else {}
+            for row in np.flatnonzero(result.failed):
+                lost = self._running.pop(slots[row])
                 self.store.drop(lost.rows)
-                if (spec := reissue(lost.spec)) is not None:
+                if (spec := reissue(lost.spec, cause_of(round_.act.actions[row]))) is not None:
                     again.append(spec)
-            yield from self._finish(slots, result, np.flatnonzero(ended & ~result.failed))
+            yield from self._finish(slots, result, values)
 
     def _refill(self, source: Callable[[], EpisodeSpec | None], again: list[EpisodeSpec]) -> None:
         slots: list[int] = []
@@ -99,31 +102,34 @@ class Driver:
         with self.clock.stage("act"):
             act = self._actor.act(obs, decision_rng(episodes), mode)
         with self.clock.stage("simulate"):
-            result = self.env.step(slots, act.actions)
+            result = step_rows(self.env, slots, act.actions, np.arange(len(slots)))
         mask = executed_terms(result.steps_taken, self.policy.chunk_len, self.policy.terms_per_step)
         round_ = Round(block, obs, act, result.reward.sum(axis=1, dtype=np.float32), mask, len(slots))
         if not self._record:
             self.store.give_back(block)
         return result, round_
 
-    def _finish(self, slots: Sequence[int], result: ChunkResult, rows: Array) -> Iterator[Recording]:
-        """Take the ended episodes (`rows` of this round) out of their slots and yield them."""
-        open_end = [int(row) for row in rows if result.truncated[row] and not result.terminated[row]]
-        values = self._values([slots[row] for row in open_end]) if self._final_value and open_end else []
-        final = dict(zip(open_end, values, strict=False))
+    def _finish(self, slots: Sequence[int], result: ChunkResult, values: dict[int, float]) -> Iterator[Recording]:
+        """Take the ended episodes of this round out of their slots and yield them."""
+        rows: list[int] = np.flatnonzero((result.terminated | result.truncated) & ~result.failed).tolist()
         # All slots are freed before the first yield: the consumer may stop listening at any time.
-        done = [(int(row), self._running.pop(slots[row])) for row in rows]
+        done = [(row, self._running.pop(slots[row])) for row in rows]
         for row, episode in done:
-            yield episode.ended(terminated=row not in open_end, final_value=final.get(row, 0.0))
+            yield episode.ended(terminated=bool(result.terminated[row]), final_value=values.get(row, 0.0))
 
-    def _values(self, slots: Sequence[int]) -> list[float]:
-        """The critic's value of what `slots` show now."""
-        block, obs = self.store.take(len(slots))
+    def _values(self, slots: Sequence[int], result: ChunkResult) -> dict[int, float]:
+        """The critic's value, by row, of what truncated episodes show now; those that show nothing any more failed."""
+        if not (ended := open_ends(result)):
+            return {}
+        block, out = self.store.take(len(ended))
         with self.clock.stage("render"):
-            self.env.observe(slots, obs)
-        with self.clock.stage("act"):
-            value = self._actor.act(obs, decision_rng([self._running[slot] for slot in slots]), "greedy").value
+            rows, obs = observe_ends(self.env, slots, result, ended, out)
+        values: list[float] = []
+        if rows:
+            with self.clock.stage("act"):
+                value = self._actor.act(obs, decision_rng([self._running[slots[row]] for row in rows]), "greedy").value
+            if value is None:
+                raise RuntimeError(NO_CRITIC)
+            values = value.tolist()
         self.store.give_back(block)
-        if value is None:
-            raise RuntimeError("the algorithm needs a critic, and the policy returned no value; give it a value head.")
-        return value.tolist()
+        return dict(zip(rows, values, strict=True))

@@ -18,9 +18,11 @@ import numpy as np
 
 from embodied_rl.policy import Policy
 from embodied_rl.rollout.actor import Actor
-from embodied_rl.rollout.episode import Running, decision_rng, executed_terms
+from embodied_rl.rollout.attempts import cause_of
+from embodied_rl.rollout.chunk import observe_ends, open_ends, step_rows
+from embodied_rl.rollout.episode import NO_CRITIC, Running, decision_rng, executed_terms
 from embodied_rl.rollout.groups import Closed, Group, GroupStream
-from embodied_rl.rollout.lane import Decision, Lane, View, join, make_lanes, make_round, split, step_rows
+from embodied_rl.rollout.lane import Decision, Lane, View, join, make_lanes, make_round, split
 from embodied_rl.rollout.store import Recording, Round, RowStore
 from embodied_rl.rollout.timeline import Timeline
 from embodied_rl.threads import set_torch_threads, shared_cores
@@ -181,7 +183,7 @@ class RolloutEngine:
             if lane.decision is not None:
                 self._step(lane)
             self._refill(lane)
-            view = self._render(lane, sorted(lane.running)) if lane.running else None
+            view = self._render(lane) if lane.running else None
             with self._lock:
                 lane.view, lane.decision, lane.since = view, None, time.perf_counter()
                 if view is not None:
@@ -199,12 +201,27 @@ class RolloutEngine:
             self._error = self._error or error
             self._news.notify()
 
-    def _render(self, lane: Lane, slots: list[int]) -> View:
+    def _render(self, lane: Lane) -> View:
+        slots = sorted(lane.running)
         with self._lock:
             block, obs = self.store.take(len(slots))
         with self.clock.stage("render"):
-            self.env.observe(slots, obs)
+            self.env.observe(slots, obs)  # where that fails, so does the next step
         return View(slots, [lane.running[slot] for slot in slots], block, obs)
+
+    def _render_ends(self, lane: Lane, slots: list[int], result: ChunkResult) -> View | None:
+        """What truncated episodes show now, to be valued; those that show nothing any more failed."""
+        if not self._final_value or not (ended := open_ends(result)):
+            return None
+        with self._lock:
+            block, out = self.store.take(len(ended))
+        with self.clock.stage("render"):
+            rows, obs = observe_ends(self.env, slots, result, ended, out)
+        if rows:
+            return View([slots[row] for row in rows], [lane.running[slots[row]] for row in rows], block, obs)
+        with self._lock:
+            self.store.give_back(block)
+        return None
 
     def _refill(self, lane: Lane) -> None:
         with self._lock:
@@ -231,29 +248,29 @@ class RolloutEngine:
         round_ = make_round(view, decision, result, mask)
         for row in rows:
             view.episodes[row].account(result, round_, int(row), record=True)
-        open_end = result.truncated & ~result.terminated & ~result.failed & bool(self._final_value)
-        final = self._render(lane, [view.slots[row] for row in np.flatnonzero(open_end)]) if open_end.any() else None
+        final = self._render_ends(lane, view.slots, result)
         with self._lock:
-            self._settle(lane, round_, result, np.asarray(wanted), open_end)
+            self._settle(lane, round_, result, np.asarray(wanted), set(final.slots) if final is not None else set())
             if final is not None:
                 self._finals.append(final)
                 self._wanted.notify()
 
     def _settle(
-        self, lane: Lane, round_: Round, result: ChunkResult, wanted: np.ndarray, open_end: np.ndarray
+        self, lane: Lane, round_: Round, result: ChunkResult, wanted: np.ndarray, valued: set[int]
     ) -> None:
-        """Take what is over out of the lane: stopped, failed and finished episodes."""
+        """Take what is over out of the lane: stopped, failed and finished episodes; `valued` slots finish later."""
         assert lane.view is not None
         over = ~wanted | result.terminated | result.truncated | result.failed
         for row in np.flatnonzero(over):
-            episode = lane.running.pop(lane.view.slots[row])
+            slot = lane.view.slots[row]
+            episode = lane.running.pop(slot)
             if not wanted[row]:
                 self.store.drop([*episode.rows, (round_, int(row))])
                 self.stream.stop(episode.spec)
             elif result.failed[row]:
                 self.store.drop(episode.rows)
-                self.stream.retry(episode.spec)
-            elif not open_end[row]:
+                self.stream.retry(episode.spec, cause_of(round_.act.actions[row]))
+            elif slot not in valued:
                 self._finish(episode.ended(terminated=bool(result.terminated[row])))
         self._news.notify()
 
@@ -314,7 +331,7 @@ class RolloutEngine:
         with self._weights, self.clock.stage("act"):
             value = self._actor.act(join(finals), decision_rng(episodes), "greedy").value
         if value is None:
-            raise RuntimeError("the algorithm needs a critic, and the policy returned no value; give it a value head.")
+            raise RuntimeError(NO_CRITIC)
         with self._lock:
             for episode, final in zip(episodes, value.tolist(), strict=True):
                 self._finish(episode.ended(terminated=False, final_value=final))

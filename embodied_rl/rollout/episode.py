@@ -11,6 +11,8 @@ from embodied_rl.rng import DecisionRng
 from embodied_rl.rollout.store import Recording, Round
 from embodied_rl.types import Array, ChunkResult, EpisodeResult, EpisodeSpec
 
+NO_CRITIC = "the algorithm needs a critic, and the policy returned no value; give it a value head."
+
 
 @dataclass(slots=True)
 class Running:

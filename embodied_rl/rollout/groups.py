@@ -15,6 +15,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from enum import Enum
 
+from embodied_rl.rollout.attempts import Cause
 from embodied_rl.rollout.sampler import EpisodeSampler
 from embodied_rl.rollout.store import Recording
 from embodied_rl.types import EpisodeSpec
@@ -162,12 +163,12 @@ class GroupStream:
         self.sampler.finish(spec)
         self._by_index[spec.group].stopped += 1
 
-    def retry(self, spec: EpisodeSpec) -> None:
-        """Run an episode again whose simulator failed."""
+    def retry(self, spec: EpisodeSpec, cause: Cause = Cause.SIMULATOR) -> None:
+        """Run an episode again that was lost."""
         if self.is_stopped(spec):
             self.stop(spec)
         else:
-            self._again.append(self.sampler.reissue(spec))
+            self._again.append(self.sampler.reissue(spec, cause))
 
     def take(self) -> Group | Closed | None:
         """The next kept group of the open batch, in order, or the end of that batch; None: not decided yet."""

@@ -10,7 +10,6 @@ import numpy as np
 from embodied_rl.rollout.episode import Running
 from embodied_rl.rollout.store import Round
 from embodied_rl.types import ActOutput, Array, ChunkResult, EpisodeSpec, Observation
-from embodied_rl.vec_env import VecEnv
 
 
 @dataclass(slots=True)
@@ -55,30 +54,6 @@ class Lane:
 def make_lanes(num_envs: int, stages: int) -> list[Lane]:
     """Cut slots 0, ..., num_envs - 1 into `stages` lanes whose sizes differ by at most one."""
     return [Lane([int(slot) for slot in slots]) for slots in np.array_split(np.arange(num_envs), stages)]
-
-
-def step_rows(env: VecEnv, slots: Sequence[int], actions: Array, rows: Array) -> ChunkResult:
-    """Step `rows` (int [r]) of `slots` and return results for all of them, float32 actions [N, K, A].
-
-    Rows whose actions are not finite never reach the simulator: they count as failed. Rows that are not named get
-    zeros.
-    """
-    finite = np.isfinite(actions[rows]).all(axis=(1, 2))
-    going = rows[finite]
-    if len(going) == len(slots):
-        return env.step(slots, actions)
-    count, chunk = actions.shape[:2]
-    out = ChunkResult(
-        reward=np.zeros((count, chunk), np.float32), terminated=np.zeros(count, np.bool_),
-        truncated=np.zeros(count, np.bool_), success=np.zeros(count, np.bool_),
-        steps_taken=np.zeros(count, np.int32), failed=np.zeros(count, np.bool_),
-    )  # fmt: skip
-    out.failed[rows[~finite]] = True
-    if len(going):
-        part = env.step([slots[row] for row in going], actions[going])
-        for name in ("reward", "terminated", "truncated", "success", "steps_taken", "failed"):
-            getattr(out, name)[going] = getattr(part, name)
-    return out
 
 
 def make_round(view: View, decision: Decision, result: ChunkResult, mask: Array) -> Round:

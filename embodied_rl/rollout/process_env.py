@@ -65,7 +65,10 @@ class _Child:
         if self._memory is None:
             self._memory = SharedMemory(create=True, size=hello.layout.nbytes(self.slots))
             self.images, self.proprio = hello.layout.arrays(self._memory, self.slots)
-        self._connection.send(self._memory.name)
+        try:
+            self._connection.send(self._memory.name)
+        except OSError:
+            raise _Lost("died") from None
         return hello
 
     def send(self, name: str, *arguments: Any) -> None:
@@ -88,7 +91,7 @@ class _Child:
             if not self._connection.poll(max(0.0, until - time.monotonic())):
                 raise _Lost("hung")
             message = self._connection.recv()
-        except (EOFError, ConnectionResetError):
+        except (EOFError, OSError):  # OSError also says that it died within a message
             raise _Lost("died") from None
         if isinstance(message, Failure):
             raise _Lost(f"raised\n{message.text}")
@@ -197,20 +200,23 @@ class ProcessVecEnv:
                 self._in_a_row[index] = 0
         return out
 
-    def observe(self, slots: Sequence[int], out: Observation) -> None:
-        """As `VecEnv.observe`; rows whose simulator broke keep what they held, and their next step fails."""
+    def observe(self, slots: Sequence[int], out: Observation) -> list[int]:
+        """As `VecEnv.observe`; rows whose simulator broke keep what they held."""
         parts = self._parts(slots)
+        lost = set(range(len(slots)))
         with self._locked(parts):
             there = {index: part.of(self._children[index].held) for index, part in parts.items()}
             there = {index: part for index, part in there.items() if part.rows}
             for index, part in there.items():
                 self._children[index].send("observe", part.local)
-            for index, part, instruction in self._results(there):
+            for index, part, (instruction, unseen) in self._results(there):
                 child = self._children[index]
                 out.images[part.rows] = child.images[: len(part.rows)]
                 out.proprio[part.rows] = child.proprio[: len(part.rows)]
                 for row, text in zip(part.rows, instruction, strict=True):
                     out.instruction[row] = text
+                lost -= set(part.rows) - {part.rows[place] for place in unseen}
+        return sorted(lost)
 
     def new_observation(self, rows: int) -> Observation:
         """Allocate an Observation of `rows` rows."""

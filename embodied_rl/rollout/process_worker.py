@@ -92,8 +92,7 @@ def _carry_out(env: VecEnv, name: str, arguments: tuple[Any, ...], images: Array
         return tuple(getattr(result, field) for field in RESULT_FIELDS)
     (slots,) = arguments
     out = Observation(images[: len(slots)], proprio[: len(slots)], [""] * len(slots))
-    env.observe(slots, out)
-    return out.instruction
+    return out.instruction, list(env.observe(slots, out) or ())
 
 
 def rss() -> int:

@@ -12,6 +12,7 @@ from typing import Any
 
 from embodied_rl.errors import UserError
 from embodied_rl.rng import philox
+from embodied_rl.rollout.attempts import Attempts, Cause
 from embodied_rl.types import EpisodeSpec
 
 TaskStates = Mapping[str, Sequence[int]]
@@ -19,12 +20,11 @@ TaskStates = Mapping[str, Sequence[int]]
 # Philox streams: the first counter word, so that no two uses share a key.
 _TASK_ORDER, _STATE_ORDER, _EPISODE, _EVALUATION = 1, 2, 3, 4
 _SEED_RANGE = 2**63 - 1
-MAX_ATTEMPTS = 5
 
 
 @dataclass(slots=True)
 class Ledger:
-    """Episodes issued = finished + outstanding; `reissued` counts runs lost to a broken simulator and run again."""
+    """Episodes issued = finished + outstanding; `reissued` counts runs that were lost and run again."""
 
     issued: int = 0
     finished: int = 0
@@ -54,7 +54,7 @@ class EpisodeSampler:
         self._tasks = {name: list(states) for name, states in tasks.items()}
         self._names = list(self._tasks)
         self._next_group = 0
-        self._attempts: dict[int, int] = {}
+        self._attempts = Attempts()
 
     def next_group(self) -> list[EpisodeSpec]:
         """Issue the next group."""
@@ -82,23 +82,17 @@ class EpisodeSampler:
         """Record that `spec` ended and counts; raise ValueError if it was not outstanding."""
         self._check_outstanding(spec)
         del self.ledger.outstanding[spec.episode_id]
-        self._attempts.pop(spec.episode_id, None)
+        self._attempts.forget(spec)
         self.ledger.finished += 1
 
-    def reissue(self, spec: EpisodeSpec) -> EpisodeSpec:
-        """Return what to run in place of `spec`, whose simulator broke down.
+    def reissue(self, spec: EpisodeSpec, cause: Cause = Cause.SIMULATOR) -> EpisodeSpec:
+        """Return what to run in place of `spec`, which was lost.
 
         The first re-run is identical (a worker's crash is not the episode's doing); later ones draw a new seed (an
-        action sequence that makes the physics diverge would do so again). Raises RuntimeError after 5 attempts.
+        action sequence that makes the physics diverge would do so again). Raises UserError after 5 attempts.
         """
         self._check_outstanding(spec)
-        attempt = self._attempts.get(spec.episode_id, 0) + 1
-        if attempt >= MAX_ATTEMPTS:
-            raise RuntimeError(
-                f"episode {spec.episode_id} of task '{spec.task}', initial state {spec.init_state}, broke the "
-                f"simulator {MAX_ATTEMPTS} times; check that task and state with `embodied-rl eval`."
-            )
-        self._attempts[spec.episode_id] = attempt
+        attempt = self._attempts.lose(spec, cause)
         again = spec if attempt == 1 else self._spec(spec.episode_id, spec.task, spec.init_state, spec.group, attempt)
         self.ledger.outstanding[spec.episode_id] = again
         self.ledger.reissued += 1
@@ -136,7 +130,7 @@ class EpisodeSampler:
                 raise UserError(f"the checkpoint's episodes have another {name}; resume with the run's own config.")
         self._next_group = int(state["next_group"])
         self.ledger = Ledger(int(state["issued"]), int(state["finished"]), int(state["reissued"]))
-        self._attempts = {}
+        self._attempts = Attempts()
 
     def _spec(self, episode: int, task: str, init_state: int, group: int, attempt: int) -> EpisodeSpec:
         seed = int(philox(self.seed, _EPISODE, episode, attempt).integers(_SEED_RANGE))

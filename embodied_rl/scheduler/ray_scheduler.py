@@ -19,6 +19,7 @@ from torch import nn
 
 from embodied_rl.errors import UserError
 from embodied_rl.learner.batches import join_batches
+from embodied_rl.rollout.attempts import Cause
 from embodied_rl.rollout.groups import Closed, Group, GroupStream
 from embodied_rl.rollout.store import Recording
 from embodied_rl.rollout.summary import empty_batch
@@ -211,8 +212,8 @@ class RayScheduler:
             self._on_episode(result)
             for dropped in self._stream.add(Recording(result)):
                 self._pieces.pop(dropped.result.spec.episode_id, None)
-        for spec in ran.lost:
-            self._stream.retry(spec)
+        for spec, cause in ran.lost:
+            self._stream.retry(spec, cause)
 
     def _replace(self, worker: _Worker) -> None:
         """Start another one in its place; what it ran is run again, by whoever is free first."""
@@ -229,7 +230,7 @@ class RayScheduler:
         weights = [self._ray.put(bucket) for bucket in self._outbox.everything()]
         worker.sent = [worker.actor.install.remote(self._published, *weights)]
         for spec in lost:
-            self._stream.retry(spec)
+            self._stream.retry(spec, Cause.WORKER)
 
 
 def _why_not_opened(error: Exception) -> str:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from embodied_rl.policy import Policy
+from embodied_rl.rollout.attempts import Cause
 from embodied_rl.rollout.drive import Driver
 from embodied_rl.rollout.stages import StageClock
 from embodied_rl.rollout.store import gather
@@ -23,11 +24,11 @@ WorkerFactory = Callable[[], tuple[VecEnv, Policy]]
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """Episodes that ended, a batch each; `lost` ones broke their simulator. version: of the policy that acted."""
+    """Episodes that ended, a batch each; `lost` ones did not, and why. version: of the policy that acted."""
 
     version: int
     episodes: list[RolloutBatch]
-    lost: list[EpisodeSpec]
+    lost: list[tuple[EpisodeSpec, Cause]]
 
 
 class RolloutWorker:
@@ -52,11 +53,12 @@ class RolloutWorker:
 
     def run(self, specs: Sequence[EpisodeSpec]) -> Ran:
         """Run these episodes."""
-        waiting, lost = deque(specs), []
+        waiting = deque(specs)
+        lost: list[tuple[EpisodeSpec, Cause]] = []
         ended = []
 
-        def give_up(spec: EpisodeSpec) -> None:
-            lost.append(spec)
+        def give_up(spec: EpisodeSpec, cause: Cause) -> None:
+            lost.append((spec, cause))
 
         for recording in self._driver.run(lambda: waiting.popleft() if waiting else None, give_up, "sample"):
             ended.append(gather([recording], self._version))

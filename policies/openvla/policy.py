@@ -37,7 +37,7 @@ from embodied_rl.policies.tokens import (
     statistics_to_json,
     unnormalise_actions,
 )
-from embodied_rl.policy import ActMode, action_array
+from embodied_rl.policy import ActMode, action_chunks
 from embodied_rl.rng import DecisionRng
 from embodied_rl.types import ActOutput, EvalOutput, Observation
 
@@ -151,7 +151,7 @@ class OpenVLAPolicy(nn.Module):
         )
         value = self.model.value(decoded.prompt_hidden) if self.with_value else None
         tokens = decoded.tokens.to(torch.uint8)
-        actions = action_array(self.to_env(decode_tokens(tokens.cpu().numpy())))
+        actions = action_chunks(self.to_env(decode_tokens(tokens.cpu().numpy())))
         return ActOutput(actions, decoded.log_prob, value, {"tokens": tokens})
 
     def evaluate(

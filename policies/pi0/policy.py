@@ -39,7 +39,7 @@ from embodied_rl.policies.pi0.model import Pi0Model, Prefix
 from embodied_rl.policies.pi0.normalise import Pi0Statistics, unit
 from embodied_rl.policies.pi0.prompt import Pi0Prompt, word_tokenizer
 from embodied_rl.policies.prune import DenoiseReuse
-from embodied_rl.policy import ActMode, action_array
+from embodied_rl.policy import ActMode, action_chunks
 from embodied_rl.rng import DecisionRng, philox
 from embodied_rl.types import ActOutput, EvalOutput, Observation
 
@@ -128,7 +128,7 @@ class Pi0Policy(nn.Module):
         log_prob = self._executed(path.log_prob).sum(dim=1).flatten(1)
         value = self._value(prefix, path.summary) if self.with_value else None
         return ActOutput(
-            action_array(actions.cpu().numpy()), log_prob, value, {"points": path.points, "step": path.step}
+            action_chunks(actions.cpu().numpy()), log_prob, value, {"points": path.points, "step": path.step}
         )
 
     def evaluate(

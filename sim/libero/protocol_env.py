@@ -84,17 +84,18 @@ class ProtocolEnv:
         """Whether the goal held after the last control step of an episode that ran on to its end; ask once for each."""
         return self._at_end.pop(episode_id)
 
-    def observe(self, slots: Sequence[int], out: Observation) -> None:
-        """Fill row i of `out` for `slots[i]`."""
+    def observe(self, slots: Sequence[int], out: Observation) -> Sequence[int] | None:
+        """Fill row i of `out` for `slots[i]`; return the rows that could not be."""
         rows = len(slots)
         frames = self._env.new_observation(rows)
-        self._env.observe(slots, frames)
+        lost = self._env.observe(slots, frames)
         out.proprio[:rows], out.instruction[:rows] = frames.proprio, frames.instruction
         seen = frames.images[:, : len(self.info.cameras)]
         if self._prepare is None:
             out.images[:rows] = seen
         else:
             self._prepare(seen, out.images[:rows])
+        return lost
 
     def new_observation(self, rows: int) -> Observation:
         """Allocate an Observation of `rows` rows."""

@@ -77,7 +77,7 @@ def test_failures_are_run_again_and_not_counted() -> None:
     assert report == evaluate(ToyEnv(4), ToyPolicy(3), SPECS, "greedy")
     assert len(seen) == len(SPECS)
     assert len(env.started) == len(SPECS) + 3
-    with pytest.raises(RuntimeError, match="broke the simulator"):
+    with pytest.raises(UserError, match="broke the simulator"):
         evaluate(ToyEnv(4, breaks={3: 99}), ToyPolicy(3), SPECS, "greedy")
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from embodied_rl.types import Array, ChunkResult, EpisodeSpec
+from embodied_rl.types import Array, ChunkResult, EpisodeSpec, Observation
 from tests.toy_world import ToyEnv
 
 
@@ -24,10 +24,12 @@ class FragileEnv(ToyEnv):
         self._folder = folder
         self._leak = leak
         self._hoard: list[np.ndarray] = []
+        self._episode: dict[int, int] = {}
 
     def reset(self, slots: Sequence[int], episodes: Sequence[EpisodeSpec]) -> None:
         for slot, spec in zip(slots, episodes, strict=True):
             self._spec[slot] = None
+            self._episode[slot] = spec.episode_id
             if self._leak:
                 self._hoard.append(np.ones(self._leak, np.uint8))
             self._break_down(spec.episode_id, "reset")
@@ -39,6 +41,12 @@ class FragileEnv(ToyEnv):
             if spec is not None and self._steps[slot] > 0:
                 self._break_down(spec.episode_id, "step")
         return super().step(slots, actions)
+
+    def observe(self, slots: Sequence[int], out: Observation) -> None:
+        for slot in slots:
+            if self._spec[slot] is None:
+                self._break_down(self._episode[slot], "end")
+        super().observe(slots, out)
 
     def _break_down(self, episode: int, where: str) -> None:
         how, _, place = self._plan.get(episode, "").partition("@")

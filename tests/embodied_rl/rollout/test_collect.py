@@ -106,7 +106,7 @@ def test_a_simulator_failure_changes_nothing_but_the_ledger() -> None:
 
 
 def test_an_episode_that_always_breaks_the_simulator_stops_the_run() -> None:
-    with pytest.raises(RuntimeError, match="broke the simulator 5 times"):
+    with pytest.raises(UserError, match="broke the simulator 5 times"):
         collector(ToyEnv(6, breaks={2: 99}), ToyPolicy()).collect(0)
 
 

@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
+import struct
+import time
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from embodied_rl.errors import UserError
+from embodied_rl.rollout.chunk import observe_ends
 from embodied_rl.rollout.collect import Collector
-from embodied_rl.rollout.process_env import ProcessVecEnv
+from embodied_rl.rollout.process_env import ProcessVecEnv, _Child, _Lost
 from embodied_rl.rollout.process_worker import rss
 from embodied_rl.rollout.sampler import EpisodeSampler
 from embodied_rl.rollout.stages import StageClock
 from embodied_rl.types import EpisodeSpec, RolloutBatch
 from embodied_rl.vec_env import VecEnv
 from tests.embodied_rl.rollout.fragile import AlwaysBreaks, Fragile, NeverStarts
-from tests.embodied_rl.scheduler.toys import GRPO, Setup, assert_same_rows, pipelined, serial
-from tests.toy import TASKS, ToyEnv, ToyPolicy
+from tests.embodied_rl.scheduler.toys import GRPO, PPO, Setup, assert_same_rows, pipelined, serial
+from tests.toy import CHUNK, HORIZON, TASKS, ToyEnv, ToyPolicy
 
 BREAKDOWNS = {3: "kill@step", 6: "raise@step", 9: "hang@step", 14: "kill@reset", 17: "raise@reset"}
 
@@ -59,6 +65,51 @@ def test_training_goes_on_through_breakdowns_in_the_pipeline(tmp_path: Path) -> 
         assert_same_rows(one, two)
     assert found.sampler.ledger.outstanding == {}
     assert sorted(found.episodes) == sorted(oracle.episodes)
+
+
+@pytest.mark.parametrize("run", [serial, pipelined])
+def test_a_simulator_that_dies_before_the_last_picture_is_valued_loses_its_episode(run: Any, tmp_path: Path) -> None:
+    """The value of a truncated episode's end is never taken from another time's picture."""
+    setup = Setup(replace(PPO, bootstrap_truncated=True), groups=12, iterations=1)
+    oracle = serial(setup, tmp_path)
+    truncated = [episode.spec.episode_id for episode in oracle.batches[0].episodes if episode.truncated]
+    plan = {truncated[0]: "kill@end", truncated[2]: "raise@end", truncated[-1]: "kill@end"}
+    # one slot a child: an episode that is lost for the second time would get another seed
+    with closing(ProcessVecEnv(Fragile(tmp_path, plan), 4, processes=4)) as env:
+        found = run(setup, tmp_path, slots=4, env=env)
+        assert env.replaced == {"died": 2, "raised": 1}
+    assert_same_rows(oracle.batches[0], found.batches[0])  # final values too
+    ledger = found.sampler.ledger
+    assert ledger.outstanding == {}
+    assert ledger.issued == ledger.finished == 12
+    assert ledger.reissued == 3
+    assert sorted(found.episodes) == sorted(oracle.episodes)
+
+
+def test_rows_that_could_not_be_observed_are_named(tmp_path: Path) -> None:
+    with closing(ProcessVecEnv(Fragile(tmp_path, {7: "kill@end"}), 4, processes=2)) as env:
+        env.reset(range(4), [EpisodeSpec(7 + slot, "toy/reach", 0, 0) for slot in range(4)])
+        for _ in range(HORIZON // CHUNK):
+            result = env.step(range(4), np.zeros((4, CHUNK, 2), np.float32))
+        assert result.truncated.all()
+        out = env.new_observation(3)
+        rows, seen = observe_ends(env, range(4), result, [0, 2, 3], out)
+        assert rows == [2, 3]
+        assert seen.instruction == out.instruction[1:] == ["reach the red corner"] * 2
+        assert len(seen.images) == len(seen.proprio) == 2
+        assert result.failed.tolist() == [True, False, False, False]  # slot 1 was not asked for
+        assert env.observe([1, 2], out) == [0]
+
+
+def test_a_child_that_dies_within_a_message_is_a_child_that_died() -> None:
+    """Multiprocessing says so with an OSError: the length of a message, and then less than that."""
+    child = object.__new__(_Child)
+    child._connection, theirs = multiprocessing.Pipe()
+    os.write(theirs.fileno(), struct.pack("!i", 100_000) + bytes(50_000))
+    theirs.close()
+    with pytest.raises(_Lost, match="died"):
+        child._receive(time.monotonic() + 10)
+    child._connection.close()
 
 
 def test_memory_stays_flat_over_ten_thousand_resets_of_a_leaking_simulator(tmp_path: Path) -> None:
@@ -103,6 +154,6 @@ def test_a_simulator_that_cannot_start_is_a_user_error(tmp_path: Path) -> None:
 def test_a_simulator_that_always_breaks_ends_the_run(tmp_path: Path) -> None:
     message = r"(?s)(6 times without a step; .*the simulator broke|broke the simulator 5 times)"
     with closing(ProcessVecEnv(AlwaysBreaks(tmp_path, {}), 1, processes=1)) as env, pytest.raises(
-        RuntimeError, match=message
+        (RuntimeError, UserError), match=message
     ):
         collect(env, groups=1)

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from embodied_rl.errors import UserError
-from embodied_rl.rollout.sampler import MAX_ATTEMPTS, EpisodeSampler, evaluation_specs
+from embodied_rl.rollout.attempts import MAX_ATTEMPTS, Attempts, Cause
+from embodied_rl.rollout.sampler import EpisodeSampler, evaluation_specs
 from embodied_rl.types import EpisodeSpec
 
 TASKS = st.dictionaries(
@@ -94,9 +95,27 @@ def test_a_failed_episode_is_run_again_same_first_then_with_new_seeds_then_given
     assert runs[1] == runs[0]
     assert len({run.seed for run in runs}) == MAX_ATTEMPTS - 1
     assert {(run.episode_id, run.task, run.init_state, run.group) for run in runs} == {(0, "a", 5, 0)}
-    with pytest.raises(RuntimeError, match="'a', initial state 5"):
+    with pytest.raises(UserError, match="'a', initial state 5, broke the simulator 5 times; check that task"):
         sampler.reissue(runs[-1])
     assert sampler.ledger.finished == 0
+
+
+def test_who_gave_an_episode_up_is_told_what_happened_to_it() -> None:
+    sampler = EpisodeSampler(0, {"a": [5]})
+    (spec,) = sampler.next_group()
+    for cause in (Cause.POLICY, Cause.SIMULATOR, Cause.WORKER, Cause.POLICY):
+        spec = sampler.reissue(spec, cause)
+    what = "not finite from the policy 3 times and broke the simulator once and lost its Ray worker once"
+    with pytest.raises(UserError, match=f"^episode 0 of .* got actions that are {what}; check the checkpoint with"):
+        sampler.reissue(spec, Cause.POLICY)
+
+
+def test_an_episode_that_ended_is_not_held_against_the_next() -> None:
+    attempts = Attempts()
+    spec = EpisodeSpec(3, "a", 0, 1)
+    for _ in range(3):
+        assert [attempts.lose(spec, Cause.SIMULATOR) for _ in range(MAX_ATTEMPTS - 1)] == [1, 2, 3, 4]
+        attempts.forget(spec)
 
 
 @pytest.mark.parametrize("change", [{"seed": 1}, {"group_size": 4}, {"tasks": {"a": [0]}}])

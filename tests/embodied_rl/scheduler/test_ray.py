@@ -14,13 +14,23 @@ import pytest
 import torch
 
 from embodied_rl.errors import UserError
+from embodied_rl.rollout.attempts import Cause
 from embodied_rl.rollout.groups import GroupStream
 from embodied_rl.scheduler.config import RayConfig
 from embodied_rl.scheduler.ray_scheduler import RayScheduler, connect
 from embodied_rl.scheduler.ray_worker import RolloutWorker
 from embodied_rl.scheduler.weights import Outbox
 from tests.embodied_rl.scheduler.far import DyingFactory, LostFactory, ToyFactory
-from tests.embodied_rl.scheduler.toys import GRPO, KEEPING, Outcome, Setup, assert_same_rows, serial
+from tests.embodied_rl.scheduler.toys import (
+    GRPO,
+    KEEPING,
+    NanPolicy,
+    Outcome,
+    Setup,
+    SlowEnv,
+    assert_same_rows,
+    serial,
+)
 from tests.toy import ToyPolicy
 
 ROOT = Path(__file__).parents[3]
@@ -164,3 +174,14 @@ def test_a_worker_runs_with_the_weights_that_it_was_sent_last() -> None:
         other = by_id[piece.episodes[0].spec.episode_id]
         other.version = piece.version
         assert_same_rows(piece, other)
+
+
+def test_a_worker_says_which_episodes_were_lost_and_why() -> None:
+    """Without Ray: three broke their simulator or were given a NaN, the others ran."""
+    worker = RolloutWorker(lambda: (SlowEnv(4, breaks={2: 1}), NanPolicy()), final_value=False)
+    sampler, _ = Setup(GRPO).parts(ToyPolicy(), Path())
+    specs = sampler.next_group() + sampler.next_group()
+    ran = worker.run(specs)
+    lost = {spec.episode_id: cause for spec, cause in ran.lost}
+    assert lost == {1: Cause.POLICY, 2: Cause.SIMULATOR, 6: Cause.POLICY}
+    assert {piece.episodes[0].spec.episode_id for piece in ran.episodes} == {0, 3, 4, 5, 7}

@@ -13,7 +13,6 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -21,10 +20,11 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from embodied_rl.algorithms.config import AlgorithmConfig
+from embodied_rl.errors import UserError
 from embodied_rl.learner.batches import join_batches, split_groups
 from embodied_rl.learner.config import LearnerConfig
 from embodied_rl.policy import ActMode
-from embodied_rl.rng import DecisionRng, philox
+from embodied_rl.rng import DecisionRng
 from embodied_rl.rollout import actor
 from embodied_rl.rollout.groups import Group
 from embodied_rl.rollout.timeline import LEARNER, Timeline
@@ -35,6 +35,7 @@ from tests.embodied_rl.scheduler.toys import (
     GRPO,
     KEEPING,
     PPO,
+    NanPolicy,
     Outcome,
     Setup,
     SlowEnv,
@@ -161,34 +162,32 @@ def test_what_goes_wrong_in_a_thread_is_raised_where_the_batch_is_awaited(tmp_pa
         pipelined(Setup(GRPO), tmp_path, policy=Broken())
     with pytest.raises(ZeroDivisionError, match="simulator broke"):
         pipelined(Setup(GRPO), tmp_path, env=BrokenEnv(6))
-    with pytest.raises(RuntimeError, match="broke the simulator 5 times"):
+    with pytest.raises(UserError, match="broke the simulator 5 times"):
         pipelined(Setup(GRPO, breaks={2: 99}), tmp_path)
     with pytest.raises(RuntimeError, match="value head"):
         pipelined(Setup(replace(PPO, bootstrap_truncated=True)), tmp_path, policy=ToyPolicy(with_value=False))
     assert not [thread for thread in threading.enumerate() if thread.name == "act" or thread.name.startswith("sim")]
 
 
-class NanPolicy(ToyPolicy):
-    """The first decision of episodes 1 and 6 has a NaN; those of their second run have not."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.sick = {philox(5, 3, episode, 0).integers(2**63 - 1): 1 for episode in (1, 6)}
-
-    def act(self, obs: Observation, rng: DecisionRng, mode: ActMode) -> ActOutput:
-        out = super().act(obs, rng, mode)
-        for row, (seed, decision) in enumerate(zip(rng.seed, rng.decision, strict=True)):
-            if decision == 0 and self.sick.get(seed, 0) > 0:
-                self.sick[seed] -= 1
-                out.actions[row, 1, 0] = np.nan
-        return out
-
-
 def test_actions_that_are_not_numbers_never_reach_the_simulator(tmp_path: Path) -> None:
     setup = Setup(GRPO, iterations=1)
-    found = pipelined(setup, tmp_path, policy=NanPolicy())
-    assert_same(serial(setup, tmp_path), found)
-    assert found.sampler.ledger.reissued == 2
+    oracle = serial(setup, tmp_path)
+    for found in (
+        pipelined(setup, tmp_path, policy=NanPolicy()), serial(setup, tmp_path, policy=NanPolicy(), env=SlowEnv(6))
+    ):
+        assert_same(oracle, found)
+        ledger = found.sampler.ledger
+        assert ledger.reissued == 2
+        assert ledger.outstanding == {}
+        assert ledger.issued == ledger.finished == len(found.episodes) == len(set(found.episodes))
+
+
+def test_a_policy_that_never_gives_numbers_ends_the_run_with_one_line(tmp_path: Path) -> None:
+    message = r"^episode \d+ of task 'toy/\w+', initial state \d+, got actions that are not finite from the policy 5 ti"
+    for run in (pipelined, serial):
+        with pytest.raises(UserError, match=message) as error:
+            run(Setup(GRPO), tmp_path, policy=NanPolicy(always=True), env=SlowEnv(6))
+        assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("goes_on", [True, False])

@@ -6,10 +6,11 @@ import random
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -17,6 +18,8 @@ from embodied_rl.algorithms.config import AlgorithmConfig, GRPOConfig, PPOConfig
 from embodied_rl.algorithms.make import make_algorithm
 from embodied_rl.learner.config import LearnerConfig
 from embodied_rl.learner.learner import Learner
+from embodied_rl.policy import ActMode, action_chunks
+from embodied_rl.rng import DecisionRng, philox
 from embodied_rl.rollout.collect import Collector
 from embodied_rl.rollout.engine import RolloutEngine
 from embodied_rl.rollout.groups import GroupStream
@@ -26,7 +29,7 @@ from embodied_rl.rollout.timeline import Timeline
 from embodied_rl.scheduler.pipelined import PipelinedScheduler
 from embodied_rl.scheduler.replica import copy_weights, replicate
 from embodied_rl.scheduler.serial import SerialScheduler
-from embodied_rl.types import Array, ChunkResult, EpisodeSpec, Observation, RolloutBatch
+from embodied_rl.types import ActOutput, Array, ChunkResult, EpisodeSpec, Observation, RolloutBatch
 from embodied_rl.vec_env import VecEnv
 from tests.toy import TASKS, ToyEnv, ToyPolicy
 
@@ -65,6 +68,23 @@ class SlowEnv(ToyEnv):
         super().observe(slots, out)
 
 
+class NanPolicy(ToyPolicy):
+    """The first decision of episodes 1 and 6 has a NaN; those of their second run have not. always: every decision."""
+
+    def __init__(self, *, always: bool = False) -> None:
+        super().__init__()
+        self._always = always
+        self.sick = {philox(5, 3, episode, 0).integers(2**63 - 1): 1 for episode in (1, 6)}
+
+    def act(self, obs: Observation, rng: DecisionRng, mode: ActMode) -> ActOutput:
+        out = super().act(obs, rng, mode)
+        for row, (seed, decision) in enumerate(zip(rng.seed, rng.decision, strict=True)):
+            if self._always or (decision == 0 and self.sick.get(seed, 0) > 0):
+                self.sick[seed] = self.sick.get(seed, 0) - 1
+                out.actions[row, 1, 0] = np.nan
+        return replace(out, actions=action_chunks(out.actions))  # checked as the shipped policies do
+
+
 @dataclass
 class Setup:
     """What fixes a small training run."""
@@ -99,14 +119,17 @@ class Outcome:
     """The sampler's state after each update."""
 
 
-def serial(setup: Setup, folder: Path, slots: int = 6) -> Outcome:
+def serial(
+    setup: Setup, folder: Path, slots: int = 6, *, policy: ToyPolicy | None = None, env: VecEnv | None = None
+) -> Outcome:
     """Train under the oracle."""
-    policy = ToyPolicy()
+    policy = policy or ToyPolicy()
     sampler, learner = setup.parts(policy, folder)
     algorithm = learner.algorithm
+    env = env or ToyEnv(slots, breaks=setup.breaks)
     collector = Collector(
-        ToyEnv(slots, breaks=setup.breaks), policy, sampler, StageClock(), groups=setup.groups, keep=algorithm.keep,
-        max_factor=algorithm.max_factor, final_value=algorithm.needs_final_value,
+        env, policy, sampler, StageClock(), groups=setup.groups, keep=algorithm.keep, max_factor=algorithm.max_factor,
+        final_value=algorithm.needs_final_value,
     )
     heard: list[int] = []
     scheduler = SerialScheduler(collector, lambda result: heard.append(result.spec.episode_id))

@@ -220,3 +220,12 @@ def test_an_episode_can_go_by_another_name_inside() -> None:
     env.reset([0], episodes(0))
     assert world.spec[0].task == "other"
     assert world.actions == []
+
+
+def test_rows_that_the_simulator_could_not_show_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    script = Script({}, horizon=99)
+    env = ProtocolEnv(script, OFT, image_size=4, cameras=2)
+    env.reset([0, 1], episodes(0, 1))
+    assert env.observe([0, 1], env.new_observation(2)) is None
+    monkeypatch.setattr(script, "observe", lambda slots, out: [1])
+    assert env.observe([0, 1], env.new_observation(2)) == [1]

@@ -1,0 +1,56 @@
+"""A chunk of many rows: what goes wrong with one row leaves the others alone, whoever drives them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from embodied_rl.types import Array, ChunkResult, Observation
+from embodied_rl.vec_env import VecEnv
+
+
+def step_rows(env: VecEnv, slots: Sequence[int], actions: Array, rows: Array) -> ChunkResult:
+    """Step `rows` (int [r]) of `slots` and return results for all of them, float32 actions [N, K, A].
+
+    Rows whose actions are not finite never reach the simulator: they count as failed. Rows that are not named get
+    zeros.
+    """
+    finite = np.isfinite(actions[rows]).all(axis=(1, 2))
+    going = rows[finite]
+    if len(going) == len(slots):
+        return env.step(slots, actions)
+    count, chunk = actions.shape[:2]
+    out = ChunkResult(
+        reward=np.zeros((count, chunk), np.float32), terminated=np.zeros(count, np.bool_),
+        truncated=np.zeros(count, np.bool_), success=np.zeros(count, np.bool_),
+        steps_taken=np.zeros(count, np.int32), failed=np.zeros(count, np.bool_),
+    )  # fmt: skip
+    out.failed[rows[~finite]] = True
+    if len(going):
+        part = env.step([slots[row] for row in going], actions[going])
+        for name in ("reward", "terminated", "truncated", "success", "steps_taken", "failed"):
+            getattr(out, name)[going] = getattr(part, name)
+    return out
+
+
+def open_ends(result: ChunkResult) -> list[int]:
+    """The rows whose episode ran out of time: what they show now has a value."""
+    return np.flatnonzero(result.truncated & ~result.terminated & ~result.failed).tolist()
+
+
+def observe_ends(
+    env: VecEnv, slots: Sequence[int], result: ChunkResult, rows: list[int], out: Observation
+) -> tuple[list[int], Observation]:
+    """Observe `rows` of `slots` after their last step; return those that were seen, and their observation.
+
+    A simulator that died since that step leaves nothing to value: its rows become `failed`, as there is no next step
+    to say so. out: of len(rows) rows, to render into.
+    """
+    lost = set(env.observe([slots[row] for row in rows], out) or ())
+    if not lost:
+        return rows, out
+    result.failed[[rows[index] for index in lost]] = True
+    seen = [index for index in range(len(rows)) if index not in lost]
+    kept = Observation(out.images[seen], out.proprio[seen], [out.instruction[index] for index in seen])
+    return [rows[index] for index in seen], kept

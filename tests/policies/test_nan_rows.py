@@ -1,0 +1,124 @@
+"""A decision that is no number stays in its row: `act` goes on, the rollout runs that row's episode again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from embodied_rl.algorithms.config import GRPOConfig
+from embodied_rl.errors import UserError
+from embodied_rl.evaluation.evaluate import evaluate
+from embodied_rl.evaluation.record import record_episode
+from embodied_rl.learner.config import LearnerConfig
+from embodied_rl.policies.flow import FlowSettings
+from embodied_rl.policies.pi0.config import nano
+from embodied_rl.policies.pi0.policy import Pi0Policy
+from embodied_rl.policy import action_array, action_chunks
+from embodied_rl.rollout.sampler import evaluation_specs
+from embodied_rl.types import ActOutput, EpisodeSpec, Observation
+from tests.embodied_rl.scheduler.toys import Outcome, Setup, SlowEnv, pipelined, serial
+from tests.policies import oft_policies, pi0_models, smolvla_models
+from tests.toy import HELDOUT, INSTRUCTIONS, SIZE
+
+SICK = {1: 1, 6: 2}
+
+
+class SickEnv(SlowEnv):
+    """Shows a position that is no number in the first runs of some episodes: how many, by episode."""
+
+    def __init__(self, num_envs: int, sick: dict[int, int]) -> None:
+        super().__init__(num_envs)
+        self._runs = dict(sick)
+        self._sick = np.zeros(num_envs, np.bool_)
+
+    def reset(self, slots: Sequence[int], episodes: Sequence[EpisodeSpec]) -> None:
+        super().reset(slots, episodes)
+        for slot, spec in zip(slots, episodes, strict=True):
+            self._sick[slot] = self._runs.get(spec.episode_id, 0) > 0
+            self._runs[spec.episode_id] = self._runs.get(spec.episode_id, 0) - 1
+
+    def observe(self, slots: Sequence[int], out: Observation) -> None:
+        super().observe(slots, out)
+        out.proprio[self._sick[list(slots)]] = np.nan
+
+
+def toy_pi0() -> Any:
+    """The nano preset for the toy world."""
+    config = replace(nano(image_size=SIZE, patch_size=SIZE // 2, num_cameras=1, horizon=3), chunk_len=2, action_dim=2,
+                     proprio_dim=2)  # fmt: skip
+    return Pi0Policy.fresh(config, INSTRUCTIONS.values(), flow=FlowSettings(denoise_steps=4, noise_level=0.8))
+
+
+def acted(name: str, *, sick: bool) -> ActOutput:
+    """A policy's decision for three rows, of which the second may be sick."""
+    if name == "oft":
+        policy: Any = oft_policies.policy(head="l1")
+        obs, rng = oft_policies.observation(3, policy), oft_policies.rng(3)
+    else:
+        models: Any = pi0_models if name == "pi0" else smolvla_models
+        policy, obs, rng = models.tiny_policy(), models.observation(3), pi0_models.decision_rng(3)
+    if sick:
+        obs.proprio[1] = np.nan
+    return policy.act(obs, rng, "sample")
+
+
+@pytest.mark.parametrize("name", ["pi0", "smolvla", "oft"])
+def test_a_bad_row_leaves_the_others_alone(name: str) -> None:
+    whole, out = acted(name, sick=False), acted(name, sick=True)
+    assert np.isfinite(out.actions).all(axis=(1, 2)).tolist() == [True, False, True]
+    np.testing.assert_allclose(out.actions[[0, 2]], whole.actions[[0, 2]], rtol=0, atol=1e-6)
+    torch.testing.assert_close(out.log_prob[[0, 2]], whole.log_prob[[0, 2]], rtol=0, atol=1e-5)
+    with pytest.raises(ValueError, match="non-finite"):
+        action_array(out.actions)
+
+
+def test_dtype_and_shape_are_checked_whatever_the_numbers() -> None:
+    assert np.isnan(action_chunks(np.full((1, 2, 3), np.nan, np.float32))).all()
+    for wrong in (np.zeros((1, 2, 3)), np.zeros((2, 3), np.float32)):
+        with pytest.raises(ValueError, match=r"float32 \[N,K,A\]"):
+            action_chunks(wrong)
+
+
+@pytest.fixture(scope="module")
+def setup() -> Setup:
+    learner = LearnerConfig(lr=1e-4, minibatch_rows=None, minibatch_groups=2, microbatch_rows=24)
+    return Setup(GRPOConfig(group_size=4, keep=None, ratio_level="action"), groups=4, iterations=1, learner=learner)
+
+
+@pytest.mark.parametrize("run", [serial, pipelined])
+def test_pi0_runs_the_sick_episodes_again_and_the_others_as_ever(run: Any, setup: Setup, tmp_path: Path) -> None:
+    found: Outcome = run(setup, tmp_path, policy=toy_pi0(), env=SickEnv(6, SICK))
+    oracle = serial(setup, tmp_path, policy=toy_pi0(), env=SlowEnv(6))
+    ledger = found.sampler.ledger
+    assert (ledger.outstanding, ledger.reissued) == ({}, sum(SICK.values()))
+    assert ledger.issued == ledger.finished == len(set(found.episodes)) == len(found.episodes) == 16
+    (batch,), (other,) = found.batches, oracle.batches
+    assert batch.log_prob.isfinite().all()
+    # episode 6 got another seed for its third run; rows that share a batch with other rows differ in the last bits
+    same = [index for index, episode in enumerate(batch.episodes) if episode.spec.episode_id != 6]
+    for index in same:
+        assert batch.episodes[index].spec == other.episodes[index].spec
+        one, two = batch.log_prob[batch.episode == index], other.log_prob[other.episode == index]
+        torch.testing.assert_close(one, two, rtol=0, atol=1e-3)
+    assert batch.episodes[6].spec != other.episodes[6].spec
+
+
+def test_evaluation_of_a_sick_episode_ends_in_one_line() -> None:
+    specs = evaluation_specs(HELDOUT, 11)[:6]
+    policy = toy_pi0()
+    with closing(SickEnv(4, {2: 3})) as env:
+        report = evaluate(env, policy, specs, "greedy")
+        assert [result.spec for result in report.results] == specs
+        assert len(env.started) == len(specs) + 3
+    line = r"^episode 2 of task 'toy/\w+', initial state \d+, got actions that are not finite from the policy 5 ti"
+    with closing(SickEnv(4, {2: 99})) as env, pytest.raises(UserError, match=line):
+        evaluate(env, policy, specs, "greedy")
+    with closing(SickEnv(1, {2: 99})) as env, pytest.raises(UserError, match=r"^task 'toy/.*not finite from the"):
+        record_episode(env, policy, specs[2], "greedy", camera="front", size=SIZE, write=lambda frame: None)
