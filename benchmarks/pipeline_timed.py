@@ -9,12 +9,14 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 import torch
 
+from embodied_rl.learner.batches import split_groups
 from embodied_rl.policy import ActMode
 from embodied_rl.rng import DecisionRng, philox
 from embodied_rl.scheduler.costs import Costs
@@ -22,6 +24,8 @@ from embodied_rl.types import ActOutput, Array, ChunkResult, EpisodeSpec, EvalOu
 from embodied_rl.vec_env import EnvInfo
 
 HORIZON = 20
+MINIBATCH = 2
+"""Groups of a minibatch; an optimiser step costs nothing in these profiles."""
 
 @dataclass(frozen=True, slots=True)
 class Profile:
@@ -145,26 +149,52 @@ class TimedPolicy(torch.nn.Module):
 
 
 class TimedLearner:
-    """Takes its time over rows, `microbatch` of them after the other."""
+    """Takes its time over rows, `microbatch` of them after the other.
+
+    As `Learner`, it evaluates stale rows once more before it learns from them: all at first, or, if another device does
+    it, those of the next MINIBATCH groups while it learns from the last ones.
+    """
 
     def __init__(self, profile: Profile, devices: Devices, microbatch: int) -> None:
-        self._cost, self._call = profile.costs.learn, profile.costs.learn_call
+        costs = profile.costs
+        self._cost, self._call, self._again = costs.learn, costs.learn_call, costs.evaluated
         self._microbatch = microbatch
         self._devices = devices
         self._done = 0
 
     def accumulate(self, group: RolloutBatch) -> None:
         """Rows that came early."""
-        self._play(len(group))
+        self._learn(len(group))
         self._done += len(group)
 
     def update(self, batch: RolloutBatch) -> None:
         """The rest, and the step."""
-        self._play(len(batch) - self._done)
+        versions = batch.row_version
+        stale = torch.zeros(len(batch)) if versions is None else versions < batch.version
+        if stale.any() and self._again.device != self._cost.device:
+            self._learn_behind(batch, stale)
+        else:
+            self._evaluate(int(stale.sum()))
+            self._learn(len(batch) - self._done)
         self._done = 0
         self._devices.play(self._cost.device, self._cost.fixed)
 
-    def _play(self, rows: int) -> None:
-        while rows > 0:
-            self._devices.play(self._cost.device, self._call + self._cost.row * min(rows, self._microbatch))
-            rows -= self._microbatch
+    def _learn_behind(self, batch: RolloutBatch, stale: torch.Tensor) -> None:
+        groups = list(split_groups(batch))
+        sizes = [sum(map(len, groups[at : at + MINIBATCH])) for at in range(0, len(groups), MINIBATCH)]
+        with ThreadPoolExecutor(1) as other:
+            jobs = [other.submit(self._evaluate, int(part.sum())) for part in stale.split(sizes)]
+            for job, rows in zip(jobs, sizes, strict=True):
+                job.result()
+                self._learn(rows)
+
+    def _evaluate(self, rows: int) -> None:
+        for count in self._cut(rows):
+            self._devices.play(self._again.device, self._again.of(count))
+
+    def _learn(self, rows: int) -> None:
+        for count in self._cut(rows):
+            self._devices.play(self._cost.device, self._call + self._cost.row * count)
+
+    def _cut(self, rows: int) -> list[int]:
+        return [min(self._microbatch, rows - first) for first in range(0, rows, self._microbatch)]

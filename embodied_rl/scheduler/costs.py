@@ -28,8 +28,9 @@ class Costs:
     simulate: a chunk with its frame. act: a decision. learn: `row` for forward and backward, `fixed` for the
     optimiser's step; learn_call: what each micro-batch costs beside its rows. servers: how much work a device does side
     by side (cores of a CPU; 1 for a device not named). learners: of them, how many learn while episodes run, at most
-    (None: all). steppers: threads that share the worlds of a lane. evaluate: the learner's forward pass without a
-    backward pass over a micro-batch (None: a third of `learn`'s row), for log-probs that are computed again.
+    (None: all). steppers: threads that share the worlds of a lane. evaluate: a forward pass without a backward pass
+    over a micro-batch (None: a third of `learn`'s row), for log-probs that are computed again: those of stale rows on
+    its device, which may be another one than the learner's (`Learner.evaluate_on`).
     """
 
     simulate: Cost
@@ -41,20 +42,28 @@ class Costs:
     learn_call: float = 0.0
     evaluate: Cost | None = None
 
+    @property
+    def evaluated(self) -> Cost:
+        """`evaluate`, or what is taken for it."""
+        return self.evaluate or Cost(self.learn.device, self.learn.row / 3)
+
     def servers_of(self, cost: Cost) -> int:
         """Servers of the device that a stage runs on."""
         return self.servers.get(cost.device, 1)
 
-    def bound(self, worlds: int, rows: float, updates: float) -> float:
+    def bound(self, worlds: int, rows: float, updates: float, stale: float = 0.0) -> float:
         """Seconds that the busiest device needs for that many decisions, all trained on, at the best batch size.
 
         `updates` are optimiser steps; `learn_call` does not count, as micro-batches may be as large as one likes.
+        stale: rows that are evaluated again.
         """
         calls = rows / worlds
         busy: dict[str, float] = {}
         for cost, count in ((self.simulate, calls), (self.act, calls), (self.learn, updates)):
             work = (cost.row * rows + cost.fixed * count) / self.servers_of(cost)
             busy[cost.device] = busy.get(cost.device, 0.0) + work
+        again = self.evaluated
+        busy[again.device] = busy.get(again.device, 0.0) + again.row * stale / self.servers_of(again)
         return max(busy.values())
 
     def total(self, worlds: int, rows: float, updates: float) -> float:

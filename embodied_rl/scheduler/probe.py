@@ -62,10 +62,10 @@ class Probes:
         simulate, learn = fit(CPU, self.simulate), fit(shared, self.learn)
         evaluate = fit(shared, self.evaluate) if self.evaluate else None
 
-        def costs(act: Cost, learners: int | None = None, steppers: int = 1) -> Costs:
+        def costs(act: Cost, learners: int | None = None, steppers: int = 1, *, again: str = shared) -> Costs:
             return Costs(
                 simulate, act, Cost(shared, learn.row, self.step), {CPU: cores}, learners, steppers,
-                learn_call=learn.fixed, evaluate=evaluate,
+                learn_call=learn.fixed, evaluate=evaluate and replace(evaluate, device=again),
             )  # fmt: skip
 
         own = (shared_cores(cores), cores) if shared == CPU else ()
@@ -74,7 +74,8 @@ class Probes:
             SIDE_BY_SIDE: costs(fit(shared, self.act), *own),
         }
         if another:
-            found[APART] = costs(fit(f"another {shared}", self.act))
+            act = fit(f"another {shared}", self.act)
+            found[APART] = costs(act, again=act.device)
         return found
 
 

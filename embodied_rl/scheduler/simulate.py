@@ -77,6 +77,8 @@ class _Pipeline:
             self._machine, work, lambda: len(self._parked) < len(self._lanes), streams=self._streams
         )
         self._queue: list[_Lane] = []
+        self._acted: dict[int, list[int]] = {}  # versions that decided, by episode
+        self._stale: list[int] = []  # rows of older versions in each group of the batch
         self._acting = False
         self._deadline_set = False
 
@@ -91,7 +93,7 @@ class _Pipeline:
             if version == warm_up:
                 began, cut = clock.now, len(spans)
             batch = self._gather()
-            self._learner.update(batch)
+            self._learner.update(batch, self._stale)
             rows += sum(batch) if version >= warm_up else 0
             self._stream.version = version + 1
             self._wake()
@@ -100,11 +102,14 @@ class _Pipeline:
     def _gather(self) -> list[int]:
         """Wait for a batch; rows of its groups. Only the learner waits for things in turn."""
         groups: list[int] = []
+        self._stale = []
         while not isinstance(event := self._stream.take(), Closed):
             if event is None:
                 self._machine.clock.step()
                 continue
             groups.append(sum(member.result.num_decisions for member in event.members))
+            acted = [version for member in event.members for version in self._acted.pop(member.result.spec.episode_id)]
+            self._stale.append(sum(version < self._stream.version for version in acted))
             if self._streams:
                 self._learner.add(groups[-1])
         return groups
@@ -148,6 +153,8 @@ class _Pipeline:
         if self._acting or not self._queue:
             return
         lanes, self._queue, self._acting = self._queue, [], True
+        for episode in (episode for lane in lanes for episode in lane.running):
+            self._acted.setdefault(episode.spec.episode_id, []).append(self._stream.version)
         cost = self._costs.act
 
         def done() -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from embodied_rl.scheduler.costs import Cost
 from embodied_rl.scheduler.virtual import Machine
 from embodied_rl.scheduler.work import Work
 
@@ -21,13 +21,14 @@ class VirtualLearner:
         self._machine, self._work, self._shared, self._streams = machine, work, shared, streams
         costs = machine.costs
         self._cost = costs.learn
-        self._again = costs.evaluate or Cost(costs.learn.device, costs.learn.row / 3)
+        self._again = costs.evaluated
         self._size = work.minibatch_groups or work.groups
         self._groups = 0  # of the present minibatch
         self._pending = 0
         self._pieces: list[int] = []  # rows; of the present minibatch
         self._whole: list[list[int]] = []
         self._due = False
+        self._evaluated = math.inf  # minibatches whose stale rows are
 
     def add(self, rows: int) -> None:
         """Take the next group of the batch."""
@@ -38,19 +39,38 @@ class VirtualLearner:
         if self._groups == self._size or (self._work.parts and self._pending >= self._work.microbatch):
             self._take_pending()
 
-    def update(self, groups: Sequence[int]) -> None:
-        """Do what is left of the update with a batch of groups with that many rows."""
+    def update(self, groups: Sequence[int], stale: Sequence[int] = ()) -> None:
+        """Do what is left of the update with a batch of groups with that many rows; stale: rows of older policies."""
         if not groups:
             return
-        if self._work.recompute:
-            self._play([self._again.of(rows) for rows in self._in_order(sum(groups))])
+        elsewhere = self._again.device != self._cost.device and self._work.minibatch_groups and not self._work.recompute
+        if elsewhere and sum(stale):
+            self._evaluate_ahead(stale)
+        else:
+            again = sum(groups if self._work.recompute else stale)
+            self._play([self._again.of(rows) for rows in self._in_order(again)], "evaluate")
         if not self._streams and (self._work.minibatch_rows or not self._work.minibatch_groups):
             self._update_by_rows(sum(groups))
             return
         if not self._streams:
-            for rows in groups:
+            for number, rows in enumerate(groups):
+                while self._evaluated <= number // self._size:
+                    self._machine.clock.step()
                 self.add(rows)
         self._finish()
+
+    def _evaluate_ahead(self, stale: Sequence[int]) -> None:
+        """Begin to evaluate stale rows, minibatch by minibatch, where it is not learned."""
+        sums = [sum(stale[at : at + self._size]) for at in range(0, len(stale), self._size)]
+        left = deque((number, piece) for number, rows in enumerate(sums) for piece in self._in_order(rows))
+
+        def more() -> None:
+            self._evaluated = left[0][0] if left else math.inf
+            if left:
+                _, rows = left.popleft()
+                self._machine.device(self._again).use("evaluate", self._again.of(rows), more)
+
+        more()
 
     def _update_by_rows(self, rows: int) -> None:
         parts = max(1, round(rows / (self._work.minibatch_rows or rows)))

@@ -93,6 +93,21 @@ def test_calls_steps_and_another_pass_by_hand() -> None:
     assert unknown == pytest.approx(3 * (20 * 0.1 + 6 * 0.5 + 2 * 0.3 + 20 * 0.1 / 3))
 
 
+def test_stale_rows_are_evaluated_again_by_hand() -> None:
+    """Two minibatches of 10 rows: 0.5 s to evaluate, 1 s to learn from each; a rollout takes no time."""
+    costs = Costs(Cost("sim", 0.0), Cost("gpu2", 0.0), Cost("gpu", 0.1), evaluate=Cost("gpu", 0.05))
+    two = Work(worlds=1, groups=2, group_size=1, length=lambda spec: 10, microbatch=10, minibatch_groups=1)
+    ahead = PipelinedConfig(stages=1, overlap="async")
+    elsewhere = replace(costs, evaluate=Cost("gpu2", 0.05))
+    for config in (SerialConfig(), PipelinedConfig(stages=1)):
+        assert play(costs, two, config).seconds == pytest.approx(3 * 2.0), "nothing is stale"
+    assert play(costs, two, ahead, warm_up=0, measured=1).seconds == pytest.approx(2.0), "nor is the first batch"
+    assert play(costs, two, ahead).seconds == pytest.approx(3 * 3.0)
+    assert play(elsewhere, two, ahead).seconds == pytest.approx(3 * 2.5), "the second while the first is learned from"
+    by_rows = replace(two, minibatch_groups=None, minibatch_rows=10)
+    assert play(elsewhere, by_rows, ahead).seconds == pytest.approx(3 * 3.0), "a minibatch has rows of all episodes"
+
+
 work = st.builds(
     Work, worlds=st.integers(1, 12), groups=st.integers(1, 6), group_size=st.integers(1, 4),
     length=st.integers(1, 9).map(lambda most: lambda spec: 1 + spec.seed % most), microbatch=st.integers(1, 40),
@@ -123,6 +138,9 @@ def test_nothing_is_done_twice_at_once_or_not_at_all(
         served.setdefault(span.worker, []).append(span)
     for spans in served.values():
         assert all(two.begin >= one.end - 1e-9 for one, two in pairwise(spans))
+    again = sum(span.end - span.begin for span in played.spans if span.stage == "evaluate")
+    assert 0 <= again <= played.rows * costs.learn.row / 3 + work.epochs * 2 * 1e-6
+    assert overlap == "async" or not again
     learned = sum(span.end - span.begin for span in played.spans if span.stage == "learn")
     assert learned == pytest.approx(work.epochs * played.rows * costs.learn.row)
     busiest = max(sum(span.end - span.begin for span in spans if span.end <= played.seconds + 1e-9)
