@@ -3,32 +3,44 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from embodied_rl.benchmarks import pipeline, pipeline_real
 from embodied_rl.benchmarks.pipeline_profiles import OPENVLA_MANISKILL, PROFILES
 from embodied_rl.benchmarks.pipeline_real import RendersEachStep
+from embodied_rl.benchmarks.pipeline_timed import Devices, TimedLearner
 from embodied_rl.cli import main
 from embodied_rl.rollout.sampler import EpisodeSampler
 from embodied_rl.scheduler.config import PipelinedConfig, SerialConfig
+from embodied_rl.scheduler.costs import Cost, Costs
+from embodied_rl.types import EpisodeResult, EpisodeSpec, RolloutBatch
 from tests.toy import TASKS, ToyEnv
 
 
 def row(profile: str, mode: str, ms: float, of_bound: float) -> dict[str, object]:
-    return {"profile": profile, "mode": mode, "ms_per_decision": ms, "of_bound": of_bound}
+    return {
+        "profile": profile, "mode": mode, "ms_per_decision": ms, "of_bound": of_bound, "of_own_bound": of_bound / 0.8
+    }  # fmt: skip
 
 
 def test_ratios_by_hand() -> None:
     """8 ms at half of the bound: the bound is 4 ms, twice as fast as serial."""
     rows = [row("p", "serial", 8, 0.5), row("p", "lockstep", 6, 2 / 3), row("p", "stream", 5, 0.8),
-            row("p", "async", 4, 1.0)]  # fmt: skip
+            row("p", "async", 4, 1.0), row("q", "serial", 8, 0.5), row("q", "lockstep", 6, 2 / 3),
+            row("q", "stream", 5, 0.8), row("q", "async", 8, 0.5)]  # fmt: skip
     assert pipeline.ratios_of(rows) == pytest.approx({
         "p.vs_serial": 2, "p.vs_lockstep": 1.5, "p.of_bound": 1, "p.stream.vs_serial": 1.6, "p.stream.vs_lockstep": 1.2,
-        "p.stream.of_bound": 0.8, "p.bound_vs_serial": 2,
+        "p.stream.of_bound": 0.8, "p.async.vs_serial": 2, "p.async.vs_lockstep": 1.5, "p.async.of_bound": 1,
+        "p.async.of_own_bound": 1.25, "p.bound_vs_serial": 2,
+        "q.vs_serial": 1.6, "q.vs_lockstep": 1.2, "q.of_bound": 0.8, "q.stream.vs_serial": 1.6,
+        "q.stream.vs_lockstep": 1.2, "q.stream.of_bound": 0.8, "q.async.vs_serial": 1, "q.async.vs_lockstep": 0.75,
+        "q.async.of_bound": 0.5, "q.async.of_own_bound": 0.625, "q.bound_vs_serial": 2,
     })  # fmt: skip
     # the second turn met a machine half as fast, the third one a machine that was busy while serial ran
     turns = [(100, 50, 40, 120, 150), (50, 25, 20, 60, 75), (10, 50, 40, 120, 150)]
@@ -70,6 +82,43 @@ def test_a_profile_costs_what_its_source_says(profile: pipeline.Profile) -> None
     assert (total, bound) == pytest.approx(expected[profile.name], rel=0.005)
     assert "Measured:" in profile.source
     assert "Derived:" in profile.source
+    expected_again = {"openvla_maniskill": 52, "oft_libero": 33, "pi0_libero": 65.8 + 11}
+    again = 1e3 * profile.costs.bound(profile.worlds, 1000, 0, 1000) / 1000
+    assert again == pytest.approx(expected_again[profile.name], rel=0.005)
+
+
+def timed_batch(lengths: Sequence[int], stale: bool) -> RolloutBatch:
+    """Groups of one episode with so many rows."""
+    rows = sum(lengths)
+    episodes = [
+        EpisodeResult(EpisodeSpec(at, "wait", 0, at, at), True, True, False, 1.0, length, length)
+        for at, length in enumerate(lengths)
+    ]
+    return RolloutBatch(
+        images=torch.zeros(rows, 1), proprio=torch.zeros(rows, 1), instruction=["wait"] * rows, replay={},
+        log_prob=torch.zeros(rows, 1), value=None, reward=torch.zeros(rows), mask=torch.ones(rows, 1, dtype=torch.bool),
+        episode=torch.arange(len(lengths)).repeat_interleave(torch.tensor(lengths)), episodes=episodes, version=1,
+        row_version=torch.full((rows,), 0 if stale else 1),
+    )  # fmt: skip
+
+
+def test_the_waiting_learner_evaluates_stale_rows_as_the_real_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each device's work is counted; elsewhere, nothing is learned from a minibatch that is not evaluated."""
+    here = Costs(Cost("sim", 0.0), Cost("act", 0.0), Cost("gpu", 0.1), evaluate=Cost("gpu", 0.04))
+    lengths = [3, 5, 4, 7, 2]
+    for costs in (here, replace(here, evaluate=Cost("act", 0.04))):
+        profile = pipeline.Profile("p", "", 1, costs)
+        for stale in (False, True):
+            played: list[tuple[str, float]] = []
+            monkeypatch.setattr(Devices, "play", lambda self, *what, played=played: played.append(what))
+            TimedLearner(profile, Devices(1.0), microbatch=4).update(timed_batch(lengths, stale))
+            learned = [seconds for device, seconds in played if device == "gpu"]
+            assert sum(seconds for _, seconds in played) == pytest.approx(21 * (0.14 if stale else 0.1))
+            if stale and costs.evaluate is not here.evaluate:
+                assert sum(learned) == pytest.approx(21 * 0.1)
+                assert [device for device, _ in played[:2]] == ["act", "act"]  # both groups of the first minibatch
+            elif stale:
+                assert sum(learned[:6]) == pytest.approx(21 * 0.04), "all at first"
 
 
 def test_the_compared_schedulers_are_tuned_and_on_policy_where_they_say_so() -> None:
@@ -115,7 +164,7 @@ def test_quick_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert set(found["ratios"]) == {
         f"openvla_maniskill.{name}" for name in (
             "vs_serial", "vs_lockstep", "of_bound", "stream.vs_serial", "stream.vs_lockstep", "stream.of_bound",
-            "bound_vs_serial",
+            "async.vs_serial", "async.vs_lockstep", "async.of_bound", "async.of_own_bound", "bound_vs_serial",
         )
     }  # fmt: skip
     assert "openvla_maniskill.of_bound" in capsys.readouterr().out
