@@ -81,17 +81,18 @@ def pipeline_table(figures: Figures) -> list[str]:
     """A row a profile and scheduler; then, where the real part ran, a row a turn with each scheduler's speed."""
     rows = [
         [row["profile"], row["mode"], str(row["stages"]), str(row["microbatch"]), f"{row['ms_per_decision']:.2f}",
-         f"{row['predicted_ms_per_decision']:.2f}", f"{row['of_bound']:.1%}"]
+         f"{row['predicted_ms_per_decision']:.2f}", f"{row['of_bound']:.1%}", f"{row['of_own_bound']:.1%}"]
         for row in figures["rows"]
     ]  # fmt: skip
-    head = ["stages that only wait", "scheduler", "stages", "micro-batch", "ms a decision", "predicted", "of the bound"]
-    lines = table(head, rows)
+    head = ["stages that only wait", "scheduler", "stages", "micro-batch", "ms a decision", "predicted", "of the bound",
+            "of its own bound"]  # fmt: skip
+    lines = table(head, rows) if rows else []
     if figures["real"]:
         names = list(dict.fromkeys(row["scheduler"] for row in sorted(figures["real"], key=lambda row: row["turn"])))
         speed = {(row["turn"], row["scheduler"]): row["decisions_per_s"] for row in figures["real"]}
         turns = sorted({turn for turn, _ in speed})
         real = [[str(turn + 1), *(f"{speed[turn, name]:.1f}" for name in names)] for turn in turns]
-        lines += ["", *table(["really: turn, decisions/s", *names], real)]
+        lines += [*([""] if lines else []), *table(["really: turn, decisions/s", *names], real)]
     return lines
 
 
@@ -111,7 +112,7 @@ def section(figures: Figures) -> str:
     if "setup" in figures:
         lines.append("; ".join(f"{name} {value}" for name, value in figures["setup"].items()) + ".")
     ratios = table(["ratio", "value"], [[f"`{name}`", f"{value:.4g}"] for name, value in figures["ratios"].items()])
-    return "\n".join([" ".join(lines), "", *TABLES[figures["bench"]](figures), "", *ratios])
+    return "\n".join([" ".join(lines), "", *TABLES[figures["bench"].split()[0]](figures), "", *ratios])
 
 
 def fill(page: str, figures: Figures) -> str:

@@ -204,15 +204,16 @@ def _table(rows: Sequence[dict[str, Any]]) -> Table:
     return table
 
 
-def run(json_path: Path | None, quick: bool = False) -> None:
+def run(json_path: Path | None, quick: bool = False, only: Literal["timed", "real"] | None = None) -> None:
     """Print the tables; write `rows`, `real`, flat `ratios`, the profiles and the machine to `json_path`.
 
     quick: one profile with eight worlds, one short iteration, and no real run; the figures are then only a smoke test.
+    only: one of the parts; the file then says that it is 'pipeline timed' or 'pipeline real'.
     """
     console = Console()
     machine = describe_machine(("torch", "mujoco", "numpy", "numba"))
-    profiles = (replace(PROFILES[0], worlds=8),) if quick else PROFILES
-    real = [] if quick else _real(console)  # first, since only this part needs the machine to itself
+    profiles = (replace(PROFILES[0], worlds=8),) if quick else () if only == "real" else PROFILES
+    real = [] if quick or only == "timed" else _real(console)  # first, since only this part needs the machine to itself
     rows: list[dict[str, Any]] = []
     for profile in profiles:
         groups = work_of(profile).groups
@@ -228,4 +229,5 @@ def run(json_path: Path | None, quick: bool = False) -> None:
     console.print(machine_line(machine))
     if json_path is not None:
         sources = {profile.name: profile.source for profile in profiles}
-        write_json(json_path, "pipeline", quick, machine, rows, ratios, sources=sources, real=real)
+        name = f"pipeline {only}" if only else "pipeline"
+        write_json(json_path, name, quick, machine, rows, ratios, sources=sources, real=real)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import tyro
 
@@ -13,7 +13,7 @@ from embodied_rl.cli.parse import parse
 from embodied_rl.errors import UserError, suggest
 
 # Each has `run(json_path: Path | None, quick: bool) -> None`, which prints a table and writes the same figures;
-# libero's also takes the options that only it has.
+# libero's and pipeline's also take the options that only they have.
 BENCHES = ("sim", "loop", "libero", "policy", "pipeline")
 
 
@@ -38,6 +38,9 @@ class BenchCommand:
     """libero: checkout of LIBERO's repository or its assets folder; default: where the bundles were made from."""
     environment: Path | None = None
     """libero: folder of the official packages, made there when it is new; default: in the cache, beside the bundles."""
+    only: Literal["timed", "real"] | None = None
+    """pipeline: one of its two parts. timed: stages that wait (18 min, few cores needed); real: training (22 min, on a
+    machine that does nothing else)."""
 
 
 def main(argv: list[str]) -> int:
@@ -47,9 +50,12 @@ def main(argv: list[str]) -> int:
         raise UserError(f"unknown bench '{command.name}'.{suggest(command.name, BENCHES)}")
     if command.json and not command.json.absolute().parent.is_dir():
         raise UserError(f"--json {command.json}: its folder does not exist.")
-    official = {"assets": command.assets, "environment": command.environment}
-    given = {name: path for name, path in official.items() if path is not None}
-    if given and command.name != "libero":
-        raise UserError(f"--{next(iter(given))} belongs to bench libero only.")
+    owners = {"assets": "libero", "environment": "libero", "only": "pipeline"}
+    given = {name: value for name in owners if (value := getattr(command, name)) is not None}
+    for name in given:
+        if command.name != owners[name]:
+            raise UserError(f"--{name} belongs to bench {owners[name]} only.")
+    if command.only and command.quick:
+        raise UserError("--quick has a timed part only: leave --only out.")
     importlib.import_module(f"embodied_rl.benchmarks.{command.name}").run(command.json, command.quick, **given)
     return 0

@@ -32,7 +32,7 @@ SIM_ROWS = [
 
 PIPELINE_ROWS = [
     {"profile": "p", "mode": "async", "stages": 4, "microbatch": 16, "ms_per_decision": 52.354,
-     "predicted_ms_per_decision": 51.5, "of_bound": 0.9804}
+     "predicted_ms_per_decision": 51.5, "of_bound": 0.9804, "of_own_bound": 0.9911}
 ]  # fmt: skip
 PIPELINE_REAL = [
     {"turn": turn, "scheduler": name, "decisions_per_s": speed}
