@@ -16,7 +16,8 @@ import torch
 from embodied_rl.errors import UserError
 from embodied_rl.rollout.groups import GroupStream
 from embodied_rl.scheduler.config import RayConfig
-from embodied_rl.scheduler.ray_scheduler import RayScheduler, connect
+from embodied_rl.scheduler.ray_cluster import connect
+from embodied_rl.scheduler.ray_scheduler import RayScheduler
 from embodied_rl.scheduler.ray_worker import RolloutWorker
 from embodied_rl.scheduler.weights import Outbox
 from tests.embodied_rl.scheduler.far import DyingFactory, LostFactory, ToyFactory
@@ -134,7 +135,7 @@ def test_what_a_worker_cannot_open_ends_the_run_with_its_words(cluster: Any, tmp
 def test_workers_that_are_lost_again_and_again_end_the_run(
     cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("embodied_rl.scheduler.ray_scheduler._MAX_LOST", 1)
+    monkeypatch.setattr("embodied_rl.scheduler.ray_pool._MAX_LOST", 1)
     with pytest.raises(UserError, match=r"3 Ray workers in a row were lost"):
         train(SETUP, tmp_path, DyingFactory())
 
@@ -146,21 +147,3 @@ def test_more_workers_than_the_cluster_can_place_are_refused(cluster: Any) -> No
         connect(RayConfig(workers=2, gpus_per_worker=1))
 
 
-def test_a_worker_runs_with_the_weights_that_it_was_sent_last() -> None:
-    """Without Ray: the far side alone."""
-    policy = ToyPolicy()
-    worker = RolloutWorker(ToyFactory(), final_value=False)
-    worker.install(7, *Outbox(policy).everything())
-    setup = Setup(GRPO)
-    sampler, _ = setup.parts(policy, Path())
-    ran = worker.run(sampler.next_group())
-    assert ran.version == 7
-    assert worker.slots() == 4
-    local = RolloutWorker(ToyFactory(), final_value=False)
-    local.install(0, *Outbox(policy).everything())
-    again = local.run(sampler.group(0))
-    by_id = {piece.episodes[0].spec.episode_id: piece for piece in again.episodes}
-    for piece in ran.episodes:
-        other = by_id[piece.episodes[0].spec.episode_id]
-        other.version = piece.version
-        assert_same_rows(piece, other)
