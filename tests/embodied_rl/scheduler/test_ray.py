@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
+import time
 from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,14 +13,14 @@ import pytest
 import torch
 
 from embodied_rl.errors import UserError
-from embodied_rl.rollout.groups import GroupStream
+from embodied_rl.learner.config import LearnerConfig
 from embodied_rl.scheduler.config import RayConfig
 from embodied_rl.scheduler.ray_cluster import connect
-from embodied_rl.scheduler.ray_scheduler import RayScheduler
-from embodied_rl.scheduler.ray_worker import RolloutWorker
-from embodied_rl.scheduler.weights import Outbox
+from embodied_rl.types import RolloutBatch
+from tests.embodied_rl.learner.ranked import ToyRank
 from tests.embodied_rl.scheduler.far import DyingFactory, LostFactory, ToyFactory
-from tests.embodied_rl.scheduler.toys import GRPO, KEEPING, Outcome, Setup, assert_same_rows, serial
+from tests.embodied_rl.scheduler.over_ray import Witness, assert_same_run, train
+from tests.embodied_rl.scheduler.toys import GRPO, KEEPING, Setup, serial
 from tests.toy import ToyPolicy
 
 ROOT = Path(__file__).parents[3]
@@ -45,45 +44,6 @@ def cluster() -> Iterator[Any]:
     yield nodes
     ray.shutdown()
     nodes.shutdown()
-
-
-def train(
-    setup: Setup, folder: Path, factory: ToyFactory | LostFactory | DyingFactory,
-    during: dict[int, Any] | None = None,
-) -> Outcome:
-    """The run of `toys.serial`, with two workers. during: what happens when that many episodes have ended."""
-    policy, heard = ToyPolicy(), list[int]()
-    sampler, learner = setup.parts(policy, folder)
-    algorithm = learner.algorithm
-    stream = GroupStream(sampler, groups=setup.groups, keep=algorithm.keep, max_factor=algorithm.max_factor)
-
-    def poll() -> None:
-        for count in [count for count in during or {} if len(heard) >= count]:
-            (during or {}).pop(count)()
-
-    batches, metrics, states = [], [], []
-    with closing(RayScheduler(
-        RayConfig(workers=2), factory, policy, stream, slots=factory.slots, final_value=algorithm.needs_final_value,
-        on_episode=lambda result: heard.append(result.spec.episode_id), poll=poll,
-    )) as scheduler:  # fmt: skip
-        for batch in scheduler.batches(0, setup.iterations):
-            batches.append(batch)
-            metrics.append(learner.update(batch))
-            scheduler.publish(learner.version)
-            states.append(scheduler.sampler_state())
-    return Outcome(batches, policy.state_dict(), metrics, sampler, heard, states)
-
-
-def assert_same_run(far: Outcome, near: Outcome) -> None:
-    for one, two in zip(far.batches, near.batches, strict=True):
-        assert one.row_version is not None
-        assert bool((one.row_version == one.version).all())
-        assert_same_rows(one, two)
-    for name, tensor in near.weights.items():
-        assert torch.equal(far.weights[name], tensor), name
-    ledger = far.sampler.ledger
-    assert (ledger.issued, len(ledger.outstanding)) == (ledger.finished, 0)
-    assert max(Counter(far.episodes).values()) == 1  # no episode counted twice
 
 
 def test_two_nodes_give_the_serial_run(cluster: Any, tmp_path: Path) -> None:
@@ -119,7 +79,7 @@ def test_a_node_killed_in_mid_run_is_replaced(cluster: Any, tmp_path: Path) -> N
         cluster.remove_node(node, allow_graceful=False)
         cluster.add_node(num_cpus=1, object_store_memory=80 << 20)
 
-    far = train(SETUP, tmp_path, ToyFactory(seconds=0.05), during={25: kill})
+    far = train(SETUP, tmp_path, ToyFactory(seconds=0.05), at={25: kill})
     near = serial(SETUP, tmp_path)
     assert_same_run(far, near)
     assert far.batches[-1].info["rollout/workers_replaced"] >= 1
@@ -140,10 +100,32 @@ def test_workers_that_are_lost_again_and_again_end_the_run(
         train(SETUP, tmp_path, DyingFactory())
 
 
+def test_rows_are_of_the_weights_that_they_name_and_never_too_old(cluster: Any, tmp_path: Path) -> None:
+    """The next rollout runs during an update, two updates ahead at most."""
+    witness = Witness(most=2)
+
+    def look(batch: RolloutBatch, policy: ToyPolicy) -> None:
+        witness(batch, policy)
+        time.sleep(0.5)
+
+    setup = Setup(GRPO, groups=3, iterations=5)
+    far = train(setup, tmp_path, ToyFactory(seconds=0.01), RayConfig(workers=2, max_staleness=2), look=look)
+    assert max(witness.worst) >= 1
+    assert sorted(far.episodes) == list(range(5 * 12))
+
+
+def test_a_learner_of_two_processes_learns_the_same(cluster: Any, tmp_path: Path) -> None:
+    learner = LearnerConfig(lr=1e-3, minibatch_rows=50, microbatch_rows=7)
+    near = serial(Setup(GRPO, learner=learner), tmp_path)
+    far = train(Setup(GRPO, learner=replace(learner, ranks=2)), tmp_path, ToyFactory(), helper=ToyRank())
+    for one, two in zip(far.batches, near.batches, strict=True):
+        assert [episode.spec for episode in one.episodes] == [episode.spec for episode in two.episodes]
+    for name, tensor in near.weights.items():
+        torch.testing.assert_close(far.weights[name], tensor, rtol=0, atol=1e-6, msg=name)
+
+
 def test_more_workers_than_the_cluster_can_place_are_refused(cluster: Any) -> None:
     with pytest.raises(UserError, match=r"9 workers .* need 9 CPUs, and the Ray cluster has \d"):
         connect(RayConfig(workers=9))
     with pytest.raises(UserError, match=r"need 2 GPUs, and the Ray cluster has 0"):
         connect(RayConfig(workers=2, gpus_per_worker=1))
-
-
