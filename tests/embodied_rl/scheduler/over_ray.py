@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +15,13 @@ from torch import Tensor
 
 from embodied_rl.learner.crew import PolicyFactory
 from embodied_rl.learner.lead import make_learner
-from embodied_rl.rollout.groups import GroupStream
+from embodied_rl.rollout.stages import StageClock
 from embodied_rl.scheduler.config import RayConfig
-from embodied_rl.scheduler.ray_scheduler import RayScheduler
+from embodied_rl.scheduler.make import Learning, make_scheduler
 from embodied_rl.types import RolloutBatch
 from tests.embodied_rl.scheduler.far import DyingFactory, LostFactory, ToyFactory
 from tests.embodied_rl.scheduler.toys import Outcome, Setup, assert_same_rows
-from tests.toy import ToyPolicy
+from tests.toy import ToyEnv, ToyPolicy
 
 
 def train(
@@ -38,10 +38,6 @@ def train(
     learner = alone if helper is None else make_learner(
         policy, algorithm, setup.learner, seed=0, dump_dir=folder, threads=1, helper=helper
     )  # fmt: skip
-    stream = GroupStream(
-        sampler, groups=setup.groups, keep=algorithm.keep, max_factor=algorithm.max_factor,
-        max_staleness=config.max_staleness,
-    )  # fmt: skip
     due = dict(at or {})
 
     def poll() -> None:
@@ -49,10 +45,11 @@ def train(
             due.pop(count)()
 
     batches, metrics, states = [], [], []
-    with closing(learner), closing(RayScheduler(
-        config, factory, policy, stream, slots=factory.slots, final_value=algorithm.needs_final_value,
-        on_episode=lambda result: heard.append(result.spec.episode_id), poll=poll, ess=ess or (lambda: learner.ess),
-        say=say,
+    learning = Learning.of(learner)
+    with closing(learner), closing(make_scheduler(
+        config, ToyEnv(factory.slots), policy, sampler, algorithm, replace(learning, ess=ess or learning.ess),
+        StageClock(), groups=setup.groups, workers=None,
+        on_episode=lambda result: heard.append(result.spec.episode_id), poll=poll, far=factory, say=say,
     )) as scheduler:  # fmt: skip
         for batch in scheduler.batches(0, setup.iterations):
             batches.append(batch)
