@@ -156,6 +156,7 @@ class _Run:
             on_episode=observer.episode,
             poll=self._poll,
             far=far,
+            say=observer.note,
         )
         self.checkpoints = Checkpoints(run_dir / "checkpoints", settings.checkpoint.keep)
         self.before: EvalReport | None = None

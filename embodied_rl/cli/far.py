@@ -78,12 +78,12 @@ class HelperPolicy:
 def cluster(config: TrainConfig) -> Iterator[None]:
     """The connection to the Ray cluster that the config asks for, if it does; nothing of it is left afterwards.
 
-    UserError as `ray_scheduler.connect`, before a run has written anything.
+    UserError as `ray_cluster.connect`, before a run has written anything.
     """
     if not isinstance(config.scheduler, RayConfig):
         yield
         return
-    from embodied_rl.scheduler.ray_scheduler import connect
+    from embodied_rl.scheduler.ray_cluster import connect
 
     ray = connect(config.scheduler)
     try:

@@ -18,13 +18,11 @@ class Cause(Enum):
 
     SIMULATOR = "broke the simulator"
     POLICY = "got actions that are not finite from the policy"
-    WORKER = "lost its Ray worker"
 
 
 _ADVICE = {
     Cause.SIMULATOR: "check that task and state with `embodied-rl eval`.",
     Cause.POLICY: "check the checkpoint with `embodied-rl doctor --policy`.",
-    Cause.WORKER: "look for the cause in Ray's logs (too little memory?).",
 }
 
 

@@ -23,7 +23,8 @@ class Driver:
 
     record: keep the rows of finished episodes (else only their results). final_value: ask the policy for the value of
     the observation after a truncated episode's last step. on_round: called before each decision; what it raises ends
-    the run. It acts on as many threads as torch has where it is made.
+    the run. `version`: of the policy, written on each row, where it may change within an episode. It acts on as many
+    threads as torch has where it is made.
     """
 
     def __init__(
@@ -39,12 +40,14 @@ class Driver:
         self.env = env
         self.policy = policy
         self.clock = clock
+        self.version: int | None = None
         self.store = RowStore(env.new_observation, env.num_envs)
         self._actor = Actor(policy, env.num_envs, torch.get_num_threads())
         self._record = record
         self._final_value = final_value
         self._on_round = on_round
         self._running: dict[int, Running] = {}
+        self._again: list[EpisodeSpec] = []
 
     def run(
         self,
@@ -57,33 +60,41 @@ class Driver:
         `source` is asked for an episode whenever a slot is free; None means "not now". `reissue` names the episode to
         run in place of one whose simulator failed, or whose actions are not finite (None: it is not run here).
         """
-        self._running = {}  # an interrupted run leaves its episodes behind
-        again: list[EpisodeSpec] = []
-        while True:
-            if self._on_round is not None:
-                self._on_round()
-            self._refill(source, again)
-            if not self._running:
-                return
-            slots = sorted(self._running)
-            result, round_ = self._decide(slots, mode)
-            for row, slot in enumerate(slots):
-                self._running[slot].account(result, round_, row, record=self._record)
-            values = self._values(slots, result) if self._final_value else {}
-            for row in np.flatnonzero(result.failed):
-                lost = self._running.pop(slots[row])
-                self.store.drop(lost.rows)
-                if (spec := reissue(lost.spec, cause_of(round_.act.actions[row]))) is not None:
-                    again.append(spec)
-            yield from self._finish(slots, result, values)
+        self._running, self._again = {}, []  # an interrupted run leaves its episodes behind
+        while (ended := self.round(source, reissue, mode)) is not None:
+            yield from ended
 
-    def _refill(self, source: Callable[[], EpisodeSpec | None], again: list[EpisodeSpec]) -> None:
+    def round(
+        self,
+        source: Callable[[], EpisodeSpec | None],
+        reissue: Callable[[EpisodeSpec, Cause], EpisodeSpec | None],
+        mode: ActMode,
+    ) -> list[Recording] | None:
+        """One turn of `run`: refill the slots, decide once for all; the episodes that this ended (None: none runs)."""
+        if self._on_round is not None:
+            self._on_round()
+        self._refill(source)
+        if not self._running:
+            return None
+        slots = sorted(self._running)
+        result, round_ = self._decide(slots, mode)
+        for row, slot in enumerate(slots):
+            self._running[slot].account(result, round_, row, record=self._record)
+        values = self._values(slots, result) if self._final_value else {}
+        for row in np.flatnonzero(result.failed):
+            lost = self._running.pop(slots[row])
+            self.store.drop(lost.rows)
+            if (spec := reissue(lost.spec, cause_of(round_.act.actions[row]))) is not None:
+                self._again.append(spec)
+        return self._finish(slots, result, values)
+
+    def _refill(self, source: Callable[[], EpisodeSpec | None]) -> None:
         slots: list[int] = []
         specs: list[EpisodeSpec] = []
         for slot in range(self.env.num_envs):
             if slot in self._running:
                 continue
-            spec = again.pop(0) if again else source()
+            spec = self._again.pop(0) if self._again else source()
             if spec is None:
                 break
             slots.append(slot)
@@ -104,18 +115,21 @@ class Driver:
         with self.clock.stage("simulate"):
             result = step_rows(self.env, slots, act.actions, np.arange(len(slots)))
         mask = executed_terms(result.steps_taken, self.policy.chunk_len, self.policy.terms_per_step)
-        round_ = Round(block, obs, act, result.reward.sum(axis=1, dtype=np.float32), mask, len(slots))
+        reward = result.reward.sum(axis=1, dtype=np.float32)
+        round_ = Round(block, obs, act, reward, mask, len(slots), self.version)
         if not self._record:
             self.store.give_back(block)
         return result, round_
 
-    def _finish(self, slots: Sequence[int], result: ChunkResult, values: dict[int, float]) -> Iterator[Recording]:
-        """Take the ended episodes of this round out of their slots and yield them."""
+    def _finish(self, slots: Sequence[int], result: ChunkResult, values: dict[int, float]) -> list[Recording]:
+        """Take the ended episodes of this round out of their slots."""
         rows: list[int] = np.flatnonzero((result.terminated | result.truncated) & ~result.failed).tolist()
-        # All slots are freed before the first yield: the consumer may stop listening at any time.
-        done = [(row, self._running.pop(slots[row])) for row in rows]
-        for row, episode in done:
-            yield episode.ended(terminated=bool(result.terminated[row]), final_value=values.get(row, 0.0))
+        return [
+            self._running.pop(slots[row]).ended(
+                terminated=bool(result.terminated[row]), final_value=values.get(row, 0.0)
+            )
+            for row in rows
+        ]  # fmt: skip
 
     def _values(self, slots: Sequence[int], result: ChunkResult) -> dict[int, float]:
         """The critic's value, by row, of what truncated episodes show now; those that show nothing any more failed."""

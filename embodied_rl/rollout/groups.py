@@ -170,6 +170,13 @@ class GroupStream:
         else:
             self._again.append(self.sampler.reissue(spec, cause))
 
+    def hand_back(self, spec: EpisodeSpec) -> None:
+        """Run an episode again that was lost with its machine: no attempt that broke its simulator."""
+        if self.is_stopped(spec):
+            self.stop(spec)
+        else:
+            self._again.append(self.sampler.again(spec))
+
     def take(self) -> Group | Closed | None:
         """The next kept group of the open batch, in order, or the end of that batch; None: not decided yet."""
         while True:

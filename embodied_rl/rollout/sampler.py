@@ -98,6 +98,12 @@ class EpisodeSampler:
         self.ledger.reissued += 1
         return again
 
+    def again(self, spec: EpisodeSpec) -> EpisodeSpec:
+        """Return `spec`, to run again: its run was lost, but nothing says that it broke a simulator."""
+        self._check_outstanding(spec)
+        self.ledger.reissued += 1
+        return spec
+
     @property
     def position(self) -> int:
         """Index of the group that `next_group` issues next."""

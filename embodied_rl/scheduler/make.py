@@ -87,9 +87,10 @@ def make_scheduler(
     config: SchedulerConfig, env: VecEnv, policy: Policy, sampler: EpisodeSampler, algorithm: Algorithm,
     learning: Learning, clock: StageClock | Timeline, *, groups: int, workers: int | None,
     on_episode: Callable[[EpisodeResult], None], poll: Callable[[], None], far: WorkerFactory | None = None,
+    say: Callable[[str], None] = print,
 ) -> Scheduler:
     """The scheduler that `config` asks for. workers: threads that step and render (None: one a CPU core). far: opens
-    the worlds of a worker on another machine, for `RayConfig`.
+    the worlds of a worker on another machine, for `RayConfig`. say: gets one line when there is something to tell.
 
     UserError if the options do not fit the environment or the learner.
     """
@@ -102,7 +103,7 @@ def make_scheduler(
         )  # fmt: skip
         return RayScheduler(
             config, far, policy, stream, slots=env.num_envs, final_value=algorithm.needs_final_value,
-            on_episode=on_episode, poll=poll,
+            on_episode=on_episode, poll=poll, ess=learning.ess, say=say,
         )  # fmt: skip
     if not isinstance(config, PipelinedConfig):
         assert isinstance(clock, StageClock)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
 
 from torch import nn
 
@@ -20,15 +21,18 @@ from embodied_rl.vec_env import VecEnv
 WorkerFactory = Callable[[], tuple[VecEnv, Policy]]
 """Opens a worker's worlds and its policy with the run's starting weights; sent to other machines, so importable there.
 """
+TURN_SECONDS = 0.1
+"""A call lasts about as long at most, so that new weights and episodes need not wait until one ends."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """Episodes that ended, a batch each; `lost` ones did not, and why. version: of the policy that acted."""
+    """Episodes that ended, a batch each, whose rows say which version acted; `lost` ones did not, and why; `skipped`
+    ones never began."""
 
-    version: int
-    episodes: list[RolloutBatch]
-    lost: list[tuple[EpisodeSpec, Cause]]
+    episodes: list[RolloutBatch] = field(default_factory=list)
+    lost: list[tuple[EpisodeSpec, Cause]] = field(default_factory=list)
+    skipped: list[EpisodeSpec] = field(default_factory=list)
 
 
 class RolloutWorker:
@@ -40,27 +44,33 @@ class RolloutWorker:
         self._policy = policy
         self._driver = Driver(env, policy, StageClock(), record=True, final_value=final_value)
         self._slots = env.num_envs
-        self._version = -1
+        self._waiting: deque[EpisodeSpec] = deque()
 
     def slots(self) -> int:
         """How many episodes run side by side."""
         return self._slots
 
     def install(self, version: int, *buckets: Bucket) -> None:
-        """From now on version `version` acts."""
+        """From now on version `version` acts, in the middle of episodes too."""
         install(self._policy, buckets)
-        self._version = version
+        self._driver.version = version
 
-    def run(self, specs: Sequence[EpisodeSpec]) -> Ran:
-        """Run these episodes."""
-        waiting = deque(specs)
-        lost: list[tuple[EpisodeSpec, Cause]] = []
-        ended = []
+    def advance(self, specs: Sequence[EpisodeSpec], unwanted: Collection[int] = ()) -> Ran:
+        """Take these episodes in, go on with all until some have ended or a turn is over, and return those.
 
-        def give_up(spec: EpisodeSpec, cause: Cause) -> None:
-            lost.append((spec, cause))
+        unwanted: episodes that need not begin any more.
+        """
+        ran = Ran(skipped=[spec for spec in (*self._waiting, *specs) if spec.episode_id in unwanted])
+        self._waiting = deque(spec for spec in (*self._waiting, *specs) if spec.episode_id not in unwanted)
+        until = time.monotonic() + TURN_SECONDS
+        while not ran.episodes and not ran.lost:
+            ended = self._driver.round(self._next, lambda *lost: ran.lost.append(lost), "sample")
+            for recording in ended or []:
+                ran.episodes.append(gather([recording], self._driver.version or 0))
+                self._driver.store.drop(recording.rows)
+            if ended is None or time.monotonic() > until:
+                break
+        return ran
 
-        for recording in self._driver.run(lambda: waiting.popleft() if waiting else None, give_up, "sample"):
-            ended.append(gather([recording], self._version))
-            self._driver.store.drop(recording.rows)
-        return Ran(self._version, ended, lost)
+    def _next(self) -> EpisodeSpec | None:
+        return self._waiting.popleft() if self._waiting else None

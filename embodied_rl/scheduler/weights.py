@@ -8,8 +8,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-SPARSE = 0.5
-"""A change is sent as positions and values if less than this share of a tensor changed."""
 BUCKET_BYTES = 64 << 20
 
 
@@ -52,10 +50,10 @@ class Outbox:
             count = int(changed.count_nonzero())
             if count == 0:
                 continue
-            if count < SPARSE * changed.numel():
+            place = torch.int64 if changed.numel() >= 2**31 else torch.int32
+            if count * (now.itemsize + place.itemsize) < now.nbytes:  # whichever is shorter
                 where = changed.nonzero()[:, 0]
-                positions = where if changed.numel() >= 2**31 else where.int()
-                found[name] = Change(now.flatten()[where], positions)
+                found[name] = Change(now.flatten()[where], where.to(place))
             else:
                 found[name] = Change(now.clone())
             before.copy_(now)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
+import time
 from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,23 +13,16 @@ import pytest
 import torch
 
 from embodied_rl.errors import UserError
+from embodied_rl.learner.config import LearnerConfig
 from embodied_rl.rollout.attempts import Cause
-from embodied_rl.rollout.groups import GroupStream
 from embodied_rl.scheduler.config import RayConfig
-from embodied_rl.scheduler.ray_scheduler import RayScheduler, connect
+from embodied_rl.scheduler.ray_cluster import connect
 from embodied_rl.scheduler.ray_worker import RolloutWorker
-from embodied_rl.scheduler.weights import Outbox
+from embodied_rl.types import RolloutBatch
+from tests.embodied_rl.learner.ranked import ToyRank
 from tests.embodied_rl.scheduler.far import DyingFactory, LostFactory, ToyFactory
-from tests.embodied_rl.scheduler.toys import (
-    GRPO,
-    KEEPING,
-    NanPolicy,
-    Outcome,
-    Setup,
-    SlowEnv,
-    assert_same_rows,
-    serial,
-)
+from tests.embodied_rl.scheduler.over_ray import Witness, assert_same_run, train
+from tests.embodied_rl.scheduler.toys import GRPO, KEEPING, NanPolicy, Setup, SlowEnv, serial
 from tests.toy import ToyPolicy
 
 ROOT = Path(__file__).parents[3]
@@ -54,45 +46,6 @@ def cluster() -> Iterator[Any]:
     yield nodes
     ray.shutdown()
     nodes.shutdown()
-
-
-def train(
-    setup: Setup, folder: Path, factory: ToyFactory | LostFactory | DyingFactory,
-    during: dict[int, Any] | None = None,
-) -> Outcome:
-    """The run of `toys.serial`, with two workers. during: what happens when that many episodes have ended."""
-    policy, heard = ToyPolicy(), list[int]()
-    sampler, learner = setup.parts(policy, folder)
-    algorithm = learner.algorithm
-    stream = GroupStream(sampler, groups=setup.groups, keep=algorithm.keep, max_factor=algorithm.max_factor)
-
-    def poll() -> None:
-        for count in [count for count in during or {} if len(heard) >= count]:
-            (during or {}).pop(count)()
-
-    batches, metrics, states = [], [], []
-    with closing(RayScheduler(
-        RayConfig(workers=2), factory, policy, stream, slots=factory.slots, final_value=algorithm.needs_final_value,
-        on_episode=lambda result: heard.append(result.spec.episode_id), poll=poll,
-    )) as scheduler:  # fmt: skip
-        for batch in scheduler.batches(0, setup.iterations):
-            batches.append(batch)
-            metrics.append(learner.update(batch))
-            scheduler.publish(learner.version)
-            states.append(scheduler.sampler_state())
-    return Outcome(batches, policy.state_dict(), metrics, sampler, heard, states)
-
-
-def assert_same_run(far: Outcome, near: Outcome) -> None:
-    for one, two in zip(far.batches, near.batches, strict=True):
-        assert one.row_version is not None
-        assert bool((one.row_version == one.version).all())
-        assert_same_rows(one, two)
-    for name, tensor in near.weights.items():
-        assert torch.equal(far.weights[name], tensor), name
-    ledger = far.sampler.ledger
-    assert (ledger.issued, len(ledger.outstanding)) == (ledger.finished, 0)
-    assert max(Counter(far.episodes).values()) == 1  # no episode counted twice
 
 
 def test_two_nodes_give_the_serial_run(cluster: Any, tmp_path: Path) -> None:
@@ -128,7 +81,7 @@ def test_a_node_killed_in_mid_run_is_replaced(cluster: Any, tmp_path: Path) -> N
         cluster.remove_node(node, allow_graceful=False)
         cluster.add_node(num_cpus=1, object_store_memory=80 << 20)
 
-    far = train(SETUP, tmp_path, ToyFactory(seconds=0.05), during={25: kill})
+    far = train(SETUP, tmp_path, ToyFactory(seconds=0.05), at={25: kill})
     near = serial(SETUP, tmp_path)
     assert_same_run(far, near)
     assert far.batches[-1].info["rollout/workers_replaced"] >= 1
@@ -144,9 +97,33 @@ def test_what_a_worker_cannot_open_ends_the_run_with_its_words(cluster: Any, tmp
 def test_workers_that_are_lost_again_and_again_end_the_run(
     cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("embodied_rl.scheduler.ray_scheduler._MAX_LOST", 1)
+    monkeypatch.setattr("embodied_rl.scheduler.ray_pool._MAX_LOST", 1)
     with pytest.raises(UserError, match=r"3 Ray workers in a row were lost"):
         train(SETUP, tmp_path, DyingFactory())
+
+
+def test_rows_are_of_the_weights_that_they_name_and_never_too_old(cluster: Any, tmp_path: Path) -> None:
+    """The next rollout runs during an update, two updates ahead at most."""
+    witness = Witness(most=2)
+
+    def look(batch: RolloutBatch, policy: ToyPolicy) -> None:
+        witness(batch, policy)
+        time.sleep(0.5)
+
+    setup = Setup(GRPO, groups=3, iterations=5)
+    far = train(setup, tmp_path, ToyFactory(seconds=0.01), RayConfig(workers=2, max_staleness=2), look=look)
+    assert max(witness.worst) >= 1
+    assert sorted(far.episodes) == list(range(5 * 12))
+
+
+def test_a_learner_of_two_processes_learns_the_same(cluster: Any, tmp_path: Path) -> None:
+    learner = LearnerConfig(lr=1e-3, minibatch_rows=50, microbatch_rows=7)
+    near = serial(Setup(GRPO, learner=learner), tmp_path)
+    far = train(Setup(GRPO, learner=replace(learner, ranks=2)), tmp_path, ToyFactory(), helper=ToyRank())
+    for one, two in zip(far.batches, near.batches, strict=True):
+        assert [episode.spec for episode in one.episodes] == [episode.spec for episode in two.episodes]
+    for name, tensor in near.weights.items():
+        torch.testing.assert_close(far.weights[name], tensor, rtol=0, atol=1e-6, msg=name)
 
 
 def test_more_workers_than_the_cluster_can_place_are_refused(cluster: Any) -> None:
@@ -156,32 +133,14 @@ def test_more_workers_than_the_cluster_can_place_are_refused(cluster: Any) -> No
         connect(RayConfig(workers=2, gpus_per_worker=1))
 
 
-def test_a_worker_runs_with_the_weights_that_it_was_sent_last() -> None:
-    """Without Ray: the far side alone."""
-    policy = ToyPolicy()
-    worker = RolloutWorker(ToyFactory(), final_value=False)
-    worker.install(7, *Outbox(policy).everything())
-    setup = Setup(GRPO)
-    sampler, _ = setup.parts(policy, Path())
-    ran = worker.run(sampler.next_group())
-    assert ran.version == 7
-    assert worker.slots() == 4
-    local = RolloutWorker(ToyFactory(), final_value=False)
-    local.install(0, *Outbox(policy).everything())
-    again = local.run(sampler.group(0))
-    by_id = {piece.episodes[0].spec.episode_id: piece for piece in again.episodes}
-    for piece in ran.episodes:
-        other = by_id[piece.episodes[0].spec.episode_id]
-        other.version = piece.version
-        assert_same_rows(piece, other)
-
-
 def test_a_worker_says_which_episodes_were_lost_and_why() -> None:
     """Without Ray: three broke their simulator or were given a NaN, the others ran."""
     worker = RolloutWorker(lambda: (SlowEnv(4, breaks={2: 1}), NanPolicy()), final_value=False)
     sampler, _ = Setup(GRPO).parts(ToyPolicy(), Path())
     specs = sampler.next_group() + sampler.next_group()
-    ran = worker.run(specs)
-    lost = {spec.episode_id: cause for spec, cause in ran.lost}
+    turns = [worker.advance(specs)]
+    while sum(len(ran.episodes) + len(ran.lost) for ran in turns) < len(specs):
+        turns.append(worker.advance([]))
+    lost = {spec.episode_id: cause for ran in turns for spec, cause in ran.lost}
     assert lost == {1: Cause.POLICY, 2: Cause.SIMULATOR, 6: Cause.POLICY}
-    assert {piece.episodes[0].spec.episode_id for piece in ran.episodes} == {0, 3, 4, 5, 7}
+    assert {piece.episodes[0].spec.episode_id for ran in turns for piece in ran.episodes} == {0, 3, 4, 5, 7}

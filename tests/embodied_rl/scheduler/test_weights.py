@@ -64,6 +64,22 @@ def test_only_what_changed_is_sent() -> None:
     assert outbox.changes() == []
 
 
+@pytest.mark.parametrize(("dtype", "most"), [(torch.bfloat16, 33), (torch.float32, 49), (torch.float64, 66)])
+def test_positions_are_sent_only_where_that_is_shorter(dtype: torch.dtype, most: int) -> None:
+    """A position takes 4 bytes, whatever a value takes; `most`: changes of 100 numbers up to which it pays."""
+    for count in (1, most, most + 1, 100):
+        source, replica = (nn.Linear(100, 1, bias=False, dtype=dtype) for _ in range(2))
+        replica.load_state_dict(source.state_dict())
+        outbox = Outbox(source)
+        with torch.no_grad():
+            source.weight[0, :count] += 1
+        ((change,),) = (bucket.values() for bucket in outbox.changes())
+        assert (change.positions is not None) == (count <= most)
+        assert change.nbytes == min(count * (dtype.itemsize + 4), 100 * dtype.itemsize)
+        install(replica, [{"weight": change}])
+        assert torch.equal(source.weight, replica.weight)
+
+
 def test_frozen_parameters_stay_at_home() -> None:
     outbox = Outbox(network(frozen=True))
     assert {name for bucket in outbox.everything() for name in bucket} == {"1.weight", "1.bias"}
