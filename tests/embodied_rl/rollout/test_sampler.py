@@ -103,9 +103,9 @@ def test_a_failed_episode_is_run_again_same_first_then_with_new_seeds_then_given
 def test_who_gave_an_episode_up_is_told_what_happened_to_it() -> None:
     sampler = EpisodeSampler(0, {"a": [5]})
     (spec,) = sampler.next_group()
-    for cause in (Cause.POLICY, Cause.SIMULATOR, Cause.WORKER, Cause.POLICY):
+    for cause in (Cause.POLICY, Cause.SIMULATOR, Cause.SIMULATOR, Cause.POLICY):
         spec = sampler.reissue(spec, cause)
-    what = "not finite from the policy 3 times and broke the simulator once and lost its Ray worker once"
+    what = "not finite from the policy 3 times and broke the simulator 2 times"
     with pytest.raises(UserError, match=f"^episode 0 of .* got actions that are {what}; check the checkpoint with"):
         sampler.reissue(spec, Cause.POLICY)
 
