@@ -1,1 +1,1 @@
-"""Who runs when: rollout and learner in turn (serial)."""
+"""Who runs when: rollout and learner in turn (serial), overlapped (pipelined), or on several machines (ray)."""
