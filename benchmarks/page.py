@@ -115,8 +115,26 @@ def section(figures: Figures) -> str:
     return "\n".join([" ".join(lines), "", *TABLES[figures["bench"].split()[0]](figures), "", *ratios])
 
 
+def parts_of(figures: Figures) -> list[Figures]:
+    """The benches that a file has figures of: a whole run of bench pipeline is two."""
+    if figures["bench"] != "pipeline":
+        return [figures]
+    real = {name: value for name, value in figures["ratios"].items() if name.startswith("real.")}
+    timed = {name: value for name, value in figures["ratios"].items() if name not in real}
+    parts: list[Figures] = [{**figures, "bench": "pipeline timed", "real": [], "ratios": timed}]
+    if figures["real"]:
+        parts.append({**figures, "bench": "pipeline real", "rows": [], "ratios": real})
+    return parts
+
+
 def fill(page: str, figures: Figures) -> str:
-    """`page` with the section of this bench replaced; ValueError if it has no marks for it."""
+    """`page` with the sections of this file replaced; ValueError if it has no marks for one."""
+    for part in parts_of(figures):
+        page = _fill(page, part)
+    return page
+
+
+def _fill(page: str, figures: Figures) -> str:
     start, end = (f"<!-- {word} of {figures['bench']} -->" for word in ("figures", "end"))
     head, found, rest = page.partition(start)
     _, closed, tail = rest.partition(end)
