@@ -22,6 +22,7 @@ from statistics import fmean
 from typing import Any
 
 from embodied_rl.benchmarks.learning_pace import pace_table, way_table
+from embodied_rl.benchmarks.learning_stretch import stretch_table
 from embodied_rl.benchmarks.page import table
 from embodied_rl.config import TrainConfig, kind_of, load_yaml, to_dict
 from embodied_rl.errors import UserError
@@ -156,12 +157,20 @@ def make_page(groups: dict[Key, list[Run]], figure: str) -> str:
         "",
     ]
     metrics = {", ".join(key): [run.rows for run in runs] for key, runs in groups.items()}
-    parts += [*pace_table(metrics), *way_table(metrics)]
+    parts += [*pace_table(metrics), *stretch_table(metrics, _references(groups)), *way_table(metrics)]
     for key, runs in groups.items():
         parts += [f"## {', '.join(key)}", "", *_seed_table(runs), "", *_statements(runs), ""]
         parts += ["By task (mean before, then after training by seed):", "", *_task_table(runs), ""]
         parts += ["What ran:", "", *_stamps(runs), "", "```", *_commands(runs), "```", ""]
     return "\n".join(parts)
+
+
+def _references(groups: Iterable[Key]) -> dict[str, str]:
+    """Each schedule's table and that of the serial runs beside it."""
+    serial = {(suite, policy, way.split()[0].rstrip(",")): (suite, policy, way) for suite, policy, way in groups
+              if " under " not in way}  # fmt: skip
+    found = {key: serial.get((key[0], key[1], key[2].split()[0])) for key in groups if " under " in key[2]}
+    return {", ".join(key): ", ".join(reference) for key, reference in found.items() if reference is not None}
 
 
 def _seed_table(runs: Sequence[Run]) -> list[str]:

@@ -7,11 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from embodied_rl.algorithms.config import GRPOConfig, PPOConfig
 from embodied_rl.benchmarks.learning import group_runs, main, make_page, read_run
 from embodied_rl.benchmarks.learning_pace import episodes_to, pace_table, way_table
+from embodied_rl.benchmarks.learning_stretch import stretch
 from embodied_rl.config import TrainConfig, dump_yaml
 from embodied_rl.evaluation.config import EvalConfig
 from embodied_rl.evaluation.evaluate import report
@@ -214,9 +216,33 @@ def test_the_table_of_held_out_success_on_the_way() -> None:
     assert page[-2] == "| b |  | 50.0 % (1) |  |"
 
 
+def rising(factor: float, seed: int, noise: float = 0.02) -> list[dict[str, float]]:
+    """A run whose success rises as 1 - exp(-episodes / (1000 factor)), with noise."""
+    draw = np.random.default_rng(seed)
+    return [
+        {"rollout/episodes": 128.0, "rollout/success": 1 - np.exp(-128 * at / 1000 / factor) + noise * draw.normal()}
+        for at in range(1, 31)
+    ]
+
+
+def test_how_many_times_as_many_episodes() -> None:
+    reference = [rising(1.0, seed) for seed in range(3)]
+    for factor in (0.8, 1.0, 1.35):
+        found, low, high = stretch(reference, [rising(factor, seed) for seed in (3, 4, 5)])
+        assert found == pytest.approx(factor, abs=0.06)
+        assert low - 0.03 <= factor <= high + 0.03
+        assert high - low < 0.3
+    _, low, high = stretch(reference, [rising(1.0, 3), rising(2.0, 4)])
+    assert high - low > 0.5, "seeds that differ make it unsure"
+
+
 def test_a_schedule_has_a_table_of_its_own(tmp_path: Path) -> None:
     serial = write_run(tmp_path / "a", 0, (1, 1), (9, 9))
     stream = write_run(tmp_path / "b", 0, (1, 1), (9, 9), scheduler=PipelinedConfig(),
                        learner=LearnerConfig(minibatch_rows=None, minibatch_groups=2))  # fmt: skip
     groups = group_runs([read_run(serial), read_run(stream)])
     assert [key[2] for key in groups] == ["GRPO", "GRPO under stream, minibatches of 2 groups"]
+    page = make_page(groups, "curve.png")
+    assert "| toy, openvla, GRPO under stream, minibatches of 2 groups | toy, openvla, GRPO |" in page
+    alone = {key: runs for key, runs in groups.items() if "under" in key[2]}
+    assert "How many times as many" not in make_page(alone, "curve.png")
