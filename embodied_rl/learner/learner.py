@@ -119,9 +119,9 @@ class Learner:
         An empty batch changes nothing. Raises RatioError and NonFiniteError as documented above.
         """
         iteration, self.version = self.version, self.version + 1
+        self.ess = 1.0
         if len(batch) == 0:
             return {"train/rows": 0.0, "train/steps": 0.0}
-        self.ess = 1.0
         correction = self._correction(batch)
         groups = split_groups(batch)
         if self._evaluates_ahead and len(correction.stale):

@@ -21,6 +21,7 @@ from embodied_rl.algorithms.losses import MAX_IMPORTANCE, effective_share
 from embodied_rl.learner.config import LearnerConfig
 from embodied_rl.learner.learner import Learner
 from embodied_rl.learner.stale import Correction
+from embodied_rl.rollout.summary import empty_batch
 from embodied_rl.scheduler.replica import replicate
 from embodied_rl.threads import Threads
 from embodied_rl.types import EvalOutput, RolloutBatch
@@ -209,6 +210,14 @@ def test_effective_share() -> None:
     assert effective_share(torch.full((4,), 0.3), everything) == pytest.approx(1.0)
     assert effective_share(torch.tensor([1e6, 1e-6, 1e-6, 1e-6]), everything) == pytest.approx(0.25)
     assert effective_share(torch.tensor([3.0, 1.0, 99.0]), torch.tensor([True, True, False])) == pytest.approx(16 / 20)
+
+
+def test_an_empty_batch_says_nothing_of_the_one_before(tmp_path: Path) -> None:
+    batch, learner = stale_batch(Setup(GRPO), tmp_path, noise=0.5)
+    learner.update(batch)
+    assert learner.ess < 0.99
+    learner.update(empty_batch(5))
+    assert learner.ess == 1.0, "or the next rollout would wait for nothing"
 
 
 def test_fresh_rows_are_left_alone(tmp_path: Path) -> None:
