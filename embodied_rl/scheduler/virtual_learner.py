@@ -43,13 +43,14 @@ class VirtualLearner:
         """Do what is left of the update with a batch of groups with that many rows; stale: rows of older policies."""
         if not groups:
             return
-        elsewhere = self._again.device != self._cost.device and self._work.minibatch_groups and not self._work.recompute
+        by_rows = not self._streams and bool(self._work.minibatch_rows or not self._work.minibatch_groups)
+        elsewhere = self._again.device != self._cost.device and not by_rows and not self._work.recompute
         if elsewhere and sum(stale):
             self._evaluate_ahead(stale)
         else:
             again = sum(groups if self._work.recompute else stale)
             self._play([self._again.of(rows) for rows in self._in_order(again)], "evaluate")
-        if not self._streams and (self._work.minibatch_rows or not self._work.minibatch_groups):
+        if by_rows:
             self._update_by_rows(sum(groups))
             return
         if not self._streams:

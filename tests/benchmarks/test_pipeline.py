@@ -168,3 +168,27 @@ def test_quick_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         )
     }  # fmt: skip
     assert "openvla_maniskill.of_bound" in capsys.readouterr().out
+
+
+def test_one_part_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """`--only` leaves the other part out, and the file says which it is."""
+    file = tmp_path / "pipeline.json"
+    modes = ("serial", "lockstep", "stream", "async")
+    rows = [row("p", mode, 8, 0.5) | {"stages": 1, "microbatch": 8, "predicted_ms_per_decision": 8.0} for mode in modes]
+    monkeypatch.setattr(pipeline, "measure", lambda *given: rows)
+    monkeypatch.setattr(pipeline, "_real", lambda console: pytest.fail("the real part runs"))
+    assert main(["bench", "pipeline", "--only", "timed", "--json", str(file)]) == 0
+    found = json.loads(file.read_text())
+    assert (found["bench"], found["real"], len(found["rows"])) == ("pipeline timed", [], 4 * len(PROFILES))
+    turns = [{"scheduler": way.name, "decisions_per_s": 1.0, "turn": 0} for way in pipeline_real.WAYS]
+    monkeypatch.setattr(pipeline, "_real", lambda console: turns)
+    monkeypatch.setattr(pipeline, "measure", lambda *given: pytest.fail("the timed part runs"))
+    assert main(["bench", "pipeline", "--only", "real", "--json", str(file)]) == 0
+    found = json.loads(file.read_text())
+    assert (found["bench"], found["real"], found["rows"]) == ("pipeline real", turns, [])
+    assert all(name.startswith("real.") for name in found["ratios"])
+    capsys.readouterr()
+    assert main(["bench", "sim", "--only", "real"]) == 2
+    assert "--only belongs to bench pipeline only" in capsys.readouterr().err
+    assert main(["bench", "pipeline", "--only", "timed", "--quick"]) == 2
+    assert "leave --only out" in capsys.readouterr().err

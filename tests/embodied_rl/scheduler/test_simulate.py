@@ -104,8 +104,9 @@ def test_stale_rows_are_evaluated_again_by_hand() -> None:
     assert play(costs, two, ahead, warm_up=0, measured=1).seconds == pytest.approx(2.0), "nor is the first batch"
     assert play(costs, two, ahead).seconds == pytest.approx(3 * 3.0)
     assert play(elsewhere, two, ahead).seconds == pytest.approx(3 * 2.5), "the second while the first is learned from"
-    by_rows = replace(two, minibatch_groups=None, minibatch_rows=10)
-    assert play(elsewhere, by_rows, ahead).seconds == pytest.approx(3 * 3.0), "a minibatch has rows of all episodes"
+    for groups in (None, 1):  # where both are given, rows decide
+        by_rows = replace(two, minibatch_groups=groups, minibatch_rows=10)
+        assert play(elsewhere, by_rows, ahead).seconds == pytest.approx(3 * 3.0), "a minibatch has rows of all episodes"
 
 
 work = st.builds(
