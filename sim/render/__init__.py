@@ -53,6 +53,11 @@ def make_renderer(choice: RendererChoice, models: Sequence[mujoco.MjModel], *, p
     name = choose(choice, models).name
     if name == "raycast":
         return RaycastRenderer(samples=_PICTURE_SAMPLES if pictures else 1)
-    from embodied_rl.sim.render.gl import GlRenderer  # importing GL fixes MUJOCO_GL for the process
+    # importing GL fixes MUJOCO_GL for the process
+    if name == "egl" and probe("egl").state == "hardware":
+        from embodied_rl.sim.render.gl_shared import SharedGlRenderer
+
+        return SharedGlRenderer(name, pictures=pictures)
+    from embodied_rl.sim.render.gl import GlRenderer
 
     return GlRenderer(name, pictures=pictures)

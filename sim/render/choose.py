@@ -1,11 +1,12 @@
 """Which renderer draws: probes of this machine's GL, and the choice with its reason.
 
-Order of `auto`: EGL on a GPU; else, for scenes of primitives only, the CPU ray caster; else OSMesa; else software EGL.
-The ray caster stands before software GL on purpose: both draw such scenes alike (tests/sim/render compares them), it
-needs no library beyond pip's, and it is faster: two cameras on a robot of primitives at a table (53 geoms) took 0.21 ms
-against 2.2 at 64 x 64, 0.61 against 2.5 at 128 x 128, and 2.2 against 3.3 at 256 x 256, CPU time. OSMesa comes before
-software EGL because both run one rasteriser and OSMesa needs no EGL driver. A renderer that is asked for by name is
-used, or refused with the reason, never replaced.
+Order of `auto`: for scenes of primitives only, the CPU ray caster; else EGL on a GPU; else OSMesa; else software EGL.
+The ray caster stands first on purpose: a run then has the same pictures on a laptop and on a GPU server, it needs no
+library beyond pip's, and for small pictures it is faster. Two cameras on a robot of primitives at a table (53 geoms)
+took 0.21 ms against 2.2 of software GL at 64 x 64, 0.61 against 2.5 at 128 x 128, and 2.2 against 3.3 at 256 x 256, CPU
+time; all draw such scenes alike (tests/sim/render compares them). docs/benchmarks.md has it beside an H100, which is
+faster at 256 x 256. OSMesa comes before software EGL because both run one rasteriser and OSMesa needs no EGL driver. A
+renderer that is asked for by name is used, or refused with the reason, never replaced.
 """
 
 from __future__ import annotations
@@ -110,12 +111,11 @@ def choose(choice: str, models: Iterable[mujoco.MjModel]) -> Choice:
 
 def _choose_best(problem: str | None) -> Choice:
     """`problem`: what the ray caster cannot draw, or None."""
+    if problem is None:
+        return Choice("raycast", "the scenes are primitives, which the CPU ray caster draws alike on every machine")
     egl = probe("egl")
     if egl.state == "hardware":
         return Choice("egl", f"EGL on a GPU ({egl.device})")
-    if problem is None:
-        why = "no EGL library" if egl.state == "missing" else "EGL is software only"
-        return Choice("raycast", f"{why}; the scenes are primitives, which the CPU ray caster draws fastest")
     osmesa = probe("osmesa")
     if osmesa.state != "missing":
         return Choice("osmesa", f"no GPU for EGL, and the ray caster cannot draw: {problem}")

@@ -26,7 +26,7 @@ _RENDER, _VISUAL = mujoco.mjtRndFlag, mujoco.mjtVisFlag
 _PICTURE_FLAGS = [int(flag) for flag in (_RENDER.mjRND_SHADOW, _RENDER.mjRND_REFLECTION, _RENDER.mjRND_HAZE)]
 _DRAWN = [int(flag) for flag in (_VISUAL.mjVIS_TEXTURE, _VISUAL.mjVIS_STATIC)]
 # One GL context at a time is made or freed in a process, and a model's quality settings are changed only meanwhile.
-_MAKING = threading.Lock()
+MAKING = threading.Lock()
 
 
 class GlRenderer:
@@ -71,7 +71,7 @@ class GlRenderer:
         model = self._models[scene]
         check_poses(model, xpos, xmat, cameras, out)
         view = self._view(scene)
-        place(model, view.data, xpos, xmat)
+        view.stage.place(xpos, xmat)
         for camera, image in zip(cameras, out, strict=True):
             view.draw(camera_index(model, camera), image, site_groups)
 
@@ -79,7 +79,7 @@ class GlRenderer:
         local = self._local
         if not hasattr(local, "views"):
             local.views = {}
-            with _MAKING:
+            with MAKING:
                 local.context = self._context_class(64, 64)
         if _current.__dict__.get("context") is not local.context:
             local.context.make_current()
@@ -94,57 +94,87 @@ class GlRenderer:
 _current = threading.local()  # which context this thread made current last; renderers share threads
 
 
-class _View:
-    """One thread's copy of a scene on the GL side."""
+class Stage:
+    """One thread's copy of a scene, up to what MuJoCo sends to OpenGL."""
 
     def __init__(self, model: mujoco.MjModel, pictures: bool) -> None:
         self._model = model
+        self._pictures = pictures
         self.data = mujoco.MjData(model)
-        self._scene = mujoco.MjvScene(model, maxgeom=model.ngeom + 100)
+        self.place = Placer(model, self.data).place
+        self._scenes: list[mujoco.MjvScene] = []
         self._option, self._camera = mujoco.MjvOption(), mujoco.MjvCamera()
         self._option.flags[:] = 0
         self._option.flags[_DRAWN] = 1
         self._camera.type = mujoco.mjtCamera.mjCAMERA_FIXED
-        self._scene.flags[_PICTURE_FLAGS] = pictures
+
+    def scene(self, number: int = 0) -> mujoco.MjvScene:
+        """One of as many as are wanted at the same time."""
+        while len(self._scenes) <= number:
+            made = mujoco.MjvScene(self._model, maxgeom=self._model.ngeom + 100)
+            made.flags[_PICTURE_FLAGS] = self._pictures
+            self._scenes.append(made)
+        return self._scenes[number]
+
+    def show(self, scene: mujoco.MjvScene, camera: int, site_groups: tuple[int, ...]) -> None:
+        """Fill `scene` with what `camera` is to draw of `data`; of the sites, those of `site_groups`."""
+        self._option.sitegroup[:] = [group in site_groups for group in range(mujoco.mjNGROUP)]
+        self._camera.fixedcamid = camera
+        category = mujoco.mjtCatBit.mjCAT_ALL
+        mujoco.mjv_updateScene(self._model, self.data, self._option, None, self._camera, category, scene)
+
+
+class _View:
+    """One thread's copy of a scene on the GL side."""
+
+    def __init__(self, model: mujoco.MjModel, pictures: bool) -> None:
+        self.stage = Stage(model, pictures)
+        self._scene = self.stage.scene()
         self._culler = Culler(model, self._scene)
-        with _MAKING, _quality(model, pictures):
-            self._gl = mujoco.MjrContext(model, mujoco.mjtFontScale.mjFONTSCALE_100)
-        mujoco.mjr_setBuffer(mujoco.mjtFramebuffer.mjFB_OFFSCREEN, self._gl)
+        self._gl = gl_context(model, pictures)
         self._pixels = np.empty((0, 0, 3), np.uint8)
 
     def draw(self, camera: int, out: Array, site_groups: tuple[int, ...]) -> None:
-        """Draw one camera from `self.data` into out, uint8 [H, W, 3]; of the sites, those of `site_groups`."""
-        self._option.sitegroup[:] = [group in site_groups for group in range(mujoco.mjNGROUP)]
+        """Draw one camera from `stage.data` into out, uint8 [H, W, 3]; of the sites, those of `site_groups`."""
         height, width = out.shape[:2]
         if self._pixels.shape != out.shape:
             self._pixels = np.empty((height, width, 3), np.uint8)
             mujoco.mjr_resizeOffscreen(width, height, self._gl)
-        self._camera.fixedcamid = camera
-        category = mujoco.mjtCatBit.mjCAT_ALL
-        mujoco.mjv_updateScene(self._model, self.data, self._option, None, self._camera, category, self._scene)
+        self.stage.show(self._scene, camera, site_groups)
         self._culler.cull(width / height)
         rect = mujoco.MjrRect(0, 0, width, height)
+        bind(self._gl)
         mujoco.mjr_render(rect, self._scene, self._gl)
         mujoco.mjr_readPixels(self._pixels, None, rect, self._gl)
         out[:] = self._pixels[::-1]  # GL's first row is the lowest
 
 
-def place(model: mujoco.MjModel, data: mujoco.MjData, xpos: Array, xmat: Array) -> None:
-    """Write the world poses of all that is drawn into `data`, from the bodies' (as in `Renderer.render`).
+class Placer:
+    """Writes the world poses of all that is drawn into `data`, from the bodies'."""
 
-    Body, geom, site, camera and light poses then equal those after mj_kinematics and mj_camlight.
-    """
-    rotation = xmat.reshape(-1, 3, 3)
-    data.xpos[:], data.xmat[:] = xpos, xmat
-    for prefix in ("geom", "site", "cam"):
-        body = getattr(model, f"{prefix}_bodyid")
-        offset = getattr(model, f"{prefix}_pos")
-        getattr(data, f"{prefix}_xpos")[:] = xpos[body] + np.einsum("nij,nj->ni", rotation[body], offset)
-        turn = _matrices(getattr(model, f"{prefix}_quat"))
-        getattr(data, f"{prefix}_xmat")[:] = (rotation[body] @ turn).reshape(-1, 9)
-    body = model.light_bodyid
-    data.light_xpos[:] = xpos[body] + np.einsum("nij,nj->ni", rotation[body], model.light_pos)
-    data.light_xdir[:] = np.einsum("nij,nj->ni", rotation[body], model.light_dir)
+    def __init__(self, model: mujoco.MjModel, data: mujoco.MjData) -> None:
+        self._data = data
+        self._lights = model.light_bodyid, model.light_pos, model.light_dir
+        self._parts = [
+            (getattr(data, f"{prefix}_xpos"), getattr(data, f"{prefix}_xmat"), getattr(model, f"{prefix}_bodyid"),
+             getattr(model, f"{prefix}_pos"), _matrices(getattr(model, f"{prefix}_quat")))
+            for prefix in ("geom", "site", "cam")
+        ]  # fmt: skip
+
+    def place(self, xpos: Array, xmat: Array) -> None:
+        """Body, geom, site, camera and light poses then equal those after mj_kinematics and mj_camlight.
+
+        xpos, xmat: as in `Renderer.render`.
+        """
+        data, rotation = self._data, xmat.reshape(-1, 3, 3)
+        data.xpos[:], data.xmat[:] = xpos, xmat
+        for to_xpos, to_xmat, body, offset, turn in self._parts:
+            turned = rotation[body]
+            to_xpos[:] = xpos[body] + np.einsum("nij,nj->ni", turned, offset)
+            to_xmat[:] = (turned @ turn).reshape(-1, 9)
+        body, offset, direction = self._lights
+        data.light_xpos[:] = xpos[body] + np.einsum("nij,nj->ni", rotation[body], offset)
+        data.light_xdir[:] = np.einsum("nij,nj->ni", rotation[body], direction)
 
 
 def _matrices(quats: Array) -> Array:
@@ -156,6 +186,18 @@ def _matrices(quats: Array) -> Array:
         (2 * (x * z - w * y), 2 * (y * z + w * x), 1 - 2 * (x * x + y * y)),
     )
     return np.moveaxis(np.array(rows), 2, 0)
+
+
+def gl_context(model: mujoco.MjModel, pictures: bool) -> mujoco.MjrContext:
+    """A model's textures, meshes and offscreen buffer in the GL context that is current."""
+    with MAKING, _quality(model, pictures):
+        made = mujoco.MjrContext(model, mujoco.mjtFontScale.mjFONTSCALE_100)
+    return made
+
+
+def bind(context: mujoco.MjrContext) -> None:
+    """Let mjr_render draw into this model's buffer: it takes the one that was bound last, be it another model's."""
+    mujoco.mjr_setBuffer(mujoco.mjtFramebuffer.mjFB_OFFSCREEN, context)
 
 
 @contextmanager

@@ -8,6 +8,7 @@ import pytest
 from embodied_rl.errors import UserError
 from embodied_rl.sim.render import Probe, choose, make_renderer
 from embodied_rl.sim.render import choose as _choose_function
+from embodied_rl.sim.render.gl_shared import SharedGlRenderer
 from embodied_rl.sim.render.raycast import RaycastRenderer
 
 BALL = mujoco.MjModel.from_xml_string("<mujoco><worldbody><geom size='.1'/></worldbody></mujoco>")
@@ -30,10 +31,10 @@ def machine(monkeypatch: pytest.MonkeyPatch):
 @pytest.mark.parametrize(
     ("egl", "osmesa", "model", "name", "why"),
     [
-        (HARDWARE, SOFTWARE, BALL, "egl", "GPU"),
+        (HARDWARE, SOFTWARE, BALL, "raycast", "primitives"),
         (HARDWARE, SOFTWARE, ROCK, "egl", "GPU"),
-        (SOFTWARE, SOFTWARE, BALL, "raycast", "software only"),
-        (MISSING, MISSING, BALL, "raycast", "no EGL"),
+        (SOFTWARE, SOFTWARE, BALL, "raycast", "primitives"),
+        (MISSING, MISSING, BALL, "raycast", "primitives"),
         (SOFTWARE, SOFTWARE, ROCK, "osmesa", "'rock' is a mesh"),
         (SOFTWARE, MISSING, ROCK, "egl", "'rock' is a mesh"),
     ],
@@ -60,6 +61,15 @@ def test_an_explicit_choice_is_never_replaced(machine) -> None:
         choose("raycast", [ROCK])
     with pytest.raises(UserError, match="Did you mean 'raycast'"):
         choose("raycaster", [BALL])
+
+
+@pytest.mark.parametrize(("egl", "shared"), [(HARDWARE, True), (SOFTWARE, False)])
+def test_on_a_gpu_one_thread_draws_for_all(machine, monkeypatch, egl: Probe, shared: bool) -> None:
+    machine(egl, MISSING)
+    monkeypatch.setattr("embodied_rl.sim.render.probe", lambda backend: egl)
+    monkeypatch.setenv("PYOPENGL_PLATFORM", "egl")
+    monkeypatch.setattr("embodied_rl.sim.render.gl._context_class", lambda backend: None)
+    assert isinstance(make_renderer("egl", [ROCK]), SharedGlRenderer) == shared
 
 
 def test_make_renderer() -> None:

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from embodied_rl.sim.render import probe
-from embodied_rl.sim.render.gl import place
+from embodied_rl.sim.render.gl import Placer
 from embodied_rl.sim.render.raycast import RaycastRenderer
 
 CAMERAS = ("front", "low", "wrist")
@@ -46,7 +46,7 @@ bodies = from_bodies(0)
 with ThreadPoolExecutor(2) as pool:
     threads = list(pool.map(from_bodies, range(4)))
 view = renderer._view(scene)
-view.data = data
+view.stage.data = data
 forward = np.zeros_like(bodies)
 for camera, image in zip(cameras, forward):
     view.draw(model.camera(camera).id, image, ())
@@ -128,7 +128,7 @@ def test_placed_poses_are_mj_forwards(primitives: str) -> None:
     true, placed = mujoco.MjData(model), mujoco.MjData(model)
     true.qpos[:] = qpos(model)
     mujoco.mj_forward(model, true)
-    place(model, placed, true.xpos, true.xmat)
+    Placer(model, placed).place(true.xpos, true.xmat)
     for name in (
         "geom_xpos",
         "geom_xmat",
