@@ -13,6 +13,7 @@ from embodied_rl.algorithms.config import GRPOConfig, RatioLevel
 from embodied_rl.algorithms.losses import (
     clipped_policy_loss,
     mean_entropy,
+    ratio_sums,
     stale_weights,
     unit_mask,
     unit_weights,
@@ -71,4 +72,4 @@ class GRPO:
 
         metrics |= {"policy_loss": policy_loss.detach(), "entropy": entropy.detach()}
         ratio_error = torch.where(mask, terms.detach().expm1().abs(), 0.0).max()
-        return LossOutput(loss, metrics, ratio_error)
+        return LossOutput(loss, metrics, ratio_error, ratio_sums(terms, mask))

@@ -77,6 +77,20 @@ def effective_share(ratio: Tensor, valid: Tensor) -> float:
     return float(found.sum().square() / (found.numel() * found.square().sum()))
 
 
+def ratio_sums(terms: Tensor, mask: Tensor) -> Tensor:
+    """float32 [3]: number of the rows, sum of the probability ratios of their decisions, and of these squared.
+
+    terms: log pi_new - log pi_old [R, L]. With them `share_of_sums` tells how far the policy has moved.
+    """
+    ratio = units(terms.detach(), mask, "chunk", 1).clamp(-_MAX_LOG_RATIO, _MAX_LOG_RATIO).exp()
+    return torch.stack([ratio.new_tensor(len(ratio)), ratio.sum(), ratio.square().sum()])
+
+
+def share_of_sums(rows: float, ratios: float, squares: float) -> float:
+    """`effective_share` from sums over the sample."""
+    return ratios * ratios / (rows * squares)
+
+
 def clipped_policy_loss(
     log_ratio: Tensor, advantage: Tensor, weight: Tensor, clip_low: float, clip_high: float
 ) -> tuple[Tensor, dict[str, Tensor]]:

@@ -27,12 +27,14 @@ class Rows:
 @dataclass(slots=True)
 class LossOutput:
     """loss: scalar with gradients. metrics: scalars that add up over the rows of a batch. ratio_error: the largest
-    |new probability / old probability - 1| of an executed term, for the first-step check.
+    |new probability / old probability - 1| of an executed term, for the first-step check. moved: `losses.ratio_sums` of
+    the rows.
     """
 
     loss: Tensor
     metrics: dict[str, Tensor]
     ratio_error: Tensor
+    moved: Tensor
 
 
 def evaluate_rows(policy: Policy, batch: RolloutBatch, index: Tensor) -> EvalOutput:

@@ -14,6 +14,10 @@ from embodied_rl.learner.ranks import Ranks
 from embodied_rl.threads import Line, Threads, torch_threads
 
 
+MOVED = ("moved/rows", "moved/ratios", "moved/squares")
+"""What `Gradients.collect` calls `LossOutput.moved`."""
+
+
 class Trouble(NamedTuple):
     """What is wrong with a microbatch: its number among all, and a loss that is no number or a ratio's distance from 1.
 
@@ -108,8 +112,10 @@ class Gradients:
                     parameter.grad = more.clone()  # autograd may give several parameters one tensor
 
     def _add_metrics(self, out: LossOutput) -> None:
-        for name, value in (out.metrics | {"loss": out.loss.detach()}).items():
-            self._totals[name] = self._totals.get(name, 0.0) + value.item()
+        found = out.metrics | {"loss": out.loss.detach()} | dict(zip(MOVED, out.moved, strict=True))
+        # a GPU is waited for once, not once a number
+        for name, value in zip(found, torch.stack([value.double() for value in found.values()]).tolist(), strict=True):
+            self._totals[name] = self._totals.get(name, 0.0) + value
 
 
 def _sum_metrics(parts: Sequence[Mapping[str, float]]) -> dict[str, float]:

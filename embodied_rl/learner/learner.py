@@ -12,11 +12,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from embodied_rl.algorithms.losses import share_of_sums
 from embodied_rl.algorithms.rows import Algorithm, LossOutput, Rows
 from embodied_rl.errors import UserError
 from embodied_rl.learner.batches import split_groups
 from embodied_rl.learner.config import LearnerConfig
-from embodied_rl.learner.gradients import Gradients
+from embodied_rl.learner.gradients import MOVED, Gradients
 from embodied_rl.learner.group_update import GroupUpdate
 from embodied_rl.learner.ranks import ALONE, Ranks
 from embodied_rl.learner.recompute import recompute_log_probs
@@ -58,8 +59,9 @@ class TrainablePolicy(Policy, Protocol):
 class Learner:
     """AdamW over minibatches; `version` counts finished updates.
 
-    ess: effective sample size of the last batch as a share of its size, below 1 if older policies acted; the learning
-    rates are multiplied by its root.
+    ess: what rows that are an update old are worth, as a share of their number: the least of the effective sample size
+    of the last batch, if older policies acted, and of its last minibatch, by how far the steps before had moved the
+    policy. The root of the first is a factor of the learning rates.
 
     Parameters under a module named `value_head` form the critic's group, with its own learning rate; an algorithm
     without a critic leaves them alone. dump_dir: where a batch with a non-finite loss goes. threads: CPU threads that
@@ -85,6 +87,7 @@ class Learner:
         self._dump_dir = dump_dir
         self._threads = Threads(threads, "learn") if threads > 1 else None
         self._gradients: Gradients | None = None
+        self._moved = 1.0
         self.model = ranks.prepare(policy) if ranks.size > 1 else policy
         self._actor, self._critic = split_parameters(self.model)
         groups: list[dict[str, Any]] = [{"params": self._actor, "lr": config.lr}]
@@ -138,9 +141,9 @@ class Learner:
             metrics = self._update_by_groups(batch, groups, self.config.minibatch_groups, iteration)
         else:
             metrics = self._update_by_rows(batch, iteration)
-        self.ess = correction.worth()
+        self.ess = min(correction.worth(), self._moved)
         self.ranks.publish(self.policy, self.model)
-        return metrics | again | correction.metrics()
+        return metrics | {"train/ess_moved": self._moved} | again | correction.metrics()
 
     @property
     def _evaluates_ahead(self) -> bool:
@@ -259,6 +262,7 @@ class Learner:
         """
         totals, trouble = gradients.collect()
         self._gradients = None
+        self._moved = share_of_sums(*(totals.pop(name) for name in MOVED))
         if trouble is not None and trouble.what == "loss":
             rows = gradients.micros[trouble.number]
             self._stop(rows.batch, rows.index, iteration, f"the loss is {trouble.value}")

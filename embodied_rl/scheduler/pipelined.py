@@ -15,8 +15,9 @@ from embodied_rl.rollout.summary import empty_batch, summarise
 from embodied_rl.rollout.timeline import LEARNER, Span
 from embodied_rl.types import EpisodeResult, RolloutBatch
 
-MIN_ESS = 0.5
-"""After a batch whose effective sample size was a smaller share than this, the next rollout waits for its policy."""
+MIN_ESS = 0.8
+"""Where rows that are an update old are worth less than this share (`Learner.ess`), the next rollout waits for its
+policy."""
 
 
 class PipelinedScheduler:
@@ -24,7 +25,7 @@ class PipelinedScheduler:
 
     install: brings the learner's weights to the policy that acts. poll: called while waiting; what it raises ends the
     wait. learn (overlap stream): gets every group that will be part of the batch under way, in the batch's order, while
-    others still run. worked_until: `Learner.worked_until`. ess (overlap async): says how much the last batch was worth
+    others still run. worked_until: `Learner.worked_until`. ess (overlap async): says how much stale rows are worth
     (`Learner.ess`); then the next rollout runs during the update, as far as the engine's `max_staleness` allows.
     `learning`: whether the owner is at work for the learner, whose own threads may be. Close it when done.
     """
