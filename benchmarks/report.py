@@ -12,23 +12,26 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from embodied_rl.cli.world import cpu_count, cpu_name
 
 
 def describe_machine(packages: Sequence[str]) -> dict[str, Any]:
-    """Processor, cores, load (of the last minute, before the bench), system and versions of `packages`."""
+    """Processor, GPU, cores, load (of the last minute, before the bench), system and versions of `packages`."""
     return {
         "cpu": cpu_name(),
         "cores": cpu_count(),
         "load_before": round(os.getloadavg()[0], 2),
         "system": platform.platform(),
         "python": platform.python_version(),
-    } | {name: version(name) for name in packages}
+    } | ({"gpu": torch.cuda.get_device_name()} if torch.cuda.is_available() else {}) | {name: version(name) for name in packages}
 
 
 def machine_line(machine: Mapping[str, Any]) -> str:
     """The machine in a line, for a table's foot."""
-    return f"{machine['cpu']}, {machine['cores']} cores, load {machine['load_before']} before the start"
+    gpu = f", {machine['gpu']}" if "gpu" in machine else ""
+    return f"{machine['cpu']}, {machine['cores']} cores{gpu}, load {machine['load_before']} before the start"
 
 
 def write_json(

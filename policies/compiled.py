@@ -15,6 +15,8 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+import threading
+from collections import defaultdict
 from collections.abc import Callable
 from importlib.util import find_spec
 
@@ -51,6 +53,7 @@ class Compiled:
             run = self._run.setdefault(device, _compile(self.part, device))
         if graphs := uses_graphs(device):
             tensors = tuple(pad_rows(tensor, next_power(rows)) for tensor in tensors)
+            _graphs_in_this_thread()
             torch.compiler.cudagraph_mark_step_begin()
         else:
             for tensor in tensors:
@@ -71,6 +74,15 @@ def _compile(part: Part, device: str) -> Part:
     if uses_graphs(device):
         return torch.compile(part, fullgraph=True, dynamic=False, mode="reduce-overhead")
     return torch.compile(part, fullgraph=True)
+
+
+def _graphs_in_this_thread() -> None:
+    """Let CUDA graphs work outside the main thread, where torch 2.11 fails with an AssertionError; 2.13 does not."""
+    from torch._inductor import cudagraph_trees as trees
+
+    if not hasattr(trees, "_initialize_tls") and not hasattr(trees.local, "tree_manager_containers"):
+        trees.local.tree_manager_containers = {}
+        trees.local.tree_manager_locks = defaultdict(threading.Lock)
 
 
 def _failures() -> tuple[type[Exception], ...]:

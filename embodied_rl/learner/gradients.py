@@ -13,7 +13,6 @@ from embodied_rl.algorithms.rows import LossOutput, Rows
 from embodied_rl.learner.ranks import Ranks
 from embodied_rl.threads import Line, Threads, torch_threads
 
-
 MOVED = ("moved/rows", "moved/ratios", "moved/squares")
 """What `Gradients.collect` calls `LossOutput.moved`."""
 

@@ -24,6 +24,7 @@ from embodied_rl.rollout.episode import NO_CRITIC, Running, decision_rng, execut
 from embodied_rl.rollout.groups import Closed, Group, GroupStream
 from embodied_rl.rollout.lane import Decision, Lane, View, join, make_lanes, make_round, split
 from embodied_rl.rollout.store import Recording, Round, RowStore
+from embodied_rl.rollout.streams import ActStream
 from embodied_rl.rollout.timeline import Timeline
 from embodied_rl.threads import set_torch_threads, shared_cores
 from embodied_rl.types import ChunkResult, EpisodeResult
@@ -68,6 +69,7 @@ class RolloutEngine:
         self._weights = threading.Lock()
         self._workers = ThreadPoolExecutor(workers, "sim")
         self._actor = Actor(policy, env.num_envs, threads)
+        self._stream = ActStream(policy)
         self._server = threading.Thread(target=self._serve, args=(shared_cores(threads),), name="act", daemon=True)
         self._server.start()
 
@@ -82,6 +84,7 @@ class RolloutEngine:
             self._installing = True  # or a busy policy might never let go
         with self._weights:
             install()
+            self._stream.installed()
             self.version = version
         with self._lock:
             self._installing = False
@@ -286,17 +289,21 @@ class RolloutEngine:
     def _serve(self, threads: int) -> None:
         set_torch_threads(threads)
         try:
-            while True:
-                with self._lock:
-                    lanes, finals = self._collect()
-                if self._closed:
-                    return
-                if lanes:
-                    self._act(lanes)
-                if finals:
-                    self._value(finals)
+            with self._stream.active():
+                self._serve_lanes()
         except BaseException as error:  # noqa: BLE001 - the owner raises it
             self._fail(error)
+
+    def _serve_lanes(self) -> None:
+        while True:
+            with self._lock:
+                lanes, finals = self._collect()
+            if self._closed:
+                return
+            if lanes:
+                self._act(lanes)
+            if finals:
+                self._value(finals)
 
     def _collect(self) -> tuple[list[Lane], list[View]]:
         """Wait for work, then for more of it while some is on its way and time is left."""
@@ -319,6 +326,7 @@ class RolloutEngine:
         views = [lane.view for lane in lanes if lane.view is not None]
         episodes = [episode for view in views for episode in view.episodes]
         with self._weights, self.clock.stage("act"):
+            self._stream.wait_for_weights()
             version = self.version
             kept = self._actor.act(join(views), decision_rng(episodes), "sample")
         for lane, act in zip(lanes, split(kept, [len(view.slots) for view in views]), strict=True):
@@ -329,6 +337,7 @@ class RolloutEngine:
         """Finish truncated episodes with the critic's value of their last observation."""
         episodes = [episode for view in finals for episode in view.episodes]
         with self._weights, self.clock.stage("act"):
+            self._stream.wait_for_weights()
             value = self._actor.act(join(finals), decision_rng(episodes), "greedy").value
         if value is None:
             raise RuntimeError(NO_CRITIC)

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -235,6 +236,28 @@ def test_a_policy_that_is_compiled_can_be_copied() -> None:
     policy = make("oft")
     policy.compiled = True
     assert copy.deepcopy(policy).compiled
+
+
+@pytest.mark.parametrize("old", [True, False])
+def test_graphs_outside_the_main_thread(old: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch 2.11 looks for its own things in the thread's locals, and finds none but in the main thread."""
+    from torch._inductor import cudagraph_trees as trees
+
+    if old:
+        monkeypatch.delattr(trees, "_initialize_tls", raising=False)
+    elif not hasattr(trees, "_initialize_tls"):
+        monkeypatch.setattr(trees, "_initialize_tls", None, raising=False)
+
+    def look() -> list[bool]:
+        compiled._graphs_in_this_thread()
+        first = trees.local.__dict__.get("tree_manager_containers")
+        compiled._graphs_in_this_thread()  # keeps what is there
+        locks = trees.local.__dict__.get("tree_manager_locks")
+        kept = first is not None and first is trees.local.tree_manager_containers
+        return [kept, locks is not None and not locks[0].locked()]
+
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(look).result() == [old, old]
 
 
 def test_padding() -> None:

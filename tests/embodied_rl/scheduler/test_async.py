@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from embodied_rl.algorithms.advantages import gae
 from embodied_rl.algorithms.config import AlgorithmConfig
 from embodied_rl.algorithms.losses import MAX_IMPORTANCE, effective_share
+from embodied_rl.learner.batches import join_batches, split_groups
 from embodied_rl.learner.config import LearnerConfig
 from embodied_rl.learner.learner import Learner
 from embodied_rl.learner.stale import Correction
@@ -210,6 +211,31 @@ def test_effective_share() -> None:
     assert effective_share(torch.full((4,), 0.3), everything) == pytest.approx(1.0)
     assert effective_share(torch.tensor([1e6, 1e-6, 1e-6, 1e-6]), everything) == pytest.approx(0.25)
     assert effective_share(torch.tensor([3.0, 1.0, 99.0]), torch.tensor([True, True, False])) == pytest.approx(16 / 20)
+
+
+@pytest.mark.parametrize("lr", [1e-4, 0.3])
+def test_how_far_an_update_moved_says_what_stale_rows_will_be_worth(tmp_path: Path, lr: float) -> None:
+    """Of fresh rows: the second minibatch's, under the policy that the first one's step made."""
+    setup = Setup(GRPO, groups=4, iterations=1, learner=LearnerConfig(lr=lr, minibatch_groups=2, minibatch_rows=None))
+    (batch,) = serial(setup, tmp_path).batches
+    policies = []
+    for groups in (slice(0, 2), slice(0, 4)):
+        batch.advantage = batch.returns = None
+        learner = setup.parts(ToyPolicy(), tmp_path)[1]
+        part = join_batches(list(split_groups(batch))[groups])
+        learner.update(part)
+        policies.append((learner, part))
+    (first, _), (both, whole) = policies
+    rows = slice(sum(map(len, list(split_groups(whole))[:2])), None)
+    with torch.no_grad():
+        now = first.policy.evaluate(
+            whole.images[rows], whole.proprio[rows], whole.instruction[rows],
+            {name: tensor[rows] for name, tensor in whole.replay.items()},
+        ).log_prob  # fmt: skip
+    ratio = torch.where(whole.mask[rows], now - whole.log_prob[rows], 0.0).sum(dim=1).exp()
+    expected = float(ratio.sum() ** 2 / (ratio**2).sum() / len(ratio))
+    assert both.ess == pytest.approx(expected, rel=1e-4)
+    assert (both.ess > 0.999) == (lr < 1e-3)
 
 
 def test_an_empty_batch_says_nothing_of_the_one_before(tmp_path: Path) -> None:

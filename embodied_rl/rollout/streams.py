@@ -1,0 +1,42 @@
+"""A CUDA stream to act on: on one GPU a decision need not wait for all that the learner has queued before it."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+from torch import nn
+
+from embodied_rl.policy import Policy
+
+
+class ActStream:
+    """The stream of a thread that acts with `policy`; on a CPU there is none, and the methods do nothing.
+
+    Its kernels go before the learner's wherever the GPU has room for either. The streams meet only where weights
+    change: `installed` after that, in the thread that changed them, and `wait_for_weights` before the next decision.
+    Decisions wait for their results, so nothing of theirs is under way when weights are changed while nobody acts.
+    """
+
+    def __init__(self, policy: Policy) -> None:
+        parameter = next(policy.parameters(), None) if isinstance(policy, nn.Module) else None
+        on_gpu = parameter is not None and parameter.device.type == "cuda"
+        self._device = parameter.device if parameter is not None else None
+        self._stream = torch.cuda.Stream(self._device, priority=-1) if on_gpu else None
+        self._changed: torch.Event | None = None
+        self.installed()
+
+    def active(self) -> AbstractContextManager[object]:
+        """A `with` block in which the calling thread works on this stream."""
+        return nullcontext() if self._stream is None else torch.cuda.stream(self._stream)
+
+    def installed(self) -> None:
+        """The calling thread has queued the last change of the weights on its stream."""
+        if self._stream is not None:
+            self._changed = torch.cuda.current_stream(self._device).record_event()
+
+    def wait_for_weights(self) -> None:
+        """Let what comes next on this stream see the changes."""
+        if self._stream is not None and self._changed is not None:
+            self._stream.wait_event(self._changed)
+            self._changed = None
