@@ -19,13 +19,16 @@ from embodied_rl.cli.world import cpu_count, cpu_name
 
 def describe_machine(packages: Sequence[str]) -> dict[str, Any]:
     """Processor, GPU, cores, load (of the last minute, before the bench), system and versions of `packages`."""
+    gpu = {"gpu": torch.cuda.get_device_name()} if torch.cuda.is_available() else {}
     return {
         "cpu": cpu_name(),
         "cores": cpu_count(),
+        **gpu,
         "load_before": round(os.getloadavg()[0], 2),
         "system": platform.platform(),
         "python": platform.python_version(),
-    } | ({"gpu": torch.cuda.get_device_name()} if torch.cuda.is_available() else {}) | {name: version(name) for name in packages}
+        **{name: version(name) for name in packages},
+    }
 
 
 def machine_line(machine: Mapping[str, Any]) -> str:
