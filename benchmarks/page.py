@@ -96,9 +96,21 @@ def pipeline_table(figures: Figures) -> list[str]:
     return lines
 
 
+def vla_table(figures: Figures) -> list[str]:
+    """A row a part and number of rows; memory where it was measured."""
+    head = ["part", "rows", "ms a row", "lowest to highest", "planned, GiB", "allocated", "reserved"]
+    memory = ("planned_gib", "allocated_gib", "reserved_gib")
+    rows = [
+        [row["part"], str(row["rows"]), f"{row['ms']:.1f}", f"{row['low']:.1f} to {row['high']:.1f}",
+         *("" if row[name] is None else f"{row[name]:.2f}" for name in memory)]
+        for row in figures["rows"]
+    ]  # fmt: skip
+    return table(head, rows)
+
+
 TABLES: dict[str, Callable[[Figures], list[str]]] = {
     "sim": sim_table, "loop": loop_table, "libero": libero_table, "policy": policy_table,
-    "pipeline": pipeline_table,
+    "pipeline": pipeline_table, "vla": vla_table,
 }
 
 

@@ -13,8 +13,8 @@ from embodied_rl.cli.parse import parse
 from embodied_rl.errors import UserError, suggest
 
 # Each has `run(json_path: Path | None, quick: bool) -> None`, which prints a table and writes the same figures;
-# libero's and pipeline's also take the options that only they have.
-BENCHES = ("sim", "loop", "libero", "policy", "pipeline")
+# libero's, pipeline's and vla's also take the options that only they have.
+BENCHES = ("sim", "loop", "libero", "policy", "pipeline", "vla")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,10 +26,11 @@ class BenchCommand:
     libero: our engine on LIBERO bundles against the official stack, which it installs beside them (1.4 GB).
     policy: what batching saves over transformers' generate, and a shared prefix over repeated ones.
     pipeline: the pipelined scheduler against serial and two-stage lockstep, with timed waits and for real.
+    vla: an OpenVLA of published size with random weights, on a GPU: time to act and to learn, and memory as planned.
     """
 
     name: Annotated[str, tyro.conf.Positional]
-    """sim, loop, libero, policy or pipeline."""
+    """sim, loop, libero, policy, pipeline or vla."""
     json: Path | None = None
     """File for the figures."""
     quick: bool = False
@@ -41,6 +42,8 @@ class BenchCommand:
     only: Literal["timed", "real"] | None = None
     """pipeline: one of its two parts. timed: stages that wait (18 min, few cores needed); real: training (22 min, on a
     machine that does nothing else)."""
+    preset: str | None = None
+    """vla: nano, tiny or 7b (None: 7b, which needs a GPU; with --quick nano)."""
 
 
 def main(argv: list[str]) -> int:
@@ -50,12 +53,14 @@ def main(argv: list[str]) -> int:
         raise UserError(f"unknown bench '{command.name}'.{suggest(command.name, BENCHES)}")
     if command.json and not command.json.absolute().parent.is_dir():
         raise UserError(f"--json {command.json}: its folder does not exist.")
-    owners = {"assets": "libero", "environment": "libero", "only": "pipeline"}
+    owners = {"assets": "libero", "environment": "libero", "only": "pipeline", "preset": "vla"}
     given = {name: value for name in owners if (value := getattr(command, name)) is not None}
     for name in given:
         if command.name != owners[name]:
             raise UserError(f"--{name} belongs to bench {owners[name]} only.")
     if command.only and command.quick:
         raise UserError("--quick has a timed part only: leave --only out.")
+    if command.preset and command.quick:
+        raise UserError("--quick measures the nano preset: leave --preset out.")
     importlib.import_module(f"embodied_rl.benchmarks.{command.name}").run(command.json, command.quick, **given)
     return 0

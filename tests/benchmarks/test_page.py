@@ -30,6 +30,11 @@ SIM_ROWS = [
     for mode in ("physics", "cameras") for count in (1, 8)
 ]  # fmt: skip
 
+VLA_ROWS = [
+    {"part": part, "rows": 32, "ms": 40.25, "low": 39.5, "high": 41.75, "planned_gib": planned, "allocated_gib": held,
+     "reserved_gib": held}
+    for part, planned, held in (("act", 20.5, 20.125), ("forward", None, None))
+]  # fmt: skip
 PIPELINE_ROWS = [
     {"profile": "p", "mode": "async", "stages": 4, "microbatch": 16, "ms_per_decision": 52.354,
      "predicted_ms_per_decision": 51.5, "of_bound": 0.9804, "of_own_bound": 0.9911}
@@ -48,26 +53,30 @@ def figures(path: Path, bench: str, rows: list[dict[str, Any]], *, quick: bool =
 
 
 def test_the_projects_page_has_a_place_for_each_bench(tmp_path: Path) -> None:
-    names = ("sim", "loop", "libero", "policy", "pipeline")
-    page, (sim, loop, libero, policy, pipeline) = tmp_path / "page.md", (tmp_path / f"{name}.json" for name in names)
-    words = [str(path) for path in (page, sim, loop, libero, policy, pipeline)]
+    names = ("sim", "loop", "libero", "policy", "pipeline", "vla")
+    page, files = tmp_path / "page.md", [tmp_path / f"{name}.json" for name in names]
+    sim, loop, libero, policy, pipeline, vla = files
+    words = [str(path) for path in (page, *files)]
     page.write_text(DOCS.read_text())
     figures(sim, "sim", SIM_ROWS)
     figures(loop, "loop", LOOP_ROWS)
     figures(libero, "libero", LIBERO_ROWS, **LIBERO_MORE)
     figures(policy, "policy", POLICY_ROWS)
     figures(pipeline, "pipeline", PIPELINE_ROWS, real=PIPELINE_REAL)
+    figures(vla, "vla", VLA_ROWS)
     assert main(words) == 0
     text = page.read_text()
     assert "| act | 2.50 | 50 % | 4.25 |" in text
     assert text.index("| ours | cameras | 8 | 1000 | 900 to 1100 | 1.12 |") < text.index("| ours | physics | 1 |")
-    assert text.count("| `speed` | 123.5 |") == 5, "of real.* bench pipeline's real part, else its timed one"
+    assert text.count("| `speed` | 123.5 |") == 6, "of real.* bench pipeline's real part, else its timed one"
     assert "| libero_goal: control step, physics | ours | 2.5 | 2.25 to 3.12 | 1.25 | 1 to 1.5 |" in text
     assert "| libero_goal: reset | ours |" in text
     assert "| nano, 7 tokens | batch | 2.5 | 2.5 to 3.0 |" in text
     assert "| flow update | one prefix | 258.4 | 250.9 to 308.6 |" in text
     assert "| libero_goal | 600 | 0.50 |" in text
     assert "| libero_goal | 2.000 | 2.500 |" in text
+    assert "| act | 32 | 40.2 | 39.5 to 41.8 | 20.50 | 20.12 | 20.12 |" in text
+    assert "| forward | 32 | 40.2 | 39.5 to 41.8 |  |  |  |" in text
     assert "--quick`: not to be quoted" not in text
     assert "Not measured yet" not in text
     assert main(words) == 0
