@@ -102,8 +102,8 @@ def scheduler_of(mode: Mode, profile: Profile, devices: Devices, learner: TimedL
     stream = GroupStream(sampler, groups=groups, keep=None, max_factor=1.0, max_staleness=pipelined.staleness)
     workers = 1 if mode.lockstep else profile.cores or 1
     engine = RolloutEngine(
-        env, policy, stream, Timeline(), stages=pipelined.num_stages(workers, env.num_envs, cpu=False), workers=workers,
-        act_wait=pipelined.act_wait_ms / 1e3,
+        env, policy, stream, Timeline(), stages=pipelined.num_stages(env.num_envs, cpu=False), workers=workers,
+        act_wait=0.0,  # as the cost model has it
     )
     early = pipelined.overlap == "stream" and not mode.lockstep
     return PipelinedScheduler(

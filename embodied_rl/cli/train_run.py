@@ -199,7 +199,7 @@ def resolve(config: TrainConfig, renderer: Choice, tasks: Sequence[Task]) -> Tra
     sim_threads = config.env.sim_threads or cores
     if isinstance(scheduler, PipelinedConfig):
         on_cpu = (scheduler.act_device or device).startswith("cpu")
-        stages = scheduler.num_stages(sim_threads, config.env.num_envs, cpu=on_cpu)
+        stages = scheduler.num_stages(config.env.num_envs, cpu=on_cpu)
         scheduler = dataclasses.replace(scheduler, stages=stages)
     env = dataclasses.replace(
         config.env, renderer=renderer.name, frames=pick_frames(config.env.frames, tasks), sim_threads=sim_threads

@@ -23,6 +23,7 @@ from embodied_rl.rollout.chunk import observe_ends, open_ends, step_rows
 from embodied_rl.rollout.episode import NO_CRITIC, Running, decision_rng, executed_terms
 from embodied_rl.rollout.groups import Closed, Group, GroupStream
 from embodied_rl.rollout.lane import Decision, Lane, View, join, make_lanes, make_round, split
+from embodied_rl.rollout.patience import Patience
 from embodied_rl.rollout.store import Recording, Round, RowStore
 from embodied_rl.rollout.streams import ActStream
 from embodied_rl.rollout.timeline import Timeline
@@ -37,13 +38,14 @@ class RolloutEngine:
     """Runs the episodes of `stream` with `policy` in `env`, in threads of its own, until it is closed.
 
     stages: lanes that the slots are cut into; workers: threads that step and render; act_wait: how long (s) the policy
-    waits for more lanes than the first. final_value: as in `drive.Driver`. threads: for acting, see `yield_to`.
+    waits for more lanes than the first; None: as `Patience` says. final_value: as in `drive.Driver`. threads: for
+    acting, see `yield_to`.
     One thread, the owner, calls the methods.
     """
 
     def __init__(
         self, env: VecEnv, policy: Policy, stream: GroupStream, clock: Timeline, *, stages: int, workers: int,
-        act_wait: float = 0.0, final_value: bool = False, threads: int = 1,
+        act_wait: float | None = None, final_value: bool = False, threads: int = 1,
     ) -> None:
         self.env = env
         self.policy = policy
@@ -52,6 +54,7 @@ class RolloutEngine:
         self.version = 0
         self._max_staleness = stream.max_staleness
         self._act_wait = act_wait
+        self._patience = Patience()
         self._final_value = final_value
         self._lanes = make_lanes(env.num_envs, stages)
         self.store = RowStore(env.new_observation, max(len(lane.slots) for lane in self._lanes))
@@ -188,7 +191,9 @@ class RolloutEngine:
             self._refill(lane)
             view = self._render(lane) if lane.running else None
             with self._lock:
-                lane.view, lane.decision, lane.since = view, None, time.perf_counter()
+                now = time.perf_counter()
+                self._patience.returned(now - lane.since)
+                lane.view, lane.decision, lane.since = view, None, now
                 if view is not None:
                     self._queue.append(lane)
                     self._wanted.notify()
@@ -309,7 +314,7 @@ class RolloutEngine:
         """Wait for work, then for more of it while some is on its way and time is left."""
         while not self._closed and (self._installing or not (self._queue or self._finals)):
             self._wanted.wait()
-        until = time.perf_counter() + self._act_wait
+        until = self._deadline()
         while len(self._queue) + len(self._parked) < len(self._lanes) and not self._closed:
             left = until - time.perf_counter()
             if left <= 0:
@@ -320,6 +325,15 @@ class RolloutEngine:
         self._valuing = len(finals)
         return lanes, finals
 
+    def _deadline(self) -> float:
+        """When the policy acts at the latest on what waits for it."""
+        now = time.perf_counter()
+        if self._act_wait is not None:
+            return now + self._act_wait
+        here = {id(lane) for lane in (*self._queue, *self._parked)}
+        away = ((len(lane.slots), lane.since) for lane in self._lanes if id(lane) not in here)
+        return self._patience.until(now, sum(len(lane.running) for lane in self._queue), away)
+
     def _act(self, lanes: list[Lane]) -> None:
         now = time.perf_counter()
         self.clock.queued("act", sum(now - lane.since for lane in lanes))
@@ -328,7 +342,9 @@ class RolloutEngine:
         with self._weights, self.clock.stage("act"):
             self._stream.wait_for_weights()
             version = self.version
+            began = time.perf_counter()
             kept = self._actor.act(join(views), decision_rng(episodes), "sample")
+            self._patience.decided(len(episodes), time.perf_counter() - began)
         for lane, act in zip(lanes, split(kept, [len(view.slots) for view in views]), strict=True):
             lane.decision = Decision(act, version)
             self._submit(lane)

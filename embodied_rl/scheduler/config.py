@@ -24,9 +24,10 @@ class PipelinedConfig:
 
     stages: int | None = None
     """Parts that the worlds are cut into; while the policy decides for some, others step and render (None: one where
-    the policy acts on the CPU, two a simulator thread where it acts on a GPU)."""
-    act_wait_ms: float = 0.0
-    """How long the policy waits for further stages than the first that is ready, to decide for more worlds at once."""
+    the policy acts on the CPU, two where it acts on a GPU)."""
+    act_wait_ms: float | None = None
+    """How long the policy waits for further stages than the first that is ready, to decide for more worlds at once
+    (None: while that costs less than another call would, by what calls and stages took so far)."""
     overlap: Literal["stream", "async"] = "stream"
     """stream: the learner works on groups that are done while others run, and every row is on-policy. async: the next
     rollout runs during the update, with rows of older policies corrected by truncated importance weights."""
@@ -39,7 +40,7 @@ class PipelinedConfig:
     def __post_init__(self) -> None:
         if self.stages is not None and self.stages < 1:
             raise UserError(f"--scheduler.stages must be at least 1, got {self.stages}.")
-        if self.act_wait_ms < 0:
+        if self.act_wait_ms is not None and self.act_wait_ms < 0:
             raise UserError(f"--scheduler.act-wait-ms must not be negative, got {self.act_wait_ms}.")
         if self.act_device is not None and not re.fullmatch(r"(cpu|cuda)(:\d+)?", self.act_device):
             raise UserError(f"--scheduler.act-device must be cpu, cuda or cuda:NUMBER, got {self.act_device!r}.")
@@ -50,12 +51,12 @@ class PipelinedConfig:
                 f"--scheduler.max-staleness must be at least 1, got {self.max_staleness}; for 0 use overlap stream."
             )
 
-    def num_stages(self, workers: int, num_envs: int, *, cpu: bool) -> int:
-        """`stages`, by default two for each of `workers` threads: it steps one while the policy decides for the other.
+    def num_stages(self, num_envs: int, *, cpu: bool) -> int:
+        """`stages`, by default two: the simulator's threads step one while the policy decides for the other.
 
         cpu: the policy acts on the simulator's cores, where smaller batches cost more than waiting does.
         """
-        return self.stages or (1 if cpu else min(num_envs, 2 * workers))
+        return self.stages or (1 if cpu else min(num_envs, 2))
 
     def sentence(self) -> str:
         """In words, for the run's stamp."""

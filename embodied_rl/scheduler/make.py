@@ -130,11 +130,11 @@ def make_scheduler(
     )
     acts_on = next(actor.parameters()).device
     workers = workers or len(os.sched_getaffinity(0))
-    stages = config.num_stages(workers, env.num_envs, cpu=acts_on.type == "cpu")
+    stages = config.num_stages(env.num_envs, cpu=acts_on.type == "cpu")
     engine = RolloutEngine(
         env, actor, stream, clock, stages=stages, workers=workers,
-        act_wait=config.act_wait_ms / 1e3, final_value=algorithm.needs_final_value,
-        threads=torch.get_num_threads(),
+        act_wait=None if config.act_wait_ms is None else config.act_wait_ms / 1e3,
+        final_value=algorithm.needs_final_value, threads=torch.get_num_threads(),
     )  # fmt: skip
     learning.yield_to(engine.busy)
     scheduler = PipelinedScheduler(

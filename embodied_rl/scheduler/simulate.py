@@ -64,7 +64,7 @@ class _Pipeline:
         self._costs, self._work, self._spread = costs, work, spread
         pipelined = config if isinstance(config, PipelinedConfig) else None
         self._streams = pipelined is not None and pipelined.overlap == "stream"
-        self._wait = pipelined.act_wait_ms / 1e3 if pipelined else 0.0
+        self._wait = (pipelined.act_wait_ms or 0.0) / 1e3 if pipelined else 0.0
         # `Collector` judges a group when it is whole; until then its episodes are held back here. None: as they end.
         self._held: dict[int, list[Recording]] | None = None if pipelined else {}
         self._stream = GroupStream(
@@ -227,6 +227,6 @@ def play(
     """
     if isinstance(config, PipelinedConfig) and not lockstep:
         same = costs.act.device == costs.simulate.device
-        lanes = config.num_stages(costs.servers_of(costs.simulate), work.worlds, cpu=same)
+        lanes = config.num_stages(work.worlds, cpu=same)
         return _Pipeline(costs, work, config, spread=False, lanes=lanes).run(warm_up, measured)
     return _Pipeline(costs, work, config, spread=True, lanes=lockstep or 1).run(warm_up, measured)

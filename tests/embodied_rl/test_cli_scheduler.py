@@ -48,15 +48,15 @@ def test_a_pipelined_run_shows_its_timeline(
     [
         ({"scheduler": SerialConfig()}, (6, 6, None)),
         ({"scheduler": PipelinedConfig()}, (6, 6, 1)),
-        ({"scheduler": PipelinedConfig(act_device="cuda")}, (6, 6, 12)),
-        ({"scheduler": PipelinedConfig(act_device="cuda"), "env": EnvConfig(num_envs=4, sim_threads=5)}, (6, 5, 4)),
+        ({"scheduler": PipelinedConfig(act_device="cuda")}, (6, 6, 2)),
+        ({"scheduler": PipelinedConfig(act_device="cuda"), "env": EnvConfig(num_envs=1, sim_threads=5)}, (6, 5, 1)),
         ({"scheduler": PipelinedConfig(stages=7), "torch_threads": 1}, (1, 6, 7)),
     ],
 )
 def test_threads_and_stages_that_were_left_open_are_filled_in(
     options: dict[str, Any], expected: tuple[int, int, int | None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All cores for each part, and two stages a simulator thread if the policy acts elsewhere than the simulator."""
+    """All cores for each part, and two stages if the policy acts elsewhere than the simulator."""
     monkeypatch.setattr(train_run, "cpu_count", lambda: 6)
     tasks = load_tasks("tabletop_spatial", ())
     found = train_run.resolve(TrainConfig(device="cpu", **options), Choice("raycast", "asked for"), tasks)

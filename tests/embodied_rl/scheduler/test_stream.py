@@ -59,13 +59,13 @@ def assert_same(one: Outcome, two: Outcome) -> None:
 
 @given(
     algorithm=st.sampled_from([GRPO, KEEPING, PPO]), slots=st.integers(1, 9), stages=st.integers(1, 9),
-    workers=st.integers(1, 4), seed=st.integers(0, 10**6), act_wait=st.sampled_from([0.0, 0.002]),
+    workers=st.integers(1, 4), seed=st.integers(0, 10**6), act_wait=st.sampled_from([None, 0.0, 0.002]),
     minibatch=st.sampled_from([1, 2, 100]), threads=st.sampled_from([1, 2, 3]),
 )
 @settings(deadline=None, max_examples=25)
 def test_the_same_episodes_and_updates_as_serial(
-    algorithm: AlgorithmConfig, slots: int, stages: int, workers: int, seed: int, act_wait: float, minibatch: int,
-    threads: int,
+    algorithm: AlgorithmConfig, slots: int, stages: int, workers: int, seed: int, act_wait: float | None,
+    minibatch: int, threads: int,
 ) -> None:
     learner = LearnerConfig(lr=1e-2, minibatch_rows=None, minibatch_groups=minibatch, microbatch_rows=24)
     setup = Setup(algorithm, learner=learner, breaks={3: 1, 11: 1}, threads=threads)

@@ -133,7 +133,7 @@ def test_parts_that_do_not_fit_are_refused() -> None:
 def test_the_scheduler_is_written_and_read_with_its_name() -> None:
     config = TrainConfig(scheduler=ASYNC, policy=OpenVLAConfig(temperature=0.5))
     assert to_dict(config)["scheduler"] == {
-        "name": "pipelined", "stages": 3, "act_wait_ms": 0.0, "overlap": "async", "max_staleness": 2,
+        "name": "pipelined", "stages": 3, "act_wait_ms": None, "overlap": "async", "max_staleness": 2,
         "act_device": None,
     }  # fmt: skip
     assert from_dict(to_dict(config)) == config

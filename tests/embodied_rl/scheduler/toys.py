@@ -144,7 +144,7 @@ def serial(
 
 def pipelined(
     setup: Setup, folder: Path, *, slots: int = 6, stages: int = 3, workers: int = 2, pause: Pause = no_pause,
-    act_wait: float = 0.0, policy: ToyPolicy | None = None, env: VecEnv | None = None, share: bool = False,
+    act_wait: float | None = None, policy: ToyPolicy | None = None, env: VecEnv | None = None, share: bool = False,
     staleness: int = 0, during: Callable[[int], None] = lambda version: None,
     paused: Callable[[int], None] | None = None, ess: Callable[[], float] | None = None,
 ) -> Outcome:
