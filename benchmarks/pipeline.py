@@ -11,7 +11,7 @@ and async: the overlaps of `PipelinedScheduler`. Slots are refilled at once in a
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -180,8 +180,8 @@ def ratios_of(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
     return ratios
 
 
-def _real(console: Console) -> list[dict[str, Any]]:
-    """The rows of the real part, each printed when it is there."""
+def _real(console: Console, save: Callable[[Sequence[dict[str, Any]]], object]) -> list[dict[str, Any]]:
+    """The rows of the real part, each printed when it is there; `save` gets all whole turns after each."""
     rows: list[dict[str, Any]] = []
     for row in pipeline_real.measure_all(pipeline_real.real_config()):
         rows.append(row)
@@ -189,6 +189,8 @@ def _real(console: Console) -> list[dict[str, Any]]:
             f"turn {row['turn'] + 1}/{pipeline_real.TURNS}  {row['scheduler']:<9}{row['decisions_per_s']:7.1f} "
             f"decisions/s  {row['seconds']:5.1f} s, {row['cpu_seconds']:5.1f} s of CPU", highlight=False
         )  # fmt: skip
+        if len(rows) % len(pipeline_real.WAYS) == 0:
+            save(rows)
     return rows
 
 
@@ -208,26 +210,30 @@ def run(json_path: Path | None, quick: bool = False, only: Literal["timed", "rea
     """Print the tables; write `rows`, `real`, flat `ratios`, the profiles and the machine to `json_path`.
 
     quick: one profile with eight worlds, one short iteration, and no real run; the figures are then only a smoke test.
-    only: one of the parts; the file then says that it is 'pipeline timed' or 'pipeline real'.
+    only: one of the parts; the file then says that it is 'pipeline timed' or 'pipeline real'. It is there from the first
+    real turn on, with the turns so far.
     """
     console = Console()
     machine = describe_machine(("torch", "mujoco", "numpy", "numba"))
     profiles = (replace(PROFILES[0], worlds=8),) if quick else () if only == "real" else PROFILES
-    real = [] if quick or only == "timed" else _real(console)  # first, since only this part needs the machine to itself
+    sources = {profile.name: profile.source for profile in profiles}
     rows: list[dict[str, Any]] = []
+
+    def save(real: Sequence[dict[str, Any]]) -> dict[str, float]:
+        ratios = ratios_of(rows) | (pipeline_real.ratios_of(real) if real else {})
+        if json_path is not None:
+            name = f"pipeline {only}" if only else "pipeline"
+            write_json(json_path, name, quick, machine, rows, ratios, sources=sources, real=list(real))
+        return ratios
+
+    # first, since only this part needs the machine to itself
+    real = [] if quick or only == "timed" else _real(console, save)
     for profile in profiles:
         groups = work_of(profile).groups
         found = measure(profile, modes_of(profile), groups // BATCH if quick else groups, 1 if quick else MEASURED,
                         0.5 if quick else SECONDS)  # fmt: skip
         rows += found
         console.print(_table(found))
-    ratios = ratios_of(rows)
-    if real:
-        ratios |= pipeline_real.ratios_of(real)
-    for name, value in ratios.items():
+    for name, value in save(real).items():
         console.print(f"  {name:<40}{value:.3f}", highlight=False)
     console.print(machine_line(machine))
-    if json_path is not None:
-        sources = {profile.name: profile.source for profile in profiles}
-        name = f"pipeline {only}" if only else "pipeline"
-        write_json(json_path, name, quick, machine, rows, ratios, sources=sources, real=real)

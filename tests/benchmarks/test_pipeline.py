@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -170,18 +171,29 @@ def test_quick_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "openvla_maniskill.of_bound" in capsys.readouterr().out
 
 
+def stopped(rows: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    yield from rows
+    raise KeyboardInterrupt
+
+
 def test_one_part_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """`--only` leaves the other part out, and the file says which it is."""
     file = tmp_path / "pipeline.json"
     modes = ("serial", "lockstep", "stream", "async")
     rows = [row("p", mode, 8, 0.5) | {"stages": 1, "microbatch": 8, "predicted_ms_per_decision": 8.0} for mode in modes]
     monkeypatch.setattr(pipeline, "measure", lambda *given: rows)
-    monkeypatch.setattr(pipeline, "_real", lambda console: pytest.fail("the real part runs"))
+    monkeypatch.setattr(pipeline, "_real", lambda console, save: pytest.fail("the real part runs"))
     assert main(["bench", "pipeline", "--only", "timed", "--json", str(file)]) == 0
     found = json.loads(file.read_text())
     assert (found["bench"], found["real"], len(found["rows"])) == ("pipeline timed", [], 4 * len(PROFILES))
-    turns = [{"scheduler": way.name, "decisions_per_s": 1.0, "turn": 0} for way in pipeline_real.WAYS]
-    monkeypatch.setattr(pipeline, "_real", lambda console: turns)
+    turns = [{"scheduler": way.name, "decisions_per_s": 1.0, "turn": 0, "seconds": 2.0, "cpu_seconds": 3.0} for way in pipeline_real.WAYS]
+    half = [*turns, *({**row, "turn": 1} for row in turns[:2])]  # stopped in the second turn
+    monkeypatch.setattr(pipeline_real, "measure_all", lambda config: stopped(half))
+    file.unlink()
+    with pytest.raises(KeyboardInterrupt):
+        pipeline.run(file, only="real")
+    assert json.loads(file.read_text())["real"] == turns
+    monkeypatch.setattr(pipeline, "_real", lambda console, save: turns)
     monkeypatch.setattr(pipeline, "measure", lambda *given: pytest.fail("the timed part runs"))
     assert main(["bench", "pipeline", "--only", "real", "--json", str(file)]) == 0
     found = json.loads(file.read_text())
