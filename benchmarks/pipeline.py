@@ -210,8 +210,8 @@ def run(json_path: Path | None, quick: bool = False, only: Literal["timed", "rea
     """Print the tables; write `rows`, `real`, flat `ratios`, the profiles and the machine to `json_path`.
 
     quick: one profile with eight worlds, one short iteration, and no real run; the figures are then only a smoke test.
-    only: one of the parts; the file then says that it is 'pipeline timed' or 'pipeline real'. It is there from the first
-    real turn on, with the turns so far.
+    only: one of the parts; the file then says that it is 'pipeline timed' or 'pipeline real'. It is there from
+    the first real turn on, with the turns so far.
     """
     console = Console()
     machine = describe_machine(("torch", "mujoco", "numpy", "numba"))

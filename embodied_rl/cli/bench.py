@@ -14,7 +14,7 @@ from embodied_rl.errors import UserError, suggest
 
 # Each has `run(json_path: Path | None, quick: bool) -> None`, which prints a table and writes the same figures;
 # libero's, pipeline's and vla's also take the options that only they have.
-BENCHES = ("sim", "loop", "libero", "policy", "pipeline", "vla")
+BENCHES = ("sim", "loop", "libero", "policy", "pipeline", "vla", "draw")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,10 +27,11 @@ class BenchCommand:
     policy: what batching saves over transformers' generate, and a shared prefix over repeated ones.
     pipeline: the pipelined scheduler against serial and two-stage lockstep, with timed waits and for real.
     vla: an OpenVLA of published size with random weights, on a GPU: time to act and to learn, and memory as planned.
+    draw: observations a second of the ray caster and of EGL, for one thread and for all.
     """
 
     name: Annotated[str, tyro.conf.Positional]
-    """sim, loop, libero, policy, pipeline or vla."""
+    """sim, loop, libero, policy, pipeline, vla or draw."""
     json: Path | None = None
     """File for the figures."""
     quick: bool = False

@@ -301,6 +301,7 @@ class Learner:
                 parameter.grad = None  # parts of a policy get their gradients whether they may move or not
         norm = self._clip(moving, batch, index, iteration)
         self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)  # their memory is the rollout's now: `plan` counts on it
         return norm
 
     def _moving(self, iteration: int) -> list[nn.Parameter]:

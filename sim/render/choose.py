@@ -2,10 +2,9 @@
 
 Order of `auto`: for scenes of primitives only, the CPU ray caster; else EGL on a GPU; else OSMesa; else software EGL.
 The ray caster stands first on purpose: a run then has the same pictures on a laptop and on a GPU server, it needs no
-library beyond pip's, and for small pictures it is faster. Two cameras on a robot of primitives at a table (53 geoms)
-took 0.21 ms against 2.2 of software GL at 64 x 64, 0.61 against 2.5 at 128 x 128, and 2.2 against 3.3 at 256 x 256, CPU
-time; all draw such scenes alike (tests/sim/render compares them). docs/benchmarks.md has it beside an H100, which is
-faster at 256 x 256. OSMesa comes before software EGL because both run one rasteriser and OSMesa needs no EGL driver. A
+library beyond pip's, and it is faster than software GL and, with many cores, than a GPU where pictures are small
+(`embodied-rl bench draw`; docs/benchmarks.md has its figures); all draw such scenes alike, which tests/sim/render
+compares. OSMesa comes before software EGL because both run one rasteriser and OSMesa needs no EGL driver. A
 renderer that is asked for by name is used, or refused with the reason, never replaced.
 """
 

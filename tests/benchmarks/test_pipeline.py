@@ -182,13 +182,16 @@ def test_one_part_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: 
     modes = ("serial", "lockstep", "stream", "async")
     rows = [row("p", mode, 8, 0.5) | {"stages": 1, "microbatch": 8, "predicted_ms_per_decision": 8.0} for mode in modes]
     monkeypatch.setattr(pipeline, "measure", lambda *given: rows)
+    real_part = pipeline._real
     monkeypatch.setattr(pipeline, "_real", lambda console, save: pytest.fail("the real part runs"))
     assert main(["bench", "pipeline", "--only", "timed", "--json", str(file)]) == 0
     found = json.loads(file.read_text())
     assert (found["bench"], found["real"], len(found["rows"])) == ("pipeline timed", [], 4 * len(PROFILES))
-    turns = [{"scheduler": way.name, "decisions_per_s": 1.0, "turn": 0, "seconds": 2.0, "cpu_seconds": 3.0} for way in pipeline_real.WAYS]
+    figures = {"decisions_per_s": 1.0, "seconds": 2.0, "cpu_seconds": 3.0, "turn": 0}
+    turns = [{"scheduler": way.name, **figures} for way in pipeline_real.WAYS]
     half = [*turns, *({**row, "turn": 1} for row in turns[:2])]  # stopped in the second turn
     monkeypatch.setattr(pipeline_real, "measure_all", lambda config: stopped(half))
+    monkeypatch.setattr(pipeline, "_real", real_part)
     file.unlink()
     with pytest.raises(KeyboardInterrupt):
         pipeline.run(file, only="real")
