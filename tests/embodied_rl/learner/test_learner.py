@@ -203,6 +203,14 @@ def test_an_empty_batch_changes_nothing_but_counts(tmp_path: Path) -> None:
     assert all(torch.equal(before[name], after) for name, after in weights(learner).items())
 
 
+@pytest.mark.parametrize("way", [{"minibatch_rows": 40}, {"minibatch_rows": None, "minibatch_groups": 2}])
+def test_between_updates_no_gradient_takes_memory(tmp_path: Path, way: dict[str, Any]) -> None:
+    """`embodied-rl plan` gives that memory to the rollout."""
+    learner, batch = setup(tmp_path, PPOConfig(epochs=2), **way)
+    learner.update(batch)
+    assert all(parameter.grad is None for _, parameter in learner.policy.named_parameters())
+
+
 def test_saved_state_continues_exactly(tmp_path: Path) -> None:
     learner, batch = setup(tmp_path, PPOConfig(), lr=1e-2)
     learner.update(batch)
