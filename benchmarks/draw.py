@@ -9,6 +9,8 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -58,6 +60,13 @@ def measure(scenes: Scenes, renderer: Renderer, size: int, threads: int, seconds
     counts, stop = [0] * threads, threading.Event()
 
     def work(thread: int) -> None:
+        try:
+            draw_on(thread)
+        except BaseException:
+            ready.abort()  # or the others would wait for this one
+            raise
+
+    def draw_on(thread: int) -> None:
         out = np.zeros((len(CAMERAS), size, size, 3), np.uint8)
 
         def draw(turn: int) -> None:
@@ -72,15 +81,17 @@ def measure(scenes: Scenes, renderer: Renderer, size: int, threads: int, seconds
             draw(thread + counts[thread])
             counts[thread] += 1
 
-    others = [threading.Thread(target=work, args=(thread,)) for thread in range(threads)]
-    for other in others:
-        other.start()
-    ready.wait()
-    began, used = time.perf_counter(), time.process_time()
-    time.sleep(seconds)
-    stop.set()
-    for other in others:
-        other.join()
+    with ThreadPoolExecutor(threads) as pool:
+        others = [pool.submit(work, thread) for thread in range(threads)]
+        try:
+            with suppress(threading.BrokenBarrierError):
+                ready.wait()
+            began, used = time.perf_counter(), time.process_time()
+            wait(others, seconds, FIRST_EXCEPTION)
+        finally:
+            stop.set()
+    for other in sorted(others, key=lambda other: isinstance(other.exception(), threading.BrokenBarrierError)):
+        other.result()
     wall, cpu, drawn = time.perf_counter() - began, time.process_time() - used, max(1, sum(counts))
     for number in numbers:
         renderer.remove_scene(number)

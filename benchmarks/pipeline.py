@@ -223,7 +223,8 @@ def run(json_path: Path | None, quick: bool = False, only: Literal["timed", "rea
         ratios = ratios_of(rows) | (pipeline_real.ratios_of(real) if real else {})
         if json_path is not None:
             name = f"pipeline {only}" if only else "pipeline"
-            write_json(json_path, name, quick, machine, rows, ratios, sources=sources, real=list(real))
+            more = {"sources": sources, "real": list(real), "real_turns": len(real) // len(pipeline_real.WAYS)}
+            write_json(json_path, name, quick, machine, rows, ratios, **more)
         return ratios
 
     # first, since only this part needs the machine to itself

@@ -60,8 +60,8 @@ class Learner:
     """AdamW over minibatches; `version` counts finished updates.
 
     ess: what rows that are an update old are worth, as a share of their number: the least of the effective sample size
-    of the last batch, if older policies acted, and of its last minibatch, by how far the steps before had moved the
-    policy. The root of the first is a factor of the learning rates.
+    of the last batch, if older policies acted, and of its last minibatch, by how far the steps before it had moved the
+    policy (1 if an update is one step). The root of the first is a factor of the learning rates.
 
     Parameters under a module named `value_head` form the critic's group, with its own learning rate; an algorithm
     without a critic leaves them alone. dump_dir: where a batch with a non-finite loss goes. threads: CPU threads that

@@ -201,6 +201,7 @@ class RolloutEngine:
                     self._parked.append(lane)
                     self._wake()
                     self._news.notify()
+                    self._wanted.notify()  # the policy may wait for this lane
         except BaseException as error:  # noqa: BLE001 - the owner raises it
             self._fail(error)
 
@@ -320,6 +321,8 @@ class RolloutEngine:
             if left <= 0:
                 break
             self._wanted.wait(left)
+            if self._act_wait is None:
+                until = min(until, self._deadline())
         lanes, self._queue = self._queue, []
         finals, self._finals = self._finals, []
         self._valuing = len(finals)
@@ -331,7 +334,7 @@ class RolloutEngine:
         if self._act_wait is not None:
             return now + self._act_wait
         here = {id(lane) for lane in (*self._queue, *self._parked)}
-        away = ((len(lane.slots), lane.since) for lane in self._lanes if id(lane) not in here)
+        away = ((len(lane.running), lane.since) for lane in self._lanes if id(lane) not in here)
         return self._patience.until(now, sum(len(lane.running) for lane in self._queue), away)
 
     def _act(self, lanes: list[Lane]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 _WARM_UP = 3
+_OUTLIER = 20.0
 _TRY = 8
 _KEEP = 0.998
 """A call counts half after some 350 more."""
@@ -28,7 +29,7 @@ class Patience:
     def decided(self, rows: int, seconds: float) -> None:
         """A call took so long. The first ones do not count: a device warms up."""
         self._calls += 1
-        if self._calls <= _WARM_UP:
+        if self._calls <= _WARM_UP or seconds > _OUTLIER * self._least:  # a compiler at work, say
             return
         self._least = min(self._least, seconds)
         new = (1.0, rows, seconds, rows * rows, rows * seconds)
@@ -55,10 +56,16 @@ class Patience:
         return min(max(0.0, (seconds - slope * rows) / weight), self._least)
 
     def until(self, now: float, ready: int, away: Iterable[tuple[int, float]]) -> float:
-        """When to call the policy at the latest. away: rows of the lanes on their way, and since when."""
-        lanes = list(away)
-        if not lanes or not ready or self._turn is None:
+        """When to call the policy at the latest. away: rows of the lanes on their way, and since when.
+
+        Nobody waits for a lane that is long overdue.
+        """
+        turn = self._turn
+        if turn is None or not ready:
+            return now
+        lanes = [(rows, since) for rows, since in away if rows and now < since + 2 * turn]
+        if not lanes:
             return now
         pays = now + self.fixed * sum(rows for rows, _ in lanes) / ready
-        back = max(since for _, since in lanes) + self._turn
-        return pays if back <= pays else now
+        back = max(since for _, since in lanes) + turn
+        return min(pays, max(now, back) + turn) if back <= pays else now

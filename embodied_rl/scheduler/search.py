@@ -66,10 +66,7 @@ def ladder(most: int) -> tuple[int, ...]:
 
 def schedulers(overlaps: tuple[Any, ...], stages: tuple[int, ...]) -> tuple[SchedulerConfig, ...]:
     """Serial, and the pipelined schedulers of these overlaps with these numbers of stages."""
-    pipelined = (
-        PipelinedConfig(stages=count, act_wait_ms=0.0, overlap=overlap)  # the model knows no other way to wait
-        for overlap in overlaps for count in stages
-    )  # fmt: skip
+    pipelined = (PipelinedConfig(stages=count, overlap=overlap) for overlap in overlaps for count in stages)
     return SerialConfig(), *pipelined
 
 

@@ -64,6 +64,7 @@ class _Pipeline:
         self._costs, self._work, self._spread = costs, work, spread
         pipelined = config if isinstance(config, PipelinedConfig) else None
         self._streams = pipelined is not None and pipelined.overlap == "stream"
+        # of a policy that waits as `Patience` says the model does not know
         self._wait = (pipelined.act_wait_ms or 0.0) / 1e3 if pipelined else 0.0
         # `Collector` judges a group when it is whole; until then its episodes are held back here. None: as they end.
         self._held: dict[int, list[Recording]] | None = None if pipelined else {}

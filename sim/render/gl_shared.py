@@ -24,6 +24,7 @@ from embodied_rl.sim.render.raycast import check_poses
 from embodied_rl.sim.render.scene import camera_index
 from embodied_rl.types import Array
 
+_LOOK_SECONDS = 1.0
 _COLUMNS, _ROWS = 8, 8
 _WIDEST = 8192
 """Pixels of a batch's picture in either direction; every GPU can draw so many."""
@@ -49,7 +50,8 @@ class SharedGlRenderer(GlRenderer):
         super().__init__(backend, pictures=pictures)
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
         painter = _Painter(self._context_class, self._models, self._jobs, pictures)
-        threading.Thread(target=painter.work, name="gl", daemon=True).start()
+        self._painter = threading.Thread(target=painter.work, name="gl", daemon=True)
+        self._painter.start()
         weakref.finalize(self, self._jobs.put, None)
 
     def render(
@@ -66,7 +68,9 @@ class SharedGlRenderer(GlRenderer):
             stage.show(frame, camera_index(model, camera), site_groups)
         job = _Job(scene, model, frames, (out.shape[1], out.shape[2]))
         self._jobs.put(job)
-        job.done.wait()
+        while not job.done.wait(_LOOK_SECONDS):
+            if not self._painter.is_alive():
+                raise RuntimeError("the thread that draws is gone: a renderer cannot be used in a forked process")
         if job.error is not None:
             raise job.error
         for image, picture in zip(out, job.pictures, strict=True):
@@ -106,6 +110,7 @@ class _Painter:
                     job.error = error
             for job in jobs:
                 job.done.set()
+            del jobs, job  # they hold scenes and pictures
         self._scenes.clear()
         if self._context is not None:
             with MAKING:
@@ -124,9 +129,10 @@ class _Painter:
     def _draw(self, jobs: list[_Job]) -> None:
         if self._context is None:
             with MAKING:
-                self._context = self._context_class(64, 64)
-            self._context.make_current()
+                context = self._context_class(64, 64)
+            context.make_current()
             self._picture = _Picture()
+            self._context = context
         for gone in [number for number in self._scenes if number not in self._models]:
             del self._scenes[gone]
         for size, same in groupby(sorted(jobs, key=_size), _size):
@@ -135,8 +141,8 @@ class _Painter:
     def _draw_alike(self, jobs: list[_Job], height: int, width: int) -> None:
         """Draw frames of one size, as many at once as the large picture takes."""
         assert self._picture is not None
-        most = self._picture.resize(height, width)
         frames = [(self._scene(job), frame) for job in jobs for frame in job.frames]
+        most = self._picture.resize(height, width, len(frames))
         found: list[Array] = []
         for first in range(0, len(frames), most):
             some = frames[first : first + most]
@@ -190,12 +196,12 @@ class _Picture:
         self._fbo: int = GL.glGenFramebuffers(1)
         self._buffer: int = GL.glGenRenderbuffers(1)
 
-    def resize(self, height: int, width: int) -> int:
-        """Make room for frames of this size; return for how many."""
+    def resize(self, height: int, width: int, count: int) -> int:
+        """Make room for `count` frames of this size, or as many as it takes; return for how many."""
         calls = self._calls
         self._frame = height, width
-        self._columns = max(1, min(_COLUMNS, _WIDEST // width))
-        rows = max(1, min(_ROWS, _WIDEST // height))
+        self._columns = max(1, min(_COLUMNS, _WIDEST // width, count))
+        rows = max(1, min(_ROWS, _WIDEST // height, -(-count // self._columns)))
         if self._size[0] < rows * height or self._size[1] < self._columns * width:
             self._size = max(self._size[0], rows * height), max(self._size[1], self._columns * width)
             calls.glBindRenderbuffer(calls.GL_RENDERBUFFER, self._buffer)

@@ -36,6 +36,26 @@ def test_every_drawing_of_every_thread_counts() -> None:
     assert 0.2 <= measured / row.per_s < 10
 
 
+class Broken(Counting):
+    """Fails in its third drawing."""
+
+    def render(self, scene, xpos, xmat, cameras, out, site_groups=()) -> None:
+        super().render(scene, xpos, xmat, cameras, out)
+        if len(self.asked) == self.at:
+            raise RuntimeError("no picture")
+
+    at = 3
+
+
+@pytest.mark.parametrize("at", [3, 40])
+def test_what_goes_wrong_in_a_thread_ends_the_bench(at: int) -> None:
+    """Before or while it measures."""
+    renderer = Broken()
+    renderer.at = at
+    with pytest.raises(RuntimeError, match="no picture"):
+        measure(Scenes(), renderer, 8, 2, 20.0)
+
+
 def test_ratios() -> None:
     rows = [Row("egl", 64, 1, 5.0, 1.0), Row("egl", 64, 4, 7.0, 1.0)]
     assert ratios_of(rows) == {"egl_64_alone": 5.0, "egl_64": 7.0}

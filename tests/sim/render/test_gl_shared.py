@@ -16,10 +16,11 @@ from embodied_rl.sim.render import probe
 
 BACKENDS: tuple[Literal["egl", "osmesa"], ...] = ("egl", "osmesa")
 SCRIPT = """
-import gc, sys, threading, time
+import gc, os, sys, threading, time
 from concurrent.futures import ThreadPoolExecutor
 import mujoco, numpy as np
 from embodied_rl.sim.render.gl import GlRenderer
+from embodied_rl.sim.render import gl_shared
 from embodied_rl.sim.render.gl_shared import SharedGlRenderer
 backend, scene_file, out_file = sys.argv[1:]
 models = [mujoco.MjModel.from_xml_path(scene_file), mujoco.MjModel.from_xml_string(
@@ -69,6 +70,30 @@ try:
     refused = False
 except Exception:
     refused = True
+painter = gl_shared._Painter._scene  # what fails in the thread that draws is raised where it was asked for
+
+def broken(self, job):
+    raise MemoryError("no room")
+
+gl_shared._Painter._scene = broken
+try:
+    draw(shared, jobs[0])
+    told = ""
+except MemoryError as error:
+    told = str(error)
+gl_shared._Painter._scene = painter
+fine = [renderer(backend, pictures=True) for renderer in (SharedGlRenderer, GlRenderer)]
+for renderer in fine:
+    renderer.add_scene(models[0])
+fine = [draw(renderer, jobs[0]) for renderer in fine]
+gc.collect()
+if (child := os.fork()) == 0:  # its copy of the renderer has no thread that draws
+    try:
+        draw(shared, jobs[0])
+    except RuntimeError:
+        os._exit(7)
+    os._exit(1)
+forked = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 shared.remove_scene(0)
 after = draw(shared, jobs[1])
 try:
@@ -86,7 +111,8 @@ same = [bool((a == b).all()) for a, b in zip(together, apart)]
 np.savez(
     out_file, same=same, crowd=[bool((a == apart[1]).all()) for a in crowd], spread=[a.std() for a in apart],
     fresh=[bool((a == b).all()) for a, b in zip(fresh, apart)], different=len({a.tobytes() for a in apart}),
-    refused=refused, after=(after == apart[1]).all(), gone=gone, ended=ended,
+    pictures=(fine[0] == fine[1]).all() and (fine[0] != apart[0]).any(), told=told,
+    forked=forked, refused=refused, after=(after == apart[1]).all(), gone=gone, ended=ended,
 )
 """
 
@@ -125,7 +151,16 @@ def test_scenes_do_not_draw_over_one_another(drawn: dict[str, np.ndarray]) -> No
 def test_what_cannot_be_drawn_is_refused_and_the_others_go_on(drawn: dict[str, np.ndarray]) -> None:
     assert drawn["refused"]
     assert drawn["gone"]
+    assert drawn["told"] == "no room"
     assert drawn["after"]
+
+
+def test_pictures_for_people_are_the_same_too(drawn: dict[str, np.ndarray]) -> None:
+    assert drawn["pictures"]
+
+
+def test_in_a_forked_process_it_says_so(drawn: dict[str, np.ndarray]) -> None:
+    assert drawn["forked"] == 7
 
 
 def test_its_thread_ends_with_the_renderer(drawn: dict[str, np.ndarray]) -> None:
