@@ -15,7 +15,7 @@ from embodied_rl.policy import ActMode
 from embodied_rl.rng import DecisionRng
 from embodied_rl.rollout.patience import Patience
 from embodied_rl.types import ActOutput, Observation
-from tests.embodied_rl.scheduler.toys import GRPO, Outcome, Setup, pipelined
+from tests.embodied_rl.scheduler.toys import GRPO, Outcome, Setup, jitter, pipelined
 from tests.toy import ToyPolicy
 
 SIZES = (4, 16, 8, 32, 12)
@@ -98,8 +98,8 @@ def test_what_is_parked_is_not_waited_for(tmp_path: Path) -> None:
     done: list[Outcome] = []
 
     def run() -> None:
-        setup = Setup(GRPO, groups=3, iterations=2)
-        done.append(pipelined(setup, tmp_path, slots=4, stages=2, act_wait=3600.0))
+        setup = Setup(GRPO, groups=3, iterations=8)
+        done.append(pipelined(setup, tmp_path, slots=5, stages=2, act_wait=3600.0, pause=jitter(1)))
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
