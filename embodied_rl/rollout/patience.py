@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 _WARM_UP = 3
+"""Calls that do not count."""
 _OUTLIER = 20.0
+"""A call that takes so many times as long as the shortest does not count either."""
 _TRY = 8
+"""Every so many calls another size is tried while all have had one."""
 _KEEP = 0.998
 """A call counts half after some 350 more."""
 _SPREAD = 0.05

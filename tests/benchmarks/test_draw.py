@@ -37,23 +37,23 @@ def test_every_drawing_of_every_thread_counts() -> None:
 
 
 class Broken(Counting):
-    """Fails in its third drawing."""
+    """Fails in drawing number `at`."""
+
+    def __init__(self, at: int) -> None:
+        super().__init__()
+        self.at = at
 
     def render(self, scene, xpos, xmat, cameras, out, site_groups=()) -> None:
         super().render(scene, xpos, xmat, cameras, out)
         if len(self.asked) == self.at:
             raise RuntimeError("no picture")
 
-    at = 3
-
 
 @pytest.mark.parametrize("at", [3, 40])
 def test_what_goes_wrong_in_a_thread_ends_the_bench(at: int) -> None:
     """Before or while it measures."""
-    renderer = Broken()
-    renderer.at = at
     with pytest.raises(RuntimeError, match="no picture"):
-        measure(Scenes(), renderer, 8, 2, 20.0)
+        measure(Scenes(), Broken(at), 8, 2, 20.0)
 
 
 def test_ratios() -> None:

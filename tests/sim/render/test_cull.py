@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import mujoco
 import numpy as np
 import pytest
 
-from embodied_rl.sim.render import probe
 from embodied_rl.sim.render.cull import Culler
+from tests.sim.render.gl_script import run_script
 
 SIZE = (72, 48)
 # Scenes full of primitives and a mesh around random cameras. With mirrors: the first box reflects, the second one is
@@ -100,18 +96,7 @@ print(json.dumps(found))
 
 @pytest.fixture(scope="module")
 def rows() -> list[dict[str, Any]]:
-    found = probe("osmesa")
-    if found.state == "missing":
-        reason = f"no osmesa on this machine: {found.device}"
-        if os.environ.get("CI") == "true":
-            pytest.fail(reason, pytrace=False)
-        pytest.skip(reason)
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, "osmesa"],
-        cwd=Path(__file__).parents[3], capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
+    return json.loads(run_script(SCRIPT, "osmesa").splitlines()[-1])
 
 
 def test_no_pixel_changes_and_much_is_left_out(rows) -> None:

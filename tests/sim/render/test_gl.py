@@ -3,22 +3,15 @@ process has one GL platform."""
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-from typing import Literal
-
 import mujoco
 import numpy as np
 import pytest
 
-from embodied_rl.sim.render import probe
 from embodied_rl.sim.render.gl import Placer
 from embodied_rl.sim.render.raycast import RaycastRenderer
+from tests.sim.render.gl_script import BACKENDS, run_script
 
 CAMERAS = ("front", "low", "wrist")
-BACKENDS: tuple[Literal["egl", "osmesa"], ...] = ("egl", "osmesa")
 SIZE = 160
 SCRIPT = """
 import sys
@@ -65,22 +58,11 @@ def qpos(model: mujoco.MjModel) -> np.ndarray:
 
 @pytest.fixture(scope="module", params=BACKENDS)
 def drawn(request, primitives: str, tmp_path_factory) -> dict[str, np.ndarray]:
-    found = probe(request.param)
-    if found.state == "missing":
-        reason = f"no {request.param} on this machine: {found.device}"
-        if os.environ.get("CI") == "true":
-            pytest.fail(reason, pytrace=False)
-        pytest.skip(reason)
     folder = tmp_path_factory.mktemp(request.param)
     scene, out = folder / "scene.xml", folder / "out.npz"
     scene.write_text(primitives)
     np.savetxt(f"{scene}.qpos", qpos(mujoco.MjModel.from_xml_string(primitives)))
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, request.param, scene, out],
-        cwd=Path(__file__).parents[3], capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert "Exception" not in done.stderr, done.stderr  # contexts are freed quietly
+    run_script(SCRIPT, request.param, scene, out)
     return dict(np.load(out))
 
 

@@ -3,18 +3,11 @@ test_gl."""
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-from typing import Literal
-
 import numpy as np
 import pytest
 
-from embodied_rl.sim.render import probe
+from tests.sim.render.gl_script import BACKENDS, run_script
 
-BACKENDS: tuple[Literal["egl", "osmesa"], ...] = ("egl", "osmesa")
 SCRIPT = """
 import gc, os, sys, threading, time
 from concurrent.futures import ThreadPoolExecutor
@@ -119,21 +112,10 @@ np.savez(
 
 @pytest.fixture(scope="module", params=BACKENDS)
 def drawn(request, primitives: str, tmp_path_factory) -> dict[str, np.ndarray]:
-    found = probe(request.param)
-    if found.state == "missing":
-        reason = f"no {request.param} on this machine: {found.device}"
-        if os.environ.get("CI") == "true":
-            pytest.fail(reason, pytrace=False)
-        pytest.skip(reason)
     folder = tmp_path_factory.mktemp(request.param)
     scene, out = folder / "scene.xml", folder / "out.npz"
     scene.write_text(primitives)
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, request.param, scene, out],
-        cwd=Path(__file__).parents[3], capture_output=True, text=True, check=False, timeout=300,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert "Exception" not in done.stderr, done.stderr  # contexts are freed quietly
+    run_script(SCRIPT, request.param, scene, out)
     return dict(np.load(out))
 
 
