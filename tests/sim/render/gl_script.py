@@ -26,6 +26,8 @@ def run_script(script: str, backend: Backend, *words: str | Path) -> str:
         pytest.skip(reason)
     done = subprocess.run(
         [sys.executable, "-c", script, backend, *words],
+        # Not what this process drew with: a renderer leaves its platform in the environment, for good.
+        env={**os.environ, "PYOPENGL_PLATFORM": backend},
         cwd=Path(__file__).parents[3], capture_output=True, text=True, check=False, timeout=300,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
