@@ -33,6 +33,7 @@ from embodied_rl.benchmarks.pipeline_timed import (
     length,
 )
 from embodied_rl.benchmarks.report import describe_machine, machine_line, write_json
+from embodied_rl.learner.stale import stale_rows
 from embodied_rl.rollout.collect import Collector
 from embodied_rl.rollout.engine import RolloutEngine
 from embodied_rl.rollout.groups import GroupStream
@@ -43,7 +44,7 @@ from embodied_rl.scheduler import simulate
 from embodied_rl.scheduler.config import PipelinedConfig, SchedulerConfig, SerialConfig
 from embodied_rl.scheduler.make import Scheduler
 from embodied_rl.scheduler.pipelined import PipelinedScheduler
-from embodied_rl.scheduler.search import Space, ladder, search
+from embodied_rl.scheduler.search import Space, ladder, schedulers, search
 from embodied_rl.scheduler.serial import SerialScheduler
 from embodied_rl.scheduler.simulate import Work
 
@@ -74,9 +75,9 @@ def modes_of(profile: Profile) -> tuple[Mode, ...]:
 
 
 def _tuned(profile: Profile, overlap: Literal["stream", "async"]) -> Mode:
-    pipelined = tuple(PipelinedConfig(stages=count, overlap=overlap) for count in ladder(profile.worlds))
+    _, *pipelined = schedulers((overlap,), ladder(profile.worlds), 2 * profile.worlds // GROUP_SIZE)
     space = Space(
-        placements={"": profile.costs}, schedulers=pipelined, worlds=(profile.worlds,), microbatches=MICROBATCHES
+        placements={"": profile.costs}, schedulers=tuple(pipelined), worlds=(profile.worlds,), microbatches=MICROBATCHES
     )
     choice = search(space, work_of(profile)).choice
     return Mode(overlap, choice.scheduler, choice.microbatch)
@@ -99,16 +100,17 @@ def scheduler_of(mode: Mode, profile: Profile, devices: Devices, learner: TimedL
         return SerialScheduler(Collector(env, policy, sampler, StageClock(), groups=groups))
     pipelined = config if isinstance(config, PipelinedConfig) else PipelinedConfig(stages=2)
     env = TimedEnv(profile, devices, parallel=profile.cores if mode.lockstep else 1)
-    stream = GroupStream(sampler, groups=groups, keep=None, max_factor=1.0, max_staleness=pipelined.staleness)
+    ahead = pipelined.ahead(profile.worlds, groups, GROUP_SIZE, streams=not mode.lockstep)
+    stream = GroupStream(sampler, groups=groups, keep=None, max_factor=1.0, ahead=ahead)
     workers = 1 if mode.lockstep else profile.cores or 1
     engine = RolloutEngine(
         env, policy, stream, Timeline(), stages=pipelined.num_stages(env.num_envs, cpu=False), workers=workers,
         act_wait=0.0,  # as the cost model has it
     )
-    early = pipelined.overlap == "stream" and not mode.lockstep
+    stale = pipelined.overlap == "async"
     return PipelinedScheduler(
-        engine, install=lambda: None, poll=lambda: None, learn=learner.accumulate if early else None,
-        ess=(lambda: 1.0) if pipelined.overlap == "async" else None,
+        engine, install=lambda: None, poll=lambda: None, learn=None if mode.lockstep else learner.accumulate,
+        ess=(lambda: 1.0) if stale else None, correct=learner.correct if stale else None,
     )  # fmt: skip
 
 
@@ -127,12 +129,14 @@ def play(mode: Mode, profile: Profile, speed: float, groups: int, measured: int)
                 began = ended
                 continue
             rows += len(batch)
-            stale += 0 if batch.row_version is None else int((batch.row_version < batch.version).sum())
+            stale += len(stale_rows(batch))
             if batch.version == last:
                 break
-    stages = mode.scheduler.stages if isinstance(mode.scheduler, PipelinedConfig) else 2 if mode.lockstep else 1
+    config = mode.scheduler if isinstance(mode.scheduler, PipelinedConfig) else PipelinedConfig(stages=1)
+    ahead = config.ahead(profile.worlds, groups, GROUP_SIZE, streams=True).groups or 0
     return {
-        "profile": profile.name, "mode": mode.name, "stages": stages, "microbatch": mode.microbatch,
+        "profile": profile.name, "mode": mode.name, "stages": 2 if mode.lockstep else config.stages, "ahead": ahead,
+        "microbatch": mode.microbatch,
         "seconds": (ended - began) * speed, "rows": rows, "stale_rows": stale,
     }  # fmt: skip
 
@@ -196,11 +200,12 @@ def _real(console: Console, save: Callable[[Sequence[dict[str, Any]]], object]) 
 
 def _table(rows: Sequence[dict[str, Any]]) -> Table:
     table = Table("profile", "scheduler", title="stages that only wait")
-    for name in ("stages", "micro-batch", "ms/decision", "predicted", "of the bound", "of its own"):
+    for name in ("stages", "ahead", "micro-batch", "ms/decision", "predicted", "of the bound", "of its own"):
         table.add_column(name, justify="right")
     for row in rows:
         table.add_row(
-            row["profile"], row["mode"], str(row["stages"]), str(row["microbatch"]), f"{row['ms_per_decision']:.2f}",
+            row["profile"], row["mode"], str(row["stages"]), str(row["ahead"]), str(row["microbatch"]),
+            f"{row['ms_per_decision']:.2f}",
             f"{row['predicted_ms_per_decision']:.2f}", f"{row['of_bound']:.1%}", f"{row['of_own_bound']:.1%}",
         )  # fmt: skip
     return table

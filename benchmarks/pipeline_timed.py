@@ -9,14 +9,13 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 import torch
 
-from embodied_rl.learner.batches import split_groups
+from embodied_rl.learner.stale import stale_rows
 from embodied_rl.policy import ActMode
 from embodied_rl.rng import DecisionRng, philox
 from embodied_rl.scheduler.costs import Costs
@@ -149,11 +148,7 @@ class TimedPolicy(torch.nn.Module):
 
 
 class TimedLearner:
-    """Takes its time over rows, `microbatch` of them after the other.
-
-    As `Learner`, it evaluates stale rows once more before it learns from them: all at first, or, if another device does
-    it, those of the next MINIBATCH groups while it learns from the last ones.
-    """
+    """Takes its time over rows, `microbatch` of them after the other, and over stale ones once more (`correct`)."""
 
     def __init__(self, profile: Profile, devices: Devices, microbatch: int) -> None:
         costs = profile.costs
@@ -162,6 +157,11 @@ class TimedLearner:
         self._devices = devices
         self._done = 0
 
+    def correct(self, group: RolloutBatch) -> None:
+        """Stale rows of a group that is about to be learned from."""
+        for count in self._cut(len(stale_rows(group))):
+            self._devices.play(self._again.device, self._again.of(count))
+
     def accumulate(self, group: RolloutBatch) -> None:
         """Rows that came early."""
         self._learn(len(group))
@@ -169,28 +169,9 @@ class TimedLearner:
 
     def update(self, batch: RolloutBatch) -> None:
         """The rest, and the step."""
-        versions = batch.row_version
-        stale = torch.zeros(len(batch)) if versions is None else versions < batch.version
-        if stale.any() and self._again.device != self._cost.device:
-            self._learn_behind(batch, stale)
-        else:
-            self._evaluate(int(stale.sum()))
-            self._learn(len(batch) - self._done)
+        self._learn(len(batch) - self._done)
         self._done = 0
         self._devices.play(self._cost.device, self._cost.fixed)
-
-    def _learn_behind(self, batch: RolloutBatch, stale: torch.Tensor) -> None:
-        groups = list(split_groups(batch))
-        sizes = [sum(map(len, groups[at : at + MINIBATCH])) for at in range(0, len(groups), MINIBATCH)]
-        with ThreadPoolExecutor(1) as other:
-            jobs = [other.submit(self._evaluate, int(part.sum())) for part in stale.split(sizes)]
-            for job, rows in zip(jobs, sizes, strict=True):
-                job.result()
-                self._learn(rows)
-
-    def _evaluate(self, rows: int) -> None:
-        for count in self._cut(rows):
-            self._devices.play(self._again.device, self._again.of(count))
 
     def _learn(self, rows: int) -> None:
         for count in self._cut(rows):

@@ -68,15 +68,6 @@ def stale_weights(weight: Tensor, batch: RolloutBatch, level: RatioLevel, terms_
     return weight * importance(batch.log_importance, batch.mask, level, terms_per_step).clamp(max=MAX_IMPORTANCE)
 
 
-def effective_share(ratio: Tensor, valid: Tensor) -> float:
-    """Effective sample size over sample size: (sum r)^2 / (n sum r^2) over the n entries of `ratio` that are `valid`.
-
-    1 where all ratios are equal, 1/n where one of them dominates (Kong 1992).
-    """
-    found = ratio[valid].double()
-    return float(found.sum().square() / (found.numel() * found.square().sum()))
-
-
 def ratio_sums(terms: Tensor, mask: Tensor) -> Tensor:
     """float32 [3]: number of the rows, sum of the probability ratios of their decisions, and of these squared.
 
@@ -87,7 +78,10 @@ def ratio_sums(terms: Tensor, mask: Tensor) -> Tensor:
 
 
 def share_of_sums(rows: float, ratios: float, squares: float) -> float:
-    """`effective_share` from sums over the sample."""
+    """Effective sample size over sample size, (sum r)^2 / (n sum r^2) of the ratios r of n rows, from their sums.
+
+    1 where all ratios are equal, 1/n where one of them dominates (Kong 1992).
+    """
     return ratios * ratios / (rows * squares)
 
 

@@ -68,14 +68,15 @@ def tune(
     acts_on = others[0] if others else config.device
     have = {device: room(device, sizes.weights) for device in ("cpu", config.device, acts_on)}
     batch_rows = round(groups * rows_per_group)
-    streamed = held_by_update(batch_rows, work.epochs, work.minibatch_groups / groups)
+    by_groups = not config.learner.recompute_log_probs
+    streamed = held_by_update(batch_rows, work.epochs, work.minibatch_groups / groups) if by_groups else 0
 
     def possible(choice: Choice) -> bool:
         if (choice.placement == IN_TURN) == isinstance(choice.scheduler, PipelinedConfig):
             return False
         return fits(sizes.needs(choice, batch_rows, streamed), have, config.device, acts_on)
 
-    space = space_of(config, costs, env.num_envs, possible)
+    space = space_of(config, costs, env.num_envs, algorithm.group_size, possible)
     if next(space.all(), None) is None:
         raise UserError(
             "no schedule fits into memory: lower --learner.microbatch-rows, --env.num-envs or "
@@ -100,7 +101,7 @@ def work_of(config: TrainConfig, algorithm: Algorithm, worlds: int, probes: Prob
 
 
 def space_of(
-    config: TrainConfig, costs: Mapping[str, Costs], most: int, fits: Callable[[Choice], bool]
+    config: TrainConfig, costs: Mapping[str, Costs], most: int, group_size: int, fits: Callable[[Choice], bool]
 ) -> Space:
     """What may be chosen for a run with up to `most` worlds."""
     scheduler = config.scheduler
@@ -108,7 +109,7 @@ def space_of(
     # `check_fit` refuses stream for log-probs that are computed again
     overlaps = () if overlap == "stream" and config.learner.recompute_log_probs else (overlap,)
     return Space(
-        placements=costs, schedulers=schedulers(overlaps, ladder(most)),
+        placements=costs, schedulers=schedulers(overlaps, ladder(most), -(-2 * most // group_size)),
         worlds=tuple(count for count in (most, most // 2, most // 4) if count),
         microbatches=tuple(rows for rows in (64, 32, 16, 128) if rows <= 2 * config.learner.microbatch_rows),
         fits=fits,
@@ -136,10 +137,10 @@ def apply(
 ) -> TrainConfig:
     """`config` with a choice filled in, and `autotune` off: it is done. acts_on: the device of placement APART.
 
-    Minibatches of rows become minibatches of about as many rows in whole groups where the overlap needs that.
+    Minibatches of rows become minibatches of about as many rows in whole groups where groups are learned one by one.
     """
     learner = dataclasses.replace(config.learner, microbatch_rows=choice.microbatch)
-    streams = isinstance(choice.scheduler, PipelinedConfig) and choice.scheduler.overlap == "stream"
+    streams = isinstance(choice.scheduler, PipelinedConfig) and not learner.recompute_log_probs
     if streams and learner.minibatch_rows is not None:
         size = whole_groups(learner, groups, rows_per_group)
         learner = dataclasses.replace(learner, minibatch_rows=None, minibatch_groups=size)

@@ -48,7 +48,9 @@ def join_batches(parts: Sequence[RolloutBatch]) -> RolloutBatch:
         firsts.append(firsts[-1] + len(part.episodes))
     values = [part.value for part in parts if part.value is not None]
     versions = [part.row_version for part in parts if part.row_version is not None]
-    ratios = [part.log_importance for part in parts if part.log_importance is not None]
+    stale = any(part.log_importance is not None for part in parts)
+    ratios = [torch.zeros_like(part.log_prob) if part.log_importance is None else part.log_importance
+              for part in parts]  # fmt: skip
     return RolloutBatch(
         images=torch.cat([part.images for part in parts]),
         proprio=torch.cat([part.proprio for part in parts]),
@@ -62,5 +64,5 @@ def join_batches(parts: Sequence[RolloutBatch]) -> RolloutBatch:
         episodes=[episode for part in parts for episode in part.episodes],
         version=parts[0].version,
         row_version=torch.cat(versions) if len(versions) == len(parts) else None,
-        log_importance=torch.cat(ratios) if len(ratios) == len(parts) else None,
+        log_importance=torch.cat(ratios) if stale else None,
     )

@@ -10,6 +10,7 @@ from torch import Tensor
 from embodied_rl.algorithms.rows import Rows
 from embodied_rl.learner.batches import join_batches
 from embodied_rl.learner.gradients import Gradients
+from embodied_rl.learner.stale import worth
 from embodied_rl.types import RolloutBatch
 
 if TYPE_CHECKING:
@@ -121,7 +122,8 @@ class GroupUpdate:
         totals = self._learner.collect(gradients, self._iteration)
         scale = factor / sum(share for _, _, share in pieces)
         last = pieces[-1][0]
-        norm = self._learner.step(last, torch.arange(len(last)), self._iteration, scale)
+        sample = worth([batch for batch, _, _ in pieces])
+        norm = self._learner.step(last, torch.arange(len(last)), self._iteration, sample, scale)
         means = {name: value * scale for name, value in totals.items()} | {"grad_norm": norm}
         for name, value in means.items():
             self._sums[name] = self._sums.get(name, 0.0) + value

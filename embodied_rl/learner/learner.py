@@ -21,7 +21,7 @@ from embodied_rl.learner.gradients import MOVED, Gradients
 from embodied_rl.learner.group_update import GroupUpdate
 from embodied_rl.learner.ranks import ALONE, Ranks
 from embodied_rl.learner.recompute import recompute_log_probs
-from embodied_rl.learner.stale import Correction, correct_ahead
+from embodied_rl.learner.stale import correct, stale_metrics, worth
 from embodied_rl.policy import Policy
 from embodied_rl.rng import philox
 from embodied_rl.threads import Threads, torch_threads
@@ -60,8 +60,9 @@ class Learner:
     """AdamW over minibatches; `version` counts finished updates.
 
     ess: what rows that are an update old are worth, as a share of their number: the least of the effective sample size
-    of the last batch, if older policies acted, and of its last minibatch, by how far the steps before it had moved the
-    policy (1 if an update is one step). The root of the first is a factor of the learning rates.
+    of the last batch's stale rows, if it had any, and of its last minibatch, by how far the steps before it had moved
+    the policy (1 if an update is one step). The root of that of a step's rows, stale or not, is a factor of its
+    learning rates.
 
     Parameters under a module named `value_head` form the critic's group, with its own learning rate; an algorithm
     without a critic leaves them alone. dump_dir: where a batch with a non-finite loss goes. threads: CPU threads that
@@ -80,7 +81,6 @@ class Learner:
         self.config = config
         self.version = 0
         self.ess = 1.0
-        self._second: Policy | None = None
         self.ranks = ranks
         self._begun: GroupUpdate | None = None
         self._seed = seed
@@ -107,62 +107,30 @@ class Learner:
         if self._threads is not None:
             self._threads.busy = busy
 
-    def evaluate_on(self, second: Policy) -> None:
-        """Have stale rows of later minibatches evaluated by `second` while the first ones are learned from.
-
-        A replica elsewhere: whenever an update begins it has the learner's weights, and keeps them until the end. Rates
-        then follow from what the first minibatch is worth. With several ranks, minibatches of rows or recomputed
-        log-probs the learner still evaluates all stale rows before it begins.
-        """
-        self._second = second
-
     def update(self, batch: RolloutBatch) -> dict[str, float]:
         """Improve the policy with `batch` and return metrics, means over the batch and its epochs.
 
-        An empty batch changes nothing. Raises RatioError and NonFiniteError as documented above.
+        Rows of older policies are corrected first (`stale.correct`); those of groups that were given to `accumulate`
+        must be. An empty batch changes nothing. Raises RatioError and NonFiniteError as documented above.
         """
         iteration, self.version = self.version, self.version + 1
         self.ess = 1.0
         if len(batch) == 0:
             return {"train/rows": 0.0, "train/steps": 0.0}
-        correction = self._correction(batch)
-        groups = split_groups(batch)
-        if self._evaluates_ahead and len(correction.stale):
-            assert self.config.minibatch_groups is not None, "or nothing is evaluated ahead"
-            groups = correct_ahead(correction, list(groups), self.config.minibatch_groups, self._begin_stale)
-        else:
-            correction.apply(0, len(batch))
-            self._begin_stale(correction.worth())
+        if not self.begun:
+            correct(batch, self.model, self.config.microbatch_rows, self.ranks, self._threads)
         again: dict[str, float] = {}
         if self.config.recompute_log_probs:
             drift = recompute_log_probs(self.model, batch, self.config.microbatch_rows, self.ranks, self._threads)
             again = {"train/log_prob_drift": drift}
         if self.config.minibatch_groups is not None:
-            metrics = self._update_by_groups(batch, groups, self.config.minibatch_groups, iteration)
+            metrics = self._update_by_groups(batch, self.config.minibatch_groups, iteration)
         else:
             metrics = self._update_by_rows(batch, iteration)
-        self.ess = min(correction.worth(), self._moved)
+        stale = stale_metrics(batch, self.algorithm.ratio_level, self.policy.terms_per_step)
+        self.ess = min(stale.get("train/ess_stale", 1.0), self._moved)
         self.ranks.publish(self.policy, self.model)
-        return metrics | {"train/ess_moved": self._moved} | again | correction.metrics()
-
-    @property
-    def _evaluates_ahead(self) -> bool:
-        config = self.config
-        whole = config.minibatch_groups is None or config.recompute_log_probs or self.ranks.size > 1
-        return self._second is not None and not whole
-
-    def _correction(self, batch: RolloutBatch) -> Correction:
-        policy = self._second if self._evaluates_ahead else None
-        rows = self.config.microbatch_rows
-        if policy is not None:
-            return Correction(batch, policy, self.algorithm, rows)
-        return Correction(batch, self.model, self.algorithm, rows, self.ranks, self._threads)
-
-    def _begin_stale(self, worth: float) -> None:
-        """Set the rates of an update on rows of that worth."""
-        self.ess = worth
-        # The step shrinks with the sample that is left: VCPO's rule for Adam (Huang et al. 2026, arXiv 2602.17616).
-        self._set_rates(self.config.rate(self.version - 1) * math.sqrt(worth))
+        return metrics | {"train/ess_moved": self._moved} | again | stale
 
     def _update_by_rows(self, batch: RolloutBatch, iteration: int) -> dict[str, float]:
         assert self.config.minibatch_rows is not None, "LearnerConfig sees to it"
@@ -183,11 +151,11 @@ class Learner:
     def accumulate(self, group: RolloutBatch) -> None:
         """Begin the next update with a group of its batch, given in the batch's order; `update` then does the rest.
 
-        Only with learner.minibatch_groups.
+        Rows of older policies must be corrected (`stale.correct`), by the weights that the update began with. Only with
+        learner.minibatch_groups.
         """
         assert self.config.minibatch_groups is not None, "the config sees to it"
         if self._begun is None:
-            self._set_rates(self.config.rate(self.version))
             self._begun = GroupUpdate(self, self.config.minibatch_groups, self.version)
         self._begun.add(group)
 
@@ -201,21 +169,20 @@ class Learner:
         """Whether an update is under way (`accumulate`): weights may have moved that no checkpoint should hold."""
         return self._begun is not None
 
-    def _update_by_groups(
-        self, batch: RolloutBatch, groups: Iterator[RolloutBatch], size: int, iteration: int
-    ) -> dict[str, float]:
+    def _update_by_groups(self, batch: RolloutBatch, size: int, iteration: int) -> dict[str, float]:
         update, self._begun = self._begun, None
         if update is None:
             update = GroupUpdate(self, size, iteration)
-            for group in groups:
+            for group in split_groups(batch):
                 update.add(group)
         if update.rows != len(batch):
             raise RuntimeError(f"{update.rows} rows were accumulated for a batch of {len(batch)}")
         return update.finish()
 
-    def _set_rates(self, share: float) -> None:
-        rates = [self.config.lr, self.config.value_lr]
-        for group, rate in zip(self.optimizer.param_groups, rates, strict=False):
+    def _set_rates(self, iteration: int, worth: float) -> None:
+        # The step shrinks with the sample that is left: VCPO's rule for Adam (Huang et al. 2026, arXiv 2602.17616).
+        share = self.config.rate(iteration) * math.sqrt(worth)
+        for group, rate in zip(self.optimizer.param_groups, (self.config.lr, self.config.value_lr), strict=False):
             group["lr"] = rate * share
 
     def state_dict(self) -> dict[str, Any]:
@@ -239,7 +206,7 @@ class Learner:
             for micro in self.ranks.cut(index, self.config.microbatch_rows)
         ])  # fmt: skip
         totals = self.collect(gradients, iteration)
-        totals["grad_norm"] = self.step(batch, index, iteration)
+        totals["grad_norm"] = self.step(batch, index, iteration, worth([batch], index))
         return totals
 
     def gradients(self, iteration: int, *, check_ratio: bool) -> Gradients:
@@ -280,11 +247,13 @@ class Learner:
         """When threads last took a gradient of the step under way (s, of time.perf_counter); 0 if none did."""
         return 0.0 if self._gradients is None else self._gradients.worked_until
 
-    def step(self, batch: RolloutBatch, index: Tensor, iteration: int, scale: float = 1.0) -> float:
+    def step(self, batch: RolloutBatch, index: Tensor, iteration: int, sample: float, scale: float = 1.0) -> float:
         """Clip `scale` times the gradient, summed over ranks, of what may move now and step; return its norm before.
 
-        Raises NonFiniteError, which keeps rows `index` of `batch`.
+        sample: effective share of the rows that it was taken from. Raises NonFiniteError, which keeps rows `index` of
+        `batch`.
         """
+        self._set_rates(iteration, sample)
         # others may have the other cores; always one thread, as sums must not depend on when they have
         with nullcontext() if self._threads is None else torch_threads(1):
             return self._move(batch, index, iteration, scale)

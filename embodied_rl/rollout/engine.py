@@ -52,7 +52,6 @@ class RolloutEngine:
         self.stream = stream
         self.clock = clock
         self.version = 0
-        self._max_staleness = stream.max_staleness
         self._act_wait = act_wait
         self._patience = Patience()
         self._final_value = final_value
@@ -78,10 +77,10 @@ class RolloutEngine:
 
     # What the owner calls
 
-    def publish(self, version: int, install: Callable[[], None], *, catch_up: bool = False) -> None:
+    def publish(self, version: int, install: Callable[[], None], *, worth: float = 1.0) -> None:
         """From now on version `version` acts; `install` puts its weights in place, while nothing acts.
 
-        catch_up: until the next version no group begins whose rows would be stale.
+        worth: as for `GroupStream.publish`.
         """
         with self._lock:
             self._installing = True  # or a busy policy might never let go
@@ -91,13 +90,14 @@ class RolloutEngine:
             self.version = version
         with self._lock:
             self._installing = False
-            self.stream.version = version
-            self.stream.max_staleness = 0 if catch_up else self._max_staleness
+            self.stream.publish(version, worth)
             self._wanted.notify()
             self._wake()
 
-    def wait(self, on_episode: Callable[[EpisodeResult], None], poll: Callable[[], None]) -> Group | Closed:
-        """The next kept group in order, or the end of the batch.
+    def wait(
+        self, on_episode: Callable[[EpisodeResult], None], poll: Callable[[], None], *, block: bool = True
+    ) -> Group | Closed | None:
+        """The next kept group in order, or the end of the batch; None if neither is there and it is not to `block`.
 
         on_episode hears of every episode that ended meanwhile; poll is called several times a second, and what it
         raises is passed on, as is what went wrong in any thread.
@@ -108,11 +108,11 @@ class RolloutEngine:
                 self._raise()
                 event = self.stream.take()
                 results, self._results = self._results, []
-                if event is None and not results:
+                if event is None and not results and block:
                     self._news.wait(_POLL_SECONDS)
             for result in results:
                 on_episode(result)
-            if event is not None:
+            if event is not None or not block:
                 return event
 
     def drop(self, recordings: Sequence[Recording]) -> None:

@@ -3,7 +3,7 @@
 Batch b is the shortest run of groups after batch b - 1 that holds `groups` kept ones, or `max_groups` of any kind. So
 it is fixed by the episode stream and by what the episodes do, never by who finished first. A further group is issued
 only if the batch that it can fall into at the latest may still be fed by the present policy: with `max_staleness` 0
-that is the rule of `collect.Collector`.
+that is the rule of `collect.Collector`. Of later batches only so many groups begin as `Ahead` allows.
 
 Not thread-safe: the engine calls everything under its lock.
 """
@@ -29,6 +29,34 @@ class Verdict(Enum):
     OPEN = 0
     KEPT = 1
     DROPPED = 2
+
+
+MIN_ESS = 0.8
+"""So many groups begin before their policy is there that the effective sample size of their batch stays above this
+share."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ahead:
+    """How far the rollout may run ahead of the learner: rows at most `max_staleness` updates old, `groups` of further
+    batches under way (None: whole batches).
+    """
+
+    max_staleness: int = 0
+    groups: int | None = None
+
+    def given(self, worth: float, batch: int) -> Ahead:
+        """The same, and no further than `MIN_ESS` allows, if a stale row is worth `worth` of one that is not.
+
+        worth: effective sample size of rows an update old, as a share of them: 1 / E[r^2] for ratios r of mean 1. With
+        a share s of such rows that of a batch is 1 / (1 + s (1 / worth - 1)). batch: groups of one.
+        """
+        loss = 1 / worth - 1
+        spare = 1 / MIN_ESS - 1
+        if loss <= spare:
+            return self
+        most = int(batch * spare / loss)
+        return Ahead(min(self.max_staleness, 1), most if self.groups is None else min(self.groups, most))
 
 
 @dataclass(slots=True)
@@ -62,17 +90,17 @@ class Closed:
 class GroupStream:
     """Issues episodes, judges groups, hands kept ones out in order and says where a batch ends.
 
-    groups, keep, max_factor: as in `collect.Collector`. max_staleness: by how many updates the policy that acts may be
-    older than the one that its rows improve.
+    groups, keep, max_factor: as in `collect.Collector`. ahead: how far the policy that acts may be older than the one
+    that its rows improve.
     """
 
     def __init__(
-        self, sampler: EpisodeSampler, *, groups: int, keep: Keep | None, max_factor: float, max_staleness: int = 0
+        self, sampler: EpisodeSampler, *, groups: int, keep: Keep | None, max_factor: float, ahead: Ahead = Ahead()
     ) -> None:
         self.sampler = sampler
         self.version = 0
         self.paused = False
-        self.max_staleness = max_staleness
+        self._most = self._ahead = ahead
         self._wanted = groups
         self._keep = keep
         self._max_groups = math.ceil(groups * max_factor) if keep is not None else groups
@@ -89,6 +117,11 @@ class GroupStream:
             raise RuntimeError(f"batch {self._batch} is still under way")
         self.version = self._batch = start
         self._end = stop
+
+    def publish(self, version: int, worth: float = 1.0) -> None:
+        """From now on version `version` acts; worth: of rows an update old (`Ahead.given`), as far as is known."""
+        self.version = version
+        self._ahead = self._most.given(worth, self._wanted)
 
     @property
     def next_group(self) -> int:
@@ -113,13 +146,16 @@ class GroupStream:
 
     def _may_issue(self) -> bool:
         """Whether the batch of a further group is wanted and not too far ahead, were all undecided groups to pass."""
-        batch, kept, count = self._batch, 0, 0
+        batch, kept, count, ahead = self._batch, 0, 0, 0
         for group in self._groups:
             count += 1
+            ahead += batch > self.version
             kept += group.verdict is not Verdict.DROPPED
             if kept == self._wanted or count == self._max_groups:
                 batch, kept, count = batch + 1, 0, 0
-        return batch < self._end and batch - self.version <= self.max_staleness
+        if batch >= self._end or batch - self.version > self._ahead.max_staleness:
+            return False
+        return batch <= self.version or self._ahead.groups is None or ahead < self._ahead.groups
 
     def add(self, recording: Recording) -> list[Recording]:
         """Count a finished episode; return the recordings that are dropped because of it."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 from typing import Literal
 
 from embodied_rl.errors import UserError
+from embodied_rl.rollout.groups import Ahead
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,10 +31,14 @@ class PipelinedConfig:
     """How long the policy waits for further stages than the first that is ready, to decide for more worlds at once
     (None: while that costs less than another call would, by what calls and stages took so far)."""
     overlap: Literal["stream", "async"] = "stream"
-    """stream: the learner works on groups that are done while others run, and every row is on-policy. async: the next
-    rollout runs during the update, with rows of older policies corrected by truncated importance weights."""
+    """stream: the learner works on groups that are done while others run, and every row is on-policy. async: meanwhile
+    the next rollout begins, and rows of older policies are corrected by truncated importance weights."""
     max_staleness: int | None = None
     """async: updates that a row's policy may lack at most when it is trained on (null: 1)."""
+    ahead_groups: int | None = None
+    """async: groups (PPO: episodes) of further batches that may begin before their policy is there; fewer where the
+    policy moves far (null: as many as fill the worlds, and whole batches for a larger max_staleness; without
+    learner.minibatch_groups, or with recompute_log_probs, whole batches only)."""
     act_device: str | None = None
     """Device of the policy that acts, such as cuda:1 or cpu; it gets a copy of the weights, and after each update what
     that changed (null: where the policy learns)."""
@@ -50,6 +56,12 @@ class PipelinedConfig:
             raise UserError(
                 f"--scheduler.max-staleness must be at least 1, got {self.max_staleness}; for 0 use overlap stream."
             )
+        if self.overlap == "stream" and self.ahead_groups is not None:
+            raise UserError("--scheduler.ahead-groups does not apply to overlap stream, which is always on-policy.")
+        if self.ahead_groups is not None and self.ahead_groups < 1:
+            raise UserError(
+                f"--scheduler.ahead-groups must be at least 1, got {self.ahead_groups}; for 0 use overlap stream."
+            )
 
     def num_stages(self, num_envs: int, *, cpu: bool) -> int:
         """`stages`, by default two: the simulator's threads step one while the policy decides for the other.
@@ -61,6 +73,7 @@ class PipelinedConfig:
     def sentence(self) -> str:
         """In words, for the run's stamp."""
         stale = f" of at most {self.staleness} updates" if self.overlap == "async" else ""
+        stale += f" and {self.ahead_groups} groups ahead" if self.ahead_groups else ""
         acts = f", acting on {self.act_device}" if self.act_device else ""
         return f"pipelined, overlap {self.overlap}{stale}, {self.stages} stage{'s' if self.stages != 1 else ''}{acts}"
 
@@ -68,6 +81,15 @@ class PipelinedConfig:
     def staleness(self) -> int:
         """`max_staleness` with its default filled in."""
         return 0 if self.overlap == "stream" else self.max_staleness or 1
+
+    def ahead(self, num_envs: int, groups: int, group_size: int, *, streams: bool) -> Ahead:
+        """How far the rollout may run ahead. groups: of a batch. streams: whether groups are learned from one by one;
+        otherwise an update takes as long as it takes, and the rollout goes on all the while.
+        """
+        count = self.ahead_groups
+        if count is None and streams:
+            count = (self.staleness - 1) * groups + math.ceil(num_envs / group_size)
+        return Ahead(self.staleness, count) if self.staleness else Ahead()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -30,7 +30,7 @@ class Costs:
     by side (cores of a CPU; 1 for a device not named). learners: of them, how many learn while episodes run, at most
     (None: all). steppers: threads that share the worlds of a lane. evaluate: a forward pass without a backward pass
     over a micro-batch (None: a third of `learn`'s row), for log-probs that are computed again: those of stale rows on
-    its device, which may be another one than the learner's (`Learner.evaluate_on`).
+    its device, which is that of the policy that acts where groups are learned one by one.
     """
 
     simulate: Cost

@@ -13,10 +13,11 @@ from torch import nn
 
 from embodied_rl.algorithms.rows import Algorithm
 from embodied_rl.learner.learner import Learner
+from embodied_rl.learner.stale import correct
 from embodied_rl.policy import Policy
 from embodied_rl.rollout.collect import Collector
 from embodied_rl.rollout.engine import RolloutEngine
-from embodied_rl.rollout.groups import GroupStream
+from embodied_rl.rollout.groups import Ahead, GroupStream
 from embodied_rl.rollout.sampler import EpisodeSampler
 from embodied_rl.rollout.stages import StageClock
 from embodied_rl.rollout.timeline import Timeline
@@ -65,7 +66,7 @@ class Learning:
     yield_to: Callable[[Callable[[], bool]], None]
     working: Callable[[], bool]
     worked_until: Callable[[], float]
-    evaluate_on: Callable[[Policy], None]
+    microbatch_rows: int
 
     @classmethod
     def of(cls, learner: Learner) -> Learning:
@@ -74,7 +75,7 @@ class Learning:
         return cls(
             config.minibatch_groups, config.recompute_log_probs, learner.accumulate, lambda: learner.ess,
             learner.yield_to, lambda: learner.working, lambda: learner.worked_until,
-            learner.evaluate_on,
+            config.microbatch_rows,
         )  # fmt: skip
 
 
@@ -99,7 +100,7 @@ def make_scheduler(
         assert isinstance(policy, nn.Module)
         stream = GroupStream(
             sampler, groups=groups, keep=algorithm.keep, max_factor=algorithm.max_factor,
-            max_staleness=config.max_staleness,
+            ahead=Ahead(config.max_staleness),
         )  # fmt: skip
         return RayScheduler(
             config, far, policy, stream, slots=env.num_envs, final_value=algorithm.needs_final_value,
@@ -116,18 +117,22 @@ def make_scheduler(
     check_fit(
         config, env.num_envs, learning.minibatch_groups, recompute_log_probs=learning.recompute_log_probs
     )  # fmt: skip
-    streams = config.overlap == "stream"
+    on_policy = config.overlap == "stream"
+    streams = on_policy or (learning.minibatch_groups is not None and not learning.recompute_log_probs)
     # One minibatch leaves the weights alone until every row is there: then policy and learner can share them.
     assert isinstance(policy, nn.Module)
     device = acting_device(config.act_device, policy)
     size = learning.minibatch_groups
-    shared = device is None and streams and size is not None and size >= groups
+    shared = device is None and on_policy and size is not None and size >= groups
     actor = policy if shared else replicate(policy, device)
-    if device is not None and not streams:
-        learning.evaluate_on(actor)
     stream = GroupStream(
-        sampler, groups=groups, keep=algorithm.keep, max_factor=algorithm.max_factor, max_staleness=config.staleness
-    )
+        sampler, groups=groups, keep=algorithm.keep, max_factor=algorithm.max_factor,
+        ahead=config.ahead(env.num_envs, groups, algorithm.group_size, streams=streams),
+    )  # fmt: skip
+
+    def correct_group(group: RolloutBatch) -> None:
+        correct(group, actor, learning.microbatch_rows)
+
     acts_on = next(actor.parameters()).device
     workers = workers or len(os.sched_getaffinity(0))
     stages = config.num_stages(env.num_envs, cpu=acts_on.type == "cpu")
@@ -140,7 +145,8 @@ def make_scheduler(
     scheduler = PipelinedScheduler(
         engine, install=(lambda: None) if shared else (lambda: copy_weights(policy, actor)), poll=poll,
         learn=learning.accumulate if streams else None, worked_until=learning.worked_until,
-        ess=None if streams else learning.ess, on_episode=on_episode,
+        ess=None if on_policy else learning.ess, correct=correct_group if streams and not on_policy else None,
+        on_episode=on_episode,
     )  # fmt: skip
     engine.yield_to(lambda: scheduler.learning or learning.working())
     return scheduler

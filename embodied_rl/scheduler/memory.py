@@ -33,8 +33,8 @@ class Sizes:
     observation: int
 
     def needs(self, choice: Choice, batch_rows: int, streamed: int = 0) -> dict[str, int]:
-        """Bytes by place. streamed: rows of a batch that its update keeps under `stream` (`held_by_update`). Pipelined,
-        a replica of what learns is counted, though `stream` may do without.
+        """Bytes by place. streamed: rows of a batch that an update by groups keeps (`held_by_update`). Pipelined, a
+        replica of what learns is counted, though `stream` may do without.
         """
         learner = self.weights + (_GRADIENT + _MOMENTS) * self.trained
         update = self.update_fixed + choice.microbatch * self.update_row
@@ -48,10 +48,10 @@ class Sizes:
 
 
 def rows_held(scheduler: SchedulerConfig, batch_rows: int, streamed: int) -> int:
-    """Recorded rows in the host's memory, copies counted, when a batch is whole. streamed: as for `needs`."""
+    """Recorded rows in the host's memory at most, copies counted, when a batch is whole. streamed: as for `needs`."""
     if not isinstance(scheduler, PipelinedConfig):
         return _COPIES * batch_rows
-    return batch_rows * (_COPIES + scheduler.staleness) + (streamed if scheduler.overlap == "stream" else 0)
+    return batch_rows * (_COPIES + scheduler.staleness) + streamed
 
 
 def held_by_update(batch_rows: int, epochs: int, minibatch: float) -> int:

@@ -4,36 +4,39 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from collections import deque
+from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import Future
+from contextlib import AbstractContextManager, closing
 from typing import Any
 
+from embodied_rl.learner.batches import join_batches
 from embodied_rl.rollout.engine import RolloutEngine
 from embodied_rl.rollout.groups import Closed, Group, Verdict
-from embodied_rl.rollout.store import Recording, gather
+from embodied_rl.rollout.store import gather
 from embodied_rl.rollout.summary import empty_batch, summarise
 from embodied_rl.rollout.timeline import LEARNER, Span
+from embodied_rl.threads import Threads
 from embodied_rl.types import EpisodeResult, RolloutBatch
-
-MIN_ESS = 0.8
-"""Where rows that are an update old are worth less than this share (`Learner.ess`), the next rollout waits for its
-policy."""
 
 
 class PipelinedScheduler:
     """`SerialScheduler`'s place, with the rollout in threads of its own; the caller's thread is the learner's.
 
     install: brings the learner's weights to the policy that acts. poll: called while waiting; what it raises ends the
-    wait. learn (overlap stream): gets every group that will be part of the batch under way, in the batch's order, while
-    others still run. worked_until: `Learner.worked_until`. ess (overlap async): says how much stale rows are worth
-    (`Learner.ess`); then the next rollout runs during the update, as far as the engine's `max_staleness` allows.
-    `learning`: whether the owner is at work for the learner, whose own threads may be. Close it when done.
+    wait. learn: gets every group that will be part of the batch under way, in its order, while others still run.
+    worked_until: `Learner.worked_until`. ess (overlap async): says how much stale rows are worth (`Learner.ess`); then
+    new weights act as soon as they are published, and the next rollout begins before, as far as the engine's stream
+    allows. correct: gives a group's stale rows what the policy that acts makes of them (`stale.correct`), in a thread
+    of its own, before `learn` gets the group. `learning`: whether the owner is at work for the learner, whose own
+    threads may be. Close it when done.
     """
 
     def __init__(
         self, engine: RolloutEngine, *, install: Callable[[], None], poll: Callable[[], None],
         learn: Callable[[RolloutBatch], None] | None = None, worked_until: Callable[[], float] = lambda: 0.0,
-        ess: Callable[[], float] | None = None, on_episode: Callable[[EpisodeResult], None] | None = None,
+        ess: Callable[[], float] | None = None, correct: Callable[[RolloutBatch], None] | None = None,
+        on_episode: Callable[[EpisodeResult], None] | None = None,
     ) -> None:
         self._engine = engine
         self._install = install
@@ -41,6 +44,8 @@ class PipelinedScheduler:
         self._learn = learn
         self._worked_until = worked_until
         self._ess = ess
+        self._correct = correct
+        self._other = None if correct is None else Threads(1, "evaluate")
         self._on_episode = on_episode or (lambda result: None)
         self._published = 0
         self._acting = -1
@@ -75,6 +80,8 @@ class PipelinedScheduler:
 
     def close(self) -> None:
         """Stop the threads."""
+        if self._other is not None:
+            self._other.close()
         self._engine.close()
 
     def _charge(self, since: float) -> None:
@@ -88,26 +95,62 @@ class PipelinedScheduler:
         if self._acting == self._published:
             return
         self._acting = self._published
-        too_stale = self._ess is not None and self._ess() < MIN_ESS
-        self._engine.publish(self._published, self._install, catch_up=too_stale)
+        worth = 1.0 if self._ess is None else self._ess()
+        self._engine.publish(self._published, self._install, worth=worth)
 
     def _gather(self, version: int) -> RolloutBatch:
-        kept: list[Recording] = []
-        learned = math.inf
-        while isinstance(event := self._engine.wait(self._on_episode, self._poll), Group):
-            kept += event.members
-            if self._learn is not None:
-                self._charge(learned)
-                self.learning = True
-                with self._engine.clock.stage("learn"):
-                    self._learn(gather(event.members, version))
-                self.learning, learned = False, time.perf_counter()
+        kept: list[RolloutBatch] = []
+        closed, learned = None, math.inf
+        with closing(self._events(version)) as events:
+            for event in events:
+                if isinstance(event, Closed):
+                    closed = event
+                    continue
+                kept.append(event)
+                if self._learn is not None:
+                    self._charge(learned)
+                    self.learning = True
+                    with self._engine.clock.stage("learn"):
+                        self._learn(event)
+                    self.learning, learned = False, time.perf_counter()
+        assert closed is not None, "the last event"
         self._charge(learned)
         with self._engine.clock.stage("gather"):
-            batch = gather(kept, version) if kept else empty_batch(version)
-        self._engine.drop(kept)
-        batch.info = summary_of(event, self._engine.stream.sampler.ledger.reissued)
+            batch = join_batches(kept) if kept else empty_batch(version)
+        batch.info = summary_of(closed, self._engine.stream.sampler.ledger.reissued)
         return batch
+
+    def _events(self, version: int) -> Generator[RolloutBatch | Closed]:
+        """The groups of a batch, stale rows corrected, and at last what closed it."""
+        jobs: deque[Future[RolloutBatch]] = deque()
+        closed: Closed | None = None
+        try:
+            while closed is None or jobs:
+                event = None if closed else self._engine.wait(self._on_episode, self._poll, block=not jobs)
+                if isinstance(event, Closed):
+                    closed = event
+                elif event is None:
+                    yield jobs.popleft().result()
+                elif self._other is None:
+                    yield self._copied(event, version)
+                else:  # begun with at once, and the next ones too, before any is learned from
+                    jobs.append(self._other.submit(self._corrected, self._copied(event, version)))
+            yield closed
+        finally:
+            for job in jobs:
+                job.cancel()
+
+    def _copied(self, group: Group, version: int) -> RolloutBatch:
+        with self._engine.clock.stage("gather"):
+            batch = gather(group.members, version)
+        self._engine.drop(group.members)
+        return batch
+
+    def _corrected(self, group: RolloutBatch) -> RolloutBatch:
+        assert self._correct is not None
+        with self._engine.clock.stage("evaluate"):
+            self._correct(group)
+        return group
 
 
 def summary_of(closed: Closed, reissued: int) -> dict[str, float]:

@@ -19,7 +19,7 @@ from embodied_rl.rollout.groups import Closed, Group, GroupStream
 from embodied_rl.rollout.store import Recording
 from embodied_rl.rollout.summary import empty_batch
 from embodied_rl.scheduler.config import RayConfig
-from embodied_rl.scheduler.pipelined import MIN_ESS, summary_of
+from embodied_rl.scheduler.pipelined import summary_of
 from embodied_rl.scheduler.ray_cluster import connect
 from embodied_rl.scheduler.ray_pool import RayPool
 from embodied_rl.scheduler.ray_worker import WorkerFactory
@@ -32,9 +32,9 @@ _POLL_SECONDS = 0.1
 class RayScheduler:
     """`SerialScheduler`'s place, with the rollout on `config.workers` actors.
 
-    factory: see `ray_worker.WorkerFactory`; slots: worlds of a worker. ess: how much the last batch was worth
-    (`Learner.ess`): after less than `MIN_ESS` the next rollout waits for its policy. say: gets one line when there is
-    something to tell. `sent_bytes`: what the last `publish` sent to each worker. Close it when done.
+    factory: see `ray_worker.WorkerFactory`; slots: worlds of a worker. ess: how much rows an update old are
+    worth (`Learner.ess`): the less, the fewer groups begin before their policy is there. say: gets one line when there
+    is something to tell. `sent_bytes`: what the last `publish` sent to each worker. Close it when done.
     """
 
     def __init__(
@@ -44,7 +44,6 @@ class RayScheduler:
     ) -> None:
         self._ray = connect(config)
         self._stream = stream
-        self._max_staleness = stream.max_staleness
         self._outbox = Outbox(policy)
         self._on_episode, self._poll, self._ess, self._say = on_episode, poll, ess, say
         self._pieces: dict[int, RolloutBatch] = {}
@@ -83,7 +82,6 @@ class RayScheduler:
     def publish(self, version: int) -> None:
         """Send the workers what the last update changed; it acts from their next decision on."""
         with self._lock:
-            self._stream.max_staleness = 0 if self._ess() < MIN_ESS else self._max_staleness
             self._send(version)
             self._wanted.notify()
 
@@ -111,7 +109,8 @@ class RayScheduler:
             buckets = self._outbox.everything()
         self.sent_bytes = nbytes(buckets)
         self._pool.send(version, buckets)
-        self._published = self._stream.version = version
+        self._published = version
+        self._stream.publish(version, self._ess())
 
     def _gather(self, version: int) -> RolloutBatch:
         kept: list[RolloutBatch] = []

@@ -64,9 +64,18 @@ def ladder(most: int) -> tuple[int, ...]:
     return tuple(sorted(step for step in steps if step <= most))
 
 
-def schedulers(overlaps: tuple[Any, ...], stages: tuple[int, ...]) -> tuple[SchedulerConfig, ...]:
-    """Serial, and the pipelined schedulers of these overlaps with these numbers of stages."""
-    pipelined = (PipelinedConfig(stages=count, overlap=overlap) for overlap in overlaps for count in stages)
+def schedulers(
+    overlaps: tuple[Any, ...], stages: tuple[int, ...], ahead: int | None = None
+) -> tuple[SchedulerConfig, ...]:
+    """Serial, and the pipelined schedulers of these overlaps with these numbers of stages.
+
+    ahead: of `async` also with so many groups ahead.
+    """
+    pipelined = (
+        PipelinedConfig(stages=count, overlap=overlap, ahead_groups=groups)
+        for overlap in overlaps for groups in ((None, ahead) if overlap == "async" and ahead else (None,))
+        for count in stages
+    )  # fmt: skip
     return SerialConfig(), *pipelined
 
 

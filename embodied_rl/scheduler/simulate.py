@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from embodied_rl.rollout.groups import Closed, GroupStream
+from embodied_rl.rollout.groups import Ahead, Closed, Group, GroupStream
 from embodied_rl.rollout.lane import make_lanes
 from embodied_rl.rollout.sampler import EpisodeSampler
 from embodied_rl.rollout.store import Recording
@@ -63,15 +63,18 @@ class _Pipeline:
         self._machine = Machine(costs)
         self._costs, self._work, self._spread = costs, work, spread
         pipelined = config if isinstance(config, PipelinedConfig) else None
-        self._streams = pipelined is not None and pipelined.overlap == "stream"
+        self._streams = pipelined is not None and streams(pipelined, work)
         # of a policy that waits as `Patience` says the model does not know
         self._wait = (pipelined.act_wait_ms or 0.0) / 1e3 if pipelined else 0.0
         # `Collector` judges a group when it is whole; until then its episodes are held back here. None: as they end.
         self._held: dict[int, list[Recording]] | None = None if pipelined else {}
         self._stream = GroupStream(
             EpisodeSampler(0, {"plan": range(64)}, work.group_size), groups=work.groups, keep=work.keep,
-            max_factor=work.max_factor, max_staleness=pipelined.staleness if pipelined else 0,
+            max_factor=work.max_factor,
+            ahead=pipelined.ahead(work.worlds, work.groups, work.group_size, streams=self._streams)
+            if pipelined else Ahead(),
         )  # fmt: skip
+        self._beyond = pipelined.staleness if pipelined else 0
         self._lanes = [_Lane(len(lane.slots)) for lane in make_lanes(work.worlds, lanes)]
         self._parked = deque(self._lanes)
         self._learner = VirtualLearner(
@@ -86,7 +89,7 @@ class _Pipeline:
     def run(self, warm_up: int, measured: int) -> Played:
         """Play the run; the first `warm_up` iterations do not count, nor does what runs ahead of the last one."""
         last = warm_up + measured
-        self._stream.begin(0, last + 2 + self._stream.max_staleness)
+        self._stream.begin(0, last + 2 + self._beyond)
         self._wake()
         clock, spans = self._machine.clock, self._machine.spans
         rows, began, cut = 0, 0.0, 0
@@ -96,7 +99,7 @@ class _Pipeline:
             batch = self._gather()
             self._learner.update(batch, self._stale)
             rows += sum(batch) if version >= warm_up else 0
-            self._stream.version = version + 1
+            self._stream.publish(version + 1)
             self._wake()
         return Played(clock.now - began, rows, measured, spans[cut:])
 
@@ -104,16 +107,30 @@ class _Pipeline:
         """Wait for a batch; rows of its groups. Only the learner waits for things in turn."""
         groups: list[int] = []
         self._stale = []
-        while not isinstance(event := self._stream.take(), Closed):
-            if event is None:
+        waiting: deque[int] = deque()
+        event = None
+        while True:
+            while not isinstance(event, Closed) and (event := self._stream.take()) is not None:
+                if isinstance(event, Closed):
+                    break
+                rows, stale = self._rows_of(event)
+                groups.append(rows)
+                self._stale.append(stale)
+                if self._streams:
+                    waiting.append(rows)
+                    self._learner.correct(stale)
+            if waiting:
+                self._learner.add(waiting.popleft())
+            elif isinstance(event, Closed):
+                return groups
+            else:
                 self._machine.clock.step()
-                continue
-            groups.append(sum(member.result.num_decisions for member in event.members))
-            acted = [version for member in event.members for version in self._acted.pop(member.result.spec.episode_id)]
-            self._stale.append(sum(version < self._stream.version for version in acted))
-            if self._streams:
-                self._learner.add(groups[-1])
-        return groups
+
+    def _rows_of(self, group: Group) -> tuple[int, int]:
+        """Rows of a group, and how many of them older policies decided."""
+        acted = [version for member in group.members for version in self._acted.pop(member.result.spec.episode_id)]
+        rows = sum(member.result.num_decisions for member in group.members)
+        return rows, sum(version < self._stream.version for version in acted)
 
     # The rollout
 
@@ -216,6 +233,12 @@ class _Pipeline:
             group += ended
             ended = self._held.pop(spec.group) if len(group) == self._work.group_size else []
         return [recording for member in ended for recording in self._stream.add(member)]
+
+
+def streams(config: PipelinedConfig, work: Work) -> bool:
+    """Whether groups are learned from as they end."""
+    by_groups = work.minibatch_groups is not None and not work.recompute
+    return config.overlap == "stream" or by_groups
 
 
 def play(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import Callable, Sequence
 
@@ -13,8 +12,8 @@ from embodied_rl.scheduler.work import Work
 class VirtualLearner:
     """Takes its time for updates. shared: whether episodes run at the moment, which may leave it fewer servers.
 
-    streams: the first pass over a batch begins with `add`, as its groups come; further passes are left to `update`, as
-    they are to `GroupUpdate.finish`. All methods return when the work is done.
+    streams: the first pass over a batch begins with `add`, as its groups come, of which `correct` was told; further
+    passes are left to `update`, as they are to `GroupUpdate.finish`. Other methods return when their work is done.
     """
 
     def __init__(self, machine: Machine, work: Work, shared: Callable[[], bool], *, streams: bool) -> None:
@@ -28,10 +27,33 @@ class VirtualLearner:
         self._pieces: list[int] = []  # rows; of the present minibatch
         self._whole: list[list[int]] = []
         self._due = False
-        self._evaluated = math.inf  # minibatches whose stale rows are
+        self._stale: deque[tuple[int, int]] = deque()  # group and rows of what is still to be evaluated
+        self._correcting = False
+        self._told = self._added = 0
+
+    def correct(self, stale: int) -> None:
+        """Begin to evaluate the stale rows of the next group, behind those of the groups before."""
+        self._stale += [(self._told, rows) for rows in self._in_order(stale)]
+        self._told += 1
+        self._correct()
+
+    def _correct(self) -> None:
+        if self._correcting or not self._stale:
+            return
+        self._correcting = True
+
+        def done() -> None:
+            self._correcting = False
+            self._stale.popleft()
+            self._correct()
+
+        self._machine.device(self._again).use("evaluate", self._again.of(self._stale[0][1]), done)
 
     def add(self, rows: int) -> None:
-        """Take the next group of the batch."""
+        """Take the next group of the batch, as soon as its stale rows are evaluated."""
+        while self._streams and self._stale and self._stale[0][0] <= self._added:
+            self._machine.clock.step()
+        self._added += 1
         if self._groups == self._size:
             self._end_minibatch()
         self._groups += 1
@@ -40,38 +62,22 @@ class VirtualLearner:
             self._take_pending()
 
     def update(self, groups: Sequence[int], stale: Sequence[int] = ()) -> None:
-        """Do what is left of the update with a batch of groups with that many rows; stale: rows of older policies."""
+        """Do what is left of the update with a batch of groups with that many rows; stale: rows of older policies, if
+        they are not corrected yet.
+        """
         if not groups:
             return
-        by_rows = not self._streams and bool(self._work.minibatch_rows or not self._work.minibatch_groups)
-        elsewhere = self._again.device != self._cost.device and not by_rows and not self._work.recompute
-        if elsewhere and sum(stale):
-            self._evaluate_ahead(stale)
-        else:
-            again = sum(groups if self._work.recompute else stale)
-            self._play([self._again.of(rows) for rows in self._in_order(again)], "evaluate")
-        if by_rows:
+        if self._streams:
+            self._finish()
+            return
+        again = sum(groups if self._work.recompute else stale)
+        self._play([self._again.of(rows) for rows in self._in_order(again)], "evaluate")
+        if self._work.minibatch_rows or not self._work.minibatch_groups:
             self._update_by_rows(sum(groups))
             return
-        if not self._streams:
-            for number, rows in enumerate(groups):
-                while self._evaluated <= number // self._size:
-                    self._machine.clock.step()
-                self.add(rows)
+        for rows in groups:
+            self.add(rows)
         self._finish()
-
-    def _evaluate_ahead(self, stale: Sequence[int]) -> None:
-        """Begin to evaluate stale rows, minibatch by minibatch, where it is not learned."""
-        sums = [sum(stale[at : at + self._size]) for at in range(0, len(stale), self._size)]
-        left = deque((number, piece) for number, rows in enumerate(sums) for piece in self._in_order(rows))
-
-        def more() -> None:
-            self._evaluated = left[0][0] if left else math.inf
-            if left:
-                _, rows = left.popleft()
-                self._machine.device(self._again).use("evaluate", self._again.of(rows), more)
-
-        more()
 
     def _update_by_rows(self, rows: int) -> None:
         parts = max(1, round(rows / (self._work.minibatch_rows or rows)))

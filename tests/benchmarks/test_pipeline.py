@@ -103,23 +103,20 @@ def timed_batch(lengths: Sequence[int], stale: bool) -> RolloutBatch:
     )  # fmt: skip
 
 
-def test_the_waiting_learner_evaluates_stale_rows_as_the_real_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each device's work is counted; elsewhere, nothing is learned from a minibatch that is not evaluated."""
-    here = Costs(Cost("sim", 0.0), Cost("act", 0.0), Cost("gpu", 0.1), evaluate=Cost("gpu", 0.04))
-    lengths = [3, 5, 4, 7, 2]
-    for costs in (here, replace(here, evaluate=Cost("act", 0.04))):
-        profile = pipeline.Profile("p", "", 1, costs)
-        for stale in (False, True):
-            played: list[tuple[str, float]] = []
-            monkeypatch.setattr(Devices, "play", lambda self, *what, played=played: played.append(what))
-            TimedLearner(profile, Devices(1.0), microbatch=4).update(timed_batch(lengths, stale))
-            learned = [seconds for device, seconds in played if device == "gpu"]
-            assert sum(seconds for _, seconds in played) == pytest.approx(21 * (0.14 if stale else 0.1))
-            if stale and costs.evaluate is not here.evaluate:
-                assert sum(learned) == pytest.approx(21 * 0.1)
-                assert [device for device, _ in played[:2]] == ["act", "act"]  # both groups of the first minibatch
-            elif stale:
-                assert sum(learned[:6]) == pytest.approx(21 * 0.04), "all at first"
+def test_the_waiting_learner_takes_as_long_as_its_rows_cost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Groups that come early, the rest with the batch; stale rows once more, on their device."""
+    costs = Costs(Cost("sim", 0.0), Cost("act", 0.0), Cost("gpu", 0.1, 0.5), evaluate=Cost("act", 0.04))
+    played: list[tuple[str, float]] = []
+    monkeypatch.setattr(Devices, "play", lambda self, *what: played.append(what))
+    learner = TimedLearner(pipeline.Profile("p", "", 1, costs), Devices(1.0), microbatch=4)
+    for stale in (False, True):
+        learner.correct(timed_batch([3, 5], stale))
+    assert played == [("act", pytest.approx(0.16))] * 2
+    played.clear()
+    learner.accumulate(timed_batch([3, 2], stale=True))
+    assert played == [("gpu", pytest.approx(0.4)), ("gpu", pytest.approx(0.1))]
+    learner.update(timed_batch([3, 2, 1], stale=True))
+    assert played[2:] == [("gpu", pytest.approx(0.1)), ("gpu", 0.5)]
 
 
 def test_the_compared_schedulers_are_tuned_and_on_policy_where_they_say_so() -> None:

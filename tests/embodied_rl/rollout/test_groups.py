@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from embodied_rl.rollout.groups import Closed, Group, GroupStream, Keep, Verdict
+from embodied_rl.rollout.groups import Ahead, Closed, Group, GroupStream, Keep, Verdict
 from embodied_rl.rollout.sampler import EpisodeSampler
 from embodied_rl.rollout.store import Recording
 from embodied_rl.types import EpisodeResult, EpisodeSpec
@@ -46,6 +46,7 @@ class Told:
 
     batches: list[tuple[list[int], list[int]]]
     staleness: int
+    ahead: int
 
 
 def play(stream: GroupStream, slots: int, batches: int, order: random.Random) -> Told:
@@ -54,7 +55,7 @@ def play(stream: GroupStream, slots: int, batches: int, order: random.Random) ->
     begun_at: dict[int, int] = {}
     failed: set[int] = set()
     kept: list[int] = []
-    told = Told([], 0)
+    told = Told([], 0, 0)
     stream.begin(0, batches)
     while len(told.batches) < batches:
         while len(running) < slots and (spec := stream.next_episode()) is not None:
@@ -79,9 +80,10 @@ def play(stream: GroupStream, slots: int, batches: int, order: random.Random) ->
             assert event.version == len(told.batches)
             assert [group.index for group in event.groups if group.verdict is Verdict.KEPT] == kept
             told.staleness = max([told.staleness, *(event.version - begun_at[index] for index in kept)])
+            told.ahead = max(told.ahead, sum(begun_at[index] < event.version for index in kept))
             told.batches.append((kept, [g.index for g in event.groups if g.verdict is Verdict.DROPPED]))
             kept = []
-            stream.version += 1
+            stream.publish(stream.version + 1)
         else:
             assert running or stream.paused, "nothing runs and nothing is decided"
     assert running == []
@@ -90,18 +92,20 @@ def play(stream: GroupStream, slots: int, batches: int, order: random.Random) ->
 
 @given(
     slots=st.integers(1, 12), wanted=st.integers(1, 5), keep=st.sampled_from([None, (0.25, 0.75), (0.5, 0.5)]),
-    factor=st.sampled_from([1.0, 1.5, 3.0]), most=st.integers(0, 3), seed=st.integers(0, 10**6),
+    factor=st.sampled_from([1.0, 1.5, 3.0]), most=st.integers(0, 3), ahead=st.sampled_from([None, 0, 1, 2, 5]),
+    seed=st.integers(0, 10**6),
 )
 @settings(deadline=None, max_examples=150)
 def test_batches_are_those_of_the_stream_and_no_group_begins_too_early(
-    slots: int, wanted: int, keep: Keep | None, factor: float, most: int, seed: int
+    slots: int, wanted: int, keep: Keep | None, factor: float, most: int, ahead: int | None, seed: int
 ) -> None:
     sampler = EpisodeSampler(3, {"a": range(5), "b": range(7)}, GROUP)
-    stream = GroupStream(sampler, groups=wanted, keep=keep, max_factor=factor, max_staleness=most)
+    stream = GroupStream(sampler, groups=wanted, keep=keep, max_factor=factor, ahead=Ahead(most, ahead))
     told = play(stream, slots, 4, random.Random(seed))
     limit = wanted if keep is None else math.ceil(wanted * factor)
     assert told.batches == expected(wanted, keep, limit, 4)
     assert told.staleness <= most
+    assert ahead is None or told.ahead <= ahead
     assert sampler.ledger.outstanding == {}
     assert sampler.ledger.issued == sampler.ledger.finished == stream.next_group * GROUP
 

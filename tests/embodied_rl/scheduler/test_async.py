@@ -9,6 +9,7 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -17,19 +18,20 @@ from hypothesis import strategies as st
 
 from embodied_rl.algorithms.advantages import gae
 from embodied_rl.algorithms.config import AlgorithmConfig
-from embodied_rl.algorithms.losses import MAX_IMPORTANCE, effective_share
+from embodied_rl.algorithms.losses import MAX_IMPORTANCE
 from embodied_rl.learner.batches import join_batches, split_groups
 from embodied_rl.learner.config import LearnerConfig
 from embodied_rl.learner.learner import Learner
-from embodied_rl.learner.stale import Correction
+from embodied_rl.learner.stale import correct, stale_metrics, worth
+from embodied_rl.rollout.groups import Ahead
 from embodied_rl.rollout.summary import empty_batch
-from embodied_rl.scheduler.replica import replicate
 from embodied_rl.threads import Threads
 from embodied_rl.types import EvalOutput, RolloutBatch
 from tests.embodied_rl.scheduler.toys import GRPO, KEEPING, PPO, Setup, SlowEnv, jitter, pipelined, serial
 from tests.toy import ToyPolicy
 
 BY_ROWS = LearnerConfig(lr=1e-2, minibatch_rows=60, microbatch_rows=24)
+BY_GROUPS = replace(BY_ROWS, minibatch_rows=None, minibatch_groups=2)
 PATIENCE = 60.0
 
 
@@ -41,32 +43,34 @@ def staleness(batch: RolloutBatch) -> torch.Tensor:
 @given(
     algorithm=st.sampled_from([GRPO, KEEPING, PPO]), slots=st.integers(1, 9), stages=st.integers(1, 4),
     workers=st.integers(1, 3), seed=st.integers(0, 10**6), most=st.integers(1, 3), slow_learner=st.booleans(),
+    learner=st.sampled_from([BY_ROWS, BY_GROUPS]), groups=st.sampled_from([None, 1, 2, 5]),
 )
-@settings(deadline=None, max_examples=15)
+@settings(deadline=None, max_examples=25)
 def test_no_row_is_staler_than_allowed_and_every_batch_is_the_stream_s_next(
-    algorithm: AlgorithmConfig, slots: int, stages: int, workers: int, seed: int, most: int, slow_learner: bool
+    algorithm: AlgorithmConfig, slots: int, stages: int, workers: int, seed: int, most: int, slow_learner: bool,
+    learner: LearnerConfig, groups: int | None,
 ) -> None:
-    setup = Setup(algorithm, groups=3, iterations=4, learner=BY_ROWS, breaks={2: 1, 14: 1})
+    setup = Setup(algorithm, groups=3, iterations=4, learner=learner, breaks={2: 1, 14: 1})
     pause = jitter(seed)
     with tempfile.TemporaryDirectory() as folder:
         found = pipelined(
-            setup, Path(folder), slots=slots, stages=min(stages, slots), workers=workers, pause=pause, staleness=most,
-            during=lambda version: time.sleep(0.02) if slow_learner else None,
+            setup, Path(folder), slots=slots, stages=min(stages, slots), workers=workers, pause=pause,
+            ahead=Ahead(most, groups), during=lambda version: time.sleep(0.02) if slow_learner else None,
         )
-    group = 0
+    first = 0
     for batch, state in zip(found.batches, found.states, strict=True):
         assert 0 <= int(staleness(batch).min()) <= int(staleness(batch).max()) <= most if len(batch) else True
-        groups = [episode.spec.group for episode in batch.episodes]
-        assert groups == sorted(groups)
-        assert all(group <= index < state["next_group"] for index in groups)
+        found_groups = [episode.spec.group for episode in batch.episodes]
+        assert found_groups == sorted(found_groups)
+        assert all(first <= index < state["next_group"] for index in found_groups)
         assert state["issued"] == state["finished"] == state["next_group"] * found.sampler.group_size
-        count = state["next_group"] - group
+        count = state["next_group"] - first
         assert count == batch.info["rollout/kept_groups"] + batch.info["rollout/dropped_groups"]
-        group = state["next_group"]
+        first = state["next_group"]
     assert found.sampler.ledger.outstanding == {}
     assert len(found.episodes) == len(set(found.episodes))
     stopped = sum(batch.info["rollout/stopped"] for batch in found.batches)
-    assert len(found.episodes) == found.sampler.ledger.finished - stopped == group * found.sampler.group_size - stopped
+    assert len(found.episodes) == found.sampler.ledger.finished - stopped == first * found.sampler.group_size - stopped
 
 
 @pytest.mark.parametrize("most", [1, 2])
@@ -87,7 +91,7 @@ def test_the_rollout_goes_on_during_an_update_just_as_far_as_it_may(tmp_path: Pa
         time.sleep(0.1)  # one too many would begin now
         ahead.append({spec.group // 2 for spec in env.started})
 
-    found = pipelined(setup, tmp_path, slots=5, stages=5, env=env, staleness=most, during=until_still)
+    found = pipelined(setup, tmp_path, slots=5, stages=5, env=env, ahead=Ahead(most), during=until_still)
     assert ahead == [set(range(1 + most))]
     assert [int(staleness(batch).max()) for batch in found.batches[: 1 + most]] == list(range(1 + most))
 
@@ -95,7 +99,7 @@ def test_the_rollout_goes_on_during_an_update_just_as_far_as_it_may(tmp_path: Pa
 def test_an_update_on_fresh_rows_is_that_of_the_oracle(tmp_path: Path) -> None:
     """With one batch nothing can be stale."""
     setup = Setup(GRPO, iterations=1, learner=BY_ROWS)
-    one, two = serial(setup, tmp_path), pipelined(setup, tmp_path, staleness=2)
+    one, two = serial(setup, tmp_path), pipelined(setup, tmp_path, ahead=Ahead(2))
     for name, tensor in one.weights.items():
         torch.testing.assert_close(two.weights[name], tensor, rtol=0, atol=0, msg=name)
     assert "train/ess" not in two.metrics[0]
@@ -143,8 +147,10 @@ def test_stale_rows_count_by_their_truncated_ratio(tmp_path: Path) -> None:
     ess = float(decision.sum() ** 2 / (decision**2).sum() / len(decision))  # of whole decisions, not of tokens
     assert ess < float(ratio[batch.mask].sum() ** 2 / (ratio[batch.mask] ** 2).sum() / batch.mask.sum()) - 0.05
     assert metrics["train/ess"] == pytest.approx(ess, rel=1e-5)
-    assert learner.ess == pytest.approx(ess, rel=1e-5)
-    assert metrics["train/staleness_max"] == 1
+    old = decision[batch.row_version == 3]
+    assert learner.ess == pytest.approx(float(old.sum() ** 2 / (old**2).sum() / len(old)), rel=1e-5)
+    assert learner.ess == metrics["train/ess_stale"] < ess - 0.05, "of the stale ones alone"
+    assert (metrics["train/staleness_max"], metrics["train/stale"]) == (1, len(old) / len(batch))
     rate = 10 * ess**0.5
     for name, gradient in zip(("head.weight", "body.weight"), expected, strict=True):
         moved = before[name] - policy.state_dict()[name]
@@ -176,7 +182,7 @@ def test_stale_rows_are_valued_by_the_critic_that_learns(threads: int, tmp_path:
     assert ((value - behaviour).abs() > 1e-4)[stale].all()
     with closing(Threads(threads, "learn")) as several:
         shared = several if threads > 1 else None
-        Correction(batch, learner.policy, learner.algorithm, 10, threads=shared).apply(0, len(batch))
+        correct(batch, learner.policy, 10, threads=shared)
     torch.testing.assert_close(batch.value[stale], value[stale])
     assert torch.equal(batch.value[~stale], behaviour[~stale])  # as they were: not evaluated again
     learner.algorithm.prepare(batch, learner.policy.terms_per_step)
@@ -206,11 +212,24 @@ def test_rows_that_are_stale_by_name_only_are_learned_from_as_if_fresh(
         torch.testing.assert_close(weights[1][name], tensor, rtol=0, atol=1e-6, msg=name)
 
 
-def test_effective_share() -> None:
-    everything = torch.ones(4, dtype=torch.bool)
-    assert effective_share(torch.full((4,), 0.3), everything) == pytest.approx(1.0)
-    assert effective_share(torch.tensor([1e6, 1e-6, 1e-6, 1e-6]), everything) == pytest.approx(0.25)
-    assert effective_share(torch.tensor([3.0, 1.0, 99.0]), torch.tensor([True, True, False])) == pytest.approx(16 / 20)
+def test_what_stale_rows_are_worth(tmp_path: Path) -> None:
+    """(sum r)^2 / (n sum r^2) of the ratios r of whole decisions, wherever the rows lie."""
+    batch, _ = stale_batch(Setup(GRPO), tmp_path, noise=0.0)
+    rows = len(batch)
+
+    def of(ratios: torch.Tensor) -> RolloutBatch:
+        terms = torch.zeros_like(batch.log_prob)
+        terms[:, 0] = ratios.log()  # the first term is always executed
+        return replace(batch, log_importance=terms)
+
+    assert worth([batch]) == 1.0
+    assert worth([of(torch.full((rows,), 0.3))]) == pytest.approx(1.0)
+    assert worth([of(torch.tensor([1e6] + [1e-6] * (rows - 1)))]) == pytest.approx(1 / rows)
+    half = of(torch.tensor([3.0, 1.0] + [1.0] * (rows - 2)))
+    expected = (rows + 2) ** 2 / (rows * (rows + 8))
+    assert worth([half]) == pytest.approx(expected)
+    assert worth([half], torch.tensor([0, 1])) == pytest.approx(16 / 20)
+    assert worth([half, batch]) == pytest.approx((2 * rows + 2) ** 2 / (2 * rows * (2 * rows + 8)))
 
 
 @pytest.mark.parametrize("lr", [1e-4, 0.3])
@@ -250,9 +269,8 @@ def test_fresh_rows_are_left_alone(tmp_path: Path) -> None:
     batch, learner = stale_batch(Setup(GRPO), tmp_path, noise=0.3)
     batch.row_version = torch.full((len(batch),), 4)
     before = batch.log_prob.clone()
-    correction = Correction(batch, learner.policy, learner.algorithm, 10)
-    correction.apply(0, len(batch))
-    assert (correction.metrics(), correction.worth(), batch.log_importance) == ({}, 1.0, None)
+    correct(batch, learner.policy, 10)
+    assert (stale_metrics(batch, "token", 2), batch.log_importance) == ({}, None)
     assert torch.equal(batch.log_prob, before)
 
 
@@ -288,70 +306,106 @@ def test_the_learner_s_threads_share_the_rows_that_are_evaluated_again(case: str
     assert torch.equal(found[0][2], found[1][2])
 
 
-@pytest.mark.parametrize("algorithm", [GRPO, PPO])
-def test_a_replica_elsewhere_evaluates_stale_rows_while_others_are_learned_from(
-    algorithm: AlgorithmConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("algorithm", [GRPO, KEEPING, PPO])
+def test_group_by_group_the_update_is_that_of_the_whole_batch(
+    algorithm: AlgorithmConfig, threads: int, tmp_path: Path
 ) -> None:
-    """It evaluates the second minibatch only when the first one's gradient is begun; the update is the same."""
-    monkeypatch.setattr(Correction, "worth", lambda self, end=None: 0.25)  # else that of one minibatch is another
-    weights = []
-    for ahead in (False, True):
-        setup = Setup(algorithm, groups=4, learner=replace(BY_ROWS, minibatch_rows=None, minibatch_groups=2))
-        batch, learner = stale_batch(setup, tmp_path, noise=0.3)
-        policy = learner.policy
-        assert isinstance(policy, ToyPolicy)
-        second, calls = replicate(policy), []
-        overhear(policy, second, calls, stale_rows(batch, 2))
-        if ahead:
-            learner.evaluate_on(second)
-        metrics = learner.update(batch)
-        assert sum(calls) == (stale_rows(batch, 4) if ahead else 0)
-        assert (metrics["train/ess"], learner.ess, metrics["train/staleness_max"]) == (0.25, 0.25, 1)
-        weights.append(policy.state_dict())
-    for name, tensor in weights[0].items():
-        torch.testing.assert_close(weights[1][name], tensor, rtol=0, atol=1e-6, msg=name)
+    """Rows that older policies acted on are given log-probs and values by the weights that the update began with."""
+    setup = Setup(algorithm, groups=6, iterations=4, learner=replace(BY_GROUPS, lr=3e-2), threads=threads)
+    found = pipelined(setup, tmp_path, slots=8, pause=jitter(2), ahead=Ahead(2, 5), ess=lambda: 1.0)
+    assert sum(int((staleness(batch) > 0).sum()) for batch in found.batches if len(batch)) > 5
+    policy = ToyPolicy()
+    with closing(setup.parts(policy, tmp_path)[1]) as learner:
+        for batch, metrics in zip(found.batches, found.metrics, strict=True):
+            whole = replace(batch, log_importance=None, advantage=None, returns=None)
+            if batch.log_importance is not None:
+                whole.log_prob = batch.log_prob - batch.log_importance  # who acted
+            again = learner.update(whole)
+            assert again == pytest.approx(metrics, rel=1e-3, abs=1e-5)
+    for name, tensor in policy.state_dict().items():
+        torch.testing.assert_close(found.weights[name], tensor, rtol=0, atol=1e-5, msg=name)
 
 
-def overhear(policy: ToyPolicy, second: ToyPolicy, calls: list[int], first: int) -> None:
-    """`calls` gets the rows of calls of `second`, which goes beyond `first` rows only when `policy` learns."""
-    original, elsewhere, learns = policy.evaluate, second.evaluate, threading.Event()
+def test_each_step_has_the_rate_that_its_own_rows_are_worth(tmp_path: Path) -> None:
+    setup = Setup(GRPO, groups=4, learner=BY_GROUPS)
+    batch, learner = stale_batch(setup, tmp_path, noise=0.5)
+    assert batch.row_version is not None
+    rows = sum(map(len, list(split_groups(batch))[:2]))
+    batch.row_version[rows:] = 4  # the second minibatch is fresh
+    rates: list[float] = []
+    step = learner.optimizer.step
 
-    def watched(*args: Any) -> EvalOutput:
-        if torch.is_grad_enabled():
-            learns.set()
-        return original(*args)
+    def noted(*args: Any) -> Any:
+        rates.append(learner.optimizer.param_groups[0]["lr"])
+        return step(*args)
 
-    def waiting(*args: Any) -> EvalOutput:
-        calls.append(len(args[0]))
-        assert sum(calls) <= first or learns.wait(PATIENCE), "nothing is learned meanwhile"
-        return elsewhere(*args)
-
-    policy.evaluate, second.evaluate = watched, waiting  # type: ignore[method-assign]
-
-
-def stale_rows(batch: RolloutBatch, groups: int) -> int:
-    """Rows of version 3 in the first `groups` groups."""
-    first = sorted({episode.spec.group for episode in batch.episodes})[:groups]
-    of = torch.tensor([batch.episodes[int(index)].spec.group in first for index in batch.episode])
-    return int((of & (batch.row_version == 3)).sum())
+    learner.optimizer.step = noted  # type: ignore[method-assign]
+    learner.update(batch)
+    first = list(split_groups(batch))[:2]
+    assert rates == pytest.approx([1e-2 * worth(first) ** 0.5, 1e-2])
+    assert rates[0] < 0.95e-2
 
 
-def test_what_goes_wrong_elsewhere_ends_the_update(tmp_path: Path) -> None:
-    setup = Setup(GRPO, groups=4, learner=replace(BY_ROWS, minibatch_rows=None, minibatch_groups=2))
-    batch, learner = stale_batch(setup, tmp_path, noise=0.3)
-    assert isinstance(learner.policy, ToyPolicy)
-    second = replicate(learner.policy)
+def test_stale_rows_are_evaluated_while_others_are_learned_from(tmp_path: Path) -> None:
+    """All groups that are there are begun with at once; the last of them waits here until the first is learned."""
+    setup = Setup(GRPO, groups=4, iterations=2, learner=replace(BY_GROUPS, minibatch_groups=1))
+    env = SlowEnv(8)
+    learned = threading.Event()
+    seen: list[int] = []
 
-    def broken(*args: Any) -> EvalOutput:
+    def look(version: int) -> None:  # the second batch is whole before it is learned from
+        end = time.monotonic() + PATIENCE
+        while version == 0 and len(env.started) < 8 * GRPO.group_size:
+            assert time.monotonic() < end, "the next rollout does not begin"
+            time.sleep(0.005)
+        time.sleep(0.1)
+
+    def hold(group: RolloutBatch) -> None:
+        if group.version == 1:
+            seen.append(group.episodes[0].spec.group)
+            assert len(seen) < 4 or learned.wait(PATIENCE), "nothing is learned meanwhile"
+
+    accumulate = Learner.accumulate
+
+    def watched(self: Learner, group: RolloutBatch) -> None:
+        accumulate(self, group)
+        if group.version == 1:
+            learned.set()
+
+    with patch.object(Learner, "accumulate", watched):
+        found = pipelined(setup, tmp_path, slots=8, env=env, ahead=Ahead(1), during=look, correcting=hold)
+    assert seen == [4, 5, 6, 7]
+    assert int(staleness(found.batches[1]).min()) == 1
+
+
+def test_what_goes_wrong_in_correcting_ends_the_run(tmp_path: Path) -> None:
+    def broken(group: RolloutBatch) -> None:
         raise RuntimeError("the other device is gone")
 
-    second.evaluate = broken  # type: ignore[method-assign]
-    learner.evaluate_on(second)
+    setup = Setup(GRPO, groups=4, learner=BY_GROUPS)
     with pytest.raises(RuntimeError, match="the other device is gone"):
-        learner.update(batch)
+        pipelined(setup, tmp_path, ahead=Ahead(1), correcting=broken)
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("evaluate")]
 
 
-@pytest.mark.parametrize("worth", [0.79, 0.8])
+@pytest.mark.parametrize(("worth", "batch", "groups"), [
+    (1.0, 8, 3), (0.8, 8, 3), (0.5, 8, 2), (0.5, 64, 3), (0.4, 12, 2), (0.01, 8, 0)
+])  # fmt: skip
+def test_so_many_groups_may_begin_that_their_batch_keeps_its_sample(worth: float, batch: int, groups: int) -> None:
+    given_ = Ahead(1, 3).given(worth, batch)
+    assert given_ == Ahead(1, groups)
+    share = groups / batch
+    ratios = torch.full((batch * 1000,), 1.0, dtype=torch.float64)  # mean 1, and for stale rows mean square 1 / worth
+    spread = (1 / worth - 1) ** 0.5
+    stale = int(share * len(ratios))
+    ratios[:stale] += spread * torch.tensor([1.0, -1.0], dtype=torch.float64).repeat(stale // 2)
+    assert float(ratios.sum() ** 2 / (ratios**2).sum() / len(ratios)) >= 0.8 - 1e-9
+    whole = Ahead(3).given(worth, batch)
+    assert whole == (Ahead(3) if worth >= 0.8 else Ahead(1, int(batch * 0.25 / (1 / worth - 1))))
+
+
+@pytest.mark.parametrize("worth", [0.5, 0.8])
 def test_after_a_batch_that_was_too_stale_the_next_rollout_waits(tmp_path: Path, worth: float) -> None:
     """Batch 0 was worth `worth`: whether batch 2 begins in the update on batch 1 depends on that."""
     setup = Setup(GRPO, groups=2, iterations=4, learner=BY_ROWS)
@@ -368,7 +422,7 @@ def test_after_a_batch_that_was_too_stale_the_next_rollout_waits(tmp_path: Path,
 
     values = iter([1.0, worth])
     found = pipelined(
-        setup, tmp_path, slots=5, stages=5, env=env, staleness=1, during=look, ess=lambda: next(values, 1.0)
+        setup, tmp_path, slots=5, stages=5, env=env, ahead=Ahead(1), during=look, ess=lambda: next(values, 1.0)
     )
     assert begun == [1, 1 if worth < 0.8 else 2, 3, 3]
     assert int(staleness(found.batches[2]).max()) == (0 if worth < 0.8 else 1)
@@ -395,6 +449,6 @@ def test_the_simulator_is_free_in_a_pause(tmp_path: Path) -> None:
         time.sleep(0.03)
         inside.clear()
 
-    found = pipelined(setup, tmp_path, slots=5, stages=5, env=env, staleness=1, paused=pause)
+    found = pipelined(setup, tmp_path, slots=5, stages=5, env=env, ahead=Ahead(1), paused=pause)
     assert wrong == []
     assert len(found.batches) == 4

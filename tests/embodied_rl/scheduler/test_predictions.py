@@ -194,7 +194,7 @@ def test_a_plan_that_knows_probes_only_is_within_a_tenth_of_the_best(call: float
     def goes(choice: Choice) -> bool:
         return (choice.placement == IN_TURN) != isinstance(choice.scheduler, PipelinedConfig)
 
-    space = space_of(config, truth, 16, goes)
+    space = space_of(config, truth, 16, make_algorithm(config.algorithm).group_size, goes)
     work = replace(
         work_of(config, make_algorithm(config.algorithm), 16, found.probes), length=length, won=won
     )  # fmt: skip

@@ -26,7 +26,7 @@ from embodied_rl.learner.config import LearnerConfig
 from embodied_rl.policy import ActMode
 from embodied_rl.rng import DecisionRng
 from embodied_rl.rollout import actor
-from embodied_rl.rollout.groups import Group
+from embodied_rl.rollout.groups import Closed, Group
 from embodied_rl.rollout.timeline import LEARNER, Timeline
 from embodied_rl.scheduler import pipelined as scheduling
 from embodied_rl.scheduler.pipelined import PipelinedScheduler
@@ -193,14 +193,15 @@ def test_a_policy_that_never_gives_numbers_ends_the_run_with_one_line(tmp_path: 
 @pytest.mark.parametrize("goes_on", [True, False])
 def test_what_the_learners_threads_do_on_their_own_is_counted(goes_on: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """After it was called, until the next call."""
-    monkeypatch.setattr(scheduling, "gather", lambda members, version: SimpleNamespace(info={}))
+    monkeypatch.setattr(scheduling, "gather", lambda members, version: SimpleNamespace())
+    monkeypatch.setattr(scheduling, "join_batches", lambda parts: SimpleNamespace(info={}))
     monkeypatch.setattr(scheduling, "summary_of", lambda closed, reissued: {})
     group = Group.__new__(Group)
     group.members = []
-    events = iter([group, group, None])
+    events = iter([group, group, Closed(0, [], 2)])
     clock = Timeline(keep=9)
     engine: Any = SimpleNamespace(
-        clock=clock, wait=lambda *heard: next(events), drop=lambda kept: None, publish=lambda *new, catch_up: None,
+        clock=clock, wait=lambda *heard, block: next(events), drop=lambda kept: None, publish=lambda *new, worth: None,
         stream=SimpleNamespace(begin=lambda *ends: None, sampler=SimpleNamespace(ledger=SimpleNamespace(reissued=0))),
     )  # fmt: skip
     scheduler = PipelinedScheduler(

@@ -18,11 +18,12 @@ from embodied_rl.algorithms.config import AlgorithmConfig, GRPOConfig, PPOConfig
 from embodied_rl.algorithms.make import make_algorithm
 from embodied_rl.learner.config import LearnerConfig
 from embodied_rl.learner.learner import Learner
+from embodied_rl.learner.stale import correct
 from embodied_rl.policy import ActMode, action_chunks
 from embodied_rl.rng import DecisionRng, philox
 from embodied_rl.rollout.collect import Collector
 from embodied_rl.rollout.engine import RolloutEngine
-from embodied_rl.rollout.groups import GroupStream
+from embodied_rl.rollout.groups import Ahead, GroupStream
 from embodied_rl.rollout.sampler import EpisodeSampler
 from embodied_rl.rollout.stages import StageClock
 from embodied_rl.rollout.timeline import Timeline
@@ -34,6 +35,7 @@ from embodied_rl.vec_env import VecEnv
 from tests.toy import TASKS, ToyEnv, ToyPolicy
 
 Pause = Callable[[], None]
+ON_POLICY = Ahead()
 
 
 def no_pause() -> None:
@@ -145,19 +147,20 @@ def serial(
 def pipelined(
     setup: Setup, folder: Path, *, slots: int = 6, stages: int = 3, workers: int = 2, pause: Pause = no_pause,
     act_wait: float | None = None, policy: ToyPolicy | None = None, env: VecEnv | None = None, share: bool = False,
-    staleness: int = 0, during: Callable[[int], None] = lambda version: None,
+    ahead: Ahead = ON_POLICY, during: Callable[[int], None] = lambda version: None,
     paused: Callable[[int], None] | None = None, ess: Callable[[], float] | None = None,
+    correcting: Callable[[RolloutBatch], None] = lambda group: None,
 ) -> Outcome:
-    """Train with overlap `stream`, or `async` if staleness is allowed.
+    """Train with overlap `stream`, or `async` if the rollout may run ahead.
 
     share: one copy of the weights. during: called in every update; paused: after it, while the rollout is paused.
-    ess: in place of the learner's.
+    ess: in place of the learner's. correcting: called when a group is about to be corrected.
     """
     policy = policy or ToyPolicy()
     sampler, learner = setup.parts(policy, folder)
     algorithm = learner.algorithm
     stream = GroupStream(
-        sampler, groups=setup.groups, keep=algorithm.keep, max_factor=algorithm.max_factor, max_staleness=staleness
+        sampler, groups=setup.groups, keep=algorithm.keep, max_factor=algorithm.max_factor, ahead=ahead
     )
     actor = policy if share else replicate(policy)
     engine = RolloutEngine(
@@ -173,11 +176,18 @@ def pipelined(
         pause()
         learner.accumulate(group)
 
+    def correct_group(group: RolloutBatch) -> None:
+        pause()
+        correcting(group)
+        correct(group, actor, setup.learner.microbatch_rows)
+
+    streams = not ahead.max_staleness or setup.learner.minibatch_groups is not None
     batches, metrics = [], []
     with closing(PipelinedScheduler(
         engine, install=lambda: copy_weights(policy, actor), poll=no_pause,
-        learn=None if staleness else learn, worked_until=lambda: learner.worked_until,
-        ess=(ess or (lambda: learner.ess)) if staleness else None,
+        learn=learn if streams else None, worked_until=lambda: learner.worked_until,
+        ess=(ess or (lambda: learner.ess)) if ahead.max_staleness else None,
+        correct=correct_group if streams and ahead.max_staleness else None,
         on_episode=lambda result: heard.append(result.spec.episode_id),
     )) as scheduler:  # fmt: skip
         engine.yield_to(lambda: scheduler.learning or learner.working)
