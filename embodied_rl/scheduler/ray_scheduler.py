@@ -83,6 +83,7 @@ class RayScheduler:
         """Send the workers what the last update changed; it acts from their next decision on."""
         with self._lock:
             self._send(version)
+            self._stream.publish(version, self._ess())
             self._wanted.notify()
 
     def paused(self) -> AbstractContextManager[None]:
@@ -110,7 +111,6 @@ class RayScheduler:
         self.sent_bytes = nbytes(buckets)
         self._pool.send(version, buckets)
         self._published = version
-        self._stream.publish(version, self._ess())
 
     def _gather(self, version: int) -> RolloutBatch:
         kept: list[RolloutBatch] = []

@@ -177,7 +177,8 @@ def test_one_part_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: 
     """`--only` leaves the other part out, and the file says which it is."""
     file = tmp_path / "pipeline.json"
     modes = ("serial", "lockstep", "stream", "async")
-    rows = [row("p", mode, 8, 0.5) | {"stages": 1, "microbatch": 8, "predicted_ms_per_decision": 8.0} for mode in modes]
+    rows = [row("p", mode, 8, 0.5) | {"stages": 1, "ahead": 2, "microbatch": 8, "predicted_ms_per_decision": 8.0}
+            for mode in modes]  # fmt: skip
     monkeypatch.setattr(pipeline, "measure", lambda *given: rows)
     real_part = pipeline._real
     monkeypatch.setattr(pipeline, "_real", lambda console, save: pytest.fail("the real part runs"))

@@ -97,16 +97,21 @@ def test_stale_rows_are_evaluated_again_by_hand() -> None:
     """Two minibatches of 10 rows: 0.5 s to evaluate, 1 s to learn from each; a rollout takes no time."""
     costs = Costs(Cost("sim", 0.0), Cost("gpu2", 0.0), Cost("gpu", 0.1), evaluate=Cost("gpu", 0.05))
     two = Work(worlds=1, groups=2, group_size=1, length=lambda spec: 10, microbatch=10, minibatch_groups=1)
-    ahead = PipelinedConfig(stages=1, overlap="async")
+    ahead = PipelinedConfig(stages=1, overlap="async", ahead_groups=2)
     elsewhere = replace(costs, evaluate=Cost("gpu2", 0.05))
     for config in (SerialConfig(), PipelinedConfig(stages=1)):
         assert play(costs, two, config).seconds == pytest.approx(3 * 2.0), "nothing is stale"
     assert play(costs, two, ahead, warm_up=0, measured=1).seconds == pytest.approx(2.0), "nor is the first batch"
     assert play(costs, two, ahead).seconds == pytest.approx(3 * 3.0)
     assert play(elsewhere, two, ahead).seconds == pytest.approx(3 * 2.5), "the second while the first is learned from"
-    for groups in (None, 1):  # where both are given, rows decide
-        by_rows = replace(two, minibatch_groups=groups, minibatch_rows=10)
-        assert play(elsewhere, by_rows, ahead).seconds == pytest.approx(3 * 3.0), "a minibatch has rows of all episodes"
+    one = replace(ahead, ahead_groups=None)  # which fills the world
+    assert play(costs, two, one).seconds == pytest.approx(3 * 2.5), "the other begins when its policy is there"
+    by_rows = replace(two, minibatch_groups=None, minibatch_rows=10)
+    assert play(elsewhere, by_rows, ahead).seconds == pytest.approx(3 * 3.0), "a minibatch has rows of all episodes"
+    both = replace(two, minibatch_rows=10)  # where both are given, groups are learned from as they come
+    assert play(elsewhere, both, ahead).seconds == pytest.approx(3 * 2.5)
+    again = replace(both, recompute=True)
+    assert play(elsewhere, again, ahead).seconds == pytest.approx(3 * 3.0), "all rows, before anything is learned"
 
 
 work = st.builds(

@@ -107,6 +107,8 @@ def test_stopped_and_resumed(tmp_path: Path, scheduler: PipelinedConfig, stop: i
         ({"act_wait_ms": -1.0}, "--scheduler.act-wait-ms must not be negative"),
         ({"max_staleness": 1}, "--scheduler.max-staleness does not apply to overlap stream"),
         ({"overlap": "async", "max_staleness": 0}, "--scheduler.max-staleness must be at least 1"),
+        ({"ahead_groups": 4}, "--scheduler.ahead-groups does not apply to overlap stream"),
+        ({"overlap": "async", "ahead_groups": 0}, "--scheduler.ahead-groups must be at least 1"),
     ],
 )
 def test_options_that_do_nothing_are_refused(options: dict[str, Any], message: str) -> None:
@@ -134,7 +136,7 @@ def test_the_scheduler_is_written_and_read_with_its_name() -> None:
     config = TrainConfig(scheduler=ASYNC, policy=OpenVLAConfig(temperature=0.5))
     assert to_dict(config)["scheduler"] == {
         "name": "pipelined", "stages": 3, "act_wait_ms": None, "overlap": "async", "max_staleness": 2,
-        "act_device": None,
+        "ahead_groups": None, "act_device": None,
     }  # fmt: skip
     assert from_dict(to_dict(config)) == config
     assert from_dict({"scheduler": {"name": "serial"}}, config).scheduler == SerialConfig()
