@@ -33,7 +33,8 @@ from embodied_rl.cli.world import pick_device
 from embodied_rl.errors import UserError
 from embodied_rl.learner.config import LearnerConfig
 from embodied_rl.learner.learner import Learner
-from embodied_rl.learner.recompute import evaluate_again, recompute_log_probs
+from embodied_rl.learner.recompute import evaluate_again
+from embodied_rl.learner.stale import correct
 from embodied_rl.plan import GIB, Need, need
 from embodied_rl.policies.openvla import config as openvla
 from embodied_rl.policies.openvla import sizes
@@ -109,7 +110,7 @@ def measure(policy: OpenVLAPolicy, plan: Need, device: str, amount: Amount) -> t
     count, micro = amount.learn_rows, amount.microbatch
     obs = observe(policy.config, count)
     batch = make_batch(obs, decide(actor, obs))
-    drift = recompute_log_probs(policy, batch, micro)
+    drift = correct(batch, policy, micro, everything=True)
     order = torch.from_numpy(np.random.default_rng(0).permutation(count))
     again, _ = evaluate_again(policy, batch, order, micro)
     facts = {"log_prob_drift": drift, "ratio_error": float((again - batch.log_prob[order]).expm1().abs().max())}
@@ -118,7 +119,7 @@ def measure(policy: OpenVLAPolicy, plan: Need, device: str, amount: Amount) -> t
     facts["forward_tflop_per_row"] = counter.get_total_flops() / micro / 1e12
 
     def recompute() -> None:
-        recompute_log_probs(policy, batch, micro)
+        correct(batch, policy, micro, everything=True)
 
     config = LearnerConfig(minibatch_rows=count, microbatch_rows=micro, ratio_tolerance=_RATIO_TOLERANCE)
     algorithm = make_algorithm(PPOConfig(epochs=1))

@@ -128,10 +128,7 @@ class TrainConfig:
             raise UserError("--policy.prefix-cache-gib keeps what the weights that learn can read, and others act on "
                             "--scheduler.act-device: leave one of the two out.")
         if isinstance(self.scheduler, PipelinedConfig):
-            check_fit(
-                self.scheduler, self.env.num_envs, self.learner.minibatch_groups,
-                recompute_log_probs=self.learner.recompute_log_probs,
-            )  # fmt: skip
+            check_fit(self.scheduler, self.env.num_envs, self.learner.minibatch_groups)
 
 
 # A part that comes in several kinds is written with its kind as `name`.

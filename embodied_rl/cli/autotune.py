@@ -68,8 +68,7 @@ def tune(
     acts_on = others[0] if others else config.device
     have = {device: room(device, sizes.weights) for device in ("cpu", config.device, acts_on)}
     batch_rows = round(groups * rows_per_group)
-    by_groups = not config.learner.recompute_log_probs
-    streamed = held_by_update(batch_rows, work.epochs, work.minibatch_groups / groups) if by_groups else 0
+    streamed = held_by_update(batch_rows, work.epochs, work.minibatch_groups / groups)
 
     def possible(choice: Choice) -> bool:
         if (choice.placement == IN_TURN) == isinstance(choice.scheduler, PipelinedConfig):
@@ -106,10 +105,8 @@ def space_of(
     """What may be chosen for a run with up to `most` worlds."""
     scheduler = config.scheduler
     overlap: Literal["stream", "async"] = scheduler.overlap if isinstance(scheduler, PipelinedConfig) else "stream"
-    # `check_fit` refuses stream for log-probs that are computed again
-    overlaps = () if overlap == "stream" and config.learner.recompute_log_probs else (overlap,)
     return Space(
-        placements=costs, schedulers=schedulers(overlaps, ladder(most), -(-2 * most // group_size)),
+        placements=costs, schedulers=schedulers((overlap,), ladder(most), -(-2 * most // group_size)),
         worlds=tuple(count for count in (most, most // 2, most // 4) if count),
         microbatches=tuple(rows for rows in (64, 32, 16, 128) if rows <= 2 * config.learner.microbatch_rows),
         fits=fits,
@@ -140,8 +137,7 @@ def apply(
     Minibatches of rows become minibatches of about as many rows in whole groups where groups are learned one by one.
     """
     learner = dataclasses.replace(config.learner, microbatch_rows=choice.microbatch)
-    streams = isinstance(choice.scheduler, PipelinedConfig) and not learner.recompute_log_probs
-    if streams and learner.minibatch_rows is not None:
+    if isinstance(choice.scheduler, PipelinedConfig) and learner.minibatch_rows is not None:
         size = whole_groups(learner, groups, rows_per_group)
         learner = dataclasses.replace(learner, minibatch_rows=None, minibatch_groups=size)
     scheduler = choice.scheduler

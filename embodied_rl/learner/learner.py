@@ -20,8 +20,7 @@ from embodied_rl.learner.config import LearnerConfig
 from embodied_rl.learner.gradients import MOVED, Gradients
 from embodied_rl.learner.group_update import GroupUpdate
 from embodied_rl.learner.ranks import ALONE, Ranks
-from embodied_rl.learner.recompute import recompute_log_probs
-from embodied_rl.learner.stale import correct, stale_metrics, worth
+from embodied_rl.learner.stale import DRIFT, correct, stale_metrics, worth
 from embodied_rl.policy import Policy
 from embodied_rl.rng import philox
 from embodied_rl.threads import Threads, torch_threads
@@ -110,19 +109,20 @@ class Learner:
     def update(self, batch: RolloutBatch) -> dict[str, float]:
         """Improve the policy with `batch` and return metrics, means over the batch and its epochs.
 
-        Rows of older policies are corrected first (`stale.correct`); those of groups that were given to `accumulate`
-        must be. An empty batch changes nothing. Raises RatioError and NonFiniteError as documented above.
+        Rows are corrected first (`stale.correct`), unless `accumulate` got them. An empty batch changes nothing. Raises
+        RatioError and NonFiniteError as documented above.
         """
         iteration, self.version = self.version, self.version + 1
         self.ess = 1.0
         if len(batch) == 0:
             return {"train/rows": 0.0, "train/steps": 0.0}
-        if not self.begun:
-            correct(batch, self.model, self.config.microbatch_rows, self.ranks, self._threads)
         again: dict[str, float] = {}
-        if self.config.recompute_log_probs:
-            drift = recompute_log_probs(self.model, batch, self.config.microbatch_rows, self.ranks, self._threads)
-            again = {"train/log_prob_drift": drift}
+        if not self.begun:
+            drift = correct(
+                batch, self.model, self.config.microbatch_rows, self.ranks, self._threads,
+                everything=self.config.recompute_log_probs,
+            )  # fmt: skip
+            again = {DRIFT: drift} if self.config.recompute_log_probs else {}
         if self.config.minibatch_groups is not None:
             metrics = self._update_by_groups(batch, self.config.minibatch_groups, iteration)
         else:
@@ -151,7 +151,7 @@ class Learner:
     def accumulate(self, group: RolloutBatch) -> None:
         """Begin the next update with a group of its batch, given in the batch's order; `update` then does the rest.
 
-        Rows of older policies must be corrected (`stale.correct`), by the weights that the update began with. Only with
+        Rows must be corrected as `update` would (`stale.correct`), by the weights that the update began with. Only with
         learner.minibatch_groups.
         """
         assert self.config.minibatch_groups is not None, "the config sees to it"
@@ -287,8 +287,7 @@ class Learner:
 
     def _refuse_ratio(self, error: float, iteration: int) -> None:
         advice = "" if self.config.recompute_log_probs else (
-            " With bfloat16 rounding alone can do it: add --learner.recompute-log-probs, or, where the scheduler "
-            "refuses that, a larger --learner.ratio-tolerance."
+            " With bfloat16 rounding alone can do it: add --learner.recompute-log-probs."
         )  # fmt: skip
         raise RatioError(
             f"before the first step of update {iteration + 1} a probability ratio differs from 1 by {error:.3g} "

@@ -1,11 +1,4 @@
-"""What the policy that is about to learn makes of rows that others, or it, acted on: evaluated as the update does.
-
-`recompute_log_probs` is for the rows of the very weights that learn; `stale.correct` for those of older ones.
-
-In bfloat16 the rollout's log-probs differ from the update's by rounding (0.01 in our measurements), because their
-forward passes batch and order the same sums differently. Probability ratios then start off 1. The weights are still
-those that acted, so the update's own numbers are what ratios must be taken against.
-"""
+"""What a policy makes of recorded rows now, evaluated as the update does."""
 
 from __future__ import annotations
 
@@ -39,15 +32,3 @@ def evaluate_again(
     found = [parts[number % ranks.size][number // ranks.size] for number in range(len(pieces))]
     values = [value for _, value in found if value is not None]
     return torch.cat([log_prob for log_prob, _ in found]), torch.cat(values) if values else None
-
-
-def recompute_log_probs(
-    policy: Policy, batch: RolloutBatch, microbatch_rows: int, ranks: Ranks = ALONE, threads: Threads | None = None
-) -> float:
-    """Replace `batch.log_prob` in place; return the largest change of an executed term. threads: as above."""
-    index = torch.arange(len(batch))
-    log_prob, _ = evaluate_again(policy, batch, index, microbatch_rows, ranks, threads)
-    new = log_prob.to(batch.log_prob.device)
-    drift = torch.where(batch.mask, (new - batch.log_prob).abs(), 0.0).max()
-    batch.log_prob = new
-    return float(drift)

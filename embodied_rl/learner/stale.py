@@ -1,4 +1,10 @@
-"""Rows of older policies: what the policy of now says of them, and how much they are worth."""
+"""Rows of older policies: what the policy of now says of them, and how much they are worth.
+
+And rows of the present one in bfloat16, whose log-probs from the rollout differ from the update's by rounding (0.01 in
+our measurements, 0.1 with 7B), because their forward passes batch and order the same sums differently: probability
+ratios then start off 1. The weights are still those that acted, so the update's own numbers are what ratios must be
+taken against.
+"""
 
 from __future__ import annotations
 
@@ -15,27 +21,38 @@ from embodied_rl.policy import Policy
 from embodied_rl.threads import Threads
 from embodied_rl.types import RolloutBatch
 
+DRIFT = "train/log_prob_drift"
+"""Name of what `correct` returns, among the metrics."""
+
 
 def correct(
-    batch: RolloutBatch, policy: Policy, microbatch_rows: int, ranks: Ranks = ALONE, threads: Threads | None = None
-) -> None:
+    batch: RolloutBatch, policy: Policy, microbatch_rows: int, ranks: Ranks = ALONE, threads: Threads | None = None, *,
+    everything: bool = False,
+) -> float:
     """Give rows of older policies the log-probs and values of `policy`, of version `batch.version`, before an update.
 
     The ratio of old and new probabilities goes into `log_importance`. Values must be those of the critic that is about
     to learn: advantages are taken from them, and the loss keeps the critic near them. The `final_value` of an episode
-    whose time ran out stays the older critic's, because nobody keeps the last picture. threads: as for
-    `evaluate_again`.
+    whose time ran out stays the older critic's, because nobody keeps the last picture.
+    everything: rows of this very policy get its log-probs again, too (`learner.recompute_log_probs`). Returns the
+    largest change of an executed term of these, 0 if there are none. threads: as for `evaluate_again`.
     """
-    index = stale_rows(batch)
+    stale = stale_rows(batch)
+    index = torch.arange(len(batch)) if everything else stale
     if not len(index):
-        return
-    batch.log_importance = torch.zeros_like(batch.log_prob)
+        return 0.0
     again, value = evaluate_again(policy, batch, index, microbatch_rows, ranks, threads)
-    batch.log_importance[index] = again - batch.log_prob[index]
-    batch.log_prob[index] = again
-    if batch.value is not None:
+    change = again - batch.log_prob[index]
+    old = torch.isin(index, stale)
+    if len(stale):
+        batch.log_importance = torch.zeros_like(batch.log_prob)
+        batch.log_importance[stale] = change[old]
+    if batch.value is not None and len(stale):
         assert value is not None, "the policy acted with a critic and now has none"
-        batch.value[index] = value
+        batch.value[stale] = value[old]
+    batch.log_prob[index] = again
+    fresh = batch.mask[index] & ~old[:, None]
+    return float(torch.where(fresh, change.abs(), 0.0).max())
 
 
 def stale_rows(batch: RolloutBatch) -> Tensor:

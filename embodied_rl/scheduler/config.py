@@ -38,7 +38,7 @@ class PipelinedConfig:
     ahead_groups: int | None = None
     """async: groups (PPO: episodes) of further batches that may begin before their policy is there; fewer where the
     policy moves far (null: as many as fill the worlds, and whole batches for a larger max_staleness; without
-    learner.minibatch_groups, or with recompute_log_probs, whole batches only)."""
+    learner.minibatch_groups only whole batches)."""
     act_device: str | None = None
     """Device of the policy that acts, such as cuda:1 or cpu; it gets a copy of the weights, and after each update what
     that changed (null: where the policy learns)."""
@@ -128,9 +128,7 @@ class RayConfig:
 SchedulerConfig = SerialConfig | PipelinedConfig | RayConfig
 
 
-def check_fit(
-    config: PipelinedConfig, num_envs: int, minibatch_groups: int | None, *, recompute_log_probs: bool = False
-) -> None:
+def check_fit(config: PipelinedConfig, num_envs: int, minibatch_groups: int | None) -> None:
     """Raise UserError unless these options go together."""
     if config.stages is not None and config.stages > num_envs:
         raise UserError(f"--scheduler.stages is {config.stages}, but there are {num_envs} worlds (--env.num-envs).")
@@ -138,9 +136,4 @@ def check_fit(
         raise UserError(
             "--scheduler.overlap stream needs minibatches that can be filled while others still run: give "
             "--learner.minibatch-rows None --learner.minibatch-groups 2 (or more)."
-        )
-    if config.overlap == "stream" and recompute_log_probs:
-        raise UserError(
-            "--scheduler.overlap stream takes the first steps of an update before its last rows are there, so that "
-            "--learner.recompute-log-probs would compare with a policy that has moved: use overlap async or serial."
         )

@@ -114,11 +114,9 @@ def make_scheduler(
         )  # fmt: skip
         return SerialScheduler(collector, on_episode)
     assert isinstance(clock, Timeline)
-    check_fit(
-        config, env.num_envs, learning.minibatch_groups, recompute_log_probs=learning.recompute_log_probs
-    )  # fmt: skip
+    check_fit(config, env.num_envs, learning.minibatch_groups)
     on_policy = config.overlap == "stream"
-    streams = on_policy or (learning.minibatch_groups is not None and not learning.recompute_log_probs)
+    streams, again = learning.minibatch_groups is not None, learning.recompute_log_probs
     # One minibatch leaves the weights alone until every row is there: then policy and learner can share them.
     assert isinstance(policy, nn.Module)
     device = acting_device(config.act_device, policy)
@@ -130,8 +128,9 @@ def make_scheduler(
         ahead=config.ahead(env.num_envs, groups, algorithm.group_size, streams=streams),
     )  # fmt: skip
 
-    def correct_group(group: RolloutBatch) -> None:
-        correct(group, actor, learning.microbatch_rows)
+    def correct_group(group: RolloutBatch) -> float | None:
+        drift = correct(group, actor, learning.microbatch_rows, everything=again)
+        return drift if again else None
 
     acts_on = next(actor.parameters()).device
     workers = workers or len(os.sched_getaffinity(0))
@@ -145,8 +144,8 @@ def make_scheduler(
     scheduler = PipelinedScheduler(
         engine, install=(lambda: None) if shared else (lambda: copy_weights(policy, actor)), poll=poll,
         learn=learning.accumulate if streams else None, worked_until=learning.worked_until,
-        ess=None if on_policy else learning.ess, correct=correct_group if streams and not on_policy else None,
-        on_episode=on_episode,
+        ess=None if on_policy else learning.ess,
+        correct=correct_group if streams and (again or not on_policy) else None, on_episode=on_episode,
     )  # fmt: skip
     engine.yield_to(lambda: scheduler.learning or learning.working())
     return scheduler

@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager, closing
 from typing import Any
 
 from embodied_rl.learner.batches import join_batches
+from embodied_rl.learner.stale import DRIFT
 from embodied_rl.rollout.engine import RolloutEngine
 from embodied_rl.rollout.groups import Closed, Group, Verdict
 from embodied_rl.rollout.store import gather
@@ -27,15 +28,15 @@ class PipelinedScheduler:
     wait. learn: gets every group that will be part of the batch under way, in its order, while others still run.
     worked_until: `Learner.worked_until`. ess (overlap async): says how much stale rows are worth (`Learner.ess`); then
     new weights act as soon as they are published, and the next rollout begins before, as far as the engine's stream
-    allows. correct: gives a group's stale rows what the policy that acts makes of them (`stale.correct`), in a thread
-    of its own, before `learn` gets the group. `learning`: whether the owner is at work for the learner, whose own
-    threads may be. Close it when done.
+    allows. correct: gives rows of a group what the policy that acts makes of them (`stale.correct`), in a thread of its
+    own, before `learn` gets the group; what it returns (None: nothing to tell) is told as `DRIFT`. `learning`: whether
+    the owner is at work for the learner, whose own threads may be. Close it when done.
     """
 
     def __init__(
         self, engine: RolloutEngine, *, install: Callable[[], None], poll: Callable[[], None],
         learn: Callable[[RolloutBatch], None] | None = None, worked_until: Callable[[], float] = lambda: 0.0,
-        ess: Callable[[], float] | None = None, correct: Callable[[RolloutBatch], None] | None = None,
+        ess: Callable[[], float] | None = None, correct: Callable[[RolloutBatch], float | None] | None = None,
         on_episode: Callable[[EpisodeResult], None] | None = None,
     ) -> None:
         self._engine = engine
@@ -47,6 +48,7 @@ class PipelinedScheduler:
         self._correct = correct
         self._other = None if correct is None else Threads(1, "evaluate")
         self._on_episode = on_episode or (lambda result: None)
+        self._drifts: list[float] = []
         self._published = 0
         self._acting = -1
         self.learning = False
@@ -118,11 +120,14 @@ class PipelinedScheduler:
         with self._engine.clock.stage("gather"):
             batch = join_batches(kept) if kept else empty_batch(version)
         batch.info = summary_of(closed, self._engine.stream.sampler.ledger.reissued)
+        if self._drifts:
+            batch.info[DRIFT] = max(self._drifts)
         return batch
 
     def _events(self, version: int) -> Generator[RolloutBatch | Closed]:
         """The groups of a batch, stale rows corrected, and at last what closed it."""
         jobs: deque[Future[RolloutBatch]] = deque()
+        self._drifts = []
         closed: Closed | None = None
         try:
             while closed is None or jobs:
@@ -149,7 +154,9 @@ class PipelinedScheduler:
     def _corrected(self, group: RolloutBatch) -> RolloutBatch:
         assert self._correct is not None
         with self._engine.clock.stage("evaluate"):
-            self._correct(group)
+            drift = self._correct(group)
+        if drift is not None:
+            self._drifts.append(drift)
         return group
 
 

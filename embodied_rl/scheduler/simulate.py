@@ -63,7 +63,8 @@ class _Pipeline:
         self._machine = Machine(costs)
         self._costs, self._work, self._spread = costs, work, spread
         pipelined = config if isinstance(config, PipelinedConfig) else None
-        self._streams = pipelined is not None and streams(pipelined, work)
+        by_groups = work.minibatch_groups is not None
+        self._streams = pipelined is not None and (pipelined.overlap == "stream" or by_groups)
         # of a policy that waits as `Patience` says the model does not know
         self._wait = (pipelined.act_wait_ms or 0.0) / 1e3 if pipelined else 0.0
         # `Collector` judges a group when it is whole; until then its episodes are held back here. None: as they end.
@@ -118,7 +119,7 @@ class _Pipeline:
                 self._stale.append(stale)
                 if self._streams:
                     waiting.append(rows)
-                    self._learner.correct(stale)
+                    self._learner.correct(rows if self._work.recompute else stale)
             if waiting:
                 self._learner.add(waiting.popleft())
             elif isinstance(event, Closed):
@@ -233,12 +234,6 @@ class _Pipeline:
             group += ended
             ended = self._held.pop(spec.group) if len(group) == self._work.group_size else []
         return [recording for member in ended for recording in self._stream.add(member)]
-
-
-def streams(config: PipelinedConfig, work: Work) -> bool:
-    """Whether groups are learned from as they end."""
-    by_groups = work.minibatch_groups is not None and not work.recompute
-    return config.overlap == "stream" or by_groups
 
 
 def play(

@@ -15,9 +15,9 @@ class Work:
 
     length: decisions of an episode; microbatch: rows that are learned in one go. keep, max_factor: as in `GroupStream`;
     won: whether an episode succeeds. epochs: passes over a batch. minibatch_groups, minibatch_rows: of one optimiser
-    step, by rows where both are given and the overlap does not need whole groups; neither: a pass is one step. parts:
+    step, by rows where both are given and the scheduler is not pipelined; neither: a pass is one step. parts:
     whether groups are learned from before their minibatch is whole (`Algorithm.part_weight`). recompute: whether the
-    learner evaluates all rows once more before it begins (`learner.recompute_log_probs`).
+    learner evaluates all rows once more first (`learner.recompute_log_probs`).
     """
 
     worlds: int

@@ -228,10 +228,10 @@ def test_log_probs_recomputed_by_the_learner_make_every_ratio_one(tmp_path: Path
 def test_recomputed_log_probs_are_the_updates_own() -> None:
     policy = _policy()
     batch = _batch(policy)
-    from embodied_rl.learner.recompute import recompute_log_probs
+    from embodied_rl.learner.stale import correct
 
     batch.log_prob = torch.zeros_like(batch.log_prob)
-    recompute_log_probs(policy, batch, 3)
+    correct(batch, policy, 3, everything=True)
     with torch.no_grad():
         assert torch.equal(batch.log_prob[3:6], evaluate_rows(policy, batch, torch.arange(3, 6)).log_prob)
 

@@ -203,11 +203,14 @@ def test_a_plan_that_knows_probes_only_is_within_a_tenth_of_the_best(call: float
     assert found.found.choice.microbatch == microbatch
 
 
-def test_schedules_that_would_be_refused_are_not_considered() -> None:
-    """`stream` cannot compute log-probs again."""
-    found = probed(config_of(GRPO, replace(BY_ROWS, recompute_log_probs=True)), COSTS, cores=2)
-    assert isinstance(found.config.scheduler, SerialConfig)
-    found.config.check()
+def test_log_probs_that_are_computed_again_are_planned_for_under_stream_too() -> None:
+    """The chosen config is one that a run takes, and evaluating all rows costs what it costs."""
+    again = probed(config_of(GRPO, replace(BY_ROWS, recompute_log_probs=True)), COSTS, cores=2)
+    plain = probed(config_of(GRPO, BY_ROWS), COSTS, cores=2)
+    assert isinstance(again.config.scheduler, PipelinedConfig)
+    assert again.config.scheduler.overlap == "stream"
+    again.config.check()
+    assert again.found.played.seconds_per_row > plain.found.played.seconds_per_row
 
 
 def test_an_outlook_is_like_what_was_seen() -> None:

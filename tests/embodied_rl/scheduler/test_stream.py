@@ -23,6 +23,7 @@ from embodied_rl.algorithms.config import AlgorithmConfig
 from embodied_rl.errors import UserError
 from embodied_rl.learner.batches import join_batches, split_groups
 from embodied_rl.learner.config import LearnerConfig
+from embodied_rl.learner.learner import RatioError
 from embodied_rl.policy import ActMode
 from embodied_rl.rng import DecisionRng
 from embodied_rl.rollout import actor
@@ -37,6 +38,7 @@ from tests.embodied_rl.scheduler.toys import (
     PPO,
     NanPolicy,
     Outcome,
+    RoundingPolicy,
     Setup,
     SlowEnv,
     assert_same_rows,
@@ -113,6 +115,25 @@ def test_policy_and_learner_may_share_their_weights_if_there_is_one_step(tmp_pat
     learner = LearnerConfig(lr=1e-2, minibatch_rows=None, minibatch_groups=5, microbatch_rows=24)
     setup = Setup(GRPO, learner=learner, iterations=3)
     assert_same(serial(setup, tmp_path), pipelined(setup, tmp_path, share=True, pause=jitter(1)))
+
+
+@pytest.mark.parametrize("groups", [2, 5])
+def test_log_probs_are_computed_again_group_by_group(groups: int, tmp_path: Path) -> None:
+    """By the weights that the update began with, whatever the steps that were taken meanwhile; also if they are shared,
+    with one minibatch of all five groups."""
+    config = LearnerConfig(
+        lr=1e-2, minibatch_rows=None, minibatch_groups=groups, microbatch_rows=24, ratio_tolerance=1e-4
+    )
+    setup = Setup(PPO, learner=config)
+    with pytest.raises(RatioError, match=r"add --learner.recompute-log-probs"):
+        pipelined(setup, tmp_path, policy=RoundingPolicy(), pause=jitter(1))
+    setup = replace(setup, learner=replace(config, recompute_log_probs=True))
+    one = serial(setup, tmp_path, policy=RoundingPolicy())
+    two = pipelined(setup, tmp_path, policy=RoundingPolicy(), pause=jitter(1), share=groups == 5)
+    drifts = [metrics.pop("train/log_prob_drift") for metrics in one.metrics]
+    assert_same(one, two)
+    assert min(drifts) > 1e-4
+    assert [batch.info["train/log_prob_drift"] for batch in two.batches] == pytest.approx(drifts, rel=1e-4)
 
 
 def test_a_last_minibatch_with_fewer_groups_counts_in_proportion(tmp_path: Path) -> None:

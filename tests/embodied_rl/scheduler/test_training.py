@@ -122,10 +122,6 @@ def test_parts_that_do_not_fit_are_refused() -> None:
     with pytest.raises(UserError, match=r"scheduler.stages is 99, but there are 32 worlds"):
         TrainConfig(scheduler=PipelinedConfig(stages=99, overlap="async")).check()
     TrainConfig(scheduler=ASYNC).check()
-    again = LearnerConfig(minibatch_rows=None, minibatch_groups=2, recompute_log_probs=True)
-    with pytest.raises(UserError, match=r"--learner.recompute-log-probs .*use overlap async or serial"):
-        TrainConfig(scheduler=STREAM, learner=again).check()
-    TrainConfig(scheduler=ASYNC, learner=again).check()
     with pytest.raises(UserError, match=r"learner.minibatch-rows or --learner.minibatch-groups"):
         LearnerConfig(minibatch_groups=4)
     with pytest.raises(UserError, match=r"learner.minibatch-rows or --learner.minibatch-groups"):

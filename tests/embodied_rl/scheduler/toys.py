@@ -87,6 +87,14 @@ class NanPolicy(ToyPolicy):
         return replace(out, actions=action_chunks(out.actions))  # checked as the shipped policies do
 
 
+class RoundingPolicy(ToyPolicy):
+    """Its rollout rounds log-probs as bfloat16 does; its updates do not."""
+
+    def act(self, obs: Observation, rng: DecisionRng, mode: ActMode) -> ActOutput:
+        out = super().act(obs, rng, mode)
+        return replace(out, log_prob=out.log_prob.bfloat16().float())
+
+
 @dataclass
 class Setup:
     """What fixes a small training run."""
@@ -176,18 +184,19 @@ def pipelined(
         pause()
         learner.accumulate(group)
 
-    def correct_group(group: RolloutBatch) -> None:
+    def correct_group(group: RolloutBatch) -> float:
         pause()
         correcting(group)
-        correct(group, actor, setup.learner.microbatch_rows)
+        return correct(group, actor, setup.learner.microbatch_rows, everything=again)
 
+    again = setup.learner.recompute_log_probs
     streams = not ahead.max_staleness or setup.learner.minibatch_groups is not None
     batches, metrics = [], []
     with closing(PipelinedScheduler(
         engine, install=lambda: copy_weights(policy, actor), poll=no_pause,
         learn=learn if streams else None, worked_until=lambda: learner.worked_until,
         ess=(ess or (lambda: learner.ess)) if ahead.max_staleness else None,
-        correct=correct_group if streams and ahead.max_staleness else None,
+        correct=correct_group if streams and (ahead.max_staleness or again) else None,
         on_episode=lambda result: heard.append(result.spec.episode_id),
     )) as scheduler:  # fmt: skip
         engine.yield_to(lambda: scheduler.learning or learner.working)
