@@ -80,12 +80,13 @@ def policy_table(figures: Figures) -> list[str]:
 def pipeline_table(figures: Figures) -> list[str]:
     """A row a profile and scheduler; then, where the real part ran, a row a turn with each scheduler's speed."""
     rows = [
-        [row["profile"], row["mode"], str(row["stages"]), str(row["microbatch"]), f"{row['ms_per_decision']:.2f}",
-         f"{row['predicted_ms_per_decision']:.2f}", f"{row['of_bound']:.1%}", f"{row['of_own_bound']:.1%}"]
+        [row["profile"], row["mode"], str(row["stages"]), str(row["ahead"] or ""), str(row["microbatch"]),
+         f"{row['ms_per_decision']:.2f}", f"{row['predicted_ms_per_decision']:.2f}", f"{row['of_bound']:.1%}",
+         f"{row['of_own_bound']:.1%}"]
         for row in figures["rows"]
     ]  # fmt: skip
-    head = ["stages that only wait", "scheduler", "stages", "micro-batch", "ms a decision", "predicted", "of the bound",
-            "of its own bound"]  # fmt: skip
+    head = ["stages that only wait", "scheduler", "stages", "groups ahead", "micro-batch", "ms a decision", "predicted",
+            "of the bound", "of its own bound"]  # fmt: skip
     lines = table(head, rows) if rows else []
     if figures["real"]:
         names = list(dict.fromkeys(row["scheduler"] for row in sorted(figures["real"], key=lambda row: row["turn"])))
