@@ -276,10 +276,10 @@ def train(
     checkpoint in `run_dir`; from any checkpoint, the end is the same. resume_command is shown when the run is stopped.
     clock: of `scheduler.make.make_clock`, to read spans from afterwards. far: for `RayConfig`, see `make_scheduler`.
     helper: for several `learner.ranks`, see `make_learner`.
-    The first SIGINT or SIGTERM drops the iteration's unfinished rollout (or finishes an update that has begun, and with
-    overlap stream the rollout that it is made of), saves and raises Interrupted; the second leaves at once. Raises
-    UserError for settings that do not fit together and for a full disk, and what the learner raises. Call it from the
-    main thread.
+    The first SIGINT or SIGTERM drops the iteration's unfinished rollout (or finishes an update that has begun, and if
+    that began with single groups the rollout that it is made of), saves and raises Interrupted; the second leaves at
+    once. Raises UserError for settings that do not fit together and for a full disk, and what the learner raises. Call
+    it from the main thread.
     """
     if not settings.train_on_heldout:
         _check_disjoint(train_states, heldout_states)

@@ -159,7 +159,8 @@ def compare(tuning: Tuning, trial: Trial, batch: int) -> list[tuple[str, str, st
     ]
 
 
-_REAL_STAGES = {"simulate": ("simulate", "render", "reset"), "act": ("act",), "learn": ("learn", "update")}
+_REAL_STAGES = {"simulate": ("simulate", "render", "reset"), "act": ("act",), "learn": ("learn", "update"),
+                "evaluate": ("evaluate",)}  # fmt: skip
 
 
 def under_way(spans: Sequence[Span], stages: tuple[str, ...]) -> float:

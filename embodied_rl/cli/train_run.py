@@ -18,6 +18,7 @@ from rich.console import Console
 
 from embodied_rl import __version__
 from embodied_rl.algorithms.config import PPOConfig
+from embodied_rl.algorithms.make import make_algorithm
 from embodied_rl.cli.autotune import describe, further_devices, tune
 from embodied_rl.cli.far import HelperPolicy, cluster, far_worker, for_workers
 from embodied_rl.cli.films import film
@@ -200,7 +201,11 @@ def resolve(config: TrainConfig, renderer: Choice, tasks: Sequence[Task]) -> Tra
     if isinstance(scheduler, PipelinedConfig):
         on_cpu = (scheduler.act_device or device).startswith("cpu")
         stages = scheduler.num_stages(config.env.num_envs, cpu=on_cpu)
-        scheduler = dataclasses.replace(scheduler, stages=stages)
+        size = make_algorithm(config.algorithm).group_size
+        ahead = scheduler.ahead(
+            config.env.num_envs, config.rollout.groups(size), size, streams=config.learner.minibatch_groups is not None
+        )  # fmt: skip
+        scheduler = dataclasses.replace(scheduler, stages=stages, ahead_groups=ahead.groups)
     env = dataclasses.replace(
         config.env, renderer=renderer.name, frames=pick_frames(config.env.frames, tasks), sim_threads=sim_threads
     )

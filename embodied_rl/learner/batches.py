@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import groupby
 
 import torch
@@ -37,6 +38,11 @@ def _rows(batch: RolloutBatch, start: int, end: int, first: int, last: int) -> R
         row_version=None if batch.row_version is None else batch.row_version[start:end],
         log_importance=None if batch.log_importance is None else batch.log_importance[start:end],
     )
+
+
+def without_frames(batch: RolloutBatch) -> RolloutBatch:
+    """What an update still needs of rows that `accumulate` got: all but what forward passes read."""
+    return replace(batch, images=torch.empty(len(batch), 0), replay={})
 
 
 def join_batches(parts: Sequence[RolloutBatch]) -> RolloutBatch:

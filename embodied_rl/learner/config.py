@@ -32,7 +32,7 @@ class LearnerConfig:
     Null: `minibatch_groups` decides."""
     minibatch_groups: int | None = None
     """Groups (PPO: episodes) of one optimiser step, in the order in which they were sampled; instead of minibatch_rows.
-    An update can then begin while other groups still run (scheduler.overlap stream needs it); advantages are
+    An update can then begin while other groups still run (scheduler pipelined); advantages are
     normalised within a minibatch."""
     microbatch_rows: int = 64
     """Rows of one forward and backward pass; gradients add up exactly to those of the minibatch."""

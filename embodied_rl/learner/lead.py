@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ import torch
 
 from embodied_rl.algorithms.rows import Algorithm
 from embodied_rl.errors import UserError
+from embodied_rl.learner.batches import without_frames
 from embodied_rl.learner.config import LearnerConfig
 from embodied_rl.learner.crew import Crew, Orders, PolicyFactory
 from embodied_rl.learner.learner import Learner, TrainablePolicy
@@ -40,7 +40,7 @@ class LeadLearner(Learner):
         """As `Learner.update`, on all ranks."""
         sent = batch
         if self._begun is not None:  # every rank has its rows already, group by group
-            sent = replace(batch, images=torch.empty(len(batch), 0), replay={})
+            sent = without_frames(batch)
         self._crew.tell("update", sent)
         with self._alike():
             return super().update(batch)

@@ -286,7 +286,10 @@ class Learner:
         return norm
 
     def _refuse_ratio(self, error: float, iteration: int) -> None:
-        advice = "" if self.config.recompute_log_probs else (
+        advice = (
+            " They were computed again where the policy acts, and another kind of device (--scheduler.act-device) may "
+            "round differently: leave that out, or raise --learner.ratio-tolerance."
+        ) if self.config.recompute_log_probs else (
             " With bfloat16 rounding alone can do it: add --learner.recompute-log-probs."
         )  # fmt: skip
         raise RatioError(

@@ -32,8 +32,8 @@ class Verdict(Enum):
 
 
 MIN_ESS = 0.8
-"""So many groups begin before their policy is there that the effective sample size of their batch stays above this
-share."""
+"""So many groups begin before their policy is there that the effective sample size of their whole batch stays above
+this share. Single steps may be on stale rows alone; their learning rates follow from what these are worth."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,8 +37,8 @@ class PipelinedConfig:
     """async: updates that a row's policy may lack at most when it is trained on (null: 1)."""
     ahead_groups: int | None = None
     """async: groups (PPO: episodes) of further batches that may begin before their policy is there; fewer where the
-    policy moves far (null: as many as fill the worlds, and whole batches for a larger max_staleness; without
-    learner.minibatch_groups only whole batches)."""
+    policy moves far (null: as many as fill the worlds, but at most half a batch, and whole batches for a larger
+    max_staleness; without learner.minibatch_groups only whole batches)."""
     act_device: str | None = None
     """Device of the policy that acts, such as cuda:1 or cpu; it gets a copy of the weights, and after each update what
     that changed (null: where the policy learns)."""
@@ -88,7 +88,8 @@ class PipelinedConfig:
         """
         count = self.ahead_groups
         if count is None and streams:
-            count = (self.staleness - 1) * groups + math.ceil(num_envs / group_size)
+            fill = min(math.ceil(num_envs / group_size), max(1, groups // 2))
+            count = (self.staleness - 1) * groups + fill
         return Ahead(self.staleness, count) if self.staleness else Ahead()
 
 

@@ -27,6 +27,7 @@ from embodied_rl.scheduler.ray_scheduler import RayScheduler
 from embodied_rl.scheduler.ray_worker import WorkerFactory
 from embodied_rl.scheduler.replica import acting_device, copy_weights, replicate
 from embodied_rl.scheduler.serial import SerialScheduler
+from embodied_rl.threads import shared_cores
 from embodied_rl.types import EpisodeResult, RolloutBatch
 from embodied_rl.vec_env import VecEnv
 
@@ -145,7 +146,8 @@ def make_scheduler(
         engine, install=(lambda: None) if shared else (lambda: copy_weights(policy, actor)), poll=poll,
         learn=learning.accumulate if streams else None, worked_until=learning.worked_until,
         ess=None if on_policy else learning.ess,
-        correct=correct_group if streams and (again or not on_policy) else None, on_episode=on_episode,
+        correct=correct_group if streams and (again or not on_policy) else None,
+        correctors=shared_cores(torch.get_num_threads()) if acts_on.type == "cpu" else 1, on_episode=on_episode,
     )  # fmt: skip
     engine.yield_to(lambda: scheduler.learning or learning.working())
     return scheduler

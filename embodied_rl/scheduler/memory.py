@@ -38,7 +38,8 @@ class Sizes:
         """
         learner = self.weights + (_GRADIENT + _MOMENTS) * self.trained
         update = self.update_fixed + choice.microbatch * self.update_row
-        act = choice.worlds * self.act_row
+        stale = isinstance(choice.scheduler, PipelinedConfig) and choice.scheduler.overlap == "async"
+        act = (choice.worlds + stale * choice.microbatch) * self.act_row  # stale rows are evaluated beside acting
         host = self.observation * rows_held(choice.scheduler, batch_rows, streamed)
         if choice.placement == IN_TURN:
             return {HOST: host, LEARN: learner + max(update, act)}
@@ -51,7 +52,8 @@ def rows_held(scheduler: SchedulerConfig, batch_rows: int, streamed: int) -> int
     """Recorded rows in the host's memory at most, copies counted, when a batch is whole. streamed: as for `needs`."""
     if not isinstance(scheduler, PipelinedConfig):
         return _COPIES * batch_rows
-    return batch_rows * (_COPIES + scheduler.staleness) + streamed
+    copies = _COPIES - (scheduler.overlap == "stream")  # whose groups are copied one by one
+    return batch_rows * (copies + scheduler.staleness) + streamed
 
 
 def held_by_update(batch_rows: int, epochs: int, minibatch: float) -> int:

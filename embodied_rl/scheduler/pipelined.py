@@ -6,19 +6,21 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from contextlib import AbstractContextManager, closing
 from typing import Any
 
-from embodied_rl.learner.batches import join_batches
+from embodied_rl.learner.batches import join_batches, without_frames
 from embodied_rl.learner.stale import DRIFT
 from embodied_rl.rollout.engine import RolloutEngine
 from embodied_rl.rollout.groups import Closed, Group, Verdict
-from embodied_rl.rollout.store import gather
+from embodied_rl.rollout.store import Recording, gather
 from embodied_rl.rollout.summary import empty_batch, summarise
 from embodied_rl.rollout.timeline import LEARNER, Span
 from embodied_rl.threads import Threads
 from embodied_rl.types import EpisodeResult, RolloutBatch
+
+_POLL_SECONDS = 0.1
 
 
 class PipelinedScheduler:
@@ -28,16 +30,17 @@ class PipelinedScheduler:
     wait. learn: gets every group that will be part of the batch under way, in its order, while others still run.
     worked_until: `Learner.worked_until`. ess (overlap async): says how much stale rows are worth (`Learner.ess`); then
     new weights act as soon as they are published, and the next rollout begins before, as far as the engine's stream
-    allows. correct: gives rows of a group what the policy that acts makes of them (`stale.correct`), in a thread of its
-    own, before `learn` gets the group; what it returns (None: nothing to tell) is told as `DRIFT`. `learning`: whether
-    the owner is at work for the learner, whose own threads may be. Close it when done.
+    allows. correct: gives rows of a group what the policy that acts makes of them (`stale.correct`), in one of as many
+    threads as there are `correctors`, before `learn` gets the group; what it returns (None: nothing to tell) is told as
+    `DRIFT`. `learning`: whether the owner is at work for the learner, whose own threads may be.
+    Batches that `learn` got are without frames: nobody reads them any more. Close it when done.
     """
 
     def __init__(
         self, engine: RolloutEngine, *, install: Callable[[], None], poll: Callable[[], None],
         learn: Callable[[RolloutBatch], None] | None = None, worked_until: Callable[[], float] = lambda: 0.0,
         ess: Callable[[], float] | None = None, correct: Callable[[RolloutBatch], float | None] | None = None,
-        on_episode: Callable[[EpisodeResult], None] | None = None,
+        correctors: int = 1, on_episode: Callable[[EpisodeResult], None] | None = None,
     ) -> None:
         self._engine = engine
         self._install = install
@@ -46,7 +49,7 @@ class PipelinedScheduler:
         self._worked_until = worked_until
         self._ess = ess
         self._correct = correct
-        self._other = None if correct is None else Threads(1, "evaluate")
+        self._others = None if correct is None else Threads(correctors, "evaluate")
         self._on_episode = on_episode or (lambda result: None)
         self._drifts: list[float] = []
         self._published = 0
@@ -82,8 +85,8 @@ class PipelinedScheduler:
 
     def close(self) -> None:
         """Stop the threads."""
-        if self._other is not None:
-            self._other.close()
+        if self._others is not None:
+            self._others.close()
         self._engine.close()
 
     def _charge(self, since: float) -> None:
@@ -101,6 +104,22 @@ class PipelinedScheduler:
         self._engine.publish(self._published, self._install, worth=worth)
 
     def _gather(self, version: int) -> RolloutBatch:
+        batch, closed = self._whole(version) if self._learn is None else self._streamed(version, self._learn)
+        batch.info = summary_of(closed, self._engine.stream.sampler.ledger.reissued)
+        if self._drifts:
+            batch.info[DRIFT] = max(self._drifts)
+        return batch
+
+    def _whole(self, version: int) -> tuple[RolloutBatch, Closed]:
+        kept: list[Recording] = []
+        while not isinstance(event := self._engine.wait(self._on_episode, self._poll), Closed):
+            kept += event.members if event is not None else []
+        with self._engine.clock.stage("gather"):
+            batch = gather(kept, version) if kept else empty_batch(version)
+        self._engine.drop(kept)
+        return batch, event
+
+    def _streamed(self, version: int, learn: Callable[[RolloutBatch], None]) -> tuple[RolloutBatch, Closed]:
         kept: list[RolloutBatch] = []
         closed, learned = None, math.inf
         with closing(self._events(version)) as events:
@@ -108,24 +127,18 @@ class PipelinedScheduler:
                 if isinstance(event, Closed):
                     closed = event
                     continue
-                kept.append(event)
-                if self._learn is not None:
-                    self._charge(learned)
-                    self.learning = True
-                    with self._engine.clock.stage("learn"):
-                        self._learn(event)
-                    self.learning, learned = False, time.perf_counter()
+                kept.append(without_frames(event))
+                self._charge(learned)
+                self.learning = True
+                with self._engine.clock.stage("learn"):
+                    learn(event)
+                self.learning, learned = False, time.perf_counter()
         assert closed is not None, "the last event"
         self._charge(learned)
-        with self._engine.clock.stage("gather"):
-            batch = join_batches(kept) if kept else empty_batch(version)
-        batch.info = summary_of(closed, self._engine.stream.sampler.ledger.reissued)
-        if self._drifts:
-            batch.info[DRIFT] = max(self._drifts)
-        return batch
+        return join_batches(kept) if kept else empty_batch(version), closed
 
     def _events(self, version: int) -> Generator[RolloutBatch | Closed]:
-        """The groups of a batch, stale rows corrected, and at last what closed it."""
+        """The groups of a batch, corrected, and at last what closed it."""
         jobs: deque[Future[RolloutBatch]] = deque()
         self._drifts = []
         closed: Closed | None = None
@@ -135,15 +148,20 @@ class PipelinedScheduler:
                 if isinstance(event, Closed):
                     closed = event
                 elif event is None:
-                    yield jobs.popleft().result()
-                elif self._other is None:
+                    yield self._result(jobs.popleft())
+                elif self._others is None:
                     yield self._copied(event, version)
                 else:  # begun with at once, and the next ones too, before any is learned from
-                    jobs.append(self._other.submit(self._corrected, self._copied(event, version)))
+                    jobs.append(self._others.submit(self._corrected, self._copied(event, version)))
             yield closed
         finally:
             for job in jobs:
                 job.cancel()
+
+    def _result(self, job: Future[RolloutBatch]) -> RolloutBatch:
+        while not wait([job], _POLL_SECONDS).done:
+            self._poll()
+        return job.result()
 
     def _copied(self, group: Group, version: int) -> RolloutBatch:
         with self._engine.clock.stage("gather"):

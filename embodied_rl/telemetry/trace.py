@@ -12,7 +12,7 @@ from embodied_rl.rollout.timeline import LEARNER, Span
 
 _COLOURS = {
     "act": "#1f6feb", "simulate": "#2da44e", "render": "#8ddb8c", "reset": "#bf8700", "update": "#cf222e",
-    "learn": "#fa8072", "gather": "#8250df",
+    "learn": "#fa8072", "gather": "#8250df", "evaluate": "#d4a72c",
 }  # fmt: skip
 
 

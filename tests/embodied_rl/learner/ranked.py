@@ -98,6 +98,7 @@ CASES = {
     "grpo by groups": Case(GRPO, by_groups(3, 10)),
     "ppo by groups, one row at a time": Case(PPO, by_groups(1, 1), episodes=4),
     "grpo as a stream": Case(GRPO, by_groups(3, 10), stream=True),
+    "stale rows in a stream": Case(GRPO, by_groups(3, 10), stream=True, stale=True),
     "recomputed": Case(GRPO, by_rows(50, 7, recompute_log_probs=True)),
     "stale": Case(PPO, by_rows(50, 7), stale=True),
     "loss": Case(GRPO, by_rows(10**6, 7, ratio_tolerance=1e9), spoil="loss"),
@@ -115,11 +116,16 @@ def batch_of(case: Case, policy: ToyPolicy | None = None) -> RolloutBatch:
         final_value=algorithm.needs_final_value,
     )  # fmt: skip
     batch = collector.collect(0)
+    stale = torch.arange(len(batch)) % 3 == 0
     if case.stale:
-        batch.row_version = torch.where(torch.arange(len(batch)) % 3 == 0, -1, 0)
-        batch.log_prob = torch.where((batch.row_version < 0)[:, None], batch.log_prob - 0.05, batch.log_prob)
+        batch.row_version = torch.where(stale, -1, 0)
+    if case.stale and case.stream:  # groups come corrected
+        noise = torch.randn(batch.log_prob.shape, generator=torch.manual_seed(4))
+        batch.log_importance = torch.where(stale[:, None], 0.3 * noise, 0.0)
+    elif case.stale:
+        batch.log_prob = torch.where(stale[:, None], batch.log_prob - 0.05, batch.log_prob)
         assert batch.value is not None
-        batch.value = torch.where(batch.row_version < 0, batch.value + 0.5, batch.value)
+        batch.value = torch.where(stale, batch.value + 0.5, batch.value)
     row = len(batch) - 2  # in a microbatch that is not the lead's
     if case.spoil == "loss":
         batch.log_prob[row] = float("nan")

@@ -215,6 +215,7 @@ def test_a_policy_that_never_gives_numbers_ends_the_run_with_one_line(tmp_path: 
 def test_what_the_learners_threads_do_on_their_own_is_counted(goes_on: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """After it was called, until the next call."""
     monkeypatch.setattr(scheduling, "gather", lambda members, version: SimpleNamespace())
+    monkeypatch.setattr(scheduling, "without_frames", lambda group: group)
     monkeypatch.setattr(scheduling, "join_batches", lambda parts: SimpleNamespace(info={}))
     monkeypatch.setattr(scheduling, "summary_of", lambda closed, reissued: {})
     group = Group.__new__(Group)

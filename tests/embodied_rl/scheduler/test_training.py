@@ -17,10 +17,13 @@ from embodied_rl.config import OpenVLAConfig, TrainConfig, from_dict, to_dict
 from embodied_rl.errors import UserError
 from embodied_rl.interrupt import Interrupted
 from embodied_rl.learner.config import LearnerConfig
+from embodied_rl.learner.learner import RatioError
 from embodied_rl.rollout.config import RolloutConfig
+from embodied_rl.rollout.groups import Ahead
 from embodied_rl.runner import TrainSettings, train
 from embodied_rl.scheduler.config import PipelinedConfig, SchedulerConfig, SerialConfig
 from embodied_rl.types import EpisodeResult
+from tests.embodied_rl.scheduler.toys import RoundingPolicy
 from tests.embodied_rl.toy_run import JsonObserver, files_of, settings_of
 from tests.toy import HELDOUT, TASKS, ToyEnv, ToyPolicy
 
@@ -126,6 +129,43 @@ def test_parts_that_do_not_fit_are_refused() -> None:
         LearnerConfig(minibatch_groups=4)
     with pytest.raises(UserError, match=r"learner.minibatch-rows or --learner.minibatch-groups"):
         LearnerConfig(minibatch_rows=None)
+
+
+@pytest.mark.parametrize(("options", "streams", "expected"), [
+    ({}, True, Ahead(1, 4)), ({"ahead_groups": 7}, True, Ahead(1, 7)), ({"max_staleness": 3}, True, Ahead(3, 24)),
+    ({}, False, Ahead(1, None)), ({"ahead_groups": 7}, False, Ahead(1, 7)),
+])  # fmt: skip
+def test_how_far_the_rollout_runs_ahead(options: dict[str, Any], streams: bool, expected: Ahead) -> None:
+    """13 worlds are filled by four groups of four; a batch has ten."""
+    assert PipelinedConfig(overlap="async", **options).ahead(13, 10, 4, streams=streams) == expected
+    assert PipelinedConfig().ahead(13, 10, 4, streams=True) == Ahead(0, None)
+
+
+def test_half_a_batch_ahead_is_the_most_by_default() -> None:
+    for groups, ahead in ((1, 1), (2, 1), (7, 3), (100, 25)):
+        assert PipelinedConfig(overlap="async").ahead(100, groups, 4, streams=True).groups == ahead
+
+
+@pytest.mark.parametrize("groups", [2, 6])
+def test_a_run_computes_log_probs_again(tmp_path: Path, groups: int) -> None:
+    """Rounded ones start off 1, which a run refuses; again by the policy that acts they are the update's."""
+    def rounded(folder: Path, what: TrainSettings) -> None:
+        torch.set_num_threads(1)
+        policy = RoundingPolicy()
+        train(folder, ToyEnv(6), policy, files_of(policy), what, TASKS, HELDOUT, Stopping(folder / "metrics.jsonl", -1),
+              resume_command="x")  # fmt: skip
+
+    strict = settings(STREAM, groups)
+    strict = replace(strict, learner=replace(strict.learner, ratio_tolerance=1e-4))
+    with pytest.raises(RatioError):
+        rounded(tmp_path / "refused", strict)
+    for name, scheduler in (("stream", STREAM), ("async", ASYNC)):
+        again = replace(strict, scheduler=scheduler, learner=replace(strict.learner, recompute_log_probs=True))
+        rounded(tmp_path / name, again)
+        lines = [line for line in metrics(tmp_path / name) if "rollout/episodes" in line]
+        drifts = [line["train/log_prob_drift"] for line in lines]
+        assert len(drifts) == 5
+        assert max(drifts) > 1e-4, drifts
 
 
 def test_the_scheduler_is_written_and_read_with_its_name() -> None:

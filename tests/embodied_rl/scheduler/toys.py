@@ -16,6 +16,7 @@ from torch import Tensor
 
 from embodied_rl.algorithms.config import AlgorithmConfig, GRPOConfig, PPOConfig
 from embodied_rl.algorithms.make import make_algorithm
+from embodied_rl.learner.batches import join_batches
 from embodied_rl.learner.config import LearnerConfig
 from embodied_rl.learner.learner import Learner
 from embodied_rl.learner.stale import correct
@@ -182,6 +183,7 @@ def pipelined(
     def learn(group: RolloutBatch) -> None:
         assert scheduler.learning
         pause()
+        learned.append(group)
         learner.accumulate(group)
 
     def correct_group(group: RolloutBatch) -> float:
@@ -192,6 +194,7 @@ def pipelined(
     again = setup.learner.recompute_log_probs
     streams = not ahead.max_staleness or setup.learner.minibatch_groups is not None
     batches, metrics = [], []
+    learned: list[RolloutBatch] = []
     with closing(PipelinedScheduler(
         engine, install=lambda: copy_weights(policy, actor), poll=no_pause,
         learn=learn if streams else None, worked_until=lambda: learner.worked_until,
@@ -202,7 +205,8 @@ def pipelined(
         engine.yield_to(lambda: scheduler.learning or learner.working)
         for batch in scheduler.batches(0, setup.iterations):
             assert scheduler.learning
-            batches.append(batch)
+            batches.append(with_frames(batch, learned))
+            learned.clear()
             during(batch.version)
             pause()
             metrics.append(learner.update(batch))
@@ -214,6 +218,14 @@ def pipelined(
                     paused(batch.version)
     learner.close()
     return Outcome(batches, policy.state_dict(), metrics, sampler, heard, states)
+
+
+def with_frames(batch: RolloutBatch, groups: Sequence[RolloutBatch]) -> RolloutBatch:
+    """A batch that was learned from group by group, with what these had."""
+    if not groups:
+        return batch
+    whole = join_batches(groups)
+    return replace(batch, images=whole.images, replay=whole.replay)
 
 
 def assert_same_rows(one: RolloutBatch, two: RolloutBatch) -> None:
