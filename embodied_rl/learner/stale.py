@@ -49,8 +49,8 @@ def correct(
         batch.log_importance[stale] = change[old]
     if batch.value is not None and len(stale):
         assert value is not None, "the policy acted with a critic and now has none"
-        batch.value[stale] = value[old]
-    batch.log_prob[index] = again
+        batch.value = batch.value.index_copy(0, stale, value[old])
+    batch.log_prob = batch.log_prob.index_copy(0, index, again)
     fresh = batch.mask[index] & ~old[:, None]
     return float(torch.where(fresh, change.abs(), 0.0).max())
 

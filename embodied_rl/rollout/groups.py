@@ -15,6 +15,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from enum import Enum
 
+from embodied_rl.rollout.ahead import ON_POLICY, Ahead
 from embodied_rl.rollout.attempts import Cause
 from embodied_rl.rollout.sampler import EpisodeSampler
 from embodied_rl.rollout.store import Recording
@@ -29,34 +30,6 @@ class Verdict(Enum):
     OPEN = 0
     KEPT = 1
     DROPPED = 2
-
-
-MIN_ESS = 0.8
-"""So many groups begin before their policy is there that the effective sample size of their whole batch stays above
-this share. Single steps may be on stale rows alone; their learning rates follow from what these are worth."""
-
-
-@dataclass(frozen=True, slots=True)
-class Ahead:
-    """How far the rollout may run ahead of the learner: rows at most `max_staleness` updates old, `groups` of further
-    batches under way (None: whole batches).
-    """
-
-    max_staleness: int = 0
-    groups: int | None = None
-
-    def given(self, worth: float, batch: int) -> Ahead:
-        """The same, and no further than `MIN_ESS` allows, if a stale row is worth `worth` of one that is not.
-
-        worth: effective sample size of rows an update old, as a share of them: 1 / E[r^2] for ratios r of mean 1. With
-        a share s of such rows that of a batch is 1 / (1 + s (1 / worth - 1)). batch: groups of one.
-        """
-        loss = 1 / worth - 1
-        spare = 1 / MIN_ESS - 1
-        if loss <= spare:
-            return self
-        most = int(batch * spare / loss)
-        return Ahead(min(self.max_staleness, 1), most if self.groups is None else min(self.groups, most))
 
 
 @dataclass(slots=True)
@@ -95,7 +68,7 @@ class GroupStream:
     """
 
     def __init__(
-        self, sampler: EpisodeSampler, *, groups: int, keep: Keep | None, max_factor: float, ahead: Ahead = Ahead()
+        self, sampler: EpisodeSampler, *, groups: int, keep: Keep | None, max_factor: float, ahead: Ahead = ON_POLICY
     ) -> None:
         self.sampler = sampler
         self.version = 0

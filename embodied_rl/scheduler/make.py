@@ -15,9 +15,10 @@ from embodied_rl.algorithms.rows import Algorithm
 from embodied_rl.learner.learner import Learner
 from embodied_rl.learner.stale import correct
 from embodied_rl.policy import Policy
+from embodied_rl.rollout.ahead import Ahead
 from embodied_rl.rollout.collect import Collector
 from embodied_rl.rollout.engine import RolloutEngine
-from embodied_rl.rollout.groups import Ahead, GroupStream
+from embodied_rl.rollout.groups import GroupStream
 from embodied_rl.rollout.sampler import EpisodeSampler
 from embodied_rl.rollout.stages import StageClock
 from embodied_rl.rollout.timeline import Timeline

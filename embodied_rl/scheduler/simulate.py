@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from embodied_rl.rollout.groups import Ahead, Closed, Group, GroupStream
+from embodied_rl.rollout.ahead import Ahead
+from embodied_rl.rollout.groups import Closed, Group, GroupStream
 from embodied_rl.rollout.lane import make_lanes
 from embodied_rl.rollout.sampler import EpisodeSampler
 from embodied_rl.rollout.store import Recording

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from embodied_rl.rollout.groups import Ahead, Closed, Group, GroupStream, Keep, Verdict
+from embodied_rl.rollout.ahead import Ahead
+from embodied_rl.rollout.groups import Closed, Group, GroupStream, Keep, Verdict
 from embodied_rl.rollout.sampler import EpisodeSampler
 from embodied_rl.rollout.store import Recording
 from embodied_rl.types import EpisodeResult, EpisodeSpec

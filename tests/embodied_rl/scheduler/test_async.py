@@ -23,7 +23,7 @@ from embodied_rl.learner.batches import join_batches, split_groups
 from embodied_rl.learner.config import LearnerConfig
 from embodied_rl.learner.learner import Learner
 from embodied_rl.learner.stale import correct, stale_metrics, worth
-from embodied_rl.rollout.groups import Ahead
+from embodied_rl.rollout.ahead import Ahead
 from embodied_rl.rollout.summary import empty_batch
 from embodied_rl.threads import Threads
 from embodied_rl.types import EvalOutput, RolloutBatch

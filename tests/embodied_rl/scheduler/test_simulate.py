@@ -110,8 +110,11 @@ def test_stale_rows_are_evaluated_again_by_hand() -> None:
     assert play(elsewhere, by_rows, ahead).seconds == pytest.approx(3 * 3.0), "a minibatch has rows of all episodes"
     both = replace(two, minibatch_rows=10)  # where both are given, groups are learned from as they come
     assert play(elsewhere, both, ahead).seconds == pytest.approx(3 * 2.5)
-    again = replace(both, recompute=True)
-    assert play(elsewhere, again, ahead).seconds == pytest.approx(3 * 3.0), "all rows, before anything is learned"
+    again = replace(both, recompute=True)  # all rows, whoever acted
+    assert play(elsewhere, again, ahead).seconds == pytest.approx(3 * 2.5)
+    stream = PipelinedConfig(stages=1)
+    assert play(elsewhere, again, stream).seconds == pytest.approx(3 * 3.0), "the second came too late to be seen"
+    assert play(elsewhere, again, SerialConfig()).seconds == pytest.approx(3 * 3.0), "before anything is learned"
 
 
 work = st.builds(

@@ -18,8 +18,8 @@ from embodied_rl.errors import UserError
 from embodied_rl.interrupt import Interrupted
 from embodied_rl.learner.config import LearnerConfig
 from embodied_rl.learner.learner import RatioError
+from embodied_rl.rollout.ahead import Ahead
 from embodied_rl.rollout.config import RolloutConfig
-from embodied_rl.rollout.groups import Ahead
 from embodied_rl.runner import TrainSettings, train
 from embodied_rl.scheduler.config import PipelinedConfig, SchedulerConfig, SerialConfig
 from embodied_rl.types import EpisodeResult

@@ -22,9 +22,10 @@ from embodied_rl.learner.learner import Learner
 from embodied_rl.learner.stale import correct
 from embodied_rl.policy import ActMode, action_chunks
 from embodied_rl.rng import DecisionRng, philox
+from embodied_rl.rollout.ahead import ON_POLICY, Ahead
 from embodied_rl.rollout.collect import Collector
 from embodied_rl.rollout.engine import RolloutEngine
-from embodied_rl.rollout.groups import Ahead, GroupStream
+from embodied_rl.rollout.groups import GroupStream
 from embodied_rl.rollout.sampler import EpisodeSampler
 from embodied_rl.rollout.stages import StageClock
 from embodied_rl.rollout.timeline import Timeline
@@ -36,7 +37,6 @@ from embodied_rl.vec_env import VecEnv
 from tests.toy import TASKS, ToyEnv, ToyPolicy
 
 Pause = Callable[[], None]
-ON_POLICY = Ahead()
 
 
 def no_pause() -> None:
