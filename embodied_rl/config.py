@@ -48,10 +48,16 @@ class EnvConfig:
     faster on a CPU. auto: official on LIBERO's suites, plain on the built-in ones."""
     sim_threads: int | None = None
     """Threads that step physics and draw (None: one a CPU core)."""
+    processes: int | None = None
+    """Processes that hold the worlds and are watched: one that crashes, hangs or swells is replaced, and its episodes
+    run again (None: the worlds are in this process, and a crash of the simulator ends the run)."""
 
     def __post_init__(self) -> None:
         _positive("env.num_envs", self.num_envs)
         _positive("env.sim_threads", self.sim_threads)
+        _positive("env.processes", self.processes)
+        if self.processes is not None and self.processes > self.num_envs:
+            raise UserError(f"--env.processes {self.processes}: there are only {self.num_envs} worlds.")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,6 +9,10 @@ from typing import Protocol
 from embodied_rl.types import Array, ChunkResult, EpisodeSpec, Observation
 
 
+class SimulatorFailed(RuntimeError):
+    """The simulator of a slot broke while somebody watched it; its episode is lost, a reset begins another."""
+
+
 @dataclass(frozen=True, slots=True)
 class EnvInfo:
     """What a VecEnv really is; printed at the start of a run and stamped into its outputs.

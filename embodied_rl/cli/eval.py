@@ -101,6 +101,7 @@ def _evaluate(command: EvalCommand, tasks: list[Task], states: dict[str, list[in
         pick_renderer,
         policy_folder,
         statistics_line,
+        where_worlds_run,
     )
     from embodied_rl.evaluation.evaluate import evaluate
     from embodied_rl.rollout.sampler import evaluation_specs
@@ -121,7 +122,7 @@ def _evaluate(command: EvalCommand, tasks: list[Task], states: dict[str, list[in
         RunProgress(0, console=console) as progress,
     ):
         stamp = {
-            "suite": command.suite, "simulator": env.info.simulator,
+            "suite": command.suite, "simulator": f"{env.info.simulator}, {where_worlds_run(env_config)}",
             "renderer": f"{env.info.renderer} ({renderer.reason}), {pick_frames(command.env.frames, tasks)} frames",
             "device": device,
             **describe_policy(policy, command.checkpoint), "unnorm key": statistics_line(policy, command.suite),

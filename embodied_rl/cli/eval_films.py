@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import json
-from functools import partial
 from pathlib import Path
 
+from embodied_rl.cli.filming import film_episode
 from embodied_rl.evaluation.benchmark import BenchmarkReport, interleaved
-from embodied_rl.evaluation.record import FrameEnv, record_episode
+from embodied_rl.evaluation.record import FrameEnv
 from embodied_rl.policy import ActMode, Policy
 from embodied_rl.telemetry.eval_report import Film
 from embodied_rl.telemetry.report import replace_text
-from embodied_rl.telemetry.video import VideoWriter, captioned
-from embodied_rl.types import Array, EpisodeSpec
+from embodied_rl.types import EpisodeSpec
 
-_SIZE = 256
 _INDEX = "films.json"
 
 
@@ -44,15 +42,7 @@ def failures(report: BenchmarkReport) -> list[EpisodeSpec]:
 def _film(env: FrameEnv, policy: Policy, spec: EpisodeSpec, mode: ActMode, path: Path) -> bool:
     """Whether this run succeeded: where it did, the episode does not repeat itself on this machine."""
     caption = f"state {spec.init_state}: {spec.task.partition('/')[2].replace('_', ' ')}"
-
-    def write(video: VideoWriter, frame: Array) -> None:
-        video.write(captioned(frame, caption))
-
-    with VideoWriter(path, env.info.control_hz) as video:
-        outcome = record_episode(
-            env, policy, spec, mode, camera=env.info.cameras[0], size=_SIZE, write=partial(write, video)
-        )
-    return outcome.success
+    return film_episode(env, policy, spec, mode, path, caption).success
 
 
 def _read_index(path: Path) -> dict[str, bool]:

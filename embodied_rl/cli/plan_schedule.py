@@ -62,7 +62,8 @@ def main(argv: list[str]) -> int:
     config = resolve(config, pick_renderer(config.env.renderer, tasks), tasks)
     policy, _ = open_policy_of(config, resume=False)
     states = {task.name: list(task.train_states) for task in tasks}
-    one = dataclasses.replace(config.env, sim_threads=1)  # a probe's times are those of one thread
+    # a probe's times are those of one thread
+    one = dataclasses.replace(config.env, sim_threads=1, processes=None)
     with console.status("measuring the stages"), open_worlds(tasks, one, config.protocol, policy) as env:
         tuning = tune(config, env, policy, states, cpu_count(), further_devices(config))
     for line in describe(tuning):

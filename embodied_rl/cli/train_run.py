@@ -35,6 +35,7 @@ from embodied_rl.cli.world import (
     pick_frames,
     pick_renderer,
     policy_folder,
+    where_worlds_run,
 )
 from embodied_rl.cli.worlds import open_worlds
 from embodied_rl.config import TrainConfig, kind_of, to_dict
@@ -137,7 +138,8 @@ def _tuned(
     config: TrainConfig, tasks: Sequence[Task], policy: AnyPolicy, states: _States, console: Console
 ) -> TrainConfig:
     """The config with the scheduler that suits this machine; a run that is resumed keeps its own."""
-    one = dataclasses.replace(config.env, sim_threads=1)  # a probe's times are those of one thread
+    # a probe's times are those of one thread
+    one = dataclasses.replace(config.env, sim_threads=1, processes=None)
     with open_worlds(tasks, one, config.protocol, policy) as env:
         tuning = tune(config, env, policy, states.train, cpu_count(), further_devices(config))
     for line in describe(tuning):
@@ -262,7 +264,7 @@ def _stamp(config: TrainConfig, command: str, tasks: Sequence[Task], info: EnvIn
         "protocol": config.protocol,
         **({"assets": f"APPROXIMATE: {len(missing)} official files are stand-ins"} if missing else {}),
         "overlap": states.overlap(config),
-        "simulator": f"{info.simulator}, {config.env.num_envs} worlds, {config.env.sim_threads} threads",
+        "simulator": f"{info.simulator}, {config.env.num_envs} worlds, {where_worlds_run(config.env)}",
         "renderer": f"{info.renderer} ({renderer.reason}), {config.env.frames} frames, "
                     f"{views} cameras of {size}x{size}",
         "machine": f"{cpu_name()}, {cpu_count()} cores",

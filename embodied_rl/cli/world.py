@@ -8,6 +8,7 @@ import platform
 import sys
 from collections.abc import Sequence
 from contextlib import closing
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -19,7 +20,7 @@ from embodied_rl.policy_config import SHIPPED
 
 if TYPE_CHECKING:
     from embodied_rl.cli.policies import AnyOptions, AnyPolicy
-    from embodied_rl.sim.engine.vec_env import NativeVecEnv
+    from embodied_rl.evaluation.record import FrameEnv
     from embodied_rl.sim.render import Choice
     from embodied_rl.sim.task import Task
 
@@ -120,23 +121,38 @@ def pick_frames(wanted: str, tasks: Sequence[Task]) -> Literal["official", "plai
 
 def open_env(
     tasks: Sequence[Task], config: EnvConfig, image_size: int, *, cameras: int = 2, stop_at_success: bool = True
-) -> closing[NativeVecEnv]:
+) -> closing[FrameEnv]:
     """The worlds, to be used in a `with` statement; `cameras` of the simulator's are drawn, from the first.
 
     config.renderer is what `pick_renderer` chose, for these tasks or for those that they are variants of;
     config.sim_threads is a number.
     """
     announce_compilation()
-    from embodied_rl.sim.engine.vec_env import NativeVecEnv
-    from embodied_rl.sim.render import make_renderer
+    from embodied_rl.rollout.process_env import ProcessVecEnv
+    from embodied_rl.sim.engine.factory import NativeFactory
 
-    frames = pick_frames(config.frames, tasks)
-    renderer = make_renderer(config.renderer, (), pictures=frames == "official")
-    worlds = NativeVecEnv(
-        tasks, config.num_envs, image_size=image_size, renderer=renderer, threads=config.sim_threads,
-        stop_at_success=stop_at_success, cameras=cameras,
+    factory = NativeFactory(
+        tuple(tasks), config.renderer, official=pick_frames(config.frames, tasks) == "official", image_size=image_size,
+        threads=_threads_each(config), stop_at_success=stop_at_success, cameras=cameras,
     )  # fmt: skip
-    return closing(worlds)
+    if config.processes is None:
+        return closing(factory(config.num_envs))
+    say = partial(print, file=sys.stderr)
+    return closing(ProcessVecEnv(factory, config.num_envs, processes=config.processes, say=say))
+
+
+def where_worlds_run(config: EnvConfig) -> str:
+    """In words, for the stamp; config.sim_threads is a number."""
+    if config.processes is None:
+        return f"{config.sim_threads} threads"
+    return f"{config.processes} watched processes, threads of each: {_threads_each(config)}"
+
+
+def _threads_each(config: EnvConfig) -> int | None:
+    """Threads of a process with worlds; at least one, so more processes than threads run side by side all the same."""
+    if config.processes is None or config.sim_threads is None:
+        return config.sim_threads
+    return max(1, config.sim_threads // config.processes)
 
 
 def announce_compilation() -> None:

@@ -11,7 +11,7 @@ from embodied_rl.errors import UserError
 from embodied_rl.policy import ActMode, Policy
 from embodied_rl.rng import DecisionRng
 from embodied_rl.types import Array, EpisodeResult, EpisodeSpec
-from embodied_rl.vec_env import VecEnv
+from embodied_rl.vec_env import SimulatorFailed, VecEnv
 
 
 class FrameEnv(VecEnv, Protocol):
@@ -34,8 +34,8 @@ def record_episode(
 ) -> EpisodeResult:
     """Run `spec` in slot 0 and hand every frame, uint8 [size, size, 3], to `write`: one before each step and the last.
 
-    Slot 0 must be free. The outcome is that of the same episode in `evaluate`. Raises RuntimeError if the simulator
-    fails, UserError if an action is not finite.
+    Slot 0 must be free. The outcome is that of the same episode in `evaluate`. Raises SimulatorFailed if the
+    simulator does, UserError if an action is not finite.
     """
     env.reset([0], [spec])
     write(env.frame(0, camera, size))
@@ -52,9 +52,9 @@ def record_episode(
         outcome.num_decisions += 1
         for step in range(chunk.shape[1]):
             result = env.step([0], chunk[:, step : step + 1])
-            write(env.frame(0, camera, size))
             if result.failed[0]:
-                raise RuntimeError(f"the simulator failed in task '{spec.task}', initial state {spec.init_state}.")
+                raise SimulatorFailed(f"the simulator failed in task '{spec.task}', initial state {spec.init_state}.")
+            write(env.frame(0, camera, size))
             outcome.success |= bool(result.success[0])
             outcome.terminated = bool(result.terminated[0])
             outcome.truncated = bool(result.truncated[0]) and not outcome.terminated

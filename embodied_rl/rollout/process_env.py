@@ -1,6 +1,7 @@
-"""Foreign simulators in supervised processes: what dies, hangs, raises or swells is replaced, its episodes run again.
+"""Simulators in supervised processes: what dies, hangs, raises or swells is replaced, its episodes run again.
 
-Commands and results are small and travel through pipes; pictures lie in shared memory and are never pickled.
+Commands and results are small and travel through pipes; what a policy sees lies in shared memory and is never pickled.
+Only the frames of films, at any size, one at a time, come through a pipe.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from multiprocessing import get_context
@@ -21,7 +22,7 @@ from embodied_rl.errors import UserError
 from embodied_rl.policy import action_array
 from embodied_rl.rollout.process_worker import RESULT_FIELDS, EnvFactory, Failure, Hello, Layout, Reply, serve
 from embodied_rl.types import Array, ChunkResult, EpisodeSpec, Observation
-from embodied_rl.vec_env import EnvInfo
+from embodied_rl.vec_env import EnvInfo, SimulatorFailed
 
 _SPAWN = get_context("spawn")  # a fork would copy the parent's threads' locks in whatever state they are
 _MAX_IN_A_ROW = 5
@@ -136,19 +137,21 @@ class ProcessVecEnv:
     A child that dies, raises, or leaves a command unanswered for `deadline` s is killed and replaced; its episodes come
     back as failed, so that they are run again. One that grew by more than `max_growth` bytes since its first reset is
     replaced when a reset finds no other episode in it, and at twice that in any case. start_deadline: seconds until a
-    new simulator must be there. `replaced` counts replacements by their reason: died, hung, raised, grew.
+    new simulator must be there. `replaced` counts replacements by their reason: died, hung, raised, grew; say: gets a
+    line about each.
 
     Raises UserError if a simulator does not start, RuntimeError if one is lost six times without a step in between.
     """
 
     def __init__(
         self, factory: EnvFactory, num_envs: int, *, processes: int, deadline: float = 60.0,
-        start_deadline: float = 300.0, max_growth: int = 1 << 30,
+        start_deadline: float = 300.0, max_growth: int = 1 << 30, say: Callable[[str], None] | None = None,
     ) -> None:
         if not 1 <= processes <= num_envs:
             raise UserError(f"{num_envs} worlds need between 1 and {num_envs} processes, got {processes}.")
         self.num_envs = num_envs
         self.replaced: Counter[str] = Counter()
+        self._say = say or (lambda line: None)
         self._deadline = deadline
         self._max_growth = max_growth
         self._in_a_row = [0] * processes
@@ -218,6 +221,19 @@ class ProcessVecEnv:
                 lost -= set(part.rows) - {part.rows[place] for place in unseen}
         return sorted(lost)
 
+    def frame(self, slot: int, camera: str, size: int) -> Array:
+        """What a camera sees in a slot, for people: uint8 [size, size, 3]. SimulatorFailed if it broke."""
+        parts = self._parts([slot])
+        with self._locked(parts):
+            ((index, part),) = parts.items()
+            child = self._children[index]
+            if not child.held.issuperset(part.local):
+                raise SimulatorFailed("the simulator of this episode broke, so there is no picture of it")
+            child.send("frame", part.local[0], camera, size)
+            for _, _, picture in self._results(parts):
+                return picture
+        raise SimulatorFailed("the simulator broke while it drew a picture")
+
     def new_observation(self, rows: int) -> Observation:
         """Allocate an Observation of `rows` rows."""
         images = np.zeros((rows, *self._layout.images), np.uint8)
@@ -268,6 +284,9 @@ class ProcessVecEnv:
         """Start another child until one comes up; RuntimeError after too many in a row."""
         while True:
             self.replaced[reason.split()[0]] += 1
+            what, *details = reason.strip().splitlines()
+            why = f"{what} ({details[-1].strip()})" if details else what
+            self._say(f"Simulator process {index} {why}: replaced, the episodes in it run again.")
             self._in_a_row[index] += reason != "grew"
             if self._in_a_row[index] > _MAX_IN_A_ROW:
                 raise RuntimeError(f"a simulator was lost {_MAX_IN_A_ROW + 1} times without a step; the last {reason}")

@@ -90,6 +90,8 @@ def _carry_out(env: VecEnv, name: str, arguments: tuple[Any, ...], images: Array
     if name == "step":
         result: ChunkResult = env.step(*arguments)
         return tuple(getattr(result, field) for field in RESULT_FIELDS)
+    if name == "frame":
+        return env.frame(*arguments)  # pyright: ignore[reportAttributeAccessIssue] - only asked of simulators that have it
     (slots,) = arguments
     out = Observation(images[: len(slots)], proprio[: len(slots)], [""] * len(slots))
     return out.instruction, list(env.observe(slots, out) or ())

@@ -95,6 +95,8 @@ def test_a_file_changes_only_what_it_names(tmp_path: Path) -> None:
         ({"seed": None}, "'seed' must be a whole number, got None"),
         ({"seed": -1}, "seed must not be negative"),
         ({"env": {"num_envs": 0}}, "env.num_envs must be at least 1"),
+        ({"env": {"processes": 0}}, "env.processes must be at least 1"),
+        ({"env": {"num_envs": 4, "processes": 5}}, "--env.processes 5: there are only 4 worlds."),
         ({"policy": {"temperature": 0.0}}, "policy.temperature must be positive"),
     ],
 )

@@ -46,7 +46,7 @@ def whole(start_from: Path) -> Path:
     return folder
 
 
-def start(start_from: Path, folder: Path) -> subprocess.Popen[bytes]:
+def start(start_from: Path, folder: Path, *more: str) -> subprocess.Popen[bytes]:
     """Begin a training run. Its entropy bonus moves the weights even if this weak policy never succeeds."""
     words = [
         "tabletop", "--suite", SUITE, "--tasks", *TASKS, "--policy.checkpoint", str(start_from), "--output",
@@ -54,7 +54,7 @@ def start(start_from: Path, folder: Path) -> subprocess.Popen[bytes]:
         "--learner.lr", "1e-3", "--algorithm", "ppo", "--algorithm.entropy-coef", "0.1", "--torch-threads", "1",
         "--evaluation.states-per-task", str(STATES), "--checkpoint.every", "1", "--videos", "1",
     ]  # fmt: skip
-    return command("train", *words)
+    return command("train", *words, *more)
 
 
 def command(*words: str) -> subprocess.Popen[bytes]:
@@ -112,3 +112,27 @@ def test_eval_repeats_the_evaluation_at_the_end_of_the_run(whole: Path, tmp_path
     assert main(["eval", *words, "--env.num-envs", "4", "--json", str(file)]) == 0
     of_run = json.loads((whole / "evaluations" / f"iter-{ITERATIONS:06d}.json").read_text())
     assert json.loads(file.read_text())["results"] == of_run["results"]
+
+
+def test_training_goes_on_when_a_simulator_is_killed(start_from: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    folder = start_from.with_name("shot")
+    process = start(start_from, folder, "--env.processes", "2")
+    metrics = folder / "metrics.jsonl"
+    while not (metrics.is_file() and metrics.read_text().count("\n") > 1) and process.poll() is None:
+        time.sleep(0.01)
+    victim = simulators(process.pid)[0]
+    os.kill(victim, signal.SIGKILL)
+    assert process.wait() == 0
+    assert "died: replaced" in " ".join("".join(capfd.readouterr()).split())
+    rows = read_metrics(metrics)
+    assert [row["step"] for row in rows] == [0, *range(1, ITERATIONS + 1), ITERATIONS]
+    learned = [row for row in rows if "rollout/episodes" in row]
+    assert [row["rollout/episodes"] for row in learned] == [4] * ITERATIONS
+    (stamp,) = json.loads((folder / "run.json").read_text())
+    assert "4 worlds, 2 watched processes" in stamp["simulator"]
+
+
+def simulators(parent: int) -> list[int]:
+    """Processes with worlds; the parent also has one that looks after shared memory."""
+    children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
+    return [int(pid) for pid in children if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -93,6 +94,15 @@ def test_a_task_comes_back_whole(root: Path) -> None:
     assert task.indicators == (Indicator(SITE, JointRange((KNOB,), 0.5, True, False, True)),)
     assert np.array_equal(task.start["ctl_initial_joint"], made_of.init_states[START_ROW][1:8])
     assert task.approximate == ()
+
+
+def test_a_task_can_be_sent_to_another_process(root: Path) -> None:
+    """As watched processes of worlds need it."""
+    task = load_task(root, NAME)
+    sent = pickle.loads(pickle.dumps(task))
+    assert saved(sent.build_physics()) == saved(task.build_physics())
+    assert np.array_equal(sent.init_states, task.init_states)
+    assert sent.indicators == task.indicators
 
 
 def test_models_come_back_to_the_bit_and_collision_shapes_are_hidden(root: Path) -> None:
