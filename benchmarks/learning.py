@@ -35,7 +35,7 @@ from embodied_rl.telemetry.observer import evaluation_path
 
 # What may differ between the runs of one table, beside the seed: none of it changes what is learned.
 FREE = {"seed", "output", "track", "videos", "checkpoint", "torch_threads", "env.sim_threads", "env.num_envs",
-        "evaluation.every"}  # fmt: skip
+        "env.processes", "evaluation.every"}  # fmt: skip
 STAMPED = ("suite", "simulator", "renderer", "policy", "weights", "algorithm", "versions")
 Key = tuple[str, str, str]
 """Suite, policy, and algorithm with its schedule: what has a table of its own."""

@@ -50,7 +50,8 @@ class EnvConfig:
     """Threads that step physics and draw (None: one a CPU core)."""
     processes: int | None = None
     """Processes that hold the worlds and are watched: one that crashes, hangs or swells is replaced, and its episodes
-    run again (None: the worlds are in this process, and a crash of the simulator ends the run)."""
+    run again (None: the worlds are in this process, and a crash of the simulator ends the run). Lanes of a pipelined
+    scheduler whose worlds share a process wait for each other: take at least as many."""
 
     def __post_init__(self) -> None:
         _positive("env.num_envs", self.num_envs)

@@ -143,9 +143,10 @@ def apply(
     scheduler = choice.scheduler
     if choice.placement == APART and isinstance(scheduler, PipelinedConfig):
         scheduler = dataclasses.replace(scheduler, act_device=acts_on)
+    processes = config.env.processes and min(config.env.processes, choice.worlds)
     return dataclasses.replace(
         config, autotune=False, scheduler=scheduler, learner=learner,
-        env=dataclasses.replace(config.env, num_envs=choice.worlds),
+        env=dataclasses.replace(config.env, num_envs=choice.worlds, processes=processes),
     )  # fmt: skip
 
 

@@ -30,6 +30,7 @@ from embodied_rl.cli.world import (
     pick_renderer,
     policy_folder,
     statistics_line,
+    where_worlds_run,
 )
 from embodied_rl.cli.worlds import open_protocol_env
 from embodied_rl.errors import UserError
@@ -166,6 +167,7 @@ def _stamp(
         "assets": f"APPROXIMATE: {len(missing)} official files are stand-ins" if missing else "exact",
         "overlap": seen.sentence(),
         "success": "once and at end" if command.at_end else "once (episodes end at success)",
+        "worlds": f"{command.env.num_envs}, {where_worlds_run(command.env)}",
         "renderer": reason,
         "device": device,
         **weights,

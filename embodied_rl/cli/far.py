@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from embodied_rl.policy import Policy
 from embodied_rl.scheduler.config import RayConfig
 from embodied_rl.vec_env import VecEnv
 
+_WORLDS = ExitStack()
 
 @dataclass(frozen=True, slots=True)
 class FarWorker:
@@ -41,8 +42,8 @@ class FarWorker:
         )  # fmt: skip
         policy, _ = open_policy_of(config, resume=False)
         tasks = load_tasks(config.suite, config.tasks)
-        # Never closed: the worker's process ends with it.
-        return open_worlds(tasks, config.env, config.protocol, policy).__enter__(), policy
+        # Held and never closed: the worker's process ends with it.
+        return _WORLDS.enter_context(open_worlds(tasks, config.env, config.protocol, policy)), policy
 
 
 def far_worker(config: TrainConfig) -> Callable[[], tuple[VecEnv, Policy]] | None:

@@ -8,7 +8,7 @@ import platform
 import sys
 from collections.abc import Sequence
 from contextlib import closing
-from functools import partial
+from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -23,6 +23,11 @@ if TYPE_CHECKING:
     from embodied_rl.evaluation.record import FrameEnv
     from embodied_rl.sim.render import Choice
     from embodied_rl.sim.task import Task
+
+_SCENE_BYTES = 2 << 30
+"""Memory for models of scenes, for all processes together."""
+_OTHER_GROWTH = 2 << 30
+"""What a process with worlds may grow by else before it is replaced."""
 
 
 def policy_folder(checkpoint: str) -> Path:
@@ -134,15 +139,22 @@ def open_env(
     factory = NativeFactory(
         tuple(tasks), config.renderer, official=pick_frames(config.frames, tasks) == "official", image_size=image_size,
         threads=_threads_each(config), stop_at_success=stop_at_success, cameras=cameras,
+        max_scene_bytes=_SCENE_BYTES // (config.processes or 1),
     )  # fmt: skip
     if config.processes is None:
         return closing(factory(config.num_envs))
-    say = partial(print, file=sys.stderr)
-    return closing(ProcessVecEnv(factory, config.num_envs, processes=config.processes, say=say))
+    factory.compile()
+    return closing(
+        ProcessVecEnv(
+            factory, config.num_envs, processes=config.processes, max_growth=_SCENE_BYTES + _OTHER_GROWTH,
+            say=lambda line: print(line, file=sys.stderr),  # looked up when called: a progress bar may hold it
+        )
+    )  # fmt: skip
 
 
 def where_worlds_run(config: EnvConfig) -> str:
-    """In words, for the stamp; config.sim_threads is a number."""
+    """In words, for the stamp."""
+    config = replace(config, sim_threads=config.sim_threads or cpu_count())
     if config.processes is None:
         return f"{config.sim_threads} threads"
     return f"{config.processes} watched processes, threads of each: {_threads_each(config)}"

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from multiprocessing import get_context
+from multiprocessing.context import SpawnProcess
 from multiprocessing.shared_memory import SharedMemory
 from typing import Any
 
@@ -48,17 +49,19 @@ class _Child:
         self._factory = factory
         self._start_deadline = start_deadline
         self._memory: SharedMemory | None = None
+        self._process: SpawnProcess | None = None
         try:
             self.hello = self._start()
-        except _Lost:
-            self.stop()
+        except BaseException:
+            self.free()
             raise
 
     def _start(self) -> Hello:
         """Start the process; _Lost if it does not come up."""
         self._connection, theirs = _SPAWN.Pipe()
-        self._process = _SPAWN.Process(target=serve, args=(theirs, self._factory, self.slots), daemon=True)
-        self._process.start()
+        process = _SPAWN.Process(target=serve, args=(theirs, self._factory, self.slots), daemon=True)
+        process.start()
+        self._process = process
         theirs.close()
         self.held, self.live, self.base_rss = set(), set(), 0
         hello = self._receive(time.monotonic() + self._start_deadline)
@@ -94,15 +97,19 @@ class _Child:
             message = self._connection.recv()
         except (EOFError, OSError):  # OSError also says that it died within a message
             raise _Lost("died") from None
+        if isinstance(message, Failure) and message.bad_input:
+            raise UserError(message.text)
         if isinstance(message, Failure):
             raise _Lost(f"raised\n{message.text}")
         return message
 
     def stop(self) -> None:
-        """Kill the process."""
-        self._connection.close()
-        self._process.kill()
-        self._process.join()
+        """Kill the process, if there is one."""
+        if self._process is not None:
+            self._connection.close()
+            self._process.kill()
+            self._process.join()
+            self._process = None
 
     def replace(self) -> None:
         """Kill the process and start another; the episodes of its slots are gone."""
@@ -140,7 +147,8 @@ class ProcessVecEnv:
     new simulator must be there. `replaced` counts replacements by their reason: died, hung, raised, grew; say: gets a
     line about each.
 
-    Raises UserError if a simulator does not start, RuntimeError if one is lost six times without a step in between.
+    Raises UserError if a simulator does not start, and whatever UserError a simulator raises; RuntimeError if one is
+    lost six times without a step in between.
     """
 
     def __init__(
@@ -164,6 +172,9 @@ class ProcessVecEnv:
         except _Lost as lost:
             self.close()
             raise UserError(f"the simulator did not start: it {lost}") from None
+        except BaseException:  # also Ctrl-C: no process and no shared memory is left behind
+            self.close()
+            raise
         self.info: EnvInfo = self._children[0].hello.info
         self._layout: Layout = self._children[0].hello.layout
 
@@ -241,9 +252,9 @@ class ProcessVecEnv:
 
     def close(self) -> None:
         """Kill the processes and free the shared memory."""
-        for child in self._children:
+        children, self._children = self._children, []  # first, so that no thread replaces one any more
+        for child in children:
             child.free()
-        self._children = []
 
     def _parts(self, slots: Sequence[int]) -> dict[int, _Part]:
         """The rows of a call by the child that they concern, children in ascending order."""

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from embodied_rl.errors import UserError
 from embodied_rl.types import Array, ChunkResult, Observation
 from embodied_rl.vec_env import EnvInfo, VecEnv
 
@@ -59,9 +60,10 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A command, or the start, raised this."""
+    """A command, or the start, raised this; bad_input: a UserError, which would come again."""
 
     text: str
+    bad_input: bool = False
 
 
 def serve(connection: Connection, factory: EnvFactory, slots: int) -> None:
@@ -78,6 +80,9 @@ def serve(connection: Connection, factory: EnvFactory, slots: int) -> None:
             connection.send(Reply(_carry_out(env, name, arguments, images, proprio), rss()))
     except (EOFError, BrokenPipeError):
         os._exit(0)  # the parent is gone or has given up: nothing is left to clean up for
+    except UserError as error:
+        connection.send(Failure(str(error), bad_input=True))
+        os._exit(1)
     except BaseException:  # noqa: BLE001 - the parent reports it and starts another child
         connection.send(Failure(traceback.format_exc()))
         os._exit(1)

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import dataclass
 
-from embodied_rl.sim.engine.vec_env import NativeVecEnv
+import numpy as np
+
+from embodied_rl.sim.engine import kernel
+from embodied_rl.sim.engine.vec_env import ACTION_DIM, NativeVecEnv
 from embodied_rl.sim.render import RendererChoice, make_renderer
 from embodied_rl.sim.task import Task
+from embodied_rl.types import EpisodeSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,10 +29,20 @@ class NativeFactory:
     threads: int | None
     stop_at_success: bool
     cameras: int
+    max_scene_bytes: int
 
     def __call__(self, slots: int) -> NativeVecEnv:
         renderer = make_renderer(self.renderer, (), pictures=self.official)
         return NativeVecEnv(
             self.tasks, slots, image_size=self.image_size, renderer=renderer, threads=self.threads,
-            stop_at_success=self.stop_at_success, cameras=self.cameras,
+            stop_at_success=self.stop_at_success, cameras=self.cameras, max_scene_bytes=self.max_scene_bytes,
         )  # fmt: skip
+
+    def compile(self) -> None:
+        """Compile what is not in the disk cache yet, which may take longer than a watched process may be silent."""
+        if kernel.is_compiled():
+            return
+        with closing(self(1)) as env:
+            env.reset([0], [EpisodeSpec(0, self.tasks[0].name, 0, 0)])
+            env.step([0], np.zeros((1, 1, ACTION_DIM), np.float32))
+            env.observe([0], env.new_observation(1))

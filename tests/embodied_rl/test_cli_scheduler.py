@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import multiprocessing
 import pickle
@@ -124,6 +125,20 @@ def test_a_worker_elsewhere_opens_the_run_s_worlds_and_policy(checkpoint: Path, 
     while len(pieces) < 4:
         pieces += worker.advance([]).episodes
     assert sorted(piece.episodes[0].spec.episode_id for piece in pieces) == [0, 1, 2, 3]
+
+
+def test_worlds_of_a_protocol_stay_open_elsewhere() -> None:
+    from embodied_rl.cli.far import FarWorker
+    from embodied_rl.config import EnvConfig, TrainConfig, to_dict
+    from embodied_rl.scheduler.config import RayConfig
+    from embodied_rl.sim import tabletop
+    from embodied_rl.types import EpisodeSpec
+
+    config = TrainConfig(protocol="openvla", scheduler=RayConfig(), env=EnvConfig(num_envs=1, renderer="raycast"))
+    worlds, _ = FarWorker(to_dict(config))()
+    gc.collect()
+    worlds.reset([0], [EpisodeSpec(0, tabletop.load_suite(config.suite)[0].name, 0, 0)])
+    worlds.observe([0], worlds.new_observation(1))
 
 
 def test_workers_find_a_checkpoint_that_was_named_from_here(

@@ -45,9 +45,14 @@ def test_rows_are_those_of_a_simulator_in_this_process(tmp_path: Path) -> None:
 
 def test_breakdowns_lose_nothing_and_count_nothing_twice(tmp_path: Path) -> None:
     """Under the serial loop; a child takes its other slot down with it."""
-    with closing(ProcessVecEnv(Fragile(tmp_path, BREAKDOWNS), 4, processes=2, deadline=10.0)) as env:
+    said: list[str] = []
+    with closing(
+        ProcessVecEnv(Fragile(tmp_path, BREAKDOWNS), 4, processes=2, deadline=10.0, say=said.append)
+    ) as env:
         batch, sampler = collect(env)
         assert env.replaced == {"died": 2, "raised": 2, "hung": 1}
+    assert len(said) == 5
+    assert sum("raised (ZeroDivisionError: the simulator broke)" in line and "\n" not in line for line in said) == 2
     assert_same_rows(collect(ToyEnv(4))[0], batch)
     assert sampler.ledger.outstanding == {}
     assert sampler.ledger.issued == sampler.ledger.finished == 24

@@ -192,6 +192,8 @@ def test_a_choice_fills_in_the_config() -> None:
     assert serial.learner.minibatch_rows == 48
     own = replace(CONFIG, learner=LearnerConfig(minibatch_rows=None, minibatch_groups=2))
     assert apply(own, stream, 6, 16).learner.minibatch_groups == 2
+    watched = replace(CONFIG, env=replace(CONFIG.env, num_envs=64, processes=64))
+    assert apply(watched, stream, 6, 16).env.processes == 16
 
 
 def test_the_run_stays_as_on_policy_as_it_was() -> None:
