@@ -16,6 +16,7 @@ from embodied_rl.vec_env import VecEnv
 
 _WORLDS = ExitStack()
 
+
 @dataclass(frozen=True, slots=True)
 class FarWorker:
     """`scheduler.ray_worker.WorkerFactory`; config: as `to_dict` writes it.
