@@ -181,6 +181,7 @@ class _Run:
         """Every iteration that is left."""
         settings = self.settings
         self._evaluate_if_due(self.boundary.iteration)
+        self.clock.drain()  # what came before is no iteration's idle time
         began = time.perf_counter()
         self._announce_rollout(self.boundary.iteration)
         for batch in self.scheduler.batches(self.boundary.iteration, settings.iterations):
@@ -237,7 +238,7 @@ class _Run:
         if not (iteration in (0, last) or (every > 0 and iteration % every == 0)):
             return
         self.observer.phase("evaluate", iteration, len(self.heldout))
-        with self.scheduler.paused():
+        with self.scheduler.paused(), self.clock.left_out():
             report = evaluate(
                 self.env,
                 self.policy,

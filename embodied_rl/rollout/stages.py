@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from embodied_rl.rollout.timeline import LEARNER, Span
 
@@ -33,6 +33,10 @@ class StageClock:
             self.cpu[name] = self.cpu.get(name, 0.0) + used
             if len(self.spans) < self._keep:
                 self.spans.append(Span(LEARNER, name, wall, end, used))
+
+    def left_out(self) -> AbstractContextManager[None]:
+        """As of `Timeline`; sums of stages have nothing to leave out."""
+        return nullcontext()
 
     def drain(self) -> dict[str, float]:
         """Return {'time/<stage>': wall s, 'cpu/<stage>': CPU s} since the last call, and start over."""

@@ -56,6 +56,16 @@ class Timeline:
             worker = LEARNER if thread is threading.main_thread() else thread.name
             self.add(Span(worker, name, begin, time.perf_counter(), time.thread_time() - cpu))
 
+    @contextmanager
+    def left_out(self) -> Iterator[None]:
+        """The time of the `with` block, in which nobody enters a stage, counts as neither busy nor idle."""
+        begin = time.perf_counter()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._since += time.perf_counter() - begin
+
     def add(self, span: Span) -> None:
         """Count a span that was timed elsewhere."""
         seconds = span.end - span.begin

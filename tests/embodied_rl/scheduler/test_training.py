@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,14 +13,18 @@ from typing import Any
 import pytest
 import torch
 
+from embodied_rl import runner
 from embodied_rl.algorithms.config import GRPOConfig
 from embodied_rl.config import OpenVLAConfig, TrainConfig, from_dict, to_dict
 from embodied_rl.errors import UserError
+from embodied_rl.evaluation.config import EvalConfig
+from embodied_rl.evaluation.evaluate import EvalReport, evaluate
 from embodied_rl.interrupt import Interrupted
 from embodied_rl.learner.config import LearnerConfig
 from embodied_rl.learner.learner import RatioError
 from embodied_rl.rollout.ahead import Ahead
 from embodied_rl.rollout.config import RolloutConfig
+from embodied_rl.rollout.timeline import Timeline
 from embodied_rl.runner import TrainSettings, train
 from embodied_rl.scheduler.config import PipelinedConfig, SchedulerConfig, SerialConfig
 from embodied_rl.types import EpisodeResult
@@ -58,6 +63,19 @@ class Stopping(JsonObserver):
             os.kill(os.getpid(), signal.SIGINT)
 
 
+class Shares(JsonObserver):
+    """Keeps the seconds of which the learner's busy time is a share, of each iteration."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.elapsed: list[float] = []
+
+    def metrics(self, iteration: int, values: dict[str, float]) -> None:
+        super().metrics(iteration, values)
+        busy = sum(values.get(f"time/{stage}", 0.0) for stage in ("gather", "learn", "update"))
+        self.elapsed.append(busy / values["busy/learner"])
+
+
 def run(folder: Path, what: TrainSettings, *, resume: bool = False, stop: int = -1) -> ToyPolicy:
     torch.set_num_threads(1)
     policy = ToyPolicy(with_value=False)
@@ -82,6 +100,30 @@ def test_stream_gives_the_figures_of_serial(tmp_path: Path, minibatch_groups: in
         assert right == pytest.approx(left, rel=1e-4, abs=1e-6)
     for name, tensor in one.state_dict().items():
         torch.testing.assert_close(two.state_dict()[name], tensor, rtol=0, atol=1e-6, msg=name)
+
+
+@pytest.mark.parametrize("scheduler", [STREAM, ASYNC], ids=["stream", "async"])
+def test_evaluations_are_nobodys_idle_time(
+    tmp_path: Path, scheduler: PipelinedConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each takes 1000 s on the clock, and so does what comes before the run."""
+    late, real = [0.0], time.perf_counter
+    monkeypatch.setattr(time, "perf_counter", lambda: real() + late[0])
+
+    def slow(*args: Any, **options: Any) -> EvalReport:
+        late[0] += 1000.0
+        return evaluate(*args, **options)
+
+    monkeypatch.setattr(runner, "evaluate", slow)
+    observer, policy, clock = Shares(tmp_path / "metrics.jsonl"), ToyPolicy(with_value=False), Timeline()
+    late[0] += 1000.0
+    what = replace(settings(scheduler), evaluation=EvalConfig(every=1, states_per_task=12))
+    train(
+        tmp_path, ToyEnv(6), policy, files_of(policy), what, TASKS, HELDOUT, observer, resume_command="x", clock=clock
+    )
+    assert late[0] == 1000.0 * (2 + what.iterations)
+    assert len(observer.elapsed) == what.iterations
+    assert max(observer.elapsed) < 500.0
 
 
 @pytest.mark.parametrize("stop", [70, 92])

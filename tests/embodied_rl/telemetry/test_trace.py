@@ -41,6 +41,18 @@ def test_shares_and_queues_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     assert idle == {"busy/sim": 0.0, "busy/act": 0.0}  # known threads that did nothing are idle, not forgotten
 
 
+def test_what_is_left_out_is_not_idle(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An evaluation of 7 s within 2 s of training, of which the policy worked 1 s."""
+    now = [100.0]
+    monkeypatch.setattr(timeline.time, "perf_counter", lambda: now[0])
+    clock = Timeline()
+    clock.add(Span("act", "act", 100.0, 101.0, 1.0))
+    with clock.left_out():
+        now[0] = 107.0
+    now[0] = 109.0
+    assert clock.drain() == {"time/act": 1.0, "cpu/act": 1.0, "busy/act": 0.5}
+
+
 def test_the_calling_thread_is_the_learner_and_others_keep_their_names() -> None:
     for clock in (Timeline(keep=9), StageClock(keep=9)):
         with clock.stage("update"):
