@@ -6,7 +6,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType, TracebackType
 
 _AGAIN_SECONDS = 0.1
@@ -44,7 +44,9 @@ class StopRequest:
     def _handle(self, number: int, frame: FrameType | None) -> None:
         self.asked = True
         self._restore()
-        self._on_ask()
+        # This runs in the middle of anything, of another line's output too: what is to be saved must not be lost by it.
+        with suppress(Exception):
+            self._on_ask()
 
     def _restore(self) -> None:
         for number, handler in self._previous.items():

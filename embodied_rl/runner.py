@@ -190,14 +190,14 @@ class _Run:
             with self.clock.stage("update"):
                 metrics = self.learner.update(batch)
             self.scheduler.publish(self.learner.version)
-            metrics |= batch.info | self.clock.drain() | {"time/iteration": time.perf_counter() - began}
+            ended = time.perf_counter()
+            metrics |= batch.info | self.clock.drain() | {"time/iteration": ended - began}
             self.observer.metrics(iteration, metrics)
             self.boundary = self._boundary_now(iteration)
             if iteration % settings.checkpoint.every == 0 or iteration == settings.iterations:
                 self.save()
             self.stop.poll()
-            self._evaluate_if_due(iteration)
-            began = time.perf_counter()
+            began = ended + self._evaluate_if_due(iteration)
             self._announce_rollout(iteration)
         assert self.before is not None
         assert self.after is not None
@@ -229,16 +229,18 @@ class _Run:
         if iteration < self.settings.iterations:
             self.observer.phase("rollout", iteration + 1, self.settings.rollout.episodes_per_iteration)
 
-    def _evaluate_if_due(self, iteration: int) -> None:
-        """Evaluate before the first update, every `every` updates, and after the last.
+    def _evaluate_if_due(self, iteration: int) -> float:
+        """Evaluate before the first update, every `every` updates, and after the last; return the seconds that took.
 
-        Not part of a boundary: a run resumed from it evaluates again, and gets the same.
+        Episodes that had to end before are not in them: they are the next iteration's. An evaluation is not part of a
+        boundary: a run resumed from it evaluates again, and gets the same.
         """
         every, last = self.settings.evaluation.every, self.settings.iterations
         if not (iteration in (0, last) or (every > 0 and iteration % every == 0)):
-            return
+            return 0.0
         self.observer.phase("evaluate", iteration, len(self.heldout))
         with self.scheduler.paused(), self.clock.left_out():
+            began = time.perf_counter()
             report = evaluate(
                 self.env,
                 self.policy,
@@ -247,11 +249,13 @@ class _Run:
                 on_episode=self.observer.episode,
                 on_round=self.stop.poll,
             )
+            seconds = time.perf_counter() - began
         if iteration == 0:
             self.before = report
         if iteration == last:
             self.after = report
         self.observer.evaluation(iteration, report)
+        return seconds
 
 
 def train(

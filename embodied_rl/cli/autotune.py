@@ -6,7 +6,6 @@ import dataclasses
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from embodied_rl.algorithms.make import make_algorithm
 from embodied_rl.algorithms.rows import Algorithm
@@ -49,12 +48,15 @@ def tune(
     Rows of older policies are only allowed if config.scheduler allows them. env has the most worlds to consider.
     others: further devices of the policy's kind; acting on the first of them is considered too. What does not fit into
     a device's memory is not. now: the time, for the probes.
-    UserError for workers on other machines, which cannot be probed from here, for several ranks, and if nothing fits.
+    UserError for workers on other machines, which cannot be probed from here, for several ranks, for a given device to
+    act on, which is chosen here, and if nothing fits.
     """
     if isinstance(config.scheduler, RayConfig):
         raise UserError("plan and --autotune know this machine only: choose --scheduler serial or pipelined for them.")
     if config.learner.ranks > 1:
         raise UserError("plan and --autotune measure a learner of one process: leave out --learner.ranks for them.")
+    if isinstance(config.scheduler, PipelinedConfig) and config.scheduler.act_device is not None:
+        raise UserError("plan and --autotune choose where the policy acts: leave out --scheduler.act-device for them.")
     algorithm = make_algorithm(config.algorithm)
     sampler = EpisodeSampler(config.seed, train_states, algorithm.group_size)
     episodes = [spec for index in range(-(-env.num_envs // algorithm.group_size)) for spec in sampler.group(index)]
@@ -102,11 +104,12 @@ def work_of(config: TrainConfig, algorithm: Algorithm, worlds: int, probes: Prob
 def space_of(
     config: TrainConfig, costs: Mapping[str, Costs], most: int, group_size: int, fits: Callable[[Choice], bool]
 ) -> Space:
-    """What may be chosen for a run with up to `most` worlds."""
-    scheduler = config.scheduler
-    overlap: Literal["stream", "async"] = scheduler.overlap if isinstance(scheduler, PipelinedConfig) else "stream"
+    """What may be chosen for a run with up to `most` worlds; how old rows may be, and the policy's wait, are given."""
+    given = config.scheduler if isinstance(config.scheduler, PipelinedConfig) else PipelinedConfig()
+    serial, *pipelined = schedulers((given.overlap,), ladder(most), -(-2 * most // group_size))
+    kept = {"max_staleness": given.max_staleness, "act_wait_ms": given.act_wait_ms}
     return Space(
-        placements=costs, schedulers=schedulers((overlap,), ladder(most), -(-2 * most // group_size)),
+        placements=costs, schedulers=(serial, *(dataclasses.replace(one, **kept) for one in pipelined)),
         worlds=tuple(count for count in (most, most // 2, most // 4) if count),
         microbatches=tuple(rows for rows in (64, 32, 16, 128) if rows <= 2 * config.learner.microbatch_rows),
         fits=fits,

@@ -74,12 +74,11 @@ class CollectCommand:
 def main(argv: list[str]) -> int:
     """Run the command; 0 when the dataset is written, 130 when Ctrl-C stopped it."""
     command = parse(CollectCommand, argv, "collect")
-    from rich.console import Console  # after the parsing: a typing error should not wait for the simulator
-
-    from embodied_rl.data import collect, writer
+    from embodied_rl.data import collect, writer  # after the parsing: a typing error should not wait for the simulator
     from embodied_rl.data.lerobot import DatasetSpec
+    from embodied_rl.telemetry.console import LastingConsole
 
-    console = Console()
+    console = LastingConsole()
     tasks = _tasks(command)
     info = _describe(tasks, command)
     console.print(f"{len(tasks)} tasks of {command.suite}; {info.simulator}; renderer {info.renderer}; "

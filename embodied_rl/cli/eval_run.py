@@ -46,6 +46,7 @@ from embodied_rl.sim.libero.protocol import Protocol, deviations, protocol
 from embodied_rl.sim.libero.protocol_env import ProtocolEnv
 from embodied_rl.sim.perturb import Perturber, Variant, variant_spec
 from embodied_rl.sim.task import Task
+from embodied_rl.telemetry.console import LastingConsole
 from embodied_rl.telemetry.eval_report import EvalPage, cells, rows_of, write_eval_page
 from embodied_rl.telemetry.progress import RunProgress
 from embodied_rl.telemetry.report import replace_text
@@ -69,7 +70,7 @@ class _Plan:
 
 def run(benchmark: str, command: BenchmarkCommand, request: Mapping[str, Any], words: str) -> None:
     """Evaluate as `command` says, or what is left of it; its `output` is the folder. words: the command line."""
-    console = Console()
+    console = LastingConsole()
     plan = _plan(benchmark, command)
     device = pick_device(command.device)
     checkpoint = policy_folder(command.checkpoint)

@@ -55,11 +55,10 @@ def main(argv: list[str]) -> int:
         raise UserError(f"unknown policy '{command.policy}'.{suggest(command.policy, POLICIES)}")
     if command.out.exists():
         raise UserError(f"{command.out} already exists; choose another --out or remove it")
-    from rich.console import Console  # after the checks: a typing error should not wait for torch
+    from embodied_rl.data import lerobot  # after the checks: a typing error should not wait for torch
+    from embodied_rl.telemetry.console import LastingConsole
 
-    from embodied_rl.data import lerobot
-
-    console = Console()
+    console = LastingConsole()
     data = lerobot.load(command.dataset)
     if _source(data).get("split") == "heldout":
         raise UserError(f"{command.dataset} starts from held-out states, which evaluation needs unseen; "

@@ -55,6 +55,7 @@ from embodied_rl.scheduler.make import make_clock
 from embodied_rl.scheduler.replica import acting_device
 from embodied_rl.sim.render import Choice
 from embodied_rl.sim.task import Task
+from embodied_rl.telemetry.console import LastingConsole
 from embodied_rl.telemetry.metrics import MetricsLog, make_trackers
 from embodied_rl.telemetry.observer import RunObserver
 from embodied_rl.telemetry.progress import RunProgress
@@ -72,7 +73,7 @@ SPANS = 20_000
 
 def run(config: TrainConfig, command: str, *, benchmark: str, resume: bool) -> None:
     """Train as `config` says; its `output` is the run's folder. benchmark: '' when resuming."""
-    console, began = Console(), time.perf_counter()
+    console, began = LastingConsole(), time.perf_counter()
     tasks = load_tasks(config.suite, config.tasks)
     for line in _notices(config, benchmark):
         console.print(line, soft_wrap=True, markup=False, highlight=False)
@@ -163,7 +164,8 @@ def _train(config: TrainConfig, states: _States, env: FrameEnv, policy: AnyPolic
            console: Console) -> None:
     folder = Path(config.output)
     trackers = make_trackers(config.track, folder, to_dict(config))
-    progress = RunProgress(config.iterations, console=console)
+    done = Checkpoints(folder / "checkpoints", 1).newest() if resume else 0
+    progress = RunProgress(config.iterations, done, console)
 
     def measured(updates: int) -> None:
         if updates == 0:  # after the evaluation, so that figures come first

@@ -77,6 +77,11 @@ class Checkpoints:
             raise UserError(f"there is no checkpoint in {self.folder}; start the run anew, without --resume.")
         return load(self.folder / pointer.read_text().strip())
 
+    def newest(self) -> int:
+        """The iteration of the newest complete checkpoint, 0 without one."""
+        names = self.names()
+        return int(names[-1].removeprefix("iter-")) if names else 0
+
     def continue_from(self, loaded: Loaded) -> None:
         """Delete the checkpoints after `loaded`: the run goes on from there, and they belong to an abandoned future."""
         self._point_latest(loaded.path.name)

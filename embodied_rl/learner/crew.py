@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import multiprocessing
 import os
-import signal
 from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
@@ -15,10 +14,11 @@ from typing import Any
 import torch
 from torch import distributed
 
+from embodied_rl import children
 from embodied_rl.algorithms.rows import Algorithm
 from embodied_rl.errors import UserError
 from embodied_rl.learner.config import LearnerConfig
-from embodied_rl.learner.ranks import RankError, Ranks
+from embodied_rl.learner.ranks import RankError, Ranks, Watched
 from embodied_rl.threads import set_torch_threads
 
 PolicyFactory = Callable[[int], Any]
@@ -60,12 +60,13 @@ class Crew:
                 target=_help, args=(rank, size, store.port, theirs, factory, orders), name=f"learner-{rank}",
                 daemon=True,
             )  # fmt: skip
-            process.start()
+            children.start(process)
             theirs.close()
             self._helpers.append(_Helper(process, ours))
         try:
             self._await_ready()
-            self.ranks = join(0, size, store, self.lost, sharded=orders.config.sharding == "fsdp2")
+            with Watched(self.lost):
+                self.ranks = join(0, size, store, self.lost, sharded=orders.config.sharding == "fsdp2")
         except BaseException:
             self._end()
             raise
@@ -114,6 +115,8 @@ class Crew:
             if helper.said is not None:
                 helper.process.join()
                 raise UserError(f"rank {rank} of the learner could not begin: {_end_of(helper)}.")
+        if what := self.lost():  # while later ones began
+            raise RankError(what)
 
     def _end(self) -> None:
         for helper in self._helpers:
@@ -162,7 +165,7 @@ def _help(rank: int, size: int, port: int, pipe: Connection, factory: PolicyFact
     """A helper's life: build policy and learner, then do as the lead does until it hangs up."""
     from embodied_rl.learner.learner import Learner, NonFiniteError, RatioError
 
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process of a terminal; the lead decides
+    children.leave_stopping_to_the_parent()
     set_torch_threads(1)
     lead = multiprocessing.parent_process()
     assert lead is not None

@@ -83,7 +83,7 @@ class Ranks:
         if self.size == 1:
             return [value]
         found: list[Any] = [None] * self.size
-        with _Watched(self._lost):
+        with Watched(self._lost):
             distributed.all_gather_object(found, value)
         return found
 
@@ -122,7 +122,7 @@ class Ranks:
 
     def _wait(self, work: Any) -> None:
         """Wait for a collective, but not for a rank that has died: on a GPU that would be for ever."""
-        with _Watched(self._lost):
+        with Watched(self._lost):
             while not work.is_completed():
                 if (what := self._lost()) is not None:
                     raise RankError(what)
@@ -134,7 +134,7 @@ ALONE = Ranks()
 """A learner of one process."""
 
 
-class _Watched:
+class Watched:
     """What torch says when a peer has gone becomes a RankError that says which."""
 
     def __init__(self, lost: Callable[[], str | None]) -> None:

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from embodied_rl import children
 from embodied_rl.errors import UserError
 from embodied_rl.policy import action_array
 from embodied_rl.rollout.process_worker import RESULT_FIELDS, EnvFactory, Failure, Hello, Layout, Reply, serve
@@ -60,7 +61,7 @@ class _Child:
         """Start the process; _Lost if it does not come up."""
         self._connection, theirs = _SPAWN.Pipe()
         process = _SPAWN.Process(target=serve, args=(theirs, self._factory, self.slots), daemon=True)
-        process.start()
+        children.start(process)
         self._process = process
         theirs.close()
         self.held, self.live, self.base_rss = set(), set(), 0

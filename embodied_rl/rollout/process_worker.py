@@ -6,7 +6,6 @@ Imports nothing that a simulator does not need: a child starts often.
 from __future__ import annotations
 
 import os
-import signal
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from embodied_rl.children import leave_stopping_to_the_parent
 from embodied_rl.errors import UserError
 from embodied_rl.types import Array, ChunkResult, Observation
 from embodied_rl.vec_env import EnvInfo, VecEnv
@@ -68,7 +68,7 @@ class Failure:
 
 def serve(connection: Connection, factory: EnvFactory, slots: int) -> None:
     """Build a simulator and carry out commands until the parent is gone."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    leave_stopping_to_the_parent()
     try:
         env = factory(slots)
         row = env.new_observation(1)

@@ -22,10 +22,11 @@ from tests.embodied_rl.test_imports import ROOT
 TASK = "pick_up_the_mug_and_place_it_in_the_basket"
 
 
-@pytest.mark.parametrize("sharding", ["none", "fsdp2"])
+@pytest.mark.parametrize(("sharding", "number"), [("none", signal.SIGINT), ("fsdp2", signal.SIGTERM)])
 def test_an_interrupted_run_of_two_ranks_goes_on_as_if_nothing_had_been(
-    sharding: str, checkpoint: Path, tmp_path: Path
+    sharding: str, number: signal.Signals, checkpoint: Path, tmp_path: Path
 ) -> None:
+    """Every process gets the signal, as from a terminal (SIGINT) or from SLURM, systemd and `timeout` (SIGTERM)."""
     small = ["--iterations", "3", "--tasks", TASK, "--env.num-envs", "2", "--rollout.episodes-per-iteration", "4",
              "--evaluation.states-per-task", "1", "--evaluation.every", "0", "--videos", "0", "--checkpoint.every", "9",
              "--scheduler", "pipelined", "--learner.minibatch-rows", "None", "--learner.minibatch-groups", "1",
@@ -42,7 +43,7 @@ def test_an_interrupted_run_of_two_ranks_goes_on_as_if_nothing_had_been(
     try:
         wait_for(lambda: metrics.exists() and metrics.read_text().count("\n") >= 2, process)
         below = descendants(process.pid)
-        os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+        os.killpg(process.pid, number)
         _, said = process.communicate(timeout=600)
     finally:
         process.kill()

@@ -16,6 +16,7 @@ from safetensors.torch import load_file
 from embodied_rl.algorithms.config import GRPOConfig
 from embodied_rl.errors import UserError
 from embodied_rl.evaluation.evaluate import evaluate
+from embodied_rl.interrupt import Interrupted, StopRequest
 from embodied_rl.learner.learner import NonFiniteError
 from embodied_rl.rollout.sampler import evaluation_specs
 from embodied_rl.runner import train
@@ -100,6 +101,27 @@ def test_interrupted_saves_says_how_to_go_on_and_resumes_exactly(tmp_path: Path,
     )
     run(tmp_path / "stopped", "grpo", resume=True)
     assert_same_run(tmp_path / "whole", tmp_path / "stopped")
+
+
+def test_a_reader_that_leaves_costs_nothing(tmp_path: Path) -> None:
+    """As `| tee log`, which Ctrl-C ends too: the command says so into a pipe that nobody reads."""
+    process = program(tmp_path, "grpo", "--hold", "3")
+    wait_for_lines(tmp_path / "metrics.jsonl", 4, process)
+    assert process.stdout is not None
+    process.stdout.close()
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=60) == 130
+    assert (tmp_path / "checkpoints/latest").read_text().strip() == "iter-000003"
+
+
+def test_a_stop_that_cannot_be_told_is_one_all_the_same() -> None:
+    def broken() -> None:
+        raise OSError("no terminal")
+
+    with StopRequest(broken) as stop:
+        signal.raise_signal(signal.SIGINT)
+        with pytest.raises(Interrupted):
+            stop.poll()
 
 
 def test_a_finished_run_resumes_to_the_same_end(tmp_path: Path) -> None:

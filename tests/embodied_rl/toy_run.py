@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import torch
+from rich.console import Console
 from safetensors.torch import load_file, save_file
 
 from embodied_rl.algorithms.config import AlgorithmConfig, GRPOConfig, PPOConfig
@@ -20,6 +21,7 @@ from embodied_rl.interrupt import Interrupted
 from embodied_rl.learner.config import CheckpointConfig, LearnerConfig
 from embodied_rl.rollout.config import RolloutConfig
 from embodied_rl.runner import PolicyFiles, TrainOutcome, TrainSettings, train
+from embodied_rl.telemetry.console import LastingConsole
 from embodied_rl.types import EpisodeResult
 from tests.toy import HELDOUT, TASKS, ToyEnv, ToyPolicy
 
@@ -32,11 +34,12 @@ ALGORITHMS: dict[str, AlgorithmConfig] = {
 class JsonObserver:
     """Metrics without times as JSON lines."""
 
-    def __init__(self, path: Path, hold: int = -1) -> None:
+    def __init__(self, path: Path, hold: int = -1, console: Console | None = None) -> None:
         self.path = path
         self.notes: list[str] = []
         self.episodes = 0
         self._hold = hold
+        self._console = console
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
 
@@ -57,6 +60,8 @@ class JsonObserver:
         self._write({"iteration": iteration} | report.metrics())
 
     def note(self, text: str) -> None:
+        if self._console is not None:
+            self._console.print(text)
         self.notes.append(text)
 
     def position(self) -> int:
@@ -97,14 +102,14 @@ def settings_of(algorithm: AlgorithmConfig, iterations: int, **learner: float) -
 
 def run(
     folder: Path, algorithm: str, *, iterations: int = 6, slots: int = 16, resume: bool = False, hold: int = -1,
-    shuffle_reward: bool = False,
+    shuffle_reward: bool = False, console: Console | None = None,
 ) -> tuple[TrainOutcome, ToyPolicy]:
     torch.set_num_threads(1)
     config = ALGORITHMS[algorithm]
     policy = ToyPolicy(with_value=algorithm == "ppo")
     outcome = train(
         folder, ToyEnv(slots, shuffle_reward=shuffle_reward), policy, files_of(policy),
-        settings_of(config, iterations), TASKS, HELDOUT, JsonObserver(folder / "metrics.jsonl", hold),
+        settings_of(config, iterations), TASKS, HELDOUT, JsonObserver(folder / "metrics.jsonl", hold, console),
         resume=resume, resume_command=f"toy --resume {folder}",
     )
     return outcome, policy
@@ -112,7 +117,7 @@ def run(
 
 def main() -> int:
     try:
-        run(Path(sys.argv[1]), sys.argv[2], hold=int(sys.argv[4]))
+        run(Path(sys.argv[1]), sys.argv[2], hold=int(sys.argv[4]), console=LastingConsole())
     except Interrupted as stopped:
         print(stopped, flush=True)
         return 130

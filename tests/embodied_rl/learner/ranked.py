@@ -6,6 +6,8 @@ import copy
 import os
 import signal
 import tempfile
+import threading
+import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -43,6 +45,18 @@ class ToyRank:
         policy = Mortal(seed=rank, with_value=self.with_value)  # other weights than the lead's: they must come from it
         policy.left = self.dies or -1
         return policy
+
+
+@dataclass(frozen=True)
+class ShortLived:
+    """A `PolicyFactory`: rank 1 ends soon after it was ready, while rank 2 still begins."""
+
+    def __call__(self, rank: int) -> ToyPolicy:
+        if rank == 1:
+            threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGKILL)).start()
+        else:
+            time.sleep(3)
+        return ToyPolicy()
 
 
 class Mortal(ToyPolicy):

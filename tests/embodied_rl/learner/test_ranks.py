@@ -26,6 +26,7 @@ from tests.embodied_rl.learner.ranked import (
     Case,
     Mortal,
     Result,
+    ShortLived,
     ToyRank,
     batch_of,
     by_rows,
@@ -110,9 +111,10 @@ def test_every_row_belongs_to_one_rank_and_shares_are_even(rows: int, most: int,
     assert sum(counts for share in together for _, counts in share) == len(pieces)
 
 
-def lead_learner(folder: Path, factory: Any) -> Learner:
+def lead_learner(folder: Path, factory: Any, ranks: int = 2) -> Learner:
+    config = by_rows(50, 7, ranks=ranks)
     return make_learner(
-        ToyPolicy(), make_algorithm(GRPO), by_rows(50, 7, ranks=2), seed=0, dump_dir=folder, threads=1, helper=factory
+        ToyPolicy(), make_algorithm(GRPO), config, seed=0, dump_dir=folder, threads=1, helper=factory
     )
 
 
@@ -158,6 +160,12 @@ def test_parts_need_somebody_to_share_with() -> None:
 def test_a_rank_that_cannot_begin_says_why(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="rank 1 of the learner could not begin: FileNotFoundError: no weights"):
         lead_learner(tmp_path, BrokenRank())
+    assert multiprocessing.active_children() == []
+
+
+def test_a_rank_that_ends_while_another_begins_is_told_in_one_line(tmp_path: Path) -> None:
+    with pytest.raises(RankError, match=r"rank 1 of the learner stopped \(killed by signal 9\)"):
+        lead_learner(tmp_path, ShortLived(), ranks=3)
     assert multiprocessing.active_children() == []
 
 

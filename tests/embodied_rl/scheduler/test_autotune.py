@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from embodied_rl.algorithms.config import GRPOConfig, PPOConfig
 from embodied_rl.cli import main
-from embodied_rl.cli.autotune import apply, describe, tune
+from embodied_rl.cli.autotune import apply, describe, space_of, tune
 from embodied_rl.cli.autotune_memory import measure_sizes
 from embodied_rl.cli.plan_schedule import run_trial, under_way
 from embodied_rl.config import TrainConfig, load_yaml
@@ -91,6 +91,17 @@ def test_acting_may_have_a_device_of_its_own() -> None:
     chosen = apply(CONFIG, Choice(APART, PipelinedConfig(stages=2), 16, 32), 6, 16, "cuda:1").scheduler
     assert isinstance(chosen, PipelinedConfig)
     assert chosen.act_device == "cuda:1"
+
+
+def test_what_is_not_searched_stays_as_given_or_is_refused() -> None:
+    given = PipelinedConfig(overlap="async", max_staleness=2, act_wait_ms=3.0)
+    space = space_of(replace(CONFIG, scheduler=given), {}, 8, 4, lambda choice: True)
+    pipelined = [one for one in space.schedulers if isinstance(one, PipelinedConfig)]
+    assert {(one.overlap, one.max_staleness, one.act_wait_ms) for one in pipelined} == {("async", 2, 3.0)}
+    assert len({one.stages for one in pipelined}) > 1
+    elsewhere = replace(CONFIG, scheduler=PipelinedConfig(act_device="cpu"))
+    with pytest.raises(UserError, match="leave out --scheduler"):
+        tune(elsewhere, ToyEnv(8), ToyPolicy(), TASKS, 1)
 
 
 def test_acting_elsewhere_is_chosen_where_it_pays() -> None:

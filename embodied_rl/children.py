@@ -1,0 +1,33 @@
+"""Child processes that end when their parent does, and not when a signal is sent to every process of a job."""
+
+from __future__ import annotations
+
+import atexit
+import signal
+import weakref
+from multiprocessing.process import BaseProcess
+
+_started: weakref.WeakSet[BaseProcess] = weakref.WeakSet()
+
+
+def start(process: BaseProcess) -> None:
+    """Start a daemonic process whose code calls `leave_stopping_to_the_parent`.
+
+    At exit, multiprocessing asks daemonic children to end with the signal that these ignore, and waits.
+    """
+    process.start()
+    _started.add(process)
+
+
+def leave_stopping_to_the_parent() -> None:
+    """Ignore Ctrl-C and SIGTERM, which terminals, SLURM, systemd and `timeout` send to children too: the parent still
+    needs them to finish its step and to save. For the main thread of the child."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+
+
+@atexit.register
+def _end() -> None:
+    for process in list(_started):
+        if process.is_alive():
+            process.kill()

@@ -1,0 +1,22 @@
+"""A console for long jobs, whose reader may leave before they end."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from rich.console import Console
+
+
+class LastingConsole(Console):
+    """Where rich ends a program whose output nobody reads any more, this one says no more and lets it go on.
+
+    Ctrl-C on `train ... | tee log` ends `tee` too, while the run still has to finish its step and to save.
+    """
+
+    def on_broken_pipe(self) -> None:
+        """What is written from now on, by anybody, goes nowhere."""
+        self.quiet = True
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
