@@ -15,8 +15,9 @@ class LastingConsole(Console):
     """
 
     def on_broken_pipe(self) -> None:
-        """What is written from now on, by anybody, goes nowhere."""
+        """What is written from now on, by anybody, goes nowhere; errors too, if they went the same way."""
         self.quiet = True
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())
+        nowhere, out, errors = os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno(), sys.stderr.fileno()
+        for stream in (out, errors) if os.path.sameopenfile(out, errors) else (out,):
+            os.dup2(nowhere, stream)
         os.close(nowhere)

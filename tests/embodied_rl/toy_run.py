@@ -119,7 +119,7 @@ def main() -> int:
     try:
         run(Path(sys.argv[1]), sys.argv[2], hold=int(sys.argv[4]), console=LastingConsole())
     except Interrupted as stopped:
-        print(stopped, flush=True)
+        print(stopped, file=sys.stderr, flush=True)
         return 130
     return 0
 
