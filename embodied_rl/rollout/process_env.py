@@ -253,8 +253,8 @@ class ProcessVecEnv:
 
     def close(self) -> None:
         """Kill the processes and free the shared memory."""
-        children, self._children = self._children, []  # first, so that no thread replaces one any more
-        for child in children:
+        ended, self._children = self._children, []  # first, so that no thread replaces one any more
+        for child in ended:
             child.free()
 
     def _parts(self, slots: Sequence[int]) -> dict[int, _Part]:

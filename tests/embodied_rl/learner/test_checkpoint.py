@@ -169,3 +169,11 @@ def test_the_hashes_cover_every_file(checkpoints: Checkpoints) -> None:
     path = save(checkpoints, 1)
     listed = set(json.loads((path / "state.json").read_text())["sha256"])
     assert listed == {"policy/model.bin", "trainer.pt"}
+
+
+def test_the_newest_is_the_last_that_is_complete(checkpoints: Checkpoints) -> None:
+    assert checkpoints.newest() == 0
+    save(checkpoints, 9)
+    save(checkpoints, 10)
+    (checkpoints.folder / "iter-000011").mkdir()  # a save that was killed
+    assert checkpoints.newest() == 10
