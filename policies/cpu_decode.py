@@ -3,6 +3,9 @@
 It goes through all steps of 16 rows before the next 16, without Python and its lock, so that other threads act or learn
 meanwhile. A block's activations lie transposed, [width, rows]: weights are read as they are stored, and a vector
 register holds one number of all 16 rows.
+
+The functions are inlined by numba, not by LLVM: else a process that compiles may run a function's own machine code where
+one that loads the cache runs its caller's copy of it, and fast arithmetic rounds differently in the two.
 """
 
 from __future__ import annotations
@@ -115,7 +118,7 @@ def _array(tensor: Tensor) -> Array:
     return tensor.detach().contiguous().numpy()
 
 
-@njit(nogil=True, fastmath=FAST, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def _product(matrix: Array, x: Array, out: Array) -> None:
     """out [M, rows] = matrix [M, K] @ x [K, rows]."""
     step = max(1, _SMALL // x.size)
@@ -123,7 +126,7 @@ def _product(matrix: Array, x: Array, out: Array) -> None:
         np.dot(matrix[start : start + step], x, out[start : start + step])
 
 
-@njit(nogil=True, fastmath=FAST, error_model="numpy")
+@njit(inline="always", fastmath=FAST, error_model="numpy")
 def _rms_norm(x: Array, weight: Array, eps: float, factor: Array, out: Array) -> None:
     """As `cpu_loops.rms_norm`, of columns; factor: scratch [rows]."""
     dim, rows = x.shape
@@ -138,7 +141,7 @@ def _rms_norm(x: Array, weight: Array, eps: float, factor: Array, out: Array) ->
             out[d, n] = x[d, n] * factor[n] * weight[d]
 
 
-@njit(nogil=True, fastmath=FAST, error_model="numpy")
+@njit(inline="always", fastmath=FAST, error_model="numpy")
 def _swiglu(gate: Array, up: Array) -> None:
     """gate = silu(gate) * up."""
     dim, rows = gate.shape
@@ -157,7 +160,7 @@ def _turn(x: Array, cos: Array, sin: Array, out: Array) -> None:
         out[half + d] = two * cos[d] + one * sin[d]
 
 
-@njit(nogil=True, fastmath=FAST, error_model="numpy")
+@njit(inline="always", fastmath=FAST, error_model="numpy")
 def _attend(
     query: Array, keys: Array, values: Array, length: int, prompt: int, end: int, score: Array, out: Array
 ) -> None:
@@ -184,7 +187,7 @@ def _attend(
         out[d] /= weight
 
 
-@njit(nogil=True, fastmath=FAST, error_model="numpy")
+@njit(inline="always", fastmath=FAST, error_model="numpy")
 def _attend_all(
     context: Context, layer: int, start: int, t: int, qkv: tuple[Array, Array, Array], attended: Array
 ) -> None:
@@ -212,7 +215,7 @@ def _attend_all(
                 attended[h * dim : (h + 1) * dim, i] = out
 
 
-@njit(nogil=True, fastmath=FAST, error_model="numpy")
+@njit(inline="always", fastmath=FAST, error_model="numpy")
 def _choose(logits: Array, uniform: float, share: Array) -> tuple[int, np.float32]:
     """Token and log-prob under tempered logits [B], as `choose`; uniform: negative for the argmax; share: scratch [B].
 

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -147,3 +152,28 @@ def test_nothing_hides_a_number_that_is_none() -> None:
         tokens, log_prob = start.decode(uniform, 1.0, None)
         assert torch.isnan(log_prob[:, 1:]).all()
         assert ((tokens >= 0) & (tokens < BINS)).all()
+
+
+def test_a_process_that_compiles_decodes_as_one_that_loads_the_cache(tmp_path: Path) -> None:
+    """To the last bit, or a run's first process gets other episodes than the next one."""
+    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)}
+
+    def found() -> list[str]:
+        command = [sys.executable, __file__]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=300)
+        return done.stdout.splitlines()
+
+    (compiled, *one), (cached, *other) = found(), found()
+    assert (compiled, cached) == ("cache hits 0", "cache hits 1")
+    assert one == other
+
+
+def _print_log_probs() -> None:
+    start = _Start(_decoder(4, 2), LENGTHS.repeat(8))
+    _, log_prob = start.decode(start.uniform, 0.7, start.slots)
+    print("cache hits", sum(cpu_decode._decode.stats.cache_hits.values()))  # type: ignore[attr-defined]
+    print("\n".join(value.hex() for value in log_prob.flatten().tolist()))
+
+
+if __name__ == "__main__":
+    _print_log_probs()
