@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -15,6 +15,7 @@ from embodied_rl.errors import UserError
 from embodied_rl.evaluation.config import EvalConfig
 from embodied_rl.evaluation.evaluate import EvalReport, evaluate
 from embodied_rl.interrupt import Interrupted, StopRequest
+from embodied_rl.learner.average import WeightAverage
 from embodied_rl.learner.checkpoint import Checkpoints, Loaded, restore_rng, rng_state
 from embodied_rl.learner.config import CheckpointConfig, LearnerConfig
 from embodied_rl.learner.crew import PolicyFactory
@@ -143,6 +144,8 @@ class _Run:
             policy, algorithm, settings.learner, seed=settings.seed, dump_dir=run_dir / "dumps",
             threads=settings.threads, helper=helper,
         )  # fmt: skip
+        updates = settings.learner.average_updates
+        self.average = WeightAverage(policy, updates) if updates > 0 else None
         self.scheduler = make_scheduler(
             settings.scheduler,
             env,
@@ -167,6 +170,8 @@ class _Run:
     def restore(self, loaded: Loaded) -> None:
         """Continue where `loaded` was saved."""
         self.files.load(loaded.policy)
+        if self.average is not None:
+            self.average.load_state_dict(loaded.trainer["average"])
         self.learner.load_state_dict(loaded.trainer["learner"])
         self.sampler.load_state_dict(loaded.state["sampler"])
         before = loaded.state["before"]
@@ -189,6 +194,8 @@ class _Run:
             self.observer.phase("update", iteration, 0)
             with self.clock.stage("update"):
                 metrics = self.learner.update(batch)
+                if self.average is not None:
+                    self.average.add()
             self.scheduler.publish(self.learner.version)
             ended = time.perf_counter()
             metrics |= batch.info | self.clock.drain() | {"time/iteration": ended - began}
@@ -199,6 +206,8 @@ class _Run:
             self.stop.poll()
             began = ended + self._evaluate_if_due(iteration)
             self._announce_rollout(iteration)
+        if self.average is not None:
+            self.average.leave()
         assert self.before is not None
         assert self.after is not None
         assert self.saved is not None
@@ -219,8 +228,18 @@ class _Run:
                 "before": self.before.to_json() if self.before is not None else None,
             }
             trainer = {"learner": self.learner.state_dict(), "rng": boundary.rng}
-            self.saved = self.checkpoints.save(boundary.iteration, self.files.save, trainer, state)
+            if self.average is not None:
+                trainer["average"] = self.average.state_dict()
+            self.saved = self.checkpoints.save(boundary.iteration, self._save_policy, trainer, state)
         return self.saved
+
+    def _save_policy(self, folder: Path) -> None:
+        with self._averaged():
+            self.files.save(folder)
+
+    def _averaged(self) -> AbstractContextManager[None]:
+        """A `with` block in which the policy has the weights that are evaluated and saved."""
+        return nullcontext() if self.average is None else self.average.in_place()
 
     def _boundary_now(self, iteration: int) -> _Boundary:
         return _Boundary(iteration, self.scheduler.sampler_state(), rng_state(), self.observer.position())
@@ -239,7 +258,7 @@ class _Run:
         if not (iteration in (0, last) or (every > 0 and iteration % every == 0)):
             return 0.0
         self.observer.phase("evaluate", iteration, len(self.heldout))
-        with self.scheduler.paused(), self.clock.left_out():
+        with self.scheduler.paused(), self.clock.left_out(), self._averaged():
             began = time.perf_counter()
             report = evaluate(
                 self.env,
@@ -276,6 +295,7 @@ def train(
 ) -> TrainOutcome:
     """Train `policy` in `env`; the same settings, policy and states give the same weights and metrics on a CPU.
 
+    In the end it has the weights that were evaluated last: their mean, with `learner.average_updates`.
     Not where older policies act (overlap async, Ray with `max_staleness`): time decides which.
     train_states, heldout_states: initial states by task; no pair may be in both. resume: continue from the newest
     checkpoint in `run_dir`; from any checkpoint, the end is the same. resume_command is shown when the run is stopped.

@@ -4,8 +4,8 @@ It goes through all steps of 16 rows before the next 16, without Python and its 
 meanwhile. A block's activations lie transposed, [width, rows]: weights are read as they are stored, and a vector
 register holds one number of all 16 rows.
 
-The functions are inlined by numba, not by LLVM: else a process that compiles may run a function's own machine code where
-one that loads the cache runs its caller's copy of it, and fast arithmetic rounds differently in the two.
+The functions are inlined by numba, not by LLVM: else a process that compiles may run a function's own machine code
+where one that loads the cache runs its caller's copy of it, and fast arithmetic rounds differently in the two.
 """
 
 from __future__ import annotations

@@ -21,6 +21,9 @@ class LearnerConfig:
     """Updates over which both learning rates rise linearly to their values: AdamW's first steps are its largest."""
     decay_updates: int = 0
     """Updates over which both learning rates fall linearly to a tenth, where they stay; 0 keeps them constant."""
+    average_updates: int = 0
+    """Evaluate and save the mean of the weights over about so many of the last updates, while the newest ones act and
+    learn: an end that depends less on the last steps. 0: the newest weights."""
     weight_decay: float = 0.0
     """Decoupled weight decay."""
     betas: tuple[float, float] = (0.9, 0.95)
@@ -59,7 +62,7 @@ class LearnerConfig:
                 "give --learner.minibatch-rows or --learner.minibatch-groups and set the other to None, as in "
                 "--learner.minibatch-rows None --learner.minibatch-groups 2."
             )
-        for name in ("warmup_updates", "decay_updates"):
+        for name in ("warmup_updates", "decay_updates", "average_updates"):
             if getattr(self, name) < 0:
                 option = f"--learner.{name.replace('_', '-')}"
                 raise UserError(f"{option} must not be negative, got {getattr(self, name)}.")
