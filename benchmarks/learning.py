@@ -27,6 +27,7 @@ from embodied_rl.benchmarks.page import table
 from embodied_rl.config import TrainConfig, kind_of, load_yaml, to_dict
 from embodied_rl.errors import UserError
 from embodied_rl.evaluation.evaluate import EvalReport, Score
+from embodied_rl.learner.config import LearnerConfig
 from embodied_rl.policy_config import Pi0Config
 from embodied_rl.scheduler.config import PipelinedConfig, SerialConfig
 from embodied_rl.telemetry.curve import curve_of
@@ -226,8 +227,13 @@ def _stamps(runs: Sequence[Run]) -> list[str]:
         lines += [f"- {name}: {value}" for value in values]
     for start in dict.fromkeys(run.config.policy.checkpoint for run in runs):
         lines += _start(start)
-    mode = dict.fromkeys(run.after.mode for run in runs)
-    return [*lines, f"- evaluation: {', '.join(mode)}"]
+    mode = dict.fromkeys(f"{run.after.mode}, {_evaluated(run.config.learner)}" for run in runs)
+    return [*lines, *(f"- evaluation: {how}" for how in mode)]
+
+
+def _evaluated(learner: LearnerConfig) -> str:
+    count = learner.average_updates
+    return f"a running mean of the weights (1/{count} an update)" if count else "the newest weights"
 
 
 def _start(checkpoint: str) -> list[str]:

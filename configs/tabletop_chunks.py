@@ -24,7 +24,10 @@ def _short(base: TrainConfig, suite: str, tasks: tuple[str, ...], updates: int, 
     """`base` with smaller updates: an episode of such a policy has half as many decisions."""
     return replace(
         base, suite=suite, tasks=tasks, iterations=updates, rollout=RolloutConfig(episodes_per_iteration=64),
-        learner=replace(base.learner, lr=lr, warmup_updates=2, decay_updates=updates, minibatch_rows=128),
+        # their figures are those of the newest weights
+        learner=replace(
+            base.learner, lr=lr, warmup_updates=2, decay_updates=updates, average_updates=0, minibatch_rows=128
+        ),
         evaluation=replace(base.evaluation, every=0),
     )  # fmt: skip
 

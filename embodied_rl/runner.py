@@ -15,7 +15,7 @@ from embodied_rl.errors import UserError
 from embodied_rl.evaluation.config import EvalConfig
 from embodied_rl.evaluation.evaluate import EvalReport, evaluate
 from embodied_rl.interrupt import Interrupted, StopRequest
-from embodied_rl.learner.average import WeightAverage
+from embodied_rl.learner.average import WeightAverage, resume_average
 from embodied_rl.learner.checkpoint import Checkpoints, Loaded, restore_rng, rng_state
 from embodied_rl.learner.config import CheckpointConfig, LearnerConfig
 from embodied_rl.learner.crew import PolicyFactory
@@ -170,8 +170,7 @@ class _Run:
     def restore(self, loaded: Loaded) -> None:
         """Continue where `loaded` was saved."""
         self.files.load(loaded.policy)
-        if self.average is not None:
-            self.average.load_state_dict(loaded.trainer["average"])
+        resume_average(self.average, self.policy, loaded.trainer.get("average"))
         self.learner.load_state_dict(loaded.trainer["learner"])
         self.sampler.load_state_dict(loaded.state["sampler"])
         before = loaded.state["before"]
@@ -295,8 +294,8 @@ def train(
 ) -> TrainOutcome:
     """Train `policy` in `env`; the same settings, policy and states give the same weights and metrics on a CPU.
 
-    In the end it has the weights that were evaluated last: their mean, with `learner.average_updates`.
-    Not where older policies act (overlap async, Ray with `max_staleness`): time decides which.
+    Not where older policies act (overlap async, Ray with `max_staleness`): time decides which. In the end the policy
+    has the weights that were evaluated last, with `learner.average_updates` their mean.
     train_states, heldout_states: initial states by task; no pair may be in both. resume: continue from the newest
     checkpoint in `run_dir`; from any checkpoint, the end is the same. resume_command is shown when the run is stopped.
     clock: of `scheduler.make.make_clock`, to read spans from afterwards. far: for `RayConfig`, see `make_scheduler`.

@@ -276,7 +276,7 @@ def _stamp(config: TrainConfig, command: str, tasks: Sequence[Task], info: EnvIn
                      f"iteration, {config.iterations} iterations",
         "scheduler": config.scheduler.sentence(),
         **({"learner": f"{learner.ranks} ranks, sharding {learner.sharding}"} if learner.ranks > 1 else {}),
-        **({"evaluates": f"the mean weights of about the last {learner.average_updates} updates, which are saved too"}
+        **({"evaluates": f"a running mean of the weights (1/{learner.average_updates} an update), which is saved too"}
            if learner.average_updates else {}),
         "seed": config.seed,
         "output": config.output,

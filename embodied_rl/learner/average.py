@@ -15,9 +15,10 @@ class _Weighted(Protocol):
 
 
 class WeightAverage:
-    """The mean of the weights that learn over about the last `updates` updates, float32 in the host's memory.
+    """A running mean of the weights that learn, float32 in the host's memory.
 
-    After the n-th update, mean += (weights - mean) max(1/n, 1/updates): the plain mean first, an exponential one then.
+    After the n-th update, mean += (weights - mean) max(1/n, 1/updates): the plain mean first, then an exponential one,
+    in which the last `updates` updates weigh about two thirds.
     Where a run ends depends less on its last steps so (Polyak and Juditsky 1992; for reinforcement learning Nikishin et
     al. 2018, Improving Stability in Deep Reinforcement Learning with Weight Averaging).
     """
@@ -26,19 +27,25 @@ class WeightAverage:
         self._learning = {name: tensor for name, tensor in policy.named_parameters() if tensor.requires_grad}
         self._updates = updates
         self._count = 0
-        self._mean = self._newest()
+        self._mean: dict[str, Tensor] = {}
+        self.begin()
+
+    def begin(self) -> None:
+        """Forget what was: the mean is the weights as they are now, until `add` is called."""
+        self._count = 0
+        self._mean = {name: _on_host(tensor, torch.float32) for name, tensor in self._learning.items()}
 
     def add(self) -> None:
         """Take in the weights as they are now, after an update."""
         self._count += 1
         share = max(1 / self._count, 1 / self._updates)
-        for name, newest in self._newest().items():
-            self._mean[name].lerp_(newest, share)
+        for name, tensor in self._learning.items():
+            self._mean[name].lerp_(_on_host(tensor, torch.float32), share)
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
         """A `with` block in which the policy has the mean; afterwards its own weights again, to the last bit."""
-        own = {name: tensor.detach().clone() for name, tensor in self._learning.items()}
+        own = self._own()
         try:
             self.leave()
             yield
@@ -51,8 +58,7 @@ class WeightAverage:
 
     def state_dict(self) -> dict[str, Any]:
         """The mean, and the policy's own weights: a checkpoint's policy has the mean, rounded to its number format."""
-        own = {name: tensor.detach().cpu() for name, tensor in self._learning.items()}
-        return {"count": self._count, "mean": self._mean, "newest": own}
+        return {"count": self._count, "mean": self._mean, "newest": self._own()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from `state`, and give the policy its own weights back."""
@@ -61,10 +67,25 @@ class WeightAverage:
             mean.copy_(state["mean"][name])
         self._give(state["newest"])
 
-    def _newest(self) -> dict[str, Tensor]:
-        return {name: tensor.detach().to("cpu", torch.float32, copy=True) for name, tensor in self._learning.items()}
+    def _own(self) -> dict[str, Tensor]:
+        return {name: _on_host(tensor, tensor.dtype) for name, tensor in self._learning.items()}
 
     @torch.no_grad()
     def _give(self, weights: dict[str, Tensor]) -> None:
         for name, tensor in self._learning.items():
             tensor.copy_(weights[name])
+
+
+def resume_average(average: WeightAverage | None, policy: _Weighted, saved: dict[str, Any] | None) -> None:
+    """Go on from a checkpoint whose policy was just loaded, also where the option was changed since.
+
+    saved: `WeightAverage.state_dict`, None if there was no mean then.
+    """
+    if saved is not None:
+        (average or WeightAverage(policy, 1)).load_state_dict(saved)
+    elif average is not None:
+        average.begin()
+
+
+def _on_host(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    return tensor.detach().to("cpu", dtype, copy=True)

@@ -22,8 +22,8 @@ class LearnerConfig:
     decay_updates: int = 0
     """Updates over which both learning rates fall linearly to a tenth, where they stay; 0 keeps them constant."""
     average_updates: int = 0
-    """Evaluate and save the mean of the weights over about so many of the last updates, while the newest ones act and
-    learn: an end that depends less on the last steps. 0: the newest weights."""
+    """Evaluate and save a running mean of the weights, while the newest ones act and learn: a plain mean over so many
+    updates, and then each update has a share of 1 / average_updates in it. 0: the newest weights."""
     weight_decay: float = 0.0
     """Decoupled weight decay."""
     betas: tuple[float, float] = (0.9, 0.95)

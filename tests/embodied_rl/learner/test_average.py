@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from embodied_rl import runner
 from embodied_rl.algorithms.config import PPOConfig
 from embodied_rl.errors import UserError
+from embodied_rl.evaluation.evaluate import EvalReport, evaluate
 from embodied_rl.interrupt import Interrupted
 from embodied_rl.learner.average import WeightAverage
 from embodied_rl.learner.config import LearnerConfig
+from embodied_rl.rollout.sampler import evaluation_specs
 from embodied_rl.runner import train
 from embodied_rl.scheduler.config import PipelinedConfig, SchedulerConfig, SerialConfig
 from tests.embodied_rl.toy_run import JsonObserver, files_of, run, settings_of
 from tests.toy import HELDOUT, TASKS, ToyEnv, ToyPolicy
+
+HELDOUT_STATES = {task: list(states)[:12] for task, states in HELDOUT.items()}
 
 
 def _saved(folder: Path, iteration: int) -> dict[str, Tensor]:
@@ -75,23 +81,29 @@ def test_the_mean_is_finer_than_the_weights_and_leaves_them_and_frozen_ones_alon
     assert list(average.state_dict()["mean"]) == ["weight"]
 
 
-@pytest.mark.parametrize("scheduler", [
-    SerialConfig(), PipelinedConfig(), PipelinedConfig(stages=2),
+@pytest.mark.parametrize(("scheduler", "groups"), [
+    (SerialConfig(), None), (PipelinedConfig(), 16), (PipelinedConfig(stages=2), 16),
+    (PipelinedConfig(), 64),  # whose actor is the learner's own policy
 ])  # fmt: skip
-def test_training_does_not_notice_and_the_saved_policy_is_the_mean(tmp_path: Path, scheduler: SchedulerConfig) -> None:
+def test_training_does_not_notice_and_the_mean_is_evaluated_and_saved(
+    tmp_path: Path, scheduler: SchedulerConfig, groups: int | None
+) -> None:
     found: list[ToyPolicy] = []
     for name, updates in (("newest", 0), ("mean", 3)):
         policy = ToyPolicy()
-        groups = {"minibatch_rows": None, "minibatch_groups": 16} if isinstance(scheduler, PipelinedConfig) else {}
-        settings = settings_of(PPOConfig(gamma=0.9), 6, average_updates=updates, **groups)  # type: ignore[arg-type]
+        by = {"minibatch_rows": None, "minibatch_groups": groups} if groups is not None else {}
+        settings = settings_of(PPOConfig(gamma=0.9), 6, average_updates=updates, **by)  # type: ignore[arg-type]
         settings = dataclasses.replace(
             settings, scheduler=scheduler, checkpoint=dataclasses.replace(settings.checkpoint, every=1, keep=6)
         )
-        train(
+        outcome = train(
             tmp_path / name, ToyEnv(16), policy, files_of(policy), settings, TASKS, HELDOUT,
             JsonObserver(tmp_path / name / "metrics.jsonl"), resume_command="",
         )  # fmt: skip
         found.append(policy)
+        saved = ToyPolicy()
+        saved.load_state_dict(_saved(tmp_path / name, 6))
+        assert evaluate(ToyEnv(16), saved, evaluation_specs(HELDOUT_STATES, 3), "greedy") == outcome.after
     assert _curve(tmp_path / "newest") == _curve(tmp_path / "mean")
     newest = [_saved(tmp_path / "newest", iteration) for iteration in range(1, 7)]
     for name in newest[0]:
@@ -111,9 +123,38 @@ def test_a_resumed_run_ends_the_same(tmp_path: Path, algorithm: str) -> None:
     one, two = (_saved(tmp_path / name, 6) for name in ("whole", "halves"))
     assert all(torch.equal(one[name], two[name]) for name in one)
     assert all(torch.equal(one[name], policy.state_dict()[name]) for name in one)
-    # evaluated at the end of each half
-    whole, halves = (_curve(tmp_path / name) for name in ("whole", "halves"))
+    whole, halves = ((tmp_path / name / "metrics.jsonl").read_text() for name in ("whole", "halves"))
     assert whole == halves
+
+
+def test_stopped_in_the_middle_of_an_evaluation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The checkpoint that is saved then has both, the mean and the newest weights."""
+    run(tmp_path / "whole", "ppo", average_updates=3)
+    with monkeypatch.context() as patch:
+        calls = iter(range(10))
+
+        def stopped(*arguments: Any, **options: Any) -> EvalReport:
+            if next(calls) == 1:  # after 4 updates; the first one is before any
+                raise Interrupted("Ctrl-C")
+            return evaluate(*arguments, **options)
+
+        patch.setattr(runner, "evaluate", stopped)
+        with pytest.raises(Interrupted):
+            run(tmp_path / "stopped", "ppo", average_updates=3)
+    run(tmp_path / "stopped", "ppo", average_updates=3, resume=True)
+    whole, stopped_run = ((tmp_path / name / "metrics.jsonl").read_text() for name in ("whole", "stopped"))
+    assert whole == stopped_run
+
+
+def test_switched_off_it_goes_on_with_the_newest_weights_and_on_from_there(tmp_path: Path) -> None:
+    run(tmp_path / "without", "ppo")
+    for name, first, then in (("off", 3, 0), ("on", 0, 3)):
+        run(tmp_path / name, "ppo", average_updates=first, iterations=4)
+        run(tmp_path / name, "ppo", average_updates=then, resume=True)
+        assert _curve(tmp_path / name) == _curve(tmp_path / "without")
+    newest = torch.load(tmp_path / "on/checkpoints/iter-000006/trainer.pt", weights_only=True)["average"]["newest"]
+    assert all(torch.equal(weights, _saved(tmp_path / "off", 6)[name]) for name, weights in newest.items())
+    assert not torch.equal(_saved(tmp_path / "on", 6)["head.weight"], newest["head.weight"])
 
 
 def test_a_negative_number_is_refused() -> None:
