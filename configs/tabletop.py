@@ -28,7 +28,7 @@ TABLETOP_PPO = replace(
     # Running out of time is a failure. The critic learns first; the policy's rate still rises when it joins in.
     algorithm=PPOConfig(bootstrap_truncated=False, critic_warmup_iterations=2, epochs=1),
     learner=LearnerConfig(
-        lr=3e-4, value_lr=3e-3, warmup_updates=5, decay_updates=30, average_updates=4, minibatch_rows=512
+        lr=2e-4, value_lr=3e-3, warmup_updates=5, decay_updates=30, average_updates=4, minibatch_rows=512
     ),
     evaluation=replace(_COMMON.evaluation, every=10),
 )
