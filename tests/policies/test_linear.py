@@ -1,4 +1,4 @@
-"""What oneDNN keeps of the products it has done."""
+"""Products through oneDNN: their gradients, and what it keeps of those it has done."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import sys
 
 import pytest
 import torch
+
+from embodied_rl.policies.linear import linear
 
 MANY_ROWS = """
 import torch
@@ -42,3 +44,20 @@ def pages_kept(**settings: str) -> int:
 def test_few_of_many_numbers_of_rows_are_kept() -> None:
     torchs_own = pages_kept(LRU_CACHE_CAPACITY="1024", ONEDNN_PRIMITIVE_CACHE_CAPACITY="1024")
     assert pages_kept() < torchs_own / 2
+
+
+@pytest.mark.parametrize(
+    ("width", "out"), [(64, 192), (192, 64), (128, 128), (8, 128), (128, 1)],
+    ids=["narrower input", "narrower output", "square", "small input", "one output"],
+)  # fmt: skip
+@pytest.mark.parametrize("gaps", [False, True], ids=["rows in a row", "rows with gaps"])
+def test_gradients_are_those_of_the_product_in_float64(width: int, out: int, gaps: bool) -> None:
+    draw = torch.Generator().manual_seed(0)
+    every = torch.randn(57, 3, width, generator=draw)
+    x, grad = (every[:, 0] if gaps else every.flatten(0, 1)), torch.randn(57 if gaps else 171, out, generator=draw)
+    weight, bias = torch.randn(out, width, generator=draw), torch.randn(out, generator=draw)
+    leaves = [x.requires_grad_(), weight.requires_grad_(), bias.requires_grad_()]
+    found = torch.autograd.grad(linear(*leaves), leaves, grad)
+    expected = [grad.double() @ weight.double(), grad.double().t() @ x.double(), grad.double().sum(dim=0)]
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one.double(), other, rtol=1e-5, atol=1e-4)
