@@ -17,7 +17,7 @@ from embodied_rl.rollout.groups import Closed, Group, Verdict
 from embodied_rl.rollout.store import Recording, gather
 from embodied_rl.rollout.summary import empty_batch, summarise
 from embodied_rl.rollout.timeline import LEARNER, Span
-from embodied_rl.threads import Threads
+from embodied_rl.threads import Threads, torch_threads
 from embodied_rl.types import EpisodeResult, RolloutBatch
 
 _POLL_SECONDS = 0.1
@@ -104,7 +104,9 @@ class PipelinedScheduler:
         self._engine.publish(self._published, self._install, worth=worth)
 
     def _gather(self, version: int) -> RolloutBatch:
-        batch, closed = self._whole(version) if self._learn is None else self._streamed(version, self._learn)
+        # the cores are taken: a second thread of this one's copies would mostly spin until the next
+        with torch_threads(1):
+            batch, closed = self._whole(version) if self._learn is None else self._streamed(version, self._learn)
         batch.info = summary_of(closed, self._engine.stream.sampler.ledger.reissued)
         if self._drifts:
             batch.info[DRIFT] = max(self._drifts)

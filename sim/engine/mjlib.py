@@ -42,6 +42,9 @@ def _load_library() -> None:
 
 
 _load_library()
+# The bindings install a clock with which MuJoCo times every stage of a step (mjData.timer, read by nobody here): in
+# worlds as small as these it takes a tenth of a step.
+mujoco.set_mjcb_time(None)
 
 _pointer = types.intp
 mj_step1 = types.ExternalFunction("mj_step1", types.void(_pointer, _pointer))
