@@ -104,7 +104,7 @@ class PipelinedScheduler:
         self._engine.publish(self._published, self._install, worth=worth)
 
     def _gather(self, version: int) -> RolloutBatch:
-        # the cores are taken: a second thread of this one's copies would mostly spin until the next
+        # the cores are taken by those who act, simulate and learn
         with torch_threads(1):
             batch, closed = self._whole(version) if self._learn is None else self._streamed(version, self._learn)
         batch.info = summary_of(closed, self._engine.stream.sampler.ledger.reissued)
