@@ -15,9 +15,10 @@ import numpy as np
 from numba import njit
 
 from embodied_rl.sim.engine import osc
+from embodied_rl.sim.engine.borrow import borrowed
 from embodied_rl.sim.engine.exact.products import dot_column
 from embodied_rl.sim.engine.exact.rounding import fma
-from embodied_rl.sim.engine.exact.torque import Scratch, make_scratch, torques
+from embodied_rl.sim.engine.exact.torque import Scratch, torques
 from embodied_rl.sim.engine.goal import Goal, judge
 from embodied_rl.sim.engine.mjlib import diverged, mj_jac_site, mj_step1, mj_step2
 from embodied_rl.sim.engine.sources import source_digest
@@ -158,7 +159,9 @@ def _actuate(sign: float, robot: Robot, view: Data, control: Controller, scratch
     c = control
     osc.desired_force(robot.law, c.goal_pos, c.goal_ori, c.pos, c.ori, c.velocity, scratch.force)
     if fast:
-        osc.torque_fast(robot.law, scratch.force, c.jac, c.mass, scratch.bias, c.posture, c.q, c.qd, scratch.torque)
+        osc.torque_fast(
+            robot.law, scratch.force, c.jac, c.mass, scratch.bias, c.posture, c.q, c.qd, scratch.torque, scratch
+        )
     else:
         torques(robot.law, scratch.force, c.jac, c.mass, scratch.bias, c.posture, c.q, c.qd, scratch.torque, scratch)
     for i in range(osc.ARM):
@@ -229,10 +232,11 @@ def _entry_points(sources: str) -> tuple[Callable[..., tuple[int, int]], Callabl
     @njit(cache=True, nogil=True)
     def run_chunk(
         model: int, data: int, actions: Array, robot: Robot, view: Data, control: Controller, seen: Seen, goal: Goal,
-        held: Array, applied: Array, reward: Array, stop: bool, fast: bool,
+        held: Array, applied: Array, reward: Array, stop: bool, fast: bool, scratch: Scratch,
     ) -> tuple[int, int]:
         _ = sources
-        scratch = make_scratch()
+        robot, view, control, seen, goal = borrowed((robot, view, control, seen, goal))
+        scratch = borrowed(scratch)
         for k in range(actions.shape[0]):
             control_step(model, data, actions[k], robot, view, control, seen, applied, scratch, fast)
             if diverged(data) or not _finite(view):
@@ -255,7 +259,7 @@ run_chunk, judge_now = _entry_points(source_digest())
 """run_chunk runs actions [K, 7] until the physics diverges, or with `stop` until the goal holds; it returns the number
 of steps taken and RUNNING, SUCCESS or FAILED. model, data: addresses. reward: float32 [K], receives 1 where the goal
 holds after a step. held: bool [G], the predicates after the last step. fast: Cholesky factors instead of robosuite's
-linear algebra. judge_now only evaluates the goal."""
+linear algebra. scratch: memory that no other thread uses meanwhile. judge_now only evaluates the goal."""
 
 
 def is_compiled() -> bool:

@@ -11,12 +11,15 @@ operations one by one (bit for bit); `torque_fast` here uses Cholesky factors (w
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numba import njit
 
 from embodied_rl.types import Array
+
+if TYPE_CHECKING:
+    from embodied_rl.sim.engine.exact.torque import Scratch
 
 
 class Law(NamedTuple):
@@ -90,6 +93,14 @@ def desired_force(
 
 
 @njit(nogil=True, error_model="numpy")
+def _copy(a: Array, corner: int, rows: int, columns: int, out: Array) -> None:
+    """The block of `a` at (corner, corner) to out's first; a[:] = b would allocate, lest they overlap."""
+    for i in range(rows):
+        for j in range(columns):
+            out[i, j] = a[corner + i, corner + j]
+
+
+@njit(nogil=True, error_model="numpy")
 def _cholesky(a: Array, n: int) -> None:
     """Lower factor in place; the upper part is left alone."""
     for j in range(n):
@@ -118,14 +129,18 @@ def _solve(factor: Array, n: int, b: Array) -> None:
 @njit(nogil=True, error_model="numpy")
 def torque_fast(
     law: Law, force: Array, jac: Array, mass: Array, bias: Array, posture: Array, q: Array, qd: Array, out: Array,
+    s: Scratch,
 ) -> None:
     """Joint torques out [7] by Cholesky factors: N^T M z = M z - J^T lambda J z, so M^-1 is never formed.
 
     Needs J of full rank; at an exactly singular pose the result is not finite and the episode counts as failed.
     """
-    factor, moved = mass.copy(), jac.copy()
-    full, pos, ori = np.empty((6, 6)), np.empty((3, 3)), np.empty((3, 3))
-    wrench, z, drift = force.copy(), np.empty(ARM), np.empty(6)
+    factor, moved, full, pos, ori = s.inverse, s.reach, s.core, s.block, s.lambda_part
+    wrench, z, drift = s.wrench, s.pull, s.pulled
+    _copy(mass, 0, ARM, ARM, factor)
+    _copy(jac, 0, 6, ARM, moved)
+    for i in range(6):
+        wrench[i] = force[i]
     _cholesky(factor, ARM)
     for r in range(6):
         _solve(factor, ARM, moved[r])
@@ -135,7 +150,8 @@ def torque_fast(
             for k in range(ARM):
                 x += jac[i, k] * moved[j, k]
             full[i, j] = x
-    pos[:], ori[:] = full[:3, :3], full[3:, 3:]
+    _copy(full, 0, 3, 3, pos)
+    _copy(full, 3, 3, 3, ori)
     _cholesky(pos, 3)
     _cholesky(ori, 3)
     _cholesky(full, 6)

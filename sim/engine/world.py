@@ -10,6 +10,7 @@ import numpy as np
 
 from embodied_rl.errors import UserError
 from embodied_rl.sim.engine import kernel
+from embodied_rl.sim.engine.exact.torque import make_scratch
 from embodied_rl.sim.engine.goal import Goal, compile_predicates
 from embodied_rl.sim.engine.mjlib import arm_mass_addresses, check_layout
 from embodied_rl.sim.engine.osc import LIBERO_LAW
@@ -66,6 +67,7 @@ class World:
         self._robot = robot
         self._goal = goal if goal is not None else compile_predicates((), model)
         self._fast = controller == "fast"
+        self._scratch = make_scratch()
         self.held = np.zeros(len(self._goal.kind), np.bool_)
         self._view = kernel.Data(
             d.qpos, d.qvel, d.ctrl, d.qfrc_bias, d.M, d.xpos, d.xmat, d.xquat, d.site_xpos, d.site_xmat
@@ -148,7 +150,7 @@ class World:
             reward = np.zeros(len(actions), np.float32)
         return kernel.run_chunk(
             self.model._address, self.data._address, actions, self._robot, self._view, self.control, self.seen,
-            self._goal, self.held, applied, reward, stop, self._fast,
+            self._goal, self.held, applied, reward, stop, self._fast, self._scratch,
         )  # fmt: skip
 
     def judge(self) -> Array:

@@ -38,7 +38,6 @@ class Work(NamedTuple):
     columns: Array
 
 
-@njit(nogil=True)
 def make_work() -> Work:
     """Scratch memory for one thread."""
     square = (WIDTH, WIDTH)

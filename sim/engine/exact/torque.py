@@ -42,7 +42,6 @@ class Scratch(NamedTuple):
     work: Work
 
 
-@njit(nogil=True)
 def make_scratch() -> Scratch:
     """Memory for one thread."""
     return Scratch(

@@ -36,7 +36,7 @@ def _reference(force: Array, jac: Array, mass: Array, bias: Array, posture: Arra
 def test_torque_is_the_operational_space_law(form: str, seed: int) -> None:
     case, out = _random(seed), np.empty(7)
     if form == "fast":
-        osc.torque_fast(osc.LIBERO_LAW, *case.values(), out)
+        osc.torque_fast(osc.LIBERO_LAW, *case.values(), out, make_scratch())
     else:
         torques(osc.LIBERO_LAW, *case.values(), out, make_scratch())
     expected = _reference(**case)

@@ -14,6 +14,7 @@ import pytest
 
 from embodied_rl.errors import UserError
 from embodied_rl.sim.engine import osc
+from embodied_rl.sim.engine.exact.torque import make_scratch
 from embodied_rl.sim.engine.goal import compile_predicates
 from embodied_rl.sim.engine.osc import LIBERO_LAW
 from embodied_rl.sim.engine.world import World, find_robot
@@ -87,7 +88,7 @@ def _fast_controls(model: mujoco.MjModel, data: mujoco.MjData, posture: Array, p
     arm = robot.dof
     osc.torque_fast(
         robot.law, force, np.ascontiguousarray(jac[:, arm]), mass[np.ix_(arm, arm)], data.qfrc_bias[arm], posture,
-        data.qpos[robot.qpos], data.qvel[arm], torque,
+        data.qpos[robot.qpos], data.qvel[arm], torque, make_scratch(),
     )  # fmt: skip
     return np.clip(torque, robot.low, robot.high)
 
