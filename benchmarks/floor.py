@@ -7,6 +7,8 @@ CPU time of one thread, medians over repeats that take turns. The parts are meas
 exactly.
 """
 
+# pyright: reportCallIssue=false
+# numba passes an intrinsic's typing context itself
 from __future__ import annotations
 
 import statistics
@@ -23,6 +25,7 @@ from rich.console import Console
 from rich.table import Table
 
 from embodied_rl.sim.engine import kernel
+from embodied_rl.sim.engine.borrow import borrowed
 from embodied_rl.sim.engine.mjlib import mj_jac_site, mj_step1, mj_step2
 from embodied_rl.sim.engine.world import ControllerMode, World, find_robot
 from embodied_rl.types import Array
@@ -81,6 +84,7 @@ def _jacobians(model: int, data: int, pos: Array, rot: Array, site: int, count: 
 
 @njit(nogil=True)
 def _see(robot: kernel.Robot, view: kernel.Data, seen: kernel.Seen, count: int) -> None:
+    robot, view, seen = borrowed((robot, view, seen))  # as the kernel does
     for _ in range(count):
         kernel.see_bodies(robot, view, seen)
         kernel.see_joints(robot, view, seen)

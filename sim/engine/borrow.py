@@ -11,20 +11,33 @@ from typing import Any
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
+from numba.core.errors import TypingError
 from numba.extending import intrinsic
 
 
 @intrinsic
 def borrowed(typing_context: Any, value: Any) -> Any:
-    """`value`, an array or a tuple of such, which owns its memory no longer.
+    """`value`, an array or a tuple of arrays, numbers and such tuples, which owns its memory no longer.
 
-    Whoever calls the compiled function must hold the owner until it returns, as Python does for arguments.
+    Only for arguments of the function that Python calls: their owners are held until it returns. An array that compiled
+    code makes is freed after its last use that counts. Other types are refused when the caller is compiled.
     """
+    _check(value)
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return _without_owner(context, builder, signature.args[0], args[0])
 
     return value(value), codegen
+
+
+def _check(kind: Any) -> None:
+    """TypingError for what holds references in other ways."""
+    if isinstance(kind, types.BaseTuple):
+        members: Any = kind
+        for member in members:
+            _check(member)
+    elif not isinstance(kind, types.Array | types.Number | types.Boolean):
+        raise TypingError(f"only arrays, numbers and tuples of them can be borrowed, not {kind}")
 
 
 def _without_owner(context: Any, builder: Any, kind: Any, value: Any) -> Any:

@@ -236,7 +236,7 @@ def _entry_points(sources: str) -> tuple[Callable[..., tuple[int, int]], Callabl
     ) -> tuple[int, int]:
         _ = sources
         robot, view, control, seen, goal = borrowed((robot, view, control, seen, goal))
-        scratch = borrowed(scratch)
+        actions, held, applied, reward, scratch = borrowed((actions, held, applied, reward, scratch))
         for k in range(actions.shape[0]):
             control_step(model, data, actions[k], robot, view, control, seen, applied, scratch, fast)
             if diverged(data) or not _finite(view):

@@ -94,7 +94,7 @@ def desired_force(
 
 @njit(nogil=True, error_model="numpy")
 def _copy(a: Array, corner: int, rows: int, columns: int, out: Array) -> None:
-    """The block of `a` at (corner, corner) to out's first; a[:] = b would allocate, lest they overlap."""
+    """The block of `a` at (corner, corner) to out's first; a[:] = b looks first whether they overlap."""
     for i in range(rows):
         for j in range(columns):
             out[i, j] = a[corner + i, corner + j]
@@ -134,6 +134,7 @@ def torque_fast(
     """Joint torques out [7] by Cholesky factors: N^T M z = M z - J^T lambda J z, so M^-1 is never formed.
 
     Needs J of full rank; at an exactly singular pose the result is not finite and the episode counts as failed.
+    s: scratch, whatever it holds; force, bias and out may be its members of these names (out: torque), and no others.
     """
     factor, moved, full, pos, ori = s.inverse, s.reach, s.core, s.block, s.lambda_part
     wrench, z, drift = s.wrench, s.pull, s.pulled

@@ -39,7 +39,7 @@ class Work(NamedTuple):
 
 
 def make_work() -> Work:
-    """Scratch memory for one thread."""
+    """Scratch memory for one call at a time."""
     square = (WIDTH, WIDTH)
     return Work(
         np.zeros(WIDTH), np.zeros(WIDTH), np.zeros(WIDTH), np.zeros(WIDTH), np.zeros(WIDTH), np.zeros(WIDTH),

@@ -18,7 +18,10 @@ from embodied_rl.types import Array
 
 
 class Scratch(NamedTuple):
-    """Memory of `torques` for one thread; pivots int64, all else float64."""
+    """Memory of `torques` and `osc.torque_fast` for one call at a time; pivots int64, all else float64.
+
+    force, bias and torque are the kernel's, between calls.
+    """
 
     pivots: Array
     column: Array
@@ -43,7 +46,7 @@ class Scratch(NamedTuple):
 
 
 def make_scratch() -> Scratch:
-    """Memory for one thread."""
+    """Memory for one call at a time."""
     return Scratch(
         np.zeros(N, np.int64), np.zeros(N), np.zeros((N, N)), np.zeros((6, N)), np.zeros((6, 6)), np.zeros((6, 6)),
         np.zeros((6, 6)), np.zeros((6, 6)), np.zeros((N, 6)), np.zeros((N, 6)), np.zeros((N, N)), np.zeros((N, 6)),

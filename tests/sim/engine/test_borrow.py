@@ -9,7 +9,9 @@ import sys
 from typing import NamedTuple
 
 import numpy as np
+import pytest
 from numba import njit
+from numba.core.errors import TypingError
 
 from embodied_rl.sim.engine.borrow import borrowed
 from embodied_rl.types import Array
@@ -22,7 +24,7 @@ class _Pair(NamedTuple):
 
 @njit
 def _lend(array: Array) -> Array:
-    return borrowed(array)
+    return borrowed(array)  # whoever gets it must hold `array`, as these tests do
 
 
 @njit
@@ -55,3 +57,9 @@ def test_tuples_are_borrowed_with_all_that_they_hold() -> None:
     assert strided.strides == other.strides
     np.testing.assert_array_equal(strided, other)
     assert number == 5
+
+
+@pytest.mark.parametrize("value", ["text", (np.zeros(1), "text")])
+def test_what_holds_references_otherwise_is_refused(value: object) -> None:
+    with pytest.raises(TypingError, match="can be borrowed"):
+        _lend(value)  # type: ignore[arg-type]

@@ -3,6 +3,8 @@
 # pyright: reportCallIssue=false
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -41,6 +43,28 @@ def test_torque_is_the_operational_space_law(form: str, seed: int) -> None:
         torques(osc.LIBERO_LAW, *case.values(), out, make_scratch())
     expected = _reference(**case)
     np.testing.assert_allclose(out, expected, atol=1e-6 * max(1.0, np.abs(expected).max()))
+
+
+def _full_of(scratch: tuple[Any, ...], number: float) -> None:
+    for part in scratch:
+        if isinstance(part, tuple):
+            _full_of(part, number)
+        else:
+            part.fill(3 if part.dtype == np.int64 else number)
+
+
+@pytest.mark.parametrize("form", ["fast", "exact"])
+@pytest.mark.parametrize("left", [np.nan, 1e300])
+def test_what_a_call_left_in_scratch_changes_nothing(form: str, left: float) -> None:
+    """And force, bias and torque may lie in it, as the kernel has them."""
+    law, case, expected = (osc.torque_fast if form == "fast" else torques), _random(7), np.empty(7)
+    law(osc.LIBERO_LAW, *case.values(), expected, make_scratch())
+    scratch = make_scratch()
+    _full_of(scratch, left)
+    scratch.force[:], scratch.bias[:] = case["force"], case["bias"]
+    case |= {"force": scratch.force, "bias": scratch.bias}
+    law(osc.LIBERO_LAW, *case.values(), scratch.torque, scratch)
+    np.testing.assert_array_equal(scratch.torque, expected)
 
 
 def _angle_matrix(turn: Array) -> Array:
