@@ -1,12 +1,13 @@
 """The real part of `embodied-rl bench pipeline`: the small OpenVLA learns on the tabletop under each scheduler.
 
 Preset, policy and worlds are those of `bench loop`, here with whole groups as minibatches for all schedulers, since
-`stream` needs them. Two contenders render after every control step, as the main peer's LIBERO environments do:
-'lockstep' is else the serial loop, whose slots are refilled at once; in 'waves' all worlds begin together and whoever
-is over waits for the others, as in the peer's loop. (The peer also simulates, draws, asks the policy and learns for
-worlds that are over; 'waves' does not.) Every scheduler has the stages and threads that `train` gives it. Updates are
-those of most of a run, of policy and critic: in the preset's first two the critic learns alone. All are opened and do
-one iteration that does not count; then they take turns of one iteration each (about half a minute on two cores; the
+`stream` needs them. Three contenders render after every control step, as the main peer's LIBERO environments do. In
+'peer' all worlds begin together and go on to the horizon, whoever is done before: simulated, drawn, asked for actions
+and taken through forward and backward pass, with weight 0, as in the peer's loop (`pipeline_peer`). In 'waves' whoever
+is over waits for the others and costs nothing. 'lockstep' is the serial loop, whose slots are refilled at once.
+Decisions are those until an episode is over. Every scheduler has the stages and threads that `train` gives it. Updates
+are those of most of a run, of policy and critic: in the preset's first two the critic learns alone. All are opened and
+do one iteration that does not count; then they take turns of one iteration each (10 to 30 seconds on two cores; the
 same episodes for all that are on-policy), since a machine's speed can drift within minutes. A figure is the median of
 its turns. `async` would go on with its episodes while others have their turn: it begins anew each time, and its third
 iteration counts.
@@ -21,13 +22,15 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from embodied_rl.algorithms.config import PPOConfig
 from embodied_rl.algorithms.make import make_algorithm
+from embodied_rl.algorithms.rows import Algorithm
 from embodied_rl.benchmarks.loop import bench_config
+from embodied_rl.benchmarks.pipeline_peer import PeerLoop, PPOWithMaskedRows
 from embodied_rl.cli.policies import prepare_policy
 from embodied_rl.cli.suites import load_tasks
 from embodied_rl.cli.world import cpu_count, open_env, open_policy, pick_device, pick_renderer, policy_folder
@@ -38,11 +41,15 @@ from embodied_rl.policy_config import SHIPPED
 from embodied_rl.rollout.collect import Collector
 from embodied_rl.rollout.sampler import EpisodeSampler
 from embodied_rl.rollout.stages import StageClock
+from embodied_rl.rollout.timeline import Timeline
 from embodied_rl.scheduler.config import PipelinedConfig, SchedulerConfig, SerialConfig
-from embodied_rl.scheduler.make import Learning, make_clock, make_scheduler
+from embodied_rl.scheduler.make import Learning, Scheduler, make_clock, make_scheduler
 from embodied_rl.threads import set_torch_threads
 from embodied_rl.types import Array, ChunkResult, EpisodeSpec, Observation, RolloutBatch
 from embodied_rl.vec_env import VecEnv
+
+if TYPE_CHECKING:
+    from embodied_rl.cli.policies import AnyPolicy
 
 TURNS = 7
 RUN_UP = 3
@@ -52,16 +59,18 @@ MINIBATCH_EPISODES = 16
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """A scheduler, whether every step is drawn, and whether all worlds begin together."""
+    """A scheduler, whether every step is drawn, whether all worlds begin together, and whether they go on when done."""
 
     name: str
     scheduler: SchedulerConfig
     each_step: bool = False
     waves: bool = False
+    to_horizon: bool = False
 
 
 WAYS = (
     Way("serial", SerialConfig()),
+    Way("peer", SerialConfig(), each_step=True, waves=True, to_horizon=True),
     Way("lockstep", SerialConfig(), each_step=True),
     Way("waves", SerialConfig(), each_step=True, waves=True),
     Way("stream", PipelinedConfig()),
@@ -158,26 +167,19 @@ def iterations(way: Way, config: TrainConfig) -> Generator[dict[str, Any]]:
     renderer = pick_renderer(config.env.renderer, tasks)
     env_config = replace(config.env, renderer=renderer.name, sim_threads=cores)
     algorithm = make_algorithm(config.algorithm)
+    if way.to_horizon:
+        assert isinstance(config.algorithm, PPOConfig)
+        algorithm = PPOWithMaskedRows(config.algorithm)
     sampler = EpisodeSampler(config.seed, {t.name: list(t.train_states) for t in tasks}, algorithm.group_size)
     clock = make_clock(way.scheduler)
-    with tempfile.TemporaryDirectory() as dumps, open_env(tasks, env_config, policy.config.image_size) as env:
+    worlds = open_env(tasks, env_config, policy.config.image_size, stop_at_success=not way.to_horizon)
+    with tempfile.TemporaryDirectory() as dumps, worlds as env:
         learner = Learner(
             policy, algorithm, config.learner, seed=config.seed, dump_dir=Path(dumps),
             threads=cores if policy.device.type == "cpu" else 1,
         )  # fmt: skip
-        worlds, groups = RendersEachStep(env) if way.each_step else env, config.rollout.groups(algorithm.group_size)
-        if way.waves:
-            assert isinstance(clock, StageClock)
-            collector = Collector(
-                worlds, policy, sampler, clock, groups=env.num_envs // algorithm.group_size,
-                final_value=algorithm.needs_final_value,
-            )  # fmt: skip
-            scheduler = InWaves(collector, groups * algorithm.group_size // env.num_envs)
-        else:
-            scheduler = make_scheduler(
-                way.scheduler, worlds, policy, sampler, algorithm, Learning.of(learner), clock, groups=groups,
-                workers=cores, on_episode=lambda result: None, poll=lambda: None,
-            )  # fmt: skip
+        groups = config.rollout.groups(algorithm.group_size)
+        scheduler = _scheduler(way, env, policy, sampler, algorithm, learner, clock, groups)
         with closing(scheduler):
             began, used = time.perf_counter(), time.process_time()
             for batch in scheduler.batches(0, config.iterations):
@@ -194,6 +196,27 @@ def iterations(way: Way, config: TrainConfig) -> Generator[dict[str, Any]]:
                 with clock.left_out():  # others have their turn
                     yield row
                 began, used = time.perf_counter(), time.process_time()
+
+
+def _scheduler(
+    way: Way, env: VecEnv, policy: AnyPolicy, sampler: EpisodeSampler, algorithm: Algorithm, learner: Learner,
+    clock: StageClock | Timeline, groups: int,
+) -> Scheduler | InWaves | PeerLoop:
+    worlds = RendersEachStep(env) if way.each_step else env
+    if isinstance(algorithm, PPOWithMaskedRows):
+        assert isinstance(clock, StageClock)
+        return PeerLoop(worlds, policy, sampler, algorithm, clock, groups)
+    if way.waves:
+        assert isinstance(clock, StageClock)
+        collector = Collector(
+            worlds, policy, sampler, clock, groups=env.num_envs // algorithm.group_size,
+            final_value=algorithm.needs_final_value,
+        )  # fmt: skip
+        return InWaves(collector, groups * algorithm.group_size // env.num_envs)
+    return make_scheduler(
+        way.scheduler, worlds, policy, sampler, algorithm, Learning.of(learner), clock, groups=groups,
+        workers=cpu_count(), on_episode=lambda result: None, poll=lambda: None,
+    )  # fmt: skip
 
 
 def measure_all(config: TrainConfig, turns: int = TURNS) -> Generator[dict[str, Any]]:
@@ -221,7 +244,7 @@ def _runs_ahead(way: Way) -> bool:
 
 
 def ratios_of(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
-    """real.<scheduler>.decisions_per_s, and real.<overlap>.vs_serial, .vs_lockstep and .vs_waves.
+    """real.<scheduler>.decisions_per_s, and real.<overlap>.vs_serial, .vs_peer, .vs_lockstep and .vs_waves.
 
     Each also with _low and _high. Speeds are medians over the turns, ratios medians of each turn's; low and high
     are the turns' extremes.
@@ -230,7 +253,7 @@ def ratios_of(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
              for turn in sorted({row["turn"] for row in rows})]  # fmt: skip
     found = {f"{name}.decisions_per_s": [speed[name] for speed in turns] for name in turns[0]}
     found |= {f"{name}.vs_{other}": [speed[name] / speed[other] for speed in turns]
-              for name in ("stream", "async") for other in ("serial", "lockstep", "waves")}  # fmt: skip
+              for name in ("stream", "async") for other in ("serial", "peer", "lockstep", "waves")}  # fmt: skip
     ratios: dict[str, float] = {}
     for name, values in found.items():
         ratios |= {f"real.{name}": float(np.median(values)), f"real.{name}_low": min(values),

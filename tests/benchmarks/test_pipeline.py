@@ -44,7 +44,7 @@ def test_ratios_by_hand() -> None:
         "q.async.of_bound": 0.5, "q.async.of_own_bound": 0.625, "q.bound_vs_serial": 2,
     })  # fmt: skip
     # the second turn met a machine half as fast, the third one a machine that was busy while serial ran
-    turns = [(100, 50, 40, 120, 150), (50, 25, 20, 60, 75), (10, 50, 40, 120, 150)]
+    turns = [(100, 30, 50, 40, 120, 150), (50, 15, 25, 20, 60, 75), (10, 30, 50, 40, 120, 150)]
     names = [way.name for way in pipeline_real.WAYS]
     real = [{"scheduler": name, "decisions_per_s": speed, "turn": turn} for turn, speeds in enumerate(turns)
             for name, speed in zip(names, speeds, strict=True)]  # fmt: skip
@@ -52,6 +52,7 @@ def test_ratios_by_hand() -> None:
     assert ratios["real.stream.vs_serial"] == pytest.approx(1.2)
     assert ratios["real.async.vs_lockstep"] == pytest.approx(3)
     assert ratios["real.stream.vs_waves"] == pytest.approx(3)
+    assert ratios["real.stream.vs_peer"] == pytest.approx(4)
     assert ratios["real.serial.decisions_per_s"] == 50
     assert (ratios["real.serial.decisions_per_s_low"], ratios["real.serial.decisions_per_s_high"]) == (10, 100)
     assert (ratios["real.stream.vs_serial_low"], ratios["real.stream.vs_serial_high"]) == pytest.approx((1.2, 12))
@@ -71,7 +72,7 @@ def test_real_turns_do_the_same_work() -> None:
         way.name: ahead if way.name == "async" else 1 for way in pipeline_real.WAYS
     }
     work = {row["scheduler"]: row["decisions"] for row in rows}
-    assert work["serial"] == work["lockstep"] == work["waves"] == work["stream"]
+    assert work["serial"] == work["peer"] == work["lockstep"] == work["waves"] == work["stream"]
 
 
 @pytest.mark.parametrize("profile", PROFILES, ids=lambda profile: profile.name)

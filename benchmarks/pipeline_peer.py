@@ -1,0 +1,150 @@
+"""The main peer's loop on our worlds, for `pipeline_real`: all begin together and all go on to the horizon.
+
+A world whose task is done is simulated, drawn and asked for further actions until its time is up, and the rows of that
+go through forward and backward pass with weight 0. What is learned is the same as everywhere else.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from embodied_rl.algorithms.config import PPOConfig
+from embodied_rl.algorithms.ppo import PPO
+from embodied_rl.algorithms.rows import LossOutput, Rows, evaluate_rows
+from embodied_rl.policy import Policy
+from embodied_rl.rollout.actor import Actor
+from embodied_rl.rollout.episode import Running, decision_rng, executed_terms
+from embodied_rl.rollout.sampler import EpisodeSampler
+from embodied_rl.rollout.stages import StageClock
+from embodied_rl.rollout.store import Recording, Round, RowStore, gather
+from embodied_rl.rollout.summary import summarise
+from embodied_rl.types import Array, ChunkResult, EpisodeSpec, RolloutBatch
+from embodied_rl.vec_env import VecEnv
+
+
+class PPOWithMaskedRows(PPO):
+    """PPO whose passes also take in rows that count nothing: of `masked`, in proportion to those that count."""
+
+    def __init__(self, config: PPOConfig) -> None:
+        super().__init__(config)
+        self.masked: RolloutBatch | None = None
+        self.taken = 0
+        self._share = 0.0
+        self._counted = 0
+        self._lock = threading.Lock()  # microbatches go side by side
+
+    def next_batch(self, rows: int, masked: RolloutBatch | None) -> None:
+        """The rows that count nothing in the next update, which has `rows` rows that count."""
+        self.masked, self.taken, self._counted = masked, 0, 0
+        self._share = 0.0 if masked is None else len(masked) / rows
+
+    def loss(self, policy: Policy, rows: Rows, iteration: int) -> LossOutput:
+        """PPO's, plus 0 times what the masked rows say."""
+        out = super().loss(policy, rows, iteration)
+        index = self._take(len(rows.index))
+        if self.masked is not None and len(index):
+            seen = evaluate_rows(policy, self.masked, index)
+            assert seen.value is not None, "the policy acted with a critic"
+            out.loss = out.loss + 0.0 * (seen.log_prob.sum() + seen.value.sum())
+        return out
+
+    def _take(self, rows: int) -> Tensor:
+        with self._lock:
+            first = self.taken
+            self._counted += rows
+            self.taken = round(self._share * self._counted)
+            return torch.arange(first, self.taken)
+
+
+class PeerLoop:
+    """`SerialScheduler`'s place. env: does not stop at success, and has as many slots as begin together."""
+
+    def __init__(
+        self, env: VecEnv, policy: Policy, sampler: EpisodeSampler, algorithm: PPOWithMaskedRows, clock: StageClock,
+        groups: int,
+    ) -> None:
+        if algorithm.needs_final_value:
+            raise ValueError("this loop does not value the last observation of a truncated episode")
+        self._env = env
+        self._policy = policy
+        self._sampler = sampler
+        self._algorithm = algorithm
+        self._clock = clock
+        self._waves = groups * algorithm.group_size // env.num_envs
+        self._store = RowStore(env.new_observation, env.num_envs)
+        self._actor = Actor(policy, env.num_envs, torch.get_num_threads())
+
+    def batches(self, start: int, stop: int) -> Iterator[RolloutBatch]:
+        """As in SerialScheduler; the batch has the rows that count."""
+        for version in range(start, stop):
+            waves = [self._wave() for _ in range(self._waves)]
+            recordings = [recording for found, _ in waves for recording in found]
+            masked = [row for _, rows in waves for row in rows]
+            with self._clock.stage("gather"):
+                batch = gather(recordings, version)
+                # whose rows these are no longer matters
+                rest = gather([Recording(recordings[0].result, masked)], version) if masked else None
+            self._store.drop([*masked, *(row for recording in recordings for row in recording.rows)])
+            self._algorithm.next_batch(len(batch), rest)
+            results = [recording.result for recording in recordings]
+            batch.info = summarise(results, kept=len(results), dropped=0, wanted=len(results), reissued=0)
+            yield batch
+
+    def _wave(self) -> tuple[list[Recording], list[tuple[Round, int]]]:
+        """An episode a slot, to the horizon: the episodes, and the rows after their success."""
+        specs: list[EpisodeSpec] = []
+        while len(specs) < self._env.num_envs:
+            specs += self._sampler.next_group()
+        slots = list(range(len(specs)))
+        with self._clock.stage("reset"):
+            self._env.reset(slots, specs)
+        running = [Running(spec) for spec in specs]
+        found: dict[int, Recording] = {}
+        masked: list[tuple[Round, int]] = []
+        while slots:
+            result, round_ = self._decide(slots, running)
+            if result.failed.any():
+                raise RuntimeError("a simulation diverged; this loop cannot run an episode again")
+            for row, slot in enumerate(slots):
+                if slot in found:
+                    running[slot].num_decisions += 1  # which the random numbers of the next one depend on
+                    masked.append((round_, row))
+                    continue
+                running[slot].account(result, round_, row, record=True)
+                if result.success[row] or result.truncated[row]:
+                    found[slot] = running[slot].ended(terminated=bool(result.success[row]))
+            slots = [slot for row, slot in enumerate(slots) if not result.truncated[row]]
+        for spec in specs:
+            self._sampler.finish(spec)
+        return [found[slot] for slot in range(len(specs))], masked
+
+    def _decide(self, slots: Sequence[int], running: Sequence[Running]) -> tuple[ChunkResult, Round]:
+        block, obs = self._store.take(len(slots))
+        with self._clock.stage("render"):
+            self._env.observe(slots, obs)
+        with self._clock.stage("act"):
+            act = self._actor.act(obs, decision_rng([running[slot] for slot in slots]), "sample")
+        with self._clock.stage("simulate"):
+            result = first_success(self._env.step(slots, act.actions))
+        mask = executed_terms(result.steps_taken, self._policy.chunk_len, self._policy.terms_per_step)
+        return result, Round(block, obs, act, result.reward.sum(axis=1, dtype=np.float32), mask, len(slots))
+
+    def publish(self, version: int) -> None:
+        """The weights are shared: nothing is copied."""
+
+    def close(self) -> None:
+        """Stop the threads that act."""
+        self._actor.close()
+
+
+def first_success(result: ChunkResult) -> ChunkResult:
+    """A chunk that went on after success, as if it had stopped there; `truncated` stays, as the world's."""
+    done: Array = np.cumsum(result.reward > 0, axis=1)
+    reward = np.where((done == 1) & (result.reward > 0), result.reward, 0.0).astype(np.float32)
+    steps = np.where(result.success, (done == 0).sum(axis=1) + 1, result.steps_taken).astype(np.int32)
+    return ChunkResult(reward, result.success, result.truncated, result.success, steps, result.failed)
