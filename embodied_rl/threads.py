@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from typing import Generic, TypeVar
+from typing import Generic, Literal, TypeVar
 
 import torch
 
@@ -22,13 +24,24 @@ class Threads:
     """`count` threads, each with `inner` threads of torch's inside an operator.
 
     One inside each, and several pieces of work side by side, wastes less than several inside small operators, which
-    mostly wait for one another.
+    mostly wait for one another. half: the CPU cores that they keep to for what they begin while others are busy, see
+    `Cores`; not with threads inside operators, which would keep to them for ever.
     """
 
-    def __init__(self, count: int, name: str, *, inner: int = 1) -> None:
+    def __init__(
+        self, count: int, name: str, *, inner: int = 1, half: Literal["lower", "upper"] | None = None
+    ) -> None:
+        if half is not None and inner > 1:
+            raise ValueError("threads inside operators would stay on the cores where they were made")
         self.count = count
         self.busy: Callable[[], bool] = lambda: False
+        self._cores = None if half is None else Cores(half)
         self._pool = ThreadPoolExecutor(count, name, initializer=set_torch_threads, initargs=(inner,))
+
+    def settle(self) -> None:
+        """Called by one of the threads before it begins: go where it may work now."""
+        if self._cores is not None:
+            self._cores.keep_to_half(self.busy())
 
     def map(self, work: Callable[[InT], OutT], items: Iterable[InT]) -> list[OutT]:
         """`work` of each item, in order, and errors as with `Line`."""
@@ -46,6 +59,41 @@ class Threads:
     def close(self) -> None:
         """End the threads."""
         self._pool.shutdown()
+
+
+class Cores:
+    """Half of the CPU cores that this process may use, for the calling thread.
+
+    Linux leaves a core idle for milliseconds while two threads share another, if threads sleep and wake often, as those
+    do that wait for the interpreter. Two that each keep to one half never share. Without effect where there is only one
+    core, or where the system does not let threads choose (macOS, some sandboxes).
+    """
+
+    def __init__(self, half: Literal["lower", "upper"]) -> None:
+        cores = _cores()
+        middle = len(cores) // 2
+        self._all = frozenset(cores)
+        self._half = frozenset(cores[:middle] if half == "lower" else cores[middle:]) if middle else self._all
+        self._place = threading.local()
+
+    def keep_to_half(self, keep: bool) -> None:
+        """The calling thread keeps to its half from now on, or may go everywhere."""
+        wanted = self._half if keep else self._all
+        if wanted != getattr(self._place, "cores", self._all):
+            os.sched_setaffinity(0, wanted)
+            self._place.cores = wanted
+
+
+def _cores() -> list[int]:
+    """In order; none where threads cannot be told to keep to some."""
+    if not hasattr(os, "sched_setaffinity"):
+        return []
+    cores = os.sched_getaffinity(0)
+    try:
+        os.sched_setaffinity(0, cores)
+    except OSError:
+        return []
+    return sorted(cores)
 
 
 class Line(Generic[InT, OutT]):
@@ -87,6 +135,7 @@ class Line(Generic[InT, OutT]):
                 self._take(wait_for_one=True)
 
     def _timed(self, item: InT) -> OutT:
+        self._threads.settle()
         try:
             return self._work(item)
         finally:

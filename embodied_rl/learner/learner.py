@@ -84,7 +84,7 @@ class Learner:
         self._begun: GroupUpdate | None = None
         self._seed = seed
         self._dump_dir = dump_dir
-        self._threads = Threads(threads, "learn") if threads > 1 else None
+        self._threads = Threads(threads, "learn", half="upper") if threads > 1 else None
         self._gradients: Gradients | None = None
         self._moved = 1.0
         self.model = ranks.prepare(policy) if ranks.size > 1 else policy
@@ -102,7 +102,7 @@ class Learner:
             self._threads.close()
 
     def yield_to(self, busy: Callable[[], bool]) -> None:
-        """Leave half of the threads to others while `busy()`; results are the same."""
+        """Leave half of the threads and cores to others while `busy()`; results are the same."""
         if self._threads is not None:
             self._threads.busy = busy
 

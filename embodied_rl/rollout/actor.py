@@ -31,10 +31,12 @@ class Actor:
         places = {parameter.device.type for parameter in policy.parameters()} if isinstance(policy, nn.Module) else {}
         apart = getattr(policy, "acts_in_parts", False) and places == {"cpu"}
         count = min(threads, rows // MIN_ROWS) if apart else 1
-        self._threads = Threads(count, "act", inner=threads // count) if count > 1 else None
+        inner = threads // max(1, count)
+        half = "lower" if inner == 1 else None  # the learner has the upper one
+        self._threads = Threads(count, "act", inner=inner, half=half) if count > 1 else None
 
     def yield_to(self, busy: Callable[[], bool]) -> None:
-        """Leave half of the threads to others while `busy()`; results are the same."""
+        """Leave half of the threads and cores to others while `busy()`; results are the same."""
         if self._threads is not None:
             self._threads.busy = busy
 

@@ -154,7 +154,7 @@ class RolloutEngine:
         self._workers.shutdown(cancel_futures=True)
 
     def yield_to(self, busy: Callable[[], bool]) -> None:
-        """Leave half of the acting threads to others while `busy()`; results are the same."""
+        """Leave half of the acting threads and cores to others while `busy()`; results are the same."""
         self._actor.yield_to(busy)
 
     def _raise(self) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from contextlib import closing
 from pathlib import Path
+from typing import Literal
 
 import pytest
 import torch
@@ -39,6 +41,57 @@ def test_while_others_are_busy_half_of_them_work() -> None:
         threads.busy = lambda: True
         assert threads.map(work, range(7)) == [number * number for number in range(7)]
         assert most == 2
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="only Linux tells where threads may run")
+@pytest.mark.parametrize("cores", [[3], [0, 1], [2, 4, 6]])
+def test_they_keep_to_half_of_the_cores_while_others_are_busy(
+    monkeypatch: pytest.MonkeyPatch, cores: list[int]
+) -> None:
+    """Of those that the process may use, however many this machine has; and leave it as soon as they may."""
+    place = threading.local()
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(getattr(place, "cores", cores)))
+    monkeypatch.setattr(os, "sched_setaffinity", lambda pid, found: setattr(place, "cores", found))
+
+    def where(number: int) -> list[int]:
+        return sorted(os.sched_getaffinity(0))
+
+    halves: tuple[Literal["lower"], Literal["upper"]] = ("lower", "upper")
+    middle = len(cores) // 2
+    for half, own in zip(halves, (cores[:middle] or cores, cores[middle:]), strict=True):
+        with closing(Threads(4, "test", half=half)) as threads:
+            for busy, expected in ((True, own), (False, cores), (True, own)):
+                threads.busy = lambda busy=busy: busy
+                assert threads.map(where, range(7)) == [expected] * 7
+    with closing(Threads(4, "test")) as threads:
+        threads.busy = lambda: True
+        assert threads.map(where, range(7)) == [cores] * 7
+
+
+def test_where_threads_cannot_be_placed_they_work_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(pid: int, cores: set[int]) -> None:
+        raise PermissionError
+
+    for patch in (lambda: monkeypatch.setattr(os, "sched_setaffinity", refuse, raising=False),
+                  lambda: monkeypatch.delattr(os, "sched_setaffinity")):  # fmt: skip
+        patch()
+        with closing(Threads(2, "test", half="upper")) as threads:
+            threads.busy = lambda: True
+            assert threads.map(abs, [-1, -2]) == [1, 2]
+    with pytest.raises(ValueError, match="inside operators"):
+        Threads(2, "test", inner=2, half="lower")
+
+
+@pytest.mark.skipif(
+    not hasattr(os, "sched_getaffinity") or len(os.sched_getaffinity(0)) < 2, reason="wants two cores to tell apart"
+)
+def test_really_they_do_and_nobody_else_does() -> None:
+    everywhere = os.sched_getaffinity(0)
+    with closing(Threads(2, "test", half="upper")) as threads:
+        threads.busy = lambda: True
+        found = threads.map(lambda number: os.sched_getaffinity(0), range(4))
+    assert all(cores < everywhere for cores in found)
+    assert os.sched_getaffinity(0) == everywhere
 
 
 def test_the_others_join_in_as_soon_as_nobody_else_is_busy() -> None:
