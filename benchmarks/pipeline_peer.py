@@ -15,7 +15,7 @@ from torch import Tensor
 
 from embodied_rl.algorithms.config import PPOConfig
 from embodied_rl.algorithms.ppo import PPO
-from embodied_rl.algorithms.rows import LossOutput, Rows, evaluate_rows
+from embodied_rl.algorithms.rows import LossOutput, Rows
 from embodied_rl.policy import Policy
 from embodied_rl.rollout.actor import Actor
 from embodied_rl.rollout.episode import Running, decision_rng, executed_terms
@@ -23,8 +23,28 @@ from embodied_rl.rollout.sampler import EpisodeSampler
 from embodied_rl.rollout.stages import StageClock
 from embodied_rl.rollout.store import Recording, Round, RowStore, gather
 from embodied_rl.rollout.summary import summarise
-from embodied_rl.types import Array, ChunkResult, EpisodeSpec, RolloutBatch
+from embodied_rl.types import Array, ChunkResult, EpisodeSpec, EvalOutput, RolloutBatch
 from embodied_rl.vec_env import VecEnv
+
+
+class _Padded:
+    """A policy whose `evaluate` takes rows `index` of `masked` along, and returns what it makes of the others."""
+
+    def __init__(self, policy: Policy, masked: RolloutBatch, index: Tensor) -> None:
+        self.terms_per_step = policy.terms_per_step
+        self._policy, self._masked, self._index = policy, masked, index
+
+    def evaluate(
+        self, images: Tensor, proprio: Tensor, instruction: list[str], replay: dict[str, Tensor]
+    ) -> EvalOutput:
+        more, index, rows = self._masked, self._index, len(images)
+        out = self._policy.evaluate(
+            torch.cat([images, more.images[index]]), torch.cat([proprio, more.proprio[index]]),
+            instruction + [more.instruction[i] for i in index.tolist()],
+            {key: torch.cat([tensor, more.replay[key][index]]) for key, tensor in replay.items()},
+        )  # fmt: skip
+        assert out.value is not None, "the policy acted with a critic"
+        return EvalOutput(out.log_prob[:rows], out.entropy[:rows], out.value[:rows])
 
 
 class PPOWithMaskedRows(PPO):
@@ -44,14 +64,11 @@ class PPOWithMaskedRows(PPO):
         self._share = 0.0 if masked is None else len(masked) / rows
 
     def loss(self, policy: Policy, rows: Rows, iteration: int) -> LossOutput:
-        """PPO's, plus 0 times what the masked rows say."""
-        out = super().loss(policy, rows, iteration)
+        """PPO's, from passes that masked rows share."""
         index = self._take(len(rows.index))
-        if self.masked is not None and len(index):
-            seen = evaluate_rows(policy, self.masked, index)
-            assert seen.value is not None, "the policy acted with a critic"
-            out.loss = out.loss + 0.0 * (seen.log_prob.sum() + seen.value.sum())
-        return out
+        if self.masked is None or not len(index):
+            return super().loss(policy, rows, iteration)
+        return super().loss(_Padded(policy, self.masked, index), rows, iteration)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
     def _take(self, rows: int) -> Tensor:
         with self._lock:
@@ -70,6 +87,8 @@ class PeerLoop:
     ) -> None:
         if algorithm.needs_final_value:
             raise ValueError("this loop does not value the last observation of a truncated episode")
+        if algorithm.epochs != 1 or groups * algorithm.group_size % env.num_envs:
+            raise ValueError("this loop wants one epoch, and whole waves")
         self._env = env
         self._policy = policy
         self._sampler = sampler
@@ -108,9 +127,9 @@ class PeerLoop:
         masked: list[tuple[Round, int]] = []
         while slots:
             result, round_ = self._decide(slots, running)
-            if result.failed.any():
-                raise RuntimeError("a simulation diverged; this loop cannot run an episode again")
             for row, slot in enumerate(slots):
+                if result.failed[row] and slot not in found:
+                    raise RuntimeError("a simulation diverged; this loop cannot run an episode again")
                 if slot in found:
                     running[slot].num_decisions += 1  # which the random numbers of the next one depend on
                     masked.append((round_, row))
@@ -118,7 +137,7 @@ class PeerLoop:
                 running[slot].account(result, round_, row, record=True)
                 if result.success[row] or result.truncated[row]:
                     found[slot] = running[slot].ended(terminated=bool(result.success[row]))
-            slots = [slot for row, slot in enumerate(slots) if not result.truncated[row]]
+            slots = [slot for row, slot in enumerate(slots) if not (result.truncated | result.failed)[row]]
         for spec in specs:
             self._sampler.finish(spec)
         return [found[slot] for slot in range(len(specs))], masked

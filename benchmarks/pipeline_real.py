@@ -79,36 +79,59 @@ WAYS = (
 
 
 class RendersEachStep:
-    """A simulator that steps all its slots together and draws every camera after each control step."""
+    """A simulator that steps all its slots together and draws every camera after each control step.
+
+    What it drew last is what `observe` shows, so a decision of K steps draws K times, and a new episode once.
+    """
 
     def __init__(self, env: VecEnv) -> None:
         self.num_envs, self.info = env.num_envs, env.info
         self._env = env
         self._scratch = env.new_observation(env.num_envs)
+        self._drawn: dict[int, int] = {}
+        """The row of the scratch memory that shows a slot as it is."""
 
     def reset(self, slots: Sequence[int], episodes: Sequence[EpisodeSpec]) -> None:
         self._env.reset(slots, episodes)
+        for slot in slots:
+            self._drawn.pop(slot, None)
 
     def step(self, slots: Sequence[int], actions: Array) -> ChunkResult:
-        """Step by step; whoever is over waits for the others."""
+        """Step by step; whoever is over waits for the others, and is not drawn."""
         parts: list[tuple[Array, ChunkResult]] = []
         alive = np.arange(len(slots))
         for k in range(actions.shape[1]):
-            if len(alive):
-                part = self._env.step([slots[int(row)] for row in alive], actions[alive, k : k + 1])
-                parts.append((alive, part))
-                alive = alive[~(part.terminated | part.truncated | part.failed)]
-            self._env.observe(slots, self._scratch)
+            if not len(alive):
+                break
+            stepped = [slots[int(row)] for row in alive]
+            part = self._env.step(stepped, actions[alive, k : k + 1])
+            self._env.observe(stepped, self._scratch)
+            self._drawn = {slot: at for at, slot in enumerate(stepped)}
+            parts.append((alive, part))
+            alive = alive[~(part.terminated | part.truncated | part.failed)]
         return _joined(parts, *actions.shape[:2])
 
-    def observe(self, slots: Sequence[int], out: Observation) -> Sequence[int] | None:
-        return self._env.observe(slots, out)
+    def observe(self, slots: Sequence[int], out: Observation) -> None:
+        rows = [self._drawn.get(slot) for slot in slots]
+        new = [at for at, row in enumerate(rows) if row is None]
+        if new:
+            fresh = self._env.new_observation(len(new))
+            self._env.observe([slots[at] for at in new], fresh)
+            _copy_rows(fresh, range(len(new)), out, new)
+        old = [(at, row) for at, row in enumerate(rows) if row is not None]
+        _copy_rows(self._scratch, [row for _, row in old], out, [at for at, _ in old])
 
     def new_observation(self, rows: int) -> Observation:
         return self._env.new_observation(rows)
 
     def close(self) -> None:
         self._env.close()
+
+
+def _copy_rows(seen: Observation, rows: Sequence[int], out: Observation, to: Sequence[int]) -> None:
+    for row, at in zip(rows, to, strict=True):
+        out.images[at], out.proprio[at] = seen.images[row], seen.proprio[row]
+        out.instruction[at] = seen.instruction[row]
 
 
 def _joined(parts: Sequence[tuple[Array, ChunkResult]], rows: int, steps: int) -> ChunkResult:
@@ -212,6 +235,7 @@ def _scheduler(
             worlds, policy, sampler, clock, groups=env.num_envs // algorithm.group_size,
             final_value=algorithm.needs_final_value,
         )  # fmt: skip
+        assert groups * algorithm.group_size % env.num_envs == 0, "whole waves"
         return InWaves(collector, groups * algorithm.group_size // env.num_envs)
     return make_scheduler(
         way.scheduler, worlds, policy, sampler, algorithm, Learning.of(learner), clock, groups=groups,

@@ -24,8 +24,8 @@ class Threads:
     """`count` threads, each with `inner` threads of torch's inside an operator.
 
     One inside each, and several pieces of work side by side, wastes less than several inside small operators, which
-    mostly wait for one another. half: the CPU cores that they keep to for what they begin while others are busy, see
-    `Cores`; not with threads inside operators, which would keep to them for ever.
+    mostly wait for one another. half: of the cores, to which they keep in what they begin while others are busy (see
+    `Cores`); not with threads inside operators, which would keep to it for ever.
     """
 
     def __init__(
@@ -62,38 +62,31 @@ class Threads:
 
 
 class Cores:
-    """Half of the CPU cores that this process may use, for the calling thread.
+    """A core of its own for the calling thread, on machines that have two.
 
-    Linux leaves a core idle for milliseconds while two threads share another, if threads sleep and wake often, as those
-    do that wait for the interpreter. Two that each keep to one half never share. Without effect where there is only one
-    core, or where the system does not let threads choose (macOS, some sandboxes).
+    There Linux leaves one core idle for milliseconds while two threads share the other, if threads sleep and wake
+    often, as those do that wait for the interpreter. Two that each keep to one core never share it. Without effect
+    where this process may use more or fewer than two cores, or where threads may not choose (macOS, some sandboxes).
     """
 
     def __init__(self, half: Literal["lower", "upper"]) -> None:
-        cores = _cores()
-        middle = len(cores) // 2
-        self._all = frozenset(cores)
-        self._half = frozenset(cores[:middle] if half == "lower" else cores[middle:]) if middle else self._all
-        self._place = threading.local()
+        self._half = half
+        self._able = hasattr(os, "sched_setaffinity")
+        self._kept = threading.local()
 
     def keep_to_half(self, keep: bool) -> None:
-        """The calling thread keeps to its half from now on, or may go everywhere."""
-        wanted = self._half if keep else self._all
-        if wanted != getattr(self._place, "cores", self._all):
-            os.sched_setaffinity(0, wanted)
-            self._place.cores = wanted
-
-
-def _cores() -> list[int]:
-    """In order; none where threads cannot be told to keep to some."""
-    if not hasattr(os, "sched_setaffinity"):
-        return []
-    cores = os.sched_getaffinity(0)
-    try:
-        os.sched_setaffinity(0, cores)
-    except OSError:
-        return []
-    return sorted(cores)
+        """The calling thread keeps to its core from now on, or may go everywhere."""
+        if not self._able or keep == getattr(self._kept, "kept", False):
+            return
+        cores = sorted(os.sched_getaffinity(os.getpid()))  # the main thread's, which never keeps to one
+        if keep and len(cores) != 2:
+            return
+        try:
+            os.sched_setaffinity(0, {cores[0 if self._half == "lower" else 1]} if keep else cores)
+        except OSError:  # not allowed, or the process lost a core this moment: going everywhere is only slower
+            self._able = False
+        else:
+            self._kept.kept = keep
 
 
 class Line(Generic[InT, OutT]):

@@ -84,7 +84,8 @@ class Learner:
         self._begun: GroupUpdate | None = None
         self._seed = seed
         self._dump_dir = dump_dir
-        self._threads = Threads(threads, "learn", half="upper") if threads > 1 else None
+        half = "upper" if ranks.size == 1 else None  # other ranks would share it
+        self._threads = Threads(threads, "learn", half=half) if threads > 1 else None
         self._gradients: Gradients | None = None
         self._moved = 1.0
         self.model = ranks.prepare(policy) if ranks.size > 1 else policy

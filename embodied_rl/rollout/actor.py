@@ -32,7 +32,7 @@ class Actor:
         apart = getattr(policy, "acts_in_parts", False) and places == {"cpu"}
         count = min(threads, rows // MIN_ROWS) if apart else 1
         inner = threads // max(1, count)
-        half = "lower" if inner == 1 else None  # the learner has the upper one
+        half = "lower" if inner == 1 else None  # as on two cores; the learner has the upper one
         self._threads = Threads(count, "act", inner=inner, half=half) if count > 1 else None
 
     def yield_to(self, busy: Callable[[], bool]) -> None:

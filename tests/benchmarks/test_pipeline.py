@@ -20,7 +20,7 @@ from embodied_rl.cli import main
 from embodied_rl.rollout.sampler import EpisodeSampler
 from embodied_rl.scheduler.config import PipelinedConfig, SerialConfig
 from embodied_rl.scheduler.costs import Cost, Costs
-from embodied_rl.types import EpisodeResult, EpisodeSpec, RolloutBatch
+from embodied_rl.types import EpisodeResult, EpisodeSpec, Observation, RolloutBatch
 from tests.toy import TASKS, ToyEnv
 
 
@@ -149,6 +149,39 @@ def test_a_simulator_that_renders_each_step_does_the_same() -> None:
         ended += int(over.sum())
         slots = [slot for slot, end in zip(slots, over, strict=True) if not end]
     assert ended == 6
+
+
+def test_a_simulator_that_renders_each_step_draws_once_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And once for a new episode: the last picture of a chunk is what the policy sees. It shows the world as it is."""
+    slots, specs = [0, 1, 2], [spec for _ in range(2) for spec in EpisodeSampler(5, TASKS, 2).next_group()][:3]
+    plain, drawn = ToyEnv(3), 0
+    observe = ToyEnv.observe
+
+    def counted(env: ToyEnv, slots: Sequence[int], out: Observation) -> Sequence[int] | None:
+        nonlocal drawn
+        drawn += len(slots) * (env is not plain)
+        return observe(env, slots, out)
+
+    monkeypatch.setattr(ToyEnv, "observe", counted)
+    inner = ToyEnv(3)
+    stepped = RendersEachStep(inner)
+    seen, expected = stepped.new_observation(3), plain.new_observation(3)
+    running, still = list(slots), np.zeros((3, 2, 2), np.float32)  # nobody gets anywhere
+    for env in (plain, stepped):
+        env.reset(slots, specs)
+    for turn in range(3):
+        if turn == 2:  # a new episode in the middle
+            plain._spec[1] = inner._spec[1] = None  # what it had is over
+            for env in (plain, stepped):
+                env.reset([1], [specs[2]])
+        stepped.observe(running[::-1], seen)  # in another order than they were drawn in
+        plain.observe(running[::-1], expected)
+        for name in ("images", "proprio", "instruction"):
+            np.testing.assert_array_equal(getattr(seen, name), getattr(expected, name))
+        for env in (plain, stepped):
+            result = env.step(running, still)
+            assert not (result.terminated | result.truncated).any()
+    assert drawn == 3 + 1 + 3 * 2 * 3
 
 
 def test_quick_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

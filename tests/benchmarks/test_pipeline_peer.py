@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
@@ -16,17 +17,24 @@ from embodied_rl.benchmarks.pipeline_peer import PPOWithMaskedRows, first_succes
 from embodied_rl.learner.learner import Learner
 from embodied_rl.policies.openvla.policy import OpenVLAPolicy
 from embodied_rl.sim.engine.vec_env import NativeVecEnv
-from embodied_rl.types import ChunkResult, RolloutBatch
+from embodied_rl.types import ChunkResult, EvalOutput, RolloutBatch
 
 
 @contextmanager
 def watched(seen: dict[str, Any]) -> Iterator[None]:
-    """Rows of forward passes with gradients, control steps, and the weights after the last update."""
+    """Rows of forward and of backward passes, control steps, and the weights after the last update."""
     evaluate, update, step = OpenVLAPolicy.evaluate, Learner.update, NativeVecEnv.step
+    lock = threading.Lock()  # microbatches go side by side
 
-    def counted(self: OpenVLAPolicy, images: torch.Tensor, *rest: Any) -> Any:
-        seen["rows"] = seen.get("rows", 0) + len(images)
-        return evaluate(self, images, *rest)
+    def add(name: str, more: int) -> None:
+        with lock:
+            seen[name] = seen.get(name, 0) + more
+
+    def counted(self: OpenVLAPolicy, images: torch.Tensor, *rest: Any) -> EvalOutput:
+        out = evaluate(self, images, *rest)
+        add("rows", len(images))
+        out.log_prob.register_hook(lambda gradient: add("backward", len(gradient)))
+        return out
 
     def kept(self: Learner, batch: RolloutBatch) -> dict[str, float]:
         found = update(self, batch)
@@ -35,7 +43,7 @@ def watched(seen: dict[str, Any]) -> Iterator[None]:
 
     def stepped(self: NativeVecEnv, *what: Any) -> ChunkResult:
         result = step(self, *what)
-        seen["steps"] = seen.get("steps", 0) + int(result.steps_taken.sum())
+        add("steps", int(result.steps_taken.sum()))
         return result
 
     with pytest.MonkeyPatch.context() as patch:
@@ -62,7 +70,7 @@ def test_it_learns_what_serial_learns_and_works_to_the_horizon() -> None:
     assert decisions["serial"] == decisions["peer"] == serial["rows"]
     horizon, chunk = 150, 4
     assert peer["steps"] == 4 * horizon > serial["steps"]
-    assert peer["rows"] == 4 * -(-horizon // chunk) > serial["rows"]
+    assert peer["rows"] == peer["backward"] == 4 * -(-horizon // chunk) > serial["rows"] == serial["backward"]
     for name, value in serial["weights"].items():
         torch.testing.assert_close(peer["weights"][name], value, atol=2e-5, rtol=0)
 

@@ -16,6 +16,7 @@ from embodied_rl.algorithms.config import GRPOConfig
 from embodied_rl.learner.batches import split_groups
 from embodied_rl.learner.config import LearnerConfig
 from embodied_rl.learner.learner import Learner
+from embodied_rl.rollout.actor import MIN_ROWS, Actor
 from embodied_rl.threads import Line, Threads
 from embodied_rl.types import EvalOutput
 from tests.embodied_rl.scheduler.toys import Setup, serial
@@ -43,38 +44,65 @@ def test_while_others_are_busy_half_of_them_work() -> None:
         assert most == 2
 
 
-@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="only Linux tells where threads may run")
-@pytest.mark.parametrize("cores", [[3], [0, 1], [2, 4, 6]])
-def test_they_keep_to_half_of_the_cores_while_others_are_busy(
-    monkeypatch: pytest.MonkeyPatch, cores: list[int]
-) -> None:
-    """Of those that the process may use, however many this machine has; and leave it as soon as they may."""
-    place = threading.local()
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(getattr(place, "cores", cores)))
-    monkeypatch.setattr(os, "sched_setaffinity", lambda pid, found: setattr(place, "cores", found))
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> dict[str, set[int]]:
+    """The cores of a machine that is not this one, under 'cores'; threads may keep to some."""
+    here, found = threading.local(), {"cores": {2, 5}}
+    monkeypatch.setattr(os, "getpid", lambda: -1)
+    monkeypatch.setattr(
+        os, "sched_getaffinity", lambda pid: found["cores"] if pid else getattr(here, "cores", found["cores"]),
+        raising=False,
+    )  # fmt: skip
+    monkeypatch.setattr(os, "sched_setaffinity", lambda pid, cores: setattr(here, "cores", set(cores)), raising=False)
+    return found
 
-    def where(number: int) -> list[int]:
-        return sorted(os.sched_getaffinity(0))
 
-    halves: tuple[Literal["lower"], Literal["upper"]] = ("lower", "upper")
-    middle = len(cores) // 2
-    for half, own in zip(halves, (cores[:middle] or cores, cores[middle:]), strict=True):
+def where(number: int) -> set[int]:
+    return set(os.sched_getaffinity(0))
+
+
+def test_of_two_cores_they_keep_to_one_while_others_are_busy(machine: dict[str, set[int]]) -> None:
+    """And leave it as soon as they may; with more cores, or fewer, they go everywhere."""
+    halves: tuple[tuple[Literal["lower", "upper"], int], ...] = (("lower", 2), ("upper", 5))
+    for half, core in halves:
         with closing(Threads(4, "test", half=half)) as threads:
-            for busy, expected in ((True, own), (False, cores), (True, own)):
+            for busy, cores in ((True, {core}), (False, {2, 5}), (True, {core})):
                 threads.busy = lambda busy=busy: busy
-                assert threads.map(where, range(7)) == [expected] * 7
+                assert threads.map(where, range(7)) == [cores] * 7
     with closing(Threads(4, "test")) as threads:
         threads.busy = lambda: True
-        assert threads.map(where, range(7)) == [cores] * 7
+        assert threads.map(where, range(7)) == [{2, 5}] * 7
+    for cores in ({3}, {0, 1, 2}, set(range(16))):
+        machine["cores"] = cores
+        with closing(Threads(4, "test", half="upper")) as threads:
+            threads.busy = lambda: True
+            assert threads.map(where, range(7)) == [cores] * 7
 
 
-def test_where_threads_cannot_be_placed_they_work_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_acts_and_who_learns_keep_to_different_cores(machine: dict[str, set[int]], tmp_path: Path) -> None:
+    policy = ToyPolicy()
+    algorithm = Setup(GRPOConfig()).parts(policy, tmp_path)[1].algorithm
+    with closing(Actor(policy, 2 * MIN_ROWS, 2)) as actor, closing(
+        Learner(policy, algorithm, LearnerConfig(), seed=0, dump_dir=tmp_path, threads=2)
+    ) as learner:  # fmt: skip
+        places = []
+        for one in (actor, learner):
+            one.yield_to(lambda: True)
+            assert one._threads is not None
+            places.append(one._threads.map(where, range(4)))
+    assert places == [[{2}] * 4, [{5}] * 4]
+
+
+def test_where_threads_may_not_choose_they_work_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(pid: int, cores: set[int]) -> None:
         raise PermissionError
 
-    for patch in (lambda: monkeypatch.setattr(os, "sched_setaffinity", refuse, raising=False),
-                  lambda: monkeypatch.delattr(os, "sched_setaffinity")):  # fmt: skip
-        patch()
+    for refused in (True, False):
+        monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1}, raising=False)
+        if refused:
+            monkeypatch.setattr(os, "sched_setaffinity", refuse, raising=False)
+        else:
+            monkeypatch.delattr(os, "sched_setaffinity")
         with closing(Threads(2, "test", half="upper")) as threads:
             threads.busy = lambda: True
             assert threads.map(abs, [-1, -2]) == [1, 2]
@@ -83,14 +111,13 @@ def test_where_threads_cannot_be_placed_they_work_all_the_same(monkeypatch: pyte
 
 
 @pytest.mark.skipif(
-    not hasattr(os, "sched_getaffinity") or len(os.sched_getaffinity(0)) < 2, reason="wants two cores to tell apart"
+    not hasattr(os, "sched_getaffinity") or len(os.sched_getaffinity(0)) != 2, reason="wants two cores to tell apart"
 )
 def test_really_they_do_and_nobody_else_does() -> None:
     everywhere = os.sched_getaffinity(0)
     with closing(Threads(2, "test", half="upper")) as threads:
         threads.busy = lambda: True
-        found = threads.map(lambda number: os.sched_getaffinity(0), range(4))
-    assert all(cores < everywhere for cores in found)
+        assert threads.map(where, range(4)) == [{max(everywhere)}] * 4
     assert os.sched_getaffinity(0) == everywhere
 
 
