@@ -12,19 +12,26 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import scipy.linalg.cython_blas  # noqa: F401 - loads the OpenBLAS that numba's products go through
 import torch
+from threadpoolctl import threadpool_info
 
 from embodied_rl.cli.world import cpu_count, cpu_name
 
 
 def describe_machine(packages: Sequence[str]) -> dict[str, Any]:
-    """Processor, GPU, cores, load (of the last minute, before the bench), system and versions of `packages`."""
+    """Processor, GPU, cores, load (of the last minute, before the bench), system and versions of `packages`.
+
+    blas_kernels: the instruction sets that OpenBLAS chose its kernels for, or was told to (OPENBLAS_CORETYPE).
+    """
     gpu = {"gpu": torch.cuda.get_device_name()} if torch.cuda.is_available() else {}
+    kernels = {str(library["architecture"]) for library in threadpool_info() if "architecture" in library}
     return {
         "cpu": cpu_name(),
         "cores": cpu_count(),
         **gpu,
         "load_before": round(os.getloadavg()[0], 2),
+        "blas_kernels": "/".join(sorted(kernels)),
         "system": platform.platform(),
         "python": platform.python_version(),
         **{name: version(name) for name in packages},

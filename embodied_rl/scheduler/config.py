@@ -108,8 +108,8 @@ class RayConfig:
     max_staleness: int = 0
     """Updates that a row's policy may lack at most when it is trained on; 0 keeps every row on-policy."""
     deadline_s: float = 1800.0
-    """A worker that has episodes of which none ends within this time is replaced, and they run again; if no worker is
-    there for so long, the run ends."""
+    """A worker that has episodes of which none ends within this time is replaced, and they run again; one that is not
+    open by then is started anew. If no worker is there for so long, the run ends."""
 
     def __post_init__(self) -> None:
         if self.workers < 1:

@@ -32,8 +32,8 @@ class _Worker:
     """An actor. `ready` answers once it is placed and open; until then (`up` is false) it gets nothing.
 
     held: episodes that it has or, those in `fresh`, will get with its next call. calls: under way, oldest first, with
-    what installs the weights that were sent before; `sent`: such since the last call. since: when it came up, got
-    episodes or returned some.
+    what installs the weights that were sent before; `sent`: such since the last call. since: when it was started, came
+    up, got episodes or returned some.
     """
 
     actor: Any
@@ -74,7 +74,7 @@ class RayPool:
 
     def _open(self) -> _Worker:
         actor = self._start()
-        return _Worker(actor, actor.slots.remote())
+        return _Worker(actor, actor.slots.remote(), since=time.monotonic())
 
     def send(self, version: int, buckets: Sequence[Bucket]) -> None:
         """From now on version `version` acts, which differs from the one before by `buckets`."""
@@ -113,12 +113,15 @@ class RayPool:
         """
         pieces: list[RolloutBatch] = []
         for worker in self._workers:
+            late = time.monotonic() - worker.since > self._config.deadline_s
             if not worker.up:
                 if worker.ready in answered:
                     self._admit(worker)
+                elif late:  # it hangs while it opens, or was never placed: then nothing was lost
+                    self._start_anew(worker)
             elif worker.calls and worker.calls[0][0] in answered:
                 pieces += self._take(worker)
-            elif worker.calls and time.monotonic() - worker.since > self._config.deadline_s:
+            elif worker.calls and late:
                 self._replace(worker)
         self._watch()
         return pieces
@@ -176,7 +179,6 @@ class RayPool:
 
     def _replace(self, worker: _Worker) -> None:
         """Start another one in its place; what it held is run by whoever is free first."""
-        self._ray.kill(worker.actor)
         self.replaced += 1
         self._lost_in_a_row += 1
         if self._lost_in_a_row > _MAX_LOST * self._config.workers:
@@ -184,9 +186,13 @@ class RayPool:
                 f"{self._lost_in_a_row} Ray workers in a row were lost before one had run its episodes: look for the "
                 f"cause in the logs under {_LOGS} (too little memory?), then resume the run."
             )
-        self._workers[self._workers.index(worker)] = self._open()
+        self._start_anew(worker)
         for spec in worker.held.values():
             self._stream.hand_back(spec)
+
+    def _start_anew(self, worker: _Worker) -> None:
+        self._ray.kill(worker.actor)
+        self._workers[self._workers.index(worker)] = self._open()
 
     def _watch(self) -> None:
         """While no worker is up, nothing goes on: say so, and give up after the deadline."""

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import platform
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +54,16 @@ def figures(path: Path, bench: str, rows: list[dict[str, Any]], *, quick: bool =
     machine = describe_machine(("torch",))
     write_json(path, bench, quick, machine, rows, {"speed": 123.456}, setup={"renderer": "egl"}, **more)
     return json.loads(path.read_text())
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="other processors have other kernels")
+def test_a_bench_says_which_kernels_its_products_went_through() -> None:
+    code = "from embodied_rl.benchmarks.report import describe_machine; print(describe_machine(())['blas_kernels'])"
+    ran = subprocess.run(
+        [sys.executable, "-c", code], env=os.environ | {"OPENBLAS_CORETYPE": "Nehalem"}, capture_output=True, text=True,
+        check=True, timeout=120,
+    )  # fmt: skip
+    assert ran.stdout.split() == ["Nehalem"]
 
 
 def test_the_projects_page_has_a_place_for_each_bench(tmp_path: Path) -> None:

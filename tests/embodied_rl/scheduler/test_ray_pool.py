@@ -6,6 +6,7 @@ import math
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -90,6 +91,26 @@ def test_a_worker_that_hangs_is_replaced_and_keeps_nobody_waiting(ray: FakeRay, 
     far = train(SETUP, tmp_path, ToyFactory(), RayConfig(workers=2, deadline_s=1.0))
     assert_same_run(far, serial(SETUP, tmp_path))
     assert far.batches[0].info["rollout/workers_replaced"] == 1
+
+
+def test_a_worker_that_hangs_while_it_opens_is_started_anew(
+    ray: FakeRay, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The deadline passes while the other one is at its third turn."""
+    now = [0.0]
+    monkeypatch.setattr("embodied_rl.scheduler.ray_pool.time", SimpleNamespace(monotonic=lambda: now[0]))
+
+    def fate(actor: Actor, name: str) -> Ref | None:
+        if actor.number == 0 and name == "advance" and asked(actor, name) == 3:
+            now[0] += 1.5 * RayConfig().deadline_s
+        return Ref(there=False) if actor.number == 1 and name == "slots" else None
+
+    ray.fate = fate
+    far = train(SETUP, tmp_path, ToyFactory())
+    assert_same_run(far, serial(SETUP, tmp_path))
+    assert [name for name, _ in ray.actors[1].calls] == ["slots"]
+    assert asked(ray.actors[2], "advance") > 0
+    assert far.batches[-1].info["rollout/workers_replaced"] == 0  # it held nothing
 
 
 def test_a_run_without_workers_says_what_it_waits_for_and_ends(
