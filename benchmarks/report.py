@@ -31,7 +31,7 @@ def describe_machine(packages: Sequence[str]) -> dict[str, Any]:
         "cores": cpu_count(),
         **gpu,
         "load_before": round(os.getloadavg()[0], 2),
-        "blas_kernels": "/".join(sorted(kernels)),
+        "blas_kernels": "/".join(sorted(kernels)) or "no OpenBLAS",
         "system": platform.platform(),
         "python": platform.python_version(),
         **{name: version(name) for name in packages},
