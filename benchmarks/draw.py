@@ -20,9 +20,9 @@ from rich.console import Console
 from rich.table import Table
 
 from embodied_rl.benchmarks.report import describe_machine, machine_line, write_json
-from embodied_rl.cli.suites import load_tasks
-from embodied_rl.cli.world import cpu_count
-from embodied_rl.sim.engine.vec_env import CAMERAS
+from embodied_rl.factory.envs import cpu_count
+from embodied_rl.factory.tasks import load_tasks
+from embodied_rl.sim.mujoco.vec_env import CAMERAS
 from embodied_rl.sim.render import Renderer, make_renderer, probe
 from embodied_rl.sim.render.choose import RendererName
 

@@ -24,10 +24,10 @@ from numba import njit, types
 from rich.console import Console
 from rich.table import Table
 
-from embodied_rl.sim.engine import kernel
-from embodied_rl.sim.engine.borrow import borrowed
-from embodied_rl.sim.engine.mjlib import mj_jac_site, mj_step1, mj_step2
-from embodied_rl.sim.engine.world import ControllerMode, World, find_robot
+from embodied_rl.sim.mujoco import kernel
+from embodied_rl.sim.mujoco.borrow import borrowed
+from embodied_rl.sim.mujoco.env import ControllerMode, World, find_robot
+from embodied_rl.sim.mujoco.mjlib import mj_jac_site, mj_step1, mj_step2
 from embodied_rl.types import Array
 
 STEPS, REPEATS = 80, 7

@@ -9,11 +9,11 @@ import gymnasium as gym
 import mujoco
 import numpy as np
 
-from embodied_rl.sim.engine import kernel, osc
-from embodied_rl.sim.engine.goal import compile_goal
-from embodied_rl.sim.engine.osc import LIBERO_LAW as LAW
-from embodied_rl.sim.engine.vec_env import ACTION_DIM, CAMERAS, PROPRIO_DIM
-from embodied_rl.sim.engine.world import World, find_robot, quat_to_axis_angle
+from embodied_rl.sim.mujoco import kernel, osc
+from embodied_rl.sim.mujoco.env import World, find_robot, quat_to_axis_angle
+from embodied_rl.sim.mujoco.goal import compile_goal
+from embodied_rl.sim.mujoco.osc import LIBERO_LAW as LAW
+from embodied_rl.sim.mujoco.vec_env import ACTION_DIM, CAMERAS, PROPRIO_DIM
 from embodied_rl.sim.render import make_renderer
 from embodied_rl.sim.tabletop import load_suite
 from embodied_rl.types import Array

@@ -24,11 +24,11 @@ from typing import Any
 from embodied_rl.benchmarks.learning_pace import pace_table, way_table
 from embodied_rl.benchmarks.learning_stretch import stretch_table
 from embodied_rl.benchmarks.page import table
-from embodied_rl.config import TrainConfig, kind_of, load_yaml, to_dict
+from embodied_rl.config.policies import Pi0Config
+from embodied_rl.config.train import TrainConfig, kind_of, load_yaml, to_dict
 from embodied_rl.errors import UserError
 from embodied_rl.evaluation.evaluate import EvalReport, Score
 from embodied_rl.learner.config import LearnerConfig
-from embodied_rl.policy_config import Pi0Config
 from embodied_rl.scheduler.config import PipelinedConfig, SerialConfig
 from embodied_rl.telemetry.curve import curve_of
 from embodied_rl.telemetry.metrics import read_metrics

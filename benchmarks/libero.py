@@ -38,12 +38,12 @@ from embodied_rl.benchmarks.libero_figures import (
 from embodied_rl.benchmarks.libero_official import OfficialEnvs, Timing, find_official
 from embodied_rl.benchmarks.libero_ours import OurEnvs, slot_bytes
 from embodied_rl.benchmarks.report import describe_machine, machine_line, write_json
-from embodied_rl.cli.suites import cache_dir
 from embodied_rl.errors import UserError
-from embodied_rl.sim.engine.vec_env import ACTION_DIM
+from embodied_rl.factory.tasks import cache_dir
 from embodied_rl.sim.libero.assets.environment import OFFICIAL as PACKAGES
 from embodied_rl.sim.libero.bundle import INSTALL, installed
 from embodied_rl.sim.libero.tasks import LiberoTask, load_task, suites, tasks
+from embodied_rl.sim.mujoco.vec_env import ACTION_DIM
 from embodied_rl.sim.render import choose
 from embodied_rl.types import Array
 

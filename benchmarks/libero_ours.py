@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 
 from embodied_rl.benchmarks.libero_official import Timing
-from embodied_rl.sim.engine.vec_env import ACTION_DIM, NativeVecEnv
 from embodied_rl.sim.libero.tasks import LiberoTask, load_task
+from embodied_rl.sim.mujoco.vec_env import ACTION_DIM, NativeVecEnv
 from embodied_rl.sim.render.gl import GlRenderer
 from embodied_rl.types import Array, EpisodeSpec
 

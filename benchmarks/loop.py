@@ -22,9 +22,10 @@ from rich.table import Table
 from embodied_rl.algorithms.config import PPOConfig
 from embodied_rl.algorithms.make import make_algorithm
 from embodied_rl.benchmarks.report import describe_machine, machine_line, write_json
-from embodied_rl.cli.policies import prepare_policy
-from embodied_rl.cli.suites import load_tasks
-from embodied_rl.cli.world import (
+from embodied_rl.config.policies import SHIPPED
+from embodied_rl.config.train import TrainConfig, kind_of
+from embodied_rl.configs import PRESETS
+from embodied_rl.factory.envs import (
     cpu_count,
     describe_policy,
     open_env,
@@ -33,22 +34,21 @@ from embodied_rl.cli.world import (
     pick_renderer,
     policy_folder,
 )
-from embodied_rl.config import TrainConfig, kind_of
-from embodied_rl.configs import PRESETS
+from embodied_rl.factory.policies import prepare_policy
+from embodied_rl.factory.tasks import load_tasks
 from embodied_rl.learner.learner import Learner
-from embodied_rl.policy_config import SHIPPED
-from embodied_rl.rollout.collect import Collector
+from embodied_rl.rollout.collector import Collector
 from embodied_rl.rollout.config import RolloutConfig
 from embodied_rl.rollout.sampler import EpisodeSampler
-from embodied_rl.rollout.stages import StageClock
 from embodied_rl.scheduler.serial import SerialScheduler
 from embodied_rl.sim.task import Task
 from embodied_rl.telemetry.progress import RunProgress
-from embodied_rl.threads import set_torch_threads
+from embodied_rl.utils.threads import set_torch_threads
+from embodied_rl.utils.timers import StageClock
 from embodied_rl.vec_env import VecEnv
 
 if TYPE_CHECKING:
-    from embodied_rl.cli.policies import AnyPolicy
+    from embodied_rl.factory.policies import AnyPolicy
 
 PRESET = ("tabletop", "openvla", "ppo")
 WARM_UP, MEASURED = 1, 5

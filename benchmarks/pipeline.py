@@ -20,6 +20,9 @@ from typing import Any, Literal
 from rich.console import Console
 from rich.table import Table
 
+from embodied_rl.autotune import simulate
+from embodied_rl.autotune.search import Space, ladder, schedulers, search
+from embodied_rl.autotune.simulate import Work
 from embodied_rl.benchmarks import pipeline_real
 from embodied_rl.benchmarks.pipeline_profiles import PROFILES
 from embodied_rl.benchmarks.pipeline_timed import (
@@ -33,20 +36,17 @@ from embodied_rl.benchmarks.pipeline_timed import (
     length,
 )
 from embodied_rl.benchmarks.report import describe_machine, machine_line, write_json
-from embodied_rl.learner.stale import stale_rows
-from embodied_rl.rollout.collect import Collector
-from embodied_rl.rollout.engine import RolloutEngine
+from embodied_rl.learner.off_policy import stale_rows
+from embodied_rl.rollout.collector import Collector
 from embodied_rl.rollout.groups import GroupStream
 from embodied_rl.rollout.sampler import EpisodeSampler
-from embodied_rl.rollout.stages import StageClock
-from embodied_rl.rollout.timeline import Timeline
-from embodied_rl.scheduler import simulate
 from embodied_rl.scheduler.config import PipelinedConfig, SchedulerConfig, SerialConfig
 from embodied_rl.scheduler.make import Scheduler
-from embodied_rl.scheduler.pipelined import PipelinedScheduler
-from embodied_rl.scheduler.search import Space, ladder, schedulers, search
+from embodied_rl.scheduler.pipeline.engine import RolloutEngine
+from embodied_rl.scheduler.pipeline.scheduler import PipelinedScheduler
 from embodied_rl.scheduler.serial import SerialScheduler
-from embodied_rl.scheduler.simulate import Work
+from embodied_rl.utils.timeline import Timeline
+from embodied_rl.utils.timers import StageClock
 
 GROUP_SIZE, BATCH = 8, 4
 """Episodes of a group; episodes of an iteration for every world."""

@@ -19,11 +19,11 @@ from embodied_rl.algorithms.rows import LossOutput, Rows
 from embodied_rl.policy import Policy
 from embodied_rl.rollout.actor import Actor
 from embodied_rl.rollout.episode import Running, decision_rng, executed_terms
+from embodied_rl.rollout.metrics import summarise
+from embodied_rl.rollout.observation_pool import Recording, Round, RowStore, gather
 from embodied_rl.rollout.sampler import EpisodeSampler
-from embodied_rl.rollout.stages import StageClock
-from embodied_rl.rollout.store import Recording, Round, RowStore, gather
-from embodied_rl.rollout.summary import summarise
 from embodied_rl.types import Array, ChunkResult, EpisodeSpec, EvalOutput, RolloutBatch
+from embodied_rl.utils.timers import StageClock
 from embodied_rl.vec_env import VecEnv
 
 

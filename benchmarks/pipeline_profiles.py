@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from embodied_rl.autotune.costs import Cost, Costs
 from embodied_rl.benchmarks.pipeline_timed import Profile
-from embodied_rl.scheduler.costs import Cost, Costs
 
 OPENVLA_MANISKILL = Profile(
     name="openvla_maniskill",

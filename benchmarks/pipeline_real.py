@@ -31,25 +31,25 @@ from embodied_rl.algorithms.make import make_algorithm
 from embodied_rl.algorithms.rows import Algorithm
 from embodied_rl.benchmarks.loop import bench_config
 from embodied_rl.benchmarks.pipeline_peer import PeerLoop, PPOWithMaskedRows
-from embodied_rl.cli.policies import prepare_policy
-from embodied_rl.cli.suites import load_tasks
-from embodied_rl.cli.world import cpu_count, open_env, open_policy, pick_device, pick_renderer, policy_folder
-from embodied_rl.config import TrainConfig
+from embodied_rl.config.policies import SHIPPED
+from embodied_rl.config.train import TrainConfig
+from embodied_rl.factory.envs import cpu_count, open_env, open_policy, pick_device, pick_renderer, policy_folder
+from embodied_rl.factory.policies import prepare_policy
+from embodied_rl.factory.tasks import load_tasks
 from embodied_rl.learner.batches import join_batches
 from embodied_rl.learner.learner import Learner
-from embodied_rl.policy_config import SHIPPED
-from embodied_rl.rollout.collect import Collector
+from embodied_rl.rollout.collector import Collector
 from embodied_rl.rollout.sampler import EpisodeSampler
-from embodied_rl.rollout.stages import StageClock
-from embodied_rl.rollout.timeline import Timeline
 from embodied_rl.scheduler.config import PipelinedConfig, SchedulerConfig, SerialConfig
 from embodied_rl.scheduler.make import Learning, Scheduler, make_clock, make_scheduler
-from embodied_rl.threads import set_torch_threads
 from embodied_rl.types import Array, ChunkResult, EpisodeSpec, Observation, RolloutBatch
+from embodied_rl.utils.threads import set_torch_threads
+from embodied_rl.utils.timeline import Timeline
+from embodied_rl.utils.timers import StageClock
 from embodied_rl.vec_env import VecEnv
 
 if TYPE_CHECKING:
-    from embodied_rl.cli.policies import AnyPolicy
+    from embodied_rl.factory.policies import AnyPolicy
 
 TURNS = 7
 RUN_UP = 3

@@ -15,10 +15,10 @@ from functools import lru_cache
 import numpy as np
 import torch
 
-from embodied_rl.learner.stale import stale_rows
+from embodied_rl.autotune.costs import Costs
+from embodied_rl.learner.off_policy import stale_rows
 from embodied_rl.policy import ActMode
 from embodied_rl.rng import DecisionRng, philox
-from embodied_rl.scheduler.costs import Costs
 from embodied_rl.types import ActOutput, Array, ChunkResult, EpisodeSpec, EvalOutput, Observation, RolloutBatch
 from embodied_rl.vec_env import EnvInfo
 

@@ -25,8 +25,8 @@ from torch import Tensor
 from embodied_rl.benchmarks.timing import interleaved
 from embodied_rl.policies.flow import FlowSettings, Transition, draw_noise, sample_path
 from embodied_rl.policies.pi0.config import nano, tiny
-from embodied_rl.policies.pi0.kept import PrefixStore
 from embodied_rl.policies.pi0.policy import Pi0Policy
+from embodied_rl.policies.prefix_cache import PrefixStore
 from embodied_rl.rng import DecisionRng
 from embodied_rl.types import Observation
 

@@ -17,14 +17,14 @@ import torch
 
 from embodied_rl.benchmarks.policy_flow import INSTRUCTION, Figures, Row, make_rows
 from embodied_rl.benchmarks.timing import interleaved
-from embodied_rl.policies.decoder import Decoder
+from embodied_rl.policies.efficient import VisualPruner, drop_layers
 from embodied_rl.policies.flow import FlowSettings
+from embodied_rl.policies.nn.decoder import Decoder
 from embodied_rl.policies.openvla import config as openvla
 from embodied_rl.policies.openvla_oft.config import oft
 from embodied_rl.policies.openvla_oft.policy import OpenVLAOFTPolicy
 from embodied_rl.policies.pi0 import config as pi0
 from embodied_rl.policies.pi0.policy import Pi0Policy
-from embodied_rl.policies.prune import VisualPruner, drop_layers
 from embodied_rl.rng import DecisionRng
 from embodied_rl.types import ActOutput, Observation
 

@@ -23,7 +23,7 @@ from rich.table import Table
 
 from embodied_rl.benchmarks.gym_envs import BindingsEnv, KernelEnv, TaskEnv
 from embodied_rl.benchmarks.report import describe_machine, machine_line, write_json
-from embodied_rl.sim.engine.vec_env import ACTION_DIM, NativeVecEnv
+from embodied_rl.sim.mujoco.vec_env import ACTION_DIM, NativeVecEnv
 from embodied_rl.sim.render import make_renderer
 from embodied_rl.sim.tabletop import load_suite
 from embodied_rl.types import Array, EpisodeSpec

@@ -25,19 +25,19 @@ from torch.utils.flop_counter import FlopCounterMode
 from embodied_rl.algorithms.config import PPOConfig
 from embodied_rl.algorithms.make import make_algorithm
 from embodied_rl.algorithms.rows import evaluate_rows
+from embodied_rl.autotune.gpu_memory import GIB, Need, need
+from embodied_rl.autotune.measure_memory import room
 from embodied_rl.benchmarks.report import describe_machine, machine_line, write_json
 from embodied_rl.benchmarks.vla_random import MODE, WAY, decide, fill, make_batch, make_policy, observe
-from embodied_rl.cli.autotune_memory import room
 from embodied_rl.cli.plan import PUBLISHED
-from embodied_rl.cli.world import pick_device
 from embodied_rl.errors import UserError
+from embodied_rl.factory.envs import pick_device
 from embodied_rl.learner.config import LearnerConfig
 from embodied_rl.learner.learner import Learner
+from embodied_rl.learner.off_policy import correct
 from embodied_rl.learner.recompute import evaluate_again
-from embodied_rl.learner.stale import correct
-from embodied_rl.plan import GIB, Need, need
 from embodied_rl.policies.openvla import config as openvla
-from embodied_rl.policies.openvla import sizes
+from embodied_rl.policies.openvla import memory
 from embodied_rl.policies.openvla.policy import OpenVLAPolicy
 from embodied_rl.rollout.actor import Actor
 
@@ -162,8 +162,8 @@ def _plan(policy: OpenVLAPolicy, name: str, device: str, amount: Amount) -> Need
             f"bench vla needs a GPU, and torch sees none here: weights, gradients and optimiser of OpenVLA {name} take "
             f"{held / GIB:.1f} GiB of its memory, activations come on top; a CPU runs --preset nano."
         )
-    footprint = sizes.measure(policy.config, **WAY)
-    plan = need(MODE, footprint, sizes.cache_bytes(policy.config, 2))
+    footprint = memory.measure(policy.config, **WAY)
+    plan = need(MODE, footprint, memory.cache_bytes(policy.config, 2))
     rows = amount.microbatch, max(amount.act_rows)
     if device == "cuda" and room(device, 0) < max(plan.update(rows[0]), plan.rollout(rows[1])):
         raise UserError(
@@ -200,7 +200,7 @@ def run(json_path: Path | None, quick: bool = False, preset: str | None = None) 
         fill(policy, device)
         rows, facts = measure(policy, plan, device, amount)
     ratios = ratios_of(rows, facts)
-    prompt = len(policy.tokenizer.ids(sizes.INSTRUCTION))
+    prompt = len(policy.tokenizer.ids(memory.INSTRUCTION))
     setup: dict[str, Any] = {
         "preset": name, "weights": "random", "device": device,
         "gpu": torch.cuda.get_device_name() if device == "cuda" else "none", "cuda": torch.version.cuda or "none",

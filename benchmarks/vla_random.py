@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from embodied_rl.plan import Mode
-from embodied_rl.policies.openvla import sizes
+from embodied_rl.autotune.gpu_memory import Mode
+from embodied_rl.policies.openvla import memory
 from embodied_rl.policies.openvla.config import OpenVLAModelConfig
 from embodied_rl.policies.openvla.policy import OpenVLAPolicy
 from embodied_rl.rng import DecisionRng
 from embodied_rl.rollout.actor import Actor
-from embodied_rl.rollout.store import Recording, Round, gather
+from embodied_rl.rollout.observation_pool import Recording, Round, gather
 from embodied_rl.types import ActOutput, EpisodeResult, EpisodeSpec, Observation, RolloutBatch
 
 MODE = Mode(lora_rank=32, precision="bfloat16", recompute=True)
@@ -26,7 +26,7 @@ _STD = 0.02
 def make_policy(config: OpenVLAModelConfig) -> OpenVLAPolicy:
     """The policy as it trains, without storage: float32 weights of the large one would not fit beside anything."""
     with torch.device("meta"):
-        return sizes.trainable(config, **WAY)
+        return memory.trainable(config, **WAY)
 
 
 @torch.no_grad()
@@ -53,7 +53,7 @@ def observe(config: OpenVLAModelConfig, rows: int) -> Observation:
     draw = np.random.default_rng(rows)
     shape = (rows, config.num_cameras, config.image_size, config.image_size, 3)
     proprio = draw.normal(size=(rows, config.proprio_dim)).astype(np.float32)
-    return Observation(draw.integers(0, 256, shape, dtype=np.uint8), proprio, [sizes.INSTRUCTION] * rows)
+    return Observation(draw.integers(0, 256, shape, dtype=np.uint8), proprio, [memory.INSTRUCTION] * rows)
 
 
 def decide(actor: Actor, obs: Observation) -> ActOutput:

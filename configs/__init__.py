@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from embodied_rl.config import TrainConfig
+from embodied_rl.config.train import TrainConfig
 from embodied_rl.configs.libero import (
     LIBERO_GRPO,
     LIBERO_OFT_GRPO,

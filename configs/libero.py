@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from embodied_rl.algorithms.config import GRPOConfig, PPOConfig
-from embodied_rl.config import EnvConfig, TrainConfig
+from embodied_rl.config.policies import OpenVLAConfig, OpenVLAOFTConfig, Pi0Config, SmolVLAConfig
+from embodied_rl.config.train import EnvConfig, TrainConfig
 from embodied_rl.evaluation.config import EvalConfig
 from embodied_rl.learner.config import CheckpointConfig, LearnerConfig
-from embodied_rl.policy_config import OpenVLAConfig, OpenVLAOFTConfig, Pi0Config, SmolVLAConfig
 from embodied_rl.rollout.config import RolloutConfig
 
 _COMMON = TrainConfig(

@@ -8,9 +8,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from embodied_rl.algorithms.config import GRPOConfig, PPOConfig
-from embodied_rl.config import TrainConfig
+from embodied_rl.config.policies import OpenVLAOFTConfig, Pi0Config, SmolVLAConfig
+from embodied_rl.config.train import TrainConfig
 from embodied_rl.configs.tabletop import TABLETOP_GRPO, TABLETOP_PPO
-from embodied_rl.policy_config import OpenVLAOFTConfig, Pi0Config, SmolVLAConfig
 from embodied_rl.rollout.config import RolloutConfig
 
 _OFT_TASKS = (

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from embodied_rl.policies.decoder import Decoder, DecoderLayer, KVCache, Rope
+from embodied_rl.policies.nn.decoder import Decoder, DecoderLayer, KVCache, Rope
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from embodied_rl.policies.decoder import DecoderConfig
+from embodied_rl.policies.nn.decoder import DecoderConfig
 
 _MANY = 32
 

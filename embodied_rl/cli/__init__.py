@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from embodied_rl import __version__
 from embodied_rl.errors import UserError, suggest
-from embodied_rl.interrupt import whole_imports
+from embodied_rl.utils.signals import whole_imports
 
 # Each name is a module of this package with `main(argv: list[str]) -> int`.
 COMMANDS = {

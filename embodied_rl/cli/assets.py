@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from embodied_rl.cli.suites import cache_dir
 from embodied_rl.errors import UserError, suggest
+from embodied_rl.factory.tasks import cache_dir
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID

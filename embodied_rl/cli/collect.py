@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from embodied_rl.data.collect import Attempt, Bench, Job
-    from embodied_rl.sim.engine.vec_env import NativeVecEnv
+    from embodied_rl.sim.mujoco.vec_env import NativeVecEnv
     from embodied_rl.sim.task import Task
     from embodied_rl.types import Array
     from embodied_rl.vec_env import EnvInfo
@@ -76,7 +76,7 @@ def main(argv: list[str]) -> int:
     command = parse(CollectCommand, argv, "collect")
     from embodied_rl.data import collect, writer  # after the parsing: a typing error should not wait for the simulator
     from embodied_rl.data.lerobot import DatasetSpec
-    from embodied_rl.telemetry.console import LastingConsole
+    from embodied_rl.utils.console import LastingConsole
 
     console = LastingConsole()
     tasks = _tasks(command)
@@ -124,7 +124,7 @@ def _with_states(task: Task, command: CollectCommand) -> Task:
 
 
 def _open(tasks: Sequence[Task], image_size: int) -> NativeVecEnv:
-    from embodied_rl.sim.engine.vec_env import NativeVecEnv
+    from embodied_rl.sim.mujoco.vec_env import NativeVecEnv
     from embodied_rl.sim.render import make_renderer
 
     renderer = make_renderer("auto", [task.build_visual() for task in tasks])
@@ -132,7 +132,7 @@ def _open(tasks: Sequence[Task], image_size: int) -> NativeVecEnv:
 
 
 def _describe(tasks: Sequence[Task], command: CollectCommand) -> EnvInfo:
-    from embodied_rl.cli.world import announce_compilation
+    from embodied_rl.factory.envs import announce_compilation
 
     announce_compilation()
     with closing(_open(tasks, command.image_size)) as env:

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Literal
 
 from embodied_rl.cli.parse import parse
-from embodied_rl.cli.policies import PublishedOptions
-from embodied_rl.cli.suites import cache_dir, libero_bundles
-from embodied_rl.config import SUITE
+from embodied_rl.config.train import SUITE
 from embodied_rl.errors import UserError
+from embodied_rl.factory.policies import PublishedOptions
+from embodied_rl.factory.tasks import cache_dir, libero_bundles
 
 MIN_PYTHON = (3, 11)
 MIN_MEMORY_GB, MIN_DISK_GB = 3.0, 1.0
@@ -65,7 +65,7 @@ def main(argv: list[str]) -> int:
             if field.name != "json" and getattr(config, field.name) != field.default:
                 raise UserError(f"--{field.name.replace('_', '-')} describes a policy: name it with --policy.")
         return doctor(as_json=config.json)
-    from embodied_rl.cli.doctor_policy import check_policy
+    from embodied_rl.jobs.check_policy import check_policy
 
     return _report(check_policy(config), config.json, "this policy can")
 

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 from embodied_rl.cli import eval_benchmark
 from embodied_rl.cli.eval_benchmark import USAGE, BenchmarkCommand
 from embodied_rl.cli.parse import parse
-from embodied_rl.cli.policies import CheckpointOptions
-from embodied_rl.cli.speed import SpeedConfig, speed_up
-from embodied_rl.config import SUITE, EnvConfig
+from embodied_rl.config.train import SUITE, EnvConfig
 from embodied_rl.errors import UserError
+from embodied_rl.factory.policies import CheckpointOptions
+from embodied_rl.jobs.efficient_inference import SpeedConfig, speed_up
 from embodied_rl.policy import ActMode
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def main(argv: list[str]) -> int:
         raise UserError(f"--states-per-task must be at least 1, got {command.states_per_task}.")
     from rich.console import Console  # after the checks: a typing error should not wait for torch
 
-    from embodied_rl.cli.suites import load_tasks
+    from embodied_rl.factory.tasks import load_tasks
 
     console = Console()
     tasks = load_tasks(command.suite, command.tasks)
@@ -91,7 +91,8 @@ def result_table(result: EvalReport) -> Table:
 
 def _evaluate(command: EvalCommand, tasks: list[Task], states: dict[str, list[int]],
               console: Console) -> tuple[dict[str, Any], EvalReport]:
-    from embodied_rl.cli.world import (
+    from embodied_rl.evaluation.evaluate import evaluate
+    from embodied_rl.factory.envs import (
         cpu_count,
         describe_policy,
         open_env,
@@ -103,7 +104,6 @@ def _evaluate(command: EvalCommand, tasks: list[Task], states: dict[str, list[in
         statistics_line,
         where_worlds_run,
     )
-    from embodied_rl.evaluation.evaluate import evaluate
     from embodied_rl.rollout.sampler import evaluation_specs
     from embodied_rl.telemetry.progress import RunProgress
 

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 from embodied_rl.cli.parse import parse
-from embodied_rl.cli.policies import CheckpointOptions
-from embodied_rl.cli.speed import SpeedConfig
-from embodied_rl.config import AUTO, KINDS, EnvConfig
+from embodied_rl.config.policies import SHIPPED
+from embodied_rl.config.train import AUTO, KINDS, EnvConfig
 from embodied_rl.errors import UserError, suggest
-from embodied_rl.policies.hub import is_repository
+from embodied_rl.factory.policies import CheckpointOptions
+from embodied_rl.jobs.efficient_inference import SpeedConfig
+from embodied_rl.policies.checkpoints.hub import is_repository
 from embodied_rl.policy import ActMode
-from embodied_rl.policy_config import SHIPPED
 
 _FAMILIES = ("spatial", "object", "goal", "long")
 SUITES = {"libero": (*_FAMILIES, "10", "90"), "tabletop": _FAMILIES}
@@ -89,7 +89,7 @@ def main(argv: list[str]) -> int:
 
 
 def _run(benchmark: str, command: BenchmarkCommand, words: str) -> int:
-    from embodied_rl.cli.eval_run import run  # torch and the simulator, only now
+    from embodied_rl.jobs.evaluate import run  # torch and the simulator, only now
 
     run(benchmark, command, request_of(benchmark, command), words)
     return 0
@@ -152,7 +152,7 @@ def _resumed_folder(argv: list[str]) -> Path:
 
 
 def _request(folder: Path) -> Mapping[str, Any]:
-    from embodied_rl.evaluation.ledger import read_request
+    from embodied_rl.evaluation.results_log import read_request
 
     return read_request(folder)
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Literal
 
 from embodied_rl.cli.parse import parse
-from embodied_rl.cli.policies import CheckpointOptions
 from embodied_rl.errors import UserError
+from embodied_rl.factory.policies import CheckpointOptions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,13 +39,13 @@ def main(argv: list[str]) -> int:
     import torch  # after the checks: a typing error should not wait for it
 
     from embodied_rl import __version__
-    from embodied_rl.cli.policies import load_policy
-    from embodied_rl.cli.world import policy_folder
+    from embodied_rl.factory.envs import policy_folder
+    from embodied_rl.factory.policies import load_policy
     from embodied_rl.policies.openvla.checkpoint import export_policy
+    from embodied_rl.policies.pi0.hf_format import save_published
     from embodied_rl.policies.pi0.policy import Pi0Policy
-    from embodied_rl.policies.pi0.published import save_published
+    from embodied_rl.policies.smolvla.hf_format import save_published as save_smolvla
     from embodied_rl.policies.smolvla.policy import SmolVLAPolicy
-    from embodied_rl.policies.smolvla.published import save_published as save_smolvla
 
     source = policy_folder(command.checkpoint)
     policy = load_policy(source, command.load_options(source))

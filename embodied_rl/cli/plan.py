@@ -17,7 +17,7 @@ from embodied_rl.errors import UserError, suggest
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from embodied_rl.plan import Mode, Need
+    from embodied_rl.autotune.gpu_memory import Mode, Need
     from embodied_rl.policies.openvla.config import OpenVLAModelConfig
     from embodied_rl.policies.pi0.config import Pi0ModelConfig
 
@@ -61,7 +61,7 @@ def main(argv: list[str]) -> int:
     _check(command)
     from rich.console import Console  # after the checks: a typing error should not wait for torch
 
-    from embodied_rl.plan import GIB, modes, serving_bytes
+    from embodied_rl.autotune.gpu_memory import GIB, modes, serving_bytes
 
     console = Console()
     budget = int(command.gpu * GIB)
@@ -140,9 +140,9 @@ def _config(command: PlanCommand) -> OpenVLAModelConfig | Pi0ModelConfig:
 
 
 def _need(config: OpenVLAModelConfig | Pi0ModelConfig, mode: Mode) -> Need:
-    from embodied_rl.plan import need
-    from embodied_rl.policies.openvla import sizes as openvla
-    from embodied_rl.policies.pi0 import sizes as pi0
+    from embodied_rl.autotune.gpu_memory import need
+    from embodied_rl.policies.openvla import memory as openvla
+    from embodied_rl.policies.pi0 import memory as pi0
     from embodied_rl.policies.pi0.config import Pi0ModelConfig
     from embodied_rl.policies.pi0.policy import Pi0Policy
     from embodied_rl.policies.smolvla.policy import SmolVLAPolicy
@@ -161,7 +161,7 @@ def _need(config: OpenVLAModelConfig | Pi0ModelConfig, mode: Mode) -> Need:
 def _kept(config: OpenVLAModelConfig | Pi0ModelConfig) -> int:
     """Bytes of a decision's kept prefix in bfloat16; 0 for policies that keep none."""
     from embodied_rl.policies.pi0.config import Pi0ModelConfig
-    from embodied_rl.policies.pi0.sizes import kept_bytes
+    from embodied_rl.policies.pi0.memory import kept_bytes
 
     return kept_bytes(config, 2) if isinstance(config, Pi0ModelConfig) else 0
 
@@ -169,7 +169,7 @@ def _kept(config: OpenVLAModelConfig | Pi0ModelConfig) -> int:
 def _table(needs: list[Need], budget: int, envs: int) -> Table:
     from rich.table import Table
 
-    from embodied_rl.plan import GIB
+    from embodied_rl.autotune.gpu_memory import GIB
 
     table = Table("training", title="GiB; activations a row of a micro-batch, key-value cache a world")
     for name in ("weights", "gradients", "optimiser", "activations", "cache", "least in all", "micro-batch that fits"):
@@ -188,7 +188,7 @@ def _gib(value: float) -> str:
 
 def _advice(fitting: list[Need], needs: list[Need], budget: int, command: PlanCommand) -> list[str]:
     """What to do with the result."""
-    from embodied_rl.plan import GIB
+    from embodied_rl.autotune.gpu_memory import GIB
 
     if not fitting:
         least = min(need.total(1, 1) for need in needs)

@@ -19,13 +19,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from embodied_rl.cli.select import select
-from embodied_rl.config import TrainConfig, dump_yaml
+from embodied_rl.config.train import TrainConfig, dump_yaml
 from embodied_rl.errors import UserError
 
 if TYPE_CHECKING:
-    from embodied_rl.cli.autotune import Tuning
+    from embodied_rl.autotune.tune import Tuning
     from embodied_rl.learner.learner import TrainablePolicy
-    from embodied_rl.rollout.timeline import Span
+    from embodied_rl.utils.timeline import Span
     from embodied_rl.vec_env import VecEnv
 
 WARM_UP, MEASURED = 1, 1
@@ -51,11 +51,11 @@ def main(argv: list[str]) -> int:
     from rich.console import Console
     from rich.table import Table
 
-    from embodied_rl.cli.autotune import describe, further_devices, tune
-    from embodied_rl.cli.suites import load_tasks
-    from embodied_rl.cli.train_run import open_policy_of, resolve
-    from embodied_rl.cli.world import cpu_count, pick_renderer
-    from embodied_rl.cli.worlds import open_worlds
+    from embodied_rl.autotune.tune import describe, further_devices, tune
+    from embodied_rl.factory.envs import cpu_count, pick_renderer
+    from embodied_rl.factory.protocol_envs import open_worlds
+    from embodied_rl.factory.tasks import load_tasks
+    from embodied_rl.jobs.train import open_policy_of, resolve
 
     console = Console()
     tasks = load_tasks(config.suite, config.tasks)
@@ -95,7 +95,7 @@ def run_trial(
     from embodied_rl.learner.learner import Learner
     from embodied_rl.rollout.sampler import EpisodeSampler
     from embodied_rl.scheduler.make import Learning, make_clock, make_scheduler
-    from embodied_rl.threads import set_torch_threads
+    from embodied_rl.utils.threads import set_torch_threads
 
     options = config.algorithm
     if isinstance(options, PPOConfig):
@@ -143,7 +143,7 @@ def compare(tuning: Tuning, trial: Trial, batch: int) -> list[tuple[str, str, st
     rollout's rows; not counted are weights and activations. A stage is under way while at least one thread is at it, as
     on paper threads that share a call count one by one and in the trial they do not.
     """
-    from embodied_rl.scheduler.memory import rows_held
+    from embodied_rl.autotune.memory import rows_held
 
     played = tuning.found.played
     held = rows_held(tuning.found.choice.scheduler, batch, round(batch * tuning.streamed))

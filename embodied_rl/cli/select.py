@@ -9,10 +9,10 @@ from pathlib import Path
 
 from embodied_rl.algorithms.config import GRPOConfig
 from embodied_rl.cli.parse import flag_words, flags, parse
-from embodied_rl.cli.suites import libero_bundles
-from embodied_rl.config import KINDS, TrainConfig, belongs_to, from_dict, read_yaml
+from embodied_rl.config.train import KINDS, TrainConfig, belongs_to, from_dict, read_yaml
 from embodied_rl.configs import PRESETS
 from embodied_rl.errors import UserError, suggest
+from embodied_rl.factory.tasks import libero_bundles
 
 BENCHMARKS = tuple(dict.fromkeys(benchmark for benchmark, _, _ in PRESETS))
 _MINIBATCH_EPISODES = 16

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from embodied_rl.cli.parse import parse
-from embodied_rl.data.sft_config import SftConfig
+from embodied_rl.config.sft import SftConfig
 from embodied_rl.errors import UserError, suggest
 
 if TYPE_CHECKING:
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
     from embodied_rl.data.chunks import SftBatch
     from embodied_rl.data.lerobot import Demonstrations
-    from embodied_rl.data.sft import SftResult
     from embodied_rl.policies.openvla.policy import OpenVLAPolicy
     from embodied_rl.policies.pi0.policy import Pi0Policy
+    from embodied_rl.training.sft import SftResult
 
 POLICIES = ("openvla", "openvla_oft", "pi0", "smolvla")
 # Of pi0 and SmolVLA. Few denoising steps, as training will take; several noise draws a demonstration, since the prefix
@@ -56,7 +56,7 @@ def main(argv: list[str]) -> int:
     if command.out.exists():
         raise UserError(f"{command.out} already exists; choose another --out or remove it")
     from embodied_rl.data import lerobot  # after the checks: a typing error should not wait for torch
-    from embodied_rl.telemetry.console import LastingConsole
+    from embodied_rl.utils.console import LastingConsole
 
     console = LastingConsole()
     data = lerobot.load(command.dataset)
@@ -126,7 +126,7 @@ def _fresh_tokens(command: SftCommand, data: Demonstrations) -> OpenVLAPolicy:
     from embodied_rl.policies.openvla.policy import OpenVLAPolicy
     from embodied_rl.policies.openvla_oft.config import preset as oft_preset
     from embodied_rl.policies.openvla_oft.policy import OpenVLAOFTPolicy
-    from embodied_rl.policies.tokens import fit_statistics, identity_statistics
+    from embodied_rl.policies.preprocessing.tokens import fit_statistics, identity_statistics
 
     kind, base = (
         (OpenVLAPolicy, preset(command.preset)) if command.policy == "openvla"
@@ -148,11 +148,11 @@ def _fit(command: SftCommand, policy: OpenVLAPolicy | Pi0Policy, data: Demonstra
     import numpy as np
     import torch
 
-    from embodied_rl.data import sft
     from embodied_rl.data.chunks import split
     from embodied_rl.policies.pi0.policy import Pi0Policy
     from embodied_rl.policy import action_array
     from embodied_rl.rng import DecisionRng
+    from embodied_rl.training import sft
     from embodied_rl.types import Observation
 
     def measure(batch: SftBatch) -> dict[str, float]:
@@ -178,8 +178,8 @@ def _fit(command: SftCommand, policy: OpenVLAPolicy | Pi0Policy, data: Demonstra
 def _save(policy: OpenVLAPolicy | Pi0Policy, command: SftCommand, data: Demonstrations, fingerprint: str,
           result: SftResult, argv: list[str], seconds: float) -> None:
     from embodied_rl import __version__
-    from embodied_rl.cli.policies import save_policy
-    from embodied_rl.evaluation.states import TRAINED_STATES, demonstrated_states
+    from embodied_rl.evaluation.overlap import TRAINED_STATES, demonstrated_states
+    from embodied_rl.factory.policies import save_policy
 
     states = demonstrated_states(_source(data))
     save_policy(policy, command.out, {

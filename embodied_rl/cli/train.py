@@ -9,10 +9,10 @@ import time
 from pathlib import Path
 
 from embodied_rl.cli.select import Selection, select
-from embodied_rl.config import AUTO, TrainConfig, dump_yaml, kind_of, load_yaml
+from embodied_rl.config.policies import SHIPPED
+from embodied_rl.config.train import AUTO, TrainConfig, dump_yaml, kind_of, load_yaml
 from embodied_rl.errors import UserError
-from embodied_rl.policies.hub import is_repository
-from embodied_rl.policy_config import SHIPPED
+from embodied_rl.policies.checkpoints.hub import is_repository
 
 CONFIG_FILE = "config.yaml"
 
@@ -22,9 +22,9 @@ def main(argv: list[str]) -> int:
     chosen = select(argv)
     config = _resumed_config(chosen.resume, chosen.iterations) if chosen.resume else _checked(chosen)
     # Only now torch and the simulator: a typing error should not wait for them.
-    from embodied_rl.cli.train_run import run
+    from embodied_rl.jobs.train import run
+    from embodied_rl.learner.distributed.collectives import RankError
     from embodied_rl.learner.learner import NonFiniteError, RatioError
-    from embodied_rl.learner.ranks import RankError
 
     command = shlex.join(["embodied-rl", "train", *argv])
     try:

@@ -8,7 +8,7 @@ from typing import Any
 
 from embodied_rl.errors import UserError
 from embodied_rl.evaluation.evaluate import Score, evaluate, score
-from embodied_rl.evaluation.ledger import Ledger, Outcome
+from embodied_rl.evaluation.results_log import Ledger, Outcome
 from embodied_rl.policy import ActMode, Policy
 from embodied_rl.types import EpisodeResult, EpisodeSpec
 from embodied_rl.vec_env import VecEnv

@@ -8,10 +8,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from embodied_rl.policy import ActMode, Policy
-from embodied_rl.rollout.attempts import Attempts, Cause
-from embodied_rl.rollout.drive import Driver
-from embodied_rl.rollout.stages import StageClock
+from embodied_rl.rollout.env_runner import Driver
+from embodied_rl.rollout.retries import Attempts, Cause
 from embodied_rl.types import EpisodeResult, EpisodeSpec
+from embodied_rl.utils.timers import StageClock
 from embodied_rl.vec_env import VecEnv
 
 _Z95 = 1.959963984540054  # the 97.5 % quantile of the standard normal distribution

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from embodied_rl.algorithms.rows import LossOutput, Rows
-from embodied_rl.learner.ranks import Ranks
-from embodied_rl.threads import Line, Threads, torch_threads
+from embodied_rl.learner.distributed.collectives import Ranks
+from embodied_rl.utils.threads import Line, Threads, torch_threads
 
 MOVED = ("moved/rows", "moved/ratios", "moved/squares")
 """What `Gradients.collect` calls `LossOutput.moved`."""

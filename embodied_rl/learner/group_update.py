@@ -10,7 +10,7 @@ from torch import Tensor
 from embodied_rl.algorithms.rows import Rows
 from embodied_rl.learner.batches import join_batches
 from embodied_rl.learner.gradients import Gradients
-from embodied_rl.learner.stale import worth
+from embodied_rl.learner.off_policy import worth
 from embodied_rl.types import RolloutBatch
 
 if TYPE_CHECKING:

@@ -17,14 +17,14 @@ from embodied_rl.algorithms.rows import Algorithm, LossOutput, Rows
 from embodied_rl.errors import UserError
 from embodied_rl.learner.batches import split_groups
 from embodied_rl.learner.config import LearnerConfig
+from embodied_rl.learner.distributed.collectives import ALONE, Ranks
 from embodied_rl.learner.gradients import MOVED, Gradients
 from embodied_rl.learner.group_update import GroupUpdate
-from embodied_rl.learner.ranks import ALONE, Ranks
-from embodied_rl.learner.stale import DRIFT, correct, stale_metrics, worth
+from embodied_rl.learner.off_policy import DRIFT, correct, stale_metrics, worth
 from embodied_rl.policy import Policy
 from embodied_rl.rng import philox
-from embodied_rl.threads import Threads, torch_threads
 from embodied_rl.types import RolloutBatch
+from embodied_rl.utils.threads import Threads, torch_threads
 
 # Philox stream of minibatch permutations; streams 1 to 4 are the sampler's.
 _SHUFFLE = 5

@@ -6,10 +6,10 @@ import torch
 from torch import Tensor
 
 from embodied_rl.algorithms.rows import evaluate_rows
-from embodied_rl.learner.ranks import ALONE, Ranks
+from embodied_rl.learner.distributed.collectives import ALONE, Ranks
 from embodied_rl.policy import Policy
-from embodied_rl.threads import Threads
 from embodied_rl.types import RolloutBatch
+from embodied_rl.utils.threads import Threads
 
 
 def evaluate_again(

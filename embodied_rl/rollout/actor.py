@@ -11,8 +11,8 @@ from torch import nn
 
 from embodied_rl.policy import ActMode, Policy
 from embodied_rl.rng import DecisionRng
-from embodied_rl.threads import Threads
 from embodied_rl.types import ActOutput, Observation
+from embodied_rl.utils.threads import Threads
 
 MIN_ROWS = 16
 """Rows of a part at least; with fewer, threads lose more by waiting for the interpreter than they gain."""

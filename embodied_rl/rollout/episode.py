@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from embodied_rl.rng import DecisionRng
-from embodied_rl.rollout.store import Recording, Round
+from embodied_rl.rollout.observation_pool import Recording, Round
 from embodied_rl.types import Array, ChunkResult, EpisodeResult, EpisodeSpec
 
 NO_CRITIC = "the algorithm needs a critic, and the policy returned no value; give it a value head."

@@ -15,10 +15,10 @@ from collections import deque
 from dataclasses import dataclass, field
 from enum import Enum
 
-from embodied_rl.rollout.ahead import ON_POLICY, Ahead
-from embodied_rl.rollout.attempts import Cause
+from embodied_rl.rollout.lookahead import ON_POLICY, Ahead
+from embodied_rl.rollout.observation_pool import Recording
+from embodied_rl.rollout.retries import Cause
 from embodied_rl.rollout.sampler import EpisodeSampler
-from embodied_rl.rollout.store import Recording
 from embodied_rl.types import EpisodeSpec
 
 Keep = tuple[float, float]

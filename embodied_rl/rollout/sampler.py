@@ -12,7 +12,7 @@ from typing import Any
 
 from embodied_rl.errors import UserError
 from embodied_rl.rng import philox
-from embodied_rl.rollout.attempts import Attempts, Cause
+from embodied_rl.rollout.retries import Attempts, Cause
 from embodied_rl.types import EpisodeSpec
 
 TaskStates = Mapping[str, Sequence[int]]

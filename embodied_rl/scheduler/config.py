@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from embodied_rl.errors import UserError
-from embodied_rl.rollout.ahead import Ahead
+from embodied_rl.rollout.lookahead import Ahead
 
 
 @dataclass(frozen=True, kw_only=True)

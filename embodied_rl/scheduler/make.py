@@ -13,23 +13,23 @@ from torch import nn
 
 from embodied_rl.algorithms.rows import Algorithm
 from embodied_rl.learner.learner import Learner
-from embodied_rl.learner.stale import correct
+from embodied_rl.learner.off_policy import correct
 from embodied_rl.policy import Policy
-from embodied_rl.rollout.ahead import Ahead
-from embodied_rl.rollout.collect import Collector
-from embodied_rl.rollout.engine import RolloutEngine
+from embodied_rl.rollout.collector import Collector
 from embodied_rl.rollout.groups import GroupStream
+from embodied_rl.rollout.lookahead import Ahead
 from embodied_rl.rollout.sampler import EpisodeSampler
-from embodied_rl.rollout.stages import StageClock
-from embodied_rl.rollout.timeline import Timeline
 from embodied_rl.scheduler.config import PipelinedConfig, RayConfig, SchedulerConfig, check_fit
-from embodied_rl.scheduler.pipelined import PipelinedScheduler
-from embodied_rl.scheduler.ray_scheduler import RayScheduler
-from embodied_rl.scheduler.ray_worker import WorkerFactory
-from embodied_rl.scheduler.replica import acting_device, copy_weights, replicate
+from embodied_rl.scheduler.pipeline.engine import RolloutEngine
+from embodied_rl.scheduler.pipeline.replica import acting_device, copy_weights, replicate
+from embodied_rl.scheduler.pipeline.scheduler import PipelinedScheduler
+from embodied_rl.scheduler.ray.scheduler import RayScheduler
+from embodied_rl.scheduler.ray.worker import WorkerFactory
 from embodied_rl.scheduler.serial import SerialScheduler
-from embodied_rl.threads import shared_cores
 from embodied_rl.types import EpisodeResult, RolloutBatch
+from embodied_rl.utils.threads import shared_cores
+from embodied_rl.utils.timeline import Timeline
+from embodied_rl.utils.timers import StageClock
 from embodied_rl.vec_env import VecEnv
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from embodied_rl.rollout.collect import Collector
+from embodied_rl.rollout.collector import Collector
 from embodied_rl.types import EpisodeResult, RolloutBatch
 
 

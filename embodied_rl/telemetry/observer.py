@@ -13,7 +13,7 @@ from embodied_rl.types import EpisodeResult
 
 
 class RunObserver:
-    """`embodied_rl.runner.Observer`: writes metrics.jsonl and evaluations/iter-NNNNNN.json in `folder`.
+    """`embodied_rl.training.on_policy.Observer`: writes metrics.jsonl and evaluations/iter-NNNNNN.json in `folder`.
 
     measured: called with the number of updates after each evaluation. counted: further metrics of an update.
     """

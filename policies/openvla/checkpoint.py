@@ -20,9 +20,10 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from embodied_rl.errors import UserError
-from embodied_rl.policies import lora
-from embodied_rl.policies.folder import File, check_keys, read_weights, to_json, write_folder
-from embodied_rl.policies.hub import resolve, source_name
+from embodied_rl.policies.checkpoints.folder import File, check_keys, read_weights, to_json, write_folder
+from embodied_rl.policies.checkpoints.hub import resolve, source_name
+from embodied_rl.policies.checkpoints.shards import SINGLE, weights_digest
+from embodied_rl.policies.nn import lora
 from embodied_rl.policies.openvla.description import (
     FORMAT,
     PUBLIC_FOLDER,
@@ -31,11 +32,10 @@ from embodied_rl.policies.openvla.description import (
     LoadOptions,
     describe,
 )
+from embodied_rl.policies.openvla.hf_format import AUTO_MAP, SECTION, public_config
 from embodied_rl.policies.openvla.policy import Base, OpenVLAPolicy
-from embodied_rl.policies.openvla.public_config import AUTO_MAP, SECTION, public_config
 from embodied_rl.policies.openvla.weights import public_files, read_state
 from embodied_rl.policies.openvla_oft.policy import OpenVLAOFTPolicy
-from embodied_rl.policies.shards import SINGLE, weights_digest
 
 _CLASSES: dict[str, type[OpenVLAPolicy]] = {kind.architecture: kind for kind in (OpenVLAPolicy, OpenVLAOFTPolicy)}
 _ADAPTER_FOLDER, _TRAINED = "lora_adapter", "trained.safetensors"

@@ -7,10 +7,10 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from embodied_rl.errors import UserError, suggest
-from embodied_rl.policies.config_json import from_json
-from embodied_rl.policies.decoder import DecoderConfig
-from embodied_rl.policies.tokens import NUM_BINS, ProprioNorm
-from embodied_rl.policies.vision import ViTConfig
+from embodied_rl.policies.checkpoints.config_io import from_json
+from embodied_rl.policies.nn.decoder import DecoderConfig
+from embodied_rl.policies.nn.vision import ViTConfig
+from embodied_rl.policies.preprocessing.tokens import NUM_BINS, ProprioNorm
 
 _HALF = (0.5, 0.5, 0.5)
 

@@ -8,14 +8,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from embodied_rl.policies import cpu_decode
-from embodied_rl.policies.compiled import uses_graphs
-from embodied_rl.policies.decoder import KVCache, Rope
+from embodied_rl.policies.compile import uses_graphs
+from embodied_rl.policies.cpu import decode
 from embodied_rl.policies.fused_decode import FusedDecoder, complex_rotation
-from embodied_rl.policies.linear import Linear, linear_float32
-from embodied_rl.policies.openvla.compiled import Step, compiled_prefill, compiled_step
+from embodied_rl.policies.nn.decoder import KVCache, Rope
+from embodied_rl.policies.nn.linear import Linear, linear_float32
+from embodied_rl.policies.openvla.compile import Step, compiled_prefill, compiled_step
 from embodied_rl.policies.openvla.model import OpenVLAModel
-from embodied_rl.policies.tokens import NUM_BINS
+from embodied_rl.policies.preprocessing.tokens import NUM_BINS
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ def prefill_and_decode(
     embedding = decoder.embed_tokens.weight[model.action_rows]
     slots, fused = model.embed_slots(), _can_fuse(model, prompt)
     if fused and prompt.device.type == "cpu":
-        tokens, log_prob = cpu_decode.decode(
+        tokens, log_prob = decode.decode(
             decoder, head, embedding, slots, hidden, cache, rope, lengths, uniform, temperature
         )  # fmt: skip
         return Decoded(tokens, log_prob, hidden)

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from embodied_rl.errors import UserError, suggest
-from embodied_rl.policies.folder import read_config, read_json
+from embodied_rl.policies.checkpoints.folder import read_config, read_json
 from embodied_rl.policies.openvla.config import OpenVLAModelConfig, config_from_json
-from embodied_rl.policies.openvla.public_config import MODEL_TYPE, SECTION, model_config
+from embodied_rl.policies.openvla.hf_format import MODEL_TYPE, SECTION, model_config
 from embodied_rl.policies.openvla_oft import config as oft_config
 from embodied_rl.policies.openvla_oft.parts import check_parts, find_parts
-from embodied_rl.policies.text import PromptTokenizer, load_tokenizer
-from embodied_rl.policies.tokens import Statistics, statistics_from_json
+from embodied_rl.policies.preprocessing.text import PromptTokenizer, load_tokenizer
+from embodied_rl.policies.preprocessing.tokens import Statistics, statistics_from_json
 
 ARCHITECTURES = ("openvla", "openvla_oft")
 FORMAT = 1

@@ -12,14 +12,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from embodied_rl.policies.decoder import CausalLM
-from embodied_rl.policies.heads import make_value_head
-from embodied_rl.policies.linear import Linear, linear_float32
-from embodied_rl.policies.openvla.compiled import compiled_patches
+from embodied_rl.policies.efficient import VisualPruner
+from embodied_rl.policies.nn.decoder import CausalLM
+from embodied_rl.policies.nn.heads import make_value_head
+from embodied_rl.policies.nn.linear import Linear, linear_float32
+from embodied_rl.policies.nn.vision import ViT, normalise_images
+from embodied_rl.policies.openvla.compile import compiled_patches
 from embodied_rl.policies.openvla.config import OpenVLAModelConfig
-from embodied_rl.policies.prune import VisualPruner
-from embodied_rl.policies.tokens import NUM_BINS, token_centres
-from embodied_rl.policies.vision import ViT, normalise_images
+from embodied_rl.policies.preprocessing.tokens import NUM_BINS, token_centres
 
 _ORDINAL_HEAD_SCALE = 0.1
 

@@ -19,13 +19,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from embodied_rl.errors import UserError
-from embodied_rl.policies.compiled import pad_prompt
-from embodied_rl.policies.crop import center_crop
+from embodied_rl.policies.compile import pad_prompt
 from embodied_rl.policies.openvla.config import OpenVLAModelConfig
 from embodied_rl.policies.openvla.decode import prefill_and_decode, token_scores
 from embodied_rl.policies.openvla.model import OpenVLAModel
-from embodied_rl.policies.text import PromptTokenizer, build_word_tokenizer
-from embodied_rl.policies.tokens import (
+from embodied_rl.policies.preprocessing.crop import center_crop
+from embodied_rl.policies.preprocessing.text import PromptTokenizer, build_word_tokenizer
+from embodied_rl.policies.preprocessing.tokens import (
     NUM_BINS,
     Statistics,
     decode_tokens,

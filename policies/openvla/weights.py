@@ -7,13 +7,13 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from embodied_rl.policies.folder import File, read_weights
-from embodied_rl.policies.heads import make_value_head
+from embodied_rl.policies.checkpoints.folder import File, read_weights
+from embodied_rl.policies.checkpoints.shards import SINGLE, read_sharded, sharded_files, single_file
+from embodied_rl.policies.nn.heads import make_value_head
 from embodied_rl.policies.openvla.config import OpenVLAModelConfig
 from embodied_rl.policies.openvla.description import is_public
 from embodied_rl.policies.openvla_oft.config import OFTModelConfig
 from embodied_rl.policies.openvla_oft.parts import check_parts, find_parts, read_parts, split_parts
-from embodied_rl.policies.shards import SINGLE, read_sharded, sharded_files, single_file
 
 VALUE_HEAD = "value_head.safetensors"
 _VALUE = "value_head."

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
 from embodied_rl.errors import UserError, suggest
-from embodied_rl.policies.config_json import from_json
+from embodied_rl.policies.checkpoints.config_io import from_json
 from embodied_rl.policies.openvla.config import OpenVLAModelConfig, nano, openvla_7b, tiny
 
 Head = Literal["tokens", "l1"]

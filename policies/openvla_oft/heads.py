@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from embodied_rl.policies.openvla.decode import choose, token_scores
 from embodied_rl.policies.openvla_oft.model import OFTModel
-from embodied_rl.policies.tokens import decode_tokens, encode_actions
+from embodied_rl.policies.preprocessing.tokens import decode_tokens, encode_actions
 from embodied_rl.types import Array
 
 

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from embodied_rl.policies.linear import Linear
-from embodied_rl.policies.openvla.compiled import compiled_slots
+from embodied_rl.policies.nn.linear import Linear
+from embodied_rl.policies.openvla.compile import compiled_slots
 from embodied_rl.policies.openvla.model import OpenVLAModel
 from embodied_rl.policies.openvla_oft.config import OFTModelConfig
 

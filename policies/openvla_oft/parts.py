@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from embodied_rl.errors import UserError
-from embodied_rl.policies.folder import File
+from embodied_rl.policies.checkpoints.folder import File
 from embodied_rl.policies.openvla_oft.config import OFTModelConfig
 
 PARTS = ("action_head", "proprio_projector", "vision_backbone")

@@ -2,7 +2,7 @@
 
 config.json (architecture, model config, flow settings, unnorm_key), model.safetensors, tokenizer.json,
 dataset_statistics.json (keyed by unnorm_key), provenance.json (what the writer records: command, seed, suite, ...).
-The files of openpi and LeRobot are those of `embodied_rl.policies.pi0.published`.
+The files of openpi and LeRobot are those of `embodied_rl.policies.pi0.hf_format`.
 """
 
 from __future__ import annotations
@@ -13,15 +13,22 @@ from typing import Any, TypeVar
 
 import torch
 
-from embodied_rl.policies.config_json import from_json
+from embodied_rl.policies.checkpoints.config_io import from_json
+from embodied_rl.policies.checkpoints.folder import (
+    check_keys,
+    read_config,
+    read_json,
+    read_weights,
+    to_json,
+    write_folder,
+)
+from embodied_rl.policies.checkpoints.shards import SINGLE, single_file
 from embodied_rl.policies.flow import FlowSettings
-from embodied_rl.policies.folder import check_keys, read_config, read_json, read_weights, to_json, write_folder
 from embodied_rl.policies.pi0.config import Pi0ModelConfig
 from embodied_rl.policies.pi0.normalise import Pi0Statistics, statistics_from_json, statistics_to_json
 from embodied_rl.policies.pi0.policy import Pi0Policy
 from embodied_rl.policies.pi0.prompt import Pi0Prompt
-from embodied_rl.policies.shards import SINGLE, single_file
-from embodied_rl.policies.text import load_tokenizer
+from embodied_rl.policies.preprocessing.text import load_tokenizer
 
 _FORMAT = 1
 AnyPi0 = TypeVar("AnyPi0", bound=Pi0Policy)

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from embodied_rl.errors import UserError, suggest
-from embodied_rl.policies.decoder import DecoderConfig
-from embodied_rl.policies.vision import ViTConfig
+from embodied_rl.policies.nn.decoder import DecoderConfig
+from embodied_rl.policies.nn.vision import ViTConfig
 
 _HALF = (0.5, 0.5, 0.5)
 

@@ -6,12 +6,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from embodied_rl.errors import UserError
-from embodied_rl.policies.folder import read_json
+from embodied_rl.policies.checkpoints.folder import read_json
 from embodied_rl.policies.pi0 import checkpoint
 from embodied_rl.policies.pi0.config import preset
+from embodied_rl.policies.pi0.hf_format import load_published, read_statistics
 from embodied_rl.policies.pi0.normalise import NormMode
 from embodied_rl.policies.pi0.policy import Pi0Policy
-from embodied_rl.policies.pi0.published import load_published, read_statistics
 
 _LEROBOT_TYPES = ("pi0", "pi05")
 

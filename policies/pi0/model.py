@@ -15,12 +15,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from embodied_rl.policies.decoder import Cache, Decoder, GradientKV, KVCache, Rope
-from embodied_rl.policies.heads import make_value_head
-from embodied_rl.policies.linear import Linear
+from embodied_rl.policies.efficient import VisualPruner
+from embodied_rl.policies.nn.decoder import Cache, Decoder, GradientKV, KVCache, Rope
+from embodied_rl.policies.nn.heads import make_value_head
+from embodied_rl.policies.nn.linear import Linear
+from embodied_rl.policies.nn.vision import ViT, normalise_images
 from embodied_rl.policies.pi0.config import Pi0ModelConfig
-from embodied_rl.policies.prune import VisualPruner
-from embodied_rl.policies.vision import ViT, normalise_images
 
 # Periods of the time features, in units of the denoising time.
 _MIN_PERIOD, _MAX_PERIOD = 4e-3, 4.0

@@ -18,7 +18,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from embodied_rl.errors import UserError
-from embodied_rl.policies.compiled import pad_prompt
+from embodied_rl.policies.compile import pad_prompt
+from embodied_rl.policies.efficient import DenoiseReuse
 from embodied_rl.policies.flow import (
     FlowSettings,
     Transition,
@@ -32,13 +33,12 @@ from embodied_rl.policies.flow import (
     step_time,
     training_inputs,
 )
-from embodied_rl.policies.pi0.compiled import compiled_denoising
+from embodied_rl.policies.pi0.compile import compiled_denoising
 from embodied_rl.policies.pi0.config import Pi0ModelConfig
-from embodied_rl.policies.pi0.kept import PrefixStore
 from embodied_rl.policies.pi0.model import Pi0Model, Prefix
 from embodied_rl.policies.pi0.normalise import Pi0Statistics, unit
 from embodied_rl.policies.pi0.prompt import Pi0Prompt, word_tokenizer
-from embodied_rl.policies.prune import DenoiseReuse
+from embodied_rl.policies.prefix_cache import PrefixStore
 from embodied_rl.policy import ActMode, action_chunks
 from embodied_rl.rng import DecisionRng, philox
 from embodied_rl.types import ActOutput, EvalOutput, Observation

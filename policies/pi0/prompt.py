@@ -8,7 +8,7 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from embodied_rl.errors import UserError
-from embodied_rl.policies.text import build_word_tokenizer
+from embodied_rl.policies.preprocessing.text import build_word_tokenizer
 from embodied_rl.types import Array
 
 _STATE_EDGES = np.linspace(-1.0, 1.0, 257)[:-1]

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from embodied_rl.errors import UserError, suggest
-from embodied_rl.policies.decoder import DecoderConfig
+from embodied_rl.policies.nn.decoder import DecoderConfig
 from embodied_rl.policies.pi0.config import Pi0ModelConfig, siglip
 from embodied_rl.policies.pi0.config import nano as pi0_nano
 

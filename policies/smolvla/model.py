@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from embodied_rl.policies.decoder import (
+from embodied_rl.policies.nn.decoder import (
     AttentionCall,
     Decoder,
     DecoderConfig,
@@ -22,10 +22,10 @@ from embodied_rl.policies.decoder import (
     rope_factors,
     rotate,
 )
-from embodied_rl.policies.linear import Linear
+from embodied_rl.policies.nn.linear import Linear
+from embodied_rl.policies.nn.vision import normalise_images
 from embodied_rl.policies.pi0.model import Pi0Model, time_features
 from embodied_rl.policies.smolvla.config import SmolVLAModelConfig
-from embodied_rl.policies.vision import normalise_images
 
 
 class CrossAttention(SelfAttention):

@@ -36,7 +36,7 @@ class Protocol:
     render_size: int | None
     """Side of the rendered frames in pixels; None renders at the policy's own size."""
     images: str
-    """Image pipeline from frame to policy, by its name in embodied_rl.policies.images."""
+    """Image pipeline from frame to policy, by its name in embodied_rl.policies.preprocessing.images."""
     settle_steps: int
     """Control steps before the policy's first decision, not counted in the horizon; success in them counts nothing."""
     settle_action: tuple[float, ...] = OPEN

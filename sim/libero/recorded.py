@@ -11,9 +11,9 @@ import mujoco
 import numpy as np
 
 from embodied_rl.errors import UserError
-from embodied_rl.sim.engine import kernel
-from embodied_rl.sim.engine.goal import Goal, compile_predicates
-from embodied_rl.sim.engine.world import ControllerMode, World, find_robot
+from embodied_rl.sim.mujoco import kernel
+from embodied_rl.sim.mujoco.env import ControllerMode, World, find_robot
+from embodied_rl.sim.mujoco.goal import Goal, compile_predicates
 from embodied_rl.sim.task import In, JointRange, On, OnSite, Predicate, Stack, Up
 from embodied_rl.types import Array
 

@@ -15,7 +15,6 @@ from typing import Any
 import mujoco
 
 from embodied_rl.errors import UserError, suggest
-from embodied_rl.sim.engine.indicators import FIRST_GROUP
 from embodied_rl.sim.libero.bundle import (
     INSTALL,
     BlobStore,
@@ -26,6 +25,7 @@ from embodied_rl.sim.libero.bundle import (
     unpack_array,
     unpack_model,
 )
+from embodied_rl.sim.mujoco.indicators import FIRST_GROUP
 from embodied_rl.sim.task import In, JointRange, On, OnSite, Predicate, Task
 from embodied_rl.types import Array
 

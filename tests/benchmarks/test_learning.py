@@ -14,11 +14,11 @@ from embodied_rl.algorithms.config import GRPOConfig, PPOConfig
 from embodied_rl.benchmarks.learning import group_runs, main, make_page, read_run
 from embodied_rl.benchmarks.learning_pace import episodes_to, pace_table, way_table
 from embodied_rl.benchmarks.learning_stretch import stretch
-from embodied_rl.config import TrainConfig, dump_yaml
+from embodied_rl.config.policies import Pi0Config
+from embodied_rl.config.train import TrainConfig, dump_yaml
 from embodied_rl.evaluation.config import EvalConfig
 from embodied_rl.evaluation.evaluate import report
 from embodied_rl.learner.config import LearnerConfig
-from embodied_rl.policy_config import Pi0Config
 from embodied_rl.scheduler.config import PipelinedConfig
 from embodied_rl.telemetry.metrics import MetricsLog
 from embodied_rl.types import EpisodeResult, EpisodeSpec

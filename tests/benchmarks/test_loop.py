@@ -11,7 +11,7 @@ import pytest
 from embodied_rl.benchmarks import loop
 from embodied_rl.benchmarks.loop import Iteration, ratios_of, stage_rows
 from embodied_rl.cli import main
-from embodied_rl.config import TrainConfig
+from embodied_rl.config.train import TrainConfig
 
 ITERATIONS = [
     Iteration(100, 60, 700, 8, 2.0, {"act": 0.5, "update": 1.0, "other": 0.5}, {"act": 1.0, "update": 1.5, "other": 0}),

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+from embodied_rl.autotune.costs import Cost, Costs
 from embodied_rl.benchmarks import pipeline, pipeline_real
 from embodied_rl.benchmarks.pipeline_profiles import OPENVLA_MANISKILL, PROFILES
 from embodied_rl.benchmarks.pipeline_real import RendersEachStep
@@ -19,7 +20,6 @@ from embodied_rl.benchmarks.pipeline_timed import Devices, TimedLearner
 from embodied_rl.cli import main
 from embodied_rl.rollout.sampler import EpisodeSampler
 from embodied_rl.scheduler.config import PipelinedConfig, SerialConfig
-from embodied_rl.scheduler.costs import Cost, Costs
 from embodied_rl.types import EpisodeResult, EpisodeSpec, Observation, RolloutBatch
 from tests.toy import TASKS, ToyEnv
 

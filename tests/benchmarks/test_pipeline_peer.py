@@ -16,7 +16,7 @@ from embodied_rl.benchmarks import pipeline_real
 from embodied_rl.benchmarks.pipeline_peer import PPOWithMaskedRows, first_success
 from embodied_rl.learner.learner import Learner
 from embodied_rl.policies.openvla.policy import OpenVLAPolicy
-from embodied_rl.sim.engine.vec_env import NativeVecEnv
+from embodied_rl.sim.mujoco.vec_env import NativeVecEnv
 from embodied_rl.types import ChunkResult, EvalOutput, RolloutBatch
 
 

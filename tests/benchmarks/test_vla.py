@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 import torch
 
+from embodied_rl.autotune.gpu_memory import GIB, Need
 from embodied_rl.benchmarks import vla
 from embodied_rl.benchmarks.vla import QUICK, Row, ratios_of
 from embodied_rl.benchmarks.vla_random import MODE, fill, make_policy
 from embodied_rl.cli import main
-from embodied_rl.plan import GIB, Need
-from embodied_rl.policies import lora
+from embodied_rl.policies.nn import lora
 from embodied_rl.policies.openvla.config import OpenVLAModelConfig, nano, openvla_7b
+from embodied_rl.policies.openvla.memory import INSTRUCTION
 from embodied_rl.policies.openvla.policy import OpenVLAPolicy
-from embodied_rl.policies.openvla.sizes import INSTRUCTION
 
 PLAN = Need(
     mode=MODE, weights=4 * GIB, gradients=GIB, optimizer=2 * GIB, fixed=0, row=GIB, rollout_row=GIB, cache_row=0

@@ -63,7 +63,7 @@ class StandIn:
 
 
 def open_stand_in(tasks: Any, config: Any, image_size: int, *, cameras: int) -> contextlib.closing[StandIn]:
-    """Takes the place of `embodied_rl.cli.world.open_env`."""
+    """Takes the place of `embodied_rl.factory.envs.open_env`."""
     return contextlib.closing(StandIn(config.num_envs, image_size, cameras))
 
 

@@ -96,14 +96,14 @@ def test_the_rule_holds_everywhere() -> None:
 @pytest.mark.parametrize(
     ("name", "code"),
     [
-        ("sim.engine.x", "from embodied_rl.policies.text import load"),
+        ("sim.engine.x", "from embodied_rl.policies.preprocessing.text import load"),
         ("policies.openvla.x", "def f():\n    import embodied_rl.sim.task"),
         ("rollout.x", "from embodied_rl.algorithms.ppo import PPO"),
         ("algorithms.x", "from embodied_rl.learner.learner import Learner"),
         ("runner", "from embodied_rl.cli import main"),
         ("runner", "from embodied_rl.policies.openvla.policy import OpenVLAPolicy"),
         ("config", "from embodied_rl.algorithms.ppo import PPO"),
-        ("telemetry.x", "from embodied_rl.runner import train"),
+        ("telemetry.x", "from embodied_rl.training.on_policy import train"),
         ("cli.train", "from sim.task import Task"),
     ],
 )

@@ -17,12 +17,12 @@ from safetensors.torch import load_file, save_file
 from embodied_rl.algorithms.config import AlgorithmConfig, GRPOConfig, PPOConfig
 from embodied_rl.evaluation.config import EvalConfig
 from embodied_rl.evaluation.evaluate import EvalReport
-from embodied_rl.interrupt import Interrupted
 from embodied_rl.learner.config import CheckpointConfig, LearnerConfig
 from embodied_rl.rollout.config import RolloutConfig
-from embodied_rl.runner import PolicyFiles, TrainOutcome, TrainSettings, train
-from embodied_rl.telemetry.console import LastingConsole
+from embodied_rl.training.on_policy import PolicyFiles, TrainOutcome, TrainSettings, train
 from embodied_rl.types import EpisodeResult
+from embodied_rl.utils.console import LastingConsole
+from embodied_rl.utils.signals import Interrupted
 from tests.toy import HELDOUT, TASKS, ToyEnv, ToyPolicy
 
 ALGORITHMS: dict[str, AlgorithmConfig] = {

@@ -11,7 +11,7 @@ import torch
 from embodied_rl.policies.openvla.config import nano
 from embodied_rl.policies.openvla_oft.config import OFTModelConfig, oft
 from embodied_rl.policies.openvla_oft.policy import OpenVLAOFTPolicy
-from embodied_rl.policies.tokens import Statistics
+from embodied_rl.policies.preprocessing.tokens import Statistics
 from embodied_rl.rng import DecisionRng
 from embodied_rl.types import Observation
 

@@ -17,7 +17,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from embodied_rl.policies.openvla.config import OpenVLAModelConfig, openvla_7b
-from embodied_rl.policies.text import build_word_tokenizer
+from embodied_rl.policies.preprocessing.text import build_word_tokenizer
 
 SIZE, PATCH, DIM, VOCAB = 28, 14, 48, 384
 INSTRUCTIONS = ["turn on the stove", "pick up the black bowl and place it on the plate", "open it"]

@@ -15,12 +15,12 @@ from torch import Tensor, distributed
 from embodied_rl.algorithms.config import PPOConfig
 from embodied_rl.algorithms.make import make_algorithm
 from embodied_rl.learner.config import LearnerConfig
-from embodied_rl.learner.crew import join, open_store
+from embodied_rl.learner.distributed.collectives import Ranks
+from embodied_rl.learner.distributed.fsdp import ShardedRanks
+from embodied_rl.learner.distributed.processes import join, open_store
 from embodied_rl.learner.learner import Learner
-from embodied_rl.learner.ranks import Ranks
-from embodied_rl.learner.sharded import ShardedRanks
-from embodied_rl.policies import lora
 from embodied_rl.policies.flow import FlowSettings
+from embodied_rl.policies.nn import lora
 from embodied_rl.policies.openvla.config import nano
 from embodied_rl.policies.openvla.policy import OpenVLAPolicy
 from embodied_rl.policies.pi0.policy import Pi0Policy

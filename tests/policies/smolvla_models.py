@@ -13,10 +13,10 @@ from torch import Tensor
 
 from embodied_rl.policies.flow import FlowSettings
 from embodied_rl.policies.pi0.config import siglip
+from embodied_rl.policies.preprocessing.text import build_word_tokenizer
+from embodied_rl.policies.smolvla.checkpoint import SmolVLAOptions, load_any
 from embodied_rl.policies.smolvla.config import SmolVLAModelConfig, expert_of, llama, smolvla_base
-from embodied_rl.policies.smolvla.load import SmolVLAOptions, load_any
 from embodied_rl.policies.smolvla.policy import SmolVLAPolicy
-from embodied_rl.policies.text import build_word_tokenizer
 from embodied_rl.types import Observation
 from tests.policies.make_smolvla_golden import OUT, weight
 from tests.policies.pi0_models import INSTRUCTIONS, randomise

@@ -13,15 +13,15 @@ from torch import Tensor
 
 from embodied_rl.cli import main
 from embodied_rl.errors import UserError
-from embodied_rl.policies import shards
-from embodied_rl.policies.folder import read_json
-from embodied_rl.policies.hub import is_repository, resolve, source_name
-from embodied_rl.policies.openvla import public_config
+from embodied_rl.policies.checkpoints import shards
+from embodied_rl.policies.checkpoints.folder import read_json
+from embodied_rl.policies.checkpoints.hub import is_repository, resolve, source_name
+from embodied_rl.policies.checkpoints.shards import read_sharded
+from embodied_rl.policies.openvla import hf_format
 from embodied_rl.policies.openvla.checkpoint import export_policy, load_policy, save_policy
 from embodied_rl.policies.openvla.config import nano, openvla_7b
 from embodied_rl.policies.openvla.description import LoadOptions
 from embodied_rl.policies.openvla.policy import OpenVLAPolicy
-from embodied_rl.policies.shards import read_sharded
 from embodied_rl.rng import DecisionRng
 from embodied_rl.types import Observation
 from tests.policies.published_files import (
@@ -49,7 +49,7 @@ def models() -> Originals:
 @pytest.fixture(autouse=True)
 def _small_towers(monkeypatch: pytest.MonkeyPatch) -> None:
     """The published config.json names its towers and not their widths."""
-    monkeypatch.setattr(public_config, "openvla_7b", tiny_7b)
+    monkeypatch.setattr(hf_format, "openvla_7b", tiny_7b)
 
 
 @pytest.fixture
@@ -175,16 +175,16 @@ def test_export_command_casts_and_refuses(folder: Path, tmp_path: Path, capsys: 
 def test_published_config_json_is_understood(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     text = {"model_type": "llama", "pad_token_id": 32000, "torch_dtype": "bfloat16", "vocab_size": 32064}
-    assert public_config.model_config({"model_type": "openvla", "text_config": text}) == openvla_7b()
-    other = public_config.model_config({"text_config": text | {"rms_norm_eps": 1e-5, "rope_theta": 5e5}})
+    assert hf_format.model_config({"model_type": "openvla", "text_config": text}) == openvla_7b()
+    other = hf_format.model_config({"text_config": text | {"rms_norm_eps": 1e-5, "rope_theta": 5e5}})
     assert (other.decoder.norm_eps, other.decoder.rope_theta) == (1e-5, 5e5)
-    written = public_config.public_config(openvla_7b(), "bfloat16")
-    assert public_config.model_config(written) == openvla_7b()
+    written = hf_format.public_config(openvla_7b(), "bfloat16")
+    assert hf_format.model_config(written) == openvla_7b()
     assert written["timm_model_ids"][1] == "vit_so400m_patch14_siglip_224"
     for change in ({"arch_specifier": "no-align+gelu-mlp"}, {"vision_backbone_id": "siglip-vit-so400m"},
                    {"text_config": {"model_type": "mistral"}}, {"text_config": {"rope_scaling": {"factor": 2}}}):
         with pytest.raises(UserError, match="this version reads"):
-            public_config.model_config({"text_config": text} | change)
+            hf_format.model_config({"text_config": text} | change)
 
 
 def test_choices_that_are_missing_or_wrong(folder: Path) -> None:

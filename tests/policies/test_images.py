@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from embodied_rl.errors import UserError
-from embodied_rl.policies.images import PIPELINES, ImagePipeline, image_pipeline, prepare
-from embodied_rl.policies.images_jpeg import jpeg_round_trip
-from embodied_rl.policies.images_resize import bicubic_torchvision, bilinear_pillow, center_crop_tf, lanczos3_tf
+from embodied_rl.policies.preprocessing.images import PIPELINES, ImagePipeline, image_pipeline, prepare
+from embodied_rl.policies.preprocessing.jpeg import jpeg_round_trip
+from embodied_rl.policies.preprocessing.resize import bicubic_torchvision, bilinear_pillow, center_crop_tf, lanczos3_tf
 from embodied_rl.types import Array
 from tests.policies.make_image_goldens import LARGE, OUT, SMALL, picture
 

@@ -9,12 +9,12 @@ import sys
 import pytest
 import torch
 
-from embodied_rl.policies.linear import linear
+from embodied_rl.policies.nn.linear import linear
 
 MANY_ROWS = """
 import torch
 from pathlib import Path
-from embodied_rl.policies.linear import linear
+from embodied_rl.policies.nn.linear import linear
 
 def resident():
     return int(Path("/proc/self/statm").read_text().split()[1])

@@ -17,14 +17,14 @@ from embodied_rl.algorithms.rows import evaluate_rows
 from embodied_rl.errors import UserError
 from embodied_rl.learner.config import LearnerConfig
 from embodied_rl.learner.learner import Learner, RatioError
-from embodied_rl.policies import lora
-from embodied_rl.policies.folder import read_json
+from embodied_rl.policies.checkpoints.folder import read_json
+from embodied_rl.policies.nn import lora
+from embodied_rl.policies.nn.checkpointing import set_recompute
 from embodied_rl.policies.openvla.checkpoint import adapt_policy, export_policy, load_policy, save_policy
 from embodied_rl.policies.openvla.config import nano, openvla_7b
 from embodied_rl.policies.openvla.model import OpenVLAModel
 from embodied_rl.policies.openvla.policy import OpenVLAPolicy
 from embodied_rl.policies.openvla_oft.policy import OpenVLAOFTPolicy
-from embodied_rl.policies.recompute import set_recompute
 from embodied_rl.types import ActOutput, EpisodeResult, EpisodeSpec, EvalOutput, Observation, RolloutBatch
 from tests.policies.oft_policies import INSTRUCTIONS, PUBLISHED, observation, rng
 from tests.policies.oft_policies import config as oft_config
@@ -228,7 +228,7 @@ def test_log_probs_recomputed_by_the_learner_make_every_ratio_one(tmp_path: Path
 def test_recomputed_log_probs_are_the_updates_own() -> None:
     policy = _policy()
     batch = _batch(policy)
-    from embodied_rl.learner.stale import correct
+    from embodied_rl.learner.off_policy import correct
 
     batch.log_prob = torch.zeros_like(batch.log_prob)
     correct(batch, policy, 3, everything=True)

@@ -10,12 +10,12 @@ import pytest
 import torch
 
 from embodied_rl.errors import UserError
-from embodied_rl.policies.crop import center_crop
-from embodied_rl.policies.images_resize import center_crop_tf
 from embodied_rl.policies.openvla_oft.config import VARIANTS, preset, variant
 from embodied_rl.policies.openvla_oft.heads import LaplaceHead
 from embodied_rl.policies.openvla_oft.model import OFTModel
 from embodied_rl.policies.openvla_oft.policy import OpenVLAOFTPolicy
+from embodied_rl.policies.preprocessing.crop import center_crop
+from embodied_rl.policies.preprocessing.resize import center_crop_tf
 from embodied_rl.types import EvalOutput, Observation
 from tests.policies import oft_reference as reference
 from tests.policies.oft_policies import INSTRUCTIONS, PUBLISHED, config, observation, policy, rng

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from embodied_rl.errors import UserError
-from embodied_rl.policies.openvla import public_config
+from embodied_rl.policies.openvla import hf_format
 from embodied_rl.policies.openvla.checkpoint import export_policy, load_policy
 from embodied_rl.policies.openvla.description import LoadOptions
 from embodied_rl.policies.openvla_oft.config import VARIANTS, Variant
@@ -37,7 +37,7 @@ OFFICIAL = replace(VARIANTS["official"], center_crop=None)
 
 @pytest.fixture(autouse=True)
 def _small_towers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(public_config, "openvla_7b", tiny_7b)
+    monkeypatch.setattr(hf_format, "openvla_7b", tiny_7b)
 
 
 def _options(variant: Variant) -> LoadOptions:

@@ -13,8 +13,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from embodied_rl.errors import UserError
-from embodied_rl.policies import folder as folders
-from embodied_rl.policies.folder import read_provenance
+from embodied_rl.policies.checkpoints import folder as folders
+from embodied_rl.policies.checkpoints.folder import read_provenance
 from embodied_rl.policies.openvla.checkpoint import load_policy, save_policy
 from embodied_rl.policies.openvla.config import (
     OpenVLAModelConfig,

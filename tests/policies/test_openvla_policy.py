@@ -13,7 +13,7 @@ from embodied_rl.policies.openvla.config import OpenVLAModelConfig, nano
 from embodied_rl.policies.openvla.decode import choose
 from embodied_rl.policies.openvla.model import ordinal_features
 from embodied_rl.policies.openvla.policy import OpenVLAPolicy
-from embodied_rl.policies.tokens import Statistics, decode_tokens, identity_statistics
+from embodied_rl.policies.preprocessing.tokens import Statistics, decode_tokens, identity_statistics
 from embodied_rl.rng import DecisionRng
 from embodied_rl.types import ActOutput, EvalOutput, Observation
 

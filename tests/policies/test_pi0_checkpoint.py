@@ -14,15 +14,15 @@ from tokenizers import Tokenizer, models
 from torch import Tensor
 
 from embodied_rl.errors import UserError
+from embodied_rl.policies.checkpoints.folder import read_provenance
 from embodied_rl.policies.flow import FlowSettings
-from embodied_rl.policies.folder import read_provenance
 from embodied_rl.policies.pi0.checkpoint import load_policy, save_policy
 from embodied_rl.policies.pi0.config import Pi0ModelConfig, nano, pi0_base, pi05_base, pi05_libero, preset, tiny
+from embodied_rl.policies.pi0.hf_format import load_published, read_statistics, save_published
+from embodied_rl.policies.pi0.hf_keys import OURS_ALONE, to_published
 from embodied_rl.policies.pi0.model import Pi0Model
 from embodied_rl.policies.pi0.policy import Pi0Policy
 from embodied_rl.policies.pi0.prompt import Pi0Prompt, state_bins, state_prompt, word_tokenizer
-from embodied_rl.policies.pi0.published import load_published, read_statistics, save_published
-from embodied_rl.policies.pi0.published_keys import OURS_ALONE, to_published
 from tests.policies.pi0_models import KINDS, decision_rng, observation, statistics, tiny_policy
 
 FLOW = FlowSettings(method="flow_noise", denoise_steps=3, noise_range=(0.1, 0.2), loss_samples=2)

@@ -12,10 +12,10 @@ from torch import Tensor
 
 from embodied_rl.errors import UserError
 from embodied_rl.policies.flow import FlowSettings
-from embodied_rl.policies.lora import set_formats
+from embodied_rl.policies.nn.checkpointing import set_recompute
+from embodied_rl.policies.nn.lora import set_formats
 from embodied_rl.policies.pi0.normalise import Normaliser, Pi0Statistics, fit, unit
 from embodied_rl.policies.pi0.policy import Pi0Policy
-from embodied_rl.policies.recompute import set_recompute
 from embodied_rl.rng import DecisionRng
 from embodied_rl.types import ActOutput, Observation
 from tests.policies.pi0_models import (

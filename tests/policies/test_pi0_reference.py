@@ -14,9 +14,9 @@ from torch.nn import functional as F
 
 from embodied_rl.policies.flow import FlowSettings, PathNoise, sample_path
 from embodied_rl.policies.pi0.config import Pi0ModelConfig
+from embodied_rl.policies.pi0.hf_format import save_published
+from embodied_rl.policies.pi0.hf_keys import to_published
 from embodied_rl.policies.pi0.policy import Pi0Policy
-from embodied_rl.policies.pi0.published import save_published
-from embodied_rl.policies.pi0.published_keys import to_published
 from tests.policies.pi0_models import KINDS, observation, tensors, tiny_policy
 
 STEPS = 10

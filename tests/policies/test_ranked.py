@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import distributed
 
-from embodied_rl.learner.crew import join, open_store
-from embodied_rl.learner.ranks import ALONE
-from embodied_rl.learner.sharded import ShardedRanks
+from embodied_rl.learner.distributed.collectives import ALONE
+from embodied_rl.learner.distributed.fsdp import ShardedRanks
+from embodied_rl.learner.distributed.processes import join, open_store
 from tests.policies.ranked_policies import POLICIES, Result, batch_of, every_policy, learn
 
 SIZE = 2

@@ -6,9 +6,9 @@ import pytest
 import torch
 import transformers
 
-from embodied_rl.policies.decoder import CausalLM, DecoderConfig, KVCache
-from embodied_rl.policies.linear import Linear
-from embodied_rl.policies.vision import ViT, ViTConfig, normalise_images
+from embodied_rl.policies.nn.decoder import CausalLM, DecoderConfig, KVCache
+from embodied_rl.policies.nn.linear import Linear
+from embodied_rl.policies.nn.vision import ViT, ViTConfig, normalise_images
 
 
 def _randomise(module: torch.nn.Module, seed: int) -> None:

@@ -15,20 +15,20 @@ from tokenizers import Tokenizer, models
 from torch import Tensor
 
 from embodied_rl.errors import UserError
+from embodied_rl.policies.checkpoints.folder import read_provenance
+from embodied_rl.policies.efficient import DenoiseReuse, VisualPruner, drop_layers
 from embodied_rl.policies.flow import FlowSettings
-from embodied_rl.policies.folder import read_provenance
-from embodied_rl.policies.lora import set_formats
+from embodied_rl.policies.nn.checkpointing import set_recompute
+from embodied_rl.policies.nn.lora import set_formats
 from embodied_rl.policies.pi0.checkpoint import load_policy, save_policy
-from embodied_rl.policies.pi0.kept import PrefixStore
-from embodied_rl.policies.pi0.published_keys import OURS_ALONE
-from embodied_rl.policies.prune import DenoiseReuse, VisualPruner, drop_layers
-from embodied_rl.policies.recompute import set_recompute
-from embodied_rl.policies.smolvla import load
+from embodied_rl.policies.pi0.hf_keys import OURS_ALONE
+from embodied_rl.policies.prefix_cache import PrefixStore
+from embodied_rl.policies.preprocessing.text import build_word_tokenizer
+from embodied_rl.policies.smolvla import checkpoint
+from embodied_rl.policies.smolvla.checkpoint import SmolVLAOptions, load_any
 from embodied_rl.policies.smolvla.config import preset
-from embodied_rl.policies.smolvla.load import SmolVLAOptions, load_any
+from embodied_rl.policies.smolvla.hf_format import described, save_published
 from embodied_rl.policies.smolvla.policy import SmolVLAPolicy, SmolVLAPrompt
-from embodied_rl.policies.smolvla.published import described, save_published
-from embodied_rl.policies.text import build_word_tokenizer
 from embodied_rl.types import Observation
 from tests.policies.pi0_models import decision_rng
 from tests.policies.smolvla_models import golden, lerobot_folder, observation, tensors, tiny_policy, tiny_vlm
@@ -178,7 +178,7 @@ def test_save_load_save_is_bit_identical(tmp_path: Path) -> None:
 @pytest.fixture
 def tiny_base(monkeypatch: pytest.MonkeyPatch) -> None:
     """The golden file's language model stands for the published one."""
-    monkeypatch.setattr(load, "preset", lambda _: tiny_vlm())
+    monkeypatch.setattr(checkpoint, "preset", lambda _: tiny_vlm())
 
 
 @pytest.mark.usefixtures("tiny_base")

@@ -14,15 +14,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from embodied_rl.policies.decoder import GradientKV, KVCache
 from embodied_rl.policies.flow import PathNoise, sample_path
+from embodied_rl.policies.nn.decoder import GradientKV, KVCache
+from embodied_rl.policies.pi0.hf_keys import OURS_ALONE, to_published
 from embodied_rl.policies.pi0.model import Prefix
-from embodied_rl.policies.pi0.published_keys import OURS_ALONE, to_published
-from embodied_rl.policies.smolvla import load, model
+from embodied_rl.policies.smolvla import checkpoint, model
 from embodied_rl.policies.smolvla.config import nano, preset, smolvla_base
+from embodied_rl.policies.smolvla.hf_format import NAMES
 from embodied_rl.policies.smolvla.model import CrossAttention, SmolVLAModel
 from embodied_rl.policies.smolvla.policy import SmolVLAPolicy
-from embodied_rl.policies.smolvla.published import NAMES
 from tests.policies.make_smolvla_golden import TIMES, digest
 from tests.policies.smolvla_models import golden, golden_policy, tiny_vlm
 
@@ -31,7 +31,7 @@ GOLDEN = golden()
 
 @pytest.fixture
 def policy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SmolVLAPolicy:
-    monkeypatch.setattr(load, "preset", lambda _: tiny_vlm())
+    monkeypatch.setattr(checkpoint, "preset", lambda _: tiny_vlm())
     return golden_policy(tmp_path / "lerobot")
 
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from embodied_rl.errors import UserError
-from embodied_rl.policies import tokens
-from embodied_rl.policies.text import PromptTokenizer, build_prompt, build_word_tokenizer, load_tokenizer
+from embodied_rl.policies.preprocessing import tokens
+from embodied_rl.policies.preprocessing.text import PromptTokenizer, build_prompt, build_word_tokenizer, load_tokenizer
 
 _unit = st.floats(-1.0, 1.0, width=32)
 _actions = hnp.arrays(np.float32, hnp.array_shapes(min_dims=2, max_dims=3, min_side=1, max_side=7), elements=_unit)

@@ -19,12 +19,12 @@ from pathlib import Path
 import numpy as np
 
 from embodied_rl.errors import UserError
-from embodied_rl.sim.engine.indicators import FIRST_GROUP
-from embodied_rl.sim.engine.vec_env import CAMERAS, NativeVecEnv
 from embodied_rl.sim.libero.assets.environment import Environment
 from embodied_rl.sim.libero.assets.export import Official
 from embodied_rl.sim.libero.assets.install import find_assets
 from embodied_rl.sim.libero.tasks import LiberoTask, load_task
+from embodied_rl.sim.mujoco.indicators import FIRST_GROUP
+from embodied_rl.sim.mujoco.vec_env import CAMERAS, NativeVecEnv
 from embodied_rl.sim.render.gl import GlRenderer
 from embodied_rl.types import Array, EpisodeSpec
 

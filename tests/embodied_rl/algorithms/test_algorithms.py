@@ -12,10 +12,10 @@ from embodied_rl.algorithms.config import AlgorithmConfig, GRPOConfig, PPOConfig
 from embodied_rl.algorithms.make import make_algorithm
 from embodied_rl.algorithms.rows import Rows
 from embodied_rl.errors import UserError
-from embodied_rl.rollout.collect import Collector
+from embodied_rl.rollout.collector import Collector
 from embodied_rl.rollout.sampler import EpisodeSampler
-from embodied_rl.rollout.stages import StageClock
 from embodied_rl.types import RolloutBatch
+from embodied_rl.utils.timers import StageClock
 from tests.toy import TASKS, ToyEnv, ToyPolicy
 
 

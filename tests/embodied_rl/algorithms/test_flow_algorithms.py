@@ -16,10 +16,10 @@ from embodied_rl.learner.learner import Learner
 from embodied_rl.policies.flow import FlowMethod, FlowSettings
 from embodied_rl.policies.pi0.config import Pi0ModelConfig, gemma, siglip
 from embodied_rl.policies.pi0.policy import Pi0Policy
-from embodied_rl.rollout.collect import Collector
+from embodied_rl.rollout.collector import Collector
 from embodied_rl.rollout.sampler import EpisodeSampler
-from embodied_rl.rollout.stages import StageClock
 from embodied_rl.types import RolloutBatch
+from embodied_rl.utils.timers import StageClock
 from tests.toy import ACTION_DIM, CHUNK, INSTRUCTIONS, SIZE, TASKS, ToyEnv
 
 METHODS: tuple[FlowMethod, ...] = ("flow_sde", "flow_noise")

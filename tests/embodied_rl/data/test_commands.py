@@ -16,7 +16,7 @@ from embodied_rl.cli import sft as sft_command
 from embodied_rl.data import writer
 from embodied_rl.data.lerobot import DatasetSpec, Episode, fingerprint, load
 from embodied_rl.errors import UserError
-from embodied_rl.policies.folder import read_provenance
+from embodied_rl.policies.checkpoints.folder import read_provenance
 from embodied_rl.policies.openvla.checkpoint import load_policy
 from embodied_rl.policies.openvla.policy import OpenVLAPolicy
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from embodied_rl.errors import UserError
 from embodied_rl.evaluation.benchmark import interleaved, run_missing, summarise
 from embodied_rl.evaluation.evaluate import evaluate, wilson
-from embodied_rl.evaluation.ledger import EPISODES, Ledger, Outcome, read_request
+from embodied_rl.evaluation.results_log import EPISODES, Ledger, Outcome, read_request
 from embodied_rl.rollout.sampler import evaluation_specs
 from embodied_rl.types import EpisodeResult, EpisodeSpec
 from tests.toy import HELDOUT, ToyEnv, ToyPolicy
@@ -95,7 +95,7 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from embodied_rl.evaluation.benchmark import interleaved, run_missing
-from embodied_rl.evaluation.ledger import Ledger
+from embodied_rl.evaluation.results_log import Ledger
 from tests.embodied_rl.evaluation.test_benchmark import MACHINE, REQUEST, SPECS
 from tests.toy import ToyEnv, ToyPolicy
 

@@ -20,14 +20,14 @@ from embodied_rl.algorithms.config import AlgorithmConfig, GRPOConfig, PPOConfig
 from embodied_rl.algorithms.make import make_algorithm
 from embodied_rl.learner.batches import split_groups
 from embodied_rl.learner.config import LearnerConfig
-from embodied_rl.learner.crew import join, open_store
+from embodied_rl.learner.distributed.collectives import Ranks
+from embodied_rl.learner.distributed.fsdp import ShardedRanks
+from embodied_rl.learner.distributed.processes import join, open_store
 from embodied_rl.learner.learner import Learner, NonFiniteError, RatioError
-from embodied_rl.learner.ranks import Ranks
-from embodied_rl.learner.sharded import ShardedRanks
-from embodied_rl.rollout.collect import Collector
+from embodied_rl.rollout.collector import Collector
 from embodied_rl.rollout.sampler import EpisodeSampler
-from embodied_rl.rollout.stages import StageClock
 from embodied_rl.types import EvalOutput, RolloutBatch
+from embodied_rl.utils.timers import StageClock
 from tests.toy import TASKS, ToyEnv, ToyPolicy
 
 GRPO = GRPOConfig(group_size=4, keep=None, entropy_coef=0.01, epochs=2)

@@ -11,16 +11,15 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from embodied_rl import runner
 from embodied_rl.algorithms.config import PPOConfig
 from embodied_rl.errors import UserError
 from embodied_rl.evaluation.evaluate import EvalReport, evaluate
-from embodied_rl.interrupt import Interrupted
 from embodied_rl.learner.average import WeightAverage
 from embodied_rl.learner.config import LearnerConfig
 from embodied_rl.rollout.sampler import evaluation_specs
-from embodied_rl.runner import train
 from embodied_rl.scheduler.config import PipelinedConfig, SchedulerConfig, SerialConfig
+from embodied_rl.training.on_policy import train
+from embodied_rl.utils.signals import Interrupted
 from tests.embodied_rl.toy_run import JsonObserver, files_of, run, settings_of
 from tests.toy import HELDOUT, TASKS, ToyEnv, ToyPolicy
 
@@ -138,7 +137,7 @@ def test_stopped_in_the_middle_of_an_evaluation(tmp_path: Path, monkeypatch: pyt
                 raise Interrupted("Ctrl-C")
             return evaluate(*arguments, **options)
 
-        patch.setattr(runner, "evaluate", stopped)
+        patch.setattr(on_policy, "evaluate", stopped)
         with pytest.raises(Interrupted):
             run(tmp_path / "stopped", "ppo", average_updates=3)
     run(tmp_path / "stopped", "ppo", average_updates=3, resume=True)

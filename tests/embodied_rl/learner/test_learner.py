@@ -15,10 +15,10 @@ from embodied_rl.algorithms.make import make_algorithm
 from embodied_rl.errors import UserError
 from embodied_rl.learner.config import LearnerConfig
 from embodied_rl.learner.learner import Learner, NonFiniteError, RatioError, split_parameters
-from embodied_rl.rollout.collect import Collector
+from embodied_rl.rollout.collector import Collector
 from embodied_rl.rollout.sampler import EpisodeSampler
-from embodied_rl.rollout.stages import StageClock
 from embodied_rl.types import EvalOutput, RolloutBatch
+from embodied_rl.utils.timers import StageClock
 from tests.toy import TASKS, ToyEnv, ToyPolicy
 
 

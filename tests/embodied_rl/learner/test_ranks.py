@@ -13,12 +13,12 @@ from torch import distributed
 
 from embodied_rl.algorithms.make import make_algorithm
 from embodied_rl.errors import UserError
-from embodied_rl.learner.crew import join, open_store
-from embodied_rl.learner.lead import make_learner
+from embodied_rl.learner.distributed.collectives import ALONE, RankError, Ranks
+from embodied_rl.learner.distributed.fsdp import ShardedRanks
+from embodied_rl.learner.distributed.learner import make_learner
+from embodied_rl.learner.distributed.processes import join, open_store
 from embodied_rl.learner.learner import Learner
-from embodied_rl.learner.ranks import ALONE, RankError, Ranks
-from embodied_rl.learner.sharded import ShardedRanks
-from embodied_rl.runner import train
+from embodied_rl.training.on_policy import train
 from tests.embodied_rl.learner.ranked import (
     CASES,
     GRPO,

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from embodied_rl.rollout.ahead import Ahead
 from embodied_rl.rollout.groups import Closed, Group, GroupStream, Keep, Verdict
+from embodied_rl.rollout.lookahead import Ahead
+from embodied_rl.rollout.observation_pool import Recording
 from embodied_rl.rollout.sampler import EpisodeSampler
-from embodied_rl.rollout.store import Recording
 from embodied_rl.types import EpisodeResult, EpisodeSpec
 
 GROUP = 4

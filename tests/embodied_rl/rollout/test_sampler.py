@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from embodied_rl.errors import UserError
-from embodied_rl.rollout.attempts import MAX_ATTEMPTS, Attempts, Cause
+from embodied_rl.rollout.retries import MAX_ATTEMPTS, Attempts, Cause
 from embodied_rl.rollout.sampler import EpisodeSampler, evaluation_specs
 from embodied_rl.types import EpisodeSpec
 

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from embodied_rl.autotune.costs import Costs
 from embodied_rl.policy import ActMode
 from embodied_rl.rng import DecisionRng
-from embodied_rl.scheduler.costs import Costs
 from embodied_rl.types import ActOutput, Array, ChunkResult, EpisodeSpec, EvalOutput, Observation
 from embodied_rl.vec_env import EnvInfo
 

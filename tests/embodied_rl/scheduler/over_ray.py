@@ -13,12 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from embodied_rl.learner.crew import PolicyFactory
-from embodied_rl.learner.lead import make_learner
-from embodied_rl.rollout.stages import StageClock
+from embodied_rl.learner.distributed.learner import make_learner
+from embodied_rl.learner.distributed.processes import PolicyFactory
 from embodied_rl.scheduler.config import RayConfig
 from embodied_rl.scheduler.make import Learning, make_scheduler
 from embodied_rl.types import RolloutBatch
+from embodied_rl.utils.timers import StageClock
 from tests.embodied_rl.scheduler.far import DyingFactory, LostFactory, ToyFactory
 from tests.embodied_rl.scheduler.toys import Outcome, Setup, assert_same_rows
 from tests.toy import ToyEnv, ToyPolicy

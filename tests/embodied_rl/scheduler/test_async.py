@@ -22,11 +22,11 @@ from embodied_rl.algorithms.losses import MAX_IMPORTANCE
 from embodied_rl.learner.batches import join_batches, split_groups
 from embodied_rl.learner.config import LearnerConfig
 from embodied_rl.learner.learner import Learner
-from embodied_rl.learner.stale import correct, stale_metrics, worth
-from embodied_rl.rollout.ahead import Ahead
-from embodied_rl.rollout.summary import empty_batch
-from embodied_rl.threads import Threads
+from embodied_rl.learner.off_policy import correct, stale_metrics, worth
+from embodied_rl.rollout.lookahead import Ahead
+from embodied_rl.rollout.metrics import empty_batch
 from embodied_rl.types import EvalOutput, RolloutBatch
+from embodied_rl.utils.threads import Threads
 from tests.embodied_rl.scheduler.toys import GRPO, KEEPING, PPO, Setup, SlowEnv, jitter, pipelined, serial
 from tests.toy import ToyPolicy
 

@@ -21,13 +21,13 @@ from embodied_rl.learner.config import LearnerConfig
 from embodied_rl.learner.learner import Learner
 from embodied_rl.policies.openvla.config import nano
 from embodied_rl.policies.openvla.policy import OpenVLAPolicy
-from embodied_rl.rollout.engine import RolloutEngine
-from embodied_rl.rollout.timeline import Timeline
 from embodied_rl.scheduler.config import PipelinedConfig
 from embodied_rl.scheduler.make import Learning, make_scheduler
-from embodied_rl.scheduler.pipelined import PipelinedScheduler
-from embodied_rl.scheduler.replica import acting_device, copy_weights, replicate
+from embodied_rl.scheduler.pipeline.engine import RolloutEngine
+from embodied_rl.scheduler.pipeline.replica import acting_device, copy_weights, replicate
+from embodied_rl.scheduler.pipeline.scheduler import PipelinedScheduler
 from embodied_rl.types import RolloutBatch
+from embodied_rl.utils.timeline import Timeline
 from tests.embodied_rl.scheduler.toys import GRPO, PPO, Setup, SlowEnv, assert_same_rows, jitter, serial
 from tests.toy import ToyPolicy
 

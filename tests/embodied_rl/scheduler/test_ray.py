@@ -14,10 +14,10 @@ import torch
 
 from embodied_rl.errors import UserError
 from embodied_rl.learner.config import LearnerConfig
-from embodied_rl.rollout.attempts import Cause
+from embodied_rl.rollout.retries import Cause
 from embodied_rl.scheduler.config import RayConfig
-from embodied_rl.scheduler.ray_cluster import connect
-from embodied_rl.scheduler.ray_worker import RolloutWorker
+from embodied_rl.scheduler.ray.cluster import connect
+from embodied_rl.scheduler.ray.worker import RolloutWorker
 from embodied_rl.types import RolloutBatch
 from tests.embodied_rl.learner.ranked import ToyRank
 from tests.embodied_rl.scheduler.far import DyingFactory, LostFactory, ToyFactory
@@ -97,7 +97,7 @@ def test_what_a_worker_cannot_open_ends_the_run_with_its_words(cluster: Any, tmp
 def test_workers_that_are_lost_again_and_again_end_the_run(
     cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("embodied_rl.scheduler.ray_pool._MAX_LOST", 1)
+    monkeypatch.setattr("embodied_rl.scheduler.ray.pool._MAX_LOST", 1)
     with pytest.raises(UserError, match=r"3 Ray workers in a row were lost"):
         train(SETUP, tmp_path, DyingFactory())
 

@@ -13,8 +13,8 @@ import pytest
 from embodied_rl.errors import UserError
 from embodied_rl.rollout.sampler import EpisodeSampler
 from embodied_rl.scheduler.config import RayConfig
-from embodied_rl.scheduler.ray_worker import RolloutWorker
-from embodied_rl.scheduler.weights import Outbox
+from embodied_rl.scheduler.ray.weight_sync import Outbox
+from embodied_rl.scheduler.ray.worker import RolloutWorker
 from embodied_rl.types import RolloutBatch
 from tests.embodied_rl.scheduler.far import ToyFactory
 from tests.embodied_rl.scheduler.over_ray import Actor, FakeRay, LostError, Ref, Witness, assert_same_run, train
@@ -28,7 +28,7 @@ PATIENCE = 60.0
 @pytest.fixture
 def ray(monkeypatch: pytest.MonkeyPatch) -> FakeRay:
     fake = FakeRay()
-    monkeypatch.setattr("embodied_rl.scheduler.ray_scheduler.connect", lambda config: fake)
+    monkeypatch.setattr("embodied_rl.scheduler.ray.scheduler.connect", lambda config: fake)
     return fake
 
 
@@ -40,7 +40,7 @@ def asked(actor: Actor, name: str) -> int:
 def test_the_serial_run_whatever_the_turns(
     ray: FakeRay, turn: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("embodied_rl.scheduler.ray_worker.TURN_SECONDS", turn)
+    monkeypatch.setattr("embodied_rl.scheduler.ray.worker.TURN_SECONDS", turn)
     assert_same_run(train(SETUP, tmp_path, ToyFactory()), serial(SETUP, tmp_path))
 
 
@@ -48,7 +48,7 @@ def test_episodes_of_dropped_groups_that_wait_at_a_worker_never_begin(
     ray: FakeRay, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The second worker comes up later: its first episode still runs when one at the first worker fails the group."""
-    monkeypatch.setattr("embodied_rl.scheduler.ray_worker.TURN_SECONDS", 0.0)
+    monkeypatch.setattr("embodied_rl.scheduler.ray.worker.TURN_SECONDS", 0.0)
     late = Ref(value=1, there=False)
 
     def fate(actor: Actor, name: str) -> Ref | None:
@@ -98,7 +98,7 @@ def test_a_worker_that_hangs_while_it_opens_is_started_anew(
 ) -> None:
     """The deadline passes while the other one is at its third turn."""
     now = [0.0]
-    monkeypatch.setattr("embodied_rl.scheduler.ray_pool.time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr("embodied_rl.scheduler.ray.pool.time", SimpleNamespace(monotonic=lambda: now[0]))
 
     def fate(actor: Actor, name: str) -> Ref | None:
         if actor.number == 0 and name == "advance" and asked(actor, name) == 3:
@@ -116,7 +116,7 @@ def test_a_worker_that_hangs_while_it_opens_is_started_anew(
 def test_a_run_without_workers_says_what_it_waits_for_and_ends(
     ray: FakeRay, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("embodied_rl.scheduler.ray_pool._PATIENCE", 0.1)
+    monkeypatch.setattr("embodied_rl.scheduler.ray.pool._PATIENCE", 0.1)
     ray.fate = lambda actor, name: Ref(there=False)
     said: list[str] = []
     with pytest.raises(UserError, match=r"none of 2 Ray workers was placed and opened within .*ray status"):
@@ -128,7 +128,7 @@ def test_a_run_without_workers_says_what_it_waits_for_and_ends(
 def test_weights_may_change_within_an_episode_and_its_rows_say_so(
     ray: FakeRay, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("embodied_rl.scheduler.ray_worker.TURN_SECONDS", 0.0)
+    monkeypatch.setattr("embodied_rl.scheduler.ray.worker.TURN_SECONDS", 0.0)
     witness = Witness(most=1)
     factory = ToyFactory(slots=1, seconds=0.004)  # a batch takes far longer than an update
     far = train(Setup(GRPO, groups=3, iterations=4), tmp_path, factory, RayConfig(max_staleness=1), look=witness)
@@ -190,11 +190,11 @@ def test_slots_are_filled_while_episodes_wait_and_unwanted_ones_never_begin(monk
     env = SlowEnv(4)
     worker = RolloutWorker(lambda: (env, ToyPolicy()), final_value=False)
     specs = EpisodeSampler(5, TASKS, 12).next_group()
-    monkeypatch.setattr("embodied_rl.scheduler.ray_worker.TURN_SECONDS", 0.0)
+    monkeypatch.setattr("embodied_rl.scheduler.ray.worker.TURN_SECONDS", 0.0)
     ran = worker.advance(specs[:3], unwanted=[0, 9])
     assert [spec.episode_id for spec in ran.skipped] == [0]
     assert ran.episodes == []  # the turn was over
-    monkeypatch.setattr("embodied_rl.scheduler.ray_worker.TURN_SECONDS", math.inf)
+    monkeypatch.setattr("embodied_rl.scheduler.ray.worker.TURN_SECONDS", math.inf)
     ran = worker.advance(specs[3:], unwanted=[0, 9])
     assert [spec.episode_id for spec in ran.skipped] == [9]
     assert [spec.episode_id for spec in env.started] == [1, 2, 3, 4]

@@ -28,10 +28,10 @@ from embodied_rl.policy import ActMode
 from embodied_rl.rng import DecisionRng
 from embodied_rl.rollout import actor
 from embodied_rl.rollout.groups import Closed, Group
-from embodied_rl.rollout.timeline import LEARNER, Timeline
-from embodied_rl.scheduler import pipelined as scheduling
-from embodied_rl.scheduler.pipelined import PipelinedScheduler
+from embodied_rl.scheduler.pipeline import scheduler as scheduling
+from embodied_rl.scheduler.pipeline.scheduler import PipelinedScheduler
 from embodied_rl.types import ActOutput, Array, ChunkResult, Observation, RolloutBatch
+from embodied_rl.utils.timeline import LEARNER, Timeline
 from tests.embodied_rl.scheduler.toys import (
     GRPO,
     KEEPING,

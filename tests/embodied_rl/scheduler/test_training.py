@@ -13,21 +13,21 @@ from typing import Any
 import pytest
 import torch
 
-from embodied_rl import runner
 from embodied_rl.algorithms.config import GRPOConfig
-from embodied_rl.config import OpenVLAConfig, TrainConfig, from_dict, to_dict
+from embodied_rl.config.train import OpenVLAConfig, TrainConfig, from_dict, to_dict
 from embodied_rl.errors import UserError
 from embodied_rl.evaluation.config import EvalConfig
 from embodied_rl.evaluation.evaluate import EvalReport, evaluate
-from embodied_rl.interrupt import Interrupted
 from embodied_rl.learner.config import LearnerConfig
 from embodied_rl.learner.learner import RatioError
-from embodied_rl.rollout.ahead import Ahead
 from embodied_rl.rollout.config import RolloutConfig
-from embodied_rl.rollout.timeline import Timeline
-from embodied_rl.runner import TrainSettings, train
+from embodied_rl.rollout.lookahead import Ahead
 from embodied_rl.scheduler.config import PipelinedConfig, SchedulerConfig, SerialConfig
+from embodied_rl.training import on_policy
+from embodied_rl.training.on_policy import TrainSettings, train
 from embodied_rl.types import EpisodeResult
+from embodied_rl.utils.signals import Interrupted
+from embodied_rl.utils.timeline import Timeline
 from tests.embodied_rl.scheduler.toys import RoundingPolicy
 from tests.embodied_rl.toy_run import JsonObserver, files_of, settings_of
 from tests.toy import HELDOUT, TASKS, ToyEnv, ToyPolicy
@@ -117,7 +117,7 @@ def test_evaluations_are_nobodys_idle_time(
         late[0] += 1e6
         return evaluate(*args, **options)
 
-    monkeypatch.setattr(runner, "evaluate", slow)
+    monkeypatch.setattr(on_policy, "evaluate", slow)
     observer, policy, clock = Shares(tmp_path / "metrics.jsonl", late), ToyPolicy(with_value=False), Timeline()
     late[0] += 1e6
     what = replace(settings(scheduler), evaluation=EvalConfig(every=1, states_per_task=12))

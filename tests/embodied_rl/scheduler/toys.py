@@ -19,20 +19,20 @@ from embodied_rl.algorithms.make import make_algorithm
 from embodied_rl.learner.batches import join_batches
 from embodied_rl.learner.config import LearnerConfig
 from embodied_rl.learner.learner import Learner
-from embodied_rl.learner.stale import correct
+from embodied_rl.learner.off_policy import correct
 from embodied_rl.policy import ActMode, action_chunks
 from embodied_rl.rng import DecisionRng, philox
-from embodied_rl.rollout.ahead import ON_POLICY, Ahead
-from embodied_rl.rollout.collect import Collector
-from embodied_rl.rollout.engine import RolloutEngine
+from embodied_rl.rollout.collector import Collector
 from embodied_rl.rollout.groups import GroupStream
+from embodied_rl.rollout.lookahead import ON_POLICY, Ahead
 from embodied_rl.rollout.sampler import EpisodeSampler
-from embodied_rl.rollout.stages import StageClock
-from embodied_rl.rollout.timeline import Timeline
-from embodied_rl.scheduler.pipelined import PipelinedScheduler
-from embodied_rl.scheduler.replica import copy_weights, replicate
+from embodied_rl.scheduler.pipeline.engine import RolloutEngine
+from embodied_rl.scheduler.pipeline.replica import copy_weights, replicate
+from embodied_rl.scheduler.pipeline.scheduler import PipelinedScheduler
 from embodied_rl.scheduler.serial import SerialScheduler
 from embodied_rl.types import ActOutput, Array, ChunkResult, EpisodeSpec, Observation, RolloutBatch
+from embodied_rl.utils.timeline import Timeline
+from embodied_rl.utils.timers import StageClock
 from embodied_rl.vec_env import VecEnv
 from tests.toy import TASKS, ToyEnv, ToyPolicy
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from embodied_rl.errors import UserError
-from embodied_rl.rollout import timeline
-from embodied_rl.rollout.stages import StageClock
-from embodied_rl.rollout.timeline import LEARNER, Span, Timeline
 from embodied_rl.telemetry.progress import summary
 from embodied_rl.telemetry.trace import draw_gantt, first_iterations, workers_of, write_trace
+from embodied_rl.utils import timeline
+from embodied_rl.utils.timeline import LEARNER, Span, Timeline
+from embodied_rl.utils.timers import StageClock
 
 SPANS = [
     Span("sim_10", "simulate", 10.0, 11.0, 0.5), Span("sim_2", "render", 10.5, 10.75, 0.25),

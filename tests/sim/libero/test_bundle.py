@@ -17,7 +17,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from embodied_rl.errors import UserError
-from embodied_rl.sim.engine.vec_env import NativeVecEnv
 from embodied_rl.sim.libero.bundle import (
     BlobStore,
     blobs_of,
@@ -32,6 +31,7 @@ from embodied_rl.sim.libero.bundle import (
     write_bundle,
 )
 from embodied_rl.sim.libero.tasks import Indicator, bundle_fingerprint, load_suite, load_task, suites, tasks
+from embodied_rl.sim.mujoco.vec_env import NativeVecEnv
 from embodied_rl.sim.task import JointRange
 from embodied_rl.types import EpisodeSpec
 from tests.sim.libero.bundles import (

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from embodied_rl.errors import UserError
-from embodied_rl.sim.engine.indicators import compile_switches, lit_groups
-from embodied_rl.sim.engine.vec_env import NativeVecEnv
 from embodied_rl.sim.libero.tasks import Indicator, LiberoTask, load_task
+from embodied_rl.sim.mujoco.indicators import compile_switches, lit_groups
+from embodied_rl.sim.mujoco.vec_env import NativeVecEnv
 from embodied_rl.sim.render.raycast import RaycastRenderer
 from embodied_rl.sim.task import JointRange
 from embodied_rl.types import Array, EpisodeSpec

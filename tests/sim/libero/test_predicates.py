@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from embodied_rl.errors import UserError
-from embodied_rl.sim.engine import kernel
-from embodied_rl.sim.engine.goal import compile_predicates
 from embodied_rl.sim.libero.recorded import goal_of
+from embodied_rl.sim.mujoco import kernel
+from embodied_rl.sim.mujoco.goal import compile_predicates
 from embodied_rl.types import Array
 
 OFFICIAL = json.loads(Path(__file__).with_name("official_predicates.json").read_text())

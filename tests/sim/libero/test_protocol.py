@@ -10,8 +10,8 @@ import pytest
 
 from embodied_rl.errors import UserError
 from embodied_rl.sim.libero.protocol import PROTOCOLS, Protocol, deviations, protocol
-from embodied_rl.sim.libero.protocol_env import ProtocolEnv
 from embodied_rl.sim.tabletop import load_suite
+from embodied_rl.sim.wrappers.protocol_env import ProtocolEnv
 from embodied_rl.types import Array, ChunkResult, EpisodeSpec, Observation
 from embodied_rl.vec_env import EnvInfo
 

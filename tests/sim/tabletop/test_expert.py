@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from embodied_rl.sim.engine.goal import compile_goal
-from embodied_rl.sim.engine.world import World, find_robot
+from embodied_rl.sim.mujoco.env import World, find_robot
+from embodied_rl.sim.mujoco.goal import compile_goal
 from embodied_rl.sim.tabletop import load_suite, suites
 from embodied_rl.sim.tabletop.expert import Expert
 from embodied_rl.sim.task import In, Task

@@ -6,8 +6,8 @@ import mujoco
 import numpy as np
 import pytest
 
-from embodied_rl.sim.engine.goal import compile_goal
-from embodied_rl.sim.engine.world import World, find_robot
+from embodied_rl.sim.mujoco.env import World, find_robot
+from embodied_rl.sim.mujoco.goal import compile_goal
 from embodied_rl.sim.tabletop import load_suite
 from embodied_rl.sim.tabletop.initial_states import settle
 from embodied_rl.sim.task import In, JointRange, On, OnSite, Task

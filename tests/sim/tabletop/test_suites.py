@@ -10,8 +10,8 @@ import pytest
 
 from embodied_rl.errors import UserError
 from embodied_rl.sim.bddl import parse_bddl
-from embodied_rl.sim.engine.goal import compile_goal
-from embodied_rl.sim.engine.world import find_robot
+from embodied_rl.sim.mujoco.env import find_robot
+from embodied_rl.sim.mujoco.goal import compile_goal
 from embodied_rl.sim.tabletop import load_suite, problem_of, suites
 from embodied_rl.sim.tabletop.goals import goal_predicates
 from embodied_rl.sim.tabletop.initial_states import draw_states

@@ -1,0 +1,1 @@
+"""Choosing scheduler, env groups and micro-batch, and what fits into memory."""

@@ -1,0 +1,302 @@
+"""The configuration of a training run: each part's frozen dataclass, composed; dumped to and loaded from YAML.
+
+Unknown keys, keys of another algorithm or policy and values of the wrong type raise UserError.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+
+from embodied_rl.algorithms.config import AlgorithmConfig, GRPOConfig, PPOConfig
+from embodied_rl.config.policies import (
+    FlowPolicyConfig,
+    OpenVLAConfig,
+    OpenVLAOFTConfig,
+    Pi0Config,
+    PolicyConfig,
+    SmolVLAConfig,
+)
+from embodied_rl.errors import UserError, suggest
+from embodied_rl.evaluation.config import EvalConfig
+from embodied_rl.learner.config import CheckpointConfig, LearnerConfig
+from embodied_rl.rollout.config import RolloutConfig
+from embodied_rl.scheduler.config import PipelinedConfig, RayConfig, SchedulerConfig, SerialConfig, check_fit
+
+AUTO = "auto"
+SUITE = "tabletop_spatial"
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnvConfig:
+    """The simulated worlds."""
+
+    num_envs: int = 32
+    """Worlds that run at the same time; more are faster up to a point, the result does not depend on it."""
+    renderer: Literal["auto", "egl", "osmesa", "raycast"] = "auto"
+    """What draws the images; auto takes the first that works and says which."""
+    frames: Literal["auto", "official", "plain"] = "auto"
+    """official: with shadows, reflections and antialiasing, pixel for pixel LIBERO's; plain: without, several times
+    faster on a CPU. auto: official on LIBERO's suites, plain on the built-in ones."""
+    sim_threads: int | None = None
+    """Threads that step physics and draw (None: one a CPU core)."""
+    processes: int | None = None
+    """Processes that hold the worlds and are watched: one that crashes, hangs or swells is replaced, and its episodes
+    run again (None: the worlds are in this process, and a crash of the simulator ends the run). Lanes of a pipelined
+    scheduler whose worlds share a process wait for each other: take at least as many."""
+
+    def __post_init__(self) -> None:
+        _positive("env.num_envs", self.num_envs)
+        _positive("env.sim_threads", self.sim_threads)
+        _positive("env.processes", self.processes)
+        if self.processes is not None and self.processes > self.num_envs:
+            raise UserError(f"--env.processes {self.processes}: there are only {self.num_envs} worlds.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig:
+    """Everything that decides a training run; `config.yaml` in its folder holds it with every 'auto' filled in."""
+
+    suite: str = SUITE
+    """Suite of tasks to train and evaluate on."""
+    tasks: tuple[str, ...] = ()
+    """Short names of the tasks to train and evaluate on (none given: all of the suite)."""
+    protocol: str = "native"
+    """Whose way to run an episode: native (this project's), openvla, openvla_oft, openpi, rlinf, rlinf_pi,
+    simplevla or lerobot."""
+    train_states: Literal["train", "heldout"] = "train"
+    """Initial states to train on: train, which are never evaluated, or heldout, the evaluated ones themselves, as
+    some published results do; the run and its checkpoints then say so."""
+    iterations: int = 30
+    """Policy updates."""
+    seed: int = 0
+    """Seed of every random draw of the run."""
+    output: str = AUTO
+    """Folder of the run; auto makes runs/SUITE-ALGORITHM-seedN-TIME."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where the policy lives; auto takes a GPU if there is one."""
+    torch_threads: int | None = None
+    """CPU threads of the policy, side by side over parts of the rows when it learns and, OpenVLA and OFT, when it acts
+    on 32 or more (None: one a CPU core). Under a pipelined scheduler acting and learning leave each other half."""
+    track: Literal["none", "tensorboard", "wandb"] = "none"
+    """Also send the metrics there; metrics.jsonl is always written."""
+    autotune: bool = False
+    """Measure the stages for some seconds at the start and choose scheduler, stages, worlds and micro-batch, which
+    config.yaml then holds. Rows of older policies only if --scheduler pipelined --scheduler.overlap async is given."""
+    trace: str | None = None
+    """File for a timeline of the first iterations that chrome://tracing and ui.perfetto.dev show; the report of a
+    pipelined run has a chart of it in any case."""
+    videos: int = 3
+    """Tasks of which an episode is filmed before and after training; 0 films none."""
+    env: EnvConfig = field(default_factory=EnvConfig)
+    policy: PolicyConfig = field(default_factory=OpenVLAConfig)
+    algorithm: AlgorithmConfig = field(default_factory=GRPOConfig)
+    rollout: RolloutConfig = field(default_factory=RolloutConfig)
+    learner: LearnerConfig = field(default_factory=LearnerConfig)
+    scheduler: SchedulerConfig = field(default_factory=SerialConfig)
+    evaluation: EvalConfig = field(default_factory=EvalConfig)
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+
+    def __post_init__(self) -> None:
+        _positive("iterations", self.iterations)
+        _positive("torch_threads", self.torch_threads)
+        for name in ("seed", "videos"):
+            if getattr(self, name) < 0:
+                raise UserError(f"{name} must not be negative, got {getattr(self, name)}.")
+
+    def check(self) -> None:
+        """Raise UserError if a number is not finite, or parts that are fine by themselves do not fit together."""
+        for part, values in to_dict(self).items():
+            for key, value in values.items() if isinstance(values, dict) else [("", values)]:
+                if isinstance(value, float) and not math.isfinite(value):
+                    raise UserError(f"{part}{'.' if key else ''}{key} must be a finite number, got {value}.")
+        if isinstance(self.algorithm, GRPOConfig):
+            self.rollout.groups(self.algorithm.group_size)  # raises unless the group size divides the episodes
+        if self.autotune and self.policy.compile:
+            raise UserError("--autotune would take the compiler's time for the policy's: run it without "
+                            "--policy.compile, and then train with what it chose.")
+        far = isinstance(self.scheduler, RayConfig)
+        keeps = isinstance(self.policy, FlowPolicyConfig) and self.policy.prefix_cache_gib > 0
+        if far and keeps:
+            raise UserError("--policy.prefix-cache-gib keeps what this process computed, and with scheduler ray others "
+                            "act: leave it out, or choose --scheduler serial or pipelined.")
+        if self.learner.ranks > 1 and keeps:
+            raise UserError("--policy.prefix-cache-gib keeps what this process computed, and the other ranks of the "
+                            "learner have not: leave it or --learner.ranks out.")
+        if isinstance(self.scheduler, PipelinedConfig) and self.scheduler.act_device is not None and keeps:
+            raise UserError("--policy.prefix-cache-gib keeps what the weights that learn can read, and others act on "
+                            "--scheduler.act-device: leave one of the two out.")
+        if isinstance(self.scheduler, PipelinedConfig):
+            check_fit(self.scheduler, self.env.num_envs, self.learner.minibatch_groups)
+
+
+# A part that comes in several kinds is written with its kind as `name`.
+KINDS: dict[str, dict[str, type]] = {
+    "policy": {"openvla": OpenVLAConfig, "openvla_oft": OpenVLAOFTConfig, "pi0": Pi0Config, "smolvla": SmolVLAConfig},
+    "algorithm": {"grpo": GRPOConfig, "ppo": PPOConfig},
+    "scheduler": {"serial": SerialConfig, "pipelined": PipelinedConfig, "ray": RayConfig},
+}
+
+
+def kind_of(part: str, value: object) -> str:
+    """The name under which the class of `value` is known, e.g. 'grpo'."""
+    return next(name for name, cls in KINDS[part].items() if type(value) is cls)
+
+
+def to_dict(config: TrainConfig) -> dict[str, Any]:
+    """Plain values that YAML and JSON can hold; `from_dict` is the inverse."""
+    data: dict[str, Any] = {}
+    for item in dataclasses.fields(config):
+        value = getattr(config, item.name)
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            name = {"name": kind_of(item.name, value)} if item.name in KINDS else {}
+            data[item.name] = name | {key: _plain(inner) for key, inner in dataclasses.asdict(value).items()}
+        else:
+            data[item.name] = _plain(value)
+    return data
+
+
+def from_dict(data: Mapping[str, Any], base: TrainConfig | None = None, source: str = "config") -> TrainConfig:
+    """Build a config; what `data` does not name keeps the value of `base`. Raises UserError naming the bad key."""
+    base = base or TrainConfig()
+    hints = typing.get_type_hints(TrainConfig)
+    _check_keys(data, hints, "", source)
+    changes: dict[str, Any] = {}
+    for key, value in data.items():
+        current = getattr(base, key)
+        if dataclasses.is_dataclass(current) and not isinstance(current, type):
+            changes[key] = _part(key, value, current, source)
+        else:
+            changes[key] = _typed(value, hints[key], key, source)
+    return dataclasses.replace(base, **changes)
+
+
+def dump_yaml(config: TrainConfig) -> str:
+    """The whole config as YAML."""
+    # Other characters than ASCII are escaped: PyYAML reads a plain U+0085 back as a space.
+    return yaml.safe_dump(to_dict(config), sort_keys=False)
+
+
+def load_yaml(path: Path, base: TrainConfig | None = None) -> TrainConfig:
+    """Read a YAML file over `base`; UserError if it is unreadable or does not fit."""
+    data = read_yaml(path)
+    return from_dict(data, base, str(path))
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """The mapping in a YAML file, as it stands there; UserError unless it is one."""
+    try:
+        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}.") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} is not valid YAML: {' '.join(str(error).split())}.") from error
+    if data is None:
+        return {}
+    if not isinstance(data, dict):
+        raise UserError(f"{path} must hold keys and values, as the config.yaml of a run does.")
+    return data
+
+
+def belongs_to(part: str, key: str, kind: str) -> str | None:
+    """The other kind of `part` that has `key`, if `kind` itself has not; else None."""
+    if key in _names(KINDS[part][kind]):
+        return None
+    return next((name for name, cls in KINDS[part].items() if key in _names(cls)), None)
+
+
+def _part(part: str, value: Any, current: Any, source: str) -> Any:
+    """One nested dataclass; a change of kind starts from that kind's defaults."""
+    if not isinstance(value, Mapping):
+        raise UserError(f"{source}: '{part}' must hold keys and values, got {value!r}.")
+    values = dict(value)
+    if part in KINDS:
+        kind = values.pop("name", None) or kind_of(part, current)
+        if kind not in KINDS[part]:
+            raise UserError(f"{source}: unknown {part} '{kind}'.{suggest(str(kind), KINDS[part])}")
+        for key in values:
+            other = belongs_to(part, str(key), kind)
+            if other:
+                raise UserError(f"{source}: '{part}.{key}' does not apply to {kind} (it belongs to {other}).")
+        current = current if kind_of(part, current) == kind else KINDS[part][kind]()
+    hints = typing.get_type_hints(type(current))
+    _check_keys(values, hints, f"{part}.", source)
+    typed = {key: _typed(item, hints[key], f"{part}.{key}", source) for key, item in values.items()}
+    return dataclasses.replace(current, **typed)
+
+
+def _check_keys(data: Mapping[str, Any], known: Mapping[str, Any], prefix: str, source: str) -> None:
+    for key in data:
+        if key not in known:
+            raise UserError(f"{source}: unknown key '{prefix}{key}'.{suggest(str(key), known)}")
+
+
+def _typed(value: Any, hint: Any, key: str, source: str) -> Any:
+    """Return `value` as `hint` says, else raise UserError. No guessing: '3' is not 3, true is not 1."""
+    fits, result = _fit(value, hint)
+    if not fits:
+        raise UserError(f"{source}: '{key}' must be {_describe(hint)}, got {value!r}.")
+    return result
+
+
+def _fit(value: Any, hint: Any) -> tuple[bool, Any]:
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        return next((found for found in (_fit(value, arg) for arg in args) if found[0]), (False, None))
+    if origin is Literal:
+        return value in args and isinstance(value, str), value
+    if origin is tuple:
+        if not isinstance(value, list | tuple):
+            return False, None
+        inner = [args[0]] * len(value) if args[-1] is Ellipsis else list(args)
+        if len(inner) != len(value):
+            return False, None
+        parts = [_fit(item, arg) for item, arg in zip(value, inner, strict=True)]
+        return all(part[0] for part in parts), tuple(part[1] for part in parts)
+    if hint is float:
+        return _fit_float(value)
+    if hint is int:
+        return isinstance(value, int) and not isinstance(value, bool), value
+    return isinstance(value, hint), value
+
+
+def _fit_float(value: Any) -> tuple[bool, Any]:
+    if isinstance(value, str) and "e" in value.lower():  # YAML 1.1 reads 1e-4 (no dot) as text
+        try:
+            return True, float(value)
+        except ValueError:
+            return False, None
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number, float(value) if is_number else None
+
+
+def _describe(hint: Any) -> str:
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        return " or ".join(_describe(arg) for arg in args)
+    if origin is Literal:
+        return "one of " + ", ".join(map(str, args))
+    if origin is tuple:
+        return "a list of names" if args[-1] is Ellipsis else f"a list of {len(args)} numbers"
+    return {int: "a whole number", float: "a number", str: "text", bool: "true or false", type(None): "null"}[hint]
+
+
+def _names(cls: type) -> set[str]:
+    return {item.name for item in dataclasses.fields(cls)}
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _positive(name: str, value: int | None) -> None:
+    if value is not None and value < 1:
+        raise UserError(f"{name} must be at least 1, got {value}.")

@@ -1,0 +1,1 @@
+"""Opens environments, policies and tasks by name: the only place that names concrete simulators and policies."""

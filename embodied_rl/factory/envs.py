@@ -1,0 +1,188 @@
+"""Opens what a run stands on: the policy of a checkpoint folder and the simulated worlds of a list of tasks."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import sys
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import replace
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from embodied_rl.config.policies import SHIPPED
+from embodied_rl.config.train import EnvConfig
+from embodied_rl.errors import UserError
+from embodied_rl.policies.checkpoints.hub import is_repository, resolve
+
+if TYPE_CHECKING:
+    from embodied_rl.evaluation.record import FrameEnv
+    from embodied_rl.factory.policies import AnyOptions, AnyPolicy
+    from embodied_rl.sim.render import Choice
+    from embodied_rl.sim.task import Task
+
+_SCENE_BYTES = 2 << 30
+"""Memory for models of scenes, for all processes together."""
+_OTHER_GROWTH = 2 << 30
+"""What a process with worlds may grow by else before it is replaced."""
+
+
+def policy_folder(checkpoint: str) -> Path:
+    """The folder with a policy's config.json: `checkpoint` itself, the newest of a run's folder, a published one in
+    the hub's cache (downloaded first if need be), or the shipped one."""
+    if checkpoint == SHIPPED:
+        return Path(str(files("embodied_rl.assets") / "checkpoints" / "nano"))
+    if is_repository(checkpoint):
+        return resolve(checkpoint)
+    folder = Path(checkpoint)
+    latest = folder / "checkpoints" / "latest"
+    if latest.is_file():
+        return folder / "checkpoints" / latest.read_text().strip() / "policy"
+    if (folder / "policy" / "config.json").is_file():
+        return folder / "policy"
+    return folder
+
+
+def open_policy(checkpoint: str, device: str, options: AnyOptions | None = None) -> AnyPolicy:
+    """Load a policy onto `device` ('cpu' or 'cuda'); UserError when the checkpoint does not fit or is damaged."""
+    from embodied_rl.factory.policies import load_policy
+
+    policy = load_policy(policy_folder(checkpoint), options)
+    policy.to(device)
+    return policy
+
+
+def describe_policy(policy: AnyPolicy, checkpoint: str) -> dict[str, Any]:
+    """What a run stamps about its weights."""
+    from embodied_rl.policies.checkpoints.shards import SINGLE, weights_digest
+    from embodied_rl.policies.pi0.policy import Pi0Policy
+
+    folder = policy_folder(checkpoint)
+    count = sum(parameter.numel() for parameter in policy.parameters())
+    trained = sum(parameter.numel() for parameter in policy.parameters() if parameter.requires_grad)
+    size = f"{count / 1e6:.2f} M parameters" + (f" ({trained / 1e6:.2f} M train)" if trained < count else "")
+    origin = "the small one in the package" if checkpoint == SHIPPED else checkpoint
+    if (folder / SINGLE).is_file():
+        with open(folder / SINGLE, "rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+    else:
+        digest = weights_digest(folder)
+    kept = policy.kept if isinstance(policy, Pi0Policy) else None
+    return {
+        "policy": f"{policy.architecture}, {size}, chunks of {policy.chunk_len} steps",
+        "weights": f"{origin}, sha256 {digest[:16]}",
+        "unnorm key": policy.unnorm_key,
+        "acts": acts(policy),
+        **({} if kept is None else {"prefixes": f"kept for the update, up to {kept.max_bytes / 2**30:g} GiB"}),
+    }
+
+
+def statistics_line(policy: AnyPolicy, suite: str) -> str:
+    """Whose action statistics act in `suite`: the key, and the suite's name if it is that of another one."""
+    from embodied_rl.factory.tasks import LIBERO_SUITES
+    from embodied_rl.sim import tabletop
+
+    key = policy.unnorm_key
+    own = next((name for name in (*tabletop.suites(), *LIBERO_SUITES) if key in (name, f"{name}_no_noops")), suite)
+    return key if own == suite else f"{key}: those of another suite (to evaluate there: --suite {own})"
+
+
+def acts(policy: AnyPolicy) -> str:
+    """How it decides: by torch's operators as they come, or compiled."""
+    if not policy.compiled:
+        return "not compiled"
+    return "compiled (torch.compile" + (", CUDA graphs)" if policy.device.type == "cuda" else ")")
+
+
+def pick_device(wanted: str) -> str:
+    """'cpu' or 'cuda'; UserError if a GPU is asked for and there is none."""
+    import torch
+
+    if wanted == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    if wanted == "cuda" and not torch.cuda.is_available():
+        raise UserError("device cuda: torch sees no GPU here; use --device cpu, or install a CUDA build of torch.")
+    return wanted
+
+
+def pick_renderer(wanted: str, tasks: Sequence[Task]) -> Choice:
+    """What will draw these tasks, and why; UserError if nothing can."""
+    from embodied_rl.sim.render import choose
+
+    # one model at a time: all of LIBERO's at once would take many gigabytes
+    return choose(wanted, (task.build_visual() for task in tasks))
+
+
+def pick_frames(wanted: str, tasks: Sequence[Task]) -> Literal["official", "plain"]:
+    """How frames are drawn: 'auto' means as LIBERO's own wherever one of its tasks is among these."""
+    from embodied_rl.sim.libero.tasks import LiberoTask
+
+    official = any(isinstance(task, LiberoTask) for task in tasks) if wanted == "auto" else wanted == "official"
+    return "official" if official else "plain"
+
+
+def open_env(
+    tasks: Sequence[Task], config: EnvConfig, image_size: int, *, cameras: int = 2, stop_at_success: bool = True
+) -> closing[FrameEnv]:
+    """The worlds, to be used in a `with` statement; `cameras` of the simulator's are drawn, from the first.
+
+    config.renderer is what `pick_renderer` chose, for these tasks or for those that they are variants of;
+    config.sim_threads is a number.
+    """
+    announce_compilation()
+    from embodied_rl.sim.mujoco.factory import NativeFactory
+    from embodied_rl.sim.wrappers.subprocess_env import ProcessVecEnv
+
+    factory = NativeFactory(
+        tuple(tasks), config.renderer, official=pick_frames(config.frames, tasks) == "official", image_size=image_size,
+        threads=_threads_each(config), stop_at_success=stop_at_success, cameras=cameras,
+        max_scene_bytes=_SCENE_BYTES // (config.processes or 1),
+    )  # fmt: skip
+    if config.processes is None:
+        return closing(factory(config.num_envs))
+    factory.compile()
+    return closing(
+        ProcessVecEnv(
+            factory, config.num_envs, processes=config.processes, max_growth=_SCENE_BYTES + _OTHER_GROWTH,
+            say=lambda line: print(line, file=sys.stderr),  # looked up when called: a progress bar may hold it
+        )
+    )  # fmt: skip
+
+
+def where_worlds_run(config: EnvConfig) -> str:
+    """In words, for the stamp."""
+    config = replace(config, sim_threads=config.sim_threads or cpu_count())
+    if config.processes is None:
+        return f"{config.sim_threads} threads"
+    return f"{config.processes} watched processes, threads of each: {_threads_each(config)}"
+
+
+def _threads_each(config: EnvConfig) -> int | None:
+    """Threads of a process with worlds; at least one, so more processes than threads run side by side all the same."""
+    if config.processes is None or config.sim_threads is None:
+        return config.sim_threads
+    return max(1, config.sim_threads // config.processes)
+
+
+def announce_compilation() -> None:
+    """Say on stderr why the first worlds of an installation keep their user waiting."""
+    from embodied_rl.sim.mujoco import kernel
+
+    if not kernel.is_compiled():
+        print("Compiling the simulator, once for this installation: up to a minute.", file=sys.stderr)
+
+
+def cpu_count() -> int:
+    """CPU cores that this process may use (a container may have fewer than the machine)."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def cpu_name() -> str:
+    """The processor's name, as far as the system tells it."""
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()

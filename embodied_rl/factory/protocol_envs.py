@@ -1,0 +1,63 @@
+"""Opens the simulated worlds as a protocol and a policy want them; `train` and `eval` share it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager
+from typing import TYPE_CHECKING
+
+from embodied_rl.config.train import EnvConfig
+from embodied_rl.factory.envs import cpu_count, open_env
+from embodied_rl.factory.policies import own_crop
+from embodied_rl.policies.preprocessing.images import image_pipeline, prepare
+from embodied_rl.sim.libero.protocol import NATIVE, Protocol, protocol
+from embodied_rl.sim.task import Task
+from embodied_rl.sim.wrappers.protocol_env import FrameEnv, ProtocolEnv
+from embodied_rl.types import Array, EpisodeSpec
+
+if TYPE_CHECKING:
+    from embodied_rl.factory.policies import AnyPolicy
+
+
+@contextmanager
+def open_protocol_env(
+    tasks: Sequence[Task], config: EnvConfig, chosen: Protocol, image_size: int, cameras: int, *,
+    crop: bool = True, run_on: bool = False, translate: Callable[[EpisodeSpec], EpisodeSpec] | None = None,
+) -> Iterator[ProtocolEnv]:
+    """The worlds, run as `chosen` says; image_size, cameras: what the policy looks at.
+
+    config.renderer is what `pick_renderer` chose. crop: cut the pictures as the protocol does; not where the policy
+    itself cuts out their middle. run_on, translate: see ProtocolEnv.
+    """
+    timed = [dataclasses.replace(task, horizon=chosen.settle_steps + chosen.horizon(task)) for task in tasks]
+    threads = config.sim_threads or cpu_count()
+    settings = dataclasses.replace(config, sim_threads=threads)
+    pipeline = image_pipeline(chosen.images)
+    if not crop:
+        pipeline = dataclasses.replace(pipeline, crop_area=None)
+
+    def pictures(frames: Array, out: Array) -> None:
+        prepare(pipeline, frames, out, pool)
+
+    with (
+        open_env(timed, settings, chosen.render_size or image_size, cameras=cameras, stop_at_success=False) as env,
+        ThreadPoolExecutor(threads, "pictures") as pool,
+    ):
+        yield ProtocolEnv(
+            env, chosen, image_size=image_size, cameras=cameras,
+            prepare=None if chosen.render_size is None else pictures, run_on=run_on, translate=translate,
+        )  # fmt: skip
+
+
+def open_worlds(
+    tasks: Sequence[Task], config: EnvConfig, chosen: str, policy: AnyPolicy
+) -> AbstractContextManager[FrameEnv]:
+    """The worlds under the protocol of that name, as `policy` sees them; under `native` just as they come."""
+    seen = policy.config
+    if chosen == NATIVE.name:
+        return open_env(tasks, config, seen.image_size, cameras=seen.num_cameras)
+    return open_protocol_env(
+        tasks, config, protocol(chosen), seen.image_size, seen.num_cameras, crop=own_crop(policy) is None
+    )

@@ -1,0 +1,94 @@
+"""Opens a run's worlds and policy in other processes: Ray's workers, and further ranks of the learner."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from embodied_rl.config.train import TrainConfig, from_dict, to_dict
+from embodied_rl.policy import Policy
+from embodied_rl.scheduler.config import RayConfig
+from embodied_rl.vec_env import VecEnv
+
+_WORLDS = ExitStack()
+
+
+@dataclass(frozen=True, slots=True)
+class FarWorker:
+    """`scheduler.ray_worker.WorkerFactory`; config: as `to_dict` writes it.
+
+    What the config names must be there on the other machine too: assets, and the checkpoint's folder unless it is the
+    shipped one or lies on the hub. Weights that training changes come from the learner.
+    """
+
+    config: dict[str, Any]
+
+    def __call__(self) -> tuple[VecEnv, Policy]:
+        from embodied_rl.factory.protocol_envs import open_worlds
+        from embodied_rl.factory.tasks import load_tasks
+        from embodied_rl.jobs.train import open_policy_of
+        from embodied_rl.utils.threads import set_torch_threads
+
+        config = from_dict(self.config)
+        assert isinstance(config.scheduler, RayConfig)
+        cores = max(1, int(config.scheduler.cpus_per_worker))
+        set_torch_threads(cores)
+        config = dataclasses.replace(
+            config, device="cuda" if config.scheduler.gpus_per_worker else "cpu",
+            env=dataclasses.replace(config.env, sim_threads=cores),
+        )  # fmt: skip
+        policy, _ = open_policy_of(config, resume=False)
+        tasks = load_tasks(config.suite, config.tasks)
+        # Held and never closed: the worker's process ends with it.
+        return _WORLDS.enter_context(open_worlds(tasks, config.env, config.protocol, policy)), policy
+
+
+def far_worker(config: TrainConfig) -> Callable[[], tuple[VecEnv, Policy]] | None:
+    """How workers on other machines open worlds, if the config asks for such."""
+    return FarWorker(to_dict(config)) if isinstance(config.scheduler, RayConfig) else None
+
+
+def for_workers(config: TrainConfig) -> TrainConfig:
+    """The config with its checkpoint named so that Ray's workers find it, whose working folder is another one."""
+    checkpoint = Path(config.policy.checkpoint)
+    if not isinstance(config.scheduler, RayConfig) or not checkpoint.exists():
+        return config
+    policy = dataclasses.replace(config.policy, checkpoint=str(checkpoint.absolute()))
+    return dataclasses.replace(config, policy=policy)
+
+
+@dataclass(frozen=True, slots=True)
+class HelperPolicy:
+    """`learner.crew.PolicyFactory`; config: as `to_dict` writes it. Weights that learn come from the lead; the others
+    from the checkpoint that the lead opened."""
+
+    config: dict[str, Any]
+    resume: bool
+
+    def __call__(self, rank: int) -> Policy:
+        from embodied_rl.jobs.train import open_policy_of
+
+        policy, _ = open_policy_of(from_dict(self.config), self.resume)  # 'cuda' is the rank's own GPU here
+        return policy
+
+
+@contextmanager
+def cluster(config: TrainConfig) -> Iterator[None]:
+    """The connection to the Ray cluster that the config asks for, if it does; nothing of it is left afterwards.
+
+    UserError as `ray_cluster.connect`, before a run has written anything.
+    """
+    if not isinstance(config.scheduler, RayConfig):
+        yield
+        return
+    from embodied_rl.scheduler.ray.cluster import connect
+
+    ray = connect(config.scheduler)
+    try:
+        yield
+    finally:
+        ray.shutdown()

@@ -1,0 +1,1 @@
+"""Whole tasks that a command does: train, evaluate, film, report."""

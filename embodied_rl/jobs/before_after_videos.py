@@ -1,0 +1,37 @@
+"""Films the same held-out episodes before and after training."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from embodied_rl.config.train import TrainConfig
+from embodied_rl.evaluation.record import FrameEnv
+from embodied_rl.jobs.videos import film_episode
+from embodied_rl.policy import Policy
+from embodied_rl.rollout.sampler import evaluation_specs
+from embodied_rl.types import EpisodeSpec
+
+
+def film(env: FrameEnv, policy: Policy, held_out: Mapping[str, Sequence[int]], config: TrainConfig, folder: Path,
+         when: str) -> None:
+    """Write videos/TASK-WHEN.mp4 for the first tasks, each from its first held-out state, at the robot's own speed."""
+    for spec in _specs(held_out, config):
+        caption = f"{when}: {_short(spec.task).replace('_', ' ')}"
+        film_episode(env, policy, spec, config.evaluation.mode, film_path(folder, spec.task, when), caption)
+
+
+def film_path(folder: Path, task: str, when: str) -> Path:
+    """Where a film is kept; when: 'before' or 'after'."""
+    return folder / "videos" / f"{_short(task)}-{when}.mp4"
+
+
+def _short(task: str) -> str:
+    return task.partition("/")[2] or task
+
+
+def _specs(held_out: Mapping[str, Sequence[int]], config: TrainConfig) -> list[EpisodeSpec]:
+    """The evaluation's own episodes, so that what is seen was also counted."""
+    rows = {task: list(states)[: config.evaluation.states_per_task] for task, states in held_out.items()}
+    firsts = {spec.task: spec for spec in reversed(evaluation_specs(rows, config.seed))}
+    return [firsts[task] for task in list(rows)[: config.videos]]

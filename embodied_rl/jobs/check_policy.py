@@ -1,0 +1,261 @@
+"""`embodied-rl doctor --policy PATH_OR_ID`: is this checkpoint read as it was trained, before hours go into it?
+
+Five things go wrong silently: statistics of another data set, a gripper that opens when it should close, pictures that
+the network was not trained on, log-probs that differ between rollout and update, and action ranges that do not fit.
+Each is looked at in the files, in what the policy does from initial states, and in demonstrations where there are some.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from embodied_rl.cli.doctor import DoctorConfig, Finding
+from embodied_rl.errors import UserError
+from embodied_rl.factory.envs import pick_renderer, policy_folder
+from embodied_rl.factory.policies import load_policy
+from embodied_rl.learner.config import LearnerConfig
+from embodied_rl.policies.pi0.policy import Pi0Policy
+from embodied_rl.policy import ActMode, action_array
+from embodied_rl.rng import DecisionRng
+from embodied_rl.types import ActOutput, Array, EpisodeSpec, Observation
+
+if TYPE_CHECKING:
+    from embodied_rl.data.lerobot import Demonstrations
+    from embodied_rl.factory.policies import AnyPolicy
+
+_STATES, _FRAMES = 16, 64
+_MOSTLY, _CLEARLY = 0.75, 0.9
+_RANGE_ERROR = 0.1
+"""Share of an action's range by which statistics may differ from the data set's."""
+_ARM = slice(0, -1)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A policy, what it sees in the first moment of some episodes, and perhaps demonstrations of the same tasks."""
+
+    policy: AnyPolicy
+    folder: Path
+    config: DoctorConfig
+    seen: Observation
+    data: Demonstrations | None = None
+
+
+def check_policy(config: DoctorConfig) -> list[Finding]:
+    """Everything that was found about the policy `config.policy`."""
+    assert config.policy is not None
+    try:
+        folder = policy_folder(config.policy)
+        policy = load_policy(folder, config.options_for(folder, config.kind))
+    except UserError as error:
+        return [Finding("checkpoint", "problem", str(error), "see the line itself")]
+    first = checkpoint(policy, folder)
+    if first.state == "problem":
+        return [first]
+    case = Case(policy, folder, config, _look(policy, config), _demonstrations(config, policy))
+    checks = (unnorm_key, gripper, images, first_update, statistics)
+    return [first, *(finding for check in checks for finding in check(case))]
+
+
+def checkpoint(policy: AnyPolicy, folder: Path) -> Finding:
+    """The weights."""
+    broken = [name for name, tensor in policy.state_dict().items() if not tensor.isfinite().all()]
+    if broken:
+        return Finding("checkpoint", "problem", f"{len(broken)} tensors are not finite, such as {broken[0]}",
+                       "restore the checkpoint from its source, or take an earlier one")
+    count = sum(parameter.numel() for parameter in policy.parameters())
+    return Finding("checkpoint", "ok", f"{policy.architecture}, {count / 1e6:.2f} M parameters, {folder}")
+
+
+def unnorm_key(case: Case) -> Iterator[Finding]:
+    """Whether the action statistics are those of the suite."""
+    policy, suite = case.policy, case.config.suite
+    known = [policy.unnorm_key] if isinstance(policy, Pi0Policy) else sorted(policy.norm_stats)
+    fitting = [key for key in known if key.startswith(suite)]
+    found = f"'{policy.unnorm_key}' for suite {suite}"
+    if policy.unnorm_key in fitting:
+        yield Finding("unnorm key", "ok", found)
+    elif fitting:
+        yield Finding("unnorm key", "problem", f"{found}, which has its own", f"--unnorm-key {fitting[0]}")
+    else:
+        yield Finding("unnorm key", "note", f"{found}; there are: {', '.join(known)}",
+                      "make sure that its actions are in this suite's units, or name its own with --suite")
+
+
+def gripper(case: Case) -> Iterator[Finding]:
+    """Whether the gripper can open and close, and does neither at the wrong time."""
+    low, high = (float(end[-1]) for end in _ranges(case.policy))
+    zero_one = not isinstance(case.policy, Pi0Policy) and case.policy.config.gripper_zero_one
+    advice = "choose the statistics and the kind of policy that it was trained with"
+    found = f"data from {low:.2f} to {high:.2f}, read as {'0 closed, 1 open' if zero_one else '-1 open, 1 closed'}"
+    good = (low > -0.5) if zero_one else (low < -0.5)
+    yield Finding("gripper range", "ok" if good else "problem", found, "" if good else advice)
+    closed = float((_act(case.policy, case.seen, "greedy").actions[:, 0, -1] > 0).mean())
+    found = f"closes at once in {closed:.0%} of {_STATES} first decisions"
+    if closed > _MOSTLY:
+        yield Finding("gripper sign", "problem", f"{found}, before the hand has moved", advice)
+    elif closed > 1 - _MOSTLY:
+        yield Finding("gripper sign", "note", found, "a trained policy opens first: is this one trained?")
+    else:
+        yield Finding("gripper sign", "ok", found)
+    if case.data is not None:
+        obs, taken = _frames(case.data)
+        same = float(((_act(case.policy, obs, "greedy").actions[:, 0, -1] > 0) == (taken[:, -1] > 0)).mean())
+        state = "ok" if same >= _MOSTLY else "note" if same > 1 - _MOSTLY else "problem"
+        yield Finding("gripper in demonstrations", state, f"agrees in {same:.0%} of {len(taken)} frames",
+                      {"ok": "", "note": "is this policy trained on these tasks?", "problem": advice}[state])
+
+
+def images(case: Case) -> Iterator[Finding]:
+    """Whether the pictures are made as the network knows them, and whether it looks at them."""
+    from embodied_rl.jobs.evaluate import policy_deviations
+    from embodied_rl.policies.openvla.description import is_public
+    from embodied_rl.policies.pi0.load import is_published
+    from embodied_rl.policies.smolvla.checkpoint import is_published as is_smolvla
+    from embodied_rl.sim.libero.protocol import NATIVE, protocol
+
+    chosen = protocol(case.config.protocol)
+    if chosen is NATIVE and (is_public(case.folder) or is_published(case.folder) or is_smolvla(case.folder)):
+        yield Finding("image pipeline", "note", "native frames go in as rendered; those who publish checkpoints train "
+                      "on mirrored, resized ones", "if others trained it: --protocol openvla, openvla_oft, simplevla, "
+                      "rlinf, openpi or lerobot")
+    elif differ := policy_deviations(chosen, case.policy):
+        yield Finding("image pipeline", "problem", "; ".join(differ), "choose the protocol that it was trained for")
+    else:
+        yield Finding("image pipeline", "ok", f"protocol {chosen.name}, pipeline {chosen.images}")
+    replay = _act(case.policy, case.seen, "greedy").replay
+    dark = replace(case.seen, images=np.zeros_like(case.seen.images))
+    change = float((_log_prob(case.policy, case.seen, replay) - _log_prob(case.policy, dark, replay)).abs().max())
+    good = change > 1e-3
+    yield Finding("image use", "ok" if good else "problem", f"black pictures change a log-prob by {change:.2g}",
+                  "" if good else "its vision weights are not those that it was trained with: restore the checkpoint")
+    if case.data is not None:
+        yield _mirrored(case.policy, case.data)
+
+
+def _mirrored(policy: AnyPolicy, data: Demonstrations) -> Finding:
+    """Whether the policy repeats the demonstrations better from their pictures than from mirrored ones."""
+    obs, taken = _frames(data)
+    other = replace(obs, images=np.ascontiguousarray(obs.images[:, :, :, ::-1]))
+    right, wrong = (
+        float(np.abs(_act(policy, seen, "greedy").actions[:, 0, _ARM] - taken[:, _ARM]).mean()) for seen in (obs, other)
+    )
+    found = f"error of the first action {right:.3f}, from mirrored pictures {wrong:.3f}"
+    if right <= wrong:
+        return Finding("mirrored pictures", "ok", found)
+    if wrong > _CLEARLY * right:
+        return Finding("mirrored pictures", "note", found, "is this policy trained on these tasks?")
+    return Finding("mirrored pictures", "problem", found, "the pictures are the wrong way round: choose the protocol, "
+                   "or the data set, that it was trained with")
+
+
+def first_update(case: Case) -> Iterator[Finding]:
+    """Whether probability ratios are 1 before anything was learned, as PPO and GRPO assume."""
+    tolerance = LearnerConfig().ratio_tolerance
+    drawn = _act(case.policy, case.seen, "sample")
+    error = 0.0
+    for part in (slice(0, 3), slice(3, None)):  # the update batches rows in another way than the rollout
+        obs = Observation(case.seen.images[part], case.seen.proprio[part], case.seen.instruction[part])
+        again = _log_prob(case.policy, obs, {name: values[part] for name, values in drawn.replay.items()})
+        ratio = (again - drawn.log_prob[part].cpu()).exp()
+        error = max(error, float((ratio - 1).abs().nan_to_num(torch.inf).max()))
+    good = error <= tolerance
+    yield Finding("first update", "ok" if good else "problem", f"ratios of recomputed to rollout probabilities are 1 "
+                  f"within {error:.2g} (allowed: {tolerance})", "" if good else "its logits are too large for its "
+                  "number format: train with --learner.recompute-log-probs, or restore the checkpoint")
+
+
+def statistics(case: Case) -> Iterator[Finding]:
+    """Whether the action ranges are possible, and those of the data set."""
+    low, high = _ranges(case.policy)
+    good = bool((low[_ARM] > -1.05).all() and (high[_ARM] < 1.05).all())
+    yield Finding("action range", "ok" if good else "problem", f"{low[_ARM].min():.2f} to {high[_ARM].max():.2f} of "
+                  "the simulator's -1 to 1", "" if good else "what lies beyond is cut off: choose the statistics of a "
+                  "data set in the simulator's units")
+    if case.data is None:
+        yield Finding("action statistics", "note", "not compared with demonstrations", "--dataset DIR compares them")
+        return
+    theirs = np.quantile(case.data.action, (0.01, 0.99), axis=0)
+    if (low[_ARM] == -1).all() and (high[_ARM] == 1).all():
+        beyond = float((np.abs(case.data.action[:, _ARM]) > 1).mean())
+        found = f"actions are taken as they are; {beyond:.1%} of the data set's lie beyond -1 to 1"
+        good = beyond <= 0.01
+    else:
+        span = np.maximum(theirs[1] - theirs[0], 1e-3)
+        each = (np.maximum(np.abs(low - theirs[0]), np.abs(high - theirs[1])) / span)[_ARM]
+        worst = int(each.argmax())
+        found = (f"dimension {worst} is {low[worst]:.3f} to {high[worst]:.3f}, in the data set "
+                 f"{theirs[0][worst]:.3f} to {theirs[1][worst]:.3f}")
+        good = each.max() <= _RANGE_ERROR
+    yield Finding("action statistics", "ok" if good else "problem", found, "" if good else
+                  "choose another --unnorm-key, or name the data set that it was trained on")
+
+
+def _look(policy: AnyPolicy, config: DoctorConfig) -> Observation:
+    """What the policy sees first from _STATES training states, spread over the suite's tasks."""
+    from embodied_rl.config.train import EnvConfig
+    from embodied_rl.factory.protocol_envs import open_worlds
+    from embodied_rl.factory.tasks import load_tasks
+
+    tasks = load_tasks(config.suite)[:_STATES]
+    worlds = EnvConfig(num_envs=_STATES, renderer=pick_renderer("auto", tasks).name)
+    specs = []
+    for row in range(_STATES):
+        task = tasks[row % len(tasks)]
+        specs.append(EpisodeSpec(row, task.name, task.train_states[row // len(tasks)], row))
+    with open_worlds(tasks, worlds, config.protocol, policy) as env:
+        env.reset(range(_STATES), specs)
+        seen = env.new_observation(_STATES)
+        env.observe(range(_STATES), seen)
+    return seen
+
+
+def _demonstrations(config: DoctorConfig, policy: AnyPolicy) -> Demonstrations | None:
+    if config.dataset is None:
+        return None
+    from embodied_rl.data import lerobot
+
+    data = lerobot.load(config.dataset)
+    shape = (policy.config.num_cameras, policy.config.image_size, policy.config.image_size, 3)
+    if data.images.shape[1:] != shape or data.action.shape[1] != policy.action_dim:
+        raise UserError(f"--dataset {config.dataset} has images {data.images.shape[1:]} and {data.action.shape[1]} "
+                        f"action dimensions, the policy takes {shape} and {policy.action_dim}: name one that fits.")
+    return data
+
+
+def _frames(data: Demonstrations) -> tuple[Observation, Array]:
+    """Frames from all over the data set, and the actions [rows, A] that were taken there."""
+    rows = np.unique(np.linspace(0, len(data.images) - 1, _FRAMES).astype(np.int64))
+    episode = np.searchsorted(data.starts, rows, side="right") - 1
+    words = [data.instruction[index] for index in episode]
+    return Observation(data.images[rows], data.state[rows], words), data.action[rows]
+
+
+def _act(policy: AnyPolicy, obs: Observation, mode: ActMode) -> ActOutput:
+    rows = np.arange(len(obs.instruction))
+    out = policy.act(obs, DecisionRng(rows, rows), mode)
+    action_array(out.actions)  # comparisons with NaN would find nothing wrong
+    return out
+
+
+@torch.no_grad()
+def _log_prob(policy: AnyPolicy, obs: Observation, replay: dict[str, torch.Tensor]) -> torch.Tensor:
+    images, proprio = torch.from_numpy(obs.images), torch.from_numpy(obs.proprio)
+    return policy.evaluate(images, proprio, obs.instruction, replay).log_prob.cpu()
+
+
+def _ranges(policy: AnyPolicy) -> tuple[Array, Array]:
+    """What the statistics say about the ends of each action dimension, float32 [A] twice."""
+    if not isinstance(policy, Pi0Policy):
+        return policy.statistics.q01, policy.statistics.q99
+    normaliser = policy.statistics.action
+    if "q01" in normaliser.stats:
+        return normaliser.stats["q01"], normaliser.stats["q99"]
+    mean, std = normaliser.stats["mean"], normaliser.stats["std"]
+    return mean - 2 * std, mean + 2 * std

@@ -1,0 +1,162 @@
+"""Options of `eval` that make a trained policy decide faster, and what they made of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from embodied_rl.errors import UserError
+from embodied_rl.types import EpisodeSpec, Observation
+from embodied_rl.vec_env import VecEnv
+
+if TYPE_CHECKING:
+    from embodied_rl.factory.policies import AnyPolicy
+    from embodied_rl.policies.nn.decoder import Decoder
+
+CALIBRATION_EPISODES = 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpeedConfig:
+    """Decide faster, at some cost in success, with a policy that is left as it is (EfficientVLA). All off by default; a
+    score always says what was on."""
+
+    drop_layers: int = 0
+    """Leave out so many of the language model's layers, those that change their input least in the first observations
+    of the first 16 episodes. pi0's action expert loses the same layers."""
+    visual_tokens: int | None = None
+    """Let the language model read only so many image patches, of all cameras together (None: all of them): half of them
+    those that the prompt looks at most, half the most different ones."""
+    denoise_reuse: int = 1
+    """pi0: run the action expert's layers only in every N-th denoising step, and let the steps between reuse what they
+    added (1: run them in every step)."""
+    compile: bool = False
+    """Act through torch.compile: nothing is left out, but the first decisions wait for the compiler, and numbers round
+    differently. On a GPU CUDA graphs."""
+
+    def __post_init__(self) -> None:
+        least = {"drop_layers": 0, "visual_tokens": 1, "denoise_reuse": 1}
+        for name, bound in least.items():
+            value = getattr(self, name)
+            if value is not None and value < bound:
+                raise UserError(f"--speed.{name.replace('_', '-')} must be at least {bound}, got {value}.")
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """What was done. marks: what a score depends on, as plain values; sentence: the same for people."""
+
+    marks: dict[str, Any]
+    sentence: str
+
+
+def speed_up(
+    policy: AnyPolicy, config: SpeedConfig, open_worlds: Callable[[], AbstractContextManager[VecEnv]],
+    specs: Sequence[EpisodeSpec],
+) -> Speed:
+    """Change `policy` as `config` asks, for good; UserError for what does not apply to it.
+
+    open_worlds, specs: where the evaluation runs and its episodes; opened only where layers are to be dropped.
+    """
+    from embodied_rl.policies.compile import need_compiler
+    from embodied_rl.policies.efficient import VisualPruner, drop_layers, layer_importance, least_important
+    from embodied_rl.policies.pi0.policy import Pi0Policy
+
+    parts = _parts(policy)
+    layers = len(parts.decoders[0].layers)
+    _check(policy, config, layers, parts)
+    marks: dict[str, Any] = {
+        "dropped_layers": [], "visual_tokens": config.visual_tokens or parts.visual,
+        "denoise_reuse": config.denoise_reuse,
+    }  # fmt: skip
+    said = []
+    if config.drop_layers:
+        decisions = _decisions(policy, first_observations(open_worlds, specs))
+        importance = layer_importance(parts.decoders, lambda: [policy.evaluate(*decision) for decision in decisions])
+        dropped = least_important(importance, config.drop_layers)
+        drop_layers(parts.decoders, dropped)
+        marks["dropped_layers"] = dropped
+        scores = ", ".join(f"{index}: {value:.3f}" for index, value in enumerate(importance))
+        said.append(f"layers left out: {', '.join(map(str, dropped))} of 0 to {layers - 1} (importance {scores})")
+    if config.visual_tokens is not None and config.visual_tokens < parts.visual:
+        policy.model.pruner = VisualPruner(parts.decoders[0], parts.start, parts.visual, config.visual_tokens)
+        said.append(f"visual tokens: {config.visual_tokens} of {parts.visual}")
+    if isinstance(policy, Pi0Policy) and config.denoise_reuse > 1:
+        policy.denoise_reuse = config.denoise_reuse
+        said.append(f"action expert: in one of {config.denoise_reuse} denoising steps ({parts.denoise_steps} in all)")
+    if config.compile:
+        need_compiler(policy.device.type)
+        policy.compiled = marks["compiled"] = True  # no mark without: scores of before the option stay comparable
+    return Speed(marks, "; ".join(said) or "as trained, nothing left out")
+
+
+def first_observations(
+    open_worlds: Callable[[], AbstractContextManager[VecEnv]], specs: Sequence[EpisodeSpec]
+) -> list[Observation]:
+    """One row each: what is seen first in 16 of the episodes `specs`, spread over the tasks. Nothing is scored."""
+    from embodied_rl.evaluation.benchmark import interleaved
+
+    chosen = interleaved(specs)[:CALIBRATION_EPISODES]
+    found = []
+    with open_worlds() as env:
+        for spec in chosen:
+            env.reset([0], [spec])
+            seen = env.new_observation(1)
+            env.observe([0], seen)
+            found.append(seen)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """decoders: the language model, and what reads its keys and values layer by layer; its `visual` tokens begin at
+    `start`. denoise_steps: 0 for a policy that does not denoise."""
+
+    decoders: list[Decoder]
+    start: int
+    visual: int
+    denoise_steps: int
+
+
+def _parts(policy: AnyPolicy) -> _Parts:
+    from embodied_rl.policies.pi0.policy import Pi0Policy
+
+    config = policy.config
+    if isinstance(policy, Pi0Policy):
+        return _Parts([policy.model.language, policy.model.expert], 0, policy.config.visual_tokens,
+                      policy.flow.denoise_steps)
+    visual = policy.config.featurizer.num_patches * config.num_cameras
+    return _Parts([policy.model.language_model.model], 1, visual, 0)  # BOS comes first
+
+
+def _check(policy: AnyPolicy, config: SpeedConfig, layers: int, parts: _Parts) -> None:
+    if config.drop_layers >= layers:
+        raise UserError(f"--speed.drop-layers {config.drop_layers}: the policy has {layers} layers; one must stay.")
+    if config.visual_tokens is not None and config.visual_tokens > parts.visual:
+        raise UserError(f"--speed.visual-tokens {config.visual_tokens}: the policy has {parts.visual} of them.")
+    if config.denoise_reuse > 1 and not parts.denoise_steps:
+        raise UserError(f"--speed.denoise-reuse does not apply to {policy.architecture}, which does not denoise.")
+    if config.denoise_reuse > max(1, parts.denoise_steps):
+        raise UserError(
+            f"--speed.denoise-reuse {config.denoise_reuse}: the policy has {parts.denoise_steps} denoising steps."
+        )
+    if config.compile and config.denoise_reuse > 1:
+        raise UserError("--speed.compile compiles one denoising step, and --speed.denoise-reuse makes them differ: "
+                        "choose one of them.")
+
+
+def _decisions(policy: AnyPolicy, observations: Sequence[Observation]) -> list[tuple[Any, ...]]:
+    """What the policy decides about each observation, as arguments of `evaluate`."""
+    import numpy as np
+    import torch
+
+    from embodied_rl.rng import DecisionRng
+
+    zero = np.zeros(1, np.int64)
+    return [
+        (torch.from_numpy(obs.images), torch.from_numpy(obs.proprio), obs.instruction,
+         policy.act(obs, DecisionRng(zero + row, zero), "greedy").replay)
+        for row, obs in enumerate(observations)
+    ]  # fmt: skip

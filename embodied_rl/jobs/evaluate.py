@@ -1,0 +1,224 @@
+"""One evaluation of a benchmark, from a checked command to its report. Imports torch and the simulator."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.table import Table
+
+from embodied_rl.cli.eval_benchmark import BenchmarkCommand, suite_name
+from embodied_rl.errors import UserError
+from embodied_rl.evaluation.benchmark import BenchmarkReport, interleaved, run_missing, summarise
+from embodied_rl.evaluation.overlap import Overlap, overlap, trained_states
+from embodied_rl.evaluation.results_log import Ledger
+from embodied_rl.factory.envs import (
+    cpu_count,
+    cpu_name,
+    describe_policy,
+    open_policy,
+    pick_device,
+    pick_frames,
+    pick_renderer,
+    policy_folder,
+    statistics_line,
+    where_worlds_run,
+)
+from embodied_rl.factory.policies import own_crop
+from embodied_rl.factory.protocol_envs import open_protocol_env
+from embodied_rl.factory.tasks import load_tasks, missing_assets
+from embodied_rl.jobs.efficient_inference import speed_up
+from embodied_rl.jobs.failure_videos import film_failures
+from embodied_rl.jobs.fingerprint import fingerprint
+from embodied_rl.policies.checkpoints.folder import read_provenance
+from embodied_rl.policies.pi0.policy import Pi0Policy
+from embodied_rl.policies.preprocessing.images import image_pipeline
+from embodied_rl.rollout.sampler import evaluation_specs
+from embodied_rl.sim.libero.protocol import Protocol, deviations, protocol
+from embodied_rl.sim.perturb import Perturber, Variant, variant_spec
+from embodied_rl.sim.task import Task
+from embodied_rl.sim.wrappers.protocol_env import ProtocolEnv
+from embodied_rl.telemetry.eval_report import EvalPage, cells, rows_of, write_eval_page
+from embodied_rl.telemetry.progress import RunProgress
+from embodied_rl.telemetry.report import replace_text
+from embodied_rl.types import EpisodeSpec
+from embodied_rl.utils.console import LastingConsole
+from embodied_rl.utils.signals import Interrupted, StopRequest
+
+if TYPE_CHECKING:
+    from embodied_rl.factory.policies import AnyPolicy
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What runs: episodes in the order of their ids, and how each is set up. variants: perturbed episodes, by id."""
+
+    command: BenchmarkCommand
+    suite: str
+    protocol: Protocol
+    tasks: list[Task]
+    specs: list[EpisodeSpec]
+    variants: dict[int, Variant]
+
+
+def run(benchmark: str, command: BenchmarkCommand, request: Mapping[str, Any], words: str) -> None:
+    """Evaluate as `command` says, or what is left of it; its `output` is the folder. words: the command line."""
+    console = LastingConsole()
+    plan = _plan(benchmark, command)
+    device = pick_device(command.device)
+    checkpoint = policy_folder(command.checkpoint)
+    policy = open_policy(command.checkpoint, device, command.load_options(checkpoint))
+    notes = policy_deviations(plan.protocol, policy)
+    renderer = pick_renderer(command.env.renderer, plan.tasks)
+    speed = speed_up(policy, command.speed, partial(_open, plan, policy, renderer.name), plan.specs)
+    weights = describe_policy(policy, command.checkpoint) | {
+        "unnorm key": statistics_line(policy, plan.suite), "speed": speed.sentence
+    }  # fmt: skip
+    frames = pick_frames(command.env.frames, plan.tasks)
+    marks = fingerprint(plan.tasks, renderer.name, frames, device, weights["weights"].rpartition(" ")[2], speed.marks)
+    seen = overlap(trained_states(read_provenance(checkpoint)), plan.specs)
+    drawn = f"{renderer.name} ({renderer.reason}), {frames} frames"
+    stamp = _stamp(plan, words, drawn, device, weights, notes, seen)
+    folder = Path(command.output)
+    with Ledger.open(folder, request, marks) as ledger:
+        for name, value in stamp.items():
+            console.print(f"  {name:<14}{value}", soft_wrap=True, markup=False, highlight=False)
+        with _open(plan, policy, renderer.name) as env:
+            _run_episodes(plan, env, policy, ledger, console)
+            report = summarise(ledger.outcomes.values(), seen.seen)
+            films = film_failures(env, policy, report, command.mode, folder, command.videos)
+        _write(folder, command, stamp, marks, plan, seen, report, films)
+    console.print(_table(report))
+    console.print(f"report: {folder / 'report.html'}", soft_wrap=True, markup=False, highlight=False)
+
+
+def _plan(benchmark: str, command: BenchmarkCommand) -> _Plan:
+    suite = suite_name(benchmark, command.suite)
+    tasks = load_tasks(suite, command.tasks)
+    specs = evaluation_specs({task.name: _states(task, command) for task in tasks}, command.seed)
+    variants: dict[int, Variant] = {}
+    if command.perturb:
+        perturber = Perturber(tasks, command.perturb, command.perturb_level)
+        variants = {spec.episode_id: perturber.variant(spec) for spec in specs}
+    return _Plan(command, suite, protocol(command.protocol), tasks, specs, variants)
+
+
+def _states(task: Task, command: BenchmarkCommand) -> list[int]:
+    rows = list(task.heldout_states if command.states == "heldout" else task.train_states)
+    count = command.states_per_task or len(rows)
+    if not rows or count > len(rows):
+        raise UserError(f"--states {command.states}: '{task.name}' has {len(rows)} such states; ask for fewer.")
+    return rows[:count]
+
+
+def _open(plan: _Plan, policy: AnyPolicy, renderer: str) -> AbstractContextManager[ProtocolEnv]:
+    """The worlds as the protocol and the policy want them."""
+    config = policy.config
+    return open_protocol_env(
+        [variant.task for variant in plan.variants.values()] if plan.variants else plan.tasks,
+        dataclasses.replace(plan.command.env, renderer=renderer), plan.protocol, config.image_size, config.num_cameras,
+        crop=own_crop(policy) is None, run_on=plan.command.at_end,
+        translate=variant_spec if plan.variants else None,
+    )  # fmt: skip
+
+
+def _run_episodes(plan: _Plan, env: ProtocolEnv, policy: AnyPolicy, ledger: Ledger, console: Console) -> None:
+    command, total = plan.command, len(plan.specs)
+    done = len(ledger.outcomes)
+    with RunProgress(0, console=console) as progress:
+        if done:
+            progress.message(f"{done} of {total} episodes are done already")
+        progress.stage("evaluate", total - done)
+        stop = StopRequest(lambda: progress.message("stopping after this decision (again: leave at once)"))
+        try:
+            with stop:
+                run_missing(
+                    env, policy, interleaved(plan.specs), command.mode, ledger,
+                    at_end=env.at_end if command.at_end else None,
+                    drawn={number: variant.drawn for number, variant in plan.variants.items()},
+                    on_episode=lambda result: progress.episode(result.success), on_round=stop.poll,
+                )  # fmt: skip
+        except Interrupted:
+            raise Interrupted(
+                f"{len(ledger.outcomes)} of {total} episodes are saved; continue with: embodied-rl eval --resume "
+                f"{ledger.folder}"
+            ) from None
+
+
+def _stamp(
+    plan: _Plan, words: str, reason: str, device: str, weights: Mapping[str, Any], notes: Sequence[str], seen: Overlap
+) -> dict[str, Any]:
+    """What really runs, in words."""
+    command = plan.command
+    count = len({(spec.task, spec.init_state) for spec in plan.specs}) // len(plan.tasks)
+    missing = missing_assets(plan.tasks)
+    return {
+        "command": words,
+        "suite": f"{plan.suite}, {len(plan.tasks)} tasks, {count} {command.states} initial states each",
+        "protocol": plan.protocol.name,
+        "deviations": "; ".join(notes) or "none",
+        "perturbed": f"{', '.join(command.perturb)} at level {command.perturb_level:g}" if command.perturb else "no",
+        "assets": f"APPROXIMATE: {len(missing)} official files are stand-ins" if missing else "exact",
+        "overlap": seen.sentence(),
+        "success": "once and at end" if command.at_end else "once (episodes end at success)",
+        "worlds": f"{command.env.num_envs}, {where_worlds_run(command.env)}",
+        "renderer": reason,
+        "device": device,
+        **weights,
+        "mode": command.mode,
+        "seed": command.seed,
+        "machine": f"{cpu_name()}, {cpu_count()} cores",
+        "output": command.output,
+    }
+
+
+def policy_deviations(chosen: Protocol, policy: AnyPolicy) -> list[str]:
+    """Where `policy` is not one of the protocol's own: one line each."""
+    config = policy.config
+    if isinstance(policy, Pi0Policy):
+        proprio, zero_one = policy.config.state_input != "none", False
+    else:
+        proprio, zero_one = policy.config.use_proprio, policy.config.gripper_zero_one
+    own, area = own_crop(policy), image_pipeline(chosen.images).crop_area
+    crop = [] if own in (None, area) else [f"centre crop: {own} of the area (the protocol: {area or 'none'})"]
+    return crop + deviations(
+        chosen, size=config.image_size, cameras=config.num_cameras, proprio=proprio,
+        gripper="zero_one" if zero_one else "direct", steps_per_decision=policy.chunk_len,
+    )  # fmt: skip
+
+
+def _write(
+    folder: Path, command: BenchmarkCommand, stamp: Mapping[str, Any], marks: Mapping[str, Any], plan: _Plan,
+    seen: Overlap, report: BenchmarkReport, films: Sequence[Any],
+) -> None:  # fmt: skip
+    """report.json and report.html in the folder, and the figures where --json says."""
+    figures = {
+        **stamp, "protocol": plan.protocol.describe(), "perturb": list(command.perturb),
+        "perturb_level": command.perturb_level, "fingerprint": marks, "overlap": seen.to_json(), **report.to_json(),
+    }  # fmt: skip
+    text = json.dumps(figures, indent=1)
+    replace_text(folder / "report.json", text)
+    if command.json:
+        command.json.write_text(text, encoding="utf-8")
+    facts = {
+        "Protocol": plan.protocol.describe(),
+        "Fingerprint": {k: v for k, v in marks.items() if k != "bundles"} | marks["bundles"],
+    }
+    title = f"{plan.suite}, protocol {plan.protocol.name}" + (", perturbed" if command.perturb else "")
+    write_eval_page(folder / "report.html", EvalPage(title, stamp, report, facts, films))
+
+
+def _table(report: BenchmarkReport) -> Table:
+    """Rates with their intervals below, so that it fits 80 columns."""
+    table = Table("task", "success once", "success at end", "steps")
+    for label, tally in rows_of(report):
+        once, end = ("\n".join(part for part in cells(score) if part) for score in (tally.once, tally.at_end))
+        table.add_row(label.partition("/")[2].replace("_", " ") or label, once, end, f"{tally.once.mean_steps:.0f}")
+    return table

@@ -1,0 +1,94 @@
+"""The report of a run, made from its folder alone."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.table import Table
+
+from embodied_rl.config.train import load_yaml
+from embodied_rl.evaluation.evaluate import EvalReport, Score
+from embodied_rl.jobs.before_after_videos import film_path
+from embodied_rl.telemetry.curve import curve_of, draw_curve
+from embodied_rl.telemetry.metrics import read_metrics
+from embodied_rl.telemetry.observer import evaluation_path
+from embodied_rl.telemetry.report import Clip, Outcome, Report, write_report
+from embodied_rl.telemetry.trace import draw_gantt, first_iterations
+from embodied_rl.utils.timeline import Span
+
+GANTT = "timeline.png"
+
+
+def write_run_report(folder: Path) -> None:
+    """Write report.html and, where matplotlib is installed, learning_curve.png; leaves a run without evaluation alone.
+
+    Works on a run that was stopped: the columns 'after' then say so.
+    """
+    outcomes = _outcomes(folder)
+    if not outcomes:
+        return
+    stamp = json.loads((folder / "run.json").read_text(encoding="utf-8"))[-1]
+    rows = read_metrics(folder / "metrics.jsonl")
+    title = f"{stamp['suite'].partition(',')[0]}, {stamp['algorithm'].partition(',')[0]}, seed {stamp['seed']}"
+    curve = draw_curve(curve_of(rows), title) if importlib.util.find_spec("matplotlib") else None
+    if curve:
+        (folder / "learning_curve.png").write_bytes(curve)
+    else:
+        stamp["learning curve"] = "not drawn: pip install 'embodied-rl[report]'"
+    config = (folder / "config.yaml").read_text(encoding="utf-8")
+    chart = folder / GANTT
+    gantt = chart.read_bytes() if chart.is_file() else None
+    clips = _clips(folder, outcomes)
+    write_report(folder / "report.html", Report(title, stamp, outcomes, config, rows, curve, clips, gantt))
+
+
+def write_gantt(folder: Path, spans: Sequence[Span], title: str) -> None:
+    """Draw who did what in the first iterations into the run's folder; nothing without matplotlib."""
+    if spans and importlib.util.find_spec("matplotlib"):
+        (folder / GANTT).write_bytes(draw_gantt(first_iterations(spans), title))
+
+
+def result_table(folder: Path) -> Table:
+    """Success on held-out states before and after, with Wilson intervals."""
+    table = Table("held-out states", "before", "95 % interval", "after", "95 % interval")
+    for outcome in _outcomes(folder):
+        table.add_row(outcome.label, *_cells(outcome.before), *(_cells(outcome.after) if outcome.after else ("", "")))
+    return table
+
+
+def _outcomes(folder: Path) -> list[Outcome]:
+    """All tasks together, then each; empty before the first evaluation."""
+    before = _evaluation(folder, 0)
+    if before is None:
+        return []
+    after = _evaluation(folder, load_yaml(folder / "config.yaml").iterations)
+    outcomes = [Outcome("all tasks", _numbers(before.overall), _numbers(after.overall) if after else None)]
+    for task, score in before.tasks.items():
+        outcomes.append(Outcome(task, _numbers(score), _numbers(after.tasks[task]) if after else None))
+    return outcomes
+
+
+def _evaluation(folder: Path, iteration: int) -> EvalReport | None:
+    path = evaluation_path(folder, iteration)
+    return EvalReport.from_json(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else None
+
+
+def _clips(folder: Path, outcomes: list[Outcome]) -> list[Clip]:
+    clips: list[Clip] = []
+    for outcome in outcomes[1:]:
+        before, after = (film_path(folder, outcome.label, when) for when in ("before", "after"))
+        if before.is_file():
+            clips.append(Clip(outcome.label, before.read_bytes(), after.read_bytes() if after.is_file() else None))
+    return clips
+
+
+def _numbers(score: Score) -> tuple[int, int, float, float]:
+    return score.successes, score.episodes, score.low, score.high
+
+
+def _cells(numbers: tuple[int, int, float, float]) -> tuple[str, str]:
+    successes, episodes, low, high = numbers
+    return f"{successes / episodes:.1%} ({successes}/{episodes})", f"{low:.1%} to {high:.1%}"

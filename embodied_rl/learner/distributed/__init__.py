@@ -1,0 +1,1 @@
+"""A learner over several processes."""

@@ -1,0 +1,109 @@
+"""Ranks that each hold a part of the policy that learns: FSDP2, for policies that do not fit.
+
+Weights, gradients and the optimiser's state are cut up; a module's weights are brought together while it computes. So
+every forward and backward pass is taken by all ranks together: one without rows of its own goes along without effect.
+The lead keeps a whole policy beside it, which acts, is evaluated and is saved.
+"""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
+from torch.distributed.tensor import DTensor, distribute_tensor
+
+from embodied_rl.learner.distributed.collectives import Ranks, ValueT
+
+
+class ShardedRanks(Ranks):
+    """`Ranks` whose `prepare` returns a policy in parts; on the lead a copy, elsewhere in place of the policy."""
+
+    def share(self, items: Sequence[ValueT]) -> list[tuple[ValueT, bool]]:
+        """As many as every rank has: where there are too few, the first one goes along and does not count."""
+        own = super().share(items)
+        return own + [(items[0], False)] * (-(-len(items) // self.size) - len(own))
+
+    def prepare(self, policy: Any) -> Any:
+        """The parts of `policy`, with the lead's weights."""
+        self.copy_from_lead([parameter for parameter in policy.parameters() if parameter.requires_grad])
+        model = copy.deepcopy(policy) if self.rank == 0 else policy
+        mesh = init_device_mesh(next(model.parameters()).device.type, (self.size,))
+        # Layers are brought together one by one; what is not in a list of layers, with the policy as a whole.
+        layers = [layer for module in model.modules() if isinstance(module, nn.ModuleList) for layer in module]
+        for module in [*[layer for layer in layers if next(layer.parameters(), None) is not None], model]:
+            fully_shard(module, mesh=mesh, reshard_after_forward=True)
+            if hasattr(module, "keys_values"):  # of a decoder's layer, called in place of the whole
+                register_fsdp_forward_method(module, "keys_values")
+            assert isinstance(module, FSDPModule)
+            module.set_gradient_divide_factor(1.0)  # gradients are sums: weights of rows add up to 1 over all ranks
+            module.set_force_sum_reduction_for_comms(True)
+        register_fsdp_forward_method(model, "evaluate")
+        # Losses never change the policy's outputs in place.
+        warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
+        return model
+
+    def refresh(self, policy: Any, model: Any) -> None:
+        """Give every rank its part of the weights that the lead's `policy` has now."""
+        with torch.no_grad():
+            for part, whole in zip(model.parameters(), policy.parameters(), strict=True):
+                if part.requires_grad:
+                    found = whole.detach() if self.rank == 0 else torch.empty(
+                        part.shape, dtype=part.dtype, device=part.device
+                    )  # fmt: skip
+                    self.copy_from_lead([found])
+                    part.copy_(_cut(found, part))
+
+    def publish(self, policy: Any, model: Any) -> None:
+        """Bring what learns together, in the lead's `policy`."""
+        with torch.no_grad():
+            for part, whole in zip(model.parameters(), policy.parameters(), strict=True):
+                if part.requires_grad:
+                    found = part.full_tensor()
+                    if self.rank == 0:
+                        whole.copy_(found)
+
+    def add_gradients(self, parameters: Sequence[nn.Parameter]) -> None:
+        """Every backward pass has added them up."""
+
+    def backward(self, loss: Tensor, moving: Sequence[nn.Parameter]) -> None:
+        """As `Ranks.backward`; the parts' gradients come by themselves, so others are taken away again."""
+        loss.backward()
+
+    def clip(self, moving: Sequence[nn.Parameter], most: float) -> float:
+        """As `Ranks.clip`, the norm over all parts."""
+        norm = nn.utils.clip_grad_norm_(moving, most)
+        return float(norm.full_tensor() if isinstance(norm, DTensor) else norm)
+
+    def whole(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+        """The state of all parts together, as one process has it; every rank must ask."""
+        state = optimizer.state_dict()
+        return state | {"state": {key: _each(values, _together) for key, values in state["state"].items()}}
+
+    def part(self, state: dict[str, Any], optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+        """This rank's part of a whole state."""
+        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        return state | {"state": {
+            key: _each(values, lambda value, like=parameters[key]: _cut(value, like)) for key, values in
+            state["state"].items()
+        }}  # fmt: skip
+
+
+def _each(values: dict[str, Any], change: Any) -> dict[str, Any]:
+    return {name: change(value) if isinstance(value, Tensor) else value for name, value in values.items()}
+
+
+def _together(value: Tensor) -> Tensor:
+    return value.full_tensor() if isinstance(value, DTensor) else value
+
+
+def _cut(whole: Tensor, like: Any) -> Tensor:
+    """The part of `whole` that this rank holds, cut as the parameter `like`; numbers such as a step stay."""
+    if whole.shape != like.shape:
+        return whole
+    return distribute_tensor(whole.to(like.device), like.device_mesh, like.placements, src_data_rank=None)

@@ -1,0 +1,93 @@
+"""A learner over one or several processes: the lead does with its own share what it tells the others to do."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from embodied_rl.algorithms.rows import Algorithm
+from embodied_rl.errors import UserError
+from embodied_rl.learner.batches import without_frames
+from embodied_rl.learner.config import LearnerConfig
+from embodied_rl.learner.distributed.processes import Crew, Orders, PolicyFactory
+from embodied_rl.learner.learner import Learner, TrainablePolicy
+from embodied_rl.types import RolloutBatch
+from embodied_rl.utils.threads import torch_threads
+
+
+class LeadLearner(Learner):
+    """A `Learner` that is rank 0 of `config.ranks`; also raises RankError, after which it is of no more use."""
+
+    def __init__(
+        self, policy: TrainablePolicy, algorithm: Algorithm, config: LearnerConfig, *, seed: int, dump_dir: Path,
+        threads: int, helper: PolicyFactory,
+    ) -> None:
+        # A policy in parts takes one pass at a time, with all threads inside an operator.
+        threads = max(1, threads // config.ranks) if config.sharding == "none" else 1
+        self._crew = Crew(config.ranks, helper, Orders(algorithm, config, seed, dump_dir, threads))
+        try:
+            super().__init__(
+                policy, algorithm, config, seed=seed, dump_dir=dump_dir, threads=threads, ranks=self._crew.ranks
+            )
+        except BaseException:
+            self._crew.close()
+            raise
+
+    def update(self, batch: RolloutBatch) -> dict[str, float]:
+        """As `Learner.update`, on all ranks."""
+        sent = batch
+        if self._begun is not None:  # every rank has its rows already, group by group
+            sent = without_frames(batch)
+        self._crew.tell("update", sent)
+        with self._alike():
+            return super().update(batch)
+
+    def accumulate(self, group: RolloutBatch) -> None:
+        """As `Learner.accumulate`, on all ranks."""
+        self._crew.tell("accumulate", group)
+        with self._alike():
+            super().accumulate(group)
+
+    def _alike(self) -> AbstractContextManager[None]:
+        """One thread inside an operator, as on the other ranks: with `threads` they are side by side."""
+        return torch_threads(1) if self.config.sharding == "none" else nullcontext()
+
+    def state_dict(self) -> dict[str, Any]:
+        """As `Learner.state_dict`."""
+        if self.config.sharding != "none":
+            self._crew.tell("state_dict")
+        return super().state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """As `Learner.load_state_dict`, on all ranks."""
+        self._crew.tell("load_state_dict", state)
+        super().load_state_dict(state)
+
+    def close(self) -> None:
+        """End the other ranks and the threads."""
+        self._crew.close()
+        super().close()
+
+
+def make_learner(
+    policy: TrainablePolicy, algorithm: Algorithm, config: LearnerConfig, *, seed: int, dump_dir: Path, threads: int,
+    helper: PolicyFactory | None,
+) -> Learner:
+    """The learner that `config` asks for. threads: CPU threads of all its ranks. helper: opens the policy of a further
+    rank, for `config.ranks` > 1. UserError if there are fewer GPUs than ranks, and what `Learner` and `Crew` raise.
+    """
+    if config.ranks == 1:
+        return Learner(policy, algorithm, config, seed=seed, dump_dir=dump_dir, threads=threads)
+    assert helper is not None, "the caller knows how to open the policy again"
+    on_gpu = next(parameter for _, parameter in policy.named_parameters()).is_cuda
+    if on_gpu and config.ranks > torch.cuda.device_count():
+        raise UserError(
+            f"--learner.ranks is {config.ranks}, and there are {torch.cuda.device_count()} GPUs: a rank needs one of "
+            "its own."
+        )
+    return LeadLearner(
+        policy, algorithm, config, seed=seed, dump_dir=dump_dir, threads=threads, helper=helper
+    )  # fmt: skip

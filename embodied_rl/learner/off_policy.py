@@ -1,0 +1,99 @@
+"""Rows of older policies: what the policy of now says of them, and how much they are worth.
+
+And rows of the present one in bfloat16, whose log-probs from the rollout differ from the update's by rounding (0.01 in
+our measurements, 0.1 with 7B), because their forward passes batch and order the same sums differently: probability
+ratios then start off 1. The weights are still those that acted, so the update's own numbers are what ratios must be
+taken against.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from embodied_rl.algorithms.config import RatioLevel
+from embodied_rl.algorithms.losses import MAX_IMPORTANCE, importance, ratio_sums, share_of_sums, unit_mask
+from embodied_rl.learner.distributed.collectives import ALONE, Ranks
+from embodied_rl.learner.recompute import evaluate_again
+from embodied_rl.policy import Policy
+from embodied_rl.types import RolloutBatch
+from embodied_rl.utils.threads import Threads
+
+DRIFT = "train/log_prob_drift"
+"""Name of what `correct` returns, among the metrics."""
+
+
+def correct(
+    batch: RolloutBatch, policy: Policy, microbatch_rows: int, ranks: Ranks = ALONE, threads: Threads | None = None, *,
+    everything: bool = False,
+) -> float:
+    """Give rows of older policies the log-probs and values of `policy`, of version `batch.version`, before an update.
+
+    The ratio of old and new probabilities goes into `log_importance`. Values must be those of the critic that is about
+    to learn: advantages are taken from them, and the loss keeps the critic near them. The `final_value` of an episode
+    whose time ran out stays the older critic's, because nobody keeps the last picture.
+    everything: rows of this very policy get its log-probs again, too (`learner.recompute_log_probs`). Returns the
+    largest change of an executed term of these, 0 if there are none. threads: as for `evaluate_again`.
+    """
+    stale = stale_rows(batch)
+    index = torch.arange(len(batch)) if everything else stale
+    if not len(index):
+        return 0.0
+    again, value = evaluate_again(policy, batch, index, microbatch_rows, ranks, threads)
+    change = again - batch.log_prob[index]
+    old = torch.isin(index, stale)
+    if len(stale):
+        batch.log_importance = torch.zeros_like(batch.log_prob)
+        batch.log_importance[stale] = change[old]
+    if batch.value is not None and len(stale):
+        assert value is not None, "the policy acted with a critic and now has none"
+        batch.value = batch.value.index_copy(0, stale, value[old])
+    batch.log_prob = batch.log_prob.index_copy(0, index, again)
+    fresh = batch.mask[index] & ~old[:, None]
+    return float(torch.where(fresh, change.abs(), 0.0).max())
+
+
+def stale_rows(batch: RolloutBatch) -> Tensor:
+    """Numbers of the rows that older policies acted on; int64."""
+    return torch.zeros(0, dtype=torch.int64) if batch.row_version is None else _lag(batch).nonzero()[:, 0]
+
+
+def _lag(batch: RolloutBatch) -> Tensor:
+    assert batch.row_version is not None
+    return batch.version - batch.row_version
+
+
+def worth(parts: Sequence[RolloutBatch], index: Tensor | None = None) -> float:
+    """Effective sample size of the corrected rows of `parts`, as a share of them; index: of these rows of each (int64
+    [r], not empty).
+
+    By the ratios of whole decisions, whatever the loss cuts them into: those of single tokens are all close to 1
+    when a policy has moved far.
+    """
+    rows = slice(None) if index is None else index
+    found = [(part.log_importance, part.mask[rows]) for part in parts]
+    sums = [
+        ratio_sums(torch.zeros(mask.shape) if terms is None else terms[rows].double(), mask) for terms, mask in found
+    ]
+    return share_of_sums(*torch.stack(sums).double().sum(dim=0).tolist())
+
+
+def stale_metrics(batch: RolloutBatch, level: RatioLevel, terms_per_step: int) -> dict[str, float]:
+    """What to tell of a corrected batch; nothing if no row is stale."""
+    stale = stale_rows(batch)
+    if not len(stale):
+        return {}
+    assert batch.log_importance is not None
+    lag = _lag(batch).double()
+    ratio = importance(batch.log_importance, batch.mask, level, terms_per_step)
+    valid = unit_mask(batch.mask, level, terms_per_step)
+    return {
+        "train/ess": worth([batch]),
+        "train/ess_stale": worth([batch], stale),
+        "train/stale": len(stale) / len(batch),
+        "train/staleness": float(lag.mean()),
+        "train/staleness_max": float(lag.max()),
+        "train/importance_truncated": float((ratio[valid] > MAX_IMPORTANCE).double().mean()),
+    }

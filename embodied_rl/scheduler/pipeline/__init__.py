@@ -1,0 +1,1 @@
+"""The pipelined scheduler: simulation, inference and updates overlap."""

@@ -1,0 +1,1 @@
+"""Rollouts on other machines through Ray."""

@@ -1,0 +1,183 @@
+"""Rollout workers on other machines, as Ray actors; the learner stays here.
+
+Each worker has worlds of its own and a replica of the policy. It gets episodes, more than it has slots so that none is
+idle, and returns their rows. Which episodes run and what becomes of them is `GroupStream`'s ledger here. A thread deals
+with the workers, also while the owner learns; a worker that dies or does not answer is replaced (`ray_pool`).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+from torch import nn
+
+from embodied_rl.learner.batches import join_batches
+from embodied_rl.rollout.groups import Closed, Group, GroupStream
+from embodied_rl.rollout.metrics import empty_batch
+from embodied_rl.rollout.observation_pool import Recording
+from embodied_rl.scheduler.config import RayConfig
+from embodied_rl.scheduler.pipeline.scheduler import summary_of
+from embodied_rl.scheduler.ray.cluster import connect
+from embodied_rl.scheduler.ray.pool import RayPool
+from embodied_rl.scheduler.ray.weight_sync import Outbox, nbytes
+from embodied_rl.scheduler.ray.worker import WorkerFactory
+from embodied_rl.types import EpisodeResult, RolloutBatch
+
+_POLL_SECONDS = 0.1
+
+
+class RayScheduler:
+    """`SerialScheduler`'s place, with the rollout on `config.workers` actors.
+
+    factory: see `ray_worker.WorkerFactory`; slots: worlds of a worker. ess: how much rows an update old are
+    worth (`Learner.ess`): the less, the fewer groups begin before their policy is there. say: gets one line when there
+    is something to tell. `sent_bytes`: what the last `publish` sent to each worker. Close it when done.
+    """
+
+    def __init__(
+        self, config: RayConfig, factory: WorkerFactory, policy: nn.Module, stream: GroupStream, *, slots: int,
+        final_value: bool, on_episode: Callable[[EpisodeResult], None], poll: Callable[[], None],
+        ess: Callable[[], float] = lambda: 1.0, say: Callable[[str], None] = print,
+    ) -> None:
+        self._ray = connect(config)
+        self._stream = stream
+        self._outbox = Outbox(policy)
+        self._on_episode, self._poll, self._ess, self._say = on_episode, poll, ess, say
+        self._pieces: dict[int, RolloutBatch] = {}
+        self._results: list[EpisodeResult] = []
+        self._notes: list[str] = []
+        self._published = 0
+        self.sent_bytes = 0
+        self._pool = RayPool(
+            self._ray, config, factory, stream, slots=slots, final_value=final_value,
+            everything=self._outbox.everything, say=self._notes.append,
+        )  # fmt: skip
+        self._error: BaseException | None = None
+        self._closed = False
+        self._lock = threading.RLock()
+        self._news = threading.Condition(self._lock)  # the owner may find something
+        self._wanted = threading.Condition(self._lock)  # there may be something to run
+        self._thread = threading.Thread(target=self._serve, name="ray", daemon=True)
+
+    @property
+    def replaced(self) -> int:
+        """Workers that were lost."""
+        return self._pool.replaced
+
+    def batches(self, start: int, stop: int) -> Iterator[RolloutBatch]:
+        """Yield the batches of iterations start, ..., stop - 1; `publish` must follow each."""
+        with self._lock:
+            self._stream.begin(start, stop)
+            self._send(start, whole=True)  # whatever the workers began with
+        if not self._thread.ident:
+            self._thread.start()
+        for version in range(start, stop):
+            if self._published != version:
+                raise RuntimeError(f"batch {version} was asked for, but version {self._published} is the newest policy")
+            yield self._gather(version)
+
+    def publish(self, version: int) -> None:
+        """Send the workers what the last update changed; it acts from their next decision on."""
+        with self._lock:
+            self._send(version)
+            self._stream.publish(version, self._ess())
+            self._wanted.notify()
+
+    def paused(self) -> AbstractContextManager[None]:
+        """Simulator and policy of this process are always free."""
+        return nullcontext()
+
+    def sampler_state(self) -> dict[str, Any]:
+        """The position in the stream after the batches yielded so far, whatever is under way."""
+        with self._lock:
+            return self._stream.sampler.state_dict(self._stream.next_group)
+
+    def close(self) -> None:
+        """End the workers; episodes under way are lost."""
+        with self._lock:
+            self._closed = True
+            self._pool.close()
+            self._wanted.notify()
+        if self._thread.ident:
+            self._thread.join()
+
+    def _send(self, version: int, *, whole: bool = False) -> None:
+        buckets = self._outbox.changes()
+        if whole:
+            buckets = self._outbox.everything()
+        self.sent_bytes = nbytes(buckets)
+        self._pool.send(version, buckets)
+        self._published = version
+
+    def _gather(self, version: int) -> RolloutBatch:
+        kept: list[RolloutBatch] = []
+        while isinstance(event := self._wait(), Group):
+            kept += [self._pieces[member.result.spec.episode_id] for member in event.members]
+        with self._lock:
+            for group in event.groups:
+                for member in group.members:
+                    self._pieces.pop(member.result.spec.episode_id, None)
+            info = summary_of(event, self._stream.sampler.ledger.reissued)
+        batch = join_batches(kept) if kept else empty_batch(version)
+        batch.version = version
+        batch.info = info | {"rollout/workers_replaced": float(self.replaced)}
+        return batch
+
+    def _wait(self) -> Group | Closed:
+        """The next kept group in order, or the end of the batch; meanwhile the owner hears of what ended."""
+        while True:
+            self._poll()
+            with self._lock:
+                if self._error is not None:
+                    raise self._error
+                event = self._stream.take()
+                results, self._results = self._results, []
+                notes = self._notes[:]
+                self._notes.clear()
+                if event is None and not results and not notes:
+                    self._news.wait(_POLL_SECONDS)
+            for result in results:
+                self._on_episode(result)
+            for note in notes:
+                self._say(note)
+            if event is not None:
+                return event
+
+    # The thread
+
+    def _serve(self) -> None:
+        try:
+            while True:
+                with self._lock:
+                    if self._closed:
+                        return
+                    self._pool.feed()
+                    awaited = self._pool.awaited()
+                    if not awaited:
+                        self._wanted.wait(_POLL_SECONDS)
+                answered = self._answered(awaited) if awaited else []
+                with self._lock:
+                    if self._closed:
+                        return
+                    for piece in self._pool.collect(answered):
+                        self._add(piece)
+                    self._news.notify()
+        except BaseException as error:  # noqa: BLE001 - the owner raises it
+            with self._lock:
+                self._error = error
+                self._news.notify()
+
+    def _answered(self, awaited: list[Any]) -> list[Any]:
+        """All that is there as soon as anything is; nobody waits for another worker."""
+        self._ray.wait(awaited, num_returns=1, timeout=_POLL_SECONDS)
+        return self._ray.wait(awaited, num_returns=len(awaited), timeout=0)[0]
+
+    def _add(self, piece: RolloutBatch) -> None:
+        (result,) = piece.episodes
+        self._pieces[result.spec.episode_id] = piece
+        self._results.append(result)
+        for dropped in self._stream.add(Recording(result)):
+            self._pieces.pop(dropped.result.spec.episode_id, None)

@@ -1,0 +1,1 @@
+"""Training loops: on-policy reinforcement learning and imitation."""

@@ -1,0 +1,342 @@
+"""The training run: batches in, updates out, with evaluation, checkpoints and metrics as plain calls around it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, closing, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from embodied_rl.algorithms.config import AlgorithmConfig
+from embodied_rl.algorithms.make import make_algorithm
+from embodied_rl.errors import UserError
+from embodied_rl.evaluation.config import EvalConfig
+from embodied_rl.evaluation.evaluate import EvalReport, evaluate
+from embodied_rl.learner.average import WeightAverage, resume_average
+from embodied_rl.learner.checkpoint import Checkpoints, Loaded, restore_rng, rng_state
+from embodied_rl.learner.config import CheckpointConfig, LearnerConfig
+from embodied_rl.learner.distributed.learner import make_learner
+from embodied_rl.learner.distributed.processes import PolicyFactory
+from embodied_rl.learner.learner import TrainablePolicy
+from embodied_rl.rollout.config import RolloutConfig
+from embodied_rl.rollout.sampler import EpisodeSampler, TaskStates, evaluation_specs
+from embodied_rl.scheduler.config import SchedulerConfig, SerialConfig
+from embodied_rl.scheduler.make import Learning, make_clock, make_scheduler
+from embodied_rl.scheduler.ray.worker import WorkerFactory
+from embodied_rl.types import EpisodeResult
+from embodied_rl.utils.signals import Interrupted, StopRequest
+from embodied_rl.utils.timeline import Timeline
+from embodied_rl.utils.timers import StageClock
+from embodied_rl.vec_env import VecEnv
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainSettings:
+    """What to do: the options of each part, how long, from which seed. Together with the policy it fixes the run."""
+
+    algorithm: AlgorithmConfig
+    learner: LearnerConfig
+    rollout: RolloutConfig
+    evaluation: EvalConfig
+    checkpoint: CheckpointConfig
+    iterations: int
+    seed: int
+    scheduler: SchedulerConfig = field(default_factory=SerialConfig)
+    workers: int | None = None
+    """Threads that step and render under the pipelined scheduler (None: one a CPU core)."""
+    threads: int = 1
+    """CPU threads of an update, see `Learner`."""
+    train_on_heldout: bool = False
+    """Training may draw from the evaluated initial states; otherwise a shared one is refused."""
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyFiles:
+    """How this policy's weights reach and leave the disk. load fills the policy in place from what save wrote."""
+
+    save: Callable[[Path], None]
+    load: Callable[[Path], None]
+
+
+class Observer(Protocol):
+    """Who watches a run: progress on the screen, metrics in files. It never changes what the run computes."""
+
+    def phase(self, name: str, iteration: int, episodes: int) -> None:
+        """'evaluate', 'rollout' or 'update' begins; episodes: how many it will finish, about (0: none)."""
+        ...
+
+    def episode(self, result: EpisodeResult) -> None:
+        """An episode of this phase ended."""
+        ...
+
+    def metrics(self, iteration: int, values: dict[str, float]) -> None:
+        """`iteration` updates are done; the last one gave these values."""
+        ...
+
+    def evaluation(self, iteration: int, report: EvalReport) -> None:
+        """The policy after `iteration` updates scored this."""
+        ...
+
+    def note(self, text: str) -> None:
+        """Something the user should read."""
+        ...
+
+    def position(self) -> int:
+        """Where the metrics file ends now (bytes)."""
+        ...
+
+    def rewind(self, position: int) -> None:
+        """Forget everything recorded after `position`: it is about to be computed again."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class TrainOutcome:
+    """Evaluations before the first and after the last update, and where the last checkpoint is."""
+
+    before: EvalReport
+    after: EvalReport
+    checkpoint: Path
+
+
+@dataclass(slots=True)
+class _Boundary:
+    """The state between two iterations: all that a checkpoint needs beside weights and optimiser."""
+
+    iteration: int
+    sampler: dict[str, Any]
+    rng: dict[str, Any]
+    metrics_position: int
+
+
+class _Run:
+    """One run's parts, wired together."""
+
+    def __init__(
+        self,
+        run_dir: Path,
+        env: VecEnv,
+        policy: TrainablePolicy,
+        files: PolicyFiles,
+        settings: TrainSettings,
+        train_states: TaskStates,
+        heldout_states: TaskStates,
+        observer: Observer,
+        stop: StopRequest,
+        clock: StageClock | Timeline,
+        far: WorkerFactory | None,
+        helper: PolicyFactory | None,
+    ) -> None:
+        algorithm = make_algorithm(settings.algorithm)
+        groups = settings.rollout.groups(algorithm.group_size)
+        self.env = env
+        self.policy = policy
+        self.files = files
+        self.settings = settings
+        self.observer = observer
+        self.stop = stop
+        self.clock = clock
+        self.sampler = EpisodeSampler(settings.seed, train_states, algorithm.group_size)
+        self.heldout = evaluation_specs(_first_states(heldout_states, settings.evaluation), settings.seed)
+        self.learner = make_learner(
+            policy, algorithm, settings.learner, seed=settings.seed, dump_dir=run_dir / "dumps",
+            threads=settings.threads, helper=helper,
+        )  # fmt: skip
+        updates = settings.learner.average_updates
+        self.average = WeightAverage(policy, updates) if updates > 0 else None
+        self.scheduler = make_scheduler(
+            settings.scheduler,
+            env,
+            policy,
+            self.sampler,
+            algorithm,
+            Learning.of(self.learner),
+            self.clock,
+            groups=groups,
+            workers=settings.workers,
+            on_episode=observer.episode,
+            poll=self._poll,
+            far=far,
+            say=observer.note,
+        )
+        self.checkpoints = Checkpoints(run_dir / "checkpoints", settings.checkpoint.keep)
+        self.before: EvalReport | None = None
+        self.after: EvalReport | None = None
+        self.boundary = self._boundary_now(0)
+        self.saved: Path | None = None
+
+    def restore(self, loaded: Loaded) -> None:
+        """Continue where `loaded` was saved."""
+        self.files.load(loaded.policy)
+        resume_average(self.average, self.policy, loaded.trainer.get("average"))
+        self.learner.load_state_dict(loaded.trainer["learner"])
+        self.sampler.load_state_dict(loaded.state["sampler"])
+        before = loaded.state["before"]
+        self.before = EvalReport.from_json(before) if before is not None else None
+        self.observer.rewind(int(loaded.state["metrics_position"]))
+        self.checkpoints.continue_from(loaded)
+        restore_rng(loaded.trainer["rng"])
+        self.boundary = self._boundary_now(int(loaded.state["iteration"]))
+        self.saved = loaded.path
+
+    def run(self) -> TrainOutcome:
+        """Every iteration that is left."""
+        settings = self.settings
+        self._evaluate_if_due(self.boundary.iteration)
+        self.clock.drain()  # what came before is no iteration's idle time
+        began = time.perf_counter()
+        self._announce_rollout(self.boundary.iteration)
+        for batch in self.scheduler.batches(self.boundary.iteration, settings.iterations):
+            iteration = batch.version + 1
+            self.observer.phase("update", iteration, 0)
+            with self.clock.stage("update"):
+                metrics = self.learner.update(batch)
+                if self.average is not None:
+                    self.average.add()
+            self.scheduler.publish(self.learner.version)
+            ended = time.perf_counter()
+            metrics |= batch.info | self.clock.drain() | {"time/iteration": ended - began}
+            self.observer.metrics(iteration, metrics)
+            self.boundary = self._boundary_now(iteration)
+            if iteration % settings.checkpoint.every == 0 or iteration == settings.iterations:
+                self.save()
+            self.stop.poll()
+            began = ended + self._evaluate_if_due(iteration)
+            self._announce_rollout(iteration)
+        if self.average is not None:
+            self.average.leave()
+        assert self.before is not None
+        assert self.after is not None
+        assert self.saved is not None
+        return TrainOutcome(self.before, self.after, self.saved)
+
+    def _poll(self) -> None:
+        """Stop if that was asked for, but not in the middle of an update that a stream has begun."""
+        if not self.learner.begun:
+            self.stop.poll()
+
+    def save(self) -> Path:
+        """Write a checkpoint of the last boundary, unless it is there already."""
+        boundary = self.boundary
+        if self.saved is None or self.saved.name != f"iter-{boundary.iteration:06d}":
+            state = {
+                "sampler": boundary.sampler,
+                "metrics_position": boundary.metrics_position,
+                "before": self.before.to_json() if self.before is not None else None,
+            }
+            trainer = {"learner": self.learner.state_dict(), "rng": boundary.rng}
+            if self.average is not None:
+                trainer["average"] = self.average.state_dict()
+            self.saved = self.checkpoints.save(boundary.iteration, self._save_policy, trainer, state)
+        return self.saved
+
+    def _save_policy(self, folder: Path) -> None:
+        with self._averaged():
+            self.files.save(folder)
+
+    def _averaged(self) -> AbstractContextManager[None]:
+        """A `with` block in which the policy has the weights that are evaluated and saved."""
+        return nullcontext() if self.average is None else self.average.in_place()
+
+    def _boundary_now(self, iteration: int) -> _Boundary:
+        return _Boundary(iteration, self.scheduler.sampler_state(), rng_state(), self.observer.position())
+
+    def _announce_rollout(self, iteration: int) -> None:
+        if iteration < self.settings.iterations:
+            self.observer.phase("rollout", iteration + 1, self.settings.rollout.episodes_per_iteration)
+
+    def _evaluate_if_due(self, iteration: int) -> float:
+        """Evaluate before the first update, every `every` updates, and after the last; return the seconds that took.
+
+        Episodes that had to end before are not in them: they are the next iteration's. An evaluation is not part of a
+        boundary: a run resumed from it evaluates again, and gets the same.
+        """
+        every, last = self.settings.evaluation.every, self.settings.iterations
+        if not (iteration in (0, last) or (every > 0 and iteration % every == 0)):
+            return 0.0
+        self.observer.phase("evaluate", iteration, len(self.heldout))
+        with self.scheduler.paused(), self.clock.left_out(), self._averaged():
+            began = time.perf_counter()
+            report = evaluate(
+                self.env,
+                self.policy,
+                self.heldout,
+                self.settings.evaluation.mode,
+                on_episode=self.observer.episode,
+                on_round=self.stop.poll,
+            )
+            seconds = time.perf_counter() - began
+        if iteration == 0:
+            self.before = report
+        if iteration == last:
+            self.after = report
+        self.observer.evaluation(iteration, report)
+        return seconds
+
+
+def train(
+    run_dir: Path,
+    env: VecEnv,
+    policy: TrainablePolicy,
+    files: PolicyFiles,
+    settings: TrainSettings,
+    train_states: TaskStates,
+    heldout_states: TaskStates,
+    observer: Observer,
+    *,
+    resume: bool = False,
+    resume_command: str,
+    clock: StageClock | Timeline | None = None,
+    far: WorkerFactory | None = None,
+    helper: PolicyFactory | None = None,
+) -> TrainOutcome:
+    """Train `policy` in `env`; the same settings, policy and states give the same weights and metrics on a CPU.
+
+    Not where older policies act (overlap async, Ray with `max_staleness`): time decides which. In the end the policy
+    has the weights that were evaluated last, with `learner.average_updates` their mean.
+    train_states, heldout_states: initial states by task; no pair may be in both. resume: continue from the newest
+    checkpoint in `run_dir`; from any checkpoint, the end is the same. resume_command is shown when the run is stopped.
+    clock: of `scheduler.make.make_clock`, to read spans from afterwards. far: for `RayConfig`, see `make_scheduler`.
+    helper: for several `learner.ranks`, see `make_learner`.
+    The first SIGINT or SIGTERM drops the iteration's unfinished rollout (or finishes an update that has begun, and if
+    that began with single groups the rollout that it is made of), saves and raises Interrupted; the second leaves at
+    once. Raises UserError for settings that do not fit together and for a full disk, and what the learner raises. Call
+    it from the main thread.
+    """
+    if not settings.train_on_heldout:
+        _check_disjoint(train_states, heldout_states)
+    if settings.iterations < 1:
+        raise UserError(f"iterations must be at least 1, got {settings.iterations}.")
+    stop = StopRequest(lambda: observer.note("stopping: finishing this step, then saving (again: leave at once)"))
+    run = _Run(run_dir, env, policy, files, settings, train_states, heldout_states, observer, stop,
+               clock or make_clock(settings.scheduler), far, helper)  # fmt: skip
+    with closing(run.learner), closing(run.scheduler), stop:
+        if resume:
+            run.restore(run.checkpoints.load_latest())
+        try:
+            return run.run()
+        except Interrupted:
+            path = run.save()
+            raise Interrupted(f"saved {path}; continue with: {resume_command}") from None
+
+
+def _first_states(states: TaskStates, config: EvalConfig) -> dict[str, list[int]]:
+    short = [(task, len(rows)) for task, rows in states.items() if len(rows) < config.states_per_task]
+    if short:
+        task, count = short[0]
+        raise UserError(
+            f"evaluation.states_per_task is {config.states_per_task}, but task '{task}' has {count} held-out states."
+        )
+    return {task: list(rows)[: config.states_per_task] for task, rows in states.items()}
+
+
+def _check_disjoint(train_states: TaskStates, heldout_states: TaskStates) -> None:
+    for task, states in train_states.items():
+        shared = set(states) & set(heldout_states.get(task, ()))
+        if shared:
+            raise UserError(
+                f"task '{task}' would be evaluated on initial state {min(shared)}, which it is trained on; "
+                "keep training and held-out states apart."
+            )

@@ -1,0 +1,170 @@
+"""Supervised fine-tuning on demonstrations: one loop for any policy with `sft_loss`.
+
+The state (weights, optimiser, step) is saved to one file, atomically. Batches and augmentation depend on (seed, step)
+alone, so a run that was stopped and started again ends with the same weights as one that was not.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from rich.console import Console
+
+from embodied_rl.config.sft import SftConfig, learning_rate
+from embodied_rl.data.chunks import ChunkDataset, SftBatch, batch_samples, blind_rows, random_shift
+from embodied_rl.data.progress import progress_bar
+from embodied_rl.errors import UserError
+from embodied_rl.utils.signals import StopRequest
+
+
+class Imitator(Protocol):
+    """What the loop needs of a policy: a torch module with `sft_loss` (see `embodied_rl.policy.Policy`)."""
+
+    def sft_loss(self, images: torch.Tensor, proprio: torch.Tensor, instruction: list[str],
+                 actions: torch.Tensor, blind: torch.Tensor | None = None) -> torch.Tensor: ...
+    def parameters(self) -> Iterator[torch.nn.Parameter]: ...
+    def state_dict(self) -> dict[str, Any]: ...
+    def load_state_dict(self, state_dict: dict[str, Any]) -> Any: ...
+    def train(self, mode: bool = True) -> Any: ...
+
+
+Measure = Callable[[SftBatch], dict[str, float]]
+
+
+@dataclass(slots=True)
+class SftResult:
+    """finished: all steps were made (else Ctrl-C stopped it and the state was saved). history: one row a validation."""
+
+    finished: bool
+    step: int
+    history: list[dict[str, float]] = field(default_factory=list)
+
+
+def optimiser(policy: Imitator, config: SftConfig) -> torch.optim.AdamW:
+    """AdamW with weight decay on the parameters of two or more dimensions."""
+    trained = [p for p in policy.parameters() if p.requires_grad]
+    groups = [
+        {"params": [p for p in trained if p.ndim >= 2], "weight_decay": config.weight_decay},
+        {"params": [p for p in trained if p.ndim < 2], "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW(groups, lr=config.lr, betas=(0.9, 0.95))
+
+
+def fit(policy: Imitator, train: ChunkDataset, val: ChunkDataset, config: SftConfig, state: Path, *,
+        measure: Measure, console: Console, identity: dict[str, Any]) -> SftResult:
+    """Train `policy` in place; continue from the file `state` when it exists.
+
+    measure: further figures of a validation batch. identity: what must be equal for `state` to be continued (dataset
+    fingerprint, preset, ...), besides the config. Raises UserError when `state` belongs to another run, when the loss
+    is not finite (the last saved state stays) and when the disk is full.
+    """
+    if config.threads is not None:
+        torch.set_num_threads(config.threads)
+    adam = optimiser(policy, config)
+    identity = identity | config.identity()
+    result = SftResult(finished=False, step=0)
+    if state.exists():
+        result.step, result.history = _restore(state, policy, adam, identity)
+        console.print(f"continuing {state} at step {result.step}", soft_wrap=True)
+    with StopRequest(lambda: console.print("stopping after this step")) as stop, progress_bar(console, "sft") as bar:
+        job = bar.add_task("", total=config.steps, completed=result.step, note="")
+        started, first = time.monotonic(), result.step
+        while result.step < config.steps and not stop.asked:
+            loss, norm = _update(policy, adam, train, config, result.step)
+            result.step += 1
+            pace = (time.monotonic() - started) / (result.step - first)
+            bar.update(job, completed=result.step, note=f"loss {loss:.3f}  {pace * 1e3:.0f} ms/step")
+            if result.step % config.val_every == 0 or result.step == config.steps:
+                row = {"step": result.step, "loss": loss, "grad_norm": norm, **validate(policy, val, config, measure)}
+                result.history.append(row)
+                console.print("  ".join(f"{key} {value:.4g}" for key, value in row.items()), soft_wrap=True)
+            if result.step % config.save_every == 0:
+                _save(state, policy, adam, identity, result)
+    _save(state, policy, adam, identity, result)
+    result.finished = result.step == config.steps
+    return result
+
+
+def validate(policy: Imitator, val: ChunkDataset, config: SftConfig, measure: Measure) -> dict[str, float]:
+    """Mean loss and `measure` over up to `val_samples` held-out samples; empty without held-out episodes."""
+    if len(val) == 0:
+        return {}
+    samples = np.unique(np.linspace(0, len(val) - 1, config.val_samples).astype(np.int64))
+    policy.train(False)
+    sums: dict[str, float] = {}
+    with torch.no_grad():
+        for part in np.array_split(samples, math.ceil(len(samples) / config.batch_size)):
+            batch = val.batch(part)
+            with _autocast(policy, config):
+                figures = {"loss": float(_loss(policy, batch)), **measure(batch)}
+            for name, value in figures.items():
+                sums[name] = sums.get(name, 0.0) + len(part) * value
+    return {f"val_{name}": value / len(samples) for name, value in sums.items()}
+
+
+def _update(policy: Imitator, adam: torch.optim.AdamW, train: ChunkDataset, config: SftConfig,
+            step: int) -> tuple[float, float]:
+    """One optimiser step; return its loss and gradient norm (before clipping)."""
+    batch = train.batch(batch_samples(len(train), config.batch_size, step, config.seed))
+    batch.images = random_shift(batch.images, config.shift, config.seed, step)
+    blind = blind_rows(len(batch.instruction), config.blind, config.seed, step)
+    for group in adam.param_groups:
+        group["lr"] = learning_rate(step, config)
+    policy.train(True)
+    adam.zero_grad(set_to_none=True)
+    with _autocast(policy, config):
+        loss = _loss(policy, batch, blind)
+    loss.backward()
+    norm = torch.nn.utils.clip_grad_norm_(policy.parameters(), config.grad_clip)
+    numbers = float(loss.detach()), float(norm)
+    if not all(map(math.isfinite, numbers)):
+        raise UserError(f"step {step} is not finite (loss {numbers[0]}, gradient {numbers[1]}); lower --lr")
+    adam.step()
+    return numbers
+
+
+def _loss(policy: Imitator, batch: SftBatch, blind: torch.Tensor | None = None) -> torch.Tensor:
+    to = next(policy.parameters()).device
+    return policy.sft_loss(batch.images.to(to), batch.proprio.to(to), batch.instruction, batch.actions.to(to), blind)
+
+
+def _autocast(policy: Imitator, config: SftConfig) -> torch.autocast:
+    return torch.autocast(next(policy.parameters()).device.type, dtype=torch.bfloat16, enabled=config.bf16)
+
+
+def _save(path: Path, policy: Imitator, adam: torch.optim.AdamW, identity: dict[str, Any], result: SftResult) -> None:
+    part = path.with_name(path.name + ".part")
+    content = {"policy": policy.state_dict(), "optimizer": adam.state_dict(), "identity": identity, "step": result.step,
+               "history": result.history}
+    try:
+        with part.open("wb") as handle:
+            torch.save(content, handle)
+            handle.flush()
+            os.fsync(handle.fileno())
+        os.replace(part, path)
+    except (OSError, RuntimeError) as error:  # torch reports a full disk as RuntimeError
+        part.unlink(missing_ok=True)
+        kept = f"; the state before it is still in {path}" if path.exists() else ""
+        raise UserError(f"cannot save {path} ({error}); free some disk space{kept}") from error
+
+
+def _restore(path: Path, policy: Imitator, adam: torch.optim.AdamW,
+             identity: dict[str, Any]) -> tuple[int, list[dict[str, float]]]:
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True)
+        other = [key for key in identity if content["identity"].get(key) != identity[key]]
+    except Exception as error:
+        raise UserError(f"cannot read {path} ({error}); remove it to start over") from error
+    if other:
+        raise UserError(f"{path} belongs to a run with another {', '.join(other)}; remove it to start over")
+    policy.load_state_dict(content["policy"])
+    adam.load_state_dict(content["optimizer"])
+    return content["step"], content["history"]

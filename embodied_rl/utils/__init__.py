@@ -1,0 +1,1 @@
+"""Processes, threads, signals, timers and the console."""

@@ -1,0 +1,1 @@
+"""Compiled loops for small policies on a CPU."""

@@ -1,0 +1,208 @@
+"""pi0 and pi0.5 in the files of openpi (its PyTorch export) and LeRobot: weights, statistics, both ways.
+
+openpi   model.safetensors, config.json, assets/KEY/norm_stats.json
+LeRobot  model.safetensors with every name prefixed 'model.', config.json; statistics in the normaliser's file
+         policy_preprocessor_*_normalizer_processor.safetensors, or in stats.json as a data set has it
+Neither holds PaliGemma's tokenizer: its tokenizer.json is a file of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from embodied_rl.errors import UserError
+from embodied_rl.policies.checkpoints.folder import read_json, read_weights, to_json, write_folder
+from embodied_rl.policies.checkpoints.shards import SINGLE, read_sharded, single_file
+from embodied_rl.policies.flow import FlowSettings
+from embodied_rl.policies.pi0.checkpoint import empty_policy
+from embodied_rl.policies.pi0.config import Pi0ModelConfig
+from embodied_rl.policies.pi0.hf_keys import (
+    EXPERT_HEAD,
+    LEROBOT_PREFIX,
+    canonical,
+    from_published,
+    to_published,
+)
+from embodied_rl.policies.pi0.model import make_heads
+from embodied_rl.policies.pi0.normalise import OPENPI_EPS, STATISTICS, Normaliser, NormMode, Pi0Statistics
+from embodied_rl.policies.pi0.policy import Pi0Policy
+from embodied_rl.policies.pi0.prompt import Pi0Prompt
+from embodied_rl.policies.preprocessing.text import load_tokenizer
+
+Layout = Literal["openpi", "lerobot"]
+_STATE_KEYS, _ACTION_KEYS = ("state", "observation.state"), ("actions", "action")
+
+
+def load_published(
+    folder: Path, config: Pi0ModelConfig, statistics: Pi0Statistics, tokenizer: Path, *,
+    flow: FlowSettings | None = None, unnorm_key: str = "default", dtype: torch.dtype = torch.float32,
+) -> Pi0Policy:
+    """Read the weights of an openpi or LeRobot folder into a policy of `config`, on the CPU, as `dtype`.
+
+    statistics: see `read_statistics`. tokenizer: PaliGemma's tokenizer.json. Value head and noise head start fresh, the
+    same every time. UserError names whatever does not fit.
+    """
+    if config.learned_positions:
+        raise UserError("presets with learned positions have no published weights: use pi0_base, pi05_base, ...")
+    found = canonical(read_sharded(folder), folder)
+    rows = len(found[EXPERT_HEAD]) if EXPERT_HEAD in found else 0  # converters may have dropped it
+    config = replace(config, expert_head_rows=rows)
+    prompt = Pi0Prompt(load_tokenizer(tokenizer), config.decoder.vocab_size)
+    policy = empty_policy(config, prompt, statistics, flow or FlowSettings(), unnorm_key=unnorm_key)
+    assign_published(policy, from_published(found, policy.model.state_dict(), folder), dtype)
+    return policy
+
+
+def assign_published(policy: Pi0Policy, state: Mapping[str, Tensor], dtype: torch.dtype) -> None:
+    """Give a policy of `empty_policy` these parameters, as `dtype`, and fresh heads; what is frozen stays so."""
+    frozen = {name for name, parameter in policy.model.named_parameters() if not parameter.requires_grad}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        fresh = make_heads(policy.config).state_dict()
+    both = {**state, **fresh}
+    policy.model.load_state_dict({name: tensor.to(dtype) for name, tensor in both.items()}, assign=True)
+    for name, parameter in policy.model.named_parameters():
+        parameter.requires_grad_(name not in frozen)
+
+
+def save_published(
+    policy: Pi0Policy, folder: Path, layout: Layout, cameras: tuple[str, ...], provenance: dict[str, Any],
+    dtype: torch.dtype | None = None,
+) -> None:
+    """Write `policy` as openpi or LeRobot would, all or nothing, and provenance.json beside it.
+
+    cameras: for LeRobot, the names of the policy's cameras in its observations, such as 'image'. dtype: of the weights,
+    None as they are. What only training needs (value head, noise head) is left out. UserError when the policy is no
+    published architecture, or its statistics lack what the layout must have.
+    """
+    config = policy.config
+    if config.learned_positions:
+        raise UserError("this policy has learned positions, which openpi and LeRobot do not know: nothing was written")
+    if layout == "lerobot" and len(cameras) != config.num_cameras:
+        raise UserError(f"the policy has {config.num_cameras} cameras, {len(cameras)} names were given (--cameras)")
+    dtype = dtype or policy.model.dtype
+    state = {name: tensor.detach().to("cpu", dtype) for name, tensor in policy.model.state_dict().items()}
+    weights = {name: tensor.contiguous() for name, tensor in to_published(state).items()}
+    precision = str(dtype).removeprefix("torch.")
+    if layout == "openpi":
+        stats = {"state": _full(policy.statistics.state), "actions": _full(policy.statistics.action)}
+        write_folder(folder, {
+            SINGLE: single_file(weights),
+            "config.json": to_json(_openpi_config(policy, precision)),
+            "provenance.json": to_json(provenance),
+            f"assets/{policy.unnorm_key}/norm_stats.json": to_json({"norm_stats": stats}),
+        })
+        return
+    stats = {"observation.state": policy.statistics.state, "action": policy.statistics.action}
+    write_folder(folder, {
+        SINGLE: single_file({LEROBOT_PREFIX + name: tensor for name, tensor in weights.items()}),
+        "config.json": to_json(_lerobot_config(policy, cameras, precision)),
+        "provenance.json": to_json(provenance),
+        "stats.json": to_json({key: _plain(normaliser) for key, normaliser in stats.items()}),
+    })
+
+
+def read_statistics(
+    source: Path, mode: NormMode, config: Pi0ModelConfig, *, eps: float = OPENPI_EPS
+) -> Pi0Statistics:
+    """The statistics in a file of openpi or LeRobot, or in the only such file of a folder.
+
+    mode: the normalisation that the weights were trained with; eps: see `Normaliser`. Vectors longer than the model's
+    (openpi once padded them) are cut. UserError lists the files when there are several, and what is there when
+    something is missing.
+    """
+    file = _statistics_file(source)
+    tables = _tables(file)
+    return Pi0Statistics(
+        replace(_normaliser(tables, _STATE_KEYS, mode, config.proprio_dim, file), eps=eps),
+        replace(_normaliser(tables, _ACTION_KEYS, mode, config.action_dim, file), eps=eps),
+    )
+
+
+def _statistics_file(source: Path) -> Path:
+    if source.is_file():
+        return source
+    patterns = ("assets/**/norm_stats.json", "norm_stats.json", "stats.json", "meta/stats.json",
+                "policy_preprocessor*normalizer_processor.safetensors")
+    found = sorted(path for pattern in patterns for path in source.glob(pattern))
+    if not found:
+        raise UserError(f"{source} has no statistics ({', '.join(patterns)}): name the file of the data set's")
+    if len(found) > 1:
+        names = ", ".join(str(path.relative_to(source)) for path in found)
+        raise UserError(f"{source} has several statistics, name the one to use: {names}")
+    return found[0]
+
+
+def _tables(file: Path) -> dict[str, dict[str, Any]]:
+    """Statistics by the name of the vector, and by their own."""
+    if file.suffix != ".safetensors":
+        data = read_json(file)
+        return data.get("norm_stats", data)
+    tables: dict[str, dict[str, Any]] = {}
+    for name, tensor in read_weights(file).items():
+        vector, _, statistic = name.rpartition(".")
+        tables.setdefault(vector, {})[statistic] = tensor.numpy()
+    return tables
+
+
+def _normaliser(
+    tables: Mapping[str, dict[str, Any]], keys: tuple[str, ...], mode: NormMode, dim: int, file: Path
+) -> Normaliser:
+    key = next((key for key in keys if key in tables), None)
+    if key is None:
+        raise UserError(f"{file} has no statistics of {' or '.join(keys)}, only of {', '.join(sorted(tables))}")
+    table = tables[key]
+    stats = {name: np.asarray(table[name], np.float32) for name in STATISTICS if table.get(name) is not None}
+    short = [name for name, values in stats.items() if values.ndim != 1 or len(values) < dim]
+    if short:
+        raise UserError(f"{file}: {key}.{short[0]} has shape {list(stats[short[0]].shape)}, the model needs [{dim}]")
+    return Normaliser(mode, {name: values[:dim] for name, values in stats.items()})
+
+
+def _plain(normaliser: Normaliser) -> dict[str, list[float]]:
+    return {name: values.tolist() for name, values in normaliser.stats.items()}
+
+
+def _full(normaliser: Normaliser) -> dict[str, list[float]]:
+    """openpi's table, which must have mean and std whatever the normalisation."""
+    table = _plain(normaliser)
+    if not {"mean", "std"} <= table.keys():
+        raise UserError("openpi's statistics must have mean and std, and this policy's have none: export to lerobot")
+    return table
+
+
+def _openpi_config(policy: Pi0Policy, precision: str) -> dict[str, Any]:
+    config = policy.config
+    variants = {2048: "gemma_2b", 1024: "gemma_300m"}
+    return {
+        "action_dim": config.max_action_dim, "action_horizon": config.horizon,
+        "paligemma_variant": variants.get(config.decoder.dim, "custom"),
+        "action_expert_variant": variants.get(config.expert.dim, "custom"),
+        "precision": precision,
+    }
+
+
+def _lerobot_config(policy: Pi0Policy, cameras: tuple[str, ...], precision: str) -> dict[str, Any]:
+    config = policy.config
+    size = config.image_size
+    modes = {"mean_std": "MEAN_STD", "quantiles": "QUANTILES"}
+    images = {f"observation.images.{name}": {"type": "VISUAL", "shape": [3, size, size]} for name in cameras}
+    return {
+        "type": "pi05" if config.adaptive else "pi0",
+        "input_features": images | {"observation.state": {"type": "STATE", "shape": [config.proprio_dim]}},
+        "output_features": {"action": {"type": "ACTION", "shape": [config.action_dim]}},
+        "normalization_mapping": {
+            "VISUAL": "IDENTITY", "STATE": modes[policy.statistics.state.mode],
+            "ACTION": modes[policy.statistics.action.mode],
+        },
+        "dtype": precision, "chunk_size": config.horizon, "n_action_steps": config.chunk_len,
+        "max_state_dim": config.max_state_dim, "max_action_dim": config.max_action_dim,
+        "num_inference_steps": policy.flow.denoise_steps, "image_resolution": [size, size],
+    }

@@ -1,0 +1,1 @@
+"""From camera frames and words to network inputs."""

@@ -1,0 +1,68 @@
+"""A SmolVLA policy from any folder: our own, which says everything itself, or one of LeRobot."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from embodied_rl.errors import UserError
+from embodied_rl.policies.checkpoints.folder import read_json
+from embodied_rl.policies.flow import FlowSettings
+from embodied_rl.policies.pi0.checkpoint import load_policy
+from embodied_rl.policies.pi0.hf_format import read_statistics
+from embodied_rl.policies.pi0.load import checked_chunk_len, execute
+from embodied_rl.policies.smolvla.config import preset
+from embodied_rl.policies.smolvla.hf_format import LEROBOT_EPS, described, load_published
+from embodied_rl.policies.smolvla.policy import SmolVLAPolicy
+
+TOKENIZER = "tokenizer.json"
+
+
+@dataclass(frozen=True)
+class SmolVLAOptions:
+    """What the user says about a checkpoint.
+
+    tokenizer: SmolVLM2's tokenizer.json, None for the one beside LeRobot's weights. statistics: file or folder of them,
+    None for those beside the weights. Both are refused for our own folders. chunk_len: control steps executed a
+    decision, None for what the folder says.
+    """
+
+    tokenizer: str | None = None
+    statistics: str | None = None
+    chunk_len: int | None = None
+
+
+def is_smolvla(folder: Path) -> bool:
+    """Whether `folder` is a checkpoint of this kind, ours or published; False without a readable config.json."""
+    if not (folder / "config.json").is_file():
+        return False
+    return read_json(folder / "config.json").get("architecture") == SmolVLAPolicy.architecture or is_published(folder)
+
+
+def is_published(folder: Path) -> bool:
+    """Whether `folder` is a SmolVLA of LeRobot."""
+    return (folder / "config.json").is_file() and read_json(folder / "config.json").get("type") == "smolvla"
+
+
+def load_any(folder: Path, options: SmolVLAOptions) -> SmolVLAPolicy:
+    """The policy in `folder`, on the CPU; UserError names whatever is missing, superfluous or does not fit."""
+    if is_published(folder):
+        return _published(folder, options)
+    for name in ("tokenizer", "statistics"):
+        if getattr(options, name) is not None:
+            raise UserError(f"{folder} is no published SmolVLA and says everything itself: leave the option {name} out")
+    policy = load_policy(folder, SmolVLAPolicy)
+    if options.chunk_len is not None:
+        execute(policy, options.chunk_len)
+    return policy
+
+
+def _published(folder: Path, options: SmolVLAOptions) -> SmolVLAPolicy:
+    if options.tokenizer is None and not (folder / TOKENIZER).is_file():
+        raise UserError(f"{folder} is LeRobot's and has no {TOKENIZER}: name SmolVLM2's with the option tokenizer")
+    config, mode, steps = described(read_json(folder / "config.json"), preset("smolvla_base"))
+    if options.chunk_len is not None:
+        config = replace(config, chunk_len=checked_chunk_len(options.chunk_len, config.horizon))
+    statistics = read_statistics(Path(options.statistics or folder), mode, config, eps=LEROBOT_EPS)
+    tokenizer = Path(options.tokenizer or folder / TOKENIZER)
+    return load_published(folder, config, statistics, tokenizer, flow=FlowSettings(denoise_steps=steps))

@@ -1,0 +1,48 @@
+"""Opens the native engine, in this process or, as `ProcessVecEnv` wants it, in one of its own."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import dataclass
+
+import numpy as np
+
+from embodied_rl.sim.mujoco import kernel
+from embodied_rl.sim.mujoco.vec_env import ACTION_DIM, NativeVecEnv
+from embodied_rl.sim.render import RendererChoice, make_renderer
+from embodied_rl.sim.task import Task
+from embodied_rl.types import EpisodeSpec
+
+
+@dataclass(frozen=True, slots=True)
+class NativeFactory:
+    """`NativeVecEnv` of these tasks with as many slots as it is called with; can be pickled.
+
+    renderer: as `make_renderer` takes it; official: pictures with shadows, reflections and antialiasing. The others are
+    those of `NativeVecEnv`.
+    """
+
+    tasks: tuple[Task, ...]
+    renderer: RendererChoice
+    official: bool
+    image_size: int
+    threads: int | None
+    stop_at_success: bool
+    cameras: int
+    max_scene_bytes: int
+
+    def __call__(self, slots: int) -> NativeVecEnv:
+        renderer = make_renderer(self.renderer, (), pictures=self.official)
+        return NativeVecEnv(
+            self.tasks, slots, image_size=self.image_size, renderer=renderer, threads=self.threads,
+            stop_at_success=self.stop_at_success, cameras=self.cameras, max_scene_bytes=self.max_scene_bytes,
+        )  # fmt: skip
+
+    def compile(self) -> None:
+        """Compile what is not in the disk cache yet, which may take longer than a watched process may be silent."""
+        if kernel.is_compiled():
+            return
+        with closing(self(1)) as env:
+            env.reset([0], [EpisodeSpec(0, self.tasks[0].name, 0, 0)])
+            env.step([0], np.zeros((1, 1, ACTION_DIM), np.float32))
+            env.observe([0], env.new_observation(1))

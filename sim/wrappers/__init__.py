@@ -1,0 +1,1 @@
+"""Environments around environments: in watched processes, under a published protocol."""

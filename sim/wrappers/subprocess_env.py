@@ -1,0 +1,310 @@
+"""Simulators in supervised processes: what dies, hangs, raises or swells is replaced, its episodes run again.
+
+Commands and results are small and travel through pipes; what a policy sees lies in shared memory and is never pickled.
+Only the frames of films, at any size, one at a time, come through a pipe.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from multiprocessing import get_context
+from multiprocessing.context import SpawnProcess
+from multiprocessing.shared_memory import SharedMemory
+from typing import Any
+
+import numpy as np
+
+from embodied_rl.errors import UserError
+from embodied_rl.policy import action_array
+from embodied_rl.sim.wrappers.subprocess_worker import RESULT_FIELDS, EnvFactory, Failure, Hello, Layout, Reply, serve
+from embodied_rl.types import Array, ChunkResult, EpisodeSpec, Observation
+from embodied_rl.utils import processes
+from embodied_rl.vec_env import EnvInfo, SimulatorFailed
+
+_SPAWN = get_context("spawn")  # a fork would copy the parent's threads' locks in whatever state they are
+_MAX_IN_A_ROW = 5
+
+
+class _Lost(Exception):
+    """The child died, hung or raised; the message says which."""
+
+
+class _Child:
+    """One simulator process and its slots; only under `lock`.
+
+    held: local slots that were reset since it started; live: those of them whose episode is not over.
+    """
+
+    def __init__(self, factory: EnvFactory, slots: int, start_deadline: float) -> None:
+        self.lock = threading.Lock()
+        self.slots = slots
+        self.held: set[int] = set()
+        self.live: set[int] = set()
+        self.rss = 0
+        self.base_rss = 0
+        self._factory = factory
+        self._start_deadline = start_deadline
+        self._memory: SharedMemory | None = None
+        self._process: SpawnProcess | None = None
+        try:
+            self.hello = self._start()
+        except BaseException:
+            self.free()
+            raise
+
+    def _start(self) -> Hello:
+        """Start the process; _Lost if it does not come up."""
+        self._connection, theirs = _SPAWN.Pipe()
+        process = _SPAWN.Process(target=serve, args=(theirs, self._factory, self.slots), daemon=True)
+        processes.start(process)
+        self._process = process
+        theirs.close()
+        self.held, self.live, self.base_rss = set(), set(), 0
+        hello = self._receive(time.monotonic() + self._start_deadline)
+        assert isinstance(hello, Hello)
+        if self._memory is None:
+            self._memory = SharedMemory(create=True, size=hello.layout.nbytes(self.slots))
+            self.images, self.proprio = hello.layout.arrays(self._memory, self.slots)
+        try:
+            self._connection.send(self._memory.name)
+        except OSError:
+            raise _Lost("died") from None
+        return hello
+
+    def send(self, name: str, *arguments: Any) -> None:
+        """Give a command; a child that is gone is noticed by `receive`."""
+        try:
+            self._connection.send((name, arguments))
+        except (BrokenPipeError, ConnectionResetError):
+            return
+
+    def receive(self, until: float) -> Any:
+        """The result of the last command; raises _Lost."""
+        reply = self._receive(until)
+        assert isinstance(reply, Reply)
+        self.rss = reply.rss
+        self.base_rss = self.base_rss or reply.rss
+        return reply.value
+
+    def _receive(self, until: float) -> Any:
+        try:
+            if not self._connection.poll(max(0.0, until - time.monotonic())):
+                raise _Lost("hung")
+            message = self._connection.recv()
+        except (EOFError, OSError):  # OSError also says that it died within a message
+            raise _Lost("died") from None
+        if isinstance(message, Failure) and message.bad_input:
+            raise UserError(message.text)
+        if isinstance(message, Failure):
+            raise _Lost(f"raised\n{message.text}")
+        return message
+
+    def stop(self) -> None:
+        """Kill the process, if there is one."""
+        if self._process is not None:
+            self._connection.close()
+            self._process.kill()
+            self._process.join()
+            self._process = None
+
+    def replace(self) -> None:
+        """Kill the process and start another; the episodes of its slots are gone."""
+        self.stop()
+        self._start()
+
+    def free(self) -> None:
+        """Stop for good."""
+        self.stop()
+        if self._memory is not None:
+            del self.images, self.proprio
+            self._memory.close()
+            self._memory.unlink()
+
+
+@dataclass(slots=True)
+class _Part:
+    """Local slots of one child, and the rows of a call that they are."""
+
+    local: list[int]
+    rows: list[int]
+
+    def of(self, slots: set[int]) -> _Part:
+        """Only those in `slots`."""
+        both = [(place, row) for place, row in zip(self.local, self.rows, strict=True) if place in slots]
+        return _Part([place for place, _ in both], [row for _, row in both])
+
+
+class ProcessVecEnv:
+    """`embodied_rl.vec_env.VecEnv` over simulators of `factory` in `processes` processes that are watched.
+
+    A child that dies, raises, or leaves a command unanswered for `deadline` s is killed and replaced; its episodes come
+    back as failed, so that they are run again. One that grew by more than `max_growth` bytes since its first reset is
+    replaced when a reset finds no other episode in it, and at twice that in any case. start_deadline: seconds until a
+    new simulator must be there. `replaced` counts replacements by their reason: died, hung, raised, grew; say: gets a
+    line about each.
+
+    Raises UserError if a simulator does not start, and whatever UserError a simulator raises; RuntimeError if one is
+    lost six times without a step in between.
+    """
+
+    def __init__(
+        self, factory: EnvFactory, num_envs: int, *, processes: int, deadline: float = 60.0,
+        start_deadline: float = 300.0, max_growth: int = 1 << 30, say: Callable[[str], None] | None = None,
+    ) -> None:
+        if not 1 <= processes <= num_envs:
+            raise UserError(f"{num_envs} worlds need between 1 and {num_envs} processes, got {processes}.")
+        self.num_envs = num_envs
+        self.replaced: Counter[str] = Counter()
+        self._say = say or (lambda line: None)
+        self._deadline = deadline
+        self._max_growth = max_growth
+        self._in_a_row = [0] * processes
+        self._children: list[_Child] = []
+        self._place: list[tuple[int, int]] = []
+        try:
+            for index, slots in enumerate(np.array_split(np.arange(num_envs), processes)):
+                self._children.append(_Child(factory, len(slots), start_deadline))
+                self._place += [(index, local) for local in range(len(slots))]
+        except _Lost as lost:
+            self.close()
+            raise UserError(f"the simulator did not start: it {lost}") from None
+        except BaseException:  # also Ctrl-C: no process and no shared memory is left behind
+            self.close()
+            raise
+        self.info: EnvInfo = self._children[0].hello.info
+        self._layout: Layout = self._children[0].hello.layout
+
+    def reset(self, slots: Sequence[int], episodes: Sequence[EpisodeSpec]) -> None:
+        """Put `episodes[i]` into `slots[i]`; where the simulator breaks, the first step says so."""
+        parts = self._parts(slots)
+        with self._locked(parts):
+            for index, part in parts.items():
+                child = self._children[index]
+                self._recycle(index, part.local)
+                child.held -= set(part.local)
+                child.live -= set(part.local)
+                child.send("reset", part.local, [episodes[row] for row in part.rows])
+            for index, part, _ in self._results(parts):
+                self._children[index].held |= set(part.local)
+                self._children[index].live |= set(part.local)
+
+    def step(self, slots: Sequence[int], actions: Array) -> ChunkResult:
+        """As `VecEnv.step`; the episodes of a simulator that broke are `failed`."""
+        actions = action_array(actions)
+        count, steps = actions.shape[:2]
+        no = np.zeros((3, count), np.bool_)
+        out = ChunkResult(
+            np.zeros((count, steps), np.float32), no[0], no[1], no[2], np.zeros(count, np.int32), ~no[0]
+        )  # fmt: skip
+        parts = self._parts(slots)
+        with self._locked(parts):
+            there = {index: part.of(self._children[index].live) for index, part in parts.items()}
+            there = {index: part for index, part in there.items() if part.rows}
+            for index, part in there.items():
+                self._children[index].send("step", part.local, actions[part.rows])
+            for index, part, values in self._results(there):
+                for name, value in zip(RESULT_FIELDS, values, strict=True):
+                    getattr(out, name)[part.rows] = value
+                over = out.terminated[part.rows] | out.truncated[part.rows] | out.failed[part.rows]
+                self._children[index].live -= {place for place, end in zip(part.local, over, strict=True) if end}
+                self._in_a_row[index] = 0
+        return out
+
+    def observe(self, slots: Sequence[int], out: Observation) -> list[int]:
+        """As `VecEnv.observe`; rows whose simulator broke keep what they held."""
+        parts = self._parts(slots)
+        lost = set(range(len(slots)))
+        with self._locked(parts):
+            there = {index: part.of(self._children[index].held) for index, part in parts.items()}
+            there = {index: part for index, part in there.items() if part.rows}
+            for index, part in there.items():
+                self._children[index].send("observe", part.local)
+            for index, part, (instruction, unseen) in self._results(there):
+                child = self._children[index]
+                out.images[part.rows] = child.images[: len(part.rows)]
+                out.proprio[part.rows] = child.proprio[: len(part.rows)]
+                for row, text in zip(part.rows, instruction, strict=True):
+                    out.instruction[row] = text
+                lost -= set(part.rows) - {part.rows[place] for place in unseen}
+        return sorted(lost)
+
+    def frame(self, slot: int, camera: str, size: int) -> Array:
+        """What a camera sees in a slot, for people: uint8 [size, size, 3]. SimulatorFailed if it broke."""
+        parts = self._parts([slot])
+        with self._locked(parts):
+            ((index, part),) = parts.items()
+            child = self._children[index]
+            if not child.held.issuperset(part.local):
+                raise SimulatorFailed("the simulator of this episode broke, so there is no picture of it")
+            child.send("frame", part.local[0], camera, size)
+            for _, _, picture in self._results(parts):
+                return picture
+        raise SimulatorFailed("the simulator broke while it drew a picture")
+
+    def new_observation(self, rows: int) -> Observation:
+        """Allocate an Observation of `rows` rows."""
+        images = np.zeros((rows, *self._layout.images), np.uint8)
+        return Observation(images, np.zeros((rows, *self._layout.proprio), np.float32), [""] * rows)
+
+    def close(self) -> None:
+        """Kill the processes and free the shared memory."""
+        ended, self._children = self._children, []  # first, so that no thread replaces one any more
+        for child in ended:
+            child.free()
+
+    def _parts(self, slots: Sequence[int]) -> dict[int, _Part]:
+        """The rows of a call by the child that they concern, children in ascending order."""
+        parts: dict[int, _Part] = {}
+        for row, slot in enumerate(slots):
+            index, local = self._place[slot]
+            part = parts.setdefault(index, _Part([], []))
+            part.local.append(local)
+            part.rows.append(row)
+        return dict(sorted(parts.items()))
+
+    def _locked(self, parts: dict[int, _Part]) -> ExitStack:
+        """Hold the children of a call; always taken in ascending order, so that two calls cannot block each other."""
+        stack = ExitStack()
+        for index in parts:
+            stack.enter_context(self._children[index].lock)
+        return stack
+
+    def _results(self, parts: dict[int, _Part]) -> Iterator[tuple[int, _Part, Any]]:
+        """The answers to the commands just sent; a child that has none is replaced."""
+        until = time.monotonic() + self._deadline
+        for index, part in parts.items():
+            try:
+                value = self._children[index].receive(until)
+            except _Lost as lost:
+                self._replace(index, str(lost))
+            else:
+                yield index, part, value
+
+    def _recycle(self, index: int, local: Sequence[int]) -> None:
+        """Replace a child that grew too much, if no other episode is lost by it or it grew far too much."""
+        child = self._children[index]
+        growth = child.rss - child.base_rss
+        if growth > 2 * self._max_growth or (growth > self._max_growth and not child.live - set(local)):
+            self._replace(index, "grew")
+
+    def _replace(self, index: int, reason: str) -> None:
+        """Start another child until one comes up; RuntimeError after too many in a row."""
+        while True:
+            self.replaced[reason.split()[0]] += 1
+            what, *details = reason.strip().splitlines()
+            why = f"{what} ({details[-1].strip()})" if details else what
+            self._say(f"Simulator process {index} {why}: replaced, the episodes in it run again.")
+            self._in_a_row[index] += reason != "grew"
+            if self._in_a_row[index] > _MAX_IN_A_ROW:
+                raise RuntimeError(f"a simulator was lost {_MAX_IN_A_ROW + 1} times without a step; the last {reason}")
+            try:
+                self._children[index].replace()
+            except _Lost as lost:
+                reason = str(lost)
+            else:
+                return

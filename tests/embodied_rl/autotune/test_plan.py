@@ -1,0 +1,189 @@
+"""`plan`: published parameter counts, memory that adds up, and a verdict that follows from it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from embodied_rl.autotune.gpu_memory import CONTEXT_BYTES, GAPS, GIB, Mode, Need
+from embodied_rl.cli import main
+from embodied_rl.policies.memory import count_parameters
+from embodied_rl.policies.openvla.config import nano
+from embodied_rl.policies.openvla.memory import measure
+from embodied_rl.policies.openvla.policy import OpenVLAPolicy
+from embodied_rl.policies.pi0.config import preset as pi0_preset
+from embodied_rl.policies.pi0.memory import kept_bytes
+from embodied_rl.policies.pi0.memory import measure as measure_pi0
+from embodied_rl.policies.pi0.policy import Pi0Policy
+from embodied_rl.policies.prefix_cache import PrefixStore
+from embodied_rl.policies.smolvla.config import preset as smolvla_preset
+from embodied_rl.policies.smolvla.policy import SmolVLAPolicy
+from embodied_rl.rng import DecisionRng
+from embodied_rl.types import Observation
+
+OPENVLA_7B = 7_541_237_184  # the published index: 15,082,474,368 bytes in bfloat16
+VALUE_HEAD = (4096 + 1) * 512 + (512 + 1) * 128 + (128 + 1)
+
+
+def _plan(path: Path, *words: str) -> tuple[int, dict]:
+    code = main(["plan", *words, "--json", str(path)])
+    return code, json.loads(path.read_text())
+
+
+@pytest.fixture(scope="module")
+def figures(tmp_path_factory: pytest.TempPathFactory) -> dict:
+    code, found = _plan(tmp_path_factory.mktemp("plan") / "f.json", "--policy", "openvla", "--preset", "7b",
+                        "--gpu", "24")
+    assert code == 0
+    return found
+
+
+def test_parameters_are_the_published_ones(figures: dict) -> None:
+    assert figures["parameters"] == OPENVLA_7B + VALUE_HEAD
+
+
+def test_frozen_bfloat16_weights_take_two_bytes_and_what_trains_sixteen(figures: dict) -> None:
+    lora = next(mode for mode in figures["modes"] if mode["mode"]["lora_rank"] == 32)
+    trained = lora["gradients"] // 4
+    assert 1e7 < trained < 3e8
+    assert lora["optimizer"] == 8 * trained
+    # the base in bfloat16; adapters and value head train in float32
+    assert lora["weights"] == 2 * OPENVLA_7B + 4 * trained
+    full = next(m for m in figures["modes"] if not m["mode"]["lora_rank"] and m["mode"]["precision"] == "float32")
+    assert full["weights"] == 4 * figures["parameters"]
+
+
+def test_lora_fits_on_24_gib_and_training_everything_does_not(figures: dict) -> None:
+    fits = {(m["mode"]["lora_rank"] > 0, m["mode"]["recompute"]): m["most_rows"] for m in figures["modes"]}
+    assert fits[True, True] >= 1
+    assert [m["most_rows"] for m in figures["modes"] if not m["mode"]["lora_rank"]] == [0, 0]
+    assert figures["gpu_bytes"] == 24 * GIB
+    assert 2 * OPENVLA_7B < figures["serving_bytes"] < 24 * GIB
+
+
+def test_recomputation_saves_activations(figures: dict) -> None:
+    rows = {m["mode"]["recompute"]: m["row"] for m in figures["modes"] if m["mode"]["lora_rank"]}
+    assert rows[True] < 0.5 * rows[False]
+
+
+def test_nothing_fits_on_a_small_card(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, found = _plan(tmp_path / "f.json", "--preset", "nano", "--gpu", "1")
+    assert code == 1
+    assert all(mode["most_rows"] == 0 for mode in found["modes"])
+    assert "no way to train fits: a GPU needs at least" in capsys.readouterr().out
+
+
+def test_the_largest_micro_batch_fits_and_one_row_more_does_not() -> None:
+    mode = Mode(lora_rank=0, precision="float32", recompute=False)
+    need = Need(mode=mode, weights=7 * GIB, gradients=GIB, optimizer=2 * GIB, fixed=GIB // 2, row=GIB // 3,
+                rollout_row=GIB // 8, cache_row=GIB // 16)
+    budget = 16 * GIB
+    rows, envs = need.most_rows(budget), need.most_envs(budget)
+    assert need.total(rows, 1) <= budget < need.total(rows + 1, 1)
+    assert need.total(1, envs) <= budget < need.total(1, envs + 1)
+    assert need.total(2, 1) == CONTEXT_BYTES + int((1 + GAPS) * (10.5 * GIB + 2 * (GIB // 3)))
+
+
+def test_what_is_counted_is_what_a_real_policy_holds() -> None:
+    policy = OpenVLAPolicy.fresh(nano(), ["open it"])
+    found = measure(nano(), lora_rank=0, precision="float32", recompute=False)
+    held = sum(tensor.nbytes for tensor in (*policy.parameters(), *policy.buffers()))
+    assert abs(found.weights - 4 * count_parameters(policy)) <= held - 4 * count_parameters(policy)
+    assert found.trained == sum(p.numel() for p in policy.parameters() if p.requires_grad)
+
+
+PI0_BASE, PI05_BASE = 3_501_372_176, 3_616_757_520
+
+
+def _heads(width: int, critic: int) -> int:
+    """Value and noise head, which training adds."""
+    noise = (width + 1) * 128 + (128 + 1) * 64 + (64 + 1) * 32
+    return (critic + 1) * 512 + (512 + 1) * 128 + (128 + 1) + noise
+
+
+def test_pi05_is_counted_as_published() -> None:
+    found = measure_pi0(pi0_preset("pi05_base"), expert_only=True, precision="bfloat16", recompute=True)
+    frozen = (found.weights - 4 * found.trained) // 2
+    assert found.trained + frozen == PI05_BASE + _heads(1024, critic=2048)
+
+
+def test_what_is_counted_of_smolvla_is_what_a_policy_holds() -> None:
+    config = smolvla_preset("nano")
+    found = measure_pi0(config, expert_only=True, precision="bfloat16", recompute=True, kind=SmolVLAPolicy)
+    policy = SmolVLAPolicy.fresh(config, ["open it"])
+    policy.model.freeze_language_model()
+    assert found.trained == sum(p.numel() for p in policy.parameters() if p.requires_grad)
+    assert found.trained + (found.weights - 4 * found.trained) // 2 == count_parameters(policy)
+    assert kept_bytes(smolvla_preset("smolvla_base"), 2) == 2 * 2 * 16 * 5 * 64 * (2 * 64 + 24)
+
+
+def test_pi0_is_counted_as_published(tmp_path: Path) -> None:
+    code, found = _plan(tmp_path / "f.json", "--policy", "pi0", "--gpu", "24")
+    assert code == 0
+    assert found["parameters"] == PI0_BASE + _heads(1024, critic=1024)
+    expert, again, full, exact = found["modes"]
+    assert [mode["mode"]["expert_only"] for mode in found["modes"]] == [True, True, False, False]
+    trained = expert["gradients"] // 4
+    assert 3e8 < trained < 5e8
+    assert expert["weights"] == 4 * trained + 2 * (found["parameters"] - trained)
+    assert exact["weights"] == 4 * found["parameters"]
+    assert exact["gradients"] == 4 * (found["parameters"] - 257152 * 1024)  # the expert's unused head is frozen
+    # what is frozen keeps no activations, and what is computed again keeps few
+    assert expert["row"] < again["row"] < exact["row"]
+    assert full["row"] < exact["row"]
+    assert expert["most_rows"] > 0
+    assert exact["most_rows"] == 0
+    # 18 layers, one head of 256 for keys and values in bfloat16; two cameras of 256 patches and a prompt
+    token = 18 * 2 * 256 * 2
+    assert 512 * token < found["kept_prefix_bytes"] < 600 * token
+    assert expert["cache_row"] - found["kept_prefix_bytes"] == 51 * token
+
+
+def test_the_advice_for_pi0_is_a_command_that_train_knows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, found = _plan(tmp_path / "f.json", "--policy", "pi05", "--preset", "nano_pi05", "--gpu", "3")
+    assert code == 0
+    assert found["preset"] == "nano_pi05"
+    said = capsys.readouterr().out
+    assert "train libero --policy pi0 --policy.precision float32" in said
+    assert "prefixes kept for the update" in said
+
+
+def test_what_is_counted_of_pi0_is_what_a_real_policy_holds() -> None:
+    policy = Pi0Policy.fresh(pi0_preset("nano"), ["open it"])
+    policy.model.freeze_language_model()
+    found = measure_pi0(pi0_preset("nano"), expert_only=True, precision="float32", recompute=False)
+    assert found.weights == 4 * count_parameters(policy)
+    assert found.trained == sum(p.numel() for p in policy.parameters() if p.requires_grad)
+    whole = measure_pi0(pi0_preset("nano"), expert_only=False, precision="float32", recompute=False)
+    assert found.update_per_row < whole.update_per_row
+    policy.kept = PrefixStore(1 << 30)
+    words = " ".join(["open"] * 23)  # with the token that begins it as long as the plan's prompt
+    obs = Observation(np.zeros((1, 2, 64, 64, 3), np.uint8), np.zeros((1, 8), np.float32), [words])
+    policy.act(obs, DecisionRng(np.zeros(1, np.int64), np.zeros(1, np.int64)), "sample")
+    assert policy.kept.used_bytes == kept_bytes(policy.config, 4)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--policy", "pi0", "--lora-rank", "8"], "--lora-rank does not apply to pi0"),
+        (["--policy", "smolvla", "--lora-rank", "8"], "--lora-rank does not apply to smolvla"),
+        (["--policy", "smolvla", "--preset", "nan"], "Did you mean 'nano'"),
+        (["--policy", "pi0", "--preset", "pi05_base"], "is one of pi05, not of pi0"),
+        (["--policy", "pi05", "--preset", "pi05_bas"], "Did you mean 'pi05_base'?"),
+        (["--policy", "openvl"], "Did you mean 'openvla'?"),
+        (["--preset", "70b"], "unknown"),
+        (["--gpu", "0"], "--gpu must be positive"),
+        (["--gpu", "nan"], "--gpu must be positive and finite"),
+        (["--policy", "pi0", "--variant", "simplevla"], "needs --policy openvla_oft"),
+        (["--policy", "openvla_oft", "--variant", "rlnf"], "Did you mean 'rlinf'?"),
+    ],
+)
+def test_bad_words_are_one_line(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", *words]) == 2
+    said = capsys.readouterr().err
+    assert message in said
+    assert said.count("\n") == 1

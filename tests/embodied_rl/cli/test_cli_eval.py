@@ -1,0 +1,220 @@
+"""`embodied-rl eval BENCHMARK`: what it writes, that it resumes, and that bad input is one line."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from embodied_rl.cli import main
+from embodied_rl.cli.eval_benchmark import suite_name
+from embodied_rl.jobs.fingerprint import task_digest
+from embodied_rl.sim.tabletop import load_suite
+from embodied_rl.types import Array, ChunkResult, EpisodeSpec
+from tests.embodied_rl.stand_in import StandIn
+
+TASKS = [task.name for task in load_suite("tabletop_object")]
+
+
+class World(StandIn):
+    """A stand-in of any picture size; `started` collects the episodes of all of them. interrupt: steps until Ctrl-C."""
+
+    started: list[EpisodeSpec] = []  # noqa: RUF012
+    sizes: list[int] = []  # noqa: RUF012
+    interrupt = -1
+
+    def __init__(self, num_envs: int, size: int, cameras: int) -> None:
+        super().__init__(num_envs, size, cameras)
+        World.sizes.append(size)
+
+    def reset(self, slots: Sequence[int], episodes: Sequence[EpisodeSpec]) -> None:
+        super().reset(slots, episodes)
+        World.started += episodes
+
+    def step(self, slots: Sequence[int], actions: Array) -> ChunkResult:
+        World.interrupt -= 1
+        if World.interrupt == 0:
+            os.kill(os.getpid(), signal.SIGINT)
+        return super().step(slots, actions)
+
+
+def open_world(
+    tasks: Any, config: Any, image_size: int, *, cameras: int, stop_at_success: bool
+) -> contextlib.closing[World]:
+    assert stop_at_success is False
+    return contextlib.closing(World(config.num_envs, image_size, cameras))
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> type[World]:
+    monkeypatch.setattr("embodied_rl.factory.protocol_envs.open_env", open_world)
+    World.started, World.sizes, World.interrupt = [], [], -1
+    return World
+
+
+def words(folder: Path, *more: str) -> list[str]:
+    start = ["eval", "tabletop", "--suite", "object", "--states-per-task", "2", "--videos", "2", "--env.num-envs", "3"]
+    return [*start, "--output", str(folder), *more]
+
+
+def figures(folder: Path) -> dict[str, Any]:
+    return json.loads((folder / "report.json").read_text())
+
+
+def test_an_evaluation_writes_everything_and_resuming_a_finished_one_runs_nothing(
+    world: type[World], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, file = tmp_path / "e", tmp_path / "f.json"
+    assert main(words(folder, "--json", str(file))) == 0
+    found = figures(folder)
+    assert json.loads(file.read_text()) == found
+    episodes = [(row["result"]["spec"]["task"], row["result"]["spec"]["init_state"]) for row in found["episodes"]]
+    assert Counter(episodes) == Counter((task, row) for task in TASKS for row in (50, 51))
+    first_round = {spec.task for spec in world.started[:3]}
+    assert len(first_round) == 3  # three slots, three tasks
+    assert found["overall"]["once"]["episodes"] == 2 * len(TASKS)
+    assert found["overall"]["at_end"] is not None
+    assert set(found["tasks"]) == set(TASKS)
+    assert found["fingerprint"]["driver"] == "none (CPU ray caster)"
+    assert found["fingerprint"]["bundles"] == {task.name: task_digest(task) for task in load_suite("tabletop_object")}
+    assert found["overlap"] == {"seen": {}, "shared": 0, "episodes": 2 * len(TASKS)}
+    page = (folder / "report.html").read_text()
+    assert "success at end" in page
+    failed = sum(not row["result"]["success"] for row in found["episodes"])
+    assert page.count("<video") == min(2, failed) == len(list((folder / "videos").glob("*.mp4")))
+    said = capsys.readouterr().out
+    assert "all tasks" in said
+    assert "none: no evaluated episode" in said
+
+    count = len(world.started)
+    assert main(["eval", "--resume", str(folder)]) == 0
+    assert len(world.started) == count  # not even the films again
+    assert figures(folder) | {"command": ""} == found | {"command": ""}
+
+
+def test_ctrl_c_saves_and_resuming_finishes(
+    world: type[World], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    assert main(words(whole, "--mode", "sample", "--videos", "0")) == 0
+    expected = figures(whole)["episodes"]
+    world.interrupt = 7
+    assert main(words(parts, "--mode", "sample", "--videos", "0")) == 130
+    said = capsys.readouterr().err
+    assert f"continue with: embodied-rl eval --resume {parts}" in said
+    done = (parts / "episodes.jsonl").read_text().count("\n")
+    assert 0 < done < len(expected)
+    assert not (parts / "report.json").exists()
+    world.started.clear()
+    assert main(["eval", f"--resume={parts}"]) == 0
+    assert len(world.started) == len(expected) - done
+    assert figures(parts)["episodes"] == expected
+
+
+def test_a_protocol_sets_the_frames_and_says_where_the_policy_differs(
+    world: type[World], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "e"
+    assert main(words(folder, "--protocol", "openvla_oft", "--no-at-end", "--tasks", TASKS[0].partition("/")[2])) == 0
+    assert world.sizes == [256]
+    found = figures(folder)
+    assert found["protocol"]["horizons"]["object"] == 280
+    assert found["overall"]["at_end"] is None
+    assert "picture side: 64 (the protocol's policies: 224)" in found["deviations"]
+    assert "not measured" in (folder / "report.html").read_text()
+
+
+def test_a_folder_is_not_continued_with_another_driver(
+    world: type[World], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words(tmp_path / "e", "--videos", "0")) == 0
+    assert main(words(tmp_path / "e", "--seed", "1")) == 2
+    assert "holds another evaluation" in capsys.readouterr().err
+    monkeypatch.setattr("embodied_rl.jobs.fingerprint.driver", lambda renderer: "llvmpipe 99")
+    assert main(["eval", "--resume", str(tmp_path / "e")]) == 2
+    said = capsys.readouterr().err
+    assert "was begun with driver none (CPU ray caster), and here it is llvmpipe 99" in said
+    assert said.count("\n") == 1
+
+
+def test_the_overlap_with_what_a_checkpoint_was_trained_on(
+    world: type[World], checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trained = tmp_path / "trained"
+    trained.mkdir()
+    for path in checkpoint.iterdir():
+        (trained / path.name).write_bytes(path.read_bytes())
+    (trained / "provenance.json").write_text(json.dumps({"train_states": {TASKS[0]: [51, 52], TASKS[1]: [7]}}))
+    assert main(words(tmp_path / "e", "--checkpoint", str(trained), "--videos", "0")) == 0
+    found = figures(tmp_path / "e")
+    assert found["overlap"] == {"seen": {TASKS[0]: [51]}, "shared": 1, "episodes": 2 * len(TASKS)}
+    assert found["unseen"]["once"]["episodes"] == 2 * len(TASKS) - 1
+    assert f"1 of {2 * len(TASKS)} episodes start from a state that was trained on" in capsys.readouterr().out
+
+
+def test_a_perturbed_evaluation_in_the_real_simulator(tmp_path: Path) -> None:
+    folder, task = tmp_path / "e", TASKS[0].partition("/")[2]
+    command = words(folder, "--tasks", task, "--states-per-task", "1", "--no-at-end", "--videos", "1", "--perturb",
+                    "camera", "light", "texture", "object", "instruction", "--env.sim-threads", "1")  # fmt: skip
+    assert main(command) == 0
+    (row,) = figures(folder)["episodes"]
+    assert set(row["drawn"]) == {"camera", "light", "texture", "object", "instruction"}
+    assert row["result"]["spec"]["task"] == TASKS[0]
+    assert row["result"]["num_steps"] <= 150
+    assert "perturbed" in (folder / "report.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("eval libre", "unknown benchmark 'libre'. Did you mean 'libero'?"),
+        ("eval libero --suite spatial", "LIBERO's official assets are not installed"),
+        ("eval libero --suite spatail", "unknown suite 'spatail' of libero. Did you mean 'spatial'?"),
+        ("eval tabletop --tasks no_such", "suite 'tabletop_spatial' has no task 'no_such'."),
+        ("eval tabletop --protocol openpii", "unknown protocol 'openpii'. Did you mean 'openpi'?"),
+        ("eval tabletop --policy opnvla", "unknown policy 'opnvla'. Did you mean 'openvla'?"),
+        ("eval tabletop --policy .", "Name a checkpoint with --checkpoint."),
+        ("eval tabletop --perturb camra", "unknown perturbation 'camra'. Did you mean 'camera'?"),
+        ("eval tabletop --perturb camera --perturb-level -1", "must not be negative"),
+        ("eval tabletop --states-per-task 51", "has 50 such states"),
+        ("eval tabletop --states-per-task 0", "--states-per-task must be at least 1"),
+        ("eval tabletop --videos -1", "--videos must be at least 0"),
+        ("eval tabletop --seed -1", "--seed must be at least 0"),
+        ("eval tabletop --json /no/such/folder/f.json", "its folder does not exist"),
+        ("eval tabletop --checkpoint /no/such/folder", "no checkpoint at /no/such/folder"),
+        ("eval tabletop --output /proc/x", "cannot write into /proc/x"),
+        ("eval tabletop --protocl openpi", "unknown option '--protocl'. Did you mean '--protocol'?"),
+        ("eval --resume", "--resume takes a folder"),
+        ("eval --resume /x --seed 1", "--resume takes a folder and nothing else"),
+        ("eval --resume /no/such/folder", "is not the folder of an evaluation"),
+    ],
+)  # fmt: skip
+def test_bad_input_is_one_line(
+    words: str, message: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("EMBODIED_RL_CACHE", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    assert main(words.split()) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("embodied-rl: error: ")
+    assert message in said
+    assert said.count("\n") == 1
+
+
+def test_an_older_request_that_no_longer_fits_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "evaluation.json").write_text(json.dumps({"request": {"benchmark": "tabletop", "options": {"x": 1}}}))
+    assert main(["eval", "--resume", str(tmp_path)]) == 2
+    assert "begun by another version" in capsys.readouterr().err
+
+
+def test_suite_names() -> None:
+    assert suite_name("libero", "spatial") == suite_name("libero", "libero_spatial") == "libero_spatial"
+    assert suite_name("libero", "long") == suite_name("libero", "10") == "libero_10"
+    assert suite_name("tabletop", "long") == "tabletop_long"

@@ -1,0 +1,171 @@
+"""`train` and `eval` from the command to the report, with the real policy and a stand-in for the simulator."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+
+from embodied_rl.cli import main
+from embodied_rl.config.train import load_yaml
+from embodied_rl.telemetry.metrics import read_metrics
+from tests.embodied_rl.stand_in import untimed, words
+
+
+@pytest.mark.usefixtures("stand_in")
+def test_a_run_leaves_everything_in_its_folder(
+    checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    assert main(words(checkpoint, run, "--track", "tensorboard")) == 0
+    said = capsys.readouterr().out
+    for fact in ("tabletop_object", "stand-in 1", "flat (", "0.9", str(checkpoint), "sha256", "grpo", "seed", str(run)):
+        assert fact in said
+    assert "LIBERO" not in said
+
+    config = load_yaml(run / "config.yaml")
+    assert config.iterations == 2
+    resolved = yaml.safe_load((run / "config.yaml").read_text())
+    assert resolved["device"] in ("cpu", "cuda")
+    assert resolved["env"]["renderer"] != "auto"
+    assert None not in (resolved["torch_threads"], resolved["env"]["sim_threads"])
+
+    rows = read_metrics(run / "metrics.jsonl")
+    assert [row["step"] for row in rows] == [0, 1, 2, 2]
+    assert all("speed/decisions_per_s" in row for row in rows[1:3])
+    (stamp,) = json.loads((run / "run.json").read_text())
+    assert stamp["command"].startswith("embodied-rl train tabletop --suite tabletop_object")
+    assert sorted(path.name for path in (run / "evaluations").iterdir()) == ["iter-000000.json", "iter-000002.json"]
+    assert len(list((run / "videos").iterdir())) == 2
+    assert (run / "learning_curve.png").stat().st_size > 1000
+    assert list((run / "tensorboard").iterdir())
+    page = (run / "report.html").read_text()
+    assert page.count("data:video/mp4") == 2
+    assert "stand-in 1" in page
+    assert "not yet" not in page
+
+
+@pytest.mark.usefixtures("stand_in")
+def test_stopped_and_resumed_equals_unbroken(
+    checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    assert main(words(checkpoint, whole, "--videos", "0")) == 0
+
+    from embodied_rl.telemetry.observer import RunObserver
+
+    kept = RunObserver.metrics
+
+    def stop_after_the_first(self: RunObserver, iteration: int, values: dict[str, float]) -> None:
+        kept(self, iteration, values)
+        if iteration == 1:
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(RunObserver, "metrics", stop_after_the_first)
+    assert main(words(checkpoint, broken, "--videos", "0")) == 130
+    assert f"embodied-rl train --resume {broken}" in capsys.readouterr().err
+    assert "not yet" in (broken / "report.html").read_text()
+
+    monkeypatch.setattr(RunObserver, "metrics", kept)
+    assert main(["train", "--resume", str(broken)]) == 0
+    assert untimed(broken) == untimed(whole)
+    newest = [run / "checkpoints" / "iter-000002" / "policy" / "model.safetensors" for run in (whole, broken)]
+    assert newest[0].read_bytes() == newest[1].read_bytes()
+    began, resumed = json.loads((broken / "run.json").read_text())
+    assert "asked for" not in resumed["renderer"]
+    assert began["acts"] == resumed["acts"] == "not compiled"
+
+
+@pytest.mark.usefixtures("stand_in")
+def test_a_finished_run_goes_on_for_longer(
+    checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One iteration and then a second is a run of two; the config says so. Fewer than it had is refused."""
+    whole, longer = tmp_path / "whole", tmp_path / "longer"
+    assert main(words(checkpoint, whole, "--videos", "0")) == 0
+    assert main(words(checkpoint, longer, "--videos", "0", "--iterations", "1")) == 0
+    before = load_yaml(longer / "config.yaml")
+    for count, said in (("1", "is a run of 1 iterations; give more"), ("two", "does not apply")):
+        assert main(["train", "--resume", str(longer), "--iterations", count]) == 2
+        assert said in capsys.readouterr().err
+    assert load_yaml(longer / "config.yaml") == before
+    assert main(["train", "--resume", str(longer), "--iterations", "2"]) == 0
+    config = load_yaml(longer / "config.yaml")
+    assert (config.iterations, replace(config, iterations=1)) == (2, before)
+    newest = [run / "checkpoints" / "iter-000002" / "policy" / "model.safetensors" for run in (whole, longer)]
+    assert newest[0].read_bytes() == newest[1].read_bytes()
+
+
+@pytest.mark.usefixtures("stand_in")
+def test_libero_without_assets_says_so_in_two_lines(
+    checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EMBODIED_RL_CACHE", str(tmp_path))
+    arguments = words(checkpoint, tmp_path / "run", "--iterations", "1", "--videos", "0")
+    assert main(["train", "libero", *arguments[2:]]) == 0
+    first, second = capsys.readouterr().out.splitlines()[:2]
+    assert first.startswith(f"LIBERO's official assets are not installed in {tmp_path}")
+    assert second.startswith("Training the built-in suite tabletop_object instead")
+
+
+@pytest.mark.usefixtures("stand_in")
+def test_ppo_uses_its_critic(checkpoint: Path, tmp_path: Path) -> None:
+    arguments = words(checkpoint, tmp_path / "run", "--algorithm", "ppo", "--videos", "0", "--iterations", "1")
+    for name in ("--algorithm", "--algorithm.group-size", "--algorithm.keep"):
+        at = arguments.index(name)
+        del arguments[at : at + 2]
+    assert main(arguments) == 0
+    assert "train/value_loss" in read_metrics(tmp_path / "run" / "metrics.jsonl")[1]
+
+
+@pytest.mark.usefixtures("stand_in")
+def test_eval_of_a_run_writes_what_it_shows(
+    checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "e.json"
+    command = ["eval", "--checkpoint", str(checkpoint), "--suite", "tabletop_object", "--states-per-task", "3"]
+    assert main([*command, "--json", str(file), "--env.num-envs", "4"]) == 0
+    found = json.loads(file.read_text())
+    overall = found["overall"]
+    assert f"{overall['successes']}/{overall['episodes']}" in capsys.readouterr().out
+    assert overall["episodes"] == 3 * len(found["tasks"]) == len(found["results"])
+    assert found["simulator"] == f"stand-in 1, {len(os.sched_getaffinity(0))} threads"
+    assert found["command"].startswith("embodied-rl eval --checkpoint")
+
+
+@pytest.mark.usefixtures("stand_in")
+def test_a_damaged_checkpoint_is_one_line(
+    checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    assert main(words(checkpoint, run, "--iterations", "1", "--videos", "0")) == 0
+    weights = run / "checkpoints" / "iter-000001" / "policy" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-8])
+    capsys.readouterr()
+    assert main(["train", "--resume", str(run)]) == 2
+    said = capsys.readouterr().err
+    assert "is corrupt" in said
+    assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf"])
+@pytest.mark.parametrize("name", ["learner.lr", "learner.max-grad-norm", "algorithm.entropy-coef"])
+def test_numbers_that_are_not_finite_are_refused(name: str, value: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "tabletop", f"--{name}={value}"]) == 2
+    said = capsys.readouterr().err
+    assert name.replace("-", "_") in said.replace("-", "_")
+    assert said.count("\n") == 1
+
+
+def test_a_pipelined_run_has_minibatches_of_groups_without_being_told() -> None:
+    from embodied_rl.cli.select import select
+
+    for algorithm, groups in (("ppo", 16), ("grpo", 2)):
+        config = select(["tabletop", "--algorithm", algorithm, "--scheduler", "pipelined"]).config
+        assert config is not None
+        assert (config.learner.minibatch_rows, config.learner.minibatch_groups) == (None, groups)

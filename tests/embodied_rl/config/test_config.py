@@ -1,0 +1,128 @@
+"""The configuration: what is written is read back, and nothing wrong gets in."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from embodied_rl.algorithms.config import GRPOConfig, PPOConfig
+from embodied_rl.config.policies import OpenVLAConfig
+from embodied_rl.config.train import KINDS, EnvConfig, TrainConfig, dump_yaml, from_dict, load_yaml, to_dict
+from embodied_rl.configs import PRESETS
+from embodied_rl.errors import UserError
+from embodied_rl.evaluation.config import EvalConfig
+from embodied_rl.learner.config import CheckpointConfig, LearnerConfig
+from embodied_rl.rollout.config import RolloutConfig
+
+positive = st.floats(1e-9, 1e6)
+probability = st.floats(0, 1)
+count = st.integers(1, 10**6)
+text = st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), min_size=1)
+level = st.sampled_from(["token", "action", "chunk"])
+
+grpo = st.builds(
+    GRPOConfig, group_size=st.integers(2, 99), keep=st.none() | st.tuples(st.floats(0, 0.5), st.floats(0.5, 1)),
+    clip_low=st.floats(0.01, 0.99), clip_high=positive, ratio_level=level, epochs=count,
+)
+ppo = st.builds(
+    PPOConfig, gamma=probability, gae_lambda=probability, value_clip=st.none() | positive,
+    normalize_advantage=st.booleans(), ratio_level=level, critic_warmup_iterations=st.integers(0, 9),
+)
+configs = st.builds(
+    TrainConfig, suite=text, tasks=st.lists(text, max_size=3).map(tuple), iterations=count, seed=st.integers(0, 2**63),
+    output=text, torch_threads=st.none() | count, device=st.sampled_from(["auto", "cpu", "cuda"]),
+    env=st.builds(EnvConfig, num_envs=count, sim_threads=st.none() | count),
+    policy=st.builds(OpenVLAConfig, checkpoint=text, temperature=positive), algorithm=grpo | ppo,
+    rollout=st.builds(RolloutConfig, episodes_per_iteration=count),
+    learner=st.builds(LearnerConfig, lr=positive, betas=st.tuples(st.floats(0, 0.99), st.floats(0, 0.99))),
+    evaluation=st.builds(EvalConfig, every=st.integers(0, 99), mode=st.sampled_from(["greedy", "sample"])),
+    checkpoint=st.builds(CheckpointConfig, every=count),
+)
+
+
+@settings(deadline=None)
+@given(configs)
+def test_yaml_round_trip_is_exact(config: TrainConfig) -> None:
+    assert from_dict(yaml.safe_load(dump_yaml(config))) == config
+
+
+@settings(deadline=None)
+@given(configs, configs)
+def test_what_a_file_names_wins_over_any_base(config: TrainConfig, base: TrainConfig) -> None:
+    assert from_dict(to_dict(config), base) == config
+
+
+@pytest.mark.parametrize("key", sorted(PRESETS))
+def test_every_preset_is_consistent(key: tuple[str, str, str]) -> None:
+    PRESETS[key].check()
+    assert type(PRESETS[key].algorithm) is KINDS["algorithm"][key[2]]
+
+
+def test_a_file_changes_only_what_it_names(tmp_path: Path) -> None:
+    path = tmp_path / "c.yaml"
+    path.write_text("seed: 7\nlearner:\n  lr: 3e-5\nalgorithm:\n  keep: [0.2, 1]\n")
+    base = TrainConfig(iterations=3, learner=LearnerConfig(value_lr=0.5))
+    loaded = load_yaml(path, base)
+    changed = dataclasses.replace(
+        base, seed=7, learner=LearnerConfig(value_lr=0.5, lr=3e-5), algorithm=GRPOConfig(keep=(0.2, 1.0))
+    )
+    assert loaded == changed
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ({"sede": 1}, "unknown key 'sede'. Did you mean 'seed'?"),
+        ({"env": {"num_env": 1}}, "unknown key 'env.num_env'. Did you mean 'num_envs'?"),
+        ({"algorithm": {"name": "ppo", "group_size": 4}}, "'algorithm.group_size' does not apply to ppo"),
+        ({"algorithm": {"gamma": 1.0}}, "'algorithm.gamma' does not apply to grpo (it belongs to ppo)"),
+        ({"algorithm": {"name": "gpro"}}, "unknown algorithm 'gpro'. Did you mean 'grpo'?"),
+        ({"algorithm": {"group_size": "8"}}, "'algorithm.group_size' must be a whole number, got '8'"),
+        ({"algorithm": {"group_size": 8.0}}, "'algorithm.group_size' must be a whole number, got 8.0"),
+        ({"algorithm": {"group_size": True}}, "'algorithm.group_size' must be a whole number, got True"),
+        ({"learner": {"lr": True}}, "'learner.lr' must be a number, got True"),
+        ({"learner": {"lr": "fast"}}, "'learner.lr' must be a number, got 'fast'"),
+        ({"learner": {"betas": [0.9]}}, "'learner.betas' must be a list of 2 numbers"),
+        ({"env": {"renderer": "vulkan"}}, "'env.renderer' must be one of auto, egl, osmesa, raycast"),
+        ({"env": 3}, "'env' must hold keys and values"),
+        ({"tasks": "stack"}, "'tasks' must be a list of names"),
+        ({"seed": None}, "'seed' must be a whole number, got None"),
+        ({"seed": -1}, "seed must not be negative"),
+        ({"env": {"num_envs": 0}}, "env.num_envs must be at least 1"),
+        ({"env": {"processes": 0}}, "env.processes must be at least 1"),
+        ({"env": {"num_envs": 4, "processes": 5}}, "--env.processes 5: there are only 4 worlds."),
+        ({"policy": {"temperature": 0.0}}, "policy.temperature must be positive"),
+    ],
+)
+def test_a_bad_key_or_value_is_one_clear_line(data: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError) as caught:
+        from_dict(data)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("content", ["- a list\n", "seed: [1\n", "text"])
+def test_a_file_that_is_not_a_mapping(content: str, tmp_path: Path) -> None:
+    path = tmp_path / "bad.yaml"
+    path.write_text(content)
+    with pytest.raises(UserError, match=r"bad\.yaml") as caught:
+        load_yaml(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_missing_file_names_it(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"cannot read .*none.yaml"):
+        load_yaml(tmp_path / "none.yaml")
+
+
+def test_group_size_must_divide_only_where_there_are_groups() -> None:
+    rollout = RolloutConfig(episodes_per_iteration=30)
+    TrainConfig(algorithm=PPOConfig(), rollout=rollout).check()
+    with pytest.raises(UserError, match="use 24 or 32 episodes"):
+        TrainConfig(algorithm=GRPOConfig(group_size=8), rollout=rollout).check()

@@ -1,0 +1,49 @@
+"""What the command line says about worlds and policies that it opens."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from embodied_rl.factory.envs import announce_compilation, statistics_line
+from embodied_rl.factory.tasks import load_tasks
+from embodied_rl.sim.mujoco.vec_env import NativeVecEnv
+from embodied_rl.types import EpisodeSpec
+
+SAY = "from embodied_rl.factory.envs import announce_compilation; announce_compilation()"
+
+
+def test_compiling_is_announced_only_before_it_was_done(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    env = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)}
+    told = subprocess.run([sys.executable, "-c", SAY], env=env, capture_output=True, text=True, check=True).stderr
+    assert told.startswith("Compiling the simulator")
+    (task,) = load_tasks("tabletop_spatial")[:1]
+    with closing(NativeVecEnv([task], 1)) as worlds:  # compiles here, if nobody did before
+        worlds.reset([0], [EpisodeSpec(0, task.name, 0, 0)])
+        worlds.step([0], np.zeros((1, 1, 7), np.float32))
+    announce_compilation()
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("key", "suite", "said"),
+    [
+        ("tabletop_goal", "tabletop_goal", "tabletop_goal"),
+        ("tabletop_goal", "tabletop_spatial", "--suite tabletop_goal"),
+        ("libero_10_no_noops", "libero_10", "libero_10_no_noops"),
+        ("libero_10_no_noops", "libero_goal", "--suite libero_10"),
+        ("bridge_orig", "libero_goal", "bridge_orig"),
+    ],
+)
+def test_statistics_of_another_suite_are_named(key: str, suite: str, said: str) -> None:
+    line = statistics_line(cast("Any", SimpleNamespace(unnorm_key=key)), suite)
+    assert line.endswith((said, f"{said})"))
+    assert ("another suite" in line) is ("--suite" in said)

@@ -1,0 +1,91 @@
+"""Weights for replicas elsewhere: nothing is lost, nothing unchanged is sent, frozen parameters are never sent."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from embodied_rl.scheduler.ray import weight_sync
+from embodied_rl.scheduler.ray.weight_sync import Outbox, install, nbytes
+
+
+def network(frozen: bool = False) -> nn.Sequential:
+    torch.manual_seed(0)
+    policy = nn.Sequential(nn.Linear(5, 7), nn.Linear(7, 3))
+    policy[0].requires_grad_(not frozen)
+    return policy
+
+
+def linear(policy: nn.Sequential, number: int) -> nn.Linear:
+    layer = policy[number]
+    assert isinstance(layer, nn.Linear)
+    return layer
+
+
+def same_bits(one: nn.Module, two: nn.Module) -> bool:
+    return all(
+        torch.equal(left.view(torch.int32), right.view(torch.int32))
+        for left, right in zip(one.state_dict().values(), two.state_dict().values(), strict=True)
+    )
+
+
+@settings(max_examples=50)
+@given(st.lists(st.lists(st.tuples(st.integers(0, 34), st.floats(width=32)), max_size=30), max_size=5))
+def test_replicas_follow_to_the_last_bit(updates: list[list[tuple[int, float]]]) -> None:
+    """Any changes, also to -0, infinities and NaN; a late replica catches up with everything."""
+    source, replica, late = network(), network(), network()
+    outbox = Outbox(source)
+    for update in updates:
+        with torch.no_grad():
+            for place, value in update:
+                linear(source, 0).weight.view(-1)[place] = value
+        install(replica, outbox.changes())
+        assert same_bits(source, replica)
+    install(late, outbox.everything())
+    assert same_bits(source, late)
+
+
+def test_only_what_changed_is_sent() -> None:
+    source = network()
+    outbox = Outbox(source)
+    assert outbox.changes() == []
+    with torch.no_grad():
+        linear(source, 0).weight[2, 3] += 1
+        linear(source, 1).bias.add_(1)
+    (bucket,) = outbox.changes()
+    assert set(bucket) == {"0.weight", "1.bias"}
+    assert bucket["0.weight"].positions is not None
+    assert bucket["0.weight"].positions.tolist() == [2 * 5 + 3]
+    assert bucket["1.bias"].positions is None  # all of it changed: positions would only cost
+    assert nbytes([bucket]) == (4 + 4) + 3 * 4
+    assert outbox.changes() == []
+
+
+@pytest.mark.parametrize(("dtype", "most"), [(torch.bfloat16, 33), (torch.float32, 49), (torch.float64, 66)])
+def test_positions_are_sent_only_where_that_is_shorter(dtype: torch.dtype, most: int) -> None:
+    """A position takes 4 bytes, whatever a value takes; `most`: changes of 100 numbers up to which it pays."""
+    for count in (1, most, most + 1, 100):
+        source, replica = (nn.Linear(100, 1, bias=False, dtype=dtype) for _ in range(2))
+        replica.load_state_dict(source.state_dict())
+        outbox = Outbox(source)
+        with torch.no_grad():
+            source.weight[0, :count] += 1
+        ((change,),) = (bucket.values() for bucket in outbox.changes())
+        assert (change.positions is not None) == (count <= most)
+        assert change.nbytes == min(count * (dtype.itemsize + 4), 100 * dtype.itemsize)
+        install(replica, [{"weight": change}])
+        assert torch.equal(source.weight, replica.weight)
+
+
+def test_frozen_parameters_stay_at_home() -> None:
+    outbox = Outbox(network(frozen=True))
+    assert {name for bucket in outbox.everything() for name in bucket} == {"1.weight", "1.bias"}
+
+
+def test_messages_are_of_a_handy_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(weight_sync, "BUCKET_BYTES", 100)
+    buckets = Outbox(network()).everything()
+    assert [list(bucket) for bucket in buckets] == [["0.weight"], ["0.bias"], ["1.weight", "1.bias"]]

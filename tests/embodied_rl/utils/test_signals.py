@@ -1,0 +1,78 @@
+"""Ctrl-C during imports."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import nullcontext
+from pathlib import Path
+
+import pytest
+
+from embodied_rl.utils.signals import whole_imports
+
+INTERRUPTED = """
+import os, signal, time
+os.kill(os.getpid(), signal.SIGINT)
+deadline = time.monotonic() + 0.3
+while time.monotonic() < deadline:
+    pass
+through = True
+"""
+
+
+@pytest.fixture(autouse=True)
+def usual_handling() -> Iterator[None]:
+    """Python's own handler, which a program that a shell started in the background does not have."""
+    previous = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, previous)
+
+
+def import_and_wait(name: str) -> None:
+    importlib.import_module(name)
+    time.sleep(10)
+
+
+def test_an_import_comes_to_its_end_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Guarded, the module is whole when KeyboardInterrupt comes; unguarded it never is."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for name, guard in (("guarded_slow_module", whole_imports()), ("bare_slow_module", nullcontext())):
+        (tmp_path / f"{name}.py").write_text(INTERRUPTED)
+        importlib.invalidate_caches()
+        with pytest.raises(KeyboardInterrupt), guard:
+            import_and_wait(name)
+    assert sys.modules["guarded_slow_module"].through
+    assert "bare_slow_module" not in sys.modules
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_outside_an_import_it_comes_at_once() -> None:
+    waited = [0.0]
+
+    def interrupted() -> None:
+        began = time.monotonic()
+        try:
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(10)
+        finally:
+            waited[0] = time.monotonic() - began
+
+    with pytest.raises(KeyboardInterrupt), whole_imports():
+        interrupted()
+    assert waited[0] < 10
+
+
+def test_somebody_elses_handler_stays() -> None:
+    heard: list[int] = []
+    previous = signal.signal(signal.SIGINT, lambda number, frame: heard.append(number))
+    try:
+        with whole_imports():
+            signal.raise_signal(signal.SIGINT)
+    finally:
+        signal.signal(signal.SIGINT, previous)
+    assert heard == [signal.SIGINT]
