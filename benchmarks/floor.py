@@ -91,7 +91,11 @@ def _see(robot: kernel.Robot, view: kernel.Data, seen: kernel.Seen, count: int) 
 
 
 def profile(
-    scene: str, model: mujoco.MjModel, state: Array, actions: Array, start: Mapping[str, Array] | None = None,
+    scene: str,
+    model: mujoco.MjModel,
+    state: Array,
+    actions: Array,
+    start: Mapping[str, Array] | None = None,
     repeats: int = REPEATS,
 ) -> Profile:
     """Measure one scene from one initial state [1 + nq + nv] under actions float [T, 7]; start: see World.reset."""
@@ -118,7 +122,8 @@ def profile(
         "floor": (bare, lambda: _bare(address, data._address, data.ctrl, controls)),
         "halves": (bare, lambda: _halves(address, data._address, data.ctrl, controls)),
         "jacobian": (
-            bare, lambda: _jacobians(address, data._address, jac[0], jac[1], robot.site, controls[..., 0].size)
+            bare,
+            lambda: _jacobians(address, data._address, jac[0], jac[1], robot.site, controls[..., 0].size),
         ),
         "seen": (bare, lambda: _see(robot, bare._view, bare.seen, len(actions))),
         "exact": (worlds["exact"], run("exact")),

@@ -35,8 +35,18 @@ from embodied_rl.telemetry.metrics import read_metrics
 from embodied_rl.telemetry.observer import evaluation_path
 
 # What may differ between the runs of one table, beside the seed: none of it changes what is learned.
-FREE = {"seed", "output", "track", "videos", "checkpoint", "torch_threads", "env.sim_threads", "env.num_envs",
-        "env.processes", "evaluation.every"}  # fmt: skip
+FREE = {
+    "seed",
+    "output",
+    "track",
+    "videos",
+    "checkpoint",
+    "torch_threads",
+    "env.sim_threads",
+    "env.num_envs",
+    "env.processes",
+    "evaluation.every",
+}
 STAMPED = ("suite", "simulator", "renderer", "policy", "weights", "algorithm", "versions")
 Key = tuple[str, str, str]
 """Suite, policy, and algorithm with its schedule: what has a table of its own."""
@@ -168,32 +178,68 @@ def make_page(groups: dict[Key, list[Run]], figure: str) -> str:
 
 def _references(groups: Iterable[Key]) -> dict[str, str]:
     """Each schedule's table and that of the serial runs beside it."""
-    serial = {(suite, policy, way.split()[0].rstrip(",")): (suite, policy, way) for suite, policy, way in groups
-              if " under " not in way}  # fmt: skip
+    serial = {
+        (suite, policy, way.split()[0].rstrip(",")): (suite, policy, way)
+        for suite, policy, way in groups
+        if " under " not in way
+    }
     found = {key: serial.get((key[0], key[1], key[2].split()[0])) for key in groups if " under " in key[2]}
     return {", ".join(key): ", ".join(reference) for key, reference in found.items() if reference is not None}
 
 
 def _seed_table(runs: Sequence[Run]) -> list[str]:
-    head = ["seed", "before", "95 % interval", "after", "95 % interval", "gain", "held-out episodes", "updates",
-            "training episodes", "training, min", "in all, min", "CPU, min", "decisions/s"]  # fmt: skip
+    head = [
+        "seed",
+        "before",
+        "95 % interval",
+        "after",
+        "95 % interval",
+        "gain",
+        "held-out episodes",
+        "updates",
+        "training episodes",
+        "training, min",
+        "in all, min",
+        "CPU, min",
+        "decisions/s",
+    ]
     rows = []
     for run in runs:
         before, after = run.before.overall, run.after.overall
-        rows.append([
-            str(run.config.seed), _percent(before.rate), _interval(before), _percent(after.rate), _interval(after),
-            _gain(run), str(after.episodes), str(run.config.iterations), f"{run.total('rollout/episodes'):.0f}",
-            f"{run.training_seconds / 60:.1f}", _minutes(run.all_seconds), _minutes(run.cpu_seconds),
-            f"{_speed(run):.0f}",
-        ])  # fmt: skip
-    rows.append([
-        "mean", _percent(fmean(run.before.overall.rate for run in runs)), "",
-        _percent(fmean(run.after.overall.rate for run in runs)), "", _gain(*runs), "", "",
-        f"{fmean(run.total('rollout/episodes') for run in runs):.0f}",
-        f"{fmean(run.training_seconds for run in runs) / 60:.1f}",
-        _minutes(_mean(run.all_seconds for run in runs)), _minutes(_mean(run.cpu_seconds for run in runs)),
-        f"{fmean(_speed(run) for run in runs):.0f}",
-    ])  # fmt: skip
+        rows.append(
+            [
+                str(run.config.seed),
+                _percent(before.rate),
+                _interval(before),
+                _percent(after.rate),
+                _interval(after),
+                _gain(run),
+                str(after.episodes),
+                str(run.config.iterations),
+                f"{run.total('rollout/episodes'):.0f}",
+                f"{run.training_seconds / 60:.1f}",
+                _minutes(run.all_seconds),
+                _minutes(run.cpu_seconds),
+                f"{_speed(run):.0f}",
+            ]
+        )
+    rows.append(
+        [
+            "mean",
+            _percent(fmean(run.before.overall.rate for run in runs)),
+            "",
+            _percent(fmean(run.after.overall.rate for run in runs)),
+            "",
+            _gain(*runs),
+            "",
+            "",
+            f"{fmean(run.total('rollout/episodes') for run in runs):.0f}",
+            f"{fmean(run.training_seconds for run in runs) / 60:.1f}",
+            _minutes(_mean(run.all_seconds for run in runs)),
+            _minutes(_mean(run.cpu_seconds for run in runs)),
+            f"{fmean(_speed(run) for run in runs):.0f}",
+        ]
+    )
     return table(head, rows)
 
 
@@ -202,8 +248,9 @@ def _statements(runs: Sequence[Run]) -> list[str]:
     for run in runs:
         low, high = _percent(run.after.overall.low), _percent(run.before.overall.high)
         verdict = "above" if run.improved else "**not** above"
-        lines.append(f"- seed {run.config.seed}: the lower bound after ({low}) is {verdict} the upper bound before "
-                     f"({high}).")  # fmt: skip
+        lines.append(
+            f"- seed {run.config.seed}: the lower bound after ({low}) is {verdict} the upper bound before ({high})."
+        )
     held = sum(run.improved for run in runs)
     return [*lines, "", f"The bound holds in {held} of {len(runs)} seeds."]
 

@@ -43,11 +43,14 @@ def pace_table(groups: Mapping[str, Sequence[Sequence[Mapping[str, Any]]]]) -> l
             mean = f" (mean {fmean(known):.0f})" if len(known) == len(found) > 1 else ""
             body[-1].append(", ".join("never" if number is None else str(number) for number in found) + mean)
     return [
-        "## Training episodes until a success", "",
+        "## Training episodes until a success",
+        "",
         f"Until the mean success of the training episodes of {WINDOW} iterations first reached a level, seed by seed.",
-        "These are sampled decisions from training states, not the held-out success of the tables below.", "",
-        *table(["", *(f"{level:.0%}" for level in levels)], body), "",
-    ]  # fmt: skip
+        "These are sampled decisions from training states, not the held-out success of the tables below.",
+        "",
+        *table(["", *(f"{level:.0%}" for level in levels)], body),
+        "",
+    ]
 
 
 def way_table(groups: Mapping[str, Sequence[Sequence[Mapping[str, Any]]]]) -> list[str]:
@@ -67,10 +70,13 @@ def way_table(groups: Mapping[str, Sequence[Sequence[Mapping[str, Any]]]]) -> li
         for name, points in found.items()
     ]
     return [
-        "## Held-out success on the way", "",
-        "Mean of the runs that were evaluated after so many training episodes; in brackets: how many they are.", "",
-        *table(["", *map(str, columns)], body), "",
-    ]  # fmt: skip
+        "## Held-out success on the way",
+        "",
+        "Mean of the runs that were evaluated after so many training episodes; in brackets: how many they are.",
+        "",
+        *table(["", *map(str, columns)], body),
+        "",
+    ]
 
 
 def _numbers(groups: Mapping[str, Sequence[Sequence[Mapping[str, Any]]]], level: float) -> Iterator[int | None]:

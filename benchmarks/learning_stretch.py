@@ -32,10 +32,12 @@ def stretch(reference: Sequence[Rows], runs: Sequence[Rows]) -> tuple[float, flo
     one, two = [curve_of(rows) for rows in reference], [curve_of(rows) for rows in runs]
     rng = np.random.default_rng(0)
     drawn = [
-        _factor([one[i] for i in rng.integers(len(one), size=len(one))],
-                [two[i] for i in rng.integers(len(two), size=len(two))])
+        _factor(
+            [one[i] for i in rng.integers(len(one), size=len(one))],
+            [two[i] for i in rng.integers(len(two), size=len(two))],
+        )
         for _ in range(DRAWS)
-    ]  # fmt: skip
+    ]
     low, high = np.percentile(drawn, [5, 95])
     return _factor(one, two), float(low), float(high)
 
@@ -64,9 +66,12 @@ def stretch_table(groups: Mapping[str, Sequence[Rows]], references: Mapping[str,
     if not body:
         return []
     return [
-        "## How many times as many episodes", "",
+        "## How many times as many episodes",
+        "",
         "The factor by which the episodes of the reference are to be stretched so that its mean training success",
         f"(sampled decisions, {WINDOW} iterations) lies best on that of the runs. The interval is of 90 %, over seeds",
-        "drawn anew.", "",
-        *table(["", "reference", "factor", "interval"], body), "",
-    ]  # fmt: skip
+        "drawn anew.",
+        "",
+        *table(["", "reference", "factor", "interval"], body),
+        "",
+    ]

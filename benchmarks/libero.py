@@ -176,12 +176,25 @@ def run(
     if json_path is not None:
         rows = [asdict(row) for each in figures for row in each.rows]
         setup = {
-            "tasks": ", ".join(names), "worlds": plan.worlds, "chunk": CHUNK, "renderer": "osmesa",
-            "image_size": IMAGE_SIZE, "largest difference of joint positions": largest_difference(figures),
+            "tasks": ", ".join(names),
+            "worlds": plan.worlds,
+            "chunk": CHUNK,
+            "renderer": "osmesa",
+            "image_size": IMAGE_SIZE,
+            "largest difference of joint positions": largest_difference(figures),
             "stand-ins for missing asset files": "yes" if any(each.stand_ins for each in figures) else "no",
-        }  # fmt: skip
+        }
         write_json(
-            json_path, "libero", quick, machine, rows, ratios, setup=setup, contenders=MEANING, caveats=CAVEATS,
-            memory=[asdict(each.memory) for each in figures], parts=[parts_of(each.profile) for each in figures],
+            json_path,
+            "libero",
+            quick,
+            machine,
+            rows,
+            ratios,
+            setup=setup,
+            contenders=MEANING,
+            caveats=CAVEATS,
+            memory=[asdict(each.memory) for each in figures],
+            parts=[parts_of(each.profile) for each in figures],
             profiles=[asdict(each.profile) for each in figures],
-        )  # fmt: skip
+        )

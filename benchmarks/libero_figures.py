@@ -16,8 +16,7 @@ CHUNK = 8
 """Control steps a decision."""
 OURS, PLAIN, OFFICIAL = "ours", "ours, plain frames", "official"
 MEANING = {
-    OURS: "NativeVecEnv, controller 'exact'; chunks of 8 steps; two cameras once a chunk, the official "
-    "pixels",
+    OURS: "NativeVecEnv, controller 'exact'; chunks of 8 steps; two cameras once a chunk, the official pixels",
     PLAIN: "the same, but frames without shadows, antialiasing and reflections (env.frames plain)",
     OFFICIAL: "SubprocVectorEnv, a process a world, step by step; two cameras after every step",
 }
@@ -77,9 +76,17 @@ def row(task: str, of: str, contender: str, timings: Sequence[Timing], count: in
     """Medians and extremes of the repeats. count: steps or resets of single worlds in each."""
     cpu, wall = ([1e3 * getattr(t, kind) / count for t in timings] for kind in ("cpu", "wall"))
     return Row(
-        task, of, contender, statistics.median(cpu), min(cpu), max(cpu), statistics.median(wall), min(wall), max(wall),
+        task,
+        of,
+        contender,
+        statistics.median(cpu),
+        min(cpu),
+        max(cpu),
+        statistics.median(wall),
+        min(wall),
+        max(wall),
         len(timings),
-    )  # fmt: skip
+    )
 
 
 def ratios_of(figures: Sequence[TaskFigures]) -> dict[str, float]:
@@ -90,8 +97,12 @@ def ratios_of(figures: Sequence[TaskFigures]) -> dict[str, float]:
     found: dict[str, list[float]] = {}
     for each in figures:
         at = {(r.of, r.contender): r for r in each.rows}
-        for name, of, ours in (("physics", "physics", OURS), ("reset", "reset", OURS), ("chunk8", "cameras", OURS),
-                               ("chunk8_plain", "cameras", PLAIN)):  # fmt: skip
+        for name, of, ours in (
+            ("physics", "physics", OURS),
+            ("reset", "reset", OURS),
+            ("chunk8", "cameras", OURS),
+            ("chunk8_plain", "cameras", PLAIN),
+        ):
             official, mine = at[of, OFFICIAL], at[of, ours]
             found.setdefault(f"{name}_cpu", []).append(official.cpu_ms / mine.cpu_ms)
             found.setdefault(f"{name}_wall", []).append(official.wall_ms / mine.wall_ms)
@@ -145,9 +156,14 @@ def _times(figures: Sequence[TaskFigures]) -> Table:
     for each in figures:
         for r in each.rows:
             table.add_row(
-                _suite(r.task), r.of, r.contender, _ms(r.cpu_ms), f"{_ms(r.cpu_low)}-{_ms(r.cpu_high)}", _ms(r.wall_ms),
+                _suite(r.task),
+                r.of,
+                r.contender,
+                _ms(r.cpu_ms),
+                f"{_ms(r.cpu_low)}-{_ms(r.cpu_high)}",
+                _ms(r.wall_ms),
                 f"{_ms(r.wall_low)}-{_ms(r.wall_high)}",
-            )  # fmt: skip
+            )
     return table
 
 

@@ -81,9 +81,14 @@ class OfficialEnvs:
         command = [str(official.environment.python), "-s", str(WORKER), str(official.assets), str(official.scratch)]
         with open(self._log, "w", encoding="utf-8") as log:
             self._process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, env=settings,
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                env=settings,
                 start_new_session=True,  # one group, so that none of its processes outlives it
-            )  # fmt: skip
+            )
 
     def start(self, task: LiberoTask, count: int, cameras: bool, size: int) -> None:
         """N worlds of `task` in its first initial states. UserError when the assets are not those of the bundle."""

@@ -88,16 +88,20 @@ def measure(
     sampler = EpisodeSampler(config.seed, {t.name: list(t.train_states) for t in tasks}, algorithm.group_size)
     episodes = config.rollout.episodes_per_iteration
     collector = Collector(
-        env, policy, sampler, clock, groups=config.rollout.groups(algorithm.group_size), keep=algorithm.keep,
-        max_factor=algorithm.max_factor, final_value=algorithm.needs_final_value,
-    )  # fmt: skip
+        env,
+        policy,
+        sampler,
+        clock,
+        groups=config.rollout.groups(algorithm.group_size),
+        keep=algorithm.keep,
+        max_factor=algorithm.max_factor,
+        final_value=algorithm.needs_final_value,
+    )
     scheduler = SerialScheduler(collector, lambda result: progress.episode(result.success))
     found: list[Iteration] = []
     with tempfile.TemporaryDirectory() as dumps:
         threads = torch.get_num_threads() if policy.device.type == "cpu" else 1
-        learner = Learner(
-            policy, algorithm, config.learner, seed=config.seed, dump_dir=Path(dumps), threads=threads
-        )  # fmt: skip
+        learner = Learner(policy, algorithm, config.learner, seed=config.seed, dump_dir=Path(dumps), threads=threads)
         progress.stage("rollout", episodes)
         began, cpu_began = time.perf_counter(), time.process_time()
         for batch in scheduler.batches(0, WARM_UP + measured):
@@ -115,8 +119,10 @@ def measure(
 
 
 def _iteration(info: dict[str, float], rows: int, seconds: float, cpu: float, times: dict[str, float]) -> Iteration:
-    walls, cpus = ({name.partition("/")[2]: value for name, value in times.items() if name.startswith(kind)}
-                   for kind in ("time/", "cpu/"))  # fmt: skip
+    walls, cpus = (
+        {name.partition("/")[2]: value for name, value in times.items() if name.startswith(kind)}
+        for kind in ("time/", "cpu/")
+    )
     walls[OTHER], cpus[OTHER] = seconds - sum(walls.values()), cpu - sum(cpus.values())
     counts = (int(info[f"rollout/{name}"]) for name in ("decisions", "env_steps", "episodes"))
     decisions, env_steps, episodes = counts
@@ -131,11 +137,18 @@ def stage_rows(iterations: Sequence[Iteration]) -> list[dict[str, Any]]:
         if stage == "all":
             wall, cpu = seconds, sum(sum(i.cpu.values()) for i in iterations)
         else:
-            wall, cpu = (sum(part.get(stage, 0.0) for part in parts)
-                         for parts in ([i.wall for i in iterations], [i.cpu for i in iterations]))  # fmt: skip
-        rows.append({
-            "stage": stage, "wall_ms": 1e3 * wall / decisions, "cpu_ms": 1e3 * cpu / decisions, "share": wall / seconds,
-        })  # fmt: skip
+            wall, cpu = (
+                sum(part.get(stage, 0.0) for part in parts)
+                for parts in ([i.wall for i in iterations], [i.cpu for i in iterations])
+            )
+        rows.append(
+            {
+                "stage": stage,
+                "wall_ms": 1e3 * wall / decisions,
+                "cpu_ms": 1e3 * cpu / decisions,
+                "share": wall / seconds,
+            }
+        )
     return rows
 
 
@@ -192,14 +205,21 @@ def run(json_path: Path | None, quick: bool = False) -> None:
     progress = RunProgress(WARM_UP + measured, console=console)
     with open_env(tasks, env_config, policy.config.image_size, cameras=policy.config.num_cameras) as env, progress:
         setup = {
-            "suite": config.suite, "tasks": len(tasks), "renderer": renderer.name,
+            "suite": config.suite,
+            "tasks": len(tasks),
+            "renderer": renderer.name,
             "weights": describe_policy(policy, SHIPPED)["weights"],
-            "image_size": env.info.image_size, "cameras": len(env.info.cameras), "chunk": policy.chunk_len,
-            "num_envs": env.num_envs, "sim_threads": env_config.sim_threads, "torch_threads": threads,
-            "device": str(policy.device), "algorithm": kind_of("algorithm", config.algorithm),
+            "image_size": env.info.image_size,
+            "cameras": len(env.info.cameras),
+            "chunk": policy.chunk_len,
+            "num_envs": env.num_envs,
+            "sim_threads": env_config.sim_threads,
+            "torch_threads": threads,
+            "device": str(policy.device),
+            "algorithm": kind_of("algorithm", config.algorithm),
             "episodes_per_iteration": config.rollout.episodes_per_iteration,
             "parameters": sum(parameter.numel() for parameter in policy.parameters()),
-        }  # fmt: skip
+        }
         iterations = measure(config, env, policy, tasks, measured, progress)
     rows, ratios = stage_rows(iterations), ratios_of(iterations)
     console.print(_table(rows, f"{setup['suite']}; {setup['algorithm']}, {setup['num_envs']} worlds"))

@@ -26,10 +26,16 @@ def sim_table(figures: Figures) -> list[str]:
     """A row a contender, mode and number of worlds."""
     head = ["contender", "mode", "worlds", "steps/s", "lowest to highest", "CPU ms a step"]
     rows = [
-        [row["contender"], row["mode"], str(row["num_envs"]), f"{row['steps_per_s']:.0f}",
-         f"{row['low']:.0f} to {row['high']:.0f}", f"{row['cpu_ms']:.2f}"]
+        [
+            row["contender"],
+            row["mode"],
+            str(row["num_envs"]),
+            f"{row['steps_per_s']:.0f}",
+            f"{row['low']:.0f} to {row['high']:.0f}",
+            f"{row['cpu_ms']:.2f}",
+        ]
         for row in sorted(figures["rows"], key=lambda row: (row["mode"], row["num_envs"]))
-    ]  # fmt: skip
+    ]
     return table(head, rows)
 
 
@@ -47,20 +53,29 @@ def libero_table(figures: Figures) -> list[str]:
     """A row a task, what is timed, and contender; then memory; then where a control step of ours goes."""
     head = ["task, of one world", "contender", "CPU ms", "lowest to highest", "wall ms", "lowest to highest"]
     rows = [
-        [f"{_suite(row['task'])}: {'control step, ' if row['of'] != 'reset' else ''}{row['of']}", row["contender"],
-         *(text for kind in ("cpu", "wall")
-           for text in (f"{row[f'{kind}_ms']:.3g}", f"{row[f'{kind}_low']:.3g} to {row[f'{kind}_high']:.3g}"))]
+        [
+            f"{_suite(row['task'])}: {'control step, ' if row['of'] != 'reset' else ''}{row['of']}",
+            row["contender"],
+            *(
+                text
+                for kind in ("cpu", "wall")
+                for text in (f"{row[f'{kind}_ms']:.3g}", f"{row[f'{kind}_low']:.3g} to {row[f'{kind}_high']:.3g}")
+            ),
+        ]
         for row in figures["rows"]
-    ]  # fmt: skip
+    ]
     memory = [[_suite(row["task"]), f"{row['official']:.0f}", f"{row['ours']:.2f}"] for row in figures["memory"]]
     tasks = [_suite(row["task"]) for row in figures["memory"]]
     parts = [
         [task, *(f"{value:.3f}" for value in row.values())] for task, row in zip(tasks, figures["parts"], strict=True)
     ]
     return [
-        *table(head, rows), "", *table(["one more world, without cameras", "official, MB", "ours, MB"], memory),
-        "", *table(["CPU ms of our control step", *figures["parts"][0]], parts),
-    ]  # fmt: skip
+        *table(head, rows),
+        "",
+        *table(["one more world, without cameras", "official, MB", "ours, MB"], memory),
+        "",
+        *table(["CPU ms of our control step", *figures["parts"][0]], parts),
+    ]
 
 
 def _suite(task: str) -> str:
@@ -70,23 +85,44 @@ def _suite(task: str) -> str:
 def policy_table(figures: Figures) -> list[str]:
     """A row a contender of every comparison."""
     rows = [
-        [f"{row['network']}, {row['tokens']} tokens" if "network" in row else row["task"], row["contender"],
-         f"{row['cpu_ms']:.1f}", f"{row['low']:.1f} to {row['high']:.1f}"]
+        [
+            f"{row['network']}, {row['tokens']} tokens" if "network" in row else row["task"],
+            row["contender"],
+            f"{row['cpu_ms']:.1f}",
+            f"{row['low']:.1f} to {row['high']:.1f}",
+        ]
         for row in figures["rows"]
-    ]  # fmt: skip
+    ]
     return table(["what", "contender", "CPU ms a decision", "lowest to highest"], rows)
 
 
 def pipeline_table(figures: Figures) -> list[str]:
     """A row a profile and scheduler; then, where the real part ran, a row a turn with each scheduler's speed."""
     rows = [
-        [row["profile"], row["mode"], str(row["stages"]), str(row["ahead"] or ""), str(row["microbatch"]),
-         f"{row['ms_per_decision']:.2f}", f"{row['predicted_ms_per_decision']:.2f}", f"{row['of_bound']:.1%}",
-         f"{row['of_own_bound']:.1%}"]
+        [
+            row["profile"],
+            row["mode"],
+            str(row["stages"]),
+            str(row["ahead"] or ""),
+            str(row["microbatch"]),
+            f"{row['ms_per_decision']:.2f}",
+            f"{row['predicted_ms_per_decision']:.2f}",
+            f"{row['of_bound']:.1%}",
+            f"{row['of_own_bound']:.1%}",
+        ]
         for row in figures["rows"]
-    ]  # fmt: skip
-    head = ["stages that only wait", "scheduler", "stages", "groups ahead", "micro-batch", "ms a decision", "predicted",
-            "of the bound", "of its own bound"]  # fmt: skip
+    ]
+    head = [
+        "stages that only wait",
+        "scheduler",
+        "stages",
+        "groups ahead",
+        "micro-batch",
+        "ms a decision",
+        "predicted",
+        "of the bound",
+        "of its own bound",
+    ]
     lines = table(head, rows) if rows else []
     if figures["real"]:
         names = list(dict.fromkeys(row["scheduler"] for row in sorted(figures["real"], key=lambda row: row["turn"])))
@@ -102,16 +138,25 @@ def vla_table(figures: Figures) -> list[str]:
     head = ["part", "rows", "ms a row", "lowest to highest", "planned, GiB", "allocated", "reserved"]
     memory = ("planned_gib", "allocated_gib", "reserved_gib")
     rows = [
-        [row["part"], str(row["rows"]), f"{row['ms']:.1f}", f"{row['low']:.1f} to {row['high']:.1f}",
-         *("" if row[name] is None else f"{row[name]:.2f}" for name in memory)]
+        [
+            row["part"],
+            str(row["rows"]),
+            f"{row['ms']:.1f}",
+            f"{row['low']:.1f} to {row['high']:.1f}",
+            *("" if row[name] is None else f"{row[name]:.2f}" for name in memory),
+        ]
         for row in figures["rows"]
-    ]  # fmt: skip
+    ]
     return table(head, rows)
 
 
 TABLES: dict[str, Callable[[Figures], list[str]]] = {
-    "sim": sim_table, "loop": loop_table, "libero": libero_table, "policy": policy_table,
-    "pipeline": pipeline_table, "vla": vla_table,
+    "sim": sim_table,
+    "loop": loop_table,
+    "libero": libero_table,
+    "policy": policy_table,
+    "pipeline": pipeline_table,
+    "vla": vla_table,
 }
 
 

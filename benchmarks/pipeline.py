@@ -86,9 +86,13 @@ def _tuned(profile: Profile, overlap: Literal["stream", "async"]) -> Mode:
 def work_of(profile: Profile) -> Work:
     """An iteration on a profile."""
     return Work(
-        profile.worlds, BATCH * profile.worlds // GROUP_SIZE, GROUP_SIZE, length, MICROBATCHES[0],
+        profile.worlds,
+        BATCH * profile.worlds // GROUP_SIZE,
+        GROUP_SIZE,
+        length,
+        MICROBATCHES[0],
         minibatch_groups=MINIBATCH,
-    )  # fmt: skip
+    )
 
 
 def scheduler_of(mode: Mode, profile: Profile, devices: Devices, learner: TimedLearner, groups: int) -> Scheduler:
@@ -104,14 +108,23 @@ def scheduler_of(mode: Mode, profile: Profile, devices: Devices, learner: TimedL
     stream = GroupStream(sampler, groups=groups, keep=None, max_factor=1.0, ahead=ahead)
     workers = 1 if mode.lockstep else profile.cores or 1
     engine = RolloutEngine(
-        env, policy, stream, Timeline(), stages=pipelined.num_stages(env.num_envs, cpu=False), workers=workers,
+        env,
+        policy,
+        stream,
+        Timeline(),
+        stages=pipelined.num_stages(env.num_envs, cpu=False),
+        workers=workers,
         act_wait=0.0,  # as the cost model has it
     )
     stale = pipelined.overlap == "async"
     return PipelinedScheduler(
-        engine, install=lambda: None, poll=lambda: None, learn=None if mode.lockstep else learner.accumulate,
-        ess=(lambda: 1.0) if stale else None, correct=learner.correct if stale else None,
-    )  # fmt: skip
+        engine,
+        install=lambda: None,
+        poll=lambda: None,
+        learn=None if mode.lockstep else learner.accumulate,
+        ess=(lambda: 1.0) if stale else None,
+        correct=learner.correct if stale else None,
+    )
 
 
 def play(mode: Mode, profile: Profile, speed: float, groups: int, measured: int) -> dict[str, Any]:
@@ -135,10 +148,15 @@ def play(mode: Mode, profile: Profile, speed: float, groups: int, measured: int)
     config = mode.scheduler if isinstance(mode.scheduler, PipelinedConfig) else PipelinedConfig(stages=1)
     ahead = config.ahead(profile.worlds, groups, GROUP_SIZE, streams=True).groups or 0
     return {
-        "profile": profile.name, "mode": mode.name, "stages": 2 if mode.lockstep else config.stages, "ahead": ahead,
+        "profile": profile.name,
+        "mode": mode.name,
+        "stages": 2 if mode.lockstep else config.stages,
+        "ahead": ahead,
         "microbatch": mode.microbatch,
-        "seconds": (ended - began) * speed, "rows": rows, "stale_rows": stale,
-    }  # fmt: skip
+        "seconds": (ended - began) * speed,
+        "rows": rows,
+        "stale_rows": stale,
+    }
 
 
 def measure(
@@ -155,9 +173,13 @@ def measure(
     for mode in modes:
         row = play(mode, profile, expected / seconds, groups, measured)
         predicted = simulate.play(
-            profile.costs, replace(work, microbatch=mode.microbatch), mode.scheduler, warm_up=WARM_UP,
-            measured=measured, lockstep=2 if mode.lockstep else 0,
-        )  # fmt: skip
+            profile.costs,
+            replace(work, microbatch=mode.microbatch),
+            mode.scheduler,
+            warm_up=WARM_UP,
+            measured=measured,
+            lockstep=2 if mode.lockstep else 0,
+        )
         row["bound_seconds"] = profile.costs.bound(profile.worlds, row["rows"], measured)
         row["of_bound"] = row["bound_seconds"] / row["seconds"]
         own = profile.costs.bound(profile.worlds, row["rows"], measured, row["stale_rows"])
@@ -191,8 +213,9 @@ def _real(console: Console, save: Callable[[Sequence[dict[str, Any]]], object]) 
         rows.append(row)
         console.print(
             f"turn {row['turn'] + 1}/{pipeline_real.TURNS}  {row['scheduler']:<9}{row['decisions_per_s']:7.1f} "
-            f"decisions/s  {row['seconds']:5.1f} s, {row['cpu_seconds']:5.1f} s of CPU", highlight=False
-        )  # fmt: skip
+            f"decisions/s  {row['seconds']:5.1f} s, {row['cpu_seconds']:5.1f} s of CPU",
+            highlight=False,
+        )
         if len(rows) % len(pipeline_real.WAYS) == 0:
             save(rows)
     return rows
@@ -204,10 +227,16 @@ def _table(rows: Sequence[dict[str, Any]]) -> Table:
         table.add_column(name, justify="right")
     for row in rows:
         table.add_row(
-            row["profile"], row["mode"], str(row["stages"]), str(row["ahead"]), str(row["microbatch"]),
+            row["profile"],
+            row["mode"],
+            str(row["stages"]),
+            str(row["ahead"]),
+            str(row["microbatch"]),
             f"{row['ms_per_decision']:.2f}",
-            f"{row['predicted_ms_per_decision']:.2f}", f"{row['of_bound']:.1%}", f"{row['of_own_bound']:.1%}",
-        )  # fmt: skip
+            f"{row['predicted_ms_per_decision']:.2f}",
+            f"{row['of_bound']:.1%}",
+            f"{row['of_own_bound']:.1%}",
+        )
     return table
 
 
@@ -236,8 +265,13 @@ def run(json_path: Path | None, quick: bool = False, only: Literal["timed", "rea
     real = [] if quick or only == "timed" else _real(console, save)
     for profile in profiles:
         groups = work_of(profile).groups
-        found = measure(profile, modes_of(profile), groups // BATCH if quick else groups, 1 if quick else MEASURED,
-                        0.5 if quick else SECONDS)  # fmt: skip
+        found = measure(
+            profile,
+            modes_of(profile),
+            groups // BATCH if quick else groups,
+            1 if quick else MEASURED,
+            0.5 if quick else SECONDS,
+        )
         rows += found
         console.print(_table(found))
     for name, value in save(real).items():

@@ -39,10 +39,11 @@ class _Padded:
     ) -> EvalOutput:
         more, index, rows = self._masked, self._index, len(images)
         out = self._policy.evaluate(
-            torch.cat([images, more.images[index]]), torch.cat([proprio, more.proprio[index]]),
+            torch.cat([images, more.images[index]]),
+            torch.cat([proprio, more.proprio[index]]),
             instruction + [more.instruction[i] for i in index.tolist()],
             {key: torch.cat([tensor, more.replay[key][index]]) for key, tensor in replay.items()},
-        )  # fmt: skip
+        )
         assert out.value is not None, "the policy acted with a critic"
         return EvalOutput(out.log_prob[:rows], out.entropy[:rows], out.value[:rows])
 
@@ -82,7 +83,12 @@ class PeerLoop:
     """`SerialScheduler`'s place. env: does not stop at success, and has as many slots as begin together."""
 
     def __init__(
-        self, env: VecEnv, policy: Policy, sampler: EpisodeSampler, algorithm: PPOWithMaskedRows, clock: StageClock,
+        self,
+        env: VecEnv,
+        policy: Policy,
+        sampler: EpisodeSampler,
+        algorithm: PPOWithMaskedRows,
+        clock: StageClock,
         groups: int,
     ) -> None:
         if algorithm.needs_final_value:

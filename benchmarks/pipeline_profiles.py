@@ -16,8 +16,10 @@ OPENVLA_MANISKILL = Profile(
     ),
     worlds=64,
     costs=Costs(
-        simulate=Cost("gpu0", row=0.0115, fixed=64 * 0.0115), act=Cost("gpu1", row=0.026),
-        learn=Cost("gpu2", row=0.052), evaluate=Cost("gpu1", row=0.026),
+        simulate=Cost("gpu0", row=0.0115, fixed=64 * 0.0115),
+        act=Cost("gpu1", row=0.026),
+        learn=Cost("gpu2", row=0.052),
+        evaluate=Cost("gpu1", row=0.026),
     ),
 )
 
@@ -33,8 +35,11 @@ OFT_LIBERO = Profile(
     ),
     worlds=64,
     costs=Costs(
-        simulate=Cost("cpu", row=16 * 0.0212), act=Cost("gpu", row=0.0035), learn=Cost("gpu", row=0.026),
-        evaluate=Cost("gpu", row=0.0035), servers={"cpu": 16},
+        simulate=Cost("cpu", row=16 * 0.0212),
+        act=Cost("gpu", row=0.0035),
+        learn=Cost("gpu", row=0.026),
+        evaluate=Cost("gpu", row=0.0035),
+        servers={"cpu": 16},
     ),
 )
 

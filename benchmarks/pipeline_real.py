@@ -174,9 +174,10 @@ def real_config() -> TrainConfig:
     config = bench_config(quick=False)
     assert isinstance(config.algorithm, PPOConfig)
     return replace(
-        config, algorithm=replace(config.algorithm, critic_warmup_iterations=0),
+        config,
+        algorithm=replace(config.algorithm, critic_warmup_iterations=0),
         learner=replace(config.learner, minibatch_rows=None, minibatch_groups=MINIBATCH_EPISODES),
-    )  # fmt: skip
+    )
 
 
 def iterations(way: Way, config: TrainConfig) -> Generator[dict[str, Any]]:
@@ -198,9 +199,13 @@ def iterations(way: Way, config: TrainConfig) -> Generator[dict[str, Any]]:
     worlds = open_env(tasks, env_config, policy.config.image_size, stop_at_success=not way.to_horizon)
     with tempfile.TemporaryDirectory() as dumps, worlds as env:
         learner = Learner(
-            policy, algorithm, config.learner, seed=config.seed, dump_dir=Path(dumps),
+            policy,
+            algorithm,
+            config.learner,
+            seed=config.seed,
+            dump_dir=Path(dumps),
             threads=cores if policy.device.type == "cpu" else 1,
-        )  # fmt: skip
+        )
         groups = config.rollout.groups(algorithm.group_size)
         scheduler = _scheduler(way, env, policy, sampler, algorithm, learner, clock, groups)
         with closing(scheduler):
@@ -212,18 +217,29 @@ def iterations(way: Way, config: TrainConfig) -> Generator[dict[str, Any]]:
                 seconds, cpu = time.perf_counter() - began, time.process_time() - used
                 decisions = int(batch.info["rollout/decisions"])
                 row = {
-                    "scheduler": way.name, "iteration": batch.version, "decisions_per_s": decisions / seconds,
-                    "seconds": seconds, "cpu_seconds": cpu, "decisions": decisions, "threads": cores,
+                    "scheduler": way.name,
+                    "iteration": batch.version,
+                    "decisions_per_s": decisions / seconds,
+                    "seconds": seconds,
+                    "cpu_seconds": cpu,
+                    "decisions": decisions,
+                    "threads": cores,
                     "times": clock.drain(),
-                }  # fmt: skip
+                }
                 with clock.left_out():  # others have their turn
                     yield row
                 began, used = time.perf_counter(), time.process_time()
 
 
 def _scheduler(
-    way: Way, env: VecEnv, policy: AnyPolicy, sampler: EpisodeSampler, algorithm: Algorithm, learner: Learner,
-    clock: StageClock | Timeline, groups: int,
+    way: Way,
+    env: VecEnv,
+    policy: AnyPolicy,
+    sampler: EpisodeSampler,
+    algorithm: Algorithm,
+    learner: Learner,
+    clock: StageClock | Timeline,
+    groups: int,
 ) -> Scheduler | InWaves | PeerLoop:
     worlds = RendersEachStep(env) if way.each_step else env
     if isinstance(algorithm, PPOWithMaskedRows):
@@ -232,15 +248,28 @@ def _scheduler(
     if way.waves:
         assert isinstance(clock, StageClock)
         collector = Collector(
-            worlds, policy, sampler, clock, groups=env.num_envs // algorithm.group_size,
+            worlds,
+            policy,
+            sampler,
+            clock,
+            groups=env.num_envs // algorithm.group_size,
             final_value=algorithm.needs_final_value,
-        )  # fmt: skip
+        )
         assert groups * algorithm.group_size % env.num_envs == 0, "whole waves"
         return InWaves(collector, groups * algorithm.group_size // env.num_envs)
     return make_scheduler(
-        way.scheduler, worlds, policy, sampler, algorithm, Learning.of(learner), clock, groups=groups,
-        workers=cpu_count(), on_episode=lambda result: None, poll=lambda: None,
-    )  # fmt: skip
+        way.scheduler,
+        worlds,
+        policy,
+        sampler,
+        algorithm,
+        Learning.of(learner),
+        clock,
+        groups=groups,
+        workers=cpu_count(),
+        on_episode=lambda result: None,
+        poll=lambda: None,
+    )
 
 
 def measure_all(config: TrainConfig, turns: int = TURNS) -> Generator[dict[str, Any]]:
@@ -273,13 +302,21 @@ def ratios_of(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
     Each also with _low and _high. Speeds are medians over the turns, ratios medians of each turn's; low and high
     are the turns' extremes.
     """
-    turns = [{row["scheduler"]: row["decisions_per_s"] for row in rows if row["turn"] == turn}
-             for turn in sorted({row["turn"] for row in rows})]  # fmt: skip
+    turns = [
+        {row["scheduler"]: row["decisions_per_s"] for row in rows if row["turn"] == turn}
+        for turn in sorted({row["turn"] for row in rows})
+    ]
     found = {f"{name}.decisions_per_s": [speed[name] for speed in turns] for name in turns[0]}
-    found |= {f"{name}.vs_{other}": [speed[name] / speed[other] for speed in turns]
-              for name in ("stream", "async") for other in ("serial", "peer", "lockstep", "waves")}  # fmt: skip
+    found |= {
+        f"{name}.vs_{other}": [speed[name] / speed[other] for speed in turns]
+        for name in ("stream", "async")
+        for other in ("serial", "peer", "lockstep", "waves")
+    }
     ratios: dict[str, float] = {}
     for name, values in found.items():
-        ratios |= {f"real.{name}": float(np.median(values)), f"real.{name}_low": min(values),
-                   f"real.{name}_high": max(values)}  # fmt: skip
+        ratios |= {
+            f"real.{name}": float(np.median(values)),
+            f"real.{name}_low": min(values),
+            f"real.{name}_high": max(values),
+        }
     return ratios

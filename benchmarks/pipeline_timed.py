@@ -26,6 +26,7 @@ HORIZON = 20
 MINIBATCH = 2
 """Groups of a minibatch; an optimiser step costs nothing in these profiles."""
 
+
 @dataclass(frozen=True, slots=True)
 class Profile:
     """Stage costs of a set-up, where they come from, and how many worlds it has.
@@ -141,7 +142,11 @@ class TimedPolicy(torch.nn.Module):
         raise AssertionError("a timed learner does not evaluate")
 
     def sft_loss(
-        self, images: torch.Tensor, proprio: torch.Tensor, instruction: list[str], actions: torch.Tensor,
+        self,
+        images: torch.Tensor,
+        proprio: torch.Tensor,
+        instruction: list[str],
+        actions: torch.Tensor,
         blind: torch.Tensor | None = None,
     ) -> torch.Tensor:
         raise AssertionError("a timed learner does not imitate")

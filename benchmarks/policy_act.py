@@ -64,9 +64,10 @@ def act_figures(quick: bool) -> Figures:
 
 def _measure(quick: bool) -> Figures:
     cases: dict[str, tuple[str, OpenVLAModelConfig]] = {
-        "act_vs_generate": ("nano", nano()), "act_vs_generate_7_tokens": ("nano", nano(chunk_len=1)),
+        "act_vs_generate": ("nano", nano()),
+        "act_vs_generate_7_tokens": ("nano", nano(chunk_len=1)),
         "act_vs_generate_tiny": ("tiny", tiny(chunk_len=1)),
-    }  # fmt: skip
+    }
     if quick:
         cases = {"act_vs_generate": ("nano", nano(chunk_len=1))}
     rows: list[Row] = []
@@ -94,9 +95,10 @@ def _compare(config: OpenVLAModelConfig, repeats: int) -> tuple[dict[str, list[f
     draw = np.random.default_rng(0)
     shape = (ROWS, config.num_cameras, config.image_size, config.image_size, 3)
     obs = Observation(
-        draw.integers(0, 256, shape, dtype=np.uint8), draw.normal(size=(ROWS, 8)).astype(np.float32),
+        draw.integers(0, 256, shape, dtype=np.uint8),
+        draw.normal(size=(ROWS, 8)).astype(np.float32),
         [INSTRUCTION] * ROWS,
-    )  # fmt: skip
+    )
     zeros = np.zeros(ROWS, int)
 
     def batched() -> Tensor:
@@ -120,10 +122,18 @@ def _llama(policy: OpenVLAPolicy) -> Any:
     config = policy.config.decoder
     llama = transformers.LlamaForCausalLM(
         transformers.LlamaConfig(
-            vocab_size=config.vocab_size, hidden_size=config.dim, num_hidden_layers=config.layers,
-            num_attention_heads=config.heads, num_key_value_heads=config.kv_heads, head_dim=config.head_dim,
-            intermediate_size=config.mlp_dim, rms_norm_eps=config.norm_eps, tie_word_embeddings=False,
-            bos_token_id=policy.tokenizer.bos_id, eos_token_id=None, pad_token_id=None,
+            vocab_size=config.vocab_size,
+            hidden_size=config.dim,
+            num_hidden_layers=config.layers,
+            num_attention_heads=config.heads,
+            num_key_value_heads=config.kv_heads,
+            head_dim=config.head_dim,
+            intermediate_size=config.mlp_dim,
+            rms_norm_eps=config.norm_eps,
+            tie_word_embeddings=False,
+            bos_token_id=policy.tokenizer.bos_id,
+            eos_token_id=None,
+            pad_token_id=None,
             rope_theta=config.rope_theta,  # pyright: ignore[reportCallIssue] (taken among the keyword arguments)
         )
     ).eval()
@@ -138,8 +148,11 @@ def _generate(policy: OpenVLAPolicy, llama: Any, obs: Observation, row: slice) -
     embedded = torch.cat([prefix, llama.get_input_embeddings()(ids)], dim=1)
     first = policy.model.action_rows.start
     out = llama.generate(
-        inputs_embeds=embedded, attention_mask=torch.ones(embedded.shape[:2], dtype=torch.long), do_sample=False,
-        max_new_tokens=policy.config.num_tokens, suppress_tokens=list(range(first)),
+        inputs_embeds=embedded,
+        attention_mask=torch.ones(embedded.shape[:2], dtype=torch.long),
+        do_sample=False,
+        max_new_tokens=policy.config.num_tokens,
+        suppress_tokens=list(range(first)),
     )
     return out[:, -policy.config.num_tokens :] - first
 

@@ -77,9 +77,10 @@ def _measure(quick: bool) -> Figures:
     draw = np.random.default_rng(0)
     shape = (ROWS, config.num_cameras, config.image_size, config.image_size, 3)
     obs = Observation(
-        draw.integers(0, 256, shape, dtype=np.uint8), draw.normal(size=(ROWS, 8)).astype(np.float32),
+        draw.integers(0, 256, shape, dtype=np.uint8),
+        draw.normal(size=(ROWS, 8)).astype(np.float32),
         [INSTRUCTION] * ROWS,
-    )  # fmt: skip
+    )
     repeats = 1 if quick else REPEATS
     act, action_difference = _act(policy, obs, repeats)
     update, gradient_difference = _update(policy, obs, repeats)
@@ -95,10 +96,15 @@ def _measure(quick: bool) -> Figures:
     }
     patches = config.vision.num_patches * config.num_cameras
     setup = {
-        "parameters": sum(parameter.numel() for parameter in policy.parameters()), "batch": ROWS,
-        "prefix_tokens": patches + len(policy.prompt.batch([INSTRUCTION], None)[0][0]), "horizon": config.horizon,
-        "act_steps": ACT_STEPS, "update_steps": UPDATE_STEPS, "torch_threads": 1, "repeats": repeats,
-    }  # fmt: skip
+        "parameters": sum(parameter.numel() for parameter in policy.parameters()),
+        "batch": ROWS,
+        "prefix_tokens": patches + len(policy.prompt.batch([INSTRUCTION], None)[0][0]),
+        "horizon": config.horizon,
+        "act_steps": ACT_STEPS,
+        "update_steps": UPDATE_STEPS,
+        "torch_threads": 1,
+        "repeats": repeats,
+    }
     return Figures(rows, ratios, setup)
 
 

@@ -62,10 +62,16 @@ def _measure(quick: bool) -> Figures:
         rows += found
         ratios |= {f"{row.contender}{ending}": found[0].cpu_ms / row.cpu_ms for row in found[1:]}
     setup = {
-        "batch": ROWS, "layers": config.decoder.layers, "dropped_layers": 1, "visual_tokens": _visual(flow),
-        "kept_visual_tokens": _visual(flow) // 4, "denoise_steps": STEPS, "computed_steps": STEPS // EVERY,
-        "torch_threads": 1, "repeats": repeats,
-    }  # fmt: skip
+        "batch": ROWS,
+        "layers": config.decoder.layers,
+        "dropped_layers": 1,
+        "visual_tokens": _visual(flow),
+        "kept_visual_tokens": _visual(flow) // 4,
+        "denoise_steps": STEPS,
+        "computed_steps": STEPS // EVERY,
+        "torch_threads": 1,
+        "repeats": repeats,
+    }
     return Figures(rows, ratios, setup)
 
 
@@ -77,9 +83,10 @@ def _compare(whole: _Policy, options: dict[str, Callable[[_Policy], None]], repe
     config, draw = whole.config, np.random.default_rng(0)
     shape = (ROWS, config.num_cameras, config.image_size, config.image_size, 3)
     obs = Observation(
-        draw.integers(0, 256, shape, dtype=np.uint8), draw.normal(size=(ROWS, 8)).astype(np.float32),
+        draw.integers(0, 256, shape, dtype=np.uint8),
+        draw.normal(size=(ROWS, 8)).astype(np.float32),
         [INSTRUCTION] * ROWS,
-    )  # fmt: skip
+    )
     times, _ = interleaved({name: partial(_decide, policy, obs) for name, policy in policies.items()}, repeats, ROWS)
     return make_rows(f"{whole.architecture}, act", times)
 

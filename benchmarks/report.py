@@ -45,8 +45,13 @@ def machine_line(machine: Mapping[str, Any]) -> str:
 
 
 def write_json(
-    path: Path, bench: str, quick: bool, machine: Mapping[str, Any], rows: Sequence[Mapping[str, Any]],
-    ratios: Mapping[str, float], **more: Any,
+    path: Path,
+    bench: str,
+    quick: bool,
+    machine: Mapping[str, Any],
+    rows: Sequence[Mapping[str, Any]],
+    ratios: Mapping[str, float],
+    **more: Any,
 ) -> None:
     """Write a bench's figures. more: whatever else a reader needs to understand or repeat them."""
     command = shlex.join(["embodied-rl", *sys.argv[1:]])

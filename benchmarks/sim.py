@@ -98,8 +98,9 @@ class _Ours:
 class _Gym:
     def __init__(self, kind: type[TaskEnv], processes: bool, count: int, mode: Mode) -> None:
         make = [partial(kind, SUITE, TASK, IMAGE_SIZE, mode == "cameras")] * count
-        self._envs: Any = gym.vector.AsyncVectorEnv(make, context="spawn") if processes else (
-            gym.vector.SyncVectorEnv(make))  # fmt: skip
+        self._envs: Any = (
+            gym.vector.AsyncVectorEnv(make, context="spawn") if processes else (gym.vector.SyncVectorEnv(make))
+        )
         self._processes = processes
         self._envs.reset(seed=0)
 
@@ -177,9 +178,14 @@ def _table(rows: list[Row], renderer: str) -> Table:
     for row in sorted(rows, key=lambda r: (r.num_envs, r.mode)):
         faster = ours[row.mode, row.num_envs] / row.steps_per_s
         table.add_row(
-            str(row.num_envs), row.mode, row.contender, f"{row.steps_per_s:.0f}", f"{row.low:.0f}-{row.high:.0f}",
-            f"{row.cpu_ms:.2f}", "" if row.contender == OURS else f"{faster:.1f}x",
-        )  # fmt: skip
+            str(row.num_envs),
+            row.mode,
+            row.contender,
+            f"{row.steps_per_s:.0f}",
+            f"{row.low:.0f}-{row.high:.0f}",
+            f"{row.cpu_ms:.2f}",
+            "" if row.contender == OURS else f"{faster:.1f}x",
+        )
     return table
 
 
@@ -209,5 +215,13 @@ def run(json_path: Path | None, quick: bool = False) -> None:
     console.print(f"at N={RATIO_AT}: " + ", ".join(f"{name} {value:.1f}" for name, value in ratios.items()))
     console.print(machine_line(machine))
     if json_path is not None:
-        write_json(json_path, "sim", quick, machine, [asdict(row) for row in rows], ratios,
-                   setup={"renderer": renderer, "chunk": CHUNK}, contenders=CONTENDERS)  # fmt: skip
+        write_json(
+            json_path,
+            "sim",
+            quick,
+            machine,
+            [asdict(row) for row in rows],
+            ratios,
+            setup={"renderer": renderer, "chunk": CHUNK},
+            contenders=CONTENDERS,
+        )

@@ -145,9 +145,12 @@ def ratios_of(rows: Sequence[Row], facts: dict[str, float]) -> dict[str, float]:
     few, many = acts[min(acts)], acts[max(acts)]
     forward, update = (next(row for row in rows if row.part == part) for part in ("forward", "update"))
     ratios = {f"act_ms_{count}": row.ms for count, row in acts.items()} | {
-        "forward_ms": forward.ms, "update_ms": update.ms, "act_batching": few.ms / many.ms,
-        "update_vs_act": update.ms / many.ms, "forward_tflops": 1e3 * facts["forward_tflop_per_row"] / forward.ms,
-    }  # fmt: skip
+        "forward_ms": forward.ms,
+        "update_ms": update.ms,
+        "act_batching": few.ms / many.ms,
+        "update_vs_act": update.ms / many.ms,
+        "forward_tflops": 1e3 * facts["forward_tflop_per_row"] / forward.ms,
+    }
     for name, row in (("act", many), ("update", update)):
         if row.planned_gib is not None and row.allocated_gib:
             ratios[f"{name}_planned_vs_allocated"] = row.planned_gib / row.allocated_gib
@@ -179,8 +182,12 @@ def _table(rows: Sequence[Row], title: str) -> Table:
         table.add_column(name, justify="right")
     for row in rows:
         sizes_of = (row.planned_gib, row.allocated_gib, row.reserved_gib)
-        table.add_row(row.part, str(row.rows), *(f"{value:.2f}" for value in (row.ms, row.low, row.high)),
-                      *("" if size is None else f"{size:.2f}" for size in sizes_of))  # fmt: skip
+        table.add_row(
+            row.part,
+            str(row.rows),
+            *(f"{value:.2f}" for value in (row.ms, row.low, row.high)),
+            *("" if size is None else f"{size:.2f}" for size in sizes_of),
+        )
     return table
 
 
@@ -202,14 +209,22 @@ def run(json_path: Path | None, quick: bool = False, preset: str | None = None) 
     ratios = ratios_of(rows, facts)
     prompt = len(policy.tokenizer.ids(memory.INSTRUCTION))
     setup: dict[str, Any] = {
-        "preset": name, "weights": "random", "device": device,
-        "gpu": torch.cuda.get_device_name() if device == "cuda" else "none", "cuda": torch.version.cuda or "none",
+        "preset": name,
+        "weights": "random",
+        "device": device,
+        "gpu": torch.cuda.get_device_name() if device == "cuda" else "none",
+        "cuda": torch.version.cuda or "none",
         "parameters": sum(p.numel() for p in policy.parameters()),
-        "trained": sum(p.numel() for p in policy.parameters() if p.requires_grad), "training": MODE.name,
-        "tokens": config.text_offset + prompt + config.num_tokens - 1, "action_tokens": config.num_tokens,
-        "image_size": config.image_size, "cameras": config.num_cameras, "microbatch_rows": amount.microbatch,
-        "repeats": amount.repeats, **facts,
-    }  # fmt: skip
+        "trained": sum(p.numel() for p in policy.parameters() if p.requires_grad),
+        "training": MODE.name,
+        "tokens": config.text_offset + prompt + config.num_tokens - 1,
+        "action_tokens": config.num_tokens,
+        "image_size": config.image_size,
+        "cameras": config.num_cameras,
+        "microbatch_rows": amount.microbatch,
+        "repeats": amount.repeats,
+        **facts,
+    }
     console.print(_table(rows, f"OpenVLA {name}, {MODE.name}; {setup['gpu'] if device == 'cuda' else 'CPU'}"))
     for key, value in (setup | ratios).items():
         console.print(f"  {key:<28}{f'{value:.3g}' if isinstance(value, float) else value}", highlight=False)

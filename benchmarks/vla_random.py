@@ -72,8 +72,13 @@ def make_batch(obs: Observation, out: ActOutput) -> RolloutBatch:
         own, success = range(first, min(first + _EPISODE_ROWS, rows)), number % 2 == 0
         reward[own[-1]] = float(success)
         result = EpisodeResult(
-            EpisodeSpec(number, "random", 0, number, number), success, terminated=success, truncated=not success,
-            reward=float(success), num_decisions=len(own), num_steps=len(own) * out.actions.shape[1],
-        )  # fmt: skip
+            EpisodeSpec(number, "random", 0, number, number),
+            success,
+            terminated=success,
+            truncated=not success,
+            reward=float(success),
+            num_decisions=len(own),
+            num_steps=len(own) * out.actions.shape[1],
+        )
         recordings.append(Recording(result, [(round_, row) for row in own]))
     return gather(recordings, version=0)

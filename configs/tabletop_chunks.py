@@ -23,13 +23,17 @@ _PI0_TASKS = ("turn_on_the_stove", "open_the_drawer_of_the_cabinet")
 def _short(base: TrainConfig, suite: str, tasks: tuple[str, ...], updates: int, lr: float) -> TrainConfig:
     """`base` with smaller updates: an episode of such a policy has half as many decisions."""
     return replace(
-        base, suite=suite, tasks=tasks, iterations=updates, rollout=RolloutConfig(episodes_per_iteration=64),
+        base,
+        suite=suite,
+        tasks=tasks,
+        iterations=updates,
+        rollout=RolloutConfig(episodes_per_iteration=64),
         # their figures are those of the newest weights
         learner=replace(
             base.learner, lr=lr, warmup_updates=2, decay_updates=updates, average_updates=0, minibatch_rows=128
         ),
         evaluation=replace(base.evaluation, every=0),
-    )  # fmt: skip
+    )
 
 
 # The tokens of a decision are drawn independently of each other.
@@ -39,11 +43,13 @@ OFT_PPO = replace(_short(TABLETOP_PPO, "tabletop_spatial", _OFT_TASKS, 40, 4e-4)
 # pi0 explores by its denoising path, whose densities are narrow: a learning rate as OFT's moves them by too much at
 # once (KL 0.28 in the first update, and success falls to zero). The numbers of one control step share a ratio.
 PI0_GRPO = replace(
-    _short(TABLETOP_GRPO, "tabletop_goal", _PI0_TASKS, 30, 6e-5), policy=Pi0Config(),
+    _short(TABLETOP_GRPO, "tabletop_goal", _PI0_TASKS, 30, 6e-5),
+    policy=Pi0Config(),
     algorithm=GRPOConfig(group_size=8, max_sampling_factor=1.0, ratio_level="action"),
 )
 PI0_PPO = replace(
-    _short(TABLETOP_PPO, "tabletop_goal", _PI0_TASKS, 30, 6e-5), policy=Pi0Config(),
+    _short(TABLETOP_PPO, "tabletop_goal", _PI0_TASKS, 30, 6e-5),
+    policy=Pi0Config(),
     algorithm=PPOConfig(bootstrap_truncated=False, critic_warmup_iterations=3, epochs=1, ratio_level="action"),
 )
 # The settings of pi0, whose sampler and densities it has; nobody has run them to convergence.

@@ -34,13 +34,20 @@ class Policy(Protocol):
         """
         ...
 
-    def evaluate(self, images: torch.Tensor, proprio: torch.Tensor, instruction: list[str],
-                 replay: dict[str, torch.Tensor]) -> EvalOutput:
+    def evaluate(
+        self, images: torch.Tensor, proprio: torch.Tensor, instruction: list[str], replay: dict[str, torch.Tensor]
+    ) -> EvalOutput:
         """Recompute log-probs of recorded decisions, with gradients; same temperature as `act`."""
         ...
 
-    def sft_loss(self, images: torch.Tensor, proprio: torch.Tensor, instruction: list[str],
-                 actions: torch.Tensor, blind: torch.Tensor | None = None) -> torch.Tensor:
+    def sft_loss(
+        self,
+        images: torch.Tensor,
+        proprio: torch.Tensor,
+        instruction: list[str],
+        actions: torch.Tensor,
+        blind: torch.Tensor | None = None,
+    ) -> torch.Tensor:
         """Scalar imitation loss; actions float32 [N, K, A] in [-1, 1].
 
         blind: bool [N], rows of an autoregressive policy that are predicted without their own earlier actions.

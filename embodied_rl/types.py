@@ -54,13 +54,9 @@ class Observation:
         """Raise ValueError unless layout, dtype and row counts are as documented."""
         n = len(self.instruction)
         if self.images.dtype != np.uint8 or self.images.ndim != 5 or self.images.shape[-1] != 3:
-            raise ValueError(
-                f"images must be uint8 [N,V,H,W,3], got {self.images.dtype} {self.images.shape}"
-            )
+            raise ValueError(f"images must be uint8 [N,V,H,W,3], got {self.images.dtype} {self.images.shape}")
         if self.proprio.dtype != np.float32 or self.proprio.ndim != 2:
-            raise ValueError(
-                f"proprio must be float32 [N,P], got {self.proprio.dtype} {self.proprio.shape}"
-            )
+            raise ValueError(f"proprio must be float32 [N,P], got {self.proprio.dtype} {self.proprio.shape}")
         if self.images.shape[0] != n or self.proprio.shape[0] != n:
             raise ValueError(
                 f"row counts differ: {self.images.shape[0]} images, {self.proprio.shape[0]} proprio, {n} instructions"

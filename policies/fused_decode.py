@@ -56,7 +56,10 @@ class FusedDecoder:
             keys[:, :, slot] = qk[:, config.heads :]
             values[:, :, slot] = qkv[:, heads:]
             out = F.scaled_dot_product_attention(
-                qk[:, : config.heads, None], keys[:, :, : slot + 1], values[:, :, : slot + 1], attn_mask=mask,
+                qk[:, : config.heads, None],
+                keys[:, :, : slot + 1],
+                values[:, :, : slot + 1],
+                attn_mask=mask,
                 enable_gqa=config.heads != config.kv_heads,
             )
             x = F.linear(out.reshape(rows, -1), layer.output).add_(x)

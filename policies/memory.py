@@ -60,7 +60,9 @@ def footprint(make: Callable[[], nn.Module], rows: Callable[[int], Rows]) -> Foo
     return Footprint(
         weights=sum(parameter.nbytes for parameter in parameters),
         trained=sum(parameter.numel() for parameter in parameters if parameter.requires_grad),
-        update_fixed=one - update, update_per_row=update, rollout_per_row=rollout,
+        update_fixed=one - update,
+        update_per_row=update,
+        rollout_per_row=rollout,
     )
 
 

@@ -165,6 +165,8 @@ def _join(entries: Sequence[Entry], device: torch.device) -> LanguagePart:
         both[:, :, row, :, : used[row]] = entry.cache.to(device)
     means = [entry.summary.to(device) for entry in entries if entry.summary is not None]
     return LanguagePart(
-        GradientKV.holding(both[0], both[1]), used, valid_slots(used, slots, device),
+        GradientKV.holding(both[0], both[1]),
+        used,
+        valid_slots(used, slots, device),
         torch.stack(means) if means else None,
     )

@@ -13,9 +13,11 @@ class _LogConfig(ctypes.Structure):
     """mjLogConfig of MuJoCo 4.0 (mjtype.h)."""
 
     _fields_ = (
-        ("to_console", ctypes.c_bool), ("to_file", ctypes.c_bool), ("file", ctypes.c_char * 1024),
+        ("to_console", ctypes.c_bool),
+        ("to_file", ctypes.c_bool),
+        ("file", ctypes.c_char * 1024),
         ("topics", ctypes.c_int),
-    )  # fmt: skip
+    )
 
 
 def write_no_log_file() -> None:

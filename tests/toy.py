@@ -13,21 +13,9 @@ from torch import Tensor, nn
 from embodied_rl.policy import ActMode
 from embodied_rl.rng import DecisionRng
 from embodied_rl.types import ActOutput, EvalOutput, Observation
-from tests.toy_world import (
-    ACTION_DIM,
-    BINS,
-    CHUNK,
-    HELDOUT,
-    HORIZON,
-    INSTRUCTIONS,
-    SIZE,
-    TASKS,
-    ToyEnv,
-)
+from tests.toy_world import ACTION_DIM, BINS, CHUNK, HELDOUT, HORIZON, INSTRUCTIONS, SIZE, TASKS, ToyEnv
 
-__all__ = [
-    "ACTION_DIM", "BINS", "CHUNK", "HELDOUT", "HORIZON", "INSTRUCTIONS", "SIZE", "TASKS", "ToyEnv", "ToyPolicy",
-]
+__all__ = ["ACTION_DIM", "BINS", "CHUNK", "HELDOUT", "HORIZON", "INSTRUCTIONS", "SIZE", "TASKS", "ToyEnv", "ToyPolicy"]
 
 
 class ToyPolicy(nn.Module):

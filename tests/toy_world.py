@@ -22,9 +22,7 @@ class ToyEnv:
     shuffle_reward: pay a coin flip drawn from the episode's seed instead of the success.
     """
 
-    def __init__(
-        self, num_envs: int, *, breaks: dict[int, int] | None = None, shuffle_reward: bool = False
-    ) -> None:
+    def __init__(self, num_envs: int, *, breaks: dict[int, int] | None = None, shuffle_reward: bool = False) -> None:
         self.num_envs = num_envs
         self.info = EnvInfo("toy", "toy 1", "none", ("front",), SIZE, ACTION_DIM, 2, 20.0)
         self.started: list[EpisodeSpec] = []

@@ -40,7 +40,9 @@ class LossOutput:
 def evaluate_rows(policy: Policy, batch: RolloutBatch, index: Tensor) -> EvalOutput:
     """What `policy` makes of rows `index` (int64 [r]) of `batch` now."""
     return policy.evaluate(
-        batch.images[index], batch.proprio[index], [batch.instruction[i] for i in index.tolist()],
+        batch.images[index],
+        batch.proprio[index],
+        [batch.instruction[i] for i in index.tolist()],
         {key: tensor[index] for key, tensor in batch.replay.items()},
     )
 

@@ -97,9 +97,14 @@ class Need:
 def need(mode: Mode, footprint: Footprint, cache_row: int) -> Need:
     """What training in `mode` needs."""
     return Need(
-        mode=mode, weights=footprint.weights, gradients=_GRADIENT * footprint.trained,
-        optimizer=_MOMENTS * footprint.trained, fixed=footprint.update_fixed, row=footprint.update_per_row,
-        rollout_row=footprint.rollout_per_row, cache_row=cache_row,
+        mode=mode,
+        weights=footprint.weights,
+        gradients=_GRADIENT * footprint.trained,
+        optimizer=_MOMENTS * footprint.trained,
+        fixed=footprint.update_fixed,
+        row=footprint.update_per_row,
+        rollout_row=footprint.rollout_per_row,
+        cache_row=cache_row,
     )
 
 

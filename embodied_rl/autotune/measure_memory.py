@@ -27,9 +27,11 @@ def measure_sizes(policy: TrainablePolicy, env: VecEnv, spec: EpisodeSpec) -> Si
     def rows(count: int) -> Rows:
         images, proprio = torch.from_numpy(obs.images), torch.from_numpy(obs.proprio)
         return Rows(
-            torch.cat([images] * count), torch.cat([proprio] * count), obs.instruction * count,
+            torch.cat([images] * count),
+            torch.cat([proprio] * count),
+            obs.instruction * count,
             {key: torch.cat([value.cpu()] * count) for key, value in replay.items()},
-        )  # fmt: skip
+        )
 
     learning = [parameter for parameter in policy.parameters() if parameter.requires_grad]
     try:
@@ -44,9 +46,11 @@ def measure_sizes(policy: TrainablePolicy, env: VecEnv, spec: EpisodeSpec) -> Si
         weights=sum(parameter.nbytes for parameter in policy.parameters()),
         learning=sum(parameter.nbytes for parameter in learning),
         trained=sum(parameter.numel() for parameter in learning),
-        update_fixed=max(0, 2 * one - two), update_row=two - one, act_row=twice - seen,
+        update_fixed=max(0, 2 * one - two),
+        update_row=two - one,
+        act_row=twice - seen,
         observation=obs.images.nbytes + obs.proprio.nbytes,
-    )  # fmt: skip
+    )
 
 
 def room(device: str, held: int) -> int:

@@ -64,8 +64,7 @@ def held_by_update(batch_rows: int, epochs: int, minibatch: float) -> int:
 
 
 def fits(needs: Mapping[str, int], room: Mapping[str, int], learns_on: str, acts_on: str) -> bool:
-    """Whether every device has room (bytes by device). learns_on, acts_on: devices; the host's memory is that of 'cpu'.
-    """
+    """Whether every device has room (bytes by device). learns_on, acts_on: devices; the host's is 'cpu'."""
     devices = {HOST: "cpu", LEARN: learns_on, ACT: acts_on}
     wanted: dict[str, int] = {}
     for place, count in needs.items():

@@ -64,9 +64,15 @@ class Probes:
 
         def costs(act: Cost, learners: int | None = None, steppers: int = 1, *, again: str = shared) -> Costs:
             return Costs(
-                simulate, act, Cost(shared, learn.row, self.step), {CPU: cores}, learners, steppers,
-                learn_call=learn.fixed, evaluate=evaluate and replace(evaluate, device=again),
-            )  # fmt: skip
+                simulate,
+                act,
+                Cost(shared, learn.row, self.step),
+                {CPU: cores},
+                learners,
+                steppers,
+                learn_call=learn.fixed,
+                evaluate=evaluate and replace(evaluate, device=again),
+            )
 
         own = (shared_cores(cores), cores) if shared == CPU else ()
         found = {
@@ -159,9 +165,11 @@ def _learn(
 
         def forward(index: torch.Tensor = index) -> EvalOutput:
             return policy.evaluate(
-                torch.from_numpy(obs.images)[index], torch.from_numpy(obs.proprio)[index],
-                [obs.instruction[i] for i in index.tolist()], {key: value[index] for key, value in replay.items()},
-            )  # fmt: skip
+                torch.from_numpy(obs.images)[index],
+                torch.from_numpy(obs.proprio)[index],
+                [obs.instruction[i] for i in index.tolist()],
+                {key: value[index] for key, value in replay.items()},
+            )
 
         def both(forward: Callable[[], EvalOutput] = forward) -> None:
             out = forward()

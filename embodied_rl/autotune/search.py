@@ -73,9 +73,10 @@ def schedulers(
     """
     pipelined = (
         PipelinedConfig(stages=count, overlap=overlap, ahead_groups=groups)
-        for overlap in overlaps for groups in ((None, ahead) if overlap == "async" and ahead else (None,))
+        for overlap in overlaps
+        for groups in ((None, ahead) if overlap == "async" and ahead else (None,))
         for count in stages
-    )  # fmt: skip
+    )
     return SerialConfig(), *pipelined
 
 
@@ -113,9 +114,11 @@ def _descend(space: Space, start: Choice, allowed: set[Choice], cost: Callable[[
     for _ in range(MAX_ROUNDS):
         before = best
         for name, values in (
-            ("placement", tuple(space.placements)), ("scheduler", space.schedulers), ("microbatch", space.microbatches),
+            ("placement", tuple(space.placements)),
+            ("scheduler", space.schedulers),
+            ("microbatch", space.microbatches),
             ("worlds", space.worlds),
-        ):  # fmt: skip
+        ):
             line = [choice for value in values if (choice := replace(best, **{name: value})) in allowed]
             least = min(cost(choice) for choice in line)
             best = next(choice for choice in line if cost(choice) * CLEARLY <= least)

@@ -71,11 +71,14 @@ class _Pipeline:
         # `Collector` judges a group when it is whole; until then its episodes are held back here. None: as they end.
         self._held: dict[int, list[Recording]] | None = None if pipelined else {}
         self._stream = GroupStream(
-            EpisodeSampler(0, {"plan": range(64)}, work.group_size), groups=work.groups, keep=work.keep,
+            EpisodeSampler(0, {"plan": range(64)}, work.group_size),
+            groups=work.groups,
+            keep=work.keep,
             max_factor=work.max_factor,
             ahead=pipelined.ahead(work.worlds, work.groups, work.group_size, streams=self._streams)
-            if pipelined else Ahead(),
-        )  # fmt: skip
+            if pipelined
+            else Ahead(),
+        )
         self._beyond = pipelined.staleness if pipelined else 0
         self._lanes = [_Lane(len(lane.slots)) for lane in make_lanes(work.worlds, lanes)]
         self._parked = deque(self._lanes)

@@ -40,8 +40,13 @@ class Tuning:
 
 
 def tune(
-    config: TrainConfig, env: VecEnv, policy: TrainablePolicy, train_states: Mapping[str, Sequence[int]], cores: int,
-    others: Sequence[str] = (), now: Now = time.perf_counter,
+    config: TrainConfig,
+    env: VecEnv,
+    policy: TrainablePolicy,
+    train_states: Mapping[str, Sequence[int]],
+    cores: int,
+    others: Sequence[str] = (),
+    now: Now = time.perf_counter,
 ) -> Tuning:
     """Probe for some seconds and choose stages, overlap, worlds and micro-batch; the run stays as on-policy as it is.
 
@@ -94,11 +99,19 @@ def work_of(config: TrainConfig, algorithm: Algorithm, worlds: int, probes: Prob
     groups = config.rollout.groups(algorithm.group_size)
     outlook = Outlook(probes.outcomes, config.seed)
     return Work(
-        worlds, groups, algorithm.group_size, outlook.length, keep=algorithm.keep, max_factor=algorithm.max_factor,
-        won=outlook.won, epochs=algorithm.epochs, minibatch_rows=config.learner.minibatch_rows,
+        worlds,
+        groups,
+        algorithm.group_size,
+        outlook.length,
+        keep=algorithm.keep,
+        max_factor=algorithm.max_factor,
+        won=outlook.won,
+        epochs=algorithm.epochs,
+        minibatch_rows=config.learner.minibatch_rows,
         minibatch_groups=whole_groups(config.learner, groups, probes.mean_length * algorithm.group_size),
-        parts=algorithm.part_weight is not None, recompute=config.learner.recompute_log_probs,
-    )  # fmt: skip
+        parts=algorithm.part_weight is not None,
+        recompute=config.learner.recompute_log_probs,
+    )
 
 
 def space_of(
@@ -109,11 +122,12 @@ def space_of(
     serial, *pipelined = schedulers((given.overlap,), ladder(most), -(-2 * most // group_size))
     kept = {"max_staleness": given.max_staleness, "act_wait_ms": given.act_wait_ms}
     return Space(
-        placements=costs, schedulers=(serial, *(dataclasses.replace(one, **kept) for one in pipelined)),
+        placements=costs,
+        schedulers=(serial, *(dataclasses.replace(one, **kept) for one in pipelined)),
         worlds=tuple(count for count in (most, most // 2, most // 4) if count),
         microbatches=tuple(rows for rows in (64, 32, 16, 128) if rows <= 2 * config.learner.microbatch_rows),
         fits=fits,
-    )  # fmt: skip
+    )
 
 
 def whole_groups(learner: LearnerConfig, groups: int, rows_per_group: float) -> int:
@@ -148,9 +162,12 @@ def apply(
         scheduler = dataclasses.replace(scheduler, act_device=acts_on)
     processes = config.env.processes and min(config.env.processes, choice.worlds)
     return dataclasses.replace(
-        config, autotune=False, scheduler=scheduler, learner=learner,
+        config,
+        autotune=False,
+        scheduler=scheduler,
+        learner=learner,
         env=dataclasses.replace(config.env, num_envs=choice.worlds, processes=processes),
-    )  # fmt: skip
+    )
 
 
 def describe(tuning: Tuning) -> list[str]:

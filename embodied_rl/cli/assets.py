@@ -30,17 +30,28 @@ class _Parser(argparse.ArgumentParser):
 
 def _parser() -> _Parser:
     parser = _Parser(
-        prog="embodied-rl assets", formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False,
-        description=__doc__, epilog="actions:\n" + "\n".join(f"  {name:<9}{text}" for name, text in ACTIONS.items()),
-    )  # fmt: skip
+        prog="embodied-rl assets",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+        description=__doc__,
+        epilog="actions:\n" + "\n".join(f"  {name:<9}{text}" for name, text in ACTIONS.items()),
+    )
     parser.add_argument("action", metavar="ACTION", help=", ".join(ACTIONS))
     parser.add_argument("benchmark", metavar="NAME", help=", ".join(BENCHMARKS))
     install = parser.add_argument_group("options of install")
-    install.add_argument("--from", dest="source", metavar="DIR", type=Path,
-                         help="a checkout of LIBERO's repository, or its assets folder; default: download 420 MB from "
-                         "the Hugging Face hub")  # fmt: skip
-    install.add_argument("--fill-missing", action="store_true",
-                         help="plain stand-ins for missing asset files; stamps the bundles 'approximate'")  # fmt: skip
+    install.add_argument(
+        "--from",
+        dest="source",
+        metavar="DIR",
+        type=Path,
+        help="a checkout of LIBERO's repository, or its assets folder; default: download 420 MB from "
+        "the Hugging Face hub",
+    )
+    install.add_argument(
+        "--fill-missing",
+        action="store_true",
+        help="plain stand-ins for missing asset files; stamps the bundles 'approximate'",
+    )
     install.add_argument("--suites", nargs="+", default=[], metavar="SUITE", help="only these; default: all five")
     install.add_argument("--jobs", type=int, metavar="N", help="exporting processes; default: by cores and memory")
     return parser
@@ -72,9 +83,13 @@ def _install(root: Path, options: argparse.Namespace) -> int:
 
     with _reporter() as report:
         made = install(
-            root, options.source, fill_missing=options.fill_missing, jobs=options.jobs, wanted=options.suites,
+            root,
+            options.source,
+            fill_missing=options.fill_missing,
+            jobs=options.jobs,
+            wanted=options.suites,
             report=report,
-        )  # fmt: skip
+        )
     print(f"{made} tasks exported to {root}" if made else f"nothing to do: everything is installed in {root}")
     return _status(root)
 
@@ -153,7 +168,10 @@ def _reporter() -> Iterator[_Bar]:
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
     columns: Sequence[TextColumn | BarColumn | TimeElapsedColumn] = (
-        TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"), TimeElapsedColumn(),
-    )  # fmt: skip
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.percentage:>3.0f} %"),
+        TimeElapsedColumn(),
+    )
     with Progress(*columns) as bars:
         yield _Bar(bars)

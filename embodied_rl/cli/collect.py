@@ -28,8 +28,16 @@ if TYPE_CHECKING:
 
 ALL_SUITES = "tabletop"
 EXPECTED_SUCCESS = 0.95
-PROPRIO_NAMES = ("eef_x", "eef_y", "eef_z", "eef_axis_angle_x", "eef_axis_angle_y", "eef_axis_angle_z",
-                 "finger_1", "finger_2")
+PROPRIO_NAMES = (
+    "eef_x",
+    "eef_y",
+    "eef_z",
+    "eef_axis_angle_x",
+    "eef_axis_angle_y",
+    "eef_axis_angle_z",
+    "finger_1",
+    "finger_2",
+)
 ACTION_NAMES = ("delta_x", "delta_y", "delta_z", "delta_rot_x", "delta_rot_y", "delta_rot_z", "gripper")
 
 
@@ -81,8 +89,11 @@ def main(argv: list[str]) -> int:
     console = LastingConsole()
     tasks = _tasks(command)
     info = _describe(tasks, command)
-    console.print(f"{len(tasks)} tasks of {command.suite}; {info.simulator}; renderer {info.renderer}; "
-                  f"{len(info.cameras)} cameras of {info.image_size} pixels; {command.workers} workers", soft_wrap=True)
+    console.print(
+        f"{len(tasks)} tasks of {command.suite}; {info.simulator}; renderer {info.renderer}; "
+        f"{len(info.cameras)} cameras of {info.image_size} pixels; {command.workers} workers",
+        soft_wrap=True,
+    )
     settings = _settings(command, tasks, info)
     begun = writer.begin(command.out, settings)
     states = {task.name: task.heldout_states if command.split == "heldout" else task.train_states for task in tasks}
@@ -174,8 +185,10 @@ def _run(build: partial[Bench], job: Job, attempts: Sequence[Attempt], workers: 
     if not open_attempts:
         return
     started, frames, failures = time.monotonic(), 0, len(failed)
-    with (progress_bar(console, "collect") as bar,
-          closing(collect.run(build, job, open_attempts, min(workers, len(open_attempts)))) as results):
+    with (
+        progress_bar(console, "collect") as bar,
+        closing(collect.run(build, job, open_attempts, min(workers, len(open_attempts)))) as results,
+    ):
         line = bar.add_task("", total=len(attempts), completed=len(attempts) - len(open_attempts), note="")
         for _, reason, count in results:
             frames += count
@@ -187,15 +200,26 @@ def _run(build: partial[Bench], job: Job, attempts: Sequence[Attempt], workers: 
 def _settings(command: CollectCommand, tasks: Sequence[Task], info: EnvInfo) -> dict[str, Any]:
     """What decides the content of the dataset: a stopped collection only continues with the same."""
     return {
-        "suite": command.suite, "tasks": [task.name for task in tasks], "split": command.split,
-        "episodes_per_task": command.episodes_per_task, "push_rate": command.push_rate, "seed": command.seed,
-        "image_size": info.image_size, "cameras": list(info.cameras), "simulator": info.simulator,
+        "suite": command.suite,
+        "tasks": [task.name for task in tasks],
+        "split": command.split,
+        "episodes_per_task": command.episodes_per_task,
+        "push_rate": command.push_rate,
+        "seed": command.seed,
+        "image_size": info.image_size,
+        "cameras": list(info.cameras),
+        "simulator": info.simulator,
         "renderer": info.renderer,
     }
 
 
-def _stamp(command: CollectCommand, settings: dict[str, Any], rows: list[dict[str, Any]], failed: dict[int, str],
-           argv: list[str]) -> dict[str, Any]:
+def _stamp(
+    command: CollectCommand,
+    settings: dict[str, Any],
+    rows: list[dict[str, Any]],
+    failed: dict[int, str],
+    argv: list[str],
+) -> dict[str, Any]:
     from embodied_rl import __version__
 
     return settings | {

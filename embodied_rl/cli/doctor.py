@@ -183,8 +183,10 @@ def libero() -> list[Finding]:
     if folder:
         count = len(list(folder.glob("tasks/*/*.json")))
         return [Finding("LIBERO", "ok", f"{count} tasks in {folder} (more: embodied-rl assets status libero)")]
-    advice = ("optional: embodied-rl assets install libero, or set EMBODIED_RL_CACHE where it is elsewhere; "
-              "`train libero` uses the tabletop suites instead")
+    advice = (
+        "optional: embodied-rl assets install libero, or set EMBODIED_RL_CACHE where it is elsewhere; "
+        "`train libero` uses the tabletop suites instead"
+    )
     return [Finding("LIBERO", "note", f"not in {cache_dir() / 'libero'}", advice)]
 
 
@@ -198,9 +200,7 @@ def checkpoint() -> list[Finding]:
     return [Finding("nano checkpoint", "problem", f"not in {folder}", advice)]
 
 
-CHECKS: Sequence[Callable[[], list[Finding]]] = (
-    python, libraries, gpu, renderers, machine, cache, libero, checkpoint,
-)  # fmt: skip
+CHECKS: Sequence[Callable[[], list[Finding]]] = (python, libraries, gpu, renderers, machine, cache, libero, checkpoint)
 
 _PRIMITIVE = "<mujoco><worldbody><geom size='.1'/></worldbody></mujoco>"
 _MESH = """<mujoco><asset><mesh name="m" vertex="0 0 0 1 0 0 0 1 0 0 0 1"/></asset>

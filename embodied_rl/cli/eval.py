@@ -84,13 +84,19 @@ def result_table(result: EvalReport) -> Table:
 
     table = Table("task", "success", "rate", "95 % interval", "steps")
     for name, score in {**result.tasks, "all tasks": result.overall}.items():
-        table.add_row(name, f"{score.successes}/{score.episodes}", f"{score.rate:.1%}",
-                      f"{score.low:.1%} to {score.high:.1%}", f"{score.mean_steps:.0f}")
+        table.add_row(
+            name,
+            f"{score.successes}/{score.episodes}",
+            f"{score.rate:.1%}",
+            f"{score.low:.1%} to {score.high:.1%}",
+            f"{score.mean_steps:.0f}",
+        )
     return table
 
 
-def _evaluate(command: EvalCommand, tasks: list[Task], states: dict[str, list[int]],
-              console: Console) -> tuple[dict[str, Any], EvalReport]:
+def _evaluate(
+    command: EvalCommand, tasks: list[Task], states: dict[str, list[int]], console: Console
+) -> tuple[dict[str, Any], EvalReport]:
     from embodied_rl.evaluation.evaluate import evaluate
     from embodied_rl.factory.envs import (
         cpu_count,
@@ -117,16 +123,17 @@ def _evaluate(command: EvalCommand, tasks: list[Task], states: dict[str, list[in
     specs = evaluation_specs(states, command.seed)
     worlds = partial(open_env, tasks, env_config, policy.config.image_size, cameras=policy.config.num_cameras)
     speed = speed_up(policy, command.speed, worlds, specs)
-    with (
-        worlds() as env,
-        RunProgress(0, console=console) as progress,
-    ):
+    with worlds() as env, RunProgress(0, console=console) as progress:
         stamp = {
-            "suite": command.suite, "simulator": f"{env.info.simulator}, {where_worlds_run(env_config)}",
+            "suite": command.suite,
+            "simulator": f"{env.info.simulator}, {where_worlds_run(env_config)}",
             "renderer": f"{env.info.renderer} ({renderer.reason}), {pick_frames(command.env.frames, tasks)} frames",
             "device": device,
-            **describe_policy(policy, command.checkpoint), "unnorm key": statistics_line(policy, command.suite),
-            "speed": speed.sentence, "mode": command.mode, "seed": command.seed,
+            **describe_policy(policy, command.checkpoint),
+            "unnorm key": statistics_line(policy, command.suite),
+            "speed": speed.sentence,
+            "mode": command.mode,
+            "seed": command.seed,
         }
         for name, value in stamp.items():
             progress.message(f"  {name:<14}{value}")

@@ -67,8 +67,11 @@ def main(argv: list[str]) -> int:
     budget = int(command.gpu * GIB)
     config = _config(command)
     needs = []
-    console.print(f"counting what {command.policy} {_preset(command)} holds in each way to train; nothing is loaded, "
-                  "but large ones take about a minute of CPU time", soft_wrap=True)
+    console.print(
+        f"counting what {command.policy} {_preset(command)} holds in each way to train; nothing is loaded, "
+        "but large ones take about a minute of CPU time",
+        soft_wrap=True,
+    )
     with console.status("measuring") as status:
         for mode in modes(0 if _denoises(command) else command.lora_rank or _LORA_RANK):
             status.update(f"measuring: {mode.name}")
@@ -78,20 +81,30 @@ def main(argv: list[str]) -> int:
     serve = serving_bytes(parameters, needs[0].rollout_row, needs[0].cache_row)
     console.print(f"{command.policy} {_preset(command)}: {parameters:,} parameters; a GPU of {command.gpu:g} GiB")
     console.print(_table(needs, budget, command.num_envs))
-    console.print(f"deciding for one robot, bfloat16: {serve / GIB:.1f} GiB, "
-                  f"{'fits' if serve <= budget else 'does not fit'}")
+    console.print(
+        f"deciding for one robot, bfloat16: {serve / GIB:.1f} GiB, {'fits' if serve <= budget else 'does not fit'}"
+    )
     if kept:
-        console.print(f"prefixes kept for the update: {kept / 2**20:.3g} MiB of host memory a decision "
-                      "(--policy.expert-only --policy.prefix-cache-gib)")
+        console.print(
+            f"prefixes kept for the update: {kept / 2**20:.3g} MiB of host memory a decision "
+            "(--policy.expert-only --policy.prefix-cache-gib)"
+        )
     fitting = [need for need in needs if need.most_rows(budget) and need.most_envs(budget)]
     for line in _advice(fitting, needs, budget, command):
         console.print(line, soft_wrap=True)
     if command.json:
-        rows = [asdict(need) | {"most_rows": need.most_rows(budget), "most_envs": need.most_envs(budget)}
-                for need in needs]
-        figures: dict[str, Any] = {"policy": command.policy, "preset": _preset(command), "parameters": parameters,
-                                   "gpu_bytes": budget, "serving_bytes": serve, "kept_prefix_bytes": kept,
-                                   "modes": rows}
+        rows = [
+            asdict(need) | {"most_rows": need.most_rows(budget), "most_envs": need.most_envs(budget)} for need in needs
+        ]
+        figures: dict[str, Any] = {
+            "policy": command.policy,
+            "preset": _preset(command),
+            "parameters": parameters,
+            "gpu_bytes": budget,
+            "serving_bytes": serve,
+            "kept_prefix_bytes": kept,
+            "modes": rows,
+        }
         command.json.write_text(json.dumps(figures, indent=1) + "\n")
     return 0 if fitting else 1
 
@@ -177,8 +190,11 @@ def _table(needs: list[Need], budget: int, envs: int) -> Table:
     for need in needs:
         figures = (need.weights, need.gradients, need.optimizer, need.row, need.cache_row, need.total(1, envs))
         rows = need.most_rows(budget)
-        table.add_row(need.mode.name, *(_gib(figure / GIB) for figure in figures),
-                      f"{rows} rows" if rows and need.most_envs(budget) >= 1 else "does not fit")
+        table.add_row(
+            need.mode.name,
+            *(_gib(figure / GIB) for figure in figures),
+            f"{rows} rows" if rows and need.most_envs(budget) >= 1 else "does not fit",
+        )
     return table
 
 
@@ -197,8 +213,10 @@ def _advice(fitting: list[Need], needs: list[Need], budget: int, command: PlanCo
     best = next((need for need in reversed(fitting) if need.most_rows(budget) >= _GOOD_ROWS), fitting[0])
     rows, envs = best.most_rows(budget), best.most_envs(budget)
     kind = "pi0" if command.policy == "pi05" else command.policy
-    lines = [f"to train: embodied-rl train libero --policy {kind} {best.mode.options} "
-             f"--learner.microbatch-rows {min(rows, 64)}"]
+    lines = [
+        f"to train: embodied-rl train libero --policy {kind} {best.mode.options} "
+        f"--learner.microbatch-rows {min(rows, 64)}"
+    ]
     if envs < command.num_envs:
         lines.append(f"only {envs} worlds can be decided for at once: --env.num-envs {envs}")
     return lines

@@ -68,9 +68,7 @@ def main(argv: list[str]) -> int:
         tuning = tune(config, env, policy, states, cpu_count(), further_devices(config))
     for line in describe(tuning):
         console.print(line, soft_wrap=True, markup=False, highlight=False)
-    with console.status("trying it"), open_worlds(
-        tasks, tuning.config.env, config.protocol, policy
-    ) as env:
+    with console.status("trying it"), open_worlds(tasks, tuning.config.env, config.protocol, policy) as env:
         trial = run_trial(tuning.config, env, copy.deepcopy(policy), states)
     table = Table("", "predicted", "measured", title="the schedule chosen, on a copy of the policy")
     for row in compare(tuning, trial, row_bytes(env, trial)):
@@ -84,9 +82,7 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def run_trial(
-    config: TrainConfig, env: VecEnv, policy: TrainablePolicy, states: Mapping[str, Sequence[int]]
-) -> Trial:
+def run_trial(config: TrainConfig, env: VecEnv, policy: TrainablePolicy, states: Mapping[str, Sequence[int]]) -> Trial:
     """Train `policy` for WARM_UP + MEASURED iterations as `config` says, in the middle of a longer run: also PPO's
     policy learns at once, as it does once the critic is warm, which is what was predicted.
     """
@@ -109,14 +105,26 @@ def run_trial(
     set_torch_threads(config.torch_threads)
     with tempfile.TemporaryDirectory() as dumps:
         learner = Learner(
-            policy, algorithm, config.learner, seed=config.seed, dump_dir=Path(dumps),
+            policy,
+            algorithm,
+            config.learner,
+            seed=config.seed,
+            dump_dir=Path(dumps),
             threads=config.torch_threads if config.device == "cpu" else 1,
-        )  # fmt: skip
+        )
         scheduler = make_scheduler(
-            config.scheduler, env, policy, sampler, algorithm, Learning.of(learner), clock,
-            groups=config.rollout.groups(algorithm.group_size), workers=config.env.sim_threads,
-            on_episode=lambda result: None, poll=lambda: None,
-        )  # fmt: skip
+            config.scheduler,
+            env,
+            policy,
+            sampler,
+            algorithm,
+            Learning.of(learner),
+            clock,
+            groups=config.rollout.groups(algorithm.group_size),
+            workers=config.env.sim_threads,
+            on_episode=lambda result: None,
+            poll=lambda: None,
+        )
         with closing(learner), closing(scheduler):
             for batch in scheduler.batches(0, WARM_UP + MEASURED + 2):
                 with clock.stage("update"):
@@ -160,8 +168,12 @@ def compare(tuning: Tuning, trial: Trial, batch: int) -> list[tuple[str, str, st
     ]
 
 
-_REAL_STAGES = {"simulate": ("simulate", "render", "reset"), "act": ("act",), "learn": ("learn", "update"),
-                "evaluate": ("evaluate",)}  # fmt: skip
+_REAL_STAGES = {
+    "simulate": ("simulate", "render", "reset"),
+    "act": ("act",),
+    "learn": ("learn", "update"),
+    "evaluate": ("evaluate",),
+}
 
 
 def under_way(spans: Sequence[Span], stages: tuple[str, ...]) -> float:

@@ -61,21 +61,28 @@ def main(argv: list[str]) -> int:
     console = LastingConsole()
     data = lerobot.load(command.dataset)
     if _source(data).get("split") == "heldout":
-        raise UserError(f"{command.dataset} starts from held-out states, which evaluation needs unseen; "
-                        "collect with --split train")
+        raise UserError(
+            f"{command.dataset} starts from held-out states, which evaluation needs unseen; collect with --split train"
+        )
     fingerprint = lerobot.fingerprint(command.dataset)
-    console.print(f"{command.dataset}: {len(data)} episodes, {len(data.images)} frames, "
-                  f"{len(set(data.instruction))} instructions, sha256 {fingerprint[:12]}", soft_wrap=True)
+    console.print(
+        f"{command.dataset}: {len(data)} episodes, {len(data.images)} frames, "
+        f"{len(set(data.instruction))} instructions, sha256 {fingerprint[:12]}",
+        soft_wrap=True,
+    )
     policy = _fresh_policy(command, data)
     parameters = sum(p.numel() for p in policy.parameters())
-    console.print(f"{command.policy} {command.preset}: {parameters / 1e6:.2f} M parameters, "
-                  f"chunks of {command.chunk_len} steps")
+    console.print(
+        f"{command.policy} {command.preset}: {parameters / 1e6:.2f} M parameters, chunks of {command.chunk_len} steps"
+    )
     started = time.monotonic()
     result = _fit(command, policy, data, fingerprint, console)
     state = state_path(command.out)
     if not result.finished:
-        console.print(f"stopped at step {result.step} of {command.steps}; saved in {state}. The same command goes on.",
-                      soft_wrap=True)
+        console.print(
+            f"stopped at step {result.step} of {command.steps}; saved in {state}. The same command goes on.",
+            soft_wrap=True,
+        )
         return 130
     _save(policy, command, data, fingerprint, result, argv, time.monotonic() - started)
     state.unlink()
@@ -101,7 +108,8 @@ def _fresh_flow(command: SftCommand, data: Demonstrations) -> Pi0Policy:
     from embodied_rl.policies.smolvla.policy import SmolVLAPolicy
 
     kind, base = (
-        (Pi0Policy, preset(command.preset)) if command.policy == "pi0"
+        (Pi0Policy, preset(command.preset))
+        if command.policy == "pi0"
         else (SmolVLAPolicy, smolvla_preset(command.preset))
     )
     config = dataclasses.replace(base, horizon=command.chunk_len, chunk_len=command.chunk_len)
@@ -109,14 +117,22 @@ def _fresh_flow(command: SftCommand, data: Demonstrations) -> Pi0Policy:
     mode = "quantiles" if config.adaptive else "mean_std"  # as openpi does for pi0.5 and pi0, LeRobot for SmolVLA
     action = unit(config.action_dim) if _source(data) else fit(data.action, mode)
     flow = FlowSettings(denoise_steps=_DENOISE_STEPS, loss_samples=_LOSS_SAMPLES)
-    return kind.fresh(config, data.instruction, Pi0Statistics(fit(data.state, mode), action), flow,
-                      seed=command.seed, unnorm_key=_source(data).get("suite", "default"))
+    return kind.fresh(
+        config,
+        data.instruction,
+        Pi0Statistics(fit(data.state, mode), action),
+        flow,
+        seed=command.seed,
+        unnorm_key=_source(data).get("suite", "default"),
+    )
 
 
 def _check_images(command: SftCommand, data: Demonstrations, size: int, cameras: int) -> None:
     if data.images.shape[2] != size:
-        raise UserError(f"{command.dataset} has images of {data.images.shape[2]} pixels, preset {command.preset} needs "
-                        f"{size}; collect with --image-size {size}")
+        raise UserError(
+            f"{command.dataset} has images of {data.images.shape[2]} pixels, preset {command.preset} needs "
+            f"{size}; collect with --image-size {size}"
+        )
     if len(data.cameras) != cameras:
         raise UserError(f"{command.dataset} has {len(data.cameras)} cameras, preset {command.preset} needs {cameras}")
 
@@ -129,7 +145,8 @@ def _fresh_tokens(command: SftCommand, data: Demonstrations) -> OpenVLAPolicy:
     from embodied_rl.policies.preprocessing.tokens import fit_statistics, identity_statistics
 
     kind, base = (
-        (OpenVLAPolicy, preset(command.preset)) if command.policy == "openvla"
+        (OpenVLAPolicy, preset(command.preset))
+        if command.policy == "openvla"
         else (OpenVLAOFTPolicy, oft_preset(command.preset))
     )
     config = dataclasses.replace(base, chunk_len=command.chunk_len)
@@ -139,12 +156,14 @@ def _fresh_tokens(command: SftCommand, data: Demonstrations) -> OpenVLAPolicy:
         # Our own suites: commands fill [-1, 1] already, and 1st percentiles would cut off the rare large corrections.
         unit = identity_statistics(config.action_dim, config.proprio_dim)
         statistics = dataclasses.replace(statistics, q01=unit.q01, q99=unit.q99)
-    return kind.fresh(config, data.instruction, statistics, seed=command.seed,
-                      unnorm_key=_source(data).get("suite", "default"))
+    return kind.fresh(
+        config, data.instruction, statistics, seed=command.seed, unnorm_key=_source(data).get("suite", "default")
+    )
 
 
-def _fit(command: SftCommand, policy: OpenVLAPolicy | Pi0Policy, data: Demonstrations, fingerprint: str,
-         console: Console) -> SftResult:
+def _fit(
+    command: SftCommand, policy: OpenVLAPolicy | Pi0Policy, data: Demonstrations, fingerprint: str, console: Console
+) -> SftResult:
     import numpy as np
     import torch
 
@@ -169,32 +188,53 @@ def _fit(command: SftCommand, policy: OpenVLAPolicy | Pi0Policy, data: Demonstra
     policy.to("cuda" if torch.cuda.is_available() else "cpu")
     command.out.parent.mkdir(parents=True, exist_ok=True)
     train, val = split(data, command.chunk_len, validation=command.validation, seed=command.seed)
-    identity = {"dataset": fingerprint, "policy": command.policy, "preset": command.preset,
-                "chunk_len": command.chunk_len}
-    return sft.fit(policy, train, val, command, state_path(command.out), measure=measure, console=console,
-                   identity=identity)
+    identity = {
+        "dataset": fingerprint,
+        "policy": command.policy,
+        "preset": command.preset,
+        "chunk_len": command.chunk_len,
+    }
+    return sft.fit(
+        policy, train, val, command, state_path(command.out), measure=measure, console=console, identity=identity
+    )
 
 
-def _save(policy: OpenVLAPolicy | Pi0Policy, command: SftCommand, data: Demonstrations, fingerprint: str,
-          result: SftResult, argv: list[str], seconds: float) -> None:
+def _save(
+    policy: OpenVLAPolicy | Pi0Policy,
+    command: SftCommand,
+    data: Demonstrations,
+    fingerprint: str,
+    result: SftResult,
+    argv: list[str],
+    seconds: float,
+) -> None:
     from embodied_rl import __version__
     from embodied_rl.evaluation.overlap import TRAINED_STATES, demonstrated_states
     from embodied_rl.factory.policies import save_policy
 
     states = demonstrated_states(_source(data))
-    save_policy(policy, command.out, {
-        "command": shlex.join(["embodied-rl", "sft", *argv]),
-        "version": __version__,
-        "seed": command.seed,
-        "config": command.identity() | {"preset": command.preset, "chunk_len": command.chunk_len},
-        "dataset": {"path": str(command.dataset), "sha256": fingerprint, "episodes": len(data),
-                    "frames": len(data.images), "collected": _source(data)},
-        "suite": _source(data).get("suite"),
-        "renderer": _source(data).get("renderer"),
-        "last_session_seconds": round(seconds, 1),
-        "history": result.history,
-        **({} if states is None else {TRAINED_STATES: states}),
-    })
+    save_policy(
+        policy,
+        command.out,
+        {
+            "command": shlex.join(["embodied-rl", "sft", *argv]),
+            "version": __version__,
+            "seed": command.seed,
+            "config": command.identity() | {"preset": command.preset, "chunk_len": command.chunk_len},
+            "dataset": {
+                "path": str(command.dataset),
+                "sha256": fingerprint,
+                "episodes": len(data),
+                "frames": len(data.images),
+                "collected": _source(data),
+            },
+            "suite": _source(data).get("suite"),
+            "renderer": _source(data).get("renderer"),
+            "last_session_seconds": round(seconds, 1),
+            "history": result.history,
+            **({} if states is None else {TRAINED_STATES: states}),
+        },
+    )
 
 
 def _source(data: Demonstrations) -> dict[str, Any]:

@@ -57,11 +57,15 @@ def _checked(chosen: Selection) -> TrainConfig:
 
 def _check_checkpoint(policy: str, checkpoint: str) -> None:
     if not checkpoint:
-        raise UserError(f"no {policy} ships with the package: make one with embodied-rl sft --policy {policy}, or name "
-                        "a published one, with --policy.checkpoint.")
+        raise UserError(
+            f"no {policy} ships with the package: make one with embodied-rl sft --policy {policy}, or name "
+            "a published one, with --policy.checkpoint."
+        )
     if checkpoint != SHIPPED and not Path(checkpoint).exists() and not is_repository(checkpoint):
-        raise UserError(f"no checkpoint at {checkpoint}: name the folder that sft or train wrote, or OWNER/NAME on the "
-                        "Hugging Face hub.")
+        raise UserError(
+            f"no checkpoint at {checkpoint}: name the folder that sft or train wrote, or OWNER/NAME on the "
+            "Hugging Face hub."
+        )
 
 
 def _resumed_config(folder: Path, iterations: int | None) -> TrainConfig:

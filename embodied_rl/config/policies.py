@@ -112,8 +112,10 @@ class FlowPolicyConfig:
         if self.prefix_cache_gib < 0:
             raise UserError(f"--policy.prefix-cache-gib must not be negative, got {self.prefix_cache_gib}.")
         if self.prefix_cache_gib and not self.expert_only:
-            raise UserError("--policy.prefix-cache-gib keeps what a frozen language model computed, and this one "
-                            "trains: add --policy.expert-only, or leave it out.")
+            raise UserError(
+                "--policy.prefix-cache-gib keeps what a frozen language model computed, and this one "
+                "trains: add --policy.expert-only, or leave it out."
+            )
         if self.chunk_len is not None and self.chunk_len < 1:
             raise UserError(f"--policy.chunk-len must be at least 1, got {self.chunk_len}.")
 

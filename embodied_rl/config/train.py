@@ -121,19 +121,27 @@ class TrainConfig:
         if isinstance(self.algorithm, GRPOConfig):
             self.rollout.groups(self.algorithm.group_size)  # raises unless the group size divides the episodes
         if self.autotune and self.policy.compile:
-            raise UserError("--autotune would take the compiler's time for the policy's: run it without "
-                            "--policy.compile, and then train with what it chose.")
+            raise UserError(
+                "--autotune would take the compiler's time for the policy's: run it without "
+                "--policy.compile, and then train with what it chose."
+            )
         far = isinstance(self.scheduler, RayConfig)
         keeps = isinstance(self.policy, FlowPolicyConfig) and self.policy.prefix_cache_gib > 0
         if far and keeps:
-            raise UserError("--policy.prefix-cache-gib keeps what this process computed, and with scheduler ray others "
-                            "act: leave it out, or choose --scheduler serial or pipelined.")
+            raise UserError(
+                "--policy.prefix-cache-gib keeps what this process computed, and with scheduler ray others "
+                "act: leave it out, or choose --scheduler serial or pipelined."
+            )
         if self.learner.ranks > 1 and keeps:
-            raise UserError("--policy.prefix-cache-gib keeps what this process computed, and the other ranks of the "
-                            "learner have not: leave it or --learner.ranks out.")
+            raise UserError(
+                "--policy.prefix-cache-gib keeps what this process computed, and the other ranks of the "
+                "learner have not: leave it or --learner.ranks out."
+            )
         if isinstance(self.scheduler, PipelinedConfig) and self.scheduler.act_device is not None and keeps:
-            raise UserError("--policy.prefix-cache-gib keeps what the weights that learn can read, and others act on "
-                            "--scheduler.act-device: leave one of the two out.")
+            raise UserError(
+                "--policy.prefix-cache-gib keeps what the weights that learn can read, and others act on "
+                "--scheduler.act-device: leave one of the two out."
+            )
         if isinstance(self.scheduler, PipelinedConfig):
             check_fit(self.scheduler, self.env.num_envs, self.learner.minibatch_groups)
 

@@ -153,10 +153,14 @@ def record(bench: Bench, attempt: Attempt, push_rate: float) -> tuple[Episode, s
         if result.failed[0] or result.terminated[0] or result.truncated[0]:
             break
     extra: dict[str, str | int | float] = {
-        "task": attempt.task, "init_state": attempt.init_state, "seed": attempt.seed, "push_rate": push_rate,
+        "task": attempt.task,
+        "init_state": attempt.init_state,
+        "seed": attempt.seed,
+        "push_rate": push_rate,
     }
-    episode = Episode(attempt.key, obs.instruction[0], np.stack(images), np.stack(states), np.stack(labels),
-                      np.stack(executed), extra)
+    episode = Episode(
+        attempt.key, obs.instruction[0], np.stack(images), np.stack(states), np.stack(labels), np.stack(executed), extra
+    )
     if result.failed[0]:
         return episode, "the simulation broke down"
     return episode, "" if result.success[0] else f"no success in {len(images)} steps"
@@ -186,8 +190,9 @@ def _attempt(job: Job, attempt: Attempt) -> tuple[Attempt, str, int]:
     episode, reason = record(_bench, attempt, job.push_rate)
     if job.preview is not None and attempt.index == 0:
         outcome = "failure" if reason else "success"
-        video.write_preview(job.preview / f"{attempt.task.replace('/', '_')}_{outcome}.mp4", preview(episode.images),
-                            job.spec.fps)
+        video.write_preview(
+            job.preview / f"{attempt.task.replace('/', '_')}_{outcome}.mp4", preview(episode.images), job.spec.fps
+        )
     if reason:
         writer.add_failure(job.partial, attempt.key, f"{attempt.task} from state {attempt.init_state}: {reason}")
     else:
@@ -195,21 +200,25 @@ def _attempt(job: Job, attempt: Attempt) -> tuple[Attempt, str, int]:
     return attempt, reason, len(episode.images)
 
 
-def run(build: Callable[[], Bench], job: Job, attempts: Sequence[Attempt],
-        workers: int) -> Generator[tuple[Attempt, str, int], None, None]:
+def run(
+    build: Callable[[], Bench], job: Job, attempts: Sequence[Attempt], workers: int
+) -> Generator[tuple[Attempt, str, int], None, None]:
     """Run `attempts` in `workers` spawned processes; yield (attempt, '' or reason, frames) as each one is stored.
 
     build: picklable; called once in each worker. Closing the generator cancels what has not begun. Raises UserError
     when a worker dies; what was stored stays.
     """
-    pool = ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn"), initializer=_start_worker,
-                               initargs=(build,))
+    pool = ProcessPoolExecutor(
+        workers, mp_context=multiprocessing.get_context("spawn"), initializer=_start_worker, initargs=(build,)
+    )
     try:
         for future in as_completed([pool.submit(_attempt, job, attempt) for attempt in attempts]):
             yield future.result()
     except BrokenProcessPool as error:
-        raise UserError("a worker process died (out of memory?); the same command goes on where it stopped, "
-                        "with fewer --workers if it happens again") from error
+        raise UserError(
+            "a worker process died (out of memory?); the same command goes on where it stopped, "
+            "with fewer --workers if it happens again"
+        ) from error
     finally:
         pool.shutdown(cancel_futures=True)
 

@@ -175,13 +175,22 @@ def load(root: Path) -> Demonstrations:
         raise UserError(f"{root}: cameras must share one image shape, found {sorted(shapes)}")
     images = np.empty((starts[-1], len(cameras), *shapes.pop()), dtype=np.uint8)
     with ThreadPoolExecutor(len(cameras)) as pool:
-        jobs = [pool.submit(_read_camera, root, info, episodes, starts, camera, images[:, v])
-                for v, camera in enumerate(cameras)]
+        jobs = [
+            pool.submit(_read_camera, root, info, episodes, starts, camera, images[:, v])
+            for v, camera in enumerate(cameras)
+        ]
         for job in jobs:
             job.result()
     return Demonstrations(
-        images, _matrix(table, STATE), _matrix(table, ACTION), _pushed(table), starts,
-        [row["tasks"][0] for row in episodes], cameras, info, root,
+        images,
+        _matrix(table, STATE),
+        _matrix(table, ACTION),
+        _pushed(table),
+        starts,
+        [row["tasks"][0] for row in episodes],
+        cameras,
+        info,
+        root,
     )
 
 
@@ -231,8 +240,9 @@ def _matrix(table: pa.Table, name: str) -> Array:
     return np.ascontiguousarray(column.flatten().to_numpy().reshape(len(column), -1), dtype=np.float32)
 
 
-def _read_camera(root: Path, info: dict[str, Any], episodes: Sequence[dict[str, Any]], starts: Array, camera: str,
-                 out: Array) -> None:
+def _read_camera(
+    root: Path, info: dict[str, Any], episodes: Sequence[dict[str, Any]], starts: Array, camera: str, out: Array
+) -> None:
     """Fill `out` [F,H,W,3], a view of the images of one camera."""
     fps = int(info["fps"])
     files: dict[tuple[int, int], list[int]] = {}

@@ -70,8 +70,14 @@ def add_episode(partial: Path, spec: DatasetSpec, episode: Episode) -> None:
         "histograms": [histogram(episode.images[:, v]).tolist() for v in range(len(spec.cameras))],
     }
     table = pa.table(
-        {name: _fixed_list(value) for name, value in (
-            (layout.STATE, episode.state), (layout.ACTION, episode.action), (layout.EXECUTED, episode.executed))}
+        {
+            name: _fixed_list(value)
+            for name, value in (
+                (layout.STATE, episode.state),
+                (layout.ACTION, episode.action),
+                (layout.EXECUTED, episode.executed),
+            )
+        }
     ).replace_schema_metadata({layout.NAMESPACE: json.dumps(head)})
     # The parquet file comes last: where it stands, the episode is whole.
     part = stem.with_suffix(".part")
@@ -92,8 +98,14 @@ def stored(partial: Path) -> tuple[set[int], dict[int, str]]:
     return kept, failed
 
 
-def finalize(out: Path, spec: DatasetSpec, stamp: dict[str, Any], *, data_mb: float = layout.DATA_FILE_MB,
-             video_mb: float = layout.VIDEO_FILE_MB) -> None:
+def finalize(
+    out: Path,
+    spec: DatasetSpec,
+    stamp: dict[str, Any],
+    *,
+    data_mb: float = layout.DATA_FILE_MB,
+    video_mb: float = layout.VIDEO_FILE_MB,
+) -> None:
     """Make `out` from the stored episodes, ordered by key, and remove the partial folder.
 
     stamp: JSON values for the key `embodied_rl` of info.json (what collected the data). data_mb, video_mb: size at
@@ -132,8 +144,14 @@ def _episode_row(index: int, shard: _Shard) -> dict[str, Any]:
     return {"episode_index": index, "tasks": [shard.head["instruction"]], "length": shard.frames.num_rows} | extra
 
 
-def _write_data(root: Path, spec: DatasetSpec, shards: Sequence[_Shard], rows: Sequence[dict[str, Any]],
-                tasks: Sequence[str], limit_mb: float) -> list[pa.Table]:
+def _write_data(
+    root: Path,
+    spec: DatasetSpec,
+    shards: Sequence[_Shard],
+    rows: Sequence[dict[str, Any]],
+    tasks: Sequence[str],
+    limit_mb: float,
+) -> list[pa.Table]:
     """Write the frame tables and note their files and rows in `rows`; return the table of each episode."""
     tables, first = [], 0
     for e, shard in enumerate(shards):
@@ -161,8 +179,15 @@ def _write_data(root: Path, spec: DatasetSpec, shards: Sequence[_Shard], rows: S
     return tables
 
 
-def _write_videos(root: Path, spec: DatasetSpec, shards: Sequence[_Shard], rows: Sequence[dict[str, Any]], v: int,
-                  key: str, limit_mb: float) -> None:
+def _write_videos(
+    root: Path,
+    spec: DatasetSpec,
+    shards: Sequence[_Shard],
+    rows: Sequence[dict[str, Any]],
+    v: int,
+    key: str,
+    limit_mb: float,
+) -> None:
     """Join the videos of camera `v` and note their files and times in `rows`."""
     for place, members in _pack([shard.videos[v].stat().st_size for shard in shards], limit_mb):
         path = root / layout.VIDEO_PATH.format(video_key=key, chunk_index=place[0], file_index=place[1])
@@ -171,17 +196,28 @@ def _write_videos(root: Path, spec: DatasetSpec, shards: Sequence[_Shard], rows:
         video.join([shards[e].videos[v] for e in members], lengths, path, spec.fps)
         first = 0
         for e, length in zip(members, lengths, strict=True):
-            rows[e].update({
-                f"videos/{key}/chunk_index": place[0], f"videos/{key}/file_index": place[1],
-                f"videos/{key}/from_timestamp": first / spec.fps,
-                f"videos/{key}/to_timestamp": (first + length) / spec.fps,
-            })
+            rows[e].update(
+                {
+                    f"videos/{key}/chunk_index": place[0],
+                    f"videos/{key}/file_index": place[1],
+                    f"videos/{key}/from_timestamp": first / spec.fps,
+                    f"videos/{key}/to_timestamp": (first + length) / spec.fps,
+                }
+            )
             first += length
 
 
-def _write_meta(root: Path, spec: DatasetSpec, shards: Sequence[_Shard], rows: Sequence[dict[str, Any]],
-                tables: Sequence[pa.Table], tasks: Sequence[str], stamp: dict[str, Any], data_mb: float,
-                video_mb: float) -> None:
+def _write_meta(
+    root: Path,
+    spec: DatasetSpec,
+    shards: Sequence[_Shard],
+    rows: Sequence[dict[str, Any]],
+    tables: Sequence[pa.Table],
+    tasks: Sequence[str],
+    stamp: dict[str, Any],
+    data_mb: float,
+    video_mb: float,
+) -> None:
     histograms = [np.array(shard.head["histograms"], dtype=np.int64) for shard in shards]
     for row, table, counts in zip(rows, tables, histograms, strict=True):
         for feature, values in _statistics(spec, table, counts).items():
@@ -197,22 +233,25 @@ def _write_meta(root: Path, spec: DatasetSpec, shards: Sequence[_Shard], rows: S
     for camera in map(layout.camera_key, spec.cameras):
         first = layout.VIDEO_PATH.format(video_key=camera, chunk_index=0, file_index=0)
         features[camera]["info"] = video.describe(root / first)
-    _write_json(root / layout.INFO_PATH, {
-        "codebase_version": layout.VERSION,
-        "robot_type": spec.robot_type,
-        "total_episodes": len(rows),
-        "total_frames": everything.num_rows,
-        "total_tasks": len(tasks),
-        "chunks_size": layout.CHUNK_FILES,
-        "data_files_size_in_mb": data_mb,
-        "video_files_size_in_mb": video_mb,
-        "fps": spec.fps,
-        "splits": {"train": f"0:{len(rows)}"},
-        "data_path": layout.DATA_PATH,
-        "video_path": layout.VIDEO_PATH,
-        "features": features,
-        layout.NAMESPACE: stamp,
-    })
+    _write_json(
+        root / layout.INFO_PATH,
+        {
+            "codebase_version": layout.VERSION,
+            "robot_type": spec.robot_type,
+            "total_episodes": len(rows),
+            "total_frames": everything.num_rows,
+            "total_tasks": len(tasks),
+            "chunks_size": layout.CHUNK_FILES,
+            "data_files_size_in_mb": data_mb,
+            "video_files_size_in_mb": video_mb,
+            "fps": spec.fps,
+            "splits": {"train": f"0:{len(rows)}"},
+            "data_path": layout.DATA_PATH,
+            "video_path": layout.VIDEO_PATH,
+            "features": features,
+            layout.NAMESPACE: stamp,
+        },
+    )
 
 
 def _statistics(spec: DatasetSpec, table: pa.Table, histograms: np.ndarray) -> dict[str, dict[str, Any]]:

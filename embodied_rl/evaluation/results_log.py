@@ -44,9 +44,9 @@ class Outcome:
 class Ledger:
     """The folder of one evaluation: what was asked, on which machine, and its finished episodes.
 
-        with Ledger.open(folder, request, fingerprint) as ledger:
-            run those that are not in ledger.outcomes
-            ledger.add(outcome)
+    with Ledger.open(folder, request, fingerprint) as ledger:
+        run those that are not in ledger.outcomes
+        ledger.add(outcome)
     """
 
     def __init__(self, folder: Path, outcomes: dict[int, Outcome], file: IO[bytes]) -> None:

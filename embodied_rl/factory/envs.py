@@ -137,19 +137,27 @@ def open_env(
     from embodied_rl.sim.wrappers.subprocess_env import ProcessVecEnv
 
     factory = NativeFactory(
-        tuple(tasks), config.renderer, official=pick_frames(config.frames, tasks) == "official", image_size=image_size,
-        threads=_threads_each(config), stop_at_success=stop_at_success, cameras=cameras,
+        tuple(tasks),
+        config.renderer,
+        official=pick_frames(config.frames, tasks) == "official",
+        image_size=image_size,
+        threads=_threads_each(config),
+        stop_at_success=stop_at_success,
+        cameras=cameras,
         max_scene_bytes=_SCENE_BYTES // (config.processes or 1),
-    )  # fmt: skip
+    )
     if config.processes is None:
         return closing(factory(config.num_envs))
     factory.compile()
     return closing(
         ProcessVecEnv(
-            factory, config.num_envs, processes=config.processes, max_growth=_SCENE_BYTES + _OTHER_GROWTH,
+            factory,
+            config.num_envs,
+            processes=config.processes,
+            max_growth=_SCENE_BYTES + _OTHER_GROWTH,
             say=lambda line: print(line, file=sys.stderr),  # looked up when called: a progress bar may hold it
         )
-    )  # fmt: skip
+    )
 
 
 def where_worlds_run(config: EnvConfig) -> str:

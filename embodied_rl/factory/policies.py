@@ -72,11 +72,17 @@ class PublishedOptions:
         if is_pi0(folder):
             _agree(kind, "pi0", folder)
             self._refuse(_TOKEN_OPTIONS, folder)
-            return Pi0Options(preset=self.preset, tokenizer=self.tokenizer, statistics=self.statistics,
-                              normalisation=self.normalisation)
+            return Pi0Options(
+                preset=self.preset,
+                tokenizer=self.tokenizer,
+                statistics=self.statistics,
+                normalisation=self.normalisation,
+            )
         self._refuse((*_PI0_OPTIONS, *_FLOW_OPTIONS), folder)
         return LoadOptions(
-            architecture=kind, unnorm_key=self.unnorm_key, center_crop=self.center_crop,
+            architecture=kind,
+            unnorm_key=self.unnorm_key,
+            center_crop=self.center_crop,
             variant=None if self.variant is None else variant(self.variant),
         )
 
@@ -112,8 +118,13 @@ def load_options(config: PolicyConfig) -> AnyOptions:
     if isinstance(config, Pi0Config):
         from embodied_rl.policies.pi0.load import Pi0Options
 
-        return Pi0Options(preset=config.preset, tokenizer=config.tokenizer, statistics=config.statistics,
-                          normalisation=config.normalisation, chunk_len=config.chunk_len)
+        return Pi0Options(
+            preset=config.preset,
+            tokenizer=config.tokenizer,
+            statistics=config.statistics,
+            normalisation=config.normalisation,
+            chunk_len=config.chunk_len,
+        )
     if isinstance(config, SmolVLAConfig):
         from embodied_rl.policies.smolvla.checkpoint import SmolVLAOptions
 
@@ -129,8 +140,12 @@ def load_options(config: PolicyConfig) -> AnyOptions:
             name = next(iter(given)).replace("_", "-")
             raise UserError(f"--policy.{name} changes a published variant: choose that too, with --policy.variant.")
         chosen = None if config.variant is None else dataclasses.replace(variant(config.variant), **given)
-    return LoadOptions(architecture=kind_of("policy", config), unnorm_key=config.unnorm_key, variant=chosen,
-                       center_crop=config.center_crop)
+    return LoadOptions(
+        architecture=kind_of("policy", config),
+        unnorm_key=config.unnorm_key,
+        variant=chosen,
+        center_crop=config.center_crop,
+    )
 
 
 def load_policy(folder: Path, options: AnyOptions | None = None) -> AnyPolicy:
@@ -202,6 +217,9 @@ def _prepare_flow(policy: Pi0Policy, config: FlowPolicyConfig) -> None:
         policy.model.freeze_language_model()
     policy.kept = PrefixStore(int(config.prefix_cache_gib * GIB)) if config.prefix_cache_gib else None
     policy.flow = dataclasses.replace(
-        policy.flow, method=config.method, denoise_steps=config.denoise_steps, noise_level=config.noise_level,
+        policy.flow,
+        method=config.method,
+        denoise_steps=config.denoise_steps,
+        noise_level=config.noise_level,
         noise_range=config.noise_range,
     )

@@ -23,8 +23,15 @@ if TYPE_CHECKING:
 
 @contextmanager
 def open_protocol_env(
-    tasks: Sequence[Task], config: EnvConfig, chosen: Protocol, image_size: int, cameras: int, *,
-    crop: bool = True, run_on: bool = False, translate: Callable[[EpisodeSpec], EpisodeSpec] | None = None,
+    tasks: Sequence[Task],
+    config: EnvConfig,
+    chosen: Protocol,
+    image_size: int,
+    cameras: int,
+    *,
+    crop: bool = True,
+    run_on: bool = False,
+    translate: Callable[[EpisodeSpec], EpisodeSpec] | None = None,
 ) -> Iterator[ProtocolEnv]:
     """The worlds, run as `chosen` says; image_size, cameras: what the policy looks at.
 
@@ -46,9 +53,14 @@ def open_protocol_env(
         ThreadPoolExecutor(threads, "pictures") as pool,
     ):
         yield ProtocolEnv(
-            env, chosen, image_size=image_size, cameras=cameras,
-            prepare=None if chosen.render_size is None else pictures, run_on=run_on, translate=translate,
-        )  # fmt: skip
+            env,
+            chosen,
+            image_size=image_size,
+            cameras=cameras,
+            prepare=None if chosen.render_size is None else pictures,
+            run_on=run_on,
+            translate=translate,
+        )
 
 
 def open_worlds(

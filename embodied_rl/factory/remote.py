@@ -38,9 +38,10 @@ class FarWorker:
         cores = max(1, int(config.scheduler.cpus_per_worker))
         set_torch_threads(cores)
         config = dataclasses.replace(
-            config, device="cuda" if config.scheduler.gpus_per_worker else "cpu",
+            config,
+            device="cuda" if config.scheduler.gpus_per_worker else "cpu",
             env=dataclasses.replace(config.env, sim_threads=cores),
-        )  # fmt: skip
+        )
         policy, _ = open_policy_of(config, resume=False)
         tasks = load_tasks(config.suite, config.tasks)
         # Held and never closed: the worker's process ends with it.

@@ -13,8 +13,9 @@ from embodied_rl.rollout.sampler import evaluation_specs
 from embodied_rl.types import EpisodeSpec
 
 
-def film(env: FrameEnv, policy: Policy, held_out: Mapping[str, Sequence[int]], config: TrainConfig, folder: Path,
-         when: str) -> None:
+def film(
+    env: FrameEnv, policy: Policy, held_out: Mapping[str, Sequence[int]], config: TrainConfig, folder: Path, when: str
+) -> None:
     """Write videos/TASK-WHEN.mp4 for the first tasks, each from its first held-out state, at the robot's own speed."""
     for spec in _specs(held_out, config):
         caption = f"{when}: {_short(spec.task).replace('_', ' ')}"

@@ -67,8 +67,12 @@ def checkpoint(policy: AnyPolicy, folder: Path) -> Finding:
     """The weights."""
     broken = [name for name, tensor in policy.state_dict().items() if not tensor.isfinite().all()]
     if broken:
-        return Finding("checkpoint", "problem", f"{len(broken)} tensors are not finite, such as {broken[0]}",
-                       "restore the checkpoint from its source, or take an earlier one")
+        return Finding(
+            "checkpoint",
+            "problem",
+            f"{len(broken)} tensors are not finite, such as {broken[0]}",
+            "restore the checkpoint from its source, or take an earlier one",
+        )
     count = sum(parameter.numel() for parameter in policy.parameters())
     return Finding("checkpoint", "ok", f"{policy.architecture}, {count / 1e6:.2f} M parameters, {folder}")
 
@@ -84,8 +88,12 @@ def unnorm_key(case: Case) -> Iterator[Finding]:
     elif fitting:
         yield Finding("unnorm key", "problem", f"{found}, which has its own", f"--unnorm-key {fitting[0]}")
     else:
-        yield Finding("unnorm key", "note", f"{found}; there are: {', '.join(known)}",
-                      "make sure that its actions are in this suite's units, or name its own with --suite")
+        yield Finding(
+            "unnorm key",
+            "note",
+            f"{found}; there are: {', '.join(known)}",
+            "make sure that its actions are in this suite's units, or name its own with --suite",
+        )
 
 
 def gripper(case: Case) -> Iterator[Finding]:
@@ -108,8 +116,12 @@ def gripper(case: Case) -> Iterator[Finding]:
         obs, taken = _frames(case.data)
         same = float(((_act(case.policy, obs, "greedy").actions[:, 0, -1] > 0) == (taken[:, -1] > 0)).mean())
         state = "ok" if same >= _MOSTLY else "note" if same > 1 - _MOSTLY else "problem"
-        yield Finding("gripper in demonstrations", state, f"agrees in {same:.0%} of {len(taken)} frames",
-                      {"ok": "", "note": "is this policy trained on these tasks?", "problem": advice}[state])
+        yield Finding(
+            "gripper in demonstrations",
+            state,
+            f"agrees in {same:.0%} of {len(taken)} frames",
+            {"ok": "", "note": "is this policy trained on these tasks?", "problem": advice}[state],
+        )
 
 
 def images(case: Case) -> Iterator[Finding]:
@@ -122,9 +134,12 @@ def images(case: Case) -> Iterator[Finding]:
 
     chosen = protocol(case.config.protocol)
     if chosen is NATIVE and (is_public(case.folder) or is_published(case.folder) or is_smolvla(case.folder)):
-        yield Finding("image pipeline", "note", "native frames go in as rendered; those who publish checkpoints train "
-                      "on mirrored, resized ones", "if others trained it: --protocol openvla, openvla_oft, simplevla, "
-                      "rlinf, openpi or lerobot")
+        yield Finding(
+            "image pipeline",
+            "note",
+            "native frames go in as rendered; those who publish checkpoints train on mirrored, resized ones",
+            "if others trained it: --protocol openvla, openvla_oft, simplevla, rlinf, openpi or lerobot",
+        )
     elif differ := policy_deviations(chosen, case.policy):
         yield Finding("image pipeline", "problem", "; ".join(differ), "choose the protocol that it was trained for")
     else:
@@ -133,8 +148,12 @@ def images(case: Case) -> Iterator[Finding]:
     dark = replace(case.seen, images=np.zeros_like(case.seen.images))
     change = float((_log_prob(case.policy, case.seen, replay) - _log_prob(case.policy, dark, replay)).abs().max())
     good = change > 1e-3
-    yield Finding("image use", "ok" if good else "problem", f"black pictures change a log-prob by {change:.2g}",
-                  "" if good else "its vision weights are not those that it was trained with: restore the checkpoint")
+    yield Finding(
+        "image use",
+        "ok" if good else "problem",
+        f"black pictures change a log-prob by {change:.2g}",
+        "" if good else "its vision weights are not those that it was trained with: restore the checkpoint",
+    )
     if case.data is not None:
         yield _mirrored(case.policy, case.data)
 
@@ -151,8 +170,12 @@ def _mirrored(policy: AnyPolicy, data: Demonstrations) -> Finding:
         return Finding("mirrored pictures", "ok", found)
     if wrong > _CLEARLY * right:
         return Finding("mirrored pictures", "note", found, "is this policy trained on these tasks?")
-    return Finding("mirrored pictures", "problem", found, "the pictures are the wrong way round: choose the protocol, "
-                   "or the data set, that it was trained with")
+    return Finding(
+        "mirrored pictures",
+        "problem",
+        found,
+        "the pictures are the wrong way round: choose the protocol, or the data set, that it was trained with",
+    )
 
 
 def first_update(case: Case) -> Iterator[Finding]:
@@ -166,18 +189,27 @@ def first_update(case: Case) -> Iterator[Finding]:
         ratio = (again - drawn.log_prob[part].cpu()).exp()
         error = max(error, float((ratio - 1).abs().nan_to_num(torch.inf).max()))
     good = error <= tolerance
-    yield Finding("first update", "ok" if good else "problem", f"ratios of recomputed to rollout probabilities are 1 "
-                  f"within {error:.2g} (allowed: {tolerance})", "" if good else "its logits are too large for its "
-                  "number format: train with --learner.recompute-log-probs, or restore the checkpoint")
+    yield Finding(
+        "first update",
+        "ok" if good else "problem",
+        f"ratios of recomputed to rollout probabilities are 1 within {error:.2g} (allowed: {tolerance})",
+        ""
+        if good
+        else "its logits are too large for its "
+        "number format: train with --learner.recompute-log-probs, or restore the checkpoint",
+    )
 
 
 def statistics(case: Case) -> Iterator[Finding]:
     """Whether the action ranges are possible, and those of the data set."""
     low, high = _ranges(case.policy)
     good = bool((low[_ARM] > -1.05).all() and (high[_ARM] < 1.05).all())
-    yield Finding("action range", "ok" if good else "problem", f"{low[_ARM].min():.2f} to {high[_ARM].max():.2f} of "
-                  "the simulator's -1 to 1", "" if good else "what lies beyond is cut off: choose the statistics of a "
-                  "data set in the simulator's units")
+    yield Finding(
+        "action range",
+        "ok" if good else "problem",
+        f"{low[_ARM].min():.2f} to {high[_ARM].max():.2f} of the simulator's -1 to 1",
+        "" if good else "what lies beyond is cut off: choose the statistics of a data set in the simulator's units",
+    )
     if case.data is None:
         yield Finding("action statistics", "note", "not compared with demonstrations", "--dataset DIR compares them")
         return
@@ -190,11 +222,17 @@ def statistics(case: Case) -> Iterator[Finding]:
         span = np.maximum(theirs[1] - theirs[0], 1e-3)
         each = (np.maximum(np.abs(low - theirs[0]), np.abs(high - theirs[1])) / span)[_ARM]
         worst = int(each.argmax())
-        found = (f"dimension {worst} is {low[worst]:.3f} to {high[worst]:.3f}, in the data set "
-                 f"{theirs[0][worst]:.3f} to {theirs[1][worst]:.3f}")
+        found = (
+            f"dimension {worst} is {low[worst]:.3f} to {high[worst]:.3f}, in the data set "
+            f"{theirs[0][worst]:.3f} to {theirs[1][worst]:.3f}"
+        )
         good = each.max() <= _RANGE_ERROR
-    yield Finding("action statistics", "ok" if good else "problem", found, "" if good else
-                  "choose another --unnorm-key, or name the data set that it was trained on")
+    yield Finding(
+        "action statistics",
+        "ok" if good else "problem",
+        found,
+        "" if good else "choose another --unnorm-key, or name the data set that it was trained on",
+    )
 
 
 def _look(policy: AnyPolicy, config: DoctorConfig) -> Observation:
@@ -224,8 +262,10 @@ def _demonstrations(config: DoctorConfig, policy: AnyPolicy) -> Demonstrations |
     data = lerobot.load(config.dataset)
     shape = (policy.config.num_cameras, policy.config.image_size, policy.config.image_size, 3)
     if data.images.shape[1:] != shape or data.action.shape[1] != policy.action_dim:
-        raise UserError(f"--dataset {config.dataset} has images {data.images.shape[1:]} and {data.action.shape[1]} "
-                        f"action dimensions, the policy takes {shape} and {policy.action_dim}: name one that fits.")
+        raise UserError(
+            f"--dataset {config.dataset} has images {data.images.shape[1:]} and {data.action.shape[1]} "
+            f"action dimensions, the policy takes {shape} and {policy.action_dim}: name one that fits."
+        )
     return data
 
 

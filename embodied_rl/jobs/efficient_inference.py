@@ -53,7 +53,9 @@ class Speed:
 
 
 def speed_up(
-    policy: AnyPolicy, config: SpeedConfig, open_worlds: Callable[[], AbstractContextManager[VecEnv]],
+    policy: AnyPolicy,
+    config: SpeedConfig,
+    open_worlds: Callable[[], AbstractContextManager[VecEnv]],
     specs: Sequence[EpisodeSpec],
 ) -> Speed:
     """Change `policy` as `config` asks, for good; UserError for what does not apply to it.
@@ -68,9 +70,10 @@ def speed_up(
     layers = len(parts.decoders[0].layers)
     _check(policy, config, layers, parts)
     marks: dict[str, Any] = {
-        "dropped_layers": [], "visual_tokens": config.visual_tokens or parts.visual,
+        "dropped_layers": [],
+        "visual_tokens": config.visual_tokens or parts.visual,
         "denoise_reuse": config.denoise_reuse,
-    }  # fmt: skip
+    }
     said = []
     if config.drop_layers:
         decisions = _decisions(policy, first_observations(open_worlds, specs))
@@ -125,8 +128,9 @@ def _parts(policy: AnyPolicy) -> _Parts:
 
     config = policy.config
     if isinstance(policy, Pi0Policy):
-        return _Parts([policy.model.language, policy.model.expert], 0, policy.config.visual_tokens,
-                      policy.flow.denoise_steps)
+        return _Parts(
+            [policy.model.language, policy.model.expert], 0, policy.config.visual_tokens, policy.flow.denoise_steps
+        )
     visual = policy.config.featurizer.num_patches * config.num_cameras
     return _Parts([policy.model.language_model.model], 1, visual, 0)  # BOS comes first
 
@@ -143,8 +147,10 @@ def _check(policy: AnyPolicy, config: SpeedConfig, layers: int, parts: _Parts) -
             f"--speed.denoise-reuse {config.denoise_reuse}: the policy has {parts.denoise_steps} denoising steps."
         )
     if config.compile and config.denoise_reuse > 1:
-        raise UserError("--speed.compile compiles one denoising step, and --speed.denoise-reuse makes them differ: "
-                        "choose one of them.")
+        raise UserError(
+            "--speed.compile compiles one denoising step, and --speed.denoise-reuse makes them differ: "
+            "choose one of them."
+        )
 
 
 def _decisions(policy: AnyPolicy, observations: Sequence[Observation]) -> list[tuple[Any, ...]]:
@@ -156,7 +162,11 @@ def _decisions(policy: AnyPolicy, observations: Sequence[Observation]) -> list[t
 
     zero = np.zeros(1, np.int64)
     return [
-        (torch.from_numpy(obs.images), torch.from_numpy(obs.proprio), obs.instruction,
-         policy.act(obs, DecisionRng(zero + row, zero), "greedy").replay)
+        (
+            torch.from_numpy(obs.images),
+            torch.from_numpy(obs.proprio),
+            obs.instruction,
+            policy.act(obs, DecisionRng(zero + row, zero), "greedy").replay,
+        )
         for row, obs in enumerate(observations)
-    ]  # fmt: skip
+    ]

@@ -79,8 +79,9 @@ def run(benchmark: str, command: BenchmarkCommand, request: Mapping[str, Any], w
     renderer = pick_renderer(command.env.renderer, plan.tasks)
     speed = speed_up(policy, command.speed, partial(_open, plan, policy, renderer.name), plan.specs)
     weights = describe_policy(policy, command.checkpoint) | {
-        "unnorm key": statistics_line(policy, plan.suite), "speed": speed.sentence
-    }  # fmt: skip
+        "unnorm key": statistics_line(policy, plan.suite),
+        "speed": speed.sentence,
+    }
     frames = pick_frames(command.env.frames, plan.tasks)
     marks = fingerprint(plan.tasks, renderer.name, frames, device, weights["weights"].rpartition(" ")[2], speed.marks)
     seen = overlap(trained_states(read_provenance(checkpoint)), plan.specs)
@@ -123,10 +124,14 @@ def _open(plan: _Plan, policy: AnyPolicy, renderer: str) -> AbstractContextManag
     config = policy.config
     return open_protocol_env(
         [variant.task for variant in plan.variants.values()] if plan.variants else plan.tasks,
-        dataclasses.replace(plan.command.env, renderer=renderer), plan.protocol, config.image_size, config.num_cameras,
-        crop=own_crop(policy) is None, run_on=plan.command.at_end,
+        dataclasses.replace(plan.command.env, renderer=renderer),
+        plan.protocol,
+        config.image_size,
+        config.num_cameras,
+        crop=own_crop(policy) is None,
+        run_on=plan.command.at_end,
         translate=variant_spec if plan.variants else None,
-    )  # fmt: skip
+    )
 
 
 def _run_episodes(plan: _Plan, env: ProtocolEnv, policy: AnyPolicy, ledger: Ledger, console: Console) -> None:
@@ -140,11 +145,16 @@ def _run_episodes(plan: _Plan, env: ProtocolEnv, policy: AnyPolicy, ledger: Ledg
         try:
             with stop:
                 run_missing(
-                    env, policy, interleaved(plan.specs), command.mode, ledger,
+                    env,
+                    policy,
+                    interleaved(plan.specs),
+                    command.mode,
+                    ledger,
                     at_end=env.at_end if command.at_end else None,
                     drawn={number: variant.drawn for number, variant in plan.variants.items()},
-                    on_episode=lambda result: progress.episode(result.success), on_round=stop.poll,
-                )  # fmt: skip
+                    on_episode=lambda result: progress.episode(result.success),
+                    on_round=stop.poll,
+                )
         except Interrupted:
             raise Interrupted(
                 f"{len(ledger.outcomes)} of {total} episodes are saved; continue with: embodied-rl eval --resume "
@@ -189,20 +199,35 @@ def policy_deviations(chosen: Protocol, policy: AnyPolicy) -> list[str]:
     own, area = own_crop(policy), image_pipeline(chosen.images).crop_area
     crop = [] if own in (None, area) else [f"centre crop: {own} of the area (the protocol: {area or 'none'})"]
     return crop + deviations(
-        chosen, size=config.image_size, cameras=config.num_cameras, proprio=proprio,
-        gripper="zero_one" if zero_one else "direct", steps_per_decision=policy.chunk_len,
-    )  # fmt: skip
+        chosen,
+        size=config.image_size,
+        cameras=config.num_cameras,
+        proprio=proprio,
+        gripper="zero_one" if zero_one else "direct",
+        steps_per_decision=policy.chunk_len,
+    )
 
 
 def _write(
-    folder: Path, command: BenchmarkCommand, stamp: Mapping[str, Any], marks: Mapping[str, Any], plan: _Plan,
-    seen: Overlap, report: BenchmarkReport, films: Sequence[Any],
-) -> None:  # fmt: skip
+    folder: Path,
+    command: BenchmarkCommand,
+    stamp: Mapping[str, Any],
+    marks: Mapping[str, Any],
+    plan: _Plan,
+    seen: Overlap,
+    report: BenchmarkReport,
+    films: Sequence[Any],
+) -> None:
     """report.json and report.html in the folder, and the figures where --json says."""
     figures = {
-        **stamp, "protocol": plan.protocol.describe(), "perturb": list(command.perturb),
-        "perturb_level": command.perturb_level, "fingerprint": marks, "overlap": seen.to_json(), **report.to_json(),
-    }  # fmt: skip
+        **stamp,
+        "protocol": plan.protocol.describe(),
+        "perturb": list(command.perturb),
+        "perturb_level": command.perturb_level,
+        "fingerprint": marks,
+        "overlap": seen.to_json(),
+        **report.to_json(),
+    }
     text = json.dumps(figures, indent=1)
     replace_text(folder / "report.json", text)
     if command.json:

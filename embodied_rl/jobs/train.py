@@ -160,8 +160,9 @@ def _timeline(config: TrainConfig, clock: StageClock | Timeline, folder: Path) -
             write_gantt(folder, clock.spans, f"{config.scheduler.stages} stages, {config.scheduler.overlap}")
 
 
-def _train(config: TrainConfig, states: _States, env: FrameEnv, policy: AnyPolicy, resume: bool,
-           console: Console) -> None:
+def _train(
+    config: TrainConfig, states: _States, env: FrameEnv, policy: AnyPolicy, resume: bool, console: Console
+) -> None:
     folder = Path(config.output)
     trackers = make_trackers(config.track, folder, to_dict(config))
     done = Checkpoints(folder / "checkpoints", 1).newest() if resume else 0
@@ -179,10 +180,19 @@ def _train(config: TrainConfig, states: _States, env: FrameEnv, policy: AnyPolic
     clock = make_clock(config.scheduler, SPANS if pipelined or config.trace else 0)
     with MetricsLog(folder / "metrics.jsonl", trackers) as log, progress, _timeline(config, clock, folder):
         train(
-            folder, env, policy, _policy_files(policy, config, states), _settings(config), states.train, states.heldout,
+            folder,
+            env,
+            policy,
+            _policy_files(policy, config, states),
+            _settings(config),
+            states.train,
+            states.heldout,
             RunObserver(folder, log, progress, measured, counted),
-            resume=resume, resume_command=_resume_command(config), clock=clock,
-            far=far_worker(config), helper=HelperPolicy(to_dict(config), resume),
+            resume=resume,
+            resume_command=_resume_command(config),
+            clock=clock,
+            far=far_worker(config),
+            helper=HelperPolicy(to_dict(config), resume),
         )
 
 
@@ -190,11 +200,15 @@ def _notices(config: TrainConfig, benchmark: str) -> list[str]:
     """What a user who asked for `libero` must know before reading a figure."""
     lines = libero_notice(config.suite) if benchmark == "libero" else []
     if benchmark and config.policy.checkpoint == SHIPPED and config.suite in LIBERO_SUITES:
-        lines.append("No --policy.checkpoint given: the small OpenVLA that ships with the package knows "
-                     "tabletop_spatial only and will not succeed on LIBERO.")
+        lines.append(
+            "No --policy.checkpoint given: the small OpenVLA that ships with the package knows "
+            "tabletop_spatial only and will not succeed on LIBERO."
+        )
     elif benchmark and config.policy.checkpoint == SHIPPED:
-        lines.append("No --policy.checkpoint given: starting from the small OpenVLA that ships with the package, "
-                     "not from the published 7B weights.")
+        lines.append(
+            "No --policy.checkpoint given: starting from the small OpenVLA that ships with the package, "
+            "not from the published 7B weights."
+        )
     return lines
 
 
@@ -208,15 +222,13 @@ def resolve(config: TrainConfig, renderer: Choice, tasks: Sequence[Task]) -> Tra
         size = make_algorithm(config.algorithm).group_size
         ahead = scheduler.ahead(
             config.env.num_envs, config.rollout.groups(size), size, streams=config.learner.minibatch_groups is not None
-        )  # fmt: skip
+        )
         scheduler = dataclasses.replace(scheduler, stages=stages, ahead_groups=ahead.groups)
     env = dataclasses.replace(
         config.env, renderer=renderer.name, frames=pick_frames(config.env.frames, tasks), sim_threads=sim_threads
     )
     threads = config.torch_threads or cores
-    return for_workers(
-        dataclasses.replace(config, env=env, torch_threads=threads, device=device, scheduler=scheduler)
-    )
+    return for_workers(dataclasses.replace(config, env=env, torch_threads=threads, device=device, scheduler=scheduler))
 
 
 def open_policy_of(config: TrainConfig, resume: bool) -> tuple[AnyPolicy, str]:
@@ -234,8 +246,12 @@ def open_policy_of(config: TrainConfig, resume: bool) -> tuple[AnyPolicy, str]:
 
 def _policy_files(policy: AnyPolicy, config: TrainConfig, states: _States) -> PolicyFiles:
     provenance = {
-        "command": "embodied-rl train", "version": __version__, "seed": config.seed, "suite": config.suite,
-        "renderer": config.env.renderer, "config": to_dict(config),
+        "command": "embodied-rl train",
+        "version": __version__,
+        "seed": config.seed,
+        "suite": config.suite,
+        "renderer": config.env.renderer,
+        "config": to_dict(config),
         **({} if states.known is None else {TRAINED_STATES: states.known}),
     }
 
@@ -248,15 +264,29 @@ def _policy_files(policy: AnyPolicy, config: TrainConfig, states: _States) -> Po
 def _settings(config: TrainConfig) -> TrainSettings:
     assert config.torch_threads is not None
     return TrainSettings(
-        algorithm=config.algorithm, learner=config.learner, rollout=config.rollout, evaluation=config.evaluation,
-        checkpoint=config.checkpoint, iterations=config.iterations, seed=config.seed, scheduler=config.scheduler,
-        workers=config.env.sim_threads, threads=config.torch_threads if config.device == "cpu" else 1,
+        algorithm=config.algorithm,
+        learner=config.learner,
+        rollout=config.rollout,
+        evaluation=config.evaluation,
+        checkpoint=config.checkpoint,
+        iterations=config.iterations,
+        seed=config.seed,
+        scheduler=config.scheduler,
+        workers=config.env.sim_threads,
+        threads=config.torch_threads if config.device == "cpu" else 1,
         train_on_heldout=config.train_states == "heldout",
     )
 
 
-def _stamp(config: TrainConfig, command: str, tasks: Sequence[Task], info: EnvInfo, renderer: Choice,
-           weights: dict[str, Any], states: _States) -> dict[str, Any]:
+def _stamp(
+    config: TrainConfig,
+    command: str,
+    tasks: Sequence[Task],
+    info: EnvInfo,
+    renderer: Choice,
+    weights: dict[str, Any],
+    states: _States,
+) -> dict[str, Any]:
     """What really runs, in words."""
     size, views, learner = info.image_size, len(info.cameras), config.learner
     missing = missing_assets(tasks)
@@ -268,16 +298,19 @@ def _stamp(config: TrainConfig, command: str, tasks: Sequence[Task], info: EnvIn
         "overlap": states.overlap(config),
         "simulator": f"{info.simulator}, {config.env.num_envs} worlds, {where_worlds_run(config.env)}",
         "renderer": f"{info.renderer} ({renderer.reason}), {config.env.frames} frames, "
-                    f"{views} cameras of {size}x{size}",
+        f"{views} cameras of {size}x{size}",
         "machine": f"{cpu_name()}, {cpu_count()} cores",
         "device": f"{config.device}, torch {torch.__version__}, {config.torch_threads} threads",
         **weights,
         "algorithm": f"{kind_of('algorithm', config.algorithm)}, {config.rollout.episodes_per_iteration} episodes an "
-                     f"iteration, {config.iterations} iterations",
+        f"iteration, {config.iterations} iterations",
         "scheduler": config.scheduler.sentence(),
         **({"learner": f"{learner.ranks} ranks, sharding {learner.sharding}"} if learner.ranks > 1 else {}),
-        **({"evaluates": f"a running mean of the weights (1/{learner.average_updates} an update), which is saved too"}
-           if learner.average_updates else {}),
+        **(
+            {"evaluates": f"a running mean of the weights (1/{learner.average_updates} an update), which is saved too"}
+            if learner.average_updates
+            else {}
+        ),
         "seed": config.seed,
         "output": config.output,
         "versions": f"embodied-rl {__version__}, mujoco {mujoco.__version__}, python {platform.python_version()}",
@@ -320,5 +353,9 @@ def _print_result(folder: Path, console: Console) -> None:
 
     console.print(result_table(folder))
     console.print(f"report: {folder / 'report.html'}", soft_wrap=True, markup=False, highlight=False)
-    console.print(f"policy: {folder / 'checkpoints'} (embodied-rl eval --checkpoint {folder})", soft_wrap=True,
-                  markup=False, highlight=False)
+    console.print(
+        f"policy: {folder / 'checkpoints'} (embodied-rl eval --checkpoint {folder})",
+        soft_wrap=True,
+        markup=False,
+        highlight=False,
+    )

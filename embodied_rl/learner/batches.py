@@ -55,8 +55,7 @@ def join_batches(parts: Sequence[RolloutBatch]) -> RolloutBatch:
     values = [part.value for part in parts if part.value is not None]
     versions = [part.row_version for part in parts if part.row_version is not None]
     stale = any(part.log_importance is not None for part in parts)
-    ratios = [torch.zeros_like(part.log_prob) if part.log_importance is None else part.log_importance
-              for part in parts]  # fmt: skip
+    ratios = [torch.zeros_like(part.log_prob) if part.log_importance is None else part.log_importance for part in parts]
     return RolloutBatch(
         images=torch.cat([part.images for part in parts]),
         proprio=torch.cat([part.proprio for part in parts]),

@@ -1,9 +1,9 @@
 """Checkpoints of a run: whole or not there, verified when read.
 
-    checkpoints/latest               name of the newest checkpoint
-    checkpoints/iter-000010/         policy/ (written by the policy's own code), trainer.pt (optimiser, RNG; the newest
-                                     weights where policy/ has their mean), state.json (iteration, sampler, metrics
-                                     position, SHA-256 of every other file)
+checkpoints/latest               name of the newest checkpoint
+checkpoints/iter-000010/         policy/ (written by the policy's own code), trainer.pt (optimiser, RNG; the newest
+                                 weights where policy/ has their mean), state.json (iteration, sampler, metrics
+                                 position, SHA-256 of every other file)
 """
 
 from __future__ import annotations

@@ -51,8 +51,16 @@ class LearnerConfig:
     not fit; slower, because weights travel for every microbatch."""
 
     def __post_init__(self) -> None:
-        positive = ("lr", "value_lr", "max_grad_norm", "minibatch_rows", "minibatch_groups", "microbatch_rows",
-                    "ratio_tolerance", "ranks")  # fmt: skip
+        positive = (
+            "lr",
+            "value_lr",
+            "max_grad_norm",
+            "minibatch_rows",
+            "minibatch_groups",
+            "microbatch_rows",
+            "ratio_tolerance",
+            "ranks",
+        )
         for name in positive:
             value, option = getattr(self, name), f"--learner.{name.replace('_', '-')}"
             if value is not None and not 0 < value < math.inf:

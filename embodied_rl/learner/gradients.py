@@ -44,8 +44,12 @@ class Gradients:
     """
 
     def __init__(
-        self, loss: Callable[[Rows], LossOutput], moving: Sequence[nn.Parameter], ranks: Ranks,
-        threads: Threads | None, ratio_tolerance: float | None,
+        self,
+        loss: Callable[[Rows], LossOutput],
+        moving: Sequence[nn.Parameter],
+        ranks: Ranks,
+        threads: Threads | None,
+        ratio_tolerance: float | None,
     ) -> None:
         self.micros: list[Rows] = []
         self._loss = loss

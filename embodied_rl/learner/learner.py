@@ -72,8 +72,15 @@ class Learner:
     """
 
     def __init__(
-        self, policy: TrainablePolicy, algorithm: Algorithm, config: LearnerConfig, *, seed: int, dump_dir: Path,
-        threads: int = 1, ranks: Ranks = ALONE,
+        self,
+        policy: TrainablePolicy,
+        algorithm: Algorithm,
+        config: LearnerConfig,
+        *,
+        seed: int,
+        dump_dir: Path,
+        threads: int = 1,
+        ranks: Ranks = ALONE,
     ) -> None:
         self.policy = policy
         self.algorithm = algorithm
@@ -120,9 +127,13 @@ class Learner:
         again: dict[str, float] = {}
         if not self.begun:
             drift = correct(
-                batch, self.model, self.config.microbatch_rows, self.ranks, self._threads,
+                batch,
+                self.model,
+                self.config.microbatch_rows,
+                self.ranks,
+                self._threads,
                 everything=self.config.recompute_log_probs,
-            )  # fmt: skip
+            )
             again = {DRIFT: drift} if self.config.recompute_log_probs else {}
         if self.config.minibatch_groups is not None:
             metrics = self._update_by_groups(batch, self.config.minibatch_groups, iteration)
@@ -202,10 +213,12 @@ class Learner:
     ) -> dict[str, float]:
         """One optimiser step on rows `index`, their gradient summed over microbatches."""
         gradients = self.gradients(iteration, check_ratio=check_ratio)
-        gradients.begin([
-            Rows(batch, micro, weight[micro], torch.full((len(micro),), parts / len(batch)))
-            for micro in self.ranks.cut(index, self.config.microbatch_rows)
-        ])  # fmt: skip
+        gradients.begin(
+            [
+                Rows(batch, micro, weight[micro], torch.full((len(micro),), parts / len(batch)))
+                for micro in self.ranks.cut(index, self.config.microbatch_rows)
+            ]
+        )
         totals = self.collect(gradients, iteration)
         totals["grad_norm"] = self.step(batch, index, iteration, worth([batch], index))
         return totals
@@ -218,9 +231,12 @@ class Learner:
             return self.algorithm.loss(self.model, rows, iteration)
 
         self._gradients = Gradients(
-            loss, self._moving(iteration), self.ranks, self._threads,
+            loss,
+            self._moving(iteration),
+            self.ranks,
+            self._threads,
             self.config.ratio_tolerance if check_ratio else None,
-        )  # fmt: skip
+        )
         return self._gradients
 
     def collect(self, gradients: Gradients, iteration: int) -> dict[str, float]:
@@ -288,11 +304,13 @@ class Learner:
 
     def _refuse_ratio(self, error: float, iteration: int) -> None:
         advice = (
-            " They were computed again where the policy acts, and another kind of device (--scheduler.act-device) may "
-            "round differently: leave that out, or raise --learner.ratio-tolerance."
-        ) if self.config.recompute_log_probs else (
-            " With bfloat16 rounding alone can do it: add --learner.recompute-log-probs."
-        )  # fmt: skip
+            (
+                " They were computed again where the policy acts, and another kind of device (--scheduler.act-device) "
+                "may round differently: leave that out, or raise --learner.ratio-tolerance."
+            )
+            if self.config.recompute_log_probs
+            else (" With bfloat16 rounding alone can do it: add --learner.recompute-log-probs.")
+        )
         raise RatioError(
             f"before the first step of update {iteration + 1} a probability ratio differs from 1 by {error:.3g} "
             f"(learner.ratio_tolerance {self.config.ratio_tolerance}): the policy's act() and evaluate() disagree; "

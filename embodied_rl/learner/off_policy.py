@@ -26,7 +26,12 @@ DRIFT = "train/log_prob_drift"
 
 
 def correct(
-    batch: RolloutBatch, policy: Policy, microbatch_rows: int, ranks: Ranks = ALONE, threads: Threads | None = None, *,
+    batch: RolloutBatch,
+    policy: Policy,
+    microbatch_rows: int,
+    ranks: Ranks = ALONE,
+    threads: Threads | None = None,
+    *,
     everything: bool = False,
 ) -> float:
     """Give rows of older policies the log-probs and values of `policy`, of version `batch.version`, before an update.

@@ -13,7 +13,11 @@ from embodied_rl.utils.threads import Threads
 
 
 def evaluate_again(
-    policy: Policy, batch: RolloutBatch, index: Tensor, microbatch_rows: int, ranks: Ranks = ALONE,
+    policy: Policy,
+    batch: RolloutBatch,
+    index: Tensor,
+    microbatch_rows: int,
+    ranks: Ranks = ALONE,
     threads: Threads | None = None,
 ) -> tuple[Tensor, Tensor | None]:
     """Log-probs float32 [r, L] and values float32 [r] (None without a critic) of rows `index` (int64 [r], not empty).

@@ -22,10 +22,13 @@ def step_rows(env: VecEnv, slots: Sequence[int], actions: Array, rows: Array) ->
         return env.step(slots, actions)
     count, chunk = actions.shape[:2]
     out = ChunkResult(
-        reward=np.zeros((count, chunk), np.float32), terminated=np.zeros(count, np.bool_),
-        truncated=np.zeros(count, np.bool_), success=np.zeros(count, np.bool_),
-        steps_taken=np.zeros(count, np.int32), failed=np.zeros(count, np.bool_),
-    )  # fmt: skip
+        reward=np.zeros((count, chunk), np.float32),
+        terminated=np.zeros(count, np.bool_),
+        truncated=np.zeros(count, np.bool_),
+        success=np.zeros(count, np.bool_),
+        steps_taken=np.zeros(count, np.int32),
+        failed=np.zeros(count, np.bool_),
+    )
     out.failed[rows[~finite]] = True
     if len(going):
         part = env.step([slots[row] for row in going], actions[going])

@@ -16,9 +16,7 @@ class RolloutConfig:
 
     def __post_init__(self) -> None:
         if self.episodes_per_iteration < 1:
-            raise UserError(
-                f"--rollout.episodes-per-iteration must be at least 1, got {self.episodes_per_iteration}."
-            )
+            raise UserError(f"--rollout.episodes-per-iteration must be at least 1, got {self.episodes_per_iteration}.")
 
     def groups(self, group_size: int) -> int:
         """Return the groups of an iteration; raise UserError unless the group size divides its episodes."""

@@ -129,7 +129,7 @@ class Driver:
                 terminated=bool(result.terminated[row]), final_value=values.get(row, 0.0)
             )
             for row in rows
-        ]  # fmt: skip
+        ]
 
     def _values(self, slots: Sequence[int], result: ChunkResult) -> dict[int, float]:
         """The critic's value, by row, of what truncated episodes show now; those that show nothing any more failed."""

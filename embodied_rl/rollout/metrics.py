@@ -35,7 +35,15 @@ def empty_batch(version: int) -> RolloutBatch:
     """A batch without rows: no group of the iteration was kept."""
     none = torch.zeros(0)
     return RolloutBatch(
-        images=torch.zeros(0, dtype=torch.uint8), proprio=none, instruction=[], replay={}, log_prob=none[:, None],
-        value=None, reward=none, mask=torch.zeros(0, 1, dtype=torch.bool), episode=torch.zeros(0, dtype=torch.int64),
-        episodes=[], version=version,
-    )  # fmt: skip
+        images=torch.zeros(0, dtype=torch.uint8),
+        proprio=none,
+        instruction=[],
+        replay={},
+        log_prob=none[:, None],
+        value=None,
+        reward=none,
+        mask=torch.zeros(0, 1, dtype=torch.bool),
+        episode=torch.zeros(0, dtype=torch.int64),
+        episodes=[],
+        version=version,
+    )

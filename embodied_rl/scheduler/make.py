@@ -75,10 +75,15 @@ class Learning:
         """Those of `learner`."""
         config = learner.config
         return cls(
-            config.minibatch_groups, config.recompute_log_probs, learner.accumulate, lambda: learner.ess,
-            learner.yield_to, lambda: learner.working, lambda: learner.worked_until,
+            config.minibatch_groups,
+            config.recompute_log_probs,
+            learner.accumulate,
+            lambda: learner.ess,
+            learner.yield_to,
+            lambda: learner.working,
+            lambda: learner.worked_until,
             config.microbatch_rows,
-        )  # fmt: skip
+        )
 
 
 def make_clock(config: SchedulerConfig, keep: int = 0) -> StageClock | Timeline:
@@ -87,9 +92,19 @@ def make_clock(config: SchedulerConfig, keep: int = 0) -> StageClock | Timeline:
 
 
 def make_scheduler(
-    config: SchedulerConfig, env: VecEnv, policy: Policy, sampler: EpisodeSampler, algorithm: Algorithm,
-    learning: Learning, clock: StageClock | Timeline, *, groups: int, workers: int | None,
-    on_episode: Callable[[EpisodeResult], None], poll: Callable[[], None], far: WorkerFactory | None = None,
+    config: SchedulerConfig,
+    env: VecEnv,
+    policy: Policy,
+    sampler: EpisodeSampler,
+    algorithm: Algorithm,
+    learning: Learning,
+    clock: StageClock | Timeline,
+    *,
+    groups: int,
+    workers: int | None,
+    on_episode: Callable[[EpisodeResult], None],
+    poll: Callable[[], None],
+    far: WorkerFactory | None = None,
     say: Callable[[str], None] = print,
 ) -> Scheduler:
     """The scheduler that `config` asks for. workers: threads that step and render (None: one a CPU core). far: opens
@@ -101,19 +116,37 @@ def make_scheduler(
         assert far is not None, "the caller knows how to open worlds elsewhere"
         assert isinstance(policy, nn.Module)
         stream = GroupStream(
-            sampler, groups=groups, keep=algorithm.keep, max_factor=algorithm.max_factor,
+            sampler,
+            groups=groups,
+            keep=algorithm.keep,
+            max_factor=algorithm.max_factor,
             ahead=Ahead(config.max_staleness),
-        )  # fmt: skip
+        )
         return RayScheduler(
-            config, far, policy, stream, slots=env.num_envs, final_value=algorithm.needs_final_value,
-            on_episode=on_episode, poll=poll, ess=learning.ess, say=say,
-        )  # fmt: skip
+            config,
+            far,
+            policy,
+            stream,
+            slots=env.num_envs,
+            final_value=algorithm.needs_final_value,
+            on_episode=on_episode,
+            poll=poll,
+            ess=learning.ess,
+            say=say,
+        )
     if not isinstance(config, PipelinedConfig):
         assert isinstance(clock, StageClock)
         collector = Collector(
-            env, policy, sampler, clock, groups=groups, keep=algorithm.keep, max_factor=algorithm.max_factor,
-            final_value=algorithm.needs_final_value, on_round=poll,
-        )  # fmt: skip
+            env,
+            policy,
+            sampler,
+            clock,
+            groups=groups,
+            keep=algorithm.keep,
+            max_factor=algorithm.max_factor,
+            final_value=algorithm.needs_final_value,
+            on_round=poll,
+        )
         return SerialScheduler(collector, on_episode)
     assert isinstance(clock, Timeline)
     check_fit(config, env.num_envs, learning.minibatch_groups)
@@ -126,9 +159,12 @@ def make_scheduler(
     shared = device is None and on_policy and size is not None and size >= groups
     actor = policy if shared else replicate(policy, device)
     stream = GroupStream(
-        sampler, groups=groups, keep=algorithm.keep, max_factor=algorithm.max_factor,
+        sampler,
+        groups=groups,
+        keep=algorithm.keep,
+        max_factor=algorithm.max_factor,
         ahead=config.ahead(env.num_envs, groups, algorithm.group_size, streams=streams),
-    )  # fmt: skip
+    )
 
     def correct_group(group: RolloutBatch) -> float | None:
         drift = correct(group, actor, learning.microbatch_rows, everything=again)
@@ -138,17 +174,27 @@ def make_scheduler(
     workers = workers or len(os.sched_getaffinity(0))
     stages = config.num_stages(env.num_envs, cpu=acts_on.type == "cpu")
     engine = RolloutEngine(
-        env, actor, stream, clock, stages=stages, workers=workers,
+        env,
+        actor,
+        stream,
+        clock,
+        stages=stages,
+        workers=workers,
         act_wait=None if config.act_wait_ms is None else config.act_wait_ms / 1e3,
-        final_value=algorithm.needs_final_value, threads=torch.get_num_threads(),
-    )  # fmt: skip
+        final_value=algorithm.needs_final_value,
+        threads=torch.get_num_threads(),
+    )
     learning.yield_to(engine.busy)
     scheduler = PipelinedScheduler(
-        engine, install=(lambda: None) if shared else (lambda: copy_weights(policy, actor)), poll=poll,
-        learn=learning.accumulate if streams else None, worked_until=learning.worked_until,
+        engine,
+        install=(lambda: None) if shared else (lambda: copy_weights(policy, actor)),
+        poll=poll,
+        learn=learning.accumulate if streams else None,
+        worked_until=learning.worked_until,
         ess=None if on_policy else learning.ess,
         correct=correct_group if streams and (again or not on_policy) else None,
-        correctors=shared_cores(torch.get_num_threads()) if acts_on.type == "cpu" else 1, on_episode=on_episode,
-    )  # fmt: skip
+        correctors=shared_cores(torch.get_num_threads()) if acts_on.type == "cpu" else 1,
+        on_episode=on_episode,
+    )
     engine.yield_to(lambda: scheduler.learning or learning.working())
     return scheduler

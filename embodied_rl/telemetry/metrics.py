@@ -122,7 +122,11 @@ class _Wandb:
 
         # The folder's name as id: a resumed run continues the same curve.
         self._run = wandb.init(
-            project="embodied-rl", id=folder.name, name=folder.name, dir=str(folder), config=dict(config),
+            project="embodied-rl",
+            id=folder.name,
+            name=folder.name,
+            dir=str(folder),
+            config=dict(config),
             resume="allow",
         )
 

@@ -19,7 +19,11 @@ class RunObserver:
     """
 
     def __init__(
-        self, folder: Path, log: MetricsLog, progress: RunProgress, measured: Callable[[int], None] | None = None,
+        self,
+        folder: Path,
+        log: MetricsLog,
+        progress: RunProgress,
+        measured: Callable[[int], None] | None = None,
         counted: Callable[[], dict[str, float]] = dict,
     ) -> None:
         self._folder = folder

@@ -24,9 +24,15 @@ class RunProgress:
         self._started = time.monotonic()
         self._stage, self._episodes, self._successes, self._total = "", 0, 0, 0
         self._bars = Progress(
-            TextColumn("{task.description:<9}"), BarColumn(bar_width=24), MofNCompleteColumn(), TimeElapsedColumn(),
-            TextColumn("ETA"), TimeRemainingColumn(), TextColumn("{task.fields[note]}"),
-            console=self.console, disable=not self._live,
+            TextColumn("{task.description:<9}"),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("ETA"),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[note]}"),
+            console=self.console,
+            disable=not self._live,
         )
         self._all = self._bars.add_task("run", total=iterations, completed=done, note="")
         self._part = self._bars.add_task("", total=None, note="", visible=False)

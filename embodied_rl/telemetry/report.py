@@ -57,7 +57,12 @@ pre{overflow:auto;padding:1rem;background:#8881}.wide{overflow-x:auto}figure{mar
 """
 # The figures that a reader looks for first; the rest is in metrics.jsonl.
 _METRIC_COLUMNS = (
-    "step", "rollout/success", "eval/success", "rollout/episodes", "rollout/dropped_groups", "train/loss",
+    "step",
+    "rollout/success",
+    "eval/success",
+    "rollout/episodes",
+    "rollout/dropped_groups",
+    "train/loss",
     "speed/decisions_per_s",
 )
 
@@ -108,8 +113,10 @@ def section(heading: str, content: str) -> str:
 
 def pairs(values: Mapping[str, Any]) -> str:
     """A table of names and values."""
-    rows = "".join(f"<tr><td>{escape(str(key))}</td><td style='text-align:left'>{escape(str(value))}</td></tr>"
-                   for key, value in values.items())
+    rows = "".join(
+        f"<tr><td>{escape(str(key))}</td><td style='text-align:left'>{escape(str(value))}</td></tr>"
+        for key, value in values.items()
+    )
     return f"<div class='wide'><table>{rows}</table></div>"
 
 

@@ -11,9 +11,15 @@ from embodied_rl.errors import UserError
 from embodied_rl.utils.timeline import LEARNER, Span
 
 _COLOURS = {
-    "act": "#1f6feb", "simulate": "#2da44e", "render": "#8ddb8c", "reset": "#bf8700", "update": "#cf222e",
-    "learn": "#fa8072", "gather": "#8250df", "evaluate": "#d4a72c",
-}  # fmt: skip
+    "act": "#1f6feb",
+    "simulate": "#2da44e",
+    "render": "#8ddb8c",
+    "reset": "#bf8700",
+    "update": "#cf222e",
+    "learn": "#fa8072",
+    "gather": "#8250df",
+    "evaluate": "#d4a72c",
+}
 
 
 def workers_of(spans: Sequence[Span]) -> list[str]:
@@ -32,11 +38,16 @@ def write_trace(path: Path, spans: Sequence[Span]) -> None:
     ]
     events += [
         {
-            "ph": "X", "name": span.stage, "pid": 1, "tid": thread[span.worker], "ts": 1e6 * (span.begin - start),
-            "dur": 1e6 * (span.end - span.begin), "args": {"cpu_ms": 1e3 * span.cpu},
+            "ph": "X",
+            "name": span.stage,
+            "pid": 1,
+            "tid": thread[span.worker],
+            "ts": 1e6 * (span.begin - start),
+            "dur": 1e6 * (span.end - span.begin),
+            "args": {"cpu_ms": 1e3 * span.cpu},
         }
         for span in spans
-    ]  # fmt: skip
+    ]
     try:
         path.write_text(json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}), encoding="utf-8")
     except OSError as error:

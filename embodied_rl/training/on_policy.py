@@ -141,9 +141,14 @@ class _Run:
         self.sampler = EpisodeSampler(settings.seed, train_states, algorithm.group_size)
         self.heldout = evaluation_specs(_first_states(heldout_states, settings.evaluation), settings.seed)
         self.learner = make_learner(
-            policy, algorithm, settings.learner, seed=settings.seed, dump_dir=run_dir / "dumps",
-            threads=settings.threads, helper=helper,
-        )  # fmt: skip
+            policy,
+            algorithm,
+            settings.learner,
+            seed=settings.seed,
+            dump_dir=run_dir / "dumps",
+            threads=settings.threads,
+            helper=helper,
+        )
         updates = settings.learner.average_updates
         self.average = WeightAverage(policy, updates) if updates > 0 else None
         self.scheduler = make_scheduler(
@@ -310,8 +315,20 @@ def train(
     if settings.iterations < 1:
         raise UserError(f"iterations must be at least 1, got {settings.iterations}.")
     stop = StopRequest(lambda: observer.note("stopping: finishing this step, then saving (again: leave at once)"))
-    run = _Run(run_dir, env, policy, files, settings, train_states, heldout_states, observer, stop,
-               clock or make_clock(settings.scheduler), far, helper)  # fmt: skip
+    run = _Run(
+        run_dir,
+        env,
+        policy,
+        files,
+        settings,
+        train_states,
+        heldout_states,
+        observer,
+        stop,
+        clock or make_clock(settings.scheduler),
+        far,
+        helper,
+    )
     with closing(run.learner), closing(run.scheduler), stop:
         if resume:
             run.restore(run.checkpoints.load_latest())

@@ -28,8 +28,14 @@ from embodied_rl.utils.signals import StopRequest
 class Imitator(Protocol):
     """What the loop needs of a policy: a torch module with `sft_loss` (see `embodied_rl.policy.Policy`)."""
 
-    def sft_loss(self, images: torch.Tensor, proprio: torch.Tensor, instruction: list[str],
-                 actions: torch.Tensor, blind: torch.Tensor | None = None) -> torch.Tensor: ...
+    def sft_loss(
+        self,
+        images: torch.Tensor,
+        proprio: torch.Tensor,
+        instruction: list[str],
+        actions: torch.Tensor,
+        blind: torch.Tensor | None = None,
+    ) -> torch.Tensor: ...
     def parameters(self) -> Iterator[torch.nn.Parameter]: ...
     def state_dict(self) -> dict[str, Any]: ...
     def load_state_dict(self, state_dict: dict[str, Any]) -> Any: ...
@@ -58,8 +64,17 @@ def optimiser(policy: Imitator, config: SftConfig) -> torch.optim.AdamW:
     return torch.optim.AdamW(groups, lr=config.lr, betas=(0.9, 0.95))
 
 
-def fit(policy: Imitator, train: ChunkDataset, val: ChunkDataset, config: SftConfig, state: Path, *,
-        measure: Measure, console: Console, identity: dict[str, Any]) -> SftResult:
+def fit(
+    policy: Imitator,
+    train: ChunkDataset,
+    val: ChunkDataset,
+    config: SftConfig,
+    state: Path,
+    *,
+    measure: Measure,
+    console: Console,
+    identity: dict[str, Any],
+) -> SftResult:
     """Train `policy` in place; continue from the file `state` when it exists.
 
     measure: further figures of a validation batch. identity: what must be equal for `state` to be continued (dataset
@@ -110,8 +125,9 @@ def validate(policy: Imitator, val: ChunkDataset, config: SftConfig, measure: Me
     return {f"val_{name}": value / len(samples) for name, value in sums.items()}
 
 
-def _update(policy: Imitator, adam: torch.optim.AdamW, train: ChunkDataset, config: SftConfig,
-            step: int) -> tuple[float, float]:
+def _update(
+    policy: Imitator, adam: torch.optim.AdamW, train: ChunkDataset, config: SftConfig, step: int
+) -> tuple[float, float]:
     """One optimiser step; return its loss and gradient norm (before clipping)."""
     batch = train.batch(batch_samples(len(train), config.batch_size, step, config.seed))
     batch.images = random_shift(batch.images, config.shift, config.seed, step)
@@ -142,8 +158,13 @@ def _autocast(policy: Imitator, config: SftConfig) -> torch.autocast:
 
 def _save(path: Path, policy: Imitator, adam: torch.optim.AdamW, identity: dict[str, Any], result: SftResult) -> None:
     part = path.with_name(path.name + ".part")
-    content = {"policy": policy.state_dict(), "optimizer": adam.state_dict(), "identity": identity, "step": result.step,
-               "history": result.history}
+    content = {
+        "policy": policy.state_dict(),
+        "optimizer": adam.state_dict(),
+        "identity": identity,
+        "step": result.step,
+        "history": result.history,
+    }
     try:
         with part.open("wb") as handle:
             torch.save(content, handle)
@@ -156,8 +177,9 @@ def _save(path: Path, policy: Imitator, adam: torch.optim.AdamW, identity: dict[
         raise UserError(f"cannot save {path} ({error}); free some disk space{kept}") from error
 
 
-def _restore(path: Path, policy: Imitator, adam: torch.optim.AdamW,
-             identity: dict[str, Any]) -> tuple[int, list[dict[str, float]]]:
+def _restore(
+    path: Path, policy: Imitator, adam: torch.optim.AdamW, identity: dict[str, Any]
+) -> tuple[int, list[dict[str, float]]]:
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
         other = [key for key in identity if content["identity"].get(key) != identity[key]]

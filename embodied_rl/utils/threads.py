@@ -28,9 +28,7 @@ class Threads:
     `Cores`); not with threads inside operators, which would keep to it for ever.
     """
 
-    def __init__(
-        self, count: int, name: str, *, inner: int = 1, half: Literal["lower", "upper"] | None = None
-    ) -> None:
+    def __init__(self, count: int, name: str, *, inner: int = 1, half: Literal["lower", "upper"] | None = None) -> None:
         if half is not None and inner > 1:
             raise ValueError("threads inside operators would stay on the cores where they were made")
         self.count = count

@@ -68,4 +68,3 @@ def weights_digest(folder: Path) -> str:
         with open(path, "rb") as file:
             digest.update(path.name.encode() + hashlib.file_digest(file, "sha256").digest())
     return digest.hexdigest()
-

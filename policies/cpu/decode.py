@@ -64,8 +64,16 @@ class Context(NamedTuple):
 
 
 def decode(
-    decoder: Decoder, head: Tensor, embedding: Tensor, slots: Tensor | None, hidden: Tensor, prompts: KVCache,
-    rope: Rope, lengths: Tensor, uniform: Tensor | None, temperature: float,
+    decoder: Decoder,
+    head: Tensor,
+    embedding: Tensor,
+    slots: Tensor | None,
+    hidden: Tensor,
+    prompts: KVCache,
+    rope: Rope,
+    lengths: Tensor,
+    uniform: Tensor | None,
+    temperature: float,
 ) -> tuple[Tensor, Tensor]:
     """Decode L tokens a row, and return them, int64 [N, L], and their log-probs float32 [N, L]; only under no_grad.
 
@@ -77,16 +85,26 @@ def decode(
     _one_blas_thread()
     rows, count = len(hidden), rope.cos.shape[1] + 1
     context = Context(
-        prompts.keys.numpy(), prompts.values.numpy(), lengths.numpy(), prompts.length, rope.cos.contiguous().numpy(),
+        prompts.keys.numpy(),
+        prompts.values.numpy(),
+        lengths.numpy(),
+        prompts.length,
+        rope.cos.contiguous().numpy(),
         rope.sin.contiguous().numpy(),
-    )  # fmt: skip
+    )
     added = torch.zeros(count, hidden.shape[1]) if slots is None else slots
     draws = torch.empty(0, 0) if uniform is None else uniform.contiguous()
     tokens, log_prob = torch.empty(rows, count, dtype=torch.int64), torch.empty(rows, count)
     _decode(
-        _weights(decoder, head, embedding, added), context, hidden.contiguous().numpy(), draws.numpy(), temperature,
-        decoder.config.norm_eps, tokens.numpy(), log_prob.numpy(),
-    )  # fmt: skip
+        _weights(decoder, head, embedding, added),
+        context,
+        hidden.contiguous().numpy(),
+        draws.numpy(),
+        temperature,
+        decoder.config.norm_eps,
+        tokens.numpy(),
+        log_prob.numpy(),
+    )
     return tokens, log_prob
 
 
@@ -106,12 +124,24 @@ def _weights(decoder: Decoder, head: Tensor, embedding: Tensor, slots: Tensor) -
     def of(path: str) -> tuple[Array, ...]:
         return tuple(_array(layer.get_parameter(f"{path}.weight")) for layer in decoder.layers)  # type: ignore[union-attr]
 
-    projections = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj", "mlp.gate_proj",
-                   "mlp.up_proj", "mlp.down_proj", "input_layernorm", "post_attention_layernorm")  # fmt: skip
+    projections = (
+        "self_attn.q_proj",
+        "self_attn.k_proj",
+        "self_attn.v_proj",
+        "self_attn.o_proj",
+        "mlp.gate_proj",
+        "mlp.up_proj",
+        "mlp.down_proj",
+        "input_layernorm",
+        "post_attention_layernorm",
+    )
     return Weights(
-        *(of(path) for path in projections), norm=_array(decoder.norm.weight), head=_array(head),
-        embedding=_array(embedding), slots=_array(slots),
-    )  # type: ignore[call-arg]  # fmt: skip
+        *(of(path) for path in projections),
+        norm=_array(decoder.norm.weight),
+        head=_array(head),
+        embedding=_array(embedding),
+        slots=_array(slots),
+    )  # type: ignore[call-arg]
 
 
 def _array(tensor: Tensor) -> Array:
@@ -244,7 +274,13 @@ def _choose(logits: Array, uniform: float, share: Array) -> tuple[int, np.float3
 
 @njit(nogil=True, cache=True, fastmath=FAST, error_model="numpy")
 def _decode(
-    weights: Weights, context: Context, hidden: Array, uniform: Array, temperature: float, eps: float, tokens: Array,
+    weights: Weights,
+    context: Context,
+    hidden: Array,
+    uniform: Array,
+    temperature: float,
+    eps: float,
+    tokens: Array,
     log_prob: Array,
 ) -> None:
     """See `decode`; uniform: [0, 0] for the argmax; tokens, log_prob: [N, L], written."""

@@ -72,9 +72,7 @@ class _RmsNorm(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
         x, weight, scale = ctx.saved_tensors
         grad_x, grad_weight = torch.empty(x.shape), torch.zeros(weight.shape)
-        loops.rms_norm_backward(
-            _rows(grad), _rows(x), _copy(weight), scale.numpy(), _rows(grad_x), grad_weight.numpy()
-        )
+        loops.rms_norm_backward(_rows(grad), _rows(x), _copy(weight), scale.numpy(), _rows(grad_x), grad_weight.numpy())
         return grad_x, grad_weight, None
 
 

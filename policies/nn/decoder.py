@@ -259,8 +259,7 @@ class SelfAttention(nn.Module):
         if x.shape[1] == 1:  # a token alone sees all of the cache
             is_causal = False
         out = F.scaled_dot_product_attention(
-            q, k, v, attn_mask=call.mask, is_causal=is_causal,
-            enable_gqa=self.config.kv_heads != self.config.heads,
+            q, k, v, attn_mask=call.mask, is_causal=is_causal, enable_gqa=self.config.kv_heads != self.config.heads
         )
         return self.o_proj(out.transpose(1, 2).flatten(2))
 
@@ -339,8 +338,14 @@ class Decoder(nn.Module):
         return rope_factors(positions, self.config.head_dim, self.config.rope_theta)
 
     def forward(
-        self, x: Tensor, rope: Rope, mask: Tensor | None = None, cache: Cache | None = None,
-        read: Tensor | None = None, causal: bool = True, condition: Tensor | None = None,
+        self,
+        x: Tensor,
+        rope: Rope,
+        mask: Tensor | None = None,
+        cache: Cache | None = None,
+        read: Tensor | None = None,
+        causal: bool = True,
+        condition: Tensor | None = None,
     ) -> Tensor:
         """Embeddings [N,T,D] -> normalised hidden states [N,T,D], or [N,R,D] of the tokens `read` (int64 [N,R]).
 

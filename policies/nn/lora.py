@@ -126,8 +126,9 @@ def set_training(policy: Any, precision: str, *, recompute: bool) -> None:
 def _config(targets: list[str], rank: int) -> LoraConfig:
     from peft import LoraConfig
 
-    return LoraConfig(r=rank, lora_alpha=min(rank, _MAX_ALPHA), lora_dropout=0.0, target_modules=targets,
-                      init_lora_weights="gaussian")
+    return LoraConfig(
+        r=rank, lora_alpha=min(rank, _MAX_ALPHA), lora_dropout=0.0, target_modules=targets, init_lora_weights="gaussian"
+    )
 
 
 def _targets(network: nn.Module) -> list[str]:

@@ -80,14 +80,17 @@ def save_policy(policy: OpenVLAPolicy, folder: Path, provenance: dict[str, Any])
         adapters = lora.lora_files(policy.model, policy.base.rank)
         weights = {f"{_ADAPTER_FOLDER}/{name}": content for name, content in adapters.items()}
         weights[_TRAINED] = partial(save_file, lora.trained_whole(policy.model))
-    write_folder(Path(folder), {
-        "config.json": to_json(config),
-        **weights,
-        "tokenizer.json": _tokenizer_json(policy),
-        STATISTICS: to_json(policy.norm_stats),
-        "provenance.json": to_json(provenance),
-        **{f"{PUBLIC_FOLDER}/{name}": content for name, content in policy.public.items()},
-    })
+    write_folder(
+        Path(folder),
+        {
+            "config.json": to_json(config),
+            **weights,
+            "tokenizer.json": _tokenizer_json(policy),
+            STATISTICS: to_json(policy.norm_stats),
+            "provenance.json": to_json(provenance),
+            **{f"{PUBLIC_FOLDER}/{name}": content for name, content in policy.public.items()},
+        },
+    )
 
 
 def export_policy(policy: OpenVLAPolicy, folder: Path, provenance: dict[str, Any], dtype: torch.dtype | None) -> None:
@@ -97,8 +100,10 @@ def export_policy(policy: OpenVLAPolicy, folder: Path, provenance: dict[str, Any
     place for a part of this model, or the folder cannot be written.
     """
     if policy.config.learned_positions:
-        raise UserError("this policy has learned position vectors (as the small presets do), for which the published "
-                        "layout has no place: only models of OpenVLA's own architecture can be exported.")
+        raise UserError(
+            "this policy has learned position vectors (as the small presets do), for which the published "
+            "layout has no place: only models of OpenVLA's own architecture can be exported."
+        )
     if policy.base is not None:
         lora.merge_lora(policy.model)
         policy.base = None
@@ -107,9 +112,7 @@ def export_policy(policy: OpenVLAPolicy, folder: Path, provenance: dict[str, Any
         state = {name: tensor.to(dtype) for name, tensor in state.items()}
     stored = str(next(iter(state.values())).dtype).removeprefix("torch.")
     config = policy.public_config() or public_config(policy.config, stored)
-    config |= {
-        "auto_map": AUTO_MAP, "torch_dtype": stored, "norm_stats": policy.norm_stats, SECTION: _settings(policy),
-    }
+    config |= {"auto_map": AUTO_MAP, "torch_dtype": stored, "norm_stats": policy.norm_stats, SECTION: _settings(policy)}
     files: dict[str, File] = {**policy.public, **public_files(policy.config, state)}
     files["config.json"] = to_json(config)
     files["tokenizer.json"] = _tokenizer_json(policy)
@@ -121,7 +124,9 @@ def export_policy(policy: OpenVLAPolicy, folder: Path, provenance: dict[str, Any
 def _settings(policy: OpenVLAPolicy) -> dict[str, Any]:
     """What config.json says about how a policy works."""
     return {
-        "architecture": policy.architecture, "model": asdict(policy.config), "temperature": policy.temperature,
+        "architecture": policy.architecture,
+        "model": asdict(policy.config),
+        "temperature": policy.temperature,
         "unnorm_key": policy.unnorm_key,
     }
 
@@ -130,8 +135,12 @@ def _empty(described: Description) -> OpenVLAPolicy:
     """The policy, its parameters without storage."""
     with torch.device("meta"):
         policy = _CLASSES[described.architecture](
-            described.model, described.tokenizer, described.statistics, unnorm_key=described.unnorm_key,
-            temperature=described.temperature, norm_stats=described.norm_stats,
+            described.model,
+            described.tokenizer,
+            described.statistics,
+            unnorm_key=described.unnorm_key,
+            temperature=described.temperature,
+            norm_stats=described.norm_stats,
         )
     policy.public = described.public
     return policy

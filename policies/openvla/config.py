@@ -82,23 +82,47 @@ class OpenVLAModelConfig:
 
 
 def nano(
-    *, image_size: int = 64, patch_size: int = 16, vision_dim: int = 64, vision_depth: int = 2, dim: int = 128,
-    layers: int = 2, heads: int = 2, mlp_dim: int = 352, text_vocab: int = 128, chunk_len: int = 8,
-    num_cameras: int = 2, use_proprio: bool = True,
+    *,
+    image_size: int = 64,
+    patch_size: int = 16,
+    vision_dim: int = 64,
+    vision_depth: int = 2,
+    dim: int = 128,
+    layers: int = 2,
+    heads: int = 2,
+    mlp_dim: int = 352,
+    text_vocab: int = 128,
+    chunk_len: int = 8,
+    num_cameras: int = 2,
+    use_proprio: bool = True,
 ) -> OpenVLAModelConfig:
     """About 1 M parameters: trains from nothing on a CPU. Two cameras and proprio, as OpenVLA-OFT."""
     dino = ViTConfig(
-        image_size=image_size, patch_size=patch_size, dim=vision_dim, depth=vision_depth,
-        heads=max(1, vision_dim // 32), mlp_dim=4 * vision_dim, layer_scale=1.0, pos_embed_std=0.3,
+        image_size=image_size,
+        patch_size=patch_size,
+        dim=vision_dim,
+        depth=vision_depth,
+        heads=max(1, vision_dim // 32),
+        mlp_dim=4 * vision_dim,
+        layer_scale=1.0,
+        pos_embed_std=0.3,
     )
     vocab = text_vocab + NUM_BINS
     decoder = DecoderConfig(
         vocab_size=vocab, dim=dim, layers=layers, heads=heads, kv_heads=heads, head_dim=dim // heads, mlp_dim=mlp_dim
     )
     return OpenVLAModelConfig(
-        featurizer=dino, fused_featurizer=replace(dino, mean=_HALF, std=_HALF, layer_scale=None), decoder=decoder,
-        action_token_end=vocab, append_token=None, chunk_len=chunk_len, num_cameras=num_cameras,
-        use_proprio=use_proprio, learned_positions=True, ordinal_init=True, value_hidden=(dim, dim // 2),
+        featurizer=dino,
+        fused_featurizer=replace(dino, mean=_HALF, std=_HALF, layer_scale=None),
+        decoder=decoder,
+        action_token_end=vocab,
+        append_token=None,
+        chunk_len=chunk_len,
+        num_cameras=num_cameras,
+        use_proprio=use_proprio,
+        learned_positions=True,
+        ordinal_init=True,
+        value_hidden=(dim, dim // 2),
         fused_decode=True,
     )
 
@@ -106,27 +130,59 @@ def nano(
 def tiny(*, image_size: int = 112, chunk_len: int = 8, num_cameras: int = 2) -> OpenVLAModelConfig:
     """About 6 M parameters: a small GPU, or a patient CPU."""
     return nano(
-        image_size=image_size, patch_size=14, vision_dim=128, vision_depth=4, dim=256, layers=4, heads=4, mlp_dim=704,
-        text_vocab=256, chunk_len=chunk_len, num_cameras=num_cameras,
+        image_size=image_size,
+        patch_size=14,
+        vision_dim=128,
+        vision_depth=4,
+        dim=256,
+        layers=4,
+        heads=4,
+        mlp_dim=704,
+        text_vocab=256,
+        chunk_len=chunk_len,
+        num_cameras=num_cameras,
     )
 
 
 def openvla_7b() -> OpenVLAModelConfig:
     """The published model: DINOv2-L/14 with registers, SigLIP-So400m/14, Llama-2-7B; 7,541,237,184 parameters."""
     dino = ViTConfig(
-        image_size=224, patch_size=14, dim=1024, depth=24, heads=16, mlp_dim=4096, class_token=True, register_tokens=4,
-        layer_scale=1e-5, unused_blocks=1, final_norm=True,
+        image_size=224,
+        patch_size=14,
+        dim=1024,
+        depth=24,
+        heads=16,
+        mlp_dim=4096,
+        class_token=True,
+        register_tokens=4,
+        layer_scale=1e-5,
+        unused_blocks=1,
+        final_norm=True,
     )
     siglip = ViTConfig(
-        image_size=224, patch_size=14, dim=1152, depth=27, heads=16, mlp_dim=4304, mean=_HALF, std=_HALF,
-        unused_blocks=1, final_norm=True, attention_pool=True,
+        image_size=224,
+        patch_size=14,
+        dim=1152,
+        depth=27,
+        heads=16,
+        mlp_dim=4304,
+        mean=_HALF,
+        std=_HALF,
+        unused_blocks=1,
+        final_norm=True,
+        attention_pool=True,
     )
     llama = DecoderConfig(
         vocab_size=32064, dim=4096, layers=32, heads=32, kv_heads=32, head_dim=128, mlp_dim=11008, norm_eps=1e-6
     )
     return OpenVLAModelConfig(
-        featurizer=dino, fused_featurizer=siglip, decoder=llama, action_token_end=32000, append_token=29871,
-        chunk_len=1, gripper_zero_one=True,
+        featurizer=dino,
+        fused_featurizer=siglip,
+        decoder=llama,
+        action_token_end=32000,
+        append_token=29871,
+        chunk_len=1,
+        gripper_zero_one=True,
     )
 
 

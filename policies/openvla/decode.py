@@ -28,8 +28,15 @@ class Decoded:
 
 
 def prefill_and_decode(
-    model: OpenVLAModel, prompt: Tensor, lengths: Tensor, padded: bool, uniform: Tensor | None, temperature: float,
-    first: Tensor | None = None, *, compiled: bool = False,
+    model: OpenVLAModel,
+    prompt: Tensor,
+    lengths: Tensor,
+    padded: bool,
+    uniform: Tensor | None,
+    temperature: float,
+    first: Tensor | None = None,
+    *,
+    compiled: bool = False,
 ) -> Decoded:
     """Decode L action tokens after each row's prompt.
 
@@ -55,7 +62,7 @@ def prefill_and_decode(
     if fused and prompt.device.type == "cpu":
         tokens, log_prob = decode.decode(
             decoder, head, embedding, slots, hidden, cache, rope, lengths, uniform, temperature
-        )  # fmt: skip
+        )
         return Decoded(tokens, log_prob, hidden)
     if compiled and uses_graphs(prompt.device.type):
         step = compiled_step(decoder, cache, rope, lengths)

@@ -21,8 +21,15 @@ PUBLIC_FOLDER = "public"
 STATISTICS = "dataset_statistics.json"
 # Small files of a published checkpoint that we do not need but readers of our exports do.
 PASSED_ON = (
-    "config.json", "tokenizer.json", "tokenizer.model", "tokenizer_config.json", "special_tokens_map.json",
-    "added_tokens.json", "preprocessor_config.json", "processor_config.json", "generation_config.json",
+    "config.json",
+    "tokenizer.json",
+    "tokenizer.model",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "preprocessor_config.json",
+    "processor_config.json",
+    "generation_config.json",
 )
 
 
@@ -78,8 +85,16 @@ def _own(folder: Path, options: LoadOptions) -> Description:
     config = read_config(folder, wanted, FORMAT, ("model", "temperature", "unnorm_key"))
     _refuse_variant(options, folder)
     key = options.unnorm_key or config["unnorm_key"]
-    return _description(folder, wanted, config["model"], read_json(folder / STATISTICS), key, config["temperature"],
-                        lora=config.get("lora"), public=_small_files(folder / PUBLIC_FOLDER))
+    return _description(
+        folder,
+        wanted,
+        config["model"],
+        read_json(folder / STATISTICS),
+        key,
+        config["temperature"],
+        lora=config.get("lora"),
+        public=_small_files(folder / PUBLIC_FOLDER),
+    )
 
 
 def _public(folder: Path, options: LoadOptions) -> Description:
@@ -98,17 +113,27 @@ def _public(folder: Path, options: LoadOptions) -> Description:
         key = options.unnorm_key or section["unnorm_key"]
         return _description(folder, wanted, section["model"], norm_stats, key, section["temperature"], public=public)
     if options.architecture is None:
-        raise UserError(f"{folder} is a published checkpoint that does not say how it decodes: name its --policy, "
-                        "openvla or openvla_oft")
+        raise UserError(
+            f"{folder} is a published checkpoint that does not say how it decodes: name its --policy, "
+            "openvla or openvla_oft"
+        )
     if options.unnorm_key is None:
-        raise UserError(f"{folder} has statistics of several data sets: choose one with the option unnorm-key. "
-                        f"Available: {', '.join(sorted(norm_stats))}.")
+        raise UserError(
+            f"{folder} has statistics of several data sets: choose one with the option unnorm-key. "
+            f"Available: {', '.join(sorted(norm_stats))}."
+        )
     model = _published_model(model_config(config), options, folder)
     statistics = _statistics(model, norm_stats, options.unnorm_key)
     model = replace(model, action_dim=len(statistics.q01), proprio_dim=len(statistics.proprio_mean))
     return Description(
-        architecture=options.architecture, model=model, tokenizer=_tokenizer(folder, model), statistics=statistics,
-        unnorm_key=options.unnorm_key, norm_stats=norm_stats, temperature=1.0, public=public,
+        architecture=options.architecture,
+        model=model,
+        tokenizer=_tokenizer(folder, model),
+        statistics=statistics,
+        unnorm_key=options.unnorm_key,
+        norm_stats=norm_stats,
+        temperature=1.0,
+        public=public,
     )
 
 
@@ -118,22 +143,39 @@ def _published_model(base: OpenVLAModelConfig, options: LoadOptions, folder: Pat
         _refuse_variant(options, folder)
         return base
     if options.variant is None:
-        raise UserError(f"{folder} is a published OFT checkpoint that does not say how it was trained: choose its "
-                        f"variant, one of {', '.join(oft_config.VARIANTS)}")
+        raise UserError(
+            f"{folder} is a published OFT checkpoint that does not say how it was trained: choose its "
+            f"variant, one of {', '.join(oft_config.VARIANTS)}"
+        )
     parts = find_parts(folder)
     model = oft_config.with_variant(base, options.variant, proprio_dim=0)
     check_parts(model, parts, folder)
     return model
 
 
-def _description(folder: Path, architecture: str, model_json: Any, norm_stats: dict[str, Any], key: str,
-                 temperature: float, *, public: dict[str, bytes], lora: dict[str, Any] | None = None) -> Description:
+def _description(
+    folder: Path,
+    architecture: str,
+    model_json: Any,
+    norm_stats: dict[str, Any],
+    key: str,
+    temperature: float,
+    *,
+    public: dict[str, bytes],
+    lora: dict[str, Any] | None = None,
+) -> Description:
     read = oft_config.config_from_json if architecture == "openvla_oft" else config_from_json
     model = read(model_json)
     return Description(
-        architecture=architecture, model=model, tokenizer=_tokenizer(folder, model),
-        statistics=_statistics(model, norm_stats, key), unnorm_key=key, norm_stats=norm_stats,
-        temperature=temperature, lora=lora, public=public,
+        architecture=architecture,
+        model=model,
+        tokenizer=_tokenizer(folder, model),
+        statistics=_statistics(model, norm_stats, key),
+        unnorm_key=key,
+        norm_stats=norm_stats,
+        temperature=temperature,
+        lora=lora,
+        public=public,
     )
 
 

@@ -53,9 +53,14 @@ def _decoder(text: dict[str, Any]) -> DecoderConfig:
     """Llama's config; what is missing has the defaults of transformers' LlamaConfig."""
     dim, heads = text.get("hidden_size", 4096), text.get("num_attention_heads", 32)
     return DecoderConfig(
-        vocab_size=text.get("vocab_size", 32000), dim=dim, layers=text.get("num_hidden_layers", 32), heads=heads,
-        kv_heads=text.get("num_key_value_heads") or heads, head_dim=text.get("head_dim") or dim // heads,
-        mlp_dim=text.get("intermediate_size", 11008), rope_theta=float(text.get("rope_theta", 10000.0)),
+        vocab_size=text.get("vocab_size", 32000),
+        dim=dim,
+        layers=text.get("num_hidden_layers", 32),
+        heads=heads,
+        kv_heads=text.get("num_key_value_heads") or heads,
+        head_dim=text.get("head_dim") or dim // heads,
+        mlp_dim=text.get("intermediate_size", 11008),
+        rope_theta=float(text.get("rope_theta", 10000.0)),
         norm_eps=text.get("rms_norm_eps", 1e-6),
     )
 
@@ -84,11 +89,18 @@ def public_config(config: OpenVLAModelConfig, dtype: str) -> dict[str, Any]:
         "pad_to_multiple_of": decoder.vocab_size - config.action_token_end,
         "output_projector_states": False,
         "text_config": {
-            "model_type": "llama", "vocab_size": decoder.vocab_size, "hidden_size": decoder.dim,
-            "intermediate_size": decoder.mlp_dim, "num_hidden_layers": decoder.layers,
-            "num_attention_heads": decoder.heads, "num_key_value_heads": decoder.kv_heads,
-            "head_dim": decoder.head_dim, "rms_norm_eps": decoder.norm_eps, "rope_theta": decoder.rope_theta,
-            "pad_token_id": 32000, "torch_dtype": dtype,
+            "model_type": "llama",
+            "vocab_size": decoder.vocab_size,
+            "hidden_size": decoder.dim,
+            "intermediate_size": decoder.mlp_dim,
+            "num_hidden_layers": decoder.layers,
+            "num_attention_heads": decoder.heads,
+            "num_key_value_heads": decoder.kv_heads,
+            "head_dim": decoder.head_dim,
+            "rms_norm_eps": decoder.norm_eps,
+            "rope_theta": decoder.rope_theta,
+            "pad_token_id": 32000,
+            "torch_dtype": dtype,
         },
         "torch_dtype": dtype,
     }

@@ -79,8 +79,14 @@ class OpenVLAPolicy(nn.Module):
     network: type[OpenVLAModel] = OpenVLAModel
 
     def __init__(
-        self, config: OpenVLAModelConfig, tokenizer: PromptTokenizer, statistics: Statistics,
-        *, unnorm_key: str = "default", temperature: float = 1.0, norm_stats: dict[str, Any] | None = None,
+        self,
+        config: OpenVLAModelConfig,
+        tokenizer: PromptTokenizer,
+        statistics: Statistics,
+        *,
+        unnorm_key: str = "default",
+        temperature: float = 1.0,
+        norm_stats: dict[str, Any] | None = None,
     ) -> None:
         super().__init__()
         if statistics.q01.shape != (config.action_dim,) or (
@@ -109,8 +115,13 @@ class OpenVLAPolicy(nn.Module):
 
     @classmethod
     def fresh(
-        cls, config: OpenVLAModelConfig, instructions: Iterable[str], statistics: Statistics | None = None,
-        *, seed: int = 0, unnorm_key: str = "default",
+        cls,
+        config: OpenVLAModelConfig,
+        instructions: Iterable[str],
+        statistics: Statistics | None = None,
+        *,
+        seed: int = 0,
+        unnorm_key: str = "default",
     ) -> Self:
         """A randomly initialised policy whose word tokenizer knows `instructions`; `seed` fixes the weights."""
         text_rows = config.action_token_end - NUM_BINS
@@ -146,8 +157,14 @@ class OpenVLAPolicy(nn.Module):
         text = self.model.language_model.model.embed_tokens(prompt.ids)
         prefix, first = self.model.prune(prefix, text, prompt.lengths)
         decoded = prefill_and_decode(
-            self.model, torch.cat([prefix, text], dim=1), prompt.lengths + prefix.shape[1], prompt.padded, uniform,
-            self.temperature, first, compiled=self.compiled,
+            self.model,
+            torch.cat([prefix, text], dim=1),
+            prompt.lengths + prefix.shape[1],
+            prompt.padded,
+            uniform,
+            self.temperature,
+            first,
+            compiled=self.compiled,
         )
         value = self.model.value(decoded.prompt_hidden) if self.with_value else None
         tokens = decoded.tokens.to(torch.uint8)

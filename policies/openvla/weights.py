@@ -52,9 +52,11 @@ def _with_value_head(state: dict[str, Tensor], model: OpenVLAModelConfig) -> dic
     trained = {name: state.pop(name) for name in list(state) if name.startswith(_RLINF_VALUE)}
     if trained:
         # RLinf's last layer has no bias
-        return state | {"value_head.4.bias": torch.zeros(1)} | {
-            name.replace(_RLINF_VALUE, _VALUE): tensor for name, tensor in trained.items()
-        }
+        return (
+            state
+            | {"value_head.4.bias": torch.zeros(1)}
+            | {name.replace(_RLINF_VALUE, _VALUE): tensor for name, tensor in trained.items()}
+        )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         fresh = make_value_head(model.decoder.dim, model.value_hidden).state_dict()

@@ -87,9 +87,16 @@ def with_variant(base: OpenVLAModelConfig, chosen: Variant, *, proprio_dim: int)
     """`base` as `chosen` decodes it."""
     film_dim = base.decoder.dim if chosen.film else None
     return oft(
-        base, head=chosen.head, stop_token=STOP_ID if chosen.keep_stop else None, num_cameras=chosen.num_cameras,
-        use_proprio=chosen.use_proprio, proprio_dim=proprio_dim, proprio_norm="bounds", chunk_len=chosen.chunk_len,
-        center_crop=chosen.center_crop, featurizer=replace(base.featurizer, film_dim=film_dim),
+        base,
+        head=chosen.head,
+        stop_token=STOP_ID if chosen.keep_stop else None,
+        num_cameras=chosen.num_cameras,
+        use_proprio=chosen.use_proprio,
+        proprio_dim=proprio_dim,
+        proprio_norm="bounds",
+        chunk_len=chosen.chunk_len,
+        center_crop=chosen.center_crop,
+        featurizer=replace(base.featurizer, film_dim=film_dim),
         fused_featurizer=replace(base.fused_featurizer, film_dim=film_dim),
     )
 

@@ -33,8 +33,9 @@ class OpenVLAOFTPolicy(OpenVLAPolicy):
 
     def _act(self, obs: Observation, rng: DecisionRng, mode: ActMode) -> ActOutput:
         uniform = torch.from_numpy(rng.uniform(self.config.num_tokens)).to(self.device) if mode == "sample" else None
-        hidden = self._hidden(torch.from_numpy(obs.images), torch.from_numpy(obs.proprio), obs.instruction,
-                              compiled=self.compiled)  # fmt: skip
+        hidden = self._hidden(
+            torch.from_numpy(obs.images), torch.from_numpy(obs.proprio), obs.instruction, compiled=self.compiled
+        )
         drawn, log_prob = self.head.draw(hidden, uniform, self.temperature)
         value = self.model.value(hidden[:, 0]) if self.with_value else None
         actions = action_chunks(self.to_env(self.head.normalised(drawn)))
@@ -62,9 +63,7 @@ class OpenVLAOFTPolicy(OpenVLAPolicy):
             hidden = self._hidden(images, proprio, instruction)
             return self.head.loss(hidden, self.from_env(actions))
 
-    def _hidden(
-        self, images: Tensor, proprio: Tensor, instruction: list[str], *, compiled: bool = False
-    ) -> Tensor:
+    def _hidden(self, images: Tensor, proprio: Tensor, instruction: list[str], *, compiled: bool = False) -> Tensor:
         """Hidden states [N, L, D] of the action slots, shifted as the heads read them."""
         prompt = self._prompt(instruction, compiled=compiled)
         text = self.model.language_model.model.embed_tokens(prompt.ids)

@@ -38,16 +38,22 @@ def save_policy(policy: Pi0Policy, folder: Path, provenance: dict[str, Any]) -> 
     """Write `policy` to `folder`, all or nothing; UserError when it cannot be written (see `write_folder`)."""
     state = {name: tensor.detach().cpu().contiguous() for name, tensor in policy.model.state_dict().items()}
     config = {
-        "architecture": policy.architecture, "format": _FORMAT, "model": asdict(policy.config),
-        "flow": asdict(policy.flow), "unnorm_key": policy.unnorm_key,
+        "architecture": policy.architecture,
+        "format": _FORMAT,
+        "model": asdict(policy.config),
+        "flow": asdict(policy.flow),
+        "unnorm_key": policy.unnorm_key,
     }
-    write_folder(Path(folder), {
-        "config.json": to_json(config),
-        SINGLE: single_file(state),
-        "tokenizer.json": policy.prompt.tokenizer.to_str(pretty=True).encode(),
-        "dataset_statistics.json": to_json({policy.unnorm_key: statistics_to_json(policy.statistics)}),
-        "provenance.json": to_json(provenance),
-    })
+    write_folder(
+        Path(folder),
+        {
+            "config.json": to_json(config),
+            SINGLE: single_file(state),
+            "tokenizer.json": policy.prompt.tokenizer.to_str(pretty=True).encode(),
+            "dataset_statistics.json": to_json({policy.unnorm_key: statistics_to_json(policy.statistics)}),
+            "provenance.json": to_json(provenance),
+        },
+    )
 
 
 def load_policy(folder: Path, kind: type[AnyPi0] = Pi0Policy) -> AnyPi0:
@@ -70,7 +76,12 @@ def load_policy(folder: Path, kind: type[AnyPi0] = Pi0Policy) -> AnyPi0:
 
 
 def empty_policy(
-    config: Pi0ModelConfig, prompt: Pi0Prompt, statistics: Pi0Statistics, flow: FlowSettings, *, unnorm_key: str,
+    config: Pi0ModelConfig,
+    prompt: Pi0Prompt,
+    statistics: Pi0Statistics,
+    flow: FlowSettings,
+    *,
+    unnorm_key: str,
     kind: type[AnyPi0] = Pi0Policy,
 ) -> AnyPi0:
     """A policy whose weights take no memory, to be assigned."""

@@ -92,23 +92,49 @@ def as_pi05(config: Pi0ModelConfig, state_input: Literal["prompt", "none"] = "pr
 def gemma(vocab: int, dim: int, layers: int, heads: int, head_dim: int, mlp_dim: int) -> DecoderConfig:
     """A Gemma decoder with one key and value head."""
     return DecoderConfig(
-        vocab_size=vocab, dim=dim, layers=layers, heads=heads, kv_heads=1, head_dim=head_dim, mlp_dim=mlp_dim,
-        activation="gelu_tanh", norm_offset=True,
+        vocab_size=vocab,
+        dim=dim,
+        layers=layers,
+        heads=heads,
+        kv_heads=1,
+        head_dim=head_dim,
+        mlp_dim=mlp_dim,
+        activation="gelu_tanh",
+        norm_offset=True,
     )
 
 
 def siglip(image_size: int, patch_size: int, dim: int, depth: int, heads: int, mlp_dim: int) -> ViTConfig:
     """SigLIP as in PaliGemma."""
     return ViTConfig(
-        image_size=image_size, patch_size=patch_size, dim=dim, depth=depth, heads=heads, mlp_dim=mlp_dim, mean=_HALF,
-        std=_HALF, output_norm=True, gelu_tanh=True,
+        image_size=image_size,
+        patch_size=patch_size,
+        dim=dim,
+        depth=depth,
+        heads=heads,
+        mlp_dim=mlp_dim,
+        mean=_HALF,
+        std=_HALF,
+        output_norm=True,
+        gelu_tanh=True,
     )
 
 
 def nano(
-    *, image_size: int = 64, patch_size: int = 16, vision_dim: int = 64, vision_depth: int = 2, dim: int = 128,
-    expert_dim: int = 96, layers: int = 3, heads: int = 2, head_dim: int = 64, mlp_dim: int = 256,
-    text_vocab: int = 384, horizon: int = 4, num_cameras: int = 2,
+    *,
+    image_size: int = 64,
+    patch_size: int = 16,
+    vision_dim: int = 64,
+    vision_depth: int = 2,
+    dim: int = 128,
+    expert_dim: int = 96,
+    layers: int = 3,
+    heads: int = 2,
+    head_dim: int = 64,
+    mlp_dim: int = 256,
+    text_vocab: int = 384,
+    horizon: int = 4,
+    num_cameras: int = 2,
 ) -> Pi0ModelConfig:
     """About 1 M parameters: trains from nothing on a CPU."""
     return Pi0ModelConfig(
@@ -118,24 +144,45 @@ def nano(
         ),
         decoder=gemma(text_vocab, dim, layers, heads, head_dim, mlp_dim),
         expert=gemma(0, expert_dim, layers, heads, head_dim, 3 * expert_dim),
-        horizon=horizon, chunk_len=horizon, max_action_dim=7, max_state_dim=8, num_cameras=num_cameras,
-        learned_positions=True, value_hidden=(dim, dim // 2), noise_hidden=(64, 32),
+        horizon=horizon,
+        chunk_len=horizon,
+        max_action_dim=7,
+        max_state_dim=8,
+        num_cameras=num_cameras,
+        learned_positions=True,
+        value_hidden=(dim, dim // 2),
+        noise_hidden=(64, 32),
     )
 
 
 def tiny(*, image_size: int = 112, horizon: int = 8, num_cameras: int = 2) -> Pi0ModelConfig:
     """About 5 M parameters: a small GPU, or a patient CPU."""
     return nano(
-        image_size=image_size, patch_size=14, vision_dim=128, vision_depth=4, dim=256, expert_dim=128, layers=4,
-        heads=4, head_dim=64, mlp_dim=704, text_vocab=512, horizon=horizon, num_cameras=num_cameras,
+        image_size=image_size,
+        patch_size=14,
+        vision_dim=128,
+        vision_depth=4,
+        dim=256,
+        expert_dim=128,
+        layers=4,
+        heads=4,
+        head_dim=64,
+        mlp_dim=704,
+        text_vocab=512,
+        horizon=horizon,
+        num_cameras=num_cameras,
     )
 
 
 def pi0_base() -> Pi0ModelConfig:
     """The published pi0: SigLIP-So400m/14, Gemma 2B and a 300 M expert; 3,501,372,176 parameters."""
     return Pi0ModelConfig(
-        vision=siglip(224, 14, 1152, 27, 16, 4304), decoder=gemma(257152, 2048, 18, 8, 256, 16384),
-        expert=gemma(0, 1024, 18, 8, 256, 4096), horizon=50, chunk_len=5, expert_head_rows=257152,
+        vision=siglip(224, 14, 1152, 27, 16, 4304),
+        decoder=gemma(257152, 2048, 18, 8, 256, 16384),
+        expert=gemma(0, 1024, 18, 8, 256, 4096),
+        horizon=50,
+        chunk_len=5,
+        expert_head_rows=257152,
     )
 
 
@@ -150,9 +197,13 @@ def pi05_libero() -> Pi0ModelConfig:
 
 
 _PRESETS: dict[str, Callable[[], Pi0ModelConfig]] = {
-    "nano": nano, "tiny": tiny, "pi0_base": pi0_base,
-    "nano_pi05": lambda: as_pi05(nano()), "tiny_pi05": lambda: as_pi05(tiny()),
-    "pi05_base": pi05_base, "pi05_libero": pi05_libero,
+    "nano": nano,
+    "tiny": tiny,
+    "pi0_base": pi0_base,
+    "nano_pi05": lambda: as_pi05(nano()),
+    "tiny_pi05": lambda: as_pi05(tiny()),
+    "pi05_base": pi05_base,
+    "pi05_libero": pi05_libero,
 }
 
 

@@ -23,13 +23,7 @@ from embodied_rl.policies.checkpoints.shards import SINGLE, read_sharded, single
 from embodied_rl.policies.flow import FlowSettings
 from embodied_rl.policies.pi0.checkpoint import empty_policy
 from embodied_rl.policies.pi0.config import Pi0ModelConfig
-from embodied_rl.policies.pi0.hf_keys import (
-    EXPERT_HEAD,
-    LEROBOT_PREFIX,
-    canonical,
-    from_published,
-    to_published,
-)
+from embodied_rl.policies.pi0.hf_keys import EXPERT_HEAD, LEROBOT_PREFIX, canonical, from_published, to_published
 from embodied_rl.policies.pi0.model import make_heads
 from embodied_rl.policies.pi0.normalise import OPENPI_EPS, STATISTICS, Normaliser, NormMode, Pi0Statistics
 from embodied_rl.policies.pi0.policy import Pi0Policy
@@ -41,8 +35,14 @@ _STATE_KEYS, _ACTION_KEYS = ("state", "observation.state"), ("actions", "action"
 
 
 def load_published(
-    folder: Path, config: Pi0ModelConfig, statistics: Pi0Statistics, tokenizer: Path, *,
-    flow: FlowSettings | None = None, unnorm_key: str = "default", dtype: torch.dtype = torch.float32,
+    folder: Path,
+    config: Pi0ModelConfig,
+    statistics: Pi0Statistics,
+    tokenizer: Path,
+    *,
+    flow: FlowSettings | None = None,
+    unnorm_key: str = "default",
+    dtype: torch.dtype = torch.float32,
 ) -> Pi0Policy:
     """Read the weights of an openpi or LeRobot folder into a policy of `config`, on the CPU, as `dtype`.
 
@@ -73,7 +73,11 @@ def assign_published(policy: Pi0Policy, state: Mapping[str, Tensor], dtype: torc
 
 
 def save_published(
-    policy: Pi0Policy, folder: Path, layout: Layout, cameras: tuple[str, ...], provenance: dict[str, Any],
+    policy: Pi0Policy,
+    folder: Path,
+    layout: Layout,
+    cameras: tuple[str, ...],
+    provenance: dict[str, Any],
     dtype: torch.dtype | None = None,
 ) -> None:
     """Write `policy` as openpi or LeRobot would, all or nothing, and provenance.json beside it.
@@ -93,25 +97,29 @@ def save_published(
     precision = str(dtype).removeprefix("torch.")
     if layout == "openpi":
         stats = {"state": _full(policy.statistics.state), "actions": _full(policy.statistics.action)}
-        write_folder(folder, {
-            SINGLE: single_file(weights),
-            "config.json": to_json(_openpi_config(policy, precision)),
-            "provenance.json": to_json(provenance),
-            f"assets/{policy.unnorm_key}/norm_stats.json": to_json({"norm_stats": stats}),
-        })
+        write_folder(
+            folder,
+            {
+                SINGLE: single_file(weights),
+                "config.json": to_json(_openpi_config(policy, precision)),
+                "provenance.json": to_json(provenance),
+                f"assets/{policy.unnorm_key}/norm_stats.json": to_json({"norm_stats": stats}),
+            },
+        )
         return
     stats = {"observation.state": policy.statistics.state, "action": policy.statistics.action}
-    write_folder(folder, {
-        SINGLE: single_file({LEROBOT_PREFIX + name: tensor for name, tensor in weights.items()}),
-        "config.json": to_json(_lerobot_config(policy, cameras, precision)),
-        "provenance.json": to_json(provenance),
-        "stats.json": to_json({key: _plain(normaliser) for key, normaliser in stats.items()}),
-    })
+    write_folder(
+        folder,
+        {
+            SINGLE: single_file({LEROBOT_PREFIX + name: tensor for name, tensor in weights.items()}),
+            "config.json": to_json(_lerobot_config(policy, cameras, precision)),
+            "provenance.json": to_json(provenance),
+            "stats.json": to_json({key: _plain(normaliser) for key, normaliser in stats.items()}),
+        },
+    )
 
 
-def read_statistics(
-    source: Path, mode: NormMode, config: Pi0ModelConfig, *, eps: float = OPENPI_EPS
-) -> Pi0Statistics:
+def read_statistics(source: Path, mode: NormMode, config: Pi0ModelConfig, *, eps: float = OPENPI_EPS) -> Pi0Statistics:
     """The statistics in a file of openpi or LeRobot, or in the only such file of a folder.
 
     mode: the normalisation that the weights were trained with; eps: see `Normaliser`. Vectors longer than the model's
@@ -129,8 +137,13 @@ def read_statistics(
 def _statistics_file(source: Path) -> Path:
     if source.is_file():
         return source
-    patterns = ("assets/**/norm_stats.json", "norm_stats.json", "stats.json", "meta/stats.json",
-                "policy_preprocessor*normalizer_processor.safetensors")
+    patterns = (
+        "assets/**/norm_stats.json",
+        "norm_stats.json",
+        "stats.json",
+        "meta/stats.json",
+        "policy_preprocessor*normalizer_processor.safetensors",
+    )
     found = sorted(path for pattern in patterns for path in source.glob(pattern))
     if not found:
         raise UserError(f"{source} has no statistics ({', '.join(patterns)}): name the file of the data set's")
@@ -182,7 +195,8 @@ def _openpi_config(policy: Pi0Policy, precision: str) -> dict[str, Any]:
     config = policy.config
     variants = {2048: "gemma_2b", 1024: "gemma_300m"}
     return {
-        "action_dim": config.max_action_dim, "action_horizon": config.horizon,
+        "action_dim": config.max_action_dim,
+        "action_horizon": config.horizon,
         "paligemma_variant": variants.get(config.decoder.dim, "custom"),
         "action_expert_variant": variants.get(config.expert.dim, "custom"),
         "precision": precision,
@@ -199,10 +213,15 @@ def _lerobot_config(policy: Pi0Policy, cameras: tuple[str, ...], precision: str)
         "input_features": images | {"observation.state": {"type": "STATE", "shape": [config.proprio_dim]}},
         "output_features": {"action": {"type": "ACTION", "shape": [config.action_dim]}},
         "normalization_mapping": {
-            "VISUAL": "IDENTITY", "STATE": modes[policy.statistics.state.mode],
+            "VISUAL": "IDENTITY",
+            "STATE": modes[policy.statistics.state.mode],
             "ACTION": modes[policy.statistics.action.mode],
         },
-        "dtype": precision, "chunk_size": config.horizon, "n_action_steps": config.chunk_len,
-        "max_state_dim": config.max_state_dim, "max_action_dim": config.max_action_dim,
-        "num_inference_steps": policy.flow.denoise_steps, "image_resolution": [size, size],
+        "dtype": precision,
+        "chunk_size": config.horizon,
+        "n_action_steps": config.chunk_len,
+        "max_state_dim": config.max_state_dim,
+        "max_action_dim": config.max_action_dim,
+        "num_inference_steps": policy.flow.denoise_steps,
+        "image_resolution": [size, size],
     }

@@ -34,16 +34,22 @@ class Names:
     prefixes: Mapping[str, str]
 
 
-PI0 = Names(_TOWER, {
-    "language.embed_tokens.weight": _EMBEDDING,
-    "projector.": _GEMMA + "model.multi_modal_projector.linear.",
-    "language.": _GEMMA + "model.language_model.",
-    "expert.": "paligemma_with_expert.gemma_expert.model.",
-    "expert_head.": "paligemma_with_expert.gemma_expert.lm_head.",
-})
+PI0 = Names(
+    _TOWER,
+    {
+        "language.embed_tokens.weight": _EMBEDDING,
+        "projector.": _GEMMA + "model.multi_modal_projector.linear.",
+        "language.": _GEMMA + "model.language_model.",
+        "expert.": "paligemma_with_expert.gemma_expert.model.",
+        "expert_head.": "paligemma_with_expert.gemma_expert.lm_head.",
+    },
+)
 _TOWER_PARTS = {"vision.patch_embed.proj.": "embeddings.patch_embedding.", "vision.norm.": "post_layernorm."}
 _BLOCK_PARTS = {
-    "norm1": ("layer_norm1",), "norm2": ("layer_norm2",), "mlp.fc1": ("mlp.fc1",), "mlp.fc2": ("mlp.fc2",),
+    "norm1": ("layer_norm1",),
+    "norm2": ("layer_norm2",),
+    "mlp.fc1": ("mlp.fc1",),
+    "mlp.fc2": ("mlp.fc2",),
     "attn.proj": ("self_attn.out_proj",),
     "attn.qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
 }

@@ -224,9 +224,7 @@ def make_heads(config: Pi0ModelConfig) -> nn.ModuleDict:
         Linear(width, first), nn.Tanh(), Linear(first, second), nn.Tanh(), Linear(second, config.max_action_dim)
     )
     critic_width = config.decoder.dim if config.critic_input == "prefix" else width
-    return nn.ModuleDict({
-        "value_head": make_value_head(critic_width, config.value_hidden), "noise_head": noise_head,
-    })
+    return nn.ModuleDict({"value_head": make_value_head(critic_width, config.value_hidden), "noise_head": noise_head})
 
 
 def time_features(time: Tensor, width: int, dtype: torch.dtype = torch.float32) -> Tensor:

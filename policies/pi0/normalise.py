@@ -90,8 +90,10 @@ def fit(values: Array, mode: NormMode) -> Normaliser:
     low, high = (np.quantile(values, share, axis=0).astype(np.float32) for share in (0.01, 0.99))
     middle, reach = (low + high) / 2, np.maximum((high - low) / 2, half)
     stats = {
-        "mean": values.mean(axis=0).astype(np.float32), "std": np.maximum(values.std(axis=0), half).astype(np.float32),
-        "q01": middle - reach, "q99": middle + reach,
+        "mean": values.mean(axis=0).astype(np.float32),
+        "std": np.maximum(values.std(axis=0), half).astype(np.float32),
+        "q01": middle - reach,
+        "q99": middle + reach,
     }
     return Normaliser(mode, stats)
 

@@ -66,8 +66,13 @@ class Pi0Policy(nn.Module):
     loss_calls: Tensor
 
     def __init__(
-        self, config: Pi0ModelConfig, prompt: Pi0Prompt, statistics: Pi0Statistics, flow: FlowSettings,
-        *, unnorm_key: str = "default",
+        self,
+        config: Pi0ModelConfig,
+        prompt: Pi0Prompt,
+        statistics: Pi0Statistics,
+        flow: FlowSettings,
+        *,
+        unnorm_key: str = "default",
     ) -> None:
         super().__init__()
         dims = (statistics.action.dim, statistics.state.dim)
@@ -95,8 +100,14 @@ class Pi0Policy(nn.Module):
 
     @classmethod
     def fresh(
-        cls, config: Pi0ModelConfig, instructions: Iterable[str], statistics: Pi0Statistics | None = None,
-        flow: FlowSettings | None = None, *, seed: int = 0, unnorm_key: str = "default",
+        cls,
+        config: Pi0ModelConfig,
+        instructions: Iterable[str],
+        statistics: Pi0Statistics | None = None,
+        flow: FlowSettings | None = None,
+        *,
+        seed: int = 0,
+        unnorm_key: str = "default",
     ) -> Self:
         """A randomly initialised policy whose word tokenizer knows `instructions`; `seed` fixes the weights."""
         rows = config.decoder.vocab_size
@@ -117,8 +128,7 @@ class Pi0Policy(nn.Module):
         """Decide for N slots: 'sample' explores as `flow` says, 'greedy' follows the ODE from a random start."""
         config = self.config
         arguments = torch.from_numpy(obs.images), torch.from_numpy(obs.proprio), obs.instruction
-        prefix = self.read_prefix(*arguments, 1, kept="write" if mode == "sample" else "ignore",
-                                  compiled=self.compiled)  # fmt: skip
+        prefix = self.read_prefix(*arguments, 1, kept="write" if mode == "sample" else "ignore", compiled=self.compiled)
         if self.denoise_reuse > 1:
             prefix = replace(prefix, expert=DenoiseReuse(self.model.expert, self.denoise_reuse))
         noise = draw_noise(rng, self.flow, config.horizon, config.max_action_dim, self.device)
@@ -172,8 +182,14 @@ class Pi0Policy(nn.Module):
         return F.mse_loss(velocity, target)
 
     def read_prefix(
-        self, images: Tensor, proprio: Tensor, instruction: list[str], suffixes: int, *,
-        kept: Literal["ignore", "write", "read"] = "ignore", compiled: bool = False,
+        self,
+        images: Tensor,
+        proprio: Tensor,
+        instruction: list[str],
+        suffixes: int,
+        *,
+        kept: Literal["ignore", "write", "read"] = "ignore",
+        compiled: bool = False,
     ) -> Prefix:
         """Raw observations, on any device -> what `suffixes` denoising steps at a time read.
 

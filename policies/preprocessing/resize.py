@@ -59,9 +59,7 @@ def bicubic_torchvision(image: Array, size: int) -> Array:
     Source: torchvision/transforms/_functional_tensor.py.
     """
     planes = torch.from_numpy(np.ascontiguousarray(image.transpose(2, 0, 1)))[None].float()
-    resized = torch.nn.functional.interpolate(
-        planes, (size, size), mode="bicubic", align_corners=False, antialias=True
-    )
+    resized = torch.nn.functional.interpolate(planes, (size, size), mode="bicubic", align_corners=False, antialias=True)
     return resized.clamp(0, 255).round()[0].to(torch.uint8).permute(1, 2, 0).contiguous().numpy()
 
 

@@ -50,7 +50,13 @@ class SmolVLAModelConfig(Pi0ModelConfig):
 def llama(vocab: int, dim: int, layers: int, heads: int, kv_heads: int, head_dim: int, mlp_dim: int) -> DecoderConfig:
     """A Llama decoder. LeRobot turns by angles of base 10000 whatever base the language model was trained with."""
     return DecoderConfig(
-        vocab_size=vocab, dim=dim, layers=layers, heads=heads, kv_heads=kv_heads, head_dim=head_dim, mlp_dim=mlp_dim,
+        vocab_size=vocab,
+        dim=dim,
+        layers=layers,
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=head_dim,
+        mlp_dim=mlp_dim,
         norm_eps=1e-5,
     )
 
@@ -62,28 +68,48 @@ def expert_of(decoder: DecoderConfig, share: float) -> DecoderConfig:
 
 
 def nano(
-    *, image_size: int = 64, dim: int = 128, layers: int = 4, text_vocab: int = 384, horizon: int = 4,
+    *,
+    image_size: int = 64,
+    dim: int = 128,
+    layers: int = 4,
+    text_vocab: int = 384,
+    horizon: int = 4,
     num_cameras: int = 2,
 ) -> SmolVLAModelConfig:
     """About 1 M parameters: trains from nothing on a CPU."""
     like = pi0_nano(horizon=horizon, num_cameras=num_cameras)
     decoder = llama(text_vocab, dim, layers, 2, 1, 64, 2 * dim)
     return SmolVLAModelConfig(
-        vision=replace(like.vision, image_size=image_size, patch_size=8), shuffle=2, frame_size=image_size,
-        decoder=decoder, expert=expert_of(decoder, 0.75), horizon=horizon, chunk_len=horizon,
-        max_action_dim=like.max_action_dim, max_state_dim=like.max_state_dim, num_cameras=num_cameras,
-        learned_positions=True, value_hidden=like.value_hidden, noise_hidden=like.noise_hidden,
-    )  # fmt: skip
+        vision=replace(like.vision, image_size=image_size, patch_size=8),
+        shuffle=2,
+        frame_size=image_size,
+        decoder=decoder,
+        expert=expert_of(decoder, 0.75),
+        horizon=horizon,
+        chunk_len=horizon,
+        max_action_dim=like.max_action_dim,
+        max_state_dim=like.max_state_dim,
+        num_cameras=num_cameras,
+        learned_positions=True,
+        value_hidden=like.value_hidden,
+        noise_hidden=like.noise_hidden,
+    )
 
 
 def smolvla_base() -> SmolVLAModelConfig:
     """The published size: 16 layers of SmolVLM2-500M and an expert of 0.75 of its width; 450,046,176 parameters."""
     decoder = llama(49280, 960, 16, 15, 5, 64, 2560)
     return SmolVLAModelConfig(
-        vision=siglip(512, 16, 768, 12, 12, 3072), shuffle=4, frame_size=256, decoder=decoder,
-        expert=expert_of(decoder, 0.75), horizon=50, chunk_len=50, lm_head_rows=49280,
+        vision=siglip(512, 16, 768, 12, 12, 3072),
+        shuffle=4,
+        frame_size=256,
+        decoder=decoder,
+        expert=expert_of(decoder, 0.75),
+        horizon=50,
+        chunk_len=50,
+        lm_head_rows=49280,
         vlm="HuggingFaceTB/SmolVLM2-500M-Video-Instruct",
-    )  # fmt: skip
+    )
 
 
 _PRESETS: dict[str, Callable[[], SmolVLAModelConfig]] = {"nano": nano, "smolvla_base": smolvla_base}

@@ -28,20 +28,27 @@ from embodied_rl.policies.smolvla.policy import MAX_TOKENS, SmolVLAPolicy, SmolV
 
 LEROBOT_EPS = 1e-8
 _VLM = "model.vlm_with_expert.vlm."
-NAMES = Names(_VLM + "model.vision_model.", {
-    "projector.": _VLM + "model.connector.modality_projection.proj.",
-    "language.": _VLM + "model.text_model.",
-    "lm_head.": _VLM + "lm_head.",
-    "expert.": "model.vlm_with_expert.lm_expert.",
-    "": LEROBOT_PREFIX,
-})  # fmt: skip
+NAMES = Names(
+    _VLM + "model.vision_model.",
+    {
+        "projector.": _VLM + "model.connector.modality_projection.proj.",
+        "language.": _VLM + "model.text_model.",
+        "lm_head.": _VLM + "lm_head.",
+        "expert.": "model.vlm_with_expert.lm_expert.",
+        "": LEROBOT_PREFIX,
+    },
+)
 _LM_HEAD = _VLM + "lm_head.weight"
 _MODES: dict[str, NormMode] = {"MEAN_STD": "mean_std", "QUANTILES": "quantiles"}
 # What this network is; LeRobot has options for others.
 _FIXED: dict[str, Any] = {
-    "attention_mode": "cross_attn", "add_image_special_tokens": False, "adapt_to_pi_aloha": False,
-    "tokenizer_max_length": MAX_TOKENS, "min_period": 0.004, "max_period": 4.0,
-}  # fmt: skip
+    "attention_mode": "cross_attn",
+    "add_image_special_tokens": False,
+    "adapt_to_pi_aloha": False,
+    "tokenizer_max_length": MAX_TOKENS,
+    "min_period": 0.004,
+    "max_period": 4.0,
+}
 
 
 def described(data: dict[str, Any], like: SmolVLAModelConfig) -> tuple[SmolVLAModelConfig, NormMode, int]:
@@ -59,8 +66,11 @@ def described(data: dict[str, Any], like: SmolVLAModelConfig) -> tuple[SmolVLAMo
     if list(data.get("resize_imgs_with_padding") or ()) != [size, size]:
         raise UserError(f"config.json: resize_imgs_with_padding must be [{size}, {size}]")
     try:
-        images = [part["shape"] for name, part in data["input_features"].items()
-                  if part["type"] == "VISUAL" and ".empty_camera_" not in name]  # fmt: skip
+        images = [
+            part["shape"]
+            for name, part in data["input_features"].items()
+            if part["type"] == "VISUAL" and ".empty_camera_" not in name
+        ]
         state, action = data["input_features"]["observation.state"]["shape"], data["output_features"]["action"]["shape"]
         found = {kind: data["normalization_mapping"][kind] for kind in ("STATE", "ACTION")}
     except (KeyError, TypeError) as error:
@@ -69,32 +79,46 @@ def described(data: dict[str, Any], like: SmolVLAModelConfig) -> tuple[SmolVLAMo
         raise UserError(f"config.json: normalisation {found} is not supported, one of {', '.join(_MODES)} for both is")
     decoder = replace(like.decoder, layers=layers)
     config = replace(
-        like, decoder=decoder, expert=expert_of(decoder, data.get("expert_width_multiplier", 0.75)),
-        self_attn_every=data.get("self_attn_every_n_layers", 2), horizon=data["chunk_size"],
-        chunk_len=data.get("n_action_steps", data["chunk_size"]), max_action_dim=data.get("max_action_dim", 32),
-        max_state_dim=data.get("max_state_dim", 32), action_dim=action[0], proprio_dim=state[0],
-        num_cameras=len(images), frame_size=max((max(shape[1:]) for shape in images), default=0),
-    )  # fmt: skip
+        like,
+        decoder=decoder,
+        expert=expert_of(decoder, data.get("expert_width_multiplier", 0.75)),
+        self_attn_every=data.get("self_attn_every_n_layers", 2),
+        horizon=data["chunk_size"],
+        chunk_len=data.get("n_action_steps", data["chunk_size"]),
+        max_action_dim=data.get("max_action_dim", 32),
+        max_state_dim=data.get("max_state_dim", 32),
+        action_dim=action[0],
+        proprio_dim=state[0],
+        num_cameras=len(images),
+        frame_size=max((max(shape[1:]) for shape in images), default=0),
+    )
     return config, _MODES[found["STATE"]], data.get("num_steps", 10)
 
 
 def load_published(
-    folder: Path, config: SmolVLAModelConfig, statistics: Pi0Statistics, tokenizer: Path, *,
-    flow: FlowSettings | None = None, unnorm_key: str = "default", dtype: torch.dtype = torch.float32,
+    folder: Path,
+    config: SmolVLAModelConfig,
+    statistics: Pi0Statistics,
+    tokenizer: Path,
+    *,
+    flow: FlowSettings | None = None,
+    unnorm_key: str = "default",
+    dtype: torch.dtype = torch.float32,
 ) -> SmolVLAPolicy:
     """As `pi0.published.load_published`, of a folder of LeRobot's SmolVLA; tokenizer: the language model's."""
     found = read_sharded(folder)
     config = replace(config, lm_head_rows=len(found.get(_LM_HEAD, ())))
     prompt = SmolVLAPrompt(load_tokenizer(tokenizer), config.decoder.vocab_size)
-    policy = empty_policy(
-        config, prompt, statistics, flow or FlowSettings(), unnorm_key=unnorm_key, kind=SmolVLAPolicy
-    )
+    policy = empty_policy(config, prompt, statistics, flow or FlowSettings(), unnorm_key=unnorm_key, kind=SmolVLAPolicy)
     assign_published(policy, from_published(found, policy.model.state_dict(), folder, NAMES), dtype)
     return policy
 
 
 def save_published(
-    policy: SmolVLAPolicy, folder: Path, cameras: tuple[str, ...], provenance: dict[str, Any],
+    policy: SmolVLAPolicy,
+    folder: Path,
+    cameras: tuple[str, ...],
+    provenance: dict[str, Any],
     dtype: torch.dtype | None = None,
 ) -> None:
     """Write `policy` as LeRobot would, all or nothing; see `pi0.published.save_published`."""
@@ -108,16 +132,19 @@ def save_published(
     described_by = _lerobot_config(policy, cameras)
     stats = _tensors("observation.state", policy.statistics.state) | _tensors("action", policy.statistics.action)
     before, after = _pipelines(described_by)
-    write_folder(folder, {
-        SINGLE: single_file({name: tensor.contiguous() for name, tensor in to_published(state, NAMES).items()}),
-        "config.json": to_json(described_by),
-        "tokenizer.json": policy.prompt.tokenizer.to_str(pretty=True).encode(),
-        "policy_preprocessor.json": to_json(before),
-        before["steps"][5]["state_file"]: single_file(stats),
-        "policy_postprocessor.json": to_json(after),
-        after["steps"][0]["state_file"]: single_file(stats),
-        "provenance.json": to_json(provenance),
-    })  # fmt: skip
+    write_folder(
+        folder,
+        {
+            SINGLE: single_file({name: tensor.contiguous() for name, tensor in to_published(state, NAMES).items()}),
+            "config.json": to_json(described_by),
+            "tokenizer.json": policy.prompt.tokenizer.to_str(pretty=True).encode(),
+            "policy_preprocessor.json": to_json(before),
+            before["steps"][5]["state_file"]: single_file(stats),
+            "policy_postprocessor.json": to_json(after),
+            after["steps"][0]["state_file"]: single_file(stats),
+            "provenance.json": to_json(provenance),
+        },
+    )
 
 
 def _tensors(name: str, normaliser: Normaliser) -> dict[str, Tensor]:
@@ -129,34 +156,46 @@ def _lerobot_config(policy: SmolVLAPolicy, cameras: tuple[str, ...]) -> dict[str
     size, modes = config.frame_size, {ours: theirs for theirs, ours in _MODES.items()}
     images = {f"observation.images.{name}": {"type": "VISUAL", "shape": [3, size, size]} for name in cameras}
     return _FIXED | {
-        "type": "smolvla", "vlm_model_name": config.vlm,
+        "type": "smolvla",
+        "vlm_model_name": config.vlm,
         "input_features": images | {"observation.state": {"type": "STATE", "shape": [config.proprio_dim]}},
         "output_features": {"action": {"type": "ACTION", "shape": [config.action_dim]}},
         "normalization_mapping": {
-            "VISUAL": "IDENTITY", "STATE": modes[policy.statistics.state.mode],
+            "VISUAL": "IDENTITY",
+            "STATE": modes[policy.statistics.state.mode],
             "ACTION": modes[policy.statistics.action.mode],
         },
-        "chunk_size": config.horizon, "n_action_steps": config.chunk_len, "max_state_dim": config.max_state_dim,
-        "max_action_dim": config.max_action_dim, "num_steps": policy.flow.denoise_steps,
-        "resize_imgs_with_padding": [config.vision.image_size] * 2, "num_vlm_layers": config.decoder.layers,
+        "chunk_size": config.horizon,
+        "n_action_steps": config.chunk_len,
+        "max_state_dim": config.max_state_dim,
+        "max_action_dim": config.max_action_dim,
+        "num_steps": policy.flow.denoise_steps,
+        "resize_imgs_with_padding": [config.vision.image_size] * 2,
+        "num_vlm_layers": config.decoder.layers,
         "self_attn_every_n_layers": config.self_attn_every,
         "expert_width_multiplier": config.expert.dim / config.decoder.dim,
-    }  # fmt: skip
+    }
 
 
 def _pipelines(config: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """LeRobot's steps before the network and after it."""
     common = {"eps": LEROBOT_EPS, "norm_map": config["normalization_mapping"]}
     tokens = {
-        "tokenizer_name": config["vlm_model_name"], "max_length": config["tokenizer_max_length"], "task_key": "task",
-        "padding_side": "right", "padding": "longest", "truncation": True,
-    }  # fmt: skip
+        "tokenizer_name": config["vlm_model_name"],
+        "max_length": config["tokenizer_max_length"],
+        "task_key": "task",
+        "padding_side": "right",
+        "padding": "longest",
+        "truncation": True,
+    }
     before = [
-        ("rename_observations_processor", {"rename_map": {}}), ("to_batch_processor", {}),
-        ("smolvla_new_line_processor", {}), ("tokenizer_processor", tokens),
+        ("rename_observations_processor", {"rename_map": {}}),
+        ("to_batch_processor", {}),
+        ("smolvla_new_line_processor", {}),
+        ("tokenizer_processor", tokens),
         ("device_processor", {"device": "cpu", "float_dtype": None}),
         ("normalizer_processor", common | {"features": config["input_features"] | config["output_features"]}),
-    ]  # fmt: skip
+    ]
     after = [
         ("unnormalizer_processor", common | {"features": config["output_features"]}),
         ("device_processor", {"device": "cpu", "float_dtype": None}),

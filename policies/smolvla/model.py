@@ -51,10 +51,12 @@ class CrossAttention(SelfAttention):
         place = torch.arange(queries.shape[1], device=queries.device) % self.horizon
         rope = rope_factors(place, self.config.head_dim, self.config.rope_theta)
         out = F.scaled_dot_product_attention(
-            rotate(self._split(self.q_proj(queries)), rope), k, v,
+            rotate(self._split(self.q_proj(queries)), rope),
+            k,
+            v,
             attn_mask=None if call.mask is None else call.mask[..., : k.shape[2]],
             enable_gqa=self.config.kv_heads != self.config.heads,
-        )  # fmt: skip
+        )
         return self.o_proj(out.transpose(1, 2).flatten(2))
 
 

@@ -77,69 +77,123 @@ _512_STEPS = dict.fromkeys(_OPENVLA_HORIZONS, 512)
 NATIVE = Protocol(
     name="native",
     source="this project: frames as rendered, no settling, each task's own horizon",
-    render_size=None, images="as_rendered", settle_steps=0,
-)  # fmt: skip
+    render_size=None,
+    images="as_rendered",
+    settle_steps=0,
+)
 
 OPENVLA = Protocol(
     name="openvla",
     source="openvla/openvla c8f03f4: experiments/robot/libero/run_libero_eval.py, libero_utils.py; "
     "experiments/robot/openvla_utils.py, robot_utils.py",
-    render_size=256, images="openvla", settle_steps=10, horizons=_OPENVLA_HORIZONS,
-    policy_size=224, cameras=AGENT, proprio=False, steps_per_decision=1, gripper="zero_one", unnormalise=_Q99,
-)  # fmt: skip
+    render_size=256,
+    images="openvla",
+    settle_steps=10,
+    horizons=_OPENVLA_HORIZONS,
+    policy_size=224,
+    cameras=AGENT,
+    proprio=False,
+    steps_per_decision=1,
+    gripper="zero_one",
+    unnormalise=_Q99,
+)
 
 OPENVLA_OFT = Protocol(
     name="openvla_oft",
     source="moojink/openvla-oft 213c5ff: experiments/robot/libero/run_libero_eval.py, libero_utils.py; "
     "experiments/robot/openvla_utils.py, robot_utils.py; prismatic/vla/constants.py",
-    render_size=256, images="openvla", settle_steps=10, horizons=_OPENVLA_HORIZONS,
-    policy_size=224, cameras=BOTH, proprio=True, steps_per_decision=8, gripper="zero_one", unnormalise=_Q99_EPSILON,
-)  # fmt: skip
+    render_size=256,
+    images="openvla",
+    settle_steps=10,
+    horizons=_OPENVLA_HORIZONS,
+    policy_size=224,
+    cameras=BOTH,
+    proprio=True,
+    steps_per_decision=8,
+    gripper="zero_one",
+    unnormalise=_Q99_EPSILON,
+)
 
 OPENPI = Protocol(
     name="openpi",
     source="Physical-Intelligence/openpi 15a9616: examples/libero/main.py; packages/openpi-client/src/openpi_client/"
     "image_tools.py; src/openpi/policies/libero_policy.py, transforms.py, training/config.py",
-    render_size=256, images="openpi", settle_steps=10, horizons=_OPENVLA_HORIZONS,
-    policy_size=224, cameras=BOTH, proprio=True, steps_per_decision=5, gripper="direct",
+    render_size=256,
+    images="openpi",
+    settle_steps=10,
+    horizons=_OPENVLA_HORIZONS,
+    policy_size=224,
+    cameras=BOTH,
+    proprio=True,
+    steps_per_decision=5,
+    gripper="direct",
     unnormalise="pi0: a (std + 1e-6) + mean; pi0-FAST and pi0.5: 0.5 (a + 1) (q99 - q01 + 1e-6) + q01",
-)  # fmt: skip
+)
 
 # RLinf runs two families of policies under different settings; `rlinf` is its OpenVLA-OFT.
 RLINF = Protocol(
     name="rlinf",
     source="RLinf/RLinf a3816b5: rlinf/envs/libero/libero_env.py, utils.py; rlinf/envs/action_utils.py; rlinf/models/"
     "embodiment/prismatic/processing_prismatic.py; examples/embodiment/config/libero_*_grpo_openvlaoft.yaml",
-    render_size=256, images="rlinf", settle_steps=15, settle_action=HOLD, horizons=_512_STEPS,
-    policy_size=224, cameras=AGENT, proprio=False, steps_per_decision=8, gripper="zero_one", unnormalise=_Q99_EPSILON,
-)  # fmt: skip
+    render_size=256,
+    images="rlinf",
+    settle_steps=15,
+    settle_action=HOLD,
+    horizons=_512_STEPS,
+    policy_size=224,
+    cameras=AGENT,
+    proprio=False,
+    steps_per_decision=8,
+    gripper="zero_one",
+    unnormalise=_Q99_EPSILON,
+)
 
 RLINF_PI = Protocol(
     name="rlinf_pi",
     source="RLinf/RLinf a3816b5: rlinf/envs/libero/libero_env.py; rlinf/models/embodiment/openpi; examples/embodiment/"
     "config/env/libero_*.yaml, config/libero_*_openpi*.yaml",
-    render_size=256, images="openpi", settle_steps=15,
+    render_size=256,
+    images="openpi",
+    settle_steps=15,
     horizons={"spatial": 240, "object": 240, "goal": 320, "10": 480, "90": 512},
-    policy_size=224, cameras=BOTH, proprio=True, steps_per_decision=5, gripper="direct",
+    policy_size=224,
+    cameras=BOTH,
+    proprio=True,
+    steps_per_decision=5,
+    gripper="direct",
     unnormalise=OPENPI.unnormalise,
-)  # fmt: skip
+)
 
 SIMPLEVLA = Protocol(
     name="simplevla",
     source="PRIME-RL/SimpleVLA-RL 7c51662: verl/workers/rollout/rob_rollout.py; verl/utils/libero_utils.py; "
     "verl/utils/vla_utils/openvla_oft/constants.py",
-    render_size=256, images="openvla", settle_steps=10, horizons=_512_STEPS,
-    policy_size=224, cameras=AGENT, proprio=False, steps_per_decision=8, gripper="zero_one", unnormalise=_Q99_EPSILON,
-)  # fmt: skip
+    render_size=256,
+    images="openvla",
+    settle_steps=10,
+    horizons=_512_STEPS,
+    policy_size=224,
+    cameras=AGENT,
+    proprio=False,
+    steps_per_decision=8,
+    gripper="zero_one",
+    unnormalise=_Q99_EPSILON,
+)
 
 LEROBOT = Protocol(
     name="lerobot",
     source="huggingface/lerobot 0.4.4: src/lerobot/envs/libero.py; processor/env_processor.py, normalize_processor.py; "
     "policies/smolvla/modeling_smolvla.py",
-    render_size=None, images="lerobot", settle_steps=10,
+    render_size=None,
+    images="lerobot",
+    settle_steps=10,
     horizons={"spatial": 280, "object": 280, "goal": 300, "10": 520, "90": 400},
-    policy_size=256, cameras=BOTH, proprio=True, gripper="direct", unnormalise="a std + mean",
-)  # fmt: skip
+    policy_size=256,
+    cameras=BOTH,
+    proprio=True,
+    gripper="direct",
+    unnormalise="a std + mean",
+)
 
 PROTOCOLS = {p.name: p for p in (NATIVE, OPENVLA, OPENVLA_OFT, OPENPI, RLINF, RLINF_PI, SIMPLEVLA, LEROBOT)}
 
@@ -162,9 +216,7 @@ def deviations(
         ("control steps a decision", chosen.steps_per_decision, steps_per_decision),
         ("gripper values", None if chosen.gripper == "any" else chosen.gripper, gripper),
     ]
-    return [
-        f"{what}: {have} (the protocol's policies: {want})" for what, want, have in own if want not in (None, have)
-    ]
+    return [f"{what}: {have} (the protocol's policies: {want})" for what, want, have in own if want not in (None, have)]
 
 
 def _family(suite: str) -> str:

@@ -18,9 +18,15 @@ from embodied_rl.sim.task import In, JointRange, On, OnSite, Predicate, Stack, U
 from embodied_rl.types import Array
 
 _INPUTS = (
-    "init_state", "qacc_warmstart0", "ctrl0", "ctl_initial_joint", "ctl_goal_ori0", "ctl_goal_pos0",
-    "gripper_current_action0", "action",
-)  # fmt: skip
+    "init_state",
+    "qacc_warmstart0",
+    "ctrl0",
+    "ctl_initial_joint",
+    "ctl_goal_ori0",
+    "ctl_goal_pos0",
+    "gripper_current_action0",
+    "action",
+)
 _COMPILED = ("body_invweight0", "dof_invweight0", "dof_M0")
 """Constants that the official model keeps from a compile at other fixture poses (they differ in rounding)."""
 
@@ -59,15 +65,23 @@ def _step(world: World, goal: Goal | None, action: Array) -> dict[str, Any]:
     applied = np.zeros((kernel.SUBSTEPS, world.model.nu))
     world.run(action[None], applied=applied)
     row: dict[str, Any] = {
-        "qpos": data.qpos.copy(), "qvel": data.qvel.copy(), "time": data.time,
-        "qacc_warmstart": data.qacc_warmstart.copy(), "ctrl": data.ctrl.copy(), "ncon": data.ncon,
-        "ctrl_sub": applied, "obs_eef_pos": seen.eef_pos.copy(), "obs_eef_quat": seen.eef_quat[[1, 2, 3, 0]],
-        "obs_joint_pos": seen.joints[:7].copy(), "obs_gripper_qpos": seen.joints[7:].copy(),
+        "qpos": data.qpos.copy(),
+        "qvel": data.qvel.copy(),
+        "time": data.time,
+        "qacc_warmstart": data.qacc_warmstart.copy(),
+        "ctrl": data.ctrl.copy(),
+        "ncon": data.ncon,
+        "ctrl_sub": applied,
+        "obs_eef_pos": seen.eef_pos.copy(),
+        "obs_eef_quat": seen.eef_quat[[1, 2, 3, 0]],
+        "obs_joint_pos": seen.joints[:7].copy(),
+        "obs_gripper_qpos": seen.joints[7:].copy(),
         "grip_site_xpos": data.site("gripper0_grip_site").xpos.copy(),
         "eef_body_xquat": data.body("robot0_right_hand").xquat.copy(),
-        "goal_ori": control.goal_ori.copy(), "goal_pos": control.goal_pos.copy(),
+        "goal_ori": control.goal_ori.copy(),
+        "goal_pos": control.goal_pos.copy(),
         "gripper_current_action": control.grip.copy(),
-    }  # fmt: skip
+    }
     if goal is not None:
         row["pred"] = world.held.copy()
         row["success"] = bool(row["pred"].all())
@@ -114,6 +128,9 @@ def _joint_range(word: str, name: str, entity: Mapping[str, Any]) -> JointRange:
         raise UserError(f"the goal ({word} {name}) needs a joint and its ranges")
     above = min(values) > max(others)
     return JointRange(
-        joints, min(values) if above else max(values), above=above, need_all=word in ("close", "turnoff"),
+        joints,
+        min(values) if above else max(values),
+        above=above,
+        need_all=word in ("close", "turnoff"),
         inclusive=word == "turnon",
-    )  # fmt: skip
+    )

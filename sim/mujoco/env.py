@@ -38,12 +38,20 @@ def find_robot(model: mujoco.MjModel) -> kernel.Robot:
     dofs = model.jnt_dofadr[joints].astype(np.int64)
     limits, travel = model.actuator_ctrlrange[motors], model.actuator_ctrlrange[drives]
     return kernel.Robot(
-        qpos=model.jnt_qposadr[joints].astype(np.int64), dof=dofs, motor=motors,
-        finger_qpos=model.jnt_qposadr[fingers].astype(np.int64), finger_motor=drives,
-        mass=arm_mass_addresses(model, dofs), low=limits[:, 0].copy(), high=limits[:, 1].copy(),
-        finger_middle=0.5 * (travel[:, 1] + travel[:, 0]), finger_half=0.5 * (travel[:, 1] - travel[:, 0]),
-        site=site, hand=hand, law=LIBERO_LAW,
-    )  # fmt: skip
+        qpos=model.jnt_qposadr[joints].astype(np.int64),
+        dof=dofs,
+        motor=motors,
+        finger_qpos=model.jnt_qposadr[fingers].astype(np.int64),
+        finger_motor=drives,
+        mass=arm_mass_addresses(model, dofs),
+        low=limits[:, 0].copy(),
+        high=limits[:, 1].copy(),
+        finger_middle=0.5 * (travel[:, 1] + travel[:, 0]),
+        finger_half=0.5 * (travel[:, 1] - travel[:, 0]),
+        site=site,
+        hand=hand,
+        law=LIBERO_LAW,
+    )
 
 
 class World:
@@ -73,12 +81,27 @@ class World:
             d.qpos, d.qvel, d.ctrl, d.qfrc_bias, d.M, d.xpos, d.xmat, d.xquat, d.site_xpos, d.site_xmat
         )
         self.control = kernel.Controller(
-            goal_pos=np.zeros(3), goal_ori=np.eye(3), posture=np.zeros(7), grip=np.zeros(2), pos=np.zeros(3),
-            ori=np.eye(3), velocity=np.zeros(6), q=np.zeros(7), qd=np.zeros(7), jac=np.zeros((6, 7)), mass=np.eye(7),
-            stale=np.zeros(1, np.int64), jac_pos=np.zeros((3, model.nv)), jac_rot=np.zeros((3, model.nv)),
-        )  # fmt: skip
+            goal_pos=np.zeros(3),
+            goal_ori=np.eye(3),
+            posture=np.zeros(7),
+            grip=np.zeros(2),
+            pos=np.zeros(3),
+            ori=np.eye(3),
+            velocity=np.zeros(6),
+            q=np.zeros(7),
+            qd=np.zeros(7),
+            jac=np.zeros((6, 7)),
+            mass=np.eye(7),
+            stale=np.zeros(1, np.int64),
+            jac_pos=np.zeros((3, model.nv)),
+            jac_rot=np.zeros((3, model.nv)),
+        )
         self.seen = kernel.Seen(
-            np.zeros((model.nbody, 3)), np.zeros((model.nbody, 9)), np.zeros(3), np.zeros(4), np.zeros(9),
+            np.zeros((model.nbody, 3)),
+            np.zeros((model.nbody, 9)),
+            np.zeros(3),
+            np.zeros(4),
+            np.zeros(9),
             np.zeros(model.nq),
         )
 
@@ -149,9 +172,21 @@ class World:
         if reward is None:
             reward = np.zeros(len(actions), np.float32)
         return kernel.run_chunk(
-            self.model._address, self.data._address, actions, self._robot, self._view, self.control, self.seen,
-            self._goal, self.held, applied, reward, stop, self._fast, self._scratch,
-        )  # fmt: skip
+            self.model._address,
+            self.data._address,
+            actions,
+            self._robot,
+            self._view,
+            self.control,
+            self.seen,
+            self._goal,
+            self.held,
+            applied,
+            reward,
+            stop,
+            self._fast,
+            self._scratch,
+        )
 
     def judge(self) -> Array:
         """bool [G]: which predicates of the goal hold in the state that mjData holds now (after mj_forward)."""

@@ -34,9 +34,15 @@ class NativeFactory:
     def __call__(self, slots: int) -> NativeVecEnv:
         renderer = make_renderer(self.renderer, (), pictures=self.official)
         return NativeVecEnv(
-            self.tasks, slots, image_size=self.image_size, renderer=renderer, threads=self.threads,
-            stop_at_success=self.stop_at_success, cameras=self.cameras, max_scene_bytes=self.max_scene_bytes,
-        )  # fmt: skip
+            self.tasks,
+            slots,
+            image_size=self.image_size,
+            renderer=renderer,
+            threads=self.threads,
+            stop_at_success=self.stop_at_success,
+            cameras=self.cameras,
+            max_scene_bytes=self.max_scene_bytes,
+        )
 
     def compile(self) -> None:
         """Compile what is not in the disk cache yet, which may take longer than a watched process may be silent."""

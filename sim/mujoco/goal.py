@@ -65,12 +65,18 @@ def compile_predicates(predicates: Sequence[Predicate], model: mujoco.MjModel) -
     count = len(predicates)
     width = max([1, *(len(p.joints) for p in predicates if isinstance(p, JointRange))])
     goal = Goal(
-        kind=np.zeros(count, np.int64), body=np.zeros(count, np.int64), other=np.zeros(count, np.int64),
-        size=np.zeros((count, 3)), needs_contact=np.zeros(count, np.bool_),
-        side=np.zeros((count, model.ngeom), np.uint8), joints=np.full((count, width), -1, np.int64),
-        threshold=np.zeros(count), above=np.zeros(count, np.bool_), inclusive=np.zeros(count, np.bool_),
+        kind=np.zeros(count, np.int64),
+        body=np.zeros(count, np.int64),
+        other=np.zeros(count, np.int64),
+        size=np.zeros((count, 3)),
+        needs_contact=np.zeros(count, np.bool_),
+        side=np.zeros((count, model.ngeom), np.uint8),
+        joints=np.full((count, width), -1, np.int64),
+        threshold=np.zeros(count),
+        above=np.zeros(count, np.bool_),
+        inclusive=np.zeros(count, np.bool_),
         need_all=np.zeros(count, np.bool_),
-    )  # fmt: skip
+    )
     for row, predicate in enumerate(predicates):
         _fill(goal, row, predicate, model)
     return goal
@@ -96,8 +102,10 @@ def _fill(goal: Goal, row: int, predicate: Predicate, model: mujoco.MjModel) -> 
         return
     site = model.site(predicate.site).id
     goal.kind[row], goal.other[row], goal.size[row] = (
-        _IN if isinstance(predicate, In) else _ON_SITE, site, model.site_size[site],
-    )  # fmt: skip
+        _IN if isinstance(predicate, In) else _ON_SITE,
+        site,
+        model.site_size[site],
+    )
     if isinstance(predicate, OnSite) and predicate.contact_geoms:
         _mark(goal, row, model, predicate.body_geoms, predicate.contact_geoms)
 

@@ -192,8 +192,16 @@ def see_joints(robot: Robot, view: Data, seen: Seen) -> None:
 
 @njit(nogil=True)
 def control_step(
-    model: int, data: int, action: Array, robot: Robot, view: Data, control: Controller, seen: Seen, applied: Array,
-    scratch: Scratch, fast: bool,
+    model: int,
+    data: int,
+    action: Array,
+    robot: Robot,
+    view: Data,
+    control: Controller,
+    seen: Seen,
+    applied: Array,
+    scratch: Scratch,
+    fast: bool,
 ) -> None:
     """25 substeps with one action [7]. applied: float64 [25, nu] receives the controls, or [0, 0] when nobody asks."""
     sign = np.sign(np.float64(action[6]))
@@ -231,8 +239,20 @@ def _entry_points(sources: str) -> tuple[Callable[..., tuple[int, int]], Callabl
 
     @njit(cache=True, nogil=True)
     def run_chunk(
-        model: int, data: int, actions: Array, robot: Robot, view: Data, control: Controller, seen: Seen, goal: Goal,
-        held: Array, applied: Array, reward: Array, stop: bool, fast: bool, scratch: Scratch,
+        model: int,
+        data: int,
+        actions: Array,
+        robot: Robot,
+        view: Data,
+        control: Controller,
+        seen: Seen,
+        goal: Goal,
+        held: Array,
+        applied: Array,
+        reward: Array,
+        stop: bool,
+        fast: bool,
+        scratch: Scratch,
     ) -> tuple[int, int]:
         _ = sources
         robot, view, control, seen, goal = borrowed((robot, view, control, seen, goal))

@@ -27,8 +27,11 @@ _CONTACT_SIZE = 608
 _CONTACT_GEOM = 564
 _WARNING_SIZE = 8
 _WARNING_NUMBER = 4
-_BAD = (int(mujoco.mjtWarning.mjWARN_BADQPOS), int(mujoco.mjtWarning.mjWARN_BADQVEL),
-        int(mujoco.mjtWarning.mjWARN_BADQACC))  # fmt: skip
+_BAD = (
+    int(mujoco.mjtWarning.mjWARN_BADQPOS),
+    int(mujoco.mjtWarning.mjWARN_BADQVEL),
+    int(mujoco.mjtWarning.mjWARN_BADQACC),
+)
 
 _SUPPORTED = (4, 0)
 

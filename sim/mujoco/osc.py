@@ -39,9 +39,14 @@ class Law(NamedTuple):
 
 
 LIBERO_LAW = Law(
-    kp=150.0, kd=2.0 * math.sqrt(150.0), null_kp=10.0, null_kd=2.0 * math.sqrt(10.0), position_scale=0.05,
-    rotation_scale=0.5, grip_speed=0.01,
-)  # fmt: skip
+    kp=150.0,
+    kd=2.0 * math.sqrt(150.0),
+    null_kp=10.0,
+    null_kd=2.0 * math.sqrt(10.0),
+    position_scale=0.05,
+    rotation_scale=0.5,
+    grip_speed=0.01,
+)
 """Critically damped; the same in all six directions."""
 ARM = 7
 
@@ -128,7 +133,15 @@ def _solve(factor: Array, n: int, b: Array) -> None:
 
 @njit(nogil=True, error_model="numpy")
 def torque_fast(
-    law: Law, force: Array, jac: Array, mass: Array, bias: Array, posture: Array, q: Array, qd: Array, out: Array,
+    law: Law,
+    force: Array,
+    jac: Array,
+    mass: Array,
+    bias: Array,
+    posture: Array,
+    q: Array,
+    qd: Array,
+    out: Array,
     s: Scratch,
 ) -> None:
     """Joint torques out [7] by Cholesky factors: N^T M z = M z - J^T lambda J z, so M^-1 is never formed.

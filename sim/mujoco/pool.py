@@ -27,7 +27,12 @@ class FrameRenderer(Protocol):
     def remove_scene(self, scene: int) -> None: ...
 
     def render(
-        self, scene: int, xpos: Array, xmat: Array, cameras: tuple[str, ...], out: Array,
+        self,
+        scene: int,
+        xpos: Array,
+        xmat: Array,
+        cameras: tuple[str, ...],
+        out: Array,
         site_groups: tuple[int, ...] = (),
     ) -> None: ...
 
@@ -63,8 +68,12 @@ class ScenePool:
     """
 
     def __init__(
-        self, tasks: Mapping[str, Task], renderer: FrameRenderer | None, controller: ControllerMode | None,
-        max_bytes: int, max_spare: int,
+        self,
+        tasks: Mapping[str, Task],
+        renderer: FrameRenderer | None,
+        controller: ControllerMode | None,
+        max_bytes: int,
+        max_spare: int,
     ) -> None:
         self._tasks = tasks
         self._renderer = renderer

@@ -51,9 +51,17 @@ class NativeVecEnv:
     """
 
     def __init__(
-        self, tasks: Sequence[Task], num_envs: int, *, image_size: int = 128, renderer: FrameRenderer | None = None,
-        threads: int | None = None, controller: ControllerMode | None = None, stop_at_success: bool = True,
-        max_scene_bytes: int = 2 << 30, cameras: int = len(CAMERAS),
+        self,
+        tasks: Sequence[Task],
+        num_envs: int,
+        *,
+        image_size: int = 128,
+        renderer: FrameRenderer | None = None,
+        threads: int | None = None,
+        controller: ControllerMode | None = None,
+        stop_at_success: bool = True,
+        max_scene_bytes: int = 2 << 30,
+        cameras: int = len(CAMERAS),
     ) -> None:
         if not tasks:
             raise UserError("an environment needs at least one task")
@@ -77,9 +85,13 @@ class NativeVecEnv:
         self.info = EnvInfo(
             suite="+".join(dict.fromkeys(task.suite for task in tasks)),
             simulator=f"native-mujoco {mujoco.__version__}",
-            renderer=renderer.name if renderer is not None else "none", cameras=CAMERAS[:cameras],
-            image_size=image_size, action_dim=ACTION_DIM, proprio_dim=PROPRIO_DIM, control_hz=CONTROL_HZ,
-        )  # fmt: skip
+            renderer=renderer.name if renderer is not None else "none",
+            cameras=CAMERAS[:cameras],
+            image_size=image_size,
+            action_dim=ACTION_DIM,
+            proprio_dim=PROPRIO_DIM,
+            control_hz=CONTROL_HZ,
+        )
 
     def reset(self, slots: Sequence[int], episodes: Sequence[EpisodeSpec]) -> None:
         """Put `episodes[i]` into `slots[i]`; UserError for an unknown task or initial state."""
@@ -119,10 +131,13 @@ class NativeVecEnv:
             if not self._slots[index].live:
                 raise ValueError(f"slot {index} holds no running episode; reset it first")
         result = ChunkResult(
-            reward=np.zeros((rows, steps), np.float32), terminated=np.zeros(rows, np.bool_),
-            truncated=np.zeros(rows, np.bool_), success=np.zeros(rows, np.bool_),
-            steps_taken=np.zeros(rows, np.int32), failed=np.zeros(rows, np.bool_),
-        )  # fmt: skip
+            reward=np.zeros((rows, steps), np.float32),
+            terminated=np.zeros(rows, np.bool_),
+            truncated=np.zeros(rows, np.bool_),
+            success=np.zeros(rows, np.bool_),
+            steps_taken=np.zeros(rows, np.int32),
+            failed=np.zeros(rows, np.bool_),
+        )
         self._each(rows, lambda i: self._step(self._slots[slots[i]], actions[i], result, i))
         return result
 

@@ -38,9 +38,10 @@ _STREAM = 2**40
 """Philox counter of the first kind: far above any decision's number, which the policy's draws are keyed by."""
 _Look = tuple[Callable[[np.random.Generator, float], Drawn], Callable[[mujoco.MjModel, Drawn], None]]
 _LOOKS: dict[str, _Look] = {
-    "camera": (draw_camera, move_camera), "light": (draw_light, change_light),
+    "camera": (draw_camera, move_camera),
+    "light": (draw_light, change_light),
     "texture": (draw_colours, change_colours),
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +91,15 @@ class Perturber:
             if kind in _LOOKS:
                 drawn[kind] = _LOOKS[kind][0](_rng(spec, kind), self.level)
         variant = replace(
-            task, name=variant_spec(spec).task, instruction=instruction, init_states=state[None],
-            train_states=range(0), heldout_states=range(1),
-            build_physics=partial(self._model, task), build_visual=partial(_look, task, drawn),
-        )  # fmt: skip
+            task,
+            name=variant_spec(spec).task,
+            instruction=instruction,
+            init_states=state[None],
+            train_states=range(0),
+            heldout_states=range(1),
+            build_physics=partial(self._model, task),
+            build_visual=partial(_look, task, drawn),
+        )
         return Variant(variant, drawn)
 
     def _model(self, task: Task) -> mujoco.MjModel:

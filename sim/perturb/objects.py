@@ -48,9 +48,15 @@ def move_objects(
 
 
 def _find_place(
-    model: mujoco.MjModel, data: mujoco.MjData, at: int, body: int, below: set[int], drop: float,
-    rng: np.random.Generator, level: float,
-) -> list[float] | None:  # fmt: skip
+    model: mujoco.MjModel,
+    data: mujoco.MjData,
+    at: int,
+    body: int,
+    below: set[int],
+    drop: float,
+    rng: np.random.Generator,
+    level: float,
+) -> list[float] | None:
     """Move the object whose free joint starts at qpos[at]; back where it was, and None, if no place is found.
 
     below: the geoms that it touches `drop` metres lower; it must touch the same ones there, and overlap nothing here.

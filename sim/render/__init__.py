@@ -33,9 +33,14 @@ class Renderer(Protocol):
         ...
 
     def render(
-        self, scene: int, xpos: Array, xmat: Array, cameras: tuple[str, ...], out: Array,
+        self,
+        scene: int,
+        xpos: Array,
+        xmat: Array,
+        cameras: tuple[str, ...],
+        out: Array,
         site_groups: tuple[int, ...] = (),
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Draw `cameras` into out, uint8 [V, H, W, 3] RGB, row 0 at the top.
 
         xpos: float64 [nbody, 3], metres; xmat: float64 [nbody, 9], row-major rotations: the bodies' world poses, as in

@@ -65,8 +65,12 @@ def probe(backend: Literal["egl", "osmesa"]) -> Probe:
     try:
         done = subprocess.run(
             [sys.executable, "-c", _PROBE],
-            env=environment, capture_output=True, text=True, timeout=_PROBE_SECONDS, check=False,
-        )  # fmt: skip
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=_PROBE_SECONDS,
+            check=False,
+        )
     except subprocess.TimeoutExpired:
         return Probe("missing", f"the driver did not answer within {_PROBE_SECONDS} s")
     said = dict(line.split("=", 1) for line in done.stdout.splitlines() if line.startswith("GL_"))

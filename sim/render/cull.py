@@ -130,11 +130,16 @@ def _frustum(scene: mujoco.MjvScene, aspect: float) -> tuple[Array, Array]:
     near, far, low, high = left.frustum_near, left.frustum_far, left.frustum_bottom, left.frustum_top
     half = left.frustum_width or aspect * (high - low) / 2
     middle = (left.frustum_center + right.frustum_center) / 2
-    normals = np.array([
-        forward, -forward,
-        near * side - (middle - half) * forward, (middle + half) * forward - near * side,
-        near * up - low * forward, high * forward - near * up,
-    ])  # fmt: skip
+    normals = np.array(
+        [
+            forward,
+            -forward,
+            near * side - (middle - half) * forward,
+            (middle + half) * forward - near * side,
+            near * up - low * forward,
+            high * forward - near * up,
+        ]
+    )
     normals /= np.linalg.norm(normals, axis=1, keepdims=True)
     offsets = normals @ position
     offsets[0] += near
@@ -146,10 +151,14 @@ def _views(scene: mujoco.MjvScene) -> tuple[Array, Array]:
     """The scene's geoms over MuJoCo's own memory: the fields used here, and whole structs as bytes."""
     offsets, stride = _layout()
     fields = _WORDS | {name: (np.float32, size) for name, size in _ARRAYS.items()}
-    kind = np.dtype({
-        "names": list(fields), "formats": list(fields.values()), "offsets": [offsets[name] for name in fields],
-        "itemsize": stride,
-    })  # fmt: skip
+    kind = np.dtype(
+        {
+            "names": list(fields),
+            "formats": list(fields.values()),
+            "offsets": [offsets[name] for name in fields],
+            "itemsize": stride,
+        }
+    )
     start = scene.geoms[0].pos.ctypes.data - offsets["pos"]
     memory = (ctypes.c_char * (stride * scene.maxgeom)).from_address(start)
     return np.frombuffer(memory, kind), np.frombuffer(memory, np.dtype((np.void, stride)))

@@ -64,9 +64,14 @@ class GlRenderer:
             del self._models[scene]
 
     def render(
-        self, scene: int, xpos: Array, xmat: Array, cameras: tuple[str, ...], out: Array,
+        self,
+        scene: int,
+        xpos: Array,
+        xmat: Array,
+        cameras: tuple[str, ...],
+        out: Array,
         site_groups: tuple[int, ...] = (),
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Draw `cameras` into out, uint8 [V, H, W, 3]; xpos float64 [nbody, 3], xmat float64 [nbody, 9]."""
         model = self._models[scene]
         check_poses(model, xpos, xmat, cameras, out)
@@ -156,10 +161,15 @@ class Placer:
         self._data = data
         self._lights = model.light_bodyid, model.light_pos, model.light_dir
         self._parts = [
-            (getattr(data, f"{prefix}_xpos"), getattr(data, f"{prefix}_xmat"), getattr(model, f"{prefix}_bodyid"),
-             getattr(model, f"{prefix}_pos"), _matrices(getattr(model, f"{prefix}_quat")))
+            (
+                getattr(data, f"{prefix}_xpos"),
+                getattr(data, f"{prefix}_xmat"),
+                getattr(model, f"{prefix}_bodyid"),
+                getattr(model, f"{prefix}_pos"),
+                _matrices(getattr(model, f"{prefix}_quat")),
+            )
             for prefix in ("geom", "site", "cam")
-        ]  # fmt: skip
+        ]
 
     def place(self, xpos: Array, xmat: Array) -> None:
         """Body, geom, site, camera and light poses then equal those after mj_kinematics and mj_camlight.

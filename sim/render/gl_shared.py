@@ -55,9 +55,14 @@ class SharedGlRenderer(GlRenderer):
         weakref.finalize(self, self._jobs.put, None)
 
     def render(
-        self, scene: int, xpos: Array, xmat: Array, cameras: tuple[str, ...], out: Array,
+        self,
+        scene: int,
+        xpos: Array,
+        xmat: Array,
+        cameras: tuple[str, ...],
+        out: Array,
         site_groups: tuple[int, ...] = (),
-    ) -> None:  # fmt: skip
+    ) -> None:
         """As in GlRenderer."""
         model = self._models[scene]
         check_poses(model, xpos, xmat, cameras, out)
@@ -219,9 +224,17 @@ class _Picture:
         calls.glBindFramebuffer(calls.GL_READ_FRAMEBUFFER, fbo)
         calls.glBindFramebuffer(calls.GL_DRAW_FRAMEBUFFER, self._fbo)
         calls.glBlitFramebuffer(
-            0, 0, width, height, column * width, row * height, (column + 1) * width, (row + 1) * height,
-            calls.GL_COLOR_BUFFER_BIT, calls.GL_NEAREST,
-        )  # fmt: skip
+            0,
+            0,
+            width,
+            height,
+            column * width,
+            row * height,
+            (column + 1) * width,
+            (row + 1) * height,
+            calls.GL_COLOR_BUFFER_BIT,
+            calls.GL_NEAREST,
+        )
 
     def read(self, count: int) -> list[Array]:
         """The first `count` frames [height, width, 3]."""

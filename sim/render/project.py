@@ -352,10 +352,22 @@ def _localise(world: Array, pos: Array, mat: Array, out: Array) -> None:
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def project(
-    scene: Scene, xpos: Array, xmat: Array, cameras: Array, height: int, width: int,
-    counts: Array, labels: Array, shapes: Array, rects: Array, coefs: Array,
-    lenses: Array, views: Array, rays: Array, lights: Array,
-) -> None:  # fmt: skip
+    scene: Scene,
+    xpos: Array,
+    xmat: Array,
+    cameras: Array,
+    height: int,
+    width: int,
+    counts: Array,
+    labels: Array,
+    shapes: Array,
+    rects: Array,
+    coefs: Array,
+    lenses: Array,
+    views: Array,
+    rays: Array,
+    lights: Array,
+) -> None:
     """Set up V views: write what `Frame` in raycast.py documents. Poses as in `Renderer.render`, xmat [nbody, 3, 3]."""
     image = np.array((0, width, 0, height), np.int32)
     eye, pos, mat, seen, ray = np.empty(3), np.empty(3), np.empty((3, 3)), np.empty((3, 3)), np.empty((4, 3))
@@ -375,9 +387,17 @@ def project(
                     seen[i, j] = mat[0, i] * axes[0, j] + mat[1, i] * axes[1, j] + mat[2, i] * axes[2, j]
                 seen[i, 2] = -seen[i, 2]
             added = _add_primitives(
-                scene.geom_kind[geom], ray, scene.geom_size[geom], seen, lens, scene.clip[0], image,
-                shapes[view, total:], rects[view, total:], coefs[view, total:],
-            )  # fmt: skip
+                scene.geom_kind[geom],
+                ray,
+                scene.geom_size[geom],
+                seen,
+                lens,
+                scene.clip[0],
+                image,
+                shapes[view, total:],
+                rects[view, total:],
+                coefs[view, total:],
+            )
             labels[view, total : total + added] = geom
             total += added
             if added:

@@ -30,9 +30,17 @@ def _polytope_row(coef: Array, dy: np.float32, nearest: np.float32, label: int, 
 
 @njit(cache=True, nogil=True, fastmath=True, error_model="numpy")
 def _quadric_row(
-    coef: Array, line: np.float32, q0: np.float32, q1: np.float32, first: np.float32, dy: np.float32,
-    nearest: np.float32, label: int, w_row: Array, id_row: Array,
-) -> None:  # fmt: skip
+    coef: Array,
+    line: np.float32,
+    q0: np.float32,
+    q1: np.float32,
+    first: np.float32,
+    dy: np.float32,
+    nearest: np.float32,
+    label: int,
+    w_row: Array,
+    id_row: Array,
+) -> None:
     e0, x0, x1 = coef[13] + dy * coef[15], coef[16] + dy * coef[18], coef[19] + dy * coef[21]
     for i in range(w_row.shape[0]):
         dx = np.float32(i)

@@ -75,9 +75,14 @@ class RaycastRenderer:
             del self._scenes[scene]
 
     def render(
-        self, scene: int, xpos: Array, xmat: Array, cameras: tuple[str, ...], out: Array,
+        self,
+        scene: int,
+        xpos: Array,
+        xmat: Array,
+        cameras: tuple[str, ...],
+        out: Array,
         site_groups: tuple[int, ...] = (),
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Draw `cameras` into out, uint8 [V, H, W, 3]; xpos float64 [nbody, 3], xmat float64 [nbody, 9]."""
         if site_groups:
             raise UserError("the ray caster draws no sites, and this scene has one to be seen; use egl or osmesa")

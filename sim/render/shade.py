@@ -246,9 +246,13 @@ def _background(scene: Scene, ids: Array, axes: Array, lens: Array, out: Array) 
             if sky >= 0:
                 u = (F32(x) + _HALF) * pixel - left
                 color = _sky(
-                    texels, start, width, u * view[0, 0] + v * view[0, 1] - view[0, 2],
-                    u * view[1, 0] + v * view[1, 1] - view[1, 2], u * view[2, 0] + v * view[2, 1] - view[2, 2],
-                )  # fmt: skip
+                    texels,
+                    start,
+                    width,
+                    u * view[0, 0] + v * view[0, 1] - view[0, 2],
+                    u * view[1, 0] + v * view[1, 1] - view[1, 2],
+                    u * view[2, 0] + v * view[2, 1] - view[2, 2],
+                )
             out[y, x, 0], out[y, x, 1], out[y, x, 2] = color
 
 

@@ -103,9 +103,15 @@ def _pick_place(problem: Problem, fact: Fact) -> PickPlace:
     else:
         place = Place(f"{where}_main", False, object_type(problem, where).top + 0.004, 0.09)
     return PickPlace(
-        f"{name}_main", place, bottom=kind.bottom, top=kind.top, grip_height=kind.grip_height, rim=kind.rim,
-        others=_obstacles(problem, name, where), prefer_side=side,
-    )  # fmt: skip
+        f"{name}_main",
+        place,
+        bottom=kind.bottom,
+        top=kind.top,
+        grip_height=kind.grip_height,
+        rim=kind.rim,
+        others=_obstacles(problem, name, where),
+        prefer_side=side,
+    )
 
 
 def _obstacles(problem: Problem, name: str, where: str) -> tuple[Obstacle, ...]:

@@ -138,9 +138,18 @@ def _drawer() -> Part:
         Shape("capsule", (0.0045,), ends=(0.045, front, 0.046, 0.045, bar, 0.046), rgba=_METAL),
     )
     return Part(
-        "drawer", False, (0, 1, 0), (0.0, 0.135), (0, 0, _SHELF + 0.002), 0.4, (2e-3, 2e-3, 3e-3), 6.0, 0.6,
-        (0, bar, 0.046), shapes,
-    )  # fmt: skip
+        "drawer",
+        False,
+        (0, 1, 0),
+        (0.0, 0.135),
+        (0, 0, _SHELF + 0.002),
+        0.4,
+        (2e-3, 2e-3, 3e-3),
+        6.0,
+        0.6,
+        (0, bar, 0.046),
+        shapes,
+    )
 
 
 def _stove() -> FixtureType:
@@ -156,14 +165,22 @@ def _stove() -> FixtureType:
     )
     regions = (BoxRegion("cook_region", (0, 0.03, 0.024), (0.045, 0.045, 0.003)),)
     knob = Part(
-        "knob", True, (0, 0, 1), (0.0, 1.3), (0, -0.078, 0.024), 0.05, (3e-5, 3e-5, 3e-5), 0.02, 0.02,
+        "knob",
+        True,
+        (0, 0, 1),
+        (0.0, 1.3),
+        (0, -0.078, 0.024),
+        0.05,
+        (3e-5, 3e-5, 3e-5),
+        0.02,
+        0.02,
         (0, -0.045, 0.014),
         (
             Shape("cylinder", (0.018, 0.008), pos=(0, 0, 0.008), rgba=_METAL, solid=False),
             Shape("box", (0.006, 0.030, 0.009), pos=(0, -0.028, 0.017), rgba=_PORCELAIN),
             Shape("box", (0.0062, 0.006, 0.0092), pos=(0, -0.053, 0.0172), rgba=_BURNER, solid=False),
         ),
-    )  # fmt: skip
+    )
     return FixtureType(0.13, 0.05, shapes, regions, knob, on_above=0.6, off_below=0.15, part_active=0.9)
 
 

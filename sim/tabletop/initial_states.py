@@ -112,11 +112,7 @@ def _place(model: mujoco.MjModel, data: mujoco.MjData, problem: Problem, rng: np
 
 
 def _free_spot(
-    problem: Problem,
-    region: Region,
-    radius: float,
-    taken: list[tuple[float, float, float]],
-    rng: np.random.Generator,
+    problem: Problem, region: Region, radius: float, taken: list[tuple[float, float, float]], rng: np.random.Generator
 ) -> tuple[float, float, float]:
     """A point of the region that keeps clear of `taken`: x, y and radius of what is there already."""
     if not region.ranges:

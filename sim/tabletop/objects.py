@@ -80,9 +80,13 @@ def _can() -> ObjectType:
 def _milk() -> ObjectType:
     half = math.radians(45) / 2
     roof = Shape(
-        "box", (0.0155, 0.0219, 0.0155), pos=(0, 0, 0.036), quat=(math.cos(half), 0, math.sin(half), 0), rgba=_BLUE,
+        "box",
+        (0.0155, 0.0219, 0.0155),
+        pos=(0, 0, 0.036),
+        quat=(math.cos(half), 0, math.sin(half), 0),
+        rgba=_BLUE,
         solid=False,
-    )  # fmt: skip
+    )
     shapes = (
         Shape("box", (0.022, 0.022, 0.038), pos=(0, 0, -0.002), rgba=_WHITE),
         _look("box", (0.0223, 0.0223, 0.014), _BLUE, -0.018),
@@ -116,10 +120,7 @@ def _mug() -> ObjectType:
 
 
 def _cookies() -> ObjectType:
-    shapes = (
-        Shape("box", (0.034, 0.021, 0.017), rgba=_ORANGE),
-        _look("box", (0.016, 0.0213, 0.0172), _BROWN, 0.0),
-    )
+    shapes = (Shape("box", (0.034, 0.021, 0.017), rgba=_ORANGE), _look("box", (0.016, 0.0213, 0.0172), _BROWN, 0.0))
     return ObjectType(0.09, _box_inertia(0.09, 0.034, 0.021, 0.017), 0.017, 0.017, 0.042, 0.0, shapes)
 
 

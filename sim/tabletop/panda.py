@@ -54,33 +54,93 @@ def _bar(radius: float, *ends: float, rgba: RGBA = _WHITE, kind: str = "capsule"
 
 
 LINKS = (
-    Link((0, 0, 0.333), 0, (-2.8973, 2.8973), 87, 4.970684, (0.003875, 0.002081, -0.04762),
-         (0.70337, 0.70661, 0.009117, -0.000139, 0.006772, 0.019169),
-         (_bar(0.062, 0, 0, -0.19, 0, 0, -0.02), _bar(0.063, 0, -0.075, 0, 0, 0.075, 0))),
-    Link((0, 0, 0), -1, (-1.7628, 1.7628), 87, 0.646926, (-0.003141, -0.02872, 0.003495),
-         (0.007962, 0.02811, 0.025995, -0.003925, 0.010254, 0.000704),
-         (_bar(0.058, 0, -0.04, 0, 0, -0.19, 0),
-          _bar(0.0635, 0, 0, 0.045, 0, 0, 0.082, rgba=_ACCENT, kind="cylinder"),
-          _bar(0.0635, 0, 0, -0.082, 0, 0, -0.045, rgba=_ACCENT, kind="cylinder"))),
-    Link((0, -0.316, 0), 1, (-2.8973, 2.8973), 87, 3.228604, (0.027518, 0.039252, -0.066502),
-         (0.037242, 0.036155, 0.01083, -0.004761, -0.011396, -0.012805),
-         (_bar(0.058, 0, 0, -0.12, 0.02, 0, -0.02), _bar(0.055, 0.0825, -0.062, 0, 0.0825, 0.062, 0),
-          _bar(0.05, 0.02, 0, -0.02, 0.0825, 0, 0))),
-    Link((0.0825, 0, 0), 1, (-3.0718, -0.0698), 87, 3.587895, (-0.05317, 0.104419, 0.027454),
-         (0.025853, 0.019552, 0.028323, 0.007796, -0.001332, 0.008641),
-         (_bar(0.052, -0.02, 0.02, 0, -0.0825, 0.10, 0), _bar(0.055, -0.0825, 0.10, 0, -0.0825, 0.16, 0),
-          _bar(0.056, 0, 0, -0.07, 0, 0, 0.07, rgba=_ACCENT, kind="cylinder"))),
-    Link((-0.0825, 0.384, 0), -1, (-2.8973, 2.8973), 87, 1.225946, (-0.011953, 0.041065, -0.038437),
-         (0.035549, 0.029474, 0.008627, -0.002117, -0.004037, 0.000229),
-         (_bar(0.05, 0, 0, -0.22, 0, 0.02, -0.08), _bar(0.052, 0, 0.045, -0.06, 0, 0.045, 0),
-          _bar(0.05, 0, -0.03, 0, 0, 0.04, 0))),
-    Link((0, 0, 0), 1, (-0.0175, 3.7525), 12, 1.666555, (0.060149, -0.014117, -0.010517),
-         (0.001964, 0.004354, 0.005433, 0.000109, -0.001158, 0.000341),
-         (_bar(0.047, 0, 0, 0, 0.088, 0, 0), _bar(0.051, 0, 0, -0.06, 0, 0, 0.06, rgba=_ACCENT, kind="cylinder"))),
-    Link((0.088, 0, 0), 1, (-2.8973, 2.8973), 12, 0.735522, (0.010517, -0.004252, 0.061597),
-         (0.012516, 0.010027, 0.004815, -0.000428, -0.001196, -0.000741),
-         (_bar(0.046, 0, 0, -0.05, 0, 0, 0.07), _bar(0.04, 0, 0, 0.06, 0, 0, 0.107, rgba=_DARK, kind="cylinder"))),
-)  # fmt: skip
+    Link(
+        (0, 0, 0.333),
+        0,
+        (-2.8973, 2.8973),
+        87,
+        4.970684,
+        (0.003875, 0.002081, -0.04762),
+        (0.70337, 0.70661, 0.009117, -0.000139, 0.006772, 0.019169),
+        (_bar(0.062, 0, 0, -0.19, 0, 0, -0.02), _bar(0.063, 0, -0.075, 0, 0, 0.075, 0)),
+    ),
+    Link(
+        (0, 0, 0),
+        -1,
+        (-1.7628, 1.7628),
+        87,
+        0.646926,
+        (-0.003141, -0.02872, 0.003495),
+        (0.007962, 0.02811, 0.025995, -0.003925, 0.010254, 0.000704),
+        (
+            _bar(0.058, 0, -0.04, 0, 0, -0.19, 0),
+            _bar(0.0635, 0, 0, 0.045, 0, 0, 0.082, rgba=_ACCENT, kind="cylinder"),
+            _bar(0.0635, 0, 0, -0.082, 0, 0, -0.045, rgba=_ACCENT, kind="cylinder"),
+        ),
+    ),
+    Link(
+        (0, -0.316, 0),
+        1,
+        (-2.8973, 2.8973),
+        87,
+        3.228604,
+        (0.027518, 0.039252, -0.066502),
+        (0.037242, 0.036155, 0.01083, -0.004761, -0.011396, -0.012805),
+        (
+            _bar(0.058, 0, 0, -0.12, 0.02, 0, -0.02),
+            _bar(0.055, 0.0825, -0.062, 0, 0.0825, 0.062, 0),
+            _bar(0.05, 0.02, 0, -0.02, 0.0825, 0, 0),
+        ),
+    ),
+    Link(
+        (0.0825, 0, 0),
+        1,
+        (-3.0718, -0.0698),
+        87,
+        3.587895,
+        (-0.05317, 0.104419, 0.027454),
+        (0.025853, 0.019552, 0.028323, 0.007796, -0.001332, 0.008641),
+        (
+            _bar(0.052, -0.02, 0.02, 0, -0.0825, 0.10, 0),
+            _bar(0.055, -0.0825, 0.10, 0, -0.0825, 0.16, 0),
+            _bar(0.056, 0, 0, -0.07, 0, 0, 0.07, rgba=_ACCENT, kind="cylinder"),
+        ),
+    ),
+    Link(
+        (-0.0825, 0.384, 0),
+        -1,
+        (-2.8973, 2.8973),
+        87,
+        1.225946,
+        (-0.011953, 0.041065, -0.038437),
+        (0.035549, 0.029474, 0.008627, -0.002117, -0.004037, 0.000229),
+        (
+            _bar(0.05, 0, 0, -0.22, 0, 0.02, -0.08),
+            _bar(0.052, 0, 0.045, -0.06, 0, 0.045, 0),
+            _bar(0.05, 0, -0.03, 0, 0, 0.04, 0),
+        ),
+    ),
+    Link(
+        (0, 0, 0),
+        1,
+        (-0.0175, 3.7525),
+        12,
+        1.666555,
+        (0.060149, -0.014117, -0.010517),
+        (0.001964, 0.004354, 0.005433, 0.000109, -0.001158, 0.000341),
+        (_bar(0.047, 0, 0, 0, 0.088, 0, 0), _bar(0.051, 0, 0, -0.06, 0, 0, 0.06, rgba=_ACCENT, kind="cylinder")),
+    ),
+    Link(
+        (0.088, 0, 0),
+        1,
+        (-2.8973, 2.8973),
+        12,
+        0.735522,
+        (0.010517, -0.004252, 0.061597),
+        (0.012516, 0.010027, 0.004815, -0.000428, -0.001196, -0.000741),
+        (_bar(0.046, 0, 0, -0.05, 0, 0, 0.07), _bar(0.04, 0, 0, 0.06, 0, 0, 0.107, rgba=_DARK, kind="cylinder")),
+    ),
+)
 
 _BASE_LOOKS = (
     Shape("box", (0.12, 0.10, 0.012), pos=(-0.04, 0, 0.012), rgba=_DARK, solid=False),
@@ -113,9 +173,14 @@ def add_panda(spec: Any, base: tuple[float, float, float], *, visual: bool) -> N
         body = body.add_body(name=f"robot0_link{number}", pos=link.pos, quat=quat)
         body.explicitinertial, body.mass, body.ipos, body.fullinertia = True, link.mass, link.com, link.inertia
         body.add_joint(
-            name=f"robot0_joint{number}", type=mujoco.mjtJoint.mjJNT_HINGE, axis=(0, 0, 1), range=link.limits,
-            limited=mujoco.mjtLimited.mjLIMITED_TRUE, damping=[0.1, 0, 0], armature=0.1,
-        )  # fmt: skip
+            name=f"robot0_joint{number}",
+            type=mujoco.mjtJoint.mjJNT_HINGE,
+            axis=(0, 0, 1),
+            range=link.limits,
+            limited=mujoco.mjtLimited.mjLIMITED_TRUE,
+            damping=[0.1, 0, 0],
+            armature=0.1,
+        )
         add_shapes(body, f"robot0_link{number}", link.looks, visual=visual, layer=Layer.GRIPPER)
         motor = spec.add_actuator(name=f"robot0_torq_j{number}", target=f"robot0_joint{number}")
         motor.trntype = mujoco.mjtTrn.mjTRN_JOINT
@@ -137,13 +202,26 @@ def _add_hand(spec: Any, wrist: Any, *, visual: bool) -> None:
         body = hand.add_body(name=f"gripper0_{finger}finger", pos=(0, 0, FINGER_BASE))
         body.explicitinertial, body.mass, body.ipos, body.inertia = True, 0.1, (0, 0, 0.027), (3e-5, 3e-5, 5e-6)
         body.add_joint(
-            name=joint, type=mujoco.mjtJoint.mjJNT_SLIDE, axis=(0, 1, 0), range=travel,
-            limited=mujoco.mjtLimited.mjLIMITED_TRUE, damping=[30, 0, 0], armature=0.1,
-        )  # fmt: skip
+            name=joint,
+            type=mujoco.mjtJoint.mjJNT_SLIDE,
+            axis=(0, 1, 0),
+            range=travel,
+            limited=mujoco.mjtLimited.mjLIMITED_TRUE,
+            damping=[30, 0, 0],
+            armature=0.1,
+        )
         add_shapes(
-            body, f"gripper0_{finger}finger", _finger_shapes(side), visual=visual, layer=Layer.GRIPPER, condim=4,
-            priority=1, friction=(2.0, 0.02, 0.0001), solref=(0.01, 1), solimp=(0.98, 0.99, 0.001, 0.5, 2),
-        )  # fmt: skip
+            body,
+            f"gripper0_{finger}finger",
+            _finger_shapes(side),
+            visual=visual,
+            layer=Layer.GRIPPER,
+            condim=4,
+            priority=1,
+            friction=(2.0, 0.02, 0.0001),
+            solref=(0.01, 1),
+            solimp=(0.98, 0.99, 0.001, 0.5, 2),
+        )
         drive = spec.add_actuator(name=f"gripper0_gripper_finger_joint{number}", target=joint)
         drive.trntype = mujoco.mjtTrn.mjTRN_JOINT
         drive.set_to_position(kp=1000)

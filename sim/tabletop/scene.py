@@ -87,26 +87,47 @@ def _add_surroundings(spec: Any, *, visual: bool) -> None:
     plane = mujoco.mjtGeom.mjGEOM_PLANE
     if visual:
         world.add_light(
-            name="sun", pos=(0.4, -0.5, 2.6), dir=(-0.25, 0.35, -1.0), diffuse=(0.62, 0.62, 0.60),
-            specular=(0.05, 0.05, 0.05), type=mujoco.mjtLightType.mjLIGHT_DIRECTIONAL, castshadow=False,
-        )  # fmt: skip
+            name="sun",
+            pos=(0.4, -0.5, 2.6),
+            dir=(-0.25, 0.35, -1.0),
+            diffuse=(0.62, 0.62, 0.60),
+            specular=(0.05, 0.05, 0.05),
+            type=mujoco.mjtLightType.mjLIGHT_DIRECTIONAL,
+            castshadow=False,
+        )
         head = spec.visual.headlight
         head.ambient, head.diffuse, head.specular = (0.34, 0.34, 0.35), (0.30, 0.30, 0.30), (0, 0, 0)
         world.add_geom(name="floor", type=plane, size=(0, 0, 1), rgba=(0.40, 0.43, 0.47, 1), contype=0, conaffinity=0)
         world.add_geom(
-            name="wall", type=plane, pos=(-1.8, 0, 0), quat=(math.sqrt(0.5), 0, math.sqrt(0.5), 0), size=(0, 0, 1),
-            rgba=(0.58, 0.64, 0.70, 1), contype=0, conaffinity=0,
-        )  # fmt: skip
+            name="wall",
+            type=plane,
+            pos=(-1.8, 0, 0),
+            quat=(math.sqrt(0.5), 0, math.sqrt(0.5), 0),
+            size=(0, 0, 1),
+            rgba=(0.58, 0.64, 0.70, 1),
+            contype=0,
+            conaffinity=0,
+        )
         world.add_geom(
-            name="table_top", type=mujoco.mjtGeom.mjGEOM_BOX, pos=(-0.18, 0, TABLE_HEIGHT - 0.02),
-            size=(0.66, 0.6, 0.02), rgba=(0.80, 0.75, 0.67, 1), contype=0, conaffinity=0,
-        )  # fmt: skip
+            name="table_top",
+            type=mujoco.mjtGeom.mjGEOM_BOX,
+            pos=(-0.18, 0, TABLE_HEIGHT - 0.02),
+            size=(0.66, 0.6, 0.02),
+            rgba=(0.80, 0.75, 0.67, 1),
+            contype=0,
+            conaffinity=0,
+        )
     else:
         # an endless table is the cheapest thing to collide with
         world.add_geom(
-            name="table_top", type=plane, pos=(0, 0, TABLE_HEIGHT), size=(1, 1, 0.1), contype=Layer.TABLE.value[0],
-            conaffinity=0, friction=(1.0, 0.005, 0.0001),
-        )  # fmt: skip
+            name="table_top",
+            type=plane,
+            pos=(0, 0, TABLE_HEIGHT),
+            size=(1, 1, 0.1),
+            contype=Layer.TABLE.value[0],
+            conaffinity=0,
+            friction=(1.0, 0.005, 0.0001),
+        )
     camera = world.add_camera(name="agentview", pos=_CAMERA_AT, fovy=_CAMERA_FOVY)
     camera.alt.type = mujoco.mjtOrientation.mjORIENTATION_XYAXES
     camera.alt.xyaxes = _look_at(_CAMERA_AT, _CAMERA_LOOKS_AT)
@@ -136,17 +157,25 @@ def _add_fixture(spec: Any, problem: Problem, name: str, *, visual: bool) -> Non
         moving.ipos = (0, 0, 0.01)
         joint = mujoco.mjtJoint.mjJNT_HINGE if part.hinge else mujoco.mjtJoint.mjJNT_SLIDE
         moving.add_joint(
-            name=f"{name}_{part.name}_joint", type=joint, axis=part.axis, range=part.limits,
-            limited=mujoco.mjtLimited.mjLIMITED_TRUE, damping=[part.damping, 0, 0], frictionloss=part.friction,
-        )  # fmt: skip
+            name=f"{name}_{part.name}_joint",
+            type=joint,
+            axis=part.axis,
+            range=part.limits,
+            limited=mujoco.mjtLimited.mjLIMITED_TRUE,
+            damping=[part.damping, 0, 0],
+            frictionloss=part.friction,
+        )
         add_shapes(moving, f"{name}_{part.name}", part.shapes, visual=visual, layer=Layer.FIXTURE)
         moving.add_site(name=f"{name}_{part.name}_tip", pos=part.tip, rgba=(0, 0, 0, 0))
     for region in kind.regions:
         owner = moving if region.on_part else body
         owner.add_site(
-            name=f"{name}_{region.name}", pos=region.pos, size=region.size, type=mujoco.mjtGeom.mjGEOM_BOX,
+            name=f"{name}_{region.name}",
+            pos=region.pos,
+            size=region.size,
+            type=mujoco.mjtGeom.mjGEOM_BOX,
             rgba=(0, 0, 0, 0),
-        )  # fmt: skip
+        )
 
 
 def _add_object(spec: Any, name: str, kind: ObjectType, *, visual: bool) -> None:

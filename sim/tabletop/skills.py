@@ -87,9 +87,17 @@ class PickPlace:
     """
 
     def __init__(
-        self, body: str, place: Place, *, bottom: float, top: float, grip_height: float, rim: float,
-        others: tuple[Obstacle, ...], prefer_side: float = 0.0,
-    ) -> None:  # fmt: skip
+        self,
+        body: str,
+        place: Place,
+        *,
+        bottom: float,
+        top: float,
+        grip_height: float,
+        rim: float,
+        others: tuple[Obstacle, ...],
+        prefer_side: float = 0.0,
+    ) -> None:
         self._body, self._place, self._others = body, place, others
         self._bottom, self._top, self._grip_height, self._rim = bottom, top, grip_height, rim
         self._prefer_side = prefer_side

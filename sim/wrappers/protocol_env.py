@@ -35,8 +35,15 @@ class ProtocolEnv:
     """
 
     def __init__(
-        self, env: FrameEnv, protocol: Protocol, *, image_size: int, cameras: int, prepare: Prepare | None = None,
-        run_on: bool = False, translate: Callable[[EpisodeSpec], EpisodeSpec] | None = None,
+        self,
+        env: FrameEnv,
+        protocol: Protocol,
+        *,
+        image_size: int,
+        cameras: int,
+        prepare: Prepare | None = None,
+        run_on: bool = False,
+        translate: Callable[[EpisodeSpec], EpisodeSpec] | None = None,
     ) -> None:
         self.num_envs = env.num_envs
         self.info = replace(env.info, image_size=image_size, cameras=env.info.cameras[:cameras])
@@ -64,8 +71,10 @@ class ProtocolEnv:
         result = self._env.step(slots, np.repeat(self._settle[None], len(slots), axis=0))
         self._broken |= {slot for slot, failed in zip(slots, result.failed, strict=True) if failed}
         if ((result.terminated | result.truncated) & ~result.failed).any():
-            raise RuntimeError("an episode ended while it settled: its simulator must go on after success, and its "
-                               "task's horizon must include the settle steps")  # fmt: skip
+            raise RuntimeError(
+                "an episode ended while it settled: its simulator must go on after success, and its "
+                "task's horizon must include the settle steps"
+            )
 
     def step(self, slots: Sequence[int], actions: Array) -> ChunkResult:
         """Run up to K control steps in each slot; actions float32 [len(slots), K, A]."""
@@ -131,9 +140,13 @@ def _broken_rows(rows: int, steps: int) -> ChunkResult:
     """Every row failed in its first step."""
     nothing = np.zeros(rows, np.bool_)
     return ChunkResult(
-        np.zeros((rows, steps), np.float32), nothing.copy(), nothing.copy(), nothing.copy(),
-        np.ones(rows, np.int32), ~nothing,
-    )  # fmt: skip
+        np.zeros((rows, steps), np.float32),
+        nothing.copy(),
+        nothing.copy(),
+        nothing.copy(),
+        np.ones(rows, np.int32),
+        ~nothing,
+    )
 
 
 def _put(result: ChunkResult, rows: list[int], part: ChunkResult) -> None:

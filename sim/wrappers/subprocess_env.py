@@ -153,8 +153,15 @@ class ProcessVecEnv:
     """
 
     def __init__(
-        self, factory: EnvFactory, num_envs: int, *, processes: int, deadline: float = 60.0,
-        start_deadline: float = 300.0, max_growth: int = 1 << 30, say: Callable[[str], None] | None = None,
+        self,
+        factory: EnvFactory,
+        num_envs: int,
+        *,
+        processes: int,
+        deadline: float = 60.0,
+        start_deadline: float = 300.0,
+        max_growth: int = 1 << 30,
+        say: Callable[[str], None] | None = None,
     ) -> None:
         if not 1 <= processes <= num_envs:
             raise UserError(f"{num_envs} worlds need between 1 and {num_envs} processes, got {processes}.")
@@ -198,9 +205,7 @@ class ProcessVecEnv:
         actions = action_array(actions)
         count, steps = actions.shape[:2]
         no = np.zeros((3, count), np.bool_)
-        out = ChunkResult(
-            np.zeros((count, steps), np.float32), no[0], no[1], no[2], np.zeros(count, np.int32), ~no[0]
-        )  # fmt: skip
+        out = ChunkResult(np.zeros((count, steps), np.float32), no[0], no[1], no[2], np.zeros(count, np.int32), ~no[0])
         parts = self._parts(slots)
         with self._locked(parts):
             there = {index: part.of(self._children[index].live) for index, part in parts.items()}

@@ -105,11 +105,15 @@ class FakeEnvironment(Environment):
     def build(self) -> None:
         FakeEnvironment.built += 1
         files = {
-            "libero/__init__.py": "", "libero/libero/__init__.py": _LIBERO, "libero/libero/envs/__init__.py": "",
-            "libero/libero/envs/env_wrapper.py": _WRAPPER, "libero/libero/envs/venv.py": _VECTOR,
-            "robosuite/__init__.py": "", "robosuite/utils/__init__.py": "",
+            "libero/__init__.py": "",
+            "libero/libero/__init__.py": _LIBERO,
+            "libero/libero/envs/__init__.py": "",
+            "libero/libero/envs/env_wrapper.py": _WRAPPER,
+            "libero/libero/envs/venv.py": _VECTOR,
+            "robosuite/__init__.py": "",
+            "robosuite/utils/__init__.py": "",
             "robosuite/utils/binding_utils.py": _BINDINGS,
-        }  # fmt: skip
+        }
         for name, text in files.items():
             path = self.site_packages() / name
             path.parent.mkdir(parents=True, exist_ok=True)

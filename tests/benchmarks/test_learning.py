@@ -31,23 +31,39 @@ def results(*successes: int) -> list[EpisodeResult]:
     """Ten episodes a task, the first `successes[i]` of task i successful."""
     return [
         EpisodeResult(
-            spec=EpisodeSpec(10 * index + n, task, 50 + n, n, 10 * index + n), success=n < won, terminated=n < won,
-            truncated=n >= won, reward=float(n < won), num_decisions=4, num_steps=30, final_value=0.0,
+            spec=EpisodeSpec(10 * index + n, task, 50 + n, n, 10 * index + n),
+            success=n < won,
+            terminated=n < won,
+            truncated=n >= won,
+            reward=float(n < won),
+            num_decisions=4,
+            num_steps=30,
+            final_value=0.0,
         )
-        for index, (task, won) in enumerate(zip(TASKS, successes, strict=True)) for n in range(10)
-    ]  # fmt: skip
+        for index, (task, won) in enumerate(zip(TASKS, successes, strict=True))
+        for n in range(10)
+    ]
 
 
 def write_run(
-    folder: Path, seed: int, before: tuple[int, int], after: tuple[int, int] | None, *,
-    seconds: tuple[float | None, ...] = (300.0,), cpu: float | None = None, **changes: Any,
-) -> Path:  # fmt: skip
+    folder: Path,
+    seed: int,
+    before: tuple[int, int],
+    after: tuple[int, int] | None,
+    *,
+    seconds: tuple[float | None, ...] = (300.0,),
+    cpu: float | None = None,
+    **changes: Any,
+) -> Path:
     """A run of two updates: 60 and 120 s, 600 and 1200 decisions, 64 and 96 episodes. cpu: CPU seconds a session."""
     config = replace(TrainConfig(), suite="toy", iterations=2, seed=seed, output=str(folder), **changes)
     folder.mkdir()
     (folder / "config.yaml").write_text(dump_yaml(config))
-    stamp: dict[str, Any] = {"command": f"embodied-rl train toy --seed {seed}", "machine": "a quiet one, 2 cores",
-                             "weights": "w"}  # fmt: skip
+    stamp: dict[str, Any] = {
+        "command": f"embodied-rl train toy --seed {seed}",
+        "machine": "a quiet one, 2 cores",
+        "weights": "w",
+    }
     stamp |= {} if cpu is None else {"cpu_seconds": cpu}
     sessions = [stamp | ({} if time is None else {"seconds": time}) for time in seconds]
     (folder / "run.json").write_text(json.dumps(sessions))
@@ -56,8 +72,15 @@ def write_run(
         for step, won in ((0, before), (2, after)):
             if step:
                 for index, (time, decisions, episodes) in enumerate(((60, 600, 64), (120, 1200, 96)), 1):
-                    log.write(index, {"time/iteration": time, "rollout/decisions": decisions,
-                                      "rollout/episodes": episodes, "rollout/success": 0.5})  # fmt: skip
+                    log.write(
+                        index,
+                        {
+                            "time/iteration": time,
+                            "rollout/decisions": decisions,
+                            "rollout/episodes": episodes,
+                            "rollout/success": 0.5,
+                        },
+                    )
             if won is not None:
                 found = report(results(*won), "greedy")
                 log.write(step, found.metrics())
@@ -88,14 +111,47 @@ def test_the_page_of_three_seeds(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert page.index("## toy, openvla, GRPO") < page.index("## toy, openvla, PPO")
 
     common = ["20", "2", "160", "3.0"]  # held-out episodes, updates, training episodes, (60 + 120) s
-    assert cells(page, "0") == ["0", "40.0 %", "21.9 to 61.3 %", "95.0 %", "76.4 to 99.1 %", "+55.0", *common, "7.0",
-                                "2.5", "10"]  # two sessions of 75 s of CPU time each
-    assert cells(page, "1") == ["1", "40.0 %", "21.9 to 61.3 %", "70.0 %", "48.1 to 85.5 %", "+30.0", *common, "5.0",
-                                "1.5", "10"]
+    assert cells(page, "0") == [
+        "0",
+        "40.0 %",
+        "21.9 to 61.3 %",
+        "95.0 %",
+        "76.4 to 99.1 %",
+        "+55.0",
+        *common,
+        "7.0",
+        "2.5",
+        "10",
+    ]  # two sessions of 75 s of CPU time each
+    assert cells(page, "1") == [
+        "1",
+        "40.0 %",
+        "21.9 to 61.3 %",
+        "70.0 %",
+        "48.1 to 85.5 %",
+        "+30.0",
+        *common,
+        "5.0",
+        "1.5",
+        "10",
+    ]
     # 1800 decisions in 180 s; a session of seed 2 was killed, so nobody knows how long it took in all
     assert cells(page, "2")[-3:] == ["not recorded", "not recorded", "10"]
-    assert cells(page, "mean") == ["mean", "40.0 %", "", "82.5 %", "", "+42.5", "", "", "160", "3.0", "6.0", "2.0",
-                                   "10"]  # fmt: skip
+    assert cells(page, "mean") == [
+        "mean",
+        "40.0 %",
+        "",
+        "82.5 %",
+        "",
+        "+42.5",
+        "",
+        "",
+        "160",
+        "3.0",
+        "6.0",
+        "2.0",
+        "10",
+    ]
 
     assert "- seed 0: the lower bound after (76.4 %) is above the upper bound before (61.3 %)." in page
     assert "- seed 1: the lower bound after (48.1 %) is **not** above the upper bound before (61.3 %)." in page
@@ -139,8 +195,10 @@ def test_runs_that_differ_in_more_than_their_seed_are_refused(
 def test_other_threads_films_and_evaluations_on_the_way_are_no_difference(tmp_path: Path) -> None:
     often = EvalConfig(every=7)
     assert often.every != TrainConfig().evaluation.every
-    runs = [write_run(tmp_path / "a", 0, (5, 5), (9, 9)), write_run(tmp_path / "b", 1, (5, 5), (9, 9), videos=0,
-                                                                    torch_threads=1, evaluation=often)]  # fmt: skip
+    runs = [
+        write_run(tmp_path / "a", 0, (5, 5), (9, 9)),
+        write_run(tmp_path / "b", 1, (5, 5), (9, 9), videos=0, torch_threads=1, evaluation=often),
+    ]
     ((key, members),) = group_runs([read_run(folder) for folder in runs]).items()
     assert key == ("toy", "openvla", "GRPO")
     assert [run.config.seed for run in members] == [0, 1]
@@ -152,8 +210,10 @@ def test_pi0_has_a_table_for_each_way_to_explore_and_says_how_its_start_was_made
     made = {"command": "embodied-rl sft demos", "dataset": {"collected": {"command": "embodied-rl collect toy"}}}
     (start / "provenance.json").write_text(json.dumps(made))
     sde, noise = (Pi0Config(method=method, checkpoint=str(start)) for method in ("flow_sde", "flow_noise"))
-    runs = [write_run(tmp_path / "a", 0, (5, 5), (9, 9), policy=sde, algorithm=PPOConfig()),
-            write_run(tmp_path / "b", 0, (5, 5), (9, 9), policy=noise, algorithm=PPOConfig())]  # fmt: skip
+    runs = [
+        write_run(tmp_path / "a", 0, (5, 5), (9, 9), policy=sde, algorithm=PPOConfig()),
+        write_run(tmp_path / "b", 0, (5, 5), (9, 9), policy=noise, algorithm=PPOConfig()),
+    ]
     groups = group_runs([read_run(folder) for folder in runs])
     assert list(groups) == [("toy", "pi0 with flow_noise", "PPO"), ("toy", "pi0 with flow_sde", "PPO")]
     page = make_page(groups, "curve.png")
@@ -204,11 +264,14 @@ def test_the_table_of_episodes() -> None:
 def test_the_table_of_held_out_success_on_the_way() -> None:
     def run(*points: tuple[int, float]) -> list[dict[str, float]]:
         return [
-            {"rollout/episodes": 10.0, "rollout/success": 0.0} | (
+            {"rollout/episodes": 10.0, "rollout/success": 0.0}
+            | (
                 {"eval/success": dict(points)[at], "eval/success_low": 0.0, "eval/success_high": 1.0}
-                if at in dict(points) else {}
-            ) for at in (10, 20, 30)
-        ]  # fmt: skip
+                if at in dict(points)
+                else {}
+            )
+            for at in (10, 20, 30)
+        ]
 
     page = way_table({"a": [run((10, 0.25), (30, 0.5)), run((30, 0.75))], "b": [run((20, 0.5))]})
     assert page[4].startswith("|  | 10 | 20 | 30 |")
@@ -238,8 +301,14 @@ def test_how_many_times_as_many_episodes() -> None:
 
 def test_a_schedule_has_a_table_of_its_own(tmp_path: Path) -> None:
     serial = write_run(tmp_path / "a", 0, (1, 1), (9, 9))
-    stream = write_run(tmp_path / "b", 0, (1, 1), (9, 9), scheduler=PipelinedConfig(),
-                       learner=LearnerConfig(minibatch_rows=None, minibatch_groups=2))  # fmt: skip
+    stream = write_run(
+        tmp_path / "b",
+        0,
+        (1, 1),
+        (9, 9),
+        scheduler=PipelinedConfig(),
+        learner=LearnerConfig(minibatch_rows=None, minibatch_groups=2),
+    )
     groups = group_runs([read_run(serial), read_run(stream)])
     assert [key[2] for key in groups] == ["GRPO", "GRPO under stream, minibatches of 2 groups"]
     page = make_page(groups, "curve.png")

@@ -40,10 +40,14 @@ def profile(exact: float) -> Profile:
 def figures(scale: float) -> TaskFigures:
     """A task where the official stack is `scale` times as slow as in the one with scale 1."""
     times = {
-        ("physics", OFFICIAL): (10, 6), ("physics", OURS): (2, 1), ("reset", OFFICIAL): (500, 300),
-        ("reset", OURS): (0.25, 0.5), ("cameras", OFFICIAL): (160, 80), ("cameras", OURS): (8, 5),
+        ("physics", OFFICIAL): (10, 6),
+        ("physics", OURS): (2, 1),
+        ("reset", OFFICIAL): (500, 300),
+        ("reset", OURS): (0.25, 0.5),
+        ("cameras", OFFICIAL): (160, 80),
+        ("cameras", OURS): (8, 5),
         ("cameras", PLAIN): (20, 16),
-    }  # fmt: skip
+    }
     rows = []
     for (of, contender), (cpu, wall) in times.items():
         factor = scale if contender == OFFICIAL else 1
@@ -62,11 +66,26 @@ def test_a_row_has_medians_and_extremes_of_one_step() -> None:
 def test_ratios_are_medians_over_the_tasks_and_name_the_worst() -> None:
     ratios = ratios_of([figures(1), figures(4), figures(2)])
     expected = {
-        "physics": 10, "physics_wall": 12, "physics_cpu": 10, "physics_cpu_low": 5, "physics_wall_low": 6,
-        "reset": 4000, "reset_cpu": 4000, "reset_cpu_low": 2000, "reset_wall": 1200,
-        "chunk8": 40, "chunk8_cpu": 40, "chunk8_wall": 32, "chunk8_wall_low": 16, "chunk8_plain_cpu": 16,
-        "chunk8_plain_wall": 10, "memory": 2400, "memory_low": 1200, "floor": 1.25, "floor_high": 1.5,
-    }  # fmt: skip
+        "physics": 10,
+        "physics_wall": 12,
+        "physics_cpu": 10,
+        "physics_cpu_low": 5,
+        "physics_wall_low": 6,
+        "reset": 4000,
+        "reset_cpu": 4000,
+        "reset_cpu_low": 2000,
+        "reset_wall": 1200,
+        "chunk8": 40,
+        "chunk8_cpu": 40,
+        "chunk8_wall": 32,
+        "chunk8_wall_low": 16,
+        "chunk8_plain_cpu": 16,
+        "chunk8_plain_wall": 10,
+        "memory": 2400,
+        "memory_low": 1200,
+        "floor": 1.25,
+        "floor_high": 1.5,
+    }
     assert {name: ratios[name] for name in expected} == pytest.approx(expected)
 
 
@@ -265,9 +284,14 @@ def test_quick_run_over_stand_ins(
     assert found["quick"] is True
     assert found["setup"]["stand-ins for missing asset files"] == "yes"
     assert {(r["of"], r["contender"]) for r in found["rows"]} == {
-        ("reset", OFFICIAL), ("reset", OURS), ("physics", OFFICIAL), ("physics", OURS), ("cameras", OFFICIAL),
-        ("cameras", OURS), ("cameras", PLAIN),
-    }  # fmt: skip
+        ("reset", OFFICIAL),
+        ("reset", OURS),
+        ("physics", OFFICIAL),
+        ("physics", OURS),
+        ("cameras", OFFICIAL),
+        ("cameras", OURS),
+        ("cameras", PLAIN),
+    }
     assert set(asked) == {True, False}
     assert {"physics", "reset", "memory", "chunk8", "floor"} <= set(found["ratios"])
     assert all(np.isfinite(value) for value in found["ratios"].values())

@@ -53,9 +53,11 @@ def test_quick_run_with_the_real_engine(
     def tiny(flag: bool) -> TrainConfig:
         config = quick(flag)
         return replace(
-            config, torch_threads=1,
-            rollout=replace(config.rollout, episodes_per_iteration=2), env=replace(config.env, num_envs=2),
-        )  # fmt: skip
+            config,
+            torch_threads=1,
+            rollout=replace(config.rollout, episodes_per_iteration=2),
+            env=replace(config.env, num_envs=2),
+        )
 
     monkeypatch.setattr(loop, "bench_config", tiny)
     file = tmp_path / "loop.json"

@@ -17,32 +17,70 @@ from embodied_rl.benchmarks.report import describe_machine, write_json
 
 DOCS = Path(__file__).parents[2] / "docs" / "benchmarks.md"
 LIBERO_ROWS = [
-    {"task": "libero_goal/open", "of": of, "contender": "ours", "repeats": 5, "cpu_ms": 2.5, "cpu_low": 2.25,
-     "cpu_high": 3.125, "wall_ms": 1.25, "wall_low": 1.0, "wall_high": 1.5}
+    {
+        "task": "libero_goal/open",
+        "of": of,
+        "contender": "ours",
+        "repeats": 5,
+        "cpu_ms": 2.5,
+        "cpu_low": 2.25,
+        "cpu_high": 3.125,
+        "wall_ms": 1.25,
+        "wall_low": 1.0,
+        "wall_high": 1.5,
+    }
     for of in ("physics", "reset")
-]  # fmt: skip
-LIBERO_MORE = {"memory": [{"task": "libero_goal/open", "ours": 0.5, "official": 600.25}],
-               "parts": [{"25 mj_step": 2.0, "all": 2.5}]}  # fmt: skip
+]
+LIBERO_MORE = {
+    "memory": [{"task": "libero_goal/open", "ours": 0.5, "official": 600.25}],
+    "parts": [{"25 mj_step": 2.0, "all": 2.5}],
+}
 POLICY_ROWS = [
     {"network": "nano", "tokens": 7, "contender": "batch", "cpu_ms": 2.54, "low": 2.5, "high": 3.0},
     {"task": "flow update", "contender": "one prefix", "cpu_ms": 258.4, "low": 250.9, "high": 308.6},
 ]
 LOOP_ROWS = [{"stage": "act", "wall_ms": 2.5, "cpu_ms": 4.25, "share": 0.5}]
 SIM_ROWS = [
-    {"contender": "ours", "mode": mode, "num_envs": count, "steps_per_s": 1000.4, "low": 900, "high": 1100,
-     "cpu_ms": 1.125, "repeats": 5}
-    for mode in ("physics", "cameras") for count in (1, 8)
-]  # fmt: skip
+    {
+        "contender": "ours",
+        "mode": mode,
+        "num_envs": count,
+        "steps_per_s": 1000.4,
+        "low": 900,
+        "high": 1100,
+        "cpu_ms": 1.125,
+        "repeats": 5,
+    }
+    for mode in ("physics", "cameras")
+    for count in (1, 8)
+]
 
 VLA_ROWS = [
-    {"part": part, "rows": 32, "ms": 40.25, "low": 39.5, "high": 41.75, "planned_gib": planned, "allocated_gib": held,
-     "reserved_gib": held}
+    {
+        "part": part,
+        "rows": 32,
+        "ms": 40.25,
+        "low": 39.5,
+        "high": 41.75,
+        "planned_gib": planned,
+        "allocated_gib": held,
+        "reserved_gib": held,
+    }
     for part, planned, held in (("act", 20.5, 20.125), ("forward", None, None))
-]  # fmt: skip
+]
 PIPELINE_ROWS = [
-    {"profile": "p", "mode": "async", "stages": 4, "ahead": 3, "microbatch": 16, "ms_per_decision": 52.354,
-     "predicted_ms_per_decision": 51.5, "of_bound": 0.9804, "of_own_bound": 0.9911}
-]  # fmt: skip
+    {
+        "profile": "p",
+        "mode": "async",
+        "stages": 4,
+        "ahead": 3,
+        "microbatch": 16,
+        "ms_per_decision": 52.354,
+        "predicted_ms_per_decision": 51.5,
+        "of_bound": 0.9804,
+        "of_own_bound": 0.9911,
+    }
+]
 PIPELINE_REAL = [
     {"turn": turn, "scheduler": name, "decisions_per_s": speed}
     for turn, *pairs in ((0, ("serial", 100.0), ("stream", 110.0)), (1, ("stream", 120.0), ("serial", 90.0)))
@@ -60,9 +98,13 @@ def figures(path: Path, bench: str, rows: list[dict[str, Any]], *, quick: bool =
 def test_a_bench_says_which_kernels_its_products_went_through() -> None:
     code = "from embodied_rl.benchmarks.report import describe_machine; print(describe_machine(())['blas_kernels'])"
     ran = subprocess.run(
-        [sys.executable, "-c", code], env=os.environ | {"OPENBLAS_CORETYPE": "Nehalem"}, capture_output=True, text=True,
-        check=True, timeout=120,
-    )  # fmt: skip
+        [sys.executable, "-c", code],
+        env=os.environ | {"OPENBLAS_CORETYPE": "Nehalem"},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    )
     assert ran.stdout.split() == ["Nehalem"]
 
 

@@ -26,28 +26,60 @@ from tests.toy import TASKS, ToyEnv
 
 def row(profile: str, mode: str, ms: float, of_bound: float) -> dict[str, object]:
     return {
-        "profile": profile, "mode": mode, "ms_per_decision": ms, "of_bound": of_bound, "of_own_bound": of_bound / 0.8
-    }  # fmt: skip
+        "profile": profile,
+        "mode": mode,
+        "ms_per_decision": ms,
+        "of_bound": of_bound,
+        "of_own_bound": of_bound / 0.8,
+    }
 
 
 def test_ratios_by_hand() -> None:
     """8 ms at half of the bound: the bound is 4 ms, twice as fast as serial."""
-    rows = [row("p", "serial", 8, 0.5), row("p", "lockstep", 6, 2 / 3), row("p", "stream", 5, 0.8),
-            row("p", "async", 4, 1.0), row("q", "serial", 8, 0.5), row("q", "lockstep", 6, 2 / 3),
-            row("q", "stream", 5, 0.8), row("q", "async", 8, 0.5)]  # fmt: skip
-    assert pipeline.ratios_of(rows) == pytest.approx({
-        "p.vs_serial": 2, "p.vs_lockstep": 1.5, "p.of_bound": 1, "p.stream.vs_serial": 1.6, "p.stream.vs_lockstep": 1.2,
-        "p.stream.of_bound": 0.8, "p.async.vs_serial": 2, "p.async.vs_lockstep": 1.5, "p.async.of_bound": 1,
-        "p.async.of_own_bound": 1.25, "p.bound_vs_serial": 2,
-        "q.vs_serial": 1.6, "q.vs_lockstep": 1.2, "q.of_bound": 0.8, "q.stream.vs_serial": 1.6,
-        "q.stream.vs_lockstep": 1.2, "q.stream.of_bound": 0.8, "q.async.vs_serial": 1, "q.async.vs_lockstep": 0.75,
-        "q.async.of_bound": 0.5, "q.async.of_own_bound": 0.625, "q.bound_vs_serial": 2,
-    })  # fmt: skip
+    rows = [
+        row("p", "serial", 8, 0.5),
+        row("p", "lockstep", 6, 2 / 3),
+        row("p", "stream", 5, 0.8),
+        row("p", "async", 4, 1.0),
+        row("q", "serial", 8, 0.5),
+        row("q", "lockstep", 6, 2 / 3),
+        row("q", "stream", 5, 0.8),
+        row("q", "async", 8, 0.5),
+    ]
+    assert pipeline.ratios_of(rows) == pytest.approx(
+        {
+            "p.vs_serial": 2,
+            "p.vs_lockstep": 1.5,
+            "p.of_bound": 1,
+            "p.stream.vs_serial": 1.6,
+            "p.stream.vs_lockstep": 1.2,
+            "p.stream.of_bound": 0.8,
+            "p.async.vs_serial": 2,
+            "p.async.vs_lockstep": 1.5,
+            "p.async.of_bound": 1,
+            "p.async.of_own_bound": 1.25,
+            "p.bound_vs_serial": 2,
+            "q.vs_serial": 1.6,
+            "q.vs_lockstep": 1.2,
+            "q.of_bound": 0.8,
+            "q.stream.vs_serial": 1.6,
+            "q.stream.vs_lockstep": 1.2,
+            "q.stream.of_bound": 0.8,
+            "q.async.vs_serial": 1,
+            "q.async.vs_lockstep": 0.75,
+            "q.async.of_bound": 0.5,
+            "q.async.of_own_bound": 0.625,
+            "q.bound_vs_serial": 2,
+        }
+    )
     # the second turn met a machine half as fast, the third one a machine that was busy while serial ran
     turns = [(100, 30, 50, 40, 120, 150), (50, 15, 25, 20, 60, 75), (10, 30, 50, 40, 120, 150)]
     names = [way.name for way in pipeline_real.WAYS]
-    real = [{"scheduler": name, "decisions_per_s": speed, "turn": turn} for turn, speeds in enumerate(turns)
-            for name, speed in zip(names, speeds, strict=True)]  # fmt: skip
+    real = [
+        {"scheduler": name, "decisions_per_s": speed, "turn": turn}
+        for turn, speeds in enumerate(turns)
+        for name, speed in zip(names, speeds, strict=True)
+    ]
     ratios = pipeline_real.ratios_of(real)
     assert ratios["real.stream.vs_serial"] == pytest.approx(1.2)
     assert ratios["real.async.vs_lockstep"] == pytest.approx(3)
@@ -62,9 +94,12 @@ def test_real_turns_do_the_same_work() -> None:
     """A turn of small iterations: whoever is on-policy runs the same episodes, also after it waited for others."""
     config = pipeline_real.real_config()
     config = replace(
-        config, env=replace(config.env, num_envs=2), rollout=replace(config.rollout, episodes_per_iteration=4),
-        learner=replace(config.learner, minibatch_groups=1), tasks=config.tasks[:1],
-    )  # fmt: skip
+        config,
+        env=replace(config.env, num_envs=2),
+        rollout=replace(config.rollout, episodes_per_iteration=4),
+        learner=replace(config.learner, minibatch_groups=1),
+        tasks=config.tasks[:1],
+    )
     rows = list(pipeline_real.measure_all(config, turns=1))
     assert [row["scheduler"] for row in rows] == [way.name for way in pipeline_real.WAYS]
     ahead = pipeline_real.RUN_UP - 1
@@ -97,11 +132,19 @@ def timed_batch(lengths: Sequence[int], stale: bool) -> RolloutBatch:
         for at, length in enumerate(lengths)
     ]
     return RolloutBatch(
-        images=torch.zeros(rows, 1), proprio=torch.zeros(rows, 1), instruction=["wait"] * rows, replay={},
-        log_prob=torch.zeros(rows, 1), value=None, reward=torch.zeros(rows), mask=torch.ones(rows, 1, dtype=torch.bool),
-        episode=torch.arange(len(lengths)).repeat_interleave(torch.tensor(lengths)), episodes=episodes, version=1,
+        images=torch.zeros(rows, 1),
+        proprio=torch.zeros(rows, 1),
+        instruction=["wait"] * rows,
+        replay={},
+        log_prob=torch.zeros(rows, 1),
+        value=None,
+        reward=torch.zeros(rows),
+        mask=torch.ones(rows, 1, dtype=torch.bool),
+        episode=torch.arange(len(lengths)).repeat_interleave(torch.tensor(lengths)),
+        episodes=episodes,
+        version=1,
         row_version=torch.full((rows,), 0 if stale else 1),
-    )  # fmt: skip
+    )
 
 
 def test_the_waiting_learner_takes_as_long_as_its_rows_cost(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,11 +237,21 @@ def test_quick_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     # whoever overlaps what, the episodes are the same, and so are the rows that are learned
     assert len({row["rows"] for row in found["rows"]}) == 1
     assert set(found["ratios"]) == {
-        f"openvla_maniskill.{name}" for name in (
-            "vs_serial", "vs_lockstep", "of_bound", "stream.vs_serial", "stream.vs_lockstep", "stream.of_bound",
-            "async.vs_serial", "async.vs_lockstep", "async.of_bound", "async.of_own_bound", "bound_vs_serial",
+        f"openvla_maniskill.{name}"
+        for name in (
+            "vs_serial",
+            "vs_lockstep",
+            "of_bound",
+            "stream.vs_serial",
+            "stream.vs_lockstep",
+            "stream.of_bound",
+            "async.vs_serial",
+            "async.vs_lockstep",
+            "async.of_bound",
+            "async.of_own_bound",
+            "bound_vs_serial",
         )
-    }  # fmt: skip
+    }
     assert "openvla_maniskill.of_bound" in capsys.readouterr().out
 
 
@@ -211,8 +264,10 @@ def test_one_part_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: 
     """`--only` leaves the other part out, and the file says which it is."""
     file = tmp_path / "pipeline.json"
     modes = ("serial", "lockstep", "stream", "async")
-    rows = [row("p", mode, 8, 0.5) | {"stages": 1, "ahead": 2, "microbatch": 8, "predicted_ms_per_decision": 8.0}
-            for mode in modes]  # fmt: skip
+    rows = [
+        row("p", mode, 8, 0.5) | {"stages": 1, "ahead": 2, "microbatch": 8, "predicted_ms_per_decision": 8.0}
+        for mode in modes
+    ]
     monkeypatch.setattr(pipeline, "measure", lambda *given: rows)
     real_part = pipeline._real
     monkeypatch.setattr(pipeline, "_real", lambda console, save: pytest.fail("the real part runs"))

@@ -57,9 +57,12 @@ def test_it_learns_what_serial_learns_and_works_to_the_horizon() -> None:
     """Two waves of two worlds; their masked rows take part in forward and backward passes without a trace."""
     config = pipeline_real.real_config()
     config = replace(
-        config, env=replace(config.env, num_envs=2), rollout=replace(config.rollout, episodes_per_iteration=4),
-        learner=replace(config.learner, minibatch_groups=2), tasks=config.tasks[:1],
-    )  # fmt: skip
+        config,
+        env=replace(config.env, num_envs=2),
+        rollout=replace(config.rollout, episodes_per_iteration=4),
+        learner=replace(config.learner, minibatch_groups=2),
+        tasks=config.tasks[:1],
+    )
     seen: dict[str, dict[str, Any]] = {"serial": {}, "peer": {}}
     decisions: dict[str, int] = {}
     for way in pipeline_real.WAYS:

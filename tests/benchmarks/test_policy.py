@@ -13,8 +13,9 @@ def test_batch_and_generate_choose_the_same_tokens() -> None:
     figures = act_figures(quick=True)
     assert figures.setup["equal_tokens"] == 1.0
     assert {(row.network, row.tokens, row.contender) for row in figures.rows} == {
-        ("nano", 7, BATCHED), ("nano", 7, GENERATE),
-    }  # fmt: skip
+        ("nano", 7, BATCHED),
+        ("nano", 7, GENERATE),
+    }
     batched, generated = (row.cpu_ms for row in figures.rows)
     assert figures.ratios["act_vs_generate"] == generated / batched
 
@@ -23,8 +24,15 @@ def test_one_file_has_every_ratio(tmp_path: Path) -> None:
     assert main(["bench", "policy", "--quick", "--json", str(tmp_path / "f.json")]) == 0
     written = json.loads((tmp_path / "f.json").read_text())
     assert {
-        "act_vs_generate", "prefix_reuse", "shared_prefix_update", "drop_layers", "visual_tokens", "denoise_reuse",
-        "all_three", "drop_layers_oft", "visual_tokens_oft",
-    } <= written["ratios"].keys()  # fmt: skip
+        "act_vs_generate",
+        "prefix_reuse",
+        "shared_prefix_update",
+        "drop_layers",
+        "visual_tokens",
+        "denoise_reuse",
+        "all_three",
+        "drop_layers_oft",
+        "visual_tokens_oft",
+    } <= written["ratios"].keys()
     assert {row["contender"] for row in written["rows"]} >= {BATCHED, GENERATE}
     assert written["quick"] is True

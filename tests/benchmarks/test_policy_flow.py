@@ -9,7 +9,8 @@ def test_both_ways_give_the_same_actions_and_gradients() -> None:
     figures = flow_figures(quick=True)
     assert {(row.task, row.contender) for row in figures.rows} == {
         *((task, contender) for task in ("flow act", "flow update") for contender in (SHARED, SEPARATE)),
-        ("flow frozen update", KEPT), ("flow frozen update", AGAIN),
+        ("flow frozen update", KEPT),
+        ("flow frozen update", AGAIN),
     }
     assert figures.ratios["kept_gradient_difference"] <= 1e-6
     assert figures.ratios["action_difference"] <= 1e-5

@@ -21,7 +21,7 @@ from embodied_rl.policies.openvla.policy import OpenVLAPolicy
 
 PLAN = Need(
     mode=MODE, weights=4 * GIB, gradients=GIB, optimizer=2 * GIB, fixed=0, row=GIB, rollout_row=GIB, cache_row=0
-)  # fmt: skip
+)
 
 
 def small_7b() -> OpenVLAModelConfig:
@@ -72,8 +72,10 @@ def test_weights_are_those_of_a_policy_made_the_usual_way(config: OpenVLAModelCo
     for name, parameter in ours.items():
         other = theirs[name]
         assert (parameter.shape, parameter.dtype, parameter.requires_grad) == (
-            other.shape, other.dtype, other.requires_grad,
-        ), name  # fmt: skip
+            other.shape,
+            other.dtype,
+            other.requires_grad,
+        ), name
         assert parameter.isfinite().all(), name
         constant = bool((other == other.flatten()[0]).all()) and other.numel() > 1
         if constant and ("norm" in name or ".lora_B." in name):
@@ -104,13 +106,22 @@ def test_a_buffer_would_not_stay_uninitialised() -> None:
 
 def test_ratios_compare_plan_and_measurement_of_the_largest_batch() -> None:
     rows = [
-        Row("act", 1, 100.0, 90.0, 110.0, 15.0, 16.0, 17.0), Row("act", 32, 20.0, 19.0, 21.0, 22.0, 20.0, 21.0),
-        Row("forward", 32, 25.0, 24.0, 26.0), Row("update", 32, 80.0, 79.0, 81.0, 18.0, 24.0, 25.0),
-    ]  # fmt: skip
+        Row("act", 1, 100.0, 90.0, 110.0, 15.0, 16.0, 17.0),
+        Row("act", 32, 20.0, 19.0, 21.0, 22.0, 20.0, 21.0),
+        Row("forward", 32, 25.0, 24.0, 26.0),
+        Row("update", 32, 80.0, 79.0, 81.0, 18.0, 24.0, 25.0),
+    ]
     assert ratios_of(rows, {"forward_tflop_per_row": 5.0}) == {
-        "act_ms_1": 100, "act_ms_32": 20, "forward_ms": 25, "update_ms": 80, "act_batching": 5, "update_vs_act": 4,
-        "forward_tflops": 200, "act_planned_vs_allocated": 1.1, "update_planned_vs_allocated": 0.75,
-    }  # fmt: skip
+        "act_ms_1": 100,
+        "act_ms_32": 20,
+        "forward_ms": 25,
+        "update_ms": 80,
+        "act_batching": 5,
+        "update_vs_act": 4,
+        "forward_tflops": 200,
+        "act_planned_vs_allocated": 1.1,
+        "update_planned_vs_allocated": 0.75,
+    }
 
 
 def test_without_a_gpu_the_large_one_is_refused_with_what_it_needs(

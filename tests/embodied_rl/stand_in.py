@@ -39,9 +39,7 @@ class StandIn:
         won = over & (actions[:, -1, 0] > 0)
         reward = np.zeros((count, chunk), np.float32)
         reward[:, -1] = won
-        return ChunkResult(
-            reward, won, over & ~won, won, np.full(count, chunk, np.int32), np.zeros(count, dtype=bool)
-        )
+        return ChunkResult(reward, won, over & ~won, won, np.full(count, chunk, np.int32), np.zeros(count, dtype=bool))
 
     def observe(self, slots: Sequence[int], out: Observation) -> None:
         for row, slot in enumerate(slots):
@@ -70,12 +68,33 @@ def open_stand_in(tasks: Any, config: Any, image_size: int, *, cameras: int) -> 
 def words(checkpoint: Path, run: Path, *more: str) -> list[str]:
     """A small `train` command."""
     small = [
-        "--suite", "tabletop_object", "--policy.checkpoint", str(checkpoint), "--output", str(run), "--iterations", "2",
-        "--env.num-envs", "4", "--rollout.episodes-per-iteration", "8", "--algorithm", "grpo",
-        "--algorithm.group-size", "4",
-        "--evaluation.states-per-task", "2", "--checkpoint.every", "1", "--videos", "1",
-        "--torch-threads", "1", "--algorithm.keep", "None",
-    ]  # fmt: skip
+        "--suite",
+        "tabletop_object",
+        "--policy.checkpoint",
+        str(checkpoint),
+        "--output",
+        str(run),
+        "--iterations",
+        "2",
+        "--env.num-envs",
+        "4",
+        "--rollout.episodes-per-iteration",
+        "8",
+        "--algorithm",
+        "grpo",
+        "--algorithm.group-size",
+        "4",
+        "--evaluation.states-per-task",
+        "2",
+        "--checkpoint.every",
+        "1",
+        "--videos",
+        "1",
+        "--torch-threads",
+        "1",
+        "--algorithm.keep",
+        "None",
+    ]
     return ["train", "tabletop", *small, *more]
 
 

@@ -49,11 +49,36 @@ def whole(start_from: Path) -> Path:
 def start(start_from: Path, folder: Path, *more: str) -> subprocess.Popen[bytes]:
     """Begin a training run. Its entropy bonus moves the weights even if this weak policy never succeeds."""
     words = [
-        "tabletop", "--suite", SUITE, "--tasks", *TASKS, "--policy.checkpoint", str(start_from), "--output",
-        str(folder), "--iterations", str(ITERATIONS), "--env.num-envs", "4", "--rollout.episodes-per-iteration", "4",
-        "--learner.lr", "1e-3", "--algorithm", "ppo", "--algorithm.entropy-coef", "0.1", "--torch-threads", "1",
-        "--evaluation.states-per-task", str(STATES), "--checkpoint.every", "1", "--videos", "1",
-    ]  # fmt: skip
+        "tabletop",
+        "--suite",
+        SUITE,
+        "--tasks",
+        *TASKS,
+        "--policy.checkpoint",
+        str(start_from),
+        "--output",
+        str(folder),
+        "--iterations",
+        str(ITERATIONS),
+        "--env.num-envs",
+        "4",
+        "--rollout.episodes-per-iteration",
+        "4",
+        "--learner.lr",
+        "1e-3",
+        "--algorithm",
+        "ppo",
+        "--algorithm.entropy-coef",
+        "0.1",
+        "--torch-threads",
+        "1",
+        "--evaluation.states-per-task",
+        str(STATES),
+        "--checkpoint.every",
+        "1",
+        "--videos",
+        "1",
+    ]
     return command("train", *words, *more)
 
 

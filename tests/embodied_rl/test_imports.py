@@ -14,7 +14,11 @@ CONTRACTS = ("types", "vec_env", "policy", "rng", "errors")
 
 # What each part may import, beside itself and the contracts. `x.config` allows only the options of x.
 ALLOWED: dict[str, tuple[str, ...]] = {
-    "types": (), "vec_env": (), "policy": (), "rng": (), "errors": (),
+    "types": (),
+    "vec_env": (),
+    "policy": (),
+    "rng": (),
+    "errors": (),
     "interrupt": (),
     "threads": (),
     "children": (),
@@ -33,15 +37,24 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "policy_config": (),
     "plan": ("policies.memory",),
     "config": (
-        "policy_config", "algorithms.config", "learner.config", "rollout.config", "evaluation.config",
+        "policy_config",
+        "algorithms.config",
+        "learner.config",
+        "rollout.config",
+        "evaluation.config",
         "scheduler.config",
     ),
     "configs": (
-        "config", "policy_config", "algorithms.config", "learner.config", "rollout.config", "evaluation.config",
+        "config",
+        "policy_config",
+        "algorithms.config",
+        "learner.config",
+        "rollout.config",
+        "evaluation.config",
         "scheduler.config",
     ),
     "__main__": ("cli",),
-}  # fmt: skip
+}
 # cli and benchmarks put everything together.
 ASSEMBLE = ("cli", "benchmarks")
 BARE = set(LINKED)

@@ -20,8 +20,13 @@ from tests.embodied_rl.test_imports import LINKED, ROOT, imported, modules
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 # Import names that are not the package's own.
 # mujoco brings PyOpenGL and numba brings llvmlite, each in the version that it needs.
-DISTRIBUTIONS = {"cv2": "opencv-python-headless", "yaml": "pyyaml", "OpenGL": "mujoco", "llvmlite": "numba",
-                 "huggingface_hub": "huggingface-hub"}
+DISTRIBUTIONS = {
+    "cv2": "opencv-python-headless",
+    "yaml": "pyyaml",
+    "OpenGL": "mujoco",
+    "llvmlite": "numba",
+    "huggingface_hub": "huggingface-hub",
+}
 # Runs in the environment that `assets install libero` makes for the official code.
 ELSEWHERE = "sim.libero.assets.official."
 OPTIONAL = {"matplotlib": "report", "tensorboard": "track", "wandb": "wandb", "transformers": "dev", "ray": "ray"}
@@ -96,8 +101,11 @@ def test_cuda_packages_without_a_gpu_fail_loudly(installed: str, gpu: bool, stat
     script(tmp_path / "nvidia-smi", f"exit {0 if gpu else 1}")
     done = subprocess.run(
         ["sh", str(ROOT / ".ci" / "check-no-cuda"), str(tmp_path / "python")],
-        env={"PATH": f"{tmp_path}:/usr/bin:/bin"}, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        env={"PATH": f"{tmp_path}:/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == status
     assert ("CUDA packages on a machine without" in done.stderr) == bool(status)
 
@@ -119,9 +127,12 @@ def test_torch_build_follows_the_machine(
     script(tmp_path / "python", f'[ "$1" = -c ] && exit 1\necho "$*" >> {log}\n{refuse}')
     script(tmp_path / "nvidia-smi", f"exit {0 if gpu else 1}")
     subprocess.run(
-        ["sh", ".ci/install-torch", str(tmp_path / "python")], cwd=ROOT, check=True, capture_output=True,
+        ["sh", ".ci/install-torch", str(tmp_path / "python")],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
         env={"PATH": f"{tmp_path}:/usr/bin:/bin"},
-    )  # fmt: skip
+    )
     version = next(line for line in (ROOT / "constraints.txt").read_text().splitlines() if line.startswith("torch=="))
     said = [line.partition("constraints.txt ")[2] for line in log.read_text().splitlines()]
     assert said == [wanted.replace("torch==X", version) for wanted in asked_for]
@@ -145,8 +156,16 @@ def test_links_in_documents_lead_somewhere() -> None:
 def archives(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A wheel and a source archive of the tracked tree, built without a network."""
     work = tmp_path_factory.mktemp("build")
-    listed = subprocess.run(["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"], cwd=ROOT,
-                            capture_output=True, check=True).stdout.decode().split("\0")  # fmt: skip
+    listed = (
+        subprocess.run(
+            ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+            cwd=ROOT,
+            capture_output=True,
+            check=True,
+        )
+        .stdout.decode()
+        .split("\0")
+    )
     for name in filter(None, listed):
         source, goal = ROOT / name, work / "tree" / name
         if source.is_symlink() or source.is_file():
@@ -174,8 +193,14 @@ def expected_files() -> set[str]:
 def ignored(files: set[str]) -> set[str]:
     """Of these, what git ignores (stray outputs in a working tree)."""
     real = {file: "/".join(file.split("/")[1:]) if file.split("/")[1] in LINKED else file for file in files}
-    said = subprocess.run(["git", "check-ignore", "--stdin"], input="\n".join(real.values()), cwd=ROOT, text=True,
-                          capture_output=True, check=False).stdout.split("\n")  # fmt: skip
+    said = subprocess.run(
+        ["git", "check-ignore", "--stdin"],
+        input="\n".join(real.values()),
+        cwd=ROOT,
+        text=True,
+        capture_output=True,
+        check=False,
+    ).stdout.split("\n")
     return {file for file, path in real.items() if path in said}
 
 

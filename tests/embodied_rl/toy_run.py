@@ -101,16 +101,31 @@ def settings_of(algorithm: AlgorithmConfig, iterations: int, **learner: float) -
 
 
 def run(
-    folder: Path, algorithm: str, *, iterations: int = 6, slots: int = 16, resume: bool = False, hold: int = -1,
-    shuffle_reward: bool = False, console: Console | None = None, **learner: float,
+    folder: Path,
+    algorithm: str,
+    *,
+    iterations: int = 6,
+    slots: int = 16,
+    resume: bool = False,
+    hold: int = -1,
+    shuffle_reward: bool = False,
+    console: Console | None = None,
+    **learner: float,
 ) -> tuple[TrainOutcome, ToyPolicy]:
     torch.set_num_threads(1)
     settings = settings_of(ALGORITHMS[algorithm], iterations, **learner)
     policy = ToyPolicy(with_value=algorithm == "ppo")
     outcome = train(
-        folder, ToyEnv(slots, shuffle_reward=shuffle_reward), policy, files_of(policy),
-        settings, TASKS, HELDOUT, JsonObserver(folder / "metrics.jsonl", hold, console),
-        resume=resume, resume_command=f"toy --resume {folder}",
+        folder,
+        ToyEnv(slots, shuffle_reward=shuffle_reward),
+        policy,
+        files_of(policy),
+        settings,
+        TASKS,
+        HELDOUT,
+        JsonObserver(folder / "metrics.jsonl", hold, console),
+        resume=resume,
+        resume_command=f"toy --resume {folder}",
     )
     return outcome, policy
 

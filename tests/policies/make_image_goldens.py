@@ -59,10 +59,12 @@ def main() -> None:
             upside_down = image[::-1]  # as the official simulator hands it out
             turned = upside_down[::-1, ::-1]
             results = {
-                "jpeg": jpeg(image), "lanczos3": lanczos3(image, size), "crop": crop(image, frame),
+                "jpeg": jpeg(image),
+                "lanczos3": lanczos3(image, size),
+                "crop": crop(image, frame),
                 "openvla": crop(lanczos3(jpeg(turned), size), size),
                 "openpi": np.asarray(Image.fromarray(turned).resize((size, size), Image.Resampling.BILINEAR)),
-            }  # fmt: skip
+            }
             for name, result in results.items():
                 key = f"{name}_{kind}_{frame}"
                 digest = np.frombuffer(hashlib.sha256(np.ascontiguousarray(result).tobytes()).digest(), np.uint8)

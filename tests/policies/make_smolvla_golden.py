@@ -25,24 +25,54 @@ import numpy as np
 
 OUT = Path(__file__).parent / "data" / "smolvla_golden.npz"
 TINY_VLM: dict[str, Any] = {
-    "text": {"hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 6, "num_attention_heads": 4,
-             "num_key_value_heads": 2, "head_dim": 8, "vocab_size": 64},
-    "vision": {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2,
-               "image_size": 32, "patch_size": 8},
+    "text": {
+        "hidden_size": 24,
+        "intermediate_size": 40,
+        "num_hidden_layers": 6,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 8,
+        "vocab_size": 64,
+    },
+    "vision": {
+        "hidden_size": 16,
+        "intermediate_size": 24,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "image_size": 32,
+        "patch_size": 8,
+    },
     "scale_factor": 2,
-}  # fmt: skip
+}
 TINY: dict[str, Any] = {
-    "chunk_size": 5, "n_action_steps": 3, "max_state_dim": 8, "max_action_dim": 6, "num_vlm_layers": 4,
+    "chunk_size": 5,
+    "n_action_steps": 3,
+    "max_state_dim": 8,
+    "max_action_dim": 6,
+    "num_vlm_layers": 4,
     "resize_imgs_with_padding": (32, 32),
-}  # fmt: skip
+}
 # HuggingFaceTB/SmolVLM2-500M-Video-Instruct; with these, LeRobot's class has the published number of parameters
 VLM_500M: dict[str, Any] = {
-    "text": {"hidden_size": 960, "intermediate_size": 2560, "num_hidden_layers": 32, "num_attention_heads": 15,
-             "num_key_value_heads": 5, "head_dim": 64, "vocab_size": 49280},
-    "vision": {"hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 12, "num_attention_heads": 12,
-               "image_size": 512, "patch_size": 16},
+    "text": {
+        "hidden_size": 960,
+        "intermediate_size": 2560,
+        "num_hidden_layers": 32,
+        "num_attention_heads": 15,
+        "num_key_value_heads": 5,
+        "head_dim": 64,
+        "vocab_size": 49280,
+    },
+    "vision": {
+        "hidden_size": 768,
+        "intermediate_size": 3072,
+        "num_hidden_layers": 12,
+        "num_attention_heads": 12,
+        "image_size": 512,
+        "patch_size": 16,
+    },
     "scale_factor": 4,
-}  # fmt: skip
+}
 FRAME, STATE, ACTION = 16, 5, 3
 TIMES = (1.0, 0.37)
 
@@ -69,7 +99,9 @@ def reference(vlm: dict[str, Any], **options: Any) -> tuple[Any, Any]:
 
     sizes = SmolVLMConfig(
         text_config={"model_type": "llama", "rms_norm_eps": 1e-5, "tie_word_embeddings": False} | vlm["text"],
-        vision_config=vlm["vision"], scale_factor=vlm["scale_factor"], tie_word_embeddings=False,
+        vision_config=vlm["vision"],
+        scale_factor=vlm["scale_factor"],
+        tie_word_embeddings=False,
         pad_token_id=0,  # pyright: ignore[reportCallIssue] (taken among the keyword arguments)
     )
     tokenizer = SimpleNamespace(fake_image_token_id=1, global_image_token_id=2)
@@ -78,7 +110,9 @@ def reference(vlm: dict[str, Any], **options: Any) -> tuple[Any, Any]:
     cameras = {f"observation.images.{name}": PolicyFeature(FeatureType.VISUAL, (3, FRAME, FRAME)) for name in "ab"}
     config = modeling_smolvla.SmolVLAConfig(
         input_features=cameras | {"observation.state": PolicyFeature(FeatureType.STATE, (STATE,))},
-        output_features={"action": PolicyFeature(FeatureType.ACTION, (ACTION,))}, device="cpu", **options,
+        output_features={"action": PolicyFeature(FeatureType.ACTION, (ACTION,))},
+        device="cpu",
+        **options,
     )
     return config, modeling_smolvla.SmolVLAPolicy(config)
 
@@ -86,16 +120,17 @@ def reference(vlm: dict[str, Any], **options: Any) -> tuple[Any, Any]:
 def _normalised(stored: dict[str, Any], config: Any) -> Any:
     """The state as LeRobot's processor normalises it; and how its other one turns the chunk back."""
     import torch
-    from lerobot.processor import (  # pyright: ignore[reportMissingImports]
-        NormalizerProcessorStep,
-        UnnormalizerProcessorStep,
-    )
+    from lerobot.processor import NormalizerProcessorStep, UnnormalizerProcessorStep  # pyright: ignore[reportMissingImports]
 
-    stats = {"observation.state": {"mean": stored["state_mean"], "std": stored["state_std"]},
-             "action": {"mean": stored["action_mean"], "std": stored["action_std"]}}  # fmt: skip
+    stats = {
+        "observation.state": {"mean": stored["state_mean"], "std": stored["state_std"]},
+        "action": {"mean": stored["action_mean"], "std": stored["action_std"]},
+    }
     both = config.input_features | config.output_features
-    steps = [kind(both, config.normalization_mapping, stats=stats)
-             for kind in (NormalizerProcessorStep, UnnormalizerProcessorStep)]  # fmt: skip
+    steps = [
+        kind(both, config.normalization_mapping, stats=stats)
+        for kind in (NormalizerProcessorStep, UnnormalizerProcessorStep)
+    ]
     state = steps[0]._normalize_observation({"observation.state": torch.from_numpy(stored["state"])}, inverse=False)
     return state["observation.state"], lambda chunk: steps[1]._normalize_action(chunk, inverse=True)
 
@@ -107,22 +142,26 @@ def main() -> None:
     draw = np.random.default_rng(0)
     stored: dict[str, Any] = {
         "images": draw.integers(0, 256, (2, 2, FRAME, FRAME, 3), dtype=np.uint8),
-        "ids": np.array([[3, 9, 27, 33, 5], [8, 40, 7, 0, 0]]), "lengths": np.array([5, 3]),
+        "ids": np.array([[3, 9, 27, 33, 5], [8, 40, 7, 0, 0]]),
+        "lengths": np.array([5, 3]),
         "state": draw.normal(size=(2, STATE)).astype(np.float32),
         "noise": draw.normal(size=(2, TINY["chunk_size"], TINY["max_action_dim"])).astype(np.float32),
         "actions": draw.normal(size=(2, TINY["chunk_size"], TINY["max_action_dim"])).astype(np.float32),
-        "state_mean": draw.normal(size=STATE).astype(np.float32), "action_mean": np.array([0.1, -0.2, 0.0], np.float32),
+        "state_mean": draw.normal(size=STATE).astype(np.float32),
+        "action_mean": np.array([0.1, -0.2, 0.0], np.float32),
         "state_std": draw.uniform(0.001, 2, STATE).astype(np.float32),
         "action_std": np.array([0.1, 0.02, 0.3], np.float32),
-    }  # fmt: skip
+    }
     config, policy = reference(TINY_VLM, **TINY)
     shapes = {name: tuple(tensor.shape) for name, tensor in policy.state_dict().items()}
     policy.load_state_dict({name: torch.from_numpy(weight(name, shape)) for name, shape in shapes.items()})
     policy = policy.float().eval()
     model = policy.model
     state, unnormalise = _normalised(stored, config)
-    batch = {f"observation.images.{name}": torch.from_numpy(stored["images"][:, index]).permute(0, 3, 1, 2) / 255
-             for index, name in enumerate("ab")} | {"observation.state": state}  # fmt: skip
+    batch = {
+        f"observation.images.{name}": torch.from_numpy(stored["images"][:, index]).permute(0, 3, 1, 2) / 255
+        for index, name in enumerate("ab")
+    } | {"observation.state": state}
     images, image_masks = policy.prepare_images(batch)
     words = torch.arange(5) < torch.from_numpy(stored["lengths"])[:, None]
     inputs = images, image_masks, torch.from_numpy(stored["ids"]), words, policy.prepare_state(batch)
@@ -130,16 +169,22 @@ def main() -> None:
     with torch.no_grad():
         prefix, valid, blocks = model.embed_prefix(*inputs)
         _, cache = model.vlm_with_expert.forward(
-            attention_mask=_mask(valid, blocks), position_ids=valid.cumsum(1) - 1, inputs_embeds=[prefix, None],
-            past_key_values=None, use_cache=True, fill_kv_cache=True,
+            attention_mask=_mask(valid, blocks),
+            position_ids=valid.cumsum(1) - 1,
+            inputs_embeds=[prefix, None],
+            past_key_values=None,
+            use_cache=True,
+            fill_kv_cache=True,
         )
         chunk = model.sample_actions(*inputs, noise=noise)
         stored |= {
-            "normalised_state": state, "prefix": prefix, "chunk": chunk,
+            "normalised_state": state,
+            "prefix": prefix,
+            "chunk": chunk,
             "unnormalised": unnormalise(chunk[..., :ACTION]),
             "velocity": torch.stack([model.denoise_step(valid, cache, noise, torch.full((2,), t)) for t in TIMES]),
             "losses": model.forward(*inputs, actions, noise, torch.tensor([0.9, 0.2])),
-        }  # fmt: skip
+        }
     with tempfile.TemporaryDirectory() as folder:
         config.save_pretrained(folder)
         stored["config"] = (Path(folder) / "config.json").read_text()
@@ -147,10 +192,13 @@ def main() -> None:
     with torch.device("meta"):
         _, published = reference(VLM_500M)
     large = {name: tuple(tensor.shape) for name, tensor in published.state_dict().items()}
-    stored["published"] = json.dumps({
-        "tensors": len(large), "parameters": sum(int(np.prod(shape)) for shape in large.values()),
-        "digest": digest(large),
-    })  # fmt: skip
+    stored["published"] = json.dumps(
+        {
+            "tensors": len(large),
+            "parameters": sum(int(np.prod(shape)) for shape in large.values()),
+            "digest": digest(large),
+        }
+    )
     arrays: dict[str, Any] = {name: np.asarray(value) for name, value in stored.items()}
     np.savez_compressed(OUT, **arrays)
     print(f"{OUT}: {OUT.stat().st_size} bytes; {stored['published']}")

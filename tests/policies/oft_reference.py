@@ -19,9 +19,15 @@ def llama(model: OFTModel) -> Any:
     config = model.config.decoder
     reference = transformers.LlamaForCausalLM(
         transformers.LlamaConfig(
-            vocab_size=config.vocab_size, hidden_size=config.dim, num_hidden_layers=config.layers,
-            num_attention_heads=config.heads, num_key_value_heads=config.kv_heads, head_dim=config.head_dim,
-            intermediate_size=config.mlp_dim, rms_norm_eps=config.norm_eps, tie_word_embeddings=False,
+            vocab_size=config.vocab_size,
+            hidden_size=config.dim,
+            num_hidden_layers=config.layers,
+            num_attention_heads=config.heads,
+            num_key_value_heads=config.kv_heads,
+            head_dim=config.head_dim,
+            intermediate_size=config.mlp_dim,
+            rms_norm_eps=config.norm_eps,
+            tie_word_embeddings=False,
             rope_theta=config.rope_theta,  # pyright: ignore[reportCallIssue] (taken among the keyword arguments)
         )
     ).eval()

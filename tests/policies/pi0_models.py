@@ -22,9 +22,19 @@ KINDS = ("pi0", "pi05", "pi05_no_state")
 def tiny_config(kind: str = "pi0", **changes: Any) -> Pi0ModelConfig:
     """Published architecture, sizes of a few: the horizon is longer than a chunk and actions are padded."""
     config = Pi0ModelConfig(
-        vision=siglip(28, 14, 16, 2, 2, 24), decoder=gemma(320, 24, 3, 4, 8, 40), expert=gemma(0, 16, 3, 4, 8, 20),
-        horizon=5, chunk_len=3, max_action_dim=4, max_state_dim=5, action_dim=3, proprio_dim=2, num_cameras=2,
-        expert_head_rows=6, value_hidden=(8, 4), noise_hidden=(8, 4),
+        vision=siglip(28, 14, 16, 2, 2, 24),
+        decoder=gemma(320, 24, 3, 4, 8, 40),
+        expert=gemma(0, 16, 3, 4, 8, 20),
+        horizon=5,
+        chunk_len=3,
+        max_action_dim=4,
+        max_state_dim=5,
+        action_dim=3,
+        proprio_dim=2,
+        num_cameras=2,
+        expert_head_rows=6,
+        value_hidden=(8, 4),
+        noise_hidden=(8, 4),
     )
     if kind != "pi0":
         config = as_pi05(config, "prompt" if kind == "pi05" else "none")
@@ -33,12 +43,17 @@ def tiny_config(kind: str = "pi0", **changes: Any) -> Pi0ModelConfig:
 
 def statistics() -> Pi0Statistics:
     """Two modes, none of them the identity."""
+
     def array(*values: float) -> Array:
         return np.array(values, np.float32)
 
     state = {"mean": array(0.2, -0.1), "std": array(0.5, 2.0), "q01": array(-1.0, -2.0), "q99": array(1.0, 3.0)}
-    action = {"mean": array(0.0, 0.1, 0.2), "std": array(0.3, 0.2, 0.1), "q01": array(-0.6, -0.8, -1.0),
-              "q99": array(0.6, 0.9, 1.0)}
+    action = {
+        "mean": array(0.0, 0.1, 0.2),
+        "std": array(0.3, 0.2, 0.1),
+        "q01": array(-0.6, -0.8, -1.0),
+        "q99": array(0.6, 0.9, 1.0),
+    }
     return Pi0Statistics(Normaliser("mean_std", state), Normaliser("quantiles", action))
 
 

@@ -24,14 +24,24 @@ INSTRUCTIONS = ["turn on the stove", "pick up the black bowl and place it on the
 STATISTICS: dict[str, Any] = {
     key: {
         "action": {
-            "mask": [True] * 6 + [False], "q01": [-0.5 - shift] * 6 + [0.0], "q99": [0.7 + shift] * 6 + [1.0],
-            "mean": [0.1] * 7, "std": [0.2] * 7, "min": [-1.0] * 7, "max": [1.0] * 7,
+            "mask": [True] * 6 + [False],
+            "q01": [-0.5 - shift] * 6 + [0.0],
+            "q99": [0.7 + shift] * 6 + [1.0],
+            "mean": [0.1] * 7,
+            "std": [0.2] * 7,
+            "min": [-1.0] * 7,
+            "max": [1.0] * 7,
         },
         "proprio": {
-            "q01": [-1.0 - shift] * 8, "q99": [1.5] * 8, "mean": [0.0] * 8, "std": [0.0] * 8, "min": [-2.0] * 8,
+            "q01": [-1.0 - shift] * 8,
+            "q99": [1.5] * 8,
+            "mean": [0.0] * 8,
+            "std": [0.0] * 8,
+            "min": [-2.0] * 8,
             "max": [2.0] * 8,
         },
-        "num_transitions": 52970, "num_trajectories": 432,
+        "num_transitions": 52970,
+        "num_trajectories": 432,
     }
     for key, shift in (("libero_spatial_no_noops", 0.0), ("libero_goal_no_noops", 0.2))
 }
@@ -60,26 +70,44 @@ def originals(seed: int = 0) -> Originals:
     torch.manual_seed(seed)
     dino = transformers.Dinov2WithRegistersModel(
         transformers.Dinov2WithRegistersConfig(
-            hidden_size=32, num_hidden_layers=3, num_attention_heads=16, mlp_ratio=2, image_size=SIZE, patch_size=PATCH,
-            num_register_tokens=4, hidden_act="gelu", layer_norm_eps=1e-6,
+            hidden_size=32,
+            num_hidden_layers=3,
+            num_attention_heads=16,
+            mlp_ratio=2,
+            image_size=SIZE,
+            patch_size=PATCH,
+            num_register_tokens=4,
+            hidden_act="gelu",
+            layer_norm_eps=1e-6,
         )
     ).eval()
     siglip = transformers.SiglipVisionModel(
         transformers.SiglipVisionConfig(
-            hidden_size=32, intermediate_size=80, num_hidden_layers=3, num_attention_heads=16, image_size=SIZE,
-            patch_size=PATCH, hidden_act="gelu", layer_norm_eps=1e-6,
+            hidden_size=32,
+            intermediate_size=80,
+            num_hidden_layers=3,
+            num_attention_heads=16,
+            image_size=SIZE,
+            patch_size=PATCH,
+            hidden_act="gelu",
+            layer_norm_eps=1e-6,
         )
     ).eval()
     llama = transformers.LlamaForCausalLM(
         transformers.LlamaConfig(
-            vocab_size=VOCAB + 64, hidden_size=DIM, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=4,
-            head_dim=12, intermediate_size=72, rms_norm_eps=1e-6, tie_word_embeddings=False,
+            vocab_size=VOCAB + 64,
+            hidden_size=DIM,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            num_key_value_heads=4,
+            head_dim=12,
+            intermediate_size=72,
+            rms_norm_eps=1e-6,
+            tie_word_embeddings=False,
             rope_theta=10000.0,  # pyright: ignore[reportCallIssue] (taken among the keyword arguments)
         )
     ).eval()
-    projector = nn.Sequential(
-        nn.Linear(64, 256), nn.GELU(), nn.Linear(256, DIM), nn.GELU(), nn.Linear(DIM, DIM)
-    )
+    projector = nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.Linear(256, DIM), nn.GELU(), nn.Linear(DIM, DIM))
     generator = torch.Generator().manual_seed(seed + 1)
     with torch.no_grad():
         for module in (dino, siglip, llama, projector):
@@ -107,21 +135,37 @@ def write_folder(folder: Path, state: dict[str, Tensor], *, shards: int = 2) -> 
     files = [f"model-{part + 1:05d}-of-{shards:05d}.safetensors" for part in range(shards)]
     places = {name: files[number * shards // len(names)] for number, name in enumerate(names)}
     for file in files:
-        save_file({name: state[name] for name, place in places.items() if place == file}, folder / file,
-                  metadata={"format": "pt"})
+        save_file(
+            {name: state[name] for name, place in places.items() if place == file},
+            folder / file,
+            metadata={"format": "pt"},
+        )
     size = sum(tensor.nbytes for tensor in state.values())
     write_json(folder / "model.safetensors.index.json", {"metadata": {"total_size": size}, "weight_map": places})
-    write_json(folder / "config.json", {
-        "model_type": "openvla", "architectures": ["OpenVLAForActionPrediction"],
-        "vision_backbone_id": "dinosiglip-vit-so-224px", "arch_specifier": "no-align+fused-gelu-mlp",
-        "image_resize_strategy": "resize-naive", "n_action_bins": 256, "pad_to_multiple_of": 64,
-        "norm_stats": {"bridge_orig": STATISTICS["libero_goal_no_noops"]},
-        "text_config": {
-            "model_type": "llama", "vocab_size": VOCAB + 64, "hidden_size": DIM, "num_hidden_layers": 2,
-            "num_attention_heads": 4, "intermediate_size": 72, "pad_token_id": 0,
+    write_json(
+        folder / "config.json",
+        {
+            "model_type": "openvla",
+            "architectures": ["OpenVLAForActionPrediction"],
+            "vision_backbone_id": "dinosiglip-vit-so-224px",
+            "arch_specifier": "no-align+fused-gelu-mlp",
+            "image_resize_strategy": "resize-naive",
+            "n_action_bins": 256,
+            "pad_to_multiple_of": 64,
+            "norm_stats": {"bridge_orig": STATISTICS["libero_goal_no_noops"]},
+            "text_config": {
+                "model_type": "llama",
+                "vocab_size": VOCAB + 64,
+                "hidden_size": DIM,
+                "num_hidden_layers": 2,
+                "num_attention_heads": 4,
+                "intermediate_size": 72,
+                "pad_token_id": 0,
+            },
+            "torch_dtype": "bfloat16",
+            "transformers_version": "4.40.1",
         },
-        "torch_dtype": "bfloat16", "transformers_version": "4.40.1",
-    })
+    )
     write_json(folder / "dataset_statistics.json", STATISTICS)
     write_json(folder / "tokenizer_config.json", {"tokenizer_class": "LlamaTokenizer"})
     build_word_tokenizer(INSTRUCTIONS, VOCAB - 256).save(str(folder / "tokenizer.json"))
@@ -136,9 +180,11 @@ def _dino(model: Any) -> dict[str, Tensor]:
     """transformers' Dinov2WithRegisters under timm's names, LayerScale under OpenVLA's."""
     state = model.state_dict()
     out = {
-        "cls_token": state["embeddings.cls_token"], "reg_token": state["embeddings.register_tokens"],
+        "cls_token": state["embeddings.cls_token"],
+        "reg_token": state["embeddings.register_tokens"],
         "pos_embed": state["embeddings.position_embeddings"][:, 1:],
-        "norm.weight": state["layernorm.weight"], "norm.bias": state["layernorm.bias"],
+        "norm.weight": state["layernorm.weight"],
+        "norm.bias": state["layernorm.bias"],
     }
     for kind in ("weight", "bias"):
         out[f"patch_embed.proj.{kind}"] = state[f"embeddings.patch_embeddings.projection.{kind}"]

@@ -88,11 +88,17 @@ def batch_of(name: str) -> RolloutBatch:
         for i in range(ROWS)
     ]
     return RolloutBatch(
-        images=torch.from_numpy(obs.images), proprio=torch.from_numpy(obs.proprio), instruction=obs.instruction,
-        replay=out.replay, log_prob=out.log_prob, value=out.value,
+        images=torch.from_numpy(obs.images),
+        proprio=torch.from_numpy(obs.proprio),
+        instruction=obs.instruction,
+        replay=out.replay,
+        log_prob=out.log_prob,
+        value=out.value,
         reward=torch.tensor([episode.reward for episode in episodes]),
-        mask=torch.ones_like(out.log_prob, dtype=torch.bool), episode=torch.arange(ROWS), episodes=episodes,
-    )  # fmt: skip
+        mask=torch.ones_like(out.log_prob, dtype=torch.bool),
+        episode=torch.arange(ROWS),
+        episodes=episodes,
+    )
 
 
 @dataclass
@@ -111,14 +117,16 @@ def learn(name: str, ranks: Ranks, batch: RolloutBatch) -> Result:
         for parameter in policy.parameters():  # what learns must come from the lead
             if parameter.requires_grad:
                 parameter.data.zero_()
-    config = LearnerConfig(
-        lr=0.1, value_lr=0.1, minibatch_rows=4, microbatch_rows=2, recompute_log_probs=True,
-    )  # fmt: skip
+    config = LearnerConfig(lr=0.1, value_lr=0.1, minibatch_rows=4, microbatch_rows=2, recompute_log_probs=True)
     with tempfile.TemporaryDirectory() as folder:
         learner = Learner(
-            policy, make_algorithm(PPOConfig(critic_warmup_iterations=0)), config, seed=0, dump_dir=Path(folder),
+            policy,
+            make_algorithm(PPOConfig(critic_warmup_iterations=0)),
+            config,
+            seed=0,
+            dump_dir=Path(folder),
             ranks=ranks,
-        )  # fmt: skip
+        )
         # AdamW's step would be that of rounding where a gradient is nearly zero
         learner.optimizer = torch.optim.SGD(learner.optimizer.param_groups)  # type: ignore[assignment]
         metrics = learner.update(batch)

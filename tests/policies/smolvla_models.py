@@ -38,10 +38,17 @@ def tiny_vlm() -> SmolVLAModelConfig:
     """What `smolvla_base` would be with the golden file's language model; its expert and horizon are still to come."""
     decoder = llama(64, 24, 6, 4, 2, 8, 40)
     return SmolVLAModelConfig(
-        vision=siglip(32, 8, 16, 2, 2, 24), shuffle=2, frame_size=FRAME, decoder=decoder,
-        expert=expert_of(decoder, 0.5), horizon=50, chunk_len=50, value_hidden=(8, 4), noise_hidden=(8, 4),
+        vision=siglip(32, 8, 16, 2, 2, 24),
+        shuffle=2,
+        frame_size=FRAME,
+        decoder=decoder,
+        expert=expert_of(decoder, 0.5),
+        horizon=50,
+        chunk_len=50,
+        value_hidden=(8, 4),
+        noise_hidden=(8, 4),
         vlm=smolvla_base().vlm,
-    )  # fmt: skip
+    )
 
 
 def lerobot_folder(folder: Path) -> Path:
@@ -67,10 +74,22 @@ def tiny_policy(flow: FlowSettings | None = None, seed: int = 0) -> SmolVLAPolic
     """Random weights that all matter; the horizon is longer than a chunk, actions are padded, frames are enlarged."""
     decoder = llama(320, 24, 4, 4, 2, 8, 40)
     config = SmolVLAModelConfig(
-        vision=siglip(32, 8, 16, 2, 2, 24), shuffle=2, frame_size=FRAME, decoder=decoder,
-        expert=expert_of(decoder, 0.75), horizon=5, chunk_len=3, max_action_dim=4, max_state_dim=5, action_dim=3,
-        proprio_dim=2, value_hidden=(8, 4), noise_hidden=(8, 4), lm_head_rows=320, vlm="tiny",
-    )  # fmt: skip
+        vision=siglip(32, 8, 16, 2, 2, 24),
+        shuffle=2,
+        frame_size=FRAME,
+        decoder=decoder,
+        expert=expert_of(decoder, 0.75),
+        horizon=5,
+        chunk_len=3,
+        max_action_dim=4,
+        max_state_dim=5,
+        action_dim=3,
+        proprio_dim=2,
+        value_hidden=(8, 4),
+        noise_hidden=(8, 4),
+        lm_head_rows=320,
+        vlm="tiny",
+    )
     policy = SmolVLAPolicy.fresh(config, INSTRUCTIONS, flow=flow or FlowSettings(denoise_steps=4), seed=seed)
     randomise(policy, seed)
     return policy

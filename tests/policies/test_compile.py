@@ -56,11 +56,14 @@ def make(kind: str, layers: int = 1) -> AnyPolicy:
         film = kind == "oft_film"
         base = oft_policies.config(film)
         return oft_policies.policy(
-            decoder=replace(base.decoder, layers=layers), featurizer=replace(base.featurizer, depth=layers),
-            fused_featurizer=replace(base.fused_featurizer, depth=layers), film=film,
-        )  # fmt: skip
-    config = nano(image_size=32, vision_dim=32, vision_depth=1, dim=64, layers=layers, mlp_dim=96, text_vocab=64,
-                  chunk_len=1)  # fmt: skip
+            decoder=replace(base.decoder, layers=layers),
+            featurizer=replace(base.featurizer, depth=layers),
+            fused_featurizer=replace(base.fused_featurizer, depth=layers),
+            film=film,
+        )
+    config = nano(
+        image_size=32, vision_dim=32, vision_depth=1, dim=64, layers=layers, mlp_dim=96, text_vocab=64, chunk_len=1
+    )
     policy = OpenVLAPolicy.fresh(config, oft_policies.INSTRUCTIONS)
     pi0_models.randomise(policy, 1)
     return policy

@@ -42,8 +42,17 @@ ROWS = 4
 
 def _openvla(fused: bool) -> OpenVLAPolicy:
     """One camera and no proprio, so that the prompt follows the patches at once."""
-    config = nano(image_size=64, vision_dim=32, dim=64, mlp_dim=96, layers=3, text_vocab=64, chunk_len=2, num_cameras=1,
-                  use_proprio=False)  # fmt: skip
+    config = nano(
+        image_size=64,
+        vision_dim=32,
+        dim=64,
+        mlp_dim=96,
+        layers=3,
+        text_vocab=64,
+        chunk_len=2,
+        num_cameras=1,
+        use_proprio=False,
+    )
     policy = OpenVLAPolicy.fresh(replace(config, fused_decode=fused), oft_policies.INSTRUCTIONS)
     pi0_models.randomise(policy, 1)
     return policy
@@ -204,8 +213,10 @@ def _slow_relevance(decoder: Decoder, prefix: Tensor, text: Tensor, start: int, 
         normed = x / (x.square().mean() + config.norm_eps).sqrt() * scale
         half = config.head_dim // 2
         angle = position * config.rope_theta ** (-torch.arange(half, dtype=torch.float64) / half)
-        return [torch.complex(one[:half], one[half:]) * torch.polar(torch.ones_like(angle), angle)
-                for one in (weight @ normed).view(-1, config.head_dim)]  # fmt: skip
+        return [
+            torch.complex(one[:half], one[half:]) * torch.polar(torch.ones_like(angle), angle)
+            for one in (weight @ normed).view(-1, config.head_dim)
+        ]
 
     keys = [heads(prefix[at].double(), at, attention.k_proj.weight) for at in range(start, start + count)]
     total = torch.zeros(count, dtype=torch.float64)
@@ -279,8 +290,14 @@ def _masked(policy: OpenVLAPolicy, keep: Tensor) -> Callable[..., Tensor]:
     decoder = policy.model.language_model.model
     whole = decoder.forward
 
-    def forward(x: Tensor, rope: Any, mask: Tensor | None = None, cache: Any = None, read: Tensor | None = None,
-                causal: bool = True) -> Tensor:  # fmt: skip
+    def forward(
+        x: Tensor,
+        rope: Any,
+        mask: Tensor | None = None,
+        cache: Any = None,
+        read: Tensor | None = None,
+        causal: bool = True,
+    ) -> Tensor:
         assert read is not None
         tokens = x.shape[1]
         seen = F.pad(keep, (0, tokens - keep.shape[1]), value=True)[:, None, None].expand(-1, 1, tokens, -1)
@@ -306,8 +323,9 @@ def test_token_policies_compute_as_if_the_others_were_masked(kind: str, monkeypa
     policy.model.pruner = None
     keep = torch.zeros(prefix.shape[:2], dtype=torch.bool).scatter(1, first[:, :-1], True)
     monkeypatch.setattr(policy.model.language_model.model, "forward", _masked(policy, keep))
-    expected = policy.evaluate(torch.from_numpy(obs.images), torch.from_numpy(obs.proprio), obs.instruction,
-                               acted.replay)  # fmt: skip
+    expected = policy.evaluate(
+        torch.from_numpy(obs.images), torch.from_numpy(obs.proprio), obs.instruction, acted.replay
+    )
     torch.testing.assert_close(acted.log_prob, expected.log_prob, rtol=0, atol=5e-5)
 
 

@@ -181,8 +181,12 @@ def test_published_config_json_is_understood(monkeypatch: pytest.MonkeyPatch) ->
     written = hf_format.public_config(openvla_7b(), "bfloat16")
     assert hf_format.model_config(written) == openvla_7b()
     assert written["timm_model_ids"][1] == "vit_so400m_patch14_siglip_224"
-    for change in ({"arch_specifier": "no-align+gelu-mlp"}, {"vision_backbone_id": "siglip-vit-so400m"},
-                   {"text_config": {"model_type": "mistral"}}, {"text_config": {"rope_scaling": {"factor": 2}}}):
+    for change in (
+        {"arch_specifier": "no-align+gelu-mlp"},
+        {"vision_backbone_id": "siglip-vit-so400m"},
+        {"text_config": {"model_type": "mistral"}},
+        {"text_config": {"rope_scaling": {"factor": 2}}},
+    ):
         with pytest.raises(UserError, match="this version reads"):
             hf_format.model_config({"text_config": text} | change)
 

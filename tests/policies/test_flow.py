@@ -80,8 +80,12 @@ def test_flow_sde_keeps_the_marginals_of_the_ode(level: float) -> None:
     mean, var = 0.0, 1.0
     for step in range(flow.denoise_steps):
         time = step_time(torch.tensor([step]), flow.denoise_steps)
-        low, std = sde_step(torch.zeros(1, 1, 1, dtype=torch.float64),
-                            _gaussian_velocity(torch.zeros(1, 1, 1), time, centre, width).double(), time.double(), flow)
+        low, std = sde_step(
+            torch.zeros(1, 1, 1, dtype=torch.float64),
+            _gaussian_velocity(torch.zeros(1, 1, 1), time, centre, width).double(),
+            time.double(),
+            flow,
+        )
         one = torch.ones(1, 1, 1, dtype=torch.float64)
         high, _ = sde_step(one, _gaussian_velocity(one.float(), time, centre, width).double(), time.double(), flow)
         slope = (high - low).item()  # the step is affine in x
@@ -198,10 +202,18 @@ def test_training_inputs_follow_the_published_time_distribution() -> None:
     torch.testing.assert_close(target, normal - 1)
 
 
-@pytest.mark.parametrize("changes", [
-    {"denoise_steps": 1}, {"method": "flow_ode"}, {"noise_level": 0.0}, {"noise_range": (0.2, 0.1)},
-    {"noise_range": (0.0, 0.1)}, {"loss_samples": 0}, {"method": "flow_noise", "denoise_steps": 0},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"denoise_steps": 1},
+        {"method": "flow_ode"},
+        {"noise_level": 0.0},
+        {"noise_range": (0.2, 0.1)},
+        {"noise_range": (0.0, 0.1)},
+        {"loss_samples": 0},
+        {"method": "flow_noise", "denoise_steps": 0},
+    ],
+)
 def test_bad_settings_are_refused(changes: dict[str, Any]) -> None:
     with pytest.raises(UserError):
         FlowSettings(**changes)

@@ -34,9 +34,13 @@ def pages_kept(**settings: str) -> int:
     """Pages that a process has more after 1084 numbers of rows than after one."""
     others = {name: value for name, value in os.environ.items() if not name.endswith("_CACHE_CAPACITY")}
     ran = subprocess.run(
-        [sys.executable, "-c", MANY_ROWS], env=others | settings, capture_output=True, text=True, check=True,
+        [sys.executable, "-c", MANY_ROWS],
+        env=others | settings,
+        capture_output=True,
+        text=True,
+        check=True,
         timeout=120,
-    )  # fmt: skip
+    )
     return int(ran.stdout)
 
 
@@ -47,9 +51,10 @@ def test_few_of_many_numbers_of_rows_are_kept() -> None:
 
 
 @pytest.mark.parametrize(
-    ("width", "out"), [(64, 192), (192, 64), (128, 128), (8, 128), (128, 1)],
+    ("width", "out"),
+    [(64, 192), (192, 64), (128, 128), (8, 128), (128, 1)],
     ids=["narrower input", "narrower output", "square", "small input", "one output"],
-)  # fmt: skip
+)
 @pytest.mark.parametrize("gaps", [False, True], ids=["rows in a row", "rows with gaps"])
 def test_gradients_are_those_of_the_product_in_float64(width: int, out: int, gaps: bool) -> None:
     draw = torch.Generator().manual_seed(0)

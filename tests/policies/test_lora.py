@@ -197,10 +197,16 @@ def _batch(policy: OpenVLAPolicy, rows: int = 8) -> RolloutBatch:
         for i in range(rows)
     ]
     return RolloutBatch(
-        images=torch.from_numpy(obs.images), proprio=torch.from_numpy(obs.proprio), instruction=obs.instruction,
-        replay=out.replay, log_prob=out.log_prob, value=None,
+        images=torch.from_numpy(obs.images),
+        proprio=torch.from_numpy(obs.proprio),
+        instruction=obs.instruction,
+        replay=out.replay,
+        log_prob=out.log_prob,
+        value=None,
         reward=torch.tensor([episode.reward for episode in episodes]),
-        mask=torch.ones_like(out.log_prob, dtype=torch.bool), episode=torch.arange(rows), episodes=episodes,
+        mask=torch.ones_like(out.log_prob, dtype=torch.bool),
+        episode=torch.arange(rows),
+        episodes=episodes,
     )
 
 

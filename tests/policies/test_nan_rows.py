@@ -51,8 +51,9 @@ class SickEnv(SlowEnv):
 
 def toy_pi0() -> Any:
     """The nano preset for the toy world."""
-    config = replace(nano(image_size=SIZE, patch_size=SIZE // 2, num_cameras=1, horizon=3), chunk_len=2, action_dim=2,
-                     proprio_dim=2)  # fmt: skip
+    config = replace(
+        nano(image_size=SIZE, patch_size=SIZE // 2, num_cameras=1, horizon=3), chunk_len=2, action_dim=2, proprio_dim=2
+    )
     return Pi0Policy.fresh(config, INSTRUCTIONS.values(), flow=FlowSettings(denoise_steps=4, noise_level=0.8))
 
 

@@ -78,7 +78,8 @@ def test_where_padding_stands_changes_nothing(padding: str) -> None:
             valid = torch.ones(width).index_fill(0, torch.arange(at, at + len(gap)), 0.0)
             mask = torch.zeros(1, 1, width, width).masked_fill(valid == 0, -torch.inf)
             out = llama.model(
-                inputs_embeds=torch.cat([x[:at], gap, x[at:]])[None], attention_mask=mask,
+                inputs_embeds=torch.cat([x[:at], gap, x[at:]])[None],
+                attention_mask=mask,
                 position_ids=(valid.cumsum(0) - 1).clamp(min=0).long()[None],
             ).last_hidden_state[0]
             first = last + (len(gap) if padding == "left" else 0)
@@ -111,7 +112,9 @@ def test_a_row_does_not_depend_on_the_other_rows(head: str) -> None:
         replay = {name: tensor[[row]] for name, tensor in whole.replay.items()}
         # a difference of the L1 head's action is divided by the scale 0.05
         torch.testing.assert_close(
-            _evaluate(made, alone, replay).log_prob[0], whole.log_prob[row], rtol=0,
+            _evaluate(made, alone, replay).log_prob[0],
+            whole.log_prob[row],
+            rtol=0,
             atol=1e-5 if head == "tokens" else 2e-4,
         )
 
@@ -121,8 +124,10 @@ def test_every_input_matters() -> None:
     obs = observation(1, made)
     out = made.act(obs, rng(1), "greedy")
     base = _evaluate(made, obs, out.replay).log_prob
-    changes = [Observation(obs.images, obs.proprio + 1, obs.instruction),
-               Observation(obs.images, obs.proprio, ["open the stove"])]
+    changes = [
+        Observation(obs.images, obs.proprio + 1, obs.instruction),
+        Observation(obs.images, obs.proprio, ["open the stove"]),
+    ]
     for camera in (0, 1):
         images = obs.images.copy()
         images[0, camera, -1, -1] ^= 255
@@ -252,7 +257,9 @@ def test_7b_variants_have_the_published_parameters() -> None:
     proprio = 8 * dim + dim + dim * dim + dim
     film = 24 * 2 * (dim * 1024 + 1024) + 27 * 2 * (dim * 1152 + 1152)
     for chosen, extra in (
-        (VARIANTS["official"], l1 + proprio), (VARIANTS["simplevla"], 0), (VARIANTS["rlinf"], 0),
+        (VARIANTS["official"], l1 + proprio),
+        (VARIANTS["simplevla"], 0),
+        (VARIANTS["rlinf"], 0),
         (replace(VARIANTS["official"], film=True), l1 + proprio + film),
     ):
         with torch.device("meta"):
@@ -261,11 +268,14 @@ def test_7b_variants_have_the_published_parameters() -> None:
         assert count == base + extra
     names = dict(model.named_parameters())
     for name, shape in {
-        "action_head.model.layer_norm1.weight": (wide,), "action_head.model.fc1.weight": (dim, wide),
+        "action_head.model.layer_norm1.weight": (wide,),
+        "action_head.model.fc1.weight": (dim, wide),
         "action_head.model.mlp_resnet_blocks.1.ffn.0.weight": (dim,),
         "action_head.model.mlp_resnet_blocks.1.ffn.1.weight": (dim, dim),
-        "action_head.model.layer_norm2.bias": (dim,), "action_head.model.fc2.weight": (7, dim),
-        "proprio_projector.fc1.weight": (dim, 8), "proprio_projector.fc2.bias": (dim,),
+        "action_head.model.layer_norm2.bias": (dim,),
+        "action_head.model.fc2.weight": (7, dim),
+        "proprio_projector.fc1.weight": (dim, 8),
+        "proprio_projector.fc2.bias": (dim,),
         "vision_backbone.featurizer.blocks.23.scale.weight": (1024, dim),
         "vision_backbone.fused_featurizer.blocks.0.shift.bias": (1152,),
     }.items():

@@ -48,14 +48,23 @@ def _head() -> dict[str, Tensor]:
     """openvla-oft's L1 head, named as its code names it."""
     wide, generator = 7 * DIM, torch.Generator().manual_seed(5)
     shapes: dict[str, tuple[int, ...]] = {
-        "model.layer_norm1.weight": (wide,), "model.layer_norm1.bias": (wide,), "model.fc1.weight": (DIM, wide),
-        "model.fc1.bias": (DIM,), "model.layer_norm2.weight": (DIM,), "model.layer_norm2.bias": (DIM,),
-        "model.fc2.weight": (7, DIM), "model.fc2.bias": (7,),
+        "model.layer_norm1.weight": (wide,),
+        "model.layer_norm1.bias": (wide,),
+        "model.fc1.weight": (DIM, wide),
+        "model.fc1.bias": (DIM,),
+        "model.layer_norm2.weight": (DIM,),
+        "model.layer_norm2.bias": (DIM,),
+        "model.fc2.weight": (7, DIM),
+        "model.fc2.bias": (7,),
     }
     for block in (0, 1):
         stem = f"model.mlp_resnet_blocks.{block}.ffn"
-        shapes |= {f"{stem}.0.weight": (DIM,), f"{stem}.0.bias": (DIM,), f"{stem}.1.weight": (DIM, DIM),
-                   f"{stem}.1.bias": (DIM,)}
+        shapes |= {
+            f"{stem}.0.weight": (DIM,),
+            f"{stem}.0.bias": (DIM,),
+            f"{stem}.1.weight": (DIM, DIM),
+            f"{stem}.1.bias": (DIM,),
+        }
     return {name: torch.randn(shape, generator=generator) * 0.2 for name, shape in shapes.items()}
 
 
@@ -126,8 +135,10 @@ def _matches_reference(policy: OpenVLAOFTPolicy) -> None:
 
 def test_official_checkpoint_with_proprio_wrist_and_l1_head(tmp_path: Path) -> None:
     head, proprio = _head(), _proprio()
-    _write(tmp_path / "ck", {"action_head": {f"module.{name}": tensor for name, tensor in head.items()},
-                             "proprio_projector": proprio})
+    _write(
+        tmp_path / "ck",
+        {"action_head": {f"module.{name}": tensor for name, tensor in head.items()}, "proprio_projector": proprio},
+    )
     policy = _load(tmp_path / "ck", OFFICIAL)
     loaded = policy.model.state_dict()
     for name, tensor in head.items():

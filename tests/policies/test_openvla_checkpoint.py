@@ -54,11 +54,14 @@ def test_7b_is_the_published_model() -> None:
         "vision_backbone.fused_featurizer.blocks.26.mlp.fc1.weight": (4304, 1152),
         "vision_backbone.fused_featurizer.attn_pool.latent": (1, 1, 1152),
         "vision_backbone.fused_featurizer.patch_embed.proj.weight": (1152, 3, 14, 14),
-        "projector.fc1.weight": (8704, 2176), "projector.fc2.weight": (4096, 8704), "projector.fc3.bias": (4096,),
+        "projector.fc1.weight": (8704, 2176),
+        "projector.fc2.weight": (4096, 8704),
+        "projector.fc3.bias": (4096,),
         "language_model.model.embed_tokens.weight": (32064, 4096),
         "language_model.model.layers.31.self_attn.q_proj.weight": (4096, 4096),
         "language_model.model.layers.0.mlp.down_proj.weight": (4096, 11008),
-        "language_model.model.norm.weight": (4096,), "language_model.lm_head.weight": (32064, 4096),
+        "language_model.model.norm.weight": (4096,),
+        "language_model.lm_head.weight": (32064, 4096),
     }.items():
         assert tuple(published[name].shape) == shape, name
     assert (model.action_rows.start, model.action_rows.stop) == (31744, 32000)
@@ -67,8 +70,13 @@ def test_7b_is_the_published_model() -> None:
 def test_parameters_that_never_run_are_frozen() -> None:
     model = _meta(openvla_7b())
     frozen = {name for name, p in model.named_parameters() if not p.requires_grad}
-    prefixes = ("featurizer.blocks.23.", "featurizer.norm.", "fused_featurizer.blocks.26.", "fused_featurizer.norm.",
-                "fused_featurizer.attn_pool.")
+    prefixes = (
+        "featurizer.blocks.23.",
+        "featurizer.norm.",
+        "fused_featurizer.blocks.26.",
+        "fused_featurizer.norm.",
+        "fused_featurizer.attn_pool.",
+    )
     assert frozen
     assert all(name.removeprefix("vision_backbone.").startswith(prefixes) for name in frozen)
 
@@ -160,7 +168,9 @@ def test_every_wrong_parameter_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError) as error:
         load_policy(folder)
     for part in (
-        "missing projector.fc1.bias", "unexpected projector.fc9.bias", "projector.fc3.bias is [5], expected [64]",
+        "missing projector.fc1.bias",
+        "unexpected projector.fc9.bias",
+        "projector.fc3.bias is [5], expected [64]",
     ):
         assert part in str(error.value)
     assert "\n" not in str(error.value)

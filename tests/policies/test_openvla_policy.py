@@ -57,11 +57,18 @@ def _evaluate(policy: OpenVLAPolicy, obs: Observation, out: ActOutput) -> EvalOu
     return policy.evaluate(torch.from_numpy(obs.images), torch.from_numpy(obs.proprio), obs.instruction, out.replay)
 
 
-@pytest.mark.parametrize("changes", [
-    {}, {"fused_decode": False}, {"learned_positions": False}, {"use_proprio": False, "num_cameras": 1},
-    {"append_token": 7}, {"decoder": replace(_config().decoder, activation="gelu_tanh")},
-    {"decoder": replace(_config().decoder, norm_offset=True)},
-])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"fused_decode": False},
+        {"learned_positions": False},
+        {"use_proprio": False, "num_cameras": 1},
+        {"append_token": 7},
+        {"decoder": replace(_config().decoder, activation="gelu_tanh")},
+        {"decoder": replace(_config().decoder, norm_offset=True)},
+    ],
+)
 @pytest.mark.parametrize("temperature", [1.0, 1.6])
 def test_evaluate_equals_act(changes: dict[str, object], temperature: float) -> None:
     policy = _policy(_config(**changes))
@@ -117,7 +124,8 @@ def test_every_input_matters() -> None:
         changed = Observation(images, obs.proprio, obs.instruction)
         assert (_evaluate(policy, changed, out).log_prob - base).abs().max() > 1e-5
     for changed in (
-        Observation(obs.images, obs.proprio + 1, obs.instruction), Observation(obs.images, obs.proprio, ["open stove"]),
+        Observation(obs.images, obs.proprio + 1, obs.instruction),
+        Observation(obs.images, obs.proprio, ["open stove"]),
     ):
         assert (_evaluate(policy, changed, out).log_prob - base).abs().max() > 1e-4
 

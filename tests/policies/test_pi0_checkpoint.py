@@ -47,10 +47,13 @@ def _published_shapes(adaptive: bool) -> dict[str, tuple[int, ...]]:
 
     base = "paligemma_with_expert."
     tower = f"{base}paligemma.model.vision_tower.vision_model."
-    shapes |= {f"{tower}embeddings.patch_embedding.weight": (1152, 3, 14, 14),
-               f"{tower}embeddings.patch_embedding.bias": (1152,),
-               f"{tower}embeddings.position_embedding.weight": (256, 1152),
-               f"{tower}post_layernorm.weight": (1152,), f"{tower}post_layernorm.bias": (1152,)}
+    shapes |= {
+        f"{tower}embeddings.patch_embedding.weight": (1152, 3, 14, 14),
+        f"{tower}embeddings.patch_embedding.bias": (1152,),
+        f"{tower}embeddings.position_embedding.weight": (256, 1152),
+        f"{tower}post_layernorm.weight": (1152,),
+        f"{tower}post_layernorm.bias": (1152,),
+    }
     for layer in range(27):
         at = f"{tower}encoder.layers.{layer}."
         for norm in ("layer_norm1", "layer_norm2"):
@@ -133,8 +136,9 @@ def test_save_load_save_is_bit_identical(kind: str, tmp_path: Path) -> None:
     np.testing.assert_array_equal(policy.act(obs, rng, "sample").actions, loaded.act(obs, rng, "sample").actions)
     frozen = {name for name, p in loaded.model.named_parameters() if not p.requires_grad}
     assert frozen == {"expert_head.weight"}
-    loaded.sft_loss(torch.from_numpy(obs.images), torch.from_numpy(obs.proprio), obs.instruction,
-                    torch.zeros(2, 5, 3)).backward()
+    loaded.sft_loss(
+        torch.from_numpy(obs.images), torch.from_numpy(obs.proprio), obs.instruction, torch.zeros(2, 5, 3)
+    ).backward()
 
 
 def test_every_wrong_parameter_of_our_folder_is_named(tmp_path: Path) -> None:
@@ -249,14 +253,19 @@ def test_every_wrong_published_parameter_is_named(tmp_path: Path) -> None:
     def broken(state: dict[str, Tensor]) -> dict[str, Tensor]:
         del state["state_proj.bias"]
         tower = "paligemma_with_expert.paligemma.model.vision_tower.vision_model."
-        return state | {"time_mlp_in.bias": torch.zeros(3),
-                        f"{tower}encoder.layers.1.self_attn.k_proj.bias": torch.zeros(9)}
+        return state | {
+            "time_mlp_in.bias": torch.zeros(3),
+            f"{tower}encoder.layers.1.self_attn.k_proj.bias": torch.zeros(9),
+        }
 
     _replaced(folder, broken)
     with pytest.raises(UserError) as error:
         _imported(folder, policy)
-    for part in ("missing state_proj.bias", "unexpected time_mlp_in.bias",
-                 "encoder.layers.1.self_attn.k_proj.bias is [9], expected [16]"):
+    for part in (
+        "missing state_proj.bias",
+        "unexpected time_mlp_in.bias",
+        "encoder.layers.1.self_attn.k_proj.bias is [9], expected [16]",
+    ):
         assert part in str(error.value)
 
 
@@ -273,7 +282,9 @@ def test_lerobot_config_describes_the_policy(tmp_path: Path) -> None:
     config = json.loads((_exported(tiny_policy("pi05"), tmp_path / "a", "lerobot") / "config.json").read_text())
     assert config["type"] == "pi05"
     assert set(config["input_features"]) == {
-        "observation.images.image", "observation.images.wrist_image", "observation.state",
+        "observation.images.image",
+        "observation.images.wrist_image",
+        "observation.state",
     }
     assert (config["chunk_size"], config["n_action_steps"], config["num_inference_steps"]) == (5, 3, 4)
     assert config["normalization_mapping"] == {"VISUAL": "IDENTITY", "STATE": "MEAN_STD", "ACTION": "QUANTILES"}
@@ -290,8 +301,14 @@ def test_statistics_of_each_layout(tmp_path: Path) -> None:
     openpi.write_text(json.dumps({"norm_stats": {"state": _table(32), "actions": _table(32)}}))
     lerobot = tmp_path / "le" / "policy_preprocessor_step_5_normalizer_processor.safetensors"
     lerobot.parent.mkdir()
-    save_file({f"{key}.{name}": torch.tensor(values) for key in ("observation.state", "action")
-               for name, values in _table(3 if key == "action" else 2).items()}, lerobot)
+    save_file(
+        {
+            f"{key}.{name}": torch.tensor(values)
+            for key in ("observation.state", "action")
+            for name, values in _table(3 if key == "action" else 2).items()
+        },
+        lerobot,
+    )
     for source in (tmp_path / "pi", openpi, lerobot.parent, lerobot):
         stats = read_statistics(source, "mean_std", config)
         assert (stats.action.dim, stats.state.dim, stats.action.mode) == (3, 2, "mean_std")

@@ -70,7 +70,8 @@ def test_a_row_does_not_depend_on_its_neighbours(kind: str) -> None:
     for row in (1, 4):
         alone = policy.act(
             Observation(obs.images[row : row + 1], obs.proprio[row : row + 1], [obs.instruction[row]]),
-            DecisionRng(rng.seed[row : row + 1], rng.decision[row : row + 1]), "sample",
+            DecisionRng(rng.seed[row : row + 1], rng.decision[row : row + 1]),
+            "sample",
         )
         np.testing.assert_allclose(alone.actions[0], out.actions[row], atol=1e-5)
         torch.testing.assert_close(alone.replay["step"][0], out.replay["step"][row])
@@ -193,8 +194,14 @@ def test_every_trained_parameter_gets_a_gradient() -> None:
         assert evaluated.value is not None
         (evaluated.log_prob.sum() + evaluated.value.sum()).backward()
         idle = {name for name, p in policy.model.named_parameters() if p.requires_grad and p.grad is None}
-        last = ("self_attn.q_proj", "self_attn.o_proj", "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj",
-                "post_attention_layernorm")
+        last = (
+            "self_attn.q_proj",
+            "self_attn.o_proj",
+            "mlp.gate_proj",
+            "mlp.up_proj",
+            "mlp.down_proj",
+            "post_attention_layernorm",
+        )
         assert idle == {f"language.layers.2.{part}.weight" for part in last} | {"language.norm.weight"}, kind
 
 
@@ -257,10 +264,16 @@ def test_wrong_inputs_are_refused() -> None:
         Pi0Policy.fresh(tiny_config(), INSTRUCTIONS, Pi0Statistics(unit(2), unit(7)))
 
 
-@pytest.mark.parametrize("changes", [
-    {"chunk_len": 6}, {"action_dim": 5}, {"proprio_dim": 6}, {"expert": replace(tiny_config().expert, layers=2)},
-    {"expert": replace(tiny_config().expert, dim=15)},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"chunk_len": 6},
+        {"action_dim": 5},
+        {"proprio_dim": 6},
+        {"expert": replace(tiny_config().expert, layers=2)},
+        {"expert": replace(tiny_config().expert, dim=15)},
+    ],
+)
 def test_impossible_configs_are_refused(changes: dict[str, Any]) -> None:
     with pytest.raises(ValueError):
         tiny_config(**changes)

@@ -50,19 +50,33 @@ def _transformers(policy: Pi0Policy, folder: Path) -> Any:
     heads = {"num_attention_heads": 4, "num_key_value_heads": 1, "head_dim": 8, "num_hidden_layers": 3}
     text = {"model_type": "gemma", "vocab_size": 320, "hidden_size": vlm.dim, "intermediate_size": vlm.mlp_dim}
     vision = {
-        "model_type": "siglip_vision_model", "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2,
-        "num_attention_heads": 2, "patch_size": 14, "image_size": 28, "vision_use_head": False,
+        "model_type": "siglip_vision_model",
+        "hidden_size": 16,
+        "intermediate_size": 24,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "patch_size": 14,
+        "image_size": 28,
+        "vision_use_head": False,
     }
     reference = transformers.PI0Config(
         vlm_config={
-            "model_type": "paligemma", "text_config": text | heads, "vision_config": vision, "projection_dim": vlm.dim,
+            "model_type": "paligemma",
+            "text_config": text | heads,
+            "vision_config": vision,
+            "projection_dim": vlm.dim,
             "image_token_id": 320,
         },
         dit_config={
-            "model_type": "gemma", "hidden_size": expert.dim, "intermediate_size": expert.mlp_dim,
+            "model_type": "gemma",
+            "hidden_size": expert.dim,
+            "intermediate_size": expert.mlp_dim,
             "vocab_size": config.expert_head_rows,
-        } | heads,
-        chunk_size=config.horizon, max_state_dim=config.max_state_dim, max_action_dim=config.max_action_dim,
+        }
+        | heads,
+        chunk_size=config.horizon,
+        max_state_dim=config.max_state_dim,
+        max_action_dim=config.max_action_dim,
     )
     return transformers.PI0ForConditionalGeneration.from_pretrained(folder, config=reference).eval()
 
@@ -76,9 +90,13 @@ def test_sampling_equals_transformers(tmp_path: Path) -> None:
     valid = torch.arange(ids.shape[1]) < lengths[:, None]
     pixels = torch.from_numpy(observation(3).images).permute(0, 1, 4, 2, 3).float() / 127.5 - 1.0
     theirs = reference.sample_actions(
-        state=state, input_ids=torch.cat([patches, ids], dim=1), pixel_values=pixels, noise=start,
+        state=state,
+        input_ids=torch.cat([patches, ids], dim=1),
+        pixel_values=pixels,
+        noise=start,
         attention_mask=torch.cat([torch.ones_like(patches, dtype=torch.bool), valid], dim=1),
-        pixel_attention_mask=torch.ones(3, 2, dtype=torch.bool), num_steps=STEPS,
+        pixel_attention_mask=torch.ones(3, 2, dtype=torch.bool),
+        num_steps=STEPS,
     )
     assert (theirs - start).abs().max() > 0.1
     torch.testing.assert_close(action, theirs, rtol=0, atol=1e-5)
@@ -112,8 +130,9 @@ class Reference:
             x = x + self.linear(mixed, f"{at}self_attn.out_proj")
             h = self.linear(norm(x, f"{at}layer_norm2"), f"{at}mlp.fc1")
             x = x + self.linear(F.gelu(h, approximate="tanh"), f"{at}mlp.fc2")
-        return self.linear(norm(x, f"{base}post_layernorm"),
-                           "paligemma_with_expert.paligemma.model.multi_modal_projector.linear")
+        return self.linear(
+            norm(x, f"{base}post_layernorm"), "paligemma_with_expert.paligemma.model.multi_modal_projector.linear"
+        )
 
     def norm(self, x: Tensor, name: str, condition: Tensor | None) -> tuple[Tensor, Tensor | float]:
         normed = x / (x.square().mean(-1, keepdim=True) + 1e-6).sqrt()
@@ -146,8 +165,10 @@ class Reference:
         return self.linear(hidden[-config.horizon :], "action_out_proj")
 
     def layers(self, x: Tensor, y: Tensor, block: Tensor, condition: Tensor | None) -> Tensor:
-        streams = {"paligemma_with_expert.paligemma.model.language_model": x,
-                   "paligemma_with_expert.gemma_expert.model": y}
+        streams = {
+            "paligemma_with_expert.paligemma.model.language_model": x,
+            "paligemma_with_expert.gemma_expert.model": y,
+        }
         sees = block[None, :] <= block[:, None]
         turn = torch.arange(len(block))[:, None] * 10000 ** -(torch.arange(0, 8, 2, dtype=torch.float64) / 8)
         for layer in range(3):
@@ -155,7 +176,9 @@ class Reference:
             normed = {b: self.norm(s, f"{at[b]}input_layernorm", condition) for b, s in streams.items()}
             q, k, v = (
                 torch.cat([self.linear(normed[b][0], f"{at[b]}self_attn.{part}_proj") for b in streams])
-                .unflatten(1, (-1, 8)).transpose(0, 1) for part in "qkv"
+                .unflatten(1, (-1, 8))
+                .transpose(0, 1)
+                for part in "qkv"
             )
             q, k = _turn(q, turn), _turn(k, turn)
             score = (q @ k.transpose(1, 2) / math.sqrt(8)).masked_fill(~sees, -math.inf)

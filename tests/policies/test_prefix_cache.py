@@ -53,8 +53,9 @@ def frozen(name: str = "nano", method: str = "flow_sde", *, room: int = ROOMY) -
 def see(rows: int = ROWS, seed: int = 0) -> Observation:
     draw = np.random.default_rng(seed)
     images = draw.integers(0, 256, (rows, 2, 64, 64, 3), dtype=np.uint8)
-    return Observation(images, draw.uniform(-0.9, 0.9, (rows, 8)).astype(np.float32),
-                       [INSTRUCTIONS[row % 3] for row in range(rows)])
+    return Observation(
+        images, draw.uniform(-0.9, 0.9, (rows, 8)).astype(np.float32), [INSTRUCTIONS[row % 3] for row in range(rows)]
+    )
 
 
 def acted(policy: Pi0Policy, rows: int = ROWS) -> tuple[Observation, ActOutput]:
@@ -103,7 +104,8 @@ def test_kept_prefixes_agree_in_other_batches(name: str) -> None:
     obs, out = acted(policy, 12)
     more = see(3, seed=5)
     obs = Observation(
-        np.concatenate([obs.images, more.images]), np.concatenate([obs.proprio, more.proprio]),
+        np.concatenate([obs.images, more.images]),
+        np.concatenate([obs.proprio, more.proprio]),
         [*obs.instruction, *more.instruction],
     )
     replay = {key: torch.cat([value, value[:3]]) for key, value in out.replay.items()}
@@ -277,8 +279,7 @@ def test_the_oldest_make_room() -> None:
 
 
 @given(
-    room=st.integers(1, 40),
-    puts=st.lists(st.tuples(st.integers(0, 9), st.integers(1, 12), st.booleans()), max_size=60),
+    room=st.integers(1, 40), puts=st.lists(st.tuples(st.integers(0, 9), st.integers(1, 12), st.booleans()), max_size=60)
 )
 def test_what_stays_is_what_came_last(room: int, puts: list[tuple[int, int, bool]]) -> None:
     """Against a list: the newest entries whose sizes add up to the bound, in whatever order keys come back."""
@@ -307,8 +308,9 @@ def test_digests_do_not_see_padding() -> None:
 
 def toy_batch(tmp_path: Path, room: int, epochs: int = 2) -> tuple[Learner, RolloutBatch, Pi0Policy]:
     """A rollout of the toy world by the nano preset, and who learns from it."""
-    config = replace(nano(image_size=SIZE, patch_size=SIZE // 2, num_cameras=1, horizon=3), chunk_len=2, action_dim=2,
-                     proprio_dim=2)
+    config = replace(
+        nano(image_size=SIZE, patch_size=SIZE // 2, num_cameras=1, horizon=3), chunk_len=2, action_dim=2, proprio_dim=2
+    )
     flow = FlowSettings(denoise_steps=4, noise_level=0.8)
     policy = Pi0Policy.fresh(config, TOY_INSTRUCTIONS.values(), flow=flow)
     policy.with_value = True

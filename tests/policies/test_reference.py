@@ -23,12 +23,14 @@ def _dino_keys(vit: ViT) -> dict[str, torch.Tensor]:
     """Our parameters under the names of transformers' Dinov2WithRegisters."""
     state, dim = vit.state_dict(), vit.config.dim
     out = {
-        "embeddings.cls_token": state["cls_token"], "embeddings.register_tokens": state["reg_token"],
+        "embeddings.cls_token": state["cls_token"],
+        "embeddings.register_tokens": state["reg_token"],
         "embeddings.mask_token": torch.zeros(1, dim),
         "embeddings.position_embeddings": torch.cat([torch.zeros(1, 1, dim), state["pos_embed"]], dim=1),
         "embeddings.patch_embeddings.projection.weight": state["patch_embed.proj.weight"],
         "embeddings.patch_embeddings.projection.bias": state["patch_embed.proj.bias"],
-        "layernorm.weight": state["norm.weight"], "layernorm.bias": state["norm.bias"],
+        "layernorm.weight": state["norm.weight"],
+        "layernorm.bias": state["norm.bias"],
     }
     for i in range(vit.config.depth):
         ours, theirs = f"blocks.{i}.", f"encoder.layer.{i}."
@@ -46,8 +48,17 @@ def _dino_keys(vit: ViT) -> dict[str, torch.Tensor]:
 
 def _dino(unused_blocks: int) -> ViT:
     config = ViTConfig(
-        image_size=56, patch_size=14, dim=32, depth=3, heads=2, mlp_dim=64, class_token=True, register_tokens=4,
-        layer_scale=0.5, unused_blocks=unused_blocks, final_norm=True,
+        image_size=56,
+        patch_size=14,
+        dim=32,
+        depth=3,
+        heads=2,
+        mlp_dim=64,
+        class_token=True,
+        register_tokens=4,
+        layer_scale=0.5,
+        unused_blocks=unused_blocks,
+        final_norm=True,
     )
     vit = ViT(config)
     _randomise(vit, 0)
@@ -59,8 +70,15 @@ def test_vit_equals_transformers_dinov2(unused_blocks: int) -> None:
     vit = _dino(unused_blocks)
     reference = transformers.Dinov2WithRegistersModel(
         transformers.Dinov2WithRegistersConfig(
-            hidden_size=32, num_hidden_layers=3, num_attention_heads=2, mlp_ratio=2, image_size=56, patch_size=14,
-            num_register_tokens=4, hidden_act="gelu", layer_norm_eps=1e-6,
+            hidden_size=32,
+            num_hidden_layers=3,
+            num_attention_heads=2,
+            mlp_ratio=2,
+            image_size=56,
+            patch_size=14,
+            num_register_tokens=4,
+            hidden_act="gelu",
+            layer_norm_eps=1e-6,
         )
     ).eval()
     reference.load_state_dict(_dino_keys(vit))
@@ -78,8 +96,15 @@ def _llama(kv_heads: int) -> tuple[CausalLM, torch.nn.Module]:
     _randomise(model, 1)
     reference = transformers.LlamaForCausalLM(
         transformers.LlamaConfig(
-            vocab_size=50, hidden_size=32, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=kv_heads,
-            head_dim=8, intermediate_size=48, rms_norm_eps=1e-5, tie_word_embeddings=False,
+            vocab_size=50,
+            hidden_size=32,
+            num_hidden_layers=3,
+            num_attention_heads=4,
+            num_key_value_heads=kv_heads,
+            head_dim=8,
+            intermediate_size=48,
+            rms_norm_eps=1e-5,
+            tie_word_embeddings=False,
             rope_theta=10000.0,  # pyright: ignore[reportCallIssue] (taken among the keyword arguments)
         )
     ).eval()

@@ -91,8 +91,14 @@ def test_shared_prefix_update_equals_separate_updates(recompute: bool) -> None:
     for name, gradient in shared.items():
         scale = separate[name].abs().max().clamp_min(1.0)
         assert (gradient - separate[name]).abs().max() <= 2e-5 * scale, name
-    last = ("self_attn.q_proj", "self_attn.o_proj", "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj",
-            "post_attention_layernorm")
+    last = (
+        "self_attn.q_proj",
+        "self_attn.o_proj",
+        "mlp.gate_proj",
+        "mlp.up_proj",
+        "mlp.down_proj",
+        "post_attention_layernorm",
+    )
     idle = {f"language.layers.3.{part}.weight" for part in last} | {"language.norm.weight", "lm_head.weight"}
     missing = {name for name, _ in policy.model.named_parameters()} - {name[6:] for name in shared}
     assert {name for name in missing if not name.startswith("value_head")} == idle
@@ -190,10 +196,15 @@ def test_lerobots_files_load_and_save_bit_identical(tmp_path: Path) -> None:
     again = load_any(tmp_path / "a", SmolVLAOptions())
     save_published(again, tmp_path / "b", ("a", "b"), {"command": "test"})
     assert sorted(path.name for path in (tmp_path / "a").iterdir()) == [
-        "config.json", "model.safetensors", "policy_postprocessor.json",
-        "policy_postprocessor_step_0_unnormalizer_processor.safetensors", "policy_preprocessor.json",
-        "policy_preprocessor_step_5_normalizer_processor.safetensors", "provenance.json", "tokenizer.json",
-    ]  # fmt: skip
+        "config.json",
+        "model.safetensors",
+        "policy_postprocessor.json",
+        "policy_postprocessor_step_0_unnormalizer_processor.safetensors",
+        "policy_preprocessor.json",
+        "policy_preprocessor_step_5_normalizer_processor.safetensors",
+        "provenance.json",
+        "tokenizer.json",
+    ]
     for path in (tmp_path / "a").iterdir():
         assert path.read_bytes() == (tmp_path / "b" / path.name).read_bytes(), path.name
     theirs, ours = (load_file(folder / "model.safetensors") for folder in (source, tmp_path / "a"))
@@ -218,8 +229,11 @@ def test_every_wrong_published_parameter_is_named(tmp_path: Path) -> None:
     save_file(state | {"normalize_inputs.mean": torch.zeros(3), cross: torch.zeros(16, 18)}, file)
     with pytest.raises(UserError) as error:
         load_any(file.parent, SmolVLAOptions())
-    for part in ("missing model.state_proj.bias", "unexpected normalize_inputs.mean",
-                 f"{cross} is [16, 18], expected [16, 16]"):
+    for part in (
+        "missing model.state_proj.bias",
+        "unexpected normalize_inputs.mean",
+        f"{cross} is [16, 18], expected [16, 16]",
+    ):
         assert part in str(error.value)
 
 
@@ -242,14 +256,17 @@ def test_what_lerobots_files_lack_is_said(tmp_path: Path) -> None:
     assert load_any(tmp_path / "ours", SmolVLAOptions(chunk_len=1)).chunk_len == 1
 
 
-@pytest.mark.parametrize(("changes", "message"), [
-    ({"attention_mode": "self_attn"}, "attention_mode is 'self_attn', and only 'cross_attn'"),
-    ({"vlm_model_name": "HuggingFaceTB/SmolVLM-Instruct"}, "only 'HuggingFaceTB/SmolVLM2-500M-Video-Instruct'"),
-    ({"num_expert_layers": 2}, "2 expert layers for 4"),
-    ({"resize_imgs_with_padding": None}, r"must be \[32, 32\]"),
-    ({"output_features": {}}, "lacks 'action'"),
-    ({"normalization_mapping": {"STATE": "MIN_MAX", "ACTION": "MEAN_STD"}}, "one of MEAN_STD, QUANTILES for both"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"attention_mode": "self_attn"}, "attention_mode is 'self_attn', and only 'cross_attn'"),
+        ({"vlm_model_name": "HuggingFaceTB/SmolVLM-Instruct"}, "only 'HuggingFaceTB/SmolVLM2-500M-Video-Instruct'"),
+        ({"num_expert_layers": 2}, "2 expert layers for 4"),
+        ({"resize_imgs_with_padding": None}, r"must be \[32, 32\]"),
+        ({"output_features": {}}, "lacks 'action'"),
+        ({"normalization_mapping": {"STATE": "MIN_MAX", "ACTION": "MEAN_STD"}}, "one of MEAN_STD, QUANTILES for both"),
+    ],
+)
 def test_configurations_of_another_network_are_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
         described(golden()["config"] | changes, tiny_vlm())
@@ -257,13 +274,21 @@ def test_configurations_of_another_network_are_refused(changes: dict[str, Any], 
 
 def test_configurations_are_read_as_lerobot_means_them() -> None:
     data = golden()["config"]
-    cameras = {"observation.images.wide": {"type": "VISUAL", "shape": [3, 48, 64]},
-               "observation.images.empty_camera_0": {"type": "VISUAL", "shape": [3, 480, 640]}}  # fmt: skip
+    cameras = {
+        "observation.images.wide": {"type": "VISUAL", "shape": [3, 48, 64]},
+        "observation.images.empty_camera_0": {"type": "VISUAL", "shape": [3, 480, 640]},
+    }
     state = {"observation.state": {"type": "STATE", "shape": [6]}}
     config, mode, steps = described(
-        data | {"input_features": cameras | state, "num_steps": 7, "expert_width_multiplier": 0.5,
-                "normalization_mapping": {"STATE": "QUANTILES", "ACTION": "QUANTILES"}}, tiny_vlm(),
-    )  # fmt: skip
+        data
+        | {
+            "input_features": cameras | state,
+            "num_steps": 7,
+            "expert_width_multiplier": 0.5,
+            "normalization_mapping": {"STATE": "QUANTILES", "ACTION": "QUANTILES"},
+        },
+        tiny_vlm(),
+    )
     assert (config.num_cameras, config.frame_size, config.proprio_dim, config.expert.dim) == (1, 64, 6, 12)
     assert (mode, steps) == ("quantiles", 7)
     base = preset("smolvla_base")

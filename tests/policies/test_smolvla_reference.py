@@ -122,9 +122,14 @@ def _blocks_backwards(monkeypatch: pytest.MonkeyPatch, policy: SmolVLAPolicy) ->
 
 
 BROKEN: list[Callable[[pytest.MonkeyPatch, SmolVLAPolicy], None]] = [
-    _of_the_layer_before, _both_ways, _positions_that_go_on, _no_cross_attention, _padding_is_read,
-    _angles_of_the_language_model, _blocks_backwards,
-]  # fmt: skip
+    _of_the_layer_before,
+    _both_ways,
+    _positions_that_go_on,
+    _no_cross_attention,
+    _padding_is_read,
+    _angles_of_the_language_model,
+    _blocks_backwards,
+]
 
 
 @pytest.mark.parametrize("break_it", BROKEN)

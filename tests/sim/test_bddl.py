@@ -68,17 +68,17 @@ def test_official_style_file() -> None:
     assert problem.name == "LIBERO_Kitchen_Tabletop_Manipulation"
     assert problem.domain == "robosuite"
     assert problem.language == "put the red mug in the top drawer"
-    assert list(problem.objects.items()) == [
-        ("red_mug_1", "red_mug"), ("red_mug_2", "red_mug"), ("plate_1", "plate"),
-    ]  # fmt: skip
+    assert list(problem.objects.items()) == [("red_mug_1", "red_mug"), ("red_mug_2", "red_mug"), ("plate_1", "plate")]
     assert problem.fixtures == {"kitchen_table": "kitchen_table", "white_cabinet_1": "white_cabinet"}
     assert problem.regions == {
         "kitchen_table_drawer_init_region": Region(
-            "drawer_init_region", "kitchen_table", ((-0.01, -0.31, 0.01, -0.29), (0.0, 0.1, 0.2, 0.3)),
+            "drawer_init_region",
+            "kitchen_table",
+            ((-0.01, -0.31, 0.01, -0.29), (0.0, 0.1, 0.2, 0.3)),
             ((3.141592653589793, 3.141592653589793),),
         ),
         "white_cabinet_1_top_region": Region("top_region", "white_cabinet_1"),
-    }  # fmt: skip
+    }
     assert problem.obj_of_interest == ("red_mug_1", "white_cabinet_1")
     assert problem.init[1] == Fact("open", ("white_cabinet_1_top_region",))
     assert problem.goal == (

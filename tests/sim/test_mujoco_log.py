@@ -20,8 +20,14 @@ mujoco.mj_step(model, data)
 
 def warn(first: str, folder: Path) -> str:
     """What a program that begins with `first` and then warns prints to stderr, run in `folder`."""
-    done = subprocess.run([sys.executable, "-c", first + _UNSTABLE], cwd=folder, env={"PYTHONPATH": str(ROOT)},
-                          capture_output=True, text=True, check=True)  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-c", first + _UNSTABLE],
+        cwd=folder,
+        env={"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     return done.stderr
 
 

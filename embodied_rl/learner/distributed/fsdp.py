@@ -53,9 +53,11 @@ class ShardedRanks(Ranks):
         with torch.no_grad():
             for part, whole in zip(model.parameters(), policy.parameters(), strict=True):
                 if part.requires_grad:
-                    found = whole.detach() if self.rank == 0 else torch.empty(
-                        part.shape, dtype=part.dtype, device=part.device
-                    )  # fmt: skip
+                    found = (
+                        whole.detach()
+                        if self.rank == 0
+                        else torch.empty(part.shape, dtype=part.dtype, device=part.device)
+                    )
                     self.copy_from_lead([found])
                     part.copy_(_cut(found, part))
 
@@ -88,10 +90,12 @@ class ShardedRanks(Ranks):
     def part(self, state: dict[str, Any], optimizer: torch.optim.Optimizer) -> dict[str, Any]:
         """This rank's part of a whole state."""
         parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-        return state | {"state": {
-            key: _each(values, lambda value, like=parameters[key]: _cut(value, like)) for key, values in
-            state["state"].items()
-        }}  # fmt: skip
+        return state | {
+            "state": {
+                key: _each(values, lambda value, like=parameters[key]: _cut(value, like))
+                for key, values in state["state"].items()
+            }
+        }
 
 
 def _each(values: dict[str, Any], change: Any) -> dict[str, Any]:

@@ -22,8 +22,15 @@ class LeadLearner(Learner):
     """A `Learner` that is rank 0 of `config.ranks`; also raises RankError, after which it is of no more use."""
 
     def __init__(
-        self, policy: TrainablePolicy, algorithm: Algorithm, config: LearnerConfig, *, seed: int, dump_dir: Path,
-        threads: int, helper: PolicyFactory,
+        self,
+        policy: TrainablePolicy,
+        algorithm: Algorithm,
+        config: LearnerConfig,
+        *,
+        seed: int,
+        dump_dir: Path,
+        threads: int,
+        helper: PolicyFactory,
     ) -> None:
         # A policy in parts takes one pass at a time, with all threads inside an operator.
         threads = max(1, threads // config.ranks) if config.sharding == "none" else 1
@@ -73,7 +80,13 @@ class LeadLearner(Learner):
 
 
 def make_learner(
-    policy: TrainablePolicy, algorithm: Algorithm, config: LearnerConfig, *, seed: int, dump_dir: Path, threads: int,
+    policy: TrainablePolicy,
+    algorithm: Algorithm,
+    config: LearnerConfig,
+    *,
+    seed: int,
+    dump_dir: Path,
+    threads: int,
     helper: PolicyFactory | None,
 ) -> Learner:
     """The learner that `config` asks for. threads: CPU threads of all its ranks. helper: opens the policy of a further
@@ -88,6 +101,4 @@ def make_learner(
             f"--learner.ranks is {config.ranks}, and there are {torch.cuda.device_count()} GPUs: a rank needs one of "
             "its own."
         )
-    return LeadLearner(
-        policy, algorithm, config, seed=seed, dump_dir=dump_dir, threads=threads, helper=helper
-    )  # fmt: skip
+    return LeadLearner(policy, algorithm, config, seed=seed, dump_dir=dump_dir, threads=threads, helper=helper)

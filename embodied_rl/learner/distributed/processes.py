@@ -57,9 +57,11 @@ class Crew:
         for rank in range(1, size):
             ours, theirs = context.Pipe()
             process = context.Process(
-                target=_help, args=(rank, size, store.port, theirs, factory, orders), name=f"learner-{rank}",
+                target=_help,
+                args=(rank, size, store.port, theirs, factory, orders),
+                name=f"learner-{rank}",
                 daemon=True,
-            )  # fmt: skip
+            )
             processes.start(process)
             theirs.close()
             self._helpers.append(_Helper(process, ours))
@@ -176,13 +178,21 @@ def _help(rank: int, size: int, port: int, pipe: Connection, factory: PolicyFact
         pipe.send(None)
         store = open_store(port, size, lead=False)
         ranks = join(
-            rank, size, store, lambda: None if lead.is_alive() else "the lead is gone",
+            rank,
+            size,
+            store,
+            lambda: None if lead.is_alive() else "the lead is gone",
             sharded=orders.config.sharding == "fsdp2",
-        )  # fmt: skip
+        )
         learner = Learner(
-            policy, orders.algorithm, orders.config, seed=orders.seed, dump_dir=orders.dump_dir,
-            threads=orders.threads, ranks=ranks,
-        )  # fmt: skip
+            policy,
+            orders.algorithm,
+            orders.config,
+            seed=orders.seed,
+            dump_dir=orders.dump_dir,
+            threads=orders.threads,
+            ranks=ranks,
+        )
         while (order := pipe.recv())[0]:
             arguments = torch.load(io.BytesIO(ranks.message(b"", order[1])), weights_only=False)
             getattr(learner, order[0])(*arguments)

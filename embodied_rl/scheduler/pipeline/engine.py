@@ -44,8 +44,17 @@ class RolloutEngine:
     """
 
     def __init__(
-        self, env: VecEnv, policy: Policy, stream: GroupStream, clock: Timeline, *, stages: int, workers: int,
-        act_wait: float | None = None, final_value: bool = False, threads: int = 1,
+        self,
+        env: VecEnv,
+        policy: Policy,
+        stream: GroupStream,
+        clock: Timeline,
+        *,
+        stages: int,
+        workers: int,
+        act_wait: float | None = None,
+        final_value: bool = False,
+        threads: int = 1,
     ) -> None:
         self.env = env
         self.policy = policy
@@ -264,9 +273,7 @@ class RolloutEngine:
                 self._finals.append(final)
                 self._wanted.notify()
 
-    def _settle(
-        self, lane: Lane, round_: Round, result: ChunkResult, wanted: np.ndarray, valued: set[int]
-    ) -> None:
+    def _settle(self, lane: Lane, round_: Round, result: ChunkResult, wanted: np.ndarray, valued: set[int]) -> None:
         """Take what is over out of the lane: stopped, failed and finished episodes; `valued` slots finish later."""
         assert lane.view is not None
         over = ~wanted | result.terminated | result.truncated | result.failed

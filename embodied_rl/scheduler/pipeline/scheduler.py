@@ -37,10 +37,17 @@ class PipelinedScheduler:
     """
 
     def __init__(
-        self, engine: RolloutEngine, *, install: Callable[[], None], poll: Callable[[], None],
-        learn: Callable[[RolloutBatch], None] | None = None, worked_until: Callable[[], float] = lambda: 0.0,
-        ess: Callable[[], float] | None = None, correct: Callable[[RolloutBatch], float | None] | None = None,
-        correctors: int = 1, on_episode: Callable[[EpisodeResult], None] | None = None,
+        self,
+        engine: RolloutEngine,
+        *,
+        install: Callable[[], None],
+        poll: Callable[[], None],
+        learn: Callable[[RolloutBatch], None] | None = None,
+        worked_until: Callable[[], float] = lambda: 0.0,
+        ess: Callable[[], float] | None = None,
+        correct: Callable[[RolloutBatch], float | None] | None = None,
+        correctors: int = 1,
+        on_episode: Callable[[EpisodeResult], None] | None = None,
     ) -> None:
         self._engine = engine
         self._install = install

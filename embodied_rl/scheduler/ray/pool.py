@@ -54,13 +54,23 @@ class RayPool:
     """
 
     def __init__(
-        self, ray: Any, config: RayConfig, factory: WorkerFactory, stream: GroupStream, *, slots: int,
-        final_value: bool, everything: Callable[[], Sequence[Bucket]], say: Callable[[str], None],
+        self,
+        ray: Any,
+        config: RayConfig,
+        factory: WorkerFactory,
+        stream: GroupStream,
+        *,
+        slots: int,
+        final_value: bool,
+        everything: Callable[[], Sequence[Bucket]],
+        say: Callable[[str], None],
     ) -> None:
         self._ray, self._config, self._stream, self._slots = ray, config, stream, slots
         self._everything, self._say = everything, say
         options = {
-            "num_cpus": config.cpus_per_worker, "num_gpus": config.gpus_per_worker, "scheduling_strategy": "SPREAD"
+            "num_cpus": config.cpus_per_worker,
+            "num_gpus": config.gpus_per_worker,
+            "scheduling_strategy": "SPREAD",
         }
         actor = ray.remote(RolloutWorker).options(**options)
         self._start: Callable[[], Any] = lambda: actor.remote(factory, final_value)

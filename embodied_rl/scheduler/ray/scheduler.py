@@ -38,9 +38,18 @@ class RayScheduler:
     """
 
     def __init__(
-        self, config: RayConfig, factory: WorkerFactory, policy: nn.Module, stream: GroupStream, *, slots: int,
-        final_value: bool, on_episode: Callable[[EpisodeResult], None], poll: Callable[[], None],
-        ess: Callable[[], float] = lambda: 1.0, say: Callable[[str], None] = print,
+        self,
+        config: RayConfig,
+        factory: WorkerFactory,
+        policy: nn.Module,
+        stream: GroupStream,
+        *,
+        slots: int,
+        final_value: bool,
+        on_episode: Callable[[EpisodeResult], None],
+        poll: Callable[[], None],
+        ess: Callable[[], float] = lambda: 1.0,
+        say: Callable[[str], None] = print,
     ) -> None:
         self._ray = connect(config)
         self._stream = stream
@@ -52,9 +61,15 @@ class RayScheduler:
         self._published = 0
         self.sent_bytes = 0
         self._pool = RayPool(
-            self._ray, config, factory, stream, slots=slots, final_value=final_value,
-            everything=self._outbox.everything, say=self._notes.append,
-        )  # fmt: skip
+            self._ray,
+            config,
+            factory,
+            stream,
+            slots=slots,
+            final_value=final_value,
+            everything=self._outbox.everything,
+            say=self._notes.append,
+        )
         self._error: BaseException | None = None
         self._closed = False
         self._lock = threading.RLock()

@@ -47,8 +47,12 @@ def record_official(official: Official, names: list[str], size: int, steps: int)
     official.link_assets()
     script = Path(__file__).with_name("official") / "frames.py"
     # OpenBLAS rounds differently from processor to processor; 'exact' reproduces the golden data's, its AVX2 kernels.
-    settings = {**official.settings(), "MUJOCO_GL": "osmesa", "PYOPENGL_PLATFORM": "osmesa",
-                "OPENBLAS_CORETYPE": "Haswell"}  # fmt: skip
+    settings = {
+        **official.settings(),
+        "MUJOCO_GL": "osmesa",
+        "PYOPENGL_PLATFORM": "osmesa",
+        "OPENBLAS_CORETYPE": "Haswell",
+    }
     words = [str(script), str(official.assets), str(official.scratch), str(size), str(steps), *names]
     log = official.scratch / "frames.log"
     with open(log, "w", encoding="utf-8") as errors:

@@ -44,9 +44,14 @@ def convert(folder: Path, root: Path) -> None:
         models[kind] = pack_model(store, binary, cuts(model, binary))
     short, bddl = task.pop("name"), task["bddl"]
     bundle: dict[str, Any] = {
-        **task, **models, "name": f"{task['suite']}/{short}", "start": start, "init_states": pack_array(store, states),
-        "instruction": instruction(short), "bddl_language": parse_bddl(bddl, short).language,
-    }  # fmt: skip
+        **task,
+        **models,
+        "name": f"{task['suite']}/{short}",
+        "start": start,
+        "init_states": pack_array(store, states),
+        "instruction": instruction(short),
+        "bddl_language": parse_bddl(bddl, short).language,
+    }
     write_bundle(root, bundle)
 
 

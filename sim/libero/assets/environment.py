@@ -17,10 +17,19 @@ from embodied_rl.errors import UserError
 OFFICIAL = {"hf-libero": "0.1.4", "robosuite": "1.4.0", "bddl": "1.0.1"}
 """Installed without their dependencies, which are 10 GB that the export does not import."""
 SUPPORT = {
-    "numpy": "2.4.6", "scipy": "1.17.1", "numba": "0.68.1", "pillow": "13.0.0", "opencv-python-headless": "5.0.0.93",
-    "termcolor": "3.3.0", "future": "1.0.0", "easydict": "1.14", "cloudpickle": "3.1.2", "gymnasium": "1.4.0",
-    "matplotlib": "3.11.2", "pyyaml": "6.0.3",
-}  # fmt: skip
+    "numpy": "2.4.6",
+    "scipy": "1.17.1",
+    "numba": "0.68.1",
+    "pillow": "13.0.0",
+    "opencv-python-headless": "5.0.0.93",
+    "termcolor": "3.3.0",
+    "future": "1.0.0",
+    "easydict": "1.14",
+    "cloudpickle": "3.1.2",
+    "gymnasium": "1.4.0",
+    "matplotlib": "3.11.2",
+    "pyyaml": "6.0.3",
+}
 """What they import, in the versions that the golden data was recorded with."""
 READY = "ready.json"
 """A whole environment has this file: the versions that are in it."""

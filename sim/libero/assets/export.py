@@ -45,11 +45,22 @@ class Official:
         package = self.environment.site_packages() / "libero" / "libero"
         folder = self.scratch / "config"
         folder.mkdir(parents=True, exist_ok=True)
-        paths = {"benchmark_root": package, "bddl_files": package / "bddl_files", "init_states": package / "init_files",
-                 "datasets": folder, "assets": self.assets}  # fmt: skip
+        paths = {
+            "benchmark_root": package,
+            "bddl_files": package / "bddl_files",
+            "init_states": package / "init_files",
+            "datasets": folder,
+            "assets": self.assets,
+        }
         (folder / "config.yaml").write_text("".join(f"{key}: {json.dumps(str(path))}\n" for key, path in paths.items()))
-        return {**variables(), "LIBERO_CONFIG_PATH": str(folder), "MUJOCO_GL": "disable", "OMP_NUM_THREADS": "1",
-                "OPENBLAS_NUM_THREADS": "1", "NUMBA_CACHE_DIR": str(self.scratch / "numba")}  # fmt: skip
+        return {
+            **variables(),
+            "LIBERO_CONFIG_PATH": str(folder),
+            "MUJOCO_GL": "disable",
+            "OMP_NUM_THREADS": "1",
+            "OPENBLAS_NUM_THREADS": "1",
+            "NUMBA_CACHE_DIR": str(self.scratch / "numba"),
+        }
 
     def link_assets(self) -> None:
         """The official code looks for its assets inside its package and, when they are not there, on the network."""
@@ -129,9 +140,14 @@ class _Worker:
                 command.append("--fill-missing")
             with open(official.scratch / "export.log", "a", encoding="utf-8") as log:
                 self._process = subprocess.Popen(
-                    command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, env=self._settings,
+                    command,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=log,
+                    text=True,
+                    env=self._settings,
                     start_new_session=os.name != "nt",  # Ctrl-C reaches us, and we end it
-                )  # fmt: skip
+                )
         return self._process
 
     def export(self, name: str, index: int, root: Path) -> dict[str, Any]:

@@ -26,8 +26,14 @@ WORK = "work"
 """Folder of what is needed only while installing."""
 OFFICIAL = "official"
 """Folder of the official packages, and of assets that were downloaded for them, that `bench libero` runs and keeps."""
-_ASSET_FOLDERS = ("articulated_objects", "scenes", "stable_hope_objects", "stable_scanned_objects", "textures",
-                  "turbosquid_objects")  # fmt: skip
+_ASSET_FOLDERS = (
+    "articulated_objects",
+    "scenes",
+    "stable_hope_objects",
+    "stable_scanned_objects",
+    "textures",
+    "turbosquid_objects",
+)
 LICENCES = {
     "LIBERO's code, BDDL files and initial states": "MIT; see licenses/. LIBERO's data sets are CC BY 4.0.",
     "robot models (robosuite)": "MIT; see licenses/.",
@@ -169,9 +175,14 @@ def _write_manifest(
     for name in sorted(names, key=lambda name: names[name]):
         grouped[name.partition("/")[0]].append(name)
     manifest = {
-        "format": FORMAT, "mujoco": mujoco.__version__, "packages": packages(), "assets": origin, "suites": grouped,
-        "missing": {path: len(tasks) for path, tasks in sorted(outcome.missing.items())}, "licences": LICENCES,
-    }  # fmt: skip
+        "format": FORMAT,
+        "mujoco": mujoco.__version__,
+        "packages": packages(),
+        "assets": origin,
+        "suites": grouped,
+        "missing": {path: len(tasks) for path, tasks in sorted(outcome.missing.items())},
+        "licences": LICENCES,
+    }
     for package in ("hf_libero", "robosuite"):
         for text in environment.site_packages().glob(f"{package}-*.dist-info/**/LICENSE"):
             write_atomically(root / "licenses" / f"{package}.txt", text.read_bytes())

@@ -137,9 +137,7 @@ def _deflate(d: Array, e: Array, first: int, last: int, down: bool) -> tuple[boo
 
 
 @njit(nogil=True, error_model="numpy")
-def _shift(
-    d: Array, e: Array, first: int, last: int, down: bool, n: int, smallest: float, largest: float
-) -> float:
+def _shift(d: Array, e: Array, first: int, last: int, down: bool, n: int, smallest: float, largest: float) -> float:
     if n * _TOL * (smallest / largest) <= max(EPS, 0.01 * _TOL):
         return 0.0  # a shift would cost the smallest value its relative accuracy
     if down:

@@ -42,9 +42,16 @@ def make_work() -> Work:
     """Scratch memory for one call at a time."""
     square = (WIDTH, WIDTH)
     return Work(
-        np.zeros(WIDTH), np.zeros(WIDTH), np.zeros(WIDTH), np.zeros(WIDTH), np.zeros(WIDTH), np.zeros(WIDTH),
-        np.zeros(square), np.zeros(square), np.zeros(square),
-    )  # fmt: skip
+        np.zeros(WIDTH),
+        np.zeros(WIDTH),
+        np.zeros(WIDTH),
+        np.zeros(WIDTH),
+        np.zeros(WIDTH),
+        np.zeros(WIDTH),
+        np.zeros(square),
+        np.zeros(square),
+        np.zeros(square),
+    )
 
 
 @njit(nogil=True, error_model="numpy")

@@ -48,15 +48,40 @@ class Scratch(NamedTuple):
 def make_scratch() -> Scratch:
     """Memory for one call at a time."""
     return Scratch(
-        np.zeros(N, np.int64), np.zeros(N), np.zeros((N, N)), np.zeros((6, N)), np.zeros((6, 6)), np.zeros((6, 6)),
-        np.zeros((6, 6)), np.zeros((6, 6)), np.zeros((N, 6)), np.zeros((N, 6)), np.zeros((N, N)), np.zeros((N, 6)),
-        np.zeros(6), np.zeros(N), np.zeros(N), np.zeros(N), np.zeros(N), np.zeros(N), np.zeros(6), make_work(),
-    )  # fmt: skip
+        np.zeros(N, np.int64),
+        np.zeros(N),
+        np.zeros((N, N)),
+        np.zeros((6, N)),
+        np.zeros((6, 6)),
+        np.zeros((6, 6)),
+        np.zeros((6, 6)),
+        np.zeros((6, 6)),
+        np.zeros((N, 6)),
+        np.zeros((N, 6)),
+        np.zeros((N, N)),
+        np.zeros((N, 6)),
+        np.zeros(6),
+        np.zeros(N),
+        np.zeros(N),
+        np.zeros(N),
+        np.zeros(N),
+        np.zeros(N),
+        np.zeros(6),
+        make_work(),
+    )
 
 
 @njit(nogil=True, error_model="numpy")
 def torques(
-    law: Law, force: Array, jac: Array, mass: Array, bias: Array, posture: Array, q: Array, qd: Array, out: Array,
+    law: Law,
+    force: Array,
+    jac: Array,
+    mass: Array,
+    bias: Array,
+    posture: Array,
+    q: Array,
+    qd: Array,
+    out: Array,
     s: Scratch,
 ) -> None:
     """Joint torques out [7] (N m). force [6], jac [6, 7], mass [7, 7]; bias, posture, q, qd [7]; `s`: scratch."""

@@ -23,8 +23,14 @@ def batch_for(config: AlgorithmConfig, policy: ToyPolicy) -> RolloutBatch:
     algorithm = make_algorithm(config)
     sampler = EpisodeSampler(1, TASKS, algorithm.group_size)
     collector = Collector(
-        ToyEnv(8), policy, sampler, StageClock(), groups=32 // algorithm.group_size, keep=algorithm.keep,
-        max_factor=algorithm.max_factor, final_value=algorithm.needs_final_value,
+        ToyEnv(8),
+        policy,
+        sampler,
+        StageClock(),
+        groups=32 // algorithm.group_size,
+        keep=algorithm.keep,
+        max_factor=algorithm.max_factor,
+        final_value=algorithm.needs_final_value,
     )
     return collector.collect(0)
 

@@ -28,9 +28,19 @@ METHODS: tuple[FlowMethod, ...] = ("flow_sde", "flow_noise")
 def flow_policy(method: FlowMethod, *, with_value: bool) -> Pi0Policy:
     """A pi0 for the toy world: one camera, a longer horizon than a chunk, padded actions."""
     config = Pi0ModelConfig(
-        vision=siglip(SIZE, 2, 16, 1, 2, 32), decoder=gemma(64, 16, 2, 2, 8, 32), expert=gemma(0, 16, 2, 2, 8, 32),
-        horizon=CHUNK + 1, chunk_len=CHUNK, max_action_dim=3, max_state_dim=4, action_dim=ACTION_DIM, proprio_dim=2,
-        num_cameras=1, learned_positions=True, value_hidden=(16, 8), noise_hidden=(8, 8),
+        vision=siglip(SIZE, 2, 16, 1, 2, 32),
+        decoder=gemma(64, 16, 2, 2, 8, 32),
+        expert=gemma(0, 16, 2, 2, 8, 32),
+        horizon=CHUNK + 1,
+        chunk_len=CHUNK,
+        max_action_dim=3,
+        max_state_dim=4,
+        action_dim=ACTION_DIM,
+        proprio_dim=2,
+        num_cameras=1,
+        learned_positions=True,
+        value_hidden=(16, 8),
+        noise_hidden=(8, 8),
     )
     flow = FlowSettings(method=method, denoise_steps=3, noise_level=0.8, noise_range=(0.2, 0.6))
     policy = Pi0Policy.fresh(config, INSTRUCTIONS.values(), flow=flow)
@@ -45,7 +55,12 @@ def setup(
     policy = flow_policy(method, with_value=algorithm.needs_value)
     sampler = EpisodeSampler(1, TASKS, algorithm.group_size)
     collector = Collector(
-        ToyEnv(8), policy, sampler, StageClock(), groups=48 // algorithm.group_size, keep=None,
+        ToyEnv(8),
+        policy,
+        sampler,
+        StageClock(),
+        groups=48 // algorithm.group_size,
+        keep=None,
         final_value=algorithm.needs_final_value,
     )
     batch = collector.collect(0)
@@ -66,8 +81,10 @@ def test_an_update_makes_good_decisions_likelier_than_bad_ones(
     tmp_path: Path, method: FlowMethod, level: RatioLevel, name: str
 ) -> None:
     """The learner's own check wants every first ratio at 1; the step must go the way of the advantages."""
-    config = GRPOConfig(group_size=8, keep=None, ratio_level=level) if name == "grpo" else PPOConfig(
-        ratio_level=level, epochs=1
+    config = (
+        GRPOConfig(group_size=8, keep=None, ratio_level=level)
+        if name == "grpo"
+        else PPOConfig(ratio_level=level, epochs=1)
     )
     learner, batch, policy = setup(tmp_path, method, config, lr=1e-3, minibatch_rows=100_000)
     assert batch.log_prob.shape == (len(batch), CHUNK * ACTION_DIM)

@@ -10,14 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from embodied_rl.algorithms.config import LossNorm, RatioLevel
-from embodied_rl.algorithms.losses import (
-    clipped_policy_loss,
-    mean_entropy,
-    unit_mask,
-    unit_weights,
-    units,
-    value_loss,
-)
+from embodied_rl.algorithms.losses import clipped_policy_loss, mean_entropy, unit_mask, unit_weights, units, value_loss
 
 LEVELS: list[RatioLevel] = ["token", "action", "chunk"]
 

@@ -34,9 +34,12 @@ from embodied_rl.utils.timeline import Span
 from tests.toy import HORIZON, SIZE, TASKS, ToyEnv, ToyPolicy
 
 CONFIG = TrainConfig(
-    algorithm=GRPOConfig(group_size=4, keep=None), rollout=RolloutConfig(episodes_per_iteration=24), device="cpu",
-    learner=LearnerConfig(minibatch_rows=48, microbatch_rows=32), torch_threads=1,
-)  # fmt: skip
+    algorithm=GRPOConfig(group_size=4, keep=None),
+    rollout=RolloutConfig(episodes_per_iteration=24),
+    device="cpu",
+    learner=LearnerConfig(minibatch_rows=48, microbatch_rows=32),
+    torch_threads=1,
+)
 
 
 def test_probes_see_whole_episodes_and_leave_the_policy_alone() -> None:
@@ -67,9 +70,12 @@ def assert_cost(cost: Cost, device: str, row: float, fixed: float) -> None:
 
 def test_each_placement_has_its_costs() -> None:
     probes = Probes(
-        simulate=[(4, 0.4), (8, 0.8)], act=[(4, 0.5), (8, 0.9)], act_all=[(4, 0.3), (8, 0.5)],
-        learn=[(8, 0.8), (16, 1.6)], outcomes=[Outcome(0, 3, True), Outcome(0, 5, False)],
-    )  # fmt: skip
+        simulate=[(4, 0.4), (8, 0.8)],
+        act=[(4, 0.5), (8, 0.9)],
+        act_all=[(4, 0.3), (8, 0.5)],
+        learn=[(8, 0.8), (16, 1.6)],
+        outcomes=[Outcome(0, 3, True), Outcome(0, 5, False)],
+    )
     on_cpu = probes.placements(2, "cpu")
     assert_cost(on_cpu[IN_TURN].act, "all cores", row=0.05, fixed=0.1)
     assert_cost(on_cpu[SIDE_BY_SIDE].act, "cpu", row=0.1, fixed=0.1)
@@ -84,7 +90,7 @@ def test_each_placement_has_its_costs() -> None:
 def test_acting_may_have_a_device_of_its_own() -> None:
     probes = Probes(
         simulate=[(8, 0.8)], act=[(8, 0.8)], act_all=[(8, 0.8)], learn=[(8, 0.8)], outcomes=[Outcome(0, 3, True)]
-    )  # fmt: skip
+    )
     assert APART not in probes.placements(16, "gpu")
     apart = probes.placements(16, "gpu", another=True)[APART]
     assert len({apart.act.device, apart.learn.device, apart.simulate.device}) == 3
@@ -108,7 +114,7 @@ def test_acting_elsewhere_is_chosen_where_it_pays() -> None:
     """Acting and learning take as long as each other: side by side on one GPU they wait, on two they do not."""
     costs = Probes(
         simulate=[(8, 0.08)], act=[(8, 0.8)], act_all=[(8, 0.8)], learn=[(8, 0.8)], outcomes=[Outcome(0, 4, True)]
-    ).placements(4, "gpu", another=True)  # fmt: skip
+    ).placements(4, "gpu", another=True)
     work = Work(8, 8, 1, lambda spec: 4)
 
     def best(fits: Callable[[Choice], bool]) -> Choice:
@@ -121,23 +127,21 @@ def test_acting_elsewhere_is_chosen_where_it_pays() -> None:
     assert best(lambda choice: choice.placement != APART).placement != APART
 
 
-SIZES = Sizes(
-    weights=1000, learning=400, trained=100, update_fixed=50, update_row=10, act_row=3, observation=7
-)  # fmt: skip
+SIZES = Sizes(weights=1000, learning=400, trained=100, update_fixed=50, update_row=10, act_row=3, observation=7)
 
 
 def test_what_a_schedule_needs_is_counted_where_it_is_held() -> None:
     learner = 1000 + 12 * 100
-    assert SIZES.needs(Choice(IN_TURN, SerialConfig(), 8, 32), 10) == {
-        "host": 2 * 70, "learn": learner + 50 + 320
-    }  # fmt: skip
+    assert SIZES.needs(Choice(IN_TURN, SerialConfig(), 8, 32), 10) == {"host": 2 * 70, "learn": learner + 50 + 320}
     stream = PipelinedConfig(stages=2)
     assert SIZES.needs(Choice(SIDE_BY_SIDE, stream, 8, 32), 10)["learn"] == learner + 400 + 50 + 320 + 24
     assert SIZES.needs(Choice(SIDE_BY_SIDE, stream, 8, 32), 10)["host"] == 70
     stale = PipelinedConfig(stages=2, overlap="async", max_staleness=2)
     assert SIZES.needs(Choice(APART, stale, 8, 32), 10) == {
-        "host": 4 * 70, "learn": learner + 50 + 320, "act": 1000 + 24 + 96
-    }  # fmt: skip
+        "host": 4 * 70,
+        "learn": learner + 50 + 320,
+        "act": 1000 + 24 + 96,
+    }
 
 
 def test_an_update_that_begins_early_keeps_rows_of_its_own() -> None:
@@ -151,20 +155,20 @@ def test_an_update_that_begins_early_keeps_rows_of_its_own() -> None:
     assert SIZES.needs(whole, 10, streamed=10) == SIZES.needs(whole, 10)
 
 
-@given(
-    gpu=st.integers(2000, 3500), second=st.integers(900, 1100), host=st.integers(500, 3000),
-    rows=st.integers(8, 64),
-)  # fmt: skip
+@given(gpu=st.integers(2000, 3500), second=st.integers(900, 1100), host=st.integers(500, 3000), rows=st.integers(8, 64))
 @settings(deadline=None, max_examples=20)
 def test_a_plan_that_does_not_fit_is_never_chosen(gpu: int, second: int, host: int, rows: int) -> None:
     room = {"cpu": host, "cuda": gpu, "cuda:1": second}
     costs = Probes(
         simulate=[(8, 0.08)], act=[(8, 0.2)], act_all=[(8, 0.2)], learn=[(8, 0.4)], outcomes=[Outcome(0, 4, True)]
-    ).placements(4, "gpu", another=True)  # fmt: skip
+    ).placements(4, "gpu", another=True)
     space = Space(
-        placements=costs, schedulers=schedulers(("stream", "async"), (1, 4)), worlds=(8, 4), microbatches=(32, 8),
+        placements=costs,
+        schedulers=schedulers(("stream", "async"), (1, 4)),
+        worlds=(8, 4),
+        microbatches=(32, 8),
         fits=lambda choice: fits(SIZES.needs(choice, rows), room, "cuda", "cuda:1"),
-    )  # fmt: skip
+    )
     if next(space.all(), None) is None:
         return
     needs = SIZES.needs(search(space, Work(8, 8, 1, lambda spec: 4)).choice, rows)
@@ -223,9 +227,11 @@ def test_the_run_stays_as_on_policy_as_it_was() -> None:
 def test_a_trial_is_of_full_updates_and_leaves_nothing_behind() -> None:
     """The critic does not learn alone, as it does at the beginning of a run; the learner's threads end."""
     config = replace(
-        CONFIG, algorithm=PPOConfig(critic_warmup_iterations=2), torch_threads=2,
+        CONFIG,
+        algorithm=PPOConfig(critic_warmup_iterations=2),
+        torch_threads=2,
         env=replace(CONFIG.env, num_envs=8, sim_threads=1),
-    )  # fmt: skip
+    )
     policy, threads = ToyPolicy(), torch.get_num_threads()
     body = policy.body.weight.detach().clone()
     try:

@@ -35,8 +35,9 @@ def _plan(path: Path, *words: str) -> tuple[int, dict]:
 
 @pytest.fixture(scope="module")
 def figures(tmp_path_factory: pytest.TempPathFactory) -> dict:
-    code, found = _plan(tmp_path_factory.mktemp("plan") / "f.json", "--policy", "openvla", "--preset", "7b",
-                        "--gpu", "24")
+    code, found = _plan(
+        tmp_path_factory.mktemp("plan") / "f.json", "--policy", "openvla", "--preset", "7b", "--gpu", "24"
+    )
     assert code == 0
     return found
 
@@ -78,8 +79,16 @@ def test_nothing_fits_on_a_small_card(tmp_path: Path, capsys: pytest.CaptureFixt
 
 def test_the_largest_micro_batch_fits_and_one_row_more_does_not() -> None:
     mode = Mode(lora_rank=0, precision="float32", recompute=False)
-    need = Need(mode=mode, weights=7 * GIB, gradients=GIB, optimizer=2 * GIB, fixed=GIB // 2, row=GIB // 3,
-                rollout_row=GIB // 8, cache_row=GIB // 16)
+    need = Need(
+        mode=mode,
+        weights=7 * GIB,
+        gradients=GIB,
+        optimizer=2 * GIB,
+        fixed=GIB // 2,
+        row=GIB // 3,
+        rollout_row=GIB // 8,
+        cache_row=GIB // 16,
+    )
     budget = 16 * GIB
     rows, envs = need.most_rows(budget), need.most_envs(budget)
     assert need.total(rows, 1) <= budget < need.total(rows + 1, 1)

@@ -34,9 +34,13 @@ from tests.embodied_rl.scheduler.counted import Counted, CountedEnv, CountedPoli
 
 TASKS = {"plan": range(64)}  # the episodes of `play`
 COSTS = Costs(
-    simulate=Cost("cpu", 0.02, 0.01), act=Cost("all cores", 0.005, 0.03), learn=Cost("cpu", 0.006, 0.2),
-    servers={"cpu": 1}, learn_call=0.05, evaluate=Cost("cpu", 0.002, 0.01),
-)  # fmt: skip
+    simulate=Cost("cpu", 0.02, 0.01),
+    act=Cost("all cores", 0.005, 0.03),
+    learn=Cost("cpu", 0.006, 0.2),
+    servers={"cpu": 1},
+    learn_call=0.05,
+    evaluate=Cost("cpu", 0.002, 0.01),
+)
 GRPO = GRPOConfig(group_size=4, epochs=2)
 PPO = PPOConfig(bootstrap_truncated=False)
 BY_ROWS = LearnerConfig(lr=1e-9, minibatch_rows=20, microbatch_rows=8)
@@ -55,9 +59,12 @@ def won(spec: EpisodeSpec) -> bool:
 def config_of(algorithm: AlgorithmConfig, learner: LearnerConfig) -> TrainConfig:
     episodes = 5 * make_algorithm(algorithm).group_size
     return TrainConfig(
-        algorithm=algorithm, learner=learner, rollout=RolloutConfig(episodes_per_iteration=episodes), device="cpu",
+        algorithm=algorithm,
+        learner=learner,
+        rollout=RolloutConfig(episodes_per_iteration=episodes),
+        device="cpu",
         torch_threads=1,
-    )  # fmt: skip
+    )
 
 
 def true_work(config: TrainConfig, worlds: int) -> Work:
@@ -65,28 +72,46 @@ def true_work(config: TrainConfig, worlds: int) -> Work:
     algorithm = make_algorithm(config.algorithm)
     groups = config.rollout.groups(algorithm.group_size)
     return Work(
-        worlds, groups, algorithm.group_size, length, config.learner.microbatch_rows, algorithm.keep,
-        algorithm.max_factor, won, algorithm.epochs, config.learner.minibatch_groups, config.learner.minibatch_rows,
-        algorithm.part_weight is not None, config.learner.recompute_log_probs,
-    )  # fmt: skip
+        worlds,
+        groups,
+        algorithm.group_size,
+        length,
+        config.learner.microbatch_rows,
+        algorithm.keep,
+        algorithm.max_factor,
+        won,
+        algorithm.epochs,
+        config.learner.minibatch_groups,
+        config.learner.minibatch_rows,
+        algorithm.part_weight is not None,
+        config.learner.recompute_log_probs,
+    )
 
 
 def collector_of(config: TrainConfig, counted: Counted, policy: CountedPolicy, worlds: int) -> Collector:
     algorithm = make_algorithm(config.algorithm)
     return Collector(
-        CountedEnv(worlds, counted, length, won), policy, EpisodeSampler(0, TASKS, algorithm.group_size), StageClock(),
-        groups=config.rollout.groups(algorithm.group_size), keep=algorithm.keep, max_factor=algorithm.max_factor,
-    )  # fmt: skip
+        CountedEnv(worlds, counted, length, won),
+        policy,
+        EpisodeSampler(0, TASKS, algorithm.group_size),
+        StageClock(),
+        groups=config.rollout.groups(algorithm.group_size),
+        keep=algorithm.keep,
+        max_factor=algorithm.max_factor,
+    )
 
 
 @pytest.mark.parametrize(
     ("algorithm", "learner"),
     [
-        (GRPO, BY_ROWS), (GRPO, BY_GROUPS), (GRPO, replace(BY_ROWS, recompute_log_probs=True)),
-        (replace(GRPO, keep=None, epochs=1), replace(BY_ROWS, minibatch_rows=500, microbatch_rows=64)), (PPO, BY_ROWS),
+        (GRPO, BY_ROWS),
+        (GRPO, BY_GROUPS),
+        (GRPO, replace(BY_ROWS, recompute_log_probs=True)),
+        (replace(GRPO, keep=None, epochs=1), replace(BY_ROWS, minibatch_rows=500, microbatch_rows=64)),
+        (PPO, BY_ROWS),
         (PPO, BY_GROUPS),
     ],
-)  # fmt: skip
+)
 def test_a_serial_run_takes_what_is_predicted(
     algorithm: AlgorithmConfig, learner: LearnerConfig, tmp_path: Path
 ) -> None:
@@ -160,7 +185,7 @@ def probed(config: TrainConfig, costs: Costs, cores: int, worlds: int = 16) -> T
     with counted.steps():
         return tune(
             config, CountedEnv(worlds, counted, length, won), CountedPolicy(counted), TASKS, cores, now=counted.time
-        )  # fmt: skip
+        )
 
 
 def test_probes_recover_every_cost() -> None:
@@ -170,9 +195,11 @@ def test_probes_recover_every_cost() -> None:
         assert model.evaluate is not None
         assert COSTS.evaluate is not None
         for cost, true in (
-            (model.simulate, COSTS.simulate), (model.act, COSTS.act), (model.learn, COSTS.learn),
+            (model.simulate, COSTS.simulate),
+            (model.act, COSTS.act),
+            (model.learn, COSTS.learn),
             (model.evaluate, COSTS.evaluate),
-        ):  # fmt: skip
+        ):
             assert (cost.row, cost.fixed) == pytest.approx((true.row, true.fixed))
         assert model.learn_call == pytest.approx(COSTS.learn_call)
         assert (model.act.device, model.learn.device) == (act, "cpu")
@@ -186,18 +213,22 @@ def test_a_plan_that_knows_probes_only_is_within_a_tenth_of_the_best(call: float
     config = config_of(replace(GRPO, epochs=1), replace(BY_ROWS, microbatch_rows=64))
     costs = replace(COSTS, learn_call=call, evaluate=Cost("cpu", 0.002))
     found = probed(config, costs, cores=4)
-    truth = {name: replace(
-        costs, act=replace(costs.act, device=model.act.device), servers=model.servers, learners=model.learners,
-        steppers=model.steppers,
-    ) for name, model in found.costs.items()}  # fmt: skip
+    truth = {
+        name: replace(
+            costs,
+            act=replace(costs.act, device=model.act.device),
+            servers=model.servers,
+            learners=model.learners,
+            steppers=model.steppers,
+        )
+        for name, model in found.costs.items()
+    }
 
     def goes(choice: Choice) -> bool:
         return (choice.placement == IN_TURN) != isinstance(choice.scheduler, PipelinedConfig)
 
     space = space_of(config, truth, 16, make_algorithm(config.algorithm).group_size, goes)
-    work = replace(
-        work_of(config, make_algorithm(config.algorithm), 16, found.probes), length=length, won=won
-    )  # fmt: skip
+    work = replace(work_of(config, make_algorithm(config.algorithm), 16, found.probes), length=length, won=won)
     seconds = {choice: predict(space, work, choice).seconds_per_row for choice in space.all()}
     assert seconds[found.found.choice] <= 1.1 * min(seconds.values())
     assert found.found.choice.microbatch == microbatch
@@ -226,5 +257,3 @@ def test_an_outlook_is_like_what_was_seen() -> None:
     assert [again.won(spec) for spec in groups[5]] == [outlook.won(spec) for spec in groups[5]]
     always = Outlook([Outcome(0, 4, True)])
     assert {always.length(spec) for spec in groups[0]} == {4}
-
-

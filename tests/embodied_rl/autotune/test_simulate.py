@@ -21,7 +21,9 @@ from embodied_rl.scheduler.config import PipelinedConfig, SchedulerConfig, Seria
 from embodied_rl.utils.timeline import Span
 
 COSTS = Costs(
-    simulate=Cost("cpu", row=0.4), act=Cost("gpu", row=0.01, fixed=0.1), learn=Cost("gpu", row=0.02, fixed=0.5),
+    simulate=Cost("cpu", row=0.4),
+    act=Cost("gpu", row=0.01, fixed=0.1),
+    learn=Cost("gpu", row=0.02, fixed=0.5),
     servers={"cpu": 4},
 )
 WORK = Work(worlds=8, groups=4, group_size=4, length=lambda spec: 5, microbatch=16)
@@ -118,15 +120,24 @@ def test_stale_rows_are_evaluated_again_by_hand() -> None:
 
 
 work = st.builds(
-    Work, worlds=st.integers(1, 12), groups=st.integers(1, 6), group_size=st.integers(1, 4),
-    length=st.integers(1, 9).map(lambda most: lambda spec: 1 + spec.seed % most), microbatch=st.integers(1, 40),
-    keep=st.sampled_from([None, (0.1, 0.9)]), max_factor=st.floats(1.0, 3.0),
-    won=st.just(lambda spec: spec.seed % 3 > 0), epochs=st.integers(1, 3),
-    minibatch_groups=st.none() | st.integers(1, 3), minibatch_rows=st.none() | st.integers(1, 60), parts=st.booleans(),
+    Work,
+    worlds=st.integers(1, 12),
+    groups=st.integers(1, 6),
+    group_size=st.integers(1, 4),
+    length=st.integers(1, 9).map(lambda most: lambda spec: 1 + spec.seed % most),
+    microbatch=st.integers(1, 40),
+    keep=st.sampled_from([None, (0.1, 0.9)]),
+    max_factor=st.floats(1.0, 3.0),
+    won=st.just(lambda spec: spec.seed % 3 > 0),
+    epochs=st.integers(1, 3),
+    minibatch_groups=st.none() | st.integers(1, 3),
+    minibatch_rows=st.none() | st.integers(1, 60),
+    parts=st.booleans(),
 )
 number = st.floats(1e-3, 2.0)
 costs = st.builds(
-    Costs, simulate=st.builds(Cost, st.just("cpu"), number, number),
+    Costs,
+    simulate=st.builds(Cost, st.just("cpu"), number, number),
     act=st.builds(Cost, st.just("gpu"), number, number),
     learn=st.builds(Cost, st.sampled_from(["gpu", "gpu2", "cpu"]), number, number),
     servers=st.integers(1, 4).map(lambda cores: {"cpu": cores}),
@@ -152,8 +163,9 @@ def test_nothing_is_done_twice_at_once_or_not_at_all(
     assert overlap == "async" or not again
     learned = sum(span.end - span.begin for span in played.spans if span.stage == "learn")
     assert learned == pytest.approx(work.epochs * played.rows * costs.learn.row)
-    busiest = max(sum(span.end - span.begin for span in spans if span.end <= played.seconds + 1e-9)
-                  for spans in served.values())
+    busiest = max(
+        sum(span.end - span.begin for span in spans if span.end <= played.seconds + 1e-9) for spans in served.values()
+    )
     assert played.seconds >= busiest - 1e-6
     assert play(costs, work, config, warm_up=0, measured=2).seconds == played.seconds
 
@@ -162,10 +174,7 @@ def test_overlap_never_loses_to_waiting_on_devices_of_their_own() -> None:
     """With a device each and no fixed costs: async <= stream <= serial."""
     apart = Costs(simulate=Cost("a", 0.1), act=Cost("b", 0.1), learn=Cost("c", 0.1))
     lengths = replace(WORK, length=lambda spec: 1 + spec.seed % 9)
-    times = [
-        play(apart, lengths, config).seconds
-        for config in (ASYNC, PipelinedConfig(stages=4), SerialConfig())
-    ]  # fmt: skip
+    times = [play(apart, lengths, config).seconds for config in (ASYNC, PipelinedConfig(stages=4), SerialConfig())]
     assert times == sorted(times)
     assert times[0] < 0.5 * times[2]
 
@@ -173,8 +182,10 @@ def test_overlap_never_loses_to_waiting_on_devices_of_their_own() -> None:
 def grid(profile: Profile) -> Space:
     """What can be chosen on a profile."""
     return Space(
-        placements={"": profile.costs}, schedulers=schedulers(("stream", "async"), ladder(profile.worlds)[::2]),
-        worlds=(profile.worlds // 2, profile.worlds), microbatches=MICROBATCHES,
+        placements={"": profile.costs},
+        schedulers=schedulers(("stream", "async"), ladder(profile.worlds)[::2]),
+        worlds=(profile.worlds // 2, profile.worlds),
+        microbatches=MICROBATCHES,
     )
 
 
@@ -183,11 +194,14 @@ def test_the_plan_is_within_a_tenth_of_the_best_of_the_whole_grid(profile: Profi
     """The plan knows costs only from a few probes with 5 % of noise; the grid is played with the true ones."""
     draw = random.Random(profile.name)
     true, work = profile.costs, replace(work_of(profile), groups=12)
-    noisy = replace(true, **{
-        name: fit(cost.device, [(rows, cost.of(rows) * draw.uniform(0.95, 1.05)) for rows in (1, 2, 4, 8, 16, 32)])
-        for name in ("simulate", "act")
-        for cost in (getattr(true, name),)
-    })  # fmt: skip
+    noisy = replace(
+        true,
+        **{
+            name: fit(cost.device, [(rows, cost.of(rows) * draw.uniform(0.95, 1.05)) for rows in (1, 2, 4, 8, 16, 32)])
+            for name in ("simulate", "act")
+            for cost in (getattr(true, name),)
+        },
+    )
     space = grid(profile)
     found = search(replace(space, placements={"": noisy}), work)
     played: dict[Choice, Played] = {choice: predict(space, work, choice) for choice in space.all()}
@@ -198,7 +212,8 @@ def test_the_plan_is_within_a_tenth_of_the_best_of_the_whole_grid(profile: Profi
 
 def test_a_search_takes_only_what_fits() -> None:
     space = replace(
-        grid(PROFILES[2]), fits=lambda choice: choice.worlds * choice.microbatch <= 200 and choice.scheduler == ASYNC,
+        grid(PROFILES[2]),
+        fits=lambda choice: choice.worlds * choice.microbatch <= 200 and choice.scheduler == ASYNC,
         schedulers=(SerialConfig(), ASYNC),
     )
     choice = search(space, replace(work_of(PROFILES[2]), groups=8)).choice

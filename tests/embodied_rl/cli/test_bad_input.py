@@ -49,10 +49,12 @@ def no_json(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (truncated, "is corrupt"), (of_another_size, "does not fit the model in config.json"),
-        (of_another_kind, "choose the matching --policy"), (no_json, "is not valid JSON"),
+        (truncated, "is corrupt"),
+        (of_another_size, "does not fit the model in config.json"),
+        (of_another_kind, "choose the matching --policy"),
+        (no_json, "is not valid JSON"),
     ],
-)  # fmt: skip
+)
 @pytest.mark.parametrize("command", ["train", "eval"])
 def test_an_unfit_checkpoint(
     command: str, spoil: Any, message: str, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -105,9 +107,7 @@ def test_a_full_disk_during_a_checkpoint_leaves_the_one_before(
     assert untimed(broken) == untimed(whole)
 
 
-def test_a_folder_that_cannot_be_written(
-    checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_folder_that_cannot_be_written(checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").write_text("")
     said = refused(words(checkpoint, tmp_path / "file" / "run"), capsys)
     assert f"cannot write into {tmp_path / 'file' / 'run'}: Not a directory; choose another --output." in said

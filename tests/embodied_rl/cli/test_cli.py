@@ -83,12 +83,18 @@ def test_no_command_shows_help_and_fails(capsys: pytest.CaptureFixture[str]) -> 
         ("train tabletop --seed", "Missing value for argument '--seed'"),
         ("train tabletop --algorithm", "--algorithm needs a value"),
         ("train tabletop --algorithm --seed 3", "--algorithm needs a value"),
-        ("train tabletop --algorithm ppo --algorithm.group-size 4",
-         "--algorithm.group-size does not apply to ppo (it belongs to grpo)"),
-        ("train tabletop --algorithm grpo --algorithm.no-normalize-advantage",
-         "--algorithm.no-normalize-advantage does not apply to grpo (it belongs to ppo)"),
-        ("train tabletop --algorithm grpo --algorithm.group-size 7 --rollout.episodes-per-iteration 64",
-         "use 63 or 70 episodes"),
+        (
+            "train tabletop --algorithm ppo --algorithm.group-size 4",
+            "--algorithm.group-size does not apply to ppo (it belongs to grpo)",
+        ),
+        (
+            "train tabletop --algorithm grpo --algorithm.no-normalize-advantage",
+            "--algorithm.no-normalize-advantage does not apply to grpo (it belongs to ppo)",
+        ),
+        (
+            "train tabletop --algorithm grpo --algorithm.group-size 7 --rollout.episodes-per-iteration 64",
+            "use 63 or 70 episodes",
+        ),
         ("train tabletop --env.renderer vulkan", "Expected one of ('auto', 'egl', 'osmesa', 'raycast')"),
         ("train tabletop --policy.checkpoint /no/such/folder", "no checkpoint at /no/such/folder"),
         ("train tabletop --output .", ". exists already: choose another --output"),
@@ -104,7 +110,7 @@ def test_no_command_shows_help_and_fails(capsys: pytest.CaptureFixture[str]) -> 
         ("eval --states-per-task 51", "has 50"),
         ("eval --checkpoint /no/such/folder", "/no/such/folder"),
     ],
-)  # fmt: skip
+)
 def test_bad_input_is_one_line_and_exit_code_2(
     words: str, message: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: object
 ) -> None:
@@ -118,9 +124,7 @@ def test_bad_input_is_one_line_and_exit_code_2(
     assert "│" not in said
 
 
-def test_interruption_says_what_was_saved(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_interruption_says_what_was_saved(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     def stop(argv: list[str]) -> int:
         raise KeyboardInterrupt("saved X; continue with: Y")
 
@@ -145,8 +149,10 @@ def test_a_full_disk_is_one_line(capsys: pytest.CaptureFixture[str], monkeypatch
 def test_a_closed_pipe_is_no_traceback() -> None:
     done = subprocess.run(
         ["bash", "-c", f"{sys.executable} -m embodied_rl train tabletop --help | head -1"],
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert "usage" in done.stdout
     assert "Traceback" not in done.stderr
 

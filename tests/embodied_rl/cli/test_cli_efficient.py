@@ -76,9 +76,7 @@ def test_a_score_says_what_was_left_out_and_resumes(
     assert main(words(folder, "--speed.drop-layers", "1", "--speed.visual-tokens", "16")) == 0
     found = figures(folder)
     (dropped,) = found["fingerprint"]["speed"]["dropped_layers"]
-    assert found["fingerprint"]["speed"] == {
-        "dropped_layers": [dropped], "visual_tokens": 16, "denoise_reuse": 1
-    }  # fmt: skip
+    assert found["fingerprint"]["speed"] == {"dropped_layers": [dropped], "visual_tokens": 16, "denoise_reuse": 1}
     assert f"layers left out: {dropped} of 0 to 1 (importance 0: 0." in found["speed"]
     assert "visual tokens: 16 of 32" in found["speed"]
     assert found["speed"] in " ".join(capsys.readouterr().out.split())
@@ -118,8 +116,19 @@ def test_a_quick_look_says_it_too(
     world: type[World], tmp_path: Path, pi0_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "f.json"
-    command = ["eval", "--suite", "tabletop_object", "--tasks", TASKS[0].partition("/")[2], "--states-per-task", "2",
-               "--checkpoint", str(pi0_folder), "--json", str(file)]  # fmt: skip
+    command = [
+        "eval",
+        "--suite",
+        "tabletop_object",
+        "--tasks",
+        TASKS[0].partition("/")[2],
+        "--states-per-task",
+        "2",
+        "--checkpoint",
+        str(pi0_folder),
+        "--json",
+        str(file),
+    ]
     assert main([*command, "--speed.denoise-reuse", "3", "--speed.drop-layers", "1"]) == 0
     said = json.loads(file.read_text())["speed"]
     assert "action expert: in one of 3 denoising steps (10 in all)" in said
@@ -230,8 +239,9 @@ def _decided(policy: Any, obs: Observation) -> Any:
     return policy.act(obs, DecisionRng(np.zeros(1, int), np.zeros(1, int)), "greedy").actions
 
 
-@pytest.mark.parametrize("make", [lambda: OpenVLAPolicy.fresh(nano(layers=4), ["a b"]),
-                                  lambda: Pi0Policy.fresh(pi0.nano(layers=4), ["a b"])])  # fmt: skip
+@pytest.mark.parametrize(
+    "make", [lambda: OpenVLAPolicy.fresh(nano(layers=4), ["a b"]), lambda: Pi0Policy.fresh(pi0.nano(layers=4), ["a b"])]
+)
 def test_what_is_left_out_is_always_the_same(make: Any) -> None:
     config = SpeedConfig(drop_layers=2, visual_tokens=9)
     one, two, whole = make(), make(), make()

@@ -161,8 +161,24 @@ def test_the_overlap_with_what_a_checkpoint_was_trained_on(
 
 def test_a_perturbed_evaluation_in_the_real_simulator(tmp_path: Path) -> None:
     folder, task = tmp_path / "e", TASKS[0].partition("/")[2]
-    command = words(folder, "--tasks", task, "--states-per-task", "1", "--no-at-end", "--videos", "1", "--perturb",
-                    "camera", "light", "texture", "object", "instruction", "--env.sim-threads", "1")  # fmt: skip
+    command = words(
+        folder,
+        "--tasks",
+        task,
+        "--states-per-task",
+        "1",
+        "--no-at-end",
+        "--videos",
+        "1",
+        "--perturb",
+        "camera",
+        "light",
+        "texture",
+        "object",
+        "instruction",
+        "--env.sim-threads",
+        "1",
+    )
     assert main(command) == 0
     (row,) = figures(folder)["episodes"]
     assert set(row["drawn"]) == {"camera", "light", "texture", "object", "instruction"}
@@ -195,7 +211,7 @@ def test_a_perturbed_evaluation_in_the_real_simulator(tmp_path: Path) -> None:
         ("eval --resume /x --seed 1", "--resume takes a folder and nothing else"),
         ("eval --resume /no/such/folder", "is not the folder of an evaluation"),
     ],
-)  # fmt: skip
+)
 def test_bad_input_is_one_line(
     words: str, message: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

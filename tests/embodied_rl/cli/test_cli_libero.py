@@ -25,11 +25,32 @@ def installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 def words(checkpoint: Path, run: Path, *more: str) -> list[str]:
     return [
-        "train", "libero", "--suite", "libero_goal", "--tasks", NAME.partition("/")[2], "--policy.checkpoint",
-        str(checkpoint), "--output", str(run), "--iterations", "1", "--env.num-envs", "2",
-        "--rollout.episodes-per-iteration", "2", "--evaluation.states-per-task", "2", "--videos", "0",
-        "--torch-threads", "1", "--env.renderer", "raycast", *more,
-    ]  # fmt: skip
+        "train",
+        "libero",
+        "--suite",
+        "libero_goal",
+        "--tasks",
+        NAME.partition("/")[2],
+        "--policy.checkpoint",
+        str(checkpoint),
+        "--output",
+        str(run),
+        "--iterations",
+        "1",
+        "--env.num-envs",
+        "2",
+        "--rollout.episodes-per-iteration",
+        "2",
+        "--evaluation.states-per-task",
+        "2",
+        "--videos",
+        "0",
+        "--torch-threads",
+        "1",
+        "--env.renderer",
+        "raycast",
+        *more,
+    ]
 
 
 def test_the_official_suites_are_the_default_once_they_are_installed(
@@ -45,9 +66,12 @@ def test_the_official_suites_are_the_default_once_they_are_installed(
 
 
 def test_training_runs_the_protocol_and_never_the_evaluated_states(
-    installed: Path, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    installed: Path,
+    checkpoint: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+) -> None:
     short = replace(PROTOCOLS["openvla"], horizons=dict.fromkeys(PROTOCOLS["openvla"].horizons, 16))
     monkeypatch.setitem(PROTOCOLS, "openvla", short)
     run = tmp_path / "run"
@@ -61,9 +85,7 @@ def test_training_runs_the_protocol_and_never_the_evaluated_states(
     assert {each["num_steps"] for each in evaluated["results"]} == {16}, "settle steps are not counted"
 
 
-def test_training_on_the_evaluated_states_is_said_everywhere(
-    installed: Path, checkpoint: Path, tmp_path: Path
-) -> None:
+def test_training_on_the_evaluated_states_is_said_everywhere(installed: Path, checkpoint: Path, tmp_path: Path) -> None:
     known = tmp_path / "known"
     known.mkdir()
     for file in checkpoint.iterdir():

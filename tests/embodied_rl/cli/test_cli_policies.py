@@ -67,11 +67,32 @@ def _stamp(run: Path) -> dict[str, Any]:
 
 def _train(checkpoint: Path, run: Path, kind: str, algorithm: str, *more: str) -> list[str]:
     small = [
-        "--policy", kind, "--algorithm", algorithm, "--suite", "tabletop_object",
-        "--tasks", *(task.partition("/")[2] for task in TASKS[:2]), "--policy.checkpoint", str(checkpoint),
-        "--output", str(run), "--iterations", "1", "--env.num-envs", "4",
-        "--rollout.episodes-per-iteration", "8", "--evaluation.states-per-task", "1", "--checkpoint.every", "1",
-        "--videos", "0", "--torch-threads", "1",
+        "--policy",
+        kind,
+        "--algorithm",
+        algorithm,
+        "--suite",
+        "tabletop_object",
+        "--tasks",
+        *(task.partition("/")[2] for task in TASKS[:2]),
+        "--policy.checkpoint",
+        str(checkpoint),
+        "--output",
+        str(run),
+        "--iterations",
+        "1",
+        "--env.num-envs",
+        "4",
+        "--rollout.episodes-per-iteration",
+        "8",
+        "--evaluation.states-per-task",
+        "1",
+        "--checkpoint.every",
+        "1",
+        "--videos",
+        "0",
+        "--torch-threads",
+        "1",
     ]
     chosen = {
         "grpo": ["--algorithm.group-size", "4", "--algorithm.keep", "None"],
@@ -109,8 +130,22 @@ def test_every_kind_trains_and_is_evaluated(
     before, after = (load_policy(path).state_dict() for path in (folders[name], run / "checkpoints/iter-000001/policy"))
     assert [key for key in before if not before[key].equal(after[key])]
     report = tmp_path / "figures.json"
-    assert main(["eval", "--checkpoint", str(run), "--suite", "tabletop_object", "--states-per-task", "1",
-                 "--json", str(report)]) == 0
+    assert (
+        main(
+            [
+                "eval",
+                "--checkpoint",
+                str(run),
+                "--suite",
+                "tabletop_object",
+                "--states-per-task",
+                "1",
+                "--json",
+                str(report),
+            ]
+        )
+        == 0
+    )
     assert json.loads(report.read_text())["policy"] == _stamp(run)["policy"]
 
 
@@ -134,8 +169,18 @@ def test_prefixes_are_kept_from_rollout_to_update(scheduler: str, folders: dict[
         (["--policy.expert-only", "--policy.prefix-cache-gib", "-1"], "must not be negative"),
         (["--policy.expert-only", "--policy.prefix-cache-gib", "1", "--scheduler", "ray"], "--scheduler serial or"),
         (["--policy.expert-only", "--policy.prefix-cache-gib", "1", "--learner.ranks", "2"], "--learner.ranks out"),
-        (["--policy.expert-only", "--policy.prefix-cache-gib", "1", "--scheduler", "pipelined",
-          "--scheduler.act-device", "cuda:1"], "leave one of the two out"),
+        (
+            [
+                "--policy.expert-only",
+                "--policy.prefix-cache-gib",
+                "1",
+                "--scheduler",
+                "pipelined",
+                "--scheduler.act-device",
+                "cuda:1",
+            ],
+            "leave one of the two out",
+        ),
     ],
 )
 def test_prefixes_are_not_kept_in_vain(
@@ -149,8 +194,17 @@ def test_prefixes_are_not_kept_in_vain(
 
 PUBLISHED = {
     "openvla": ("openvla", []),
-    "lora": ("openvla", ["--policy.lora-rank", "2", "--policy.precision", "bfloat16", "--policy.recompute",
-                         "--learner.recompute-log-probs"]),
+    "lora": (
+        "openvla",
+        [
+            "--policy.lora-rank",
+            "2",
+            "--policy.precision",
+            "bfloat16",
+            "--policy.recompute",
+            "--learner.recompute-log-probs",
+        ],
+    ),
     "oft": ("openvla_oft", ["--policy.variant", "rlinf"]),
 }
 
@@ -172,8 +226,22 @@ def test_a_published_folder_trains_and_goes_on(case: str, published: Path, tmp_p
 
 @pytest.mark.usefixtures("stand_in")
 def test_an_export_says_everything_itself(published: Path, tmp_path: Path) -> None:
-    assert main(["export", "--checkpoint", str(published), "--policy", "openvla", "--unnorm-key", KEY,
-                 "--out", str(tmp_path / "ours")]) == 0
+    assert (
+        main(
+            [
+                "export",
+                "--checkpoint",
+                str(published),
+                "--policy",
+                "openvla",
+                "--unnorm-key",
+                KEY,
+                "--out",
+                str(tmp_path / "ours"),
+            ]
+        )
+        == 0
+    )
     assert main(_train(tmp_path / "ours", tmp_path / "run", "openvla", "ppo")) == 0
     assert _stamp(tmp_path / "run")["unnorm key"] == KEY
 
@@ -204,9 +272,11 @@ def test_what_a_published_folder_lacks_is_one_line(
 def test_a_policy_is_opened_as_what_it_is(folders: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
     smolvla = ["--checkpoint", str(folders["smolvla"]), "--out", str(folders["smolvla"].parent / "exported")]
     for words, message in (
-        (["--preset", "pi0_base"], "--preset does not apply"), (["--layout", "openpi"], "--layout openpi is for pi0"),
-        (["--unnorm-key", "x"], "--unnorm-key does not apply"), (["--cameras", "a", "b"], "has its own: not written"),
-    ):  # fmt: skip
+        (["--preset", "pi0_base"], "--preset does not apply"),
+        (["--layout", "openpi"], "--layout openpi is for pi0"),
+        (["--unnorm-key", "x"], "--unnorm-key does not apply"),
+        (["--cameras", "a", "b"], "has its own: not written"),
+    ):
         assert main(["export", *smolvla, *words]) == 2
         assert message in capsys.readouterr().err
     for kind, other in (("pi0", "smolvla"), ("smolvla", "pi0")):

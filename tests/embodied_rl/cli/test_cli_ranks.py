@@ -27,18 +27,43 @@ def test_an_interrupted_run_of_two_ranks_goes_on_as_if_nothing_had_been(
     sharding: str, number: signal.Signals, checkpoint: Path, tmp_path: Path
 ) -> None:
     """Every process gets the signal, as from a terminal (SIGINT) or from SLURM, systemd and `timeout` (SIGTERM)."""
-    small = ["--iterations", "3", "--tasks", TASK, "--env.num-envs", "2", "--rollout.episodes-per-iteration", "4",
-             "--evaluation.states-per-task", "1", "--evaluation.every", "0", "--videos", "0", "--checkpoint.every", "9",
-             "--scheduler", "pipelined", "--learner.minibatch-rows", "None", "--learner.minibatch-groups", "1",
-             "--algorithm.entropy-coef", "0.01"]  # fmt: skip
+    small = [
+        "--iterations",
+        "3",
+        "--tasks",
+        TASK,
+        "--env.num-envs",
+        "2",
+        "--rollout.episodes-per-iteration",
+        "4",
+        "--evaluation.states-per-task",
+        "1",
+        "--evaluation.every",
+        "0",
+        "--videos",
+        "0",
+        "--checkpoint.every",
+        "9",
+        "--scheduler",
+        "pipelined",
+        "--learner.minibatch-rows",
+        "None",
+        "--learner.minibatch-groups",
+        "1",
+        "--algorithm.entropy-coef",
+        "0.01",
+    ]
     whole, run = tmp_path / "whole", tmp_path / "run"
     assert main(words(checkpoint, whole, *small)) == 0
     ranks = ["--learner.ranks", "2", "--learner.sharding", sharding]
     process = subprocess.Popen(
         [sys.executable, "-m", "embodied_rl", *words(checkpoint, run, *small, *ranks)],
-        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}, stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE, text=True, start_new_session=True,
-    )  # fmt: skip
+        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
     metrics = run / "metrics.jsonl"
     try:
         wait_for(lambda: metrics.exists() and metrics.read_text().count("\n") >= 2, process)

@@ -31,15 +31,34 @@ def test_a_worker_is_killed_then_the_run_is_interrupted(checkpoint: Path, tmp_pa
     """Its episodes run again elsewhere, a checkpoint is saved, and all of Ray is gone."""
     assert ray_is_here()
     run = tmp_path / "run"
-    few = ["--iterations", "50", "--tasks", "pick_up_the_mug_and_place_it_in_the_basket", "--env.num-envs", "2",
-           "--rollout.episodes-per-iteration", "4", "--evaluation.states-per-task", "1", "--videos", "0",
-           "--scheduler", "ray", "--learner.minibatch-groups", "1"]  # fmt: skip
+    few = [
+        "--iterations",
+        "50",
+        "--tasks",
+        "pick_up_the_mug_and_place_it_in_the_basket",
+        "--env.num-envs",
+        "2",
+        "--rollout.episodes-per-iteration",
+        "4",
+        "--evaluation.states-per-task",
+        "1",
+        "--videos",
+        "0",
+        "--scheduler",
+        "ray",
+        "--learner.minibatch-groups",
+        "1",
+    ]
     # Ray gives its workers the lowest priority but four, and other tests run beside.
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "RAY_worker_niceness": "0"}
     process = subprocess.Popen(
-        [sys.executable, "-m", "embodied_rl", *words(checkpoint, run, *few)], env=environment, stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE, text=True, start_new_session=True,
-    )  # fmt: skip
+        [sys.executable, "-m", "embodied_rl", *words(checkpoint, run, *few)],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
     metrics = run / "metrics.jsonl"
 
     def lines() -> int:

@@ -29,8 +29,20 @@ def test_a_pipelined_run_shows_its_timeline(
     checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run, trace = tmp_path / "run", tmp_path / "trace.json"
-    pipelined = ["--scheduler", "pipelined", "--scheduler.stages", "2", "--learner.minibatch-rows", "None",
-                 "--learner.minibatch-groups", "1", "--videos", "0", "--trace", str(trace)]  # fmt: skip
+    pipelined = [
+        "--scheduler",
+        "pipelined",
+        "--scheduler.stages",
+        "2",
+        "--learner.minibatch-rows",
+        "None",
+        "--learner.minibatch-groups",
+        "1",
+        "--videos",
+        "0",
+        "--trace",
+        str(trace),
+    ]
     assert main(words(checkpoint, run, *pipelined)) == 0
     said = capsys.readouterr().out
     assert "busy: " in said
@@ -84,9 +96,22 @@ def test_two_ranks_learn_together_under_a_pipelined_schedule(checkpoint: Path, t
     """The helper opens the run's policy in a process of its own; the result is that of one process, also in parts."""
     runs = [tmp_path / "one", tmp_path / "two", tmp_path / "parts"]
     for run, ranks in zip(runs, (["1"], ["2"], ["2", "--learner.sharding", "fsdp2"]), strict=True):
-        pipelined = ["--scheduler", "pipelined", "--scheduler.stages", "2", "--learner.minibatch-rows", "None",
-                     "--learner.minibatch-groups", "1", "--videos", "0", "--algorithm.entropy-coef", "0.01",
-                     "--learner.ranks", *ranks]  # fmt: skip
+        pipelined = [
+            "--scheduler",
+            "pipelined",
+            "--scheduler.stages",
+            "2",
+            "--learner.minibatch-rows",
+            "None",
+            "--learner.minibatch-groups",
+            "1",
+            "--videos",
+            "0",
+            "--algorithm.entropy-coef",
+            "0.01",
+            "--learner.ranks",
+            *ranks,
+        ]
         assert main(words(checkpoint, run, *pipelined)) == 0
     stamps = [json.loads((run / "run.json").read_text())[0].get("learner") for run in runs]
     assert stamps == [None, "2 ranks, sharding none", "2 ranks, sharding fsdp2"]
@@ -165,8 +190,16 @@ def test_a_trace_needs_a_folder(checkpoint: Path, tmp_path: Path, capsys: pytest
 def test_a_device_that_is_not_there_leaves_no_folder(
     checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    wanted = ["--scheduler", "pipelined", "--scheduler.act-device", "cuda:0", "--learner.minibatch-rows", "None",
-              "--learner.minibatch-groups", "1"]  # fmt: skip
+    wanted = [
+        "--scheduler",
+        "pipelined",
+        "--scheduler.act-device",
+        "cuda:0",
+        "--learner.minibatch-rows",
+        "None",
+        "--learner.minibatch-groups",
+        "1",
+    ]
     assert main(words(checkpoint, tmp_path / "run", *wanted)) == 2
     assert "torch sees 0 GPUs here" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()

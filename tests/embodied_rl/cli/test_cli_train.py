@@ -139,9 +139,7 @@ def test_eval_of_a_run_writes_what_it_shows(
 
 
 @pytest.mark.usefixtures("stand_in")
-def test_a_damaged_checkpoint_is_one_line(
-    checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_damaged_checkpoint_is_one_line(checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = tmp_path / "run"
     assert main(words(checkpoint, run, "--iterations", "1", "--videos", "0")) == 0
     weights = run / "checkpoints" / "iter-000001" / "policy" / "model.safetensors"

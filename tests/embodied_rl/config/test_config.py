@@ -27,18 +27,35 @@ text = st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), min_size
 level = st.sampled_from(["token", "action", "chunk"])
 
 grpo = st.builds(
-    GRPOConfig, group_size=st.integers(2, 99), keep=st.none() | st.tuples(st.floats(0, 0.5), st.floats(0.5, 1)),
-    clip_low=st.floats(0.01, 0.99), clip_high=positive, ratio_level=level, epochs=count,
+    GRPOConfig,
+    group_size=st.integers(2, 99),
+    keep=st.none() | st.tuples(st.floats(0, 0.5), st.floats(0.5, 1)),
+    clip_low=st.floats(0.01, 0.99),
+    clip_high=positive,
+    ratio_level=level,
+    epochs=count,
 )
 ppo = st.builds(
-    PPOConfig, gamma=probability, gae_lambda=probability, value_clip=st.none() | positive,
-    normalize_advantage=st.booleans(), ratio_level=level, critic_warmup_iterations=st.integers(0, 9),
+    PPOConfig,
+    gamma=probability,
+    gae_lambda=probability,
+    value_clip=st.none() | positive,
+    normalize_advantage=st.booleans(),
+    ratio_level=level,
+    critic_warmup_iterations=st.integers(0, 9),
 )
 configs = st.builds(
-    TrainConfig, suite=text, tasks=st.lists(text, max_size=3).map(tuple), iterations=count, seed=st.integers(0, 2**63),
-    output=text, torch_threads=st.none() | count, device=st.sampled_from(["auto", "cpu", "cuda"]),
+    TrainConfig,
+    suite=text,
+    tasks=st.lists(text, max_size=3).map(tuple),
+    iterations=count,
+    seed=st.integers(0, 2**63),
+    output=text,
+    torch_threads=st.none() | count,
+    device=st.sampled_from(["auto", "cpu", "cuda"]),
     env=st.builds(EnvConfig, num_envs=count, sim_threads=st.none() | count),
-    policy=st.builds(OpenVLAConfig, checkpoint=text, temperature=positive), algorithm=grpo | ppo,
+    policy=st.builds(OpenVLAConfig, checkpoint=text, temperature=positive),
+    algorithm=grpo | ppo,
     rollout=st.builds(RolloutConfig, episodes_per_iteration=count),
     learner=st.builds(LearnerConfig, lr=positive, betas=st.tuples(st.floats(0, 0.99), st.floats(0, 0.99))),
     evaluation=st.builds(EvalConfig, every=st.integers(0, 99), mode=st.sampled_from(["greedy", "sample"])),

@@ -18,10 +18,16 @@ from embodied_rl.errors import UserError
 def _demonstrations(episodes: list[Episode]) -> Demonstrations:
     starts = np.cumsum([0] + [len(e.images) for e in episodes])
     return Demonstrations(
-        np.concatenate([e.images for e in episodes]), np.concatenate([e.state for e in episodes]),
+        np.concatenate([e.images for e in episodes]),
+        np.concatenate([e.state for e in episodes]),
         np.concatenate([e.action for e in episodes]),
-        np.concatenate([(e.action != e.executed).any(axis=1) for e in episodes]), starts,
-        [e.instruction for e in episodes], ("a", "b"), {}, Path())
+        np.concatenate([(e.action != e.executed).any(axis=1) for e in episodes]),
+        starts,
+        [e.instruction for e in episodes],
+        ("a", "b"),
+        {},
+        Path(),
+    )
 
 
 def test_chunks_and_padding_by_hand() -> None:
@@ -94,8 +100,12 @@ def test_shift_moves_whole_images_by_at_most_that_many_pixels() -> None:
     for n in range(6):
         for v in range(2):
             padded = np.pad(images[n, v].numpy(), ((2, 2), (2, 2), (0, 0)), mode="edge")
-            fits = [(y, x) for y in range(5) for x in range(5)
-                    if np.array_equal(padded[y : y + 12, x : x + 12], moved[n, v].numpy())]
+            fits = [
+                (y, x)
+                for y in range(5)
+                for x in range(5)
+                if np.array_equal(padded[y : y + 12, x : x + 12], moved[n, v].numpy())
+            ]
             assert len(fits) == 1
             seen.add(fits[0])
     assert len(seen) > 4

@@ -20,7 +20,7 @@ from embodied_rl.errors import UserError
 SPEC = DatasetSpec(("front",), 16, ("x",), ("dx", "gripper"))
 
 # A point on a line: the expert drives x to 0; state 7 is out of reach, state 9 kills the process.
-FAKE_SIMULATOR = '''
+FAKE_SIMULATOR = """
 import os
 import numpy as np
 from embodied_rl.data.collect import Bench
@@ -59,7 +59,7 @@ class Expert:
 def build():
     line = Line()
     return Bench(line, lambda task: Expert(line))
-'''
+"""
 
 
 @pytest.fixture
@@ -118,8 +118,15 @@ def test_pushes_come_in_runs_of_one_constant_and_leave_gaps() -> None:
 def test_plan_takes_states_in_turn_with_distinct_seeds() -> None:
     attempts = collect.plan({"a": range(10, 13), "b": [5]}, 4, seed=1)
     assert [(a.key, a.index, a.task, a.init_state) for a in attempts] == [
-        (0, 0, "a", 10), (1, 1, "a", 11), (2, 2, "a", 12), (3, 3, "a", 10),
-        (4, 0, "b", 5), (5, 1, "b", 5), (6, 2, "b", 5), (7, 3, "b", 5)]
+        (0, 0, "a", 10),
+        (1, 1, "a", 11),
+        (2, 2, "a", 12),
+        (3, 3, "a", 10),
+        (4, 0, "b", 5),
+        (5, 1, "b", 5),
+        (6, 2, "b", 5),
+        (7, 3, "b", 5),
+    ]
     assert len({a.seed for a in attempts}) == 8
     assert attempts == collect.plan({"a": range(10, 13), "b": [5]}, 4, seed=1)
 
@@ -139,7 +146,9 @@ def test_workers_do_not_change_the_dataset_and_failures_are_left_out(fake, tmp_p
     assert sorted(p.name for p in (tmp_path / "v").iterdir()) == ["line_home2_success.mp4", "line_home_success.mp4"]
     attempts = collect.plan({"line/home": states, "line/home2": states}, 3, seed=4)
     assert collect.summary(attempts, one) == [
-        {"task": "line/home", "attempts": 3, "successes": 2}, {"task": "line/home2", "attempts": 3, "successes": 2}]
+        {"task": "line/home", "attempts": 3, "successes": 2},
+        {"task": "line/home2", "attempts": 3, "successes": 2},
+    ]
 
 
 def test_dead_worker_is_an_error_and_the_next_run_goes_on(
@@ -186,8 +195,12 @@ def test_workers_leave_when_the_parent_is_killed(fake, tmp_path: Path) -> None:
     script.write_text(_RUN_UNTIL_KILLED)
     partial = writer.begin(tmp_path / "d", {})
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
-    process = subprocess.Popen([sys.executable, str(script), str(partial)], stdout=subprocess.PIPE, text=True,
-                               env={**os.environ, "PYTHONPATH": path})
+    process = subprocess.Popen(
+        [sys.executable, str(script), str(partial)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": path},
+    )
     assert process.stdout is not None
     workers = [int(process.stdout.readline()) for _ in range(2)]
     assert all(Path(f"/proc/{pid}").exists() for pid in workers)

@@ -20,8 +20,26 @@ from embodied_rl.policies.checkpoints.folder import read_provenance
 from embodied_rl.policies.openvla.checkpoint import load_policy
 from embodied_rl.policies.openvla.policy import OpenVLAPolicy
 
-FAST = ["--steps", "8", "--batch-size", "4", "--val-samples", "8", "--val-every", "4", "--save-every", "3",
-        "--warmup", "2", "--threads", "1", "--chunk-len", "2", "--validation", "0.34"]
+FAST = [
+    "--steps",
+    "8",
+    "--batch-size",
+    "4",
+    "--val-samples",
+    "8",
+    "--val-every",
+    "4",
+    "--save-every",
+    "3",
+    "--warmup",
+    "2",
+    "--threads",
+    "1",
+    "--chunk-len",
+    "2",
+    "--validation",
+    "0.34",
+]
 
 
 @pytest.fixture
@@ -88,13 +106,16 @@ def test_ctrl_c_and_the_same_command_again_give_the_undisturbed_weights(
     assert read_provenance(part)["history"] == read_provenance(whole)["history"]
 
 
-@pytest.mark.parametrize(("words", "message"), [
-    (["--policy", "openvlaa"], "Did you mean 'openvla'"),
-    (["--preset", "nanoo"], "Did you mean 'nano'"),
-    (["--stepz", "3"], "Did you mean '--steps'"),
-    (["--validation", "1.5"], "must be in"),
-    (["--steps", "0"], "--steps must be at least 1"),
-])
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--policy", "openvlaa"], "Did you mean 'openvla'"),
+        (["--preset", "nanoo"], "Did you mean 'nano'"),
+        (["--stepz", "3"], "Did you mean '--steps'"),
+        (["--validation", "1.5"], "must be in"),
+        (["--steps", "0"], "--steps must be at least 1"),
+    ],
+)
 def test_sft_refuses_bad_input(demo: Path, tmp_path: Path, words: list[str], message: str) -> None:
     with pytest.raises(UserError, match=message):
         sft_command.main([str(demo), "--out", str(tmp_path / "ck"), *words])
@@ -111,13 +132,16 @@ def test_sft_refuses_datasets_that_do_not_fit(demo: Path, tmp_path: Path) -> Non
         sft_command.main([str(_dataset(tmp_path / "unseen", 64, "heldout")), "--out", str(tmp_path / "ck")])
 
 
-@pytest.mark.parametrize(("words", "message"), [
-    (["tabletop_objekt"], "Did you mean 'tabletop_object'"),
-    (["tabletop_object", "--push-rate", "-1"], "must lie in"),
-    (["tabletop_object", "--workers", "0"], "at least 1"),
-    (["tabletop_object", "--tasks", "nothing"], "has no task 'nothing'"),
-    (["tabletop_object", "--episodes", "3"], "--episodes-per-task"),
-])
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["tabletop_objekt"], "Did you mean 'tabletop_object'"),
+        (["tabletop_object", "--push-rate", "-1"], "must lie in"),
+        (["tabletop_object", "--workers", "0"], "at least 1"),
+        (["tabletop_object", "--tasks", "nothing"], "has no task 'nothing'"),
+        (["tabletop_object", "--episodes", "3"], "--episodes-per-task"),
+    ],
+)
 def test_collect_refuses_bad_input(tmp_path: Path, words: list[str], message: str) -> None:
     with pytest.raises(UserError, match=message):
         collect_command.main([*words, "--out", str(tmp_path / "d")])

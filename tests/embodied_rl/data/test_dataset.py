@@ -57,8 +57,18 @@ def test_info_follows_the_documented_schema(spec: DatasetSpec, dataset: Path) ->
     assert info["data_path"] == "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
     assert info["video_path"] == "videos/{video_key}/chunk-{chunk_index:03d}/file-{file_index:03d}.mp4"
     features = info["features"]
-    assert set(features) == {CAMERA, "observation.images.wrist", "observation.state", "action", "executed_action",
-                             "timestamp", "frame_index", "episode_index", "index", "task_index"}
+    assert set(features) == {
+        CAMERA,
+        "observation.images.wrist",
+        "observation.state",
+        "action",
+        "executed_action",
+        "timestamp",
+        "frame_index",
+        "episode_index",
+        "index",
+        "task_index",
+    }
     for feature in features.values():
         assert set(feature) >= {"dtype", "shape", "names"}
     assert features[CAMERA]["shape"] == [16, 16, 3]
@@ -72,8 +82,10 @@ def test_info_follows_the_documented_schema(spec: DatasetSpec, dataset: Path) ->
 
 def test_others_can_read_it_with_plain_parquet_and_av(dataset: Path, episodes: list[Episode]) -> None:
     """Find the frame of episode 3 as LeRobot does: from its row in meta/episodes, by file index and timestamp."""
-    rows = {row["episode_index"]: row for row in
-            pq.read_table(dataset / "meta/episodes/chunk-000/file-000.parquet").to_pylist()}
+    rows = {
+        row["episode_index"]: row
+        for row in pq.read_table(dataset / "meta/episodes/chunk-000/file-000.parquet").to_pylist()
+    }
     row = rows[3]
     assert (row["length"], row["dataset_from_index"], row["dataset_to_index"]) == (14, 24, 38)
     assert row["tasks"] == ["push cube 1"]
@@ -99,7 +111,9 @@ def test_others_can_read_it_with_plain_parquet_and_av(dataset: Path, episodes: l
 def test_tasks_are_indexed_by_instruction_for_pandas(dataset: Path) -> None:
     table = pq.read_table(dataset / "meta/tasks.parquet")
     assert dict(zip(table["task"].to_pylist(), table["task_index"].to_pylist(), strict=True)) == {
-        "push cube 0": 0, "push cube 1": 1}
+        "push cube 0": 0,
+        "push cube 1": 1,
+    }
     assert json.loads(table.schema.metadata[b"pandas"])["index_columns"] == ["task"]
 
 
@@ -209,8 +223,10 @@ def test_kill_while_finalizing_leaves_a_resumable_folder(
             writer.add_episode(partial, spec, episode)
         if stop:
             with monkeypatch.context() as patch:
+
                 def killed(_root: Path) -> None:
                     raise KeyboardInterrupt
+
                 patch.setattr(writer, "_sync", killed)
                 with pytest.raises(KeyboardInterrupt):
                     writer.finalize(out, spec, {})

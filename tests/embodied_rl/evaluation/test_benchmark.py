@@ -84,8 +84,15 @@ def test_a_run_in_pieces_is_the_whole_run(tmp_path: Path) -> None:
 
 def test_what_was_drawn_and_the_end_are_recorded(tmp_path: Path) -> None:
     with Ledger.open(tmp_path, REQUEST, MACHINE) as ledger:
-        run_missing(ToyEnv(2), ToyPolicy(3), SPECS[:2], "greedy", ledger, at_end=lambda number: number == 1,
-                    drawn={1: {"light": [0.5]}})  # fmt: skip
+        run_missing(
+            ToyEnv(2),
+            ToyPolicy(3),
+            SPECS[:2],
+            "greedy",
+            ledger,
+            at_end=lambda number: number == 1,
+            drawn={1: {"light": [0.5]}},
+        )
     with Ledger.open(tmp_path, REQUEST, MACHINE) as ledger:
         assert [ledger.outcomes[i].at_end for i in (0, 1)] == [False, True]
         assert [ledger.outcomes[i].drawn for i in (0, 1)] == [{}, {"light": [0.5]}]
@@ -166,8 +173,10 @@ def test_a_folder_takes_one_evaluation_on_one_kind_of_machine_by_one_process(tmp
             run_missing(ToyEnv(1), ToyPolicy(3), SPECS, "greedy", ledger)
     with pytest.raises(UserError, match="another evaluation"), Ledger.open(tmp_path, {"suite": "x"}, MACHINE):
         pass
-    with pytest.raises(UserError, match="renderer none, and here it is egl"), \
-            Ledger.open(tmp_path, REQUEST, {"renderer": "egl"}):  # fmt: skip
+    with (
+        pytest.raises(UserError, match="renderer none, and here it is egl"),
+        Ledger.open(tmp_path, REQUEST, {"renderer": "egl"}),
+    ):
         pass
     with pytest.raises(UserError, match="not the folder of an evaluation"):
         read_request(tmp_path / "nothing")

@@ -144,9 +144,16 @@ def _case(images: Array | None = None, sign: float = 1.0, scale: float = 1.0, fo
     action[:, :-1] *= scale
     action[:, -1] *= sign
     data = Demonstrations(
-        seen.images if images is None else images, seen.proprio, action, np.zeros(len(rows), bool),
-        np.arange(len(rows) + 1), seen.instruction, ("agentview", "robot0_eye_in_hand"), {}, Path(),
-    )  # fmt: skip
+        seen.images if images is None else images,
+        seen.proprio,
+        action,
+        np.zeros(len(rows), bool),
+        np.arange(len(rows) + 1),
+        seen.instruction,
+        ("agentview", "robot0_eye_in_hand"),
+        {},
+        Path(),
+    )
     return Case(load_policy(folder), folder, DoctorConfig(policy="shipped"), seen, data)
 
 

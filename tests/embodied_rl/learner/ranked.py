@@ -125,10 +125,15 @@ def batch_of(case: Case, policy: ToyPolicy | None = None) -> RolloutBatch:
     """What the policy that acts gathers."""
     algorithm = make_algorithm(case.algorithm)
     collector = Collector(
-        ToyEnv(8), policy or ToyPolicy(), EpisodeSampler(1, TASKS, algorithm.group_size), StageClock(),
-        groups=case.episodes // algorithm.group_size, keep=None, max_factor=1.0,
+        ToyEnv(8),
+        policy or ToyPolicy(),
+        EpisodeSampler(1, TASKS, algorithm.group_size),
+        StageClock(),
+        groups=case.episodes // algorithm.group_size,
+        keep=None,
+        max_factor=1.0,
         final_value=algorithm.needs_final_value,
-    )  # fmt: skip
+    )
     batch = collector.collect(0)
     stale = torch.arange(len(batch)) % 3 == 0
     if case.stale:

@@ -80,10 +80,15 @@ def test_the_mean_is_finer_than_the_weights_and_leaves_them_and_frozen_ones_alon
     assert list(average.state_dict()["mean"]) == ["weight"]
 
 
-@pytest.mark.parametrize(("scheduler", "groups"), [
-    (SerialConfig(), None), (PipelinedConfig(), 16), (PipelinedConfig(stages=2), 16),
-    (PipelinedConfig(), 64),  # whose actor is the learner's own policy
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("scheduler", "groups"),
+    [
+        (SerialConfig(), None),
+        (PipelinedConfig(), 16),
+        (PipelinedConfig(stages=2), 16),
+        (PipelinedConfig(), 64),  # whose actor is the learner's own policy
+    ],
+)
 def test_training_does_not_notice_and_the_mean_is_evaluated_and_saved(
     tmp_path: Path, scheduler: SchedulerConfig, groups: int | None
 ) -> None:
@@ -96,9 +101,16 @@ def test_training_does_not_notice_and_the_mean_is_evaluated_and_saved(
             settings, scheduler=scheduler, checkpoint=dataclasses.replace(settings.checkpoint, every=1, keep=6)
         )
         outcome = train(
-            tmp_path / name, ToyEnv(16), policy, files_of(policy), settings, TASKS, HELDOUT,
-            JsonObserver(tmp_path / name / "metrics.jsonl"), resume_command="",
-        )  # fmt: skip
+            tmp_path / name,
+            ToyEnv(16),
+            policy,
+            files_of(policy),
+            settings,
+            TASKS,
+            HELDOUT,
+            JsonObserver(tmp_path / name / "metrics.jsonl"),
+            resume_command="",
+        )
         found.append(policy)
         saved = ToyPolicy()
         saved.load_state_dict(_saved(tmp_path / name, 6))
@@ -137,7 +149,7 @@ def test_stopped_in_the_middle_of_an_evaluation(tmp_path: Path, monkeypatch: pyt
                 raise Interrupted("Ctrl-C")
             return evaluate(*arguments, **options)
 
-        patch.setattr(on_policy, "evaluate", stopped)
+        patch.setattr("embodied_rl.training.on_policy.evaluate", stopped)
         with pytest.raises(Interrupted):
             run(tmp_path / "stopped", "ppo", average_updates=3)
     run(tmp_path / "stopped", "ppo", average_updates=3, resume=True)

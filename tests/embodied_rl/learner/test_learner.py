@@ -29,8 +29,14 @@ def setup(
     algorithm = make_algorithm(config)
     sampler = EpisodeSampler(1, TASKS, algorithm.group_size)
     collector = Collector(
-        ToyEnv(8), policy, sampler, StageClock(), groups=32 // algorithm.group_size, keep=algorithm.keep,
-        max_factor=algorithm.max_factor, final_value=algorithm.needs_final_value,
+        ToyEnv(8),
+        policy,
+        sampler,
+        StageClock(),
+        groups=32 // algorithm.group_size,
+        keep=algorithm.keep,
+        max_factor=algorithm.max_factor,
+        final_value=algorithm.needs_final_value,
     )
     batch = collector.collect(0)
     learner = Learner(policy, algorithm, LearnerConfig(**options), seed=0, dump_dir=tmp_path / "dumps")

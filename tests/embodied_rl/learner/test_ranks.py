@@ -50,8 +50,7 @@ def together() -> dict[str, Found]:
     store = open_store(0, SIZE, lead=True)
     queue = context.Queue()
     others = [
-        context.Process(target=every_case, args=(rank, SIZE, store.port, queue), daemon=True)
-        for rank in range(1, SIZE)
+        context.Process(target=every_case, args=(rank, SIZE, store.port, queue), daemon=True) for rank in range(1, SIZE)
     ]
     for process in others:
         process.start()
@@ -113,9 +112,7 @@ def test_every_row_belongs_to_one_rank_and_shares_are_even(rows: int, most: int,
 
 def lead_learner(folder: Path, factory: Any, ranks: int = 2) -> Learner:
     config = by_rows(50, 7, ranks=ranks)
-    return make_learner(
-        ToyPolicy(), make_algorithm(GRPO), config, seed=0, dump_dir=folder, threads=1, helper=factory
-    )
+    return make_learner(ToyPolicy(), make_algorithm(GRPO), config, seed=0, dump_dir=folder, threads=1, helper=factory)
 
 
 def test_the_lead_starts_its_helper_and_both_continue_from_a_saved_state(tmp_path: Path) -> None:
@@ -174,9 +171,18 @@ def run(folder: Path, helper: ToyRank | None, *, resume: bool = False) -> Mortal
     policy = Mortal(with_value=False)
     settings = settings_of(ALGORITHMS["grpo"], 4, lr=1e-3, ranks=1 if helper is None else 2)
     train(
-        folder, ToyEnv(16), policy, files_of(policy), settings, TASKS, HELDOUT, JsonObserver(folder / "metrics.jsonl"),
-        resume=resume, resume_command="toy --resume", helper=helper,
-    )  # fmt: skip
+        folder,
+        ToyEnv(16),
+        policy,
+        files_of(policy),
+        settings,
+        TASKS,
+        HELDOUT,
+        JsonObserver(folder / "metrics.jsonl"),
+        resume=resume,
+        resume_command="toy --resume",
+        helper=helper,
+    )
     return policy
 
 

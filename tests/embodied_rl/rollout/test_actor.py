@@ -88,9 +88,10 @@ def test_while_others_are_busy_the_same_parts_follow_each_other() -> None:
     assert policy.most == 1
 
 
-@pytest.mark.parametrize(("policy", "rows", "threads"), [
-    (Seen(), 2 * MIN_ROWS - 1, 4), (Seen(), 2 * MIN_ROWS, 1), (Seen(parameter=False), 2 * MIN_ROWS, 4),
-])
+@pytest.mark.parametrize(
+    ("policy", "rows", "threads"),
+    [(Seen(), 2 * MIN_ROWS - 1, 4), (Seen(), 2 * MIN_ROWS, 1), (Seen(parameter=False), 2 * MIN_ROWS, 4)],
+)
 def test_few_rows_one_thread_and_no_weights_are_one_call(policy: Seen, rows: int, threads: int) -> None:
     inputs = _inputs(rows)
     with closing(Actor(policy, 2 * MIN_ROWS, threads)) as actor:
@@ -143,8 +144,9 @@ def test_threads_that_have_time_or_not_change_no_bit() -> None:
     half = rows // 2
     first = policy.act(
         Observation(obs.images[:half], proprio[:half], obs.instruction[:half]),
-        DecisionRng(rng.seed[:half], rng.decision[:half]), "sample",
-    )  # fmt: skip
+        DecisionRng(rng.seed[:half], rng.decision[:half]),
+        "sample",
+    )
     assert torch.equal(one.log_prob[:half], first.log_prob)
     assert torch.equal(one.log_prob, two.log_prob)
     assert torch.equal(one.replay["tokens"], two.replay["tokens"])

@@ -20,8 +20,14 @@ from tests.toy import ACTION_DIM, CHUNK, HORIZON, TASKS, ToyEnv, ToyPolicy
 
 
 def collector(
-    env: ToyEnv, policy: ToyPolicy, *, group_size: int = 4, groups: int = 6, keep: Keep | None = None,
-    max_factor: float = 3.0, final_value: bool = False,
+    env: ToyEnv,
+    policy: ToyPolicy,
+    *,
+    group_size: int = 4,
+    groups: int = 6,
+    keep: Keep | None = None,
+    max_factor: float = 3.0,
+    final_value: bool = False,
 ) -> Collector:
     sampler = EpisodeSampler(5, TASKS, group_size)
     return Collector(

@@ -92,8 +92,12 @@ def play(stream: GroupStream, slots: int, batches: int, order: random.Random) ->
 
 
 @given(
-    slots=st.integers(1, 12), wanted=st.integers(1, 5), keep=st.sampled_from([None, (0.25, 0.75), (0.5, 0.5)]),
-    factor=st.sampled_from([1.0, 1.5, 3.0]), most=st.integers(0, 3), ahead=st.sampled_from([None, 0, 1, 2, 5]),
+    slots=st.integers(1, 12),
+    wanted=st.integers(1, 5),
+    keep=st.sampled_from([None, (0.25, 0.75), (0.5, 0.5)]),
+    factor=st.sampled_from([1.0, 1.5, 3.0]),
+    most=st.integers(0, 3),
+    ahead=st.sampled_from([None, 0, 1, 2, 5]),
     seed=st.integers(0, 10**6),
 )
 @settings(deadline=None, max_examples=150)

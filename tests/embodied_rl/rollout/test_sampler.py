@@ -14,8 +14,10 @@ from embodied_rl.rollout.sampler import EpisodeSampler, evaluation_specs
 from embodied_rl.types import EpisodeSpec
 
 TASKS = st.dictionaries(
-    st.text("abc", min_size=1, max_size=3), st.lists(st.integers(0, 99), min_size=1, max_size=7, unique=True),
-    min_size=1, max_size=5,
+    st.text("abc", min_size=1, max_size=3),
+    st.lists(st.integers(0, 99), min_size=1, max_size=7, unique=True),
+    min_size=1,
+    max_size=5,
 )
 SEEDS = st.integers(0, 2**40)
 

@@ -25,9 +25,16 @@ from tests.toy import ToyEnv, ToyPolicy
 
 
 def train(
-    setup: Setup, folder: Path, factory: ToyFactory | LostFactory | DyingFactory, config: RayConfig | None = None, *,
-    at: dict[int, Callable[[], None]] | None = None, look: Callable[[RolloutBatch, ToyPolicy], None] | None = None,
-    ess: Callable[[], float] | None = None, helper: PolicyFactory | None = None, say: Callable[[str], None] = print,
+    setup: Setup,
+    folder: Path,
+    factory: ToyFactory | LostFactory | DyingFactory,
+    config: RayConfig | None = None,
+    *,
+    at: dict[int, Callable[[], None]] | None = None,
+    look: Callable[[RolloutBatch, ToyPolicy], None] | None = None,
+    ess: Callable[[], float] | None = None,
+    helper: PolicyFactory | None = None,
+    say: Callable[[str], None] = print,
 ) -> Outcome:
     """Train with two workers. at: what happens when that many episodes have ended; look: before each update, with the
     policy that is to be updated; ess: in place of the learner's; helper: opens the policy of a second rank."""
@@ -35,9 +42,11 @@ def train(
     policy, heard = ToyPolicy(), list[int]()
     sampler, alone = setup.parts(policy, folder)
     algorithm = alone.algorithm
-    learner = alone if helper is None else make_learner(
-        policy, algorithm, setup.learner, seed=0, dump_dir=folder, threads=1, helper=helper
-    )  # fmt: skip
+    learner = (
+        alone
+        if helper is None
+        else make_learner(policy, algorithm, setup.learner, seed=0, dump_dir=folder, threads=1, helper=helper)
+    )
     due = dict(at or {})
 
     def poll() -> None:
@@ -46,11 +55,26 @@ def train(
 
     batches, metrics, states = [], [], []
     learning = Learning.of(learner)
-    with closing(learner), closing(make_scheduler(
-        config, ToyEnv(factory.slots), policy, sampler, algorithm, replace(learning, ess=ess or learning.ess),
-        StageClock(), groups=setup.groups, workers=None,
-        on_episode=lambda result: heard.append(result.spec.episode_id), poll=poll, far=factory, say=say,
-    )) as scheduler:  # fmt: skip
+    with (
+        closing(learner),
+        closing(
+            make_scheduler(
+                config,
+                ToyEnv(factory.slots),
+                policy,
+                sampler,
+                algorithm,
+                replace(learning, ess=ess or learning.ess),
+                StageClock(),
+                groups=setup.groups,
+                workers=None,
+                on_episode=lambda result: heard.append(result.spec.episode_id),
+                poll=poll,
+                far=factory,
+                say=say,
+            )
+        ) as scheduler,
+    ):
         for batch in scheduler.batches(0, setup.iterations):
             batches.append(batch)
             if look is not None:

@@ -41,21 +41,40 @@ def staleness(batch: RolloutBatch) -> torch.Tensor:
 
 
 @given(
-    algorithm=st.sampled_from([GRPO, KEEPING, PPO]), slots=st.integers(1, 9), stages=st.integers(1, 4),
-    workers=st.integers(1, 3), seed=st.integers(0, 10**6), most=st.integers(1, 3), slow_learner=st.booleans(),
-    learner=st.sampled_from([BY_ROWS, BY_GROUPS]), groups=st.sampled_from([None, 1, 2, 5]),
+    algorithm=st.sampled_from([GRPO, KEEPING, PPO]),
+    slots=st.integers(1, 9),
+    stages=st.integers(1, 4),
+    workers=st.integers(1, 3),
+    seed=st.integers(0, 10**6),
+    most=st.integers(1, 3),
+    slow_learner=st.booleans(),
+    learner=st.sampled_from([BY_ROWS, BY_GROUPS]),
+    groups=st.sampled_from([None, 1, 2, 5]),
 )
 @settings(deadline=None, max_examples=25)
 def test_no_row_is_staler_than_allowed_and_every_batch_is_the_stream_s_next(
-    algorithm: AlgorithmConfig, slots: int, stages: int, workers: int, seed: int, most: int, slow_learner: bool,
-    learner: LearnerConfig, groups: int | None,
+    algorithm: AlgorithmConfig,
+    slots: int,
+    stages: int,
+    workers: int,
+    seed: int,
+    most: int,
+    slow_learner: bool,
+    learner: LearnerConfig,
+    groups: int | None,
 ) -> None:
     setup = Setup(algorithm, groups=3, iterations=4, learner=learner, breaks={2: 1, 14: 1})
     pause = jitter(seed)
     with tempfile.TemporaryDirectory() as folder:
         found = pipelined(
-            setup, Path(folder), slots=slots, stages=min(stages, slots), workers=workers, pause=pause,
-            ahead=Ahead(most, groups), during=lambda version: time.sleep(0.02) if slow_learner else None,
+            setup,
+            Path(folder),
+            slots=slots,
+            stages=min(stages, slots),
+            workers=workers,
+            pause=pause,
+            ahead=Ahead(most, groups),
+            during=lambda version: time.sleep(0.02) if slow_learner else None,
         )
     first = 0
     for batch, state in zip(found.batches, found.states, strict=True):
@@ -248,9 +267,11 @@ def test_how_far_an_update_moved_says_what_stale_rows_will_be_worth(tmp_path: Pa
     rows = slice(sum(map(len, list(split_groups(whole))[:2])), None)
     with torch.no_grad():
         now = first.policy.evaluate(
-            whole.images[rows], whole.proprio[rows], whole.instruction[rows],
+            whole.images[rows],
+            whole.proprio[rows],
+            whole.instruction[rows],
             {name: tensor[rows] for name, tensor in whole.replay.items()},
-        ).log_prob  # fmt: skip
+        ).log_prob
     ratio = torch.where(whole.mask[rows], now - whole.log_prob[rows], 0.0).sum(dim=1).exp()
     expected = float(ratio.sum() ** 2 / (ratio**2).sum() / len(ratio))
     assert both.ess == pytest.approx(expected, rel=1e-4)
@@ -295,9 +316,9 @@ def test_the_learner_s_threads_share_the_rows_that_are_evaluated_again(case: str
             return out
 
         learner.policy.evaluate = together  # type: ignore[method-assign]
-        with closing(Learner(
-            learner.policy, learner.algorithm, config, seed=0, dump_dir=tmp_path, threads=threads
-        )) as several:  # fmt: skip
+        with closing(
+            Learner(learner.policy, learner.algorithm, config, seed=0, dump_dir=tmp_path, threads=threads)
+        ) as several:
             before = batch.log_prob.clone()
             metrics = several.update(batch)
         assert not torch.equal(batch.log_prob, before)
@@ -389,9 +410,9 @@ def test_what_goes_wrong_in_correcting_ends_the_run(tmp_path: Path) -> None:
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("evaluate")]
 
 
-@pytest.mark.parametrize(("worth", "batch", "groups"), [
-    (1.0, 8, 3), (0.8, 8, 3), (0.5, 8, 2), (0.5, 64, 3), (0.4, 12, 2), (0.01, 8, 0)
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("worth", "batch", "groups"), [(1.0, 8, 3), (0.8, 8, 3), (0.5, 8, 2), (0.5, 64, 3), (0.4, 12, 2), (0.01, 8, 0)]
+)
 def test_so_many_groups_may_begin_that_their_batch_keeps_its_sample(worth: float, batch: int, groups: int) -> None:
     given_ = Ahead(1, 3).given(worth, batch)
     assert given_ == Ahead(1, groups)

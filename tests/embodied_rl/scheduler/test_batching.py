@@ -43,10 +43,7 @@ def test_calls_of_one_size_say_nothing_of_it_so_others_are_tried() -> None:
     assert taught(0.1, 0.0, 0.1, sizes=(16,)).until(7.0, 16, [(16, 7.0)]) == 7.0
 
 
-@pytest.mark.parametrize(
-    ("turn", "waits"),
-    [(0.015, True), (0.026, True), (0.028, False), (0.5, False)],
-)
+@pytest.mark.parametrize(("turn", "waits"), [(0.015, True), (0.026, True), (0.028, False), (0.5, False)])
 def test_it_waits_while_that_costs_less_than_a_call(turn: float, waits: bool) -> None:
     """As many rows on their way as are there, a call of 27 ms: it pays for 27 ms."""
     patience = taught(0.027, 1e-4, turn)
@@ -114,9 +111,15 @@ def test_the_engine_waits_for_lanes_that_are_soon_back(tmp_path: Path) -> None:
         rows: list[int] = []
         setup = Setup(GRPO, groups=12, iterations=1)
         found = pipelined(
-            setup, tmp_path, slots=8, stages=2, pause=lambda: time.sleep(0.002), act_wait=act_wait,
-            policy=Costly(rows), share=True,
-        )  # fmt: skip
+            setup,
+            tmp_path,
+            slots=8,
+            stages=2,
+            pause=lambda: time.sleep(0.002),
+            act_wait=act_wait,
+            policy=Costly(rows),
+            share=True,
+        )
         assert len(found.batches[0]) == sum(rows)
         calls[act_wait] = len(rows)
     assert (calls[None] or 0) < 0.8 * (calls[0.0] or 0), calls

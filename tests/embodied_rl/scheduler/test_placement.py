@@ -42,10 +42,21 @@ def apart(
     policy.head.bias.requires_grad_(False)
     sampler, learner = setup.parts(policy, folder)
     batches = []
-    with closing(make_scheduler(
-        config, SlowEnv(6, jitter(seed)), policy, sampler, learner.algorithm, Learning.of(learner), Timeline(),
-        groups=setup.groups, workers=2, on_episode=lambda result: None, poll=lambda: None,
-    )) as scheduler:  # fmt: skip
+    with closing(
+        make_scheduler(
+            config,
+            SlowEnv(6, jitter(seed)),
+            policy,
+            sampler,
+            learner.algorithm,
+            Learning.of(learner),
+            Timeline(),
+            groups=setup.groups,
+            workers=2,
+            on_episode=lambda result: None,
+            poll=lambda: None,
+        )
+    ) as scheduler:
         for batch in scheduler.batches(0, setup.iterations):
             batches.append(batch)
             learner.update(batch)
@@ -54,7 +65,9 @@ def apart(
 
 
 @given(
-    algorithm=st.sampled_from([GRPO, PPO]), stages=st.integers(1, 6), seed=st.integers(0, 10**6),
+    algorithm=st.sampled_from([GRPO, PPO]),
+    stages=st.integers(1, 6),
+    seed=st.integers(0, 10**6),
     minibatch=st.sampled_from([1, 2, 100]),
 )
 @settings(deadline=None, max_examples=10)
@@ -145,10 +158,21 @@ def test_policy_and_learner_leave_threads_to_each_other(tmp_path: Path, monkeypa
     states = {"threads": False, "episodes": False}
     setup, policy = Setup(GRPO, learner=LearnerConfig(minibatch_rows=None, minibatch_groups=1)), ToyPolicy()
     sampler, learner = setup.parts(policy, tmp_path)
-    with closing(make_scheduler(
-        PipelinedConfig(), SlowEnv(6), policy, sampler, learner.algorithm, Learning.of(learner), Timeline(),
-        groups=setup.groups, workers=2, on_episode=lambda result: None, poll=lambda: None,
-    )) as scheduler:  # fmt: skip
+    with closing(
+        make_scheduler(
+            PipelinedConfig(),
+            SlowEnv(6),
+            policy,
+            sampler,
+            learner.algorithm,
+            Learning.of(learner),
+            Timeline(),
+            groups=setup.groups,
+            workers=2,
+            on_episode=lambda result: None,
+            poll=lambda: None,
+        )
+    ) as scheduler:
         assert isinstance(scheduler, PipelinedScheduler)
         for states["threads"], scheduler.learning in itertools.product((False, True), repeat=2):
             assert found["act"]() is (states["threads"] or scheduler.learning)

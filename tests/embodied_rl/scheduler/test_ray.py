@@ -40,9 +40,7 @@ def cluster() -> Iterator[Any]:
     environment = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     nodes = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "object_store_memory": 80 << 20})
     nodes.add_node(num_cpus=1, object_store_memory=80 << 20)
-    ray.init(
-        address=nodes.address, log_to_driver=False, configure_logging=False, runtime_env={"env_vars": environment}
-    )
+    ray.init(address=nodes.address, log_to_driver=False, configure_logging=False, runtime_env={"env_vars": environment})
     yield nodes
     ray.shutdown()
     nodes.shutdown()

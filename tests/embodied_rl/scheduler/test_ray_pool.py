@@ -138,9 +138,7 @@ def test_weights_may_change_within_an_episode_and_its_rows_say_so(
 
 
 @pytest.mark.parametrize("worth", [0.5, 0.8])
-def test_after_a_batch_that_was_too_stale_the_next_rollout_waits(
-    ray: FakeRay, tmp_path: Path, worth: float
-) -> None:
+def test_after_a_batch_that_was_too_stale_the_next_rollout_waits(ray: FakeRay, tmp_path: Path, worth: float) -> None:
     """Batch 0 was worth `worth`: whether batch 2 begins in the update on batch 1 depends on that."""
     begun: list[int] = []
     expected = [1, 1 if worth < 0.8 else 2, 3, 3]
@@ -159,9 +157,13 @@ def test_after_a_batch_that_was_too_stale_the_next_rollout_waits(
 
     values = iter([worth])
     train(
-        Setup(GRPO, groups=2, iterations=4), tmp_path, ToyFactory(), RayConfig(max_staleness=1), look=look,
+        Setup(GRPO, groups=2, iterations=4),
+        tmp_path,
+        ToyFactory(),
+        RayConfig(max_staleness=1),
+        look=look,
         ess=lambda: next(values, 1.0),
-    )  # fmt: skip
+    )
     assert begun == expected
 
 

@@ -60,14 +60,25 @@ def assert_same(one: Outcome, two: Outcome) -> None:
 
 
 @given(
-    algorithm=st.sampled_from([GRPO, KEEPING, PPO]), slots=st.integers(1, 9), stages=st.integers(1, 9),
-    workers=st.integers(1, 4), seed=st.integers(0, 10**6), act_wait=st.sampled_from([None, 0.0, 0.002]),
-    minibatch=st.sampled_from([1, 2, 100]), threads=st.sampled_from([1, 2, 3]),
+    algorithm=st.sampled_from([GRPO, KEEPING, PPO]),
+    slots=st.integers(1, 9),
+    stages=st.integers(1, 9),
+    workers=st.integers(1, 4),
+    seed=st.integers(0, 10**6),
+    act_wait=st.sampled_from([None, 0.0, 0.002]),
+    minibatch=st.sampled_from([1, 2, 100]),
+    threads=st.sampled_from([1, 2, 3]),
 )
 @settings(deadline=None, max_examples=25)
 def test_the_same_episodes_and_updates_as_serial(
-    algorithm: AlgorithmConfig, slots: int, stages: int, workers: int, seed: int, act_wait: float | None,
-    minibatch: int, threads: int,
+    algorithm: AlgorithmConfig,
+    slots: int,
+    stages: int,
+    workers: int,
+    seed: int,
+    act_wait: float | None,
+    minibatch: int,
+    threads: int,
 ) -> None:
     learner = LearnerConfig(lr=1e-2, minibatch_rows=None, minibatch_groups=minibatch, microbatch_rows=24)
     setup = Setup(algorithm, learner=learner, breaks={3: 1, 11: 1}, threads=threads)
@@ -75,7 +86,12 @@ def test_the_same_episodes_and_updates_as_serial(
         oracle = serial(setup, Path(folder))
         with patch.object(actor, "MIN_ROWS", 2):  # or so few rows would not be acted on in parts
             found = pipelined(
-                setup, Path(folder), slots=slots, stages=min(stages, slots), workers=workers, pause=jitter(seed),
+                setup,
+                Path(folder),
+                slots=slots,
+                stages=min(stages, slots),
+                workers=workers,
+                pause=jitter(seed),
                 act_wait=act_wait,
             )
     assert_same(oracle, found)
@@ -194,7 +210,8 @@ def test_actions_that_are_not_numbers_never_reach_the_simulator(tmp_path: Path) 
     setup = Setup(GRPO, iterations=1)
     oracle = serial(setup, tmp_path)
     for found in (
-        pipelined(setup, tmp_path, policy=NanPolicy()), serial(setup, tmp_path, policy=NanPolicy(), env=SlowEnv(6))
+        pipelined(setup, tmp_path, policy=NanPolicy()),
+        serial(setup, tmp_path, policy=NanPolicy(), env=SlowEnv(6)),
     ):
         assert_same(oracle, found)
         ledger = found.sampler.ledger
@@ -223,13 +240,19 @@ def test_what_the_learners_threads_do_on_their_own_is_counted(goes_on: bool, mon
     events = iter([group, group, Closed(0, [], 2)])
     clock = Timeline(keep=9)
     engine: Any = SimpleNamespace(
-        clock=clock, wait=lambda *heard, block: next(events), drop=lambda kept: None, publish=lambda *new, worth: None,
+        clock=clock,
+        wait=lambda *heard, block: next(events),
+        drop=lambda kept: None,
+        publish=lambda *new, worth: None,
         stream=SimpleNamespace(begin=lambda *ends: None, sampler=SimpleNamespace(ledger=SimpleNamespace(reissued=0))),
-    )  # fmt: skip
+    )
     scheduler = PipelinedScheduler(
-        engine, install=lambda: None, poll=lambda: None, learn=lambda group: None,
+        engine,
+        install=lambda: None,
+        poll=lambda: None,
+        learn=lambda group: None,
         worked_until=lambda: time.perf_counter() if goes_on else 0.0,
-    )  # fmt: skip
+    )
     next(scheduler.batches(0, 1))
     spans = [span for span in clock.spans if span.stage == "learn"]
     assert len(spans) == (4 if goes_on else 2)

@@ -40,9 +40,12 @@ ALGORITHM = GRPOConfig(group_size=4, keep=None, entropy_coef=0.01)
 def settings(scheduler: SchedulerConfig, minibatch_groups: int = 2) -> TrainSettings:
     learner = LearnerConfig(lr=1e-2, minibatch_rows=None, minibatch_groups=minibatch_groups, microbatch_rows=24)
     return replace(
-        settings_of(ALGORITHM, iterations=5), scheduler=scheduler, learner=learner, workers=2,
+        settings_of(ALGORITHM, iterations=5),
+        scheduler=scheduler,
+        learner=learner,
+        workers=2,
         rollout=RolloutConfig(episodes_per_iteration=24),
-    )  # fmt: skip
+    )
 
 
 class Stopping(JsonObserver):
@@ -178,10 +181,16 @@ def test_parts_that_do_not_fit_are_refused() -> None:
         LearnerConfig(minibatch_rows=None)
 
 
-@pytest.mark.parametrize(("options", "streams", "expected"), [
-    ({}, True, Ahead(1, 4)), ({"ahead_groups": 7}, True, Ahead(1, 7)), ({"max_staleness": 3}, True, Ahead(3, 24)),
-    ({}, False, Ahead(1, None)), ({"ahead_groups": 7}, False, Ahead(1, 7)),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("options", "streams", "expected"),
+    [
+        ({}, True, Ahead(1, 4)),
+        ({"ahead_groups": 7}, True, Ahead(1, 7)),
+        ({"max_staleness": 3}, True, Ahead(3, 24)),
+        ({}, False, Ahead(1, None)),
+        ({"ahead_groups": 7}, False, Ahead(1, 7)),
+    ],
+)
 def test_how_far_the_rollout_runs_ahead(options: dict[str, Any], streams: bool, expected: Ahead) -> None:
     """13 worlds are filled by four groups of four; a batch has ten."""
     assert PipelinedConfig(overlap="async", **options).ahead(13, 10, 4, streams=streams) == expected
@@ -196,11 +205,21 @@ def test_half_a_batch_ahead_is_the_most_by_default() -> None:
 @pytest.mark.parametrize("groups", [2, 6])
 def test_a_run_computes_log_probs_again(tmp_path: Path, groups: int) -> None:
     """Rounded ones start off 1, which a run refuses; again by the policy that acts they are the update's."""
+
     def rounded(folder: Path, what: TrainSettings) -> None:
         torch.set_num_threads(1)
         policy = RoundingPolicy()
-        train(folder, ToyEnv(6), policy, files_of(policy), what, TASKS, HELDOUT, Stopping(folder / "metrics.jsonl", -1),
-              resume_command="x")  # fmt: skip
+        train(
+            folder,
+            ToyEnv(6),
+            policy,
+            files_of(policy),
+            what,
+            TASKS,
+            HELDOUT,
+            Stopping(folder / "metrics.jsonl", -1),
+            resume_command="x",
+        )
 
     strict = settings(STREAM, groups)
     strict = replace(strict, learner=replace(strict.learner, ratio_tolerance=1e-4))
@@ -218,9 +237,14 @@ def test_a_run_computes_log_probs_again(tmp_path: Path, groups: int) -> None:
 def test_the_scheduler_is_written_and_read_with_its_name() -> None:
     config = TrainConfig(scheduler=ASYNC, policy=OpenVLAConfig(temperature=0.5))
     assert to_dict(config)["scheduler"] == {
-        "name": "pipelined", "stages": 3, "act_wait_ms": None, "overlap": "async", "max_staleness": 2,
-        "ahead_groups": None, "act_device": None,
-    }  # fmt: skip
+        "name": "pipelined",
+        "stages": 3,
+        "act_wait_ms": None,
+        "overlap": "async",
+        "max_staleness": 2,
+        "ahead_groups": None,
+        "act_device": None,
+    }
     assert from_dict(to_dict(config)) == config
     assert from_dict({"scheduler": {"name": "serial"}}, config).scheduler == SerialConfig()
     with pytest.raises(UserError, match=r"'scheduler.stages' does not apply to serial \(it belongs to pipelined\)"):

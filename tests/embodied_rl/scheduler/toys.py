@@ -139,7 +139,13 @@ def serial(
     algorithm = learner.algorithm
     env = env or ToyEnv(slots, breaks=setup.breaks)
     collector = Collector(
-        env, policy, sampler, StageClock(), groups=setup.groups, keep=algorithm.keep, max_factor=algorithm.max_factor,
+        env,
+        policy,
+        sampler,
+        StageClock(),
+        groups=setup.groups,
+        keep=algorithm.keep,
+        max_factor=algorithm.max_factor,
         final_value=algorithm.needs_final_value,
     )
     heard: list[int] = []
@@ -154,10 +160,21 @@ def serial(
 
 
 def pipelined(
-    setup: Setup, folder: Path, *, slots: int = 6, stages: int = 3, workers: int = 2, pause: Pause = no_pause,
-    act_wait: float | None = None, policy: ToyPolicy | None = None, env: VecEnv | None = None, share: bool = False,
-    ahead: Ahead = ON_POLICY, during: Callable[[int], None] = lambda version: None,
-    paused: Callable[[int], None] | None = None, ess: Callable[[], float] | None = None,
+    setup: Setup,
+    folder: Path,
+    *,
+    slots: int = 6,
+    stages: int = 3,
+    workers: int = 2,
+    pause: Pause = no_pause,
+    act_wait: float | None = None,
+    policy: ToyPolicy | None = None,
+    env: VecEnv | None = None,
+    share: bool = False,
+    ahead: Ahead = ON_POLICY,
+    during: Callable[[int], None] = lambda version: None,
+    paused: Callable[[int], None] | None = None,
+    ess: Callable[[], float] | None = None,
     correcting: Callable[[RolloutBatch], None] = lambda group: None,
 ) -> Outcome:
     """Train with overlap `stream`, or `async` if the rollout may run ahead.
@@ -173,8 +190,15 @@ def pipelined(
     )
     actor = policy if share else replicate(policy)
     engine = RolloutEngine(
-        env or SlowEnv(slots, pause, setup.breaks), actor, stream, Timeline(), stages=stages, workers=workers,
-        act_wait=act_wait, final_value=algorithm.needs_final_value, threads=setup.threads,
+        env or SlowEnv(slots, pause, setup.breaks),
+        actor,
+        stream,
+        Timeline(),
+        stages=stages,
+        workers=workers,
+        act_wait=act_wait,
+        final_value=algorithm.needs_final_value,
+        threads=setup.threads,
     )
     learner.yield_to(engine.busy)
     heard: list[int] = []
@@ -195,13 +219,18 @@ def pipelined(
     streams = not ahead.max_staleness or setup.learner.minibatch_groups is not None
     batches, metrics = [], []
     learned: list[RolloutBatch] = []
-    with closing(PipelinedScheduler(
-        engine, install=lambda: copy_weights(policy, actor), poll=no_pause,
-        learn=learn if streams else None, worked_until=lambda: learner.worked_until,
-        ess=(ess or (lambda: learner.ess)) if ahead.max_staleness else None,
-        correct=correct_group if streams and (ahead.max_staleness or again) else None,
-        on_episode=lambda result: heard.append(result.spec.episode_id),
-    )) as scheduler:  # fmt: skip
+    with closing(
+        PipelinedScheduler(
+            engine,
+            install=lambda: copy_weights(policy, actor),
+            poll=no_pause,
+            learn=learn if streams else None,
+            worked_until=lambda: learner.worked_until,
+            ess=(ess or (lambda: learner.ess)) if ahead.max_staleness else None,
+            correct=correct_group if streams and (ahead.max_staleness or again) else None,
+            on_episode=lambda result: heard.append(result.spec.episode_id),
+        )
+    ) as scheduler:
         engine.yield_to(lambda: scheduler.learning or learner.working)
         for batch in scheduler.batches(0, setup.iterations):
             assert scheduler.learning

@@ -39,13 +39,16 @@ class Page(HTMLParser):
 
 def example(text: str = "plain") -> Report:
     return Report(
-        title=text, stamp={"suite": text, text: 3},
+        title=text,
+        stamp={"suite": text, text: 3},
         outcomes=[
             Outcome("all tasks", (31, 50, 0.482, 0.741), (48, 50, 0.865, 0.989)),
             Outcome(text, (1, 4, 0.05, 0.7)),
         ],
-        config=text, metrics=[{"step": 1, "rollout/success": 0.5, "train/loss": None}, {"step": 2}],
-        curve=b"\x89PNG picture", clips=[Clip(text, b"film one", b"film two"), Clip("unfinished", b"film three")],
+        config=text,
+        metrics=[{"step": 1, "rollout/success": 0.5, "train/loss": None}, {"step": 2}],
+        curve=b"\x89PNG picture",
+        clips=[Clip(text, b"film one", b"film two"), Clip("unfinished", b"film three")],
     )
 
 

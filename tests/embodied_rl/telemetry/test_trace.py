@@ -16,10 +16,13 @@ from embodied_rl.utils.timeline import LEARNER, Span, Timeline
 from embodied_rl.utils.timers import StageClock
 
 SPANS = [
-    Span("sim_10", "simulate", 10.0, 11.0, 0.5), Span("sim_2", "render", 10.5, 10.75, 0.25),
-    Span("act", "act", 11.0, 12.0, 1.0), Span(LEARNER, "update", 12.0, 14.0, 2.0),
-    Span("act", "act", 14.5, 15.0, 0.5), Span(LEARNER, "update", 15.0, 16.0, 1.0),
-]  # fmt: skip
+    Span("sim_10", "simulate", 10.0, 11.0, 0.5),
+    Span("sim_2", "render", 10.5, 10.75, 0.25),
+    Span("act", "act", 11.0, 12.0, 1.0),
+    Span(LEARNER, "update", 12.0, 14.0, 2.0),
+    Span("act", "act", 14.5, 15.0, 0.5),
+    Span(LEARNER, "update", 15.0, 16.0, 1.0),
+]
 
 
 def test_shares_and_queues_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,7 +82,7 @@ def test_a_chrome_trace_has_an_event_a_span_on_its_worker_s_line(tmp_path: Path)
     assert [(names[e["tid"]], e["name"], e["ts"] / 1e6, e["dur"] / 1e6) for e in work] == [
         (span.worker, span.stage, pytest.approx(span.begin - 10), pytest.approx(span.end - span.begin))
         for span in SPANS
-    ]  # fmt: skip
+    ]
     with pytest.raises(UserError, match="cannot write"):
         write_trace(tmp_path / "no" / "trace.json", SPANS)
 

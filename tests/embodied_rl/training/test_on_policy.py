@@ -155,8 +155,15 @@ def test_a_non_finite_loss_keeps_the_last_checkpoint(tmp_path: Path) -> None:
     policy = ToyPolicy(with_value=False)
     with pytest.raises(NonFiniteError, match="dumps"):
         train(
-            tmp_path, ToyEnv(8), policy, files_of(policy), settings_of(GRPOConfig(), 6), TASKS, HELDOUT,
-            Poisoned(tmp_path / "metrics.jsonl"), resume_command="",
+            tmp_path,
+            ToyEnv(8),
+            policy,
+            files_of(policy),
+            settings_of(GRPOConfig(), 6),
+            TASKS,
+            HELDOUT,
+            Poisoned(tmp_path / "metrics.jsonl"),
+            resume_command="",
         )
     assert (tmp_path / "checkpoints/latest").read_text().strip() == "iter-000002"
     assert len(list((tmp_path / "dumps").iterdir())) == 1
@@ -167,8 +174,15 @@ def test_training_on_held_out_states_is_refused(tmp_path: Path) -> None:
     policy = ToyPolicy()
     with pytest.raises(UserError, match="'toy/touch' would be evaluated on initial state 16"):
         train(
-            tmp_path, ToyEnv(2), policy, files_of(policy), settings_of(GRPOConfig(), 1),
-            {**TASKS, "toy/touch": range(17)}, HELDOUT, JsonObserver(tmp_path / "m.jsonl"), resume_command="",
+            tmp_path,
+            ToyEnv(2),
+            policy,
+            files_of(policy),
+            settings_of(GRPOConfig(), 1),
+            {**TASKS, "toy/touch": range(17)},
+            HELDOUT,
+            JsonObserver(tmp_path / "m.jsonl"),
+            resume_command="",
         )
 
 
@@ -176,6 +190,13 @@ def test_too_few_held_out_states_are_refused(tmp_path: Path) -> None:
     policy = ToyPolicy()
     with pytest.raises(UserError, match="'toy/reach' has 3 held-out states"):
         train(
-            tmp_path, ToyEnv(2), policy, files_of(policy), settings_of(GRPOConfig(), 1), TASKS,
-            {"toy/reach": range(20, 23)}, JsonObserver(tmp_path / "m.jsonl"), resume_command="",
+            tmp_path,
+            ToyEnv(2),
+            policy,
+            files_of(policy),
+            settings_of(GRPOConfig(), 1),
+            TASKS,
+            {"toy/reach": range(20, 23)},
+            JsonObserver(tmp_path / "m.jsonl"),
+            resume_command="",
         )

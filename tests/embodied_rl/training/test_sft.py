@@ -32,8 +32,14 @@ class LinearPolicy(nn.Module):
         self.interrupt_at = interrupt_at
         self.calls = 0
 
-    def sft_loss(self, images: torch.Tensor, proprio: torch.Tensor, instruction: list[str],
-                 actions: torch.Tensor, blind: torch.Tensor | None = None) -> torch.Tensor:
+    def sft_loss(
+        self,
+        images: torch.Tensor,
+        proprio: torch.Tensor,
+        instruction: list[str],
+        actions: torch.Tensor,
+        blind: torch.Tensor | None = None,
+    ) -> torch.Tensor:
         assert images.dtype == torch.uint8
         assert len(instruction) == len(proprio)
         if self.training:
@@ -59,8 +65,16 @@ def _measure(batch: SftBatch) -> dict[str, float]:
 
 def _fit(policy: sft.Imitator, state: Path, config: SftConfig = CONFIG, identity: str = "d") -> sft.SftResult:
     train, val = _data()
-    return sft.fit(policy, train, val, config, state, measure=_measure, console=Console(file=io.StringIO()),
-                   identity={"dataset": identity})
+    return sft.fit(
+        policy,
+        train,
+        val,
+        config,
+        state,
+        measure=_measure,
+        console=Console(file=io.StringIO()),
+        identity={"dataset": identity},
+    )
 
 
 def test_loss_falls_and_history_is_kept(tmp_path: Path) -> None:

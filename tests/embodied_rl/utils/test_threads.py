@@ -50,9 +50,11 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> dict[str, set[int]]:
     here, found = threading.local(), {"cores": {2, 5}}
     monkeypatch.setattr(os, "getpid", lambda: -1)
     monkeypatch.setattr(
-        os, "sched_getaffinity", lambda pid: found["cores"] if pid else getattr(here, "cores", found["cores"]),
+        os,
+        "sched_getaffinity",
+        lambda pid: found["cores"] if pid else getattr(here, "cores", found["cores"]),
         raising=False,
-    )  # fmt: skip
+    )
     monkeypatch.setattr(os, "sched_setaffinity", lambda pid, cores: setattr(here, "cores", set(cores)), raising=False)
     return found
 
@@ -82,9 +84,10 @@ def test_of_two_cores_they_keep_to_one_while_others_are_busy(machine: dict[str, 
 def test_who_acts_and_who_learns_keep_to_different_cores(machine: dict[str, set[int]], tmp_path: Path) -> None:
     policy = ToyPolicy()
     algorithm = Setup(GRPOConfig()).parts(policy, tmp_path)[1].algorithm
-    with closing(Actor(policy, 2 * MIN_ROWS, 2)) as actor, closing(
-        Learner(policy, algorithm, LearnerConfig(), seed=0, dump_dir=tmp_path, threads=2)
-    ) as learner:  # fmt: skip
+    with (
+        closing(Actor(policy, 2 * MIN_ROWS, 2)) as actor,
+        closing(Learner(policy, algorithm, LearnerConfig(), seed=0, dump_dir=tmp_path, threads=2)) as learner,
+    ):
         places = []
         for one in (actor, learner):
             one.yield_to(lambda: True)
@@ -199,9 +202,9 @@ def test_all_threads_get_as_many_microbatches(tmp_path: Path, threads: int) -> N
     setup = Setup(GRPOConfig(group_size=4, keep=None), iterations=1)
     batch = serial(setup, tmp_path).batches[0]
     policy = Counting()
-    with closing(Learner(
-        policy, setup.parts(policy, tmp_path)[1].algorithm, config, seed=0, dump_dir=tmp_path, threads=threads
-    )) as learner:  # fmt: skip
+    with closing(
+        Learner(policy, setup.parts(policy, tmp_path)[1].algorithm, config, seed=0, dump_dir=tmp_path, threads=threads)
+    ) as learner:
         learner.update(batch)
     assert sum(seen) == len(batch)
     assert max(seen) <= 24
@@ -223,9 +226,9 @@ def test_learning_goes_on_while_the_next_group_is_awaited(tmp_path: Path) -> Non
     first, *others = split_groups(batch)
     config = LearnerConfig(minibatch_rows=None, minibatch_groups=100, microbatch_rows=len(first))
     policy = Slow()
-    with closing(Learner(
-        policy, setup.parts(policy, tmp_path)[1].algorithm, config, seed=0, dump_dir=tmp_path, threads=4
-    )) as learner:  # fmt: skip
+    with closing(
+        Learner(policy, setup.parts(policy, tmp_path)[1].algorithm, config, seed=0, dump_dir=tmp_path, threads=4)
+    ) as learner:
         learner.accumulate(first)
         assert learner.working
         go.set()

@@ -50,9 +50,17 @@ class _Start:
     def decode(self, uniform: Tensor | None, temperature: float, slots: Tensor | None) -> tuple[Tensor, Tensor]:
         with torch.no_grad():
             return decode.decode(
-                self.decoder, self.head, self.embedding, slots, self.hidden, self.cache, self.rope, self.lengths,
-                uniform, temperature,
-            )  # fmt: skip
+                self.decoder,
+                self.head,
+                self.embedding,
+                slots,
+                self.hidden,
+                self.cache,
+                self.rope,
+                self.lengths,
+                uniform,
+                temperature,
+            )
 
     @torch.no_grad()
     def forced(self, tokens: Tensor, slots: Tensor | None, way: str) -> Tensor:
@@ -112,9 +120,9 @@ def test_matrices_too_large_for_one_product_are_cut() -> None:
     torch.testing.assert_close(out, matrix @ x, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize(("uniform", "token"), [
-    (0.0, 1), (0.4999, 1), (0.5, 2), (1.0 - 2**-24, 3), (1.0, 4), (-1.0, 2),
-])
+@pytest.mark.parametrize(
+    ("uniform", "token"), [(0.0, 1), (0.4999, 1), (0.5, 2), (1.0 - 2**-24, 3), (1.0, 4), (-1.0, 2)]
+)
 def test_the_smallest_token_whose_cumulative_probability_exceeds_the_number(uniform: float, token: int) -> None:
     """1.0 cannot be drawn, but a product may round to it. The first and the last token have no share."""
     logits = np.array([-200.0, *np.log([0.5, 0.3, 0.2]), -200.0], np.float32)

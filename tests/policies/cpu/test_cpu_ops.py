@@ -53,9 +53,7 @@ def _check(one: Op, two: Op, *inputs: Tensor) -> None:
 def test_rms_norm(shape: tuple[int, ...]) -> None:
     torch.manual_seed(0)
     x, weight = torch.randn(shape) * 3, torch.randn(shape[-1])
-    _check(
-        lambda x, w: ops.rms_norm(x, w, 1e-6), lambda x, w: F.rms_norm(x, w.shape, w, 1e-6), x, weight
-    )  # fmt: skip
+    _check(lambda x, w: ops.rms_norm(x, w, 1e-6), lambda x, w: F.rms_norm(x, w.shape, w, 1e-6), x, weight)
 
 
 def test_swiglu() -> None:
@@ -65,9 +63,9 @@ def test_swiglu() -> None:
     _check(ops.swiglu, lambda gate, up: F.silu(gate) * up, gate, up)
 
 
-@pytest.mark.parametrize("positions", [
-    torch.arange(TOKENS), torch.arange(ROWS * TOKENS).view(ROWS, TOKENS), torch.arange(TOKENS)[None],
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "positions", [torch.arange(TOKENS), torch.arange(ROWS * TOKENS).view(ROWS, TOKENS), torch.arange(TOKENS)[None]]
+)
 @pytest.mark.parametrize("layout", ["heads first", "tokens first"])
 def test_rotate(positions: Tensor, layout: str, torch_only: Callable[[Op], Op]) -> None:
     torch.manual_seed(0)

@@ -53,16 +53,28 @@ def contents(root: Path, name: str, index: int = 0) -> dict[str, Any]:
         model = mujoco.MjModel.from_binary_path("x.mjb", {"x.mjb": data})
         models[kind] = pack_model(store, data, cuts(model, data))
     return {
-        **models, "name": name, "suite": name.partition("/")[0], "index": index, "mujoco": mujoco.__version__,
-        "bddl": "(define)", "bddl_language": "Turn it on", "instruction": task.instruction, "goal": goal,
-        "approximate": [], "fixtures": {"stove": {"body": "stove_main", "pos": [0.0, 0.2, 0.9], "quat": [1, 0, 0, 0]}},
+        **models,
+        "name": name,
+        "suite": name.partition("/")[0],
+        "index": index,
+        "mujoco": mujoco.__version__,
+        "bddl": "(define)",
+        "bddl_language": "Turn it on",
+        "instruction": task.instruction,
+        "goal": goal,
+        "approximate": [],
+        "fixtures": {"stove": {"body": "stove_main", "pos": [0.0, 0.2, 0.9], "quat": [1, 0, 0, 0]}},
         "cameras": {"agentview": {"body": "world", "pos": [1.0, 0, 1], "quat": [1, 0, 0, 0], "fovy": 45.0}},
         "gripper": {"speed": 0.01},
-        "indicators": [{"site": SITE, "when": {"joints": [KNOB], "threshold": 0.5, "above": True,
-                                                   "need_all": False, "inclusive": True}}],
+        "indicators": [
+            {
+                "site": SITE,
+                "when": {"joints": [KNOB], "threshold": 0.5, "above": True, "need_all": False, "inclusive": True},
+            }
+        ],
         "init_states": pack_array(store, task.init_states),
         "start": {key: pack_array(store, values) for key, values in _start(task).items()},
-    }  # fmt: skip
+    }
 
 
 def _start(task: Task) -> dict[str, Array]:
@@ -73,10 +85,14 @@ def _start(task: Task) -> dict[str, Array]:
     mujoco.mj_forward(model, data)
     grip = data.site("gripper0_grip_site")
     return {
-        "qacc_warmstart0": np.zeros(model.nv), "ctrl0": np.zeros(model.nu), "ctl_initial_joint": data.qpos[:7].copy(),
-        "ctl_goal_ori0": grip.xmat.reshape(3, 3).copy(), "ctl_goal_pos0": grip.xpos.copy(),
-        "gripper_current_action0": np.zeros(2), "stale_new_update": np.array(1.0),
-    }  # fmt: skip
+        "qacc_warmstart0": np.zeros(model.nv),
+        "ctrl0": np.zeros(model.nu),
+        "ctl_initial_joint": data.qpos[:7].copy(),
+        "ctl_goal_ori0": grip.xmat.reshape(3, 3).copy(),
+        "ctl_goal_pos0": grip.xpos.copy(),
+        "gripper_current_action0": np.zeros(2),
+        "stale_new_update": np.array(1.0),
+    }
 
 
 def install_fake(root: Path, names: tuple[str, ...] = (NAME, OTHER)) -> None:

@@ -33,9 +33,13 @@ from robosuite.models.world import MujocoWorldBase
 OUT = Path(__file__).with_name("official_predicates.json")
 WORDS = {"open": Open(), "close": Close(), "turnon": TurnOn(), "turnoff": TurnOff()}
 FIXTURES = {
-    "Microwave": ("open", "close"), "ShortCabinet": ("open", "close"), "ShortFridge": ("open", "close"),
-    "WoodenCabinet": ("open", "close"), "WhiteCabinet": ("open", "close"), "FlatStove": ("turnon", "turnoff"),
-}  # fmt: skip
+    "Microwave": ("open", "close"),
+    "ShortCabinet": ("open", "close"),
+    "ShortFridge": ("open", "close"),
+    "WoodenCabinet": ("open", "close"),
+    "WhiteCabinet": ("open", "close"),
+    "FlatStove": ("turnon", "turnoff"),
+}
 _NEAR = 1e-9
 
 
@@ -56,8 +60,14 @@ def fixture_cases() -> list[dict[str, Any]]:
         official = getattr(articulated, name)()
         ranges = official.object_properties["articulation"]
         bounds = sorted({x for values in ranges.values() for x in values})
-        single = sorted({*(b + d for b in bounds for d in (-_NEAR, 0.0, _NEAR)), bounds[0] - 1, bounds[-1] + 1,
-                         *((a + b) / 2 for a, b in itertools.pairwise(bounds))})  # fmt: skip
+        single = sorted(
+            {
+                *(b + d for b in bounds for d in (-_NEAR, 0.0, _NEAR)),
+                bounds[0] - 1,
+                bounds[-1] + 1,
+                *((a + b) / 2 for a, b in itertools.pairwise(bounds)),
+            }
+        )
         few = [bounds[0] - 1, *bounds, bounds[-1] + 1]
         pairs = [list(p) for p in itertools.product(few, few)]
         for word, states in itertools.product(words, ([[x] for x in single], pairs)):
@@ -65,29 +75,48 @@ def fixture_cases() -> list[dict[str, Any]]:
             thing = _Thing(official, joints)
             qpos = np.zeros(len(joints))
             env = SimpleNamespace(
-                fixtures_dict={"it": thing}, objects_dict={}, get_object=lambda _, thing=thing: thing,
-                sim=SimpleNamespace(data=SimpleNamespace(qpos=qpos), model=SimpleNamespace(
-                    get_joint_qpos_addr=lambda joint: int(joint[1:]))),
-            )  # fmt: skip
+                fixtures_dict={"it": thing},
+                objects_dict={},
+                get_object=lambda _, thing=thing: thing,
+                sim=SimpleNamespace(
+                    data=SimpleNamespace(qpos=qpos),
+                    model=SimpleNamespace(get_joint_qpos_addr=lambda joint: int(joint[1:])),
+                ),
+            )
             state = ObjectState(env, "it", is_fixture=True)
             expected = []
             for values in states:
                 qpos[:] = values
                 expected.append(bool(WORDS[word](state)))
-            cases.append({"cls": name, "articulation": {k: list(v) for k, v in ranges.items()}, "word": word,
-                          "qpos": states, "expected": expected})  # fmt: skip
+            cases.append(
+                {
+                    "cls": name,
+                    "articulation": {k: list(v) for k, v in ranges.items()},
+                    "word": word,
+                    "qpos": states,
+                    "expected": expected,
+                }
+            )
     return cases
 
 
 def stack_case() -> dict[str, Any]:
     """The scene's XML, what a goal needs to know of its objects, states [S, 14] and the official answers."""
-    walls = [((0, 0, -0.045), (0.07, 0.06, 0.005)), ((0.065, 0, 0.005), (0.005, 0.06, 0.045)),
-             ((-0.065, 0, 0.005), (0.005, 0.06, 0.045)), ((0, 0.055, 0.005), (0.06, 0.005, 0.045)),
-             ((0, -0.055, 0.005), (0.06, 0.005, 0.045))]  # fmt: skip
+    walls = [
+        ((0, 0, -0.045), (0.07, 0.06, 0.005)),
+        ((0.065, 0, 0.005), (0.005, 0.06, 0.045)),
+        ((-0.065, 0, 0.005), (0.005, 0.06, 0.045)),
+        ((0, 0.055, 0.005), (0.06, 0.005, 0.045)),
+        ((0, -0.055, 0.005), (0.06, 0.005, 0.045)),
+    ]
     pot = CompositeObject(
-        "pot", total_size=(0.07, 0.06, 0.05), geom_types=["box"] * 5, geom_locations=[at for at, _ in walls],
-        geom_sizes=[size for _, size in walls], locations_relative_to_center=True,
-    )  # fmt: skip
+        "pot",
+        total_size=(0.07, 0.06, 0.05),
+        geom_types=["box"] * 5,
+        geom_locations=[at for at, _ in walls],
+        geom_sizes=[size for _, size in walls],
+        locations_relative_to_center=True,
+    )
     cube = BoxObject("cube", size=[0.02, 0.02, 0.02])
     world = MujocoWorldBase()
     for thing in (pot, cube):
@@ -102,9 +131,12 @@ def stack_case() -> dict[str, Any]:
     )
     objects = {"pot": pot, "cube": cube}
     env = SimpleNamespace(
-        sim=sim, fixtures_dict={}, objects_dict=objects, get_object=objects.__getitem__,
+        sim=sim,
+        fixtures_dict={},
+        objects_dict=objects,
+        get_object=objects.__getitem__,
         obj_body_id={name: model.body(thing.root_body).id for name, thing in objects.items()},
-    )  # fmt: skip
+    )
     env.check_contact = lambda a, b: MujocoEnv.check_contact(env, a, b)
     states = {name: ObjectState(env, name) for name in objects}
     rows: dict[str, list[Any]] = {"qpos": [], "ncon": [], "stack": [], "up_cube": [], "up_pot": []}
@@ -118,9 +150,15 @@ def stack_case() -> dict[str, Any]:
         rows["up_cube"].append(bool(Up()(states["cube"])))
         rows["up_pot"].append(bool(Up()(states["pot"])))
     entities = {
-        name: {"type": "object", "root_body": thing.root_body, "joints": thing.joints, "articulation": None,
-               "contact_geoms": thing.contact_geoms} for name, thing in objects.items()
-    }  # fmt: skip
+        name: {
+            "type": "object",
+            "root_body": thing.root_body,
+            "joints": thing.joints,
+            "articulation": None,
+            "contact_geoms": thing.contact_geoms,
+        }
+        for name, thing in objects.items()
+    }
     entities["pot"]["size"] = [float(x) for x in pot.total_size]
     return {"xml": xml, "goal_entities": entities, **rows}
 

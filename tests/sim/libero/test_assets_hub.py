@@ -16,11 +16,7 @@ from embodied_rl.errors import UserError
 from embodied_rl.sim.libero.assets import hub
 
 REPOSITORY = "owner/assets"
-FILES = {
-    "scenes/a b.xml": b"<mujoco/>" * 50,
-    "scenes/big.png": bytes(range(256)) * 2000,
-    "textures/empty.txt": b"",
-}
+FILES = {"scenes/a b.xml": b"<mujoco/>" * 50, "scenes/big.png": bytes(range(256)) * 2000, "textures/empty.txt": b""}
 LARGE = "scenes/big.png"
 
 

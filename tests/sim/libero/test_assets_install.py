@@ -99,8 +99,15 @@ def _fake_export(folder: Path, short: str) -> None:
     (folder / "visual.mjb").write_bytes(binary(short, True))
     (folder / "physics.mjb").write_bytes(binary(short, False))
     np.savez(folder / "arrays.npz", init_states=task.init_states, ctrl0=np.zeros(9))
-    fields = {"mujoco": packages()["mujoco"], "bddl": BDDL, "goal": [], "indicators": [], "fixtures": {}, "cameras": {},
-              "gripper": {}}  # fmt: skip
+    fields = {
+        "mujoco": packages()["mujoco"],
+        "bddl": BDDL,
+        "goal": [],
+        "indicators": [],
+        "fixtures": {},
+        "cameras": {},
+        "gripper": {},
+    }
     (folder / "task.json").write_text(json.dumps(fields))
 
 
@@ -274,10 +281,7 @@ def test_an_export_that_does_not_fit_together_makes_no_bundle(stage: Stage) -> N
 
 
 def test_two_installations_at_once_are_refused(stage: Stage) -> None:
-    with (
-        install_module._alone(stage.root),
-        pytest.raises(UserError, match="another installation is working in"),
-    ):
+    with install_module._alone(stage.root), pytest.raises(UserError, match="another installation is working in"):
         stage.install()
 
 
@@ -320,12 +324,15 @@ def test_assets_are_found_in_a_checkout(tmp_path: Path, inside: str) -> None:
 @pytest.mark.parametrize(
     ("stderr", "message"),
     [
-        ("WARNING: Retrying after '[Errno -3] Temporary failure in name resolution'\nERROR: No matching distribution",
-         "the package index cannot be reached; check the network"),
+        (
+            "WARNING: Retrying after '[Errno -3] Temporary failure in name resolution'\n"
+            "ERROR: No matching distribution",
+            "the package index cannot be reached; check the network",
+        ),
         ("note\nERROR: No matching distribution found for robosuite==1.4.0\n", "No matching distribution"),
         ("", "it gave no reason"),
     ],
-)  # fmt: skip
+)
 def test_pips_complaints_become_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stderr: str, message: str
 ) -> None:

@@ -107,11 +107,16 @@ class FakeEnv:
 
     def __init__(self, goal: list[list[str]]) -> None:
         stove = types.SimpleNamespace(
-            root_body="stove_main", contact_geoms=["stove_g0"], joints=["stove_knob"], turn_on=lambda q: q >= 0.5,
+            root_body="stove_main",
+            contact_geoms=["stove_g0"],
+            joints=["stove_knob"],
+            turn_on=lambda q: q >= 0.5,
             turn_off=lambda q: q < 0.0,
-            object_properties={"articulation": {"on": [0.5, 2.1], "off": [-0.005, 0.0]},
-                               "vis_site_names": {"burner": ("stove_burner", False)}},
-        )  # fmt: skip
+            object_properties={
+                "articulation": {"on": [0.5, 2.1], "off": [-0.005, 0.0]},
+                "vis_site_names": {"burner": ("stove_burner", False)},
+            },
+        )
         bowl = types.SimpleNamespace(
             root_body="bowl_main",
             contact_geoms=["bowl_g0"],
@@ -128,30 +133,56 @@ class FakeEnv:
             return types.SimpleNamespace(object_state_type=kind, parent_name=parent)
 
         self.object_states_dict = {
-            "stove": state("object"), "bowl": state("object"), "stove_cook": state("site", "stove"),
+            "stove": state("object"),
+            "bowl": state("object"),
+            "stove_cook": state("site", "stove"),
             "table_zone": state("site"),
-        }  # fmt: skip
+        }
 
     def get_object(self, name: str | None) -> Any:
         return self._all.get(name or "")
 
 
 def test_goals_become_predicates() -> None:
-    env = FakeEnv([["turnon", "stove"], ["on", "bowl", "stove_cook"], ["on", "bowl", "table_zone"],
-                   ["in", "bowl", "stove_cook"], ["on", "bowl", "stove"], ["turnoff", "stove"]])  # fmt: skip
+    env = FakeEnv(
+        [
+            ["turnon", "stove"],
+            ["on", "bowl", "stove_cook"],
+            ["on", "bowl", "table_zone"],
+            ["in", "bowl", "stove_cook"],
+            ["on", "bowl", "stove"],
+            ["turnoff", "stove"],
+        ]
+    )
     goal, indicators = describe_goal(env)
     knob = {"joints": ["stove_knob"], "threshold": 0.5, "above": True, "need_all": False, "inclusive": True}
     assert goal == [
         {"kind": "JointRange", **knob},
-        {"kind": "OnSite", "body": "bowl_main", "site": "stove_cook", "body_geoms": ["bowl_g0"],
-         "contact_geoms": ["stove_g0"]},
+        {
+            "kind": "OnSite",
+            "body": "bowl_main",
+            "site": "stove_cook",
+            "body_geoms": ["bowl_g0"],
+            "contact_geoms": ["stove_g0"],
+        },
         {"kind": "OnSite", "body": "bowl_main", "site": "table_zone", "body_geoms": [], "contact_geoms": []},
         {"kind": "In", "body": "bowl_main", "site": "stove_cook"},
-        {"kind": "On", "body": "bowl_main", "other": "stove_main", "body_geoms": ["bowl_g0"],
-         "other_geoms": ["stove_g0"]},
-        {"kind": "JointRange", "joints": ["stove_knob"], "threshold": 0.0, "above": False, "need_all": True,
-         "inclusive": False},
-    ]  # fmt: skip
+        {
+            "kind": "On",
+            "body": "bowl_main",
+            "other": "stove_main",
+            "body_geoms": ["bowl_g0"],
+            "other_geoms": ["stove_g0"],
+        },
+        {
+            "kind": "JointRange",
+            "joints": ["stove_knob"],
+            "threshold": 0.0,
+            "above": False,
+            "need_all": True,
+            "inclusive": False,
+        },
+    ]
     assert indicators == [{"site": "stove_burner", "when": knob}]
 
 

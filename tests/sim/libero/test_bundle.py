@@ -85,8 +85,11 @@ def test_arrays_come_back_to_the_bit(tmp_path: Path) -> None:
 def test_a_task_comes_back_whole(root: Path) -> None:
     task, made_of = load_task(root, NAME), model_task("turn_on_the_stove")
     assert (task.name, task.suite, task.instruction, task.goal) == (
-        NAME, "libero_goal", made_of.instruction, made_of.goal,
-    )  # fmt: skip
+        NAME,
+        "libero_goal",
+        made_of.instruction,
+        made_of.goal,
+    )
     assert np.array_equal(task.init_states, made_of.init_states)
     assert (task.heldout_states, task.train_states) == (range(50), range(50, 100))
     assert task.fixtures["stove"].pos == (0.0, 0.2, 0.9)

@@ -34,9 +34,14 @@ class Watching:
         pass
 
     def render(
-        self, scene: int, xpos: Array, xmat: Array, cameras: tuple[str, ...], out: Array,
+        self,
+        scene: int,
+        xpos: Array,
+        xmat: Array,
+        cameras: tuple[str, ...],
+        out: Array,
         site_groups: tuple[int, ...] = (),
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.shown.append(site_groups)
 
 
@@ -102,6 +107,6 @@ def test_what_cannot_be_drawn_is_said(turning: LiberoTask) -> None:
     data = mujoco.MjData(model)
     mujoco.mj_forward(model, data)
     with pytest.raises(UserError, match="draws no sites"):
-        renderer.render(renderer.add_scene(model), data.xpos, data.xmat, ("agentview",),
-                        np.zeros((1, 8, 8, 3), np.uint8), (3,))  # fmt: skip
-
+        renderer.render(
+            renderer.add_scene(model), data.xpos, data.xmat, ("agentview",), np.zeros((1, 8, 8, 3), np.uint8), (3,)
+        )

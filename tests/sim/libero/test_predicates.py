@@ -43,9 +43,7 @@ def _hinges(count: int) -> str:
     return f"<mujoco><worldbody>{bodies}</worldbody></mujoco>"
 
 
-@pytest.mark.parametrize(
-    "case", OFFICIAL["fixtures"], ids=lambda c: f"{c['word']}-{c['cls']}-{len(c['qpos'][0])}"
-)
+@pytest.mark.parametrize("case", OFFICIAL["fixtures"], ids=lambda c: f"{c['word']}-{c['cls']}-{len(c['qpos'][0])}")
 def test_fixtures(case: dict[str, Any]) -> None:
     """Open, close, turnon, turnoff of every official class, at and beside each bound, with one joint and with two."""
     assert set(case["expected"]) == {True, False}

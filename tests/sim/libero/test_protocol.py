@@ -88,9 +88,13 @@ class Script:
         self.actions.append(actions)
         rows, steps = actions.shape[:2]
         out = ChunkResult(
-            np.zeros((rows, steps), np.float32), np.zeros(rows, bool), np.zeros(rows, bool), np.zeros(rows, bool),
-            np.zeros(rows, np.int32), np.zeros(rows, bool),
-        )  # fmt: skip
+            np.zeros((rows, steps), np.float32),
+            np.zeros(rows, bool),
+            np.zeros(rows, bool),
+            np.zeros(rows, bool),
+            np.zeros(rows, np.int32),
+            np.zeros(rows, bool),
+        )
         for row, slot in enumerate(slots):
             for k in range(steps):
                 self.step_of[slot] += 1

@@ -31,10 +31,26 @@ if not _TASKS:
     pytest.skip(_REASON, allow_module_level=True)
 
 _OUTPUTS = {
-    "qpos", "qvel", "time", "qacc_warmstart", "ctrl", "ctrl_sub", "ncon", "obs_eef_pos", "obs_eef_quat",
-    "obs_gripper_qpos", "obs_joint_pos", "grip_site_xpos", "eef_body_xquat", "goal_ori", "goal_pos",
-    "gripper_current_action", "reward", "success", "pred",
-}  # fmt: skip
+    "qpos",
+    "qvel",
+    "time",
+    "qacc_warmstart",
+    "ctrl",
+    "ctrl_sub",
+    "ncon",
+    "obs_eef_pos",
+    "obs_eef_quat",
+    "obs_gripper_qpos",
+    "obs_joint_pos",
+    "grip_site_xpos",
+    "eef_body_xquat",
+    "goal_ori",
+    "goal_pos",
+    "gripper_current_action",
+    "reward",
+    "success",
+    "pred",
+}
 _RACK = next(name for name in _TASKS if "wine_bottle" in name)
 """In its first episode the arm hits the rack: a difference of one rounding grows to 0.1 rad within the run."""
 
@@ -87,9 +103,17 @@ def _fast_controls(model: mujoco.MjModel, data: mujoco.MjData, posture: Array, p
     osc.desired_force(robot.law, pos, ori, at, turn, jac @ data.qvel, force)
     arm = robot.dof
     osc.torque_fast(
-        robot.law, force, np.ascontiguousarray(jac[:, arm]), mass[np.ix_(arm, arm)], data.qfrc_bias[arm], posture,
-        data.qpos[robot.qpos], data.qvel[arm], torque, make_scratch(),
-    )  # fmt: skip
+        robot.law,
+        force,
+        np.ascontiguousarray(jac[:, arm]),
+        mass[np.ix_(arm, arm)],
+        data.qfrc_bias[arm],
+        posture,
+        data.qpos[robot.qpos],
+        data.qvel[arm],
+        torque,
+        make_scratch(),
+    )
     return np.clip(torque, robot.low, robot.high)
 
 

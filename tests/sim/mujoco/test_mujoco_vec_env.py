@@ -28,9 +28,14 @@ class _Flat:
         pass
 
     def render(
-        self, scene: int, xpos: Array, xmat: Array, cameras: tuple[str, ...], out: Array,
+        self,
+        scene: int,
+        xpos: Array,
+        xmat: Array,
+        cameras: tuple[str, ...],
+        out: Array,
         site_groups: tuple[int, ...] = (),
-    ) -> None:  # fmt: skip
+    ) -> None:
         out[:] = int(1000 * xpos[scene, 2]) % 256
 
 

@@ -19,9 +19,14 @@ def _random(seed: int) -> dict[str, Array]:
     rng = np.random.default_rng(seed)
     root = rng.normal(size=(7, 7))
     return {
-        "force": rng.normal(size=6), "jac": rng.normal(size=(6, 7)), "mass": root @ root.T + np.eye(7),
-        "bias": rng.normal(size=7), "posture": rng.normal(size=7), "q": rng.normal(size=7), "qd": rng.normal(size=7),
-    }  # fmt: skip
+        "force": rng.normal(size=6),
+        "jac": rng.normal(size=(6, 7)),
+        "mass": root @ root.T + np.eye(7),
+        "bias": rng.normal(size=7),
+        "posture": rng.normal(size=7),
+        "q": rng.normal(size=7),
+        "qd": rng.normal(size=7),
+    }
 
 
 def _reference(force: Array, jac: Array, mass: Array, bias: Array, posture: Array, q: Array, qd: Array) -> Array:

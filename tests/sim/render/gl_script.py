@@ -28,8 +28,12 @@ def run_script(script: str, backend: Backend, *words: str | Path) -> str:
         [sys.executable, "-c", script, backend, *words],
         # Not what this process drew with: a renderer leaves its platform in the environment, for good.
         env={**os.environ, "PYOPENGL_PLATFORM": backend},
-        cwd=Path(__file__).parents[3], capture_output=True, text=True, check=False, timeout=300,
-    )  # fmt: skip
+        cwd=Path(__file__).parents[3],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
     assert done.returncode == 0, done.stderr
     assert "Exception" not in done.stderr, done.stderr  # contexts are freed quietly
     return done.stdout

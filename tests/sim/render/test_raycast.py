@@ -101,10 +101,13 @@ def _numbers(values) -> str:
 
 @settings(max_examples=60)
 @example(  # two surfaces in one another
-    geoms=[("capsule", [0.25, 0.25, 0.25], [0.0, 0.0, 0.0], [0.0, 1.0, 0.0]),
-           ("capsule", [0.25, 0.25, 0.25], [0.0, 0.0, 0.0], [0.0, 1.0, 1.0])],
-    place=[0.0, 0.0, 0.0], fovy=20.0,
-)  # fmt: skip
+    geoms=[
+        ("capsule", [0.25, 0.25, 0.25], [0.0, 0.0, 0.0], [0.0, 1.0, 0.0]),
+        ("capsule", [0.25, 0.25, 0.25], [0.0, 0.0, 0.0], [0.0, 1.0, 1.0]),
+    ],
+    place=[0.0, 0.0, 0.0],
+    fovy=20.0,
+)
 @given(geoms=GEOMS, place=st.lists(st.floats(-1, 1), min_size=3, max_size=3), fovy=st.floats(20, 100))
 def test_geometry_of_any_scene_is_mj_rays(geoms, place, fovy) -> None:
     """The camera stands 1.75 m from the origin, outside every geom (centres within 0.87, reach at most 0.8)."""

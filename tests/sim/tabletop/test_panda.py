@@ -16,9 +16,15 @@ from embodied_rl.types import Array
 HALF = math.pi / 2
 # a (m), d (m), alpha (rad) of joints 1-7 and the flange, Craig's convention
 DH = (
-    (0, 0.333, 0), (0, 0, -HALF), (0, 0.316, HALF), (0.0825, 0, HALF), (-0.0825, 0.384, -HALF), (0, 0, HALF),
-    (0.088, 0, HALF), (0, 0.107, 0),
-)  # fmt: skip
+    (0, 0.333, 0),
+    (0, 0, -HALF),
+    (0, 0.316, HALF),
+    (0.0825, 0, HALF),
+    (-0.0825, 0.384, -HALF),
+    (0, 0, HALF),
+    (0.088, 0, HALF),
+    (0, 0.107, 0),
+)
 
 
 def flange(q: Array) -> Array:
@@ -26,9 +32,14 @@ def flange(q: Array) -> Array:
     pose = np.eye(4)
     for (a, d, alpha), angle in zip(DH, [*q, 0.0], strict=True):
         ca, sa, ct, stheta = math.cos(alpha), math.sin(alpha), math.cos(angle), math.sin(angle)
-        pose = pose @ np.array([
-            [ct, -stheta, 0, a], [stheta * ca, ct * ca, -sa, -d * sa], [stheta * sa, ct * sa, ca, d * ca], [0, 0, 0, 1],
-        ])  # fmt: skip
+        pose = pose @ np.array(
+            [
+                [ct, -stheta, 0, a],
+                [stheta * ca, ct * ca, -sa, -d * sa],
+                [stheta * sa, ct * sa, ca, d * ca],
+                [0, 0, 0, 1],
+            ]
+        )
     return pose
 
 

@@ -23,9 +23,15 @@ SLOTS, CHUNK = 3, 4
 def factory() -> NativeFactory:
     tasks = tuple(tabletop.load_suite("tabletop_object")[:2])
     return NativeFactory(
-        tasks, "raycast", official=False, image_size=32, threads=1, stop_at_success=True, cameras=2,
+        tasks,
+        "raycast",
+        official=False,
+        image_size=32,
+        threads=1,
+        stop_at_success=True,
+        cameras=2,
         max_scene_bytes=1 << 28,
-    )  # fmt: skip
+    )
 
 
 def specs() -> list[EpisodeSpec]:

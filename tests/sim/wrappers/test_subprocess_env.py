@@ -46,9 +46,7 @@ def test_rows_are_those_of_a_simulator_in_this_process(tmp_path: Path) -> None:
 def test_breakdowns_lose_nothing_and_count_nothing_twice(tmp_path: Path) -> None:
     """Under the serial loop; a child takes its other slot down with it."""
     said: list[str] = []
-    with closing(
-        ProcessVecEnv(Fragile(tmp_path, BREAKDOWNS), 4, processes=2, deadline=10.0, say=said.append)
-    ) as env:
+    with closing(ProcessVecEnv(Fragile(tmp_path, BREAKDOWNS), 4, processes=2, deadline=10.0, say=said.append)) as env:
         batch, sampler = collect(env)
         assert env.replaced == {"died": 2, "raised": 2, "hung": 1}
     assert len(said) == 5
@@ -158,7 +156,8 @@ def test_a_simulator_that_cannot_start_is_a_user_error(tmp_path: Path) -> None:
 
 def test_a_simulator_that_always_breaks_ends_the_run(tmp_path: Path) -> None:
     message = r"(?s)(6 times without a step; .*the simulator broke|broke the simulator 5 times)"
-    with closing(ProcessVecEnv(AlwaysBreaks(tmp_path, {}), 1, processes=1)) as env, pytest.raises(
-        (RuntimeError, UserError), match=message
+    with (
+        closing(ProcessVecEnv(AlwaysBreaks(tmp_path, {}), 1, processes=1)) as env,
+        pytest.raises((RuntimeError, UserError), match=message),
     ):
         collect(env, groups=1)

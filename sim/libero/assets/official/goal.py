@@ -49,9 +49,12 @@ def _predicate(env: Any, word: str, first: str, second: str | None = None) -> di
             }
     elif word == "on":
         return {
-            "kind": "On", "body": thing.root_body, "other": other.root_body, "body_geoms": thing.contact_geoms,
+            "kind": "On",
+            "body": thing.root_body,
+            "other": other.root_body,
+            "body_geoms": thing.contact_geoms,
             "other_geoms": other.contact_geoms,
-        }  # fmt: skip
+        }
     raise ValueError(f"the goal ({word} {first} {second}) is not known")
 
 
@@ -65,9 +68,13 @@ def _joint_range(env: Any, word: str, name: str) -> dict[str, Any]:
     bounds = sorted({float(x) for values in ranges.values() for x in values})
     threshold, above, inclusive = find_threshold(getattr(owner, _METHODS[word]), bounds)
     return {
-        "kind": "JointRange", "joints": joints, "threshold": threshold, "above": above,
-        "need_all": word in _NEED_ALL, "inclusive": inclusive,
-    }  # fmt: skip
+        "kind": "JointRange",
+        "joints": joints,
+        "threshold": threshold,
+        "above": above,
+        "need_all": word in _NEED_ALL,
+        "inclusive": inclusive,
+    }
 
 
 def find_threshold(holds: Callable[[float], bool], bounds: list[float]) -> tuple[float, bool, bool]:

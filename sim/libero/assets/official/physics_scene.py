@@ -79,9 +79,23 @@ def _compare(model: Any, full: Any) -> None:
         if isinstance(theirs, np.ndarray) and not np.array_equal(ours, theirs):
             raise ValueError(f"the physics-only scene differs from the official one in {name}")
     solid = (full.geom_contype != 0) | (full.geom_conaffinity != 0) | (full.geom_group == 0)
-    for name in ("geom_type", "geom_bodyid", "geom_size", "geom_pos", "geom_quat", "geom_friction", "geom_solref",
-                 "geom_solimp", "geom_margin", "geom_gap", "geom_condim", "geom_priority", "geom_contype",
-                 "geom_conaffinity", "geom_solmix"):  # fmt: skip
+    for name in (
+        "geom_type",
+        "geom_bodyid",
+        "geom_size",
+        "geom_pos",
+        "geom_quat",
+        "geom_friction",
+        "geom_solref",
+        "geom_solimp",
+        "geom_margin",
+        "geom_gap",
+        "geom_condim",
+        "geom_priority",
+        "geom_contype",
+        "geom_conaffinity",
+        "geom_solmix",
+    ):
         if not np.array_equal(getattr(model, name), getattr(full, name)[solid]):
             raise ValueError(f"the physics-only scene differs from the official one in {name}")
     for name in ("timestep", "gravity", "integrator", "cone", "solver", "iterations", "tolerance", "impratio"):

@@ -82,10 +82,18 @@ def export(suite: str, name: str, index: int, out: Path, compiler: Compiler) -> 
     mujoco.mj_saveModel(physics, str(folder / "physics.mjb"))
     goal, burners = describe_goal(env)
     task = {
-        "suite": suite, "name": name, "index": index, "mujoco": mujoco.__version__, "bddl": bddl.read_text(),
-        "approximate": sorted(compiler.stand_ins), "goal": goal, "indicators": burners,
-        "fixtures": _fixtures(env, full), "cameras": _cameras(full), "gripper": _gripper(robot, full),
-    }  # fmt: skip
+        "suite": suite,
+        "name": name,
+        "index": index,
+        "mujoco": mujoco.__version__,
+        "bddl": bddl.read_text(),
+        "approximate": sorted(compiler.stand_ins),
+        "goal": goal,
+        "indicators": burners,
+        "fixtures": _fixtures(env, full),
+        "cameras": _cameras(full),
+        "gripper": _gripper(robot, full),
+    }
     (folder / "task.json").write_text(json.dumps(task))
     np.savez(folder / "arrays.npz", init_states=_init_states(bddl, official, env), **start)
 
@@ -145,10 +153,14 @@ def _start(robot: Any, data: Any) -> dict[str, Any]:
     """Controller and solver as env.reset leaves them, by the golden data's names."""
     control = robot.controller
     start = {
-        "qacc_warmstart0": data.qacc_warmstart, "ctrl0": data.ctrl, "ctl_initial_joint": control.initial_joint,
-        "ctl_goal_ori0": control.goal_ori, "ctl_goal_pos0": control.goal_pos,
-        "gripper_current_action0": robot.gripper.current_action, "stale_new_update": control.new_update,
-    }  # fmt: skip
+        "qacc_warmstart0": data.qacc_warmstart,
+        "ctrl0": data.ctrl,
+        "ctl_initial_joint": control.initial_joint,
+        "ctl_goal_ori0": control.goal_ori,
+        "ctl_goal_pos0": control.goal_pos,
+        "gripper_current_action0": robot.gripper.current_action,
+        "stale_new_update": control.new_update,
+    }
     start.update({f"stale_{name}": getattr(control, name) for name in _STALE})
     return {name: np.array(value, dtype=np.float64) for name, value in start.items()}
 
@@ -166,9 +178,11 @@ def _cameras(model: Any) -> dict[str, Any]:
     for i in range(model.ncam):
         camera = model.camera(i)
         cameras[camera.name] = {
-            "body": model.body(int(camera.bodyid[0])).name, "pos": camera.pos.tolist(), "quat": camera.quat.tolist(),
+            "body": model.body(int(camera.bodyid[0])).name,
+            "pos": camera.pos.tolist(),
+            "quat": camera.quat.tolist(),
             "fovy": float(camera.fovy[0]),
-        }  # fmt: skip
+        }
     return cameras
 
 
@@ -176,9 +190,11 @@ def _gripper(robot: Any, model: Any) -> dict[str, Any]:
     gripper = robot.gripper
     ranges = [model.actuator(name).ctrlrange.tolist() for name in gripper.actuators]
     return {
-        "finger_joints": list(gripper.joints), "finger_actuators": list(gripper.actuators), "ctrl_range": ranges,
+        "finger_joints": list(gripper.joints),
+        "finger_actuators": list(gripper.actuators),
+        "ctrl_range": ranges,
         "speed": float(gripper.speed),
-    }  # fmt: skip
+    }
 
 
 def _answer(request: dict[str, Any], out: Path, compiler: Compiler) -> dict[str, Any]:
