@@ -1,7 +1,7 @@
 """`embodied-rl bench draw`: how many observations a renderer draws in a second, for one thread and for many.
 
 An observation is both cameras of a tabletop task; the threads draw the scenes of the suite's tasks in turn, as an
-environment's slots do. Renderers of this machine: the CPU ray caster, and EGL where there is a library.
+environment's envs do. Renderers of this machine: the CPU ray caster, and EGL where there is a library.
 """
 
 from __future__ import annotations

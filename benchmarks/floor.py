@@ -26,7 +26,7 @@ from rich.table import Table
 
 from embodied_rl.sim.mujoco import kernel
 from embodied_rl.sim.mujoco.borrow import borrowed
-from embodied_rl.sim.mujoco.env import ControllerMode, World, find_robot
+from embodied_rl.sim.mujoco.env import ControllerMode, Env, find_robot
 from embodied_rl.sim.mujoco.mjlib import mj_jac_site, mj_step1, mj_step2
 from embodied_rl.types import Array
 
@@ -83,7 +83,7 @@ def _jacobians(model: int, data: int, pos: Array, rot: Array, site: int, count: 
 
 
 @njit(nogil=True)
-def _see(robot: kernel.Robot, view: kernel.Data, seen: kernel.Seen, count: int) -> None:
+def _see(robot: kernel.Robot, view: kernel.MjView, seen: kernel.RenderState, count: int) -> None:
     robot, view, seen = borrowed((robot, view, seen))  # as the kernel does
     for _ in range(count):
         kernel.see_bodies(robot, view, seen)
@@ -101,7 +101,7 @@ def profile(
     """Measure one scene from one initial state [1 + nq + nv] under actions float [T, 7]; start: see World.reset."""
     robot = find_robot(model)
     modes: tuple[ControllerMode, ...] = ("exact", "fast")
-    worlds = {mode: World(model, robot, None, mode) for mode in modes}
+    worlds = {mode: Env(model, robot, None, mode) for mode in modes}
     bare = worlds["exact"]
     controls = np.zeros((len(actions), kernel.SUBSTEPS, model.nu))
     bare.reset(state, start)
@@ -118,7 +118,7 @@ def profile(
         for _ in range(len(actions)):
             bare.run(nothing)
 
-    jobs: dict[str, tuple[World, Callable[[], object]]] = {
+    jobs: dict[str, tuple[Env, Callable[[], object]]] = {
         "floor": (bare, lambda: _bare(address, data._address, data.ctrl, controls)),
         "halves": (bare, lambda: _halves(address, data._address, data.ctrl, controls)),
         "jacobian": (

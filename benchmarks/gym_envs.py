@@ -10,9 +10,9 @@ import mujoco
 import numpy as np
 
 from embodied_rl.sim.mujoco import kernel, osc
-from embodied_rl.sim.mujoco.env import World, find_robot, quat_to_axis_angle
+from embodied_rl.sim.mujoco.env import Env, find_robot, quat_to_axis_angle
 from embodied_rl.sim.mujoco.goal import compile_goal
-from embodied_rl.sim.mujoco.osc import LIBERO_LAW as LAW
+from embodied_rl.sim.mujoco.osc import LIBERO_GAINS as LAW
 from embodied_rl.sim.mujoco.vec_env import ACTION_DIM, CAMERAS, PROPRIO_DIM
 from embodied_rl.sim.render import make_renderer
 from embodied_rl.sim.tabletop import load_suite
@@ -45,7 +45,7 @@ class TaskEnv(gym.Env[dict[str, Array], Array]):
         visual = task.build_visual()
         self.model = task.build_physics()
         self.robot = find_robot(self.model)
-        self.world = World(self.model, self.robot, compile_goal(task, self.model), "fast")
+        self.world = Env(self.model, self.robot, compile_goal(task, self.model), "fast")
         self._task, self._drawing = task, drawing
         self._renderer = make_renderer("auto", [visual])
         self._scene = self._renderer.add_scene(visual)

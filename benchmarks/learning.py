@@ -41,8 +41,8 @@ FREE = {
     "track",
     "videos",
     "checkpoint",
-    "torch_threads",
-    "env.sim_threads",
+    "num_threads",
+    "env.num_threads",
     "env.num_envs",
     "env.processes",
     "evaluation.every",
@@ -73,9 +73,9 @@ class Run:
     def key(self) -> Key:
         """The table that the run belongs to."""
         policy = self.config.policy
-        method = f" with {policy.method}" if isinstance(policy, Pi0Config) else ""
+        method = f" with {policy.exploration}" if isinstance(policy, Pi0Config) else ""
         scheduler = self.config.scheduler
-        name = scheduler.overlap if isinstance(scheduler, PipelinedConfig) else kind_of("scheduler", scheduler)
+        name = scheduler.mode if isinstance(scheduler, PipelinedConfig) else kind_of("scheduler", scheduler)
         under = "" if isinstance(scheduler, SerialConfig) else f" under {name}"
         groups = self.config.learner.minibatch_groups
         unit = "episodes" if self.algorithm == "ppo" else "groups"

@@ -60,11 +60,11 @@ class Plan:
     steps: int
     decisions: int
     resets: int
-    slots: int
+    env_ids: int
 
 
-FULL = Plan(tasks=5, worlds=4, repeats=5, steps=40, decisions=1, resets=25, slots=64)
-QUICK = Plan(tasks=1, worlds=2, repeats=1, steps=8, decisions=1, resets=5, slots=16)
+FULL = Plan(tasks=5, worlds=4, repeats=5, steps=40, decisions=1, resets=25, env_ids=64)
+QUICK = Plan(tasks=1, worlds=2, repeats=1, steps=8, decisions=1, resets=5, env_ids=16)
 
 
 def measure(root: Path, name: str, official: OfficialEnvs, plan: Plan, say: Callable[[str], None]) -> TaskFigures:
@@ -74,7 +74,7 @@ def measure(root: Path, name: str, official: OfficialEnvs, plan: Plan, say: Call
     physics, used, gap = _physics(task, official, plan, rng, partial(_tell, say, name))
     cameras, drawn = _cameras(task, official, plan, rng, partial(_tell, say, name))
     say(f"{name}: memory")
-    ours = slot_bytes(root, name, plan.slots)
+    ours = slot_bytes(root, name, plan.env_ids)
     say(f"{name}: floor")
     actions = rng.uniform(-0.5, 0.5, (floor.STEPS, ACTION_DIM)).astype(np.float32)
     profile = floor.profile(name, task.build_physics(), task.init_states[0], actions, task.start, 1 + plan.repeats)

@@ -17,7 +17,7 @@ CHUNK = 8
 OURS, PLAIN, OFFICIAL = "ours", "ours, plain frames", "official"
 MEANING = {
     OURS: "NativeVecEnv, controller 'exact'; chunks of 8 steps; two cameras once a chunk, the official pixels",
-    PLAIN: "the same, but frames without shadows, antialiasing and reflections (env.frames plain)",
+    PLAIN: "the same, but frames without shadows, antialiasing and reflections (env.render_quality fast)",
     OFFICIAL: "SubprocVectorEnv, a process a world, step by step; two cameras after every step",
 }
 CAVEATS = (
@@ -27,8 +27,8 @@ CAVEATS = (
     "reads; a policy that decides after every step does not have it. chunk8_plain also draws without shadows and "
     "antialiasing, which are other pixels. OSMesa draws one frame at a time in a process, so our threads wait for each "
     "other where the official processes do not: that is in the wall ratios.",
-    "memory: what no other process shares, of one more official process against one more slot of ours, without "
-    "cameras and after the resets and steps of all repeats. The first slot also costs the scene and this program.",
+    "memory: what no other process shares, of one more official process against one more env of ours, without "
+    "cameras and after the resets and steps of all repeats. The first env also costs the scene and this program.",
     "floor: against 25 bare mj_step calls, which is less than any controller can do: it needs the state between them.",
 )
 

@@ -22,7 +22,7 @@ _WARM_CHUNKS = 8
 
 
 class OurEnvs:
-    """N slots of one task, each in another of its first initial states; frames are OSMesa's.
+    """N envs of one task, each in another of its first initial states; frames are OSMesa's.
 
     pictures: None draws nothing; True draws with shadows, antialiasing and reflections, as the official stack; False
     without them, as this project's policies see it.
@@ -32,12 +32,12 @@ class OurEnvs:
         renderer = GlRenderer("osmesa", pictures=pictures) if pictures is not None else None
         self._envs = NativeVecEnv([task], count, image_size=size, renderer=renderer, stop_at_success=False)
         self._slots = list(range(count))
-        self._specs = [EpisodeSpec(slot, task.name, slot, 0) for slot in self._slots]
+        self._specs = [EpisodeSpec(env_id, task.name, env_id, 0) for env_id in self._slots]
         self._out = self._envs.new_observation(count) if renderer is not None else None
         self._envs.reset(self._slots, self._specs)
 
     def reset(self, times: int) -> Timing:
-        """All slots to their first states, `times` times; seconds of all of it."""
+        """All envs to their first states, `times` times; seconds of all of it."""
 
         def job() -> None:
             for _ in range(times):
@@ -64,8 +64,8 @@ class OurEnvs:
     def distance(self, states: list[list[float]]) -> float:
         """Largest difference of a joint position to other worlds' [time, qpos, qvel]."""
         gaps = [0.0]
-        for slot, state in zip(self._slots, states, strict=True):
-            qpos = self._envs.data(slot).qpos
+        for env_id, state in zip(self._slots, states, strict=True):
+            qpos = self._envs.data(env_id).qpos
             gaps.append(float(np.abs(qpos - np.array(state)[1 : 1 + len(qpos)]).max()))
         return max(gaps)
 
@@ -75,7 +75,7 @@ class OurEnvs:
 
 
 def slot_bytes(root: Path, name: str, count: int) -> float:
-    """Memory that each slot adds to the first one, bytes, over `count` slots that have all run; in a new process."""
+    """Memory that each env adds to the first one, bytes, over `count` envs that have all run; in a new process."""
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
         return pool.submit(_slot_bytes, root, name, count).result()
 
@@ -86,7 +86,7 @@ def _slot_bytes(root: Path, name: str, count: int) -> float:
     run = _run_slots(envs, task)
     run([0])
     gc.collect()
-    ctypes.CDLL(None).malloc_trim(0)  # else new slots would live on memory that loading the task has left
+    ctypes.CDLL(None).malloc_trim(0)  # else new envs would live on memory that loading the task has left
     before = unique_bytes()
     run(list(range(1, 1 + count)))
     added = unique_bytes() - before
@@ -95,10 +95,10 @@ def _slot_bytes(root: Path, name: str, count: int) -> float:
 
 
 def _run_slots(envs: NativeVecEnv, task: LiberoTask) -> Callable[[list[int]], None]:
-    def run(slots: list[int]) -> None:
-        envs.reset(slots, [EpisodeSpec(slot, task.name, slot % len(task.init_states), 0) for slot in slots])
+    def run(env_ids: list[int]) -> None:
+        envs.reset(env_ids, [EpisodeSpec(env_id, task.name, env_id % len(task.init_states), 0) for env_id in env_ids])
         for _ in range(_WARM_CHUNKS):  # pages count once they are used
-            envs.step(slots, np.zeros((len(slots), 8, ACTION_DIM), np.float32))
+            envs.step(env_ids, np.zeros((len(env_ids), 8, ACTION_DIM), np.float32))
 
     return run
 

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 PRESET = ("tabletop", "openvla", "ppo")
 WARM_UP, MEASURED = 1, 5
 OTHER = "other"
-"""Time outside every stage: the sampler, refilling slots, accounting."""
+"""Time outside every stage: the sampler, refilling envs, accounting."""
 ORDER = ("reset", "render", "act", "simulate", "gather", "update", OTHER)
 
 
@@ -93,8 +93,8 @@ def measure(
         sampler,
         clock,
         groups=config.rollout.groups(algorithm.group_size),
-        keep=algorithm.keep,
-        max_factor=algorithm.max_factor,
+        success_rate_range=algorithm.success_rate_range,
+        max_oversampling=algorithm.max_oversampling,
         final_value=algorithm.needs_final_value,
     )
     scheduler = SerialScheduler(collector, lambda result: progress.episode(result.success))
@@ -105,7 +105,7 @@ def measure(
         progress.stage("rollout", episodes)
         began, cpu_began = time.perf_counter(), time.process_time()
         for batch in scheduler.batches(0, WARM_UP + measured):
-            with clock.stage("update"):
+            with clock.span("update"):
                 learner.update(batch)
             scheduler.publish(learner.version)
             seconds, cpu = time.perf_counter() - began, time.process_time() - cpu_began
@@ -198,9 +198,9 @@ def run(json_path: Path | None, quick: bool = False) -> None:
     prepare_policy(policy, config.policy, policy_folder(SHIPPED))
     policy.with_value = isinstance(config.algorithm, PPOConfig)
     renderer = pick_renderer(config.env.renderer, tasks)
-    threads = config.torch_threads or cpu_count()
+    threads = config.num_threads or cpu_count()
     set_torch_threads(threads)
-    env_config = replace(config.env, renderer=renderer.name, sim_threads=config.env.sim_threads or cpu_count())
+    env_config = replace(config.env, renderer=renderer.name, num_threads=config.env.num_threads or cpu_count())
     measured = 1 if quick else MEASURED
     progress = RunProgress(WARM_UP + measured, console=console)
     with open_env(tasks, env_config, policy.config.image_size, cameras=policy.config.num_cameras) as env, progress:
@@ -213,8 +213,8 @@ def run(json_path: Path | None, quick: bool = False) -> None:
             "cameras": len(env.info.cameras),
             "chunk": policy.chunk_len,
             "num_envs": env.num_envs,
-            "sim_threads": env_config.sim_threads,
-            "torch_threads": threads,
+            "num_threads": env_config.num_threads,
+            "num_threads": threads,
             "device": str(policy.device),
             "algorithm": kind_of("algorithm", config.algorithm),
             "episodes_per_iteration": config.rollout.episodes_per_iteration,

@@ -38,7 +38,7 @@ from embodied_rl.benchmarks.pipeline_timed import (
 from embodied_rl.benchmarks.report import describe_machine, machine_line, write_json
 from embodied_rl.learner.off_policy import stale_rows
 from embodied_rl.rollout.collector import Collector
-from embodied_rl.rollout.groups import GroupStream
+from embodied_rl.rollout.groups import GroupQueue
 from embodied_rl.rollout.sampler import EpisodeSampler
 from embodied_rl.scheduler.config import PipelinedConfig, SchedulerConfig, SerialConfig
 from embodied_rl.scheduler.make import Scheduler
@@ -69,18 +69,18 @@ class Mode:
 
 def modes_of(profile: Profile) -> tuple[Mode, ...]:
     """serial, lockstep, and the best stages and micro-batch of stream and async, as `search` finds them."""
-    found = [_tuned(profile, overlap) for overlap in ("stream", "async")]
+    found = [_tuned(profile, overlap) for overlap in ("on_policy", "async")]
     most = MICROBATCHES[0]
     return Mode("serial", SerialConfig(), most), Mode("lockstep", SerialConfig(), most, True), *found
 
 
-def _tuned(profile: Profile, overlap: Literal["stream", "async"]) -> Mode:
+def _tuned(profile: Profile, overlap: Literal["on_policy", "async"]) -> Mode:
     _, *pipelined = schedulers((overlap,), ladder(profile.worlds), 2 * profile.worlds // GROUP_SIZE)
     space = Space(
         placements={"": profile.costs}, schedulers=tuple(pipelined), worlds=(profile.worlds,), microbatches=MICROBATCHES
     )
     choice = search(space, work_of(profile)).choice
-    return Mode(overlap, choice.scheduler, choice.microbatch)
+    return Mode("async" if overlap == "async" else "stream", choice.scheduler, choice.microbatch)
 
 
 def work_of(profile: Profile) -> Work:
@@ -102,25 +102,25 @@ def scheduler_of(mode: Mode, profile: Profile, devices: Devices, learner: TimedL
     if isinstance(config, SerialConfig) and not mode.lockstep:
         env = TimedEnv(profile, devices, parallel=profile.cores)
         return SerialScheduler(Collector(env, policy, sampler, StageClock(), groups=groups))
-    pipelined = config if isinstance(config, PipelinedConfig) else PipelinedConfig(stages=2)
+    pipelined = config if isinstance(config, PipelinedConfig) else PipelinedConfig(env_groups=2)
     env = TimedEnv(profile, devices, parallel=profile.cores if mode.lockstep else 1)
-    ahead = pipelined.ahead(profile.worlds, groups, GROUP_SIZE, streams=not mode.lockstep)
-    stream = GroupStream(sampler, groups=groups, keep=None, max_factor=1.0, ahead=ahead)
+    ahead = pipelined.lookahead(profile.worlds, groups, GROUP_SIZE, streams=not mode.lockstep)
+    stream = GroupQueue(sampler, groups=groups, success_rate_range=None, max_oversampling=1.0, lookahead=ahead)
     workers = 1 if mode.lockstep else profile.cores or 1
     engine = RolloutEngine(
         env,
         policy,
         stream,
         Timeline(),
-        stages=pipelined.num_stages(env.num_envs, cpu=False),
+        env_groups=pipelined.num_env_groups(env.num_envs, cpu=False),
         workers=workers,
         act_wait=0.0,  # as the cost model has it
     )
-    stale = pipelined.overlap == "async"
+    stale = pipelined.mode == "async"
     return PipelinedScheduler(
         engine,
-        install=lambda: None,
-        poll=lambda: None,
+        load_weights=lambda: None,
+        check_interrupt=lambda: None,
         learn=None if mode.lockstep else learner.accumulate,
         ess=(lambda: 1.0) if stale else None,
         correct=learner.correct if stale else None,
@@ -145,12 +145,12 @@ def play(mode: Mode, profile: Profile, speed: float, groups: int, measured: int)
             stale += len(stale_rows(batch))
             if batch.version == last:
                 break
-    config = mode.scheduler if isinstance(mode.scheduler, PipelinedConfig) else PipelinedConfig(stages=1)
-    ahead = config.ahead(profile.worlds, groups, GROUP_SIZE, streams=True).groups or 0
+    config = mode.scheduler if isinstance(mode.scheduler, PipelinedConfig) else PipelinedConfig(env_groups=1)
+    ahead = config.lookahead(profile.worlds, groups, GROUP_SIZE, streams=True).groups or 0
     return {
         "profile": profile.name,
         "mode": mode.name,
-        "stages": 2 if mode.lockstep else config.stages,
+        "stages": 2 if mode.lockstep else config.env_groups,
         "ahead": ahead,
         "microbatch": mode.microbatch,
         "seconds": (ended - began) * speed,

@@ -17,10 +17,10 @@ from embodied_rl.algorithms.config import PPOConfig
 from embodied_rl.algorithms.ppo import PPO
 from embodied_rl.algorithms.rows import LossOutput, Rows
 from embodied_rl.policy import Policy
-from embodied_rl.rollout.actor import Actor
-from embodied_rl.rollout.episode import Running, decision_rng, executed_terms
-from embodied_rl.rollout.metrics import summarise
-from embodied_rl.rollout.observation_pool import Recording, Round, RowStore, gather
+from embodied_rl.rollout.actor import ParallelActor
+from embodied_rl.rollout.episode import ActiveEpisode, decision_rng, executed_terms
+from embodied_rl.rollout.metrics import summarize_rollout
+from embodied_rl.rollout.observation_pool import ObservationPool, StepRecord, Trajectory, gather
 from embodied_rl.rollout.sampler import EpisodeSampler
 from embodied_rl.types import Array, ChunkResult, EpisodeSpec, EvalOutput, RolloutBatch
 from embodied_rl.utils.timers import StageClock
@@ -80,7 +80,7 @@ class PPOWithMaskedRows(PPO):
 
 
 class PeerLoop:
-    """`SerialScheduler`'s place. env: does not stop at success, and has as many slots as begin together."""
+    """`SerialScheduler`'s place. env: does not stop at success, and has as many envs as begin together."""
 
     def __init__(
         self,
@@ -101,8 +101,8 @@ class PeerLoop:
         self._algorithm = algorithm
         self._clock = clock
         self._waves = groups * algorithm.group_size // env.num_envs
-        self._store = RowStore(env.new_observation, env.num_envs)
-        self._actor = Actor(policy, env.num_envs, torch.get_num_threads())
+        self._store = ObservationPool(env.new_observation, env.num_envs)
+        self._actor = ParallelActor(policy, env.num_envs, torch.get_num_threads())
 
     def batches(self, start: int, stop: int) -> Iterator[RolloutBatch]:
         """As in SerialScheduler; the batch has the rows that count."""
@@ -110,54 +110,54 @@ class PeerLoop:
             waves = [self._wave() for _ in range(self._waves)]
             recordings = [recording for found, _ in waves for recording in found]
             masked = [row for _, rows in waves for row in rows]
-            with self._clock.stage("gather"):
+            with self._clock.span("gather"):
                 batch = gather(recordings, version)
                 # whose rows these are no longer matters
-                rest = gather([Recording(recordings[0].result, masked)], version) if masked else None
-            self._store.drop([*masked, *(row for recording in recordings for row in recording.rows)])
+                rest = gather([Trajectory(recordings[0].result, masked)], version) if masked else None
+            self._store.release([*masked, *(row for recording in recordings for row in recording.steps)])
             self._algorithm.next_batch(len(batch), rest)
             results = [recording.result for recording in recordings]
-            batch.info = summarise(results, kept=len(results), dropped=0, wanted=len(results), reissued=0)
+            batch.info = summarize_rollout(results, accepted=len(results), filtered=0, wanted=len(results), requeued=0)
             yield batch
 
-    def _wave(self) -> tuple[list[Recording], list[tuple[Round, int]]]:
-        """An episode a slot, to the horizon: the episodes, and the rows after their success."""
+    def _wave(self) -> tuple[list[Trajectory], list[tuple[StepRecord, int]]]:
+        """An episode a env, to the horizon: the episodes, and the rows after their success."""
         specs: list[EpisodeSpec] = []
         while len(specs) < self._env.num_envs:
             specs += self._sampler.next_group()
-        slots = list(range(len(specs)))
-        with self._clock.stage("reset"):
-            self._env.reset(slots, specs)
-        running = [Running(spec) for spec in specs]
-        found: dict[int, Recording] = {}
-        masked: list[tuple[Round, int]] = []
-        while slots:
-            result, round_ = self._decide(slots, running)
-            for row, slot in enumerate(slots):
-                if result.failed[row] and slot not in found:
+        env_ids = list(range(len(specs)))
+        with self._clock.span("reset"):
+            self._env.reset(env_ids, specs)
+        running = [ActiveEpisode(spec) for spec in specs]
+        found: dict[int, Trajectory] = {}
+        masked: list[tuple[StepRecord, int]] = []
+        while env_ids:
+            result, round_ = self._decide(env_ids, running)
+            for row, env_id in enumerate(env_ids):
+                if result.failed[row] and env_id not in found:
                     raise RuntimeError("a simulation diverged; this loop cannot run an episode again")
-                if slot in found:
-                    running[slot].num_decisions += 1  # which the random numbers of the next one depend on
+                if env_id in found:
+                    running[env_id].num_decisions += 1  # which the random numbers of the next one depend on
                     masked.append((round_, row))
                     continue
-                running[slot].account(result, round_, row, record=True)
+                running[env_id].account(result, round_, row, record=True)
                 if result.success[row] or result.truncated[row]:
-                    found[slot] = running[slot].ended(terminated=bool(result.success[row]))
-            slots = [slot for row, slot in enumerate(slots) if not (result.truncated | result.failed)[row]]
+                    found[env_id] = running[env_id].ended(terminated=bool(result.success[row]))
+            env_ids = [env_id for row, env_id in enumerate(env_ids) if not (result.truncated | result.failed)[row]]
         for spec in specs:
             self._sampler.finish(spec)
-        return [found[slot] for slot in range(len(specs))], masked
+        return [found[env_id] for env_id in range(len(specs))], masked
 
-    def _decide(self, slots: Sequence[int], running: Sequence[Running]) -> tuple[ChunkResult, Round]:
-        block, obs = self._store.take(len(slots))
-        with self._clock.stage("render"):
-            self._env.observe(slots, obs)
-        with self._clock.stage("act"):
-            act = self._actor.act(obs, decision_rng([running[slot] for slot in slots]), "sample")
-        with self._clock.stage("simulate"):
-            result = first_success(self._env.step(slots, act.actions))
+    def _decide(self, env_ids: Sequence[int], running: Sequence[ActiveEpisode]) -> tuple[ChunkResult, StepRecord]:
+        block, obs = self._store.take(len(env_ids))
+        with self._clock.span("render"):
+            self._env.observe(env_ids, obs)
+        with self._clock.span("act"):
+            act = self._actor.act(obs, decision_rng([running[env_id] for env_id in env_ids]), "sample")
+        with self._clock.span("simulate"):
+            result = first_success(self._env.step(env_ids, act.actions))
         mask = executed_terms(result.steps_taken, self._policy.chunk_len, self._policy.terms_per_step)
-        return result, Round(block, obs, act, result.reward.sum(axis=1, dtype=np.float32), mask, len(slots))
+        return result, StepRecord(block, obs, act, result.reward.sum(axis=1, dtype=np.float32), mask, len(env_ids))
 
     def publish(self, version: int) -> None:
         """The weights are shared: nothing is copied."""

@@ -4,7 +4,7 @@ Preset, policy and worlds are those of `bench loop`, here with whole groups as m
 `stream` needs them. Three contenders render after every control step, as the main peer's LIBERO environments do. In
 'peer' all worlds begin together and go on to the horizon, whoever is done before: simulated, drawn, asked for actions
 and taken through forward and backward pass, with weight 0, as in the peer's loop (`pipeline_peer`). In 'waves' whoever
-is over waits for the others and costs nothing. 'lockstep' is the serial loop, whose slots are refilled at once.
+is over waits for the others and costs nothing. 'lockstep' is the serial loop, whose envs are refilled at once.
 Decisions are those until an episode is over. Every scheduler has the stages and threads that `train` gives it. Updates
 are those of most of a run, of policy and critic: in the preset's first two the critic learns alone. All are opened and
 do one iteration that does not count; then they take turns of one iteration each (10 to 30 seconds on two cores; the
@@ -41,7 +41,7 @@ from embodied_rl.learner.learner import Learner
 from embodied_rl.rollout.collector import Collector
 from embodied_rl.rollout.sampler import EpisodeSampler
 from embodied_rl.scheduler.config import PipelinedConfig, SchedulerConfig, SerialConfig
-from embodied_rl.scheduler.make import Learning, Scheduler, make_clock, make_scheduler
+from embodied_rl.scheduler.make import LearnerHandle, Scheduler, make_clock, make_scheduler
 from embodied_rl.types import Array, ChunkResult, EpisodeSpec, Observation, RolloutBatch
 from embodied_rl.utils.threads import set_torch_threads
 from embodied_rl.utils.timeline import Timeline
@@ -74,12 +74,12 @@ WAYS = (
     Way("lockstep", SerialConfig(), each_step=True),
     Way("waves", SerialConfig(), each_step=True, waves=True),
     Way("stream", PipelinedConfig()),
-    Way("async", PipelinedConfig(overlap="async")),
+    Way("async", PipelinedConfig(mode="async")),
 )
 
 
 class RendersEachStep:
-    """A simulator that steps all its slots together and draws every camera after each control step.
+    """A simulator that steps all its envs together and draws every camera after each control step.
 
     What it drew last is what `observe` shows, so a decision of K steps draws K times, and a new episode once.
     """
@@ -89,34 +89,34 @@ class RendersEachStep:
         self._env = env
         self._scratch = env.new_observation(env.num_envs)
         self._drawn: dict[int, int] = {}
-        """The row of the scratch memory that shows a slot as it is."""
+        """The row of the scratch memory that shows a env as it is."""
 
-    def reset(self, slots: Sequence[int], episodes: Sequence[EpisodeSpec]) -> None:
-        self._env.reset(slots, episodes)
-        for slot in slots:
-            self._drawn.pop(slot, None)
+    def reset(self, env_ids: Sequence[int], episodes: Sequence[EpisodeSpec]) -> None:
+        self._env.reset(env_ids, episodes)
+        for env_id in env_ids:
+            self._drawn.pop(env_id, None)
 
-    def step(self, slots: Sequence[int], actions: Array) -> ChunkResult:
+    def step(self, env_ids: Sequence[int], actions: Array) -> ChunkResult:
         """Step by step; whoever is over waits for the others, and is not drawn."""
         parts: list[tuple[Array, ChunkResult]] = []
-        alive = np.arange(len(slots))
+        alive = np.arange(len(env_ids))
         for k in range(actions.shape[1]):
             if not len(alive):
                 break
-            stepped = [slots[int(row)] for row in alive]
+            stepped = [env_ids[int(row)] for row in alive]
             part = self._env.step(stepped, actions[alive, k : k + 1])
             self._env.observe(stepped, self._scratch)
-            self._drawn = {slot: at for at, slot in enumerate(stepped)}
+            self._drawn = {env_id: at for at, env_id in enumerate(stepped)}
             parts.append((alive, part))
             alive = alive[~(part.terminated | part.truncated | part.failed)]
         return _joined(parts, *actions.shape[:2])
 
-    def observe(self, slots: Sequence[int], out: Observation) -> None:
-        rows = [self._drawn.get(slot) for slot in slots]
+    def observe(self, env_ids: Sequence[int], out: Observation) -> None:
+        rows = [self._drawn.get(env_id) for env_id in env_ids]
         new = [at for at, row in enumerate(rows) if row is None]
         if new:
             fresh = self._env.new_observation(len(new))
-            self._env.observe([slots[at] for at in new], fresh)
+            self._env.observe([env_ids[at] for at in new], fresh)
             _copy_rows(fresh, range(len(new)), out, new)
         old = [(at, row) for at, row in enumerate(rows) if row is not None]
         _copy_rows(self._scratch, [row for _, row in old], out, [at for at, _ in old])
@@ -176,7 +176,7 @@ def real_config() -> TrainConfig:
     return replace(
         config,
         algorithm=replace(config.algorithm, critic_warmup_iterations=0),
-        learner=replace(config.learner, minibatch_rows=None, minibatch_groups=MINIBATCH_EPISODES),
+        learner=replace(config.learner, minibatch_size=None, minibatch_groups=MINIBATCH_EPISODES),
     )
 
 
@@ -189,7 +189,7 @@ def iterations(way: Way, config: TrainConfig) -> Generator[dict[str, Any]]:
     prepare_policy(policy, config.policy, policy_folder(SHIPPED))
     policy.with_value = isinstance(config.algorithm, PPOConfig)
     renderer = pick_renderer(config.env.renderer, tasks)
-    env_config = replace(config.env, renderer=renderer.name, sim_threads=cores)
+    env_config = replace(config.env, renderer=renderer.name, num_threads=cores)
     algorithm = make_algorithm(config.algorithm)
     if way.to_horizon:
         assert isinstance(config.algorithm, PPOConfig)
@@ -211,7 +211,7 @@ def iterations(way: Way, config: TrainConfig) -> Generator[dict[str, Any]]:
         with closing(scheduler):
             began, used = time.perf_counter(), time.process_time()
             for batch in scheduler.batches(0, config.iterations):
-                with clock.stage("update"):
+                with clock.span("update"):
                     learner.update(batch)
                 scheduler.publish(learner.version)
                 seconds, cpu = time.perf_counter() - began, time.process_time() - used
@@ -263,12 +263,12 @@ def _scheduler(
         policy,
         sampler,
         algorithm,
-        Learning.of(learner),
+        LearnerHandle.of(learner),
         clock,
         groups=groups,
         workers=cpu_count(),
         on_episode=lambda result: None,
-        poll=lambda: None,
+        check_interrupt=lambda: None,
     )
 
 
@@ -293,7 +293,7 @@ def measure_all(config: TrainConfig, turns: int = TURNS) -> Generator[dict[str, 
 
 
 def _runs_ahead(way: Way) -> bool:
-    return isinstance(way.scheduler, PipelinedConfig) and way.scheduler.overlap == "async"
+    return isinstance(way.scheduler, PipelinedConfig) and way.scheduler.mode == "async"
 
 
 def ratios_of(rows: Sequence[dict[str, Any]]) -> dict[str, float]:

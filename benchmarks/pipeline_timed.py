@@ -91,18 +91,18 @@ class TimedEnv:
         self._left = np.zeros(profile.worlds, np.int64)
         self._success = np.zeros(profile.worlds, np.bool_)
 
-    def reset(self, slots: Sequence[int], episodes: Sequence[EpisodeSpec]) -> None:
-        for slot, spec in zip(slots, episodes, strict=True):
-            self._left[slot] = length(spec)
-            self._success[slot] = philox(spec.seed, 2).random() < 0.5
+    def reset(self, env_ids: Sequence[int], episodes: Sequence[EpisodeSpec]) -> None:
+        for env_id, spec in zip(env_ids, episodes, strict=True):
+            self._left[env_id] = length(spec)
+            self._success[env_id] = philox(spec.seed, 2).random() < 0.5
 
-    def step(self, slots: Sequence[int], actions: Array) -> ChunkResult:
-        cost, count = self._profile.costs.simulate, len(slots)
+    def step(self, env_ids: Sequence[int], actions: Array) -> ChunkResult:
+        cost, count = self._profile.costs.simulate, len(env_ids)
         if self._profile.cores:
             self._devices.spend(cost.of(count) / min(self._parallel, count))
         else:
             self._devices.play(cost.device, cost.of(count))
-        index = list(slots)
+        index = list(env_ids)
         self._left[index] -= 1
         over = self._left[index] == 0
         won = over & self._success[index]
@@ -110,8 +110,8 @@ class TimedEnv:
         steps = np.ones(count, np.int32)
         return ChunkResult(reward, won, over & ~won, won, steps, np.zeros(count, np.bool_))
 
-    def observe(self, slots: Sequence[int], out: Observation) -> None:
-        out.instruction[: len(slots)] = ["wait"] * len(slots)
+    def observe(self, env_ids: Sequence[int], out: Observation) -> None:
+        out.instruction[: len(env_ids)] = ["wait"] * len(env_ids)
 
     def new_observation(self, rows: int) -> Observation:
         return Observation(np.zeros((rows, 1, 2, 2, 3), np.uint8), np.zeros((rows, 1), np.float32), [""] * rows)
@@ -147,7 +147,7 @@ class TimedPolicy(torch.nn.Module):
         proprio: torch.Tensor,
         instruction: list[str],
         actions: torch.Tensor,
-        blind: torch.Tensor | None = None,
+        drop_action_history: torch.Tensor | None = None,
     ) -> torch.Tensor:
         raise AssertionError("a timed learner does not imitate")
 

@@ -84,7 +84,7 @@ def _measure(quick: bool) -> Figures:
         rows += found
         ratios[ratio] = found[1].cpu_ms / found[0].cpu_ms
         agreement.append(equal)
-    setup = {"batch": ROWS, "torch_threads": 1, "repeats": 1 if quick else REPEATS, "equal_tokens": min(agreement)}
+    setup = {"batch": ROWS, "num_threads": 1, "repeats": 1 if quick else REPEATS, "equal_tokens": min(agreement)}
     return Figures(rows, ratios, setup)
 
 

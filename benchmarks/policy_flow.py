@@ -26,7 +26,7 @@ from embodied_rl.benchmarks.timing import interleaved
 from embodied_rl.policies.flow import FlowSettings, Transition, draw_noise, sample_path
 from embodied_rl.policies.pi0.config import nano, tiny
 from embodied_rl.policies.pi0.policy import Pi0Policy
-from embodied_rl.policies.prefix_cache import PrefixStore
+from embodied_rl.policies.prefix_cache import PrefixCache
 from embodied_rl.rng import DecisionRng
 from embodied_rl.types import Observation
 
@@ -102,14 +102,14 @@ def _measure(quick: bool) -> Figures:
         "horizon": config.horizon,
         "act_steps": ACT_STEPS,
         "update_steps": UPDATE_STEPS,
-        "torch_threads": 1,
+        "num_threads": 1,
         "repeats": repeats,
     }
     return Figures(rows, ratios, setup)
 
 
 def _act(policy: Pi0Policy, obs: Observation, repeats: int) -> tuple[list[Row], float]:
-    policy.flow = FlowSettings(denoise_steps=ACT_STEPS)
+    policy.flow = FlowSettings(num_inference_steps=ACT_STEPS)
     images, proprio = torch.from_numpy(obs.images), torch.from_numpy(obs.proprio)
     rows = np.arange(ROWS)
     config = policy.config
@@ -132,7 +132,7 @@ def _act(policy: Pi0Policy, obs: Observation, repeats: int) -> tuple[list[Row], 
 
 
 def _update(policy: Pi0Policy, obs: Observation, repeats: int) -> tuple[list[Row], float]:
-    policy.flow = FlowSettings(method="flow_noise", denoise_steps=UPDATE_STEPS)
+    policy.flow = FlowSettings(exploration="flow_noise", num_inference_steps=UPDATE_STEPS)
     rows = np.arange(ROWS)
     replay = policy.act(obs, DecisionRng(rows, rows), "sample").replay
     arguments = torch.from_numpy(obs.images), torch.from_numpy(obs.proprio), obs.instruction
@@ -147,15 +147,15 @@ def _update(policy: Pi0Policy, obs: Observation, repeats: int) -> tuple[list[Row
 
 def _frozen(policy: Pi0Policy, obs: Observation, repeats: int) -> tuple[list[Row], float]:
     """Leaves the policy frozen."""
-    policy.flow = FlowSettings(denoise_steps=UPDATE_STEPS)
+    policy.flow = FlowSettings(num_inference_steps=UPDATE_STEPS)
     policy.model.freeze_language_model()
-    store = policy.kept = PrefixStore(_STORE_BYTES)
+    store = policy.prefix_cache = PrefixCache(_STORE_BYTES)
     rows = np.arange(ROWS)
     replay = policy.act(obs, DecisionRng(rows, rows), "sample").replay
     arguments = torch.from_numpy(obs.images), torch.from_numpy(obs.proprio), obs.instruction
 
-    def update(kept: PrefixStore | None) -> dict[str, Tensor]:
-        policy.kept = kept
+    def update(kept: PrefixCache | None) -> dict[str, Tensor]:
+        policy.prefix_cache = kept
         return _gradients(policy, arguments, [replay])
 
     times, outputs = interleaved({KEPT: partial(update, store), AGAIN: partial(update, None)}, repeats, ROWS)

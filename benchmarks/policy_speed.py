@@ -50,7 +50,7 @@ def speed_figures(quick: bool) -> Figures:
 def _measure(quick: bool) -> Figures:
     repeats = 1 if quick else REPEATS
     config = pi0.nano(horizon=50, layers=4) if quick else pi0.tiny(image_size=224, horizon=50)
-    flow = Pi0Policy.fresh(config, [INSTRUCTION], flow=FlowSettings(denoise_steps=STEPS))
+    flow = Pi0Policy.fresh(config, [INSTRUCTION], flow=FlowSettings(num_inference_steps=STEPS))
     token_config = openvla.nano(layers=4) if quick else openvla.tiny(image_size=224)
     token = OpenVLAOFTPolicy.fresh(oft(token_config), [INSTRUCTION])
     both = {"drop_layers": _drop_a_layer, "visual_tokens": _keep_a_quarter}
@@ -67,9 +67,9 @@ def _measure(quick: bool) -> Figures:
         "dropped_layers": 1,
         "visual_tokens": _visual(flow),
         "kept_visual_tokens": _visual(flow) // 4,
-        "denoise_steps": STEPS,
+        "num_inference_steps": STEPS,
         "computed_steps": STEPS // EVERY,
-        "torch_threads": 1,
+        "num_threads": 1,
         "repeats": repeats,
     }
     return Figures(rows, ratios, setup)

@@ -71,8 +71,8 @@ class _Ours:
         self._task = task.name
         self._reset(self._slots)
 
-    def _reset(self, slots: list[int]) -> None:
-        self._env.reset(slots, [EpisodeSpec(slot, self._task, 0, slot) for slot in slots])
+    def _reset(self, env_ids: list[int]) -> None:
+        self._env.reset(env_ids, [EpisodeSpec(env_id, self._task, 0, env_id) for env_id in env_ids])
 
     def run(self, actions: Array) -> int:
         """actions: [steps, N, 7]. Returns the number of control steps that really ran."""

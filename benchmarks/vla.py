@@ -2,7 +2,7 @@
 
 Speed and memory do not depend on what the weights are, so nothing is downloaded. The policy is the one that
 `embodied-rl plan` counts: LoRA, frozen weights in bfloat16, activations computed again, a critic. It acts through the
-rollout's `Actor`, and its rows go through `Learner.update` with PPO.
+rollout's `ParallelActor`, and its rows go through `Learner.update` with PPO.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from embodied_rl.errors import UserError
 from embodied_rl.factory.envs import pick_device
 from embodied_rl.learner.config import LearnerConfig
 from embodied_rl.learner.learner import Learner
-from embodied_rl.learner.off_policy import correct
+from embodied_rl.learner.off_policy import importance_correction
 from embodied_rl.learner.recompute import evaluate_again
 from embodied_rl.policies.openvla import config as openvla
 from embodied_rl.policies.openvla import memory
 from embodied_rl.policies.openvla.policy import OpenVLAPolicy
-from embodied_rl.rollout.actor import Actor
+from embodied_rl.rollout.actor import ParallelActor
 
 LARGE = PUBLISHED["openvla"]
 _RATIO_TOLERANCE = 0.1
@@ -106,11 +106,11 @@ def timed(
 def measure(policy: OpenVLAPolicy, plan: Need, device: str, amount: Amount) -> tuple[list[Row], dict[str, float]]:
     """The rows of the table, and facts about the run: rounding, operations of a forward pass."""
     threads = torch.get_num_threads() if device == "cpu" else 1
-    actor = Actor(policy, max(amount.act_rows), threads)
+    actor = ParallelActor(policy, max(amount.act_rows), threads)
     count, micro = amount.learn_rows, amount.microbatch
     obs = observe(policy.config, count)
     batch = make_batch(obs, decide(actor, obs))
-    drift = correct(batch, policy, micro, everything=True)
+    drift = importance_correction(batch, policy, micro, all_rows=True)
     order = torch.from_numpy(np.random.default_rng(0).permutation(count))
     again, _ = evaluate_again(policy, batch, order, micro)
     facts = {"log_prob_drift": drift, "ratio_error": float((again - batch.log_prob[order]).expm1().abs().max())}
@@ -119,9 +119,9 @@ def measure(policy: OpenVLAPolicy, plan: Need, device: str, amount: Amount) -> t
     facts["forward_tflop_per_row"] = counter.get_total_flops() / micro / 1e12
 
     def recompute() -> None:
-        correct(batch, policy, micro, everything=True)
+        importance_correction(batch, policy, micro, all_rows=True)
 
-    config = LearnerConfig(minibatch_rows=count, microbatch_rows=micro, ratio_tolerance=_RATIO_TOLERANCE)
+    config = LearnerConfig(minibatch_size=count, microbatch_size=micro, ratio_tolerance=_RATIO_TOLERANCE)
     algorithm = make_algorithm(PPOConfig(epochs=1))
     with (
         tempfile.TemporaryDirectory() as dumps,
@@ -221,7 +221,7 @@ def run(json_path: Path | None, quick: bool = False, preset: str | None = None) 
         "action_tokens": config.num_tokens,
         "image_size": config.image_size,
         "cameras": config.num_cameras,
-        "microbatch_rows": amount.microbatch,
+        "microbatch_size": amount.microbatch,
         "repeats": amount.repeats,
         **facts,
     }

@@ -12,12 +12,12 @@ from embodied_rl.policies.openvla import memory
 from embodied_rl.policies.openvla.config import OpenVLAModelConfig
 from embodied_rl.policies.openvla.policy import OpenVLAPolicy
 from embodied_rl.rng import DecisionRng
-from embodied_rl.rollout.actor import Actor
-from embodied_rl.rollout.observation_pool import Recording, Round, gather
+from embodied_rl.rollout.actor import ParallelActor
+from embodied_rl.rollout.observation_pool import StepRecord, Trajectory, gather
 from embodied_rl.types import ActOutput, EpisodeResult, EpisodeSpec, Observation, RolloutBatch
 
-MODE = Mode(lora_rank=32, precision="bfloat16", recompute=True)
-WAY: dict[str, Any] = {"lora_rank": MODE.lora_rank, "precision": MODE.precision, "recompute": MODE.recompute}
+MODE = Mode(lora_rank=32, dtype="bfloat16", gradient_checkpointing=True)
+WAY: dict[str, Any] = {"lora_rank": MODE.lora_rank, "precision": MODE.dtype, "recompute": MODE.gradient_checkpointing}
 """The same, for `sizes`."""
 _EPISODE_ROWS = 4
 _STD = 0.02
@@ -56,7 +56,7 @@ def observe(config: OpenVLAModelConfig, rows: int) -> Observation:
     return Observation(draw.integers(0, 256, shape, dtype=np.uint8), proprio, [memory.INSTRUCTION] * rows)
 
 
-def decide(actor: Actor, obs: Observation) -> ActOutput:
+def decide(actor: ParallelActor, obs: Observation) -> ActOutput:
     """One decision a row, drawn as in a rollout."""
     rows = len(obs.instruction)
     return actor.act(obs, DecisionRng(np.arange(rows), np.zeros(rows, np.int64)), "sample")
@@ -66,7 +66,7 @@ def make_batch(obs: Observation, out: ActOutput) -> RolloutBatch:
     """Gather the rows as a rollout does: short episodes, of which every other one succeeds."""
     rows = len(obs.instruction)
     reward = np.zeros(rows, np.float32)
-    round_ = Round(obs, obs, out, reward, np.ones(tuple(out.log_prob.shape), np.bool_), rows)
+    round_ = StepRecord(obs, obs, out, reward, np.ones(tuple(out.log_prob.shape), np.bool_), rows)
     recordings = []
     for number, first in enumerate(range(0, rows, _EPISODE_ROWS)):
         own, success = range(first, min(first + _EPISODE_ROWS, rows)), number % 2 == 0
@@ -80,5 +80,5 @@ def make_batch(obs: Observation, out: ActOutput) -> RolloutBatch:
             num_decisions=len(own),
             num_steps=len(own) * out.actions.shape[1],
         )
-        recordings.append(Recording(result, [(round_, row) for row in own]))
+        recordings.append(Trajectory(result, [(round_, row) for row in own]))
     return gather(recordings, version=0)

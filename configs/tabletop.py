@@ -28,7 +28,7 @@ TABLETOP_PPO = replace(
     # Running out of time is a failure. The critic learns first; the policy's rate still rises when it joins in.
     algorithm=PPOConfig(bootstrap_truncated=False, critic_warmup_iterations=2, epochs=1),
     learner=LearnerConfig(
-        lr=2e-4, value_lr=3e-3, warmup_updates=5, decay_updates=30, average_updates=4, minibatch_rows=512
+        lr=2e-4, value_lr=3e-3, lr_warmup_updates=5, lr_decay_updates=30, average_updates=4, minibatch_size=512
     ),
     evaluation=replace(_COMMON.evaluation, every=10),
 )
@@ -36,7 +36,7 @@ TABLETOP_GRPO = replace(
     _COMMON,
     iterations=36,
     # Groups without contrast are dropped but not replaced: on two cores the wait for their replacement costs more.
-    algorithm=GRPOConfig(group_size=8, max_sampling_factor=1.0),
-    learner=LearnerConfig(lr=3e-4, warmup_updates=2, decay_updates=36, minibatch_rows=512),
+    algorithm=GRPOConfig(group_size=8, max_oversampling=1.0),
+    learner=LearnerConfig(lr=3e-4, lr_warmup_updates=2, lr_decay_updates=36, minibatch_size=512),
     evaluation=replace(_COMMON.evaluation, every=12),
 )

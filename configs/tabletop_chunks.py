@@ -30,7 +30,7 @@ def _short(base: TrainConfig, suite: str, tasks: tuple[str, ...], updates: int, 
         rollout=RolloutConfig(episodes_per_iteration=64),
         # their figures are those of the newest weights
         learner=replace(
-            base.learner, lr=lr, warmup_updates=2, decay_updates=updates, average_updates=0, minibatch_rows=128
+            base.learner, lr=lr, warmup_updates=2, decay_updates=updates, average_updates=0, minibatch_size=128
         ),
         evaluation=replace(base.evaluation, every=0),
     )
@@ -45,7 +45,7 @@ OFT_PPO = replace(_short(TABLETOP_PPO, "tabletop_spatial", _OFT_TASKS, 40, 4e-4)
 PI0_GRPO = replace(
     _short(TABLETOP_GRPO, "tabletop_goal", _PI0_TASKS, 30, 6e-5),
     policy=Pi0Config(),
-    algorithm=GRPOConfig(group_size=8, max_sampling_factor=1.0, ratio_level="action"),
+    algorithm=GRPOConfig(group_size=8, max_oversampling=1.0, ratio_level="action"),
 )
 PI0_PPO = replace(
     _short(TABLETOP_PPO, "tabletop_goal", _PI0_TASKS, 30, 6e-5),

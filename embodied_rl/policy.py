@@ -25,7 +25,7 @@ class Policy(Protocol):
     terms_per_step: int
 
     def act(self, obs: Observation, rng: DecisionRng, mode: ActMode) -> ActOutput:
-        """Decide for N slots, without gradients. 'greedy' takes the mode of the distribution.
+        """Decide for N envs, without gradients. 'greedy' takes the mode of the distribution.
 
         What is not finite stays in its row: the rollout runs that row's episode again, and whoever else hands actions
         on refuses them (`action_array`).
@@ -46,12 +46,12 @@ class Policy(Protocol):
         proprio: torch.Tensor,
         instruction: list[str],
         actions: torch.Tensor,
-        blind: torch.Tensor | None = None,
+        drop_action_history: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Scalar imitation loss; actions float32 [N, K, A] in [-1, 1].
 
-        blind: bool [N], rows of an autoregressive policy that are predicted without their own earlier actions.
-        """
+        drop_action_history: bool [N], rows of an autoregressive policy that are predicted without their own earlier
+        actions."""
         ...
 
 

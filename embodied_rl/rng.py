@@ -1,4 +1,4 @@
-"""Randomness that depends on the episode and the decision only, never on slot, batch size or schedule.
+"""Randomness that depends on the episode and the decision only, never on env, batch size or schedule.
 
 Every draw comes from Philox (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3") keyed by
 (run seed, stream, episode, decision).

@@ -1,7 +1,7 @@
 """The data that moves between simulator, policy and learner.
 
 Shape legend, used in every docstring of the project:
-    N  slots (or rows) in this call        K  control steps in an action chunk
+    N  envs (or rows) in this call        K  control steps in an action chunk
     A  action dimensions                   L  log-prob terms of a decision (tokens or denoising steps)
     V  cameras                             H, W  image height and width in pixels
     P  proprio dimensions                  R  rows of a batch (one row = one decision)
@@ -23,7 +23,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 @dataclass(frozen=True, slots=True)
 class EpisodeSpec:
-    """One episode, fully determined: which slot, worker or machine runs it changes nothing.
+    """One episode, fully determined: which env, worker or machine runs it changes nothing.
 
     `seed` keys every random draw in the episode (see `embodied_rl.rng`). `init_state` is a row of the
     task's initial states. `group` is shared by the G episodes of a GRPO group (same task and init state).
@@ -38,7 +38,7 @@ class EpisodeSpec:
 
 @dataclass(slots=True)
 class Observation:
-    """What a policy sees for N slots.
+    """What a policy sees for N envs.
 
     images: uint8 [N, V, H, W, 3], RGB, row 0 at the top, cameras in the order of `EnvInfo.cameras`.
     proprio: float32 [N, P]; for LIBERO-format suites P = 8: eef position (m, 3), eef axis-angle (rad, 3),
@@ -65,7 +65,7 @@ class Observation:
 
 @dataclass(slots=True)
 class ChunkResult:
-    """What happened to N slots in one chunk of up to K control steps; a chunk stops early when its episode ends.
+    """What happened to N envs in one chunk of up to K control steps; a chunk stops early when its episode ends.
 
     reward: float32 [N, K], zero after the last executed step. terminated: bool [N], the task ended (do not
     bootstrap). truncated: bool [N], the horizon was reached without termination (bootstrap).
@@ -83,7 +83,7 @@ class ChunkResult:
 
 @dataclass(slots=True)
 class ActOutput:
-    """One decision for N slots.
+    """One decision for N envs.
 
     actions: float32 [N, K, A] in [-1, 1], for the simulator. log_prob: float32 [N, L], of what was sampled.
     value: float32 [N], or None without a critic. replay: tensors with leading dimension N from which

@@ -10,7 +10,7 @@ from embodied_rl.types import Array, ChunkResult, EpisodeSpec, Observation
 
 
 class SimulatorFailed(RuntimeError):
-    """The simulator of a slot broke while somebody watched it; its episode is lost, a reset begins another."""
+    """The simulator of a env broke while somebody watched it; its episode is lost, a reset begins another."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,29 +31,29 @@ class EnvInfo:
 
 
 class VecEnv(Protocol):
-    """N slots, each empty or holding one episode.
+    """N envs, each empty or holding one episode.
 
-    A slot is filled by `reset`, advanced by `step` until terminated, truncated or failed, and then must be reset
-    before it is stepped again. A reset may also replace an episode that has not ended. Calls for disjoint slots may run
+    A env is filled by `reset`, advanced by `step` until terminated, truncated or failed, and then must be reset
+    before it is stepped again. A reset may also replace an episode that has not ended. Calls for disjoint envs may run
     in different threads.
     """
 
     num_envs: int
     info: EnvInfo
 
-    def reset(self, slots: Sequence[int], episodes: Sequence[EpisodeSpec]) -> None:
-        """Put `episodes[i]` into `slots[i]`."""
+    def reset(self, env_ids: Sequence[int], episodes: Sequence[EpisodeSpec]) -> None:
+        """Put `episodes[i]` into `env_ids[i]`."""
         ...
 
-    def step(self, slots: Sequence[int], actions: Array) -> ChunkResult:
-        """Run up to K control steps in each slot; actions float32 [len(slots), K, A] in [-1, 1] (clipped)."""
+    def step(self, env_ids: Sequence[int], actions: Array) -> ChunkResult:
+        """Run up to K control steps in each env; actions float32 [len(envs), K, A] in [-1, 1] (clipped)."""
         ...
 
-    def observe(self, slots: Sequence[int], out: Observation) -> Sequence[int] | None:
-        """Render and fill row i of `out` for `slots[i]` (images, proprio, instruction), also after an episode's end.
+    def observe(self, env_ids: Sequence[int], out: Observation) -> Sequence[int] | None:
+        """Render and fill row i of `out` for `env_ids[i]` (images, proprio, instruction), also after an episode's end.
 
         Returns the rows that it could not fill because their simulator broke, None if all are filled. The next step of
-        such a slot fails.
+        such a env fails.
         """
         ...
 

@@ -95,7 +95,7 @@ def _explain(error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return (
         f"torch.compile failed ({lines[0] if lines else type(error).__name__}): act without it (leave out "
-        "--policy.compile or --speed.compile), or mend what it names"
+        "--policy.compile or --efficient.compile), or mend what it names"
     )
 
 
@@ -127,9 +127,9 @@ def need_compiler(device: str) -> None:
     if shutil.which(compiler) is None:
         raise UserError(
             f"compiling needs a C++ compiler, and there is no {compiler} here: install one (apt install g++), name "
-            "another with the environment variable CXX, or leave out --policy.compile and --speed.compile."
+            "another with the environment variable CXX, or leave out --policy.compile and --efficient.compile."
         )
     if device == "cuda" and find_spec("triton") is None:
         raise UserError(
-            "compiling for a GPU needs triton: pip install triton, or leave out --policy.compile and --speed.compile."
+            "compiling for a GPU needs triton: pip install triton, or leave out --policy.compile and --efficient.compile."
         )

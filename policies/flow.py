@@ -22,7 +22,7 @@ from torch import Tensor
 from embodied_rl.errors import UserError
 from embodied_rl.rng import DecisionRng
 
-FlowMethod = Literal["flow_sde", "flow_noise"]
+FlowExploration = Literal["flow_sde", "flow_noise"]
 _LOG_2PI = math.log(2.0 * math.pi)
 # Training times are Beta(1.5, 1) * 0.999 + 0.001 (Black et al. 2024, appendix B): more weight on noisy inputs.
 _BETA, _TIME_SCALE, _TIME_OFFSET = 1.5, 0.999, 0.001
@@ -32,9 +32,9 @@ _BETA, _TIME_SCALE, _TIME_OFFSET = 1.5, 0.999, 0.001
 class FlowSettings:
     """How a flow policy samples and imitates; stored with its checkpoint."""
 
-    method: FlowMethod = "flow_sde"
+    exploration: FlowExploration = "flow_sde"
     """How sampled actions explore; greedy ones always follow the ODE."""
-    denoise_steps: int = 10
+    num_inference_steps: int = 10
     """Denoising steps a decision (K)."""
     noise_level: float = 0.5
     """Size of the noise of Flow-SDE (a)."""
@@ -45,17 +45,17 @@ class FlowSettings:
 
     def __post_init__(self) -> None:
         low, high = self.noise_range
-        if self.method not in ("flow_sde", "flow_noise"):
-            raise UserError(f"unknown flow method '{self.method}': use flow_sde or flow_noise")
-        if self.denoise_steps < (2 if self.method == "flow_sde" else 1):
-            raise UserError(f"{self.denoise_steps} denoising steps are too few: use 2 or more (4 for training)")
+        if self.exploration not in ("flow_sde", "flow_noise"):
+            raise UserError(f"unknown flow method '{self.exploration}': use flow_sde or flow_noise")
+        if self.num_inference_steps < (2 if self.exploration == "flow_sde" else 1):
+            raise UserError(f"{self.num_inference_steps} denoising steps are too few: use 2 or more (4 for training)")
         if self.loss_samples < 1 or self.noise_level <= 0 or not 0 < low <= high:
             raise UserError(f"loss_samples, noise_level and noise_range must be positive, the range ordered: {self}")
 
     @property
     def recorded_steps(self) -> int:
         """Steps of a path that count in its density (M)."""
-        return 1 if self.method == "flow_sde" else self.denoise_steps
+        return 1 if self.exploration == "flow_sde" else self.num_inference_steps
 
 
 class Transition(NamedTuple):
@@ -103,7 +103,7 @@ def draw_noise(rng: DecisionRng, settings: FlowSettings, horizon: int, dim: int,
     normal = torch.from_numpy(rng.normal((recorded + 1) * horizon * dim)).to(device)
     normal = normal.view(len(normal), recorded + 1, horizon, dim)
     uniform = torch.from_numpy(rng.uniform(1)[:, 0]).to(device)
-    chosen = (uniform * settings.denoise_steps).long().clamp_(max=settings.denoise_steps - 1)
+    chosen = (uniform * settings.num_inference_steps).long().clamp_(max=settings.num_inference_steps - 1)
     return PathNoise(normal[:, 0], normal[:, 1:], chosen)
 
 
@@ -124,11 +124,11 @@ def sde_step(x: Tensor, velocity: Tensor, time: Tensor, settings: FlowSettings) 
     sigma = a sqrt(t / (1 - t)), at t = 1 with the next step's 1 - t; noise estimate x1 = x + (1 - t) v; mean = ODE step
     - sigma^2 delta / (2 t) x1; std = sigma sqrt(delta) (pi_RL, section 4).
     """
-    delta = 1.0 / settings.denoise_steps
+    delta = 1.0 / settings.num_inference_steps
     time = time[..., None, None]
     sigma2 = settings.noise_level**2 * time / (1.0 - time).clamp_min(delta)
     noise = x + (1.0 - time) * velocity
-    mean = ode_step(x, velocity, settings.denoise_steps) - sigma2 * delta / (2.0 * time) * noise
+    mean = ode_step(x, velocity, settings.num_inference_steps) - sigma2 * delta / (2.0 * time) * noise
     return mean, (sigma2 * delta).sqrt().expand_as(mean)
 
 
@@ -150,9 +150,9 @@ def normal_entropy(std: Tensor) -> Tensor:
 
 def sample_path(step: DenoiseStep, noise: PathNoise, settings: FlowSettings, *, explore: bool) -> Path:
     """Denoise from `noise.start`; without `explore` along the ODE, though densities stay those of exploring."""
-    count, x = settings.denoise_steps, noise.start
+    count, x = settings.num_inference_steps, noise.start
     rows = torch.arange(len(x), device=x.device)
-    every = settings.method == "flow_noise"
+    every = settings.exploration == "flow_noise"
     points, densities, summaries = [x], [], []
     for index in range(count):
         out = Transition(*(part[:, 0] for part in step(x[:, None], torch.full_like(rows, index)[:, None])))

@@ -43,7 +43,7 @@ class Entry:
         return self.cache.nbytes + (0 if self.summary is None else self.summary.nbytes)
 
 
-class PrefixStore:
+class PrefixCache:
     """At most `max_bytes` of entries in host memory, the oldest out first; for several threads.
 
     found, missed: rows that `read` has been asked for since `drain`.
@@ -57,7 +57,7 @@ class PrefixStore:
         self._made_with: Hashable = None
         self._lock = threading.Lock()
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> PrefixStore:
+    def __deepcopy__(self, memo: dict[int, Any]) -> PrefixCache:
         """A replica acts with the same frozen weights, so that the original finds what it left."""
         return self
 

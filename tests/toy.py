@@ -62,7 +62,12 @@ class ToyPolicy(nn.Module):
         return EvalOutput(log_prob, -(log_probs.exp() * log_probs).sum(-1), value)
 
     def sft_loss(
-        self, images: Tensor, proprio: Tensor, instruction: list[str], actions: Tensor, blind: Tensor | None = None
+        self,
+        images: Tensor,
+        proprio: Tensor,
+        instruction: list[str],
+        actions: Tensor,
+        drop_action_history: Tensor | None = None,
     ) -> Tensor:
         tokens = ((actions + 1) / 2 * (BINS - 1)).round().long().flatten(1)
         log_probs, _ = self._forward(images, proprio, instruction)

@@ -35,57 +35,57 @@ class ToyEnv:
         self._steps = np.zeros(num_envs, dtype=np.int32)
         self._doomed = np.zeros(num_envs, dtype=bool)
 
-    def reset(self, slots: Sequence[int], episodes: Sequence[EpisodeSpec]) -> None:
-        for slot, spec in zip(slots, episodes, strict=True):
-            assert self._spec[slot] is None, f"slot {slot} is not empty"
+    def reset(self, env_ids: Sequence[int], episodes: Sequence[EpisodeSpec]) -> None:
+        for env_id, spec in zip(env_ids, episodes, strict=True):
+            assert self._spec[env_id] is None, f"env {env_id} is not empty"
             self.started.append(spec)
-            self._spec[slot] = spec
-            self._shown[slot] = INSTRUCTIONS[spec.task]
-            self._position[slot] = philox(99, spec.init_state).uniform(-0.3, 0.3, 2)
+            self._spec[env_id] = spec
+            self._shown[env_id] = INSTRUCTIONS[spec.task]
+            self._position[env_id] = philox(99, spec.init_state).uniform(-0.3, 0.3, 2)
             right, up = spec.init_state % 2, spec.init_state // 2 % 2
-            self._goal[slot] = (1.5 * right - 0.75, 1.5 * up - 0.75)
-            self._steps[slot] = 0
-            self._doomed[slot] = self._breaks.get(spec.episode_id, 0) > 0
-            if self._doomed[slot]:
+            self._goal[env_id] = (1.5 * right - 0.75, 1.5 * up - 0.75)
+            self._steps[env_id] = 0
+            self._doomed[env_id] = self._breaks.get(spec.episode_id, 0) > 0
+            if self._doomed[env_id]:
                 self._breaks[spec.episode_id] -= 1
 
-    def step(self, slots: Sequence[int], actions: Array) -> ChunkResult:
+    def step(self, env_ids: Sequence[int], actions: Array) -> ChunkResult:
         count, chunk = actions.shape[:2]
         reward = np.zeros((count, chunk), dtype=np.float32)
         success = np.zeros(count, dtype=bool)
         taken = np.zeros(count, dtype=np.int32)
         failed = np.zeros(count, dtype=bool)
-        for row, slot in enumerate(slots):
-            spec = self._spec[slot]
-            assert spec is not None, f"slot {slot} is empty"
-            failed[row] = self._doomed[slot] and self._steps[slot] > 0
+        for row, env_id in enumerate(env_ids):
+            spec = self._spec[env_id]
+            assert spec is not None, f"env {env_id} is empty"
+            failed[row] = self._doomed[env_id] and self._steps[env_id] > 0
             for k in range(chunk):
-                if success[row] or self._steps[slot] >= HORIZON:
+                if success[row] or self._steps[env_id] >= HORIZON:
                     break
-                self._position[slot] = np.clip(self._position[slot] + 0.25 * actions[row, k].clip(-1, 1), -1, 1)
-                self._steps[slot] += 1
+                self._position[env_id] = np.clip(self._position[env_id] + 0.25 * actions[row, k].clip(-1, 1), -1, 1)
+                self._steps[env_id] += 1
                 taken[row] += 1
-                success[row] = np.abs(self._position[slot] - self._goal[slot]).max() < 0.3
+                success[row] = np.abs(self._position[env_id] - self._goal[env_id]).max() < 0.3
                 reward[row, k] = float(success[row])
-            over = success[row] or self._steps[slot] >= HORIZON
+            over = success[row] or self._steps[env_id] >= HORIZON
             if over and self._shuffle_reward:
                 reward[row] = 0
                 reward[row, taken[row] - 1] = float(philox(spec.seed, 7).integers(2))
-        truncated = ~success & (self._steps[list(slots)] >= HORIZON)
-        for row, slot in enumerate(slots):
+        truncated = ~success & (self._steps[list(env_ids)] >= HORIZON)
+        for row, env_id in enumerate(env_ids):
             if success[row] or truncated[row] or failed[row]:
-                self._spec[slot] = None
+                self._spec[env_id] = None
         return ChunkResult(reward, success.copy(), truncated, success, taken, failed)
 
-    def observe(self, slots: Sequence[int], out: Observation) -> None:
-        for row, slot in enumerate(slots):
-            out.images[row, 0] = self.frame(slot, "front", SIZE)
-            out.proprio[row] = self._position[slot]
-            out.instruction[row] = self._shown[slot]
+    def observe(self, env_ids: Sequence[int], out: Observation) -> None:
+        for row, env_id in enumerate(env_ids):
+            out.images[row, 0] = self.frame(env_id, "front", SIZE)
+            out.proprio[row] = self._position[env_id]
+            out.instruction[row] = self._shown[env_id]
 
-    def frame(self, slot: int, camera: str, size: int) -> Array:
+    def frame(self, env_id: int, camera: str, size: int) -> Array:
         image = np.zeros((size, size, 3), dtype=np.uint8)
-        column, line = ((self._goal[slot] + 1) / 2 * size).astype(int)
+        column, line = ((self._goal[env_id] + 1) / 2 * size).astype(int)
         image[line, column, 0] = 255
         return image
 

@@ -17,9 +17,9 @@ class GRPOConfig:
 
     group_size: int = 8
     """Episodes that share task and initial state; must divide the episodes of an iteration."""
-    keep: tuple[float, float] | None = (0.1, 0.9)
+    success_rate_range: tuple[float, float] | None = (0.1, 0.9)
     """Dynamic sampling: groups with a success rate outside this closed range are replaced; None keeps every group."""
-    max_sampling_factor: float = 3.0
+    max_oversampling: float = 3.0
     """Dynamic sampling stops after this many times the groups of an iteration, and trains on what it has."""
     clip_low: float = 0.2
     """The probability ratio is clipped below 1 - clip_low."""
@@ -38,10 +38,13 @@ class GRPOConfig:
 
     def __post_init__(self) -> None:
         _require(self.group_size >= 2, f"algorithm.group_size must be at least 2, got {self.group_size}")
-        _require(self.max_sampling_factor >= 1, "algorithm.max_sampling_factor must be at least 1")
-        if self.keep is not None:
-            low, high = self.keep
-            _require(0 <= low <= high <= 1, f"algorithm.keep must satisfy 0 <= low <= high <= 1, got {low} {high}")
+        _require(self.max_oversampling >= 1, "algorithm.max_oversampling must be at least 1")
+        if self.success_rate_range is not None:
+            low, high = self.success_rate_range
+            _require(
+                0 <= low <= high <= 1,
+                f"algorithm.success_rate_range must satisfy 0 <= low <= high <= 1, got {low} {high}",
+            )
         _check_shared(self.clip_low, self.clip_high, self.entropy_coef, self.epochs)
 
 

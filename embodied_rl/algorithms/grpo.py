@@ -12,9 +12,9 @@ from embodied_rl.algorithms.advantages import group_relative
 from embodied_rl.algorithms.config import GRPOConfig, RatioLevel
 from embodied_rl.algorithms.losses import (
     clipped_policy_loss,
+    importance_weights,
     mean_entropy,
-    ratio_sums,
-    stale_weights,
+    ratio_stats,
     unit_mask,
     unit_weights,
     units,
@@ -33,8 +33,8 @@ class GRPO:
     def __init__(self, config: GRPOConfig) -> None:
         self.config = config
         self.group_size = config.group_size
-        self.keep = config.keep
-        self.max_factor = config.max_sampling_factor
+        self.success_rate_range = config.success_rate_range
+        self.max_oversampling = config.max_oversampling
         self.epochs = config.epochs
         self.ratio_level: RatioLevel = config.ratio_level
         self.part_weight: PartWeight | None = "episodes" if config.loss_norm == "trajectory" else "units"
@@ -51,7 +51,7 @@ class GRPO:
         batch.advantage = advantage[batch.episode]
         valid = unit_mask(batch.mask, self.ratio_level, terms_per_step)
         weight = unit_weights(valid, batch.episode, self.config.loss_norm)
-        weight = stale_weights(weight, batch, self.ratio_level, terms_per_step)
+        weight = importance_weights(weight, batch, self.ratio_level, terms_per_step)
         contrast = group[advantage != 0].unique().numel() / group.unique().numel()
         return weight, {"train/groups_with_contrast": contrast}
 
@@ -72,4 +72,4 @@ class GRPO:
 
         metrics |= {"policy_loss": policy_loss.detach(), "entropy": entropy.detach()}
         ratio_error = torch.where(mask, terms.detach().expm1().abs(), 0.0).max()
-        return LossOutput(loss, metrics, ratio_error, ratio_sums(terms, mask))
+        return LossOutput(loss, metrics, ratio_error, ratio_stats(terms, mask))

@@ -57,7 +57,7 @@ def importance(log_importance: Tensor, mask: Tensor, level: RatioLevel, terms_pe
     return units(log_importance, mask, level, terms_per_step).clamp(-_MAX_LOG_RATIO, _MAX_LOG_RATIO).exp()
 
 
-def stale_weights(weight: Tensor, batch: RolloutBatch, level: RatioLevel, terms_per_step: int) -> Tensor:
+def importance_weights(weight: Tensor, batch: RolloutBatch, level: RatioLevel, terms_per_step: int) -> Tensor:
     """Weights [R, U] of ratio units, those of stale rows times their truncated importance ratio.
 
     With them the clipped loss around the policy that the update starts from is decoupled PPO (Hilton et al. 2022,
@@ -68,16 +68,16 @@ def stale_weights(weight: Tensor, batch: RolloutBatch, level: RatioLevel, terms_
     return weight * importance(batch.log_importance, batch.mask, level, terms_per_step).clamp(max=MAX_IMPORTANCE)
 
 
-def ratio_sums(terms: Tensor, mask: Tensor) -> Tensor:
+def ratio_stats(terms: Tensor, mask: Tensor) -> Tensor:
     """float32 [3]: number of the rows, sum of the probability ratios of their decisions, and of these squared.
 
-    terms: log pi_new - log pi_old [R, L]. With them `share_of_sums` tells how far the policy has moved.
+    terms: log pi_new - log pi_old [R, L]. With them `effective_sample_size` tells how far the policy has moved.
     """
     ratio = units(terms.detach(), mask, "chunk", 1).clamp(-_MAX_LOG_RATIO, _MAX_LOG_RATIO).exp()
     return torch.stack([ratio.new_tensor(len(ratio)), ratio.sum(), ratio.square().sum()])
 
 
-def share_of_sums(rows: float, ratios: float, squares: float) -> float:
+def effective_sample_size(rows: float, ratios: float, squares: float) -> float:
     """Effective sample size over sample size, (sum r)^2 / (n sum r^2) of the ratios r of n rows, from their sums.
 
     1 where all ratios are equal, 1/n where one of them dominates (Kong 1992).

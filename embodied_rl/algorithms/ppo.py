@@ -12,9 +12,9 @@ from embodied_rl.algorithms.advantages import gae
 from embodied_rl.algorithms.config import PPOConfig, RatioLevel
 from embodied_rl.algorithms.losses import (
     clipped_policy_loss,
+    importance_weights,
     mean_entropy,
-    ratio_sums,
-    stale_weights,
+    ratio_stats,
     unit_mask,
     unit_weights,
     units,
@@ -31,8 +31,8 @@ class PPO:
     """PPO as the learner and the rollout see it."""
 
     group_size = 1
-    keep: tuple[float, float] | None = None
-    max_factor = 1.0
+    success_rate_range: tuple[float, float] | None = None
+    max_oversampling = 1.0
     needs_value = True
     part_weight: PartWeight | None = None  # advantages may be normalised over all rows, and values count by rows
 
@@ -57,7 +57,9 @@ class PPO:
         if config.normalize_advantage:
             batch.advantage = (advantage - advantage.mean()) / (advantage.std(correction=0) + _STD_EPS)
         valid = unit_mask(batch.mask, self.ratio_level, terms_per_step)
-        weight = stale_weights(unit_weights(valid, batch.episode, "token"), batch, self.ratio_level, terms_per_step)
+        weight = importance_weights(
+            unit_weights(valid, batch.episode, "token"), batch, self.ratio_level, terms_per_step
+        )
         unexplained = (returns - batch.value).var(correction=0) / returns.var(correction=0).clamp_min(_STD_EPS)
         return weight, {"train/explained_variance": 1 - float(unexplained), "train/return": float(returns.mean())}
 
@@ -89,4 +91,4 @@ class PPO:
             "entropy": entropy.detach(),
         }
         ratio_error = torch.where(mask, terms.detach().expm1().abs(), 0.0).max()
-        return LossOutput(loss, metrics, ratio_error, ratio_sums(terms, mask))
+        return LossOutput(loss, metrics, ratio_error, ratio_stats(terms, mask))

@@ -27,14 +27,14 @@ class Rows:
 @dataclass(slots=True)
 class LossOutput:
     """loss: scalar with gradients. metrics: scalars that add up over the rows of a batch. ratio_error: the largest
-    |new probability / old probability - 1| of an executed term, for the first-step check. moved: `losses.ratio_sums` of
-    the rows.
+    |new probability / old probability - 1| of an executed term, for the first-step check. moved: `losses.ratio_stats`
+    of the rows.
     """
 
     loss: Tensor
     metrics: dict[str, Tensor]
     ratio_error: Tensor
-    moved: Tensor
+    ratio_stats: Tensor
 
 
 def evaluate_rows(policy: Policy, batch: RolloutBatch, index: Tensor) -> EvalOutput:
@@ -58,8 +58,8 @@ class Algorithm(Protocol):
     """
 
     group_size: int
-    keep: tuple[float, float] | None
-    max_factor: float
+    success_rate_range: tuple[float, float] | None
+    max_oversampling: float
     needs_value: bool
     needs_final_value: bool
     epochs: int

@@ -23,38 +23,38 @@ Precision = Literal["float32", "bfloat16"]
 
 @dataclass(frozen=True, kw_only=True)
 class Mode:
-    """One way to train. lora_rank 0: every parameter, or with expert_only those of an action expert and heads.
+    """One way to train. lora_rank 0: every parameter, or with train_expert_only those of an action expert and heads.
     recompute: gradient checkpointing."""
 
     lora_rank: int = 0
-    precision: Precision
-    recompute: bool
-    expert_only: bool = False
+    dtype: Precision
+    gradient_checkpointing: bool
+    train_expert_only: bool = False
 
     @property
     def name(self) -> str:
         """In words."""
         what = f"LoRA, rank {self.lora_rank}" if self.lora_rank else "all parameters"
-        what = "action expert" if self.expert_only else what
-        return f"{what}, {self.precision}{', recompute' if self.recompute else ''}"
+        what = "action expert" if self.train_expert_only else what
+        return f"{what}, {self.dtype}{', gradient checkpointing' if self.gradient_checkpointing else ''}"
 
     @property
     def options(self) -> str:
         """The options of `embodied-rl train` that choose it."""
         words = [f"--policy.lora-rank {self.lora_rank}"] if self.lora_rank else []
-        words += ["--policy.expert-only"] if self.expert_only else []
-        words += [f"--policy.precision {self.precision}"]
-        return " ".join([*words, *(["--policy.recompute"] if self.recompute else [])])
+        words += ["--policy.train-expert-only"] if self.train_expert_only else []
+        words += [f"--policy.dtype {self.dtype}"]
+        return " ".join([*words, *(["--policy.gradient-checkpointing"] if self.gradient_checkpointing else [])])
 
 
 def modes(lora_rank: int) -> list[Mode]:
     """The ways to train that a plan compares, the one that needs least first; lora_rank 0: pi0's and its kin's."""
-    few = partial(Mode, lora_rank=lora_rank, expert_only=not lora_rank, precision="bfloat16")
+    few = partial(Mode, lora_rank=lora_rank, train_expert_only=not lora_rank, dtype="bfloat16")
     return [
-        few(recompute=True),
-        few(recompute=False),
-        Mode(precision="bfloat16", recompute=True),
-        Mode(precision="float32", recompute=False),
+        few(gradient_checkpointing=True),
+        few(gradient_checkpointing=False),
+        Mode(dtype="bfloat16", gradient_checkpointing=True),
+        Mode(dtype="float32", gradient_checkpointing=False),
     ]
 
 

@@ -9,7 +9,7 @@ from embodied_rl.autotune.gpu_memory import GAPS
 from embodied_rl.autotune.memory import Sizes
 from embodied_rl.learner.learner import TrainablePolicy
 from embodied_rl.policies.memory import Rows, peak_bytes
-from embodied_rl.rollout.episode import Running, decision_rng
+from embodied_rl.rollout.episode import ActiveEpisode, decision_rng
 from embodied_rl.types import EpisodeSpec
 from embodied_rl.vec_env import VecEnv
 
@@ -22,7 +22,7 @@ def measure_sizes(policy: TrainablePolicy, env: VecEnv, spec: EpisodeSpec) -> Si
     env.reset([0], [spec])
     obs = env.new_observation(1)
     env.observe([0], obs)
-    replay = policy.act(obs, decision_rng([Running(spec)]), "sample").replay
+    replay = policy.act(obs, decision_rng([ActiveEpisode(spec)]), "sample").replay
 
     def rows(count: int) -> Rows:
         images, proprio = torch.from_numpy(obs.images), torch.from_numpy(obs.proprio)

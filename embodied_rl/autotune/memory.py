@@ -38,7 +38,7 @@ class Sizes:
         """
         learner = self.weights + (_GRADIENT + _MOMENTS) * self.trained
         update = self.update_fixed + choice.microbatch * self.update_row
-        stale = isinstance(choice.scheduler, PipelinedConfig) and choice.scheduler.overlap == "async"
+        stale = isinstance(choice.scheduler, PipelinedConfig) and choice.scheduler.mode == "async"
         act = (choice.worlds + stale * choice.microbatch) * self.act_row  # stale rows are evaluated beside acting
         host = self.observation * rows_held(choice.scheduler, batch_rows, streamed)
         if choice.placement == IN_TURN:
@@ -52,7 +52,7 @@ def rows_held(scheduler: SchedulerConfig, batch_rows: int, streamed: int) -> int
     """Recorded rows in the host's memory at most, copies counted, when a batch is whole. streamed: as for `needs`."""
     if not isinstance(scheduler, PipelinedConfig):
         return _COPIES * batch_rows
-    copies = _COPIES - (scheduler.overlap == "stream")  # whose groups are copied one by one
+    copies = _COPIES - (scheduler.mode == "on_policy")  # whose groups are copied one by one
     return batch_rows * (copies + scheduler.staleness) + streamed
 
 

@@ -14,8 +14,8 @@ from torch import nn
 from embodied_rl.autotune.costs import Cost, Costs, fit
 from embodied_rl.autotune.outcomes import Outcome
 from embodied_rl.learner.learner import TrainablePolicy
-from embodied_rl.rollout.actor import Actor
-from embodied_rl.rollout.episode import Running, decision_rng
+from embodied_rl.rollout.actor import ParallelActor
+from embodied_rl.rollout.episode import ActiveEpisode, decision_rng
 from embodied_rl.types import ActOutput, EpisodeSpec, EvalOutput, Observation
 from embodied_rl.utils.threads import set_torch_threads, shared_cores
 from embodied_rl.vec_env import VecEnv
@@ -88,7 +88,7 @@ class Probes:
 def probe(
     env: VecEnv, policy: TrainablePolicy, episodes: Sequence[EpisodeSpec], threads: int, now: Now = time.perf_counter
 ) -> Probes:
-    """Run `episodes`, one a slot, to their end, so that rounds get smaller as episodes end; then act and learn on rows.
+    """Run `episodes`, one a env, to their end, so that rounds get smaller as episodes end; then act and learn on rows.
 
     threads: of torch where it has the machine to itself. now: the time.
     """
@@ -117,27 +117,27 @@ def _wave(
     env: VecEnv, policy: TrainablePolicy, episodes: Sequence[EpisodeSpec], found: Probes, now: Now
 ) -> tuple[Observation, ActOutput]:
     """Run the episodes; return what the first decision saw and was."""
-    running = {slot: Running(spec) for slot, spec in enumerate(episodes[: env.num_envs])}
+    running = {env_id: ActiveEpisode(spec) for env_id, spec in enumerate(episodes[: env.num_envs])}
     env.reset(list(running), [episode.spec for episode in running.values()])
     first: tuple[Observation, ActOutput] | None = None
     while running:
-        slots = sorted(running)
-        obs = env.new_observation(len(slots))
-        seconds = _timed(lambda slots=slots, obs=obs: env.observe(slots, obs), now)[0]
-        rng = decision_rng([running[slot] for slot in slots])
+        env_ids = sorted(running)
+        obs = env.new_observation(len(env_ids))
+        seconds = _timed(lambda env_ids=env_ids, obs=obs: env.observe(env_ids, obs), now)[0]
+        rng = decision_rng([running[env_id] for env_id in env_ids])
         took, act = _timed(lambda obs=obs, rng=rng: policy.act(obs, rng, "sample"), now)
         if first is None:
             first = obs, act
         else:  # the first call of all also warms up
-            found.act.append((len(slots), took))
-        took, result = _timed(lambda slots=slots, act=act: env.step(slots, act.actions), now)
+            found.act.append((len(env_ids), took))
+        took, result = _timed(lambda env_ids=env_ids, act=act: env.step(env_ids, act.actions), now)
         if found.act:
-            found.simulate.append((len(slots), seconds + took))
+            found.simulate.append((len(env_ids), seconds + took))
         over = result.terminated | result.truncated | result.failed
-        for row, slot in enumerate(slots):
-            running[slot].num_decisions += 1
+        for row, env_id in enumerate(env_ids):
+            running[env_id].num_decisions += 1
             if over[row]:
-                ended = running.pop(slot)
+                ended = running.pop(env_id)
                 found.outcomes.append(Outcome(ended.spec.group, ended.num_decisions, bool(result.success[row])))
     assert first is not None
     return first
@@ -146,10 +146,10 @@ def _wave(
 def _act_all(policy: TrainablePolicy, obs: Observation, threads: int, now: Now) -> list[tuple[int, float]]:
     rows = len(obs.instruction)
     found = []
-    with closing(Actor(policy, rows, threads)) as actor:
+    with closing(ParallelActor(policy, rows, threads)) as actor:
         for count in sorted({1, max(1, rows // 4), max(1, rows // 2), rows}):
             part = Observation(obs.images[:count], obs.proprio[:count], obs.instruction[:count])
-            rng = decision_rng([Running(EpisodeSpec(0, "", 0, 0, 0))] * count)
+            rng = decision_rng([ActiveEpisode(EpisodeSpec(0, "", 0, 0, 0))] * count)
             found.append((count, _best(lambda part=part, rng=rng: actor.act(part, rng, "sample"), now)))
     return found
 

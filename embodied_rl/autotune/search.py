@@ -72,7 +72,7 @@ def schedulers(
     ahead: of `async` also with so many groups ahead.
     """
     pipelined = (
-        PipelinedConfig(stages=count, overlap=overlap, ahead_groups=groups)
+        PipelinedConfig(env_groups=count, mode=overlap, max_lookahead=groups)
         for overlap in overlaps
         for groups in ((None, ahead) if overlap == "async" and ahead else (None,))
         for count in stages
@@ -128,4 +128,4 @@ def _descend(space: Space, start: Choice, allowed: set[Choice], cost: Callable[[
 
 
 def _possible(choice: Choice) -> bool:
-    return not isinstance(choice.scheduler, PipelinedConfig) or (choice.scheduler.stages or 1) <= choice.worlds
+    return not isinstance(choice.scheduler, PipelinedConfig) or (choice.scheduler.env_groups or 1) <= choice.worlds

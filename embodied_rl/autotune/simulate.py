@@ -1,6 +1,6 @@
 """A schedule played on paper: the pipelined scheduler's rules and stage costs in virtual time, without threads.
 
-Which episode runs next and when a batch is whole is decided by the real `GroupStream`; what is modelled is how long
+Which episode runs next and when a batch is whole is decided by the real `GroupQueue`; what is modelled is how long
 stages take and who waits for whom. Used to predict a plan before it is tried.
 """
 
@@ -15,12 +15,12 @@ from embodied_rl.autotune.costs import Cost, Costs
 from embodied_rl.autotune.virtual import Machine
 from embodied_rl.autotune.virtual_learner import VirtualLearner
 from embodied_rl.autotune.work import Work
-from embodied_rl.rollout.groups import Closed, Group, GroupStream
-from embodied_rl.rollout.lookahead import Ahead
-from embodied_rl.rollout.observation_pool import Recording
+from embodied_rl.rollout.groups import BatchEnd, Group, GroupQueue
+from embodied_rl.rollout.lookahead import Lookahead
+from embodied_rl.rollout.observation_pool import Trajectory
 from embodied_rl.rollout.sampler import EpisodeSampler
 from embodied_rl.scheduler.config import PipelinedConfig, SchedulerConfig
-from embodied_rl.scheduler.pipeline.env_group import make_lanes
+from embodied_rl.scheduler.pipeline.env_group import make_env_groups
 from embodied_rl.types import EpisodeResult, EpisodeSpec
 from embodied_rl.utils.timeline import Span
 
@@ -65,22 +65,22 @@ class _Pipeline:
         self._costs, self._work, self._spread = costs, work, spread
         pipelined = config if isinstance(config, PipelinedConfig) else None
         by_groups = work.minibatch_groups is not None
-        self._streams = pipelined is not None and (pipelined.overlap == "stream" or by_groups)
+        self._streams = pipelined is not None and (pipelined.mode == "on_policy" or by_groups)
         # of a policy that waits as `Patience` says the model does not know
-        self._wait = (pipelined.act_wait_ms or 0.0) / 1e3 if pipelined else 0.0
+        self._wait = (pipelined.max_batch_delay_ms or 0.0) / 1e3 if pipelined else 0.0
         # `Collector` judges a group when it is whole; until then its episodes are held back here. None: as they end.
-        self._held: dict[int, list[Recording]] | None = None if pipelined else {}
-        self._stream = GroupStream(
+        self._held: dict[int, list[Trajectory]] | None = None if pipelined else {}
+        self._stream = GroupQueue(
             EpisodeSampler(0, {"plan": range(64)}, work.group_size),
             groups=work.groups,
-            keep=work.keep,
-            max_factor=work.max_factor,
-            ahead=pipelined.ahead(work.worlds, work.groups, work.group_size, streams=self._streams)
+            success_rate_range=work.keep,
+            max_oversampling=work.max_factor,
+            lookahead=pipelined.lookahead(work.worlds, work.groups, work.group_size, streams=self._streams)
             if pipelined
-            else Ahead(),
+            else Lookahead(),
         )
         self._beyond = pipelined.staleness if pipelined else 0
-        self._lanes = [_Lane(len(lane.slots)) for lane in make_lanes(work.worlds, lanes)]
+        self._lanes = [_Lane(len(lane.env_ids)) for lane in make_env_groups(work.worlds, lanes)]
         self._parked = deque(self._lanes)
         self._learner = VirtualLearner(
             self._machine, work, lambda: len(self._parked) < len(self._lanes), streams=self._streams
@@ -115,8 +115,8 @@ class _Pipeline:
         waiting: deque[int] = deque()
         event = None
         while True:
-            while not isinstance(event, Closed) and (event := self._stream.take()) is not None:
-                if isinstance(event, Closed):
+            while not isinstance(event, BatchEnd) and (event := self._stream.take()) is not None:
+                if isinstance(event, BatchEnd):
                     break
                 rows, stale = self._rows_of(event)
                 groups.append(rows)
@@ -126,7 +126,7 @@ class _Pipeline:
                     self._learner.correct(rows if self._work.recompute else stale)
             if waiting:
                 self._learner.add(waiting.popleft())
-            elif isinstance(event, Closed):
+            elif isinstance(event, BatchEnd):
                 return groups
             else:
                 self._machine.clock.step()
@@ -150,7 +150,7 @@ class _Pipeline:
         lane.running.append(_Episode(spec, length, length))
 
     def _observe(self, lane: _Lane) -> None:
-        """Fill the free slots; then the lane waits for the policy or is parked. Frames are part of a step's cost."""
+        """Fill the free envs; then the lane waits for the policy or is parked. Frames are part of a step's cost."""
         while len(lane.running) < lane.size and (spec := self._stream.next_episode()) is not None:
             self._begin(lane, spec)
         if lane.running:
@@ -229,10 +229,10 @@ class _Pipeline:
             self._wake()
         self._observe(lane)
 
-    def _end(self, episode: _Episode) -> list[Recording]:
+    def _end(self, episode: _Episode) -> list[Trajectory]:
         """Count an episode; what is dropped because of it."""
         spec, won = episode.spec, self._work.won(episode.spec)
-        ended = [Recording(EpisodeResult(spec, won, won, not won, float(won), episode.length, episode.length))]
+        ended = [Trajectory(EpisodeResult(spec, won, won, not won, float(won), episode.length, episode.length))]
         if self._held is not None:
             group = self._held.setdefault(spec.group, [])
             group += ended
@@ -250,6 +250,6 @@ def play(
     """
     if isinstance(config, PipelinedConfig) and not lockstep:
         same = costs.act.device == costs.simulate.device
-        lanes = config.num_stages(work.worlds, cpu=same)
+        lanes = config.num_env_groups(work.worlds, cpu=same)
         return _Pipeline(costs, work, config, spread=False, lanes=lanes).run(warm_up, measured)
     return _Pipeline(costs, work, config, spread=True, lanes=lockstep or 1).run(warm_up, measured)

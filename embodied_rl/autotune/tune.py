@@ -58,14 +58,16 @@ def tune(
     """
     if isinstance(config.scheduler, RayConfig):
         raise UserError("plan and --autotune know this machine only: choose --scheduler serial or pipelined for them.")
-    if config.learner.ranks > 1:
-        raise UserError("plan and --autotune measure a learner of one process: leave out --learner.ranks for them.")
+    if config.learner.num_processes > 1:
+        raise UserError(
+            "plan and --autotune measure a learner of one process: leave out --learner.num-processes for them."
+        )
     if isinstance(config.scheduler, PipelinedConfig) and config.scheduler.act_device is not None:
         raise UserError("plan and --autotune choose where the policy acts: leave out --scheduler.act-device for them.")
     algorithm = make_algorithm(config.algorithm)
     sampler = EpisodeSampler(config.seed, train_states, algorithm.group_size)
     episodes = [spec for index in range(-(-env.num_envs // algorithm.group_size)) for spec in sampler.group(index)]
-    probes = probe(env, policy, episodes, config.torch_threads or cores, now)
+    probes = probe(env, policy, episodes, config.num_threads or cores, now)
     costs = probes.placements(cores, "cpu" if config.device == "cpu" else "gpu", another=bool(others))
     sizes = measure_sizes(policy, env, episodes[0])
     groups = config.rollout.groups(algorithm.group_size)
@@ -85,7 +87,7 @@ def tune(
     space = space_of(config, costs, env.num_envs, algorithm.group_size, possible)
     if next(space.all(), None) is None:
         raise UserError(
-            "no schedule fits into memory: lower --learner.microbatch-rows, --env.num-envs or "
+            "no schedule fits into memory: lower --learner.microbatch-size, --env.num-envs or "
             "--rollout.episodes-per-iteration."
         )
     found = search(space, work)
@@ -103,14 +105,14 @@ def work_of(config: TrainConfig, algorithm: Algorithm, worlds: int, probes: Prob
         groups,
         algorithm.group_size,
         outlook.length,
-        keep=algorithm.keep,
-        max_factor=algorithm.max_factor,
+        keep=algorithm.success_rate_range,
+        max_factor=algorithm.max_oversampling,
         won=outlook.won,
         epochs=algorithm.epochs,
-        minibatch_rows=config.learner.minibatch_rows,
+        minibatch_size=config.learner.minibatch_size,
         minibatch_groups=whole_groups(config.learner, groups, probes.mean_length * algorithm.group_size),
         parts=algorithm.part_weight is not None,
-        recompute=config.learner.recompute_log_probs,
+        recompute=config.learner.recompute_old_log_probs,
     )
 
 
@@ -119,13 +121,13 @@ def space_of(
 ) -> Space:
     """What may be chosen for a run with up to `most` worlds; how old rows may be, and the policy's wait, are given."""
     given = config.scheduler if isinstance(config.scheduler, PipelinedConfig) else PipelinedConfig()
-    serial, *pipelined = schedulers((given.overlap,), ladder(most), -(-2 * most // group_size))
-    kept = {"max_staleness": given.max_staleness, "act_wait_ms": given.act_wait_ms}
+    serial, *pipelined = schedulers((given.mode,), ladder(most), -(-2 * most // group_size))
+    kept = {"max_staleness": given.max_staleness, "max_batch_delay_ms": given.max_batch_delay_ms}
     return Space(
         placements=costs,
         schedulers=(serial, *(dataclasses.replace(one, **kept) for one in pipelined)),
         worlds=tuple(count for count in (most, most // 2, most // 4) if count),
-        microbatches=tuple(rows for rows in (64, 32, 16, 128) if rows <= 2 * config.learner.microbatch_rows),
+        microbatches=tuple(rows for rows in (64, 32, 16, 128) if rows <= 2 * config.learner.microbatch_size),
         fits=fits,
     )
 
@@ -134,8 +136,8 @@ def whole_groups(learner: LearnerConfig, groups: int, rows_per_group: float) -> 
     """Groups of a minibatch: as given, or about as many rows as were given."""
     if learner.minibatch_groups is not None:
         return learner.minibatch_groups
-    assert learner.minibatch_rows is not None, "LearnerConfig sees to it"
-    parts = max(1, round(groups * rows_per_group / learner.minibatch_rows))
+    assert learner.minibatch_size is not None, "LearnerConfig sees to it"
+    parts = max(1, round(groups * rows_per_group / learner.minibatch_size))
     return -(-groups // parts)
 
 
@@ -153,10 +155,10 @@ def apply(
 
     Minibatches of rows become minibatches of about as many rows in whole groups where groups are learned one by one.
     """
-    learner = dataclasses.replace(config.learner, microbatch_rows=choice.microbatch)
-    if isinstance(choice.scheduler, PipelinedConfig) and learner.minibatch_rows is not None:
+    learner = dataclasses.replace(config.learner, microbatch_size=choice.microbatch)
+    if isinstance(choice.scheduler, PipelinedConfig) and learner.minibatch_size is not None:
         size = whole_groups(learner, groups, rows_per_group)
-        learner = dataclasses.replace(learner, minibatch_rows=None, minibatch_groups=size)
+        learner = dataclasses.replace(learner, minibatch_size=None, minibatch_groups=size)
     scheduler = choice.scheduler
     if choice.placement == APART and isinstance(scheduler, PipelinedConfig):
         scheduler = dataclasses.replace(scheduler, act_device=acts_on)
@@ -183,7 +185,7 @@ def describe(tuning: Tuning) -> list[str]:
         f"measured: {stages}, learn {1e3 * learn.row:.2f} ms a row + {1e3 * model.learn_call:.1f} ms a micro-batch + "
         f"{1e3 * learn.fixed:.1f} ms a step on {learn.device}; {probes.mean_length:.1f} decisions an episode, "
         f"{probes.success:.0%} successes",
-        f"chosen of {tuning.found.tried} schedules: {tuning.config.scheduler.sentence()}; {choice.worlds} worlds, "
+        f"chosen of {tuning.found.tried} schedules: {tuning.config.scheduler.describe()}; {choice.worlds} worlds, "
         f"micro-batches of {choice.microbatch} rows",
         f"predicted: {1 / played.seconds_per_row:.0f} decisions/s, serial {1 / tuning.serial:.0f}",
     ]

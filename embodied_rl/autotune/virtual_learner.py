@@ -72,7 +72,7 @@ class VirtualLearner:
             return
         again = sum(groups if self._work.recompute else stale)
         self._play([self._again.of(rows) for rows in self._in_order(again)], "evaluate")
-        if self._work.minibatch_rows or not self._work.minibatch_groups:
+        if self._work.minibatch_size or not self._work.minibatch_groups:
             self._update_by_rows(sum(groups))
             return
         for rows in groups:
@@ -80,7 +80,7 @@ class VirtualLearner:
         self._finish()
 
     def _update_by_rows(self, rows: int) -> None:
-        parts = max(1, round(rows / (self._work.minibatch_rows or rows)))
+        parts = max(1, round(rows / (self._work.minibatch_size or rows)))
         for _ in range(self._work.epochs):
             for minibatch in _even(rows, parts):
                 self._learn(self._in_order(minibatch))

@@ -59,7 +59,7 @@ class CollectCommand:
     """Attempts at each task; initial states are taken in turn."""
     image_size: int = 64
     """Height and width of the camera images, in pixels."""
-    push_rate: float = 0.04
+    dart_noise_rate: float = 0.04
     """Chance, a control step, that the hand is pushed off course for 3 to 8 steps; labels stay the expert's own."""
     workers: int = os.cpu_count() or 1
     """Processes that run episodes."""
@@ -75,8 +75,8 @@ class CollectCommand:
         for name in ("episodes_per_task", "image_size", "workers"):
             if getattr(self, name) < 1:
                 raise UserError(f"--{name.replace('_', '-')} must be at least 1, got {getattr(self, name)}")
-        if not 0 <= self.push_rate <= 1:
-            raise UserError(f"--push-rate must lie in [0, 1], got {self.push_rate}")
+        if not 0 <= self.dart_noise_rate <= 1:
+            raise UserError(f"--dart-noise-rate must lie in [0, 1], got {self.dart_noise_rate}")
 
 
 def main(argv: list[str]) -> int:
@@ -99,7 +99,7 @@ def main(argv: list[str]) -> int:
     states = {task.name: task.heldout_states if command.split == "heldout" else task.train_states for task in tasks}
     attempts = collect.plan(states, command.episodes_per_task, command.seed)
     spec = DatasetSpec(info.cameras, info.image_size, PROPRIO_NAMES, ACTION_NAMES, round(info.control_hz))
-    job = collect.Job(begun, spec, command.push_rate, _video_folder(command))
+    job = collect.Job(begun, spec, command.dart_noise_rate, _video_folder(command))
     build = partial(_bench, command)
     try:
         _run(build, job, attempts, command.workers, console)
@@ -110,7 +110,7 @@ def main(argv: list[str]) -> int:
     failed = writer.stored(begun)[1]
     rows = collect.summary(attempts, failed)
     used = {} if command.split == "fresh" else collect.states_used(attempts)
-    writer.finalize(command.out, spec, _stamp(command, settings, rows, failed, argv) | {"train_states": used})
+    writer.finalize(command.out, spec, _run_info(command, settings, rows, failed, argv) | {"train_states": used})
     _report(rows, failed, command.out, console)
     return 0
 
@@ -151,7 +151,7 @@ def _describe(tasks: Sequence[Task], command: CollectCommand) -> EnvInfo:
 
 
 class _Scripted:
-    """The tabletop expert at the start of the episode in slot 0."""
+    """The tabletop expert at the start of the episode in env 0."""
 
     def __init__(self, env: NativeVecEnv, task: Task) -> None:
         from embodied_rl.sim.tabletop.expert import Expert
@@ -204,7 +204,7 @@ def _settings(command: CollectCommand, tasks: Sequence[Task], info: EnvInfo) -> 
         "tasks": [task.name for task in tasks],
         "split": command.split,
         "episodes_per_task": command.episodes_per_task,
-        "push_rate": command.push_rate,
+        "dart_noise_rate": command.dart_noise_rate,
         "seed": command.seed,
         "image_size": info.image_size,
         "cameras": list(info.cameras),
@@ -213,7 +213,7 @@ def _settings(command: CollectCommand, tasks: Sequence[Task], info: EnvInfo) -> 
     }
 
 
-def _stamp(
+def _run_info(
     command: CollectCommand,
     settings: dict[str, Any],
     rows: list[dict[str, Any]],

@@ -19,7 +19,7 @@ from embodied_rl.cli.parse import parse
 from embodied_rl.config.train import SUITE, EnvConfig
 from embodied_rl.errors import UserError
 from embodied_rl.factory.policies import CheckpointOptions
-from embodied_rl.jobs.efficient_inference import SpeedConfig, speed_up
+from embodied_rl.jobs.efficient_inference import EfficientConfig, make_efficient
 from embodied_rl.policy import ActMode
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class EvalCommand(CheckpointOptions):
     """Seed of the episodes; matters where actions are sampled."""
     device: str = "auto"
     """auto, cpu or cuda."""
-    speed: SpeedConfig = field(default_factory=SpeedConfig)
+    efficient: EfficientConfig = field(default_factory=EfficientConfig)
     env: EnvConfig = field(default_factory=EnvConfig)
     json: Path | None = None
     """Write the result here, episode by episode, stamped with what ran."""
@@ -100,15 +100,15 @@ def _evaluate(
     from embodied_rl.evaluation.evaluate import evaluate
     from embodied_rl.factory.envs import (
         cpu_count,
+        describe_env_processes,
         describe_policy,
         open_env,
         open_policy,
         pick_device,
-        pick_frames,
+        pick_render_quality,
         pick_renderer,
         policy_folder,
         statistics_line,
-        where_worlds_run,
     )
     from embodied_rl.rollout.sampler import evaluation_specs
     from embodied_rl.telemetry.progress import RunProgress
@@ -118,20 +118,21 @@ def _evaluate(
     policy = open_policy(command.checkpoint, device, options)
     renderer = pick_renderer(command.env.renderer, tasks)
     env_config = dataclasses.replace(
-        command.env, renderer=renderer.name, sim_threads=command.env.sim_threads or cpu_count()
+        command.env, renderer=renderer.name, num_threads=command.env.num_threads or cpu_count()
     )
     specs = evaluation_specs(states, command.seed)
     worlds = partial(open_env, tasks, env_config, policy.config.image_size, cameras=policy.config.num_cameras)
-    speed = speed_up(policy, command.speed, worlds, specs)
+    efficient = make_efficient(policy, command.efficient, worlds, specs)
     with worlds() as env, RunProgress(0, console=console) as progress:
         stamp = {
             "suite": command.suite,
-            "simulator": f"{env.info.simulator}, {where_worlds_run(env_config)}",
-            "renderer": f"{env.info.renderer} ({renderer.reason}), {pick_frames(command.env.frames, tasks)} frames",
+            "simulator": f"{env.info.simulator}, {describe_env_processes(env_config)}",
+            "renderer": f"{env.info.renderer} ({renderer.reason}), "
+            f"{pick_render_quality(command.env.render_quality, tasks)} frames",
             "device": device,
             **describe_policy(policy, command.checkpoint),
             "unnorm key": statistics_line(policy, command.suite),
-            "speed": speed.sentence,
+            "efficient": efficient.describe,
             "mode": command.mode,
             "seed": command.seed,
         }

@@ -15,7 +15,7 @@ from embodied_rl.config.policies import SHIPPED
 from embodied_rl.config.train import AUTO, KINDS, EnvConfig
 from embodied_rl.errors import UserError, suggest
 from embodied_rl.factory.policies import CheckpointOptions
-from embodied_rl.jobs.efficient_inference import SpeedConfig
+from embodied_rl.jobs.efficient_inference import EfficientConfig
 from embodied_rl.policies.checkpoints.hub import is_repository
 from embodied_rl.policy import ActMode
 
@@ -64,7 +64,7 @@ class BenchmarkCommand(CheckpointOptions):
     """Seed of the episodes; matters where actions are sampled or episodes are perturbed."""
     device: str = "auto"
     """auto, cpu or cuda."""
-    speed: SpeedConfig = field(default_factory=SpeedConfig)
+    efficient: EfficientConfig = field(default_factory=EfficientConfig)
     env: EnvConfig = field(default_factory=EnvConfig)
     videos: int = 5
     """Failed episodes that are filmed, spread over the tasks; 0 films none."""
@@ -162,7 +162,11 @@ def _command(options: Mapping[str, Any], folder: Path) -> BenchmarkCommand:
     values = dict(options)
     try:
         values |= {name: tuple(values[name]) for name in ("tasks", "perturb")}
-        values |= {"env": EnvConfig(**values["env"]), "speed": SpeedConfig(**values["speed"]), "output": str(folder)}
+        values |= {
+            "env": EnvConfig(**values["env"]),
+            "efficient": EfficientConfig(**values["efficient"]),
+            "output": str(folder),
+        }
         return BenchmarkCommand(**values)
     except (TypeError, KeyError) as error:
         raise UserError(

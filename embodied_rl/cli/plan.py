@@ -87,7 +87,7 @@ def main(argv: list[str]) -> int:
     if kept:
         console.print(
             f"prefixes kept for the update: {kept / 2**20:.3g} MiB of host memory a decision "
-            "(--policy.expert-only --policy.prefix-cache-gib)"
+            "(--policy.train-expert-only --policy.prefix-cache-gib)"
         )
     fitting = [need for need in needs if need.most_rows(budget) and need.most_envs(budget)]
     for line in _advice(fitting, needs, budget, command):
@@ -160,14 +160,20 @@ def _need(config: OpenVLAModelConfig | Pi0ModelConfig, mode: Mode) -> Need:
     from embodied_rl.policies.pi0.policy import Pi0Policy
     from embodied_rl.policies.smolvla.policy import SmolVLAPolicy
 
-    element = 2 if mode.precision == "bfloat16" else 4
+    element = 2 if mode.dtype == "bfloat16" else 4
     if isinstance(config, Pi0ModelConfig):
         kind = SmolVLAPolicy if isinstance(config, SmolVLAPolicy.config_class) else Pi0Policy
         found = pi0.measure(
-            config, expert_only=mode.expert_only, precision=mode.precision, recompute=mode.recompute, kind=kind
+            config,
+            train_expert_only=mode.train_expert_only,
+            precision=mode.dtype,
+            recompute=mode.gradient_checkpointing,
+            kind=kind,
         )
         return need(mode, found, pi0.cache_bytes(config, element))
-    found = openvla.measure(config, lora_rank=mode.lora_rank, precision=mode.precision, recompute=mode.recompute)
+    found = openvla.measure(
+        config, lora_rank=mode.lora_rank, precision=mode.dtype, recompute=mode.gradient_checkpointing
+    )
     return need(mode, found, openvla.cache_bytes(config, element))
 
 
@@ -215,7 +221,7 @@ def _advice(fitting: list[Need], needs: list[Need], budget: int, command: PlanCo
     kind = "pi0" if command.policy == "pi05" else command.policy
     lines = [
         f"to train: embodied-rl train libero --policy {kind} {best.mode.options} "
-        f"--learner.microbatch-rows {min(rows, 64)}"
+        f"--learner.microbatch-size {min(rows, 64)}"
     ]
     if envs < command.num_envs:
         lines.append(f"only {envs} worlds can be decided for at once: --env.num-envs {envs}")

@@ -53,7 +53,7 @@ def main(argv: list[str]) -> int:
 
     from embodied_rl.autotune.tune import describe, further_devices, tune
     from embodied_rl.factory.envs import cpu_count, pick_renderer
-    from embodied_rl.factory.protocol_envs import open_worlds
+    from embodied_rl.factory.protocol_envs import open_envs
     from embodied_rl.factory.tasks import load_tasks
     from embodied_rl.jobs.train import open_policy_of, resolve
 
@@ -63,12 +63,12 @@ def main(argv: list[str]) -> int:
     policy, _ = open_policy_of(config, resume=False)
     states = {task.name: list(task.train_states) for task in tasks}
     # a probe's times are those of one thread
-    one = dataclasses.replace(config.env, sim_threads=1, processes=None)
-    with console.status("measuring the stages"), open_worlds(tasks, one, config.protocol, policy) as env:
+    one = dataclasses.replace(config.env, num_threads=1, processes=None)
+    with console.status("measuring the stages"), open_envs(tasks, one, config.protocol, policy) as env:
         tuning = tune(config, env, policy, states, cpu_count(), further_devices(config))
     for line in describe(tuning):
         console.print(line, soft_wrap=True, markup=False, highlight=False)
-    with console.status("trying it"), open_worlds(tasks, tuning.config.env, config.protocol, policy) as env:
+    with console.status("trying it"), open_envs(tasks, tuning.config.env, config.protocol, policy) as env:
         trial = run_trial(tuning.config, env, copy.deepcopy(policy), states)
     table = Table("", "predicted", "measured", title="the schedule chosen, on a copy of the policy")
     for row in compare(tuning, trial, row_bytes(env, trial)):
@@ -90,7 +90,7 @@ def run_trial(config: TrainConfig, env: VecEnv, policy: TrainablePolicy, states:
     from embodied_rl.algorithms.make import make_algorithm
     from embodied_rl.learner.learner import Learner
     from embodied_rl.rollout.sampler import EpisodeSampler
-    from embodied_rl.scheduler.make import Learning, make_clock, make_scheduler
+    from embodied_rl.scheduler.make import LearnerHandle, make_clock, make_scheduler
     from embodied_rl.utils.threads import set_torch_threads
 
     options = config.algorithm
@@ -101,8 +101,8 @@ def run_trial(config: TrainConfig, env: VecEnv, policy: TrainablePolicy, states:
     clock = make_clock(config.scheduler, 1 << 20)
     peak = _peak_bytes()
     rows, began, ended, cut = 0, 0.0, 0.0, 0
-    assert config.torch_threads is not None
-    set_torch_threads(config.torch_threads)
+    assert config.num_threads is not None
+    set_torch_threads(config.num_threads)
     with tempfile.TemporaryDirectory() as dumps:
         learner = Learner(
             policy,
@@ -110,7 +110,7 @@ def run_trial(config: TrainConfig, env: VecEnv, policy: TrainablePolicy, states:
             config.learner,
             seed=config.seed,
             dump_dir=Path(dumps),
-            threads=config.torch_threads if config.device == "cpu" else 1,
+            threads=config.num_threads if config.device == "cpu" else 1,
         )
         scheduler = make_scheduler(
             config.scheduler,
@@ -118,16 +118,16 @@ def run_trial(config: TrainConfig, env: VecEnv, policy: TrainablePolicy, states:
             policy,
             sampler,
             algorithm,
-            Learning.of(learner),
+            LearnerHandle.of(learner),
             clock,
             groups=config.rollout.groups(algorithm.group_size),
-            workers=config.env.sim_threads,
+            workers=config.env.num_threads,
             on_episode=lambda result: None,
-            poll=lambda: None,
+            check_interrupt=lambda: None,
         )
         with closing(learner), closing(scheduler):
             for batch in scheduler.batches(0, WARM_UP + MEASURED + 2):
-                with clock.stage("update"):
+                with clock.span("update"):
                     learner.update(batch)
                 scheduler.publish(learner.version)
                 ended = time.perf_counter()
@@ -179,7 +179,7 @@ _REAL_STAGES = {
 def under_way(spans: Sequence[Span], stages: tuple[str, ...]) -> float:
     """Seconds in which there is a span of one of the stages."""
     seconds, until = 0.0, -math.inf
-    for span in sorted((span for span in spans if span.stage in stages), key=lambda span: span.begin):
+    for span in sorted((span for span in spans if span.name in stages), key=lambda span: span.begin):
         seconds += max(0.0, span.end - max(span.begin, until))
         until = max(until, span.end)
     return seconds

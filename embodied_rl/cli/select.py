@@ -123,7 +123,7 @@ def _scheduled(preset: TrainConfig, scheduler: str) -> TrainConfig:
     if scheduler == "serial":
         return config
     size = config.algorithm.group_size if isinstance(config.algorithm, GRPOConfig) else 1
-    learner = replace(config.learner, minibatch_rows=None, minibatch_groups=max(1, _MINIBATCH_EPISODES // size))
+    learner = replace(config.learner, minibatch_size=None, minibatch_groups=max(1, _MINIBATCH_EPISODES // size))
     return replace(config, learner=learner)
 
 
@@ -142,7 +142,7 @@ def _check_applicable(words: Sequence[str], kinds: dict[str, str], known: set[st
     """Refuse options of a policy or algorithm that was not chosen, and those that only `eval` has."""
     for flag in flag_words(words):
         part, _, key = flag[2:].partition(".")
-        if part == "speed":
+        if part == "efficient":
             own = " To act compiled in training: --policy.compile." if key == "compile" else ""
             raise UserError(f"{flag} is an option of embodied-rl eval, and not of train.{own}")
         if flag not in known and part in kinds:

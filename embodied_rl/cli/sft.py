@@ -116,7 +116,7 @@ def _fresh_flow(command: SftCommand, data: Demonstrations) -> Pi0Policy:
     _check_images(command, data, config.image_size, config.num_cameras)
     mode = "quantiles" if config.adaptive else "mean_std"  # as openpi does for pi0.5 and pi0, LeRobot for SmolVLA
     action = unit(config.action_dim) if _source(data) else fit(data.action, mode)
-    flow = FlowSettings(denoise_steps=_DENOISE_STEPS, loss_samples=_LOSS_SAMPLES)
+    flow = FlowSettings(num_inference_steps=_DENOISE_STEPS, loss_samples=_LOSS_SAMPLES)
     return kind.fresh(
         config,
         data.instruction,

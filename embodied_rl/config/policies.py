@@ -26,9 +26,9 @@ class OpenVLAConfig:
     """Widens (or below 1 narrows) the distribution that actions are sampled from; greedy evaluation does not use it."""
     lora_rank: int = 0
     """Train LoRA adapters of this rank and small heads, and freeze the rest; 0 trains every parameter."""
-    precision: Literal["float32", "bfloat16"] = "float32"
+    dtype: Literal["float32", "bfloat16"] = "float32"
     """Number format: bfloat16 holds frozen parameters and multiplies in it; what trains, and logits, stay float32."""
-    recompute: bool = False
+    gradient_checkpointing: bool = False
     """Compute activations again in the backward pass instead of keeping them: less memory, about a third slower."""
     compile: bool = False
     """Act through torch.compile: the first decisions wait for the compiler, and numbers round differently. On a GPU
@@ -53,9 +53,9 @@ class OpenVLAOFTConfig(OpenVLAConfig):
     variant: Literal["official", "simplevla", "rlinf"] | None = None
     """For published checkpoints, which do not say how they decode: openvla-oft's own, SimpleVLA-RL's or RLinf's."""
     head: Literal["tokens", "l1"] | None = None
-    """What reads the action slots (None: as the variant)."""
+    """What reads the action envs (None: as the variant)."""
     keep_stop: bool | None = None
-    """Keep the stop token after the action slots (None: as the variant)."""
+    """Keep the stop token after the action envs (None: as the variant)."""
     num_cameras: int | None = None
     """Images in the input (None: as the variant)."""
     use_proprio: bool | None = None
@@ -79,24 +79,25 @@ class FlowPolicyConfig:
     weights)."""
     chunk_len: int | None = None
     """Control steps executed before the next decision (None: as the checkpoint says)."""
-    method: Literal["flow_sde", "flow_noise"] = "flow_sde"
+    exploration: Literal["flow_sde", "flow_noise"] = "flow_sde"
     """How sampled actions explore (pi_RL): one denoising step of each decision follows the stochastic equation, or
     every step adds noise of a learned size. Greedy evaluation does neither."""
-    denoise_steps: int = 4
+    num_inference_steps: int = 4
     """Denoising steps a decision, also in evaluation."""
     noise_level: float = 0.5
     """Size of Flow-SDE's noise."""
     noise_range: tuple[float, float] = (0.08, 0.16)
     """Smallest and largest standard deviation of a step of Flow-Noise, in normalised action units."""
-    expert_only: bool = False
+    train_expert_only: bool = False
     """Freeze vision tower and language model; train the action expert and the heads."""
     prefix_cache_gib: float = 0.0
-    """With expert_only: host memory in GiB in which the rollout leaves what vision tower and language model computed,
-    so that no epoch of the update computes it again; 0 keeps nothing. `embodied-rl plan` says what a decision takes."""
-    precision: Literal["float32", "bfloat16"] = "float32"
+    """With train_expert_only: host memory in GiB in which the rollout leaves what vision tower and language model
+    computed, so that no epoch of the update computes it again; 0 keeps nothing. `embodied-rl plan` says what a
+    decision takes."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
     """Number format: bfloat16 holds frozen parameters and multiplies in it; what trains, and densities, stay
     float32."""
-    recompute: bool = False
+    gradient_checkpointing: bool = False
     """Compute activations again in the backward pass instead of keeping them: much less memory, about a third
     slower."""
     compile: bool = False
@@ -105,16 +106,16 @@ class FlowPolicyConfig:
 
     def __post_init__(self) -> None:
         low, high = self.noise_range
-        if self.denoise_steps < 2:
-            raise UserError(f"--policy.denoise-steps must be at least 2, got {self.denoise_steps}.")
+        if self.num_inference_steps < 2:
+            raise UserError(f"--policy.num-inference-steps must be at least 2, got {self.num_inference_steps}.")
         if self.noise_level <= 0 or not 0 < low <= high:
             raise UserError("--policy.noise-level and --policy.noise-range must be positive, and the range in order.")
         if self.prefix_cache_gib < 0:
             raise UserError(f"--policy.prefix-cache-gib must not be negative, got {self.prefix_cache_gib}.")
-        if self.prefix_cache_gib and not self.expert_only:
+        if self.prefix_cache_gib and not self.train_expert_only:
             raise UserError(
                 "--policy.prefix-cache-gib keeps what a frozen language model computed, and this one "
-                "trains: add --policy.expert-only, or leave it out."
+                "trains: add --policy.train-expert-only, or leave it out."
             )
         if self.chunk_len is not None and self.chunk_len < 1:
             raise UserError(f"--policy.chunk-len must be at least 1, got {self.chunk_len}.")

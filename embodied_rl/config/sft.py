@@ -29,7 +29,7 @@ class SftConfig:
     """Largest gradient norm."""
     shift: int = 3
     """Random shift of each image by up to this many pixels (0: none)."""
-    blind: float = 0.5
+    drop_action_history: float = 0.5
     """Share of the samples whose actions are predicted without the earlier actions of their chunk, which are too easy
     to copy: what the camera shows is then learned much sooner."""
     validation: float = 0.1
@@ -54,8 +54,8 @@ class SftConfig:
         if self.lr <= 0 or self.grad_clip <= 0 or self.shift < 0 or self.warmup < 0:
             raise UserError("--lr and --grad-clip must be positive, --shift and --warmup not negative")
 
-        if not 0 <= self.blind <= 1:
-            raise UserError(f"--blind must lie in [0, 1], got {self.blind}")
+        if not 0 <= self.drop_action_history <= 1:
+            raise UserError(f"--drop-action-history must lie in [0, 1], got {self.drop_action_history}")
 
     def identity(self) -> dict[str, Any]:
         """The settings that decide the result: a stopped run may only continue with the same ones."""

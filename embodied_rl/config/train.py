@@ -43,10 +43,10 @@ class EnvConfig:
     """Worlds that run at the same time; more are faster up to a point, the result does not depend on it."""
     renderer: Literal["auto", "egl", "osmesa", "raycast"] = "auto"
     """What draws the images; auto takes the first that works and says which."""
-    frames: Literal["auto", "official", "plain"] = "auto"
-    """official: with shadows, reflections and antialiasing, pixel for pixel LIBERO's; plain: without, several times
-    faster on a CPU. auto: official on LIBERO's suites, plain on the built-in ones."""
-    sim_threads: int | None = None
+    render_quality: Literal["auto", "exact", "fast"] = "auto"
+    """exact: with shadows, reflections and antialiasing, pixel for pixel LIBERO's; fast: without, several times
+    faster on a CPU. auto: exact on LIBERO's suites, fast on the built-in ones."""
+    num_threads: int | None = None
     """Threads that step physics and draw (None: one a CPU core)."""
     processes: int | None = None
     """Processes that hold the worlds and are watched: one that crashes, hangs or swells is replaced, and its episodes
@@ -55,7 +55,7 @@ class EnvConfig:
 
     def __post_init__(self) -> None:
         _positive("env.num_envs", self.num_envs)
-        _positive("env.sim_threads", self.sim_threads)
+        _positive("env.num_threads", self.num_threads)
         _positive("env.processes", self.processes)
         if self.processes is not None and self.processes > self.num_envs:
             raise UserError(f"--env.processes {self.processes}: there are only {self.num_envs} worlds.")
@@ -83,14 +83,14 @@ class TrainConfig:
     """Folder of the run; auto makes runs/SUITE-ALGORITHM-seedN-TIME."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where the policy lives; auto takes a GPU if there is one."""
-    torch_threads: int | None = None
+    num_threads: int | None = None
     """CPU threads of the policy, side by side over parts of the rows when it learns and, OpenVLA and OFT, when it acts
     on 32 or more (None: one a CPU core). Under a pipelined scheduler acting and learning leave each other half."""
     track: Literal["none", "tensorboard", "wandb"] = "none"
     """Also send the metrics there; metrics.jsonl is always written."""
     autotune: bool = False
     """Measure the stages for some seconds at the start and choose scheduler, stages, worlds and micro-batch, which
-    config.yaml then holds. Rows of older policies only if --scheduler pipelined --scheduler.overlap async is given."""
+    config.yaml then holds. Rows of older policies only if --scheduler pipelined --scheduler.mode async is given."""
     trace: str | None = None
     """File for a timeline of the first iterations that chrome://tracing and ui.perfetto.dev show; the report of a
     pipelined run has a chart of it in any case."""
@@ -107,7 +107,7 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         _positive("iterations", self.iterations)
-        _positive("torch_threads", self.torch_threads)
+        _positive("num_threads", self.num_threads)
         for name in ("seed", "videos"):
             if getattr(self, name) < 0:
                 raise UserError(f"{name} must not be negative, got {getattr(self, name)}.")
@@ -132,10 +132,10 @@ class TrainConfig:
                 "--policy.prefix-cache-gib keeps what this process computed, and with scheduler ray others "
                 "act: leave it out, or choose --scheduler serial or pipelined."
             )
-        if self.learner.ranks > 1 and keeps:
+        if self.learner.num_processes > 1 and keeps:
             raise UserError(
                 "--policy.prefix-cache-gib keeps what this process computed, and the other ranks of the "
-                "learner have not: leave it or --learner.ranks out."
+                "learner have not: leave it or --learner.num-processes out."
             )
         if isinstance(self.scheduler, PipelinedConfig) and self.scheduler.act_device is not None and keeps:
             raise UserError(

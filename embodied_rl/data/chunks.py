@@ -126,7 +126,7 @@ def random_shift(images: torch.Tensor, pixels: int, seed: int, step: int) -> tor
     return images[rows, cameras, y[..., :, None], x[..., None, :]]
 
 
-def blind_rows(count: int, share: float, seed: int, step: int) -> torch.Tensor | None:
+def drop_history_rows(count: int, share: float, seed: int, step: int) -> torch.Tensor | None:
     """bool [count]: rows that are predicted without their earlier actions, `share` of them on average, or None."""
     if share == 0.0:
         return None

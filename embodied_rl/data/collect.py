@@ -59,7 +59,7 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """What a worker needs: the simulator with one slot, and an expert for the episode that is in slot 0 now."""
+    """What a worker needs: the simulator with one env, and an expert for the episode that is in env 0 now."""
 
     env: VecEnv
     expert: Callable[[str], Expert]
@@ -69,12 +69,12 @@ class Bench:
 class Job:
     """The part of a collection that every attempt shares.
 
-    push_rate: chance that a push begins, a control step. preview: folder for one watchable video a task, or None.
+    dart_noise_rate: chance that a push begins, a control step. preview: folder for one watchable video a task, or None.
     """
 
     partial: Path
     spec: DatasetSpec
-    push_rate: float
+    dart_noise_rate: float
     preview: Path | None
 
 
@@ -130,15 +130,15 @@ class _Pushes:
         return direction / np.linalg.norm(direction) * self._draws.uniform(*size)
 
 
-def record(bench: Bench, attempt: Attempt, push_rate: float) -> tuple[Episode, str]:
+def record(bench: Bench, attempt: Attempt, dart_noise_rate: float) -> tuple[Episode, str]:
     """Run one attempt, one frame a control step; return the episode and '' or the reason why it failed.
 
-    push_rate: chance that a push begins, a control step; rotation and gripper are left alone.
+    dart_noise_rate: chance that a push begins, a control step; rotation and gripper are left alone.
     """
     env = bench.env
     env.reset([0], [EpisodeSpec(attempt.key, attempt.task, attempt.init_state, attempt.seed)])
     expert = bench.expert(attempt.task)
-    pushes = _Pushes(push_rate, philox(attempt.seed, _NOISE))
+    pushes = _Pushes(dart_noise_rate, philox(attempt.seed, _NOISE))
     images, states, labels, executed = [], [], [], []
     obs = env.new_observation(1)
     while True:
@@ -156,7 +156,7 @@ def record(bench: Bench, attempt: Attempt, push_rate: float) -> tuple[Episode, s
         "task": attempt.task,
         "init_state": attempt.init_state,
         "seed": attempt.seed,
-        "push_rate": push_rate,
+        "dart_noise_rate": dart_noise_rate,
     }
     episode = Episode(
         attempt.key, obs.instruction[0], np.stack(images), np.stack(states), np.stack(labels), np.stack(executed), extra
@@ -187,7 +187,7 @@ def _leave_with_parent() -> None:
 def _attempt(job: Job, attempt: Attempt) -> tuple[Attempt, str, int]:
     if _bench is None:
         raise RuntimeError("the worker has no simulator")
-    episode, reason = record(_bench, attempt, job.push_rate)
+    episode, reason = record(_bench, attempt, job.dart_noise_rate)
     if job.preview is not None and attempt.index == 0:
         outcome = "failure" if reason else "success"
         video.write_preview(

@@ -8,7 +8,7 @@ from typing import Any
 
 from embodied_rl.errors import UserError
 from embodied_rl.evaluation.evaluate import Score, evaluate, score
-from embodied_rl.evaluation.results_log import Ledger, Outcome
+from embodied_rl.evaluation.results_log import EpisodeResultsLog, Outcome
 from embodied_rl.policy import ActMode, Policy
 from embodied_rl.types import EpisodeResult, EpisodeSpec
 from embodied_rl.vec_env import VecEnv
@@ -59,7 +59,7 @@ def run_missing(
     policy: Policy,
     specs: Sequence[EpisodeSpec],
     mode: ActMode,
-    ledger: Ledger,
+    ledger: EpisodeResultsLog,
     *,
     at_end: Callable[[int], bool] | None = None,
     drawn: Mapping[int, Mapping[str, Any]] | None = None,

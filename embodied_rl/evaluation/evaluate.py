@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from embodied_rl.policy import ActMode, Policy
-from embodied_rl.rollout.env_runner import Driver
-from embodied_rl.rollout.retries import Attempts, Cause
+from embodied_rl.rollout.env_runner import EnvRunner
+from embodied_rl.rollout.retries import FailureCause, RetryPolicy
 from embodied_rl.types import EpisodeResult, EpisodeSpec
 from embodied_rl.utils.timers import StageClock
 from embodied_rl.vec_env import VecEnv
@@ -47,8 +47,8 @@ class EvalReport:
         total = self.overall
         return {
             "eval/success": total.rate,
-            "eval/success_low": total.low,
-            "eval/success_high": total.high,
+            "eval/success_ci_low": total.low,
+            "eval/success_ci_high": total.high,
             "eval/steps": total.mean_steps,
             "eval/episodes": float(total.episodes),
         } | {f"eval/success/{task}": score.rate for task, score in self.tasks.items()}
@@ -75,7 +75,7 @@ def evaluate(
     on_round: Callable[[], None] | None = None,
     clock: StageClock | None = None,
 ) -> EvalReport:
-    """Run each of `specs` once and score it; the result does not depend on the number of slots.
+    """Run each of `specs` once and score it; the result does not depend on the number of envs.
 
     An episode whose simulator failed, or whose actions are not finite, is run again and never counted; UserError after
     5 attempts. on_round is called before each decision.
@@ -83,13 +83,13 @@ def evaluate(
     if not specs:
         raise ValueError("there are no episodes to evaluate")
     waiting = iter(specs)
-    attempts = Attempts()
+    attempts = RetryPolicy()
 
-    def again(spec: EpisodeSpec, cause: Cause) -> EpisodeSpec:
-        attempts.lose(spec, cause)
+    def again(spec: EpisodeSpec, cause: FailureCause) -> EpisodeSpec:
+        attempts.record_failure(spec, cause)
         return spec
 
-    driver = Driver(env, policy, clock or StageClock(), record=False, on_round=on_round)
+    driver = EnvRunner(env, policy, clock or StageClock(), record=False, on_step=on_round)
     by_id: dict[int, EpisodeResult] = {}
     for recording in driver.run(lambda: next(waiting, None), again, mode):
         by_id[recording.result.spec.episode_id] = recording.result

@@ -25,7 +25,7 @@ class Overlap:
     shared: int
     episodes: int
 
-    def sentence(self) -> str:
+    def describe(self) -> str:
         """For a report."""
         if self.seen is None:
             return "unknown: the checkpoint does not record the initial states that it was trained on"

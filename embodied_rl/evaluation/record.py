@@ -15,9 +15,9 @@ from embodied_rl.vec_env import SimulatorFailed, VecEnv
 
 
 class FrameEnv(VecEnv, Protocol):
-    """A simulator that can also show what a slot looks like, at any size; also right after an episode ended."""
+    """A simulator that can also show what a env looks like, at any size; also right after an episode ended."""
 
-    def frame(self, slot: int, camera: str, size: int) -> Array:
+    def frame(self, env_id: int, camera: str, size: int) -> Array:
         """uint8 [size, size, 3], RGB."""
         ...
 
@@ -32,7 +32,7 @@ def record_episode(
     size: int,
     write: Callable[[Array], None],
 ) -> EpisodeResult:
-    """Run `spec` in slot 0 and hand every frame, uint8 [size, size, 3], to `write`: one before each step and the last.
+    """Run `spec` in env 0 and hand every frame, uint8 [size, size, 3], to `write`: one before each step and the last.
 
     Slot 0 must be free. The outcome is that of the same episode in `evaluate`. Raises SimulatorFailed if the
     simulator does, UserError if an action is not finite.

@@ -27,7 +27,7 @@ class Outcome:
 
     result: EpisodeResult
     at_end: bool | None = None
-    drawn: Mapping[str, Any] = field(default_factory=dict)
+    rendered: Mapping[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
@@ -41,7 +41,7 @@ class Outcome:
         return Outcome(EpisodeResult(spec=spec, **result), data["at_end"], data["drawn"])
 
 
-class Ledger:
+class EpisodeResultsLog:
     """The folder of one evaluation: what was asked, on which machine, and its finished episodes.
 
     with Ledger.open(folder, request, fingerprint) as ledger:
@@ -57,7 +57,7 @@ class Ledger:
 
     @staticmethod
     @contextmanager
-    def open(folder: Path, request: Mapping[str, Any], fingerprint: Mapping[str, Any]) -> Iterator[Ledger]:
+    def open(folder: Path, request: Mapping[str, Any], fingerprint: Mapping[str, Any]) -> Iterator[EpisodeResultsLog]:
         """Begin an evaluation in `folder`, or continue the one there.
 
         request: what fixes the episodes and their outcomes; fingerprint: what draws and computes here. UserError when
@@ -75,7 +75,7 @@ class Ledger:
         with file:
             _lock(file, folder)
             _check_head(folder, head)
-            yield Ledger(folder, _read(folder / EPISODES), file)
+            yield EpisodeResultsLog(folder, _read(folder / EPISODES), file)
 
     def add(self, outcome: Outcome) -> None:
         """Record a finished episode; it is on disk when this returns. ValueError if it was recorded before."""

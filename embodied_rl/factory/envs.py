@@ -70,7 +70,7 @@ def describe_policy(policy: AnyPolicy, checkpoint: str) -> dict[str, Any]:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
     else:
         digest = weights_digest(folder)
-    kept = policy.kept if isinstance(policy, Pi0Policy) else None
+    kept = policy.prefix_cache if isinstance(policy, Pi0Policy) else None
     return {
         "policy": f"{policy.architecture}, {size}, chunks of {policy.chunk_len} steps",
         "weights": f"{origin}, sha256 {digest[:16]}",
@@ -116,12 +116,12 @@ def pick_renderer(wanted: str, tasks: Sequence[Task]) -> Choice:
     return choose(wanted, (task.build_visual() for task in tasks))
 
 
-def pick_frames(wanted: str, tasks: Sequence[Task]) -> Literal["official", "plain"]:
+def pick_render_quality(wanted: str, tasks: Sequence[Task]) -> Literal["exact", "fast"]:
     """How frames are drawn: 'auto' means as LIBERO's own wherever one of its tasks is among these."""
     from embodied_rl.sim.libero.tasks import LiberoTask
 
-    official = any(isinstance(task, LiberoTask) for task in tasks) if wanted == "auto" else wanted == "official"
-    return "official" if official else "plain"
+    exact = any(isinstance(task, LiberoTask) for task in tasks) if wanted == "auto" else wanted == "exact"
+    return "exact" if exact else "fast"
 
 
 def open_env(
@@ -139,7 +139,7 @@ def open_env(
     factory = NativeFactory(
         tuple(tasks),
         config.renderer,
-        official=pick_frames(config.frames, tasks) == "official",
+        official=pick_render_quality(config.render_quality, tasks) == "exact",
         image_size=image_size,
         threads=_threads_each(config),
         stop_at_success=stop_at_success,
@@ -160,19 +160,19 @@ def open_env(
     )
 
 
-def where_worlds_run(config: EnvConfig) -> str:
+def describe_env_processes(config: EnvConfig) -> str:
     """In words, for the stamp."""
-    config = replace(config, sim_threads=config.sim_threads or cpu_count())
+    config = replace(config, num_threads=config.num_threads or cpu_count())
     if config.processes is None:
-        return f"{config.sim_threads} threads"
+        return f"{config.num_threads} threads"
     return f"{config.processes} watched processes, threads of each: {_threads_each(config)}"
 
 
 def _threads_each(config: EnvConfig) -> int | None:
     """Threads of a process with worlds; at least one, so more processes than threads run side by side all the same."""
-    if config.processes is None or config.sim_threads is None:
-        return config.sim_threads
-    return max(1, config.sim_threads // config.processes)
+    if config.processes is None or config.num_threads is None:
+        return config.num_threads
+    return max(1, config.num_threads // config.processes)
 
 
 def announce_compilation() -> None:

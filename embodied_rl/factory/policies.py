@@ -196,7 +196,7 @@ def prepare_policy(policy: AnyPolicy, config: PolicyConfig, folder: Path) -> Non
     else:
         assert not isinstance(policy, Pi0Policy), "load_options chose the kind"
         _prepare_tokens(policy, config, folder)
-    set_training(policy, config.precision, recompute=config.recompute)
+    set_training(policy, config.dtype, recompute=config.gradient_checkpointing)
     if config.compile:
         need_compiler(policy.device.type)
         policy.compiled = True
@@ -211,15 +211,15 @@ def _prepare_tokens(policy: OpenVLAPolicy, config: TokenPolicyConfig, folder: Pa
 
 
 def _prepare_flow(policy: Pi0Policy, config: FlowPolicyConfig) -> None:
-    from embodied_rl.policies.prefix_cache import GIB, PrefixStore
+    from embodied_rl.policies.prefix_cache import GIB, PrefixCache
 
-    if config.expert_only:
+    if config.train_expert_only:
         policy.model.freeze_language_model()
-    policy.kept = PrefixStore(int(config.prefix_cache_gib * GIB)) if config.prefix_cache_gib else None
+    policy.prefix_cache = PrefixCache(int(config.prefix_cache_gib * GIB)) if config.prefix_cache_gib else None
     policy.flow = dataclasses.replace(
         policy.flow,
-        method=config.method,
-        denoise_steps=config.denoise_steps,
+        method=config.exploration,
+        num_inference_steps=config.num_inference_steps,
         noise_level=config.noise_level,
         noise_range=config.noise_range,
     )

@@ -39,8 +39,8 @@ def open_protocol_env(
     itself cuts out their middle. run_on, translate: see ProtocolEnv.
     """
     timed = [dataclasses.replace(task, horizon=chosen.settle_steps + chosen.horizon(task)) for task in tasks]
-    threads = config.sim_threads or cpu_count()
-    settings = dataclasses.replace(config, sim_threads=threads)
+    threads = config.num_threads or cpu_count()
+    settings = dataclasses.replace(config, num_threads=threads)
     pipeline = image_pipeline(chosen.images)
     if not crop:
         pipeline = dataclasses.replace(pipeline, crop_area=None)
@@ -63,7 +63,7 @@ def open_protocol_env(
         )
 
 
-def open_worlds(
+def open_envs(
     tasks: Sequence[Task], config: EnvConfig, chosen: str, policy: AnyPolicy
 ) -> AbstractContextManager[FrameEnv]:
     """The worlds under the protocol of that name, as `policy` sees them; under `native` just as they come."""

@@ -14,11 +14,11 @@ from embodied_rl.policy import Policy
 from embodied_rl.scheduler.config import RayConfig
 from embodied_rl.vec_env import VecEnv
 
-_WORLDS = ExitStack()
+_OPEN_ENVS = ExitStack()
 
 
 @dataclass(frozen=True, slots=True)
-class FarWorker:
+class RemoteWorkerFactory:
     """`scheduler.ray_worker.WorkerFactory`; config: as `to_dict` writes it.
 
     What the config names must be there on the other machine too: assets, and the checkpoint's folder unless it is the
@@ -28,7 +28,7 @@ class FarWorker:
     config: dict[str, Any]
 
     def __call__(self) -> tuple[VecEnv, Policy]:
-        from embodied_rl.factory.protocol_envs import open_worlds
+        from embodied_rl.factory.protocol_envs import open_envs
         from embodied_rl.factory.tasks import load_tasks
         from embodied_rl.jobs.train import open_policy_of
         from embodied_rl.utils.threads import set_torch_threads
@@ -40,20 +40,20 @@ class FarWorker:
         config = dataclasses.replace(
             config,
             device="cuda" if config.scheduler.gpus_per_worker else "cpu",
-            env=dataclasses.replace(config.env, sim_threads=cores),
+            env=dataclasses.replace(config.env, num_threads=cores),
         )
         policy, _ = open_policy_of(config, resume=False)
         tasks = load_tasks(config.suite, config.tasks)
         # Held and never closed: the worker's process ends with it.
-        return _WORLDS.enter_context(open_worlds(tasks, config.env, config.protocol, policy)), policy
+        return _OPEN_ENVS.enter_context(open_envs(tasks, config.env, config.protocol, policy)), policy
 
 
-def far_worker(config: TrainConfig) -> Callable[[], tuple[VecEnv, Policy]] | None:
+def remote_worker_factory(config: TrainConfig) -> Callable[[], tuple[VecEnv, Policy]] | None:
     """How workers on other machines open worlds, if the config asks for such."""
-    return FarWorker(to_dict(config)) if isinstance(config.scheduler, RayConfig) else None
+    return RemoteWorkerFactory(to_dict(config)) if isinstance(config.scheduler, RayConfig) else None
 
 
-def for_workers(config: TrainConfig) -> TrainConfig:
+def with_absolute_checkpoint(config: TrainConfig) -> TrainConfig:
     """The config with its checkpoint named so that Ray's workers find it, whose working folder is another one."""
     checkpoint = Path(config.policy.checkpoint)
     if not isinstance(config.scheduler, RayConfig) or not checkpoint.exists():
@@ -63,9 +63,9 @@ def for_workers(config: TrainConfig) -> TrainConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class HelperPolicy:
-    """`learner.crew.PolicyFactory`; config: as `to_dict` writes it. Weights that learn come from the lead; the others
-    from the checkpoint that the lead opened."""
+class WorkerPolicyFactory:
+    """`learner.distributed.processes.PolicyFactory`; config: as `to_dict` writes it. Weights that learn come from the
+    lead; the others from the checkpoint that the lead opened."""
 
     config: dict[str, Any]
     resume: bool
@@ -81,7 +81,7 @@ class HelperPolicy:
 def cluster(config: TrainConfig) -> Iterator[None]:
     """The connection to the Ray cluster that the config asks for, if it does; nothing of it is left afterwards.
 
-    UserError as `ray_cluster.connect`, before a run has written anything.
+    UserError as `ray.cluster.connect`, before a run has written anything.
     """
     if not isinstance(config.scheduler, RayConfig):
         yield

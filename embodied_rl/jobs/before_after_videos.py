@@ -7,22 +7,22 @@ from pathlib import Path
 
 from embodied_rl.config.train import TrainConfig
 from embodied_rl.evaluation.record import FrameEnv
-from embodied_rl.jobs.videos import film_episode
+from embodied_rl.jobs.videos import record_video
 from embodied_rl.policy import Policy
 from embodied_rl.rollout.sampler import evaluation_specs
 from embodied_rl.types import EpisodeSpec
 
 
-def film(
+def record_videos(
     env: FrameEnv, policy: Policy, held_out: Mapping[str, Sequence[int]], config: TrainConfig, folder: Path, when: str
 ) -> None:
     """Write videos/TASK-WHEN.mp4 for the first tasks, each from its first held-out state, at the robot's own speed."""
     for spec in _specs(held_out, config):
         caption = f"{when}: {_short(spec.task).replace('_', ' ')}"
-        film_episode(env, policy, spec, config.evaluation.mode, film_path(folder, spec.task, when), caption)
+        record_video(env, policy, spec, config.evaluation.mode, video_path(folder, spec.task, when), caption)
 
 
-def film_path(folder: Path, task: str, when: str) -> Path:
+def video_path(folder: Path, task: str, when: str) -> Path:
     """Where a film is kept; when: 'before' or 'after'."""
     return folder / "videos" / f"{_short(task)}-{when}.mp4"
 

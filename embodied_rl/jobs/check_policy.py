@@ -196,7 +196,7 @@ def first_update(case: Case) -> Iterator[Finding]:
         ""
         if good
         else "its logits are too large for its "
-        "number format: train with --learner.recompute-log-probs, or restore the checkpoint",
+        "number format: train with --learner.recompute-old-log-probs, or restore the checkpoint",
     )
 
 
@@ -238,7 +238,7 @@ def statistics(case: Case) -> Iterator[Finding]:
 def _look(policy: AnyPolicy, config: DoctorConfig) -> Observation:
     """What the policy sees first from _STATES training states, spread over the suite's tasks."""
     from embodied_rl.config.train import EnvConfig
-    from embodied_rl.factory.protocol_envs import open_worlds
+    from embodied_rl.factory.protocol_envs import open_envs
     from embodied_rl.factory.tasks import load_tasks
 
     tasks = load_tasks(config.suite)[:_STATES]
@@ -247,7 +247,7 @@ def _look(policy: AnyPolicy, config: DoctorConfig) -> Observation:
     for row in range(_STATES):
         task = tasks[row % len(tasks)]
         specs.append(EpisodeSpec(row, task.name, task.train_states[row // len(tasks)], row))
-    with open_worlds(tasks, worlds, config.protocol, policy) as env:
+    with open_envs(tasks, worlds, config.protocol, policy) as env:
         env.reset(range(_STATES), specs)
         seen = env.new_observation(_STATES)
         env.observe(range(_STATES), seen)

@@ -19,7 +19,7 @@ CALIBRATION_EPISODES = 16
 
 
 @dataclass(frozen=True, kw_only=True)
-class SpeedConfig:
+class EfficientConfig:
     """Decide faster, at some cost in success, with a policy that is left as it is (EfficientVLA). All off by default; a
     score always says what was on."""
 
@@ -41,23 +41,23 @@ class SpeedConfig:
         for name, bound in least.items():
             value = getattr(self, name)
             if value is not None and value < bound:
-                raise UserError(f"--speed.{name.replace('_', '-')} must be at least {bound}, got {value}.")
+                raise UserError(f"--efficient.{name.replace('_', '-')} must be at least {bound}, got {value}.")
 
 
 @dataclass(frozen=True, slots=True)
-class Speed:
+class EfficientReport:
     """What was done. marks: what a score depends on, as plain values; sentence: the same for people."""
 
     marks: dict[str, Any]
-    sentence: str
+    describe: str
 
 
-def speed_up(
+def make_efficient(
     policy: AnyPolicy,
-    config: SpeedConfig,
+    config: EfficientConfig,
     open_worlds: Callable[[], AbstractContextManager[VecEnv]],
     specs: Sequence[EpisodeSpec],
-) -> Speed:
+) -> EfficientReport:
     """Change `policy` as `config` asks, for good; UserError for what does not apply to it.
 
     open_worlds, specs: where the evaluation runs and its episodes; opened only where layers are to be dropped.
@@ -88,11 +88,13 @@ def speed_up(
         said.append(f"visual tokens: {config.visual_tokens} of {parts.visual}")
     if isinstance(policy, Pi0Policy) and config.denoise_reuse > 1:
         policy.denoise_reuse = config.denoise_reuse
-        said.append(f"action expert: in one of {config.denoise_reuse} denoising steps ({parts.denoise_steps} in all)")
+        said.append(
+            f"action expert: in one of {config.denoise_reuse} denoising steps ({parts.num_inference_steps} in all)"
+        )
     if config.compile:
         need_compiler(policy.device.type)
         policy.compiled = marks["compiled"] = True  # no mark without: scores of before the option stay comparable
-    return Speed(marks, "; ".join(said) or "as trained, nothing left out")
+    return EfficientReport(marks, "; ".join(said) or "as trained, nothing left out")
 
 
 def first_observations(
@@ -115,12 +117,12 @@ def first_observations(
 @dataclass(frozen=True, slots=True)
 class _Parts:
     """decoders: the language model, and what reads its keys and values layer by layer; its `visual` tokens begin at
-    `start`. denoise_steps: 0 for a policy that does not denoise."""
+    `start`. num_inference_steps: 0 for a policy that does not denoise."""
 
     decoders: list[Decoder]
     start: int
     visual: int
-    denoise_steps: int
+    num_inference_steps: int
 
 
 def _parts(policy: AnyPolicy) -> _Parts:
@@ -129,26 +131,30 @@ def _parts(policy: AnyPolicy) -> _Parts:
     config = policy.config
     if isinstance(policy, Pi0Policy):
         return _Parts(
-            [policy.model.language, policy.model.expert], 0, policy.config.visual_tokens, policy.flow.denoise_steps
+            [policy.model.language, policy.model.expert],
+            0,
+            policy.config.visual_tokens,
+            policy.flow.num_inference_steps,
         )
     visual = policy.config.featurizer.num_patches * config.num_cameras
     return _Parts([policy.model.language_model.model], 1, visual, 0)  # BOS comes first
 
 
-def _check(policy: AnyPolicy, config: SpeedConfig, layers: int, parts: _Parts) -> None:
+def _check(policy: AnyPolicy, config: EfficientConfig, layers: int, parts: _Parts) -> None:
     if config.drop_layers >= layers:
-        raise UserError(f"--speed.drop-layers {config.drop_layers}: the policy has {layers} layers; one must stay.")
+        raise UserError(f"--efficient.drop-layers {config.drop_layers}: the policy has {layers} layers; one must stay.")
     if config.visual_tokens is not None and config.visual_tokens > parts.visual:
-        raise UserError(f"--speed.visual-tokens {config.visual_tokens}: the policy has {parts.visual} of them.")
-    if config.denoise_reuse > 1 and not parts.denoise_steps:
-        raise UserError(f"--speed.denoise-reuse does not apply to {policy.architecture}, which does not denoise.")
-    if config.denoise_reuse > max(1, parts.denoise_steps):
+        raise UserError(f"--efficient.visual-tokens {config.visual_tokens}: the policy has {parts.visual} of them.")
+    if config.denoise_reuse > 1 and not parts.num_inference_steps:
+        raise UserError(f"--efficient.denoise-reuse does not apply to {policy.architecture}, which does not denoise.")
+    if config.denoise_reuse > max(1, parts.num_inference_steps):
         raise UserError(
-            f"--speed.denoise-reuse {config.denoise_reuse}: the policy has {parts.denoise_steps} denoising steps."
+            f"--efficient.denoise-reuse {config.denoise_reuse}: the policy has "
+            f"{parts.num_inference_steps} denoising steps."
         )
     if config.compile and config.denoise_reuse > 1:
         raise UserError(
-            "--speed.compile compiles one denoising step, and --speed.denoise-reuse makes them differ: "
+            "--efficient.compile compiles one denoising step, and --efficient.denoise-reuse makes them differ: "
             "choose one of them."
         )
 

@@ -18,24 +18,24 @@ from embodied_rl.cli.eval_benchmark import BenchmarkCommand, suite_name
 from embodied_rl.errors import UserError
 from embodied_rl.evaluation.benchmark import BenchmarkReport, interleaved, run_missing, summarise
 from embodied_rl.evaluation.overlap import Overlap, overlap, trained_states
-from embodied_rl.evaluation.results_log import Ledger
+from embodied_rl.evaluation.results_log import EpisodeResultsLog
 from embodied_rl.factory.envs import (
     cpu_count,
     cpu_name,
+    describe_env_processes,
     describe_policy,
     open_policy,
     pick_device,
-    pick_frames,
+    pick_render_quality,
     pick_renderer,
     policy_folder,
     statistics_line,
-    where_worlds_run,
 )
 from embodied_rl.factory.policies import own_crop
 from embodied_rl.factory.protocol_envs import open_protocol_env
 from embodied_rl.factory.tasks import load_tasks, missing_assets
-from embodied_rl.jobs.efficient_inference import speed_up
-from embodied_rl.jobs.failure_videos import film_failures
+from embodied_rl.jobs.efficient_inference import make_efficient
+from embodied_rl.jobs.failure_videos import record_failure_videos
 from embodied_rl.jobs.fingerprint import fingerprint
 from embodied_rl.policies.checkpoints.folder import read_provenance
 from embodied_rl.policies.pi0.policy import Pi0Policy
@@ -77,24 +77,26 @@ def run(benchmark: str, command: BenchmarkCommand, request: Mapping[str, Any], w
     policy = open_policy(command.checkpoint, device, command.load_options(checkpoint))
     notes = policy_deviations(plan.protocol, policy)
     renderer = pick_renderer(command.env.renderer, plan.tasks)
-    speed = speed_up(policy, command.speed, partial(_open, plan, policy, renderer.name), plan.specs)
+    efficient = make_efficient(policy, command.efficient, partial(_open, plan, policy, renderer.name), plan.specs)
     weights = describe_policy(policy, command.checkpoint) | {
         "unnorm key": statistics_line(policy, plan.suite),
-        "speed": speed.sentence,
+        "efficient": efficient.describe,
     }
-    frames = pick_frames(command.env.frames, plan.tasks)
-    marks = fingerprint(plan.tasks, renderer.name, frames, device, weights["weights"].rpartition(" ")[2], speed.marks)
+    frames = pick_render_quality(command.env.render_quality, plan.tasks)
+    marks = fingerprint(
+        plan.tasks, renderer.name, frames, device, weights["weights"].rpartition(" ")[2], efficient.marks
+    )
     seen = overlap(trained_states(read_provenance(checkpoint)), plan.specs)
     drawn = f"{renderer.name} ({renderer.reason}), {frames} frames"
-    stamp = _stamp(plan, words, drawn, device, weights, notes, seen)
+    stamp = _run_info(plan, words, drawn, device, weights, notes, seen)
     folder = Path(command.output)
-    with Ledger.open(folder, request, marks) as ledger:
+    with EpisodeResultsLog.open(folder, request, marks) as ledger:
         for name, value in stamp.items():
             console.print(f"  {name:<14}{value}", soft_wrap=True, markup=False, highlight=False)
         with _open(plan, policy, renderer.name) as env:
             _run_episodes(plan, env, policy, ledger, console)
             report = summarise(ledger.outcomes.values(), seen.seen)
-            films = film_failures(env, policy, report, command.mode, folder, command.videos)
+            films = record_failure_videos(env, policy, report, command.mode, folder, command.videos)
         _write(folder, command, stamp, marks, plan, seen, report, films)
     console.print(_table(report))
     console.print(f"report: {folder / 'report.html'}", soft_wrap=True, markup=False, highlight=False)
@@ -134,7 +136,9 @@ def _open(plan: _Plan, policy: AnyPolicy, renderer: str) -> AbstractContextManag
     )
 
 
-def _run_episodes(plan: _Plan, env: ProtocolEnv, policy: AnyPolicy, ledger: Ledger, console: Console) -> None:
+def _run_episodes(
+    plan: _Plan, env: ProtocolEnv, policy: AnyPolicy, ledger: EpisodeResultsLog, console: Console
+) -> None:
     command, total = plan.command, len(plan.specs)
     done = len(ledger.outcomes)
     with RunProgress(0, console=console) as progress:
@@ -153,7 +157,7 @@ def _run_episodes(plan: _Plan, env: ProtocolEnv, policy: AnyPolicy, ledger: Ledg
                     at_end=env.at_end if command.at_end else None,
                     drawn={number: variant.drawn for number, variant in plan.variants.items()},
                     on_episode=lambda result: progress.episode(result.success),
-                    on_round=stop.poll,
+                    on_round=stop.check_interrupt,
                 )
         except Interrupted:
             raise Interrupted(
@@ -162,7 +166,7 @@ def _run_episodes(plan: _Plan, env: ProtocolEnv, policy: AnyPolicy, ledger: Ledg
             ) from None
 
 
-def _stamp(
+def _run_info(
     plan: _Plan, words: str, reason: str, device: str, weights: Mapping[str, Any], notes: Sequence[str], seen: Overlap
 ) -> dict[str, Any]:
     """What really runs, in words."""
@@ -176,9 +180,9 @@ def _stamp(
         "deviations": "; ".join(notes) or "none",
         "perturbed": f"{', '.join(command.perturb)} at level {command.perturb_level:g}" if command.perturb else "no",
         "assets": f"APPROXIMATE: {len(missing)} official files are stand-ins" if missing else "exact",
-        "overlap": seen.sentence(),
+        "overlap": seen.describe(),
         "success": "once and at end" if command.at_end else "once (episodes end at success)",
-        "worlds": f"{command.env.num_envs}, {where_worlds_run(command.env)}",
+        "worlds": f"{command.env.num_envs}, {describe_env_processes(command.env)}",
         "renderer": reason,
         "device": device,
         **weights,

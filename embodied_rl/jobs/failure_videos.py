@@ -7,18 +7,18 @@ from pathlib import Path
 
 from embodied_rl.evaluation.benchmark import BenchmarkReport, interleaved
 from embodied_rl.evaluation.record import FrameEnv
-from embodied_rl.jobs.videos import film_episode
+from embodied_rl.jobs.videos import record_video
 from embodied_rl.policy import ActMode, Policy
-from embodied_rl.telemetry.eval_report import Film
+from embodied_rl.telemetry.eval_report import FailureVideo
 from embodied_rl.telemetry.report import replace_text
 from embodied_rl.types import EpisodeSpec
 
 _INDEX = "films.json"
 
 
-def film_failures(
+def record_failure_videos(
     env: FrameEnv, policy: Policy, report: BenchmarkReport, mode: ActMode, folder: Path, count: int
-) -> list[Film]:
+) -> list[FailureVideo]:
     """Write videos/TASK-stateN.mp4 of up to `count` failed episodes, the first of each task first.
 
     Films that are there from an earlier session are not made again; videos/films.json says how each run went.
@@ -28,9 +28,9 @@ def film_failures(
     for spec in failures(report)[:count]:
         path = folder / "videos" / f"{spec.task.partition('/')[2] or spec.task}-state{spec.init_state}.mp4"
         if path.name not in index or not path.is_file():
-            index[path.name] = _film(env, policy, spec, mode, path)
+            index[path.name] = _record(env, policy, spec, mode, path)
             replace_text(path.with_name(_INDEX), json.dumps(index, indent=1))
-        films.append(Film(spec.task, spec.init_state, path.read_bytes(), index[path.name]))
+        films.append(FailureVideo(spec.task, spec.init_state, path.read_bytes(), index[path.name]))
     return films
 
 
@@ -39,10 +39,10 @@ def failures(report: BenchmarkReport) -> list[EpisodeSpec]:
     return interleaved([row.result.spec for row in report.outcomes if not row.result.success])
 
 
-def _film(env: FrameEnv, policy: Policy, spec: EpisodeSpec, mode: ActMode, path: Path) -> bool:
+def _record(env: FrameEnv, policy: Policy, spec: EpisodeSpec, mode: ActMode, path: Path) -> bool:
     """Whether this run succeeded: where it did, the episode does not repeat itself on this machine."""
     caption = f"state {spec.init_state}: {spec.task.partition('/')[2].replace('_', ' ')}"
-    return film_episode(env, policy, spec, mode, path, caption).success
+    return record_video(env, policy, spec, mode, path, caption).success
 
 
 def _read_index(path: Path) -> dict[str, bool]:

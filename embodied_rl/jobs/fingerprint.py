@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
 
 def fingerprint(
-    tasks: Sequence[Task], renderer: str, frames: str, device: str, weights: str, speed: Mapping[str, Any]
+    tasks: Sequence[Task], renderer: str, render_quality: str, device: str, weights: str, efficient: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Plain values; two scores are comparable only where they agree.
 
-    renderer: 'raycast', 'egl' or 'osmesa'; frames: 'official' or 'plain'; speed: what of the policy was left out.
-    """
+    renderer: 'raycast', 'egl' or 'osmesa'; render_quality: 'exact' or 'fast'; efficient: what of the policy was left
+    out."""
     import mujoco
     import numba
     import torch
@@ -27,12 +27,12 @@ def fingerprint(
         "embodied-rl": __version__,
         "mujoco": mujoco.__version__,
         "renderer": renderer,
-        "frames": frames,
+        "render_quality": render_quality,
         "driver": driver(renderer),
         "torch": f"{torch.__version__} on {device_name(device)}",
         "numba": numba.__version__,
         "weights": weights,
-        "speed": dict(speed),
+        "efficient": dict(efficient),
         "bundles": {task.name: task_digest(task) for task in tasks},
     }
 

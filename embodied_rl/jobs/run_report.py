@@ -11,7 +11,7 @@ from rich.table import Table
 
 from embodied_rl.config.train import load_yaml
 from embodied_rl.evaluation.evaluate import EvalReport, Score
-from embodied_rl.jobs.before_after_videos import film_path
+from embodied_rl.jobs.before_after_videos import video_path
 from embodied_rl.telemetry.curve import curve_of, draw_curve
 from embodied_rl.telemetry.metrics import read_metrics
 from embodied_rl.telemetry.observer import evaluation_path
@@ -79,7 +79,7 @@ def _evaluation(folder: Path, iteration: int) -> EvalReport | None:
 def _clips(folder: Path, outcomes: list[Outcome]) -> list[Clip]:
     clips: list[Clip] = []
     for outcome in outcomes[1:]:
-        before, after = (film_path(folder, outcome.label, when) for when in ("before", "after"))
+        before, after = (video_path(folder, outcome.label, when) for when in ("before", "after"))
         if before.is_file():
             clips.append(Clip(outcome.label, before.read_bytes(), after.read_bytes() if after.is_file() else None))
     return clips

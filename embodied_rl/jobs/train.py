@@ -29,19 +29,19 @@ from embodied_rl.evaluation.record import FrameEnv
 from embodied_rl.factory.envs import (
     cpu_count,
     cpu_name,
+    describe_env_processes,
     describe_policy,
     open_policy,
     pick_device,
-    pick_frames,
+    pick_render_quality,
     pick_renderer,
     policy_folder,
-    where_worlds_run,
 )
 from embodied_rl.factory.policies import load_options, load_policy, prepare_policy, save_policy
-from embodied_rl.factory.protocol_envs import open_worlds
-from embodied_rl.factory.remote import HelperPolicy, cluster, far_worker, for_workers
+from embodied_rl.factory.protocol_envs import open_envs
+from embodied_rl.factory.remote import WorkerPolicyFactory, cluster, remote_worker_factory, with_absolute_checkpoint
 from embodied_rl.factory.tasks import LIBERO_SUITES, libero_notice, load_tasks, missing_assets
-from embodied_rl.jobs.before_after_videos import film
+from embodied_rl.jobs.before_after_videos import record_videos
 from embodied_rl.jobs.run_report import write_gantt, write_run_report
 from embodied_rl.learner.checkpoint import Checkpoints
 from embodied_rl.policies.checkpoints.folder import read_provenance
@@ -81,31 +81,31 @@ def run(config: TrainConfig, command: str, *, benchmark: str, resume: bool) -> N
     if resume:  # config.yaml names what was chosen, asked for or not
         renderer = dataclasses.replace(renderer, reason=renderer.reason.replace("asked for", "as the run began", 1))
     config = resolve(config, renderer, tasks)
-    assert config.torch_threads is not None
-    set_torch_threads(config.torch_threads)
+    assert config.num_threads is not None
+    set_torch_threads(config.num_threads)
     policy, checkpoint = open_policy_of(config, resume)
     states = _States.of(config, tasks, checkpoint)
     if isinstance(config.scheduler, PipelinedConfig):
         acting_device(config.scheduler.act_device, policy)  # refused before anything is written
     if config.autotune:
         config = _tuned(config, tasks, policy, states, console)
-    with cluster(config), open_worlds(tasks, config.env, config.protocol, policy) as env:
-        stamp = _stamp(config, command, tasks, env.info, renderer, describe_policy(policy, checkpoint), states)
+    with cluster(config), open_envs(tasks, config.env, config.protocol, policy) as env:
+        stamp = _run_info(config, command, tasks, env.info, renderer, describe_policy(policy, checkpoint), states)
         for name, value in stamp.items():
             console.print(f"  {name:<14}{value}", soft_wrap=True, markup=False, highlight=False)
         folder = Path(config.output)
-        _write_stamp(folder, stamp, config, resume)
+        _write_run_info(folder, stamp, config, resume)
         try:
             _train(config, states, env, policy, resume, console)
         except Interrupted:
-            _stamp_end(folder, began)
+            _add_end_times(folder, began)
             write_run_report(folder)
             raise
         try:
-            film(env, policy, states.heldout, config, folder, "after")
+            record_videos(env, policy, states.heldout, config, folder, "after")
         except KeyboardInterrupt:
             raise Interrupted(f"trained and saved, but not filmed; for that: {_resume_command(config)}") from None
-    _stamp_end(folder, began)
+    _add_end_times(folder, began)
     write_run_report(folder)
     _print_result(folder, console)
 
@@ -132,7 +132,7 @@ class _States:
 
     def overlap(self, config: TrainConfig) -> str:
         rows = {task: states[: config.evaluation.states_per_task] for task, states in self.heldout.items()}
-        return overlap(self.known, evaluation_specs(rows, config.seed)).sentence()
+        return overlap(self.known, evaluation_specs(rows, config.seed)).describe()
 
 
 def _tuned(
@@ -140,8 +140,8 @@ def _tuned(
 ) -> TrainConfig:
     """The config with the scheduler that suits this machine; a run that is resumed keeps its own."""
     # a probe's times are those of one thread
-    one = dataclasses.replace(config.env, sim_threads=1, processes=None)
-    with open_worlds(tasks, one, config.protocol, policy) as env:
+    one = dataclasses.replace(config.env, num_threads=1, processes=None)
+    with open_envs(tasks, one, config.protocol, policy) as env:
         tuning = tune(config, env, policy, states.train, cpu_count(), further_devices(config))
     for line in describe(tuning):
         console.print(f"  autotune      {line}", soft_wrap=True, markup=False, highlight=False)
@@ -157,7 +157,7 @@ def _timeline(config: TrainConfig, clock: StageClock | Timeline, folder: Path) -
         if config.trace:
             write_trace(Path(config.trace), clock.spans)
         if isinstance(config.scheduler, PipelinedConfig):
-            write_gantt(folder, clock.spans, f"{config.scheduler.stages} stages, {config.scheduler.overlap}")
+            write_gantt(folder, clock.spans, f"{config.scheduler.env_groups} stages, {config.scheduler.mode}")
 
 
 def _train(
@@ -170,7 +170,7 @@ def _train(
 
     def measured(updates: int) -> None:
         if updates == 0:  # after the evaluation, so that figures come first
-            film(env, policy, states.heldout, config, folder, "before")
+            record_videos(env, policy, states.heldout, config, folder, "before")
 
     def counted() -> dict[str, float]:
         store = getattr(policy, "kept", None)
@@ -191,8 +191,8 @@ def _train(
             resume=resume,
             resume_command=_resume_command(config),
             clock=clock,
-            far=far_worker(config),
-            helper=HelperPolicy(to_dict(config), resume),
+            remote=remote_worker_factory(config),
+            worker_policy=WorkerPolicyFactory(to_dict(config), resume),
         )
 
 
@@ -215,20 +215,25 @@ def _notices(config: TrainConfig, benchmark: str) -> list[str]:
 def resolve(config: TrainConfig, renderer: Choice, tasks: Sequence[Task]) -> TrainConfig:
     """Fill in everything that was left to the program, so that config.yaml repeats the run."""
     device, scheduler, cores = pick_device(config.device), config.scheduler, cpu_count()
-    sim_threads = config.env.sim_threads or cores
+    sim_threads = config.env.num_threads or cores
     if isinstance(scheduler, PipelinedConfig):
         on_cpu = (scheduler.act_device or device).startswith("cpu")
-        stages = scheduler.num_stages(config.env.num_envs, cpu=on_cpu)
+        stages = scheduler.num_env_groups(config.env.num_envs, cpu=on_cpu)
         size = make_algorithm(config.algorithm).group_size
-        ahead = scheduler.ahead(
+        ahead = scheduler.lookahead(
             config.env.num_envs, config.rollout.groups(size), size, streams=config.learner.minibatch_groups is not None
         )
-        scheduler = dataclasses.replace(scheduler, stages=stages, ahead_groups=ahead.groups)
+        scheduler = dataclasses.replace(scheduler, env_groups=stages, max_lookahead=ahead.groups)
     env = dataclasses.replace(
-        config.env, renderer=renderer.name, frames=pick_frames(config.env.frames, tasks), sim_threads=sim_threads
+        config.env,
+        renderer=renderer.name,
+        render_quality=pick_render_quality(config.env.render_quality, tasks),
+        num_threads=sim_threads,
     )
-    threads = config.torch_threads or cores
-    return for_workers(dataclasses.replace(config, env=env, torch_threads=threads, device=device, scheduler=scheduler))
+    threads = config.num_threads or cores
+    return with_absolute_checkpoint(
+        dataclasses.replace(config, env=env, num_threads=threads, device=device, scheduler=scheduler)
+    )
 
 
 def open_policy_of(config: TrainConfig, resume: bool) -> tuple[AnyPolicy, str]:
@@ -262,7 +267,7 @@ def _policy_files(policy: AnyPolicy, config: TrainConfig, states: _States) -> Po
 
 
 def _settings(config: TrainConfig) -> TrainSettings:
-    assert config.torch_threads is not None
+    assert config.num_threads is not None
     return TrainSettings(
         algorithm=config.algorithm,
         learner=config.learner,
@@ -272,13 +277,13 @@ def _settings(config: TrainConfig) -> TrainSettings:
         iterations=config.iterations,
         seed=config.seed,
         scheduler=config.scheduler,
-        workers=config.env.sim_threads,
-        threads=config.torch_threads if config.device == "cpu" else 1,
+        workers=config.env.num_threads,
+        threads=config.num_threads if config.device == "cpu" else 1,
         train_on_heldout=config.train_states == "heldout",
     )
 
 
-def _stamp(
+def _run_info(
     config: TrainConfig,
     command: str,
     tasks: Sequence[Task],
@@ -296,16 +301,20 @@ def _stamp(
         "protocol": config.protocol,
         **({"assets": f"APPROXIMATE: {len(missing)} official files are stand-ins"} if missing else {}),
         "overlap": states.overlap(config),
-        "simulator": f"{info.simulator}, {config.env.num_envs} worlds, {where_worlds_run(config.env)}",
-        "renderer": f"{info.renderer} ({renderer.reason}), {config.env.frames} frames, "
+        "simulator": f"{info.simulator}, {config.env.num_envs} worlds, {describe_env_processes(config.env)}",
+        "renderer": f"{info.renderer} ({renderer.reason}), {config.env.render_quality} frames, "
         f"{views} cameras of {size}x{size}",
         "machine": f"{cpu_name()}, {cpu_count()} cores",
-        "device": f"{config.device}, torch {torch.__version__}, {config.torch_threads} threads",
+        "device": f"{config.device}, torch {torch.__version__}, {config.num_threads} threads",
         **weights,
         "algorithm": f"{kind_of('algorithm', config.algorithm)}, {config.rollout.episodes_per_iteration} episodes an "
         f"iteration, {config.iterations} iterations",
-        "scheduler": config.scheduler.sentence(),
-        **({"learner": f"{learner.ranks} ranks, sharding {learner.sharding}"} if learner.ranks > 1 else {}),
+        "scheduler": config.scheduler.describe(),
+        **(
+            {"learner": f"{learner.num_processes} processes, {'FSDP2' if learner.fsdp else 'replicated'}"}
+            if learner.num_processes > 1
+            else {}
+        ),
         **(
             {"evaluates": f"a running mean of the weights (1/{learner.average_updates} an update), which is saved too"}
             if learner.average_updates
@@ -318,7 +327,7 @@ def _stamp(
     }
 
 
-def _write_stamp(folder: Path, stamp: dict[str, Any], config: TrainConfig, resume: bool) -> None:
+def _write_run_info(folder: Path, stamp: dict[str, Any], config: TrainConfig, resume: bool) -> None:
     """run.json has a stamp for each session: a run may be resumed on another machine."""
     path = folder / "run.json"
     try:
@@ -330,7 +339,7 @@ def _write_stamp(folder: Path, stamp: dict[str, Any], config: TrainConfig, resum
         raise UserError(f"cannot write into {folder}: {error.strerror}; choose another --output.") from error
 
 
-def _stamp_end(folder: Path, began: float) -> None:
+def _add_end_times(folder: Path, began: float) -> None:
     """Add to run.json how long this session took in all, evaluations and films too; a killed session has no such line.
 
     began: `time.perf_counter()` when it started. CPU time is the process's own, with all its threads and its imports.

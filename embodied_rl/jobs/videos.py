@@ -15,10 +15,10 @@ _SIZE = 256
 _ATTEMPTS = 5
 
 
-def film_episode(
+def record_video(
     env: FrameEnv, policy: Policy, spec: EpisodeSpec, mode: ActMode, path: Path, caption: str
 ) -> EpisodeResult:
-    """Run `spec` in slot 0 and write it to `path` at the robot's own speed, with a caption in every frame.
+    """Run `spec` in env 0 and write it to `path` at the robot's own speed, with a caption in every frame.
 
     UserError if the simulator breaks five times.
     """

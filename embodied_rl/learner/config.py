@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
 
 from embodied_rl.errors import UserError
 
@@ -17,9 +16,9 @@ class LearnerConfig:
     """Learning rate of the policy."""
     value_lr: float = 3e-4
     """Learning rate of the value head (PPO)."""
-    warmup_updates: int = 0
+    lr_warmup_updates: int = 0
     """Updates over which both learning rates rise linearly to their values: AdamW's first steps are its largest."""
-    decay_updates: int = 0
+    lr_decay_updates: int = 0
     """Updates over which both learning rates fall linearly to a tenth, where they stay; 0 keeps them constant."""
     average_updates: int = 0
     """Evaluate and save a running mean of the weights, while the newest ones act and learn: a plain mean over so many
@@ -30,61 +29,61 @@ class LearnerConfig:
     """AdamW's decay rates of the first and second moments."""
     max_grad_norm: float = 1.0
     """The gradient's global norm is clipped to this."""
-    minibatch_rows: int | None = 256
+    minibatch_size: int | None = 256
     """Rows (decisions) of one optimiser step, about: a batch is shuffled and cut into equal parts of roughly this size.
     Null: `minibatch_groups` decides."""
     minibatch_groups: int | None = None
-    """Groups (PPO: episodes) of one optimiser step, in the order in which they were sampled; instead of minibatch_rows.
+    """Groups (PPO: episodes) of one optimiser step, in the order in which they were sampled; instead of minibatch_size.
     An update can then begin while other groups still run (scheduler pipelined); advantages are
     normalised within a minibatch."""
-    microbatch_rows: int = 64
+    microbatch_size: int = 64
     """Rows of one forward and backward pass; gradients add up exactly to those of the minibatch."""
     ratio_tolerance: float = 0.01
     """Before the first step of an update every probability ratio must be 1 within this."""
-    recompute_log_probs: bool = False
+    recompute_old_log_probs: bool = False
     """Compute the rollout's log-probs again before an update, as the update does: for bfloat16, whose rounding would
     otherwise move probability ratios; costs one forward pass over the batch."""
-    ranks: int = 1
+    num_processes: int = 1
     """Processes of this machine that learn together, each on a share of every minibatch; on GPUs, one each."""
-    sharding: Literal["none", "fsdp2"] = "none"
-    """fsdp2: each rank holds a part only of the weights that learn, gradients and optimiser state, for policies that do
-    not fit; slower, because weights travel for every microbatch."""
+    fsdp: bool = False
+    """FSDP2: each process holds a part only of the weights that learn, gradients and optimiser state, for policies
+    that do not fit; slower, because weights travel for every microbatch."""
 
     def __post_init__(self) -> None:
         positive = (
             "lr",
             "value_lr",
             "max_grad_norm",
-            "minibatch_rows",
+            "minibatch_size",
             "minibatch_groups",
-            "microbatch_rows",
+            "microbatch_size",
             "ratio_tolerance",
-            "ranks",
+            "num_processes",
         )
         for name in positive:
             value, option = getattr(self, name), f"--learner.{name.replace('_', '-')}"
             if value is not None and not 0 < value < math.inf:
                 raise UserError(f"{option} must be positive and finite, got {value}.")
-        if (self.minibatch_rows is None) == (self.minibatch_groups is None):
+        if (self.minibatch_size is None) == (self.minibatch_groups is None):
             raise UserError(
-                "give --learner.minibatch-rows or --learner.minibatch-groups and set the other to None, as in "
-                "--learner.minibatch-rows None --learner.minibatch-groups 2."
+                "give --learner.minibatch-size or --learner.minibatch-groups and set the other to None, as in "
+                "--learner.minibatch-size None --learner.minibatch-groups 2."
             )
-        for name in ("warmup_updates", "decay_updates", "average_updates"):
+        for name in ("lr_warmup_updates", "lr_decay_updates", "average_updates"):
             if getattr(self, name) < 0:
                 option = f"--learner.{name.replace('_', '-')}"
                 raise UserError(f"{option} must not be negative, got {getattr(self, name)}.")
-        if self.sharding != "none" and self.ranks == 1:
-            raise UserError(f"--learner.sharding {self.sharding} needs ranks to share with: give --learner.ranks 2.")
+        if self.fsdp and self.num_processes == 1:
+            raise UserError("--learner.fsdp needs processes to shard over: give --learner.num-processes 2.")
         if self.weight_decay < 0:
             raise UserError(f"--learner.weight-decay must not be negative, got {self.weight_decay}.")
         if not all(0 <= beta < 1 for beta in self.betas):
             raise UserError(f"--learner.betas must lie in [0, 1), got {self.betas}.")
 
-    def rate(self, update: int) -> float:
+    def lr_factor(self, update: int) -> float:
         """Share of the learning rates in use in `update` (0-based)."""
-        rise = min(1.0, (update + 1) / (self.warmup_updates + 1))
-        fall = 1.0 if self.decay_updates == 0 else max(0.1, 1.0 - 0.9 * update / self.decay_updates)
+        rise = min(1.0, (update + 1) / (self.lr_warmup_updates + 1))
+        fall = 1.0 if self.lr_decay_updates == 0 else max(0.1, 1.0 - 0.9 * update / self.lr_decay_updates)
         return rise * fall
 
 

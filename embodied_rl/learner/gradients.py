@@ -10,25 +10,25 @@ import torch
 from torch import Tensor, nn
 
 from embodied_rl.algorithms.rows import LossOutput, Rows
-from embodied_rl.learner.distributed.collectives import Ranks
-from embodied_rl.utils.threads import Line, Threads, torch_threads
+from embodied_rl.learner.distributed.collectives import Collectives
+from embodied_rl.utils.threads import OrderedMap, WorkerPool, torch_threads
 
-MOVED = ("moved/rows", "moved/ratios", "moved/squares")
+RATIO_STATS = ("moved/rows", "moved/ratios", "moved/squares")
 """What `Gradients.collect` calls `LossOutput.moved`."""
 
 
-class Trouble(NamedTuple):
+class BatchFault(NamedTuple):
     """What is wrong with a microbatch: its number among all, and a loss that is no number or a ratio's distance from 1.
 
     The least is the first one, and of its microbatch the loss.
     """
 
-    number: int
+    microbatch: int
     what: Literal["loss", "ratio"]
     value: float
 
 
-class _Found(NamedTuple):
+class MicrobatchGrad(NamedTuple):
     """What came of a microbatch."""
 
     out: LossOutput
@@ -47,18 +47,18 @@ class Gradients:
         self,
         loss: Callable[[Rows], LossOutput],
         moving: Sequence[nn.Parameter],
-        ranks: Ranks,
-        threads: Threads | None,
+        ranks: Collectives,
+        threads: WorkerPool | None,
         ratio_tolerance: float | None,
     ) -> None:
         self.micros: list[Rows] = []
         self._loss = loss
         self._moving = moving
         self._ranks = ranks
-        self._line = None if threads is None else Line(threads, self._differentiate, self._add)
+        self._line = None if threads is None else OrderedMap(threads, self._differentiate, self._add)
         self._ratio_tolerance = ratio_tolerance
         self._totals: dict[str, float] = {}
-        self._troubles: list[Trouble] = []
+        self._troubles: list[BatchFault] = []
 
     @property
     def working(self) -> bool:
@@ -67,14 +67,14 @@ class Gradients:
 
     @property
     def worked_until(self) -> float:
-        """As `Line.worked_until`; 0 without threads."""
+        """As `OrderedMap.worked_until`; 0 without threads."""
         return 0.0 if self._line is None else self._line.worked_until
 
     def begin(self, micros: Sequence[Rows]) -> None:
         """Add the gradients of this rank's share of the next microbatches."""
         first = len(self.micros)
         self.micros += micros
-        for number, counts in self._ranks.share(range(first, len(self.micros))):
+        for number, counts in self._ranks.shard(range(first, len(self.micros))):
             if self._line is not None:
                 self._line.put(number)
                 continue
@@ -84,7 +84,7 @@ class Gradients:
             if counts:
                 self._add_metrics(out)
 
-    def collect(self) -> tuple[dict[str, float], Trouble | None]:
+    def collect(self) -> tuple[dict[str, float], BatchFault | None]:
         """Wait for what was begun; return the sums of all ranks' metrics, and on every rank the same trouble."""
         if self._line is not None:
             self._line.finish()
@@ -95,17 +95,17 @@ class Gradients:
     def _checked_loss(self, number: int) -> LossOutput:
         out, tolerance = self._loss(self.micros[number]), self._ratio_tolerance
         if not math.isfinite(value := out.loss.item()):
-            self._troubles.append(Trouble(number, "loss", value))
+            self._troubles.append(BatchFault(number, "loss", value))
         if tolerance is not None and not (error := out.ratio_error.item()) <= tolerance:
-            self._troubles.append(Trouble(number, "ratio", error))
+            self._troubles.append(BatchFault(number, "ratio", error))
         return out
 
-    def _differentiate(self, number: int) -> _Found:
+    def _differentiate(self, number: int) -> MicrobatchGrad:
         """What a thread does."""
         out = self._checked_loss(number)
-        return _Found(out, torch.autograd.grad(out.loss, self._moving, allow_unused=True))
+        return MicrobatchGrad(out, torch.autograd.grad(out.loss, self._moving, allow_unused=True))
 
-    def _add(self, found: _Found) -> None:
+    def _add(self, found: MicrobatchGrad) -> None:
         self._add_metrics(found.out)
         with torch_threads(1):  # the cores are taken by the next microbatches
             for parameter, more in zip(self._moving, found.gradient, strict=True):
@@ -115,7 +115,7 @@ class Gradients:
                     parameter.grad = more.clone()  # autograd may give several parameters one tensor
 
     def _add_metrics(self, out: LossOutput) -> None:
-        found = out.metrics | {"loss": out.loss.detach()} | dict(zip(MOVED, out.moved, strict=True))
+        found = out.metrics | {"loss": out.loss.detach()} | dict(zip(RATIO_STATS, out.ratio_stats, strict=True))
         # a GPU is waited for once, not once a number
         for name, value in zip(found, torch.stack([value.double() for value in found.values()]).tolist(), strict=True):
             self._totals[name] = self._totals.get(name, 0.0) + value

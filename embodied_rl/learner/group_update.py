@@ -10,7 +10,7 @@ from torch import Tensor
 from embodied_rl.algorithms.rows import Rows
 from embodied_rl.learner.batches import join_batches
 from embodied_rl.learner.gradients import Gradients
-from embodied_rl.learner.off_policy import worth
+from embodied_rl.learner.off_policy import ess_ratio
 from embodied_rl.types import RolloutBatch
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class GroupUpdate:
         self._pending.append(group)
         if self._groups == self._size:
             self._take_pending(whole=True)
-        elif sum(map(len, self._pending)) >= self._learner.config.microbatch_rows:
+        elif sum(map(len, self._pending)) >= self._learner.config.microbatch_size:
             self._take_pending(whole=False)
 
     def finish(self) -> dict[str, float]:
@@ -73,7 +73,7 @@ class GroupUpdate:
         names = self._prepared[0][1]
         metrics = {name: sum(count * values[name] for count, values in self._prepared) / episodes for name in names}
         metrics |= {f"train/{name}": value / self._steps for name, value in self._sums.items()}
-        return metrics | {"train/rows": float(self.rows), "train/steps": float(self._steps)}
+        return metrics | {"train/num_samples": float(self.rows), "train/steps": float(self._steps)}
 
     def _take_pending(self, *, whole: bool) -> None:
         """Take the gradient of the groups that wait; whole: they are all that is left of the minibatch."""
@@ -93,8 +93,8 @@ class GroupUpdate:
     def _backward(self, piece: _Piece) -> None:
         """Have a piece's gradient added, in microbatches of about equal size."""
         batch, weight, share = piece
-        parts = len(self._learner.ranks.cut(torch.arange(len(batch)), self._learner.config.microbatch_rows))
-        parts = min(len(batch), self._learner.even(parts))
+        parts = len(self._learner.collectives.cut(torch.arange(len(batch)), self._learner.config.microbatch_size))
+        parts = min(len(batch), self._learner.round_up_to_workers(parts))
         row_weight = torch.full((len(batch),), share / len(batch))
         micros = [
             Rows(batch, index, weight[index], row_weight[index])
@@ -122,7 +122,7 @@ class GroupUpdate:
         totals = self._learner.collect(gradients, self._iteration)
         scale = factor / sum(share for _, _, share in pieces)
         last = pieces[-1][0]
-        sample = worth([batch for batch, _, _ in pieces])
+        sample = ess_ratio([batch for batch, _, _ in pieces])
         norm = self._learner.step(last, torch.arange(len(last)), self._iteration, sample, scale)
         means = {name: value * scale for name, value in totals.items()} | {"grad_norm": norm}
         for name, value in means.items():

@@ -12,19 +12,19 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from embodied_rl.algorithms.losses import share_of_sums
+from embodied_rl.algorithms.losses import effective_sample_size
 from embodied_rl.algorithms.rows import Algorithm, LossOutput, Rows
 from embodied_rl.errors import UserError
 from embodied_rl.learner.batches import split_groups
 from embodied_rl.learner.config import LearnerConfig
-from embodied_rl.learner.distributed.collectives import ALONE, Ranks
-from embodied_rl.learner.gradients import MOVED, Gradients
+from embodied_rl.learner.distributed.collectives import SINGLE_PROCESS, Collectives
+from embodied_rl.learner.gradients import RATIO_STATS, Gradients
 from embodied_rl.learner.group_update import GroupUpdate
-from embodied_rl.learner.off_policy import DRIFT, correct, stale_metrics, worth
+from embodied_rl.learner.off_policy import DRIFT, ess_ratio, importance_correction, stale_metrics
 from embodied_rl.policy import Policy
 from embodied_rl.rng import philox
 from embodied_rl.types import RolloutBatch
-from embodied_rl.utils.threads import Threads, torch_threads
+from embodied_rl.utils.threads import WorkerPool, torch_threads
 
 # Philox stream of minibatch permutations; streams 1 to 4 are the sampler's.
 _SHUFFLE = 5
@@ -66,8 +66,8 @@ class Learner:
     Parameters under a module named `value_head` form the critic's group, with its own learning rate; an algorithm
     without a critic leaves them alone. dump_dir: where a batch with a non-finite loss goes. threads: CPU threads that
     take microbatches side by side, each running its operators alone; that wastes less than several threads inside each
-    small operator, which wait for one another; see `yield_to`. The sum of the gradients has a fixed order for a given
-    number.
+    small operator, which wait for one another; see `share_cores_with`. The sum of the gradients has a fixed order for
+    a given number.
     ranks: the processes that take the same steps; each must make the same calls.
     """
 
@@ -80,21 +80,21 @@ class Learner:
         seed: int,
         dump_dir: Path,
         threads: int = 1,
-        ranks: Ranks = ALONE,
+        ranks: Collectives = SINGLE_PROCESS,
     ) -> None:
         self.policy = policy
         self.algorithm = algorithm
         self.config = config
         self.version = 0
         self.ess = 1.0
-        self.ranks = ranks
-        self._begun: GroupUpdate | None = None
+        self.collectives = ranks
+        self._group_update: GroupUpdate | None = None
         self._seed = seed
         self._dump_dir = dump_dir
         half = "upper" if ranks.size == 1 else None  # other ranks would share it
-        self._threads = Threads(threads, "learn", half=half) if threads > 1 else None
+        self._threads = WorkerPool(threads, "learn", half=half) if threads > 1 else None
         self._gradients: Gradients | None = None
-        self._moved = 1.0
+        self._ess_after_steps = 1.0
         self.model = ranks.prepare(policy) if ranks.size > 1 else policy
         self._actor, self._critic = split_parameters(self.model)
         groups: list[dict[str, Any]] = [{"params": self._actor, "lr": config.lr}]
@@ -109,7 +109,7 @@ class Learner:
         if self._threads is not None:
             self._threads.close()
 
-    def yield_to(self, busy: Callable[[], bool]) -> None:
+    def share_cores_with(self, busy: Callable[[], bool]) -> None:
         """Leave half of the threads and cores to others while `busy()`; results are the same."""
         if self._threads is not None:
             self._threads.busy = busy
@@ -123,31 +123,31 @@ class Learner:
         iteration, self.version = self.version, self.version + 1
         self.ess = 1.0
         if len(batch) == 0:
-            return {"train/rows": 0.0, "train/steps": 0.0}
+            return {"train/num_samples": 0.0, "train/steps": 0.0}
         again: dict[str, float] = {}
-        if not self.begun:
-            drift = correct(
+        if not self.update_in_progress:
+            drift = importance_correction(
                 batch,
                 self.model,
-                self.config.microbatch_rows,
-                self.ranks,
+                self.config.microbatch_size,
+                self.collectives,
                 self._threads,
-                everything=self.config.recompute_log_probs,
+                all_rows=self.config.recompute_old_log_probs,
             )
-            again = {DRIFT: drift} if self.config.recompute_log_probs else {}
+            again = {DRIFT: drift} if self.config.recompute_old_log_probs else {}
         if self.config.minibatch_groups is not None:
             metrics = self._update_by_groups(batch, self.config.minibatch_groups, iteration)
         else:
             metrics = self._update_by_rows(batch, iteration)
         stale = stale_metrics(batch, self.algorithm.ratio_level, self.policy.terms_per_step)
-        self.ess = min(stale.get("train/ess_stale", 1.0), self._moved)
-        self.ranks.publish(self.policy, self.model)
-        return metrics | {"train/ess_moved": self._moved} | again | stale
+        self.ess = min(stale.get("train/ess_stale", 1.0), self._ess_after_steps)
+        self.collectives.publish(self.policy, self.model)
+        return metrics | {"train/ess_last_minibatch": self._ess_after_steps} | again | stale
 
     def _update_by_rows(self, batch: RolloutBatch, iteration: int) -> dict[str, float]:
-        assert self.config.minibatch_rows is not None, "LearnerConfig sees to it"
+        assert self.config.minibatch_size is not None, "LearnerConfig sees to it"
         weight, metrics = self.algorithm.prepare(batch, self.policy.terms_per_step)
-        parts = max(1, round(len(batch) / self.config.minibatch_rows))
+        parts = max(1, round(len(batch) / self.config.minibatch_size))
         sums: dict[str, float] = {}
         for epoch in range(self.algorithm.epochs):
             order = philox(self._seed, _SHUFFLE, iteration, epoch).permutation(len(batch))
@@ -158,7 +158,7 @@ class Learner:
                     sums[name] = sums.get(name, 0.0) + value
         steps = parts * self.algorithm.epochs
         metrics |= {f"train/{name}": value / steps for name, value in sums.items()}
-        return metrics | {"train/rows": float(len(batch)), "train/steps": float(steps)}
+        return metrics | {"train/num_samples": float(len(batch)), "train/steps": float(steps)}
 
     def accumulate(self, group: RolloutBatch) -> None:
         """Begin the next update with a group of its batch, given in the batch's order; `update` then does the rest.
@@ -167,22 +167,22 @@ class Learner:
         learner.minibatch_groups.
         """
         assert self.config.minibatch_groups is not None, "the config sees to it"
-        if self._begun is None:
-            self._begun = GroupUpdate(self, self.config.minibatch_groups, self.version)
-        self._begun.add(group)
+        if self._group_update is None:
+            self._group_update = GroupUpdate(self, self.config.minibatch_groups, self.version)
+        self._group_update.add(group)
 
-    def even(self, parts: int) -> int:
+    def round_up_to_workers(self, parts: int) -> int:
         """The next number of microbatches of which all threads of all ranks get as many."""
-        count = self.ranks.size * (1 if self._threads is None else self._threads.count)
+        count = self.collectives.size * (1 if self._threads is None else self._threads.count)
         return -(-parts // count) * count
 
     @property
-    def begun(self) -> bool:
+    def update_in_progress(self) -> bool:
         """Whether an update is under way (`accumulate`): weights may have moved that no checkpoint should hold."""
-        return self._begun is not None
+        return self._group_update is not None
 
     def _update_by_groups(self, batch: RolloutBatch, size: int, iteration: int) -> dict[str, float]:
-        update, self._begun = self._begun, None
+        update, self._group_update = self._group_update, None
         if update is None:
             update = GroupUpdate(self, size, iteration)
             for group in split_groups(batch):
@@ -191,22 +191,22 @@ class Learner:
             raise RuntimeError(f"{update.rows} rows were accumulated for a batch of {len(batch)}")
         return update.finish()
 
-    def _set_rates(self, iteration: int, worth: float) -> None:
+    def _set_lrs(self, iteration: int, worth: float) -> None:
         # The step shrinks with the sample that is left: VCPO's rule for Adam (Huang et al. 2026, arXiv 2602.17616).
-        share = self.config.rate(iteration) * math.sqrt(worth)
+        share = self.config.lr_factor(iteration) * math.sqrt(worth)
         for group, rate in zip(self.optimizer.param_groups, (self.config.lr, self.config.value_lr), strict=False):
             group["lr"] = rate * share
 
     def state_dict(self) -> dict[str, Any]:
         """Optimiser state and version; the policy's weights are saved apart."""
-        return {"optimizer": self.ranks.whole(self.optimizer), "version": self.version}
+        return {"optimizer": self.collectives.gather_state(self.optimizer), "version": self.version}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from `state`, with the weights that the policy has now."""
-        self.optimizer.load_state_dict(self.ranks.part(state["optimizer"], self.optimizer))
+        self.optimizer.load_state_dict(self.collectives.scatter_state(state["optimizer"], self.optimizer))
         self.version = int(state["version"])
-        if self.ranks.size > 1:
-            self.ranks.refresh(self.policy, self.model)
+        if self.collectives.size > 1:
+            self.collectives.refresh(self.policy, self.model)
 
     def _step(
         self, batch: RolloutBatch, index: Tensor, weight: Tensor, parts: int, iteration: int, *, check_ratio: bool
@@ -216,11 +216,11 @@ class Learner:
         gradients.begin(
             [
                 Rows(batch, micro, weight[micro], torch.full((len(micro),), parts / len(batch)))
-                for micro in self.ranks.cut(index, self.config.microbatch_rows)
+                for micro in self.collectives.cut(index, self.config.microbatch_size)
             ]
         )
         totals = self.collect(gradients, iteration)
-        totals["grad_norm"] = self.step(batch, index, iteration, worth([batch], index))
+        totals["grad_norm"] = self.step(batch, index, iteration, ess_ratio([batch], index))
         return totals
 
     def gradients(self, iteration: int, *, check_ratio: bool) -> Gradients:
@@ -233,7 +233,7 @@ class Learner:
         self._gradients = Gradients(
             loss,
             self._moving(iteration),
-            self.ranks,
+            self.collectives,
             self._threads,
             self.config.ratio_tolerance if check_ratio else None,
         )
@@ -246,12 +246,12 @@ class Learner:
         """
         totals, trouble = gradients.collect()
         self._gradients = None
-        self._moved = share_of_sums(*(totals.pop(name) for name in MOVED))
+        self._ess_after_steps = effective_sample_size(*(totals.pop(name) for name in RATIO_STATS))
         if trouble is not None and trouble.what == "loss":
-            rows = gradients.micros[trouble.number]
-            self._stop(rows.batch, rows.index, iteration, f"the loss is {trouble.value}")
+            rows = gradients.micros[trouble.microbatch]
+            self._dump_and_raise(rows.batch, rows.index, iteration, f"the loss is {trouble.value}")
         if trouble is not None:
-            self._refuse_ratio(trouble.value, iteration)
+            self._raise_ratio_error(trouble.value, iteration)
         return totals
 
     @property
@@ -270,7 +270,7 @@ class Learner:
         sample: effective share of the rows that it was taken from. Raises NonFiniteError, which keeps rows `index` of
         `batch`.
         """
-        self._set_rates(iteration, sample)
+        self._set_lrs(iteration, sample)
         # others may have the other cores; always one thread, as sums must not depend on when they have
         with nullcontext() if self._threads is None else torch_threads(1):
             return self._move(batch, index, iteration, scale)
@@ -280,7 +280,7 @@ class Learner:
         for parameter in moving:
             if scale != 1.0 and parameter.grad is not None:
                 parameter.grad *= scale
-        self.ranks.add_gradients(moving)
+        self.collectives.add_gradients(moving)
         still = {id(parameter) for parameter in moving}
         for parameter in [*self._actor, *self._critic]:
             if id(parameter) not in still:
@@ -297,19 +297,19 @@ class Learner:
 
     def _clip(self, moving: Sequence[nn.Parameter], batch: RolloutBatch, index: Tensor, iteration: int) -> float:
         """Clip the gradient and return its norm before."""
-        norm = self.ranks.clip(moving, self.config.max_grad_norm)
+        norm = self.collectives.clip(moving, self.config.max_grad_norm)
         if not math.isfinite(norm):
-            self._stop(batch, index, iteration, f"the gradient's norm is {norm}")
+            self._dump_and_raise(batch, index, iteration, f"the gradient's norm is {norm}")
         return norm
 
-    def _refuse_ratio(self, error: float, iteration: int) -> None:
+    def _raise_ratio_error(self, error: float, iteration: int) -> None:
         advice = (
             (
                 " They were computed again where the policy acts, and another kind of device (--scheduler.act-device) "
                 "may round differently: leave that out, or raise --learner.ratio-tolerance."
             )
-            if self.config.recompute_log_probs
-            else (" With bfloat16 rounding alone can do it: add --learner.recompute-log-probs.")
+            if self.config.recompute_old_log_probs
+            else (" With bfloat16 rounding alone can do it: add --learner.recompute-old-log-probs.")
         )
         raise RatioError(
             f"before the first step of update {iteration + 1} a probability ratio differs from 1 by {error:.3g} "
@@ -317,9 +317,9 @@ class Learner:
             f"check that temperature, dropout and number format are the same in both.{advice}"
         )
 
-    def _stop(self, batch: RolloutBatch, index: Tensor, iteration: int, what: str) -> None:
+    def _dump_and_raise(self, batch: RolloutBatch, index: Tensor, iteration: int, what: str) -> None:
         path = self._dump_dir / f"nonfinite-{iteration:06d}.pt"
-        if self.ranks.rank == 0:
+        if self.collectives.rank == 0:
             self._dump_dir.mkdir(parents=True, exist_ok=True)
             tensors = ("images", "proprio", "log_prob", "value", "reward", "mask", "episode", "advantage", "returns")
             dump: dict[str, Any] = {name: getattr(batch, name) for name in tensors}

@@ -14,39 +14,39 @@ import torch
 from torch import Tensor
 
 from embodied_rl.algorithms.config import RatioLevel
-from embodied_rl.algorithms.losses import MAX_IMPORTANCE, importance, ratio_sums, share_of_sums, unit_mask
-from embodied_rl.learner.distributed.collectives import ALONE, Ranks
+from embodied_rl.algorithms.losses import MAX_IMPORTANCE, effective_sample_size, importance, ratio_stats, unit_mask
+from embodied_rl.learner.distributed.collectives import SINGLE_PROCESS, Collectives
 from embodied_rl.learner.recompute import evaluate_again
 from embodied_rl.policy import Policy
 from embodied_rl.types import RolloutBatch
-from embodied_rl.utils.threads import Threads
+from embodied_rl.utils.threads import WorkerPool
 
 DRIFT = "train/log_prob_drift"
 """Name of what `correct` returns, among the metrics."""
 
 
-def correct(
+def importance_correction(
     batch: RolloutBatch,
     policy: Policy,
-    microbatch_rows: int,
-    ranks: Ranks = ALONE,
-    threads: Threads | None = None,
+    microbatch_size: int,
+    ranks: Collectives = SINGLE_PROCESS,
+    threads: WorkerPool | None = None,
     *,
-    everything: bool = False,
+    all_rows: bool = False,
 ) -> float:
     """Give rows of older policies the log-probs and values of `policy`, of version `batch.version`, before an update.
 
     The ratio of old and new probabilities goes into `log_importance`. Values must be those of the critic that is about
     to learn: advantages are taken from them, and the loss keeps the critic near them. The `final_value` of an episode
     whose time ran out stays the older critic's, because nobody keeps the last picture.
-    everything: rows of this very policy get its log-probs again, too (`learner.recompute_log_probs`). Returns the
+    everything: rows of this very policy get its log-probs again, too (`learner.recompute_old_log_probs`). Returns the
     largest change of an executed term of these, 0 if there are none. threads: as for `evaluate_again`.
     """
     stale = stale_rows(batch)
-    index = torch.arange(len(batch)) if everything else stale
+    index = torch.arange(len(batch)) if all_rows else stale
     if not len(index):
         return 0.0
-    again, value = evaluate_again(policy, batch, index, microbatch_rows, ranks, threads)
+    again, value = evaluate_again(policy, batch, index, microbatch_size, ranks, threads)
     change = again - batch.log_prob[index]
     old = torch.isin(index, stale)
     if len(stale):
@@ -70,7 +70,7 @@ def _lag(batch: RolloutBatch) -> Tensor:
     return batch.version - batch.row_version
 
 
-def worth(parts: Sequence[RolloutBatch], index: Tensor | None = None) -> float:
+def ess_ratio(parts: Sequence[RolloutBatch], index: Tensor | None = None) -> float:
     """Effective sample size of the corrected rows of `parts`, as a share of them; index: of these rows of each (int64
     [r], not empty).
 
@@ -80,9 +80,9 @@ def worth(parts: Sequence[RolloutBatch], index: Tensor | None = None) -> float:
     rows = slice(None) if index is None else index
     found = [(part.log_importance, part.mask[rows]) for part in parts]
     sums = [
-        ratio_sums(torch.zeros(mask.shape) if terms is None else terms[rows].double(), mask) for terms, mask in found
+        ratio_stats(torch.zeros(mask.shape) if terms is None else terms[rows].double(), mask) for terms, mask in found
     ]
-    return share_of_sums(*torch.stack(sums).double().sum(dim=0).tolist())
+    return effective_sample_size(*torch.stack(sums).double().sum(dim=0).tolist())
 
 
 def stale_metrics(batch: RolloutBatch, level: RatioLevel, terms_per_step: int) -> dict[str, float]:
@@ -95,8 +95,8 @@ def stale_metrics(batch: RolloutBatch, level: RatioLevel, terms_per_step: int) -
     ratio = importance(batch.log_importance, batch.mask, level, terms_per_step)
     valid = unit_mask(batch.mask, level, terms_per_step)
     return {
-        "train/ess": worth([batch]),
-        "train/ess_stale": worth([batch], stale),
+        "train/ess": ess_ratio([batch]),
+        "train/ess_stale": ess_ratio([batch], stale),
         "train/stale": len(stale) / len(batch),
         "train/staleness": float(lag.mean()),
         "train/staleness_max": float(lag.max()),

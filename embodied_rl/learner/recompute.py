@@ -6,19 +6,19 @@ import torch
 from torch import Tensor
 
 from embodied_rl.algorithms.rows import evaluate_rows
-from embodied_rl.learner.distributed.collectives import ALONE, Ranks
+from embodied_rl.learner.distributed.collectives import SINGLE_PROCESS, Collectives
 from embodied_rl.policy import Policy
 from embodied_rl.types import RolloutBatch
-from embodied_rl.utils.threads import Threads
+from embodied_rl.utils.threads import WorkerPool
 
 
 def evaluate_again(
     policy: Policy,
     batch: RolloutBatch,
     index: Tensor,
-    microbatch_rows: int,
-    ranks: Ranks = ALONE,
-    threads: Threads | None = None,
+    microbatch_size: int,
+    ranks: Collectives = SINGLE_PROCESS,
+    threads: WorkerPool | None = None,
 ) -> tuple[Tensor, Tensor | None]:
     """Log-probs float32 [r, L] and values float32 [r] (None without a critic) of rows `index` (int64 [r], not empty).
 
@@ -30,8 +30,8 @@ def evaluate_again(
             out = evaluate_rows(policy, batch, piece)
         return out.log_prob.cpu(), None if out.value is None else out.value.cpu()
 
-    pieces = ranks.cut(index, microbatch_rows)
-    share = [piece for piece, _ in ranks.share(pieces)]
+    pieces = ranks.cut(index, microbatch_size)
+    share = [piece for piece, _ in ranks.shard(pieces)]
     parts = ranks.gather([evaluate(piece) for piece in share] if threads is None else threads.map(evaluate, share))
     found = [parts[number % ranks.size][number // ranks.size] for number in range(len(pieces))]
     values = [value for _, value in found if value is not None]

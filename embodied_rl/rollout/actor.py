@@ -12,13 +12,13 @@ from torch import nn
 from embodied_rl.policy import ActMode, Policy
 from embodied_rl.rng import DecisionRng
 from embodied_rl.types import ActOutput, Observation
-from embodied_rl.utils.threads import Threads
+from embodied_rl.utils.threads import WorkerPool
 
 MIN_ROWS = 16
 """Rows of a part at least; with fewer, threads lose more by waiting for the interpreter than they gain."""
 
 
-class Actor:
+class ParallelActor:
     """`Policy.act` for up to `rows` rows; on a CPU many rows are cut into parts that `threads` threads take.
 
     What is a part depends on the numbers of rows and threads alone, and so do the results, bit for bit: not on when
@@ -33,9 +33,9 @@ class Actor:
         count = min(threads, rows // MIN_ROWS) if apart else 1
         inner = threads // max(1, count)
         half = "lower" if inner == 1 else None  # as on two cores; the learner has the upper one
-        self._threads = Threads(count, "act", inner=inner, half=half) if count > 1 else None
+        self._threads = WorkerPool(count, "act", inner=inner, half=half) if count > 1 else None
 
-    def yield_to(self, busy: Callable[[], bool]) -> None:
+    def share_cores_with(self, busy: Callable[[], bool]) -> None:
         """Leave half of the threads and cores to others while `busy()`; results are the same."""
         if self._threads is not None:
             self._threads.busy = busy

@@ -10,16 +10,16 @@ from embodied_rl.types import Array, ChunkResult, Observation
 from embodied_rl.vec_env import VecEnv
 
 
-def step_rows(env: VecEnv, slots: Sequence[int], actions: Array, rows: Array) -> ChunkResult:
-    """Step `rows` (int [r]) of `slots` and return results for all of them, float32 actions [N, K, A].
+def step_rows(env: VecEnv, env_ids: Sequence[int], actions: Array, rows: Array) -> ChunkResult:
+    """Step `rows` (int [r]) of `envs` and return results for all of them, float32 actions [N, K, A].
 
     Rows whose actions are not finite never reach the simulator: they count as failed. Rows that are not named get
     zeros.
     """
     finite = np.isfinite(actions[rows]).all(axis=(1, 2))
     going = rows[finite]
-    if len(going) == len(slots):
-        return env.step(slots, actions)
+    if len(going) == len(env_ids):
+        return env.step(env_ids, actions)
     count, chunk = actions.shape[:2]
     out = ChunkResult(
         reward=np.zeros((count, chunk), np.float32),
@@ -31,7 +31,7 @@ def step_rows(env: VecEnv, slots: Sequence[int], actions: Array, rows: Array) ->
     )
     out.failed[rows[~finite]] = True
     if len(going):
-        part = env.step([slots[row] for row in going], actions[going])
+        part = env.step([env_ids[row] for row in going], actions[going])
         for name in ("reward", "terminated", "truncated", "success", "steps_taken", "failed"):
             getattr(out, name)[going] = getattr(part, name)
     return out
@@ -43,14 +43,14 @@ def open_ends(result: ChunkResult) -> list[int]:
 
 
 def observe_ends(
-    env: VecEnv, slots: Sequence[int], result: ChunkResult, rows: list[int], out: Observation
+    env: VecEnv, env_ids: Sequence[int], result: ChunkResult, rows: list[int], out: Observation
 ) -> tuple[list[int], Observation]:
-    """Observe `rows` of `slots` after their last step; return those that were seen, and their observation.
+    """Observe `rows` of `envs` after their last step; return those that were seen, and their observation.
 
     A simulator that died since that step leaves nothing to value: its rows become `failed`, as there is no next step
     to say so. out: of len(rows) rows, to render into.
     """
-    lost = set(env.observe([slots[row] for row in rows], out) or ())
+    lost = set(env.observe([env_ids[row] for row in rows], out) or ())
     if not lost:
         return rows, out
     result.failed[[rows[index] for index in lost]] = True

@@ -1,4 +1,4 @@
-"""The one loop that runs episodes: every free slot is refilled at once, all filled slots decide together."""
+"""The one loop that runs episodes: every free env is refilled at once, all filled envs decide together."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ import numpy as np
 import torch
 
 from embodied_rl.policy import ActMode, Policy
-from embodied_rl.rollout.actor import Actor
+from embodied_rl.rollout.actor import ParallelActor
 from embodied_rl.rollout.chunk import observe_ends, open_ends, step_rows
-from embodied_rl.rollout.episode import NO_CRITIC, Running, decision_rng, executed_terms
-from embodied_rl.rollout.observation_pool import Recording, Round, RowStore
-from embodied_rl.rollout.retries import Cause, cause_of
+from embodied_rl.rollout.episode import NO_CRITIC, ActiveEpisode, decision_rng, executed_terms
+from embodied_rl.rollout.observation_pool import ObservationPool, StepRecord, Trajectory
+from embodied_rl.rollout.retries import FailureCause, cause_of
 from embodied_rl.types import ChunkResult, EpisodeSpec
 from embodied_rl.utils.timers import StageClock
 from embodied_rl.vec_env import VecEnv
 
 
-class Driver:
+class EnvRunner:
     """Runs episodes of one policy in one simulator.
 
     record: keep the rows of finished episodes (else only their results). final_value: ask the policy for the value of
@@ -35,113 +35,113 @@ class Driver:
         *,
         record: bool,
         final_value: bool = False,
-        on_round: Callable[[], None] | None = None,
+        on_step: Callable[[], None] | None = None,
     ) -> None:
         self.env = env
         self.policy = policy
         self.clock = clock
         self.version: int | None = None
-        self.store = RowStore(env.new_observation, env.num_envs)
-        self._actor = Actor(policy, env.num_envs, torch.get_num_threads())
+        self.store = ObservationPool(env.new_observation, env.num_envs)
+        self._actor = ParallelActor(policy, env.num_envs, torch.get_num_threads())
         self._record = record
         self._final_value = final_value
-        self._on_round = on_round
-        self._running: dict[int, Running] = {}
-        self._again: list[EpisodeSpec] = []
+        self._on_step = on_step
+        self._active: dict[int, ActiveEpisode] = {}
+        self._retries: list[EpisodeSpec] = []
 
     def run(
         self,
         source: Callable[[], EpisodeSpec | None],
-        reissue: Callable[[EpisodeSpec, Cause], EpisodeSpec | None],
+        requeue: Callable[[EpisodeSpec, FailureCause], EpisodeSpec | None],
         mode: ActMode,
-    ) -> Iterator[Recording]:
-        """Yield episodes as they end, until `source` has nothing to give and every slot is empty.
+    ) -> Iterator[Trajectory]:
+        """Yield episodes as they end, until `source` has nothing to give and every env is empty.
 
-        `source` is asked for an episode whenever a slot is free; None means "not now". `reissue` names the episode to
+        `source` is asked for an episode whenever a env is free; None means "not now". `requeue` names the episode to
         run in place of one whose simulator failed, or whose actions are not finite (None: it is not run here).
         """
-        self._running, self._again = {}, []  # an interrupted run leaves its episodes behind
-        while (ended := self.round(source, reissue, mode)) is not None:
+        self._active, self._retries = {}, []  # an interrupted run leaves its episodes behind
+        while (ended := self.step(source, requeue, mode)) is not None:
             yield from ended
 
-    def round(
+    def step(
         self,
         source: Callable[[], EpisodeSpec | None],
-        reissue: Callable[[EpisodeSpec, Cause], EpisodeSpec | None],
+        requeue: Callable[[EpisodeSpec, FailureCause], EpisodeSpec | None],
         mode: ActMode,
-    ) -> list[Recording] | None:
-        """One turn of `run`: refill the slots, decide once for all; the episodes that this ended (None: none runs)."""
-        if self._on_round is not None:
-            self._on_round()
+    ) -> list[Trajectory] | None:
+        """One turn of `run`: refill the envs, decide once for all; the episodes that this ended (None: none runs)."""
+        if self._on_step is not None:
+            self._on_step()
         self._refill(source)
-        if not self._running:
+        if not self._active:
             return None
-        slots = sorted(self._running)
-        result, round_ = self._decide(slots, mode)
-        for row, slot in enumerate(slots):
-            self._running[slot].account(result, round_, row, record=self._record)
-        values = self._values(slots, result) if self._final_value else {}
+        env_ids = sorted(self._active)
+        result, round_ = self._decide(env_ids, mode)
+        for row, env_id in enumerate(env_ids):
+            self._active[env_id].account(result, round_, row, record=self._record)
+        values = self._values(env_ids, result) if self._final_value else {}
         for row in np.flatnonzero(result.failed):
-            lost = self._running.pop(slots[row])
-            self.store.drop(lost.rows)
-            if (spec := reissue(lost.spec, cause_of(round_.act.actions[row]))) is not None:
-                self._again.append(spec)
-        return self._finish(slots, result, values)
+            lost = self._active.pop(env_ids[row])
+            self.store.release(lost.rows)
+            if (spec := requeue(lost.spec, cause_of(round_.act.actions[row]))) is not None:
+                self._retries.append(spec)
+        return self._finish(env_ids, result, values)
 
     def _refill(self, source: Callable[[], EpisodeSpec | None]) -> None:
-        slots: list[int] = []
+        env_ids: list[int] = []
         specs: list[EpisodeSpec] = []
-        for slot in range(self.env.num_envs):
-            if slot in self._running:
+        for env_id in range(self.env.num_envs):
+            if env_id in self._active:
                 continue
-            spec = self._again.pop(0) if self._again else source()
+            spec = self._retries.pop(0) if self._retries else source()
             if spec is None:
                 break
-            slots.append(slot)
+            env_ids.append(env_id)
             specs.append(spec)
-        if slots:
-            with self.clock.stage("reset"):
-                self.env.reset(slots, specs)
-        self._running |= {slot: Running(spec) for slot, spec in zip(slots, specs, strict=True)}
+        if env_ids:
+            with self.clock.span("reset"):
+                self.env.reset(env_ids, specs)
+        self._active |= {env_id: ActiveEpisode(spec) for env_id, spec in zip(env_ids, specs, strict=True)}
 
-    def _decide(self, slots: Sequence[int], mode: ActMode) -> tuple[ChunkResult, Round]:
-        """Observe, act and step `slots` once; the round starts with every row live."""
-        block, obs = self.store.take(len(slots))
-        with self.clock.stage("render"):
-            self.env.observe(slots, obs)
-        episodes = [self._running[slot] for slot in slots]
-        with self.clock.stage("act"):
+    def _decide(self, env_ids: Sequence[int], mode: ActMode) -> tuple[ChunkResult, StepRecord]:
+        """Observe, act and step `envs` once; the round starts with every row live."""
+        block, obs = self.store.take(len(env_ids))
+        with self.clock.span("render"):
+            self.env.observe(env_ids, obs)
+        episodes = [self._active[env_id] for env_id in env_ids]
+        with self.clock.span("act"):
             act = self._actor.act(obs, decision_rng(episodes), mode)
-        with self.clock.stage("simulate"):
-            result = step_rows(self.env, slots, act.actions, np.arange(len(slots)))
+        with self.clock.span("simulate"):
+            result = step_rows(self.env, env_ids, act.actions, np.arange(len(env_ids)))
         mask = executed_terms(result.steps_taken, self.policy.chunk_len, self.policy.terms_per_step)
         reward = result.reward.sum(axis=1, dtype=np.float32)
-        round_ = Round(block, obs, act, reward, mask, len(slots), self.version)
+        round_ = StepRecord(block, obs, act, reward, mask, len(env_ids), self.version)
         if not self._record:
             self.store.give_back(block)
         return result, round_
 
-    def _finish(self, slots: Sequence[int], result: ChunkResult, values: dict[int, float]) -> list[Recording]:
-        """Take the ended episodes of this round out of their slots."""
+    def _finish(self, env_ids: Sequence[int], result: ChunkResult, values: dict[int, float]) -> list[Trajectory]:
+        """Take the ended episodes of this round out of their envs."""
         rows: list[int] = np.flatnonzero((result.terminated | result.truncated) & ~result.failed).tolist()
         return [
-            self._running.pop(slots[row]).ended(
+            self._active.pop(env_ids[row]).ended(
                 terminated=bool(result.terminated[row]), final_value=values.get(row, 0.0)
             )
             for row in rows
         ]
 
-    def _values(self, slots: Sequence[int], result: ChunkResult) -> dict[int, float]:
+    def _values(self, env_ids: Sequence[int], result: ChunkResult) -> dict[int, float]:
         """The critic's value, by row, of what truncated episodes show now; those that show nothing any more failed."""
         if not (ended := open_ends(result)):
             return {}
         block, out = self.store.take(len(ended))
-        with self.clock.stage("render"):
-            rows, obs = observe_ends(self.env, slots, result, ended, out)
+        with self.clock.span("render"):
+            rows, obs = observe_ends(self.env, env_ids, result, ended, out)
         values: list[float] = []
         if rows:
-            with self.clock.stage("act"):
-                value = self._actor.act(obs, decision_rng([self._running[slots[row]] for row in rows]), "greedy").value
+            with self.clock.span("act"):
+                value = self._actor.act(obs, decision_rng([self._active[env_ids[row]] for row in rows]), "greedy").value
             if value is None:
                 raise RuntimeError(NO_CRITIC)
             values = value.tolist()

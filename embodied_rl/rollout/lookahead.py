@@ -10,7 +10,7 @@ this share. Single steps may be on stale rows alone; their learning rates follow
 
 
 @dataclass(frozen=True, slots=True)
-class Ahead:
+class Lookahead:
     """How far the rollout may run ahead of the learner: rows at most `max_staleness` updates old, `groups` of further
     batches under way (None: whole batches).
     """
@@ -18,7 +18,7 @@ class Ahead:
     max_staleness: int = 0
     groups: int | None = None
 
-    def given(self, worth: float, batch: int) -> Ahead:
+    def limited_by_ess(self, worth: float, batch: int) -> Lookahead:
         """The same, and no further than `MIN_ESS` allows, if a stale row is worth `worth` of one that is not.
 
         worth: effective sample size of rows an update old, as a share of them: 1 / E[r^2] for ratios r of mean 1. With
@@ -29,8 +29,8 @@ class Ahead:
         if loss <= spare:
             return self
         most = int(batch * spare / loss)
-        return Ahead(min(self.max_staleness, 1), most if self.groups is None else min(self.groups, most))
+        return Lookahead(min(self.max_staleness, 1), most if self.groups is None else min(self.groups, most))
 
 
-ON_POLICY = Ahead()
+ON_POLICY = Lookahead()
 """Not at all."""

@@ -9,8 +9,8 @@ import torch
 from embodied_rl.types import EpisodeResult, RolloutBatch
 
 
-def summarise(
-    results: Sequence[EpisodeResult], *, kept: int, dropped: int, wanted: int, reissued: int
+def summarize_rollout(
+    results: Sequence[EpisodeResult], *, accepted: int, filtered: int, wanted: int, requeued: int
 ) -> dict[str, float]:
     """Flat numbers for `RolloutBatch.info`.
 
@@ -24,10 +24,10 @@ def summarise(
         "rollout/decisions": float(sum(result.num_decisions for result in results)),
         "rollout/env_steps": float(sum(result.num_steps for result in results)),
         "rollout/episodes": float(count),
-        "rollout/kept_groups": float(kept),
-        "rollout/dropped_groups": float(dropped),
-        "rollout/short": float(kept < wanted),
-        "rollout/reissued_total": float(reissued),
+        "rollout/accepted_groups": float(accepted),
+        "rollout/filtered_groups": float(filtered),
+        "rollout/incomplete_batch": float(accepted < wanted),
+        "rollout/requeued_total": float(requeued),
     }
 
 

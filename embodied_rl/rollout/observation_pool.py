@@ -12,8 +12,8 @@ from embodied_rl.types import ActOutput, Array, EpisodeResult, Observation, Roll
 
 
 @dataclass(slots=True)
-class Round:
-    """One decision of n slots: the observation as rendered, the policy's output, what the chunk earned.
+class StepRecord:
+    """One decision of n envs: the observation as rendered, the policy's output, what the chunk earned.
 
     reward float32 [n]; mask bool [n, L]. `live` counts the rows that a kept or running episode still refers to.
     version: of the policy that acted, where it may differ from row to row of a batch.
@@ -24,19 +24,19 @@ class Round:
     act: ActOutput
     reward: Array
     mask: Array
-    live: int
+    refcount: int
     version: int | None = None
 
 
 @dataclass(slots=True)
-class Recording:
+class Trajectory:
     """A finished episode and where its rows are, in time order."""
 
     result: EpisodeResult
-    rows: list[tuple[Round, int]] = field(default_factory=list)
+    steps: list[tuple[StepRecord, int]] = field(default_factory=list)
 
 
-class RowStore:
+class ObservationPool:
     """Blocks of `capacity` rows that the simulator renders into; a block is used again once no row of it is needed."""
 
     def __init__(self, new_observation: Callable[[int], Observation], capacity: int) -> None:
@@ -53,20 +53,20 @@ class RowStore:
         """Let a block be used again."""
         self._free.append(block)
 
-    def drop(self, rows: Sequence[tuple[Round, int]]) -> None:
+    def release(self, rows: Sequence[tuple[StepRecord, int]]) -> None:
         """Forget rows of an episode that does not count."""
         for round_, _ in rows:
-            round_.live -= 1
-            if round_.live == 0:
+            round_.refcount -= 1
+            if round_.refcount == 0:
                 self.give_back(round_.block)
 
 
-def gather(recordings: Sequence[Recording], version: int) -> RolloutBatch:
+def gather(recordings: Sequence[Trajectory], version: int) -> RolloutBatch:
     """Copy the rows of `recordings` into one batch, episode by episode, each in time order.
 
     Raises ValueError without rows.
     """
-    rows = [row for recording in recordings for row in recording.rows]
+    rows = [row for recording in recordings for row in recording.steps]
     if not rows:
         raise ValueError("there are no rows to gather")
     rounds = list({id(round_): round_ for round_, _ in rows}.values())
@@ -74,7 +74,7 @@ def gather(recordings: Sequence[Recording], version: int) -> RolloutBatch:
     flat = torch.tensor([int(offset[id(round_)]) + row for round_, row in rows])
     acts = [round_.act for round_ in rounds]
     values = [act.value for act in acts if act.value is not None]
-    lengths = [len(recording.rows) for recording in recordings]
+    lengths = [len(recording.steps) for recording in recordings]
     versions = [round_.version for round_, _ in rows if round_.version is not None]
     return RolloutBatch(
         images=torch.from_numpy(np.stack([round_.obs.images[row] for round_, row in rows])),

@@ -13,7 +13,7 @@ from embodied_rl.types import Array, EpisodeSpec
 MAX_ATTEMPTS = 5
 
 
-class Cause(Enum):
+class FailureCause(Enum):
     """Why a run of an episode does not count, as what happened to the episode."""
 
     SIMULATOR = "broke the simulator"
@@ -21,23 +21,23 @@ class Cause(Enum):
 
 
 _ADVICE = {
-    Cause.SIMULATOR: "check that task and state with `embodied-rl eval`.",
-    Cause.POLICY: "check the checkpoint with `embodied-rl doctor --policy`.",
+    FailureCause.SIMULATOR: "check that task and state with `embodied-rl eval`.",
+    FailureCause.POLICY: "check the checkpoint with `embodied-rl doctor --policy`.",
 }
 
 
-def cause_of(actions: Array) -> Cause:
+def cause_of(actions: Array) -> FailureCause:
     """Why a run failed after these actions of its row, [K, A]: the simulator gets finite ones only."""
-    return Cause.SIMULATOR if np.isfinite(actions).all() else Cause.POLICY
+    return FailureCause.SIMULATOR if np.isfinite(actions).all() else FailureCause.POLICY
 
 
-class Attempts:
+class RetryPolicy:
     """Counts the runs of each episode that were lost."""
 
     def __init__(self) -> None:
-        self._lost: dict[int, list[Cause]] = {}
+        self._lost: dict[int, list[FailureCause]] = {}
 
-    def lose(self, spec: EpisodeSpec, cause: Cause) -> int:
+    def record_failure(self, spec: EpisodeSpec, cause: FailureCause) -> int:
         """Count a lost run and return how many there were; UserError if that was the last attempt."""
         causes = self._lost.setdefault(spec.episode_id, [])
         causes.append(cause)

@@ -1,6 +1,6 @@
 """Which episode runs next: a deterministic stream of groups, and a ledger that loses and double-counts nothing.
 
-Group g is a pure function of (seed, g): the stream does not depend on slots, workers or the order in which episodes
+Group g is a pure function of (seed, g): the stream does not depend on envs, workers or the order in which episodes
 end, and a resumed run needs only the number of groups issued.
 """
 
@@ -12,7 +12,7 @@ from typing import Any
 
 from embodied_rl.errors import UserError
 from embodied_rl.rng import philox
-from embodied_rl.rollout.retries import Attempts, Cause
+from embodied_rl.rollout.retries import FailureCause, RetryPolicy
 from embodied_rl.types import EpisodeSpec
 
 TaskStates = Mapping[str, Sequence[int]]
@@ -23,12 +23,12 @@ _SEED_RANGE = 2**63 - 1
 
 
 @dataclass(slots=True)
-class Ledger:
+class EpisodeCounts:
     """Episodes issued = finished + outstanding; `reissued` counts runs that were lost and run again."""
 
     issued: int = 0
     finished: int = 0
-    reissued: int = 0
+    requeued: int = 0
     outstanding: dict[int, EpisodeSpec] = field(default_factory=dict)
 
 
@@ -50,18 +50,18 @@ class EpisodeSampler:
             raise UserError(f"the group size must be at least 1, got {group_size}.")
         self.seed = seed
         self.group_size = group_size
-        self.ledger = Ledger()
+        self.counts = EpisodeCounts()
         self._tasks = {name: list(states) for name, states in tasks.items()}
         self._names = list(self._tasks)
         self._next_group = 0
-        self._attempts = Attempts()
+        self._attempts = RetryPolicy()
 
     def next_group(self) -> list[EpisodeSpec]:
         """Issue the next group."""
         group = self.group(self._next_group)
         self._next_group += 1
-        self.ledger.issued += len(group)
-        self.ledger.outstanding.update((spec.episode_id, spec) for spec in group)
+        self.counts.issued += len(group)
+        self.counts.outstanding.update((spec.episode_id, spec) for spec in group)
         return group
 
     def group(self, index: int) -> list[EpisodeSpec]:
@@ -81,27 +81,27 @@ class EpisodeSampler:
     def finish(self, spec: EpisodeSpec) -> None:
         """Record that `spec` ended and counts; raise ValueError if it was not outstanding."""
         self._check_outstanding(spec)
-        del self.ledger.outstanding[spec.episode_id]
+        del self.counts.outstanding[spec.episode_id]
         self._attempts.forget(spec)
-        self.ledger.finished += 1
+        self.counts.finished += 1
 
-    def reissue(self, spec: EpisodeSpec, cause: Cause = Cause.SIMULATOR) -> EpisodeSpec:
+    def requeue(self, spec: EpisodeSpec, cause: FailureCause = FailureCause.SIMULATOR) -> EpisodeSpec:
         """Return what to run in place of `spec`, which was lost.
 
         The first re-run is identical (a worker's crash is not the episode's doing); later ones draw a new seed (an
         action sequence that makes the physics diverge would do so again). Raises UserError after 5 attempts.
         """
         self._check_outstanding(spec)
-        attempt = self._attempts.lose(spec, cause)
+        attempt = self._attempts.record_failure(spec, cause)
         again = spec if attempt == 1 else self._spec(spec.episode_id, spec.task, spec.init_state, spec.group, attempt)
-        self.ledger.outstanding[spec.episode_id] = again
-        self.ledger.reissued += 1
+        self.counts.outstanding[spec.episode_id] = again
+        self.counts.requeued += 1
         return again
 
-    def again(self, spec: EpisodeSpec) -> EpisodeSpec:
+    def requeue_uncounted(self, spec: EpisodeSpec) -> EpisodeSpec:
         """Return `spec`, to run again: its run was lost, but nothing says that it broke a simulator."""
         self._check_outstanding(spec)
-        self.ledger.reissued += 1
+        self.counts.requeued += 1
         return spec
 
     @property
@@ -115,8 +115,8 @@ class EpisodeSampler:
         next_group: save as if nothing from that group on had been issued yet, although episodes may be in flight.
         """
         if next_group is None:
-            if self.ledger.outstanding:
-                raise RuntimeError(f"{len(self.ledger.outstanding)} episodes are in flight; save between iterations.")
+            if self.counts.outstanding:
+                raise RuntimeError(f"{len(self.counts.outstanding)} episodes are in flight; save between iterations.")
             next_group = self._next_group
         back = (self._next_group - next_group) * self.group_size
         return {
@@ -124,9 +124,9 @@ class EpisodeSampler:
             "group_size": self.group_size,
             "tasks": self._tasks,
             "next_group": next_group,
-            "issued": self.ledger.issued - back,
-            "finished": self.ledger.finished - (back - len(self.ledger.outstanding)),
-            "reissued": self.ledger.reissued,
+            "issued": self.counts.issued - back,
+            "finished": self.counts.finished - (back - len(self.counts.outstanding)),
+            "reissued": self.counts.requeued,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -135,15 +135,15 @@ class EpisodeSampler:
             if state[name] != mine:
                 raise UserError(f"the checkpoint's episodes have another {name}; resume with the run's own config.")
         self._next_group = int(state["next_group"])
-        self.ledger = Ledger(int(state["issued"]), int(state["finished"]), int(state["reissued"]))
-        self._attempts = Attempts()
+        self.counts = EpisodeCounts(int(state["issued"]), int(state["finished"]), int(state["reissued"]))
+        self._attempts = RetryPolicy()
 
     def _spec(self, episode: int, task: str, init_state: int, group: int, attempt: int) -> EpisodeSpec:
         seed = int(philox(self.seed, _EPISODE, episode, attempt).integers(_SEED_RANGE))
         return EpisodeSpec(episode, task, init_state, seed, group)
 
     def _check_outstanding(self, spec: EpisodeSpec) -> None:
-        if self.ledger.outstanding.get(spec.episode_id) != spec:
+        if self.counts.outstanding.get(spec.episode_id) != spec:
             raise ValueError(f"episode {spec.episode_id} is not outstanding: it never began or was counted already")
 
 

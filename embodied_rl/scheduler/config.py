@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from typing import Literal
 
 from embodied_rl.errors import UserError
-from embodied_rl.rollout.lookahead import Ahead
+from embodied_rl.rollout.lookahead import Lookahead
 
 
 @dataclass(frozen=True, kw_only=True)
 class SerialConfig:
     """Rollout and update in turn; all worlds step together."""
 
-    def sentence(self) -> str:
+    def describe(self) -> str:
         """In words, for the run's stamp."""
         return "serial"
 
@@ -24,18 +24,18 @@ class SerialConfig:
 class PipelinedConfig:
     """Physics, rendering, policy and learner at the same time."""
 
-    stages: int | None = None
+    env_groups: int | None = None
     """Parts that the worlds are cut into; while the policy decides for some, others step and render (None: one where
     the policy acts on the CPU, two where it acts on a GPU)."""
-    act_wait_ms: float | None = None
+    max_batch_delay_ms: float | None = None
     """How long the policy waits for further stages than the first that is ready, to decide for more worlds at once
     (None: while that costs less than another call would, by what calls and stages took so far)."""
-    overlap: Literal["stream", "async"] = "stream"
+    mode: Literal["on_policy", "async"] = "on_policy"
     """stream: the learner works on groups that are done while others run, and every row is on-policy. async: meanwhile
     the next rollout begins, and rows of older policies are corrected by truncated importance weights."""
     max_staleness: int | None = None
     """async: updates that a row's policy may lack at most when it is trained on (null: 1)."""
-    ahead_groups: int | None = None
+    max_lookahead: int | None = None
     """async: groups (PPO: episodes) of further batches that may begin before their policy is there; fewer where the
     policy moves far (null: as many as fill the worlds, but at most half a batch, and whole batches for a larger
     max_staleness; without learner.minibatch_groups only whole batches)."""
@@ -44,53 +44,55 @@ class PipelinedConfig:
     that changed (null: where the policy learns)."""
 
     def __post_init__(self) -> None:
-        if self.stages is not None and self.stages < 1:
-            raise UserError(f"--scheduler.stages must be at least 1, got {self.stages}.")
-        if self.act_wait_ms is not None and self.act_wait_ms < 0:
-            raise UserError(f"--scheduler.act-wait-ms must not be negative, got {self.act_wait_ms}.")
+        if self.env_groups is not None and self.env_groups < 1:
+            raise UserError(f"--scheduler.env-groups must be at least 1, got {self.env_groups}.")
+        if self.max_batch_delay_ms is not None and self.max_batch_delay_ms < 0:
+            raise UserError(f"--scheduler.max-batch-delay-ms must not be negative, got {self.max_batch_delay_ms}.")
         if self.act_device is not None and not re.fullmatch(r"(cpu|cuda)(:\d+)?", self.act_device):
             raise UserError(f"--scheduler.act-device must be cpu, cuda or cuda:NUMBER, got {self.act_device!r}.")
-        if self.overlap == "stream" and self.max_staleness is not None:
+        if self.mode == "on_policy" and self.max_staleness is not None:
             raise UserError("--scheduler.max-staleness does not apply to overlap stream, which is always on-policy.")
         if self.max_staleness is not None and self.max_staleness < 1:
             raise UserError(
                 f"--scheduler.max-staleness must be at least 1, got {self.max_staleness}; for 0 use overlap stream."
             )
-        if self.overlap == "stream" and self.ahead_groups is not None:
-            raise UserError("--scheduler.ahead-groups does not apply to overlap stream, which is always on-policy.")
-        if self.ahead_groups is not None and self.ahead_groups < 1:
+        if self.mode == "on_policy" and self.max_lookahead is not None:
+            raise UserError("--scheduler.max-lookahead does not apply to overlap stream, which is always on-policy.")
+        if self.max_lookahead is not None and self.max_lookahead < 1:
             raise UserError(
-                f"--scheduler.ahead-groups must be at least 1, got {self.ahead_groups}; for 0 use overlap stream."
+                f"--scheduler.max-lookahead must be at least 1, got {self.max_lookahead}; for 0 use overlap stream."
             )
 
-    def num_stages(self, num_envs: int, *, cpu: bool) -> int:
+    def num_env_groups(self, num_envs: int, *, cpu: bool) -> int:
         """`stages`, by default two: the simulator's threads step one while the policy decides for the other.
 
         cpu: the policy acts on the simulator's cores, where smaller batches cost more than waiting does.
         """
-        return self.stages or (1 if cpu else min(num_envs, 2))
+        return self.env_groups or (1 if cpu else min(num_envs, 2))
 
-    def sentence(self) -> str:
+    def describe(self) -> str:
         """In words, for the run's stamp."""
-        stale = f" of at most {self.staleness} updates" if self.overlap == "async" else ""
-        stale += f" and {self.ahead_groups} groups ahead" if self.ahead_groups else ""
+        stale = f" of at most {self.staleness} updates" if self.mode == "async" else ""
+        stale += f" and {self.max_lookahead} groups ahead" if self.max_lookahead else ""
         acts = f", acting on {self.act_device}" if self.act_device else ""
-        return f"pipelined, overlap {self.overlap}{stale}, {self.stages} stage{'s' if self.stages != 1 else ''}{acts}"
+        return (
+            f"pipelined, overlap {self.mode}{stale}, {self.env_groups} stage{'s' if self.env_groups != 1 else ''}{acts}"
+        )
 
     @property
     def staleness(self) -> int:
         """`max_staleness` with its default filled in."""
-        return 0 if self.overlap == "stream" else self.max_staleness or 1
+        return 0 if self.mode == "on_policy" else self.max_staleness or 1
 
-    def ahead(self, num_envs: int, groups: int, group_size: int, *, streams: bool) -> Ahead:
+    def lookahead(self, num_envs: int, groups: int, group_size: int, *, streams: bool) -> Lookahead:
         """How far the rollout may run ahead. groups: of a batch. streams: whether groups are learned from one by one;
         otherwise an update takes as long as it takes, and the rollout goes on all the while.
         """
-        count = self.ahead_groups
+        count = self.max_lookahead
         if count is None and streams:
             fill = min(math.ceil(num_envs / group_size), max(1, groups // 2))
             count = (self.staleness - 1) * groups + fill
-        return Ahead(self.staleness, count) if self.staleness else Ahead()
+        return Lookahead(self.staleness, count) if self.staleness else Lookahead()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,7 +123,7 @@ class RayConfig:
         if self.deadline_s <= 0:
             raise UserError(f"--scheduler.deadline-s must be positive, got {self.deadline_s}.")
 
-    def sentence(self) -> str:
+    def describe(self) -> str:
         """In words, for the run's stamp."""
         return f"ray, {self.workers} workers, rows of at most {self.max_staleness} updates"
 
@@ -131,10 +133,12 @@ SchedulerConfig = SerialConfig | PipelinedConfig | RayConfig
 
 def check_fit(config: PipelinedConfig, num_envs: int, minibatch_groups: int | None) -> None:
     """Raise UserError unless these options go together."""
-    if config.stages is not None and config.stages > num_envs:
-        raise UserError(f"--scheduler.stages is {config.stages}, but there are {num_envs} worlds (--env.num-envs).")
-    if config.overlap == "stream" and minibatch_groups is None:
+    if config.env_groups is not None and config.env_groups > num_envs:
         raise UserError(
-            "--scheduler.overlap stream needs minibatches that can be filled while others still run: give "
-            "--learner.minibatch-rows None --learner.minibatch-groups 2 (or more)."
+            f"--scheduler.env-groups is {config.env_groups}, but there are {num_envs} worlds (--env.num-envs)."
+        )
+    if config.mode == "on_policy" and minibatch_groups is None:
+        raise UserError(
+            "--scheduler.mode on_policy needs minibatches that can be filled while others still run: give "
+            "--learner.minibatch-size None --learner.minibatch-groups 2 (or more)."
         )

@@ -13,11 +13,11 @@ from torch import nn
 
 from embodied_rl.algorithms.rows import Algorithm
 from embodied_rl.learner.learner import Learner
-from embodied_rl.learner.off_policy import correct
+from embodied_rl.learner.off_policy import importance_correction
 from embodied_rl.policy import Policy
 from embodied_rl.rollout.collector import Collector
-from embodied_rl.rollout.groups import GroupStream
-from embodied_rl.rollout.lookahead import Ahead
+from embodied_rl.rollout.groups import GroupQueue
+from embodied_rl.rollout.lookahead import Lookahead
 from embodied_rl.rollout.sampler import EpisodeSampler
 from embodied_rl.scheduler.config import PipelinedConfig, RayConfig, SchedulerConfig, check_fit
 from embodied_rl.scheduler.pipeline.engine import RolloutEngine
@@ -58,31 +58,31 @@ class Scheduler(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Learning:
+class LearnerHandle:
     """What a scheduler needs of the learner."""
 
     minibatch_groups: int | None
-    recompute_log_probs: bool
+    recompute_old_log_probs: bool
     accumulate: Callable[[RolloutBatch], None]
     ess: Callable[[], float]
     yield_to: Callable[[Callable[[], bool]], None]
     working: Callable[[], bool]
     worked_until: Callable[[], float]
-    microbatch_rows: int
+    microbatch_size: int
 
     @classmethod
-    def of(cls, learner: Learner) -> Learning:
+    def of(cls, learner: Learner) -> LearnerHandle:
         """Those of `learner`."""
         config = learner.config
         return cls(
             config.minibatch_groups,
-            config.recompute_log_probs,
+            config.recompute_old_log_probs,
             learner.accumulate,
             lambda: learner.ess,
-            learner.yield_to,
+            learner.share_cores_with,
             lambda: learner.working,
             lambda: learner.worked_until,
-            config.microbatch_rows,
+            config.microbatch_size,
         )
 
 
@@ -97,15 +97,15 @@ def make_scheduler(
     policy: Policy,
     sampler: EpisodeSampler,
     algorithm: Algorithm,
-    learning: Learning,
+    learning: LearnerHandle,
     clock: StageClock | Timeline,
     *,
     groups: int,
     workers: int | None,
     on_episode: Callable[[EpisodeResult], None],
-    poll: Callable[[], None],
-    far: WorkerFactory | None = None,
-    say: Callable[[str], None] = print,
+    check_interrupt: Callable[[], None],
+    remote: WorkerFactory | None = None,
+    log: Callable[[str], None] = print,
 ) -> Scheduler:
     """The scheduler that `config` asks for. workers: threads that step and render (None: one a CPU core). far: opens
     the worlds of a worker on another machine, for `RayConfig`. say: gets one line when there is something to tell.
@@ -113,26 +113,26 @@ def make_scheduler(
     UserError if the options do not fit the environment or the learner.
     """
     if isinstance(config, RayConfig):
-        assert far is not None, "the caller knows how to open worlds elsewhere"
+        assert remote is not None, "the caller knows how to open worlds elsewhere"
         assert isinstance(policy, nn.Module)
-        stream = GroupStream(
+        stream = GroupQueue(
             sampler,
             groups=groups,
-            keep=algorithm.keep,
-            max_factor=algorithm.max_factor,
-            ahead=Ahead(config.max_staleness),
+            success_rate_range=algorithm.success_rate_range,
+            max_oversampling=algorithm.max_oversampling,
+            lookahead=Lookahead(config.max_staleness),
         )
         return RayScheduler(
             config,
-            far,
+            remote,
             policy,
             stream,
-            slots=env.num_envs,
+            env_ids=env.num_envs,
             final_value=algorithm.needs_final_value,
             on_episode=on_episode,
-            poll=poll,
+            check_interrupt=check_interrupt,
             ess=learning.ess,
-            say=say,
+            log=log,
         )
     if not isinstance(config, PipelinedConfig):
         assert isinstance(clock, StageClock)
@@ -142,59 +142,59 @@ def make_scheduler(
             sampler,
             clock,
             groups=groups,
-            keep=algorithm.keep,
-            max_factor=algorithm.max_factor,
+            success_rate_range=algorithm.success_rate_range,
+            max_oversampling=algorithm.max_oversampling,
             final_value=algorithm.needs_final_value,
-            on_round=poll,
+            on_step=check_interrupt,
         )
         return SerialScheduler(collector, on_episode)
     assert isinstance(clock, Timeline)
     check_fit(config, env.num_envs, learning.minibatch_groups)
-    on_policy = config.overlap == "stream"
-    streams, again = learning.minibatch_groups is not None, learning.recompute_log_probs
+    on_policy = config.mode == "on_policy"
+    streams, again = learning.minibatch_groups is not None, learning.recompute_old_log_probs
     # One minibatch leaves the weights alone until every row is there: then policy and learner can share them.
     assert isinstance(policy, nn.Module)
     device = acting_device(config.act_device, policy)
     size = learning.minibatch_groups
     shared = device is None and on_policy and size is not None and size >= groups
     actor = policy if shared else replicate(policy, device)
-    stream = GroupStream(
+    stream = GroupQueue(
         sampler,
         groups=groups,
-        keep=algorithm.keep,
-        max_factor=algorithm.max_factor,
-        ahead=config.ahead(env.num_envs, groups, algorithm.group_size, streams=streams),
+        success_rate_range=algorithm.success_rate_range,
+        max_oversampling=algorithm.max_oversampling,
+        lookahead=config.lookahead(env.num_envs, groups, algorithm.group_size, streams=streams),
     )
 
     def correct_group(group: RolloutBatch) -> float | None:
-        drift = correct(group, actor, learning.microbatch_rows, everything=again)
+        drift = importance_correction(group, actor, learning.microbatch_size, all_rows=again)
         return drift if again else None
 
     acts_on = next(actor.parameters()).device
     workers = workers or len(os.sched_getaffinity(0))
-    stages = config.num_stages(env.num_envs, cpu=acts_on.type == "cpu")
+    stages = config.num_env_groups(env.num_envs, cpu=acts_on.type == "cpu")
     engine = RolloutEngine(
         env,
         actor,
         stream,
         clock,
-        stages=stages,
+        env_groups=stages,
         workers=workers,
-        act_wait=None if config.act_wait_ms is None else config.act_wait_ms / 1e3,
+        act_wait=None if config.max_batch_delay_ms is None else config.max_batch_delay_ms / 1e3,
         final_value=algorithm.needs_final_value,
         threads=torch.get_num_threads(),
     )
     learning.yield_to(engine.busy)
     scheduler = PipelinedScheduler(
         engine,
-        install=(lambda: None) if shared else (lambda: copy_weights(policy, actor)),
-        poll=poll,
+        load_weights=(lambda: None) if shared else (lambda: copy_weights(policy, actor)),
+        check_interrupt=check_interrupt,
         learn=learning.accumulate if streams else None,
         worked_until=learning.worked_until,
         ess=None if on_policy else learning.ess,
         correct=correct_group if streams and (again or not on_policy) else None,
-        correctors=shared_cores(torch.get_num_threads()) if acts_on.type == "cpu" else 1,
+        num_correctors=shared_cores(torch.get_num_threads()) if acts_on.type == "cpu" else 1,
         on_episode=on_episode,
     )
-    engine.yield_to(lambda: scheduler.learning or learning.working())
+    engine.share_cores_with(lambda: scheduler.learning or learning.working())
     return scheduler

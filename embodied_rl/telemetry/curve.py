@@ -34,7 +34,7 @@ def curve_of(rows: Sequence[Mapping[str, Any]]) -> Curve:
             curve.rollout.append(row["rollout/success"])
         if row.get("eval/success") is not None:
             curve.held_out_episodes.append(seen)
-            curve.held_out.append((row["eval/success"], row["eval/success_low"], row["eval/success_high"]))
+            curve.held_out.append((row["eval/success"], row["eval/success_ci_low"], row["eval/success_ci_high"]))
     return curve
 
 

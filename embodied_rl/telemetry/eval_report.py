@@ -14,7 +14,7 @@ from embodied_rl.telemetry.report import data_uri, page, pairs, replace_text, se
 
 
 @dataclass(frozen=True, slots=True)
-class Film:
+class FailureVideo:
     """A recording of an episode that failed. succeeded: this second run of it did not fail, so the policy or the
     simulator does not repeat itself here."""
 
@@ -29,10 +29,10 @@ class EvalPage:
     """stamp: what ran, in words; facts: further tables by heading (protocol, fingerprint, ...); films: of failures."""
 
     title: str
-    stamp: Mapping[str, Any]
+    run_info: Mapping[str, Any]
     report: BenchmarkReport
     facts: Mapping[str, Mapping[str, Any]]
-    films: Sequence[Film] = ()
+    videos: Sequence[FailureVideo] = ()
 
 
 def rows_of(report: BenchmarkReport) -> list[tuple[str, Tally]]:
@@ -50,11 +50,11 @@ def cells(score: Score | None) -> tuple[str, str]:
 
 def write_eval_page(path: Path, content: EvalPage) -> None:
     """Write the page; one that is there is replaced whole."""
-    films = "".join(map(_film, content.films))
+    films = "".join(map(_video, content.videos))
     parts = [
         f"<h1>{escape(content.title)}</h1>",
         section("Success", _table(content.report)),
-        section("What ran", pairs(content.stamp)),
+        section("What ran", pairs(content.run_info)),
         *(section(heading, pairs(values)) for heading, values in content.facts.items() if values),
         section("Failures", films) if films else "",
     ]
@@ -72,7 +72,7 @@ def _table(report: BenchmarkReport) -> str:
     return f"<div class='wide'><table>{head}{''.join(rows)}</table></div>"
 
 
-def _film(film: Film) -> str:
+def _video(film: FailureVideo) -> str:
     note = " (this second run of it succeeded: it does not repeat itself on this machine)" if film.succeeded else ""
     return (
         f"<figure><video controls loop muted playsinline src='{data_uri('video/mp4', film.video)}'></video>"

@@ -58,7 +58,7 @@ class RunObserver:
         if self._measured is not None:
             self._measured(iteration)
 
-    def note(self, text: str) -> None:
+    def log(self, text: str) -> None:
         """Show a line."""
         self._progress.message(text)
 

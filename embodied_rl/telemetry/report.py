@@ -35,7 +35,7 @@ class Report:
     """What the page shows. stamp: what really ran; metrics: lines of the metrics file; curve, gantt: PNGs, if any."""
 
     title: str
-    stamp: Mapping[str, Any]
+    run_info: Mapping[str, Any]
     outcomes: Sequence[Outcome]
     config: str
     metrics: Sequence[Mapping[str, Any]] = ()
@@ -61,7 +61,7 @@ _METRIC_COLUMNS = (
     "rollout/success",
     "eval/success",
     "rollout/episodes",
-    "rollout/dropped_groups",
+    "rollout/filtered_groups",
     "train/loss",
     "speed/decisions_per_s",
 )
@@ -71,7 +71,7 @@ def render_report(report: Report) -> str:
     """The page as text. Everything that comes from outside is escaped; nothing is loaded from anywhere."""
     parts = [
         f"<h1>{escape(report.title)}</h1>",
-        section("What ran", pairs(report.stamp)),
+        section("What ran", pairs(report.run_info)),
         section("Success on held-out initial states", _outcomes(report.outcomes)),
         section("Learning curve", _picture("success against training episodes", report.curve)) if report.curve else "",
         section("Before and after", "".join(map(_clip, report.clips))) if report.clips else "",

@@ -39,7 +39,7 @@ def write_trace(path: Path, spans: Sequence[Span]) -> None:
     events += [
         {
             "ph": "X",
-            "name": span.stage,
+            "name": span.name,
             "pid": 1,
             "tid": thread[span.worker],
             "ts": 1e6 * (span.begin - start),
@@ -56,7 +56,7 @@ def write_trace(path: Path, spans: Sequence[Span]) -> None:
 
 def first_iterations(spans: Sequence[Span], count: int = 2) -> list[Span]:
     """The spans that began before update `count` ended; all if there were fewer."""
-    ends = sorted(span.end for span in spans if span.stage == "update")
+    ends = sorted(span.end for span in spans if span.name == "update")
     until = ends[count - 1] if len(ends) >= count else float("inf")
     return [span for span in spans if span.begin < until]
 
@@ -73,9 +73,9 @@ def draw_gantt(spans: Sequence[Span], title: str) -> bytes:
     figure = Figure(figsize=(9, 1.2 + 0.35 * len(names)), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
-    for stage in dict.fromkeys(span.stage for span in spans):
+    for stage in dict.fromkeys(span.name for span in spans):
         for row, name in enumerate(names):
-            bars = [(s.begin - start, s.end - s.begin) for s in spans if (s.stage, s.worker) == (stage, name)]
+            bars = [(s.begin - start, s.end - s.begin) for s in spans if (s.name, s.worker) == (stage, name)]
             axes.broken_barh(bars, (row - 0.4, 0.8), facecolors=_COLOURS.get(stage, "#6e7781"))
         axes.plot([], [], "s", color=_COLOURS.get(stage, "#6e7781"), label=stage)
     axes.set_yticks(range(len(names)), names)

@@ -23,7 +23,7 @@ from embodied_rl.learner.learner import TrainablePolicy
 from embodied_rl.rollout.config import RolloutConfig
 from embodied_rl.rollout.sampler import EpisodeSampler, TaskStates, evaluation_specs
 from embodied_rl.scheduler.config import SchedulerConfig, SerialConfig
-from embodied_rl.scheduler.make import Learning, make_clock, make_scheduler
+from embodied_rl.scheduler.make import LearnerHandle, make_clock, make_scheduler
 from embodied_rl.scheduler.ray.worker import WorkerFactory
 from embodied_rl.types import EpisodeResult
 from embodied_rl.utils.signals import Interrupted, StopRequest
@@ -79,7 +79,7 @@ class Observer(Protocol):
         """The policy after `iteration` updates scored this."""
         ...
 
-    def note(self, text: str) -> None:
+    def log(self, text: str) -> None:
         """Something the user should read."""
         ...
 
@@ -126,8 +126,8 @@ class _Run:
         observer: Observer,
         stop: StopRequest,
         clock: StageClock | Timeline,
-        far: WorkerFactory | None,
-        helper: PolicyFactory | None,
+        remote: WorkerFactory | None,
+        worker_policy: PolicyFactory | None,
     ) -> None:
         algorithm = make_algorithm(settings.algorithm)
         groups = settings.rollout.groups(algorithm.group_size)
@@ -147,7 +147,7 @@ class _Run:
             seed=settings.seed,
             dump_dir=run_dir / "dumps",
             threads=settings.threads,
-            helper=helper,
+            worker_policy=worker_policy,
         )
         updates = settings.learner.average_updates
         self.average = WeightAverage(policy, updates) if updates > 0 else None
@@ -157,14 +157,14 @@ class _Run:
             policy,
             self.sampler,
             algorithm,
-            Learning.of(self.learner),
+            LearnerHandle.of(self.learner),
             self.clock,
             groups=groups,
             workers=settings.workers,
             on_episode=observer.episode,
-            poll=self._poll,
-            far=far,
-            say=observer.note,
+            check_interrupt=self._check_interrupt,
+            remote=remote,
+            log=observer.log,
         )
         self.checkpoints = Checkpoints(run_dir / "checkpoints", settings.checkpoint.keep)
         self.before: EvalReport | None = None
@@ -196,7 +196,7 @@ class _Run:
         for batch in self.scheduler.batches(self.boundary.iteration, settings.iterations):
             iteration = batch.version + 1
             self.observer.phase("update", iteration, 0)
-            with self.clock.stage("update"):
+            with self.clock.span("update"):
                 metrics = self.learner.update(batch)
                 if self.average is not None:
                     self.average.add()
@@ -207,7 +207,7 @@ class _Run:
             self.boundary = self._boundary_now(iteration)
             if iteration % settings.checkpoint.every == 0 or iteration == settings.iterations:
                 self.save()
-            self.stop.poll()
+            self.stop.check_interrupt()
             began = ended + self._evaluate_if_due(iteration)
             self._announce_rollout(iteration)
         if self.average is not None:
@@ -217,10 +217,10 @@ class _Run:
         assert self.saved is not None
         return TrainOutcome(self.before, self.after, self.saved)
 
-    def _poll(self) -> None:
+    def _check_interrupt(self) -> None:
         """Stop if that was asked for, but not in the middle of an update that a stream has begun."""
-        if not self.learner.begun:
-            self.stop.poll()
+        if not self.learner.update_in_progress:
+            self.stop.check_interrupt()
 
     def save(self) -> Path:
         """Write a checkpoint of the last boundary, unless it is there already."""
@@ -270,7 +270,7 @@ class _Run:
                 self.heldout,
                 self.settings.evaluation.mode,
                 on_episode=self.observer.episode,
-                on_round=self.stop.poll,
+                on_round=self.stop.check_interrupt,
             )
             seconds = time.perf_counter() - began
         if iteration == 0:
@@ -294,8 +294,8 @@ def train(
     resume: bool = False,
     resume_command: str,
     clock: StageClock | Timeline | None = None,
-    far: WorkerFactory | None = None,
-    helper: PolicyFactory | None = None,
+    remote: WorkerFactory | None = None,
+    worker_policy: PolicyFactory | None = None,
 ) -> TrainOutcome:
     """Train `policy` in `env`; the same settings, policy and states give the same weights and metrics on a CPU.
 
@@ -304,7 +304,7 @@ def train(
     train_states, heldout_states: initial states by task; no pair may be in both. resume: continue from the newest
     checkpoint in `run_dir`; from any checkpoint, the end is the same. resume_command is shown when the run is stopped.
     clock: of `scheduler.make.make_clock`, to read spans from afterwards. far: for `RayConfig`, see `make_scheduler`.
-    helper: for several `learner.ranks`, see `make_learner`.
+    helper: for several `learner.num_processes`, see `make_learner`.
     The first SIGINT or SIGTERM drops the iteration's unfinished rollout (or finishes an update that has begun, and if
     that began with single groups the rollout that it is made of), saves and raises Interrupted; the second leaves at
     once. Raises UserError for settings that do not fit together and for a full disk, and what the learner raises. Call
@@ -314,7 +314,7 @@ def train(
         _check_disjoint(train_states, heldout_states)
     if settings.iterations < 1:
         raise UserError(f"iterations must be at least 1, got {settings.iterations}.")
-    stop = StopRequest(lambda: observer.note("stopping: finishing this step, then saving (again: leave at once)"))
+    stop = StopRequest(lambda: observer.log("stopping: finishing this step, then saving (again: leave at once)"))
     run = _Run(
         run_dir,
         env,
@@ -326,8 +326,8 @@ def train(
         observer,
         stop,
         clock or make_clock(settings.scheduler),
-        far,
-        helper,
+        remote,
+        worker_policy,
     )
     with closing(run.learner), closing(run.scheduler), stop:
         if resume:

@@ -19,7 +19,7 @@ import torch
 from rich.console import Console
 
 from embodied_rl.config.sft import SftConfig, learning_rate
-from embodied_rl.data.chunks import ChunkDataset, SftBatch, batch_samples, blind_rows, random_shift
+from embodied_rl.data.chunks import ChunkDataset, SftBatch, batch_samples, drop_history_rows, random_shift
 from embodied_rl.data.progress import progress_bar
 from embodied_rl.errors import UserError
 from embodied_rl.utils.signals import StopRequest
@@ -34,7 +34,7 @@ class Imitator(Protocol):
         proprio: torch.Tensor,
         instruction: list[str],
         actions: torch.Tensor,
-        blind: torch.Tensor | None = None,
+        drop_action_history: torch.Tensor | None = None,
     ) -> torch.Tensor: ...
     def parameters(self) -> Iterator[torch.nn.Parameter]: ...
     def state_dict(self) -> dict[str, Any]: ...
@@ -131,13 +131,13 @@ def _update(
     """One optimiser step; return its loss and gradient norm (before clipping)."""
     batch = train.batch(batch_samples(len(train), config.batch_size, step, config.seed))
     batch.images = random_shift(batch.images, config.shift, config.seed, step)
-    blind = blind_rows(len(batch.instruction), config.blind, config.seed, step)
+    drop_action_history = drop_history_rows(len(batch.instruction), config.drop_action_history, config.seed, step)
     for group in adam.param_groups:
         group["lr"] = learning_rate(step, config)
     policy.train(True)
     adam.zero_grad(set_to_none=True)
     with _autocast(policy, config):
-        loss = _loss(policy, batch, blind)
+        loss = _loss(policy, batch, drop_action_history)
     loss.backward()
     norm = torch.nn.utils.clip_grad_norm_(policy.parameters(), config.grad_clip)
     numbers = float(loss.detach()), float(norm)
@@ -147,9 +147,11 @@ def _update(
     return numbers
 
 
-def _loss(policy: Imitator, batch: SftBatch, blind: torch.Tensor | None = None) -> torch.Tensor:
+def _loss(policy: Imitator, batch: SftBatch, drop_action_history: torch.Tensor | None = None) -> torch.Tensor:
     to = next(policy.parameters()).device
-    return policy.sft_loss(batch.images.to(to), batch.proprio.to(to), batch.instruction, batch.actions.to(to), blind)
+    return policy.sft_loss(
+        batch.images.to(to), batch.proprio.to(to), batch.instruction, batch.actions.to(to), drop_action_history
+    )
 
 
 def _autocast(policy: Imitator, config: SftConfig) -> torch.autocast:

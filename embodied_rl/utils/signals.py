@@ -27,7 +27,7 @@ class StopRequest:
         self._on_ask = on_ask
         self._previous: dict[int, object] = {}
 
-    def poll(self) -> None:
+    def check_interrupt(self) -> None:
         """Raise Interrupted if a stop was asked for."""
         if self.asked:
             raise Interrupted("interrupted")

@@ -20,7 +20,7 @@ _LOOK_SECONDS = 0.02
 """How often it looks whether others still want their half."""
 
 
-class Threads:
+class WorkerPool:
     """`count` threads, each with `inner` threads of torch's inside an operator.
 
     One inside each, and several pieces of work side by side, wastes less than several inside small operators, which
@@ -42,9 +42,9 @@ class Threads:
             self._cores.keep_to_half(self.busy())
 
     def map(self, work: Callable[[InT], OutT], items: Iterable[InT]) -> list[OutT]:
-        """`work` of each item, in order, and errors as with `Line`."""
+        """`work` of each item, in order, and errors as with `OrderedMap`."""
         outs: list[OutT] = []
-        line = Line(self, work, outs.append)
+        line = OrderedMap(self, work, outs.append)
         for item in items:
             line.put(item)
         line.finish()
@@ -87,14 +87,14 @@ class Cores:
             self._kept.kept = keep
 
 
-class Line(Generic[InT, OutT]):
+class OrderedMap(Generic[InT, OutT]):
     """Work that comes bit by bit: results go to `done` in the order of the items, in the thread that calls the methods.
 
     Half of the threads work while they are `busy()`, all as soon as it is over; at most twice as many items as threads
     are under way or wait for one before them. What `work` raises is raised once no thread works any more.
     """
 
-    def __init__(self, threads: Threads, work: Callable[[InT], OutT], done: Callable[[OutT], None]) -> None:
+    def __init__(self, threads: WorkerPool, work: Callable[[InT], OutT], done: Callable[[OutT], None]) -> None:
         self._threads = threads
         self._work = work
         self._done = done

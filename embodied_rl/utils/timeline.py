@@ -17,7 +17,7 @@ class Span:
     """`worker` (a thread's name) did `stage` from `begin` to `end` (s, of time.perf_counter), using `cpu` s itself."""
 
     worker: str
-    stage: str
+    name: str
     begin: float
     end: float
     cpu: float
@@ -46,7 +46,7 @@ class Timeline:
         self._workers: dict[str, set[str]] = {}
 
     @contextmanager
-    def stage(self, name: str) -> Iterator[None]:
+    def span(self, name: str) -> Iterator[None]:
         """Charge the time of the `with` block to `name` and to the calling thread."""
         begin, cpu = time.perf_counter(), time.thread_time()
         try:
@@ -70,8 +70,8 @@ class Timeline:
         """Count a span that was timed elsewhere."""
         seconds = span.end - span.begin
         with self._lock:
-            self._wall[span.stage] = self._wall.get(span.stage, 0.0) + seconds
-            self._cpu[span.stage] = self._cpu.get(span.stage, 0.0) + span.cpu
+            self._wall[span.name] = self._wall.get(span.name, 0.0) + seconds
+            self._cpu[span.name] = self._cpu.get(span.name, 0.0) + span.cpu
             self._busy[span.role] = self._busy.get(span.role, 0.0) + seconds
             self._workers.setdefault(span.role, set()).add(span.worker)
             if len(self.spans) < self._keep:

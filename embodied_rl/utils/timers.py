@@ -22,7 +22,7 @@ class StageClock:
         self.cpu: dict[str, float] = {}
 
     @contextmanager
-    def stage(self, name: str) -> Iterator[None]:
+    def span(self, name: str) -> Iterator[None]:
         """Charge the time of the `with` block to `name`."""
         wall, cpu = time.perf_counter(), time.process_time()
         try:

@@ -17,7 +17,7 @@ def run_layer(layer: nn.Module, inputs: tuple[Any, ...], recompute: bool) -> Ten
     return layer(*inputs)
 
 
-def set_recompute(module: nn.Module, on: bool) -> None:
+def set_gradient_checkpointing(module: nn.Module, on: bool) -> None:
     """Turn gradient checkpointing of every vision tower and decoder in `module` on or off."""
     for part in module.modules():
         if hasattr(part, "recompute"):

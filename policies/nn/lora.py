@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from embodied_rl.errors import UserError
 from embodied_rl.policies.checkpoints.folder import check_keys, read_json, read_weights, to_json
-from embodied_rl.policies.nn.checkpointing import set_recompute
+from embodied_rl.policies.nn.checkpointing import set_gradient_checkpointing
 
 if TYPE_CHECKING:
     from peft import LoraConfig
@@ -120,7 +120,7 @@ def set_training(policy: Any, precision: str, *, recompute: bool) -> None:
     """Number formats of `policy.model` and of its products, and gradient checkpointing, as training has them."""
     set_formats(policy.model, precision)
     policy.mixed_precision = precision == "bfloat16"
-    set_recompute(policy, recompute)
+    set_gradient_checkpointing(policy, recompute)
 
 
 def _config(targets: list[str], rank: int) -> LoraConfig:

@@ -183,16 +183,21 @@ class OpenVLAPolicy(nn.Module):
         return EvalOutput(log_prob, entropy, value)
 
     def sft_loss(
-        self, images: Tensor, proprio: Tensor, instruction: list[str], actions: Tensor, blind: Tensor | None = None
+        self,
+        images: Tensor,
+        proprio: Tensor,
+        instruction: list[str],
+        actions: Tensor,
+        drop_action_history: Tensor | None = None,
     ) -> Tensor:
         """Mean cross-entropy (nats a token, temperature 1) of `actions` float32 [N, K, A] in [-1, 1].
 
-        blind: bool [N], rows whose tokens are predicted without their earlier action tokens. Within a chunk a token is
+        drop_action_history: bool [N], rows whose tokens are predicted without their earlier action tokens. Within a chunk a token is
         mostly a copy of the one a step before, so a model that always sees it learns to copy before it learns to look.
         """
         tokens = self.encode(actions).to(self.device).long()
         with self._precision():
-            hidden = self._teacher_forced(images, proprio, instruction, tokens, blind)
+            hidden = self._teacher_forced(images, proprio, instruction, tokens, drop_action_history)
             logits = self.model.action_logits(hidden)
         return F.cross_entropy(logits.flatten(0, 1), tokens.flatten())
 
@@ -248,7 +253,12 @@ class OpenVLAPolicy(nn.Module):
         return Prompt(ids, torch.from_numpy(lengths).to(self.device), padded)
 
     def _teacher_forced(
-        self, images: Tensor, proprio: Tensor, instruction: list[str], tokens: Tensor, blind: Tensor | None = None
+        self,
+        images: Tensor,
+        proprio: Tensor,
+        instruction: list[str],
+        tokens: Tensor,
+        drop_action_history: Tensor | None = None,
     ) -> Tensor:
         """Hidden states [N, L, D] from which each of `tokens` [N, L] is predicted, given the tokens before it.
 
@@ -263,8 +273,8 @@ class OpenVLAPolicy(nn.Module):
         text = decoder.embed_tokens(ids)
         prefix, first = self.model.prune(prefix, text[:, : prompt.ids.shape[1]], prompt.lengths)
         which = torch.zeros_like(ids).scatter(1, at, torch.arange(1, count, device=self.device).expand_as(at))
-        if blind is not None:
-            hidden_inputs = (which > 0) & blind.to(self.device)[:, None]
+        if drop_action_history is not None:
+            hidden_inputs = (which > 0) & drop_action_history.to(self.device)[:, None]
             text = text.masked_fill(hidden_inputs[..., None], 0.0)
         slots = self.model.embed_slots()
         if slots is not None:

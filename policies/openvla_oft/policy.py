@@ -53,7 +53,12 @@ class OpenVLAOFTPolicy(OpenVLAPolicy):
         return EvalOutput(log_prob, entropy, value)
 
     def sft_loss(
-        self, images: Tensor, proprio: Tensor, instruction: list[str], actions: Tensor, blind: Tensor | None = None
+        self,
+        images: Tensor,
+        proprio: Tensor,
+        instruction: list[str],
+        actions: Tensor,
+        drop_action_history: Tensor | None = None,
     ) -> Tensor:
         """Mean cross-entropy (nats a token, temperature 1), or mean absolute error with the L1 head.
 

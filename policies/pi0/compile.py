@@ -29,7 +29,7 @@ def compiled_denoising(policy: Denoiser, prefix: Prefix) -> DenoiseStep:
         valid = torch.ones(keys.shape[0], keys.shape[3], dtype=torch.bool, device=keys.device)
 
     def step(x: Tensor, index: Tensor) -> Transition:
-        time = step_time(index, policy.flow.denoise_steps)
+        time = step_time(index, policy.flow.num_inference_steps)
         return Transition(*_DENOISE(policy, x.clone(), time, keys, values, valid, prefix.rope.cos, prefix.rope.sin))
 
     return step

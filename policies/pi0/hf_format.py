@@ -222,6 +222,6 @@ def _lerobot_config(policy: Pi0Policy, cameras: tuple[str, ...], precision: str)
         "n_action_steps": config.chunk_len,
         "max_state_dim": config.max_state_dim,
         "max_action_dim": config.max_action_dim,
-        "num_inference_steps": policy.flow.denoise_steps,
+        "num_inference_steps": policy.flow.num_inference_steps,
         "image_resolution": [size, size],
     }

@@ -18,7 +18,12 @@ _PROMPT_TOKENS, _STATE_TOKENS = 24, 44
 
 
 def measure(
-    config: Pi0ModelConfig, *, expert_only: bool, precision: str, recompute: bool, kind: type[Pi0Policy] = Pi0Policy
+    config: Pi0ModelConfig,
+    *,
+    train_expert_only: bool,
+    precision: str,
+    recompute: bool,
+    kind: type[Pi0Policy] = Pi0Policy,
 ) -> Footprint:
     """The footprint of training a policy of `kind` with a critic under Flow-SDE."""
     # a made-up state cannot be written in words: the prompt is as long without it
@@ -29,7 +34,7 @@ def measure(
     def make() -> Pi0Policy:
         policy = kind.fresh(shape, [instruction], flow=FlowSettings())
         policy.with_value = True
-        if expert_only:
+        if train_expert_only:
             policy.model.freeze_language_model()
         set_training(policy, precision, recompute=recompute)
         return policy
@@ -57,7 +62,7 @@ def cache_bytes(config: Pi0ModelConfig, element_bytes: int) -> int:
 
 
 def kept_bytes(config: Pi0ModelConfig, element_bytes: int) -> int:
-    """What `PrefixStore` holds of one decision."""
+    """What `PrefixCache` holds of one decision."""
     return kv_bytes(config.decoder, _prefix_slots(config), element_bytes)
 
 

@@ -38,7 +38,7 @@ from embodied_rl.policies.pi0.config import Pi0ModelConfig
 from embodied_rl.policies.pi0.model import Pi0Model, Prefix
 from embodied_rl.policies.pi0.normalise import Pi0Statistics, unit
 from embodied_rl.policies.pi0.prompt import Pi0Prompt, word_tokenizer
-from embodied_rl.policies.prefix_cache import PrefixStore
+from embodied_rl.policies.prefix_cache import PrefixCache
 from embodied_rl.policy import ActMode, action_chunks
 from embodied_rl.rng import DecisionRng, philox
 from embodied_rl.types import ActOutput, EvalOutput, Observation
@@ -91,7 +91,7 @@ class Pi0Policy(nn.Module):
         self.mixed_precision = False
         self.compiled = False
         self.denoise_reuse = 1
-        self.kept: PrefixStore | None = None
+        self.prefix_cache: PrefixCache | None = None
         self.chunk_len = config.chunk_len
         self.action_dim = config.action_dim
         self.terms_per_step = config.action_dim
@@ -162,12 +162,17 @@ class Pi0Policy(nn.Module):
         return EvalOutput(log_prob, entropy, value)
 
     def sft_loss(
-        self, images: Tensor, proprio: Tensor, instruction: list[str], actions: Tensor, blind: Tensor | None = None
+        self,
+        images: Tensor,
+        proprio: Tensor,
+        instruction: list[str],
+        actions: Tensor,
+        drop_action_history: Tensor | None = None,
     ) -> Tensor:
         """Mean squared error of the velocity, over all D dimensions; actions float32 [N, H, A] in [-1, 1].
 
         `flow.loss_samples` noise draws a row share the row's prefix. In evaluation mode the draws are always the same.
-        blind: changes nothing, since a denoised action never sees the actions before it.
+        drop_action_history: changes nothing, since a denoised action never sees the actions before it.
         """
         config, samples = self.config, self.flow.loss_samples
         if actions.shape[1:] != (config.horizon, config.action_dim):
@@ -219,23 +224,25 @@ class Pi0Policy(nn.Module):
         summarise = self.with_value and config.critic_input == "prefix"
         with self._precision():
             read = partial(self.model.read_language, suffixes=suffixes, summarise=summarise)
-            if self.kept is None or kept == "ignore":
+            if self.prefix_cache is None or kept == "ignore":
                 part = read(images.to(self.device), ids, lengths)
             else:
-                self.kept.check(self.model.prefix_parameters(), (self.mixed_precision, summarise))
-                part = (self.kept.write if kept == "write" else self.kept.read)(read, images, ids, lengths)
+                self.prefix_cache.check(self.model.prefix_parameters(), (self.mixed_precision, summarise))
+                part = (self.prefix_cache.write if kept == "write" else self.prefix_cache.read)(
+                    read, images, ids, lengths
+                )
             return self.model.finish_prefix(part, token)
 
     def denoise_step(self, prefix: Prefix, x: Tensor, step: Tensor) -> Transition:
         """Where x [N,M,H,D] goes in denoising steps `step` int64 [N,M]: the primitive of sampling and of densities."""
-        return self.denoise(prefix, x, step_time(step, self.flow.denoise_steps))
+        return self.denoise(prefix, x, step_time(step, self.flow.num_inference_steps))
 
     def denoise(self, prefix: Prefix, x: Tensor, time: Tensor) -> Transition:
         """`denoise_step`, where the steps begin at `time` float32 [N,M]."""
-        steps = self.flow.denoise_steps
+        steps = self.flow.num_inference_steps
         with self._precision():
             velocity, hidden = self.model.velocity(prefix, x, time)
-            raw_std = self.model.raw_std(hidden) if self.flow.method == "flow_noise" else None
+            raw_std = self.model.raw_std(hidden) if self.flow.exploration == "flow_noise" else None
         ode = ode_step(x, velocity, steps)
         if raw_std is None:
             mean, std = sde_step(x, velocity, time, self.flow)

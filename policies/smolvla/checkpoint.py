@@ -65,4 +65,4 @@ def _published(folder: Path, options: SmolVLAOptions) -> SmolVLAPolicy:
         config = replace(config, chunk_len=checked_chunk_len(options.chunk_len, config.horizon))
     statistics = read_statistics(Path(options.statistics or folder), mode, config, eps=LEROBOT_EPS)
     tokenizer = Path(options.tokenizer or folder / TOKENIZER)
-    return load_published(folder, config, statistics, tokenizer, flow=FlowSettings(denoise_steps=steps))
+    return load_published(folder, config, statistics, tokenizer, flow=FlowSettings(num_inference_steps=steps))

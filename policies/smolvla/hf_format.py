@@ -169,7 +169,7 @@ def _lerobot_config(policy: SmolVLAPolicy, cameras: tuple[str, ...]) -> dict[str
         "n_action_steps": config.chunk_len,
         "max_state_dim": config.max_state_dim,
         "max_action_dim": config.max_action_dim,
-        "num_steps": policy.flow.denoise_steps,
+        "num_steps": policy.flow.num_inference_steps,
         "resize_imgs_with_padding": [config.vision.image_size] * 2,
         "num_vlm_layers": config.decoder.layers,
         "self_attn_every_n_layers": config.self_attn_every,

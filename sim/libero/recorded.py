@@ -12,7 +12,7 @@ import numpy as np
 
 from embodied_rl.errors import UserError
 from embodied_rl.sim.mujoco import kernel
-from embodied_rl.sim.mujoco.env import ControllerMode, World, find_robot
+from embodied_rl.sim.mujoco.env import ControllerMode, Env, find_robot
 from embodied_rl.sim.mujoco.goal import Goal, compile_predicates
 from embodied_rl.sim.task import In, JointRange, On, OnSite, Predicate, Stack, Up
 from embodied_rl.types import Array
@@ -45,7 +45,7 @@ def replay(
         raise UserError(f"the episode lacks {', '.join(missing)}; pass its arrays without the 'epK_' prefix")
     model = load_scene(scene_xml, episode)
     goal = compile_predicates(goal_of(json.loads(str(episode["meta_json"]))), model) if "meta_json" in episode else None
-    world = World(model, find_robot(model), goal, controller)
+    world = Env(model, find_robot(model), goal, controller)
     world.reset(np.asarray(episode["init_state"], dtype=np.float64), episode)
     rows = [_step(world, goal, action) for action in np.asarray(episode["action"], dtype=np.float64)]
     return {name: np.array([row[name] for row in rows]) for name in rows[0]}
@@ -60,7 +60,7 @@ def load_scene(scene_xml: Path | str, arrays: Mapping[str, Array]) -> mujoco.MjM
     return model
 
 
-def _step(world: World, goal: Goal | None, action: Array) -> dict[str, Any]:
+def _step(world: Env, goal: Goal | None, action: Array) -> dict[str, Any]:
     data, seen, control = world.data, world.seen, world.control
     applied = np.zeros((kernel.SUBSTEPS, world.model.nu))
     world.run(action[None], applied=applied)

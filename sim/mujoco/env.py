@@ -13,7 +13,7 @@ from embodied_rl.sim.mujoco import kernel
 from embodied_rl.sim.mujoco.goal import Goal, compile_predicates
 from embodied_rl.sim.mujoco.lapack.torque import make_scratch
 from embodied_rl.sim.mujoco.mjlib import arm_mass_addresses, check_layout
-from embodied_rl.sim.mujoco.osc import LIBERO_LAW
+from embodied_rl.sim.mujoco.osc import LIBERO_GAINS
 from embodied_rl.types import Array
 
 ControllerMode = Literal["exact", "fast"]
@@ -50,12 +50,12 @@ def find_robot(model: mujoco.MjModel) -> kernel.Robot:
         finger_half=0.5 * (travel[:, 1] - travel[:, 0]),
         site=site,
         hand=hand,
-        law=LIBERO_LAW,
+        gains=LIBERO_GAINS,
     )
 
 
-class World:
-    """Physics of one slot and task.
+class Env:
+    """Physics of one env and task.
 
         world = World(model, find_robot(model), compile_goal(task, model), "fast")
         world.reset(task.init_states[0])
@@ -77,10 +77,10 @@ class World:
         self._fast = controller == "fast"
         self._scratch = make_scratch()
         self.held = np.zeros(len(self._goal.kind), np.bool_)
-        self._view = kernel.Data(
+        self._view = kernel.MjView(
             d.qpos, d.qvel, d.ctrl, d.qfrc_bias, d.M, d.xpos, d.xmat, d.xquat, d.site_xpos, d.site_xmat
         )
-        self.control = kernel.Controller(
+        self.control = kernel.ControllerState(
             goal_pos=np.zeros(3),
             goal_ori=np.eye(3),
             posture=np.zeros(7),
@@ -96,7 +96,7 @@ class World:
             jac_pos=np.zeros((3, model.nv)),
             jac_rot=np.zeros((3, model.nv)),
         )
-        self.seen = kernel.Seen(
+        self.seen = kernel.RenderState(
             np.zeros((model.nbody, 3)),
             np.zeros((model.nbody, 9)),
             np.zeros(3),

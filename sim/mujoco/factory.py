@@ -16,7 +16,7 @@ from embodied_rl.types import EpisodeSpec
 
 @dataclass(frozen=True, slots=True)
 class NativeFactory:
-    """`NativeVecEnv` of these tasks with as many slots as it is called with; can be pickled.
+    """`NativeVecEnv` of these tasks with as many envs as it is called with; can be pickled.
 
     renderer: as `make_renderer` takes it; official: pictures with shadows, reflections and antialiasing. The others are
     those of `NativeVecEnv`.
@@ -31,11 +31,11 @@ class NativeFactory:
     cameras: int
     max_scene_bytes: int
 
-    def __call__(self, slots: int) -> NativeVecEnv:
+    def __call__(self, env_ids: int) -> NativeVecEnv:
         renderer = make_renderer(self.renderer, (), pictures=self.official)
         return NativeVecEnv(
             self.tasks,
-            slots,
+            env_ids,
             image_size=self.image_size,
             renderer=renderer,
             threads=self.threads,

@@ -54,10 +54,10 @@ class Robot(NamedTuple):
     finger_half: Array
     site: int
     hand: int
-    law: osc.Law
+    gains: osc.OscGains
 
 
-class Data(NamedTuple):
+class MjView(NamedTuple):
     """Views of one mjData's arrays (they stay valid as long as it lives)."""
 
     qpos: Array
@@ -72,7 +72,7 @@ class Data(NamedTuple):
     site_xmat: Array
 
 
-class Controller(NamedTuple):
+class ControllerState(NamedTuple):
     """State of the controller between substeps, and what it last measured.
 
     goal_pos [3], goal_ori [3,3]; posture [7]: joints that the null space is pulled to; grip [2]: integrated commands in
@@ -96,7 +96,7 @@ class Controller(NamedTuple):
     jac_rot: Array
 
 
-class Seen(NamedTuple):
+class RenderState(NamedTuple):
     """What an observation shows: xpos [nbody,3], xmat [nbody,9]; eef_pos [3], eef_quat [4] (wxyz); joints [9].
 
     switch_qpos [nq]: joint positions when the last control step began; what is switched on is drawn by them, since
@@ -112,7 +112,7 @@ class Seen(NamedTuple):
 
 
 @njit(nogil=True)
-def _measure(model: int, data: int, robot: Robot, view: Data, control: Controller) -> None:
+def _measure(model: int, data: int, robot: Robot, view: MjView, control: ControllerState) -> None:
     jac_pos, jac_rot = control.jac_pos, control.jac_rot
     mj_jac_site(model, data, jac_pos.ctypes.data, jac_rot.ctypes.data, robot.site)
     for i in range(3):
@@ -134,7 +134,7 @@ def _measure(model: int, data: int, robot: Robot, view: Data, control: Controlle
 
 
 @njit(nogil=True)
-def _set_goal(action: Array, law: osc.Law, control: Controller) -> None:
+def _set_goal(action: Array, law: osc.OscGains, control: ControllerState) -> None:
     """A new goal relative to the measured pose; a rotation part of exactly zero keeps the old goal orientation."""
     turn, delta = np.empty(3), np.empty((3, 3))
     for i in range(3):
@@ -152,28 +152,28 @@ def _set_goal(action: Array, law: osc.Law, control: Controller) -> None:
 
 
 @njit(nogil=True)
-def _actuate(sign: float, robot: Robot, view: Data, control: Controller, scratch: Scratch, fast: bool) -> None:
+def _actuate(sign: float, robot: Robot, view: MjView, control: ControllerState, scratch: Scratch, fast: bool) -> None:
     """Write the arm's torques and the fingers' set points."""
     for i in range(osc.ARM):
         scratch.bias[i] = view.bias[robot.dof[i]]
     c = control
-    osc.desired_force(robot.law, c.goal_pos, c.goal_ori, c.pos, c.ori, c.velocity, scratch.force)
+    osc.desired_force(robot.gains, c.goal_pos, c.goal_ori, c.pos, c.ori, c.velocity, scratch.force)
     if fast:
         osc.torque_fast(
-            robot.law, scratch.force, c.jac, c.mass, scratch.bias, c.posture, c.q, c.qd, scratch.torque, scratch
+            robot.gains, scratch.force, c.jac, c.mass, scratch.bias, c.posture, c.q, c.qd, scratch.torque, scratch
         )
     else:
-        torques(robot.law, scratch.force, c.jac, c.mass, scratch.bias, c.posture, c.q, c.qd, scratch.torque, scratch)
+        torques(robot.gains, scratch.force, c.jac, c.mass, scratch.bias, c.posture, c.q, c.qd, scratch.torque, scratch)
     for i in range(osc.ARM):
         view.ctrl[robot.motor[i]] = min(max(scratch.torque[i], robot.low[i]), robot.high[i])
     for i in range(2):
-        way = -robot.law.grip_speed if i == 0 else robot.law.grip_speed
+        way = -robot.gains.grip_speed if i == 0 else robot.gains.grip_speed
         c.grip[i] = min(max(c.grip[i] + way * sign, -1.0), 1.0)
         view.ctrl[robot.finger_motor[i]] = robot.finger_middle[i] + robot.finger_half[i] * c.grip[i]
 
 
 @njit(nogil=True)
-def see_bodies(robot: Robot, view: Data, seen: Seen) -> None:
+def see_bodies(robot: Robot, view: MjView, seen: RenderState) -> None:
     """Copy the body poses that a frame and the eef observation show."""
     seen.xpos[:] = view.xpos
     seen.xmat[:] = view.xmat
@@ -182,7 +182,7 @@ def see_bodies(robot: Robot, view: Data, seen: Seen) -> None:
 
 
 @njit(nogil=True)
-def see_joints(robot: Robot, view: Data, seen: Seen) -> None:
+def see_joints(robot: Robot, view: MjView, seen: RenderState) -> None:
     """Copy the positions of the arm's joints and fingers."""
     for i in range(osc.ARM):
         seen.joints[i] = view.qpos[robot.qpos[i]]
@@ -196,9 +196,9 @@ def control_step(
     data: int,
     action: Array,
     robot: Robot,
-    view: Data,
-    control: Controller,
-    seen: Seen,
+    view: MjView,
+    control: ControllerState,
+    seen: RenderState,
     applied: Array,
     scratch: Scratch,
     fast: bool,
@@ -212,7 +212,7 @@ def control_step(
             _measure(model, data, robot, view, control)
         control.stale[0] = KEEP_FRESH
         if substep == 0:
-            _set_goal(action, robot.law, control)
+            _set_goal(action, robot.gains, control)
         if substep == _SEEN_BEFORE:
             see_bodies(robot, view, seen)
         if substep == _FINGERS_BEFORE:
@@ -224,7 +224,7 @@ def control_step(
 
 
 @njit(nogil=True)
-def _finite(view: Data) -> bool:
+def _finite(view: MjView) -> bool:
     for x in view.qpos:
         if not np.isfinite(x):
             return False
@@ -243,9 +243,9 @@ def _entry_points(sources: str) -> tuple[Callable[..., tuple[int, int]], Callabl
         data: int,
         actions: Array,
         robot: Robot,
-        view: Data,
-        control: Controller,
-        seen: Seen,
+        view: MjView,
+        control: ControllerState,
+        seen: RenderState,
         goal: Goal,
         held: Array,
         applied: Array,
@@ -268,7 +268,7 @@ def _entry_points(sources: str) -> tuple[Callable[..., tuple[int, int]], Callabl
         return actions.shape[0], RUNNING
 
     @njit(cache=True, nogil=True)
-    def judge_now(data: int, view: Data, goal: Goal, held: Array) -> bool:
+    def judge_now(data: int, view: MjView, goal: Goal, held: Array) -> bool:
         _ = sources
         return judge(goal, data, view.qpos, view.xpos, view.site_xpos, view.site_xmat, held)
 

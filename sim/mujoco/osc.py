@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from embodied_rl.sim.mujoco.lapack.torque import Scratch
 
 
-class Law(NamedTuple):
+class OscGains(NamedTuple):
     """The controller's constants. kp (1/s^2), kd (1/s): spring and damper of the grip site, and of the null space.
 
     position_scale (m), rotation_scale (rad): what an action of 1 asks for. grip_speed: change of the gripper command,
@@ -38,7 +38,7 @@ class Law(NamedTuple):
     grip_speed: float
 
 
-LIBERO_LAW = Law(
+LIBERO_GAINS = OscGains(
     kp=150.0,
     kd=2.0 * math.sqrt(150.0),
     null_kp=10.0,
@@ -84,7 +84,7 @@ def delta_rotation(v: Array, out: Array) -> None:
 
 @njit(nogil=True, error_model="numpy")
 def desired_force(
-    law: Law, goal_pos: Array, goal_ori: Array, pos: Array, ori: Array, velocity: Array, out: Array
+    law: OscGains, goal_pos: Array, goal_ori: Array, pos: Array, ori: Array, velocity: Array, out: Array
 ) -> None:
     """Spring and damper towards the goal pose: out [6], before the multiplication with lambda."""
     for i in range(3):
@@ -133,7 +133,7 @@ def _solve(factor: Array, n: int, b: Array) -> None:
 
 @njit(nogil=True, error_model="numpy")
 def torque_fast(
-    law: Law,
+    law: OscGains,
     force: Array,
     jac: Array,
     mass: Array,

@@ -10,7 +10,7 @@ from typing import Protocol
 import mujoco
 
 from embodied_rl.sim.mujoco import kernel
-from embodied_rl.sim.mujoco.env import ControllerMode, World, find_robot
+from embodied_rl.sim.mujoco.env import ControllerMode, Env, find_robot
 from embodied_rl.sim.mujoco.goal import Goal, compile_goal
 from embodied_rl.sim.mujoco.indicators import Switch, compile_switches
 from embodied_rl.sim.task import Task
@@ -38,7 +38,7 @@ class FrameRenderer(Protocol):
 
 
 class Scene:
-    """What all worlds of a task share; `users` counts the slots that hold it now."""
+    """What all worlds of a task share; `users` counts the envs that hold it now."""
 
     def __init__(self, task: Task, renderer: FrameRenderer | None) -> None:
         self.task = task
@@ -61,9 +61,9 @@ class Scene:
 
 
 class ScenePool:
-    """Builds scenes when they are first asked for and keeps them, with the worlds that slots gave back, while they fit.
+    """Builds scenes when they are first asked for and keeps them, with the worlds that envs gave back, while they fit.
 
-    max_bytes: of models; a scene that a slot holds stays even over it. max_spare: worlds that no slot holds.
+    max_bytes: of models; a scene that a env holds stays even over it. max_spare: worlds that no env holds.
     controller: None takes 'exact' for tasks that have an official run to agree with, else 'fast'. Thread-safe.
     """
 
@@ -80,11 +80,11 @@ class ScenePool:
         self._controller: ControllerMode | None = controller
         self._max_bytes, self._max_spare = max_bytes, max_spare
         self._scenes: OrderedDict[str, Scene] = OrderedDict()  # the least recently used first
-        self._spare: list[tuple[Scene, World]] = []  # the oldest first
+        self._spare: list[tuple[Scene, Env]] = []  # the oldest first
         self._lock = threading.Lock()
 
-    def take(self, name: str) -> tuple[Scene, World]:
-        """A world of task `name` for one slot; give it back with `give_back`."""
+    def take(self, name: str) -> tuple[Scene, Env]:
+        """A world of task `name` for one env; give it back with `give_back`."""
         with self._lock:
             scene = self._scenes.get(name)
             if scene is None:
@@ -97,10 +97,10 @@ class ScenePool:
                 if self._spare[i][0] is scene:
                     return self._spare.pop(i)
         mode: ControllerMode = self._controller or ("fast" if scene.start is None else "exact")
-        return scene, World(scene.model, scene.robot, scene.goal, mode)
+        return scene, Env(scene.model, scene.robot, scene.goal, mode)
 
-    def give_back(self, scene: Scene, world: World) -> None:
-        """A slot needs this world no longer."""
+    def give_back(self, scene: Scene, world: Env) -> None:
+        """A env needs this world no longer."""
         with self._lock:
             scene.users -= 1
             self._spare.append((scene, world))

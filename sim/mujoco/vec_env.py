@@ -13,7 +13,7 @@ import numpy as np
 from embodied_rl.errors import UserError, suggest
 from embodied_rl.policy import action_array
 from embodied_rl.sim.mujoco import kernel
-from embodied_rl.sim.mujoco.env import ControllerMode, World
+from embodied_rl.sim.mujoco.env import ControllerMode, Env
 from embodied_rl.sim.mujoco.indicators import lit_groups
 from embodied_rl.sim.mujoco.pool import FrameRenderer, Scene, ScenePool
 from embodied_rl.sim.mujoco_log import leave_divergence_to_results
@@ -32,21 +32,21 @@ class _Slot:
 
     def __init__(self) -> None:
         self.scene: Scene | None = None
-        self.world: World | None = None
+        self.world: Env | None = None
         self.steps = 0
         self.live = False
 
 
 class NativeVecEnv:
-    """`embodied_rl.vec_env.VecEnv` over MuJoCo worlds of LIBERO-format tasks; any slot takes any of the tasks.
+    """`embodied_rl.vec_env.VecEnv` over MuJoCo worlds of LIBERO-format tasks; any env takes any of the tasks.
 
-    tasks: their names must differ. num_envs: slots. image_size: pixels of the square frames of `observe`.
+    tasks: their names must differ. num_envs: envs. image_size: pixels of the square frames of `observe`.
     renderer: see embodied_rl.sim.render.make_renderer; without one, `observe` and `frame` raise UserError.
-    threads: workers over slots, by default the CPUs this process may use. controller: 'exact' is robosuite's linear
+    threads: workers over envs, by default the CPUs this process may use. controller: 'exact' is robosuite's linear
     algebra bit for bit, 'fast' is within 1e-7 N m of it and cheaper; None takes 'exact' for LIBERO's official tasks and
     'fast' for ours, which no official run can be compared with. stop_at_success: an episode ends when its goal holds;
     else it goes on to its horizon, with a reward for every step after which the goal holds. max_scene_bytes: memory for
-    the models of tasks that no slot holds now; the least recently used ones are dropped and built again when needed.
+    the models of tasks that no env holds now; the least recently used ones are dropped and built again when needed.
     cameras: how many of CAMERAS `observe` draws, from the first.
     """
 
@@ -93,43 +93,43 @@ class NativeVecEnv:
             control_hz=CONTROL_HZ,
         )
 
-    def reset(self, slots: Sequence[int], episodes: Sequence[EpisodeSpec]) -> None:
-        """Put `episodes[i]` into `slots[i]`; UserError for an unknown task or initial state."""
-        if len(slots) != len(episodes):
-            raise ValueError(f"{len(slots)} slots for {len(episodes)} episodes")
-        self._check_slots(slots)
+    def reset(self, env_ids: Sequence[int], episodes: Sequence[EpisodeSpec]) -> None:
+        """Put `episodes[i]` into `env_ids[i]`; UserError for an unknown task or initial state."""
+        if len(env_ids) != len(episodes):
+            raise ValueError(f"{len(env_ids)} envs for {len(episodes)} episodes")
+        self._check_env_ids(env_ids)
         for spec in episodes:
             if spec.task not in self._tasks:
                 raise UserError(f"unknown task '{spec.task}'.{suggest(spec.task, self._tasks)}")
             available = len(self._tasks[spec.task].init_states)
             if not 0 <= spec.init_state < available:
                 raise UserError(f"task '{spec.task}' has initial states 0 to {available - 1}, got {spec.init_state}")
-        self._each(len(slots), lambda i: self._reset(self._slots[slots[i]], episodes[i]))
+        self._each(len(env_ids), lambda i: self._reset(self._slots[env_ids[i]], episodes[i]))
 
-    def _reset(self, slot: _Slot, spec: EpisodeSpec) -> None:
-        scene, world = slot.scene, slot.world
+    def _reset(self, env_id: _Slot, spec: EpisodeSpec) -> None:
+        scene, world = env_id.scene, env_id.world
         if scene is None or world is None or scene.task.name != spec.task:
             if scene is not None and world is not None:
-                slot.scene = slot.world = None
+                env_id.scene = env_id.world = None
                 self._scenes.give_back(scene, world)
             scene, world = self._scenes.take(spec.task)
-            slot.scene, slot.world = scene, world
+            env_id.scene, env_id.world = scene, world
         world.reset(scene.task.init_states[spec.init_state], scene.start)
-        slot.steps, slot.live = 0, True
+        env_id.steps, env_id.live = 0, True
 
-    def step(self, slots: Sequence[int], actions: Array) -> ChunkResult:
-        """Run up to K control steps in each slot; actions float32 [len(slots), K, 7], clipped to [-1, 1].
+    def step(self, env_ids: Sequence[int], actions: Array) -> ChunkResult:
+        """Run up to K control steps in each env; actions float32 [len(envs), K, 7], clipped to [-1, 1].
 
-        ValueError for non-finite or misshapen actions and for a slot whose episode has ended.
+        ValueError for non-finite or misshapen actions and for a env whose episode has ended.
         """
         actions = np.ascontiguousarray(action_array(actions))
         rows, steps, dim = actions.shape
-        if rows != len(slots) or steps < 1 or dim != ACTION_DIM:
-            raise ValueError(f"actions must be [{len(slots)}, K, {ACTION_DIM}] with K >= 1, got {actions.shape}")
-        self._check_slots(slots)
-        for index in slots:
+        if rows != len(env_ids) or steps < 1 or dim != ACTION_DIM:
+            raise ValueError(f"actions must be [{len(env_ids)}, K, {ACTION_DIM}] with K >= 1, got {actions.shape}")
+        self._check_env_ids(env_ids)
+        for index in env_ids:
             if not self._slots[index].live:
-                raise ValueError(f"slot {index} holds no running episode; reset it first")
+                raise ValueError(f"env {index} holds no running episode; reset it first")
         result = ChunkResult(
             reward=np.zeros((rows, steps), np.float32),
             terminated=np.zeros(rows, np.bool_),
@@ -138,63 +138,63 @@ class NativeVecEnv:
             steps_taken=np.zeros(rows, np.int32),
             failed=np.zeros(rows, np.bool_),
         )
-        self._each(rows, lambda i: self._step(self._slots[slots[i]], actions[i], result, i))
+        self._each(rows, lambda i: self._step(self._slots[env_ids[i]], actions[i], result, i))
         return result
 
-    def _step(self, slot: _Slot, actions: Array, result: ChunkResult, row: int) -> None:
-        scene, world = _occupied(slot)
-        actions = actions[: scene.task.horizon - slot.steps]
+    def _step(self, env_id: _Slot, actions: Array, result: ChunkResult, row: int) -> None:
+        scene, world = _occupied(env_id)
+        actions = actions[: scene.task.horizon - env_id.steps]
         taken, status = world.run(actions, result.reward[row], stop=self._stop)
-        slot.steps += taken
+        env_id.steps += taken
         result.steps_taken[row] = taken
         result.failed[row] = status == kernel.FAILED
         result.success[row] = result.reward[row].any()
         result.terminated[row] = status == kernel.SUCCESS
-        result.truncated[row] = status == kernel.RUNNING and slot.steps >= scene.task.horizon
-        slot.live = status == kernel.RUNNING and not result.truncated[row]
+        result.truncated[row] = status == kernel.RUNNING and env_id.steps >= scene.task.horizon
+        env_id.live = status == kernel.RUNNING and not result.truncated[row]
 
-    def observe(self, slots: Sequence[int], out: Observation) -> None:
-        """Render and fill row i of `out` for `slots[i]`; `out` may have more rows. UserError without a renderer."""
+    def observe(self, env_ids: Sequence[int], out: Observation) -> None:
+        """Render and fill row i of `out` for `env_ids[i]`; `out` may have more rows. UserError without a renderer."""
         if self._renderer is None:
             raise UserError("this environment has no renderer; pass one made by embodied_rl.sim.render.make_renderer")
-        self._check_slots(slots)
+        self._check_env_ids(env_ids)
         size = self.info.image_size
-        if len(out.instruction) < len(slots) or out.images.shape[1:] != (len(self.info.cameras), size, size, 3):
-            raise ValueError(f"the observation does not fit {len(slots)} slots; allocate it with new_observation")
-        self._each(len(slots), lambda i: self._observe(self._slots[slots[i]], out, i))
+        if len(out.instruction) < len(env_ids) or out.images.shape[1:] != (len(self.info.cameras), size, size, 3):
+            raise ValueError(f"the observation does not fit {len(env_ids)} envs; allocate it with new_observation")
+        self._each(len(env_ids), lambda i: self._observe(self._slots[env_ids[i]], out, i))
 
-    def _observe(self, slot: _Slot, out: Observation, row: int) -> None:
-        scene, world = _occupied(slot)
+    def _observe(self, env_id: _Slot, out: Observation, row: int) -> None:
+        scene, world = _occupied(env_id)
         self._draw(scene, world, self.info.cameras, out.images[row])
         world.proprio(out.proprio[row])
         out.instruction[row] = scene.task.instruction
 
-    def _draw(self, scene: Scene, world: World, cameras: tuple[str, ...], out: Array) -> None:
+    def _draw(self, scene: Scene, world: Env, cameras: tuple[str, ...], out: Array) -> None:
         if self._renderer is None or scene.drawn is None:
             raise UserError("this environment has no renderer; pass one made by embodied_rl.sim.render.make_renderer")
         seen, lit = world.seen, lit_groups(scene.switches, world.seen.switch_qpos)
         self._renderer.render(scene.drawn, seen.xpos, seen.xmat, cameras, out, lit)
 
-    def frame(self, slot: int, camera: str, size: int) -> Array:
-        """What `camera` sees in a slot, also after its episode ended: uint8 [size, size, 3]."""
+    def frame(self, env_id: int, camera: str, size: int) -> Array:
+        """What `camera` sees in a env, also after its episode ended: uint8 [size, size, 3]."""
         if camera not in CAMERAS:
             raise UserError(f"unknown camera '{camera}'.{suggest(camera, CAMERAS)}")
-        self._check_slots([slot])
+        self._check_env_ids([env_id])
         out = np.empty((1, size, size, 3), np.uint8)
-        self._draw(*_occupied(self._slots[slot]), (camera,), out)
+        self._draw(*_occupied(self._slots[env_id]), (camera,), out)
         return out[0]
 
-    def data(self, slot: int) -> mujoco.MjData:
-        """MuJoCo's state of a slot (of the task it holds or held last), to read. ValueError before its first reset."""
-        return _occupied(self._slots[slot])[1].data
+    def data(self, env_id: int) -> mujoco.MjData:
+        """MuJoCo's state of a env (of the task it holds or held last), to read. ValueError before its first reset."""
+        return _occupied(self._slots[env_id])[1].data
 
-    def model(self, slot: int) -> mujoco.MjModel:
-        """The physics model of a slot, shared by all slots of its task."""
-        return _occupied(self._slots[slot])[1].model
+    def model(self, env_id: int) -> mujoco.MjModel:
+        """The physics model of a env, shared by all envs of its task."""
+        return _occupied(self._slots[env_id])[1].model
 
-    def task(self, slot: int) -> Task:
-        """The task that a slot holds or held last."""
-        return _occupied(self._slots[slot])[0].task
+    def task(self, env_id: int) -> Task:
+        """The task that a env holds or held last."""
+        return _occupied(self._slots[env_id])[0].task
 
     def new_observation(self, rows: int) -> Observation:
         """Allocate an Observation of `rows` rows."""
@@ -208,12 +208,12 @@ class NativeVecEnv:
             self._pool.shutdown()
         self._slots = []
 
-    def _check_slots(self, slots: Sequence[int]) -> None:
-        if len(set(slots)) != len(slots):
-            raise ValueError(f"slots must differ, got {list(slots)}")
-        for index in slots:
+    def _check_env_ids(self, env_ids: Sequence[int]) -> None:
+        if len(set(env_ids)) != len(env_ids):
+            raise ValueError(f"env_ids must differ, got {list(env_ids)}")
+        for index in env_ids:
             if not 0 <= index < len(self._slots):
-                raise ValueError(f"slot {index} is not in 0..{len(self._slots) - 1}")
+                raise ValueError(f"env {index} is not in 0..{len(self._slots) - 1}")
 
     def _each(self, rows: int, job: Callable[[int], None]) -> None:
         """Run `job` for every row; threads take the next row as they get free, so a short chunk holds nobody up."""
@@ -234,7 +234,7 @@ class NativeVecEnv:
             other.result()
 
 
-def _occupied(slot: _Slot) -> tuple[Scene, World]:
-    if slot.scene is None or slot.world is None:
-        raise ValueError("the slot holds no episode; reset it first")
-    return slot.scene, slot.world
+def _occupied(env_id: _Slot) -> tuple[Scene, Env]:
+    if env_id.scene is None or env_id.world is None:
+        raise ValueError("the env holds no episode; reset it first")
+    return env_id.scene, env_id.world

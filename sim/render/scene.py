@@ -102,7 +102,7 @@ def pack(model: mujoco.MjModel) -> Scene:
     geoms = _visible_geoms(model)
     index = np.array(geoms, np.int32)
     textures = sorted({t for g in geoms if (t := _texture_of(model, g)) >= 0})
-    slot = {texture: i for i, texture in enumerate(textures)}
+    env_id = {texture: i for i, texture in enumerate(textures)}
     levels, mips = _pyramids(model, textures)
     sky = np.flatnonzero(model.tex_type == mujoco.mjtTexture.mjTEXTURE_SKYBOX).tolist()
     levels.extend(_pixels(model, texture) for texture in sky[:1])
@@ -115,7 +115,7 @@ def pack(model: mujoco.MjModel) -> Scene:
         geom_mat=_matrices(model.geom_quat[index]),
         geom_size=model.geom_size[index].astype(np.float64),
         geom_look=np.array([_look(model, g) for g in geoms], np.float32).reshape(-1, 7),
-        geom_texture=np.array([slot.get(_texture_of(model, g), NO_TEXTURE) for g in geoms], np.int32),
+        geom_texture=np.array([env_id.get(_texture_of(model, g), NO_TEXTURE) for g in geoms], np.int32),
         geom_texscale=np.array([_texture_scale(model, g) for g in geoms], np.float32).reshape(-1, 2),
         **_lights(model),
         camera_body=model.cam_bodyid.astype(np.int32),

@@ -17,9 +17,9 @@ Prepare = Callable[[Array, Array], None]
 
 
 class FrameEnv(VecEnv, Interface):
-    """A simulator that also shows a slot at any size."""
+    """A simulator that also shows a env at any size."""
 
-    def frame(self, slot: int, camera: str, size: int) -> Array:
+    def frame(self, env_id: int, camera: str, size: int) -> Array:
         """uint8 [size, size, 3], RGB."""
         ...
 
@@ -53,51 +53,51 @@ class ProtocolEnv:
         self._run_on = run_on
         self._translate = translate or (lambda spec: spec)
         self._episodes: dict[int, int] = {}
-        """Episode id by slot."""
+        """Episode id by env."""
         self._won: set[int] = set()
         """Slots whose episode has succeeded."""
         self._broken: set[int] = set()
         """Slots whose simulator failed while it settled; the next step says so."""
         self._at_end: dict[int, bool] = {}
 
-    def reset(self, slots: Sequence[int], episodes: Sequence[EpisodeSpec]) -> None:
-        """Put `episodes[i]` into `slots[i]` and run the settle steps."""
-        self._env.reset(slots, [self._translate(spec) for spec in episodes])
-        self._won.difference_update(slots)
-        self._broken.difference_update(slots)
-        self._episodes |= {slot: spec.episode_id for slot, spec in zip(slots, episodes, strict=True)}
+    def reset(self, env_ids: Sequence[int], episodes: Sequence[EpisodeSpec]) -> None:
+        """Put `episodes[i]` into `env_ids[i]` and run the settle steps."""
+        self._env.reset(env_ids, [self._translate(spec) for spec in episodes])
+        self._won.difference_update(env_ids)
+        self._broken.difference_update(env_ids)
+        self._episodes |= {env_id: spec.episode_id for env_id, spec in zip(env_ids, episodes, strict=True)}
         if not len(self._settle):
             return
-        result = self._env.step(slots, np.repeat(self._settle[None], len(slots), axis=0))
-        self._broken |= {slot for slot, failed in zip(slots, result.failed, strict=True) if failed}
+        result = self._env.step(env_ids, np.repeat(self._settle[None], len(env_ids), axis=0))
+        self._broken |= {env_id for env_id, failed in zip(env_ids, result.failed, strict=True) if failed}
         if ((result.terminated | result.truncated) & ~result.failed).any():
             raise RuntimeError(
                 "an episode ended while it settled: its simulator must go on after success, and its "
                 "task's horizon must include the settle steps"
             )
 
-    def step(self, slots: Sequence[int], actions: Array) -> ChunkResult:
-        """Run up to K control steps in each slot; actions float32 [len(slots), K, A]."""
-        whole = [row for row, slot in enumerate(slots) if slot not in self._broken]
-        if len(whole) == len(slots):
-            result = self._env.step(slots, actions)
+    def step(self, env_ids: Sequence[int], actions: Array) -> ChunkResult:
+        """Run up to K control steps in each env; actions float32 [len(envs), K, A]."""
+        whole = [row for row, env_id in enumerate(env_ids) if env_id not in self._broken]
+        if len(whole) == len(env_ids):
+            result = self._env.step(env_ids, actions)
         else:
-            result = _broken_rows(len(slots), actions.shape[1])
+            result = _broken_rows(len(env_ids), actions.shape[1])
             if whole:
-                _put(result, whole, self._env.step([slots[row] for row in whole], actions[whole]))
+                _put(result, whole, self._env.step([env_ids[row] for row in whole], actions[whole]))
         for row in whole:
-            self._judge(slots[row], result, row)
+            self._judge(env_ids[row], result, row)
         return result
 
     def at_end(self, episode_id: int) -> bool:
         """Whether the goal held after the last control step of an episode that ran on to its end; ask once for each."""
         return self._at_end.pop(episode_id)
 
-    def observe(self, slots: Sequence[int], out: Observation) -> Sequence[int] | None:
-        """Fill row i of `out` for `slots[i]`; return the rows that could not be."""
-        rows = len(slots)
+    def observe(self, env_ids: Sequence[int], out: Observation) -> Sequence[int] | None:
+        """Fill row i of `out` for `env_ids[i]`; return the rows that could not be."""
+        rows = len(env_ids)
         frames = self._env.new_observation(rows)
-        lost = self._env.observe(slots, frames)
+        lost = self._env.observe(env_ids, frames)
         out.proprio[:rows], out.instruction[:rows] = frames.proprio, frames.instruction
         seen = frames.images[:, : len(self.info.cameras)]
         if self._prepare is None:
@@ -112,28 +112,28 @@ class ProtocolEnv:
         images = np.zeros((rows, len(info.cameras), info.image_size, info.image_size, 3), np.uint8)
         return Observation(images, np.zeros((rows, info.proprio_dim), np.float32), [""] * rows)
 
-    def frame(self, slot: int, camera: str, size: int) -> Array:
-        """What a camera sees in a slot, upright, for people: uint8 [size, size, 3]."""
-        return self._env.frame(slot, camera, size)
+    def frame(self, env_id: int, camera: str, size: int) -> Array:
+        """What a camera sees in a env, upright, for people: uint8 [size, size, 3]."""
+        return self._env.frame(env_id, camera, size)
 
     def close(self) -> None:
         """Close the simulator."""
         self._env.close()
 
-    def _judge(self, slot: int, result: ChunkResult, row: int) -> None:
+    def _judge(self, env_id: int, result: ChunkResult, row: int) -> None:
         """Say in `result` what this protocol says of a row: where it ended, and one reward for its first success."""
         taken = int(result.steps_taken[row])
         held = result.reward[row, :taken] > 0
         first = int(held.argmax()) if held.any() else None
         result.reward[row] = 0.0
-        if first is not None and slot not in self._won:
+        if first is not None and env_id not in self._won:
             result.reward[row, first] = 1.0
-            self._won.add(slot)
+            self._won.add(env_id)
             if not self._run_on:
                 result.steps_taken[row] = first + 1
                 result.terminated[row], result.truncated[row] = True, False
         if self._run_on and (result.terminated[row] or result.truncated[row]):
-            self._at_end[self._episodes[slot]] = first is not None and bool(held[int(result.steps_taken[row]) - 1])
+            self._at_end[self._episodes[env_id]] = first is not None and bool(held[int(result.steps_taken[row]) - 1])
 
 
 def _broken_rows(rows: int, steps: int) -> ChunkResult:

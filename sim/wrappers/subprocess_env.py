@@ -35,14 +35,14 @@ class _Lost(Exception):
 
 
 class _Child:
-    """One simulator process and its slots; only under `lock`.
+    """One simulator process and its envs; only under `lock`.
 
-    held: local slots that were reset since it started; live: those of them whose episode is not over.
+    held: local envs that were reset since it started; live: those of them whose episode is not over.
     """
 
-    def __init__(self, factory: EnvFactory, slots: int, start_deadline: float) -> None:
+    def __init__(self, factory: EnvFactory, env_ids: int, start_deadline: float) -> None:
         self.lock = threading.Lock()
-        self.slots = slots
+        self.env_ids = env_ids
         self.held: set[int] = set()
         self.live: set[int] = set()
         self.rss = 0
@@ -60,7 +60,7 @@ class _Child:
     def _start(self) -> Hello:
         """Start the process; _Lost if it does not come up."""
         self._connection, theirs = _SPAWN.Pipe()
-        process = _SPAWN.Process(target=serve, args=(theirs, self._factory, self.slots), daemon=True)
+        process = _SPAWN.Process(target=serve, args=(theirs, self._factory, self.env_ids), daemon=True)
         processes.start(process)
         self._process = process
         theirs.close()
@@ -68,8 +68,8 @@ class _Child:
         hello = self._receive(time.monotonic() + self._start_deadline)
         assert isinstance(hello, Hello)
         if self._memory is None:
-            self._memory = SharedMemory(create=True, size=hello.layout.nbytes(self.slots))
-            self.images, self.proprio = hello.layout.arrays(self._memory, self.slots)
+            self._memory = SharedMemory(create=True, size=hello.layout.nbytes(self.env_ids))
+            self.images, self.proprio = hello.layout.arrays(self._memory, self.env_ids)
         try:
             self._connection.send(self._memory.name)
         except OSError:
@@ -113,7 +113,7 @@ class _Child:
             self._process = None
 
     def replace(self) -> None:
-        """Kill the process and start another; the episodes of its slots are gone."""
+        """Kill the process and start another; the episodes of its envs are gone."""
         self.stop()
         self._start()
 
@@ -128,14 +128,14 @@ class _Child:
 
 @dataclass(slots=True)
 class _Part:
-    """Local slots of one child, and the rows of a call that they are."""
+    """Local envs of one child, and the rows of a call that they are."""
 
     local: list[int]
     rows: list[int]
 
-    def of(self, slots: set[int]) -> _Part:
-        """Only those in `slots`."""
-        both = [(place, row) for place, row in zip(self.local, self.rows, strict=True) if place in slots]
+    def of(self, env_ids: set[int]) -> _Part:
+        """Only those in `envs`."""
+        both = [(place, row) for place, row in zip(self.local, self.rows, strict=True) if place in env_ids]
         return _Part([place for place, _ in both], [row for _, row in both])
 
 
@@ -174,9 +174,9 @@ class ProcessVecEnv:
         self._children: list[_Child] = []
         self._place: list[tuple[int, int]] = []
         try:
-            for index, slots in enumerate(np.array_split(np.arange(num_envs), processes)):
-                self._children.append(_Child(factory, len(slots), start_deadline))
-                self._place += [(index, local) for local in range(len(slots))]
+            for index, env_ids in enumerate(np.array_split(np.arange(num_envs), processes)):
+                self._children.append(_Child(factory, len(env_ids), start_deadline))
+                self._place += [(index, local) for local in range(len(env_ids))]
         except _Lost as lost:
             self.close()
             raise UserError(f"the simulator did not start: it {lost}") from None
@@ -186,9 +186,9 @@ class ProcessVecEnv:
         self.info: EnvInfo = self._children[0].hello.info
         self._layout: Layout = self._children[0].hello.layout
 
-    def reset(self, slots: Sequence[int], episodes: Sequence[EpisodeSpec]) -> None:
-        """Put `episodes[i]` into `slots[i]`; where the simulator breaks, the first step says so."""
-        parts = self._parts(slots)
+    def reset(self, env_ids: Sequence[int], episodes: Sequence[EpisodeSpec]) -> None:
+        """Put `episodes[i]` into `env_ids[i]`; where the simulator breaks, the first step says so."""
+        parts = self._parts(env_ids)
         with self._locked(parts):
             for index, part in parts.items():
                 child = self._children[index]
@@ -200,13 +200,13 @@ class ProcessVecEnv:
                 self._children[index].held |= set(part.local)
                 self._children[index].live |= set(part.local)
 
-    def step(self, slots: Sequence[int], actions: Array) -> ChunkResult:
+    def step(self, env_ids: Sequence[int], actions: Array) -> ChunkResult:
         """As `VecEnv.step`; the episodes of a simulator that broke are `failed`."""
         actions = action_array(actions)
         count, steps = actions.shape[:2]
         no = np.zeros((3, count), np.bool_)
         out = ChunkResult(np.zeros((count, steps), np.float32), no[0], no[1], no[2], np.zeros(count, np.int32), ~no[0])
-        parts = self._parts(slots)
+        parts = self._parts(env_ids)
         with self._locked(parts):
             there = {index: part.of(self._children[index].live) for index, part in parts.items()}
             there = {index: part for index, part in there.items() if part.rows}
@@ -220,10 +220,10 @@ class ProcessVecEnv:
                 self._in_a_row[index] = 0
         return out
 
-    def observe(self, slots: Sequence[int], out: Observation) -> list[int]:
+    def observe(self, env_ids: Sequence[int], out: Observation) -> list[int]:
         """As `VecEnv.observe`; rows whose simulator broke keep what they held."""
-        parts = self._parts(slots)
-        lost = set(range(len(slots)))
+        parts = self._parts(env_ids)
+        lost = set(range(len(env_ids)))
         with self._locked(parts):
             there = {index: part.of(self._children[index].held) for index, part in parts.items()}
             there = {index: part for index, part in there.items() if part.rows}
@@ -238,9 +238,9 @@ class ProcessVecEnv:
                 lost -= set(part.rows) - {part.rows[place] for place in unseen}
         return sorted(lost)
 
-    def frame(self, slot: int, camera: str, size: int) -> Array:
-        """What a camera sees in a slot, for people: uint8 [size, size, 3]. SimulatorFailed if it broke."""
-        parts = self._parts([slot])
+    def frame(self, env_id: int, camera: str, size: int) -> Array:
+        """What a camera sees in a env, for people: uint8 [size, size, 3]. SimulatorFailed if it broke."""
+        parts = self._parts([env_id])
         with self._locked(parts):
             ((index, part),) = parts.items()
             child = self._children[index]
@@ -262,11 +262,11 @@ class ProcessVecEnv:
         for child in ended:
             child.free()
 
-    def _parts(self, slots: Sequence[int]) -> dict[int, _Part]:
+    def _parts(self, env_ids: Sequence[int]) -> dict[int, _Part]:
         """The rows of a call by the child that they concern, children in ascending order."""
         parts: dict[int, _Part] = {}
-        for row, slot in enumerate(slots):
-            index, local = self._place[slot]
+        for row, env_id in enumerate(env_ids):
+            index, local = self._place[env_id]
             part = parts.setdefault(index, _Part([], []))
             part.local.append(local)
             part.rows.append(row)

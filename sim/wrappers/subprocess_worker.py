@@ -21,7 +21,7 @@ from embodied_rl.utils.processes import leave_stopping_to_the_parent
 from embodied_rl.vec_env import EnvInfo, VecEnv
 
 EnvFactory = Callable[[int], VecEnv]
-"""Builds a simulator with that many slots; it must be importable by name, as the child builds it."""
+"""Builds a simulator with that many envs; it must be importable by name, as the child builds it."""
 RESULT_FIELDS = ("reward", "terminated", "truncated", "success", "steps_taken", "failed")
 
 
@@ -66,15 +66,15 @@ class Failure:
     bad_input: bool = False
 
 
-def serve(connection: Connection, factory: EnvFactory, slots: int) -> None:
+def serve(connection: Connection, factory: EnvFactory, env_ids: int) -> None:
     """Build a simulator and carry out commands until the parent is gone."""
     leave_stopping_to_the_parent()
     try:
-        env = factory(slots)
+        env = factory(env_ids)
         row = env.new_observation(1)
         connection.send(Hello(env.info, Layout(row.images.shape[1:], row.proprio.shape[1:])))
         memory = SharedMemory(connection.recv())
-        images, proprio = Layout(row.images.shape[1:], row.proprio.shape[1:]).arrays(memory, slots)
+        images, proprio = Layout(row.images.shape[1:], row.proprio.shape[1:]).arrays(memory, env_ids)
         while True:
             name, arguments = connection.recv()
             connection.send(Reply(_carry_out(env, name, arguments, images, proprio), rss()))
@@ -97,9 +97,9 @@ def _carry_out(env: VecEnv, name: str, arguments: tuple[Any, ...], images: Array
         return tuple(getattr(result, field) for field in RESULT_FIELDS)
     if name == "frame":
         return env.frame(*arguments)  # pyright: ignore[reportAttributeAccessIssue] - only asked of simulators that have it
-    (slots,) = arguments
-    out = Observation(images[: len(slots)], proprio[: len(slots)], [""] * len(slots))
-    return out.instruction, list(env.observe(slots, out) or ())
+    (env_ids,) = arguments
+    out = Observation(images[: len(env_ids)], proprio[: len(env_ids)], [""] * len(env_ids))
+    return out.instruction, list(env.observe(env_ids, out) or ())
 
 
 def rss() -> int:

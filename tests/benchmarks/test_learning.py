@@ -197,7 +197,7 @@ def test_other_threads_films_and_evaluations_on_the_way_are_no_difference(tmp_pa
     assert often.every != TrainConfig().evaluation.every
     runs = [
         write_run(tmp_path / "a", 0, (5, 5), (9, 9)),
-        write_run(tmp_path / "b", 1, (5, 5), (9, 9), videos=0, torch_threads=1, evaluation=often),
+        write_run(tmp_path / "b", 1, (5, 5), (9, 9), videos=0, num_threads=1, evaluation=often),
     ]
     ((key, members),) = group_runs([read_run(folder) for folder in runs]).items()
     assert key == ("toy", "openvla", "GRPO")
@@ -209,7 +209,7 @@ def test_pi0_has_a_table_for_each_way_to_explore_and_says_how_its_start_was_made
     start.mkdir()
     made = {"command": "embodied-rl sft demos", "dataset": {"collected": {"command": "embodied-rl collect toy"}}}
     (start / "provenance.json").write_text(json.dumps(made))
-    sde, noise = (Pi0Config(method=method, checkpoint=str(start)) for method in ("flow_sde", "flow_noise"))
+    sde, noise = (Pi0Config(exploration=method, checkpoint=str(start)) for method in ("flow_sde", "flow_noise"))
     runs = [
         write_run(tmp_path / "a", 0, (5, 5), (9, 9), policy=sde, algorithm=PPOConfig()),
         write_run(tmp_path / "b", 0, (5, 5), (9, 9), policy=noise, algorithm=PPOConfig()),
@@ -266,7 +266,7 @@ def test_the_table_of_held_out_success_on_the_way() -> None:
         return [
             {"rollout/episodes": 10.0, "rollout/success": 0.0}
             | (
-                {"eval/success": dict(points)[at], "eval/success_low": 0.0, "eval/success_high": 1.0}
+                {"eval/success": dict(points)[at], "eval/success_ci_low": 0.0, "eval/success_ci_high": 1.0}
                 if at in dict(points)
                 else {}
             )
@@ -307,7 +307,7 @@ def test_a_schedule_has_a_table_of_its_own(tmp_path: Path) -> None:
         (1, 1),
         (9, 9),
         scheduler=PipelinedConfig(),
-        learner=LearnerConfig(minibatch_rows=None, minibatch_groups=2),
+        learner=LearnerConfig(minibatch_size=None, minibatch_groups=2),
     )
     groups = group_runs([read_run(serial), read_run(stream)])
     assert [key[2] for key in groups] == ["GRPO", "GRPO under stream, minibatches of 2 groups"]

@@ -243,13 +243,13 @@ def test_ours_runs_every_step_and_tells_how_far_it_is_from_other_worlds(tmp_path
     one, other = (OurEnvs(task, 2, 16) for _ in range(2))
     one.step(actions, 8)
     other.step(actions, 1)
-    data = [other._envs.data(slot) for slot in range(2)]
+    data = [other._envs.data(env_id) for env_id in range(2)]
     states = [[each.time, *each.qpos, *each.qvel] for each in data]
     assert one.distance(states) == 0  # chunks change nothing
     states[1][3] += 0.125
     assert one.distance(states) == pytest.approx(0.125)
     one.reset(3)
-    assert one.distance([list(task.init_states[slot]) for slot in range(2)]) == 0
+    assert one.distance([list(task.init_states[env_id]) for env_id in range(2)]) == 0
     ended = replace(task, horizon=4)
     with pytest.raises(ValueError, match="no running episode"):
         OurEnvs(ended, 2, 16).step(actions, 8)
@@ -277,7 +277,7 @@ def test_quick_run_over_stand_ins(
     monkeypatch.setattr(libero_ours, "GlRenderer", draw)
     monkeypatch.setattr(libero, "choose", lambda *_: None)
     monkeypatch.setattr(libero_official, "Environment", FakeEnvironment)
-    monkeypatch.setattr(libero, "slot_bytes", lambda root, name, slots: 1e6)  # a process of its own, tested below
+    monkeypatch.setattr(libero, "slot_bytes", lambda root, name, env_ids: 1e6)  # a process of its own, tested below
     file = tmp_path / "libero.json"
     assert main(["bench", "libero", "--quick", "--json", str(file)]) == 0
     found = json.loads(file.read_text())

@@ -54,7 +54,7 @@ def test_quick_run_with_the_real_engine(
         config = quick(flag)
         return replace(
             config,
-            torch_threads=1,
+            num_threads=1,
             rollout=replace(config.rollout, episodes_per_iteration=2),
             env=replace(config.env, num_envs=2),
         )

@@ -169,8 +169,8 @@ def test_the_compared_schedulers_are_tuned_and_on_policy_where_they_say_so() -> 
     assert lockstep.lockstep
     assert isinstance(stream.scheduler, PipelinedConfig)
     assert isinstance(async_.scheduler, PipelinedConfig)
-    assert (stream.scheduler.overlap, stream.scheduler.staleness) == ("stream", 0)
-    assert (async_.scheduler.overlap, async_.scheduler.staleness) == ("async", 1)
+    assert (stream.scheduler.mode, stream.scheduler.staleness) == ("stream", 0)
+    assert (async_.scheduler.mode, async_.scheduler.staleness) == ("async", 1)
 
 
 def test_a_simulator_that_renders_each_step_does_the_same() -> None:
@@ -178,40 +178,40 @@ def test_a_simulator_that_renders_each_step_does_the_same() -> None:
     specs = [spec for _ in range(3) for spec in EpisodeSampler(5, TASKS, 2).next_group()]
     whole, cut = ToyEnv(6), ToyEnv(6)
     stepped = RendersEachStep(cut)
-    slots = list(range(6))
+    env_ids = list(range(6))
     for env in (whole, stepped):
-        env.reset(slots, specs)
+        env.reset(env_ids, specs)
     draw = np.random.default_rng(0)
     ended = 0
-    while slots:
-        actions = draw.uniform(-1, 1, (len(slots), 2, 2)).astype(np.float32)
-        one, two = whole.step(slots, actions), stepped.step(slots, actions)
+    while env_ids:
+        actions = draw.uniform(-1, 1, (len(env_ids), 2, 2)).astype(np.float32)
+        one, two = whole.step(env_ids, actions), stepped.step(env_ids, actions)
         for name in ("reward", "terminated", "truncated", "success", "steps_taken", "failed"):
             np.testing.assert_array_equal(getattr(one, name), getattr(two, name), err_msg=name)
         over = one.terminated | one.truncated
         ended += int(over.sum())
-        slots = [slot for slot, end in zip(slots, over, strict=True) if not end]
+        env_ids = [env_id for env_id, end in zip(env_ids, over, strict=True) if not end]
     assert ended == 6
 
 
 def test_a_simulator_that_renders_each_step_draws_once_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """And once for a new episode: the last picture of a chunk is what the policy sees. It shows the world as it is."""
-    slots, specs = [0, 1, 2], [spec for _ in range(2) for spec in EpisodeSampler(5, TASKS, 2).next_group()][:3]
+    env_ids, specs = [0, 1, 2], [spec for _ in range(2) for spec in EpisodeSampler(5, TASKS, 2).next_group()][:3]
     plain, drawn = ToyEnv(3), 0
     observe = ToyEnv.observe
 
-    def counted(env: ToyEnv, slots: Sequence[int], out: Observation) -> Sequence[int] | None:
+    def counted(env: ToyEnv, env_ids: Sequence[int], out: Observation) -> Sequence[int] | None:
         nonlocal drawn
-        drawn += len(slots) * (env is not plain)
-        return observe(env, slots, out)
+        drawn += len(env_ids) * (env is not plain)
+        return observe(env, env_ids, out)
 
     monkeypatch.setattr(ToyEnv, "observe", counted)
     inner = ToyEnv(3)
     stepped = RendersEachStep(inner)
     seen, expected = stepped.new_observation(3), plain.new_observation(3)
-    running, still = list(slots), np.zeros((3, 2, 2), np.float32)  # nobody gets anywhere
+    running, still = list(env_ids), np.zeros((3, 2, 2), np.float32)  # nobody gets anywhere
     for env in (plain, stepped):
-        env.reset(slots, specs)
+        env.reset(env_ids, specs)
     for turn in range(3):
         if turn == 2:  # a new episode in the middle
             plain._spec[1] = inner._spec[1] = None  # what it had is over

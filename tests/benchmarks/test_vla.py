@@ -59,7 +59,7 @@ def test_weights_are_those_of_a_policy_made_the_usual_way(config: OpenVLAModelCo
     """Same names, shapes, formats and what trains; constants equal; the rest random, finite and of usual size."""
     usual = OpenVLAPolicy.fresh(replace(config, ordinal_init=False), [INSTRUCTION])
     lora.add_lora(usual.model, MODE.lora_rank)
-    lora.set_training(usual, MODE.precision, recompute=MODE.recompute)
+    lora.set_training(usual, MODE.dtype, recompute=MODE.gradient_checkpointing)
     policy = make_policy(config)
     assert {parameter.device.type for parameter in policy.parameters()} == {"meta"}
     fill(policy, "cpu")

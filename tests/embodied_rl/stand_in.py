@@ -27,24 +27,24 @@ class StandIn:
         self.specs: dict[int, EpisodeSpec] = {}
         self._steps: dict[int, int] = {}
 
-    def reset(self, slots: Sequence[int], episodes: Sequence[EpisodeSpec]) -> None:
-        for slot, spec in zip(slots, episodes, strict=True):
-            self.specs[slot], self._steps[slot] = spec, 0
+    def reset(self, env_ids: Sequence[int], episodes: Sequence[EpisodeSpec]) -> None:
+        for env_id, spec in zip(env_ids, episodes, strict=True):
+            self.specs[env_id], self._steps[env_id] = spec, 0
 
-    def step(self, slots: Sequence[int], actions: Array) -> ChunkResult:
+    def step(self, env_ids: Sequence[int], actions: Array) -> ChunkResult:
         count, chunk = actions.shape[:2]
-        for slot in slots:
-            self._steps[slot] += chunk
-        over = np.array([self._steps[slot] >= HORIZON for slot in slots])
+        for env_id in env_ids:
+            self._steps[env_id] += chunk
+        over = np.array([self._steps[env_id] >= HORIZON for env_id in env_ids])
         won = over & (actions[:, -1, 0] > 0)
         reward = np.zeros((count, chunk), np.float32)
         reward[:, -1] = won
         return ChunkResult(reward, won, over & ~won, won, np.full(count, chunk, np.int32), np.zeros(count, dtype=bool))
 
-    def observe(self, slots: Sequence[int], out: Observation) -> None:
-        for row, slot in enumerate(slots):
-            spec = self.specs[slot]
-            draw = philox(spec.init_state, self._steps[slot])
+    def observe(self, env_ids: Sequence[int], out: Observation) -> None:
+        for row, env_id in enumerate(env_ids):
+            spec = self.specs[env_id]
+            draw = philox(spec.init_state, self._steps[env_id])
             out.images[row] = draw.integers(0, 256, out.images.shape[1:], dtype=np.uint8)
             out.proprio[row] = draw.standard_normal(8)
             out.instruction[row] = spec.task.partition("/")[2].replace("_", " ")
@@ -53,8 +53,8 @@ class StandIn:
         shape = (rows, len(self.info.cameras), self.info.image_size, self.info.image_size, 3)
         return Observation(np.zeros(shape, np.uint8), np.zeros((rows, 8), np.float32), [""] * rows)
 
-    def frame(self, slot: int, camera: str, size: int) -> Array:
-        return np.full((size, size, 3), self._steps[slot] * 10, np.uint8)
+    def frame(self, env_id: int, camera: str, size: int) -> Array:
+        return np.full((size, size, 3), self._steps[env_id] * 10, np.uint8)
 
     def close(self) -> None:
         pass
@@ -90,9 +90,9 @@ def words(checkpoint: Path, run: Path, *more: str) -> list[str]:
         "1",
         "--videos",
         "1",
-        "--torch-threads",
+        "--num-threads",
         "1",
-        "--algorithm.keep",
+        "--algorithm.success-rate-range",
         "None",
     ]
     return ["train", "tabletop", *small, *more]

@@ -70,7 +70,7 @@ def start(start_from: Path, folder: Path, *more: str) -> subprocess.Popen[bytes]
         "ppo",
         "--algorithm.entropy-coef",
         "0.1",
-        "--torch-threads",
+        "--num-threads",
         "1",
         "--evaluation.states-per-task",
         str(STATES),

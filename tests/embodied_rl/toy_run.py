@@ -59,7 +59,7 @@ class JsonObserver:
     def evaluation(self, iteration: int, report: EvalReport) -> None:
         self._write({"iteration": iteration} | report.metrics())
 
-    def note(self, text: str) -> None:
+    def log(self, text: str) -> None:
         if self._console is not None:
             self._console.print(text)
         self.notes.append(text)
@@ -88,7 +88,7 @@ def files_of(policy: ToyPolicy) -> PolicyFiles:
 
 
 def settings_of(algorithm: AlgorithmConfig, iterations: int, **learner: float) -> TrainSettings:
-    options = {"lr": 1e-2, "value_lr": 1e-2, "minibatch_rows": 64, "microbatch_rows": 24} | learner
+    options = {"lr": 1e-2, "value_lr": 1e-2, "minibatch_size": 64, "microbatch_size": 24} | learner
     return TrainSettings(
         algorithm=algorithm,
         learner=LearnerConfig(**options),  # type: ignore[arg-type]
@@ -105,7 +105,7 @@ def run(
     algorithm: str,
     *,
     iterations: int = 6,
-    slots: int = 16,
+    env_ids: int = 16,
     resume: bool = False,
     hold: int = -1,
     shuffle_reward: bool = False,
@@ -117,7 +117,7 @@ def run(
     policy = ToyPolicy(with_value=algorithm == "ppo")
     outcome = train(
         folder,
-        ToyEnv(slots, shuffle_reward=shuffle_reward),
+        ToyEnv(env_ids, shuffle_reward=shuffle_reward),
         policy,
         files_of(policy),
         settings,

@@ -67,7 +67,7 @@ def randomise(module: torch.nn.Module, seed: int, scale: float = 0.1) -> None:
 
 def tiny_policy(kind: str = "pi0", flow: FlowSettings | None = None, seed: int = 0, **changes: Any) -> Pi0Policy:
     """A policy of `tiny_config` with random weights."""
-    flow = flow or FlowSettings(denoise_steps=4)
+    flow = flow or FlowSettings(num_inference_steps=4)
     policy = Pi0Policy.fresh(tiny_config(kind, **changes), INSTRUCTIONS, statistics(), flow, seed=seed)
     randomise(policy, seed)
     return policy

@@ -15,8 +15,8 @@ from torch import Tensor, distributed
 from embodied_rl.algorithms.config import PPOConfig
 from embodied_rl.algorithms.make import make_algorithm
 from embodied_rl.learner.config import LearnerConfig
-from embodied_rl.learner.distributed.collectives import Ranks
-from embodied_rl.learner.distributed.fsdp import ShardedRanks
+from embodied_rl.learner.distributed.collectives import Collectives
+from embodied_rl.learner.distributed.fsdp import FSDPCollectives
 from embodied_rl.learner.distributed.processes import join, open_store
 from embodied_rl.learner.learner import Learner
 from embodied_rl.policies.flow import FlowSettings
@@ -45,7 +45,7 @@ def _trained_as(policy: Any, rank: int = 0, precision: str = "float32", *, recom
 
 
 def _noise() -> Any:
-    return pi0_models.tiny_policy(flow=FlowSettings(method="flow_noise", denoise_steps=4))
+    return pi0_models.tiny_policy(flow=FlowSettings(exploration="flow_noise", num_inference_steps=4))
 
 
 def _frozen() -> Any:
@@ -109,7 +109,7 @@ class Result:
     metrics: dict[str, float]
 
 
-def learn(name: str, ranks: Ranks, batch: RolloutBatch) -> Result:
+def learn(name: str, ranks: Collectives, batch: RolloutBatch) -> Result:
     """An update of two steps, as every rank makes it."""
     policy = POLICIES[name]()
     policy.with_value = True
@@ -117,7 +117,7 @@ def learn(name: str, ranks: Ranks, batch: RolloutBatch) -> Result:
         for parameter in policy.parameters():  # what learns must come from the lead
             if parameter.requires_grad:
                 parameter.data.zero_()
-    config = LearnerConfig(lr=0.1, value_lr=0.1, minibatch_rows=4, microbatch_rows=2, recompute_log_probs=True)
+    config = LearnerConfig(lr=0.1, value_lr=0.1, minibatch_size=4, microbatch_size=2, recompute_old_log_probs=True)
     with tempfile.TemporaryDirectory() as folder:
         learner = Learner(
             policy,
@@ -137,7 +137,7 @@ def every_policy(rank: int, size: int, port: int) -> None:
     """The other ranks' side of the test."""
     torch.set_num_threads(1)
     ranks = join(rank, size, open_store(port, size, lead=False))
-    for kind in (ranks, ShardedRanks(rank, size)):
+    for kind in (ranks, FSDPCollectives(rank, size)):
         for name in POLICIES:
             learn(name, kind, batch_of(name))
     distributed.destroy_process_group()

@@ -90,7 +90,7 @@ def tiny_policy(flow: FlowSettings | None = None, seed: int = 0) -> SmolVLAPolic
         lm_head_rows=320,
         vlm="tiny",
     )
-    policy = SmolVLAPolicy.fresh(config, INSTRUCTIONS, flow=flow or FlowSettings(denoise_steps=4), seed=seed)
+    policy = SmolVLAPolicy.fresh(config, INSTRUCTIONS, flow=flow or FlowSettings(num_inference_steps=4), seed=seed)
     randomise(policy, seed)
     return policy
 

@@ -46,12 +46,12 @@ KINDS = (*PI0, "smolvla", "oft", "oft_film", "openvla")
 def make(kind: str, layers: int = 1) -> AnyPolicy:
     """One layer everywhere: compiling takes time."""
     if kind in PI0:
-        flow = FlowSettings(method="flow_noise" if kind == "pi0_noise" else "flow_sde", denoise_steps=3)
+        flow = FlowSettings(exploration="flow_noise" if kind == "pi0_noise" else "flow_sde", num_inference_steps=3)
         expert = replace(gemma(0, 16, layers, 4, 8, 20), condition_dim=16 if kind == "pi05" else 0)
         like = "pi05_no_state" if kind == "pi05" else "pi0"
         return pi0_models.tiny_policy(like, flow, decoder=gemma(320, 24, layers, 4, 8, 40), expert=expert)
     if kind == "smolvla":
-        return smolvla_models.tiny_policy(FlowSettings(denoise_steps=3))
+        return smolvla_models.tiny_policy(FlowSettings(num_inference_steps=3))
     if kind.startswith("oft"):
         film = kind == "oft_film"
         base = oft_policies.config(film)
@@ -228,7 +228,7 @@ def test_visual_tokens_may_be_left_out_too(fresh: pytest.MonkeyPatch) -> None:
 
 def test_off_nothing_of_the_compiler_is_imported() -> None:
     program = (
-        "import sys\nfrom tests.policies.test_compiled import act, look, make\n"
+        "import sys\nfrom tests.policies.test_compile import act, look, make\n"
         "for kind in ('pi0', 'oft', 'openvla'):\n    policy = make(kind)\n    act(policy, look(policy, 2), False)\n"
         "assert 'torch._dynamo' not in sys.modules and 'torch._inductor' not in sys.modules"
     )

@@ -63,7 +63,7 @@ def _policy(kind: str) -> AnyPolicy:
         return _openvla(kind == "openvla_fused")
     if kind.startswith("oft"):
         return oft_policies.policy(film=kind == "oft_film")
-    return pi0_models.tiny_policy(kind, FlowSettings(method="flow_noise", denoise_steps=6))
+    return pi0_models.tiny_policy(kind, FlowSettings(exploration="flow_noise", num_inference_steps=6))
 
 
 def _observation(policy: AnyPolicy, rows: int = ROWS) -> Observation:
@@ -459,7 +459,7 @@ def test_least_important() -> None:
 
 def _slow_reuse(policy: Pi0Policy, prefix: Prefix, x: Tensor, every: int) -> Tensor:
     """The ODE path; between computed steps, each layer's attention and MLP outputs are those of the last one."""
-    model, steps = policy.model, policy.flow.denoise_steps
+    model, steps = policy.model, policy.flow.num_inference_steps
     expert, kept = model.expert, {}
     call = None
     for step in range(steps):

@@ -40,7 +40,7 @@ unit = st.floats(-3.0, 3.0)
 def test_sde_step_is_the_papers(x: float, velocity: float, steps: int, data: st.DataObject, level: float) -> None:
     """x0 (1 - t + delta) + x1 (t - delta - sigma^2 delta / (2 t)), with scalars, in the paper's terms."""
     step = data.draw(st.integers(0, steps - 1))
-    flow = FlowSettings(denoise_steps=steps, noise_level=level)
+    flow = FlowSettings(num_inference_steps=steps, noise_level=level)
     time, delta = 1 - step / steps, 1 / steps
     sigma = level * math.sqrt(time / (1 - (1 - delta if step == 0 else time)))
     clean, noise = x - velocity * time, x + velocity * (1 - time)
@@ -60,7 +60,7 @@ def test_densities_and_entropies_are_torchs() -> None:
 
 
 def test_learned_std_fills_its_range_evenly_in_the_logarithm() -> None:
-    flow = FlowSettings(method="flow_noise", noise_range=(0.08, 0.32))
+    flow = FlowSettings(exploration="flow_noise", noise_range=(0.08, 0.32))
     std = learned_std(torch.tensor([-50.0, 0.0, 50.0]), flow)
     torch.testing.assert_close(std, torch.tensor([0.08, 0.16, 0.32]))
 
@@ -76,10 +76,10 @@ def _gaussian_velocity(x: Tensor, time: Tensor, centre: float, width: float) -> 
 @pytest.mark.parametrize("level", [0.5, 1.0])
 def test_flow_sde_keeps_the_marginals_of_the_ode(level: float) -> None:
     """Every step stochastic, exact velocity, small steps: mean and deviation follow the data's interpolation."""
-    flow, centre, width = FlowSettings(denoise_steps=500, noise_level=level), 0.7, 0.3
+    flow, centre, width = FlowSettings(num_inference_steps=500, noise_level=level), 0.7, 0.3
     mean, var = 0.0, 1.0
-    for step in range(flow.denoise_steps):
-        time = step_time(torch.tensor([step]), flow.denoise_steps)
+    for step in range(flow.num_inference_steps):
+        time = step_time(torch.tensor([step]), flow.num_inference_steps)
         low, std = sde_step(
             torch.zeros(1, 1, 1, dtype=torch.float64),
             _gaussian_velocity(torch.zeros(1, 1, 1), time, centre, width).double(),
@@ -98,10 +98,10 @@ def _toy_step(flow: FlowSettings) -> DenoiseStep:
     """A nonlinear one-dimensional network."""
 
     def step(x: Tensor, index: Tensor) -> Transition:
-        time = step_time(index, flow.denoise_steps)
+        time = step_time(index, flow.num_inference_steps)
         velocity = 1.5 * torch.sin(2 * x) + time[..., None, None] - 0.3
-        ode = ode_step(x, velocity, flow.denoise_steps)
-        if flow.method == "flow_sde":
+        ode = ode_step(x, velocity, flow.num_inference_steps)
+        if flow.exploration == "flow_sde":
             mean, std = sde_step(x, velocity, time, flow)
         else:
             mean, std = ode, learned_std(3 * x, flow)
@@ -121,7 +121,7 @@ def _paths(flow: FlowSettings, rows: int, *, explore: bool = True, start: float 
 def _joint(flow: FlowSettings, points: Tensor) -> Tensor:
     """Joint density of paths [N,M+1] of all steps, recomputed as `evaluate` does: in one call."""
     x = points[..., None, None]
-    out = _toy_step(flow)(x[:, :-1], torch.arange(flow.denoise_steps).expand(len(x), -1))
+    out = _toy_step(flow)(x[:, :-1], torch.arange(flow.num_inference_steps).expand(len(x), -1))
     return log_density(x[:, 1:], out.mean, out.std).sum(dim=(1, 2, 3)).exp()
 
 
@@ -130,7 +130,7 @@ def test_flow_noise_density_integrates_to_one_and_predicts_the_samples() -> None
 
     The third point's marginal comes from integrating the exact joint density; samples must fall accordingly.
     """
-    flow = FlowSettings(method="flow_noise", denoise_steps=3, noise_range=(0.1, 0.3))
+    flow = FlowSettings(exploration="flow_noise", num_inference_steps=3, noise_range=(0.1, 0.3))
     start = 0.4
     grid = torch.linspace(-2.5, 2.5, 121)
     cell = (grid[1] - grid[0]).item()
@@ -151,7 +151,7 @@ def test_flow_noise_density_integrates_to_one_and_predicts_the_samples() -> None
 
 
 def test_flow_sde_density_is_that_of_its_one_random_step() -> None:
-    flow = FlowSettings(denoise_steps=4)
+    flow = FlowSettings(num_inference_steps=4)
     path = _paths(flow, 300)
     assert path.points.shape == (300, 2, 1, 1)
     out = _toy_step(flow)(path.points[:, :1], path.step)
@@ -175,13 +175,13 @@ def test_flow_sde_density_is_that_of_its_one_random_step() -> None:
 
 
 def test_each_sample_draws_its_own_random_step() -> None:
-    counts = torch.bincount(_paths(FlowSettings(denoise_steps=4), 800).step.flatten(), minlength=4)
+    counts = torch.bincount(_paths(FlowSettings(num_inference_steps=4), 800).step.flatten(), minlength=4)
     assert counts.min() > 150
 
 
 @pytest.mark.parametrize("method", ["flow_sde", "flow_noise"])
 def test_without_exploring_only_the_start_is_random(method: str) -> None:
-    flow = FlowSettings(method=method, denoise_steps=4)  # type: ignore[arg-type]
+    flow = FlowSettings(exploration=method, num_inference_steps=4)  # type: ignore[arg-type]
     calm, wild = (_paths(flow, 50, explore=explore, start=0.3) for explore in (False, True))
     assert calm.action.std() == 0
     assert wild.action.std() > 0.01
@@ -205,13 +205,13 @@ def test_training_inputs_follow_the_published_time_distribution() -> None:
 @pytest.mark.parametrize(
     "changes",
     [
-        {"denoise_steps": 1},
+        {"num_inference_steps": 1},
         {"method": "flow_ode"},
         {"noise_level": 0.0},
         {"noise_range": (0.2, 0.1)},
         {"noise_range": (0.0, 0.1)},
         {"loss_samples": 0},
-        {"method": "flow_noise", "denoise_steps": 0},
+        {"method": "flow_noise", "num_inference_steps": 0},
     ],
 )
 def test_bad_settings_are_refused(changes: dict[str, Any]) -> None:

@@ -19,7 +19,7 @@ from embodied_rl.learner.config import LearnerConfig
 from embodied_rl.learner.learner import Learner, RatioError
 from embodied_rl.policies.checkpoints.folder import read_json
 from embodied_rl.policies.nn import lora
-from embodied_rl.policies.nn.checkpointing import set_recompute
+from embodied_rl.policies.nn.checkpointing import set_gradient_checkpointing
 from embodied_rl.policies.openvla.checkpoint import adapt_policy, export_policy, load_policy, save_policy
 from embodied_rl.policies.openvla.config import nano, openvla_7b
 from embodied_rl.policies.openvla.model import OpenVLAModel
@@ -146,7 +146,7 @@ def test_recomputing_gives_the_same_gradients(kind: str) -> None:
     gradients = []
     for recompute in (False, True):
         policy = _policy(kind)
-        set_recompute(policy, recompute)
+        set_gradient_checkpointing(policy, recompute)
         obs = observation(3, policy)  # type: ignore[arg-type]
         out = policy.act(obs, rng(3), "sample")
         _evaluate(policy, obs, out).log_prob.sum().backward()
@@ -218,11 +218,11 @@ def test_log_probs_recomputed_by_the_learner_make_every_ratio_one(tmp_path: Path
     policy.mixed_precision = True
     batch = _batch(policy)
     batch.log_prob = batch.log_prob + 0.05  # as much as a rollout in another order of sums may be off
-    algorithm = GRPO(GRPOConfig(group_size=4, keep=None))
-    strict = LearnerConfig(ratio_tolerance=1e-4, microbatch_rows=4)
+    algorithm = GRPO(GRPOConfig(group_size=4, success_rate_range=None))
+    strict = LearnerConfig(ratio_tolerance=1e-4, microbatch_size=4)
     with pytest.raises(RatioError):
         Learner(policy, algorithm, strict, seed=0, dump_dir=tmp_path).update(copy.deepcopy(batch))
-    config = LearnerConfig(ratio_tolerance=1e-4, microbatch_rows=4, recompute_log_probs=True, minibatch_rows=8)
+    config = LearnerConfig(ratio_tolerance=1e-4, microbatch_size=4, recompute_old_log_probs=True, minibatch_size=8)
     before = {name: p.detach().clone() for name, p in policy.named_parameters()}
     metrics = Learner(policy, algorithm, config, seed=0, dump_dir=tmp_path).update(batch)
     assert 0.03 < metrics["train/log_prob_drift"] < 0.2
@@ -234,10 +234,10 @@ def test_log_probs_recomputed_by_the_learner_make_every_ratio_one(tmp_path: Path
 def test_recomputed_log_probs_are_the_updates_own() -> None:
     policy = _policy()
     batch = _batch(policy)
-    from embodied_rl.learner.off_policy import correct
+    from embodied_rl.learner.off_policy import importance_correction
 
     batch.log_prob = torch.zeros_like(batch.log_prob)
-    correct(batch, policy, 3, everything=True)
+    importance_correction(batch, policy, 3, all_rows=True)
     with torch.no_grad():
         assert torch.equal(batch.log_prob[3:6], evaluate_rows(policy, batch, torch.arange(3, 6)).log_prob)
 

@@ -38,15 +38,15 @@ class SickEnv(SlowEnv):
         self._runs = dict(sick)
         self._sick = np.zeros(num_envs, np.bool_)
 
-    def reset(self, slots: Sequence[int], episodes: Sequence[EpisodeSpec]) -> None:
-        super().reset(slots, episodes)
-        for slot, spec in zip(slots, episodes, strict=True):
-            self._sick[slot] = self._runs.get(spec.episode_id, 0) > 0
+    def reset(self, env_ids: Sequence[int], episodes: Sequence[EpisodeSpec]) -> None:
+        super().reset(env_ids, episodes)
+        for env_id, spec in zip(env_ids, episodes, strict=True):
+            self._sick[env_id] = self._runs.get(spec.episode_id, 0) > 0
             self._runs[spec.episode_id] = self._runs.get(spec.episode_id, 0) - 1
 
-    def observe(self, slots: Sequence[int], out: Observation) -> None:
-        super().observe(slots, out)
-        out.proprio[self._sick[list(slots)]] = np.nan
+    def observe(self, env_ids: Sequence[int], out: Observation) -> None:
+        super().observe(env_ids, out)
+        out.proprio[self._sick[list(env_ids)]] = np.nan
 
 
 def toy_pi0() -> Any:
@@ -54,7 +54,7 @@ def toy_pi0() -> Any:
     config = replace(
         nano(image_size=SIZE, patch_size=SIZE // 2, num_cameras=1, horizon=3), chunk_len=2, action_dim=2, proprio_dim=2
     )
-    return Pi0Policy.fresh(config, INSTRUCTIONS.values(), flow=FlowSettings(denoise_steps=4, noise_level=0.8))
+    return Pi0Policy.fresh(config, INSTRUCTIONS.values(), flow=FlowSettings(num_inference_steps=4, noise_level=0.8))
 
 
 def acted(name: str, *, sick: bool) -> ActOutput:
@@ -89,16 +89,18 @@ def test_dtype_and_shape_are_checked_whatever_the_numbers() -> None:
 
 @pytest.fixture(scope="module")
 def setup() -> Setup:
-    learner = LearnerConfig(lr=1e-4, minibatch_rows=None, minibatch_groups=2, microbatch_rows=24)
-    return Setup(GRPOConfig(group_size=4, keep=None, ratio_level="action"), groups=4, iterations=1, learner=learner)
+    learner = LearnerConfig(lr=1e-4, minibatch_size=None, minibatch_groups=2, microbatch_size=24)
+    return Setup(
+        GRPOConfig(group_size=4, success_rate_range=None, ratio_level="action"), groups=4, iterations=1, learner=learner
+    )
 
 
 @pytest.mark.parametrize("run", [serial, pipelined])
 def test_pi0_runs_the_sick_episodes_again_and_the_others_as_ever(run: Any, setup: Setup, tmp_path: Path) -> None:
     found: Outcome = run(setup, tmp_path, policy=toy_pi0(), env=SickEnv(6, SICK))
     oracle = serial(setup, tmp_path, policy=toy_pi0(), env=SlowEnv(6))
-    ledger = found.sampler.ledger
-    assert (ledger.outstanding, ledger.reissued) == ({}, sum(SICK.values()))
+    ledger = found.sampler.counts
+    assert (ledger.outstanding, ledger.requeued) == ({}, sum(SICK.values()))
     assert ledger.issued == ledger.finished == len(set(found.episodes)) == len(found.episodes) == 16
     (batch,), (other,) = found.batches, oracle.batches
     assert batch.log_prob.isfinite().all()

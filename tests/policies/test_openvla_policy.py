@@ -229,11 +229,11 @@ def test_blind_rows_do_not_see_their_earlier_actions() -> None:
     last = torch.zeros(2, 2, 7)
     other = last.clone()
     other[:, 0] = 0.9  # another first step of the chunk
-    blind = torch.tensor([True, False])
+    drop_action_history = torch.tensor([True, False])
 
     def second_step(actions: torch.Tensor) -> torch.Tensor:
         tokens = policy.encode(actions).long()
-        return policy._teacher_forced(images, proprio, obs.instruction, tokens, blind)[:, 7:]
+        return policy._teacher_forced(images, proprio, obs.instruction, tokens, drop_action_history)[:, 7:]
 
     seen, changed = second_step(last), second_step(other)
     torch.testing.assert_close(seen[0], changed[0])

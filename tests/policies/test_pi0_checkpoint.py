@@ -25,7 +25,7 @@ from embodied_rl.policies.pi0.policy import Pi0Policy
 from embodied_rl.policies.pi0.prompt import Pi0Prompt, state_bins, state_prompt, word_tokenizer
 from tests.policies.pi0_models import KINDS, decision_rng, observation, statistics, tiny_policy
 
-FLOW = FlowSettings(method="flow_noise", denoise_steps=3, noise_range=(0.1, 0.2), loss_samples=2)
+FLOW = FlowSettings(exploration="flow_noise", num_inference_steps=3, noise_range=(0.1, 0.2), loss_samples=2)
 LMHEAD = "paligemma_with_expert.paligemma.lm_head.weight"
 TWIN = "paligemma_with_expert.paligemma.model.language_model.embed_tokens.weight"
 EXPERT_HEAD = "paligemma_with_expert.gemma_expert.lm_head.weight"

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from embodied_rl.errors import UserError
 from embodied_rl.policies.flow import FlowSettings
-from embodied_rl.policies.nn.checkpointing import set_recompute
+from embodied_rl.policies.nn.checkpointing import set_gradient_checkpointing
 from embodied_rl.policies.nn.lora import set_formats
 from embodied_rl.policies.pi0.normalise import Normaliser, Pi0Statistics, fit, unit
 from embodied_rl.policies.pi0.policy import Pi0Policy
@@ -30,7 +30,7 @@ from tests.policies.pi0_models import (
 )
 
 METHODS = ("flow_sde", "flow_noise")
-FLOWS = {method: FlowSettings(method=method, denoise_steps=4) for method in METHODS}  # type: ignore[arg-type]
+FLOWS = {method: FlowSettings(exploration=method, num_inference_steps=4) for method in METHODS}  # type: ignore[arg-type]
 
 
 def _acted(kind: str, method: str, rows: int = 6) -> tuple[Pi0Policy, Observation, ActOutput]:
@@ -110,7 +110,7 @@ def test_terms_belong_to_executed_steps_and_real_dimensions(method: str) -> None
 @pytest.mark.parametrize("method", METHODS)
 def test_actions_are_the_end_of_the_path_in_the_data_sets_units(method: str) -> None:
     policy = tiny_policy("pi0", FLOWS[method])
-    policy.flow = replace(policy.flow, denoise_steps=2)
+    policy.flow = replace(policy.flow, num_inference_steps=2)
     obs, rng = observation(6), decision_rng(6)
     out = policy.act(obs, rng, "sample")
     last = out.replay["points"][:, -1]
@@ -127,14 +127,14 @@ def test_actions_are_the_end_of_the_path_in_the_data_sets_units(method: str) -> 
 def test_shared_prefix_update_equals_separate_updates(kind: str, recompute: bool) -> None:
     """K = 4 denoising steps of each decision in one pass over one prefix, or each with its own: same gradients."""
     policy, obs, out = _acted(kind, "flow_noise")
-    set_recompute(policy, recompute)
+    set_gradient_checkpointing(policy, recompute)
     weight = torch.randn(6, 9, generator=torch.Generator().manual_seed(2))
     whole = policy.evaluate(*tensors(obs), out.replay)
     assert whole.value is not None
     (whole.log_prob * weight).sum().backward()
     shared = _gradients(policy)
     policy.zero_grad()
-    set_recompute(policy, False)
+    set_gradient_checkpointing(policy, False)
     total = torch.zeros(6, 9)
     for m in range(4):
         part = {"points": out.replay["points"][:, m : m + 2], "step": out.replay["step"][:, m : m + 1]}
@@ -212,7 +212,7 @@ def _actions(rows: int) -> Tensor:
 
 def test_imitation_loss_is_the_mean_over_its_noise_draws() -> None:
     """Four draws that share a prefix against the loss written out draw by draw."""
-    policy = tiny_policy(flow=FlowSettings(denoise_steps=4, loss_samples=4)).eval()
+    policy = tiny_policy(flow=FlowSettings(num_inference_steps=4, loss_samples=4)).eval()
     obs, actions = observation(3), _actions(3)
     loss = policy.sft_loss(*tensors(obs), actions)
     normal, uniform = policy._loss_noise(3, 4)
@@ -227,7 +227,7 @@ def test_imitation_loss_is_the_mean_over_its_noise_draws() -> None:
 
 
 def test_imitation_learns_a_constant_action() -> None:
-    policy = tiny_policy(flow=FlowSettings(denoise_steps=4, loss_samples=4))
+    policy = tiny_policy(flow=FlowSettings(num_inference_steps=4, loss_samples=4))
     obs, actions = observation(3), torch.full((3, 5, 3), 0.3)
     adam = torch.optim.Adam(policy.parameters(), lr=5e-3)
     for _ in range(150):

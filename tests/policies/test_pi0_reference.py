@@ -82,7 +82,7 @@ def _transformers(policy: Pi0Policy, folder: Path) -> Any:
 
 
 def test_sampling_equals_transformers(tmp_path: Path) -> None:
-    policy = tiny_policy(flow=FlowSettings(denoise_steps=STEPS), expert_head_rows=320)
+    policy = tiny_policy(flow=FlowSettings(num_inference_steps=STEPS), expert_head_rows=320)
     start, action = _sample(policy, 3)
     reference = _transformers(policy, tmp_path / "pi0")
     ids, lengths, state = _prompt(policy, 3)
@@ -201,7 +201,7 @@ def _turn(x: Tensor, angle: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_cached_sampling_equals_the_slow_reference(kind: str) -> None:
-    policy = tiny_policy(kind, FlowSettings(denoise_steps=STEPS))
+    policy = tiny_policy(kind, FlowSettings(num_inference_steps=STEPS))
     start, action = _sample(policy, 3)
     reference = Reference(policy)
     ids, lengths, state = _prompt(policy, 3)

@@ -24,7 +24,7 @@ from embodied_rl.policies.flow import FlowSettings
 from embodied_rl.policies.nn.lora import set_formats
 from embodied_rl.policies.pi0.config import nano, preset
 from embodied_rl.policies.pi0.policy import Pi0Policy
-from embodied_rl.policies.prefix_cache import Entry, PrefixStore, digests
+from embodied_rl.policies.prefix_cache import Entry, PrefixCache, digests
 from embodied_rl.rollout.collector import Collector
 from embodied_rl.rollout.sampler import EpisodeSampler
 from embodied_rl.scheduler.pipeline.replica import copy_weights, replicate
@@ -41,12 +41,12 @@ ROOMY = 1 << 30
 
 def frozen(name: str = "nano", method: str = "flow_sde", *, room: int = ROOMY) -> Pi0Policy:
     """A policy of a preset with a critic, frozen vision tower and language model, and a store."""
-    flow = FlowSettings(method=method, denoise_steps=4)  # type: ignore[arg-type]
+    flow = FlowSettings(exploration=method, num_inference_steps=4)  # type: ignore[arg-type]
     policy = Pi0Policy.fresh(preset(name), INSTRUCTIONS, flow=flow)
     randomise(policy.model.value_head, 1)
     policy.with_value = True
     policy.model.freeze_language_model()
-    policy.kept = PrefixStore(room)
+    policy.prefix_cache = PrefixCache(room)
     return policy
 
 
@@ -72,15 +72,15 @@ def some(obs: Observation, replay: dict[str, Tensor], index: list[int]) -> tuple
 def both(policy: Pi0Policy, *arguments: Any) -> tuple[EvalOutput, EvalOutput]:
     """What `evaluate` says with the store and without."""
     with_store = policy.evaluate(*arguments)
-    store, policy.kept = policy.kept, None
+    store, policy.prefix_cache = policy.prefix_cache, None
     without = policy.evaluate(*arguments)
-    policy.kept = store
+    policy.prefix_cache = store
     return with_store, without
 
 
 def counts(policy: Pi0Policy) -> tuple[int, int]:
-    assert policy.kept is not None
-    return policy.kept.found, policy.kept.missed
+    assert policy.prefix_cache is not None
+    return policy.prefix_cache.found, policy.prefix_cache.missed
 
 
 @pytest.mark.parametrize("method", ["flow_sde", "flow_noise"])
@@ -116,18 +116,18 @@ def test_kept_prefixes_agree_in_other_batches(name: str) -> None:
         torch.testing.assert_close(one.value, two.value, rtol=1e-6, atol=1e-6)
     found, missed = counts(policy)
     assert (found, missed) == (12 + 2 + 1, 3 + 2)
-    assert policy.kept is not None
-    assert policy.kept.drain() == {"prefix/found": 15.0, "prefix/missed": 5.0}
-    assert policy.kept.drain() == {"prefix/found": 0.0, "prefix/missed": 0.0}
+    assert policy.prefix_cache is not None
+    assert policy.prefix_cache.drain() == {"prefix/found": 15.0, "prefix/missed": 5.0}
+    assert policy.prefix_cache.drain() == {"prefix/found": 0.0, "prefix/missed": 0.0}
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_gradients_are_those_of_recomputed_prefixes(kind: str) -> None:
     """In the published architecture, where instructions differ in length and pi0's state is a token of the expert."""
-    policy = tiny_policy(kind, FlowSettings(method="flow_noise", denoise_steps=4))
+    policy = tiny_policy(kind, FlowSettings(exploration="flow_noise", num_inference_steps=4))
     policy.with_value = True
     policy.model.freeze_language_model()
-    policy.kept = PrefixStore(ROOMY)
+    policy.prefix_cache = PrefixCache(ROOMY)
     obs = observation(ROWS)
     out = policy.act(obs, decision_rng(ROWS), "sample")
     gradients = []
@@ -235,11 +235,11 @@ def test_rollouts_write_and_nothing_else() -> None:
     obs = see()
     out = policy.act(obs, decision_rng(ROWS), "greedy")
     policy.evaluate(*tensors(obs), out.replay)
-    assert policy.kept is not None
-    assert len(policy.kept) == 0
+    assert policy.prefix_cache is not None
+    assert len(policy.prefix_cache) == 0
     acted(policy)
-    assert len(policy.kept) == ROWS
-    assert policy.kept.used_bytes == sum(entry.nbytes for entry in policy.kept._entries.values())
+    assert len(policy.prefix_cache) == ROWS
+    assert policy.prefix_cache.used_bytes == sum(entry.nbytes for entry in policy.prefix_cache._entries.values())
 
 
 def test_a_replica_leaves_what_the_learner_finds() -> None:
@@ -252,7 +252,7 @@ def test_a_replica_leaves_what_the_learner_finds() -> None:
     one, two = both(policy, *tensors(obs), out.replay)
     assert counts(policy) == (ROWS, 0)
     assert torch.equal(one.log_prob, two.log_prob)
-    assert copy.deepcopy(policy).kept is policy.kept
+    assert copy.deepcopy(policy).prefix_cache is policy.prefix_cache
 
 
 def test_checkpoints_hold_nothing_of_it() -> None:
@@ -265,17 +265,17 @@ def test_checkpoints_hold_nothing_of_it() -> None:
 def test_the_oldest_make_room() -> None:
     policy = frozen()
     obs, out = acted(policy)
-    assert policy.kept is not None
-    one = max(entry.nbytes for entry in policy.kept._entries.values())
-    policy.kept = PrefixStore(4 * one)
+    assert policy.prefix_cache is not None
+    one = max(entry.nbytes for entry in policy.prefix_cache._entries.values())
+    policy.prefix_cache = PrefixCache(4 * one)
     policy.act(obs, decision_rng(ROWS), "sample")
-    assert policy.kept.used_bytes <= 4 * one
+    assert policy.prefix_cache.used_bytes <= 4 * one
     policy.evaluate(*tensors(obs), out.replay)
-    kept = len(policy.kept)
+    kept = len(policy.prefix_cache)
     assert counts(policy) == (kept, ROWS - kept)
     assert 4 <= kept < ROWS
     with pytest.raises(UserError, match="no room for one decision's prefix"):
-        PrefixStore(one // 4).put(b"x", Entry(torch.zeros(one), None))
+        PrefixCache(one // 4).put(b"x", Entry(torch.zeros(one), None))
 
 
 @given(
@@ -283,7 +283,7 @@ def test_the_oldest_make_room() -> None:
 )
 def test_what_stays_is_what_came_last(room: int, puts: list[tuple[int, int, bool]]) -> None:
     """Against a list: the newest entries whose sizes add up to the bound, in whatever order keys come back."""
-    store, wanted = PrefixStore(4 * room), dict[bytes, int]()
+    store, wanted = PrefixCache(4 * room), dict[bytes, int]()
     for key, size, summary in puts:
         name, total = bytes([key]), size + summary
         entry = Entry(torch.zeros(size), torch.zeros(1) if summary else None)
@@ -311,15 +311,15 @@ def toy_batch(tmp_path: Path, room: int, epochs: int = 2) -> tuple[Learner, Roll
     config = replace(
         nano(image_size=SIZE, patch_size=SIZE // 2, num_cameras=1, horizon=3), chunk_len=2, action_dim=2, proprio_dim=2
     )
-    flow = FlowSettings(denoise_steps=4, noise_level=0.8)
+    flow = FlowSettings(num_inference_steps=4, noise_level=0.8)
     policy = Pi0Policy.fresh(config, TOY_INSTRUCTIONS.values(), flow=flow)
     policy.with_value = True
     policy.model.freeze_language_model()
-    policy.kept = PrefixStore(room) if room else None
+    policy.prefix_cache = PrefixCache(room) if room else None
     algorithm = make_algorithm(PPOConfig(epochs=epochs, ratio_level="action", critic_warmup_iterations=0))
     collector = Collector(ToyEnv(8), policy, EpisodeSampler(1, TASKS, 1), StageClock(), groups=12, final_value=True)
     batch = collector.collect(0)
-    options = LearnerConfig(lr=1e-5, minibatch_rows=32, microbatch_rows=12)
+    options = LearnerConfig(lr=1e-5, minibatch_size=32, microbatch_size=12)
     return Learner(policy, algorithm, options, seed=0, dump_dir=tmp_path), batch, policy
 
 
@@ -331,11 +331,11 @@ def test_two_epochs_of_ppo_end_with_the_same_weights(tmp_path: Path) -> None:
         start = start or {name: tensor.clone() for name, tensor in policy.state_dict().items()}
         learner.update(batch)
         weights.append(policy.state_dict())
-        if policy.kept is not None:
+        if policy.prefix_cache is not None:
             found, missed = counts(policy)
             assert found + missed == 2 * len(batch)
             assert missed == 0 if share == 1.0 else 0 < found < 2 * len(batch)
-            room = policy.kept.used_bytes
+            room = policy.prefix_cache.used_bytes
     assert start is not None
     moved = max(float((weights[0][name] - start[name]).abs().max()) for name in start)
     assert moved > 1e-5
@@ -346,8 +346,8 @@ def test_two_epochs_of_ppo_end_with_the_same_weights(tmp_path: Path) -> None:
 
 def test_the_learner_would_notice_another_rows_prefix(tmp_path: Path) -> None:
     learner, batch, policy = toy_batch(tmp_path, ROOMY)
-    assert policy.kept is not None
-    entries = policy.kept._entries
+    assert policy.prefix_cache is not None
+    entries = policy.prefix_cache._entries
     keys = list(entries)
     for key, entry in zip(keys, [entries[key] for key in keys[1:] + keys[:1]], strict=True):
         entries[key] = entry

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import distributed
 
-from embodied_rl.learner.distributed.collectives import ALONE
-from embodied_rl.learner.distributed.fsdp import ShardedRanks
+from embodied_rl.learner.distributed.collectives import SINGLE_PROCESS
+from embodied_rl.learner.distributed.fsdp import FSDPCollectives
 from embodied_rl.learner.distributed.processes import join, open_store
 from tests.policies.ranked_policies import POLICIES, Result, batch_of, every_policy, learn
 
@@ -28,7 +28,7 @@ def together() -> dict[str, dict[str, Result]]:
     try:
         return {
             kind: {name: learn(name, by, batch_of(name)) for name in POLICIES}
-            for kind, by in zip(KINDS, (ranks, ShardedRanks(0, SIZE)), strict=True)
+            for kind, by in zip(KINDS, (ranks, FSDPCollectives(0, SIZE)), strict=True)
         }
     finally:
         distributed.destroy_process_group()
@@ -38,7 +38,7 @@ def together() -> dict[str, dict[str, Result]]:
 @pytest.fixture(scope="module", params=list(POLICIES))
 def alone(request: pytest.FixtureRequest) -> tuple[str, Result]:
     """A policy's name and what one process makes of it."""
-    return request.param, learn(request.param, ALONE, batch_of(request.param))
+    return request.param, learn(request.param, SINGLE_PROCESS, batch_of(request.param))
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -18,11 +18,11 @@ from embodied_rl.errors import UserError
 from embodied_rl.policies.checkpoints.folder import read_provenance
 from embodied_rl.policies.efficient import DenoiseReuse, VisualPruner, drop_layers
 from embodied_rl.policies.flow import FlowSettings
-from embodied_rl.policies.nn.checkpointing import set_recompute
+from embodied_rl.policies.nn.checkpointing import set_gradient_checkpointing
 from embodied_rl.policies.nn.lora import set_formats
 from embodied_rl.policies.pi0.checkpoint import load_policy, save_policy
 from embodied_rl.policies.pi0.hf_keys import OURS_ALONE
-from embodied_rl.policies.prefix_cache import PrefixStore
+from embodied_rl.policies.prefix_cache import PrefixCache
 from embodied_rl.policies.preprocessing.text import build_word_tokenizer
 from embodied_rl.policies.smolvla import checkpoint
 from embodied_rl.policies.smolvla.checkpoint import SmolVLAOptions, load_any
@@ -37,7 +37,7 @@ METHODS = ("flow_sde", "flow_noise")
 
 
 def _acted(method: str = "flow_noise", rows: int = 6) -> tuple[SmolVLAPolicy, Observation, Any]:
-    policy = tiny_policy(FlowSettings(method=method, denoise_steps=4))  # type: ignore[arg-type]
+    policy = tiny_policy(FlowSettings(exploration=method, num_inference_steps=4))  # type: ignore[arg-type]
     policy.with_value = True
     obs = observation(rows)
     return policy, obs, policy.act(obs, decision_rng(rows), "sample")
@@ -76,13 +76,13 @@ def test_a_row_depends_on_its_observation_and_not_on_its_neighbours() -> None:
 def test_shared_prefix_update_equals_separate_updates(recompute: bool) -> None:
     """K = 4 denoising steps of each decision in one pass over one prefix, or each with its own: same gradients."""
     policy, obs, out = _acted()
-    set_recompute(policy, recompute)
+    set_gradient_checkpointing(policy, recompute)
     policy.evaluate(*tensors(obs), out.replay).log_prob.square().sum().backward()
     policy.zero_grad()
     policy.evaluate(*tensors(obs), out.replay).log_prob.sum().backward()
     shared = _gradients(policy)
     policy.zero_grad()
-    set_recompute(policy, False)
+    set_gradient_checkpointing(policy, False)
     for m in range(4):
         part = {"points": out.replay["points"][:, m : m + 2], "step": out.replay["step"][:, m : m + 1]}
         policy.evaluate(*tensors(obs), part).log_prob.sum().backward()
@@ -108,11 +108,11 @@ def test_shared_prefix_update_equals_separate_updates(recompute: bool) -> None:
 def test_a_frozen_prefix_is_kept_and_only_the_rest_learns(method: str) -> None:
     policy, obs, _ = _acted(method)
     policy.model.freeze_language_model()
-    policy.kept = PrefixStore(1 << 30)
+    policy.prefix_cache = PrefixCache(1 << 30)
     out = policy.act(obs, decision_rng(6), "sample")
     kept = policy.evaluate(*tensors(obs), out.replay)
-    assert (policy.kept.found, policy.kept.missed) == (6, 0)
-    policy.kept = None
+    assert (policy.prefix_cache.found, policy.prefix_cache.missed) == (6, 0)
+    policy.prefix_cache = None
     torch.testing.assert_close(kept.log_prob, policy.evaluate(*tensors(obs), out.replay).log_prob, rtol=0, atol=1e-5)
     kept.log_prob.sum().backward()
     parts = {name.split(".")[1] for name in _gradients(policy)}
@@ -127,7 +127,7 @@ def test_a_frozen_prefix_is_kept_and_only_the_rest_learns(method: str) -> None:
 
 
 def test_imitation_learns_a_constant_action() -> None:
-    policy = tiny_policy(FlowSettings(denoise_steps=4, loss_samples=4))
+    policy = tiny_policy(FlowSettings(num_inference_steps=4, loss_samples=4))
     obs, actions = observation(3), torch.full((3, 5, 3), 0.3)
     adam = torch.optim.Adam(policy.parameters(), lr=5e-3)
     for _ in range(80):
@@ -167,7 +167,7 @@ def test_prompts_are_lerobots() -> None:
 
 
 def test_save_load_save_is_bit_identical(tmp_path: Path) -> None:
-    policy = tiny_policy(FlowSettings(method="flow_noise", denoise_steps=3))
+    policy = tiny_policy(FlowSettings(exploration="flow_noise", num_inference_steps=3))
     policy.statistics = replace(policy.statistics, state=replace(policy.statistics.state, eps=1e-8))
     save_policy(policy, tmp_path / "a", {"seed": 1})
     loaded = load_policy(tmp_path / "a", SmolVLAPolicy)

@@ -80,7 +80,7 @@ def test_sampled_chunks_are_lerobots(policy: SmolVLAPolicy) -> None:
     with torch.no_grad():
         prefix = _prefix(policy, 1)
         chunk = sample_path(lambda x, i: policy.denoise_step(prefix, x, i), noise, policy.flow, explore=False).action
-    assert policy.flow.denoise_steps == 10
+    assert policy.flow.num_inference_steps == 10
     torch.testing.assert_close(chunk, GOLDEN["chunk"], rtol=0, atol=1e-5)
     actions = policy.statistics.action.unnormalise(chunk[..., :3])
     torch.testing.assert_close(actions, GOLDEN["unnormalised"], rtol=0, atol=1e-5)

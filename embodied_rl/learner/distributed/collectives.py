@@ -24,7 +24,7 @@ class RankError(RuntimeError):
     """A rank of the learner was lost: no step was taken without it."""
 
 
-class Ranks:
+class Collectives:
     """This process is `rank` of `size`. Between several, torch's default process group must be there.
 
     lost: says what became of the other ranks, None while they live; asked where a rank is waited for.
@@ -46,7 +46,7 @@ class Ranks:
         pieces += -pieces % self.size
         return list(index.tensor_split(min(pieces, len(index))))
 
-    def share(self, items: Sequence[ValueT]) -> list[tuple[ValueT, bool]]:
+    def shard(self, items: Sequence[ValueT]) -> list[tuple[ValueT, bool]]:
         """Those of `items` that are this rank's, and whether they count (see `sharded`)."""
         return [(item, True) for item in items[self.rank :: self.size]]
 
@@ -57,7 +57,7 @@ class Ranks:
 
     def refresh(self, policy: Any, model: Any) -> None:
         """Give `model`, which learns, the weights that the lead's `policy` has now."""
-        self.copy_from_lead([parameter for parameter in policy.parameters() if parameter.requires_grad])
+        self.copy_from_main([parameter for parameter in policy.parameters() if parameter.requires_grad])
 
     def publish(self, policy: Any, model: Any) -> None:
         """Bring what `model` learned to `policy`; here they are the same."""
@@ -70,11 +70,11 @@ class Ranks:
         """Clip the gradient of `moving` to the norm `most` and return its norm before."""
         return float(nn.utils.clip_grad_norm_(moving, most))
 
-    def whole(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    def gather_state(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
         """The state of an optimiser as one process has it."""
         return optimizer.state_dict()
 
-    def part(self, state: dict[str, Any], optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    def scatter_state(self, state: dict[str, Any], optimizer: torch.optim.Optimizer) -> dict[str, Any]:
         """What `optimizer` loads of the `whole` state."""
         return state
 
@@ -104,7 +104,7 @@ class Ranks:
             self._wait(distributed.all_reduce(flat, async_op=True))
             _unpack(flat, bucket)
 
-    def copy_from_lead(self, tensors: Sequence[Tensor]) -> None:
+    def copy_from_main(self, tensors: Sequence[Tensor]) -> None:
         """Give every rank the lead's values of `tensors`, in place. Raises RankError."""
         if self.size == 1:
             return
@@ -130,7 +130,7 @@ class Ranks:
             work.wait()
 
 
-ALONE = Ranks()
+SINGLE_PROCESS = Collectives()
 """A learner of one process."""
 
 

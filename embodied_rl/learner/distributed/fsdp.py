@@ -18,20 +18,20 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from embodied_rl.learner.distributed.collectives import Ranks, ValueT
+from embodied_rl.learner.distributed.collectives import Collectives, ValueT
 
 
-class ShardedRanks(Ranks):
-    """`Ranks` whose `prepare` returns a policy in parts; on the lead a copy, elsewhere in place of the policy."""
+class FSDPCollectives(Collectives):
+    """`Collectives` whose `prepare` returns a policy in parts; on the lead a copy, elsewhere in place of the policy."""
 
-    def share(self, items: Sequence[ValueT]) -> list[tuple[ValueT, bool]]:
+    def shard(self, items: Sequence[ValueT]) -> list[tuple[ValueT, bool]]:
         """As many as every rank has: where there are too few, the first one goes along and does not count."""
-        own = super().share(items)
+        own = super().shard(items)
         return own + [(items[0], False)] * (-(-len(items) // self.size) - len(own))
 
     def prepare(self, policy: Any) -> Any:
         """The parts of `policy`, with the lead's weights."""
-        self.copy_from_lead([parameter for parameter in policy.parameters() if parameter.requires_grad])
+        self.copy_from_main([parameter for parameter in policy.parameters() if parameter.requires_grad])
         model = copy.deepcopy(policy) if self.rank == 0 else policy
         mesh = init_device_mesh(next(model.parameters()).device.type, (self.size,))
         # Layers are brought together one by one; what is not in a list of layers, with the policy as a whole.
@@ -58,7 +58,7 @@ class ShardedRanks(Ranks):
                         if self.rank == 0
                         else torch.empty(part.shape, dtype=part.dtype, device=part.device)
                     )
-                    self.copy_from_lead([found])
+                    self.copy_from_main([found])
                     part.copy_(_cut(found, part))
 
     def publish(self, policy: Any, model: Any) -> None:
@@ -74,20 +74,20 @@ class ShardedRanks(Ranks):
         """Every backward pass has added them up."""
 
     def backward(self, loss: Tensor, moving: Sequence[nn.Parameter]) -> None:
-        """As `Ranks.backward`; the parts' gradients come by themselves, so others are taken away again."""
+        """As `Collectives.backward`; the parts' gradients come by themselves, so others are taken away again."""
         loss.backward()
 
     def clip(self, moving: Sequence[nn.Parameter], most: float) -> float:
-        """As `Ranks.clip`, the norm over all parts."""
+        """As `Collectives.clip`, the norm over all parts."""
         norm = nn.utils.clip_grad_norm_(moving, most)
         return float(norm.full_tensor() if isinstance(norm, DTensor) else norm)
 
-    def whole(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    def gather_state(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
         """The state of all parts together, as one process has it; every rank must ask."""
         state = optimizer.state_dict()
         return state | {"state": {key: _each(values, _together) for key, values in state["state"].items()}}
 
-    def part(self, state: dict[str, Any], optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    def scatter_state(self, state: dict[str, Any], optimizer: torch.optim.Optimizer) -> dict[str, Any]:
         """This rank's part of a whole state."""
         parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         return state | {

@@ -12,13 +12,13 @@ from embodied_rl.algorithms.rows import Algorithm
 from embodied_rl.errors import UserError
 from embodied_rl.learner.batches import without_frames
 from embodied_rl.learner.config import LearnerConfig
-from embodied_rl.learner.distributed.processes import Crew, Orders, PolicyFactory
+from embodied_rl.learner.distributed.processes import PolicyFactory, WorkerProcesses, WorkerSpec
 from embodied_rl.learner.learner import Learner, TrainablePolicy
 from embodied_rl.types import RolloutBatch
 from embodied_rl.utils.threads import torch_threads
 
 
-class LeadLearner(Learner):
+class DistributedLearner(Learner):
     """A `Learner` that is rank 0 of `config.ranks`; also raises RankError, after which it is of no more use."""
 
     def __init__(
@@ -33,11 +33,13 @@ class LeadLearner(Learner):
         helper: PolicyFactory,
     ) -> None:
         # A policy in parts takes one pass at a time, with all threads inside an operator.
-        threads = max(1, threads // config.ranks) if config.sharding == "none" else 1
-        self._crew = Crew(config.ranks, helper, Orders(algorithm, config, seed, dump_dir, threads))
+        threads = max(1, threads // config.num_processes) if not config.fsdp else 1
+        self._crew = WorkerProcesses(
+            config.num_processes, helper, WorkerSpec(algorithm, config, seed, dump_dir, threads)
+        )
         try:
             super().__init__(
-                policy, algorithm, config, seed=seed, dump_dir=dump_dir, threads=threads, ranks=self._crew.ranks
+                policy, algorithm, config, seed=seed, dump_dir=dump_dir, threads=threads, ranks=self._crew.collectives
             )
         except BaseException:
             self._crew.close()
@@ -46,31 +48,31 @@ class LeadLearner(Learner):
     def update(self, batch: RolloutBatch) -> dict[str, float]:
         """As `Learner.update`, on all ranks."""
         sent = batch
-        if self._begun is not None:  # every rank has its rows already, group by group
+        if self._group_update is not None:  # every rank has its rows already, group by group
             sent = without_frames(batch)
-        self._crew.tell("update", sent)
+        self._crew.broadcast_call("update", sent)
         with self._alike():
             return super().update(batch)
 
     def accumulate(self, group: RolloutBatch) -> None:
         """As `Learner.accumulate`, on all ranks."""
-        self._crew.tell("accumulate", group)
+        self._crew.broadcast_call("accumulate", group)
         with self._alike():
             super().accumulate(group)
 
     def _alike(self) -> AbstractContextManager[None]:
         """One thread inside an operator, as on the other ranks: with `threads` they are side by side."""
-        return torch_threads(1) if self.config.sharding == "none" else nullcontext()
+        return torch_threads(1) if not self.config.fsdp else nullcontext()
 
     def state_dict(self) -> dict[str, Any]:
         """As `Learner.state_dict`."""
-        if self.config.sharding != "none":
-            self._crew.tell("state_dict")
+        if self.config.fsdp:
+            self._crew.broadcast_call("state_dict")
         return super().state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """As `Learner.load_state_dict`, on all ranks."""
-        self._crew.tell("load_state_dict", state)
+        self._crew.broadcast_call("load_state_dict", state)
         super().load_state_dict(state)
 
     def close(self) -> None:
@@ -87,18 +89,20 @@ def make_learner(
     seed: int,
     dump_dir: Path,
     threads: int,
-    helper: PolicyFactory | None,
+    worker_policy: PolicyFactory | None,
 ) -> Learner:
     """The learner that `config` asks for. threads: CPU threads of all its ranks. helper: opens the policy of a further
-    rank, for `config.ranks` > 1. UserError if there are fewer GPUs than ranks, and what `Learner` and `Crew` raise.
-    """
-    if config.ranks == 1:
+    rank, for `config.ranks` > 1. UserError if there are fewer GPUs than ranks, and what `Learner` and
+    `WorkerProcesses` raise."""
+    if config.num_processes == 1:
         return Learner(policy, algorithm, config, seed=seed, dump_dir=dump_dir, threads=threads)
-    assert helper is not None, "the caller knows how to open the policy again"
+    assert worker_policy is not None, "the caller knows how to open the policy again"
     on_gpu = next(parameter for _, parameter in policy.named_parameters()).is_cuda
-    if on_gpu and config.ranks > torch.cuda.device_count():
+    if on_gpu and config.num_processes > torch.cuda.device_count():
         raise UserError(
-            f"--learner.ranks is {config.ranks}, and there are {torch.cuda.device_count()} GPUs: a rank needs one of "
-            "its own."
+            f"--learner.num-processes is {config.num_processes}, and there are {torch.cuda.device_count()} GPUs: "
+            "a process needs one of its own."
         )
-    return LeadLearner(policy, algorithm, config, seed=seed, dump_dir=dump_dir, threads=threads, helper=helper)
+    return DistributedLearner(
+        policy, algorithm, config, seed=seed, dump_dir=dump_dir, threads=threads, helper=worker_policy
+    )

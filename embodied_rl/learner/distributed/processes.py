@@ -17,7 +17,7 @@ from torch import distributed
 from embodied_rl.algorithms.rows import Algorithm
 from embodied_rl.errors import UserError
 from embodied_rl.learner.config import LearnerConfig
-from embodied_rl.learner.distributed.collectives import RankError, Ranks, Watched
+from embodied_rl.learner.distributed.collectives import Collectives, RankError, Watched
 from embodied_rl.utils import processes
 from embodied_rl.utils.threads import set_torch_threads
 
@@ -27,7 +27,7 @@ _HOST = "127.0.0.1"
 
 
 @dataclass(frozen=True, slots=True)
-class Orders:
+class WorkerSpec:
     """What a helper needs to build its learner, beside its policy."""
 
     algorithm: Algorithm
@@ -38,42 +38,42 @@ class Orders:
 
 
 @dataclass(slots=True)
-class _Helper:
+class _Worker:
     process: Any
     pipe: Connection
     said: str | None = None
 
 
-class Crew:
+class WorkerProcesses:
     """`size` - 1 helper ranks of this process, which is the lead; `ranks` is the lead's.
 
     Raises RankError, or the helper's UserError, if one cannot begin. Close it when done.
     """
 
-    def __init__(self, size: int, factory: PolicyFactory, orders: Orders) -> None:
+    def __init__(self, size: int, factory: PolicyFactory, orders: WorkerSpec) -> None:
         context = multiprocessing.get_context("spawn")
         store = open_store(0, size, lead=True)
-        self._helpers: list[_Helper] = []
+        self._helpers: list[_Worker] = []
         for rank in range(1, size):
             ours, theirs = context.Pipe()
             process = context.Process(
-                target=_help,
+                target=_serve,
                 args=(rank, size, store.port, theirs, factory, orders),
                 name=f"learner-{rank}",
                 daemon=True,
             )
             processes.start(process)
             theirs.close()
-            self._helpers.append(_Helper(process, ours))
+            self._helpers.append(_Worker(process, ours))
         try:
             self._await_ready()
             with Watched(self.lost):
-                self.ranks = join(0, size, store, self.lost, sharded=orders.config.sharding == "fsdp2")
+                self.collectives = join(0, size, store, self.lost, sharded=orders.config.fsdp)
         except BaseException:
             self._end()
             raise
 
-    def tell(self, method: str, *arguments: Any) -> None:
+    def broadcast_call(self, method: str, *arguments: Any) -> None:
         """Let every helper call `method` of its learner; the lead must call its own next. Raises RankError."""
         buffer = io.BytesIO()
         torch.save(arguments, buffer)
@@ -83,7 +83,7 @@ class Crew:
                 helper.pipe.send((method, len(content)))
             except OSError as error:
                 raise RankError(self.lost() or "a rank of the learner hung up") from error
-        self.ranks.message(bytes(content), len(content))
+        self.collectives.message(bytes(content), len(content))
 
     def lost(self) -> str | None:
         """What became of a helper that is no more, None while all live."""
@@ -136,7 +136,7 @@ def _hear(pipe: Connection) -> str | None:
         return ""
 
 
-def _end_of(helper: _Helper) -> str:
+def _end_of(helper: _Worker) -> str:
     """How a process ended: in its own words, if it had time for them."""
     code = helper.process.exitcode
     return helper.said or (f"killed by signal {-code}" if code < 0 else f"exit code {code}")
@@ -150,20 +150,20 @@ def open_store(port: int, size: int, *, lead: bool) -> Any:
 
 def join(
     rank: int, size: int, store: Any, lost: Callable[[], str | None] = lambda: None, *, sharded: bool = False
-) -> Ranks:
-    """Set up torch's default process group; `lost` as in `Ranks`."""
+) -> Collectives:
+    """Set up torch's default process group; `lost` as in `Collectives`."""
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # all on one machine, whatever its name resolves to
     # Gradients go by the backend of their device, everything else by gloo.
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     distributed.init_process_group(backend, store=store, rank=rank, world_size=size)
     if sharded:
-        from embodied_rl.learner.distributed.fsdp import ShardedRanks
+        from embodied_rl.learner.distributed.fsdp import FSDPCollectives
 
-        return ShardedRanks(rank, size, lost)
-    return Ranks(rank, size, lost)
+        return FSDPCollectives(rank, size, lost)
+    return Collectives(rank, size, lost)
 
 
-def _help(rank: int, size: int, port: int, pipe: Connection, factory: PolicyFactory, orders: Orders) -> None:
+def _serve(rank: int, size: int, port: int, pipe: Connection, factory: PolicyFactory, orders: WorkerSpec) -> None:
     """A helper's life: build policy and learner, then do as the lead does until it hangs up."""
     from embodied_rl.learner.learner import Learner, NonFiniteError, RatioError
 
@@ -178,11 +178,7 @@ def _help(rank: int, size: int, port: int, pipe: Connection, factory: PolicyFact
         pipe.send(None)
         store = open_store(port, size, lead=False)
         ranks = join(
-            rank,
-            size,
-            store,
-            lambda: None if lead.is_alive() else "the lead is gone",
-            sharded=orders.config.sharding == "fsdp2",
+            rank, size, store, lambda: None if lead.is_alive() else "the lead is gone", sharded=orders.config.fsdp
         )
         learner = Learner(
             policy,

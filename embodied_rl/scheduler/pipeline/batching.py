@@ -1,4 +1,4 @@
-"""How long a policy that is free waits for further lanes: while that costs less than one more call of it."""
+"""How long a policy that is free waits for further env groups: while that costs less than one more call of it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SPREAD = 0.05
 
 
 class Patience:
-    """Learns what a call of the policy costs however few rows it has, and how soon lanes come back.
+    """Learns what a call of the policy costs however few rows it has, and how soon env groups come back.
 
     With k rows ready and m on their way, a call now costs fixed / k for each row, a later one (wait + fixed) / (k + m),
     besides what rows cost anyway. So waiting pays while it takes less than fixed * m / k.
@@ -39,7 +39,7 @@ class Patience:
         self._sums = [_KEEP * old + more for old, more in zip(self._sums, new, strict=True)]
 
     def returned(self, seconds: float) -> None:
-        """A lane was away for so long."""
+        """A env group was away for so long."""
         self._turn = seconds if self._turn is None else 0.9 * self._turn + 0.1 * seconds
 
     @property
@@ -59,16 +59,16 @@ class Patience:
         return min(max(0.0, (seconds - slope * rows) / weight), self._least)
 
     def until(self, now: float, ready: int, away: Iterable[tuple[int, float]]) -> float:
-        """When to call the policy at the latest. away: rows of the lanes on their way, and since when.
+        """When to call the policy at the latest. away: rows of the env groups on their way, and since when.
 
-        Nobody waits for a lane that is long overdue.
+        Nobody waits for a env group that is long overdue.
         """
         turn = self._turn
         if turn is None or not ready:
             return now
-        lanes = [(rows, since) for rows, since in away if rows and now < since + 2 * turn]
-        if not lanes:
+        env_groups = [(rows, since) for rows, since in away if rows and now < since + 2 * turn]
+        if not env_groups:
             return now
-        pays = now + self.fixed * sum(rows for rows, _ in lanes) / ready
-        back = max(since for _, since in lanes) + turn
+        pays = now + self.fixed * sum(rows for rows, _ in env_groups) / ready
+        back = max(since for _, since in env_groups) + turn
         return min(pays, max(now, back) + turn) if back <= pays else now

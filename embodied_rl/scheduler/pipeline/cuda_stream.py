@@ -24,13 +24,13 @@ class ActStream:
         self._device = parameter.device if parameter is not None else None
         self._stream = torch.cuda.Stream(self._device, priority=-1) if on_gpu else None
         self._changed: torch.Event | None = None
-        self.installed()
+        self.weights_loaded()
 
     def active(self) -> AbstractContextManager[object]:
         """A `with` block in which the calling thread works on this stream."""
         return nullcontext() if self._stream is None else torch.cuda.stream(self._stream)
 
-    def installed(self) -> None:
+    def weights_loaded(self) -> None:
         """The calling thread has queued the last change of the weights on its stream."""
         if self._stream is not None:
             self._changed = torch.cuda.current_stream(self._device).record_event()

@@ -1,4 +1,4 @@
-"""A lane: slots that step, render and wait for their decisions together, one stage of the pipeline."""
+"""A env group: envs that step, render and wait for their decisions together, one stage of the pipeline."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from embodied_rl.rollout.episode import Running
-from embodied_rl.rollout.observation_pool import Round
+from embodied_rl.rollout.episode import ActiveEpisode
+from embodied_rl.rollout.observation_pool import StepRecord
 from embodied_rl.types import ActOutput, Array, ChunkResult, EpisodeSpec, Observation
 
 
 @dataclass(slots=True)
-class View:
-    """What some slots show: `obs` is a view of the first rows of `block`; row i shows `episodes[i]` in `slots[i]`."""
+class EnvGroupView:
+    """What some envs show: `obs` is a view of the first rows of `block`; row i shows `episodes[i]` in `env_ids[i]`."""
 
-    slots: list[int]
-    episodes: list[Running]
+    env_ids: list[int]
+    episodes: list[ActiveEpisode]
     block: Observation
     obs: Observation
 
@@ -31,38 +31,38 @@ class Decision:
 
 
 @dataclass(slots=True)
-class Lane:
-    """`running` holds the episode of every filled slot. assigned: an episode to begin before any other is asked for.
+class EnvGroup:
+    """`running` holds the episode of every filled env. assigned: an episode to begin before any other is asked for.
 
-    A lane is in one place at a time: with a worker, in the queue of the policy, or parked because there is nothing to
-    run. Only the thread that holds it may touch it.
+    A env group is in one place at a time: with a worker, in the queue of the policy, or parked because there is
+    nothing to run. Only the thread that holds it may touch it.
     """
 
-    slots: list[int]
-    running: dict[int, Running] = field(default_factory=dict)
+    env_ids: list[int]
+    active: dict[int, ActiveEpisode] = field(default_factory=dict)
     assigned: EpisodeSpec | None = None
-    view: View | None = None
+    view: EnvGroupView | None = None
     decision: Decision | None = None
     since: float = 0.0
     """When it began to wait where it is (time.perf_counter)."""
 
-    def free_slots(self) -> list[int]:
+    def free_env_ids(self) -> list[int]:
         """Slots without an episode."""
-        return [slot for slot in self.slots if slot not in self.running]
+        return [env_id for env_id in self.env_ids if env_id not in self.active]
 
 
-def make_lanes(num_envs: int, stages: int) -> list[Lane]:
-    """Cut slots 0, ..., num_envs - 1 into `stages` lanes whose sizes differ by at most one."""
-    return [Lane([int(slot) for slot in slots]) for slots in np.array_split(np.arange(num_envs), stages)]
+def make_env_groups(num_envs: int, stages: int) -> list[EnvGroup]:
+    """Cut envs 0, ..., num_envs - 1 into `stages` env groups whose sizes differ by at most one."""
+    return [EnvGroup([int(env_id) for env_id in env_ids]) for env_ids in np.array_split(np.arange(num_envs), stages)]
 
 
-def make_round(view: View, decision: Decision, result: ChunkResult, mask: Array) -> Round:
+def make_step_record(view: EnvGroupView, decision: Decision, result: ChunkResult, mask: Array) -> StepRecord:
     """The rows of a decision that was carried out; every row is live."""
     reward = result.reward.sum(axis=1, dtype=np.float32)
-    return Round(view.block, view.obs, decision.act, reward, mask, len(view.slots), decision.version)
+    return StepRecord(view.block, view.obs, decision.act, reward, mask, len(view.env_ids), decision.version)
 
 
-def join(views: Sequence[View]) -> Observation:
+def join(views: Sequence[EnvGroupView]) -> Observation:
     """The observations of several views, one after the other; without a copy if it is one."""
     if len(views) == 1:
         return views[0].obs

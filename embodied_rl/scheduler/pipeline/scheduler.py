@@ -12,12 +12,12 @@ from typing import Any
 
 from embodied_rl.learner.batches import join_batches, without_frames
 from embodied_rl.learner.off_policy import DRIFT
-from embodied_rl.rollout.groups import Closed, Group, Verdict
-from embodied_rl.rollout.metrics import empty_batch, summarise
-from embodied_rl.rollout.observation_pool import Recording, gather
+from embodied_rl.rollout.groups import BatchEnd, Group, GroupStatus
+from embodied_rl.rollout.metrics import empty_batch, summarize_rollout
+from embodied_rl.rollout.observation_pool import Trajectory, gather
 from embodied_rl.scheduler.pipeline.engine import RolloutEngine
 from embodied_rl.types import EpisodeResult, RolloutBatch
-from embodied_rl.utils.threads import Threads, torch_threads
+from embodied_rl.utils.threads import WorkerPool, torch_threads
 from embodied_rl.utils.timeline import LEARNER, Span
 
 _POLL_SECONDS = 0.1
@@ -40,23 +40,23 @@ class PipelinedScheduler:
         self,
         engine: RolloutEngine,
         *,
-        install: Callable[[], None],
-        poll: Callable[[], None],
+        load_weights: Callable[[], None],
+        check_interrupt: Callable[[], None],
         learn: Callable[[RolloutBatch], None] | None = None,
         worked_until: Callable[[], float] = lambda: 0.0,
         ess: Callable[[], float] | None = None,
         correct: Callable[[RolloutBatch], float | None] | None = None,
-        correctors: int = 1,
+        num_correctors: int = 1,
         on_episode: Callable[[EpisodeResult], None] | None = None,
     ) -> None:
         self._engine = engine
-        self._install = install
-        self._poll = poll
+        self._load_weights = load_weights
+        self._check_interrupt = check_interrupt
         self._learn = learn
         self._worked_until = worked_until
         self._ess = ess
         self._correct = correct
-        self._others = None if correct is None else Threads(correctors, "evaluate")
+        self._others = None if correct is None else WorkerPool(num_correctors, "evaluate")
         self._on_episode = on_episode or (lambda result: None)
         self._drifts: list[float] = []
         self._published = 0
@@ -84,7 +84,7 @@ class PipelinedScheduler:
 
     def paused(self) -> AbstractContextManager[None]:
         """A `with` block in which simulator and policy are free; episodes under way come to their end first."""
-        return self._engine.paused(self._poll)
+        return self._engine.paused(self._check_interrupt)
 
     def sampler_state(self) -> dict[str, Any]:
         """The position in the stream after the batches yielded so far, whatever is under way."""
@@ -108,53 +108,53 @@ class PipelinedScheduler:
             return
         self._acting = self._published
         worth = 1.0 if self._ess is None else self._ess()
-        self._engine.publish(self._published, self._install, worth=worth)
+        self._engine.publish(self._published, self._load_weights, ess_ratio=worth)
 
     def _gather(self, version: int) -> RolloutBatch:
         # the cores are taken by those who act, simulate and learn
         with torch_threads(1):
             batch, closed = self._whole(version) if self._learn is None else self._streamed(version, self._learn)
-        batch.info = summary_of(closed, self._engine.stream.sampler.ledger.reissued)
+        batch.info = summary_of(closed, self._engine.stream.sampler.counts.requeued)
         if self._drifts:
             batch.info[DRIFT] = max(self._drifts)
         return batch
 
-    def _whole(self, version: int) -> tuple[RolloutBatch, Closed]:
-        kept: list[Recording] = []
-        while not isinstance(event := self._engine.wait(self._on_episode, self._poll), Closed):
+    def _whole(self, version: int) -> tuple[RolloutBatch, BatchEnd]:
+        kept: list[Trajectory] = []
+        while not isinstance(event := self._engine.wait(self._on_episode, self._check_interrupt), BatchEnd):
             kept += event.members if event is not None else []
-        with self._engine.clock.stage("gather"):
+        with self._engine.clock.span("gather"):
             batch = gather(kept, version) if kept else empty_batch(version)
-        self._engine.drop(kept)
+        self._engine.release(kept)
         return batch, event
 
-    def _streamed(self, version: int, learn: Callable[[RolloutBatch], None]) -> tuple[RolloutBatch, Closed]:
+    def _streamed(self, version: int, learn: Callable[[RolloutBatch], None]) -> tuple[RolloutBatch, BatchEnd]:
         kept: list[RolloutBatch] = []
         closed, learned = None, math.inf
         with closing(self._events(version)) as events:
             for event in events:
-                if isinstance(event, Closed):
+                if isinstance(event, BatchEnd):
                     closed = event
                     continue
                 kept.append(without_frames(event))
                 self._charge(learned)
                 self.learning = True
-                with self._engine.clock.stage("learn"):
+                with self._engine.clock.span("learn"):
                     learn(event)
                 self.learning, learned = False, time.perf_counter()
         assert closed is not None, "the last event"
         self._charge(learned)
         return join_batches(kept) if kept else empty_batch(version), closed
 
-    def _events(self, version: int) -> Generator[RolloutBatch | Closed]:
+    def _events(self, version: int) -> Generator[RolloutBatch | BatchEnd]:
         """The groups of a batch, corrected, and at last what closed it."""
         jobs: deque[Future[RolloutBatch]] = deque()
         self._drifts = []
-        closed: Closed | None = None
+        closed: BatchEnd | None = None
         try:
             while closed is None or jobs:
-                event = None if closed else self._engine.wait(self._on_episode, self._poll, block=not jobs)
-                if isinstance(event, Closed):
+                event = None if closed else self._engine.wait(self._on_episode, self._check_interrupt, block=not jobs)
+                if isinstance(event, BatchEnd):
                     closed = event
                 elif event is None:
                     yield self._result(jobs.popleft())
@@ -169,31 +169,31 @@ class PipelinedScheduler:
 
     def _result(self, job: Future[RolloutBatch]) -> RolloutBatch:
         while not wait([job], _POLL_SECONDS).done:
-            self._poll()
+            self._check_interrupt()
         return job.result()
 
     def _copied(self, group: Group, version: int) -> RolloutBatch:
-        with self._engine.clock.stage("gather"):
+        with self._engine.clock.span("gather"):
             batch = gather(group.members, version)
-        self._engine.drop(group.members)
+        self._engine.release(group.members)
         return batch
 
     def _corrected(self, group: RolloutBatch) -> RolloutBatch:
         assert self._correct is not None
-        with self._engine.clock.stage("evaluate"):
+        with self._engine.clock.span("evaluate"):
             drift = self._correct(group)
         if drift is not None:
             self._drifts.append(drift)
         return group
 
 
-def summary_of(closed: Closed, reissued: int) -> dict[str, float]:
+def summary_of(closed: BatchEnd, reissued: int) -> dict[str, float]:
     """What a batch's groups tell the metrics; reissued: episodes run again since the start."""
-    kept = sum(group.verdict is Verdict.KEPT for group in closed.groups)
-    return summarise(
+    kept = sum(group.status is GroupStatus.ACCEPTED for group in closed.groups)
+    return summarize_rollout(
         [member.result for group in closed.groups for member in group.members],
-        kept=kept,
-        dropped=len(closed.groups) - kept,
-        wanted=closed.wanted,
-        reissued=reissued,
+        accepted=kept,
+        filtered=len(closed.groups) - kept,
+        wanted=closed.num_wanted,
+        requeued=reissued,
     ) | {"rollout/stopped": float(sum(group.stopped for group in closed.groups))}

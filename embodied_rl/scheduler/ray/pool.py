@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from embodied_rl.errors import UserError
-from embodied_rl.rollout.groups import GroupStream
+from embodied_rl.rollout.groups import GroupQueue
 from embodied_rl.scheduler.config import RayConfig
 from embodied_rl.scheduler.ray.weight_sync import Bucket
-from embodied_rl.scheduler.ray.worker import Ran, RolloutWorker, WorkerFactory
+from embodied_rl.scheduler.ray.worker import RolloutWorker, TurnResult, WorkerFactory
 from embodied_rl.types import EpisodeSpec, RolloutBatch
 
 _CALLS = 2
@@ -47,7 +47,7 @@ class _Worker:
 
 
 class RayPool:
-    """`config.workers` actors with `slots` worlds each, that run the episodes of `stream`.
+    """`config.workers` actors with `envs` worlds each, that run the episodes of `stream`.
 
     everything: all weights that learn, as last sent. say: gets one line when there is something to tell. `replaced`
     counts workers that were lost.
@@ -58,14 +58,14 @@ class RayPool:
         ray: Any,
         config: RayConfig,
         factory: WorkerFactory,
-        stream: GroupStream,
+        stream: GroupQueue,
         *,
-        slots: int,
+        env_ids: int,
         final_value: bool,
         everything: Callable[[], Sequence[Bucket]],
         say: Callable[[str], None],
     ) -> None:
-        self._ray, self._config, self._stream, self._slots = ray, config, stream, slots
+        self._ray, self._config, self._stream, self._slots = ray, config, stream, env_ids
         self._everything, self._say = everything, say
         options = {
             "num_cpus": config.cpus_per_worker,
@@ -84,7 +84,7 @@ class RayPool:
 
     def _open(self) -> _Worker:
         actor = self._start()
-        return _Worker(actor, actor.slots.remote(), since=time.monotonic())
+        return _Worker(actor, actor.env_ids.remote(), since=time.monotonic())
 
     def send(self, version: int, buckets: Sequence[Bucket]) -> None:
         """From now on version `version` acts, which differs from the one before by `buckets`."""
@@ -95,7 +95,7 @@ class RayPool:
                 worker.sent.append(worker.actor.install.remote(version, *shared))
 
     def feed(self) -> None:
-        """Give out what there is to run, one by one to whoever holds least: a slot-full runs, another waits there."""
+        """Give out what there is to run, one by one to whoever holds least: a env-full runs, another waits there."""
         up = [worker for worker in self._workers if worker.up]
         while free := [worker for worker in up if len(worker.held) < 2 * self._slots]:
             if (spec := self._stream.next_episode()) is None:
@@ -156,17 +156,17 @@ class RayPool:
         if not self._answers(worker, installed):  # or it would go on with older weights
             return []
         ran = self._answers(worker, call)
-        if not isinstance(ran, Ran):
+        if not isinstance(ran, TurnResult):
             return []
         worker.calls.popleft()
-        if ran.episodes or ran.lost:
+        if ran.episodes or ran.failed:
             worker.since = time.monotonic()
         if ran.episodes:
             self._lost_in_a_row = 0
         ended = [piece.episodes[0].spec for piece in ran.episodes]
-        for spec in (*ended, *(spec for spec, _ in ran.lost), *ran.skipped):
+        for spec in (*ended, *(spec for spec, _ in ran.failed), *ran.skipped):
             del worker.held[spec.episode_id]
-        for spec, cause in ran.lost:
+        for spec, cause in ran.failed:
             self._stream.retry(spec, cause)
         for spec in ran.skipped:
             self._stream.stop(spec)
@@ -198,7 +198,7 @@ class RayPool:
             )
         self._start_anew(worker)
         for spec in worker.held.values():
-            self._stream.hand_back(spec)
+            self._stream.requeue_uncounted(spec)
 
     def _start_anew(self, worker: _Worker) -> None:
         self._ray.kill(worker.actor)

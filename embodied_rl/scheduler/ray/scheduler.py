@@ -1,7 +1,7 @@
 """Rollout workers on other machines, as Ray actors; the learner stays here.
 
-Each worker has worlds of its own and a replica of the policy. It gets episodes, more than it has slots so that none is
-idle, and returns their rows. Which episodes run and what becomes of them is `GroupStream`'s ledger here. A thread deals
+Each worker has worlds of its own and a replica of the policy. It gets episodes, more than it has envs so that none is
+idle, and returns their rows. Which episodes run and what becomes of them is `GroupQueue`'s ledger here. A thread deals
 with the workers, also while the owner learns; a worker that dies or does not answer is replaced (`ray_pool`).
 """
 
@@ -15,14 +15,14 @@ from typing import Any
 from torch import nn
 
 from embodied_rl.learner.batches import join_batches
-from embodied_rl.rollout.groups import Closed, Group, GroupStream
+from embodied_rl.rollout.groups import BatchEnd, Group, GroupQueue
 from embodied_rl.rollout.metrics import empty_batch
-from embodied_rl.rollout.observation_pool import Recording
+from embodied_rl.rollout.observation_pool import Trajectory
 from embodied_rl.scheduler.config import RayConfig
 from embodied_rl.scheduler.pipeline.scheduler import summary_of
 from embodied_rl.scheduler.ray.cluster import connect
 from embodied_rl.scheduler.ray.pool import RayPool
-from embodied_rl.scheduler.ray.weight_sync import Outbox, nbytes
+from embodied_rl.scheduler.ray.weight_sync import WeightDeltaEncoder, size_bytes
 from embodied_rl.scheduler.ray.worker import WorkerFactory
 from embodied_rl.types import EpisodeResult, RolloutBatch
 
@@ -32,7 +32,7 @@ _POLL_SECONDS = 0.1
 class RayScheduler:
     """`SerialScheduler`'s place, with the rollout on `config.workers` actors.
 
-    factory: see `ray_worker.WorkerFactory`; slots: worlds of a worker. ess: how much rows an update old are
+    factory: see `ray.worker.WorkerFactory`; envs: worlds of a worker. ess: how much rows an update old are
     worth (`Learner.ess`): the less, the fewer groups begin before their policy is there. say: gets one line when there
     is something to tell. `sent_bytes`: what the last `publish` sent to each worker. Close it when done.
     """
@@ -42,19 +42,19 @@ class RayScheduler:
         config: RayConfig,
         factory: WorkerFactory,
         policy: nn.Module,
-        stream: GroupStream,
+        stream: GroupQueue,
         *,
-        slots: int,
+        env_ids: int,
         final_value: bool,
         on_episode: Callable[[EpisodeResult], None],
-        poll: Callable[[], None],
+        check_interrupt: Callable[[], None],
         ess: Callable[[], float] = lambda: 1.0,
-        say: Callable[[str], None] = print,
+        log: Callable[[str], None] = print,
     ) -> None:
         self._ray = connect(config)
         self._stream = stream
-        self._outbox = Outbox(policy)
-        self._on_episode, self._poll, self._ess, self._say = on_episode, poll, ess, say
+        self._outbox = WeightDeltaEncoder(policy)
+        self._on_episode, self._check_interrupt, self._ess, self._log = on_episode, check_interrupt, ess, log
         self._pieces: dict[int, RolloutBatch] = {}
         self._results: list[EpisodeResult] = []
         self._notes: list[str] = []
@@ -65,9 +65,9 @@ class RayScheduler:
             config,
             factory,
             stream,
-            slots=slots,
+            env_ids=env_ids,
             final_value=final_value,
-            everything=self._outbox.everything,
+            everything=self._outbox.full_state,
             say=self._notes.append,
         )
         self._error: BaseException | None = None
@@ -122,8 +122,8 @@ class RayScheduler:
     def _send(self, version: int, *, whole: bool = False) -> None:
         buckets = self._outbox.changes()
         if whole:
-            buckets = self._outbox.everything()
-        self.sent_bytes = nbytes(buckets)
+            buckets = self._outbox.full_state()
+        self.sent_bytes = size_bytes(buckets)
         self._pool.send(version, buckets)
         self._published = version
 
@@ -135,16 +135,16 @@ class RayScheduler:
             for group in event.groups:
                 for member in group.members:
                     self._pieces.pop(member.result.spec.episode_id, None)
-            info = summary_of(event, self._stream.sampler.ledger.reissued)
+            info = summary_of(event, self._stream.sampler.counts.requeued)
         batch = join_batches(kept) if kept else empty_batch(version)
         batch.version = version
         batch.info = info | {"rollout/workers_replaced": float(self.replaced)}
         return batch
 
-    def _wait(self) -> Group | Closed:
+    def _wait(self) -> Group | BatchEnd:
         """The next kept group in order, or the end of the batch; meanwhile the owner hears of what ended."""
         while True:
-            self._poll()
+            self._check_interrupt()
             with self._lock:
                 if self._error is not None:
                     raise self._error
@@ -157,7 +157,7 @@ class RayScheduler:
             for result in results:
                 self._on_episode(result)
             for note in notes:
-                self._say(note)
+                self._log(note)
             if event is not None:
                 return event
 
@@ -194,5 +194,5 @@ class RayScheduler:
         (result,) = piece.episodes
         self._pieces[result.spec.episode_id] = piece
         self._results.append(result)
-        for dropped in self._stream.add(Recording(result)):
+        for dropped in self._stream.add(Trajectory(result)):
             self._pieces.pop(dropped.result.spec.episode_id, None)

@@ -12,22 +12,22 @@ BUCKET_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class TensorDelta:
     """New values of a parameter: of all of it, or of flat positions int32 [n] (int64 from 2^31 elements on)."""
 
     values: Tensor
     positions: Tensor | None = None
 
     @property
-    def nbytes(self) -> int:
+    def size_bytes(self) -> int:
         """What it takes to send."""
         return self.values.nbytes + (0 if self.positions is None else self.positions.nbytes)
 
 
-Bucket = Mapping[str, Change]
+Bucket = Mapping[str, TensorDelta]
 
 
-class Outbox:
+class WeightDeltaEncoder:
     """Remembers what replicas have, and says what they lack. Comparison is by bits, so nothing is lost."""
 
     def __init__(self, policy: nn.Module) -> None:
@@ -37,13 +37,13 @@ class Outbox:
     def _trained(self) -> list[tuple[str, nn.Parameter]]:
         return [(name, tensor) for name, tensor in self._policy.named_parameters() if tensor.requires_grad]
 
-    def everything(self) -> list[Bucket]:
+    def full_state(self) -> list[Bucket]:
         """For a replica that has only the starting weights: all that learns, as last sent."""
-        return _buckets({name: Change(tensor.clone()) for name, tensor in self._sent.items()})
+        return _buckets({name: TensorDelta(tensor.clone()) for name, tensor in self._sent.items()})
 
     def changes(self) -> list[Bucket]:
         """What changed since the last call (at first: since the start)."""
-        found: dict[str, Change] = {}
+        found: dict[str, TensorDelta] = {}
         for name, parameter in self._trained():
             now, before = parameter.detach().cpu(), self._sent[name]
             changed = (_bits(now) != _bits(before)).flatten()
@@ -53,14 +53,14 @@ class Outbox:
             place = torch.int64 if changed.numel() >= 2**31 else torch.int32
             if count * (now.itemsize + place.itemsize) < now.nbytes:  # whichever is shorter
                 where = changed.nonzero()[:, 0]
-                found[name] = Change(now.flatten()[where], where.to(place))
+                found[name] = TensorDelta(now.flatten()[where], where.to(place))
             else:
-                found[name] = Change(now.clone())
+                found[name] = TensorDelta(now.clone())
             before.copy_(now)
         return _buckets(found)
 
 
-def install(policy: nn.Module, buckets: Sequence[Bucket]) -> None:
+def apply_deltas(policy: nn.Module, buckets: Sequence[Bucket]) -> None:
     """Bring changes into a replica; KeyError for a parameter that it has not."""
     own = dict(policy.named_parameters())
     with torch.no_grad():
@@ -72,9 +72,9 @@ def install(policy: nn.Module, buckets: Sequence[Bucket]) -> None:
                     own[name].view(-1)[change.positions.long().to(own[name].device)] = change.values.to(own[name])
 
 
-def nbytes(buckets: Sequence[Bucket]) -> int:
+def size_bytes(buckets: Sequence[Bucket]) -> int:
     """What it takes to send these changes."""
-    return sum(change.nbytes for bucket in buckets for change in bucket.values())
+    return sum(change.size_bytes for bucket in buckets for change in bucket.values())
 
 
 def _bits(tensor: Tensor) -> Tensor:
@@ -82,14 +82,14 @@ def _bits(tensor: Tensor) -> Tensor:
     return tensor.contiguous().view({1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.itemsize])
 
 
-def _buckets(changes: Mapping[str, Change]) -> list[Bucket]:
+def _buckets(changes: Mapping[str, TensorDelta]) -> list[Bucket]:
     """Pieces of about BUCKET_BYTES, so that neither many small nor one huge message is sent."""
-    out: list[dict[str, Change]] = []
+    out: list[dict[str, TensorDelta]] = []
     size = BUCKET_BYTES
     for name, change in changes.items():
-        if size + change.nbytes > BUCKET_BYTES:
+        if size + change.size_bytes > BUCKET_BYTES:
             out.append({})
             size = 0
         out[-1][name] = change
-        size += change.nbytes
+        size += change.size_bytes
     return list(out)

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from torch import nn
 
 from embodied_rl.policy import Policy
-from embodied_rl.rollout.env_runner import Driver
+from embodied_rl.rollout.env_runner import EnvRunner
 from embodied_rl.rollout.observation_pool import gather
-from embodied_rl.rollout.retries import Cause
-from embodied_rl.scheduler.ray.weight_sync import Bucket, install
+from embodied_rl.rollout.retries import FailureCause
+from embodied_rl.scheduler.ray.weight_sync import Bucket, apply_deltas
 from embodied_rl.types import EpisodeSpec, RolloutBatch
 from embodied_rl.utils.timers import StageClock
 from embodied_rl.vec_env import VecEnv
@@ -26,12 +26,12 @@ TURN_SECONDS = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Ran:
+class TurnResult:
     """Episodes that ended, a batch each, whose rows say which version acted; `lost` ones did not, and why; `skipped`
     ones never began."""
 
     episodes: list[RolloutBatch] = field(default_factory=list)
-    lost: list[tuple[EpisodeSpec, Cause]] = field(default_factory=list)
+    failed: list[tuple[EpisodeSpec, FailureCause]] = field(default_factory=list)
     skipped: list[EpisodeSpec] = field(default_factory=list)
 
 
@@ -42,32 +42,32 @@ class RolloutWorker:
         env, policy = factory()
         assert isinstance(policy, nn.Module)
         self._policy = policy
-        self._driver = Driver(env, policy, StageClock(), record=True, final_value=final_value)
+        self._driver = EnvRunner(env, policy, StageClock(), record=True, final_value=final_value)
         self._slots = env.num_envs
         self._waiting: deque[EpisodeSpec] = deque()
 
-    def slots(self) -> int:
+    def env_ids(self) -> int:
         """How many episodes run side by side."""
         return self._slots
 
-    def install(self, version: int, *buckets: Bucket) -> None:
+    def load_weights(self, version: int, *buckets: Bucket) -> None:
         """From now on version `version` acts, in the middle of episodes too."""
-        install(self._policy, buckets)
+        apply_deltas(self._policy, buckets)
         self._driver.version = version
 
-    def advance(self, specs: Sequence[EpisodeSpec], unwanted: Collection[int] = ()) -> Ran:
+    def advance(self, specs: Sequence[EpisodeSpec], unwanted: Collection[int] = ()) -> TurnResult:
         """Take these episodes in, go on with all until some have ended or a turn is over, and return those.
 
         unwanted: episodes that need not begin any more.
         """
-        ran = Ran(skipped=[spec for spec in (*self._waiting, *specs) if spec.episode_id in unwanted])
+        ran = TurnResult(skipped=[spec for spec in (*self._waiting, *specs) if spec.episode_id in unwanted])
         self._waiting = deque(spec for spec in (*self._waiting, *specs) if spec.episode_id not in unwanted)
         until = time.monotonic() + TURN_SECONDS
-        while not ran.episodes and not ran.lost:
-            ended = self._driver.round(self._next, lambda *lost: ran.lost.append(lost), "sample")
+        while not ran.episodes and not ran.failed:
+            ended = self._driver.step(self._next, lambda *lost: ran.failed.append(lost), "sample")
             for recording in ended or []:
                 ran.episodes.append(gather([recording], self._driver.version or 0))
-                self._driver.store.drop(recording.rows)
+                self._driver.store.release(recording.steps)
             if ended is None or time.monotonic() > until:
                 break
         return ran

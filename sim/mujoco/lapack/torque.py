@@ -13,7 +13,7 @@ from embodied_rl.sim.mujoco.lapack.inverse import N, invert
 from embodied_rl.sim.mujoco.lapack.products import add_columns, dot_column
 from embodied_rl.sim.mujoco.lapack.pseudo_inverse import Work, make_work, pseudo_inverse
 from embodied_rl.sim.mujoco.lapack.rounding import fma
-from embodied_rl.sim.mujoco.osc import Law
+from embodied_rl.sim.mujoco.osc import OscGains
 from embodied_rl.types import Array
 
 
@@ -73,7 +73,7 @@ def make_scratch() -> Scratch:
 
 @njit(nogil=True, error_model="numpy")
 def torques(
-    law: Law,
+    law: OscGains,
     force: Array,
     jac: Array,
     mass: Array,

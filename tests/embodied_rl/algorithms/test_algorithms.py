@@ -28,8 +28,8 @@ def batch_for(config: AlgorithmConfig, policy: ToyPolicy) -> RolloutBatch:
         sampler,
         StageClock(),
         groups=32 // algorithm.group_size,
-        keep=algorithm.keep,
-        max_factor=algorithm.max_factor,
+        success_rate_range=algorithm.success_rate_range,
+        max_oversampling=algorithm.max_oversampling,
         final_value=algorithm.needs_final_value,
     )
     return collector.collect(0)
@@ -152,7 +152,7 @@ def test_ppo_without_a_critic_is_refused() -> None:
     ("build", "message"),
     [
         (lambda: GRPOConfig(group_size=1), "group_size must be at least 2"),
-        (lambda: GRPOConfig(keep=(0.9, 0.1)), "keep must satisfy"),
+        (lambda: GRPOConfig(success_rate_range=(0.9, 0.1)), "keep must satisfy"),
         (lambda: GRPOConfig(clip_low=0.0), "clip_low"),
         (lambda: GRPOConfig(epochs=0), "epochs"),
         (lambda: PPOConfig(gamma=1.5), "gamma"),

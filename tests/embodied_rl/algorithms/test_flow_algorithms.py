@@ -13,7 +13,7 @@ from embodied_rl.algorithms.config import AlgorithmConfig, GRPOConfig, PPOConfig
 from embodied_rl.algorithms.make import make_algorithm
 from embodied_rl.learner.config import LearnerConfig
 from embodied_rl.learner.learner import Learner
-from embodied_rl.policies.flow import FlowMethod, FlowSettings
+from embodied_rl.policies.flow import FlowExploration, FlowSettings
 from embodied_rl.policies.pi0.config import Pi0ModelConfig, gemma, siglip
 from embodied_rl.policies.pi0.policy import Pi0Policy
 from embodied_rl.rollout.collector import Collector
@@ -22,10 +22,10 @@ from embodied_rl.types import RolloutBatch
 from embodied_rl.utils.timers import StageClock
 from tests.toy import ACTION_DIM, CHUNK, INSTRUCTIONS, SIZE, TASKS, ToyEnv
 
-METHODS: tuple[FlowMethod, ...] = ("flow_sde", "flow_noise")
+METHODS: tuple[FlowExploration, ...] = ("flow_sde", "flow_noise")
 
 
-def flow_policy(method: FlowMethod, *, with_value: bool) -> Pi0Policy:
+def flow_policy(method: FlowExploration, *, with_value: bool) -> Pi0Policy:
     """A pi0 for the toy world: one camera, a longer horizon than a chunk, padded actions."""
     config = Pi0ModelConfig(
         vision=siglip(SIZE, 2, 16, 1, 2, 32),
@@ -42,14 +42,14 @@ def flow_policy(method: FlowMethod, *, with_value: bool) -> Pi0Policy:
         value_hidden=(16, 8),
         noise_hidden=(8, 8),
     )
-    flow = FlowSettings(method=method, denoise_steps=3, noise_level=0.8, noise_range=(0.2, 0.6))
+    flow = FlowSettings(exploration=method, num_inference_steps=3, noise_level=0.8, noise_range=(0.2, 0.6))
     policy = Pi0Policy.fresh(config, INSTRUCTIONS.values(), flow=flow)
     policy.with_value = with_value
     return policy
 
 
 def setup(
-    tmp_path: Path, method: FlowMethod, config: AlgorithmConfig, **options: float
+    tmp_path: Path, method: FlowExploration, config: AlgorithmConfig, **options: float
 ) -> tuple[Learner, RolloutBatch, Pi0Policy]:
     algorithm = make_algorithm(config)
     policy = flow_policy(method, with_value=algorithm.needs_value)
@@ -60,7 +60,7 @@ def setup(
         sampler,
         StageClock(),
         groups=48 // algorithm.group_size,
-        keep=None,
+        success_rate_range=None,
         final_value=algorithm.needs_final_value,
     )
     batch = collector.collect(0)
@@ -78,15 +78,15 @@ def log_probs(policy: Pi0Policy, batch: RolloutBatch) -> torch.Tensor:
 @pytest.mark.parametrize("level", ["token", "action", "chunk"])
 @pytest.mark.parametrize("name", ["grpo", "ppo"])
 def test_an_update_makes_good_decisions_likelier_than_bad_ones(
-    tmp_path: Path, method: FlowMethod, level: RatioLevel, name: str
+    tmp_path: Path, method: FlowExploration, level: RatioLevel, name: str
 ) -> None:
     """The learner's own check wants every first ratio at 1; the step must go the way of the advantages."""
     config = (
-        GRPOConfig(group_size=8, keep=None, ratio_level=level)
+        GRPOConfig(group_size=8, success_rate_range=None, ratio_level=level)
         if name == "grpo"
         else PPOConfig(ratio_level=level, epochs=1)
     )
-    learner, batch, policy = setup(tmp_path, method, config, lr=1e-3, minibatch_rows=100_000)
+    learner, batch, policy = setup(tmp_path, method, config, lr=1e-3, minibatch_size=100_000)
     assert batch.log_prob.shape == (len(batch), CHUNK * ACTION_DIM)
     before = log_probs(policy, batch)
     metrics = learner.update(batch)
@@ -100,11 +100,13 @@ def test_an_update_makes_good_decisions_likelier_than_bad_ones(
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_steps_that_never_ran_have_no_part_in_the_update(tmp_path: Path, method: FlowMethod) -> None:
+def test_steps_that_never_ran_have_no_part_in_the_update(tmp_path: Path, method: FlowExploration) -> None:
     """Their recorded points may be anything."""
     gradients = []
     for spoil in (False, True):
-        learner, batch, policy = setup(tmp_path, method, GRPOConfig(group_size=8, keep=None), minibatch_rows=100_000)
+        learner, batch, policy = setup(
+            tmp_path, method, GRPOConfig(group_size=8, success_rate_range=None), minibatch_size=100_000
+        )
         batch.mask[::2, ACTION_DIM:] = False
         idle = ~batch.mask.view(len(batch), CHUNK, ACTION_DIM)
         if spoil:
@@ -118,7 +120,7 @@ def test_steps_that_never_ran_have_no_part_in_the_update(tmp_path: Path, method:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_warm_up_moves_the_critic_alone(tmp_path: Path, method: FlowMethod) -> None:
+def test_warm_up_moves_the_critic_alone(tmp_path: Path, method: FlowExploration) -> None:
     config = PPOConfig(critic_warmup_iterations=1)
     learner, batch, policy = setup(tmp_path, method, config, lr=1e-2, value_lr=1e-2)
     before = {name: tensor.clone() for name, tensor in policy.state_dict().items()}
@@ -131,7 +133,7 @@ def test_warm_up_moves_the_critic_alone(tmp_path: Path, method: FlowMethod) -> N
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_only_learned_noise_has_an_entropy_to_gain(method: FlowMethod) -> None:
+def test_only_learned_noise_has_an_entropy_to_gain(method: FlowExploration) -> None:
     """Flow-SDE's noise is fixed: its entropy is a constant, without a gradient."""
     policy = flow_policy(method, with_value=False)
     obs = ToyEnv(3).new_observation(3)

@@ -34,11 +34,11 @@ from embodied_rl.utils.timeline import Span
 from tests.toy import HORIZON, SIZE, TASKS, ToyEnv, ToyPolicy
 
 CONFIG = TrainConfig(
-    algorithm=GRPOConfig(group_size=4, keep=None),
+    algorithm=GRPOConfig(group_size=4, success_rate_range=None),
     rollout=RolloutConfig(episodes_per_iteration=24),
     device="cpu",
-    learner=LearnerConfig(minibatch_rows=48, microbatch_rows=32),
-    torch_threads=1,
+    learner=LearnerConfig(minibatch_size=48, microbatch_size=32),
+    num_threads=1,
 )
 
 
@@ -94,17 +94,17 @@ def test_acting_may_have_a_device_of_its_own() -> None:
     assert APART not in probes.placements(16, "gpu")
     apart = probes.placements(16, "gpu", another=True)[APART]
     assert len({apart.act.device, apart.learn.device, apart.simulate.device}) == 3
-    chosen = apply(CONFIG, Choice(APART, PipelinedConfig(stages=2), 16, 32), 6, 16, "cuda:1").scheduler
+    chosen = apply(CONFIG, Choice(APART, PipelinedConfig(env_groups=2), 16, 32), 6, 16, "cuda:1").scheduler
     assert isinstance(chosen, PipelinedConfig)
     assert chosen.act_device == "cuda:1"
 
 
 def test_what_is_not_searched_stays_as_given_or_is_refused() -> None:
-    given = PipelinedConfig(overlap="async", max_staleness=2, act_wait_ms=3.0)
+    given = PipelinedConfig(mode="async", max_staleness=2, max_batch_delay_ms=3.0)
     space = space_of(replace(CONFIG, scheduler=given), {}, 8, 4, lambda choice: True)
     pipelined = [one for one in space.schedulers if isinstance(one, PipelinedConfig)]
-    assert {(one.overlap, one.max_staleness, one.act_wait_ms) for one in pipelined} == {("async", 2, 3.0)}
-    assert len({one.stages for one in pipelined}) > 1
+    assert {(one.mode, one.max_staleness, one.max_batch_delay_ms) for one in pipelined} == {("async", 2, 3.0)}
+    assert len({one.env_groups for one in pipelined}) > 1
     elsewhere = replace(CONFIG, scheduler=PipelinedConfig(act_device="cpu"))
     with pytest.raises(UserError, match="leave out --scheduler"):
         tune(elsewhere, ToyEnv(8), ToyPolicy(), TASKS, 1)
@@ -133,10 +133,10 @@ SIZES = Sizes(weights=1000, learning=400, trained=100, update_fixed=50, update_r
 def test_what_a_schedule_needs_is_counted_where_it_is_held() -> None:
     learner = 1000 + 12 * 100
     assert SIZES.needs(Choice(IN_TURN, SerialConfig(), 8, 32), 10) == {"host": 2 * 70, "learn": learner + 50 + 320}
-    stream = PipelinedConfig(stages=2)
+    stream = PipelinedConfig(env_groups=2)
     assert SIZES.needs(Choice(SIDE_BY_SIDE, stream, 8, 32), 10)["learn"] == learner + 400 + 50 + 320 + 24
     assert SIZES.needs(Choice(SIDE_BY_SIDE, stream, 8, 32), 10)["host"] == 70
-    stale = PipelinedConfig(stages=2, overlap="async", max_staleness=2)
+    stale = PipelinedConfig(env_groups=2, mode="async", max_staleness=2)
     assert SIZES.needs(Choice(APART, stale, 8, 32), 10) == {
         "host": 4 * 70,
         "learn": learner + 50 + 320,
@@ -147,9 +147,9 @@ def test_what_a_schedule_needs_is_counted_where_it_is_held() -> None:
 def test_an_update_that_begins_early_keeps_rows_of_its_own() -> None:
     """With further epochs a copy of all of them; else of a minibatch; and none under `serial`."""
     assert (held_by_update(10, 2, 0.2), held_by_update(10, 1, 0.2), held_by_update(10, 1, 3.0)) == (10, 2, 10)
-    stream = Choice(SIDE_BY_SIDE, PipelinedConfig(stages=2), 8, 32)
+    stream = Choice(SIDE_BY_SIDE, PipelinedConfig(env_groups=2), 8, 32)
     assert SIZES.needs(stream, 10, streamed=10)["host"] == 2 * 70
-    ahead = replace(stream, scheduler=PipelinedConfig(stages=2, overlap="async"))
+    ahead = replace(stream, scheduler=PipelinedConfig(env_groups=2, mode="async"))
     assert SIZES.needs(ahead, 10, streamed=10)["host"] == 4 * 70
     whole = replace(stream, scheduler=SerialConfig())
     assert SIZES.needs(whole, 10, streamed=10) == SIZES.needs(whole, 10)
@@ -191,21 +191,21 @@ def test_sizes_of_a_policy_are_measured_and_leave_it_alone() -> None:
 
 def test_nothing_is_chosen_where_nothing_fits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("embodied_rl.autotune.tune.room", lambda device, held: 100)
-    with pytest.raises(UserError, match=r"no schedule fits into memory: lower --learner.microbatch-rows"):
+    with pytest.raises(UserError, match=r"no schedule fits into memory: lower --learner.microbatch-size"):
         tune(CONFIG, ToyEnv(8), ToyPolicy(), TASKS, cores=2, others=["cpu:1"])
 
 
 def test_a_choice_fills_in_the_config() -> None:
-    stream = Choice(SIDE_BY_SIDE, PipelinedConfig(stages=3), 16, 64)
+    stream = Choice(SIDE_BY_SIDE, PipelinedConfig(env_groups=3), 16, 64)
     config = apply(replace(CONFIG, autotune=True), stream, groups=6, rows_per_group=16)
-    assert (config.scheduler, config.env.num_envs, config.learner.microbatch_rows) == (stream.scheduler, 16, 64)
+    assert (config.scheduler, config.env.num_envs, config.learner.microbatch_size) == (stream.scheduler, 16, 64)
     # 96 rows in minibatches of 48 were two steps: three groups each
-    assert (config.learner.minibatch_rows, config.learner.minibatch_groups) == (None, 3)
+    assert (config.learner.minibatch_size, config.learner.minibatch_groups) == (None, 3)
     assert not config.autotune
     config.check()
     serial = apply(CONFIG, Choice(IN_TURN, SerialConfig(), 16, 64), groups=6, rows_per_group=16)
-    assert serial.learner.minibatch_rows == 48
-    own = replace(CONFIG, learner=LearnerConfig(minibatch_rows=None, minibatch_groups=2))
+    assert serial.learner.minibatch_size == 48
+    own = replace(CONFIG, learner=LearnerConfig(minibatch_size=None, minibatch_groups=2))
     assert apply(own, stream, 6, 16).learner.minibatch_groups == 2
     watched = replace(CONFIG, env=replace(CONFIG.env, num_envs=64, processes=64))
     assert apply(watched, stream, 6, 16).env.processes == 16
@@ -213,14 +213,14 @@ def test_a_choice_fills_in_the_config() -> None:
 
 def test_the_run_stays_as_on_policy_as_it_was() -> None:
     """Overlap async is only considered where it was asked for."""
-    for scheduler in (SerialConfig(), PipelinedConfig(stages=2), PipelinedConfig(stages=2, overlap="async")):
+    for scheduler in (SerialConfig(), PipelinedConfig(env_groups=2), PipelinedConfig(env_groups=2, mode="async")):
         tuning = tune(replace(CONFIG, scheduler=scheduler), ToyEnv(8), ToyPolicy(), TASKS, cores=2)
         tuning.config.check()
         chosen = tuning.config.scheduler
         if isinstance(chosen, PipelinedConfig):
-            allowed = scheduler.overlap if isinstance(scheduler, PipelinedConfig) else "stream"
-            assert chosen.overlap == allowed
-        assert tuning.config.learner.microbatch_rows <= 2 * CONFIG.learner.microbatch_rows
+            allowed = scheduler.mode if isinstance(scheduler, PipelinedConfig) else "stream"
+            assert chosen.mode == allowed
+        assert tuning.config.learner.microbatch_size <= 2 * CONFIG.learner.microbatch_size
         assert len(describe(tuning)) == 3
 
 
@@ -229,8 +229,8 @@ def test_a_trial_is_of_full_updates_and_leaves_nothing_behind() -> None:
     config = replace(
         CONFIG,
         algorithm=PPOConfig(critic_warmup_iterations=2),
-        torch_threads=2,
-        env=replace(CONFIG.env, num_envs=8, sim_threads=1),
+        num_threads=2,
+        env=replace(CONFIG.env, num_envs=8, num_threads=1),
     )
     policy, threads = ToyPolicy(), torch.get_num_threads()
     body = policy.body.weight.detach().clone()
@@ -253,7 +253,7 @@ def test_time_under_way_counts_once_what_is_side_by_side() -> None:
 
 def test_plan_with_a_benchmark(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "tuned.yaml"
-    words = ["--env.num-envs", "4", "--rollout.episodes-per-iteration", "4", "--torch-threads", "1"]
+    words = ["--env.num-envs", "4", "--rollout.episodes-per-iteration", "4", "--num-threads", "1"]
     assert main(["plan", "tabletop", *words, "--write", str(file)]) == 0
     said = capsys.readouterr().out
     for text in ("measured: simulate", "chosen of", "predicted", "decisions/s", "memory", f"--config {file}"):

@@ -18,7 +18,7 @@ from embodied_rl.policies.pi0.config import preset as pi0_preset
 from embodied_rl.policies.pi0.memory import kept_bytes
 from embodied_rl.policies.pi0.memory import measure as measure_pi0
 from embodied_rl.policies.pi0.policy import Pi0Policy
-from embodied_rl.policies.prefix_cache import PrefixStore
+from embodied_rl.policies.prefix_cache import PrefixCache
 from embodied_rl.policies.smolvla.config import preset as smolvla_preset
 from embodied_rl.policies.smolvla.policy import SmolVLAPolicy
 from embodied_rl.rng import DecisionRng
@@ -78,7 +78,7 @@ def test_nothing_fits_on_a_small_card(tmp_path: Path, capsys: pytest.CaptureFixt
 
 
 def test_the_largest_micro_batch_fits_and_one_row_more_does_not() -> None:
-    mode = Mode(lora_rank=0, precision="float32", recompute=False)
+    mode = Mode(lora_rank=0, dtype="float32", gradient_checkpointing=False)
     need = Need(
         mode=mode,
         weights=7 * GIB,
@@ -114,14 +114,14 @@ def _heads(width: int, critic: int) -> int:
 
 
 def test_pi05_is_counted_as_published() -> None:
-    found = measure_pi0(pi0_preset("pi05_base"), expert_only=True, precision="bfloat16", recompute=True)
+    found = measure_pi0(pi0_preset("pi05_base"), train_expert_only=True, precision="bfloat16", recompute=True)
     frozen = (found.weights - 4 * found.trained) // 2
     assert found.trained + frozen == PI05_BASE + _heads(1024, critic=2048)
 
 
 def test_what_is_counted_of_smolvla_is_what_a_policy_holds() -> None:
     config = smolvla_preset("nano")
-    found = measure_pi0(config, expert_only=True, precision="bfloat16", recompute=True, kind=SmolVLAPolicy)
+    found = measure_pi0(config, train_expert_only=True, precision="bfloat16", recompute=True, kind=SmolVLAPolicy)
     policy = SmolVLAPolicy.fresh(config, ["open it"])
     policy.model.freeze_language_model()
     assert found.trained == sum(p.numel() for p in policy.parameters() if p.requires_grad)
@@ -134,7 +134,7 @@ def test_pi0_is_counted_as_published(tmp_path: Path) -> None:
     assert code == 0
     assert found["parameters"] == PI0_BASE + _heads(1024, critic=1024)
     expert, again, full, exact = found["modes"]
-    assert [mode["mode"]["expert_only"] for mode in found["modes"]] == [True, True, False, False]
+    assert [mode["mode"]["train_expert_only"] for mode in found["modes"]] == [True, True, False, False]
     trained = expert["gradients"] // 4
     assert 3e8 < trained < 5e8
     assert expert["weights"] == 4 * trained + 2 * (found["parameters"] - trained)
@@ -156,23 +156,23 @@ def test_the_advice_for_pi0_is_a_command_that_train_knows(tmp_path: Path, capsys
     assert code == 0
     assert found["preset"] == "nano_pi05"
     said = capsys.readouterr().out
-    assert "train libero --policy pi0 --policy.precision float32" in said
+    assert "train libero --policy pi0 --policy.dtype float32" in said
     assert "prefixes kept for the update" in said
 
 
 def test_what_is_counted_of_pi0_is_what_a_real_policy_holds() -> None:
     policy = Pi0Policy.fresh(pi0_preset("nano"), ["open it"])
     policy.model.freeze_language_model()
-    found = measure_pi0(pi0_preset("nano"), expert_only=True, precision="float32", recompute=False)
+    found = measure_pi0(pi0_preset("nano"), train_expert_only=True, precision="float32", recompute=False)
     assert found.weights == 4 * count_parameters(policy)
     assert found.trained == sum(p.numel() for p in policy.parameters() if p.requires_grad)
-    whole = measure_pi0(pi0_preset("nano"), expert_only=False, precision="float32", recompute=False)
+    whole = measure_pi0(pi0_preset("nano"), train_expert_only=False, precision="float32", recompute=False)
     assert found.update_per_row < whole.update_per_row
-    policy.kept = PrefixStore(1 << 30)
+    policy.prefix_cache = PrefixCache(1 << 30)
     words = " ".join(["open"] * 23)  # with the token that begins it as long as the plan's prompt
     obs = Observation(np.zeros((1, 2, 64, 64, 3), np.uint8), np.zeros((1, 8), np.float32), [words])
     policy.act(obs, DecisionRng(np.zeros(1, np.int64), np.zeros(1, np.int64)), "sample")
-    assert policy.kept.used_bytes == kept_bytes(policy.config, 4)
+    assert policy.prefix_cache.used_bytes == kept_bytes(policy.config, 4)
 
 
 @pytest.mark.parametrize(

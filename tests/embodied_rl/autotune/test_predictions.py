@@ -43,8 +43,8 @@ COSTS = Costs(
 )
 GRPO = GRPOConfig(group_size=4, epochs=2)
 PPO = PPOConfig(bootstrap_truncated=False)
-BY_ROWS = LearnerConfig(lr=1e-9, minibatch_rows=20, microbatch_rows=8)
-BY_GROUPS = LearnerConfig(lr=1e-9, minibatch_rows=None, minibatch_groups=2, microbatch_rows=8)
+BY_ROWS = LearnerConfig(lr=1e-9, minibatch_size=20, microbatch_size=8)
+BY_GROUPS = LearnerConfig(lr=1e-9, minibatch_size=None, minibatch_groups=2, microbatch_size=8)
 
 
 def length(spec: EpisodeSpec) -> int:
@@ -63,7 +63,7 @@ def config_of(algorithm: AlgorithmConfig, learner: LearnerConfig) -> TrainConfig
         learner=learner,
         rollout=RolloutConfig(episodes_per_iteration=episodes),
         device="cpu",
-        torch_threads=1,
+        num_threads=1,
     )
 
 
@@ -76,15 +76,15 @@ def true_work(config: TrainConfig, worlds: int) -> Work:
         groups,
         algorithm.group_size,
         length,
-        config.learner.microbatch_rows,
-        algorithm.keep,
-        algorithm.max_factor,
+        config.learner.microbatch_size,
+        algorithm.success_rate_range,
+        algorithm.max_oversampling,
         won,
         algorithm.epochs,
         config.learner.minibatch_groups,
-        config.learner.minibatch_rows,
+        config.learner.minibatch_size,
         algorithm.part_weight is not None,
-        config.learner.recompute_log_probs,
+        config.learner.recompute_old_log_probs,
     )
 
 
@@ -96,8 +96,8 @@ def collector_of(config: TrainConfig, counted: Counted, policy: CountedPolicy, w
         EpisodeSampler(0, TASKS, algorithm.group_size),
         StageClock(),
         groups=config.rollout.groups(algorithm.group_size),
-        keep=algorithm.keep,
-        max_factor=algorithm.max_factor,
+        success_rate_range=algorithm.success_rate_range,
+        max_oversampling=algorithm.max_oversampling,
     )
 
 
@@ -106,8 +106,8 @@ def collector_of(config: TrainConfig, counted: Counted, policy: CountedPolicy, w
     [
         (GRPO, BY_ROWS),
         (GRPO, BY_GROUPS),
-        (GRPO, replace(BY_ROWS, recompute_log_probs=True)),
-        (replace(GRPO, keep=None, epochs=1), replace(BY_ROWS, minibatch_rows=500, microbatch_rows=64)),
+        (GRPO, replace(BY_ROWS, recompute_old_log_probs=True)),
+        (replace(GRPO, keep=None, epochs=1), replace(BY_ROWS, minibatch_size=500, microbatch_size=64)),
         (PPO, BY_ROWS),
         (PPO, BY_GROUPS),
     ],
@@ -144,7 +144,7 @@ def test_an_update_that_begins_early_takes_what_is_predicted(
     algorithm: AlgorithmConfig, groups: int, microbatch: int, tmp_path: Path
 ) -> None:
     """Group by group: what is done when a group comes, and what is left for the end."""
-    options = replace(BY_GROUPS, minibatch_groups=groups, microbatch_rows=microbatch)
+    options = replace(BY_GROUPS, minibatch_groups=groups, microbatch_size=microbatch)
     config, counted = config_of(algorithm, options), Counted(COSTS, Counter())
     batch, machine = batch_of(config), Machine(COSTS)
     learner = Learner(CountedPolicy(counted), make_algorithm(algorithm), options, seed=0, dump_dir=tmp_path)
@@ -169,7 +169,7 @@ def test_groups_are_dropped_and_replaced_alike_under_every_scheduler(overlap: st
     work = replace(true_work(config_of(GRPO, BY_GROUPS), worlds=6), groups=4)
     serial = play(COSTS, work, SerialConfig(), warm_up=0, measured=4)
     assert 0 < serial.rows < 4 * 4 * 4 * 8
-    pipelined = PipelinedConfig(stages=3, overlap="async" if overlap == "async" else "stream")
+    pipelined = PipelinedConfig(env_groups=3, mode="async" if overlap == "async" else "on_policy")
     assert play(COSTS, work, pipelined, warm_up=0, measured=4).rows == serial.rows
     kept = play(COSTS, replace(work, keep=None), SerialConfig(), warm_up=0, measured=4)
     assert serial.seconds_per_row > 1.2 * kept.seconds_per_row
@@ -210,7 +210,7 @@ def test_probes_recover_every_cost() -> None:
 def test_a_plan_that_knows_probes_only_is_within_a_tenth_of_the_best(call: float, microbatch: int) -> None:
     """`tune` sees a simulator and a policy whose costs nobody told it, and outcomes of one wave; the grid is played
     with the true ones. Small micro-batches are chosen only where a call costs nothing."""
-    config = config_of(replace(GRPO, epochs=1), replace(BY_ROWS, microbatch_rows=64))
+    config = config_of(replace(GRPO, epochs=1), replace(BY_ROWS, microbatch_size=64))
     costs = replace(COSTS, learn_call=call, evaluate=Cost("cpu", 0.002))
     found = probed(config, costs, cores=4)
     truth = {
@@ -236,10 +236,10 @@ def test_a_plan_that_knows_probes_only_is_within_a_tenth_of_the_best(call: float
 
 def test_log_probs_that_are_computed_again_are_planned_for_under_stream_too() -> None:
     """The chosen config is one that a run takes, and evaluating all rows costs what it costs."""
-    again = probed(config_of(GRPO, replace(BY_ROWS, recompute_log_probs=True)), COSTS, cores=2)
+    again = probed(config_of(GRPO, replace(BY_ROWS, recompute_old_log_probs=True)), COSTS, cores=2)
     plain = probed(config_of(GRPO, BY_ROWS), COSTS, cores=2)
     assert isinstance(again.config.scheduler, PipelinedConfig)
-    assert again.config.scheduler.overlap == "stream"
+    assert again.config.scheduler.mode == "on_policy"
     again.config.check()
     assert again.found.played.seconds_per_row > plain.found.played.seconds_per_row
 

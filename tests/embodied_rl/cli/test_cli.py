@@ -171,13 +171,13 @@ def test_preset_then_file_then_words(tmp_path: object) -> None:
 
 
 def test_values_of_every_type_arrive() -> None:
-    words = "tabletop --tasks a b --algorithm grpo --algorithm.keep 0.2 0.7 --torch-threads None --learner.lr 1e-5"
-    words += " --evaluation.mode sample"
+    words = "tabletop --tasks a b --algorithm grpo --algorithm.success-rate-range 0.2 0.7 --num-threads None"
+    words += " --learner.lr 1e-5 --evaluation.mode sample"
     config = select(words.split()).config
     assert config is not None
     assert config.tasks == ("a", "b")
     assert isinstance(config.algorithm, GRPOConfig)
-    assert config.algorithm.keep == (0.2, 0.7)
-    assert config.torch_threads is None
+    assert config.algorithm.success_rate_range == (0.2, 0.7)
+    assert config.num_threads is None
     assert config.learner.lr == 1e-5
     assert config.evaluation.mode == "sample"

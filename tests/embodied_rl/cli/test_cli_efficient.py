@@ -1,4 +1,4 @@
-"""`embodied-rl eval --speed.*`: what is left out, that a score says so, and that a ledger holds one kind of score."""
+"""`embodied-rl eval --efficient.*`: what is left out, and that a score says so."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 from embodied_rl.cli import main
 from embodied_rl.config.policies import OpenVLAConfig
 from embodied_rl.factory.policies import prepare_policy, save_policy
-from embodied_rl.jobs.efficient_inference import SpeedConfig, first_observations, speed_up
+from embodied_rl.jobs.efficient_inference import EfficientConfig, first_observations, make_efficient
 from embodied_rl.policies.openvla.config import nano
 from embodied_rl.policies.openvla.policy import OpenVLAPolicy
 from embodied_rl.policies.pi0 import config as pi0
@@ -34,8 +34,8 @@ class World(StandIn):
 
     started: list[EpisodeSpec] = []  # noqa: RUF012
 
-    def reset(self, slots: Sequence[int], episodes: Sequence[EpisodeSpec]) -> None:
-        super().reset(slots, episodes)
+    def reset(self, env_ids: Sequence[int], episodes: Sequence[EpisodeSpec]) -> None:
+        super().reset(env_ids, episodes)
         World.started += episodes
 
 
@@ -73,7 +73,7 @@ def test_a_score_says_what_was_left_out_and_resumes(
     world: type[World], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "e"
-    assert main(words(folder, "--speed.drop-layers", "1", "--speed.visual-tokens", "16")) == 0
+    assert main(words(folder, "--efficient.drop-layers", "1", "--efficient.visual-tokens", "16")) == 0
     found = figures(folder)
     (dropped,) = found["fingerprint"]["speed"]["dropped_layers"]
     assert found["fingerprint"]["speed"] == {"dropped_layers": [dropped], "visual_tokens": 16, "denoise_reuse": 1}
@@ -96,13 +96,13 @@ def test_a_ledger_refuses_other_options(
     folder = tmp_path / "e"
     assert main(words(folder)) == 0
     assert figures(folder)["speed"] == "as trained, nothing left out"
-    for option in (["--speed.drop-layers", "1"], ["--speed.visual-tokens", "31"]):
+    for option in (["--efficient.drop-layers", "1"], ["--efficient.visual-tokens", "31"]):
         capsys.readouterr()
         assert main(words(folder, *option)) == 2
         assert "holds another evaluation" in capsys.readouterr().err
     # the same request that comes out at other layers is not continued either
     other = tmp_path / "o"
-    assert main(words(other, "--speed.drop-layers", "1")) == 0
+    assert main(words(other, "--efficient.drop-layers", "1")) == 0
     (dropped,) = figures(other)["fingerprint"]["speed"]["dropped_layers"]
     monkeypatch.setattr("embodied_rl.policies.efficient.least_important", lambda importance, count: [1 - dropped])
     capsys.readouterr()
@@ -129,7 +129,7 @@ def test_a_quick_look_says_it_too(
         "--json",
         str(file),
     ]
-    assert main([*command, "--speed.denoise-reuse", "3", "--speed.drop-layers", "1"]) == 0
+    assert main([*command, "--efficient.denoise-reuse", "3", "--efficient.drop-layers", "1"]) == 0
     said = json.loads(file.read_text())["speed"]
     assert "action expert: in one of 3 denoising steps (10 in all)" in said
     assert "of 0 to 2 (importance 0: " in said
@@ -140,15 +140,24 @@ def test_a_quick_look_says_it_too(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("--speed.drop-layers 2", "--speed.drop-layers 2: the policy has 2 layers; one must stay."),
-        ("--speed.drop-layers -1", "--speed.drop-layers must be at least 0, got -1."),
-        ("--speed.visual-tokens 33", "--speed.visual-tokens 33: the policy has 32 of them."),
-        ("--speed.visual-tokens 0", "--speed.visual-tokens must be at least 1, got 0."),
-        ("--speed.denoise-reuse 2", "--speed.denoise-reuse does not apply to openvla, which does not denoise."),
-        ("--speed.denoise-reuse 0", "--speed.denoise-reuse must be at least 1, got 0."),
-        ("--speed.denoise-reuse 11 --checkpoint PI0", "--speed.denoise-reuse 11: the policy has 10 denoising steps."),
-        ("--speed.denoise-reuse 2 --speed.compile --checkpoint PI0", "--speed.compile compiles one denoising step"),
-        ("--speed.drop-layer 1", "unknown option '--speed.drop-layer'. Did you mean '--speed.drop-layers'?"),
+        ("--efficient.drop-layers 2", "--efficient.drop-layers 2: the policy has 2 layers; one must stay."),
+        ("--efficient.drop-layers -1", "--efficient.drop-layers must be at least 0, got -1."),
+        ("--efficient.visual-tokens 33", "--efficient.visual-tokens 33: the policy has 32 of them."),
+        ("--efficient.visual-tokens 0", "--efficient.visual-tokens must be at least 1, got 0."),
+        ("--efficient.denoise-reuse 2", "--efficient.denoise-reuse does not apply to openvla, which does not denoise."),
+        ("--efficient.denoise-reuse 0", "--efficient.denoise-reuse must be at least 1, got 0."),
+        (
+            "--efficient.denoise-reuse 11 --checkpoint PI0",
+            "--efficient.denoise-reuse 11: the policy has 10 denoising steps.",
+        ),
+        (
+            "--efficient.denoise-reuse 2 --efficient.compile --checkpoint PI0",
+            "--efficient.compile compiles one denoising step",
+        ),
+        (
+            "--efficient.drop-layer 1",
+            "unknown option '--efficient.drop-layer'. Did you mean '--efficient.drop-layers'?",
+        ),
     ],
 )
 def test_what_does_not_apply_is_one_line(
@@ -176,7 +185,7 @@ def test_a_score_says_that_the_policy_was_compiled(
     monkeypatch.setattr("embodied_rl.policies.compile._compile", run)
     monkeypatch.setattr("embodied_rl.policies.openvla.compile._PREFILL._run", {})
     monkeypatch.setattr("embodied_rl.policies.openvla.compile._PATCHES._run", {})
-    assert main(words(tmp_path / "e", "--speed.compile")) == 0
+    assert main(words(tmp_path / "e", "--efficient.compile")) == 0
     assert len(parts) == 2
     found = figures(tmp_path / "e")
     assert found["fingerprint"]["speed"]["compiled"] is True
@@ -185,7 +194,7 @@ def test_a_score_says_that_the_policy_was_compiled(
     assert main(words(tmp_path / "o")) == 0
     assert figures(tmp_path / "o")["acts"] == "not compiled"
     assert "compiled" not in figures(tmp_path / "o")["fingerprint"]["speed"]
-    assert main(words(tmp_path / "o", "--speed.compile")) == 2
+    assert main(words(tmp_path / "o", "--efficient.compile")) == 2
     assert "holds another evaluation" in capsys.readouterr().err
     assert len(parts) == 2
 
@@ -195,7 +204,7 @@ def test_without_a_compiler_nothing_begins(
 ) -> None:
     monkeypatch.setenv("CXX", "no-such-compiler")
     train = ["train", "tabletop", "--policy.compile", "--output", str(tmp_path / "e")]
-    for command in (train, words(tmp_path / "e", "--speed.compile")):
+    for command in (train, words(tmp_path / "e", "--efficient.compile")):
         assert main(command) == 2
         said = capsys.readouterr().err
         assert "compiling needs a C++ compiler" in said
@@ -216,12 +225,12 @@ def test_training_has_no_such_option(capsys: pytest.CaptureFixture[str]) -> None
     for option in ("--policy.drop-layers", "--policy.speed.drop-layers"):
         assert main(["train", "tabletop", "--policy", "openvla", option, "1"]) == 2
         assert "unknown option" in capsys.readouterr().err
-    for option in ("--speed.drop-layers", "--speed.compile"):
+    for option in ("--efficient.drop-layers", "--efficient.compile"):
         assert main(["train", "tabletop", option, "1"]) == 2
         said = capsys.readouterr().err
         assert f"{option} is an option of embodied-rl eval, and not of train." in said
         assert len(said) < 200
-        assert ("--policy.compile" in said) == (option == "--speed.compile")
+        assert ("--policy.compile" in said) == (option == "--efficient.compile")
 
 
 def test_the_first_observations_do_not_depend_on_the_order_and_are_few() -> None:
@@ -243,16 +252,16 @@ def _decided(policy: Any, obs: Observation) -> Any:
     "make", [lambda: OpenVLAPolicy.fresh(nano(layers=4), ["a b"]), lambda: Pi0Policy.fresh(pi0.nano(layers=4), ["a b"])]
 )
 def test_what_is_left_out_is_always_the_same(make: Any) -> None:
-    config = SpeedConfig(drop_layers=2, visual_tokens=9)
+    config = EfficientConfig(drop_layers=2, visual_tokens=9)
     one, two, whole = make(), make(), make()
-    first, second = (speed_up(policy, config, _open, SPECS) for policy in (one, two))
+    first, second = (make_efficient(policy, config, _open, SPECS) for policy in (one, two))
     assert first == second
     assert len(first.marks["dropped_layers"]) == 2
     (obs,) = first_observations(_open, SPECS[:1])
     np.testing.assert_array_equal(_decided(one, obs), _decided(two, obs))
     assert not np.array_equal(_decided(one, obs), _decided(whole, obs))
     before = _decided(whole, obs)
-    speed_up(whole, SpeedConfig(visual_tokens=32), _open, SPECS)
+    make_efficient(whole, EfficientConfig(visual_tokens=32), _open, SPECS)
     np.testing.assert_array_equal(_decided(whole, obs), before)
 
 

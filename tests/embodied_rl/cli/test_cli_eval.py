@@ -34,15 +34,15 @@ class World(StandIn):
         super().__init__(num_envs, size, cameras)
         World.sizes.append(size)
 
-    def reset(self, slots: Sequence[int], episodes: Sequence[EpisodeSpec]) -> None:
-        super().reset(slots, episodes)
+    def reset(self, env_ids: Sequence[int], episodes: Sequence[EpisodeSpec]) -> None:
+        super().reset(env_ids, episodes)
         World.started += episodes
 
-    def step(self, slots: Sequence[int], actions: Array) -> ChunkResult:
+    def step(self, env_ids: Sequence[int], actions: Array) -> ChunkResult:
         World.interrupt -= 1
         if World.interrupt == 0:
             os.kill(os.getpid(), signal.SIGINT)
-        return super().step(slots, actions)
+        return super().step(env_ids, actions)
 
 
 def open_world(
@@ -78,7 +78,7 @@ def test_an_evaluation_writes_everything_and_resuming_a_finished_one_runs_nothin
     episodes = [(row["result"]["spec"]["task"], row["result"]["spec"]["init_state"]) for row in found["episodes"]]
     assert Counter(episodes) == Counter((task, row) for task in TASKS for row in (50, 51))
     first_round = {spec.task for spec in world.started[:3]}
-    assert len(first_round) == 3  # three slots, three tasks
+    assert len(first_round) == 3  # three envs, three tasks
     assert found["overall"]["once"]["episodes"] == 2 * len(TASKS)
     assert found["overall"]["at_end"] is not None
     assert set(found["tasks"]) == set(TASKS)
@@ -176,7 +176,7 @@ def test_a_perturbed_evaluation_in_the_real_simulator(tmp_path: Path) -> None:
         "texture",
         "object",
         "instruction",
-        "--env.sim-threads",
+        "--env.num-threads",
         "1",
     )
     assert main(command) == 0

@@ -45,7 +45,7 @@ def words(checkpoint: Path, run: Path, *more: str) -> list[str]:
         "2",
         "--videos",
         "0",
-        "--torch-threads",
+        "--num-threads",
         "1",
         "--env.renderer",
         "raycast",
@@ -103,9 +103,9 @@ def test_training_on_the_evaluated_states_is_said_everywhere(installed: Path, ch
 
 
 def test_libero_is_drawn_as_officially_and_the_tabletop_plainly(installed: Path) -> None:
-    from embodied_rl.factory.envs import pick_frames
+    from embodied_rl.factory.envs import pick_render_quality
     from embodied_rl.sim.tabletop import load_suite
 
     official, ours = [load_task(installed, NAME)], load_suite("tabletop_goal")[:1]
-    assert (pick_frames("auto", official), pick_frames("auto", ours)) == ("official", "plain")
-    assert (pick_frames("plain", official), pick_frames("official", ours)) == ("plain", "official")
+    assert (pick_render_quality("auto", official), pick_render_quality("auto", ours)) == ("official", "plain")
+    assert (pick_render_quality("plain", official), pick_render_quality("official", ours)) == ("plain", "official")

@@ -37,9 +37,9 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     root = tmp_path_factory.mktemp("kinds")
     fresh = {
         "openvla_oft": OpenVLAOFTPolicy.fresh(oft_preset("nano"), INSTRUCTIONS),
-        "pi0": Pi0Policy.fresh(pi0_preset("nano"), INSTRUCTIONS, flow=FlowSettings(denoise_steps=4)),
-        "pi05": Pi0Policy.fresh(pi0_preset("nano_pi05"), INSTRUCTIONS, flow=FlowSettings(denoise_steps=4)),
-        "smolvla": SmolVLAPolicy.fresh(smolvla_preset("nano"), INSTRUCTIONS, flow=FlowSettings(denoise_steps=4)),
+        "pi0": Pi0Policy.fresh(pi0_preset("nano"), INSTRUCTIONS, flow=FlowSettings(num_inference_steps=4)),
+        "pi05": Pi0Policy.fresh(pi0_preset("nano_pi05"), INSTRUCTIONS, flow=FlowSettings(num_inference_steps=4)),
+        "smolvla": SmolVLAPolicy.fresh(smolvla_preset("nano"), INSTRUCTIONS, flow=FlowSettings(num_inference_steps=4)),
     }
     for name, policy in fresh.items():
         save_policy(policy, root / name, {"seed": 0})
@@ -91,11 +91,11 @@ def _train(checkpoint: Path, run: Path, kind: str, algorithm: str, *more: str) -
         "1",
         "--videos",
         "0",
-        "--torch-threads",
+        "--num-threads",
         "1",
     ]
     chosen = {
-        "grpo": ["--algorithm.group-size", "4", "--algorithm.keep", "None"],
+        "grpo": ["--algorithm.group-size", "4", "--algorithm.success-rate-range", "None"],
         "ppo": ["--algorithm.critic-warmup-iterations", "0"],
     }
     return ["train", "tabletop", *small, *chosen[algorithm], *more]
@@ -106,10 +106,10 @@ def mixed_success(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every second episode succeeds, whatever the policy does, so that each group has contrast."""
     run = StandIn.step
 
-    def step(self: StandIn, slots: Sequence[int], actions: Array) -> ChunkResult:
-        odd = np.array([self.specs[slot].episode_id % 2 for slot in slots], np.float32)
+    def step(self: StandIn, env_ids: Sequence[int], actions: Array) -> ChunkResult:
+        odd = np.array([self.specs[env_id].episode_id % 2 for env_id in env_ids], np.float32)
         actions[:, -1, 0] = 2 * odd - 1
-        return run(self, slots, actions)
+        return run(self, env_ids, actions)
 
     monkeypatch.setattr(StandIn, "step", step)
 
@@ -152,9 +152,9 @@ def test_every_kind_trains_and_is_evaluated(
 @pytest.mark.parametrize("scheduler", ["serial", "pipelined"])
 @pytest.mark.usefixtures("stand_in", "mixed_success")
 def test_prefixes_are_kept_from_rollout_to_update(scheduler: str, folders: dict[str, Path], tmp_path: Path) -> None:
-    more = ["--policy.expert-only", "--policy.prefix-cache-gib", "0.5", "--scheduler", scheduler]
+    more = ["--policy.train-expert-only", "--policy.prefix-cache-gib", "0.5", "--scheduler", scheduler]
     if scheduler == "pipelined":
-        more += ["--learner.minibatch-rows", "None", "--learner.minibatch-groups", "4"]
+        more += ["--learner.minibatch-size", "None", "--learner.minibatch-groups", "4"]
     assert main(_train(folders["pi0"], tmp_path / "run", "pi0", "ppo", *more)) == 0
     rows = [row for row in read_metrics(tmp_path / "run" / "metrics.jsonl") if "prefix/found" in row]
     assert rows
@@ -165,13 +165,19 @@ def test_prefixes_are_kept_from_rollout_to_update(scheduler: str, folders: dict[
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--policy.prefix-cache-gib", "1"], "add --policy.expert-only"),
-        (["--policy.expert-only", "--policy.prefix-cache-gib", "-1"], "must not be negative"),
-        (["--policy.expert-only", "--policy.prefix-cache-gib", "1", "--scheduler", "ray"], "--scheduler serial or"),
-        (["--policy.expert-only", "--policy.prefix-cache-gib", "1", "--learner.ranks", "2"], "--learner.ranks out"),
+        (["--policy.prefix-cache-gib", "1"], "add --policy.train-expert-only"),
+        (["--policy.train-expert-only", "--policy.prefix-cache-gib", "-1"], "must not be negative"),
+        (
+            ["--policy.train-expert-only", "--policy.prefix-cache-gib", "1", "--scheduler", "ray"],
+            "--scheduler serial or",
+        ),
+        (
+            ["--policy.train-expert-only", "--policy.prefix-cache-gib", "1", "--learner.num-processes", "2"],
+            "--learner.num-processes out",
+        ),
         (
             [
-                "--policy.expert-only",
+                "--policy.train-expert-only",
                 "--policy.prefix-cache-gib",
                 "1",
                 "--scheduler",
@@ -199,10 +205,10 @@ PUBLISHED = {
         [
             "--policy.lora-rank",
             "2",
-            "--policy.precision",
+            "--policy.dtype",
             "bfloat16",
-            "--policy.recompute",
-            "--learner.recompute-log-probs",
+            "--policy.gradient-checkpointing",
+            "--learner.recompute-old-log-probs",
         ],
     ),
     "oft": ("openvla_oft", ["--policy.variant", "rlinf"]),
@@ -300,7 +306,10 @@ def test_a_benchmark_takes_every_kind_and_crops_once(
     assert main(pi0) == 0
     assert "gripper" not in json.loads((tmp_path / "pi0" / "report.json").read_text())["deviations"]
     smolvla = [*command, "--checkpoint", str(folders["smolvla"]), "--output", str(tmp_path / "smolvla")]
-    assert main([*smolvla, "--protocol", "lerobot", "--speed.visual-tokens", "8", "--speed.denoise-reuse", "2"]) == 0
+    assert (
+        main([*smolvla, "--protocol", "lerobot", "--efficient.visual-tokens", "8", "--efficient.denoise-reuse", "2"])
+        == 0
+    )
     deviations = json.loads((tmp_path / "smolvla" / "report.json").read_text())["deviations"]
     assert deviations == "picture side: 64 (the protocol's policies: 256)"
 

@@ -1,4 +1,4 @@
-"""`train --learner.ranks` for real: Ctrl-C in a terminal reaches every rank, and nothing is lost or left behind."""
+"""`train --learner.num-processes` for real: Ctrl-C in a terminal reaches every process; nothing is lost."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_an_interrupted_run_of_two_ranks_goes_on_as_if_nothing_had_been(
         "9",
         "--scheduler",
         "pipelined",
-        "--learner.minibatch-rows",
+        "--learner.minibatch-size",
         "None",
         "--learner.minibatch-groups",
         "1",
@@ -55,7 +55,7 @@ def test_an_interrupted_run_of_two_ranks_goes_on_as_if_nothing_had_been(
     ]
     whole, run = tmp_path / "whole", tmp_path / "run"
     assert main(words(checkpoint, whole, *small)) == 0
-    ranks = ["--learner.ranks", "2", "--learner.sharding", sharding]
+    ranks = ["--learner.num-processes", "2", "--learner.sharding", sharding]
     process = subprocess.Popen(
         [sys.executable, "-m", "embodied_rl", *words(checkpoint, run, *small, *ranks)],
         env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},

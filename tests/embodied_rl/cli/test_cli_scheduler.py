@@ -32,9 +32,9 @@ def test_a_pipelined_run_shows_its_timeline(
     pipelined = [
         "--scheduler",
         "pipelined",
-        "--scheduler.stages",
+        "--scheduler.env-groups",
         "2",
-        "--learner.minibatch-rows",
+        "--learner.minibatch-size",
         "None",
         "--learner.minibatch-groups",
         "1",
@@ -63,8 +63,8 @@ def test_a_pipelined_run_shows_its_timeline(
         ({"scheduler": SerialConfig()}, (6, 6, None)),
         ({"scheduler": PipelinedConfig()}, (6, 6, 1)),
         ({"scheduler": PipelinedConfig(act_device="cuda")}, (6, 6, 2)),
-        ({"scheduler": PipelinedConfig(act_device="cuda"), "env": EnvConfig(num_envs=1, sim_threads=5)}, (6, 5, 1)),
-        ({"scheduler": PipelinedConfig(stages=7), "torch_threads": 1}, (1, 6, 7)),
+        ({"scheduler": PipelinedConfig(act_device="cuda"), "env": EnvConfig(num_envs=1, num_threads=5)}, (6, 5, 1)),
+        ({"scheduler": PipelinedConfig(env_groups=7), "num_threads": 1}, (1, 6, 7)),
     ],
 )
 def test_threads_and_stages_that_were_left_open_are_filled_in(
@@ -74,8 +74,8 @@ def test_threads_and_stages_that_were_left_open_are_filled_in(
     monkeypatch.setattr(train, "cpu_count", lambda: 6)
     tasks = load_tasks("tabletop_spatial", ())
     found = train.resolve(TrainConfig(device="cpu", **options), Choice("raycast", "asked for"), tasks)
-    stages = found.scheduler.stages if isinstance(found.scheduler, PipelinedConfig) else None
-    assert (found.torch_threads, found.env.sim_threads, stages) == expected
+    stages = found.scheduler.env_groups if isinstance(found.scheduler, PipelinedConfig) else None
+    assert (found.num_threads, found.env.num_threads, stages) == expected
 
 
 @pytest.mark.usefixtures("stand_in")
@@ -95,13 +95,13 @@ def test_autotune_fills_in_a_schedule_and_trains(
 def test_two_ranks_learn_together_under_a_pipelined_schedule(checkpoint: Path, tmp_path: Path) -> None:
     """The helper opens the run's policy in a process of its own; the result is that of one process, also in parts."""
     runs = [tmp_path / "one", tmp_path / "two", tmp_path / "parts"]
-    for run, ranks in zip(runs, (["1"], ["2"], ["2", "--learner.sharding", "fsdp2"]), strict=True):
+    for run, ranks in zip(runs, (["1"], ["2"], ["2", "--learner.fsdp"]), strict=True):
         pipelined = [
             "--scheduler",
             "pipelined",
-            "--scheduler.stages",
+            "--scheduler.env-groups",
             "2",
-            "--learner.minibatch-rows",
+            "--learner.minibatch-size",
             "None",
             "--learner.minibatch-groups",
             "1",
@@ -109,7 +109,7 @@ def test_two_ranks_learn_together_under_a_pipelined_schedule(checkpoint: Path, t
             "0",
             "--algorithm.entropy-coef",
             "0.01",
-            "--learner.ranks",
+            "--learner.num-processes",
             *ranks,
         ]
         assert main(words(checkpoint, run, *pipelined)) == 0
@@ -137,16 +137,16 @@ def test_without_ray_one_line_says_how_to_get_it(
 def test_a_worker_elsewhere_opens_the_run_s_worlds_and_policy(checkpoint: Path, tmp_path: Path) -> None:
     """From what is sent, which is plain data: as another process would."""
     from embodied_rl.cli.select import select
-    from embodied_rl.factory.remote import far_worker
+    from embodied_rl.factory.remote import remote_worker_factory
     from embodied_rl.rollout.sampler import EpisodeSampler
     from embodied_rl.scheduler.ray.worker import RolloutWorker
 
     config = select(words(checkpoint, tmp_path / "run", "--scheduler", "ray")[1:]).config
     assert config is not None
-    assert far_worker(select(words(checkpoint, tmp_path / "run")[1:]).config or config) is None
-    factory = pickle.loads(pickle.dumps(far_worker(config)))
+    assert remote_worker_factory(select(words(checkpoint, tmp_path / "run")[1:]).config or config) is None
+    factory = pickle.loads(pickle.dumps(remote_worker_factory(config)))
     worker = RolloutWorker(factory, final_value=False)
-    assert worker.slots() == 4
+    assert worker.env_ids() == 4
     pieces = worker.advance(EpisodeSampler(0, {"tabletop_object/pick_up_the_milk": range(4)}, 4).next_group()).episodes
     while len(pieces) < 4:
         pieces += worker.advance([]).episodes
@@ -155,13 +155,13 @@ def test_a_worker_elsewhere_opens_the_run_s_worlds_and_policy(checkpoint: Path, 
 
 def test_worlds_of_a_protocol_stay_open_elsewhere() -> None:
     from embodied_rl.config.train import EnvConfig, TrainConfig, to_dict
-    from embodied_rl.factory.remote import FarWorker
+    from embodied_rl.factory.remote import RemoteWorkerFactory
     from embodied_rl.scheduler.config import RayConfig
     from embodied_rl.sim import tabletop
     from embodied_rl.types import EpisodeSpec
 
     config = TrainConfig(protocol="openvla", scheduler=RayConfig(), env=EnvConfig(num_envs=1, renderer="raycast"))
-    worlds, _ = FarWorker(to_dict(config))()
+    worlds, _ = RemoteWorkerFactory(to_dict(config))()
     gc.collect()
     worlds.reset([0], [EpisodeSpec(0, tabletop.load_suite(config.suite)[0].name, 0, 0)])
     worlds.observe([0], worlds.new_observation(1))
@@ -171,13 +171,13 @@ def test_workers_find_a_checkpoint_that_was_named_from_here(
     checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from embodied_rl.cli.select import select
-    from embodied_rl.factory.remote import for_workers
+    from embodied_rl.factory.remote import with_absolute_checkpoint
 
     monkeypatch.chdir(checkpoint.parent)
     for scheduler, named in (("ray", str(checkpoint)), ("serial", checkpoint.name)):
         config = select(words(Path(checkpoint.name), tmp_path / "run", "--scheduler", scheduler)[1:]).config
         assert config is not None
-        assert for_workers(config).policy.checkpoint == named
+        assert with_absolute_checkpoint(config).policy.checkpoint == named
 
 
 def test_a_trace_needs_a_folder(checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -195,7 +195,7 @@ def test_a_device_that_is_not_there_leaves_no_folder(
         "pipelined",
         "--scheduler.act-device",
         "cuda:0",
-        "--learner.minibatch-rows",
+        "--learner.minibatch-size",
         "None",
         "--learner.minibatch-groups",
         "1",

@@ -33,7 +33,7 @@ def test_a_run_leaves_everything_in_its_folder(
     resolved = yaml.safe_load((run / "config.yaml").read_text())
     assert resolved["device"] in ("cpu", "cuda")
     assert resolved["env"]["renderer"] != "auto"
-    assert None not in (resolved["torch_threads"], resolved["env"]["sim_threads"])
+    assert None not in (resolved["num_threads"], resolved["env"]["num_threads"])
 
     rows = read_metrics(run / "metrics.jsonl")
     assert [row["step"] for row in rows] == [0, 1, 2, 2]
@@ -116,7 +116,7 @@ def test_libero_without_assets_says_so_in_two_lines(
 @pytest.mark.usefixtures("stand_in")
 def test_ppo_uses_its_critic(checkpoint: Path, tmp_path: Path) -> None:
     arguments = words(checkpoint, tmp_path / "run", "--algorithm", "ppo", "--videos", "0", "--iterations", "1")
-    for name in ("--algorithm", "--algorithm.group-size", "--algorithm.keep"):
+    for name in ("--algorithm", "--algorithm.group-size", "--algorithm.success-rate-range"):
         at = arguments.index(name)
         del arguments[at : at + 2]
     assert main(arguments) == 0
@@ -166,4 +166,4 @@ def test_a_pipelined_run_has_minibatches_of_groups_without_being_told() -> None:
     for algorithm, groups in (("ppo", 16), ("grpo", 2)):
         config = select(["tabletop", "--algorithm", algorithm, "--scheduler", "pipelined"]).config
         assert config is not None
-        assert (config.learner.minibatch_rows, config.learner.minibatch_groups) == (None, groups)
+        assert (config.learner.minibatch_size, config.learner.minibatch_groups) == (None, groups)

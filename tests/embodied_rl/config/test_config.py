@@ -51,9 +51,9 @@ configs = st.builds(
     iterations=count,
     seed=st.integers(0, 2**63),
     output=text,
-    torch_threads=st.none() | count,
+    num_threads=st.none() | count,
     device=st.sampled_from(["auto", "cpu", "cuda"]),
-    env=st.builds(EnvConfig, num_envs=count, sim_threads=st.none() | count),
+    env=st.builds(EnvConfig, num_envs=count, num_threads=st.none() | count),
     policy=st.builds(OpenVLAConfig, checkpoint=text, temperature=positive),
     algorithm=grpo | ppo,
     rollout=st.builds(RolloutConfig, episodes_per_iteration=count),
@@ -87,7 +87,7 @@ def test_a_file_changes_only_what_it_names(tmp_path: Path) -> None:
     base = TrainConfig(iterations=3, learner=LearnerConfig(value_lr=0.5))
     loaded = load_yaml(path, base)
     changed = dataclasses.replace(
-        base, seed=7, learner=LearnerConfig(value_lr=0.5, lr=3e-5), algorithm=GRPOConfig(keep=(0.2, 1.0))
+        base, seed=7, learner=LearnerConfig(value_lr=0.5, lr=3e-5), algorithm=GRPOConfig(success_rate_range=(0.2, 1.0))
     )
     assert loaded == changed
 

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from embodied_rl.data.chunks import action_chunks, batch_samples, blind_rows, random_shift, split, undisturbed
+from embodied_rl.data.chunks import action_chunks, batch_samples, drop_history_rows, random_shift, split, undisturbed
 from embodied_rl.data.lerobot import Demonstrations, Episode, load
 from embodied_rl.errors import UserError
 
@@ -123,8 +123,8 @@ def test_a_chunk_with_a_push_in_it_is_no_sample() -> None:
 
 
 def test_blind_rows_are_a_share_and_a_function_of_the_step() -> None:
-    assert blind_rows(8, 0.0, 0, 0) is None
-    drawn = torch.stack([blind_rows(64, 0.25, 1, step) for step in range(100)])  # type: ignore[list-item]
+    assert drop_history_rows(8, 0.0, 0, 0) is None
+    drawn = torch.stack([drop_history_rows(64, 0.25, 1, step) for step in range(100)])  # type: ignore[list-item]
     assert 0.2 < drawn.float().mean() < 0.3
-    assert torch.equal(drawn[7], blind_rows(64, 0.25, 1, 7))  # type: ignore[arg-type]
+    assert torch.equal(drawn[7], drop_history_rows(64, 0.25, 1, 7))  # type: ignore[arg-type]
     assert not torch.equal(drawn[7], drawn[8])

@@ -28,11 +28,11 @@ from embodied_rl.types import ChunkResult, Observation
 
 class Line:
     num_envs, info = 1, None
-    def reset(self, slots, episodes):
+    def reset(self, envs, episodes):
         if episodes[0].init_state == 9 and not os.environ.get("FAKE_HEALED"):
             os._exit(1)
         self.x, self.t, self.far = 0.5 + 0.01 * episodes[0].init_state, 0, episodes[0].init_state == 7
-    def step(self, slots, actions):
+    def step(self, envs, actions):
         assert actions.shape == (1, 1, 2) and actions.dtype == np.float32
         self.last = actions[0, 0]
         self.x += 0.1 * float(actions[0, 0, 0])
@@ -41,7 +41,7 @@ class Line:
         flag = lambda value: np.array([value])
         return ChunkResult(np.zeros((1, 1), np.float32), flag(done), flag(late and not done), flag(done),
                            np.array([1], np.int32), flag(False))
-    def observe(self, slots, out):
+    def observe(self, envs, out):
         out.images[0] = int(255 * min(abs(self.x), 1))
         out.proprio[0] = self.x
         out.instruction[0] = "go home"
@@ -86,7 +86,7 @@ def _collect(build: object, out: Path, states: range, workers: int, video: Path 
 
 def test_labels_are_clean_and_executed_actions_are_pushed(fake) -> None:
     attempt = collect.Attempt(0, 0, "line/home", 3, 77)
-    episode, reason = collect.record(fake.build(), attempt, push_rate=0.3)
+    episode, reason = collect.record(fake.build(), attempt, dart_noise_rate=0.3)
     assert reason == ""
     np.testing.assert_allclose(episode.state[0, 0], 0.53)
     np.testing.assert_allclose(episode.action[:, 0], np.clip(-8 * episode.state[:, 0], -1, 1), rtol=1e-5)
@@ -96,9 +96,9 @@ def test_labels_are_clean_and_executed_actions_are_pushed(fake) -> None:
     assert np.abs(episode.executed).max() <= 1.0
     # What was executed is what moved the arm: each state follows from the one before.
     np.testing.assert_allclose(np.diff(episode.state[:, 0]), 0.1 * episode.executed[:-1, 0], atol=1e-6)
-    again, _ = collect.record(fake.build(), attempt, push_rate=0.3)
+    again, _ = collect.record(fake.build(), attempt, dart_noise_rate=0.3)
     np.testing.assert_array_equal(again.executed, episode.executed)
-    calm, _ = collect.record(fake.build(), attempt, push_rate=0.0)
+    calm, _ = collect.record(fake.build(), attempt, dart_noise_rate=0.0)
     np.testing.assert_array_equal(calm.executed, calm.action)
 
 

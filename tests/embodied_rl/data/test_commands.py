@@ -136,7 +136,7 @@ def test_sft_refuses_datasets_that_do_not_fit(demo: Path, tmp_path: Path) -> Non
     ("words", "message"),
     [
         (["tabletop_objekt"], "Did you mean 'tabletop_object'"),
-        (["tabletop_object", "--push-rate", "-1"], "must lie in"),
+        (["tabletop_object", "--dart-noise-rate", "-1"], "must lie in"),
         (["tabletop_object", "--workers", "0"], "at least 1"),
         (["tabletop_object", "--tasks", "nothing"], "has no task 'nothing'"),
         (["tabletop_object", "--episodes", "3"], "--episodes-per-task"),

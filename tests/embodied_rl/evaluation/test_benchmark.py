@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from embodied_rl.errors import UserError
 from embodied_rl.evaluation.benchmark import interleaved, run_missing, summarise
 from embodied_rl.evaluation.evaluate import evaluate, wilson
-from embodied_rl.evaluation.results_log import EPISODES, Ledger, Outcome, read_request
+from embodied_rl.evaluation.results_log import EPISODES, EpisodeResultsLog, Outcome, read_request
 from embodied_rl.rollout.sampler import evaluation_specs
 from embodied_rl.types import EpisodeResult, EpisodeSpec
 from tests.toy import HELDOUT, ToyEnv, ToyPolicy
@@ -72,18 +72,18 @@ def test_a_run_in_pieces_is_the_whole_run(tmp_path: Path) -> None:
     starts: list[int] = []
     for stop in (5, 17, len(order)):
         env = ToyEnv(3)
-        with Ledger.open(tmp_path / "e", REQUEST, MACHINE) as ledger:
+        with EpisodeResultsLog.open(tmp_path / "e", REQUEST, MACHINE) as ledger:
             run_missing(env, ToyPolicy(3), order[:stop], "sample", ledger)
         starts += [spec.episode_id for spec in env.started]
     assert sorted(starts) == sorted(spec.episode_id for spec in SPECS)
-    with Ledger.open(tmp_path / "e", REQUEST, MACHINE) as ledger:
+    with EpisodeResultsLog.open(tmp_path / "e", REQUEST, MACHINE) as ledger:
         run_missing(ToyEnv(1), ToyPolicy(3), order, "sample", ledger)  # nothing left to do
         assert [row.result for row in summarise(ledger.outcomes.values()).outcomes] == whole.results
     assert read_request(tmp_path / "e") == REQUEST
 
 
 def test_what_was_drawn_and_the_end_are_recorded(tmp_path: Path) -> None:
-    with Ledger.open(tmp_path, REQUEST, MACHINE) as ledger:
+    with EpisodeResultsLog.open(tmp_path, REQUEST, MACHINE) as ledger:
         run_missing(
             ToyEnv(2),
             ToyPolicy(3),
@@ -93,9 +93,9 @@ def test_what_was_drawn_and_the_end_are_recorded(tmp_path: Path) -> None:
             at_end=lambda number: number == 1,
             drawn={1: {"light": [0.5]}},
         )
-    with Ledger.open(tmp_path, REQUEST, MACHINE) as ledger:
+    with EpisodeResultsLog.open(tmp_path, REQUEST, MACHINE) as ledger:
         assert [ledger.outcomes[i].at_end for i in (0, 1)] == [False, True]
-        assert [ledger.outcomes[i].drawn for i in (0, 1)] == [{}, {"light": [0.5]}]
+        assert [ledger.outcomes[i].rendered for i in (0, 1)] == [{}, {"light": [0.5]}]
 
 
 KILLED = """
@@ -129,7 +129,7 @@ def test_kill_and_resume_lose_nothing_and_run_nothing_twice(tmp_path: Path) -> N
         done.append((folder / EPISODES).read_bytes().count(b"\n"))
     assert 3 <= done[0] < done[1] < len(SPECS)
     env = ToyEnv(4)
-    with Ledger.open(folder, REQUEST, MACHINE) as ledger:
+    with EpisodeResultsLog.open(folder, REQUEST, MACHINE) as ledger:
         assert len(ledger.outcomes) == done[1]
         run_missing(env, ToyPolicy(3), interleaved(SPECS), "sample", ledger)
         results = [row.result for row in summarise(ledger.outcomes.values()).outcomes]
@@ -141,41 +141,44 @@ def test_kill_and_resume_lose_nothing_and_run_nothing_twice(tmp_path: Path) -> N
 @given(cut=st.integers(1, 60))
 def test_a_line_cut_short_runs_again(tmp_path_factory: pytest.TempPathFactory, cut: int) -> None:
     folder = tmp_path_factory.mktemp("e")
-    with Ledger.open(folder, REQUEST, MACHINE) as ledger:
+    with EpisodeResultsLog.open(folder, REQUEST, MACHINE) as ledger:
         ledger.add(outcome(0, "a", 0, True, None))
         ledger.add(outcome(1, "a", 1, False, None))
     file = folder / EPISODES
     file.write_bytes(file.read_bytes()[:-cut])
-    with Ledger.open(folder, REQUEST, MACHINE) as ledger:
+    with EpisodeResultsLog.open(folder, REQUEST, MACHINE) as ledger:
         assert list(ledger.outcomes) == [0]
         ledger.add(outcome(1, "a", 1, False, None))
-    with Ledger.open(folder, REQUEST, MACHINE) as ledger:
+    with EpisodeResultsLog.open(folder, REQUEST, MACHINE) as ledger:
         assert ledger.outcomes == {0: outcome(0, "a", 0, True, None), 1: outcome(1, "a", 1, False, None)}
 
 
 def test_a_ledger_refuses_to_count_an_episode_twice(tmp_path: Path) -> None:
-    with Ledger.open(tmp_path, REQUEST, MACHINE) as ledger:
+    with EpisodeResultsLog.open(tmp_path, REQUEST, MACHINE) as ledger:
         ledger.add(outcome(0, "a", 0, True, None))
         with pytest.raises(ValueError, match="already"):
             ledger.add(outcome(0, "a", 0, True, None))
     file = tmp_path / EPISODES
     file.write_bytes(file.read_bytes() * 2)
-    with pytest.raises(UserError, match="episode 0 twice"), Ledger.open(tmp_path, REQUEST, MACHINE):
+    with pytest.raises(UserError, match="episode 0 twice"), EpisodeResultsLog.open(tmp_path, REQUEST, MACHINE):
         pass
 
 
 def test_a_folder_takes_one_evaluation_on_one_kind_of_machine_by_one_process(tmp_path: Path) -> None:
-    with Ledger.open(tmp_path, REQUEST, MACHINE) as ledger:
+    with EpisodeResultsLog.open(tmp_path, REQUEST, MACHINE) as ledger:
         ledger.add(outcome(0, "other", 7, True, None))
-        with pytest.raises(UserError, match="another process"), Ledger.open(tmp_path, REQUEST, MACHINE):
+        with pytest.raises(UserError, match="another process"), EpisodeResultsLog.open(tmp_path, REQUEST, MACHINE):
             pass
         with pytest.raises(UserError, match="another episode 0"):
             run_missing(ToyEnv(1), ToyPolicy(3), SPECS, "greedy", ledger)
-    with pytest.raises(UserError, match="another evaluation"), Ledger.open(tmp_path, {"suite": "x"}, MACHINE):
+    with (
+        pytest.raises(UserError, match="another evaluation"),
+        EpisodeResultsLog.open(tmp_path, {"suite": "x"}, MACHINE),
+    ):
         pass
     with (
         pytest.raises(UserError, match="renderer none, and here it is egl"),
-        Ledger.open(tmp_path, REQUEST, {"renderer": "egl"}),
+        EpisodeResultsLog.open(tmp_path, REQUEST, {"renderer": "egl"}),
     ):
         pass
     with pytest.raises(UserError, match="not the folder of an evaluation"):
@@ -184,21 +187,21 @@ def test_a_folder_takes_one_evaluation_on_one_kind_of_machine_by_one_process(tmp
 
 @pytest.mark.parametrize("line", ["{}", "not json", '{"result": 3}'])
 def test_a_damaged_ledger_is_one_line(tmp_path: Path, line: str) -> None:
-    with Ledger.open(tmp_path, REQUEST, MACHINE):
+    with EpisodeResultsLog.open(tmp_path, REQUEST, MACHINE):
         pass
     (tmp_path / EPISODES).write_text(line + "\n")
-    with pytest.raises(UserError, match="line 1 is damaged"), Ledger.open(tmp_path, REQUEST, MACHINE):
+    with pytest.raises(UserError, match="line 1 is damaged"), EpisodeResultsLog.open(tmp_path, REQUEST, MACHINE):
         pass
     (tmp_path / "evaluation.json").write_text("{")
     with pytest.raises(UserError, match="damaged"):
         read_request(tmp_path)
     (tmp_path / "evaluation.json").unlink()
-    with pytest.raises(UserError, match="but no evaluation"), Ledger.open(tmp_path, REQUEST, MACHINE):
+    with pytest.raises(UserError, match="but no evaluation"), EpisodeResultsLog.open(tmp_path, REQUEST, MACHINE):
         pass
 
 
 def test_an_output_that_cannot_be_a_folder_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for folder in (tmp_path / "file", tmp_path / "file" / "inner"):
-        with pytest.raises(UserError, match="cannot write into"), Ledger.open(folder, REQUEST, MACHINE):
+        with pytest.raises(UserError, match="cannot write into"), EpisodeResultsLog.open(folder, REQUEST, MACHINE):
             pass

@@ -48,8 +48,8 @@ def test_impossible_proportions_are_refused(successes: int, episodes: int) -> No
 @pytest.mark.parametrize("mode", ["greedy", "sample"])
 def test_each_state_once_whatever_the_slots(mode: ActMode) -> None:
     reports = []
-    for slots in (1, 5, 64):
-        env = ToyEnv(slots)
+    for env_ids in (1, 5, 64):
+        env = ToyEnv(env_ids)
         reports.append(evaluate(env, ToyPolicy(3), SPECS, mode))
         assert Counter(spec.episode_id for spec in env.started) == Counter(spec.episode_id for spec in SPECS)
     assert reports[0] == reports[1] == reports[2]

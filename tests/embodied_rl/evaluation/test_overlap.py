@@ -21,14 +21,14 @@ PAIRS = [("a/x", 0), ("a/x", 3), ("a/y", 0), ("a/y", 3)]
 def test_overlap_by_hand() -> None:
     found = overlap({"a/x": [3, 4], "a/y": [], "b/z": [0]}, specs(PAIRS))
     assert (found.seen, found.shared, found.episodes) == ({"a/x": [3]}, 1, 4)
-    assert found.sentence() == "1 of 4 episodes start from a state that was trained on"
-    assert "none" in overlap({"a/x": [5]}, specs(PAIRS)).sentence()
+    assert found.describe() == "1 of 4 episodes start from a state that was trained on"
+    assert "none" in overlap({"a/x": [5]}, specs(PAIRS)).describe()
     assert json.loads(json.dumps(found.to_json())) == {"seen": {"a/x": [3]}, "shared": 1, "episodes": 4}
 
 
 def test_what_a_checkpoint_does_not_say_is_not_taken_for_no_overlap() -> None:
     assert trained_states({"command": "embodied-rl sft"}) is None
-    assert overlap(None, specs(PAIRS)).sentence().startswith("unknown")
+    assert overlap(None, specs(PAIRS)).describe().startswith("unknown")
 
 
 @pytest.mark.parametrize("entry", [[], "all", {"a": 3}, {"a": ["0"]}, {"a": [True]}])

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from embodied_rl.errors import UserError
-from embodied_rl.jobs.videos import film_episode
+from embodied_rl.jobs.videos import record_video
 from embodied_rl.types import Array, EpisodeSpec
 from tests.toy import ToyEnv, ToyPolicy
 
@@ -18,14 +18,14 @@ SPEC = EpisodeSpec(3, "toy/reach", 0, 1)
 class Watched(ToyEnv):
     """The toy with a camera."""
 
-    def frame(self, slot: int, camera: str, size: int) -> Array:
+    def frame(self, env_id: int, camera: str, size: int) -> Array:
         return np.full((size, size, 3), 128, np.uint8)
 
 
 def test_the_film_begins_anew_until_the_simulator_lasts(tmp_path: Path) -> None:
-    calm = film_episode(Watched(1), ToyPolicy(), SPEC, "greedy", tmp_path / "calm.mp4", "toy")
+    calm = record_video(Watched(1), ToyPolicy(), SPEC, "greedy", tmp_path / "calm.mp4", "toy")
     shaky = Watched(1, breaks={SPEC.episode_id: 4})
-    assert film_episode(shaky, ToyPolicy(), SPEC, "greedy", tmp_path / "shaky.mp4", "toy") == calm
+    assert record_video(shaky, ToyPolicy(), SPEC, "greedy", tmp_path / "shaky.mp4", "toy") == calm
     assert len(shaky.started) == 5
     assert (tmp_path / "shaky.mp4").stat().st_size == (tmp_path / "calm.mp4").stat().st_size
 
@@ -33,5 +33,5 @@ def test_the_film_begins_anew_until_the_simulator_lasts(tmp_path: Path) -> None:
 def test_a_simulator_that_always_breaks_is_one_line(tmp_path: Path) -> None:
     worlds = Watched(1, breaks={SPEC.episode_id: 5})
     with pytest.raises(UserError, match="'toy/reach', initial state 0, broke the simulator 5 times"):
-        film_episode(worlds, ToyPolicy(), SPEC, "greedy", tmp_path / "film.mp4", "toy")
+        record_video(worlds, ToyPolicy(), SPEC, "greedy", tmp_path / "film.mp4", "toy")
     assert list(tmp_path.iterdir()) == []

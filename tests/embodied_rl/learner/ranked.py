@@ -20,8 +20,8 @@ from embodied_rl.algorithms.config import AlgorithmConfig, GRPOConfig, PPOConfig
 from embodied_rl.algorithms.make import make_algorithm
 from embodied_rl.learner.batches import split_groups
 from embodied_rl.learner.config import LearnerConfig
-from embodied_rl.learner.distributed.collectives import Ranks
-from embodied_rl.learner.distributed.fsdp import ShardedRanks
+from embodied_rl.learner.distributed.collectives import Collectives
+from embodied_rl.learner.distributed.fsdp import FSDPCollectives
 from embodied_rl.learner.distributed.processes import join, open_store
 from embodied_rl.learner.learner import Learner, NonFiniteError, RatioError
 from embodied_rl.rollout.collector import Collector
@@ -30,7 +30,7 @@ from embodied_rl.types import EvalOutput, RolloutBatch
 from embodied_rl.utils.timers import StageClock
 from tests.toy import TASKS, ToyEnv, ToyPolicy
 
-GRPO = GRPOConfig(group_size=4, keep=None, entropy_coef=0.01, epochs=2)
+GRPO = GRPOConfig(group_size=4, success_rate_range=None, entropy_coef=0.01, epochs=2)
 PPO = PPOConfig(gamma=0.9, entropy_coef=0.01)
 
 
@@ -94,12 +94,12 @@ class Case:
 
 
 def by_rows(rows: int, micro: int, **more: Any) -> LearnerConfig:
-    return LearnerConfig(lr=1e-3, value_lr=1e-3, minibatch_rows=rows, microbatch_rows=micro, **more)
+    return LearnerConfig(lr=1e-3, value_lr=1e-3, minibatch_size=rows, microbatch_size=micro, **more)
 
 
 def by_groups(groups: int, micro: int, **more: Any) -> LearnerConfig:
     return LearnerConfig(
-        lr=1e-3, value_lr=1e-3, minibatch_rows=None, minibatch_groups=groups, microbatch_rows=micro, **more
+        lr=1e-3, value_lr=1e-3, minibatch_size=None, minibatch_groups=groups, microbatch_size=micro, **more
     )
 
 
@@ -113,7 +113,7 @@ CASES = {
     "ppo by groups, one row at a time": Case(PPO, by_groups(1, 1), episodes=4),
     "grpo as a stream": Case(GRPO, by_groups(3, 10), stream=True),
     "stale rows in a stream": Case(GRPO, by_groups(3, 10), stream=True, stale=True),
-    "recomputed": Case(GRPO, by_rows(50, 7, recompute_log_probs=True)),
+    "recomputed": Case(GRPO, by_rows(50, 7, recompute_old_log_probs=True)),
     "stale": Case(PPO, by_rows(50, 7), stale=True),
     "loss": Case(GRPO, by_rows(10**6, 7, ratio_tolerance=1e9), spoil="loss"),
     "gradient": Case(GRPO, by_rows(10**6, 7), spoil="gradient"),
@@ -130,8 +130,8 @@ def batch_of(case: Case, policy: ToyPolicy | None = None) -> RolloutBatch:
         EpisodeSampler(1, TASKS, algorithm.group_size),
         StageClock(),
         groups=case.episodes // algorithm.group_size,
-        keep=None,
-        max_factor=1.0,
+        success_rate_range=None,
+        max_oversampling=1.0,
         final_value=algorithm.needs_final_value,
     )
     batch = collector.collect(0)
@@ -176,7 +176,7 @@ class Spoilt(ToyPolicy):
         return out
 
 
-def learn(case: Case, ranks: Ranks, batch: RolloutBatch) -> Result:
+def learn(case: Case, ranks: Collectives, batch: RolloutBatch) -> Result:
     """Two updates with the same batch, as every rank makes them; between them the state is saved and loaded."""
     spoilt = case.spoil == "gradient" and ranks.rank == ranks.size - 1
     policy = (Spoilt if spoilt else ToyPolicy)(seed=0 if ranks.rank == 0 else 7)  # copied from the lead
@@ -215,7 +215,7 @@ def every_case(rank: int, size: int, port: int, queue: Any) -> None:
     """The other ranks' side of the test: every case whole, then every case in parts."""
     torch.set_num_threads(1)
     ranks = join(rank, size, open_store(port, size, lead=False))
-    for kind in (ranks, ShardedRanks(rank, size)):
+    for kind in (ranks, FSDPCollectives(rank, size)):
         plain = {}
         for name, case in CASES.items():
             found = learn(case, kind, batch_of(case))

@@ -85,7 +85,7 @@ def test_the_mean_is_finer_than_the_weights_and_leaves_them_and_frozen_ones_alon
     [
         (SerialConfig(), None),
         (PipelinedConfig(), 16),
-        (PipelinedConfig(stages=2), 16),
+        (PipelinedConfig(env_groups=2), 16),
         (PipelinedConfig(), 64),  # whose actor is the learner's own policy
     ],
 )
@@ -95,7 +95,7 @@ def test_training_does_not_notice_and_the_mean_is_evaluated_and_saved(
     found: list[ToyPolicy] = []
     for name, updates in (("newest", 0), ("mean", 3)):
         policy = ToyPolicy()
-        by = {"minibatch_rows": None, "minibatch_groups": groups} if groups is not None else {}
+        by = {"minibatch_size": None, "minibatch_groups": groups} if groups is not None else {}
         settings = settings_of(PPOConfig(gamma=0.9), 6, average_updates=updates, **by)  # type: ignore[arg-type]
         settings = dataclasses.replace(
             settings, scheduler=scheduler, checkpoint=dataclasses.replace(settings.checkpoint, every=1, keep=6)

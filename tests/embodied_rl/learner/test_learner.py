@@ -34,8 +34,8 @@ def setup(
         sampler,
         StageClock(),
         groups=32 // algorithm.group_size,
-        keep=algorithm.keep,
-        max_factor=algorithm.max_factor,
+        success_rate_range=algorithm.success_rate_range,
+        max_oversampling=algorithm.max_oversampling,
         final_value=algorithm.needs_final_value,
     )
     batch = collector.collect(0)
@@ -52,7 +52,7 @@ def weights(learner: Learner) -> dict[str, Tensor]:
 def test_microbatches_add_up_exactly(tmp_path: Path, config: AlgorithmConfig, microbatch: int) -> None:
     results = []
     for size in (microbatch, 33):
-        learner, batch = setup(tmp_path, config, ToyPolicy(), lr=1e-2, minibatch_rows=40, microbatch_rows=size)
+        learner, batch = setup(tmp_path, config, ToyPolicy(), lr=1e-2, minibatch_size=40, microbatch_size=size)
         metrics = learner.update(batch)
         results.append((metrics, weights(learner)))
     (one, w1), (two, w2) = results
@@ -66,7 +66,7 @@ def test_threads_change_nothing_but_rounding_and_repeat_exactly(tmp_path: Path, 
     moved = []
     for threads in (1, 3, 3):
         policy = ToyPolicy()
-        learner, batch = setup(tmp_path, config, policy, minibatch_rows=40, microbatch_rows=7)
+        learner, batch = setup(tmp_path, config, policy, minibatch_size=40, microbatch_size=7)
         learner = Learner(policy, learner.algorithm, learner.config, seed=0, dump_dir=tmp_path, threads=threads)
         metrics = learner.update(batch)
         moved.append((metrics, weights(learner)))
@@ -80,7 +80,7 @@ def test_threads_change_nothing_but_rounding_and_repeat_exactly(tmp_path: Path, 
 
 def test_what_stops_a_microbatch_stops_the_update_of_all_threads(tmp_path: Path) -> None:
     policy = ToyPolicy()
-    learner, batch = setup(tmp_path, GRPOConfig(), policy, microbatch_rows=7)
+    learner, batch = setup(tmp_path, GRPOConfig(), policy, microbatch_size=7)
     learner = Learner(policy, learner.algorithm, learner.config, seed=0, dump_dir=tmp_path, threads=2)
     batch.log_prob[-1] += 1.0
     before = weights(learner)
@@ -93,7 +93,7 @@ def test_minibatch_gradients_average_to_that_of_the_batch(tmp_path: Path) -> Non
     """Seen through a plain SGD step of tiny size, which is linear in the gradient."""
     moves = []
     for rows in (16, 10_000):
-        learner, batch = setup(tmp_path, GRPOConfig(), ToyPolicy(), minibatch_rows=rows, max_grad_norm=1e9)
+        learner, batch = setup(tmp_path, GRPOConfig(), ToyPolicy(), minibatch_size=rows, max_grad_norm=1e9)
         before = weights(learner)
         learner.optimizer = torch.optim.SGD(learner.policy.parameters(), lr=1e-2)  # type: ignore[attr-defined]
         metrics = learner.update(batch)
@@ -104,7 +104,7 @@ def test_minibatch_gradients_average_to_that_of_the_batch(tmp_path: Path) -> Non
 
 
 def test_every_row_is_used_once_an_epoch(tmp_path: Path) -> None:
-    learner, batch = setup(tmp_path, GRPOConfig(epochs=3), minibatch_rows=20, microbatch_rows=8)
+    learner, batch = setup(tmp_path, GRPOConfig(epochs=3), minibatch_size=20, microbatch_size=8)
     seen: list[int] = []
     original = learner.algorithm.loss
 
@@ -137,12 +137,12 @@ def test_a_policy_that_disagrees_with_itself_is_found_before_the_first_step(tmp_
 
 @pytest.mark.parametrize("where", ["loss", "gradient"])
 def test_a_non_finite_number_stops_the_step_and_dumps_the_batch(tmp_path: Path, where: str) -> None:
-    learner, batch = setup(tmp_path, GRPOConfig(), minibatch_rows=10_000)
+    learner, batch = setup(tmp_path, GRPOConfig(), minibatch_size=10_000)
     before = weights(learner)
     if where == "loss":
         batch.log_prob[3] = float("nan")
         batch.mask[3] = True
-        learner.config = LearnerConfig(minibatch_rows=10_000, ratio_tolerance=1e9)
+        learner.config = LearnerConfig(minibatch_size=10_000, ratio_tolerance=1e9)
     else:
         learner.policy.head.weight.register_hook(lambda g: g * float("inf"))  # type: ignore[attr-defined]
     with pytest.raises(NonFiniteError, match="no step was taken") as error:
@@ -201,15 +201,15 @@ def test_frozen_parameters_are_left_out() -> None:
 def test_an_empty_batch_changes_nothing_but_counts(tmp_path: Path) -> None:
     learner, _ = setup(tmp_path, GRPOConfig())
     collector = Collector(
-        ToyEnv(4), learner.policy, EpisodeSampler(0, TASKS, 4), StageClock(), groups=2, keep=(1.0, 1.0)
+        ToyEnv(4), learner.policy, EpisodeSampler(0, TASKS, 4), StageClock(), groups=2, success_rate_range=(1.0, 1.0)
     )
     before = weights(learner)
-    assert learner.update(collector.collect(0)) == {"train/rows": 0, "train/steps": 0}
+    assert learner.update(collector.collect(0)) == {"train/num_samples": 0, "train/steps": 0}
     assert learner.version == 1
     assert all(torch.equal(before[name], after) for name, after in weights(learner).items())
 
 
-@pytest.mark.parametrize("way", [{"minibatch_rows": 40}, {"minibatch_rows": None, "minibatch_groups": 2}])
+@pytest.mark.parametrize("way", [{"minibatch_size": 40}, {"minibatch_size": None, "minibatch_groups": 2}])
 def test_between_updates_no_gradient_takes_memory(tmp_path: Path, way: dict[str, Any]) -> None:
     """`embodied-rl plan` gives that memory to the rollout."""
     learner, batch = setup(tmp_path, PPOConfig(epochs=2), **way)
@@ -229,18 +229,18 @@ def test_saved_state_continues_exactly(tmp_path: Path) -> None:
         assert torch.equal(one, two), name
 
 
-@pytest.mark.parametrize("bad", [{"lr": 0.0}, {"minibatch_rows": 0}, {"weight_decay": -1.0}, {"betas": (0.9, 1.0)}])
+@pytest.mark.parametrize("bad", [{"lr": 0.0}, {"minibatch_size": 0}, {"weight_decay": -1.0}, {"betas": (0.9, 1.0)}])
 def test_options_out_of_range_are_refused(bad: dict[str, Any]) -> None:
     with pytest.raises(UserError, match=next(iter(bad)).replace("_", "-")):
         LearnerConfig(**bad)
 
 
 def test_learning_rates_fall_linearly_to_a_tenth_and_are_those_in_use(tmp_path: Path) -> None:
-    config = LearnerConfig(decay_updates=10)
-    assert [round(config.rate(update), 3) for update in (0, 5, 10, 40)] == [1.0, 0.55, 0.1, 0.1]
-    assert LearnerConfig().rate(1000) == 1.0
-    config = LearnerConfig(warmup_updates=3, decay_updates=100)
-    assert [round(config.rate(update), 4) for update in (0, 1, 3, 100)] == [0.25, 0.4955, 0.973, 0.1]
+    config = LearnerConfig(lr_decay_updates=10)
+    assert [round(config.lr_factor(update), 3) for update in (0, 5, 10, 40)] == [1.0, 0.55, 0.1, 0.1]
+    assert LearnerConfig().lr_factor(1000) == 1.0
+    config = LearnerConfig(lr_warmup_updates=3, lr_decay_updates=100)
+    assert [round(config.lr_factor(update), 4) for update in (0, 1, 3, 100)] == [0.25, 0.4955, 0.973, 0.1]
     learner, batch = setup(tmp_path, PPOConfig(), lr=1e-3, value_lr=1e-2, decay_updates=10)[:2]
     learner.version = 5
     learner.update(batch)

@@ -13,8 +13,8 @@ from torch import distributed
 
 from embodied_rl.algorithms.make import make_algorithm
 from embodied_rl.errors import UserError
-from embodied_rl.learner.distributed.collectives import ALONE, RankError, Ranks
-from embodied_rl.learner.distributed.fsdp import ShardedRanks
+from embodied_rl.learner.distributed.collectives import SINGLE_PROCESS, Collectives, RankError
+from embodied_rl.learner.distributed.fsdp import FSDPCollectives
 from embodied_rl.learner.distributed.learner import make_learner
 from embodied_rl.learner.distributed.processes import join, open_store
 from embodied_rl.learner.learner import Learner
@@ -57,7 +57,7 @@ def together() -> dict[str, Found]:
     ranks = join(0, SIZE, store)
     found: dict[str, Found] = {}
     try:
-        for name, kind in zip(KINDS, (ranks, ShardedRanks(0, SIZE)), strict=True):
+        for name, kind in zip(KINDS, (ranks, FSDPCollectives(0, SIZE)), strict=True):
             results = {name: learn(case, kind, batch_of(case)) for name, case in CASES.items()}
             found[name] = results, [queue.get()[1] for _ in others]
     finally:
@@ -72,7 +72,7 @@ def together() -> dict[str, Found]:
 def test_the_result_is_that_of_one_process(name: str, kind: str, together: dict[str, Found]) -> None:
     lead, others = together[kind]
     case, found = CASES[name], lead[name]
-    alone = learn(case, ALONE, batch_of(case))
+    alone = learn(case, SINGLE_PROCESS, batch_of(case))
     assert found.error == alone.error
     assert (found.error != "") == (case.spoil != "")
     assert found.dumps == alone.dumps == (case.spoil in ("loss", "gradient"))
@@ -98,21 +98,23 @@ def test_the_result_is_that_of_one_process(name: str, kind: str, together: dict[
 
 @pytest.mark.parametrize(("rows", "most", "size"), [(10, 3, 4), (2, 5, 3), (7, 7, 1), (12, 4, 3), (1, 1, 2)])
 def test_every_row_belongs_to_one_rank_and_shares_are_even(rows: int, most: int, size: int) -> None:
-    pieces = Ranks(0, size).cut(torch.arange(rows), most)
+    pieces = Collectives(0, size).cut(torch.arange(rows), most)
     assert torch.cat(pieces).tolist() == list(range(rows))
     assert all(0 < len(piece) <= most for piece in pieces)
-    shares = [Ranks(rank, size).share(pieces) for rank in range(size)]
+    shares = [Collectives(rank, size).shard(pieces) for rank in range(size)]
     assert sorted(row for share in shares for piece, _ in share for row in piece.tolist()) == list(range(rows))
     if rows >= size:
         assert len({len(share) for share in shares}) == 1
-    together = [ShardedRanks(rank, size).share(pieces) for rank in range(size)]
+    together = [FSDPCollectives(rank, size).shard(pieces) for rank in range(size)]
     assert len({len(share) for share in together}) == 1  # they take every pass together
     assert sum(counts for share in together for _, counts in share) == len(pieces)
 
 
 def lead_learner(folder: Path, factory: Any, ranks: int = 2) -> Learner:
     config = by_rows(50, 7, ranks=ranks)
-    return make_learner(ToyPolicy(), make_algorithm(GRPO), config, seed=0, dump_dir=folder, threads=1, helper=factory)
+    return make_learner(
+        ToyPolicy(), make_algorithm(GRPO), config, seed=0, dump_dir=folder, threads=1, worker_policy=factory
+    )
 
 
 def test_the_lead_starts_its_helper_and_both_continue_from_a_saved_state(tmp_path: Path) -> None:
@@ -129,7 +131,7 @@ def test_the_lead_starts_its_helper_and_both_continue_from_a_saved_state(tmp_pat
                     parameter.mul_(0.9)
             one.load_state_dict(state)
             assert isinstance(one.policy, ToyPolicy)
-            assert one.update(batch_of(case, one.policy))["train/rows"] > 0
+            assert one.update(batch_of(case, one.policy))["train/num_samples"] > 0
     finally:
         learner.close()
     for (name, one), two in zip(alone.policy.state_dict().items(), learner.policy.state_dict().values(), strict=True):
@@ -181,7 +183,7 @@ def run(folder: Path, helper: ToyRank | None, *, resume: bool = False) -> Mortal
         JsonObserver(folder / "metrics.jsonl"),
         resume=resume,
         resume_command="toy --resume",
-        helper=helper,
+        worker_policy=helper,
     )
     return policy
 

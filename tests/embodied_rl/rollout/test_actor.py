@@ -14,7 +14,7 @@ from embodied_rl.policies.openvla.config import nano
 from embodied_rl.policies.openvla.policy import OpenVLAPolicy
 from embodied_rl.policy import ActMode
 from embodied_rl.rng import DecisionRng
-from embodied_rl.rollout.actor import MIN_ROWS, Actor
+from embodied_rl.rollout.actor import MIN_ROWS, ParallelActor
 from embodied_rl.types import ActOutput, EvalOutput, Observation
 
 LONG = 20.0
@@ -55,7 +55,12 @@ class Seen(nn.Module):
         raise AssertionError("nobody learns here")
 
     def sft_loss(
-        self, images: Tensor, proprio: Tensor, instruction: list[str], actions: Tensor, blind: Tensor | None = None
+        self,
+        images: Tensor,
+        proprio: Tensor,
+        instruction: list[str],
+        actions: Tensor,
+        drop_action_history: Tensor | None = None,
     ) -> Tensor:
         raise AssertionError("nobody learns here")
 
@@ -69,7 +74,7 @@ def _inputs(rows: int) -> tuple[Observation, DecisionRng]:
 def test_parts_run_side_by_side_and_are_joined_in_order() -> None:
     policy, (obs, rng) = Seen(), _inputs(3 * MIN_ROWS + 5)
     policy.together = threading.Barrier(3)  # breaks unless three wait at a time
-    with closing(Actor(policy, 4 * MIN_ROWS, 3)) as actor:
+    with closing(ParallelActor(policy, 4 * MIN_ROWS, 3)) as actor:
         out = actor.act(obs, rng, "sample")
     assert sorted(policy.calls) == [17, 18, 18]
     assert torch.equal(out.log_prob, torch.from_numpy(obs.proprio))
@@ -81,8 +86,8 @@ def test_parts_run_side_by_side_and_are_joined_in_order() -> None:
 
 def test_while_others_are_busy_the_same_parts_follow_each_other() -> None:
     policy, inputs = Seen(value=False), _inputs(2 * MIN_ROWS)
-    with closing(Actor(policy, 2 * MIN_ROWS, 2)) as actor:
-        actor.yield_to(lambda: True)
+    with closing(ParallelActor(policy, 2 * MIN_ROWS, 2)) as actor:
+        actor.share_cores_with(lambda: True)
         assert actor.act(*inputs, "sample").value is None
     assert policy.calls == [MIN_ROWS, MIN_ROWS]
     assert policy.most == 1
@@ -94,7 +99,7 @@ def test_while_others_are_busy_the_same_parts_follow_each_other() -> None:
 )
 def test_few_rows_one_thread_and_no_weights_are_one_call(policy: Seen, rows: int, threads: int) -> None:
     inputs = _inputs(rows)
-    with closing(Actor(policy, 2 * MIN_ROWS, threads)) as actor:
+    with closing(ParallelActor(policy, 2 * MIN_ROWS, threads)) as actor:
         actor.act(*inputs, "sample")
     assert policy.calls == [rows]
 
@@ -102,7 +107,7 @@ def test_few_rows_one_thread_and_no_weights_are_one_call(policy: Seen, rows: int
 def test_a_policy_that_does_not_say_so_is_not_cut_up() -> None:
     policy, inputs = Seen(), _inputs(2 * MIN_ROWS)
     policy.acts_in_parts = False  # type: ignore[misc]
-    with closing(Actor(policy, 2 * MIN_ROWS, 2)) as actor:
+    with closing(ParallelActor(policy, 2 * MIN_ROWS, 2)) as actor:
         actor.act(*inputs, "sample")
     assert policy.calls == [2 * MIN_ROWS]
 
@@ -110,7 +115,7 @@ def test_a_policy_that_does_not_say_so_is_not_cut_up() -> None:
 def test_a_compiled_policy_is_called_once() -> None:
     policy, inputs = Seen(), _inputs(2 * MIN_ROWS)
     policy.compiled = True  # type: ignore[assignment]
-    with closing(Actor(policy, 2 * MIN_ROWS, 2)) as actor:
+    with closing(ParallelActor(policy, 2 * MIN_ROWS, 2)) as actor:
         actor.act(*inputs, "sample")
     assert policy.calls == [2 * MIN_ROWS]
 
@@ -122,7 +127,7 @@ def test_an_error_in_a_part_is_raised() -> None:
                 raise ValueError("the second part")
             return super().act(obs, rng, mode)
 
-    with closing(Actor(Broken(), 2 * MIN_ROWS, 2)) as actor, pytest.raises(ValueError, match="the second part"):
+    with closing(ParallelActor(Broken(), 2 * MIN_ROWS, 2)) as actor, pytest.raises(ValueError, match="the second part"):
         actor.act(*_inputs(2 * MIN_ROWS), "sample")
 
 
@@ -137,8 +142,8 @@ def test_threads_that_have_time_or_not_change_no_bit() -> None:
     rng = DecisionRng(np.arange(rows), np.zeros(rows, np.int64))
     outs = []
     for busy in (False, True):
-        with closing(Actor(policy, rows, 2)) as actor:
-            actor.yield_to(lambda busy=busy: busy)
+        with closing(ParallelActor(policy, rows, 2)) as actor:
+            actor.share_cores_with(lambda busy=busy: busy)
             outs.append(actor.act(obs, rng, "sample"))
     one, two = outs
     half = rows // 2

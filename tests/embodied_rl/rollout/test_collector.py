@@ -1,4 +1,4 @@
-"""Rollout: the batch does not depend on slots, failures leave no trace, rows say what happened."""
+"""Rollout: the batch does not depend on envs, failures leave no trace, rows say what happened."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from embodied_rl.errors import UserError
 from embodied_rl.policy import ActMode
 from embodied_rl.rng import DecisionRng
-from embodied_rl.rollout.collector import Collector, Keep
+from embodied_rl.rollout.collector import Collector, SuccessRateRange
 from embodied_rl.rollout.config import RolloutConfig
 from embodied_rl.rollout.sampler import EpisodeSampler
 from embodied_rl.types import ActOutput, Observation, RolloutBatch
@@ -25,13 +25,20 @@ def collector(
     *,
     group_size: int = 4,
     groups: int = 6,
-    keep: Keep | None = None,
+    keep: SuccessRateRange | None = None,
     max_factor: float = 3.0,
     final_value: bool = False,
 ) -> Collector:
     sampler = EpisodeSampler(5, TASKS, group_size)
     return Collector(
-        env, policy, sampler, StageClock(), groups=groups, keep=keep, max_factor=max_factor, final_value=final_value
+        env,
+        policy,
+        sampler,
+        StageClock(),
+        groups=groups,
+        success_rate_range=keep,
+        max_oversampling=max_factor,
+        final_value=final_value,
     )
 
 
@@ -45,9 +52,9 @@ def assert_same(one: RolloutBatch, two: RolloutBatch) -> None:
 
 @given(st.integers(1, 40), st.sampled_from([None, (0.1, 0.9)]))
 @settings(deadline=None, max_examples=8)
-def test_the_batch_does_not_depend_on_the_number_of_slots(slots: int, keep: Keep | None) -> None:
+def test_the_batch_does_not_depend_on_the_number_of_slots(env_ids: int, keep: SuccessRateRange | None) -> None:
     policy = ToyPolicy()
-    reference, other = (collector(ToyEnv(n), policy, keep=keep) for n in (7, slots))
+    reference, other = (collector(ToyEnv(n), policy, keep=keep) for n in (7, env_ids))
     for version in range(2):  # the second batch shows that the stream's position agrees too
         assert_same(reference.collect(version), other.collect(version))
 
@@ -106,8 +113,8 @@ def test_a_simulator_failure_changes_nothing_but_the_ledger() -> None:
     broken = ToyEnv(6, breaks={0: 1, 5: 1, 17: 1})
     whole, lossy = collector(ToyEnv(6), policy), collector(broken, policy)
     assert_same(whole.collect(0), lossy.collect(0))
-    assert lossy.sampler.ledger.reissued == 3
-    assert lossy.sampler.ledger.finished == lossy.sampler.ledger.issued == 24
+    assert lossy.sampler.counts.requeued == 3
+    assert lossy.sampler.counts.finished == lossy.sampler.counts.issued == 24
     assert len(broken.started) == 27
 
 
@@ -126,21 +133,21 @@ def test_dynamic_sampling_keeps_the_first_groups_with_contrast_and_runs_no_more_
     batch = collector(ToyEnv(9), policy, groups=4, keep=(0.1, 0.9), max_factor=9).collect(0)
     assert sorted({e.spec.group for e in batch.episodes}) == passing[:4]
     assert batch.info["rollout/episodes"] == 4 * (passing[3] + 1)
-    assert batch.info["rollout/dropped_groups"] == passing[3] + 1 - 4
-    assert batch.info["rollout/short"] == 0
+    assert batch.info["rollout/filtered_groups"] == passing[3] + 1 - 4
+    assert batch.info["rollout/incomplete_batch"] == 0
 
 
 def test_the_sampling_limit_gives_a_short_or_empty_batch_and_says_so() -> None:
     hopeless = collector(ToyEnv(8), ToyPolicy(), groups=4, keep=(1.0, 1.0), max_factor=2.5)
     batch = hopeless.collect(0)
     assert len(batch) == 0
-    assert batch.info["rollout/short"] == 1
-    assert batch.info["rollout/dropped_groups"] == 10
-    assert hopeless.sampler.ledger.outstanding == {}
+    assert batch.info["rollout/incomplete_batch"] == 1
+    assert batch.info["rollout/filtered_groups"] == 10
+    assert hopeless.sampler.counts.outstanding == {}
 
 
 def test_slots_are_refilled_at_once() -> None:
-    """While episodes wait, every decision uses all slots."""
+    """While episodes wait, every decision uses all envs."""
     sizes: list[int] = []
 
     class Counting(ToyPolicy):

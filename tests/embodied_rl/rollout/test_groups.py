@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from embodied_rl.rollout.groups import Closed, Group, GroupStream, Keep, Verdict
-from embodied_rl.rollout.lookahead import Ahead
-from embodied_rl.rollout.observation_pool import Recording
+from embodied_rl.rollout.groups import BatchEnd, Group, GroupQueue, GroupStatus, SuccessRateRange
+from embodied_rl.rollout.lookahead import Lookahead
+from embodied_rl.rollout.observation_pool import Trajectory
 from embodied_rl.rollout.sampler import EpisodeSampler
 from embodied_rl.types import EpisodeResult, EpisodeSpec
 
@@ -22,11 +22,11 @@ def success(spec: EpisodeSpec) -> bool:
     return random.Random(spec.episode_id).random() < 0.4
 
 
-def finished(spec: EpisodeSpec) -> Recording:
-    return Recording(EpisodeResult(spec, success(spec), True, False, float(success(spec)), 1, 1))
+def finished(spec: EpisodeSpec) -> Trajectory:
+    return Trajectory(EpisodeResult(spec, success(spec), True, False, float(success(spec)), 1, 1))
 
 
-def expected(wanted: int, keep: Keep | None, limit: int, batches: int) -> list[tuple[list[int], list[int]]]:
+def expected(wanted: int, keep: SuccessRateRange | None, limit: int, batches: int) -> list[tuple[list[int], list[int]]]:
     """(kept, dropped) groups of each batch, by the definition: walk the stream until the batch is full."""
     sampler = EpisodeSampler(3, {"a": range(5), "b": range(7)}, GROUP)
     found, index = [], 0
@@ -50,8 +50,8 @@ class Told:
     ahead: int
 
 
-def play(stream: GroupStream, slots: int, batches: int, order: random.Random) -> Told:
-    """Run the stream with `slots` slots; which running episode ends, fails or is noticed next is drawn at random."""
+def play(stream: GroupQueue, env_ids: int, batches: int, order: random.Random) -> Told:
+    """Run the stream with `envs` envs; which running episode ends, fails or is noticed next is drawn at random."""
     running: list[EpisodeSpec] = []
     begun_at: dict[int, int] = {}
     failed: set[int] = set()
@@ -59,7 +59,7 @@ def play(stream: GroupStream, slots: int, batches: int, order: random.Random) ->
     told = Told([], 0, 0)
     stream.begin(0, batches)
     while len(told.batches) < batches:
-        while len(running) < slots and (spec := stream.next_episode()) is not None:
+        while len(running) < env_ids and (spec := stream.next_episode()) is not None:
             running.append(spec)
             begun_at.setdefault(spec.group, stream.version)
         if running and order.random() < 0.8:
@@ -74,15 +74,15 @@ def play(stream: GroupStream, slots: int, batches: int, order: random.Random) ->
             continue
         event = stream.take()
         if isinstance(event, Group):
-            assert event.verdict is Verdict.KEPT
+            assert event.status is GroupStatus.ACCEPTED
             assert [member.result.spec.group for member in event.members] == [event.index] * GROUP
             kept.append(event.index)
-        elif isinstance(event, Closed):
+        elif isinstance(event, BatchEnd):
             assert event.version == len(told.batches)
-            assert [group.index for group in event.groups if group.verdict is Verdict.KEPT] == kept
+            assert [group.index for group in event.groups if group.status is GroupStatus.ACCEPTED] == kept
             told.staleness = max([told.staleness, *(event.version - begun_at[index] for index in kept)])
             told.ahead = max(told.ahead, sum(begun_at[index] < event.version for index in kept))
-            told.batches.append((kept, [g.index for g in event.groups if g.verdict is Verdict.DROPPED]))
+            told.batches.append((kept, [g.index for g in event.groups if g.status is GroupStatus.FILTERED]))
             kept = []
             stream.publish(stream.version + 1)
         else:
@@ -92,7 +92,7 @@ def play(stream: GroupStream, slots: int, batches: int, order: random.Random) ->
 
 
 @given(
-    slots=st.integers(1, 12),
+    env_ids=st.integers(1, 12),
     wanted=st.integers(1, 5),
     keep=st.sampled_from([None, (0.25, 0.75), (0.5, 0.5)]),
     factor=st.sampled_from([1.0, 1.5, 3.0]),
@@ -102,21 +102,25 @@ def play(stream: GroupStream, slots: int, batches: int, order: random.Random) ->
 )
 @settings(deadline=None, max_examples=150)
 def test_batches_are_those_of_the_stream_and_no_group_begins_too_early(
-    slots: int, wanted: int, keep: Keep | None, factor: float, most: int, ahead: int | None, seed: int
+    env_ids: int, wanted: int, keep: SuccessRateRange | None, factor: float, most: int, ahead: int | None, seed: int
 ) -> None:
     sampler = EpisodeSampler(3, {"a": range(5), "b": range(7)}, GROUP)
-    stream = GroupStream(sampler, groups=wanted, keep=keep, max_factor=factor, ahead=Ahead(most, ahead))
-    told = play(stream, slots, 4, random.Random(seed))
+    stream = GroupQueue(
+        sampler, groups=wanted, success_rate_range=keep, max_oversampling=factor, lookahead=Lookahead(most, ahead)
+    )
+    told = play(stream, env_ids, 4, random.Random(seed))
     limit = wanted if keep is None else math.ceil(wanted * factor)
     assert told.batches == expected(wanted, keep, limit, 4)
     assert told.staleness <= most
     assert ahead is None or told.ahead <= ahead
-    assert sampler.ledger.outstanding == {}
-    assert sampler.ledger.issued == sampler.ledger.finished == stream.next_group * GROUP
+    assert sampler.counts.outstanding == {}
+    assert sampler.counts.issued == sampler.counts.finished == stream.next_group * GROUP
 
 
 def test_a_pause_begins_nothing() -> None:
-    stream = GroupStream(EpisodeSampler(3, {"a": range(5)}, GROUP), groups=2, keep=None, max_factor=1.0)
+    stream = GroupQueue(
+        EpisodeSampler(3, {"a": range(5)}, GROUP), groups=2, success_rate_range=None, max_oversampling=1.0
+    )
     stream.begin(0, 1)
     first = stream.next_episode()
     assert first is not None

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from embodied_rl.errors import UserError
-from embodied_rl.rollout.retries import MAX_ATTEMPTS, Attempts, Cause
+from embodied_rl.rollout.retries import MAX_ATTEMPTS, FailureCause, RetryPolicy
 from embodied_rl.rollout.sampler import EpisodeSampler, evaluation_specs
 from embodied_rl.types import EpisodeSpec
 
@@ -64,7 +64,7 @@ def test_a_resumed_stream_goes_on_exactly(
     resumed = EpisodeSampler(seed, tasks, group_size)
     resumed.load_state_dict(whole.state_dict())
     assert take(resumed, more) == take(whole, more)
-    assert resumed.ledger == whole.ledger
+    assert resumed.counts == whole.counts
 
 
 def test_streams_of_different_seeds_differ() -> None:
@@ -85,7 +85,7 @@ def test_the_ledger_refuses_what_was_not_issued_and_double_counting() -> None:
     with pytest.raises(RuntimeError, match="in flight"):
         sampler.state_dict()
     sampler.finish(second)
-    assert (sampler.ledger.issued, sampler.ledger.finished, sampler.ledger.outstanding) == (2, 2, {})
+    assert (sampler.counts.issued, sampler.counts.finished, sampler.counts.outstanding) == (2, 2, {})
 
 
 def test_a_failed_episode_is_run_again_same_first_then_with_new_seeds_then_given_up() -> None:
@@ -93,30 +93,30 @@ def test_a_failed_episode_is_run_again_same_first_then_with_new_seeds_then_given
     (spec,) = sampler.next_group()
     runs = [spec]
     for _ in range(MAX_ATTEMPTS - 1):
-        runs.append(sampler.reissue(runs[-1]))
+        runs.append(sampler.requeue(runs[-1]))
     assert runs[1] == runs[0]
     assert len({run.seed for run in runs}) == MAX_ATTEMPTS - 1
     assert {(run.episode_id, run.task, run.init_state, run.group) for run in runs} == {(0, "a", 5, 0)}
     with pytest.raises(UserError, match="'a', initial state 5, broke the simulator 5 times; check that task"):
-        sampler.reissue(runs[-1])
-    assert sampler.ledger.finished == 0
+        sampler.requeue(runs[-1])
+    assert sampler.counts.finished == 0
 
 
 def test_who_gave_an_episode_up_is_told_what_happened_to_it() -> None:
     sampler = EpisodeSampler(0, {"a": [5]})
     (spec,) = sampler.next_group()
-    for cause in (Cause.POLICY, Cause.SIMULATOR, Cause.SIMULATOR, Cause.POLICY):
-        spec = sampler.reissue(spec, cause)
+    for cause in (FailureCause.POLICY, FailureCause.SIMULATOR, FailureCause.SIMULATOR, FailureCause.POLICY):
+        spec = sampler.requeue(spec, cause)
     what = "not finite from the policy 3 times and broke the simulator 2 times"
     with pytest.raises(UserError, match=f"^episode 0 of .* got actions that are {what}; check the checkpoint with"):
-        sampler.reissue(spec, Cause.POLICY)
+        sampler.requeue(spec, FailureCause.POLICY)
 
 
 def test_an_episode_that_ended_is_not_held_against_the_next() -> None:
-    attempts = Attempts()
+    attempts = RetryPolicy()
     spec = EpisodeSpec(3, "a", 0, 1)
     for _ in range(3):
-        assert [attempts.lose(spec, Cause.SIMULATOR) for _ in range(MAX_ATTEMPTS - 1)] == [1, 2, 3, 4]
+        assert [attempts.record_failure(spec, FailureCause.SIMULATOR) for _ in range(MAX_ATTEMPTS - 1)] == [1, 2, 3, 4]
         attempts.forget(spec)
 
 

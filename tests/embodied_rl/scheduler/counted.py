@@ -61,12 +61,12 @@ class CountedEnv:
         self._left = np.zeros(num_envs, np.int64)
         self._success = np.zeros(num_envs, np.bool_)
 
-    def reset(self, slots: Sequence[int], episodes: Sequence[EpisodeSpec]) -> None:
-        for slot, spec in zip(slots, episodes, strict=True):
-            self._left[slot], self._success[slot] = self._length(spec), self._won(spec)
+    def reset(self, env_ids: Sequence[int], episodes: Sequence[EpisodeSpec]) -> None:
+        for env_id, spec in zip(env_ids, episodes, strict=True):
+            self._left[env_id], self._success[env_id] = self._length(spec), self._won(spec)
 
-    def step(self, slots: Sequence[int], actions: Array) -> ChunkResult:
-        index = list(slots)
+    def step(self, env_ids: Sequence[int], actions: Array) -> ChunkResult:
+        index = list(env_ids)
         self._counted.time.seconds += self._counted.costs.simulate.of(len(index))
         self._left[index] -= 1
         over = self._left[index] == 0
@@ -74,8 +74,8 @@ class CountedEnv:
         steps = np.ones(len(index), np.int32)
         return ChunkResult(won[:, None].astype(np.float32), won, over & ~won, won, steps, np.zeros_like(won))
 
-    def observe(self, slots: Sequence[int], out: Observation) -> None:
-        out.instruction[: len(slots)] = ["wait"] * len(slots)
+    def observe(self, env_ids: Sequence[int], out: Observation) -> None:
+        out.instruction[: len(env_ids)] = ["wait"] * len(env_ids)
 
     def new_observation(self, rows: int) -> Observation:
         return Observation(np.zeros((rows, 1, 2, 2, 3), np.uint8), np.zeros((rows, 1), np.float32), [""] * rows)
@@ -118,6 +118,11 @@ class CountedPolicy(nn.Module):
         return EvalOutput(log_prob, torch.zeros(count, 1), self.value_head(torch.ones(count, 1))[:, 0])
 
     def sft_loss(
-        self, images: Tensor, proprio: Tensor, instruction: list[str], actions: Tensor, blind: Tensor | None = None
+        self,
+        images: Tensor,
+        proprio: Tensor,
+        instruction: list[str],
+        actions: Tensor,
+        drop_action_history: Tensor | None = None,
     ) -> Tensor:
         raise AssertionError("it does not imitate")

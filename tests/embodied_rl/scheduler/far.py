@@ -17,20 +17,20 @@ from tests.toy import ToyPolicy
 class ToyFactory:
     """Opens worlds whose calls take `seconds`. breaks: as in ToyEnv."""
 
-    slots: int = 4
+    env_ids: int = 4
     seconds: float = 0.0
     breaks: dict[int, int] = field(default_factory=dict)
 
     def __call__(self) -> tuple[VecEnv, Policy]:
         # other weights than the learner's: they must come from it
-        return SlowEnv(self.slots, lambda: time.sleep(self.seconds), dict(self.breaks)), ToyPolicy(seed=9)
+        return SlowEnv(self.env_ids, lambda: time.sleep(self.seconds), dict(self.breaks)), ToyPolicy(seed=9)
 
 
 @dataclass(frozen=True)
 class LostFactory:
     """Finds nothing where it is opened."""
 
-    slots: int = 4
+    env_ids: int = 4
 
     def __call__(self) -> tuple[VecEnv, Policy]:
         raise UserError("no checkpoint at /nowhere: name the folder that train wrote.")
@@ -40,7 +40,7 @@ class LostFactory:
 class DyingFactory:
     """A worker that ends as if it had been killed, whenever it is to open its worlds."""
 
-    slots: int = 4
+    env_ids: int = 4
 
     def __call__(self) -> tuple[VecEnv, Policy]:
         os._exit(1)

@@ -16,7 +16,7 @@ from torch import Tensor
 from embodied_rl.learner.distributed.learner import make_learner
 from embodied_rl.learner.distributed.processes import PolicyFactory
 from embodied_rl.scheduler.config import RayConfig
-from embodied_rl.scheduler.make import Learning, make_scheduler
+from embodied_rl.scheduler.make import LearnerHandle, make_scheduler
 from embodied_rl.types import RolloutBatch
 from embodied_rl.utils.timers import StageClock
 from tests.embodied_rl.scheduler.far import DyingFactory, LostFactory, ToyFactory
@@ -45,7 +45,7 @@ def train(
     learner = (
         alone
         if helper is None
-        else make_learner(policy, algorithm, setup.learner, seed=0, dump_dir=folder, threads=1, helper=helper)
+        else make_learner(policy, algorithm, setup.learner, seed=0, dump_dir=folder, threads=1, worker_policy=helper)
     )
     due = dict(at or {})
 
@@ -54,13 +54,13 @@ def train(
             due.pop(count)()
 
     batches, metrics, states = [], [], []
-    learning = Learning.of(learner)
+    learning = LearnerHandle.of(learner)
     with (
         closing(learner),
         closing(
             make_scheduler(
                 config,
-                ToyEnv(factory.slots),
+                ToyEnv(factory.env_ids),
                 policy,
                 sampler,
                 algorithm,
@@ -69,9 +69,9 @@ def train(
                 groups=setup.groups,
                 workers=None,
                 on_episode=lambda result: heard.append(result.spec.episode_id),
-                poll=poll,
-                far=factory,
-                say=say,
+                check_interrupt=poll,
+                remote=factory,
+                log=say,
             )
         ) as scheduler,
     ):
@@ -91,7 +91,7 @@ def assert_same_run(far: Outcome, near: Outcome) -> None:
         assert_same_rows(one, two)
     for name, tensor in near.weights.items():
         assert torch.equal(far.weights[name], tensor), name
-    ledger = far.sampler.ledger
+    ledger = far.sampler.counts
     assert (ledger.issued, len(ledger.outstanding)) == (ledger.finished, 0)
     assert max(Counter(far.episodes).values()) == 1  # no episode counted twice
 

@@ -22,16 +22,16 @@ from embodied_rl.algorithms.losses import MAX_IMPORTANCE
 from embodied_rl.learner.batches import join_batches, split_groups
 from embodied_rl.learner.config import LearnerConfig
 from embodied_rl.learner.learner import Learner
-from embodied_rl.learner.off_policy import correct, stale_metrics, worth
-from embodied_rl.rollout.lookahead import Ahead
+from embodied_rl.learner.off_policy import ess_ratio, importance_correction, stale_metrics
+from embodied_rl.rollout.lookahead import Lookahead
 from embodied_rl.rollout.metrics import empty_batch
 from embodied_rl.types import EvalOutput, RolloutBatch
-from embodied_rl.utils.threads import Threads
+from embodied_rl.utils.threads import WorkerPool
 from tests.embodied_rl.scheduler.toys import GRPO, KEEPING, PPO, Setup, SlowEnv, jitter, pipelined, serial
 from tests.toy import ToyPolicy
 
-BY_ROWS = LearnerConfig(lr=1e-2, minibatch_rows=60, microbatch_rows=24)
-BY_GROUPS = replace(BY_ROWS, minibatch_rows=None, minibatch_groups=2)
+BY_ROWS = LearnerConfig(lr=1e-2, minibatch_size=60, microbatch_size=24)
+BY_GROUPS = replace(BY_ROWS, minibatch_size=None, minibatch_groups=2)
 PATIENCE = 60.0
 
 
@@ -42,7 +42,7 @@ def staleness(batch: RolloutBatch) -> torch.Tensor:
 
 @given(
     algorithm=st.sampled_from([GRPO, KEEPING, PPO]),
-    slots=st.integers(1, 9),
+    env_ids=st.integers(1, 9),
     stages=st.integers(1, 4),
     workers=st.integers(1, 3),
     seed=st.integers(0, 10**6),
@@ -54,7 +54,7 @@ def staleness(batch: RolloutBatch) -> torch.Tensor:
 @settings(deadline=None, max_examples=25)
 def test_no_row_is_staler_than_allowed_and_every_batch_is_the_stream_s_next(
     algorithm: AlgorithmConfig,
-    slots: int,
+    env_ids: int,
     stages: int,
     workers: int,
     seed: int,
@@ -69,11 +69,11 @@ def test_no_row_is_staler_than_allowed_and_every_batch_is_the_stream_s_next(
         found = pipelined(
             setup,
             Path(folder),
-            slots=slots,
-            stages=min(stages, slots),
+            env_ids=env_ids,
+            stages=min(stages, env_ids),
             workers=workers,
             pause=pause,
-            ahead=Ahead(most, groups),
+            ahead=Lookahead(most, groups),
             during=lambda version: time.sleep(0.02) if slow_learner else None,
         )
     first = 0
@@ -84,12 +84,12 @@ def test_no_row_is_staler_than_allowed_and_every_batch_is_the_stream_s_next(
         assert all(first <= index < state["next_group"] for index in found_groups)
         assert state["issued"] == state["finished"] == state["next_group"] * found.sampler.group_size
         count = state["next_group"] - first
-        assert count == batch.info["rollout/kept_groups"] + batch.info["rollout/dropped_groups"]
+        assert count == batch.info["rollout/accepted_groups"] + batch.info["rollout/filtered_groups"]
         first = state["next_group"]
-    assert found.sampler.ledger.outstanding == {}
+    assert found.sampler.counts.outstanding == {}
     assert len(found.episodes) == len(set(found.episodes))
     stopped = sum(batch.info["rollout/stopped"] for batch in found.batches)
-    assert len(found.episodes) == found.sampler.ledger.finished - stopped == first * found.sampler.group_size - stopped
+    assert len(found.episodes) == found.sampler.counts.finished - stopped == first * found.sampler.group_size - stopped
 
 
 @pytest.mark.parametrize("most", [1, 2])
@@ -110,7 +110,7 @@ def test_the_rollout_goes_on_during_an_update_just_as_far_as_it_may(tmp_path: Pa
         time.sleep(0.1)  # one too many would begin now
         ahead.append({spec.group // 2 for spec in env.started})
 
-    found = pipelined(setup, tmp_path, slots=5, stages=5, env=env, ahead=Ahead(most), during=until_still)
+    found = pipelined(setup, tmp_path, env_ids=5, stages=5, env=env, ahead=Lookahead(most), during=until_still)
     assert ahead == [set(range(1 + most))]
     assert [int(staleness(batch).max()) for batch in found.batches[: 1 + most]] == list(range(1 + most))
 
@@ -118,7 +118,7 @@ def test_the_rollout_goes_on_during_an_update_just_as_far_as_it_may(tmp_path: Pa
 def test_an_update_on_fresh_rows_is_that_of_the_oracle(tmp_path: Path) -> None:
     """With one batch nothing can be stale."""
     setup = Setup(GRPO, iterations=1, learner=BY_ROWS)
-    one, two = serial(setup, tmp_path), pipelined(setup, tmp_path, ahead=Ahead(2))
+    one, two = serial(setup, tmp_path), pipelined(setup, tmp_path, ahead=Lookahead(2))
     for name, tensor in one.weights.items():
         torch.testing.assert_close(two.weights[name], tensor, rtol=0, atol=0, msg=name)
     assert "train/ess" not in two.metrics[0]
@@ -142,7 +142,7 @@ def stale_batch(setup: Setup, folder: Path, noise: float) -> tuple[RolloutBatch,
 
 def test_stale_rows_count_by_their_truncated_ratio(tmp_path: Path) -> None:
     """The gradient of one step, written out: sum of w min(r, 2) A grad log pi, no clipping at ratio 1."""
-    config = replace(BY_ROWS, lr=10.0, minibatch_rows=10**6, max_grad_norm=1e9)
+    config = replace(BY_ROWS, lr=10.0, minibatch_size=10**6, max_grad_norm=1e9)
     setup = Setup(replace(GRPO, entropy_coef=0.0), groups=8, learner=config)
     batch, learner = stale_batch(setup, tmp_path, noise=0.5)
     behaviour = batch.log_prob.clone()
@@ -179,7 +179,7 @@ def test_stale_rows_count_by_their_truncated_ratio(tmp_path: Path) -> None:
 def test_groups_and_rows_are_corrected_alike(tmp_path: Path) -> None:
     """One step over the whole batch, cut the one way and the other."""
     moved = []
-    for way in ({"minibatch_rows": 10**6}, {"minibatch_rows": None, "minibatch_groups": 10**6}):
+    for way in ({"minibatch_size": 10**6}, {"minibatch_size": None, "minibatch_groups": 10**6}):
         setup = Setup(GRPO, learner=replace(BY_ROWS, **way))  # type: ignore[arg-type]
         batch, learner = stale_batch(setup, tmp_path, noise=0.3)
         learner.update(batch)
@@ -199,9 +199,9 @@ def test_stale_rows_are_valued_by_the_critic_that_learns(threads: int, tmp_path:
         value = learner.policy.evaluate(batch.images, batch.proprio, batch.instruction, batch.replay).value
     assert value is not None
     assert ((value - behaviour).abs() > 1e-4)[stale].all()
-    with closing(Threads(threads, "learn")) as several:
+    with closing(WorkerPool(threads, "learn")) as several:
         shared = several if threads > 1 else None
-        correct(batch, learner.policy, 10, threads=shared)
+        importance_correction(batch, learner.policy, 10, threads=shared)
     torch.testing.assert_close(batch.value[stale], value[stale])
     assert torch.equal(batch.value[~stale], behaviour[~stale])  # as they were: not evaluated again
     learner.algorithm.prepare(batch, learner.policy.terms_per_step)
@@ -211,7 +211,7 @@ def test_stale_rows_are_valued_by_the_critic_that_learns(threads: int, tmp_path:
 
 
 @pytest.mark.parametrize("algorithm", [GRPO, PPO])
-@pytest.mark.parametrize("way", [{"minibatch_rows": 60}, {"minibatch_rows": None, "minibatch_groups": 2}])
+@pytest.mark.parametrize("way", [{"minibatch_size": 60}, {"minibatch_size": None, "minibatch_groups": 2}])
 def test_rows_that_are_stale_by_name_only_are_learned_from_as_if_fresh(
     algorithm: AlgorithmConfig, way: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -241,20 +241,20 @@ def test_what_stale_rows_are_worth(tmp_path: Path) -> None:
         terms[:, 0] = ratios.log()  # the first term is always executed
         return replace(batch, log_importance=terms)
 
-    assert worth([batch]) == 1.0
-    assert worth([of(torch.full((rows,), 0.3))]) == pytest.approx(1.0)
-    assert worth([of(torch.tensor([1e6] + [1e-6] * (rows - 1)))]) == pytest.approx(1 / rows)
+    assert ess_ratio([batch]) == 1.0
+    assert ess_ratio([of(torch.full((rows,), 0.3))]) == pytest.approx(1.0)
+    assert ess_ratio([of(torch.tensor([1e6] + [1e-6] * (rows - 1)))]) == pytest.approx(1 / rows)
     half = of(torch.tensor([3.0, 1.0] + [1.0] * (rows - 2)))
     expected = (rows + 2) ** 2 / (rows * (rows + 8))
-    assert worth([half]) == pytest.approx(expected)
-    assert worth([half], torch.tensor([0, 1])) == pytest.approx(16 / 20)
-    assert worth([half, batch]) == pytest.approx((2 * rows + 2) ** 2 / (2 * rows * (2 * rows + 8)))
+    assert ess_ratio([half]) == pytest.approx(expected)
+    assert ess_ratio([half], torch.tensor([0, 1])) == pytest.approx(16 / 20)
+    assert ess_ratio([half, batch]) == pytest.approx((2 * rows + 2) ** 2 / (2 * rows * (2 * rows + 8)))
 
 
 @pytest.mark.parametrize("lr", [1e-4, 0.3])
 def test_how_far_an_update_moved_says_what_stale_rows_will_be_worth(tmp_path: Path, lr: float) -> None:
     """Of fresh rows: the second minibatch's, under the policy that the first one's step made."""
-    setup = Setup(GRPO, groups=4, iterations=1, learner=LearnerConfig(lr=lr, minibatch_groups=2, minibatch_rows=None))
+    setup = Setup(GRPO, groups=4, iterations=1, learner=LearnerConfig(lr=lr, minibatch_groups=2, minibatch_size=None))
     (batch,) = serial(setup, tmp_path).batches
     policies = []
     for groups in (slice(0, 2), slice(0, 4)):
@@ -290,7 +290,7 @@ def test_fresh_rows_are_left_alone(tmp_path: Path) -> None:
     batch, learner = stale_batch(Setup(GRPO), tmp_path, noise=0.3)
     batch.row_version = torch.full((len(batch),), 4)
     before = batch.log_prob.clone()
-    correct(batch, learner.policy, 10)
+    importance_correction(batch, learner.policy, 10)
     assert (stale_metrics(batch, "token", 2), batch.log_importance) == ({}, None)
     assert torch.equal(batch.log_prob, before)
 
@@ -306,7 +306,7 @@ def test_the_learner_s_threads_share_the_rows_that_are_evaluated_again(case: str
             batch.row_version = None
             batch.log_prob += 0.01
         rows = len(batch) if batch.row_version is None else int((batch.row_version == 3).sum())
-        config = LearnerConfig(microbatch_rows=(rows + 1) // 2, recompute_log_probs=case == "recomputed")
+        config = LearnerConfig(microbatch_size=(rows + 1) // 2, recompute_old_log_probs=case == "recomputed")
         evaluate, meet = learner.policy.evaluate, threading.Barrier(2, timeout=PATIENCE)
 
         def together(*args: Any, threads: int = threads, evaluate: Any = evaluate, meet: Any = meet) -> EvalOutput:
@@ -334,7 +334,7 @@ def test_group_by_group_the_update_is_that_of_the_whole_batch(
 ) -> None:
     """Rows that older policies acted on are given log-probs and values by the weights that the update began with."""
     setup = Setup(algorithm, groups=6, iterations=4, learner=replace(BY_GROUPS, lr=3e-2), threads=threads)
-    found = pipelined(setup, tmp_path, slots=8, pause=jitter(2), ahead=Ahead(2, 5), ess=lambda: 1.0)
+    found = pipelined(setup, tmp_path, env_ids=8, pause=jitter(2), ahead=Lookahead(2, 5), ess=lambda: 1.0)
     assert sum(int((staleness(batch) > 0).sum()) for batch in found.batches if len(batch)) > 5
     policy = ToyPolicy()
     with closing(setup.parts(policy, tmp_path)[1]) as learner:
@@ -364,7 +364,7 @@ def test_each_step_has_the_rate_that_its_own_rows_are_worth(tmp_path: Path) -> N
     learner.optimizer.step = noted  # type: ignore[method-assign]
     learner.update(batch)
     first = list(split_groups(batch))[:2]
-    assert rates == pytest.approx([1e-2 * worth(first) ** 0.5, 1e-2])
+    assert rates == pytest.approx([1e-2 * ess_ratio(first) ** 0.5, 1e-2])
     assert rates[0] < 0.95e-2
 
 
@@ -395,7 +395,7 @@ def test_stale_rows_are_evaluated_while_others_are_learned_from(tmp_path: Path) 
             learned.set()
 
     with patch.object(Learner, "accumulate", watched):
-        found = pipelined(setup, tmp_path, slots=8, env=env, ahead=Ahead(1), during=look, correcting=hold)
+        found = pipelined(setup, tmp_path, env_ids=8, env=env, ahead=Lookahead(1), during=look, correcting=hold)
     assert seen == [4, 5, 6, 7]
     assert int(staleness(found.batches[1]).min()) == 1
 
@@ -406,7 +406,7 @@ def test_what_goes_wrong_in_correcting_ends_the_run(tmp_path: Path) -> None:
 
     setup = Setup(GRPO, groups=4, learner=BY_GROUPS)
     with pytest.raises(RuntimeError, match="the other device is gone"):
-        pipelined(setup, tmp_path, ahead=Ahead(1), correcting=broken)
+        pipelined(setup, tmp_path, ahead=Lookahead(1), correcting=broken)
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("evaluate")]
 
 
@@ -414,16 +414,16 @@ def test_what_goes_wrong_in_correcting_ends_the_run(tmp_path: Path) -> None:
     ("worth", "batch", "groups"), [(1.0, 8, 3), (0.8, 8, 3), (0.5, 8, 2), (0.5, 64, 3), (0.4, 12, 2), (0.01, 8, 0)]
 )
 def test_so_many_groups_may_begin_that_their_batch_keeps_its_sample(worth: float, batch: int, groups: int) -> None:
-    given_ = Ahead(1, 3).given(worth, batch)
-    assert given_ == Ahead(1, groups)
+    given_ = Lookahead(1, 3).limited_by_ess(worth, batch)
+    assert given_ == Lookahead(1, groups)
     share = groups / batch
     ratios = torch.full((batch * 1000,), 1.0, dtype=torch.float64)  # mean 1, and for stale rows mean square 1 / worth
     spread = (1 / worth - 1) ** 0.5
     stale = int(share * len(ratios))
     ratios[:stale] += spread * torch.tensor([1.0, -1.0], dtype=torch.float64).repeat(stale // 2)
     assert float(ratios.sum() ** 2 / (ratios**2).sum() / len(ratios)) >= 0.8 - 1e-9
-    whole = Ahead(3).given(worth, batch)
-    assert whole == (Ahead(3) if worth >= 0.8 else Ahead(1, int(batch * 0.25 / (1 / worth - 1))))
+    whole = Lookahead(3).limited_by_ess(worth, batch)
+    assert whole == (Lookahead(3) if worth >= 0.8 else Lookahead(1, int(batch * 0.25 / (1 / worth - 1))))
 
 
 @pytest.mark.parametrize("worth", [0.5, 0.8])
@@ -443,14 +443,14 @@ def test_after_a_batch_that_was_too_stale_the_next_rollout_waits(tmp_path: Path,
 
     values = iter([1.0, worth])
     found = pipelined(
-        setup, tmp_path, slots=5, stages=5, env=env, ahead=Ahead(1), during=look, ess=lambda: next(values, 1.0)
+        setup, tmp_path, env_ids=5, stages=5, env=env, ahead=Lookahead(1), during=look, ess=lambda: next(values, 1.0)
     )
     assert begun == [1, 1 if worth < 0.8 else 2, 3, 3]
     assert int(staleness(found.batches[2]).max()) == (0 if worth < 0.8 else 1)
 
 
 def test_the_simulator_is_free_in_a_pause(tmp_path: Path) -> None:
-    """Evaluations use the same slots: in a pause no other thread may step or reset."""
+    """Evaluations use the same envs: in a pause no other thread may step or reset."""
     setup = Setup(GRPO, groups=2, iterations=4, learner=BY_ROWS)
     env = SlowEnv(5, jitter(3))
     inside = threading.Event()
@@ -470,6 +470,6 @@ def test_the_simulator_is_free_in_a_pause(tmp_path: Path) -> None:
         time.sleep(0.03)
         inside.clear()
 
-    found = pipelined(setup, tmp_path, slots=5, stages=5, env=env, ahead=Ahead(1), paused=pause)
+    found = pipelined(setup, tmp_path, env_ids=5, stages=5, env=env, ahead=Lookahead(1), paused=pause)
     assert wrong == []
     assert len(found.batches) == 4

@@ -1,4 +1,4 @@
-"""How long the policy waits for further lanes, against calls whose cost is known."""
+"""How long the policy waits for further env groups, against calls whose cost is known."""
 
 from __future__ import annotations
 
@@ -91,12 +91,12 @@ class Costly(ToyPolicy):
 
 
 def test_what_is_parked_is_not_waited_for(tmp_path: Path) -> None:
-    """At the end of a batch one lane runs its last episodes while the other has none."""
+    """At the end of a batch one env group runs its last episodes while the other has none."""
     done: list[Outcome] = []
 
     def run() -> None:
         setup = Setup(GRPO, groups=3, iterations=8)
-        done.append(pipelined(setup, tmp_path, slots=5, stages=2, act_wait=3600.0, pause=jitter(1)))
+        done.append(pipelined(setup, tmp_path, env_ids=5, stages=2, act_wait=3600.0, pause=jitter(1)))
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
@@ -105,7 +105,7 @@ def test_what_is_parked_is_not_waited_for(tmp_path: Path) -> None:
 
 
 def test_the_engine_waits_for_lanes_that_are_soon_back(tmp_path: Path) -> None:
-    """Stepping takes 2 ms: two lanes that never wait take turns with the policy, each with half of the rows."""
+    """Stepping takes 2 ms: two env groups that never wait take turns with the policy, each with half of the rows."""
     calls: dict[float | None, int] = {}
     for act_wait in (0.0, None):
         rows: list[int] = []
@@ -113,7 +113,7 @@ def test_the_engine_waits_for_lanes_that_are_soon_back(tmp_path: Path) -> None:
         found = pipelined(
             setup,
             tmp_path,
-            slots=8,
+            env_ids=8,
             stages=2,
             pause=lambda: time.sleep(0.002),
             act_wait=act_wait,

@@ -55,7 +55,7 @@ def test_a_decision_waits_for_the_weights_and_for_nothing_else(notes: list[tuple
     stream.wait_for_weights()
     assert notes == [("wait", "event 3")]
     notes.clear()
-    stream.installed()
+    stream.weights_loaded()
     stream.wait_for_weights()
     assert notes == [("current", gpu), ("record",), ("wait", "event 2")]
     with stream.active() as active:
@@ -65,7 +65,7 @@ def test_a_decision_waits_for_the_weights_and_for_nothing_else(notes: list[tuple
 def test_on_a_cpu_there_is_none(notes: list[tuple[object, ...]]) -> None:
     stream = ActStream(nn.Linear(1, 1))  # type: ignore[arg-type]
     with stream.active() as active:
-        stream.installed()
+        stream.weights_loaded()
         stream.wait_for_weights()
     assert active is None
     assert notes == []

@@ -22,7 +22,7 @@ from embodied_rl.learner.learner import Learner
 from embodied_rl.policies.openvla.config import nano
 from embodied_rl.policies.openvla.policy import OpenVLAPolicy
 from embodied_rl.scheduler.config import PipelinedConfig
-from embodied_rl.scheduler.make import Learning, make_scheduler
+from embodied_rl.scheduler.make import LearnerHandle, make_scheduler
 from embodied_rl.scheduler.pipeline.engine import RolloutEngine
 from embodied_rl.scheduler.pipeline.replica import acting_device, copy_weights, replicate
 from embodied_rl.scheduler.pipeline.scheduler import PipelinedScheduler
@@ -49,12 +49,12 @@ def apart(
             policy,
             sampler,
             learner.algorithm,
-            Learning.of(learner),
+            LearnerHandle.of(learner),
             Timeline(),
             groups=setup.groups,
             workers=2,
             on_episode=lambda result: None,
-            poll=lambda: None,
+            check_interrupt=lambda: None,
         )
     ) as scheduler:
         for batch in scheduler.batches(0, setup.iterations):
@@ -74,11 +74,11 @@ def apart(
 def test_episodes_and_weights_are_those_of_one_device(
     algorithm: AlgorithmConfig, stages: int, seed: int, minibatch: int
 ) -> None:
-    learner = LearnerConfig(lr=1e-2, minibatch_rows=None, minibatch_groups=minibatch, microbatch_rows=24)
+    learner = LearnerConfig(lr=1e-2, minibatch_size=None, minibatch_groups=minibatch, microbatch_size=24)
     setup = Setup(algorithm, learner=learner, iterations=3)
     with tempfile.TemporaryDirectory() as folder:
         runs = [
-            apart(setup, Path(folder), PipelinedConfig(stages=stages, act_device=device), seed)
+            apart(setup, Path(folder), PipelinedConfig(env_groups=stages, act_device=device), seed)
             for device in (None, "cpu:1")
         ]
     (here, one), (there, two) = runs
@@ -89,7 +89,7 @@ def test_episodes_and_weights_are_those_of_one_device(
 
 def test_async_may_act_elsewhere_too(tmp_path: Path) -> None:
     setup = Setup(GRPO, iterations=3)
-    batches, weights = apart(setup, tmp_path, PipelinedConfig(stages=2, overlap="async", act_device="cpu:1"), 1)
+    batches, weights = apart(setup, tmp_path, PipelinedConfig(env_groups=2, mode="async", act_device="cpu:1"), 1)
     assert len(batches) == 3
     assert all(batch.row_version is not None for batch in batches)
     assert not torch.equal(weights["body.weight"], serial(Setup(GRPO, iterations=1), tmp_path).weights["body.weight"])
@@ -156,7 +156,7 @@ def test_policy_and_learner_leave_threads_to_each_other(tmp_path: Path, monkeypa
     monkeypatch.setattr(Learner, "yield_to", lambda _, busy: found.update(learn=busy))
     monkeypatch.setattr(Learner, "working", property(lambda _: states["threads"]))
     states = {"threads": False, "episodes": False}
-    setup, policy = Setup(GRPO, learner=LearnerConfig(minibatch_rows=None, minibatch_groups=1)), ToyPolicy()
+    setup, policy = Setup(GRPO, learner=LearnerConfig(minibatch_size=None, minibatch_groups=1)), ToyPolicy()
     sampler, learner = setup.parts(policy, tmp_path)
     with closing(
         make_scheduler(
@@ -165,12 +165,12 @@ def test_policy_and_learner_leave_threads_to_each_other(tmp_path: Path, monkeypa
             policy,
             sampler,
             learner.algorithm,
-            Learning.of(learner),
+            LearnerHandle.of(learner),
             Timeline(),
             groups=setup.groups,
             workers=2,
             on_episode=lambda result: None,
-            poll=lambda: None,
+            check_interrupt=lambda: None,
         )
     ) as scheduler:
         assert isinstance(scheduler, PipelinedScheduler)

@@ -14,7 +14,7 @@ import torch
 
 from embodied_rl.errors import UserError
 from embodied_rl.learner.config import LearnerConfig
-from embodied_rl.rollout.retries import Cause
+from embodied_rl.rollout.retries import FailureCause
 from embodied_rl.scheduler.config import RayConfig
 from embodied_rl.scheduler.ray.cluster import connect
 from embodied_rl.scheduler.ray.worker import RolloutWorker
@@ -58,15 +58,15 @@ def test_groups_without_contrast_are_dropped_as_in_the_serial_run(cluster: Any, 
     setup = Setup(replace(KEEPING, keep=(0.2, 0.8)), groups=3, iterations=2)
     far, near = train(setup, tmp_path, ToyFactory()), serial(setup, tmp_path)
     assert_same_run(far, near)
-    assert any(batch.info["rollout/dropped_groups"] for batch in far.batches)
+    assert any(batch.info["rollout/filtered_groups"] for batch in far.batches)
     assert any(len(batch) for batch in far.batches)
 
 
 def test_simulators_that_break_far_away_lose_nothing(cluster: Any, tmp_path: Path) -> None:
     """On each worker the first run of these episodes breaks, in its second chunk."""
     far = train(SETUP, tmp_path, ToyFactory(breaks=dict.fromkeys(range(8), 1)))
-    ledger = far.sampler.ledger
-    assert ledger.reissued >= 1
+    ledger = far.sampler.counts
+    assert ledger.requeued >= 1
     assert (ledger.issued, len(ledger.outstanding)) == (ledger.finished, 0)
     assert sorted(far.episodes) == list(range(3 * 20))
 
@@ -83,7 +83,7 @@ def test_a_node_killed_in_mid_run_is_replaced(cluster: Any, tmp_path: Path) -> N
     near = serial(SETUP, tmp_path)
     assert_same_run(far, near)
     assert far.batches[-1].info["rollout/workers_replaced"] >= 1
-    assert far.sampler.ledger.reissued >= 1
+    assert far.sampler.counts.requeued >= 1
 
 
 def test_what_a_worker_cannot_open_ends_the_run_with_its_words(cluster: Any, tmp_path: Path) -> None:
@@ -115,7 +115,7 @@ def test_rows_are_of_the_weights_that_they_name_and_never_too_old(cluster: Any, 
 
 
 def test_a_learner_of_two_processes_learns_the_same(cluster: Any, tmp_path: Path) -> None:
-    learner = LearnerConfig(lr=1e-3, minibatch_rows=50, microbatch_rows=7)
+    learner = LearnerConfig(lr=1e-3, minibatch_size=50, microbatch_size=7)
     near = serial(Setup(GRPO, learner=learner), tmp_path)
     far = train(Setup(GRPO, learner=replace(learner, ranks=2)), tmp_path, ToyFactory(), helper=ToyRank())
     for one, two in zip(far.batches, near.batches, strict=True):
@@ -137,8 +137,8 @@ def test_a_worker_says_which_episodes_were_lost_and_why() -> None:
     sampler, _ = Setup(GRPO).parts(ToyPolicy(), Path())
     specs = sampler.next_group() + sampler.next_group()
     turns = [worker.advance(specs)]
-    while sum(len(ran.episodes) + len(ran.lost) for ran in turns) < len(specs):
+    while sum(len(ran.episodes) + len(ran.failed) for ran in turns) < len(specs):
         turns.append(worker.advance([]))
-    lost = {spec.episode_id: cause for ran in turns for spec, cause in ran.lost}
-    assert lost == {1: Cause.POLICY, 2: Cause.SIMULATOR, 6: Cause.POLICY}
+    lost = {spec.episode_id: cause for ran in turns for spec, cause in ran.failed}
+    assert lost == {1: FailureCause.POLICY, 2: FailureCause.SIMULATOR, 6: FailureCause.POLICY}
     assert {piece.episodes[0].spec.episode_id for ran in turns for piece in ran.episodes} == {0, 3, 4, 5, 7}

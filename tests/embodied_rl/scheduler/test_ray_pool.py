@@ -13,7 +13,7 @@ import pytest
 from embodied_rl.errors import UserError
 from embodied_rl.rollout.sampler import EpisodeSampler
 from embodied_rl.scheduler.config import RayConfig
-from embodied_rl.scheduler.ray.weight_sync import Outbox
+from embodied_rl.scheduler.ray.weight_sync import WeightDeltaEncoder
 from embodied_rl.scheduler.ray.worker import RolloutWorker
 from embodied_rl.types import RolloutBatch
 from tests.embodied_rl.scheduler.far import ToyFactory
@@ -53,11 +53,11 @@ def test_episodes_of_dropped_groups_that_wait_at_a_worker_never_begin(
 
     def fate(actor: Actor, name: str) -> Ref | None:
         late.there = late.there or (actor.number == 0 and asked(actor, "advance") == 3)
-        return late if actor.number == 1 and name == "slots" else None
+        return late if actor.number == 1 and name == "envs" else None
 
     ray.fate = fate
     setup = Setup(replace(KEEPING, group_size=8, keep=(0.9, 1.0)), groups=2)
-    far = train(setup, tmp_path, ToyFactory(slots=1))
+    far = train(setup, tmp_path, ToyFactory(env_ids=1))
     assert_same_run(far, serial(setup, tmp_path))
     sent = [spec for actor in ray.actors for name, args in actor.calls if name == "advance" for spec in args[0]]
     assert len(sent) > len(far.episodes)
@@ -74,8 +74,8 @@ def test_a_worker_that_is_never_placed_holds_nothing_up(ray: FakeRay, tmp_path: 
     ray.fate = fate
     far = train(SETUP, tmp_path, ToyFactory())
     assert_same_run(far, serial(SETUP, tmp_path))
-    assert far.sampler.ledger.reissued >= 1
-    assert [name for name, _ in ray.actors[2].calls] == ["slots"]  # no weights either, which would pile up
+    assert far.sampler.counts.requeued >= 1
+    assert [name for name, _ in ray.actors[2].calls] == ["envs"]  # no weights either, which would pile up
 
 
 def test_a_worker_lost_is_no_attempt_of_its_episodes(ray: FakeRay, tmp_path: Path) -> None:
@@ -103,12 +103,12 @@ def test_a_worker_that_hangs_while_it_opens_is_started_anew(
     def fate(actor: Actor, name: str) -> Ref | None:
         if actor.number == 0 and name == "advance" and asked(actor, name) == 3:
             now[0] += 1.5 * RayConfig().deadline_s
-        return Ref(there=False) if actor.number == 1 and name == "slots" else None
+        return Ref(there=False) if actor.number == 1 and name == "envs" else None
 
     ray.fate = fate
     far = train(SETUP, tmp_path, ToyFactory())
     assert_same_run(far, serial(SETUP, tmp_path))
-    assert [name for name, _ in ray.actors[1].calls] == ["slots"]
+    assert [name for name, _ in ray.actors[1].calls] == ["envs"]
     assert asked(ray.actors[2], "advance") > 0
     assert far.batches[-1].info["rollout/workers_replaced"] == 0  # it held nothing
 
@@ -130,7 +130,7 @@ def test_weights_may_change_within_an_episode_and_its_rows_say_so(
 ) -> None:
     monkeypatch.setattr("embodied_rl.scheduler.ray.worker.TURN_SECONDS", 0.0)
     witness = Witness(most=1)
-    factory = ToyFactory(slots=1, seconds=0.004)  # a batch takes far longer than an update
+    factory = ToyFactory(env_ids=1, seconds=0.004)  # a batch takes far longer than an update
     far = train(Setup(GRPO, groups=3, iterations=4), tmp_path, factory, RayConfig(max_staleness=1), look=witness)
     assert max(witness.worst) == 1
     assert witness.mixed
@@ -173,8 +173,8 @@ def test_a_worker_runs_with_the_weights_that_it_was_sent_last() -> None:
     found = []
     for version in (7, 0):
         worker = RolloutWorker(ToyFactory(), final_value=False)
-        worker.install(version, *Outbox(policy).everything())
-        assert worker.slots() == 4
+        worker.load_weights(version, *WeightDeltaEncoder(policy).full_state())
+        assert worker.env_ids() == 4
         pieces = worker.advance(specs).episodes
         while len(pieces) < 4:
             pieces += worker.advance([]).episodes

@@ -27,7 +27,7 @@ from embodied_rl.learner.learner import RatioError
 from embodied_rl.policy import ActMode
 from embodied_rl.rng import DecisionRng
 from embodied_rl.rollout import actor
-from embodied_rl.rollout.groups import Closed, Group
+from embodied_rl.rollout.groups import BatchEnd, Group
 from embodied_rl.scheduler.pipeline import scheduler as scheduling
 from embodied_rl.scheduler.pipeline.scheduler import PipelinedScheduler
 from embodied_rl.types import ActOutput, Array, ChunkResult, Observation, RolloutBatch
@@ -61,7 +61,7 @@ def assert_same(one: Outcome, two: Outcome) -> None:
 
 @given(
     algorithm=st.sampled_from([GRPO, KEEPING, PPO]),
-    slots=st.integers(1, 9),
+    env_ids=st.integers(1, 9),
     stages=st.integers(1, 9),
     workers=st.integers(1, 4),
     seed=st.integers(0, 10**6),
@@ -72,7 +72,7 @@ def assert_same(one: Outcome, two: Outcome) -> None:
 @settings(deadline=None, max_examples=25)
 def test_the_same_episodes_and_updates_as_serial(
     algorithm: AlgorithmConfig,
-    slots: int,
+    env_ids: int,
     stages: int,
     workers: int,
     seed: int,
@@ -80,7 +80,7 @@ def test_the_same_episodes_and_updates_as_serial(
     minibatch: int,
     threads: int,
 ) -> None:
-    learner = LearnerConfig(lr=1e-2, minibatch_rows=None, minibatch_groups=minibatch, microbatch_rows=24)
+    learner = LearnerConfig(lr=1e-2, minibatch_size=None, minibatch_groups=minibatch, microbatch_size=24)
     setup = Setup(algorithm, learner=learner, breaks={3: 1, 11: 1}, threads=threads)
     with tempfile.TemporaryDirectory() as folder:
         oracle = serial(setup, Path(folder))
@@ -88,38 +88,38 @@ def test_the_same_episodes_and_updates_as_serial(
             found = pipelined(
                 setup,
                 Path(folder),
-                slots=slots,
-                stages=min(stages, slots),
+                env_ids=env_ids,
+                stages=min(stages, env_ids),
                 workers=workers,
                 pause=jitter(seed),
                 act_wait=act_wait,
             )
     assert_same(oracle, found)
     stopped = sum(batch.info["rollout/stopped"] for batch in found.batches)
-    ledger = found.sampler.ledger
+    ledger = found.sampler.counts
     assert ledger.outstanding == {}
-    assert ledger.issued == ledger.finished == oracle.sampler.ledger.issued
+    assert ledger.issued == ledger.finished == oracle.sampler.counts.issued
     assert len(found.episodes) == len(set(found.episodes)) == ledger.finished - stopped
     assert set(found.episodes) <= set(oracle.episodes)
 
 
 def test_groups_that_cannot_pass_any_more_are_stopped(tmp_path: Path) -> None:
     """Two of four must succeed: after three failures the fourth episode is not needed. Timing decides how many that
-    are; with one lane of one slot nothing overlaps, so they are never begun."""
+    are; with one env group of one env nothing overlaps, so they are never begun."""
     env = SlowEnv(1)
-    found = pipelined(Setup(KEEPING), tmp_path, slots=1, stages=1, env=env)
+    found = pipelined(Setup(KEEPING), tmp_path, env_ids=1, stages=1, env=env)
     oracle = serial(Setup(KEEPING), tmp_path)
     assert_same(oracle, found)
     begun = {spec.episode_id for spec in env.started}
-    stopped = {episode for episode in range(found.sampler.ledger.issued) if episode not in begun}
+    stopped = {episode for episode in range(found.sampler.counts.issued) if episode not in begun}
     assert sum(batch.info["rollout/stopped"] for batch in found.batches) == len(stopped) > 0
 
 
 @pytest.mark.parametrize("config", [GRPO, KEEPING, PPO])
 def test_one_minibatch_of_groups_is_the_batch_in_one_step(config: AlgorithmConfig, tmp_path: Path) -> None:
     """Against the learner's other way, which shuffles rows and knows the whole batch beforehand."""
-    by_rows = LearnerConfig(lr=1e-2, minibatch_rows=10**6, microbatch_rows=17)
-    by_groups = LearnerConfig(lr=1e-2, minibatch_rows=None, minibatch_groups=10**6, microbatch_rows=24)
+    by_rows = LearnerConfig(lr=1e-2, minibatch_size=10**6, microbatch_size=17)
+    by_groups = LearnerConfig(lr=1e-2, minibatch_size=None, minibatch_groups=10**6, microbatch_size=24)
     one, two = (serial(Setup(config, learner=learner, iterations=1), tmp_path) for learner in (by_rows, by_groups))
     for name, tensor in one.weights.items():
         torch.testing.assert_close(two.weights[name], tensor, rtol=0, atol=2e-6, msg=name)
@@ -128,7 +128,7 @@ def test_one_minibatch_of_groups_is_the_batch_in_one_step(config: AlgorithmConfi
 
 
 def test_policy_and_learner_may_share_their_weights_if_there_is_one_step(tmp_path: Path) -> None:
-    learner = LearnerConfig(lr=1e-2, minibatch_rows=None, minibatch_groups=5, microbatch_rows=24)
+    learner = LearnerConfig(lr=1e-2, minibatch_size=None, minibatch_groups=5, microbatch_size=24)
     setup = Setup(GRPO, learner=learner, iterations=3)
     assert_same(serial(setup, tmp_path), pipelined(setup, tmp_path, share=True, pause=jitter(1)))
 
@@ -138,12 +138,12 @@ def test_log_probs_are_computed_again_group_by_group(groups: int, tmp_path: Path
     """By the weights that the update began with, whatever the steps that were taken meanwhile; also if they are shared,
     with one minibatch of all five groups."""
     config = LearnerConfig(
-        lr=1e-2, minibatch_rows=None, minibatch_groups=groups, microbatch_rows=24, ratio_tolerance=1e-4
+        lr=1e-2, minibatch_size=None, minibatch_groups=groups, microbatch_size=24, ratio_tolerance=1e-4
     )
     setup = Setup(PPO, learner=config)
-    with pytest.raises(RatioError, match=r"add --learner.recompute-log-probs"):
+    with pytest.raises(RatioError, match=r"add --learner.recompute-old-log-probs"):
         pipelined(setup, tmp_path, policy=RoundingPolicy(), pause=jitter(1))
-    setup = replace(setup, learner=replace(config, recompute_log_probs=True))
+    setup = replace(setup, learner=replace(config, recompute_old_log_probs=True))
     one = serial(setup, tmp_path, policy=RoundingPolicy())
     two = pipelined(setup, tmp_path, policy=RoundingPolicy(), pause=jitter(1), share=groups == 5)
     drifts = [metrics.pop("train/log_prob_drift") for metrics in one.metrics]
@@ -155,7 +155,7 @@ def test_log_probs_are_computed_again_group_by_group(groups: int, tmp_path: Path
 def test_a_last_minibatch_with_fewer_groups_counts_in_proportion(tmp_path: Path) -> None:
     """With SGD, whose step is linear in the gradient: groups 0 and 1, then group 2 with half a step."""
     config = LearnerConfig(
-        lr=0.1, minibatch_rows=None, minibatch_groups=2, microbatch_rows=1000, max_grad_norm=1e9, ratio_tolerance=9.0
+        lr=0.1, minibatch_size=None, minibatch_groups=2, microbatch_size=1000, max_grad_norm=1e9, ratio_tolerance=9.0
     )
     setup = Setup(GRPO, groups=24, iterations=1, learner=config)
     (batch,) = serial(setup, tmp_path).batches
@@ -190,7 +190,7 @@ class Broken(ToyPolicy):
 
 
 class BrokenEnv(SlowEnv):
-    def step(self, slots: Sequence[int], actions: Array) -> ChunkResult:
+    def step(self, env_ids: Sequence[int], actions: Array) -> ChunkResult:
         raise ZeroDivisionError("the simulator broke")
 
 
@@ -214,8 +214,8 @@ def test_actions_that_are_not_numbers_never_reach_the_simulator(tmp_path: Path) 
         serial(setup, tmp_path, policy=NanPolicy(), env=SlowEnv(6)),
     ):
         assert_same(oracle, found)
-        ledger = found.sampler.ledger
-        assert ledger.reissued == 2
+        ledger = found.sampler.counts
+        assert ledger.requeued == 2
         assert ledger.outstanding == {}
         assert ledger.issued == ledger.finished == len(found.episodes) == len(set(found.episodes))
 
@@ -237,7 +237,7 @@ def test_what_the_learners_threads_do_on_their_own_is_counted(goes_on: bool, mon
     monkeypatch.setattr(scheduling, "summary_of", lambda closed, reissued: {})
     group = Group.__new__(Group)
     group.members = []
-    events = iter([group, group, Closed(0, [], 2)])
+    events = iter([group, group, BatchEnd(0, [], 2)])
     clock = Timeline(keep=9)
     engine: Any = SimpleNamespace(
         clock=clock,
@@ -248,13 +248,13 @@ def test_what_the_learners_threads_do_on_their_own_is_counted(goes_on: bool, mon
     )
     scheduler = PipelinedScheduler(
         engine,
-        install=lambda: None,
-        poll=lambda: None,
+        load_weights=lambda: None,
+        check_interrupt=lambda: None,
         learn=lambda group: None,
         worked_until=lambda: time.perf_counter() if goes_on else 0.0,
     )
     next(scheduler.batches(0, 1))
-    spans = [span for span in clock.spans if span.stage == "learn"]
+    spans = [span for span in clock.spans if span.name == "learn"]
     assert len(spans) == (4 if goes_on else 2)
     assert all(one.end <= two.begin for one, two in pairwise(spans))
     assert {span.worker for span in spans} == {LEARNER}

@@ -21,7 +21,7 @@ from embodied_rl.evaluation.evaluate import EvalReport, evaluate
 from embodied_rl.learner.config import LearnerConfig
 from embodied_rl.learner.learner import RatioError
 from embodied_rl.rollout.config import RolloutConfig
-from embodied_rl.rollout.lookahead import Ahead
+from embodied_rl.rollout.lookahead import Lookahead
 from embodied_rl.scheduler.config import PipelinedConfig, SchedulerConfig, SerialConfig
 from embodied_rl.training import on_policy
 from embodied_rl.training.on_policy import TrainSettings, train
@@ -32,13 +32,13 @@ from tests.embodied_rl.scheduler.toys import RoundingPolicy
 from tests.embodied_rl.toy_run import JsonObserver, files_of, settings_of
 from tests.toy import HELDOUT, TASKS, ToyEnv, ToyPolicy
 
-STREAM = PipelinedConfig(stages=3)
-ASYNC = PipelinedConfig(stages=3, overlap="async", max_staleness=2)
-ALGORITHM = GRPOConfig(group_size=4, keep=None, entropy_coef=0.01)
+STREAM = PipelinedConfig(env_groups=3)
+ASYNC = PipelinedConfig(env_groups=3, mode="async", max_staleness=2)
+ALGORITHM = GRPOConfig(group_size=4, success_rate_range=None, entropy_coef=0.01)
 
 
 def settings(scheduler: SchedulerConfig, minibatch_groups: int = 2) -> TrainSettings:
-    learner = LearnerConfig(lr=1e-2, minibatch_rows=None, minibatch_groups=minibatch_groups, microbatch_rows=24)
+    learner = LearnerConfig(lr=1e-2, minibatch_size=None, minibatch_groups=minibatch_groups, microbatch_size=24)
     return replace(
         settings_of(ALGORITHM, iterations=5),
         scheduler=scheduler,
@@ -156,12 +156,12 @@ def test_stopped_and_resumed(tmp_path: Path, scheduler: PipelinedConfig, stop: i
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"stages": 0}, "scheduler.stages must be at least 1"),
-        ({"act_wait_ms": -1.0}, "--scheduler.act-wait-ms must not be negative"),
+        ({"stages": 0}, "scheduler.env_groups must be at least 1"),
+        ({"max_batch_delay_ms": -1.0}, "--scheduler.max-batch-delay-ms must not be negative"),
         ({"max_staleness": 1}, "--scheduler.max-staleness does not apply to overlap stream"),
-        ({"overlap": "async", "max_staleness": 0}, "--scheduler.max-staleness must be at least 1"),
-        ({"ahead_groups": 4}, "--scheduler.ahead-groups does not apply to overlap stream"),
-        ({"overlap": "async", "ahead_groups": 0}, "--scheduler.ahead-groups must be at least 1"),
+        ({"mode": "async", "max_staleness": 0}, "--scheduler.max-staleness must be at least 1"),
+        ({"max_lookahead": 4}, "--scheduler.max-lookahead does not apply to overlap stream"),
+        ({"mode": "async", "max_lookahead": 0}, "--scheduler.max-lookahead must be at least 1"),
     ],
 )
 def test_options_that_do_nothing_are_refused(options: dict[str, Any], message: str) -> None:
@@ -172,34 +172,34 @@ def test_options_that_do_nothing_are_refused(options: dict[str, Any], message: s
 def test_parts_that_do_not_fit_are_refused() -> None:
     with pytest.raises(UserError, match=r"overlap stream needs .*learner.minibatch-groups"):
         TrainConfig(scheduler=STREAM).check()
-    with pytest.raises(UserError, match=r"scheduler.stages is 99, but there are 32 worlds"):
-        TrainConfig(scheduler=PipelinedConfig(stages=99, overlap="async")).check()
+    with pytest.raises(UserError, match=r"scheduler.env_groups is 99, but there are 32 worlds"):
+        TrainConfig(scheduler=PipelinedConfig(env_groups=99, mode="async")).check()
     TrainConfig(scheduler=ASYNC).check()
-    with pytest.raises(UserError, match=r"learner.minibatch-rows or --learner.minibatch-groups"):
+    with pytest.raises(UserError, match=r"learner.minibatch-size or --learner.minibatch-groups"):
         LearnerConfig(minibatch_groups=4)
-    with pytest.raises(UserError, match=r"learner.minibatch-rows or --learner.minibatch-groups"):
-        LearnerConfig(minibatch_rows=None)
+    with pytest.raises(UserError, match=r"learner.minibatch-size or --learner.minibatch-groups"):
+        LearnerConfig(minibatch_size=None)
 
 
 @pytest.mark.parametrize(
     ("options", "streams", "expected"),
     [
-        ({}, True, Ahead(1, 4)),
-        ({"ahead_groups": 7}, True, Ahead(1, 7)),
-        ({"max_staleness": 3}, True, Ahead(3, 24)),
-        ({}, False, Ahead(1, None)),
-        ({"ahead_groups": 7}, False, Ahead(1, 7)),
+        ({}, True, Lookahead(1, 4)),
+        ({"max_lookahead": 7}, True, Lookahead(1, 7)),
+        ({"max_staleness": 3}, True, Lookahead(3, 24)),
+        ({}, False, Lookahead(1, None)),
+        ({"max_lookahead": 7}, False, Lookahead(1, 7)),
     ],
 )
-def test_how_far_the_rollout_runs_ahead(options: dict[str, Any], streams: bool, expected: Ahead) -> None:
+def test_how_far_the_rollout_runs_ahead(options: dict[str, Any], streams: bool, expected: Lookahead) -> None:
     """13 worlds are filled by four groups of four; a batch has ten."""
-    assert PipelinedConfig(overlap="async", **options).ahead(13, 10, 4, streams=streams) == expected
-    assert PipelinedConfig().ahead(13, 10, 4, streams=True) == Ahead(0, None)
+    assert PipelinedConfig(mode="async", **options).lookahead(13, 10, 4, streams=streams) == expected
+    assert PipelinedConfig().lookahead(13, 10, 4, streams=True) == Lookahead(0, None)
 
 
 def test_half_a_batch_ahead_is_the_most_by_default() -> None:
     for groups, ahead in ((1, 1), (2, 1), (7, 3), (100, 25)):
-        assert PipelinedConfig(overlap="async").ahead(100, groups, 4, streams=True).groups == ahead
+        assert PipelinedConfig(mode="async").lookahead(100, groups, 4, streams=True).groups == ahead
 
 
 @pytest.mark.parametrize("groups", [2, 6])
@@ -226,7 +226,7 @@ def test_a_run_computes_log_probs_again(tmp_path: Path, groups: int) -> None:
     with pytest.raises(RatioError):
         rounded(tmp_path / "refused", strict)
     for name, scheduler in (("stream", STREAM), ("async", ASYNC)):
-        again = replace(strict, scheduler=scheduler, learner=replace(strict.learner, recompute_log_probs=True))
+        again = replace(strict, scheduler=scheduler, learner=replace(strict.learner, recompute_old_log_probs=True))
         rounded(tmp_path / name, again)
         lines = [line for line in metrics(tmp_path / name) if "rollout/episodes" in line]
         drifts = [line["train/log_prob_drift"] for line in lines]
@@ -239,13 +239,13 @@ def test_the_scheduler_is_written_and_read_with_its_name() -> None:
     assert to_dict(config)["scheduler"] == {
         "name": "pipelined",
         "stages": 3,
-        "act_wait_ms": None,
-        "overlap": "async",
+        "max_batch_delay_ms": None,
+        "mode": "async",
         "max_staleness": 2,
-        "ahead_groups": None,
+        "max_lookahead": None,
         "act_device": None,
     }
     assert from_dict(to_dict(config)) == config
     assert from_dict({"scheduler": {"name": "serial"}}, config).scheduler == SerialConfig()
-    with pytest.raises(UserError, match=r"'scheduler.stages' does not apply to serial \(it belongs to pipelined\)"):
+    with pytest.raises(UserError, match=r"'scheduler.env_groups' does not apply to serial \(it belongs to pipelined\)"):
         from_dict({"scheduler": {"stages": 2}})

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from embodied_rl.scheduler.ray import weight_sync
-from embodied_rl.scheduler.ray.weight_sync import Outbox, install, nbytes
+from embodied_rl.scheduler.ray.weight_sync import WeightDeltaEncoder, apply_deltas, size_bytes
 
 
 def network(frozen: bool = False) -> nn.Sequential:
@@ -37,20 +37,20 @@ def same_bits(one: nn.Module, two: nn.Module) -> bool:
 def test_replicas_follow_to_the_last_bit(updates: list[list[tuple[int, float]]]) -> None:
     """Any changes, also to -0, infinities and NaN; a late replica catches up with everything."""
     source, replica, late = network(), network(), network()
-    outbox = Outbox(source)
+    outbox = WeightDeltaEncoder(source)
     for update in updates:
         with torch.no_grad():
             for place, value in update:
                 linear(source, 0).weight.view(-1)[place] = value
-        install(replica, outbox.changes())
+        apply_deltas(replica, outbox.changes())
         assert same_bits(source, replica)
-    install(late, outbox.everything())
+    apply_deltas(late, outbox.full_state())
     assert same_bits(source, late)
 
 
 def test_only_what_changed_is_sent() -> None:
     source = network()
-    outbox = Outbox(source)
+    outbox = WeightDeltaEncoder(source)
     assert outbox.changes() == []
     with torch.no_grad():
         linear(source, 0).weight[2, 3] += 1
@@ -60,7 +60,7 @@ def test_only_what_changed_is_sent() -> None:
     assert bucket["0.weight"].positions is not None
     assert bucket["0.weight"].positions.tolist() == [2 * 5 + 3]
     assert bucket["1.bias"].positions is None  # all of it changed: positions would only cost
-    assert nbytes([bucket]) == (4 + 4) + 3 * 4
+    assert size_bytes([bucket]) == (4 + 4) + 3 * 4
     assert outbox.changes() == []
 
 
@@ -70,22 +70,22 @@ def test_positions_are_sent_only_where_that_is_shorter(dtype: torch.dtype, most:
     for count in (1, most, most + 1, 100):
         source, replica = (nn.Linear(100, 1, bias=False, dtype=dtype) for _ in range(2))
         replica.load_state_dict(source.state_dict())
-        outbox = Outbox(source)
+        outbox = WeightDeltaEncoder(source)
         with torch.no_grad():
             source.weight[0, :count] += 1
         ((change,),) = (bucket.values() for bucket in outbox.changes())
         assert (change.positions is not None) == (count <= most)
-        assert change.nbytes == min(count * (dtype.itemsize + 4), 100 * dtype.itemsize)
-        install(replica, [{"weight": change}])
+        assert change.size_bytes == min(count * (dtype.itemsize + 4), 100 * dtype.itemsize)
+        apply_deltas(replica, [{"weight": change}])
         assert torch.equal(source.weight, replica.weight)
 
 
 def test_frozen_parameters_stay_at_home() -> None:
-    outbox = Outbox(network(frozen=True))
-    assert {name for bucket in outbox.everything() for name in bucket} == {"1.weight", "1.bias"}
+    outbox = WeightDeltaEncoder(network(frozen=True))
+    assert {name for bucket in outbox.full_state() for name in bucket} == {"1.weight", "1.bias"}
 
 
 def test_messages_are_of_a_handy_size(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(weight_sync, "BUCKET_BYTES", 100)
-    buckets = Outbox(network()).everything()
+    buckets = WeightDeltaEncoder(network()).full_state()
     assert [list(bucket) for bucket in buckets] == [["0.weight"], ["0.bias"], ["1.weight", "1.bias"]]

@@ -19,12 +19,12 @@ from embodied_rl.algorithms.make import make_algorithm
 from embodied_rl.learner.batches import join_batches
 from embodied_rl.learner.config import LearnerConfig
 from embodied_rl.learner.learner import Learner
-from embodied_rl.learner.off_policy import correct
+from embodied_rl.learner.off_policy import importance_correction
 from embodied_rl.policy import ActMode, action_chunks
 from embodied_rl.rng import DecisionRng, philox
 from embodied_rl.rollout.collector import Collector
-from embodied_rl.rollout.groups import GroupStream
-from embodied_rl.rollout.lookahead import ON_POLICY, Ahead
+from embodied_rl.rollout.groups import GroupQueue
+from embodied_rl.rollout.lookahead import ON_POLICY, Lookahead
 from embodied_rl.rollout.sampler import EpisodeSampler
 from embodied_rl.scheduler.pipeline.engine import RolloutEngine
 from embodied_rl.scheduler.pipeline.replica import copy_weights, replicate
@@ -56,19 +56,19 @@ class SlowEnv(ToyEnv):
         super().__init__(num_envs, breaks=breaks)
         self._pause = pause
 
-    def reset(self, slots: Sequence[int], episodes: Sequence[EpisodeSpec]) -> None:
+    def reset(self, env_ids: Sequence[int], episodes: Sequence[EpisodeSpec]) -> None:
         self._pause()
-        for slot in slots:
-            self._spec[slot] = None
-        super().reset(slots, episodes)
+        for env_id in env_ids:
+            self._spec[env_id] = None
+        super().reset(env_ids, episodes)
 
-    def step(self, slots: Sequence[int], actions: Array) -> ChunkResult:
+    def step(self, env_ids: Sequence[int], actions: Array) -> ChunkResult:
         self._pause()
-        return super().step(slots, actions)
+        return super().step(env_ids, actions)
 
-    def observe(self, slots: Sequence[int], out: Observation) -> None:
+    def observe(self, env_ids: Sequence[int], out: Observation) -> None:
         self._pause()
-        super().observe(slots, out)
+        super().observe(env_ids, out)
 
 
 class NanPolicy(ToyPolicy):
@@ -104,7 +104,7 @@ class Setup:
     groups: int = 5
     iterations: int = 2
     learner: LearnerConfig = field(
-        default_factory=lambda: LearnerConfig(lr=1e-2, minibatch_rows=None, minibatch_groups=2, microbatch_rows=24)
+        default_factory=lambda: LearnerConfig(lr=1e-2, minibatch_size=None, minibatch_groups=2, microbatch_size=24)
     )
     breaks: dict[int, int] = field(default_factory=dict)
     threads: int = 1
@@ -131,21 +131,21 @@ class Outcome:
 
 
 def serial(
-    setup: Setup, folder: Path, slots: int = 6, *, policy: ToyPolicy | None = None, env: VecEnv | None = None
+    setup: Setup, folder: Path, env_ids: int = 6, *, policy: ToyPolicy | None = None, env: VecEnv | None = None
 ) -> Outcome:
     """Train under the oracle."""
     policy = policy or ToyPolicy()
     sampler, learner = setup.parts(policy, folder)
     algorithm = learner.algorithm
-    env = env or ToyEnv(slots, breaks=setup.breaks)
+    env = env or ToyEnv(env_ids, breaks=setup.breaks)
     collector = Collector(
         env,
         policy,
         sampler,
         StageClock(),
         groups=setup.groups,
-        keep=algorithm.keep,
-        max_factor=algorithm.max_factor,
+        success_rate_range=algorithm.success_rate_range,
+        max_oversampling=algorithm.max_oversampling,
         final_value=algorithm.needs_final_value,
     )
     heard: list[int] = []
@@ -163,7 +163,7 @@ def pipelined(
     setup: Setup,
     folder: Path,
     *,
-    slots: int = 6,
+    env_ids: int = 6,
     stages: int = 3,
     workers: int = 2,
     pause: Pause = no_pause,
@@ -171,7 +171,7 @@ def pipelined(
     policy: ToyPolicy | None = None,
     env: VecEnv | None = None,
     share: bool = False,
-    ahead: Ahead = ON_POLICY,
+    ahead: Lookahead = ON_POLICY,
     during: Callable[[int], None] = lambda version: None,
     paused: Callable[[int], None] | None = None,
     ess: Callable[[], float] | None = None,
@@ -185,22 +185,26 @@ def pipelined(
     policy = policy or ToyPolicy()
     sampler, learner = setup.parts(policy, folder)
     algorithm = learner.algorithm
-    stream = GroupStream(
-        sampler, groups=setup.groups, keep=algorithm.keep, max_factor=algorithm.max_factor, ahead=ahead
+    stream = GroupQueue(
+        sampler,
+        groups=setup.groups,
+        success_rate_range=algorithm.success_rate_range,
+        max_oversampling=algorithm.max_oversampling,
+        lookahead=ahead,
     )
     actor = policy if share else replicate(policy)
     engine = RolloutEngine(
-        env or SlowEnv(slots, pause, setup.breaks),
+        env or SlowEnv(env_ids, pause, setup.breaks),
         actor,
         stream,
         Timeline(),
-        stages=stages,
+        env_groups=stages,
         workers=workers,
         act_wait=act_wait,
         final_value=algorithm.needs_final_value,
         threads=setup.threads,
     )
-    learner.yield_to(engine.busy)
+    learner.share_cores_with(engine.busy)
     heard: list[int] = []
     states: list[dict[str, Any]] = []
 
@@ -213,17 +217,17 @@ def pipelined(
     def correct_group(group: RolloutBatch) -> float:
         pause()
         correcting(group)
-        return correct(group, actor, setup.learner.microbatch_rows, everything=again)
+        return importance_correction(group, actor, setup.learner.microbatch_size, all_rows=again)
 
-    again = setup.learner.recompute_log_probs
+    again = setup.learner.recompute_old_log_probs
     streams = not ahead.max_staleness or setup.learner.minibatch_groups is not None
     batches, metrics = [], []
     learned: list[RolloutBatch] = []
     with closing(
         PipelinedScheduler(
             engine,
-            install=lambda: copy_weights(policy, actor),
-            poll=no_pause,
+            load_weights=lambda: copy_weights(policy, actor),
+            check_interrupt=no_pause,
             learn=learn if streams else None,
             worked_until=lambda: learner.worked_until,
             ess=(ess or (lambda: learner.ess)) if ahead.max_staleness else None,
@@ -231,7 +235,7 @@ def pipelined(
             on_episode=lambda result: heard.append(result.spec.episode_id),
         )
     ) as scheduler:
-        engine.yield_to(lambda: scheduler.learning or learner.working)
+        engine.share_cores_with(lambda: scheduler.learning or learner.working)
         for batch in scheduler.batches(0, setup.iterations):
             assert scheduler.learning
             batches.append(with_frames(batch, learned))
@@ -268,6 +272,6 @@ def assert_same_rows(one: RolloutBatch, two: RolloutBatch) -> None:
     assert all(torch.equal(one.replay[key], two.replay[key]) for key in one.replay)
 
 
-GRPO = GRPOConfig(group_size=4, keep=None, entropy_coef=0.01)
-KEEPING = GRPOConfig(group_size=4, keep=(0.5, 0.5), max_sampling_factor=4.0, loss_norm="token", epochs=2)
+GRPO = GRPOConfig(group_size=4, success_rate_range=None, entropy_coef=0.01)
+KEEPING = GRPOConfig(group_size=4, success_rate_range=(0.5, 0.5), max_oversampling=4.0, loss_norm="token", epochs=2)
 PPO = PPOConfig(gamma=0.9, entropy_coef=0.01)

@@ -12,10 +12,10 @@ from embodied_rl.telemetry.curve import Curve, curve_of, draw_curve
 from embodied_rl.telemetry.progress import RunProgress, duration, summary
 
 ROWS = [
-    {"step": 0, "eval/success": 0.5, "eval/success_low": 0.4, "eval/success_high": 0.6},
+    {"step": 0, "eval/success": 0.5, "eval/success_ci_low": 0.4, "eval/success_ci_high": 0.6},
     {"step": 1, "rollout/episodes": 64.0, "rollout/success": 0.55},
     {"step": 2, "rollout/episodes": 80.0, "rollout/success": 0.75},
-    {"step": 2, "eval/success": 0.9, "eval/success_low": 0.8, "eval/success_high": 0.95},
+    {"step": 2, "eval/success": 0.9, "eval/success_ci_low": 0.8, "eval/success_ci_high": 0.95},
 ]
 
 

@@ -40,7 +40,7 @@ class Page(HTMLParser):
 def example(text: str = "plain") -> Report:
     return Report(
         title=text,
-        stamp={"suite": text, text: 3},
+        run_info={"suite": text, text: 3},
         outcomes=[
             Outcome("all tasks", (31, 50, 0.482, 0.741), (48, 50, 0.865, 0.989)),
             Outcome(text, (1, 4, 0.05, 0.7)),

@@ -58,13 +58,13 @@ def test_what_is_left_out_is_not_idle(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_calling_thread_is_the_learner_and_others_keep_their_names() -> None:
     for clock in (Timeline(keep=9), StageClock(keep=9)):
-        with clock.stage("update"):
+        with clock.span("update"):
             pass
-        assert [(span.worker, span.stage) for span in clock.spans] == [(LEARNER, "update")]
+        assert [(span.worker, span.name) for span in clock.spans] == [(LEARNER, "update")]
     clock = Timeline(keep=9)
 
     def work() -> None:
-        with clock.stage("act"):
+        with clock.span("act"):
             pass
 
     thread = threading.Thread(target=work, name="act")
@@ -80,8 +80,7 @@ def test_a_chrome_trace_has_an_event_a_span_on_its_worker_s_line(tmp_path: Path)
     assert [names[index] for index in sorted(names)] == [LEARNER, "act", "sim_2", "sim_10"]
     work = [event for event in events if event["ph"] == "X"]
     assert [(names[e["tid"]], e["name"], e["ts"] / 1e6, e["dur"] / 1e6) for e in work] == [
-        (span.worker, span.stage, pytest.approx(span.begin - 10), pytest.approx(span.end - span.begin))
-        for span in SPANS
+        (span.worker, span.name, pytest.approx(span.begin - 10), pytest.approx(span.end - span.begin)) for span in SPANS
     ]
     with pytest.raises(UserError, match="cannot write"):
         write_trace(tmp_path / "no" / "trace.json", SPANS)

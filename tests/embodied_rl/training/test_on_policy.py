@@ -68,8 +68,8 @@ def test_shuffled_rewards_teach_nothing(tmp_path: Path) -> None:
 
 
 def test_the_number_of_slots_changes_nothing(tmp_path: Path) -> None:
-    run(tmp_path / "few", "grpo", slots=5)
-    run(tmp_path / "many", "grpo", slots=32)
+    run(tmp_path / "few", "grpo", env_ids=5)
+    run(tmp_path / "many", "grpo", env_ids=32)
     assert_same_run(tmp_path / "few", tmp_path / "many")
 
 
@@ -121,7 +121,7 @@ def test_a_stop_that_cannot_be_told_is_one_all_the_same() -> None:
     with StopRequest(broken) as stop:
         signal.raise_signal(signal.SIGINT)
         with pytest.raises(Interrupted):
-            stop.poll()
+            stop.check_interrupt()
 
 
 def test_a_finished_run_resumes_to_the_same_end(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ class LinearPolicy(nn.Module):
         proprio: torch.Tensor,
         instruction: list[str],
         actions: torch.Tensor,
-        blind: torch.Tensor | None = None,
+        drop_action_history: torch.Tensor | None = None,
     ) -> torch.Tensor:
         assert images.dtype == torch.uint8
         assert len(instruction) == len(proprio)

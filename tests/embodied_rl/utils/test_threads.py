@@ -16,9 +16,9 @@ from embodied_rl.algorithms.config import GRPOConfig
 from embodied_rl.learner.batches import split_groups
 from embodied_rl.learner.config import LearnerConfig
 from embodied_rl.learner.learner import Learner
-from embodied_rl.rollout.actor import MIN_ROWS, Actor
+from embodied_rl.rollout.actor import MIN_ROWS, ParallelActor
 from embodied_rl.types import EvalOutput
-from embodied_rl.utils.threads import Line, Threads
+from embodied_rl.utils.threads import OrderedMap, WorkerPool
 from tests.embodied_rl.scheduler.toys import Setup, serial
 from tests.toy import ToyPolicy
 
@@ -38,7 +38,7 @@ def test_while_others_are_busy_half_of_them_work() -> None:
             running -= 1
         return number * number
 
-    with closing(Threads(4, "test")) as threads:
+    with closing(WorkerPool(4, "test")) as threads:
         threads.busy = lambda: True
         assert threads.map(work, range(7)) == [number * number for number in range(7)]
         assert most == 2
@@ -67,16 +67,16 @@ def test_of_two_cores_they_keep_to_one_while_others_are_busy(machine: dict[str, 
     """And leave it as soon as they may; with more cores, or fewer, they go everywhere."""
     halves: tuple[tuple[Literal["lower", "upper"], int], ...] = (("lower", 2), ("upper", 5))
     for half, core in halves:
-        with closing(Threads(4, "test", half=half)) as threads:
+        with closing(WorkerPool(4, "test", half=half)) as threads:
             for busy, cores in ((True, {core}), (False, {2, 5}), (True, {core})):
                 threads.busy = lambda busy=busy: busy
                 assert threads.map(where, range(7)) == [cores] * 7
-    with closing(Threads(4, "test")) as threads:
+    with closing(WorkerPool(4, "test")) as threads:
         threads.busy = lambda: True
         assert threads.map(where, range(7)) == [{2, 5}] * 7
     for cores in ({3}, {0, 1, 2}, set(range(16))):
         machine["cores"] = cores
-        with closing(Threads(4, "test", half="upper")) as threads:
+        with closing(WorkerPool(4, "test", half="upper")) as threads:
             threads.busy = lambda: True
             assert threads.map(where, range(7)) == [cores] * 7
 
@@ -85,12 +85,12 @@ def test_who_acts_and_who_learns_keep_to_different_cores(machine: dict[str, set[
     policy = ToyPolicy()
     algorithm = Setup(GRPOConfig()).parts(policy, tmp_path)[1].algorithm
     with (
-        closing(Actor(policy, 2 * MIN_ROWS, 2)) as actor,
+        closing(ParallelActor(policy, 2 * MIN_ROWS, 2)) as actor,
         closing(Learner(policy, algorithm, LearnerConfig(), seed=0, dump_dir=tmp_path, threads=2)) as learner,
     ):
         places = []
         for one in (actor, learner):
-            one.yield_to(lambda: True)
+            one.share_cores_with(lambda: True)
             assert one._threads is not None
             places.append(one._threads.map(where, range(4)))
     assert places == [[{2}] * 4, [{5}] * 4]
@@ -106,11 +106,11 @@ def test_where_threads_may_not_choose_they_work_all_the_same(monkeypatch: pytest
             monkeypatch.setattr(os, "sched_setaffinity", refuse, raising=False)
         else:
             monkeypatch.delattr(os, "sched_setaffinity")
-        with closing(Threads(2, "test", half="upper")) as threads:
+        with closing(WorkerPool(2, "test", half="upper")) as threads:
             threads.busy = lambda: True
             assert threads.map(abs, [-1, -2]) == [1, 2]
     with pytest.raises(ValueError, match="inside operators"):
-        Threads(2, "test", inner=2, half="lower")
+        WorkerPool(2, "test", inner=2, half="lower")
 
 
 @pytest.mark.skipif(
@@ -118,7 +118,7 @@ def test_where_threads_may_not_choose_they_work_all_the_same(monkeypatch: pytest
 )
 def test_really_they_do_and_nobody_else_does() -> None:
     everywhere = os.sched_getaffinity(0)
-    with closing(Threads(2, "test", half="upper")) as threads:
+    with closing(WorkerPool(2, "test", half="upper")) as threads:
         threads.busy = lambda: True
         assert threads.map(where, range(4)) == [{max(everywhere)}] * 4
     assert os.sched_getaffinity(0) == everywhere
@@ -136,7 +136,7 @@ def test_the_others_join_in_as_soon_as_nobody_else_is_busy() -> None:
         threading.Timer(0.2, busy.clear).start()  # by then the learner waits
         return begun.wait(LONG)
 
-    with closing(Threads(2, "test")) as threads:
+    with closing(WorkerPool(2, "test")) as threads:
         threads.busy = busy.is_set
         assert threads.map(work, [0, 1]) == [True, True]
 
@@ -152,7 +152,7 @@ def test_an_error_is_raised_when_nothing_works_any_more() -> None:
         threading.Event().wait(0.1)
         ended.set()
 
-    with closing(Threads(2, "test")) as threads:
+    with closing(WorkerPool(2, "test")) as threads:
         with pytest.raises(RuntimeError, match="this one"):
             threads.map(work, [0, 1])
         assert ended.is_set()
@@ -160,7 +160,7 @@ def test_an_error_is_raised_when_nothing_works_any_more() -> None:
 
 def test_a_thread_keeps_its_number_of_torch_threads() -> None:
     """Also where another thread sets another one before the first has used it."""
-    with closing(Threads(1, "test")) as threads:
+    with closing(WorkerPool(1, "test")) as threads:
         threads.map(lambda number: None, [0])
         other = threading.Thread(target=torch.set_num_threads, args=(3,))
         other.start()
@@ -178,8 +178,8 @@ def test_few_results_wait_to_be_taken() -> None:
         begun.append(number)
         return number
 
-    with closing(Threads(2, "test")) as threads:
-        line = Line(threads, work, lambda result: taken.append(result) or waiting.append(len(begun) - result))
+    with closing(WorkerPool(2, "test")) as threads:
+        line = OrderedMap(threads, work, lambda result: taken.append(result) or waiting.append(len(begun) - result))
         for number in range(40):
             line.put(number)
         line.finish()
@@ -198,8 +198,8 @@ def test_all_threads_get_as_many_microbatches(tmp_path: Path, threads: int) -> N
             seen.append(len(images))
             return super().evaluate(images, proprio, instruction, replay)
 
-    config = LearnerConfig(minibatch_rows=None, minibatch_groups=100, microbatch_rows=24)
-    setup = Setup(GRPOConfig(group_size=4, keep=None), iterations=1)
+    config = LearnerConfig(minibatch_size=None, minibatch_groups=100, microbatch_size=24)
+    setup = Setup(GRPOConfig(group_size=4, success_rate_range=None), iterations=1)
     batch = serial(setup, tmp_path).batches[0]
     policy = Counting()
     with closing(
@@ -221,10 +221,10 @@ def test_learning_goes_on_while_the_next_group_is_awaited(tmp_path: Path) -> Non
             assert go.wait(LONG)
             return super().evaluate(images, proprio, instruction, replay)
 
-    setup = Setup(GRPOConfig(group_size=4, keep=None), iterations=1)
+    setup = Setup(GRPOConfig(group_size=4, success_rate_range=None), iterations=1)
     batch = serial(setup, tmp_path).batches[0]
     first, *others = split_groups(batch)
-    config = LearnerConfig(minibatch_rows=None, minibatch_groups=100, microbatch_rows=len(first))
+    config = LearnerConfig(minibatch_size=None, minibatch_groups=100, microbatch_size=len(first))
     policy = Slow()
     with closing(
         Learner(policy, setup.parts(policy, tmp_path)[1].algorithm, config, seed=0, dump_dir=tmp_path, threads=4)
@@ -253,7 +253,7 @@ def test_nothing_is_left_of_a_step_that_failed(tmp_path: Path, threads: int) -> 
                 raise RuntimeError("out of memory")
             return super().evaluate(images, proprio, instruction, replay)
 
-    setup = Setup(GRPOConfig(group_size=4, keep=None), iterations=1, threads=threads)
+    setup = Setup(GRPOConfig(group_size=4, success_rate_range=None), iterations=1, threads=threads)
     batch = serial(setup, tmp_path).batches[0]
     found = []
     for fails in (True, False):
@@ -272,8 +272,8 @@ def test_nothing_is_left_of_a_step_that_failed(tmp_path: Path, threads: int) -> 
 
 def test_a_line_says_until_when_it_worked() -> None:
     go = threading.Event()
-    with closing(Threads(2, "test")) as threads:
-        line = Line(threads, lambda number: go.wait(LONG), lambda result: None)
+    with closing(WorkerPool(2, "test")) as threads:
+        line = OrderedMap(threads, lambda number: go.wait(LONG), lambda result: None)
         assert line.worked_until == 0
         line.put(0)
         first = line.worked_until

@@ -26,7 +26,7 @@ class _Judge:
         self.model = mujoco.MjModel.from_xml_string(xml)
         self.data = d = mujoco.MjData(self.model)
         self._goal = compile_predicates(goal_of({"goal_state": goal_state, "goal_entities": entities}), self.model)
-        self._view = kernel.Data(
+        self._view = kernel.MjView(
             d.qpos, d.qvel, d.ctrl, d.qfrc_bias, d.M, d.xpos, d.xmat, d.xquat, d.site_xpos, d.site_xmat
         )
         self._held = np.zeros(len(goal_state), np.bool_)

@@ -80,11 +80,11 @@ class Script:
         self.spec: dict[int, EpisodeSpec] = {}
         self.actions: list[Array] = []
 
-    def reset(self, slots: Sequence[int], episodes: Sequence[EpisodeSpec]) -> None:
-        for slot, spec in zip(slots, episodes, strict=True):
-            self.spec[slot], self.step_of[slot] = spec, 0
+    def reset(self, env_ids: Sequence[int], episodes: Sequence[EpisodeSpec]) -> None:
+        for env_id, spec in zip(env_ids, episodes, strict=True):
+            self.spec[env_id], self.step_of[env_id] = spec, 0
 
-    def step(self, slots: Sequence[int], actions: Array) -> ChunkResult:
+    def step(self, env_ids: Sequence[int], actions: Array) -> ChunkResult:
         self.actions.append(actions)
         rows, steps = actions.shape[:2]
         out = ChunkResult(
@@ -95,29 +95,29 @@ class Script:
             np.zeros(rows, np.int32),
             np.zeros(rows, bool),
         )
-        for row, slot in enumerate(slots):
+        for row, env_id in enumerate(env_ids):
             for k in range(steps):
-                self.step_of[slot] += 1
+                self.step_of[env_id] += 1
                 out.steps_taken[row] += 1
-                out.failed[row] = self.step_of[slot] == self.fails.get(self.spec[slot].init_state)
+                out.failed[row] = self.step_of[env_id] == self.fails.get(self.spec[env_id].init_state)
                 if out.failed[row]:
                     break
-                out.reward[row, k] = self.step_of[slot] in self.held.get(self.spec[slot].init_state, ())
-                if self.step_of[slot] == self.horizon:
+                out.reward[row, k] = self.step_of[env_id] in self.held.get(self.spec[env_id].init_state, ())
+                if self.step_of[env_id] == self.horizon:
                     out.truncated[row] = True
                     break
             out.success[row] = out.reward[row].any()
         return out
 
-    def observe(self, slots: Sequence[int], out: Observation) -> None:
-        for row, slot in enumerate(slots):
-            out.images[row, 0], out.images[row, 1] = self.step_of[slot], 200
-            out.instruction[row] = self.spec[slot].task
+    def observe(self, env_ids: Sequence[int], out: Observation) -> None:
+        for row, env_id in enumerate(env_ids):
+            out.images[row, 0], out.images[row, 1] = self.step_of[env_id], 200
+            out.instruction[row] = self.spec[env_id].task
 
     def new_observation(self, rows: int) -> Observation:
         return Observation(np.zeros((rows, 2, 4, 4, 3), np.uint8), np.zeros((rows, 8), np.float32), [""] * rows)
 
-    def frame(self, slot: int, camera: str, size: int) -> Array:
+    def frame(self, env_id: int, camera: str, size: int) -> Array:
         return np.zeros((size, size, 3), np.uint8)
 
     def close(self) -> None:
@@ -128,14 +128,14 @@ def episodes(*states: int) -> list[EpisodeSpec]:
     return [EpisodeSpec(10 + state, "a/x", state, 1) for state in states]
 
 
-def run(env: ProtocolEnv, slots: list[int], chunk: int) -> list[ChunkResult]:
-    """Step until every slot has ended."""
-    results, live = [], list(slots)
+def run(env: ProtocolEnv, env_ids: list[int], chunk: int) -> list[ChunkResult]:
+    """Step until every env has ended."""
+    results, live = [], list(env_ids)
     while live:
         result = env.step(live, np.ones((len(live), chunk, 7), np.float32))
         results.append(result)
         over = result.terminated | result.truncated | result.failed
-        live = [slot for slot, ended in zip(live, over, strict=True) if not ended]
+        live = [env_id for env_id, ended in zip(live, over, strict=True) if not ended]
     return results
 
 
@@ -231,5 +231,5 @@ def test_rows_that_the_simulator_could_not_show_are_named(monkeypatch: pytest.Mo
     env = ProtocolEnv(script, OFT, image_size=4, cameras=2)
     env.reset([0, 1], episodes(0, 1))
     assert env.observe([0, 1], env.new_observation(2)) is None
-    monkeypatch.setattr(script, "observe", lambda slots, out: [1])
+    monkeypatch.setattr(script, "observe", lambda env_ids, out: [1])
     assert env.observe([0, 1], env.new_observation(2)) == [1]

@@ -15,10 +15,10 @@ import pytest
 from embodied_rl.errors import UserError
 from embodied_rl.sim.libero import recorded, replay
 from embodied_rl.sim.mujoco import osc
-from embodied_rl.sim.mujoco.env import World, find_robot
+from embodied_rl.sim.mujoco.env import Env, find_robot
 from embodied_rl.sim.mujoco.goal import compile_predicates
 from embodied_rl.sim.mujoco.lapack.torque import make_scratch
-from embodied_rl.sim.mujoco.osc import LIBERO_LAW
+from embodied_rl.sim.mujoco.osc import LIBERO_GAINS
 from embodied_rl.types import Array
 
 _SHARED = Path(os.environ.get("EMBODIED_RL_SHARED", Path(__file__).resolve().parents[3].parent / "shared"))
@@ -100,10 +100,10 @@ def _fast_controls(model: mujoco.MjModel, data: mujoco.MjData, posture: Array, p
     mujoco.mj_fullM(model, data, mass)
     force, torque = np.zeros(6), np.zeros(7)
     at, turn = data.site_xpos[robot.site], data.site_xmat[robot.site].reshape(3, 3)
-    osc.desired_force(robot.law, pos, ori, at, turn, jac @ data.qvel, force)
+    osc.desired_force(robot.gains, pos, ori, at, turn, jac @ data.qvel, force)
     arm = robot.dof
     osc.torque_fast(
-        robot.law,
+        robot.gains,
         force,
         np.ascontiguousarray(jac[:, arm]),
         mass[np.ix_(arm, arm)],
@@ -122,7 +122,7 @@ def test_fast_controls_stay_close_on_the_recorded_states(task: str) -> None:
     """Recorded controls drive the physics; in every fifth substep the fast form says what it would have done."""
     arrays = _load(task)
     model = recorded.load_scene(_GOLDEN / f"{task}.xml", arrays)
-    world = World(model, find_robot(model), None, "fast")
+    world = Env(model, find_robot(model), None, "fast")
     data, motor = world.data, find_robot(model).motor
     largest = 0.0
     for k in range(3):
@@ -147,7 +147,7 @@ def test_predicate_states(task: str) -> None:
     arrays = _load(task)
     model = mujoco.MjModel.from_xml_path(str(_GOLDEN / f"{task}.xml"))
     goal = compile_predicates(recorded.goal_of(json.loads(str(arrays["meta_json"]))), model)
-    world = World(model, find_robot(model), goal, "exact")
+    world = Env(model, find_robot(model), goal, "exact")
     for qpos, expected in zip(arrays["ps_qpos"], arrays["ps_pred"], strict=True):
         world.reset(np.concatenate([[0.0], qpos, np.zeros(model.nv)]))
         np.testing.assert_array_equal(world.judge(), expected)
@@ -170,22 +170,22 @@ def test_each_input_matters(damage: Callable[[dict[str, Array]], None]) -> None:
 
 def test_a_kernel_that_clears_the_warm_start_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     """The solver stops within its tolerance, so where it starts decides the last bits of every contact."""
-    run = World.run
+    run = Env.run
 
-    def clearing(world: World, *args: Any, **kwargs: Any) -> tuple[int, int]:
+    def clearing(world: Env, *args: Any, **kwargs: Any) -> tuple[int, int]:
         world.data.qacc_warmstart[:] = 0.0
         return run(world, *args, **kwargs)
 
-    monkeypatch.setattr(World, "run", clearing)
+    monkeypatch.setattr(Env, "run", clearing)
     episode = _episode(_load(_RACK), 0, steps=40)
     assert "qpos" in _differing(replay(_GOLDEN / f"{_RACK}.xml", episode), episode)
 
 
-@pytest.mark.parametrize("constant", LIBERO_LAW._fields)
+@pytest.mark.parametrize("constant", LIBERO_GAINS._fields)
 def test_a_wrong_constant_fails(constant: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """One part in 10^12 of any of the controller's constants shows; the rotation's scale is rounded to float32."""
     error = 1e-6 if constant == "rotation_scale" else 1e-12
-    law = LIBERO_LAW._replace(**{constant: getattr(LIBERO_LAW, constant) * (1 + error)})
+    law = LIBERO_GAINS._replace(**{constant: getattr(LIBERO_GAINS, constant) * (1 + error)})
     monkeypatch.setattr(recorded, "find_robot", lambda model: find_robot(model)._replace(law=law))
     episode = _episode(_load(_RACK), 0, steps=5)
     assert "ctrl_sub" in _differing(replay(_GOLDEN / f"{_RACK}.xml", episode), episode)

@@ -59,11 +59,11 @@ def test_slots_threads_and_chunks_change_nothing(env: NativeVecEnv) -> None:
     env.reset([0, 2], [_spec(0, 3), _spec(1, 5)])
     env.step([0, 2], plan)
     alone = NativeVecEnv(TASKS, 1, threads=1)
-    for slot, spec, actions in ((0, _spec(0, 3), plan[:1]), (2, _spec(1, 5), plan[1:])):
+    for env_id, spec, actions in ((0, _spec(0, 3), plan[:1]), (2, _spec(1, 5), plan[1:])):
         alone.reset([0], [spec])
         for step in range(8):
             alone.step([0], actions[:, step : step + 1])
-        np.testing.assert_array_equal(env.data(slot).qpos, alone.data(0).qpos)
+        np.testing.assert_array_equal(env.data(env_id).qpos, alone.data(0).qpos)
     alone.close()
 
 
@@ -171,10 +171,10 @@ def test_bad_input_is_named(env: NativeVecEnv) -> None:
         env.reset([0], [EpisodeSpec(0, TASKS[0].name + "x", 0, 0)])
     with pytest.raises(UserError, match="initial states 0 to"):
         env.reset([0], [_spec(0, 10_000)])
-    with pytest.raises(ValueError, match="slot 9"):
+    with pytest.raises(ValueError, match="env 9"):
         env.reset([9], [_spec()])
-    blind = NativeVecEnv(TASKS[:1], 1)
-    blind.reset([0], [_spec()])
+    drop_action_history = NativeVecEnv(TASKS[:1], 1)
+    drop_action_history.reset([0], [_spec()])
     with pytest.raises(UserError, match="no renderer"):
-        blind.observe([0], blind.new_observation(1))
-    blind.close()
+        drop_action_history.observe([0], drop_action_history.new_observation(1))
+    drop_action_history.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from embodied_rl.sim.mujoco.env import World, find_robot
+from embodied_rl.sim.mujoco.env import Env, find_robot
 from embodied_rl.sim.mujoco.goal import compile_goal
 from embodied_rl.sim.tabletop import load_suite, suites
 from embodied_rl.sim.tabletop.expert import Expert
@@ -17,7 +17,7 @@ TASKS = [task for suite in suites() for task in load_suite(suite)]
 def solve(task: Task, rows: list[int], noise: float, *, grip: float = 1.0) -> list[int | None]:
     """Control steps until success (None: failed) from each row; `grip` scales the gripper command."""
     model = task.build_physics()
-    world = World(model, find_robot(model), compile_goal(task, model), "fast")
+    world = Env(model, find_robot(model), compile_goal(task, model), "fast")
     expert = Expert(task, model)
     lengths: list[int | None] = []
     for row in rows:
@@ -53,7 +53,7 @@ def test_needs_its_gripper() -> None:
 def test_takes_a_dropped_object_again() -> None:
     task = load_suite("tabletop_object")[0]
     model = task.build_physics()
-    world = World(model, find_robot(model), compile_goal(task, model), "fast")
+    world = Env(model, find_robot(model), compile_goal(task, model), "fast")
     expert = Expert(task, model)
     world.reset(task.init_states[0])
     goal = task.goal[0]

@@ -6,7 +6,7 @@ import mujoco
 import numpy as np
 import pytest
 
-from embodied_rl.sim.mujoco.env import World, find_robot
+from embodied_rl.sim.mujoco.env import Env, find_robot
 from embodied_rl.sim.mujoco.goal import compile_goal
 from embodied_rl.sim.tabletop import load_suite
 from embodied_rl.sim.tabletop.initial_states import settle
@@ -17,16 +17,16 @@ TASKS = {
 }
 
 
-def world_of(name: str) -> tuple[Task, World]:
+def world_of(name: str) -> tuple[Task, Env]:
     task = TASKS[name]
     model = task.build_physics()
-    world = World(model, find_robot(model), compile_goal(task, model), "fast")
+    world = Env(model, find_robot(model), compile_goal(task, model), "fast")
     world.reset(task.init_states[0])
     assert not world.judge().all()
     return task, world
 
 
-def put(world: World, joint: str, at: np.ndarray, *, settled: bool) -> np.ndarray:
+def put(world: Env, joint: str, at: np.ndarray, *, settled: bool) -> np.ndarray:
     """Move a free body to `at`, let it come to rest if asked, and return the goal's predicates."""
     world.data.joint(joint).qpos[:3] = at
     world.data.joint(joint).qpos[3:] = (1, 0, 0, 0)

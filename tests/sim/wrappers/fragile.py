@@ -26,27 +26,27 @@ class FragileEnv(ToyEnv):
         self._hoard: list[np.ndarray] = []
         self._episode: dict[int, int] = {}
 
-    def reset(self, slots: Sequence[int], episodes: Sequence[EpisodeSpec]) -> None:
-        for slot, spec in zip(slots, episodes, strict=True):
-            self._spec[slot] = None
-            self._episode[slot] = spec.episode_id
+    def reset(self, env_ids: Sequence[int], episodes: Sequence[EpisodeSpec]) -> None:
+        for env_id, spec in zip(env_ids, episodes, strict=True):
+            self._spec[env_id] = None
+            self._episode[env_id] = spec.episode_id
             if self._leak:
                 self._hoard.append(np.ones(self._leak, np.uint8))
             self._break_down(spec.episode_id, "reset")
-        super().reset(slots, episodes)
+        super().reset(env_ids, episodes)
 
-    def step(self, slots: Sequence[int], actions: Array) -> ChunkResult:
-        for slot in slots:
-            spec = self._spec[slot]
-            if spec is not None and self._steps[slot] > 0:
+    def step(self, env_ids: Sequence[int], actions: Array) -> ChunkResult:
+        for env_id in env_ids:
+            spec = self._spec[env_id]
+            if spec is not None and self._steps[env_id] > 0:
                 self._break_down(spec.episode_id, "step")
-        return super().step(slots, actions)
+        return super().step(env_ids, actions)
 
-    def observe(self, slots: Sequence[int], out: Observation) -> None:
-        for slot in slots:
-            if self._spec[slot] is None:
-                self._break_down(self._episode[slot], "end")
-        super().observe(slots, out)
+    def observe(self, env_ids: Sequence[int], out: Observation) -> None:
+        for env_id in env_ids:
+            if self._spec[env_id] is None:
+                self._break_down(self._episode[env_id], "end")
+        super().observe(env_ids, out)
 
     def _break_down(self, episode: int, where: str) -> None:
         how, _, place = self._plan.get(episode, "").partition("@")
@@ -87,7 +87,7 @@ class AlwaysBreaks(Fragile):
 
     def __call__(self, num_envs: int) -> FragileEnv:
         class Env(FragileEnv):
-            def reset(self, slots: Sequence[int], episodes: Sequence[EpisodeSpec]) -> None:
+            def reset(self, env_ids: Sequence[int], episodes: Sequence[EpisodeSpec]) -> None:
                 raise ZeroDivisionError("the simulator broke")
 
         return Env(num_envs, {}, self.folder, 0)

@@ -36,7 +36,7 @@ def factory() -> NativeFactory:
 
 def specs() -> list[EpisodeSpec]:
     names = [task.name for task in factory().tasks]
-    return [EpisodeSpec(slot, names[slot % 2], slot, slot) for slot in range(SLOTS)]
+    return [EpisodeSpec(env_id, names[env_id % 2], env_id, env_id) for env_id in range(SLOTS)]
 
 
 @pytest.fixture
@@ -72,10 +72,10 @@ def test_worlds_pictures_and_film_frames_are_those_of_this_process(env: ProcessV
         np.testing.assert_array_equal(seen[0].images, seen[1].images)
         np.testing.assert_array_equal(seen[0].proprio, seen[1].proprio)
         assert seen[0].instruction == seen[1].instruction
-        for slot in range(SLOTS):
-            frame = env.frame(slot, "agentview", 80)
+        for env_id in range(SLOTS):
+            frame = env.frame(env_id, "agentview", 80)
             assert frame.shape == (80, 80, 3)
-            np.testing.assert_array_equal(frame, here.frame(slot, "agentview", 80))
+            np.testing.assert_array_equal(frame, here.frame(env_id, "agentview", 80))
     assert said == []
 
 

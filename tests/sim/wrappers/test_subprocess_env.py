@@ -44,7 +44,7 @@ def test_rows_are_those_of_a_simulator_in_this_process(tmp_path: Path) -> None:
 
 
 def test_breakdowns_lose_nothing_and_count_nothing_twice(tmp_path: Path) -> None:
-    """Under the serial loop; a child takes its other slot down with it."""
+    """Under the serial loop; a child takes its other env down with it."""
     said: list[str] = []
     with closing(ProcessVecEnv(Fragile(tmp_path, BREAKDOWNS), 4, processes=2, deadline=10.0, say=said.append)) as env:
         batch, sampler = collect(env)
@@ -52,21 +52,21 @@ def test_breakdowns_lose_nothing_and_count_nothing_twice(tmp_path: Path) -> None
     assert len(said) == 5
     assert sum("raised (ZeroDivisionError: the simulator broke)" in line and "\n" not in line for line in said) == 2
     assert_same_rows(collect(ToyEnv(4))[0], batch)
-    assert sampler.ledger.outstanding == {}
-    assert sampler.ledger.issued == sampler.ledger.finished == 24
-    assert 5 <= sampler.ledger.reissued <= 10
+    assert sampler.counts.outstanding == {}
+    assert sampler.counts.issued == sampler.counts.finished == 24
+    assert 5 <= sampler.counts.requeued <= 10
     assert len(list(tmp_path.iterdir())) == len(BREAKDOWNS)
 
 
 def test_training_goes_on_through_breakdowns_in_the_pipeline(tmp_path: Path) -> None:
     setup = Setup(GRPO, iterations=2)
     with closing(ProcessVecEnv(Fragile(tmp_path, BREAKDOWNS), 6, processes=3, deadline=10.0)) as env:
-        found = pipelined(setup, tmp_path, slots=6, stages=3, workers=3, env=env)
+        found = pipelined(setup, tmp_path, env_ids=6, stages=3, workers=3, env=env)
         assert sum(env.replaced.values()) == 5
     oracle = serial(setup, tmp_path)
     for one, two in zip(oracle.batches, found.batches, strict=True):
         assert_same_rows(one, two)
-    assert found.sampler.ledger.outstanding == {}
+    assert found.sampler.counts.outstanding == {}
     assert sorted(found.episodes) == sorted(oracle.episodes)
 
 
@@ -77,9 +77,9 @@ def test_a_simulator_that_dies_before_the_last_picture_is_valued_loses_its_episo
     oracle = serial(setup, tmp_path)
     truncated = [episode.spec.episode_id for episode in oracle.batches[0].episodes if episode.truncated]
     plan = {truncated[0]: "kill@end", truncated[2]: "raise@end", truncated[-1]: "kill@end"}
-    # one slot a child: an episode that is lost for the second time would get another seed
+    # one env a child: an episode that is lost for the second time would get another seed
     with closing(ProcessVecEnv(Fragile(tmp_path, plan), 4, processes=4)) as env:
-        found = run(setup, tmp_path, slots=4, env=env)
+        found = run(setup, tmp_path, env_ids=4, env=env)
         assert env.replaced == {"died": 2, "raised": 1}
     assert_same_rows(oracle.batches[0], found.batches[0])  # final values too
     ledger = found.sampler.ledger
@@ -91,7 +91,7 @@ def test_a_simulator_that_dies_before_the_last_picture_is_valued_loses_its_episo
 
 def test_rows_that_could_not_be_observed_are_named(tmp_path: Path) -> None:
     with closing(ProcessVecEnv(Fragile(tmp_path, {7: "kill@end"}), 4, processes=2)) as env:
-        env.reset(range(4), [EpisodeSpec(7 + slot, "toy/reach", 0, 0) for slot in range(4)])
+        env.reset(range(4), [EpisodeSpec(7 + env_id, "toy/reach", 0, 0) for env_id in range(4)])
         for _ in range(HORIZON // CHUNK):
             result = env.step(range(4), np.zeros((4, CHUNK, 2), np.float32))
         assert result.truncated.all()
@@ -100,7 +100,7 @@ def test_rows_that_could_not_be_observed_are_named(tmp_path: Path) -> None:
         assert rows == [2, 3]
         assert seen.instruction == out.instruction[1:] == ["reach the red corner"] * 2
         assert len(seen.images) == len(seen.proprio) == 2
-        assert result.failed.tolist() == [True, False, False, False]  # slot 1 was not asked for
+        assert result.failed.tolist() == [True, False, False, False]  # env 1 was not asked for
         assert env.observe([1, 2], out) == [0]
 
 
