@@ -213,7 +213,7 @@ def run(json_path: Path | None, quick: bool = False) -> None:
             "cameras": len(env.info.cameras),
             "chunk": policy.chunk_len,
             "num_envs": env.num_envs,
-            "num_threads": env_config.num_threads,
+            "env_threads": env_config.num_threads,
             "num_threads": threads,
             "device": str(policy.device),
             "algorithm": kind_of("algorithm", config.algorithm),

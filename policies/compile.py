@@ -131,5 +131,6 @@ def need_compiler(device: str) -> None:
         )
     if device == "cuda" and find_spec("triton") is None:
         raise UserError(
-            "compiling for a GPU needs triton: pip install triton, or leave out --policy.compile and --efficient.compile."
+            "compiling for a GPU needs triton: pip install triton, or leave out --policy.compile and "
+            "--efficient.compile."
         )

@@ -192,9 +192,9 @@ class OpenVLAPolicy(nn.Module):
     ) -> Tensor:
         """Mean cross-entropy (nats a token, temperature 1) of `actions` float32 [N, K, A] in [-1, 1].
 
-        drop_action_history: bool [N], rows whose tokens are predicted without their earlier action tokens. Within a chunk a token is
-        mostly a copy of the one a step before, so a model that always sees it learns to copy before it learns to look.
-        """
+        drop_action_history: bool [N], rows whose tokens are predicted without their earlier action tokens. Within a
+        chunk a token is mostly a copy of the one a step before, so a model that always sees it learns to copy before
+        it learns to look."""
         tokens = self.encode(actions).to(self.device).long()
         with self._precision():
             hidden = self._teacher_forced(images, proprio, instruction, tokens, drop_action_history)
