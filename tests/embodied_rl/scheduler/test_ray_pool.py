@@ -56,7 +56,7 @@ def test_episodes_of_dropped_groups_that_wait_at_a_worker_never_begin(
         return late if actor.number == 1 and name == "envs" else None
 
     ray.fate = fate
-    setup = Setup(replace(KEEPING, group_size=8, keep=(0.9, 1.0)), groups=2)
+    setup = Setup(replace(KEEPING, group_size=8, success_rate_range=(0.9, 1.0)), groups=2)
     far = train(setup, tmp_path, ToyFactory(env_ids=1))
     assert_same_run(far, serial(setup, tmp_path))
     sent = [spec for actor in ray.actors for name, args in actor.calls if name == "advance" for spec in args[0]]

@@ -156,7 +156,7 @@ def test_stopped_and_resumed(tmp_path: Path, scheduler: PipelinedConfig, stop: i
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"stages": 0}, "scheduler.env_groups must be at least 1"),
+        ({"env_groups": 0}, "scheduler.env_groups must be at least 1"),
         ({"max_batch_delay_ms": -1.0}, "--scheduler.max-batch-delay-ms must not be negative"),
         ({"max_staleness": 1}, "--scheduler.max-staleness does not apply to overlap stream"),
         ({"mode": "async", "max_staleness": 0}, "--scheduler.max-staleness must be at least 1"),
@@ -238,7 +238,7 @@ def test_the_scheduler_is_written_and_read_with_its_name() -> None:
     config = TrainConfig(scheduler=ASYNC, policy=OpenVLAConfig(temperature=0.5))
     assert to_dict(config)["scheduler"] == {
         "name": "pipelined",
-        "stages": 3,
+        "env_groups": 3,
         "max_batch_delay_ms": None,
         "mode": "async",
         "max_staleness": 2,
@@ -248,4 +248,4 @@ def test_the_scheduler_is_written_and_read_with_its_name() -> None:
     assert from_dict(to_dict(config)) == config
     assert from_dict({"scheduler": {"name": "serial"}}, config).scheduler == SerialConfig()
     with pytest.raises(UserError, match=r"'scheduler.env_groups' does not apply to serial \(it belongs to pipelined\)"):
-        from_dict({"scheduler": {"stages": 2}})
+        from_dict({"scheduler": {"env_groups": 2}})
