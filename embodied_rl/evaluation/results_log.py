@@ -22,12 +22,12 @@ REQUEST, EPISODES = "evaluation.json", "episodes.jsonl"
 class Outcome:
     """A finished episode. at_end: the goal held after its last step, None where episodes stop at success.
 
-    drawn: what a perturbation changed in this episode.
+    perturbation: what a perturbation changed in this episode.
     """
 
     result: EpisodeResult
     at_end: bool | None = None
-    rendered: Mapping[str, Any] = field(default_factory=dict)
+    perturbation: Mapping[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
@@ -38,13 +38,13 @@ class Outcome:
         """The inverse of `to_json`."""
         result = dict(data["result"])
         spec = EpisodeSpec(**result.pop("spec"))
-        return Outcome(EpisodeResult(spec=spec, **result), data["at_end"], data["drawn"])
+        return Outcome(EpisodeResult(spec=spec, **result), data["at_end"], data["perturbation"])
 
 
 class EpisodeResultsLog:
     """The folder of one evaluation: what was asked, on which machine, and its finished episodes.
 
-    with Ledger.open(folder, request, fingerprint) as ledger:
+    with EpisodeResultsLog.open(folder, request, fingerprint) as ledger:
         run those that are not in ledger.outcomes
         ledger.add(outcome)
     """

@@ -108,7 +108,7 @@ def test_a_ledger_refuses_other_options(
     capsys.readouterr()
     assert main(["eval", "--resume", str(other)]) == 2
     said = capsys.readouterr().err
-    assert "was begun with speed" in said
+    assert "was begun with efficient" in said
     assert said.count("\n") == 1
 
 

@@ -181,7 +181,7 @@ def test_a_perturbed_evaluation_in_the_real_simulator(tmp_path: Path) -> None:
     )
     assert main(command) == 0
     (row,) = figures(folder)["episodes"]
-    assert set(row["drawn"]) == {"camera", "light", "texture", "object", "instruction"}
+    assert set(row["perturbation"]) == {"camera", "light", "texture", "object", "instruction"}
     assert row["result"]["spec"]["task"] == TASKS[0]
     assert row["result"]["num_steps"] <= 150
     assert "perturbed" in (folder / "report.html").read_text()

@@ -46,7 +46,7 @@ def test_a_pipelined_run_shows_its_timeline(
     assert main(words(checkpoint, run, *pipelined)) == 0
     said = capsys.readouterr().out
     assert "busy: " in said
-    assert "pipelined, overlap stream, 2 stages" in said
+    assert "pipelined, on_policy, 2 env groups" in said
     assert (run / "timeline.png").read_bytes().startswith(b"\x89PNG")
     page = (run / "report.html").read_text()
     assert "Who worked when" in page

@@ -242,8 +242,8 @@ def test_what_the_learners_threads_do_on_their_own_is_counted(goes_on: bool, mon
     engine: Any = SimpleNamespace(
         clock=clock,
         wait=lambda *heard, block: next(events),
-        drop=lambda kept: None,
-        publish=lambda *new, worth: None,
+        release=lambda kept: None,
+        publish=lambda *new, ess_ratio: None,
         stream=SimpleNamespace(begin=lambda *ends: None, sampler=SimpleNamespace(ledger=SimpleNamespace(reissued=0))),
     )
     scheduler = PipelinedScheduler(

@@ -156,11 +156,11 @@ def test_stopped_and_resumed(tmp_path: Path, scheduler: PipelinedConfig, stop: i
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"env_groups": 0}, "scheduler.env_groups must be at least 1"),
+        ({"env_groups": 0}, "--scheduler.env-groups must be at least 1"),
         ({"max_batch_delay_ms": -1.0}, "--scheduler.max-batch-delay-ms must not be negative"),
-        ({"max_staleness": 1}, "--scheduler.max-staleness does not apply to overlap stream"),
+        ({"max_staleness": 1}, "--scheduler.max-staleness does not apply to mode on_policy"),
         ({"mode": "async", "max_staleness": 0}, "--scheduler.max-staleness must be at least 1"),
-        ({"max_lookahead": 4}, "--scheduler.max-lookahead does not apply to overlap stream"),
+        ({"max_lookahead": 4}, "--scheduler.max-lookahead does not apply to mode on_policy"),
         ({"mode": "async", "max_lookahead": 0}, "--scheduler.max-lookahead must be at least 1"),
     ],
 )
@@ -170,9 +170,9 @@ def test_options_that_do_nothing_are_refused(options: dict[str, Any], message: s
 
 
 def test_parts_that_do_not_fit_are_refused() -> None:
-    with pytest.raises(UserError, match=r"overlap stream needs .*learner.minibatch-groups"):
+    with pytest.raises(UserError, match=r"mode on_policy needs .*learner.minibatch-groups"):
         TrainConfig(scheduler=STREAM).check()
-    with pytest.raises(UserError, match=r"scheduler.env_groups is 99, but there are 32 worlds"):
+    with pytest.raises(UserError, match=r"--scheduler.env-groups is 99, but there are 32 worlds"):
         TrainConfig(scheduler=PipelinedConfig(env_groups=99, mode="async")).check()
     TrainConfig(scheduler=ASYNC).check()
     with pytest.raises(UserError, match=r"learner.minibatch-size or --learner.minibatch-groups"):

@@ -82,10 +82,10 @@ def test_a_simulator_that_dies_before_the_last_picture_is_valued_loses_its_episo
         found = run(setup, tmp_path, env_ids=4, env=env)
         assert env.replaced == {"died": 2, "raised": 1}
     assert_same_rows(oracle.batches[0], found.batches[0])  # final values too
-    ledger = found.sampler.ledger
+    ledger = found.sampler.counts
     assert ledger.outstanding == {}
     assert ledger.issued == ledger.finished == 12
-    assert ledger.reissued == 3
+    assert ledger.requeued == 3
     assert sorted(found.episodes) == sorted(oracle.episodes)
 
 
