@@ -244,7 +244,7 @@ def test_what_the_learners_threads_do_on_their_own_is_counted(goes_on: bool, mon
         wait=lambda *heard, block: next(events),
         release=lambda kept: None,
         publish=lambda *new, ess_ratio: None,
-        stream=SimpleNamespace(begin=lambda *ends: None, sampler=SimpleNamespace(ledger=SimpleNamespace(reissued=0))),
+        stream=SimpleNamespace(begin=lambda *ends: None, sampler=SimpleNamespace(counts=SimpleNamespace(requeued=0))),
     )
     scheduler = PipelinedScheduler(
         engine,
