@@ -75,9 +75,7 @@ class PipelinedConfig:
         stale = f" of at most {self.staleness} updates" if self.mode == "async" else ""
         stale += f" and {self.max_lookahead} groups ahead" if self.max_lookahead else ""
         acts = f", acting on {self.act_device}" if self.act_device else ""
-        return (
-            f"pipelined, {self.mode}{stale}, {self.env_groups} env group{'s' if self.env_groups != 1 else ''}{acts}"
-        )
+        return f"pipelined, {self.mode}{stale}, {self.env_groups} env group{'s' if self.env_groups != 1 else ''}{acts}"
 
     @property
     def staleness(self) -> int:

@@ -1,8 +1,8 @@
 """Third stage of the ray caster: the lighting equation of OpenGL's fixed pipeline, once a visible pixel.
 
 Source: OpenGL 2.1 specification, section 2.14.1, with a local viewer and a single colour: the highlight is added before
-the texture, which then darkens it too. MuJoCo leaves both at that. Evaluated per pixel where OpenGL interpolates between
-vertices. No shadows, no reflections.
+the texture, which then darkens it too. MuJoCo leaves both at that. Evaluated per pixel where OpenGL interpolates
+between vertices. No shadows, no reflections.
 
 Pixels are sorted by geom and shaded in blocks of one geom. A block's quantities are rows of a flat array, BLOCK apart:
 with one base address and constant distances LLVM can prove the loops independent, and vectorises them. For the same
