@@ -83,7 +83,7 @@ def observation(rows: int, seed: int = 0) -> Observation:
 
 def tensors(obs: Observation) -> tuple[torch.Tensor, torch.Tensor, list[str]]:
     """An observation as `evaluate` and `sft_loss` take it."""
-    return torch.from_numpy(obs.images), torch.from_numpy(obs.proprio), obs.instruction
+    return obs.images, obs.proprio, obs.instruction
 
 
 def decision_rng(rows: int) -> DecisionRng:

@@ -105,4 +105,4 @@ def observation(rows: int, seed: int = 0) -> Observation:
 
 def tensors(obs: Observation) -> tuple[Tensor, Tensor, list[str]]:
     """An observation as `evaluate` and `sft_loss` take it."""
-    return torch.from_numpy(obs.images), torch.from_numpy(obs.proprio), obs.instruction
+    return obs.images, obs.proprio, obs.instruction

@@ -141,7 +141,7 @@ def test_really_compiled_it_is_the_same_policy(kind: str) -> None:
     for rows, mode in ((5, "sample"), (4, "greedy")):
         check_same(*(act(policy, look(policy, rows), on, mode) for on in (True, False)))
     # recorded by compiled code, recomputed by the learner
-    out = policy.evaluate(torch.from_numpy(obs.images), torch.from_numpy(obs.proprio), obs.instruction, old.replay)
+    out = policy.evaluate(obs.images, obs.proprio, obs.instruction, old.replay)
     ratio = (out.log_prob.detach() - old.log_prob).exp()
     assert float((ratio - 1).abs().max()) < 1e-2 * LearnerConfig().ratio_tolerance
     # weights that change in place, as an optimiser changes them, count at once

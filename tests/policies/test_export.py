@@ -94,7 +94,7 @@ def test_a_loaded_policy_equals_transformers_models(models: Originals, folder: P
     out = policy.act(obs, DecisionRng(np.arange(3), np.zeros(3, int)), "sample")
     expected = _reference_log_probs(models, policy, obs, out.replay["tokens"].long())
     torch.testing.assert_close(out.log_prob, expected, rtol=1e-5, atol=1e-5)
-    images, proprio = torch.from_numpy(obs.images), torch.from_numpy(obs.proprio)
+    images, proprio = obs.images, obs.proprio
     again = policy.evaluate(images, proprio, obs.instruction, out.replay)
     torch.testing.assert_close(again.log_prob, expected, rtol=1e-5, atol=1e-5)
 

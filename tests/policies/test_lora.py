@@ -48,7 +48,7 @@ def _move_adapters(network: nn.Module) -> None:
 
 
 def _evaluate(policy: OpenVLAPolicy, obs: Observation, out: ActOutput) -> EvalOutput:
-    return policy.evaluate(torch.from_numpy(obs.images), torch.from_numpy(obs.proprio), obs.instruction, out.replay)
+    return policy.evaluate(obs.images, obs.proprio, obs.instruction, out.replay)
 
 
 @pytest.mark.parametrize("kind", ["openvla", "openvla_oft"])
@@ -197,8 +197,8 @@ def _batch(policy: OpenVLAPolicy, rows: int = 8) -> RolloutBatch:
         for i in range(rows)
     ]
     return RolloutBatch(
-        images=torch.from_numpy(obs.images),
-        proprio=torch.from_numpy(obs.proprio),
+        images=obs.images,
+        proprio=obs.proprio,
         instruction=obs.instruction,
         replay=out.replay,
         log_prob=out.log_prob,

@@ -128,7 +128,7 @@ def _load(folder: Path, variant: Variant) -> OpenVLAOFTPolicy:
 @torch.no_grad()
 def _matches_reference(policy: OpenVLAOFTPolicy) -> None:
     obs = _observation(policy)
-    images, proprio = torch.from_numpy(obs.images), torch.from_numpy(obs.proprio)
+    images, proprio = obs.images, obs.proprio
     hidden = policy._hidden(images, proprio, obs.instruction)
     torch.testing.assert_close(hidden, reference.hidden_states(policy, obs), rtol=1e-5, atol=2e-5)
 

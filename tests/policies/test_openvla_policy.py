@@ -54,7 +54,7 @@ def _rows(obs: Observation, rows: list[int]) -> Observation:
 
 
 def _evaluate(policy: OpenVLAPolicy, obs: Observation, out: ActOutput) -> EvalOutput:
-    return policy.evaluate(torch.from_numpy(obs.images), torch.from_numpy(obs.proprio), obs.instruction, out.replay)
+    return policy.evaluate(obs.images, obs.proprio, obs.instruction, out.replay)
 
 
 @pytest.mark.parametrize(
@@ -216,7 +216,7 @@ def test_sft_loss_is_minus_the_mean_log_prob() -> None:
     policy = _policy()
     obs = _observation(5, policy)
     actions = torch.from_numpy(np.random.default_rng(1).uniform(-1, 1, (5, 2, 7)).astype(np.float32))
-    images, proprio = torch.from_numpy(obs.images), torch.from_numpy(obs.proprio)
+    images, proprio = obs.images, obs.proprio
     loss = policy.sft_loss(images, proprio, obs.instruction, actions)
     evaluated = policy.evaluate(images, proprio, obs.instruction, {"tokens": policy.encode(actions)})
     torch.testing.assert_close(loss, -evaluated.log_prob.mean())
@@ -225,7 +225,7 @@ def test_sft_loss_is_minus_the_mean_log_prob() -> None:
 def test_blind_rows_do_not_see_their_earlier_actions() -> None:
     policy = _policy()
     obs = _observation(2, policy)
-    images, proprio = torch.from_numpy(obs.images), torch.from_numpy(obs.proprio)
+    images, proprio = obs.images, obs.proprio
     last = torch.zeros(2, 2, 7)
     other = last.clone()
     other[:, 0] = 0.9  # another first step of the chunk
@@ -258,7 +258,7 @@ def test_overfits_sixteen_samples() -> None:
     policy = OpenVLAPolicy.fresh(_config(), INSTRUCTIONS, seed=0)
     obs = _observation(16, policy)
     actions = torch.from_numpy(np.random.default_rng(2).uniform(-0.99, 0.99, (16, 2, 7)).astype(np.float32))
-    images, proprio = torch.from_numpy(obs.images), torch.from_numpy(obs.proprio)
+    images, proprio = obs.images, obs.proprio
     optimiser = torch.optim.AdamW(policy.parameters(), lr=3e-3)
     first = float("nan")
     for step in range(150):

@@ -46,7 +46,7 @@ class Seen(nn.Module):
         threading.Event().wait(0.01)
         with self.lock:
             self.running -= 1
-        row, draw = torch.from_numpy(obs.proprio), torch.from_numpy(rng.uniform(1))
+        row, draw = obs.proprio, torch.from_numpy(rng.uniform(1))
         return ActOutput(obs.proprio[:, :, None], row, row[:, 0] if self.value else None, {"draw": draw})
 
     def evaluate(
@@ -77,7 +77,7 @@ def test_parts_run_side_by_side_and_are_joined_in_order() -> None:
     with closing(ParallelActor(policy, 4 * MIN_ROWS, 3)) as actor:
         out = actor.act(obs, rng, "sample")
     assert sorted(policy.calls) == [17, 18, 18]
-    assert torch.equal(out.log_prob, torch.from_numpy(obs.proprio))
+    assert torch.equal(out.log_prob, obs.proprio)
     assert out.value is not None
     assert torch.equal(out.value, torch.from_numpy(obs.proprio[:, 0]))
     assert np.array_equal(out.actions[:, 0], obs.proprio)
