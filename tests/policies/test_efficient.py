@@ -74,7 +74,7 @@ def _observation(policy: AnyPolicy, rows: int = ROWS) -> Observation:
     size = config.image_size
     images = draw.integers(0, 256, (rows, config.num_cameras, size, size, 3), dtype=np.uint8)
     proprio = draw.standard_normal((rows, config.proprio_dim)).astype(np.float32)
-    return Observation(images, proprio, [oft_policies.INSTRUCTIONS[row % 3] for row in range(rows)])
+    return Observation.from_numpy(images, proprio, [oft_policies.INSTRUCTIONS[row % 3] for row in range(rows)])
 
 
 def _act(policy: AnyPolicy, obs: Observation | None = None) -> ActOutput:
@@ -153,7 +153,7 @@ def test_a_dropped_layer_was_never_there(kind: str, drop: int) -> None:
     drop_layers(_decoders(policy), [drop % layers])
     after = _act(policy)
     _assert_same(after, _act(reference))
-    assert not np.array_equal(after.actions, before.actions)
+    assert not torch.equal(after.actions, before.actions)
     assert _decoders(policy)[0].config.layers == layers - 1
 
 
@@ -502,7 +502,7 @@ def test_reuse_equals_a_slow_one(kind: str, every: int) -> None:
     np.testing.assert_allclose(found.actions, expected, atol=1e-5)
     again = policy.act(obs, rng, "greedy")  # nothing is left of the decision before
     np.testing.assert_array_equal(again.actions, found.actions)
-    assert np.array_equal(found.actions, whole.actions) == (every == 1)
+    assert torch.equal(found.actions, whole.actions) == (every == 1)
 
 
 def test_the_expert_runs_in_every_nth_step_only() -> None:

@@ -61,7 +61,7 @@ def folder(models: Originals, tmp_path: Path) -> Path:
 def _observation(policy: OpenVLAPolicy, rows: int = 3) -> Observation:
     generator, config = np.random.default_rng(0), policy.config
     images = generator.integers(0, 256, (rows, config.num_cameras, SIZE, SIZE, 3), dtype=np.uint8)
-    return Observation(images, generator.standard_normal((rows, 8)).astype(np.float32), INSTRUCTIONS[:rows])
+    return Observation.from_numpy(images, generator.standard_normal((rows, 8)).astype(np.float32), INSTRUCTIONS[:rows])
 
 
 def _patches(models: Originals, image: np.ndarray) -> Tensor:

@@ -116,7 +116,7 @@ def _write(folder: Path, parts: dict[str, dict[str, Tensor]]) -> dict[str, Tenso
 def _observation(policy: OpenVLAOFTPolicy) -> Observation:
     generator, cameras = np.random.default_rng(0), policy.config.num_cameras
     images = generator.integers(0, 256, (3, cameras, SIZE, SIZE, 3), dtype=np.uint8)
-    return Observation(images, generator.standard_normal((3, 8)).astype(np.float32) * 2, INSTRUCTIONS)
+    return Observation.from_numpy(images, generator.standard_normal((3, 8)).astype(np.float32) * 2, INSTRUCTIONS)
 
 
 def _load(folder: Path, variant: Variant) -> OpenVLAOFTPolicy:

@@ -38,7 +38,7 @@ def _policy(config: OpenVLAModelConfig | None = None, statistics: Statistics | N
 def _observation(rows: int, policy: OpenVLAPolicy, seed: int = 0) -> Observation:
     config, generator = policy.config, np.random.default_rng(seed)
     shape = (rows, config.num_cameras, config.image_size, config.image_size, 3)
-    return Observation(
+    return Observation.from_numpy(
         generator.integers(0, 256, shape, dtype=np.uint8),
         generator.standard_normal((rows, config.proprio_dim)).astype(np.float32),
         [INSTRUCTIONS[row % 3] for row in range(rows)],
@@ -81,7 +81,7 @@ def test_evaluate_equals_act(changes: dict[str, object], temperature: float) -> 
     assert out.log_prob.shape == (7, 14)
     assert out.log_prob.dtype == torch.float32
     assert out.actions.shape == (7, 2, 7)
-    assert out.actions.dtype == np.float32
+    assert out.actions.dtype == torch.float32
     assert out.replay["tokens"].dtype == torch.uint8
 
 
@@ -119,7 +119,7 @@ def test_every_input_matters() -> None:
     out = policy.act(obs, _rng(1), "greedy")
     base = _evaluate(policy, obs, out).log_prob
     for camera in (0, 1):
-        images = obs.images.copy()
+        images = obs.images.clone()
         images[0, camera, -1, -1] ^= 255
         changed = Observation(images, obs.proprio, obs.instruction)
         assert (_evaluate(policy, changed, out).log_prob - base).abs().max() > 1e-5
@@ -201,7 +201,7 @@ def test_actions_are_unnormalised_and_encode_inverts() -> None:
     raw = decode_tokens(out.replay["tokens"].numpy()).reshape(4, 2, 7)
     np.testing.assert_allclose(out.actions[..., :6], raw[..., :6] * 0.5, atol=1e-6)
     np.testing.assert_array_equal(out.actions[..., 6], raw[..., 6])
-    tokens = policy.encode(torch.from_numpy(out.actions))
+    tokens = policy.encode(out.actions)
     assert ((tokens.int() - out.replay["tokens"].int()).abs() <= 1).all()
 
 
@@ -271,7 +271,7 @@ def test_overfits_sixteen_samples() -> None:
     assert first > 5.0
     assert loss.item() < 0.1  # type: ignore[possibly-undefined]
     out = policy.act(obs, _rng(16), "greedy")
-    assert np.abs(out.actions - actions.numpy()).mean() < 0.02
+    assert (out.actions - actions).abs().mean() < 0.02
 
 
 def test_near_bins_start_alike() -> None:
