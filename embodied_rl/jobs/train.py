@@ -6,8 +6,9 @@ import dataclasses
 import platform
 import shlex
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ from embodied_rl import __version__
 from embodied_rl.autotune.tune import describe, further_devices, tune
 from embodied_rl.config.policies import SHIPPED
 from embodied_rl.config.train import TrainConfig, kind_of, to_dict
+from embodied_rl.errors import UserError
 from embodied_rl.evaluation.overlap import TRAINED_STATES, join_states, overlap, trained_states
 from embodied_rl.evaluation.record import FrameEnv
 from embodied_rl.factory.envs import (
@@ -35,9 +37,9 @@ from embodied_rl.factory.remote import WorkerPolicyFactory, cluster, remote_work
 from embodied_rl.factory.run_config import open_policy_of, resolve
 from embodied_rl.factory.tasks import LIBERO_SUITES, libero_notice, load_tasks, missing_assets
 from embodied_rl.jobs.before_after_videos import record_videos
-from embodied_rl.jobs.run_folder import add_end_times, write_run_info
+from embodied_rl.jobs.run_folder import check_unchanged, end_session, is_finished, write_run_info
 from embodied_rl.jobs.run_report import write_gantt, write_run_report
-from embodied_rl.learner.checkpoint import Checkpoints
+from embodied_rl.learner.checkpoint import POLICY, Checkpoints, iteration_of, verify
 from embodied_rl.policies.checkpoints.folder import read_provenance
 from embodied_rl.rollout.sampler import evaluation_specs
 from embodied_rl.scheduler.config import PipelinedConfig
@@ -45,7 +47,7 @@ from embodied_rl.scheduler.make import make_clock
 from embodied_rl.scheduler.pipeline.replica import acting_device
 from embodied_rl.sim.render import Choice
 from embodied_rl.sim.task import Task
-from embodied_rl.telemetry.metrics import MetricsLog, make_trackers
+from embodied_rl.telemetry.metrics import MetricsLog, make_trackers, read_metrics
 from embodied_rl.telemetry.observer import RunObserver
 from embodied_rl.telemetry.progress import RunProgress
 from embodied_rl.telemetry.trace import write_trace
@@ -65,9 +67,21 @@ SPANS = 20_000
 """Pieces of work that a timeline shows at most: the first ones."""
 
 
-def run(config: TrainConfig, command: str, *, benchmark: str, resume: bool) -> None:
-    """Train as `config` says; its `output` is the run's folder. benchmark: '' when resuming."""
-    console, began = LastingConsole(), time.perf_counter()
+def run(config: TrainConfig, command: str, *, benchmark: str, resume: bool, start: str | None = None) -> None:
+    """Train as `config` says; its `output` is the run's folder, whose lock the caller holds (`jobs.run_folder`).
+
+    Args:
+        config: of a resumed run its own, with more iterations perhaps.
+        command: the command line, for the record.
+        benchmark: as asked for; '' when resuming.
+        resume: go on from the run's newest checkpoint, or begin anew where it has none.
+        start: name of the checkpoint to go on from instead, such as iter-000010.
+    """
+    console, began, folder = LastingConsole(), time.perf_counter(), Path(config.output)
+    checkpoint = _checkpoint(config, start) if resume else None
+    if checkpoint is not None and iteration_of(checkpoint) == config.iterations and is_finished(folder):
+        _say_finished(config, console)
+        return
     tasks = load_tasks(config.suite, config.tasks)
     for line in _notices(config, benchmark):
         console.print(line, soft_wrap=True, markup=False, highlight=False)
@@ -77,30 +91,64 @@ def run(config: TrainConfig, command: str, *, benchmark: str, resume: bool) -> N
     config = resolve(config, renderer, tasks)
     assert config.num_threads is not None
     set_torch_threads(config.num_threads)
-    policy, checkpoint = open_policy_of(config, resume)
-    states = _States.of(config, tasks, checkpoint)
+    policy, source = open_policy_of(config, checkpoint)
+    states = _States.of(config, tasks, source)
     if isinstance(config.scheduler, PipelinedConfig):
         acting_device(config.scheduler.act_device, policy)  # refused before anything is written
     if config.autotune:
         config = _tuned(config, tasks, policy, states, console)
     with cluster(config), open_envs(tasks, config.env, config.protocol, policy) as env:
-        stamp = _run_info(config, command, tasks, env.info, renderer, describe_policy(policy, checkpoint), states)
+        stamp = _run_info(config, command, tasks, env.info, renderer, describe_policy(policy, source), states)
         for name, value in stamp.items():
             console.print(f"  {name:<14}{value}", soft_wrap=True, markup=False, highlight=False)
-        folder = Path(config.output)
-        write_run_info(folder, stamp, config, resume)
         try:
-            _train(config, states, env, policy, resume, console)
+            _train(
+                config, states, env, policy, checkpoint, console, partial(write_run_info, stamp, config, resume=resume)
+            )
         except Interrupted:
-            add_end_times(folder, began)
+            end_session(folder, began, finished=False)
             write_run_report(folder)
             raise
         try:
             record_videos(env, policy, states.heldout, config, folder, "after")
         except KeyboardInterrupt:
             raise Interrupted(f"trained and saved, but not filmed; for that: {_resume_command(config)}") from None
-    add_end_times(folder, began)
+    end_session(folder, began, finished=True)
     write_run_report(folder)
+    _print_result(folder, console)
+
+
+def _checkpoint(config: TrainConfig, start: str | None) -> Path | None:
+    """The checkpoint that the run in `config.output` goes on from; None if it has none yet.
+
+    Raises:
+        UserError: there is none of that name, its policy is damaged, or the config was edited since.
+    """
+    path = Checkpoints(Path(config.output) / "checkpoints", config.checkpoint.keep).find(start)
+    if path is None:
+        return None
+    content = verify(path, POLICY)
+    check_unchanged(config, content["state"]["config"])
+    read_metrics(Path(config.output) / "metrics.jsonl")  # the report will need all of it
+    if iteration_of(path) > config.iterations:
+        raise UserError(
+            f"{path} has {iteration_of(path)} iterations, and the config asks for {config.iterations}: give "
+            f"--iterations {iteration_of(path)} or more, or go back with --from."
+        )
+    return path
+
+
+def _say_finished(config: TrainConfig, console: Console) -> None:
+    """What is left to do with a run that has come to its end; its report is made again, in case a kill prevented it."""
+    folder = Path(config.output)
+    write_run_report(folder)
+    console.print(
+        f"{folder} is finished: it has its {config.iterations} iterations. To go on for longer: "
+        f"{_resume_command(config)} --iterations {2 * config.iterations}",
+        soft_wrap=True,
+        markup=False,
+        highlight=False,
+    )
     _print_result(folder, console)
 
 
@@ -155,12 +203,17 @@ def _timeline(config: TrainConfig, clock: StageClock | Timeline, folder: Path) -
 
 
 def _train(
-    config: TrainConfig, states: _States, env: FrameEnv, policy: AnyPolicy, resume: bool, console: Console
+    config: TrainConfig,
+    states: _States,
+    env: FrameEnv,
+    policy: AnyPolicy,
+    checkpoint: Path | None,
+    console: Console,
+    begun: Callable[[], None],
 ) -> None:
     folder = Path(config.output)
     trackers = make_trackers(config.track, folder, to_dict(config))
-    done = Checkpoints(folder / "checkpoints", 1).newest() if resume else 0
-    progress = RunProgress(config.iterations, done, console)
+    progress = RunProgress(config.iterations, iteration_of(checkpoint) if checkpoint else 0, console)
 
     def measured(updates: int) -> None:
         if updates == 0:  # after the evaluation, so that figures come first
@@ -181,12 +234,13 @@ def _train(
             _settings(config),
             states.train,
             states.heldout,
-            RunObserver(folder, log, progress, measured, counted),
-            resume=resume,
+            RunObserver(folder, log, progress, measured, counted, begun),
+            resume=checkpoint,
             resume_command=_resume_command(config),
+            config=to_dict(config),
             clock=clock,
             remote=remote_worker_factory(config),
-            worker_policy=WorkerPolicyFactory(to_dict(config), resume),
+            worker_policy=WorkerPolicyFactory(to_dict(config), checkpoint),
         )
 
 

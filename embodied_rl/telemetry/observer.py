@@ -15,7 +15,8 @@ from embodied_rl.types import EpisodeResult
 class RunObserver:
     """`embodied_rl.training.on_policy.Observer`: writes metrics.jsonl and evaluations/iter-NNNNNN.json in `folder`.
 
-    measured: called with the number of updates after each evaluation. counted: further metrics of an update.
+    measured: called with the number of updates after each evaluation. counted: further metrics of an update. begun:
+    called when all is ready, before the first evaluation.
     """
 
     def __init__(
@@ -25,12 +26,14 @@ class RunObserver:
         progress: RunProgress,
         measured: Callable[[int], None] | None = None,
         counted: Callable[[], dict[str, float]] = dict,
+        begun: Callable[[], object] = dict,
     ) -> None:
         self._folder = folder
         self._log = log
         self._progress = progress
         self._measured = measured
         self._counted = counted
+        self._begun = begun
 
     def phase(self, name: str, iteration: int, episodes: int) -> None:
         """Show what is going on; a rollout and an evaluation have episodes to count, an update has none."""
@@ -66,9 +69,10 @@ class RunObserver:
         """Bytes of metrics.jsonl."""
         return self._log.position()
 
-    def rewind(self, position: int) -> None:
+    def begin(self, position: int) -> None:
         """Cut metrics.jsonl back to `position`."""
         self._log.rewind(position)
+        self._begun()
 
 
 def evaluation_path(folder: Path, iteration: int) -> Path:

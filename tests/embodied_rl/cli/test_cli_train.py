@@ -90,7 +90,7 @@ def test_a_finished_run_goes_on_for_longer(
     assert main(words(checkpoint, whole, "--videos", "0")) == 0
     assert main(words(checkpoint, longer, "--videos", "0", "--iterations", "1")) == 0
     before = load_yaml(longer / "config.yaml")
-    for count, said in (("1", "is a run of 1 iterations; give more"), ("two", "does not apply")):
+    for count, said in (("0", "is a run of 1 iterations; give as many or more"), ("two", "does not apply")):
         assert main(["train", "--resume", str(longer), "--iterations", count]) == 2
         assert said in capsys.readouterr().err
     assert load_yaml(longer / "config.yaml") == before
