@@ -41,6 +41,7 @@ MAY_DIFFER = frozenset(
 _BEFORE_CONFIG = frozenset({LOCK, RUN_INFO, "run.new", "config.new", "metrics.jsonl", "tensorboard", "wandb"})
 """What a start may leave in its folder if it is killed before it writes the config."""
 _KEYS_NAMED = 5
+_REMOVE = "remove it and resume; only what it says of earlier sessions is lost."
 
 
 @contextmanager
@@ -109,9 +110,7 @@ def write_run_info(stamp: dict[str, Any], config: TrainConfig, *, resume: bool) 
         _replace(folder / RUN_INFO, json.dumps([*sessions, stamp], indent=1))
         write_config(config)
     except OSError as error:
-        raise UserError(
-            f"cannot write into {folder}: {error.strerror}; free some space there, or resume it."
-        ) from error
+        raise UserError(f"cannot write into {folder}: {error.strerror}; make room there.") from error
 
 
 def end_session(folder: Path, began: float, *, finished: bool) -> None:
@@ -141,11 +140,9 @@ def read_run_info(folder: Path) -> list[dict[str, Any]]:
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}.") from error
     except ValueError as error:
-        raise UserError(
-            f"{path} is damaged ({error}): remove it; only what it says of earlier sessions is lost."
-        ) from error
+        raise UserError(f"{path} is damaged ({error}): {_REMOVE}") from error
     if not (isinstance(sessions, list) and sessions and all(isinstance(stamp, dict) for stamp in sessions)):
-        raise UserError(f"{path} must hold a list of sessions: remove it; only what it says of them is lost.")
+        raise UserError(f"{path} is damaged (no list of sessions): {_REMOVE}")
     return sessions
 
 

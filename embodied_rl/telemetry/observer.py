@@ -9,6 +9,7 @@ from pathlib import Path
 from embodied_rl.evaluation.evaluate import EvalReport
 from embodied_rl.telemetry.metrics import MetricsLog
 from embodied_rl.telemetry.progress import RunProgress
+from embodied_rl.telemetry.report import replace_text
 from embodied_rl.types import EpisodeResult
 
 
@@ -56,7 +57,7 @@ class RunObserver:
         self._log.write(iteration, report.metrics())
         path = evaluation_path(self._folder, iteration)
         path.parent.mkdir(exist_ok=True)
-        path.write_text(json.dumps(report.to_json()), encoding="utf-8")
+        replace_text(path, json.dumps(report.to_json()))
         self._progress.message(f"held-out success after {iteration} updates: {describe(report)}")
         if self._measured is not None:
             self._measured(iteration)

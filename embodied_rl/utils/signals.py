@@ -21,7 +21,7 @@ class Interrupted(KeyboardInterrupt):
 class StopRequest:
     """While entered, the first signal of `STOPPING` only sets `asked` and calls `on_ask`; the second acts as usual.
 
-    One that is ignored, as SIGHUP under `nohup`, stays so. Only the main thread may enter it.
+    An ignored SIGHUP stays so: that is what `nohup` asks for. Only the main thread may enter it.
     """
 
     def __init__(self, on_ask: Callable[[], None]) -> None:
@@ -35,7 +35,8 @@ class StopRequest:
             raise Interrupted("interrupted")
 
     def __enter__(self) -> StopRequest:
-        heard = [number for number in STOPPING if signal.getsignal(number) is not signal.SIG_IGN]
+        immune = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+        heard = [number for number in STOPPING if number != signal.SIGHUP or not immune]
         self._previous = {number: signal.signal(number, self._handle) for number in heard}
         return self
 
