@@ -83,8 +83,7 @@ class Checkpoints:
             _sync_tree(partial)
             partial.rename(final)
             self._point_latest(final.name)
-            for name in self.names()[: -self.keep]:
-                self._delete(name)
+            self._delete(self.names()[: -self.keep])
         except (OSError, UserError) as error:
             shutil.rmtree(partial, ignore_errors=True)
             raise UserError(self._cannot_write(final, error)) from error
@@ -124,9 +123,8 @@ class Checkpoints:
             self._clear()
             if loaded is not None:
                 self._point_latest(loaded.path.name)
-            for name in self.names():
-                if _number(name) > first:
-                    self._delete(name)
+            self._delete([name for name in self.names() if _number(name) > first])
+            self._delete(self.names()[: -self.keep])
         except OSError as error:
             raise UserError(f"cannot change {self.folder} ({error.strerror}): check its permissions.") from error
 
@@ -142,11 +140,12 @@ class Checkpoints:
         partial.rename(self.folder / LATEST)
         _sync(self.folder)
 
-    def _delete(self, name: str) -> None:
+    def _delete(self, names: list[str]) -> None:
         """Under another name first: a kill in between must not leave half a checkpoint."""
-        partial = self.folder / f"{_PARTIAL}{name}"
-        (self.folder / name).rename(partial)
-        shutil.rmtree(partial)
+        for name in names:
+            partial = self.folder / f"{_PARTIAL}{name}"
+            (self.folder / name).rename(partial)
+            shutil.rmtree(partial)
 
     def _clear(self) -> None:
         """Remove what a kill left half written or half deleted."""
