@@ -82,7 +82,7 @@ class Checkpoints:
             (partial / STATE).write_text(json.dumps(content | {"own_sha256": _digest(content)}, indent=1))
             _sync_tree(partial)
             partial.rename(final)
-            self._point_latest(final.name)
+            self.point_latest(final.name)
             self._delete(self.names()[: -self.keep])
         except (OSError, UserError) as error:
             shutil.rmtree(partial, ignore_errors=True)
@@ -122,23 +122,24 @@ class Checkpoints:
         try:
             self._clear()
             if loaded is not None:
-                self._point_latest(loaded.path.name)
+                self.point_latest(loaded.path.name)
             self._delete([name for name in self.names() if _number(name) > first])
             self._delete(self.names()[: -self.keep])
         except OSError as error:
             raise UserError(f"cannot change {self.folder} ({error.strerror}): check its permissions.") from error
 
-    def names(self) -> list[str]:
-        """Complete checkpoints, oldest first."""
-        found = (path.parent.name for path in self.folder.glob(f"iter-*/{STATE}"))
-        return sorted((name for name in found if _NAME.fullmatch(name)), key=_number)
-
-    def _point_latest(self, name: str) -> None:
+    def point_latest(self, name: str) -> None:
+        """Make `name` the checkpoint that a resume goes on from."""
         partial = self.folder / f"{_PARTIAL}{LATEST}"
         partial.write_text(name + "\n")
         _sync(partial)
         partial.rename(self.folder / LATEST)
         _sync(self.folder)
+
+    def names(self) -> list[str]:
+        """Complete checkpoints, oldest first."""
+        found = (path.parent.name for path in self.folder.glob(f"iter-*/{STATE}"))
+        return sorted((name for name in found if _NAME.fullmatch(name)), key=_number)
 
     def _delete(self, names: list[str]) -> None:
         """Under another name first: a kill in between must not leave half a checkpoint."""

@@ -184,7 +184,9 @@ class _Run:
         before = loaded.state["before"]
         self.before = EvalReport.from_json(before) if before is not None else None
         restore_rng(loaded.trainer["rng"])
-        # From here on files change: nothing of the run is lost if something above doesn't fit.
+        # Only now files change, when everything above was found to fit; and the pointer first: a kill after the metrics
+        # were cut must not leave a checkpoint to go on from that needs them.
+        self.checkpoints.point_latest(loaded.path.name)
         self.observer.begin(int(loaded.state["metrics_position"]))
         self.checkpoints.continue_from(loaded)
         self.boundary = self._boundary_now(loaded.iteration)

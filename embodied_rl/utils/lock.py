@@ -28,12 +28,11 @@ def locked(path: Path, what: str) -> Iterator[None]:
     Raises:
         UserError: another process holds the lock, or the file can't be written.
     """
-    handle = _acquire(path, what)
-    try:
-        yield
-    finally:
-        path.unlink(missing_ok=True)
-        os.close(handle)
+    with os.fdopen(_acquire(path, what)):
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)
 
 
 def _acquire(path: Path, what: str) -> int:

@@ -20,7 +20,7 @@ from embodied_rl.learner.checkpoint import Checkpoints
 from embodied_rl.learner.config import CheckpointConfig
 from embodied_rl.rollout.config import RolloutConfig
 from embodied_rl.training.on_policy import train
-from tests.embodied_rl.toy_run import ALGORITHMS, JsonObserver, files_of, newest, settings_of
+from tests.embodied_rl.toy_run import ALGORITHMS, JsonObserver, files_of, settings_of
 from tests.toy import HELDOUT, TASKS, ToyEnv, ToyPolicy
 
 OPERATIONS = ("mkdir", "rename", "unlink", "rmdir", "fsync", "open")
@@ -74,7 +74,17 @@ def disk_full() -> OSError:
     return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-def run(folder: Path, *, keep: int = 1) -> dict[str, torch.Tensor]:
+class DiesAtOnce(JsonObserver):
+    """Is killed when its file has been cut back to where the run goes on."""
+
+    def begin(self, position: int) -> None:
+        super().begin(position)
+        raise Killed
+
+
+def run(
+    folder: Path, *, keep: int = 1, start: str | None = None, observer: type[JsonObserver] = JsonObserver
+) -> dict[str, torch.Tensor]:
     """Begin or resume two tiny iterations; the weights at the end, as the last checkpoint has them."""
     settings = replace(
         settings_of(ALGORITHMS["grpo"], 2),
@@ -83,7 +93,6 @@ def run(folder: Path, *, keep: int = 1) -> dict[str, torch.Tensor]:
         checkpoint=CheckpointConfig(every=1, keep=keep),
     )
     policy = ToyPolicy(with_value=False)
-    observer = JsonObserver(folder / "metrics.jsonl")
     outcome = train(
         folder,
         ToyEnv(8),
@@ -92,8 +101,8 @@ def run(folder: Path, *, keep: int = 1) -> dict[str, torch.Tensor]:
         settings,
         TASKS,
         HELDOUT,
-        observer,
-        resume=newest(folder),
+        observer(folder / "metrics.jsonl"),
+        resume=Checkpoints(folder / "checkpoints", keep).find(start),
         resume_command="x",
     )
     saved = ToyPolicy(with_value=False)
@@ -154,3 +163,10 @@ def test_each_operation_after_latest_was_edited(tmp_path: Path, whole: tuple[dic
             break
         number += 3  # neighbours are alike
     assert number > 30
+
+
+def test_a_kill_while_going_back_to_an_older_one(tmp_path: Path, whole: tuple[dict[str, torch.Tensor], str]) -> None:
+    run(tmp_path, keep=2)
+    with pytest.raises(Killed):
+        run(tmp_path, keep=2, start="iter-000001", observer=DiesAtOnce)
+    assert_same(tmp_path, run(tmp_path, keep=2), whole, 2)
