@@ -37,10 +37,12 @@ def policy_folder(checkpoint: str) -> Path:
         return Path(str(files("embodied_rl.assets") / "checkpoints" / "nano"))
     if is_repository(checkpoint):
         return resolve(checkpoint)
+    from embodied_rl.learner.checkpoint import POLICY, Checkpoints
+
     folder = Path(checkpoint)
-    latest = folder / "checkpoints" / "latest"
-    if latest.is_file():
-        return folder / "checkpoints" / latest.read_text().strip() / "policy"
+    newest = Checkpoints(folder / "checkpoints", 1).find()
+    if newest is not None:
+        return newest / POLICY
     if (folder / "policy" / "config.json").is_file():
         return folder / "policy"
     return folder

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import platform
 import shlex
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,10 +17,7 @@ import torch
 from rich.console import Console
 
 from embodied_rl import __version__
-from embodied_rl.algorithms.config import PPOConfig
-from embodied_rl.algorithms.make import make_algorithm
 from embodied_rl.autotune.tune import describe, further_devices, tune
-from embodied_rl.cli.train import write_config
 from embodied_rl.config.policies import SHIPPED
 from embodied_rl.config.train import TrainConfig, kind_of, to_dict
 from embodied_rl.errors import UserError
@@ -30,19 +27,18 @@ from embodied_rl.factory.envs import (
     cpu_name,
     describe_env_processes,
     describe_policy,
-    open_policy,
-    pick_device,
-    pick_render_quality,
     pick_renderer,
     policy_folder,
 )
-from embodied_rl.factory.policies import load_options, load_policy, prepare_policy, save_policy
+from embodied_rl.factory.policies import load_policy, save_policy
 from embodied_rl.factory.protocol_envs import open_envs
-from embodied_rl.factory.remote import WorkerPolicyFactory, cluster, remote_worker_factory, with_absolute_checkpoint
+from embodied_rl.factory.remote import WorkerPolicyFactory, cluster, remote_worker_factory
+from embodied_rl.factory.run_config import open_policy_of, resolve
 from embodied_rl.factory.tasks import LIBERO_SUITES, libero_notice, load_tasks, missing_assets
 from embodied_rl.jobs.before_after_videos import record_videos
+from embodied_rl.jobs.run_folder import check_unchanged, end_session, is_finished, write_run_info
 from embodied_rl.jobs.run_report import write_gantt, write_run_report
-from embodied_rl.learner.checkpoint import Checkpoints
+from embodied_rl.learner.checkpoint import POLICY, Checkpoints, iteration_of, verify
 from embodied_rl.policies.checkpoints.folder import read_provenance
 from embodied_rl.rollout.sampler import evaluation_specs
 from embodied_rl.scheduler.config import PipelinedConfig
@@ -50,7 +46,7 @@ from embodied_rl.scheduler.make import make_clock
 from embodied_rl.scheduler.pipeline.replica import acting_device
 from embodied_rl.sim.render import Choice
 from embodied_rl.sim.task import Task
-from embodied_rl.telemetry.metrics import MetricsLog, make_trackers
+from embodied_rl.telemetry.metrics import MetricsLog, make_trackers, read_metrics
 from embodied_rl.telemetry.observer import RunObserver
 from embodied_rl.telemetry.progress import RunProgress
 from embodied_rl.telemetry.trace import write_trace
@@ -70,9 +66,21 @@ SPANS = 20_000
 """Pieces of work that a timeline shows at most: the first ones."""
 
 
-def run(config: TrainConfig, command: str, *, benchmark: str, resume: bool) -> None:
-    """Train as `config` says; its `output` is the run's folder. benchmark: '' when resuming."""
-    console, began = LastingConsole(), time.perf_counter()
+def run(config: TrainConfig, command: str, *, benchmark: str, resume: bool, start: str | None = None) -> None:
+    """Train as `config` says; its `output` is the run's folder, whose lock the caller holds (`jobs.run_folder`).
+
+    Args:
+        config: of a resumed run its own, with more iterations perhaps.
+        command: the command line, for the record.
+        benchmark: as asked for; '' when resuming.
+        resume: go on from the run's newest checkpoint, or begin anew where it has none.
+        start: name of the checkpoint to go on from instead, such as iter-000010.
+    """
+    console, began, folder = LastingConsole(), time.perf_counter(), Path(config.output)
+    checkpoint = _checkpoint(config, start) if resume else None
+    if checkpoint is not None and iteration_of(checkpoint) == config.iterations and is_finished(folder):
+        _say_finished(config, console)
+        return
     tasks = load_tasks(config.suite, config.tasks)
     for line in _notices(config, benchmark):
         console.print(line, soft_wrap=True, markup=False, highlight=False)
@@ -82,30 +90,64 @@ def run(config: TrainConfig, command: str, *, benchmark: str, resume: bool) -> N
     config = resolve(config, renderer, tasks)
     assert config.num_threads is not None
     set_torch_threads(config.num_threads)
-    policy, checkpoint = open_policy_of(config, resume)
-    states = _States.of(config, tasks, checkpoint)
+    policy, source = open_policy_of(config, checkpoint)
+    states = _States.of(config, tasks, source)
     if isinstance(config.scheduler, PipelinedConfig):
         acting_device(config.scheduler.act_device, policy)  # refused before anything is written
     if config.autotune:
         config = _tuned(config, tasks, policy, states, console)
     with cluster(config), open_envs(tasks, config.env, config.protocol, policy) as env:
-        stamp = _run_info(config, command, tasks, env.info, renderer, describe_policy(policy, checkpoint), states)
+        stamp = _run_info(config, command, tasks, env.info, renderer, describe_policy(policy, source), states)
         for name, value in stamp.items():
             console.print(f"  {name:<14}{value}", soft_wrap=True, markup=False, highlight=False)
-        folder = Path(config.output)
-        _write_run_info(folder, stamp, config, resume)
         try:
-            _train(config, states, env, policy, resume, console)
+            _train(
+                config, states, env, policy, checkpoint, console, partial(write_run_info, stamp, config, resume=resume)
+            )
         except Interrupted:
-            _add_end_times(folder, began)
+            end_session(folder, began, finished=False)
             write_run_report(folder)
             raise
         try:
             record_videos(env, policy, states.heldout, config, folder, "after")
         except KeyboardInterrupt:
             raise Interrupted(f"trained and saved, but not filmed; for that: {_resume_command(config)}") from None
-    _add_end_times(folder, began)
+    end_session(folder, began, finished=True)
     write_run_report(folder)
+    _print_result(folder, console)
+
+
+def _checkpoint(config: TrainConfig, start: str | None) -> Path | None:
+    """The checkpoint that the run in `config.output` goes on from; None if it has none yet.
+
+    Raises:
+        UserError: there is none of that name, its policy is damaged, or the config was edited since.
+    """
+    path = Checkpoints(Path(config.output) / "checkpoints", config.checkpoint.keep).find(start)
+    if path is None:
+        return None
+    content = verify(path, POLICY)
+    check_unchanged(config, content["state"]["config"])
+    read_metrics(Path(config.output) / "metrics.jsonl")  # the report will need all of it
+    if iteration_of(path) > config.iterations:
+        raise UserError(
+            f"{path} has {iteration_of(path)} iterations, and the config asks for {config.iterations}: give "
+            f"--iterations {iteration_of(path)} or more, or go back with --from."
+        )
+    return path
+
+
+def _say_finished(config: TrainConfig, console: Console) -> None:
+    """What is left to do with a run that has come to its end; its report is made again, in case a kill prevented it."""
+    folder = Path(config.output)
+    write_run_report(folder)
+    console.print(
+        f"{folder} is finished: it has its {config.iterations} iterations. To go on for longer: "
+        f"{_resume_command(config)} --iterations {2 * config.iterations}",
+        soft_wrap=True,
+        markup=False,
+        highlight=False,
+    )
     _print_result(folder, console)
 
 
@@ -160,12 +202,17 @@ def _timeline(config: TrainConfig, clock: StageClock | Timeline, folder: Path) -
 
 
 def _train(
-    config: TrainConfig, states: _States, env: VecEnv, policy: AnyPolicy, resume: bool, console: Console
+    config: TrainConfig,
+    states: _States,
+    env: VecEnv,
+    policy: AnyPolicy,
+    checkpoint: Path | None,
+    console: Console,
+    begun: Callable[[], None],
 ) -> None:
     folder = Path(config.output)
     trackers = make_trackers(config.track, folder, to_dict(config))
-    done = Checkpoints(folder / "checkpoints", 1).newest() if resume else 0
-    progress = RunProgress(config.iterations, done, console)
+    progress = RunProgress(config.iterations, iteration_of(checkpoint) if checkpoint else 0, console)
 
     def measured(updates: int) -> None:
         if updates == 0:  # after the evaluation, so that figures come first
@@ -186,12 +233,13 @@ def _train(
             _settings(config),
             states.train,
             states.heldout,
-            RunObserver(folder, log, progress, measured, counted),
-            resume=resume,
+            RunObserver(folder, log, progress, measured, counted, begun),
+            resume=checkpoint,
             resume_command=_resume_command(config),
+            config=to_dict(config),
             clock=clock,
             remote=remote_worker_factory(config),
-            worker_policy=WorkerPolicyFactory(to_dict(config), resume),
+            worker_policy=WorkerPolicyFactory(to_dict(config), checkpoint),
         )
 
 
@@ -209,43 +257,6 @@ def _notices(config: TrainConfig, benchmark: str) -> list[str]:
             "not from the published 7B weights."
         )
     return lines
-
-
-def resolve(config: TrainConfig, renderer: Choice, tasks: Sequence[Task]) -> TrainConfig:
-    """Fill in everything that was left to the program, so that config.yaml repeats the run."""
-    device, scheduler, cores = pick_device(config.device), config.scheduler, cpu_count()
-    sim_threads = config.env.num_threads or cores
-    if isinstance(scheduler, PipelinedConfig):
-        on_cpu = (scheduler.act_device or device).startswith("cpu")
-        stages = scheduler.num_env_groups(config.env.num_envs, cpu=on_cpu)
-        size = make_algorithm(config.algorithm).group_size
-        ahead = scheduler.lookahead(
-            config.env.num_envs, config.rollout.groups(size), size, streams=config.learner.minibatch_groups is not None
-        )
-        scheduler = dataclasses.replace(scheduler, env_groups=stages, max_lookahead=ahead.groups)
-    env = dataclasses.replace(
-        config.env,
-        renderer=renderer.name,
-        render_quality=pick_render_quality(config.env.render_quality, tasks),
-        num_threads=sim_threads,
-    )
-    threads = config.num_threads or cores
-    return with_absolute_checkpoint(
-        dataclasses.replace(config, env=env, num_threads=threads, device=device, scheduler=scheduler)
-    )
-
-
-def open_policy_of(config: TrainConfig, resume: bool) -> tuple[AnyPolicy, str]:
-    """The policy to begin or go on with, and the checkpoint that it comes from."""
-    checkpoint, options = config.policy.checkpoint, load_options(config.policy)
-    if resume:
-        folder = Path(config.output) / "checkpoints"
-        checkpoint = str(Checkpoints(folder, config.checkpoint.keep).load_latest().policy)
-        options = None  # our own checkpoints say everything themselves
-    policy = open_policy(checkpoint, config.device, options)
-    prepare_policy(policy, config.policy, policy_folder(checkpoint))
-    policy.with_value = isinstance(config.algorithm, PPOConfig)
-    return policy, checkpoint
 
 
 def _policy_files(policy: AnyPolicy, config: TrainConfig, states: _States) -> PolicyFiles:
@@ -324,36 +335,6 @@ def _run_info(
         "versions": f"embodied-rl {__version__}, mujoco {mujoco.__version__}, python {platform.python_version()}",
         "started": time.strftime("%Y-%m-%d %H:%M:%S %z"),
     }
-
-
-def _write_run_info(folder: Path, stamp: dict[str, Any], config: TrainConfig, resume: bool) -> None:
-    """run.json has a stamp for each session: a run may be resumed on another machine."""
-    path = folder / "run.json"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        sessions = json.loads(path.read_text()) if resume and path.is_file() else []
-        _replace(path, json.dumps([*sessions, stamp], indent=1))
-        write_config(config)
-    except OSError as error:
-        raise UserError(f"cannot write into {folder}: {error.strerror}; choose another --output.") from error
-
-
-def _add_end_times(folder: Path, began: float) -> None:
-    """Add to run.json how long this session took in all, evaluations and films too; a killed session has no such line.
-
-    began: `time.perf_counter()` when it started. CPU time is the process's own, with all its threads and its imports.
-    """
-    path = folder / "run.json"
-    *earlier, last = json.loads(path.read_text(encoding="utf-8"))
-    times = {"seconds": round(time.perf_counter() - began, 1), "cpu_seconds": round(time.process_time(), 1)}
-    _replace(path, json.dumps([*earlier, last | times], indent=1))
-
-
-def _replace(path: Path, text: str) -> None:
-    """Write the whole file or leave what was there."""
-    new = path.with_suffix(".new")
-    new.write_text(text, encoding="utf-8")
-    new.replace(path)
 
 
 def _print_result(folder: Path, console: Console) -> None:

@@ -33,7 +33,7 @@ from tests.embodied_rl.learner.ranked import (
     every_case,
     learn,
 )
-from tests.embodied_rl.toy_run import ALGORITHMS, JsonObserver, files_of, settings_of
+from tests.embodied_rl.toy_run import ALGORITHMS, JsonObserver, files_of, newest, settings_of
 from tests.toy import HELDOUT, TASKS, ToyEnv, ToyPolicy
 
 SIZE = 3
@@ -181,7 +181,7 @@ def run(folder: Path, helper: ToyRank | None, *, resume: bool = False) -> Mortal
         TASKS,
         HELDOUT,
         JsonObserver(folder / "metrics.jsonl"),
-        resume=resume,
+        resume=newest(folder) if resume else None,
         resume_command="toy --resume",
         worker_policy=helper,
     )

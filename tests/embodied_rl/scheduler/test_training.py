@@ -29,7 +29,7 @@ from embodied_rl.types import EpisodeResult
 from embodied_rl.utils.signals import Interrupted
 from embodied_rl.utils.timeline import Timeline
 from tests.embodied_rl.scheduler.toys import RoundingPolicy
-from tests.embodied_rl.toy_run import JsonObserver, files_of, settings_of
+from tests.embodied_rl.toy_run import JsonObserver, files_of, newest, settings_of
 from tests.toy import HELDOUT, TASKS, ToyEnv, ToyPolicy
 
 STREAM = PipelinedConfig(env_groups=3)
@@ -86,7 +86,16 @@ def run(folder: Path, what: TrainSettings, *, resume: bool = False, stop: int = 
     policy = ToyPolicy(with_value=False)
     observer = Stopping(folder / "metrics.jsonl", stop)
     train(
-        folder, ToyEnv(6), policy, files_of(policy), what, TASKS, HELDOUT, observer, resume=resume, resume_command="x"
+        folder,
+        ToyEnv(6),
+        policy,
+        files_of(policy),
+        what,
+        TASKS,
+        HELDOUT,
+        observer,
+        resume=newest(folder) if resume else None,
+        resume_command="x",
     )
     return policy
 
