@@ -48,8 +48,8 @@ from embodied_rl.rollout.sampler import evaluation_specs
 from embodied_rl.scheduler.config import PipelinedConfig
 from embodied_rl.scheduler.make import make_clock
 from embodied_rl.scheduler.pipeline.replica import acting_device
+from embodied_rl.sim.mujoco.task import MujocoTask
 from embodied_rl.sim.render import Choice
-from embodied_rl.sim.task import Task
 from embodied_rl.telemetry.metrics import MetricsLog, make_trackers
 from embodied_rl.telemetry.observer import RunObserver
 from embodied_rl.telemetry.progress import RunProgress
@@ -123,7 +123,7 @@ class _States:
     known: dict[str, list[int]] | None
 
     @classmethod
-    def of(cls, config: TrainConfig, tasks: Sequence[Task], checkpoint: str) -> _States:
+    def of(cls, config: TrainConfig, tasks: Sequence[MujocoTask], checkpoint: str) -> _States:
         heldout = {task.name: list(task.heldout_states) for task in tasks}
         train = heldout if config.train_states == "heldout" else {task.name: list(task.train_states) for task in tasks}
         earlier = trained_states(read_provenance(policy_folder(checkpoint)))
@@ -135,7 +135,7 @@ class _States:
 
 
 def _tuned(
-    config: TrainConfig, tasks: Sequence[Task], policy: AnyPolicy, states: _States, console: Console
+    config: TrainConfig, tasks: Sequence[MujocoTask], policy: AnyPolicy, states: _States, console: Console
 ) -> TrainConfig:
     """The config with the scheduler that suits this machine; a run that is resumed keeps its own."""
     # a probe's times are those of one thread
@@ -211,7 +211,7 @@ def _notices(config: TrainConfig, benchmark: str) -> list[str]:
     return lines
 
 
-def resolve(config: TrainConfig, renderer: Choice, tasks: Sequence[Task]) -> TrainConfig:
+def resolve(config: TrainConfig, renderer: Choice, tasks: Sequence[MujocoTask]) -> TrainConfig:
     """Fill in everything that was left to the program, so that config.yaml repeats the run."""
     device, scheduler, cores = pick_device(config.device), config.scheduler, cpu_count()
     sim_threads = config.env.num_threads or cores
@@ -285,7 +285,7 @@ def _settings(config: TrainConfig) -> TrainSettings:
 def _run_info(
     config: TrainConfig,
     command: str,
-    tasks: Sequence[Task],
+    tasks: Sequence[MujocoTask],
     info: EnvInfo,
     renderer: Choice,
     weights: dict[str, Any],

@@ -249,7 +249,7 @@ def test_ours_runs_every_step_and_tells_how_far_it_is_from_other_worlds(tmp_path
     assert one.distance(states) == pytest.approx(0.125)
     one.reset(3)
     assert one.distance([list(task.init_states[env_id]) for env_id in range(2)]) == 0
-    ended = replace(task, horizon=4)
+    ended = replace(task, max_episode_steps=4)
     with pytest.raises(ValueError, match="no running episode"):
         OurEnvs(ended, 2, 16).step(actions, 8)
 

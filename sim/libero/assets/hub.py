@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from embodied_rl.errors import UserError
 
@@ -26,6 +26,8 @@ def download(repository: str, folder: Path) -> str:
     from huggingface_hub import HfApi, RepoFile, snapshot_download
     from huggingface_hub.errors import HfHubHTTPError
 
+    # HfHubHTTPError derives from OSError and from the base of all errors of the HTTP library that the client uses
+    failures = cast("tuple[type[Exception], ...]", HfHubHTTPError.__bases__)
     api = HfApi()
     try:
         commit = api.dataset_info(repository).sha
@@ -36,7 +38,7 @@ def download(repository: str, folder: Path) -> str:
             if path.is_absolute() or ".." in path.parts:
                 raise UserError(f"the hub lists a file outside its folder ({path}); nothing was downloaded")
         snapshot_download(repository, repo_type="dataset", revision=commit, local_dir=folder)
-    except HfHubHTTPError.__bases__ as error:  # the HTTP library's own errors and OSError
+    except failures as error:
         reason = " ".join(str(error).split())[:200]
         raise UserError(
             f"can't download {repository} from {api.endpoint} ({reason}); check the network and run the command "
