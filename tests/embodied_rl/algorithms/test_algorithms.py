@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from embodied_rl.algorithms.base import Rows
 from embodied_rl.algorithms.config import AlgorithmConfig, GRPOConfig, PPOConfig
 from embodied_rl.algorithms.make import make_algorithm
-from embodied_rl.algorithms.rows import Rows
 from embodied_rl.errors import UserError
 from embodied_rl.rollout.collector import Collector
 from embodied_rl.rollout.sampler import EpisodeSampler
