@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -39,7 +40,7 @@ def rollout(path: Path, config: AlgorithmConfig) -> RolloutBatch:
 
 def learn(path: Path, config: AlgorithmConfig, batch: RolloutBatch, model: RewardModel, way: str) -> list[torch.Tensor]:
     policy, batch = ToyPolicy(), copy.deepcopy(batch)
-    rows = {"minibatch_size": 40} if way == "rows" else {"minibatch_size": None, "minibatch_groups": 2}
+    rows: dict[str, Any] = {"minibatch_size": 40} if way == "rows" else {"minibatch_size": None, "minibatch_groups": 2}
     learner = Learner(
         policy,
         make_algorithm(config),
