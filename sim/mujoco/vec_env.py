@@ -107,7 +107,7 @@ class NativeVecEnv:
             action_low=(-1.0,) * ACTION_DIM,
             action_high=(1.0,) * ACTION_DIM,
             control_hz=CONTROL_HZ,
-            max_episode_steps=max(task.horizon for task in tasks),
+            max_episode_steps=max(task.max_episode_steps for task in tasks),
         )
 
     def reset(self, env_ids: Sequence[int], episodes: Sequence[EpisodeSpec]) -> None:
