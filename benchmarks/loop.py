@@ -41,7 +41,7 @@ from embodied_rl.rollout.collector import Collector
 from embodied_rl.rollout.config import RolloutConfig
 from embodied_rl.rollout.sampler import EpisodeSampler
 from embodied_rl.scheduler.serial import SerialScheduler
-from embodied_rl.sim.task import Task
+from embodied_rl.sim.task import TaskSpec
 from embodied_rl.telemetry.progress import RunProgress
 from embodied_rl.utils.threads import set_torch_threads
 from embodied_rl.utils.timers import StageClock
@@ -80,7 +80,7 @@ class Iteration:
 
 
 def measure(
-    config: TrainConfig, env: VecEnv, policy: AnyPolicy, tasks: Sequence[Task], measured: int, progress: RunProgress
+    config: TrainConfig, env: VecEnv, policy: AnyPolicy, tasks: Sequence[TaskSpec], measured: int, progress: RunProgress
 ) -> list[Iteration]:
     """Train WARM_UP iterations, then `measured` ones that count."""
     algorithm = make_algorithm(config.algorithm)

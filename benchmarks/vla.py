@@ -22,9 +22,9 @@ from rich.console import Console
 from rich.table import Table
 from torch.utils.flop_counter import FlopCounterMode
 
+from embodied_rl.algorithms.base import evaluate_rows
 from embodied_rl.algorithms.config import PPOConfig
 from embodied_rl.algorithms.make import make_algorithm
-from embodied_rl.algorithms.rows import evaluate_rows
 from embodied_rl.autotune.gpu_memory import GIB, Need, need
 from embodied_rl.autotune.measure_memory import room
 from embodied_rl.benchmarks.report import describe_machine, machine_line, write_json

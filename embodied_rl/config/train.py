@@ -98,7 +98,7 @@ class TrainConfig:
     """Tasks of which an episode is filmed before and after training; 0 films none."""
     env: EnvConfig = field(default_factory=EnvConfig)
     policy: PolicyConfig = field(default_factory=OpenVLAConfig)
-    algorithm: AlgorithmConfig = field(default_factory=GRPOConfig)
+    algorithm: AlgorithmConfig = field(default_factory=PPOConfig)
     rollout: RolloutConfig = field(default_factory=RolloutConfig)
     learner: LearnerConfig = field(default_factory=LearnerConfig)
     scheduler: SchedulerConfig = field(default_factory=SerialConfig)

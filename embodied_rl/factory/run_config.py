@@ -18,11 +18,11 @@ from embodied_rl.scheduler.config import PipelinedConfig
 
 if TYPE_CHECKING:
     from embodied_rl.factory.policies import AnyPolicy
+    from embodied_rl.sim.mujoco.task import MujocoTask
     from embodied_rl.sim.render import Choice
-    from embodied_rl.sim.task import Task
 
 
-def resolve(config: TrainConfig, renderer: Choice, tasks: Sequence[Task]) -> TrainConfig:
+def resolve(config: TrainConfig, renderer: Choice, tasks: Sequence[MujocoTask]) -> TrainConfig:
     """Fill in everything that was left to the program, so that config.yaml repeats the run."""
     device, scheduler, cores = pick_device(config.device), config.scheduler, cpu_count()
     sim_threads = config.env.num_threads or cores

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from embodied_rl.errors import UserError, suggest
 
 if TYPE_CHECKING:
-    from embodied_rl.sim.task import Task
+    from embodied_rl.sim.mujoco.task import MujocoTask
 
 LIBERO_SUITES = ("libero_spatial", "libero_object", "libero_goal", "libero_10", "libero_90")
 
@@ -38,7 +38,7 @@ def libero_notice(suite: str) -> list[str]:
     ]
 
 
-def load_tasks(suite: str, names: Sequence[str] = ()) -> list[Task]:
+def load_tasks(suite: str, names: Sequence[str] = ()) -> list[MujocoTask]:
     """The tasks of `suite`, or those with the short `names`. UserError for unknown names or missing assets."""
     from embodied_rl.sim import tabletop
 
@@ -57,14 +57,14 @@ def load_tasks(suite: str, names: Sequence[str] = ()) -> list[Task]:
     return [task for name, task in tasks.items() if not names or name in names]
 
 
-def missing_assets(tasks: Sequence[Task]) -> list[str]:
+def missing_assets(tasks: Sequence[MujocoTask]) -> list[str]:
     """Official asset files that are stand-ins in these tasks; a score on such pictures is not a score on LIBERO's."""
     from embodied_rl.sim.libero.tasks import LiberoTask
 
     return sorted({file for task in tasks if isinstance(task, LiberoTask) for file in task.approximate})
 
 
-def _load_libero(suite: str) -> Sequence[Task]:
+def _load_libero(suite: str) -> Sequence[MujocoTask]:
     from embodied_rl.sim.libero import tasks as libero
     from embodied_rl.sim.libero.bundle import INSTALL, installed
 

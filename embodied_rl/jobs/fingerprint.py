@@ -9,11 +9,16 @@ from typing import TYPE_CHECKING, Any
 from embodied_rl import __version__
 
 if TYPE_CHECKING:
-    from embodied_rl.sim.task import Task
+    from embodied_rl.sim.mujoco.task import MujocoTask
 
 
 def fingerprint(
-    tasks: Sequence[Task], renderer: str, render_quality: str, device: str, weights: str, efficient: Mapping[str, Any]
+    tasks: Sequence[MujocoTask],
+    renderer: str,
+    render_quality: str,
+    device: str,
+    weights: str,
+    efficient: Mapping[str, Any],
 ) -> dict[str, Any]:
     """Plain values; two scores are comparable only where they agree.
 
@@ -54,11 +59,11 @@ def device_name(device: str) -> str:
     return torch.cuda.get_device_name() if device == "cuda" else device
 
 
-def task_digest(task: Task) -> str:
+def task_digest(task: MujocoTask) -> str:
     """SHA-256 of what an episode of `task` is made of.
 
     For LIBERO's tasks the fingerprint of their bundle; for others that of both compiled models, the initial states, the
-    goal, the instruction and the horizon.
+    goal, the instruction and the time limit.
     """
     import mujoco
     import numpy as np
@@ -73,5 +78,5 @@ def task_digest(task: Task) -> str:
         mujoco.mj_saveModel(model, None, binary)
         digest.update(binary.tobytes())
     digest.update(np.ascontiguousarray(task.init_states).tobytes())
-    digest.update(repr((task.goal, task.instruction, task.horizon)).encode())
+    digest.update(repr((task.goal, task.instruction, task.max_episode_steps)).encode())
     return digest.hexdigest()

@@ -44,8 +44,8 @@ from embodied_rl.rollout.sampler import evaluation_specs
 from embodied_rl.scheduler.config import PipelinedConfig
 from embodied_rl.scheduler.make import make_clock
 from embodied_rl.scheduler.pipeline.replica import acting_device
+from embodied_rl.sim.mujoco.task import MujocoTask
 from embodied_rl.sim.render import Choice
-from embodied_rl.sim.task import Task
 from embodied_rl.telemetry.metrics import MetricsLog, make_trackers, read_metrics
 from embodied_rl.telemetry.observer import RunObserver
 from embodied_rl.telemetry.progress import RunProgress
@@ -165,7 +165,7 @@ class _States:
     known: dict[str, list[int]] | None
 
     @classmethod
-    def of(cls, config: TrainConfig, tasks: Sequence[Task], checkpoint: str) -> _States:
+    def of(cls, config: TrainConfig, tasks: Sequence[MujocoTask], checkpoint: str) -> _States:
         heldout = {task.name: list(task.heldout_states) for task in tasks}
         train = heldout if config.train_states == "heldout" else {task.name: list(task.train_states) for task in tasks}
         earlier = trained_states(read_provenance(policy_folder(checkpoint)))
@@ -177,7 +177,7 @@ class _States:
 
 
 def _tuned(
-    config: TrainConfig, tasks: Sequence[Task], policy: AnyPolicy, states: _States, console: Console
+    config: TrainConfig, tasks: Sequence[MujocoTask], policy: AnyPolicy, states: _States, console: Console
 ) -> TrainConfig:
     """The config with the scheduler that suits this machine; a run that is resumed keeps its own."""
     # a probe's times are those of one thread
@@ -296,7 +296,7 @@ def _settings(config: TrainConfig) -> TrainSettings:
 def _run_info(
     config: TrainConfig,
     command: str,
-    tasks: Sequence[Task],
+    tasks: Sequence[MujocoTask],
     info: EnvInfo,
     renderer: Choice,
     weights: dict[str, Any],

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from embodied_rl.algorithms.rows import Rows
+from embodied_rl.algorithms.base import Rows
 from embodied_rl.learner.batches import join_batches
 from embodied_rl.learner.gradients import Gradients
 from embodied_rl.learner.off_policy import ess_ratio
@@ -26,10 +26,10 @@ class GroupUpdate:
     """Takes groups with `add`, in order, and works while more are to come; `finish` after the last.
 
     What it computes does not depend on when groups come. The gradient of a group is begun as soon as its rows fill a
-    microbatch, if the algorithm can prepare a part of a batch (`Algorithm.part_weight`), else as soon as its minibatch
-    is whole; the learner's threads go on with it when `add` returns. A minibatch's step is taken when the first
-    gradient of the next one is to begin, so the last step falls into `finish`: an update of one minibatch leaves the
-    weights alone until then. A last minibatch with fewer groups counts in proportion.
+    microbatch, if the algorithm can prepare a part of a batch (its `part_weight`), else as soon as its minibatch is
+    whole; the learner's threads go on with it when `add` returns. A minibatch's step is taken when the first gradient
+    of the next one is to begin, so the last step falls into `finish`: an update of one minibatch leaves the weights
+    alone until then. A last minibatch with fewer groups counts in proportion.
     """
 
     def __init__(self, learner: Learner, groups: int, iteration: int) -> None:

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from embodied_rl.algorithms.base import LossOutput, OnPolicyAlgorithm, Rows
 from embodied_rl.algorithms.losses import effective_sample_size
-from embodied_rl.algorithms.rows import Algorithm, LossOutput, Rows
 from embodied_rl.errors import UserError
 from embodied_rl.learner.batches import split_groups
 from embodied_rl.learner.config import LearnerConfig
@@ -22,6 +22,7 @@ from embodied_rl.learner.gradients import RATIO_STATS, Gradients
 from embodied_rl.learner.group_update import GroupUpdate
 from embodied_rl.learner.off_policy import DRIFT, ess_ratio, importance_correction, stale_metrics
 from embodied_rl.policy import Policy
+from embodied_rl.rewards.base import SIMULATOR_REWARD, RewardModel
 from embodied_rl.rng import philox
 from embodied_rl.types import RolloutBatch
 from embodied_rl.utils.threads import WorkerPool, torch_threads
@@ -68,19 +69,21 @@ class Learner:
     take microbatches side by side, each running its operators alone; that wastes less than several threads inside each
     small operator, which wait for one another; see `share_cores_with`. The sum of the gradients has a fixed order for
     a given number.
-    ranks: the processes that take the same steps; each must make the same calls.
+    ranks: the processes that take the same steps; each must make the same calls. reward_model: gives rows the rewards
+    that the algorithm sees.
     """
 
     def __init__(
         self,
         policy: TrainablePolicy,
-        algorithm: Algorithm,
+        algorithm: OnPolicyAlgorithm,
         config: LearnerConfig,
         *,
         seed: int,
         dump_dir: Path,
         threads: int = 1,
         ranks: Collectives = SINGLE_PROCESS,
+        reward_model: RewardModel = SIMULATOR_REWARD,
     ) -> None:
         self.policy = policy
         self.algorithm = algorithm
@@ -88,6 +91,7 @@ class Learner:
         self.version = 0
         self.ess = 1.0
         self.collectives = ranks
+        self._reward_model = reward_model
         self._group_update: GroupUpdate | None = None
         self._seed = seed
         self._dump_dir = dump_dir
@@ -126,6 +130,7 @@ class Learner:
             return {"train/num_samples": 0.0, "train/steps": 0.0}
         again: dict[str, float] = {}
         if not self.update_in_progress:
+            batch = self._reward_model.relabel(batch)
             drift = importance_correction(
                 batch,
                 self.model,
@@ -169,7 +174,7 @@ class Learner:
         assert self.config.minibatch_groups is not None, "the config sees to it"
         if self._group_update is None:
             self._group_update = GroupUpdate(self, self.config.minibatch_groups, self.version)
-        self._group_update.add(group)
+        self._group_update.add(self._reward_model.relabel(group))
 
     def round_up_to_workers(self, parts: int) -> int:
         """The next number of microbatches of which all threads of all ranks get as many."""

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
-from embodied_rl.algorithms.rows import Algorithm
+from embodied_rl.algorithms.base import OnPolicyAlgorithm
 from embodied_rl.learner.learner import Learner
 from embodied_rl.learner.off_policy import importance_correction
 from embodied_rl.policy import Policy
@@ -96,7 +96,7 @@ def make_scheduler(
     env: VecEnv,
     policy: Policy,
     sampler: EpisodeSampler,
-    algorithm: Algorithm,
+    algorithm: OnPolicyAlgorithm,
     learning: LearnerHandle,
     clock: StageClock | Timeline,
     *,

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import distributed
 
-from embodied_rl.algorithms.rows import Algorithm
+from embodied_rl.algorithms.base import OnPolicyAlgorithm
 from embodied_rl.errors import UserError
 from embodied_rl.learner.config import LearnerConfig
 from embodied_rl.learner.distributed.collectives import Collectives, RankError, Watched
@@ -30,7 +30,7 @@ _HOST = "127.0.0.1"
 class WorkerSpec:
     """What a helper needs to build its learner, beside its policy."""
 
-    algorithm: Algorithm
+    algorithm: OnPolicyAlgorithm
     config: LearnerConfig
     seed: int
     dump_dir: Path

@@ -29,7 +29,7 @@ level = st.sampled_from(["token", "action", "chunk"])
 grpo = st.builds(
     GRPOConfig,
     group_size=st.integers(2, 99),
-    keep=st.none() | st.tuples(st.floats(0, 0.5), st.floats(0.5, 1)),
+    success_rate_range=st.none() | st.tuples(st.floats(0, 0.5), st.floats(0.5, 1)),
     clip_low=st.floats(0.01, 0.99),
     clip_high=positive,
     ratio_level=level,
@@ -83,8 +83,8 @@ def test_every_preset_is_consistent(key: tuple[str, str, str]) -> None:
 
 def test_a_file_changes_only_what_it_names(tmp_path: Path) -> None:
     path = tmp_path / "c.yaml"
-    path.write_text("seed: 7\nlearner:\n  lr: 3e-5\nalgorithm:\n  keep: [0.2, 1]\n")
-    base = TrainConfig(iterations=3, learner=LearnerConfig(value_lr=0.5))
+    path.write_text("seed: 7\nlearner:\n  lr: 3e-5\nalgorithm:\n  success_rate_range: [0.2, 1]\n")
+    base = TrainConfig(iterations=3, learner=LearnerConfig(value_lr=0.5), algorithm=GRPOConfig())
     loaded = load_yaml(path, base)
     changed = dataclasses.replace(
         base, seed=7, learner=LearnerConfig(value_lr=0.5, lr=3e-5), algorithm=GRPOConfig(success_rate_range=(0.2, 1.0))
@@ -97,12 +97,13 @@ def test_a_file_changes_only_what_it_names(tmp_path: Path) -> None:
     [
         ({"sede": 1}, "unknown key 'sede'. Did you mean 'seed'?"),
         ({"env": {"num_env": 1}}, "unknown key 'env.num_env'. Did you mean 'num_envs'?"),
-        ({"algorithm": {"name": "ppo", "group_size": 4}}, "'algorithm.group_size' does not apply to ppo"),
-        ({"algorithm": {"gamma": 1.0}}, "'algorithm.gamma' does not apply to grpo (it belongs to ppo)"),
+        ({"algorithm": {"name": "grpo", "gamma": 1.0}}, "'algorithm.gamma' does not apply to grpo (it belongs to ppo)"),
+        ({"algorithm": {"clip_lo": 0.1}}, "unknown key 'algorithm.clip_lo'. Did you mean 'clip_low'?"),
+        ({"algorithm": {"group_size": 4}}, "'algorithm.group_size' does not apply to ppo (it belongs to grpo)"),
         ({"algorithm": {"name": "gpro"}}, "unknown algorithm 'gpro'. Did you mean 'grpo'?"),
-        ({"algorithm": {"group_size": "8"}}, "'algorithm.group_size' must be a whole number, got '8'"),
-        ({"algorithm": {"group_size": 8.0}}, "'algorithm.group_size' must be a whole number, got 8.0"),
-        ({"algorithm": {"group_size": True}}, "'algorithm.group_size' must be a whole number, got True"),
+        ({"algorithm": {"epochs": "8"}}, "'algorithm.epochs' must be a whole number, got '8'"),
+        ({"algorithm": {"epochs": 8.0}}, "'algorithm.epochs' must be a whole number, got 8.0"),
+        ({"algorithm": {"epochs": True}}, "'algorithm.epochs' must be a whole number, got True"),
         ({"learner": {"lr": True}}, "'learner.lr' must be a number, got True"),
         ({"learner": {"lr": "fast"}}, "'learner.lr' must be a number, got 'fast'"),
         ({"learner": {"betas": [0.9]}}, "'learner.betas' must be a list of 2 numbers"),
