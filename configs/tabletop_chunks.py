@@ -30,7 +30,7 @@ def _short(base: TrainConfig, suite: str, tasks: tuple[str, ...], updates: int, 
         rollout=RolloutConfig(episodes_per_iteration=64),
         # their figures are those of the newest weights
         learner=replace(
-            base.learner, lr=lr, warmup_updates=2, decay_updates=updates, average_updates=0, minibatch_size=128
+            base.learner, lr=lr, lr_warmup_updates=2, lr_decay_updates=updates, average_updates=0, minibatch_size=128
         ),
         evaluation=replace(base.evaluation, every=0),
     )

@@ -27,7 +27,7 @@ class Outcome:
 
     result: EpisodeResult
     at_end: bool | None = None
-    rendered: Mapping[str, Any] = field(default_factory=dict)
+    drawn: Mapping[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
