@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from embodied_rl.cli import eval_benchmark
-from embodied_rl.cli.eval_benchmark import USAGE, BenchmarkCommand
+from embodied_rl.cli.eval_benchmark import USAGE
 from embodied_rl.cli.parse import parse
 from embodied_rl.config.train import SUITE, EnvConfig
 from embodied_rl.errors import UserError
 from embodied_rl.factory.policies import CheckpointOptions
 from embodied_rl.jobs.efficient_inference import EfficientConfig, make_efficient
+from embodied_rl.jobs.eval_request import BenchmarkCommand
 from embodied_rl.policy import ActMode
 
 if TYPE_CHECKING:

@@ -54,8 +54,8 @@ def main(argv: list[str]) -> int:
     from embodied_rl.autotune.tune import describe, further_devices, tune
     from embodied_rl.factory.envs import cpu_count, pick_renderer
     from embodied_rl.factory.protocol_envs import open_envs
+    from embodied_rl.factory.run_config import open_policy_of, resolve
     from embodied_rl.factory.tasks import load_tasks
-    from embodied_rl.jobs.train import open_policy_of, resolve
 
     console = Console()
     tasks = load_tasks(config.suite, config.tasks)

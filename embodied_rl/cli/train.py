@@ -10,11 +10,10 @@ from pathlib import Path
 
 from embodied_rl.cli.select import Selection, select
 from embodied_rl.config.policies import SHIPPED
-from embodied_rl.config.train import AUTO, TrainConfig, dump_yaml, kind_of, load_yaml
+from embodied_rl.config.train import AUTO, TrainConfig, kind_of, load_yaml
 from embodied_rl.errors import UserError
+from embodied_rl.jobs.run_folder import CONFIG_FILE
 from embodied_rl.policies.checkpoints.hub import is_repository
-
-CONFIG_FILE = "config.yaml"
 
 
 def main(argv: list[str]) -> int:
@@ -78,11 +77,3 @@ def _resumed_config(folder: Path, iterations: int | None) -> TrainConfig:
     if iterations <= config.iterations:
         raise UserError(f"--iterations {iterations}: {folder} is a run of {config.iterations} iterations; give more.")
     return dataclasses.replace(config, iterations=iterations)
-
-
-def write_config(config: TrainConfig) -> None:
-    """Write the config into its run's folder, whole or not at all: a run that is resumed needs the one it has."""
-    path = Path(config.output) / CONFIG_FILE
-    new = path.with_suffix(".new")
-    new.write_text(dump_yaml(config), encoding="utf-8")
-    new.replace(path)

@@ -6,10 +6,10 @@ import dataclasses
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from embodied_rl.config.train import TrainConfig, from_dict, to_dict
+from embodied_rl.factory.run_config import open_policy_of
 from embodied_rl.policy import Policy
 from embodied_rl.scheduler.config import RayConfig
 from embodied_rl.vec_env import VecEnv
@@ -30,7 +30,6 @@ class RemoteWorkerFactory:
     def __call__(self) -> tuple[VecEnv, Policy]:
         from embodied_rl.factory.protocol_envs import open_envs
         from embodied_rl.factory.tasks import load_tasks
-        from embodied_rl.jobs.train import open_policy_of
         from embodied_rl.utils.threads import set_torch_threads
 
         config = from_dict(self.config)
@@ -53,15 +52,6 @@ def remote_worker_factory(config: TrainConfig) -> Callable[[], tuple[VecEnv, Pol
     return RemoteWorkerFactory(to_dict(config)) if isinstance(config.scheduler, RayConfig) else None
 
 
-def with_absolute_checkpoint(config: TrainConfig) -> TrainConfig:
-    """The config with its checkpoint named so that Ray's workers find it, whose working folder is another one."""
-    checkpoint = Path(config.policy.checkpoint)
-    if not isinstance(config.scheduler, RayConfig) or not checkpoint.exists():
-        return config
-    policy = dataclasses.replace(config.policy, checkpoint=str(checkpoint.absolute()))
-    return dataclasses.replace(config, policy=policy)
-
-
 @dataclass(frozen=True, slots=True)
 class WorkerPolicyFactory:
     """`learner.distributed.processes.PolicyFactory`; config: as `to_dict` writes it. Weights that learn come from the
@@ -71,7 +61,6 @@ class WorkerPolicyFactory:
     resume: bool
 
     def __call__(self, rank: int) -> Policy:
-        from embodied_rl.jobs.train import open_policy_of
 
         policy, _ = open_policy_of(from_dict(self.config), self.resume)  # 'cuda' is the rank's own GPU here
         return policy

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.table import Table
 
-from embodied_rl.cli.eval_benchmark import BenchmarkCommand, suite_name
 from embodied_rl.errors import UserError
 from embodied_rl.evaluation.benchmark import BenchmarkReport, interleaved, run_missing, summarise
 from embodied_rl.evaluation.overlap import Overlap, overlap, trained_states
@@ -35,6 +34,7 @@ from embodied_rl.factory.policies import own_crop
 from embodied_rl.factory.protocol_envs import open_protocol_env
 from embodied_rl.factory.tasks import load_tasks, missing_assets
 from embodied_rl.jobs.efficient_inference import make_efficient
+from embodied_rl.jobs.eval_request import BenchmarkCommand, suite_name
 from embodied_rl.jobs.failure_videos import record_failure_videos
 from embodied_rl.jobs.fingerprint import fingerprint
 from embodied_rl.policies.checkpoints.folder import read_provenance

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import platform
 import shlex
 import time
@@ -17,13 +16,9 @@ import torch
 from rich.console import Console
 
 from embodied_rl import __version__
-from embodied_rl.algorithms.config import PPOConfig
-from embodied_rl.algorithms.make import make_algorithm
 from embodied_rl.autotune.tune import describe, further_devices, tune
-from embodied_rl.cli.train import write_config
 from embodied_rl.config.policies import SHIPPED
 from embodied_rl.config.train import TrainConfig, kind_of, to_dict
-from embodied_rl.errors import UserError
 from embodied_rl.evaluation.overlap import TRAINED_STATES, join_states, overlap, trained_states
 from embodied_rl.evaluation.record import FrameEnv
 from embodied_rl.factory.envs import (
@@ -31,17 +26,16 @@ from embodied_rl.factory.envs import (
     cpu_name,
     describe_env_processes,
     describe_policy,
-    open_policy,
-    pick_device,
-    pick_render_quality,
     pick_renderer,
     policy_folder,
 )
-from embodied_rl.factory.policies import load_options, load_policy, prepare_policy, save_policy
+from embodied_rl.factory.policies import load_policy, save_policy
 from embodied_rl.factory.protocol_envs import open_envs
-from embodied_rl.factory.remote import WorkerPolicyFactory, cluster, remote_worker_factory, with_absolute_checkpoint
+from embodied_rl.factory.remote import WorkerPolicyFactory, cluster, remote_worker_factory
+from embodied_rl.factory.run_config import open_policy_of, resolve
 from embodied_rl.factory.tasks import LIBERO_SUITES, libero_notice, load_tasks, missing_assets
 from embodied_rl.jobs.before_after_videos import record_videos
+from embodied_rl.jobs.run_folder import add_end_times, write_run_info
 from embodied_rl.jobs.run_report import write_gantt, write_run_report
 from embodied_rl.learner.checkpoint import Checkpoints
 from embodied_rl.policies.checkpoints.folder import read_provenance
@@ -94,18 +88,18 @@ def run(config: TrainConfig, command: str, *, benchmark: str, resume: bool) -> N
         for name, value in stamp.items():
             console.print(f"  {name:<14}{value}", soft_wrap=True, markup=False, highlight=False)
         folder = Path(config.output)
-        _write_run_info(folder, stamp, config, resume)
+        write_run_info(folder, stamp, config, resume)
         try:
             _train(config, states, env, policy, resume, console)
         except Interrupted:
-            _add_end_times(folder, began)
+            add_end_times(folder, began)
             write_run_report(folder)
             raise
         try:
             record_videos(env, policy, states.heldout, config, folder, "after")
         except KeyboardInterrupt:
             raise Interrupted(f"trained and saved, but not filmed; for that: {_resume_command(config)}") from None
-    _add_end_times(folder, began)
+    add_end_times(folder, began)
     write_run_report(folder)
     _print_result(folder, console)
 
@@ -212,43 +206,6 @@ def _notices(config: TrainConfig, benchmark: str) -> list[str]:
     return lines
 
 
-def resolve(config: TrainConfig, renderer: Choice, tasks: Sequence[Task]) -> TrainConfig:
-    """Fill in everything that was left to the program, so that config.yaml repeats the run."""
-    device, scheduler, cores = pick_device(config.device), config.scheduler, cpu_count()
-    sim_threads = config.env.num_threads or cores
-    if isinstance(scheduler, PipelinedConfig):
-        on_cpu = (scheduler.act_device or device).startswith("cpu")
-        stages = scheduler.num_env_groups(config.env.num_envs, cpu=on_cpu)
-        size = make_algorithm(config.algorithm).group_size
-        ahead = scheduler.lookahead(
-            config.env.num_envs, config.rollout.groups(size), size, streams=config.learner.minibatch_groups is not None
-        )
-        scheduler = dataclasses.replace(scheduler, env_groups=stages, max_lookahead=ahead.groups)
-    env = dataclasses.replace(
-        config.env,
-        renderer=renderer.name,
-        render_quality=pick_render_quality(config.env.render_quality, tasks),
-        num_threads=sim_threads,
-    )
-    threads = config.num_threads or cores
-    return with_absolute_checkpoint(
-        dataclasses.replace(config, env=env, num_threads=threads, device=device, scheduler=scheduler)
-    )
-
-
-def open_policy_of(config: TrainConfig, resume: bool) -> tuple[AnyPolicy, str]:
-    """The policy to begin or go on with, and the checkpoint that it comes from."""
-    checkpoint, options = config.policy.checkpoint, load_options(config.policy)
-    if resume:
-        folder = Path(config.output) / "checkpoints"
-        checkpoint = str(Checkpoints(folder, config.checkpoint.keep).load_latest().policy)
-        options = None  # our own checkpoints say everything themselves
-    policy = open_policy(checkpoint, config.device, options)
-    prepare_policy(policy, config.policy, policy_folder(checkpoint))
-    policy.with_value = isinstance(config.algorithm, PPOConfig)
-    return policy, checkpoint
-
-
 def _policy_files(policy: AnyPolicy, config: TrainConfig, states: _States) -> PolicyFiles:
     provenance = {
         "command": "embodied-rl train",
@@ -325,36 +282,6 @@ def _run_info(
         "versions": f"embodied-rl {__version__}, mujoco {mujoco.__version__}, python {platform.python_version()}",
         "started": time.strftime("%Y-%m-%d %H:%M:%S %z"),
     }
-
-
-def _write_run_info(folder: Path, stamp: dict[str, Any], config: TrainConfig, resume: bool) -> None:
-    """run.json has a stamp for each session: a run may be resumed on another machine."""
-    path = folder / "run.json"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        sessions = json.loads(path.read_text()) if resume and path.is_file() else []
-        _replace(path, json.dumps([*sessions, stamp], indent=1))
-        write_config(config)
-    except OSError as error:
-        raise UserError(f"cannot write into {folder}: {error.strerror}; choose another --output.") from error
-
-
-def _add_end_times(folder: Path, began: float) -> None:
-    """Add to run.json how long this session took in all, evaluations and films too; a killed session has no such line.
-
-    began: `time.perf_counter()` when it started. CPU time is the process's own, with all its threads and its imports.
-    """
-    path = folder / "run.json"
-    *earlier, last = json.loads(path.read_text(encoding="utf-8"))
-    times = {"seconds": round(time.perf_counter() - began, 1), "cpu_seconds": round(time.process_time(), 1)}
-    _replace(path, json.dumps([*earlier, last | times], indent=1))
-
-
-def _replace(path: Path, text: str) -> None:
-    """Write the whole file or leave what was there."""
-    new = path.with_suffix(".new")
-    new.write_text(text, encoding="utf-8")
-    new.replace(path)
 
 
 def _print_result(folder: Path, console: Console) -> None:

@@ -16,8 +16,8 @@ from safetensors.torch import load_file
 
 from embodied_rl.cli import main
 from embodied_rl.config.train import EnvConfig, TrainConfig, load_yaml
+from embodied_rl.factory import run_config
 from embodied_rl.factory.tasks import load_tasks
-from embodied_rl.jobs import train
 from embodied_rl.scheduler.config import PipelinedConfig, SerialConfig
 from embodied_rl.sim.render import Choice
 from embodied_rl.telemetry.metrics import read_metrics
@@ -73,7 +73,7 @@ def test_threads_and_stages_that_were_left_open_are_filled_in(
     """All cores for each part, and two stages if the policy acts elsewhere than the simulator."""
     monkeypatch.setattr(train, "cpu_count", lambda: 6)
     tasks = load_tasks("tabletop_spatial", ())
-    found = train.resolve(TrainConfig(device="cpu", **options), Choice("raycast", "asked for"), tasks)
+    found = run_config.resolve(TrainConfig(device="cpu", **options), Choice("raycast", "asked for"), tasks)
     stages = found.scheduler.env_groups if isinstance(found.scheduler, PipelinedConfig) else None
     assert (found.num_threads, found.env.num_threads, stages) == expected
 
@@ -171,7 +171,7 @@ def test_workers_find_a_checkpoint_that_was_named_from_here(
     checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from embodied_rl.cli.select import select
-    from embodied_rl.factory.remote import with_absolute_checkpoint
+    from embodied_rl.factory.run_config import with_absolute_checkpoint
 
     monkeypatch.chdir(checkpoint.parent)
     for scheduler, named in (("ray", str(checkpoint)), ("serial", checkpoint.name)):

@@ -1,0 +1,67 @@
+"""From a run's config to the config with every 'auto' filled in, and to its policy."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from embodied_rl.algorithms.config import PPOConfig
+from embodied_rl.algorithms.make import make_algorithm
+from embodied_rl.config.train import TrainConfig
+from embodied_rl.factory.envs import cpu_count, open_policy, pick_device, pick_render_quality, policy_folder
+from embodied_rl.factory.policies import load_options, prepare_policy
+from embodied_rl.learner.checkpoint import Checkpoints
+from embodied_rl.scheduler.config import PipelinedConfig, RayConfig
+
+if TYPE_CHECKING:
+    from embodied_rl.factory.policies import AnyPolicy
+    from embodied_rl.sim.render import Choice
+    from embodied_rl.sim.task import Task
+
+
+def resolve(config: TrainConfig, renderer: Choice, tasks: Sequence[Task]) -> TrainConfig:
+    """Fill in everything that was left to the program, so that config.yaml repeats the run."""
+    device, scheduler, cores = pick_device(config.device), config.scheduler, cpu_count()
+    sim_threads = config.env.num_threads or cores
+    if isinstance(scheduler, PipelinedConfig):
+        on_cpu = (scheduler.act_device or device).startswith("cpu")
+        stages = scheduler.num_env_groups(config.env.num_envs, cpu=on_cpu)
+        size = make_algorithm(config.algorithm).group_size
+        ahead = scheduler.lookahead(
+            config.env.num_envs, config.rollout.groups(size), size, streams=config.learner.minibatch_groups is not None
+        )
+        scheduler = dataclasses.replace(scheduler, env_groups=stages, max_lookahead=ahead.groups)
+    env = dataclasses.replace(
+        config.env,
+        renderer=renderer.name,
+        render_quality=pick_render_quality(config.env.render_quality, tasks),
+        num_threads=sim_threads,
+    )
+    threads = config.num_threads or cores
+    return with_absolute_checkpoint(
+        dataclasses.replace(config, env=env, num_threads=threads, device=device, scheduler=scheduler)
+    )
+
+
+def open_policy_of(config: TrainConfig, resume: bool) -> tuple[AnyPolicy, str]:
+    """The policy to begin or go on with, and the checkpoint that it comes from."""
+    checkpoint, options = config.policy.checkpoint, load_options(config.policy)
+    if resume:
+        folder = Path(config.output) / "checkpoints"
+        checkpoint = str(Checkpoints(folder, config.checkpoint.keep).load_latest().policy)
+        options = None  # our own checkpoints say everything themselves
+    policy = open_policy(checkpoint, config.device, options)
+    prepare_policy(policy, config.policy, policy_folder(checkpoint))
+    policy.with_value = isinstance(config.algorithm, PPOConfig)
+    return policy, checkpoint
+
+
+def with_absolute_checkpoint(config: TrainConfig) -> TrainConfig:
+    """The config with its checkpoint named so that Ray's workers find it, whose working folder is another one."""
+    checkpoint = Path(config.policy.checkpoint)
+    if not isinstance(config.scheduler, RayConfig) or not checkpoint.exists():
+        return config
+    policy = dataclasses.replace(config.policy, checkpoint=str(checkpoint.absolute()))
+    return dataclasses.replace(config, policy=policy)
