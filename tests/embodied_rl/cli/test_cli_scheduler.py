@@ -71,7 +71,7 @@ def test_threads_and_stages_that_were_left_open_are_filled_in(
     options: dict[str, Any], expected: tuple[int, int, int | None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All cores for each part, and two stages if the policy acts elsewhere than the simulator."""
-    monkeypatch.setattr(train, "cpu_count", lambda: 6)
+    monkeypatch.setattr(run_config, "cpu_count", lambda: 6)
     tasks = load_tasks("tabletop_spatial", ())
     found = run_config.resolve(TrainConfig(device="cpu", **options), Choice("raycast", "asked for"), tasks)
     stages = found.scheduler.env_groups if isinstance(found.scheduler, PipelinedConfig) else None
