@@ -11,8 +11,8 @@ import numpy as np
 
 from embodied_rl.sim.mujoco import kernel, osc
 from embodied_rl.sim.mujoco.env import Env, find_robot, quat_to_axis_angle
+from embodied_rl.sim.mujoco.gains import LIBERO_GAINS as LAW
 from embodied_rl.sim.mujoco.goal import compile_goal
-from embodied_rl.sim.mujoco.osc import LIBERO_GAINS as LAW
 from embodied_rl.sim.mujoco.vec_env import ACTION_DIM, CAMERAS, PROPRIO_DIM
 from embodied_rl.sim.render import make_renderer
 from embodied_rl.sim.tabletop import load_suite

@@ -10,10 +10,10 @@ import numpy as np
 
 from embodied_rl.errors import UserError
 from embodied_rl.sim.mujoco import kernel
+from embodied_rl.sim.mujoco.gains import LIBERO_GAINS
 from embodied_rl.sim.mujoco.goal import Goal, compile_predicates
 from embodied_rl.sim.mujoco.lapack.torque import make_scratch
 from embodied_rl.sim.mujoco.mjlib import arm_mass_addresses, check_layout
-from embodied_rl.sim.mujoco.osc import LIBERO_GAINS
 from embodied_rl.types import Array
 
 ControllerMode = Literal["exact", "fast"]

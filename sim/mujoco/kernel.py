@@ -16,6 +16,7 @@ from numba import njit
 
 from embodied_rl.sim.mujoco import osc
 from embodied_rl.sim.mujoco.borrow import borrowed
+from embodied_rl.sim.mujoco.gains import OscGains
 from embodied_rl.sim.mujoco.goal import Goal, judge
 from embodied_rl.sim.mujoco.lapack.products import dot_column
 from embodied_rl.sim.mujoco.lapack.rounding import fma
@@ -54,7 +55,7 @@ class Robot(NamedTuple):
     finger_half: Array
     site: int
     hand: int
-    gains: osc.OscGains
+    gains: OscGains
 
 
 class MjView(NamedTuple):
@@ -134,7 +135,7 @@ def _measure(model: int, data: int, robot: Robot, view: MjView, control: Control
 
 
 @njit(nogil=True)
-def _set_goal(action: Array, law: osc.OscGains, control: ControllerState) -> None:
+def _set_goal(action: Array, law: OscGains, control: ControllerState) -> None:
     """A new goal relative to the measured pose; a rotation part of exactly zero keeps the old goal orientation."""
     turn, delta = np.empty(3), np.empty((3, 3))
     for i in range(3):

@@ -9,11 +9,11 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
+from embodied_rl.sim.mujoco.gains import OscGains
 from embodied_rl.sim.mujoco.lapack.inverse import N, invert
 from embodied_rl.sim.mujoco.lapack.products import add_columns, dot_column
 from embodied_rl.sim.mujoco.lapack.pseudo_inverse import Work, make_work, pseudo_inverse
 from embodied_rl.sim.mujoco.lapack.rounding import fma
-from embodied_rl.sim.mujoco.osc import OscGains
 from embodied_rl.types import Array
 
 
