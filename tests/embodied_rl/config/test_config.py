@@ -29,7 +29,7 @@ level = st.sampled_from(["token", "action", "chunk"])
 grpo = st.builds(
     GRPOConfig,
     group_size=st.integers(2, 99),
-    keep=st.none() | st.tuples(st.floats(0, 0.5), st.floats(0.5, 1)),
+    success_rate_range=st.none() | st.tuples(st.floats(0, 0.5), st.floats(0.5, 1)),
     clip_low=st.floats(0.01, 0.99),
     clip_high=positive,
     ratio_level=level,
@@ -83,7 +83,7 @@ def test_every_preset_is_consistent(key: tuple[str, str, str]) -> None:
 
 def test_a_file_changes_only_what_it_names(tmp_path: Path) -> None:
     path = tmp_path / "c.yaml"
-    path.write_text("seed: 7\nlearner:\n  lr: 3e-5\nalgorithm:\n  keep: [0.2, 1]\n")
+    path.write_text("seed: 7\nlearner:\n  lr: 3e-5\nalgorithm:\n  success_rate_range: [0.2, 1]\n")
     base = TrainConfig(iterations=3, learner=LearnerConfig(value_lr=0.5))
     loaded = load_yaml(path, base)
     changed = dataclasses.replace(
