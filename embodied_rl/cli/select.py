@@ -11,7 +11,7 @@ from pathlib import Path
 from embodied_rl import configs as recipes
 from embodied_rl.algorithms.config import GRPOConfig
 from embodied_rl.cli.parse import flag_words, flags, parse
-from embodied_rl.config.train import KINDS, TrainConfig, belongs_to, from_dict, kind_of, read_yaml
+from embodied_rl.config.train import KINDS, TrainConfig, belongs_to, from_dict, kind_of, read_yaml, selectable
 from embodied_rl.errors import UserError, suggest
 from embodied_rl.factory.tasks import libero_bundles
 
@@ -33,7 +33,7 @@ usage: embodied-rl train BENCHMARK [--policy NAME] [--algorithm NAME] [--schedul
 
   BENCHMARK         {", ".join(BENCHMARKS)}
   --recipe NAME     {_wrapped(recipes.names())}
-  --policy NAME     {", ".join(KINDS["policy"])}
+  --policy NAME     {", ".join(selectable("policy"))}
   --algorithm NAME  {", ".join(KINDS["algorithm"])} (ppo if not given)
   --scheduler NAME  {", ".join(KINDS["scheduler"])} (serial if not given)
   --config FILE     YAML with any of the values below, such as the config.yaml of an earlier run
@@ -135,7 +135,7 @@ def _kind(part: str, chosen: dict[str, str], file: dict[str, object], default: s
         file_name = chosen["--config"]
         raise UserError(f"{file_name} is for {part} {in_file}, not {in_words}: drop --{part} or that part of the file.")
     name = str(in_words or in_file or default)
-    _known(part, name, KINDS[part])
+    _known(part, name, selectable(part))
     return name
 
 

@@ -62,6 +62,14 @@ class EnvConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class OwnPolicyConfig:
+    """A policy that a program passed to `embodied_rl.train` as an object."""
+
+    class_name: str = ""
+    """Its class, with the module."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class TrainConfig:
     """Everything that decides a training run; `config.yaml` in its folder holds it with every 'auto' filled in."""
 
@@ -97,7 +105,7 @@ class TrainConfig:
     videos: int = 3
     """Tasks of which an episode is filmed before and after training; 0 films none."""
     env: EnvConfig = field(default_factory=EnvConfig)
-    policy: PolicyConfig = field(default_factory=OpenVLAConfig)
+    policy: PolicyConfig | OwnPolicyConfig = field(default_factory=OpenVLAConfig)
     algorithm: AlgorithmConfig = field(default_factory=GRPOConfig)
     rollout: RolloutConfig = field(default_factory=RolloutConfig)
     learner: LearnerConfig = field(default_factory=LearnerConfig)
@@ -120,7 +128,7 @@ class TrainConfig:
                     raise UserError(f"{part}{'.' if key else ''}{key} must be a finite number, got {value}.")
         if isinstance(self.algorithm, GRPOConfig):
             self.rollout.groups(self.algorithm.group_size)  # raises unless the group size divides the episodes
-        if self.autotune and self.policy.compile:
+        if self.autotune and not isinstance(self.policy, OwnPolicyConfig) and self.policy.compile:
             raise UserError(
                 "--autotune would take the compiler's time for the policy's: run it without "
                 "--policy.compile, and then train with what it chose."
@@ -148,10 +156,21 @@ class TrainConfig:
 
 # A part that comes in several kinds is written with its kind as `name`.
 KINDS: dict[str, dict[str, type]] = {
-    "policy": {"openvla": OpenVLAConfig, "openvla_oft": OpenVLAOFTConfig, "pi0": Pi0Config, "smolvla": SmolVLAConfig},
+    "policy": {
+        "openvla": OpenVLAConfig,
+        "openvla_oft": OpenVLAOFTConfig,
+        "pi0": Pi0Config,
+        "smolvla": SmolVLAConfig,
+        "own": OwnPolicyConfig,
+    },
     "algorithm": {"grpo": GRPOConfig, "ppo": PPOConfig},
     "scheduler": {"serial": SerialConfig, "pipelined": PipelinedConfig, "ray": RayConfig},
 }
+
+
+def selectable(part: str) -> list[str]:
+    """The kinds of `part` that a command line can choose: all but those that are objects of a program."""
+    return [name for name, cls in KINDS[part].items() if cls is not OwnPolicyConfig]
 
 
 def kind_of(part: str, value: object) -> str:

@@ -2,15 +2,45 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from embodied_rl.config.train import TrainConfig, dump_yaml
+from embodied_rl.config.train import AUTO, TrainConfig, dump_yaml, kind_of, load_yaml
 from embodied_rl.errors import UserError
 
 CONFIG_FILE = "config.yaml"
+
+
+@contextmanager
+def new_run(config: TrainConfig) -> Iterator[TrainConfig]:
+    """The config with its folder named; UserError if that folder is taken."""
+    if config.output == AUTO:
+        when = time.strftime("%Y%m%d-%H%M%S")
+        name = f"{config.suite}-{kind_of('algorithm', config.algorithm)}-seed{config.seed}-{when}"
+        config = dataclasses.replace(config, output=str(Path("runs") / name))
+    folder = Path(config.output)
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UserError(f"{folder} exists already: choose another --output, or continue it with --resume {folder}")
+    yield config
+
+
+@contextmanager
+def existing_run(folder: Path, iterations: int | None) -> Iterator[TrainConfig]:
+    """The config of the run in `folder`, which may have been moved, with as many iterations in all (None: as it has).
+
+    UserError if there is no run, or fewer iterations are asked for than it has.
+    """
+    if not (folder / CONFIG_FILE).is_file():
+        raise UserError(f"{folder} is not the folder of a run: it has no {CONFIG_FILE}.")
+    config = dataclasses.replace(load_yaml(folder / CONFIG_FILE), output=str(folder))
+    if iterations is not None and iterations <= config.iterations:
+        raise UserError(f"--iterations {iterations}: {folder} is a run of {config.iterations} iterations; give more.")
+    yield config if iterations is None else dataclasses.replace(config, iterations=iterations)
 
 
 def write_config(config: TrainConfig) -> None:

@@ -1,0 +1,78 @@
+"""Simulators and policies that a program passes as objects: what they must offer, and how their weights are kept."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Protocol
+
+from safetensors import SafetensorError
+from safetensors.torch import load_model, save_model
+from torch import nn
+
+from embodied_rl.errors import UserError
+from embodied_rl.evaluation.record import FrameEnv
+from embodied_rl.learner.learner import TrainablePolicy
+from embodied_rl.policies.checkpoints.folder import read_json, to_json
+from embodied_rl.rollout.sampler import TaskStates
+
+WEIGHTS, CONFIG, PROVENANCE = "model.safetensors", "config.json", "provenance.json"
+OWN = "own"
+
+
+class TaskEnv(FrameEnv, Protocol):
+    """A simulator that says which initial states its tasks have.
+
+    Example:
+        >>> env.train_states, env.heldout_states
+        ({'point/reach': range(0, 16)}, {'point/reach': range(16, 28)})
+    """
+
+    train_states: TaskStates
+    """By task: the initial states that training draws from."""
+    heldout_states: TaskStates
+    """By task: the initial states that are evaluated; none of them may be in `train_states`."""
+
+
+def own_class(policy: TrainablePolicy) -> str:
+    """The name of a policy's class, with its module."""
+    return f"{type(policy).__module__}.{type(policy).__qualname__}"
+
+
+def describe_own(policy: TrainablePolicy) -> dict[str, Any]:
+    """What a run stamps about a policy that was passed to it."""
+    count = sum(parameter.numel() for _, parameter in policy.named_parameters())
+    return {
+        "policy": f"{own_class(policy)}, {count / 1e6:.2f} M parameters, chunks of {policy.chunk_len} steps",
+        "weights": "as passed to train",
+    }
+
+
+def save_own(policy: TrainablePolicy, folder: Path, provenance: dict[str, Any]) -> None:
+    """Write the weights, the name of the class, and how it was trained."""
+    folder.mkdir()
+    save_model(_module(policy), str(folder / WEIGHTS))
+    (folder / CONFIG).write_bytes(to_json({"architecture": OWN, "class": own_class(policy)}))
+    (folder / PROVENANCE).write_bytes(to_json(provenance))
+
+
+def load_own(policy: TrainablePolicy, folder: Path) -> None:
+    """Load into `policy` what `save_own` wrote.
+
+    Raises:
+        UserError: The folder holds another class, or weights of other shapes.
+    """
+    config = read_json(folder / CONFIG)
+    if config.get("architecture") != OWN or config.get("class") != own_class(policy):
+        holds = config.get("class") or config.get("architecture")
+        raise UserError(f"{folder} holds {holds}, not {own_class(policy)}: load it into a policy of that class.")
+    try:
+        load_model(_module(policy), folder / WEIGHTS)
+    except (RuntimeError, SafetensorError, OSError) as error:
+        text = " ".join(str(error).split())
+        raise UserError(f"{folder / WEIGHTS} does not fit {own_class(policy)}: {text}") from error
+
+
+def _module(policy: TrainablePolicy) -> nn.Module:
+    if not isinstance(policy, nn.Module):
+        raise UserError(f"{own_class(policy)} must be a torch.nn.Module to be trained.")
+    return policy
