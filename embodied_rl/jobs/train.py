@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -63,22 +62,18 @@ def run(
         try:
             record_videos(setup.env, setup.policy, setup.states.heldout, config, folder, "after")
         except KeyboardInterrupt:
-            raise Interrupted(f"trained and saved, but not filmed; for that: {_resume_command(config)}") from None
+            raise Interrupted(f"trained and saved, but not filmed; for that: {setup.resume_command}") from None
     add_end_times(folder, began)
     write_run_report(folder)
     console.print(result_table(folder))
     _say(console, f"report: {folder / 'report.html'}")
-    _say(console, f"policy: {folder / 'checkpoints'} (embodied-rl eval --checkpoint {folder})")
+    _say(console, f"policy: {folder / 'checkpoints'} ({setup.load_command})")
     return outcome
 
 
 def _say(console: Console, line: str) -> None:
     """Print a line as it is: neither wrapped, nor read as markup."""
     console.print(line, soft_wrap=True, markup=False, highlight=False)
-
-
-def _resume_command(config: TrainConfig) -> str:
-    return shlex.join(["embodied-rl", "train", "--resume", config.output])
 
 
 @contextmanager
@@ -120,7 +115,7 @@ def _train(setup: RunSetup, resume: bool, console: Console) -> TrainOutcome:
             setup.states.heldout,
             RunObserver(folder, log, progress, measured, counted),
             resume=resume,
-            resume_command=_resume_command(config),
+            resume_command=setup.resume_command,
             clock=clock,
             remote=remote_worker_factory(config),
             worker_policy=WorkerPolicyFactory(to_dict(config), resume),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import platform
+import shlex
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -85,6 +86,22 @@ class RunSetup:
     files: PolicyFiles
     states: RunStates
     about: dict[str, Any]
+    given: Given
+
+    @property
+    def resume_command(self) -> str:
+        """How a stopped run is continued."""
+        if self.given.env is None:
+            return shlex.join(["embodied-rl", "train", "--resume", self.config.output])
+        objects = "env=..." if self.given.policy is None else "env=..., policy=..."
+        return f"embodied_rl.train(resume={self.config.output!r}, {objects})"
+
+    @property
+    def load_command(self) -> str:
+        """How the policy is used afterwards."""
+        if self.given.policy is not None:
+            return f"embodied_rl.load_policy({self.config.output!r}, into=...)"
+        return shlex.join(["embodied-rl", "eval", "--checkpoint", self.config.output])
 
 
 @contextmanager
@@ -128,6 +145,7 @@ def open_run(config: TrainConfig, given: Given, console: Console, *, resume: boo
             _policy_files(policy, config, states),
             states,
             about | describe_policy(policy, checkpoint),
+            given,
         )
 
 
@@ -182,17 +200,18 @@ def _given_run(config: TrainConfig, given: Given, env: TaskEnv, resume: bool) ->
             config, env.train_states, env.heldout_states, trained_states(read_provenance(policy_folder(checkpoint)))
         )
         files, about = _policy_files(policy, config, states), describe_policy(policy, checkpoint)
-        return RunSetup(config, env, policy, files, states, _about_env(env, config) | about)
+        return RunSetup(config, env, policy, files, states, _about_env(env, config) | about, given)
     named = OwnPolicyConfig(class_name=own_class(given.policy))
     if resume and config.policy != named:
         raise UserError(f"{config.output} was not begun with a {named.class_name}: pass a policy of its class.")
-    config = resolve(dataclasses.replace(config, policy=named), None, ())
+    device = next(parameter for _, parameter in given.policy.named_parameters()).device.type
+    config = resolve(dataclasses.replace(config, policy=named, device=device), None, ())
     _use_threads(config)
     states = _states(config, env.train_states, env.heldout_states, {})
     policy = given.policy
     provenance = _provenance(config, states)
     files = PolicyFiles(lambda folder: save_own(policy, folder, provenance), lambda folder: load_own(policy, folder))
-    return RunSetup(config, env, policy, files, states, _about_env(env, config) | describe_own(policy))
+    return RunSetup(config, env, policy, files, states, _about_env(env, config) | describe_own(policy), given)
 
 
 def _use_threads(config: TrainConfig) -> None:

@@ -17,6 +17,7 @@ from tests.embodied_rl.toy_task_env import ToyTaskEnv
 from tests.toy import ToyPolicy
 
 TINY: dict[str, object] = {
+    "algorithm": {"critic_warmup_iterations": 0},
     "rollout": {"episodes_per_iteration": 16},
     "evaluation": {"states_per_task": 4, "every": 0},
     "learner": {"lr": 1e-2, "lr_warmup_updates": 0, "minibatch_size": 64, "average_updates": 0},
@@ -67,13 +68,13 @@ def test_an_own_policy_in_an_own_simulator_trains_resumes_and_is_evaluated(tmp_p
     ends = {}
     for name, steps in (("whole", (2,)), ("resumed", (1, 2))):
         out = tmp_path / name
-        erl.train(
-            "tabletop_openvla_ppo", env=ToyTaskEnv(8), policy=ToyPolicy(), output=out, iterations=steps[0], **TINY
-        )
+        fresh = {"env": ToyTaskEnv(8), "policy": ToyPolicy(), "output": out}
+        erl.train("tabletop_openvla_ppo", iterations=steps[0], **fresh, **TINY)
         for iterations in steps[1:]:
             erl.train(resume=out, iterations=iterations, env=ToyTaskEnv(8), policy=ToyPolicy(seed=9))
         ends[name] = erl.load_policy(out, into=ToyPolicy(seed=5))
         assert (out / "report.html").is_file()
+        assert len(list((out / "videos").glob("*-after.mp4"))) == 1
         assert load_yaml(out / "config.yaml").suite == "toy"
         assert "tests.toy.ToyPolicy" in json.loads((out / "run.json").read_text())[-1]["policy"]
     first, second = (ends[name].state_dict() for name in ("whole", "resumed"))
@@ -85,7 +86,7 @@ def test_an_own_policy_in_an_own_simulator_trains_resumes_and_is_evaluated(tmp_p
 def test_what_does_not_go_together_is_one_clear_line(tmp_path: Path) -> None:
     policy = ToyPolicy()
     for call, message in (
-        (lambda: erl.train(), "train needs a recipe"),
+        (erl.train, "train needs a recipe"),
         (lambda: erl.train("tabletop_openvla_pop"), "Did you mean 'tabletop_openvla_ppo'"),
         (lambda: erl.train("tabletop_openvla_ppo", sede=1), "unknown key 'sede'. Did you mean 'seed'"),
         (lambda: erl.train("tabletop_openvla_ppo", policy=policy, output=tmp_path / "a"), "pass env="),
@@ -112,7 +113,7 @@ def test_a_resume_with_another_class_or_by_the_command_line_says_what_to_do(
 
     out = tmp_path / "run"
     erl.train("tabletop_openvla_ppo", env=ToyTaskEnv(8), policy=ToyPolicy(), output=out, iterations=1, **TINY)
-    with pytest.raises(UserError, match="was not begun with a .*Other"):
+    with pytest.raises(UserError, match=r"was not begun with a .*Other"):
         erl.train(resume=out, iterations=2, env=ToyTaskEnv(8), policy=Other())
     assert main(["train", "--resume", str(out), "--iterations", "2"]) == 2
     assert main(["eval", "--checkpoint", str(out)]) == 2
