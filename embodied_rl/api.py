@@ -70,7 +70,12 @@ def make_vec_env(
 
 
 def load_policy(
-    checkpoint: str | Path = SHIPPED, *, device: str = "auto", into: TrainablePolicy | None = None, **options: Any
+    checkpoint: str | Path = SHIPPED,
+    *,
+    device: str = "auto",
+    critic: bool = False,
+    into: TrainablePolicy | None = None,
+    **options: Any,
 ) -> Any:
     """Load a policy, ready to act.
 
@@ -78,6 +83,7 @@ def load_policy(
         checkpoint: Folder of a run or of a checkpoint, or OWNER/NAME[@REVISION] on the Hugging Face hub; 'shipped' is
             the small OpenVLA in the package.
         device: auto, cpu or cuda; not for `into`, which stays where it is.
+        critic: Let the policy also return values, as PPO needs them.
         into: A policy of your own class: gets the weights that a run with it has saved, and is returned.
         options: What the files of a published checkpoint do not say, such as unnorm_key; see `PublishedOptions`.
 
@@ -95,7 +101,9 @@ def load_policy(
             raise UserError(f"{next(iter(options))} describes a published checkpoint: it does not go with into=.")
         load_own(into, folder)
         return into
-    return _load_known(str(checkpoint), device, options)
+    policy = _load_known(str(checkpoint), device, options)
+    policy.with_value = critic
+    return policy
 
 
 def evaluate(
@@ -144,7 +152,7 @@ def train(
         output: The run's folder; None: runs/SUITE-ALGORITHM-seedN-TIME.
         resume: Folder of a stopped run: goes on exactly where it stopped, in place of `recipe`.
         env: Your own simulator, or one of `make_vec_env`; None: the one that the config names. Stays open.
-        policy: Your own `torch.nn.Module`, trained in place; needs `env`. None: the policy that the config names.
+        policy: Your own `torch.nn.Module`, trained in place. None: the policy that the config names.
         overrides: Further values of the config, as in its YAML: seed=1, learner={"lr": 1e-4}.
 
     Returns:

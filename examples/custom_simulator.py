@@ -1,6 +1,6 @@
 """Train in a simulator of your own: a point in a square must reach the red corner.
 
-    python examples/custom_simulator.py --iterations 20 --output runs/custom_simulator
+python examples/custom_simulator.py --iterations 20 --output runs/custom_simulator
 """
 
 import argparse
@@ -21,12 +21,11 @@ SIZE, HORIZON = 8, 16
 class PointEnv:
     """N points; an action moves a point by up to 0.25 in x and y, and the goal is one of the four corners."""
 
-    # Which initial states training draws from, and which are evaluated. They must not overlap.
-    train_states = {"point/reach": range(64)}
-    heldout_states = {"point/reach": range(64, 96)}
-
     def __init__(self, num_envs: int) -> None:
         self.num_envs = num_envs
+        # Which initial states training draws from, and which are evaluated. They must not overlap.
+        self.train_states = {"point/reach": range(64)}
+        self.heldout_states = {"point/reach": range(64, 96)}
         self.info = EnvInfo(
             suite="point",
             simulator="point 1",

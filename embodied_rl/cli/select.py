@@ -135,7 +135,8 @@ def _kind(part: str, chosen: dict[str, str], file: dict[str, object], default: s
         file_name = chosen["--config"]
         raise UserError(f"{file_name} is for {part} {in_file}, not {in_words}: drop --{part} or that part of the file.")
     name = str(in_words or in_file or default)
-    _known(part, name, selectable(part))
+    if name != default:
+        _known(part, name, selectable(part))
     return name
 
 

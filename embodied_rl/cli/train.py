@@ -45,8 +45,8 @@ def _check(config: TrainConfig) -> None:
     protocol(config.protocol)  # raises for an unknown one
     if config.trace and not Path(config.trace).absolute().parent.is_dir():
         raise UserError(f"--trace {config.trace}: its folder does not exist.")
-    assert not isinstance(config.policy, OwnPolicyConfig), "select lets no such policy in"
-    _check_checkpoint(kind_of("policy", config.policy), config.policy.checkpoint)
+    if not isinstance(config.policy, OwnPolicyConfig):
+        _check_checkpoint(kind_of("policy", config.policy), config.policy.checkpoint)
 
 
 def _check_checkpoint(policy: str, checkpoint: str) -> None:

@@ -63,10 +63,10 @@ class EnvConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class OwnPolicyConfig:
-    """A policy that a program passed to `embodied_rl.train` as an object."""
+    """A policy that is neither loaded nor prepared by the options of a built-in one."""
 
     class_name: str = ""
-    """Its class, with the module."""
+    """Its name in `factory.own.POLICIES`, or the class of the object that was passed to `embodied_rl.train`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,7 +169,7 @@ KINDS: dict[str, dict[str, type]] = {
 
 
 def selectable(part: str) -> list[str]:
-    """The kinds of `part` that a command line can choose: all but those that are objects of a program."""
+    """The kinds of `part` that a command line can choose; a policy of one's own comes with a recipe."""
     return [name for name, cls in KINDS[part].items() if cls is not OwnPolicyConfig]
 
 

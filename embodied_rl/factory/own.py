@@ -1,19 +1,24 @@
-"""Simulators and policies that a program passes as objects: what they must offer, and how their weights are kept."""
+"""Simulators and policies of one's own: what they must offer, their names, and how their weights are kept."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_model, save_model
 from torch import nn
 
+from embodied_rl.config.train import OwnPolicyConfig, TrainConfig
 from embodied_rl.errors import UserError
 from embodied_rl.evaluation.record import FrameEnv
+from embodied_rl.factory.suite_env import SuiteEnv
 from embodied_rl.learner.learner import TrainablePolicy
 from embodied_rl.policies.checkpoints.folder import read_json, to_json
 from embodied_rl.rollout.sampler import TaskStates
+from embodied_rl.vec_env import EnvInfo
 
 WEIGHTS, CONFIG, PROVENANCE = "model.safetensors", "config.json", "provenance.json"
 OWN = "own"
@@ -31,6 +36,39 @@ class TaskEnv(FrameEnv, Protocol):
     """By task: the initial states that training draws from."""
     heldout_states: TaskStates
     """By task: the initial states that are evaluated; none of them may be in `train_states`."""
+
+
+ENVS: dict[str, Callable[[int], TaskEnv]] = {}
+"""Simulators of one's own by the name of their suite; called with the number of environments."""
+POLICIES: dict[str, Callable[[EnvInfo], TrainablePolicy]] = {}
+"""Policies of one's own by name; called with what the simulator says of itself."""
+
+
+def open_own_env(config: TrainConfig) -> TaskEnv:
+    """The simulator of the config's suite: one of `ENVS`, else a built-in one with two cameras of 64 pixels."""
+    if config.suite in ENVS:
+        return ENVS[config.suite](config.env.num_envs)
+    return SuiteEnv.open(
+        config.suite, config.env, image_size=64, cameras=2, tasks=config.tasks, protocol_name=config.protocol
+    )
+
+
+def open_own_policy(config: TrainConfig, info: EnvInfo) -> TrainablePolicy:
+    """A new policy of the config's name; its weights follow from the config's seed.
+
+    Raises:
+        UserError: It has no name in `POLICIES`, and was passed as an object when the run began.
+    """
+    assert isinstance(config.policy, OwnPolicyConfig)
+    name = config.policy.class_name
+    if name not in POLICIES:
+        raise UserError(
+            f"{config.output} trains a {name}, which has no name in factory/own.py: go on with "
+            "embodied_rl.train(resume=..., env=..., policy=...)."
+        )
+    with torch.random.fork_rng():
+        torch.manual_seed(config.seed)
+        return POLICIES[name](info)
 
 
 def own_class(policy: TrainablePolicy) -> str:

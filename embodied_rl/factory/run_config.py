@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from embodied_rl.algorithms.config import PPOConfig
 from embodied_rl.algorithms.make import make_algorithm
 from embodied_rl.config.train import OwnPolicyConfig, TrainConfig
-from embodied_rl.errors import UserError
 from embodied_rl.factory.envs import cpu_count, open_policy, pick_device, pick_render_quality, policy_folder
 from embodied_rl.factory.policies import load_options, prepare_policy
 from embodied_rl.learner.checkpoint import Checkpoints
@@ -49,11 +48,7 @@ def resolve(config: TrainConfig, renderer: Choice | None, tasks: Sequence[Task])
 
 def open_policy_of(config: TrainConfig, resume: bool) -> tuple[AnyPolicy, str]:
     """The policy to begin or go on with, and the checkpoint that it comes from."""
-    if isinstance(config.policy, OwnPolicyConfig):
-        raise UserError(
-            f"{config.output} trains {config.policy.class_name}, which this command cannot open: go on with "
-            "embodied_rl.train(resume=..., env=..., policy=...)."
-        )
+    assert not isinstance(config.policy, OwnPolicyConfig), "see factory.own"
     checkpoint, options = config.policy.checkpoint, load_options(config.policy)
     if resume:
         folder = Path(config.output) / "checkpoints"

@@ -7,7 +7,7 @@ import platform
 import shlex
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,7 +30,16 @@ from embodied_rl.factory.envs import (
     pick_renderer,
     policy_folder,
 )
-from embodied_rl.factory.own import TaskEnv, describe_own, load_own, own_class, save_own
+from embodied_rl.factory.own import (
+    ENVS,
+    TaskEnv,
+    describe_own,
+    load_own,
+    open_own_env,
+    open_own_policy,
+    own_class,
+    save_own,
+)
 from embodied_rl.factory.policies import load_policy, save_policy
 from embodied_rl.factory.protocol_envs import open_envs
 from embodied_rl.factory.remote import cluster
@@ -91,15 +100,15 @@ class RunSetup:
     @property
     def resume_command(self) -> str:
         """How a stopped run is continued."""
-        if self.given.env is None:
+        if self.given == Given():
             return shlex.join(["embodied-rl", "train", "--resume", self.config.output])
-        objects = "env=..." if self.given.policy is None else "env=..., policy=..."
+        objects = ", ".join(f"{name}=..." for name in ("env", "policy") if getattr(self.given, name) is not None)
         return f"embodied_rl.train(resume={self.config.output!r}, {objects})"
 
     @property
     def load_command(self) -> str:
         """How the policy is used afterwards."""
-        if self.given.policy is not None:
+        if isinstance(self.config.policy, OwnPolicyConfig):
             return f"embodied_rl.load_policy({self.config.output!r}, into=...)"
         return shlex.join(["embodied-rl", "eval", "--checkpoint", self.config.output])
 
@@ -112,10 +121,14 @@ def open_run(config: TrainConfig, given: Given, console: Console, *, resume: boo
         UserError: Something that the config names is not there, or does not go with what is given.
     """
     if given.env is not None:
-        yield _given_run(config, given, given.env, resume)
+        worlds = EnvConfig(num_envs=given.env.num_envs, num_threads=config.env.num_threads)
+        config = dataclasses.replace(config, suite=given.env.info.suite, tasks=(), env=worlds)
+        yield _own_run(config, given, given.env, resume)
         return
-    if given.policy is not None:
-        raise UserError("a policy of your own needs the simulator that it acts in: pass env=make_vec_env(...) too.")
+    if given.policy is not None or isinstance(config.policy, OwnPolicyConfig) or config.suite in ENVS:
+        with closing(open_own_env(config)) as env:
+            yield _own_run(config, given, env, resume)
+        return
     tasks = load_tasks(config.suite, config.tasks)
     renderer = pick_renderer(config.env.renderer, tasks)
     if resume:  # config.yaml names what was chosen, asked for or not
@@ -181,34 +194,31 @@ def run_info(setup: RunSetup, command: str) -> dict[str, Any]:
     }
 
 
-def _given_run(config: TrainConfig, given: Given, env: TaskEnv, resume: bool) -> RunSetup:
-    """A run in a simulator that is an object here and cannot be opened a second time by its name."""
+def _own_run(config: TrainConfig, given: Given, env: TaskEnv, resume: bool) -> RunSetup:
+    """A run with a simulator or a policy of one's own, which is opened once, in this process."""
     for asked, what in (
         (isinstance(config.scheduler, RayConfig), "scheduler ray"),
         (config.learner.num_processes > 1, "learner.num_processes above 1"),
         (config.autotune, "autotune"),
     ):
         if asked:
-            raise UserError(f"{what} opens simulator and policy again by their names, so env= does not go with it.")
-    worlds = EnvConfig(num_envs=env.num_envs, num_threads=config.env.num_threads)
-    config = dataclasses.replace(config, suite=env.info.suite, tasks=(), env=worlds)
-    if given.policy is None:
+            raise UserError(f"{what} opens simulator and policy more than once: it does not go with your own.")
+    if given.policy is None and not isinstance(config.policy, OwnPolicyConfig):
         config = resolve(config, None, ())
         _use_threads(config)
         policy, checkpoint = open_policy_of(config, resume)
-        states = _states(
-            config, env.train_states, env.heldout_states, trained_states(read_provenance(policy_folder(checkpoint)))
-        )
+        earlier = trained_states(read_provenance(policy_folder(checkpoint)))
+        states = _states(config, env.train_states, env.heldout_states, earlier)
         files, about = _policy_files(policy, config, states), describe_policy(policy, checkpoint)
         return RunSetup(config, env, policy, files, states, _about_env(env, config) | about, given)
-    named = OwnPolicyConfig(class_name=own_class(given.policy))
+    policy = open_own_policy(config, env.info) if given.policy is None else given.policy
+    named = config.policy if given.policy is None else OwnPolicyConfig(class_name=own_class(policy))
     if resume and config.policy != named:
-        raise UserError(f"{config.output} was not begun with a {named.class_name}: pass a policy of its class.")
-    device = next(parameter for _, parameter in given.policy.named_parameters()).device.type
+        raise UserError(f"{config.output} was not begun with a {own_class(policy)}: pass a policy of its class.")
+    device = next(parameter for _, parameter in policy.named_parameters()).device.type
     config = resolve(dataclasses.replace(config, policy=named, device=device), None, ())
     _use_threads(config)
     states = _states(config, env.train_states, env.heldout_states, {})
-    policy = given.policy
     provenance = _provenance(config, states)
     files = PolicyFiles(lambda folder: save_own(policy, folder, provenance), lambda folder: load_own(policy, folder))
     return RunSetup(config, env, policy, files, states, _about_env(env, config) | describe_own(policy), given)
