@@ -32,10 +32,15 @@ class TaskEnv(FrameEnv, Protocol):
         ({'point/reach': range(0, 16)}, {'point/reach': range(16, 28)})
     """
 
-    train_states: TaskStates
-    """By task: the initial states that training draws from."""
-    heldout_states: TaskStates
-    """By task: the initial states that are evaluated; none of them may be in `train_states`."""
+    @property
+    def train_states(self) -> TaskStates:
+        """By task: the initial states that training draws from."""
+        ...
+
+    @property
+    def heldout_states(self) -> TaskStates:
+        """By task: the initial states that are evaluated; none of them may be in `train_states`."""
+        ...
 
 
 ENVS: dict[str, Callable[[int], TaskEnv]] = {}

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,7 +17,7 @@ from embodied_rl.errors import UserError
 from tests.embodied_rl.toy_task_env import ToyTaskEnv
 from tests.toy import ToyPolicy
 
-TINY: dict[str, object] = {
+TINY: dict[str, Any] = {
     "algorithm": {"critic_warmup_iterations": 0},
     "rollout": {"episodes_per_iteration": 16},
     "evaluation": {"states_per_task": 4, "every": 0},
@@ -68,7 +69,7 @@ def test_an_own_policy_in_an_own_simulator_trains_resumes_and_is_evaluated(tmp_p
     ends = {}
     for name, steps in (("whole", (2,)), ("resumed", (1, 2))):
         out = tmp_path / name
-        fresh = {"env": ToyTaskEnv(8), "policy": ToyPolicy(), "output": out}
+        fresh: dict[str, Any] = {"env": ToyTaskEnv(8), "policy": ToyPolicy(), "output": out}
         erl.train("tabletop_openvla_ppo", iterations=steps[0], **fresh, **TINY)
         for iterations in steps[1:]:
             erl.train(resume=out, iterations=iterations, env=ToyTaskEnv(8), policy=ToyPolicy(seed=9))

@@ -16,9 +16,9 @@ from embodied_rl.errors import UserError
 from embodied_rl.sim.libero import recorded, replay
 from embodied_rl.sim.mujoco import osc
 from embodied_rl.sim.mujoco.env import Env, find_robot
+from embodied_rl.sim.mujoco.gains import LIBERO_GAINS
 from embodied_rl.sim.mujoco.goal import compile_predicates
 from embodied_rl.sim.mujoco.lapack.torque import make_scratch
-from embodied_rl.sim.mujoco.osc import LIBERO_GAINS
 from embodied_rl.types import Array
 
 _SHARED = Path(os.environ.get("EMBODIED_RL_SHARED", Path(__file__).resolve().parents[3].parent / "shared"))
