@@ -38,11 +38,11 @@ class GaussianPolicy(nn.Module):
     @torch.no_grad()
     def act(self, obs: Observation, rng: DecisionRng, mode: ActMode) -> ActOutput:
         """Decide for N environments. Draw from `rng` only: then a row does not depend on the others."""
-        mean, value = self._forward(torch.as_tensor(obs.images), torch.as_tensor(obs.proprio))
+        mean, value = self._forward(obs.images, obs.proprio)
         noise = torch.from_numpy(rng.normal(mean.shape[1]))
         drawn = mean if mode == "greedy" else mean + self.log_std.exp() * noise
         actions = drawn.clamp(-1, 1).reshape(-1, self.chunk_len, self.action_dim)
-        return ActOutput(actions.numpy(), self._log_prob(mean, drawn), value, {"drawn": drawn})
+        return ActOutput(actions, self._log_prob(mean, drawn), value, {"drawn": drawn})
 
     def evaluate(
         self, images: Tensor, proprio: Tensor, instruction: list[str], replay: dict[str, Tensor]

@@ -27,14 +27,18 @@ class PointEnv:
         self.train_states = {"point/reach": range(64)}
         self.heldout_states = {"point/reach": range(64, 96)}
         self.info = EnvInfo(
+            backend="numpy",
             suite="point",
             simulator="point 1",
             renderer="numpy",
             cameras=("top",),
-            image_size=SIZE,
-            action_dim=2,
+            image_shape=(SIZE, SIZE),
             proprio_dim=2,
+            action_dim=2,
+            action_low=(-1.0, -1.0),
+            action_high=(1.0, 1.0),
             control_hz=10.0,
+            max_episode_steps=HORIZON,
         )
         self._position = np.zeros((num_envs, 2), np.float32)
         self._goal = np.zeros((num_envs, 2), np.float32)
@@ -48,9 +52,9 @@ class PointEnv:
             self._goal[env_id] = random.choice([-0.75, 0.75], 2)
             self._steps[env_id] = 0
 
-    def step(self, env_ids: Sequence[int], actions: Array) -> ChunkResult:
+    def step(self, env_ids: Sequence[int], actions: torch.Tensor) -> ChunkResult:
         """Run a chunk of control steps, actions [N, K, 2] in [-1, 1]; it ends early where its episode ends."""
-        ids, moves = np.asarray(env_ids), np.asarray(actions).clip(-1, 1)
+        ids, moves = np.asarray(env_ids), actions.numpy().clip(-1, 1)
         count, chunk = moves.shape[:2]
         reward, success = np.zeros((count, chunk), np.float32), np.zeros(count, bool)
         taken, failed = np.zeros(count, np.int32), np.zeros(count, bool)
@@ -63,7 +67,14 @@ class PointEnv:
             success |= running & (np.abs(self._position[ids] - self._goal[ids]).max(axis=1) < 0.3)
             reward[:, k] = running & success
         truncated = ~success & (self._steps[ids] >= HORIZON)  # out of time; `terminated` means that the task is over
-        return ChunkResult(reward, success.copy(), truncated, success, taken, failed)
+        return ChunkResult.from_numpy(
+            reward=reward,
+            terminated=success.copy(),
+            truncated=truncated,
+            success=success,
+            steps_taken=taken,
+            failed=failed,
+        )
 
     def observe(self, env_ids: Sequence[int], out: Observation) -> None:
         """Fill row i of `out` for `env_ids[i]`. Render here and not in `step`: a frame is drawn where one is read."""
@@ -82,8 +93,7 @@ class PointEnv:
 
     def new_observation(self, rows: int) -> Observation:
         """Memory for `rows` observations."""
-        images = np.zeros((rows, 1, SIZE, SIZE, 3), np.uint8)
-        return Observation(images, np.zeros((rows, 2), np.float32), [""] * rows)
+        return self.info.new_observation(rows)
 
     def close(self) -> None:
         """Nothing to free."""

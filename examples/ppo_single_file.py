@@ -142,8 +142,8 @@ def decide(
     for row, env_id in enumerate(env_ids):
         ran = torch.arange(policy.chunk_len) < int(result.steps_taken[row])
         step = Step(
-            torch.as_tensor(obs.images[row]).clone(),
-            torch.as_tensor(obs.proprio[row]).clone(),
+            obs.images[row].clone(),
+            obs.proprio[row].clone(),
             obs.instruction[row],
             {name: values[row] for name, values in act.replay.items()},
             act.log_prob[row],

@@ -60,7 +60,7 @@ def main(argv: list[str]) -> int:
     console = Console()
     tasks = load_tasks(config.suite, config.tasks)
     config = resolve(config, pick_renderer(config.env.renderer, tasks), tasks)
-    policy, _ = open_policy_of(config, resume=False)
+    policy, _ = open_policy_of(config)
     states = {task.name: list(task.train_states) for task in tasks}
     # a probe's times are those of one thread
     one = dataclasses.replace(config.env, num_threads=1, processes=None)

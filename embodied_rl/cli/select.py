@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -18,7 +19,7 @@ from embodied_rl.factory.tasks import libero_bundles
 BENCHMARKS = recipes.BENCHMARKS
 _MINIBATCH_EPISODES = 16
 """Their rows are about as many as the presets' minibatches of rows."""
-_SELECTORS = ("--recipe", "--policy", "--algorithm", "--scheduler", "--config", "--resume")
+_SELECTORS = ("--recipe", "--policy", "--algorithm", "--scheduler", "--config", "--resume", "--from")
 
 
 def _wrapped(names: Iterable[str]) -> str:
@@ -29,7 +30,7 @@ USAGE = f"""\
 usage: embodied-rl train BENCHMARK [--policy NAME] [--algorithm NAME] [--scheduler NAME] [--config FILE]
                                    [--any.value VALUE ...]
        embodied-rl train --recipe NAME [--scheduler NAME] [--config FILE] [--any.value VALUE ...]
-       embodied-rl train --resume DIR [--iterations N]
+       embodied-rl train --resume DIR [--iterations N] [--from CHECKPOINT]
 
   BENCHMARK         {", ".join(BENCHMARKS)}
   --recipe NAME     {_wrapped(recipes.names())}
@@ -38,7 +39,8 @@ usage: embodied-rl train BENCHMARK [--policy NAME] [--algorithm NAME] [--schedul
   --scheduler NAME  {", ".join(KINDS["scheduler"])} (serial if not given)
   --config FILE     YAML with any of the values below, such as the config.yaml of an earlier run
   --resume DIR      continue the run in DIR, with its own config, exactly where its last checkpoint left it; with
-                    --iterations N go on to more iterations than it had (learning rates stay where they fell to)
+                    --iterations N go on to more iterations than it had (learning rates stay where they fell to), with
+                    --from iter-000010 go back to that one of DIR/checkpoints (the newer ones are deleted)
 
 Every value below can be set. Those of --algorithm, --policy and --scheduler are shown for the names chosen.
 """
@@ -46,13 +48,16 @@ Every value below can be set. Those of --algorithm, --policy and --scheduler are
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What the command line asks for. resume: the run to continue, to `iterations` of them all in all (None: as many as
-    it was to have); then `benchmark` and `config` are unset."""
+    """What the command line asks for: a new run of `benchmark` with `config`, or one to `resume`."""
 
     benchmark: str = ""
     config: TrainConfig | None = None
     resume: Path | None = None
+    """Folder of the run to continue; then `benchmark` and `config` are unset."""
     iterations: int | None = None
+    """Of the resumed run, in all; None: as many as it was to have."""
+    start: str | None = None
+    """Checkpoint that the resumed run goes on from; None: the newest."""
 
 
 def select(argv: Sequence[str]) -> Selection:
@@ -61,6 +66,8 @@ def select(argv: Sequence[str]) -> Selection:
     benchmark = words.pop(0) if words and not words[0].startswith("-") else None
     if "--resume" in chosen:
         return _resume(benchmark, words, chosen)
+    if "--from" in chosen:
+        raise UserError("--from names a checkpoint of a run that is resumed: give --resume DIR too.")
     wants_help = "-h" in words or "--help" in words
     named = _recipe(benchmark, chosen)
     if named is not None:
@@ -115,15 +122,15 @@ def _recipe(benchmark: str | None, chosen: dict[str, str]) -> TrainConfig | None
 def _resume(benchmark: str | None, words: list[str], chosen: dict[str, str]) -> Selection:
     folder = Path(chosen["--resume"])
     longer = re.fullmatch(r"--iterations[= ](\d+)", " ".join(words))
-    if longer and not benchmark and len(chosen) == 1:
-        return Selection(resume=folder, iterations=int(longer[1]))
-    extra = ([benchmark] if benchmark else []) + words + [name for name in chosen if name != "--resume"]
+    others = [name for name in chosen if name not in ("--resume", "--from")]
+    extra = ([benchmark] if benchmark else []) + ([] if longer else words) + others
     if extra:
         raise UserError(
             f"--resume continues a run with its own config, so '{extra[0]}' does not apply: "
-            f"embodied-rl train --resume {folder} (and --iterations N to go on for longer)"
+            f"{shlex.join(['embodied-rl', 'train', '--resume', str(folder)])} (and --iterations N to go on for longer, "
+            "--from CHECKPOINT to go back)"
         )
-    return Selection(resume=folder)
+    return Selection(resume=folder, iterations=int(longer[1]) if longer else None, start=chosen.get("--from"))
 
 
 def _kind(part: str, chosen: dict[str, str], file: dict[str, object], default: str) -> str:

@@ -17,7 +17,7 @@ from embodied_rl.policies.checkpoints.hub import is_repository
 def main(argv: list[str]) -> int:
     """Run the command: 0 when training is done, 1 when it broke down, 130 when Ctrl-C stopped it."""
     chosen = select(argv)
-    if chosen.resume is not None:
+    if chosen.resume:
         claimed = existing_run(chosen.resume, chosen.iterations)
     else:
         assert chosen.config is not None
@@ -31,7 +31,7 @@ def main(argv: list[str]) -> int:
         from embodied_rl.learner.learner import NonFiniteError, RatioError
 
         try:
-            run(config, command, benchmark=chosen.benchmark, resume=chosen.resume is not None)
+            run(config, command, benchmark=chosen.benchmark, resume=chosen.resume is not None, start=chosen.start)
         except (NonFiniteError, RatioError, RankError) as error:
             print(f"embodied-rl: error: {error}", file=sys.stderr)
             return 1
@@ -39,7 +39,7 @@ def main(argv: list[str]) -> int:
 
 
 def _check(config: TrainConfig) -> None:
-    """Raise UserError for what needs no torch to be refused."""
+    """Raise UserError for what can be refused without torch."""
     from embodied_rl.sim.libero.protocol import protocol
 
     protocol(config.protocol)  # raises for an unknown one

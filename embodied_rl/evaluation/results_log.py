@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
 import os
 from collections.abc import Iterator, Mapping
@@ -14,6 +13,7 @@ from typing import IO, Any
 
 from embodied_rl.errors import UserError
 from embodied_rl.types import EpisodeResult, EpisodeSpec
+from embodied_rl.utils.lock import LOCK, locked
 
 REQUEST, EPISODES = "evaluation.json", "episodes.jsonl"
 
@@ -22,12 +22,12 @@ REQUEST, EPISODES = "evaluation.json", "episodes.jsonl"
 class Outcome:
     """A finished episode. at_end: the goal held after its last step, None where episodes stop at success.
 
-    drawn: what a perturbation changed in this episode.
+    perturbation: what a perturbation changed in this episode.
     """
 
     result: EpisodeResult
     at_end: bool | None = None
-    drawn: Mapping[str, Any] = field(default_factory=dict)
+    perturbation: Mapping[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
@@ -38,13 +38,13 @@ class Outcome:
         """The inverse of `to_json`."""
         result = dict(data["result"])
         spec = EpisodeSpec(**result.pop("spec"))
-        return Outcome(EpisodeResult(spec=spec, **result), data["at_end"], data["drawn"])
+        return Outcome(EpisodeResult(spec=spec, **result), data["at_end"], data["perturbation"])
 
 
 class EpisodeResultsLog:
     """The folder of one evaluation: what was asked, on which machine, and its finished episodes.
 
-    with Ledger.open(folder, request, fingerprint) as ledger:
+    with EpisodeResultsLog.open(folder, request, fingerprint) as ledger:
         run those that are not in ledger.outcomes
         ledger.add(outcome)
     """
@@ -67,13 +67,11 @@ class EpisodeResultsLog:
         head = json.loads(json.dumps({"request": request, "fingerprint": fingerprint}))
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            file = (folder / EPISODES).open("ab")
         except OSError as error:
             if error.errno == errno.ENOSPC:
                 raise
             raise UserError(f"cannot write into {folder}: {error.strerror}; choose another --output.") from error
-        with file:
-            _lock(file, folder)
+        with locked(folder / LOCK, f"evaluating into {folder}"), (folder / EPISODES).open("ab") as file:
             _check_head(folder, head)
             yield EpisodeResultsLog(folder, _read(folder / EPISODES), file)
 
@@ -97,13 +95,6 @@ def read_request(folder: Path) -> dict[str, Any]:
         return json.loads(path.read_bytes())["request"]
     except (ValueError, KeyError, TypeError) as error:
         raise UserError(f"{path} is damaged ({error}): start the evaluation again with another --output.") from error
-
-
-def _lock(file: IO[bytes], folder: Path) -> None:
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise UserError(f"another process is evaluating into {folder}: wait for it, or stop it first.") from None
 
 
 def _check_head(folder: Path, head: Mapping[str, Any]) -> None:

@@ -13,18 +13,17 @@ from torch import nn
 
 from embodied_rl.config.train import OwnPolicyConfig, TrainConfig
 from embodied_rl.errors import UserError
-from embodied_rl.evaluation.record import FrameEnv
 from embodied_rl.factory.suite_env import SuiteEnv
 from embodied_rl.learner.learner import TrainablePolicy
 from embodied_rl.policies.checkpoints.folder import read_json, to_json
 from embodied_rl.rollout.sampler import TaskStates
-from embodied_rl.vec_env import EnvInfo
+from embodied_rl.vec_env import EnvInfo, VecEnv
 
 WEIGHTS, CONFIG, PROVENANCE = "model.safetensors", "config.json", "provenance.json"
 OWN = "own"
 
 
-class TaskEnv(FrameEnv, Protocol):
+class TaskEnv(VecEnv, Protocol):
     """A simulator that says which initial states its tasks have.
 
     Example:

@@ -218,7 +218,7 @@ def _prepare_flow(policy: Pi0Policy, config: FlowPolicyConfig) -> None:
     policy.prefix_cache = PrefixCache(int(config.prefix_cache_gib * GIB)) if config.prefix_cache_gib else None
     policy.flow = dataclasses.replace(
         policy.flow,
-        method=config.exploration,
+        exploration=config.exploration,
         num_inference_steps=config.num_inference_steps,
         noise_level=config.noise_level,
         noise_range=config.noise_range,

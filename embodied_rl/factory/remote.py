@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from embodied_rl.config.train import TrainConfig, from_dict, to_dict
@@ -41,7 +42,7 @@ class RemoteWorkerFactory:
             device="cuda" if config.scheduler.gpus_per_worker else "cpu",
             env=dataclasses.replace(config.env, num_threads=cores),
         )
-        policy, _ = open_policy_of(config, resume=False)
+        policy, _ = open_policy_of(config)
         tasks = load_tasks(config.suite, config.tasks)
         # Held and never closed: the worker's process ends with it.
         return _OPEN_ENVS.enter_context(open_envs(tasks, config.env, config.protocol, policy)), policy
@@ -58,7 +59,7 @@ class WorkerPolicyFactory:
     lead; the others from the checkpoint that the lead opened."""
 
     config: dict[str, Any]
-    resume: bool
+    resume: Path | None
 
     def __call__(self, rank: int) -> Policy:
 

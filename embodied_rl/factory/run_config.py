@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 
 from embodied_rl.algorithms.config import PPOConfig
 from embodied_rl.algorithms.make import make_algorithm
+from embodied_rl.config.policies import SHIPPED
 from embodied_rl.config.train import OwnPolicyConfig, TrainConfig
 from embodied_rl.factory.envs import cpu_count, open_policy, pick_device, pick_render_quality, policy_folder
 from embodied_rl.factory.policies import load_options, prepare_policy
-from embodied_rl.learner.checkpoint import Checkpoints
-from embodied_rl.scheduler.config import PipelinedConfig, RayConfig
+from embodied_rl.learner.checkpoint import POLICY
+from embodied_rl.scheduler.config import PipelinedConfig
 
 if TYPE_CHECKING:
     from embodied_rl.factory.policies import AnyPolicy
@@ -46,14 +47,12 @@ def resolve(config: TrainConfig, renderer: Choice | None, tasks: Sequence[Task])
     )
 
 
-def open_policy_of(config: TrainConfig, resume: bool) -> tuple[AnyPolicy, str]:
-    """The policy to begin or go on with, and the checkpoint that it comes from."""
+def open_policy_of(config: TrainConfig, resume: Path | None = None) -> tuple[AnyPolicy, str]:
+    """The policy to begin with, or to go on with from the run's checkpoint `resume`; and the folder it comes from."""
     assert not isinstance(config.policy, OwnPolicyConfig), "see factory.own"
     checkpoint, options = config.policy.checkpoint, load_options(config.policy)
-    if resume:
-        folder = Path(config.output) / "checkpoints"
-        checkpoint = str(Checkpoints(folder, config.checkpoint.keep).load_latest().policy)
-        options = None  # our own checkpoints say everything themselves
+    if resume is not None:
+        checkpoint, options = str(resume / POLICY), None  # our own checkpoints say everything themselves
     policy = open_policy(checkpoint, config.device, options)
     prepare_policy(policy, config.policy, policy_folder(checkpoint))
     policy.with_value = isinstance(config.algorithm, PPOConfig)
@@ -61,11 +60,11 @@ def open_policy_of(config: TrainConfig, resume: bool) -> tuple[AnyPolicy, str]:
 
 
 def with_absolute_checkpoint(config: TrainConfig) -> TrainConfig:
-    """The config with its checkpoint named so that Ray's workers find it, whose working folder is another one."""
+    """The config with its checkpoint named so that a resume and Ray's workers find it from other working folders."""
     if isinstance(config.policy, OwnPolicyConfig):
         return config
     checkpoint = Path(config.policy.checkpoint)
-    if not isinstance(config.scheduler, RayConfig) or not checkpoint.exists():
+    if config.policy.checkpoint == SHIPPED or not checkpoint.exists():
         return config
     policy = dataclasses.replace(config.policy, checkpoint=str(checkpoint.absolute()))
     return dataclasses.replace(config, policy=policy)

@@ -8,14 +8,16 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Self
 
+import torch
+
 from embodied_rl.config.train import EnvConfig
-from embodied_rl.evaluation.record import FrameEnv
 from embodied_rl.factory.envs import open_env, pick_renderer
 from embodied_rl.factory.protocol_envs import open_protocol_env
 from embodied_rl.factory.tasks import load_tasks
 from embodied_rl.sim.libero.protocol import NATIVE, protocol
 from embodied_rl.sim.task import Task
 from embodied_rl.types import Array, ChunkResult, EpisodeSpec, Observation
+from embodied_rl.vec_env import VecEnv
 
 
 class SuiteEnv:
@@ -26,7 +28,7 @@ class SuiteEnv:
         ...     print(env.info.simulator, list(env.train_states))
     """
 
-    def __init__(self, env: FrameEnv, tasks: Sequence[Task], owned: ExitStack) -> None:
+    def __init__(self, env: VecEnv, tasks: Sequence[Task], owned: ExitStack) -> None:
         self.num_envs, self.info = env.num_envs, env.info
         self.train_states = {task.name: list(task.train_states) for task in tasks}
         self.heldout_states = {task.name: list(task.heldout_states) for task in tasks}
@@ -58,7 +60,7 @@ class SuiteEnv:
         """As `VecEnv.reset`."""
         self._env.reset(env_ids, episodes)
 
-    def step(self, env_ids: Sequence[int], actions: Array) -> ChunkResult:
+    def step(self, env_ids: Sequence[int], actions: torch.Tensor) -> ChunkResult:
         """As `VecEnv.step`."""
         return self._env.step(env_ids, actions)
 
@@ -71,7 +73,7 @@ class SuiteEnv:
         return self._env.new_observation(rows)
 
     def frame(self, env_id: int, camera: str, size: int) -> Array:
-        """As `FrameEnv.frame`."""
+        """As `VecEnv.frame`."""
         return self._env.frame(env_id, camera, size)
 
     def close(self) -> None:

@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
 
 from embodied_rl.config.policies import SHIPPED
 from embodied_rl.config.train import OwnPolicyConfig, TrainConfig, to_dict
+from embodied_rl.errors import UserError
+from embodied_rl.evaluation.evaluate import EvalReport
 from embodied_rl.factory.remote import WorkerPolicyFactory, remote_worker_factory
 from embodied_rl.factory.tasks import LIBERO_SUITES, libero_notice
 from embodied_rl.jobs.before_after_videos import record_videos
-from embodied_rl.jobs.run_folder import add_end_times, write_run_info
+from embodied_rl.jobs.run_folder import check_unchanged, end_session, is_finished, write_run_info
 from embodied_rl.jobs.run_report import result_table, write_gantt, write_run_report
 from embodied_rl.jobs.train_setup import Given, RunSetup, open_run, run_info
-from embodied_rl.learner.checkpoint import Checkpoints
+from embodied_rl.learner.checkpoint import POLICY, Checkpoints, iteration_of, verify
 from embodied_rl.scheduler.config import PipelinedConfig
 from embodied_rl.scheduler.make import make_clock
-from embodied_rl.telemetry.metrics import MetricsLog, make_trackers
-from embodied_rl.telemetry.observer import RunObserver
+from embodied_rl.telemetry.metrics import MetricsLog, make_trackers, read_metrics
+from embodied_rl.telemetry.observer import RunObserver, evaluation_path
 from embodied_rl.telemetry.progress import RunProgress
 from embodied_rl.telemetry.trace import write_trace
 from embodied_rl.training.on_policy import TrainOutcome, TrainSettings, train
@@ -35,40 +40,95 @@ SPANS = 20_000
 
 
 def run(
-    config: TrainConfig, command: str, *, benchmark: str = "", resume: bool = False, given: Given | None = None
+    config: TrainConfig,
+    command: str,
+    *,
+    benchmark: str = "",
+    resume: bool = False,
+    start: str | None = None,
+    given: Given | None = None,
 ) -> TrainOutcome:
-    """Train as `config` says, from the first evaluation to the report; its `output` is the run's folder.
+    """Train as `config` says, from the first evaluation to the report.
 
     Args:
+        config: Its `output` is the run's folder, whose lock the caller holds (`jobs.run_folder`). Of a resumed run its
+            own, with more iterations perhaps.
         command: What started the run, for its records.
         benchmark: As typed after `train`; decides what is said to the user. '' when resuming.
+        resume: Go on from the run's newest checkpoint, or begin anew where it has none.
+        start: Name of the checkpoint to go on from instead, such as iter-000010.
         given: Simulator and policy, where they are objects and not names in the config.
     """
     console, began, folder = LastingConsole(), time.perf_counter(), Path(config.output)
+    checkpoint = _checkpoint(config, start) if resume else None
+    if checkpoint is not None and iteration_of(checkpoint) == config.iterations and is_finished(folder):
+        return _finished(config, checkpoint, console)
     for line in _notices(config, benchmark):
         _say(console, line)
-    with open_run(config, given or Given(), console, resume=resume) as setup:
+    with open_run(config, given or Given(), console, resume=checkpoint) as setup:
         config = setup.config
         stamp = run_info(setup, command)
         for name, value in stamp.items():
             _say(console, f"  {name:<14}{value}")
-        write_run_info(folder, stamp, config, resume)
+        begun = partial(write_run_info, stamp, config, resume=resume)
         try:
-            outcome = _train(setup, resume, console)
+            outcome = _train(setup, checkpoint, console, begun)
         except Interrupted:
-            add_end_times(folder, began)
+            end_session(folder, began, finished=False)
             write_run_report(folder)
             raise
         try:
             record_videos(setup.env, setup.policy, setup.states.heldout, config, folder, "after")
         except KeyboardInterrupt:
             raise Interrupted(f"trained and saved, but not filmed; for that: {setup.resume_command}") from None
-    add_end_times(folder, began)
+    end_session(folder, began, finished=True)
     write_run_report(folder)
+    _print_result(folder, console, setup.load_command)
+    return outcome
+
+
+def _checkpoint(config: TrainConfig, start: str | None) -> Path | None:
+    """The checkpoint that the run in `config.output` goes on from; None if it has none yet.
+
+    Raises:
+        UserError: there is none of that name, its policy is damaged, or the config was edited since.
+    """
+    path = Checkpoints(Path(config.output) / "checkpoints", config.checkpoint.keep).find(start)
+    if path is None:
+        return None
+    content = verify(path, POLICY)
+    check_unchanged(config, content["state"]["config"])
+    read_metrics(Path(config.output) / "metrics.jsonl")  # the report will need all of it
+    if iteration_of(path) > config.iterations:
+        raise UserError(
+            f"{path} has {iteration_of(path)} iterations, and the config asks for {config.iterations}: give "
+            f"--iterations {iteration_of(path)} or more, or go back with --from."
+        )
+    return path
+
+
+def _finished(config: TrainConfig, checkpoint: Path, console: Console) -> TrainOutcome:
+    """What is left to do with a run that has come to its end; its report is made again, in case a kill prevented it."""
+    folder = Path(config.output)
+    write_run_report(folder)
+    resume = shlex.join(["embodied-rl", "train", "--resume", config.output])
+    _say(
+        console,
+        f"{folder} is finished: it has its {config.iterations} iterations. To go on for longer: "
+        f"{resume} --iterations {2 * config.iterations}",
+    )
+    _print_result(folder, console, shlex.join(["embodied-rl", "eval", "--checkpoint", config.output]))
+    before, after = (
+        EvalReport.from_json(json.loads(evaluation_path(folder, iteration).read_text(encoding="utf-8")))
+        for iteration in (0, config.iterations)
+    )
+    return TrainOutcome(before, after, checkpoint)
+
+
+def _print_result(folder: Path, console: Console, load_command: str) -> None:
     console.print(result_table(folder))
     _say(console, f"report: {folder / 'report.html'}")
-    _say(console, f"policy: {folder / 'checkpoints'} ({setup.load_command})")
-    return outcome
+    _say(console, f"policy: {folder / 'checkpoints'} ({load_command})")
 
 
 def _say(console: Console, line: str) -> None:
@@ -88,11 +148,10 @@ def _timeline(config: TrainConfig, clock: StageClock | Timeline, folder: Path) -
             write_gantt(folder, clock.spans, f"{config.scheduler.env_groups} stages, {config.scheduler.mode}")
 
 
-def _train(setup: RunSetup, resume: bool, console: Console) -> TrainOutcome:
+def _train(setup: RunSetup, checkpoint: Path | None, console: Console, begun: Callable[[], None]) -> TrainOutcome:
     config, folder = setup.config, Path(setup.config.output)
     trackers = make_trackers(config.track, folder, to_dict(config))
-    done = Checkpoints(folder / "checkpoints", 1).newest() if resume else 0
-    progress = RunProgress(config.iterations, done, console)
+    progress = RunProgress(config.iterations, iteration_of(checkpoint) if checkpoint else 0, console)
 
     def measured(updates: int) -> None:
         if updates == 0:  # after the evaluation, so that figures come first
@@ -113,12 +172,13 @@ def _train(setup: RunSetup, resume: bool, console: Console) -> TrainOutcome:
             _settings(config),
             setup.states.train,
             setup.states.heldout,
-            RunObserver(folder, log, progress, measured, counted),
-            resume=resume,
+            RunObserver(folder, log, progress, measured, counted, begun),
+            resume=checkpoint,
             resume_command=setup.resume_command,
+            config=to_dict(config),
             clock=clock,
             remote=remote_worker_factory(config),
-            worker_policy=WorkerPolicyFactory(to_dict(config), resume),
+            worker_policy=WorkerPolicyFactory(to_dict(config), checkpoint),
         )
 
 

@@ -21,7 +21,6 @@ from embodied_rl.autotune.tune import describe, further_devices, tune
 from embodied_rl.config.train import EnvConfig, OwnPolicyConfig, TrainConfig, kind_of, to_dict
 from embodied_rl.errors import UserError
 from embodied_rl.evaluation.overlap import TRAINED_STATES, join_states, overlap, trained_states
-from embodied_rl.evaluation.record import FrameEnv
 from embodied_rl.factory.envs import (
     cpu_count,
     cpu_name,
@@ -90,7 +89,7 @@ class RunSetup:
     """A run that is ready to start. config: every 'auto' filled in. about: simulator and policy in words."""
 
     config: TrainConfig
-    env: FrameEnv
+    env: VecEnv
     policy: TrainablePolicy
     files: PolicyFiles
     states: RunStates
@@ -114,7 +113,7 @@ class RunSetup:
 
 
 @contextmanager
-def open_run(config: TrainConfig, given: Given, console: Console, *, resume: bool) -> Iterator[RunSetup]:
+def open_run(config: TrainConfig, given: Given, console: Console, *, resume: Path | None) -> Iterator[RunSetup]:
     """Open what `config` names, or take what is given.
 
     Raises:
@@ -131,7 +130,7 @@ def open_run(config: TrainConfig, given: Given, console: Console, *, resume: boo
         return
     tasks = load_tasks(config.suite, config.tasks)
     renderer = pick_renderer(config.env.renderer, tasks)
-    if resume:  # config.yaml names what was chosen, asked for or not
+    if resume is not None:  # config.yaml names what was chosen, asked for or not
         renderer = dataclasses.replace(renderer, reason=renderer.reason.replace("asked for", "as the run began", 1))
     config = resolve(config, renderer, tasks)
     _use_threads(config)
@@ -194,7 +193,7 @@ def run_info(setup: RunSetup, command: str) -> dict[str, Any]:
     }
 
 
-def _own_run(config: TrainConfig, given: Given, env: TaskEnv, resume: bool) -> RunSetup:
+def _own_run(config: TrainConfig, given: Given, env: TaskEnv, resume: Path | None) -> RunSetup:
     """A run with a simulator or a policy of one's own, which is opened once, in this process."""
     for asked, what in (
         (isinstance(config.scheduler, RayConfig), "scheduler ray"),
@@ -213,7 +212,7 @@ def _own_run(config: TrainConfig, given: Given, env: TaskEnv, resume: bool) -> R
         return RunSetup(config, env, policy, files, states, _about_env(env, config) | about, given)
     policy = open_own_policy(config, env.info) if given.policy is None else given.policy
     named = config.policy if given.policy is None else OwnPolicyConfig(class_name=own_class(policy))
-    if resume and config.policy != named:
+    if resume is not None and config.policy != named:
         raise UserError(f"{config.output} was not begun with a {own_class(policy)}: pass a policy of its class.")
     device = next(parameter for _, parameter in policy.named_parameters()).device.type
     config = resolve(dataclasses.replace(config, policy=named, device=device), None, ())
@@ -237,10 +236,10 @@ def _states(
 
 
 def _about_env(env: VecEnv, config: TrainConfig, drawn: str = "") -> dict[str, Any]:
-    info = env.info
+    info, (height, width) = env.info, env.info.image_shape
     return {
         "simulator": f"{info.simulator}, {config.env.num_envs} worlds, {describe_env_processes(config.env)}",
-        "renderer": f"{info.renderer}{drawn}, {len(info.cameras)} cameras of {info.image_size}x{info.image_size}",
+        "renderer": f"{info.renderer}{drawn}, {len(info.cameras)} cameras of {height}x{width}",
     }
 
 

@@ -16,7 +16,7 @@ from embodied_rl.types import RolloutBatch
 if TYPE_CHECKING:
     from embodied_rl.learner.learner import Learner
 
-# Rows whose gradient is taken in one go, their unit weights [R, U], and the weight of the whole in its minibatch.
+# Rows whose gradient is taken in one go, their unit weights [B, U], and the weight of the whole in its minibatch.
 _Piece = tuple[RolloutBatch, Tensor, float]
 # Pieces, and the factor that a minibatch with fewer groups counts with.
 _Minibatch = tuple[list[_Piece], float]

@@ -325,8 +325,8 @@ class Learner:
             dump: dict[str, Any] = {name: getattr(batch, name) for name in tensors}
             torch.save(dump | {"replay": batch.replay, "instruction": batch.instruction, "index": index}, path)
         raise NonFiniteError(
-            f"{what} in update {iteration + 1}; no step was taken with it. The batch is in {path}; the last checkpoint "
-            "is untouched: lower learner.lr and resume from it."
+            f"{what} in update {iteration + 1}; no step was taken with it. The batch is in {path}. Begin a new "
+            "run with a lower --learner.lr, from this one's last checkpoint if it has one: --policy.checkpoint RUN."
         )
 
 

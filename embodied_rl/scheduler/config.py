@@ -51,16 +51,16 @@ class PipelinedConfig:
         if self.act_device is not None and not re.fullmatch(r"(cpu|cuda)(:\d+)?", self.act_device):
             raise UserError(f"--scheduler.act-device must be cpu, cuda or cuda:NUMBER, got {self.act_device!r}.")
         if self.mode == "on_policy" and self.max_staleness is not None:
-            raise UserError("--scheduler.max-staleness does not apply to overlap stream, which is always on-policy.")
+            raise UserError("--scheduler.max-staleness does not apply to mode on_policy, which is always on-policy.")
         if self.max_staleness is not None and self.max_staleness < 1:
             raise UserError(
-                f"--scheduler.max-staleness must be at least 1, got {self.max_staleness}; for 0 use overlap stream."
+                f"--scheduler.max-staleness must be at least 1, got {self.max_staleness}; for 0 use mode on_policy."
             )
         if self.mode == "on_policy" and self.max_lookahead is not None:
-            raise UserError("--scheduler.max-lookahead does not apply to overlap stream, which is always on-policy.")
+            raise UserError("--scheduler.max-lookahead does not apply to mode on_policy, which is always on-policy.")
         if self.max_lookahead is not None and self.max_lookahead < 1:
             raise UserError(
-                f"--scheduler.max-lookahead must be at least 1, got {self.max_lookahead}; for 0 use overlap stream."
+                f"--scheduler.max-lookahead must be at least 1, got {self.max_lookahead}; for 0 use mode on_policy."
             )
 
     def num_env_groups(self, num_envs: int, *, cpu: bool) -> int:
@@ -75,9 +75,7 @@ class PipelinedConfig:
         stale = f" of at most {self.staleness} updates" if self.mode == "async" else ""
         stale += f" and {self.max_lookahead} groups ahead" if self.max_lookahead else ""
         acts = f", acting on {self.act_device}" if self.act_device else ""
-        return (
-            f"pipelined, overlap {self.mode}{stale}, {self.env_groups} stage{'s' if self.env_groups != 1 else ''}{acts}"
-        )
+        return f"pipelined, {self.mode}{stale}, {self.env_groups} env group{'s' if self.env_groups != 1 else ''}{acts}"
 
     @property
     def staleness(self) -> int:

@@ -15,7 +15,7 @@ from embodied_rl.errors import UserError
 from embodied_rl.evaluation.config import EvalConfig
 from embodied_rl.evaluation.evaluate import EvalReport, evaluate
 from embodied_rl.learner.average import WeightAverage, resume_average
-from embodied_rl.learner.checkpoint import Checkpoints, Loaded, restore_rng, rng_state
+from embodied_rl.learner.checkpoint import Checkpoints, Loaded, load, restore_rng, rng_state
 from embodied_rl.learner.config import CheckpointConfig, LearnerConfig
 from embodied_rl.learner.distributed.learner import make_learner
 from embodied_rl.learner.distributed.processes import PolicyFactory
@@ -87,8 +87,8 @@ class Observer(Protocol):
         """Where the metrics file ends now (bytes)."""
         ...
 
-    def rewind(self, position: int) -> None:
-        """Forget everything recorded after `position`: it is about to be computed again."""
+    def begin(self, position: int) -> None:
+        """All is ready and the run begins; forget what was recorded after `position`: it is computed again."""
         ...
 
 
@@ -128,6 +128,7 @@ class _Run:
         clock: StageClock | Timeline,
         remote: WorkerFactory | None,
         worker_policy: PolicyFactory | None,
+        config: dict[str, Any] | None,
     ) -> None:
         algorithm = make_algorithm(settings.algorithm)
         groups = settings.rollout.groups(algorithm.group_size)
@@ -135,6 +136,7 @@ class _Run:
         self.policy = policy
         self.files = files
         self.settings = settings
+        self.config = config
         self.observer = observer
         self.stop = stop
         self.clock = clock
@@ -169,7 +171,8 @@ class _Run:
         self.checkpoints = Checkpoints(run_dir / "checkpoints", settings.checkpoint.keep)
         self.before: EvalReport | None = None
         self.after: EvalReport | None = None
-        self.boundary = self._boundary_now(0)
+        self.boundary: _Boundary
+        """Set by `begin` or `restore`."""
         self.saved: Path | None = None
 
     def restore(self, loaded: Loaded) -> None:
@@ -180,11 +183,20 @@ class _Run:
         self.sampler.load_state_dict(loaded.state["sampler"])
         before = loaded.state["before"]
         self.before = EvalReport.from_json(before) if before is not None else None
-        self.observer.rewind(int(loaded.state["metrics_position"]))
-        self.checkpoints.continue_from(loaded)
         restore_rng(loaded.trainer["rng"])
-        self.boundary = self._boundary_now(int(loaded.state["iteration"]))
+        # Only now files change, when everything above was found to fit; and the pointer first: a kill after the metrics
+        # were cut must not leave a checkpoint to go on from that needs them.
+        self.checkpoints.point_latest(loaded.path.name)
+        self.observer.begin(int(loaded.state["metrics_position"]))
+        self.checkpoints.continue_from(loaded)
+        self.boundary = self._boundary_now(loaded.iteration)
         self.saved = loaded.path
+
+    def begin(self) -> None:
+        """Start at iteration 0, also where an earlier start was killed before its first checkpoint."""
+        self.observer.begin(0)
+        self.checkpoints.continue_from(None)
+        self.boundary = self._boundary_now(0)
 
     def run(self) -> TrainOutcome:
         """Every iteration that is left."""
@@ -230,6 +242,7 @@ class _Run:
                 "sampler": boundary.sampler,
                 "metrics_position": boundary.metrics_position,
                 "before": self.before.to_json() if self.before is not None else None,
+                "config": self.config,
             }
             trainer = {"learner": self.learner.state_dict(), "rng": boundary.rng}
             if self.average is not None:
@@ -291,8 +304,9 @@ def train(
     heldout_states: TaskStates,
     observer: Observer,
     *,
-    resume: bool = False,
+    resume: Path | None = None,
     resume_command: str,
+    config: dict[str, Any] | None = None,
     clock: StageClock | Timeline | None = None,
     remote: WorkerFactory | None = None,
     worker_policy: PolicyFactory | None = None,
@@ -300,15 +314,24 @@ def train(
     """Train `policy` in `env`; the same settings, policy and states give the same weights and metrics on a CPU.
 
     Not where older policies act (overlap async, Ray with `max_staleness`): time decides which. In the end the policy
-    has the weights that were evaluated last, with `learner.average_updates` their mean.
-    train_states, heldout_states: initial states by task; no pair may be in both. resume: continue from the newest
-    checkpoint in `run_dir`; from any checkpoint, the end is the same. resume_command is shown when the run is stopped.
-    clock: of `scheduler.make.make_clock`, to read spans from afterwards. far: for `RayConfig`, see `make_scheduler`.
-    helper: for several `learner.num_processes`, see `make_learner`.
-    The first SIGINT or SIGTERM drops the iteration's unfinished rollout (or finishes an update that has begun, and if
-    that began with single groups the rollout that it is made of), saves and raises Interrupted; the second leaves at
-    once. Raises UserError for settings that do not fit together and for a full disk, and what the learner raises. Call
-    it from the main thread.
+    has the weights that were evaluated last, with `learner.average_updates` their mean. Call it from the main thread.
+
+    On the first SIGINT, SIGTERM or SIGHUP: finish an update that has begun (on-policy streaming: with its rollout),
+    otherwise drop the unfinished rollout; save; raise Interrupted. The second leaves at once.
+
+    Args:
+        train_states, heldout_states: initial states by task; no pair may be in both.
+        resume: checkpoint folder in `run_dir` to continue from (from any of them the end is the same); None: begin, and
+            forget what an earlier start left in `run_dir`.
+        resume_command: shown when the run is stopped.
+        config: JSON that is kept in every checkpoint, to tell on resuming whether it was changed.
+        clock: of `scheduler.make.make_clock`, to read spans from afterwards.
+        remote: for `RayConfig`, see `make_scheduler`.
+        worker_policy: for several `learner.num_processes`, see `make_learner`.
+
+    Raises:
+        UserError: settings that do not fit together, a damaged checkpoint, a full disk.
+        Interrupted: as above. What the learner raises comes too.
     """
     if not settings.train_on_heldout:
         _check_disjoint(train_states, heldout_states)
@@ -328,10 +351,10 @@ def train(
         clock or make_clock(settings.scheduler),
         remote,
         worker_policy,
+        config,
     )
     with closing(run.learner), closing(run.scheduler), stop:
-        if resume:
-            run.restore(run.checkpoints.load_latest())
+        run.begin() if resume is None else run.restore(load(resume))
         try:
             return run.run()
         except Interrupted:

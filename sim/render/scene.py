@@ -19,6 +19,11 @@ LIGHT_SPOT, LIGHT_DIRECTIONAL = 0, 1
 NO_TEXTURE = -1
 _BASE_TYPES = (PLANE, SPHERE, CAPSULE, ELLIPSOID, CYLINDER, BOX)
 _SPECULAR_FLOOR = 1.0 / 512.0
+_ENCODED = np.arange(256) / 255
+_LINEAR_OF_SRGB = np.round(
+    255 * np.where(_ENCODED <= 0.04045, _ENCODED / 12.92, ((_ENCODED + 0.055) / 1.055) ** 2.4)
+).astype(np.uint8)
+"""Linear intensity of an sRGB byte (IEC 61966-2-1)."""
 
 
 class Scene(NamedTuple):
@@ -230,4 +235,6 @@ def _pixels(model: mujoco.MjModel, texture: int) -> Array:
     height, width, channels = model.tex_height[texture], model.tex_width[texture], model.tex_nchannel[texture]
     start = model.tex_adr[texture]
     image = model.tex_data[start : start + height * width * channels].reshape(height, width, channels)
+    if model.tex_colorspace[texture] == mujoco.mjtColorSpace.mjCOLORSPACE_SRGB:
+        image = _LINEAR_OF_SRGB[image]  # OpenGL decodes such texels when it samples, before filtering
     return np.ascontiguousarray(image[:, :, :3] if channels >= 3 else np.repeat(image[:, :, :1], 3, axis=2))

@@ -1,7 +1,8 @@
 """Third stage of the ray caster: the lighting equation of OpenGL's fixed pipeline, once a visible pixel.
 
-Source: OpenGL 2.1 specification, section 2.14.1, with a local viewer and a separate specular colour, as MuJoCo sets it;
-evaluated per pixel where OpenGL interpolates between vertices. No shadows, no reflections.
+Source: OpenGL 2.1 specification, section 2.14.1, with a local viewer and a single colour: the highlight is added before
+the texture, which then darkens it too. MuJoCo leaves both at that. Evaluated per pixel where OpenGL interpolates
+between vertices. No shadows, no reflections.
 
 Pixels are sorted by geom and shaded in blocks of one geom. A block's quantities are rows of a flat array, BLOCK apart:
 with one base address and constant distances LLVM can prove the loops independent, and vectorises them. For the same
@@ -185,7 +186,7 @@ def _texel(texels: Array, start: int, width: int, x0: int, x1: int, y0: int, y1:
 def _texture(
     b: Array, n: int, texels: Array, table: Array, mips: Array, texture: int, su: F32, sv: F32, pixel: F32
 ) -> None:
-    """Multiply a block's colour by a 2d texture, from the mip level that fits the pixel's size on the surface."""
+    """Multiply a block's colour, highlight included, by a 2d texture, from the mip level that fits the pixel's size."""
     base, last = mips[texture, 0], mips[texture, 1] - 1
     most = _HALF * pixel * max(su * F32(table[base, 1]), sv * F32(table[base, 2]))
     for k in range(n):
@@ -206,9 +207,10 @@ def _texture(
         x0, y0 = (x0 - width if x0 >= width else x0), (y0 - height if y0 >= height else y0)
         x1, y1 = (0 if x0 + 1 >= width else x0 + 1), (0 if y0 + 1 >= height else y0 + 1)
         red, green, blue = _texel(texels, start, width, min(x0, width - 1), x1, min(y0, height - 1), y1, fx, fy)
-        b[_RED + k] *= red * _SHARE
-        b[_GREEN + k] *= green * _SHARE
-        b[_BLUE + k] *= blue * _SHARE
+        b[_RED + k] = red * _SHARE * min(b[_RED + k] + _WHITE * b[_SHINE_R + k], _WHITE)
+        b[_GREEN + k] = green * _SHARE * min(b[_GREEN + k] + _WHITE * b[_SHINE_G + k], _WHITE)
+        b[_BLUE + k] = blue * _SHARE * min(b[_BLUE + k] + _WHITE * b[_SHINE_B + k], _WHITE)
+        b[_SHINE_R + k] = b[_SHINE_G + k] = b[_SHINE_B + k] = _ZERO
 
 
 @njit(cache=True, nogil=True, fastmath=True, error_model="numpy")

@@ -206,12 +206,12 @@ def test_training_inputs_follow_the_published_time_distribution() -> None:
     "changes",
     [
         {"num_inference_steps": 1},
-        {"method": "flow_ode"},
+        {"exploration": "flow_ode"},
         {"noise_level": 0.0},
         {"noise_range": (0.2, 0.1)},
         {"noise_range": (0.0, 0.1)},
         {"loss_samples": 0},
-        {"method": "flow_noise", "num_inference_steps": 0},
+        {"exploration": "flow_noise", "num_inference_steps": 0},
     ],
 )
 def test_bad_settings_are_refused(changes: dict[str, Any]) -> None:

@@ -36,7 +36,7 @@ class Collectives:
         self._lost = lost
 
     def cut(self, index: Tensor, rows: int) -> list[Tensor]:
-        """Cut row numbers int64 [R] into pieces of at most `rows`, so that every rank gets as many (`share`).
+        """Cut row numbers int64 [B] into pieces of at most `rows`, so that every rank gets as many (`share`).
 
         With fewer rows than ranks some ranks get nothing.
         """

@@ -15,12 +15,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
-import numpy as np
-
 from embodied_rl.policy import Policy
 from embodied_rl.rollout.actor import ParallelActor
 from embodied_rl.rollout.chunk import observe_ends, open_ends, step_rows
-from embodied_rl.rollout.episode import NO_CRITIC, ActiveEpisode, decision_rng, executed_terms
+from embodied_rl.rollout.episode import NO_CRITIC, ActiveEpisode, decision_rng, executed_terms, record_step
 from embodied_rl.rollout.groups import BatchEnd, Group, GroupQueue
 from embodied_rl.rollout.observation_pool import ObservationPool, StepRecord, Trajectory
 from embodied_rl.rollout.retries import cause_of
@@ -270,33 +268,30 @@ class RolloutEngine:
         assert decision is not None
         with self._lock:
             wanted = [not self.stream.is_stopped(episode.spec) for episode in view.episodes]
-        rows = np.flatnonzero(wanted)
+        rows = [row for row, needed in enumerate(wanted) if needed]
         with self.clock.span("simulate"):
             result = step_rows(self.env, view.env_ids, decision.act.actions, rows)
         mask = executed_terms(result.steps_taken, self.policy.chunk_len, self.policy.terms_per_step)
         round_ = make_step_record(view, decision, result, mask)
-        for row in rows:
-            view.episodes[row].account(result, round_, int(row), record=True)
+        record_step(view.episodes, rows, round_, result, keep=True)
         final = self._render_ends(env_group, view.env_ids, result)
         with self._lock:
-            self._finish_episodes(
-                env_group, round_, result, np.asarray(wanted), set(final.env_ids) if final is not None else set()
-            )
+            self._finish_episodes(env_group, round_, result, wanted, set(final.env_ids) if final is not None else set())
             if final is not None:
                 self._finals.append(final)
                 self._policy_cv.notify()
 
     def _finish_episodes(
-        self, env_group: EnvGroup, round_: StepRecord, result: ChunkResult, wanted: np.ndarray, valued: set[int]
+        self, env_group: EnvGroup, round_: StepRecord, result: ChunkResult, wanted: list[bool], valued: set[int]
     ) -> None:
         """Take what is over out of the env group: stopped, failed and finished episodes; `valued` envs finish later."""
         assert env_group.view is not None
-        over = ~wanted | result.terminated | result.truncated | result.failed
-        for row in np.flatnonzero(over):
+        over = (result.terminated | result.truncated | result.failed).tolist()
+        for row in (row for row, needed in enumerate(wanted) if over[row] or not needed):
             env_id = env_group.view.env_ids[row]
             episode = env_group.active.pop(env_id)
             if not wanted[row]:
-                self.store.release([*episode.rows, (round_, int(row))])
+                self.store.release([*episode.rows, (round_, row)])
                 self.stream.stop(episode.spec)
             elif result.failed[row]:
                 self.store.release(episode.rows)

@@ -92,7 +92,7 @@ class RayPool:
         shared = [self._ray.put(bucket) for bucket in buckets]  # once, however many workers
         for worker in self._workers:
             if worker.up:  # others get everything when they come up
-                worker.sent.append(worker.actor.install.remote(version, *shared))
+                worker.sent.append(worker.actor.load_weights.remote(version, *shared))
 
     def feed(self) -> None:
         """Give out what there is to run, one by one to whoever holds least: a env-full runs, another waits there."""
@@ -149,7 +149,7 @@ class RayPool:
         worker.up, worker.since = True, time.monotonic()
         if self._whole is None:
             self._whole = [self._ray.put(bucket) for bucket in self._everything()]
-        worker.sent = [worker.actor.install.remote(self._version, *self._whole)]
+        worker.sent = [worker.actor.load_weights.remote(self._version, *self._whole)]
 
     def _take(self, worker: _Worker) -> list[RolloutBatch]:
         call, installed = worker.calls[0]
@@ -218,6 +218,8 @@ class RayPool:
                 f"none of {count} Ray workers was placed and opened within --scheduler.deadline-s {waited:.0f}: see "
                 f"`ray status` for what the cluster has free and the logs under {_LOGS}, then resume the run."
             )
+        if waited > _PATIENCE and not any(node["Alive"] for node in self._ray.nodes()):
+            raise UserError(f"the Ray cluster has no node left: see the logs under {_LOGS}, then resume the run.")
         if waited > _PATIENCE and not self._said:
             self._said = True
             self._say(

@@ -53,12 +53,12 @@ def test_frozen_bfloat16_weights_take_two_bytes_and_what_trains_sixteen(figures:
     assert lora["optimizer"] == 8 * trained
     # the base in bfloat16; adapters and value head train in float32
     assert lora["weights"] == 2 * OPENVLA_7B + 4 * trained
-    full = next(m for m in figures["modes"] if not m["mode"]["lora_rank"] and m["mode"]["precision"] == "float32")
+    full = next(m for m in figures["modes"] if not m["mode"]["lora_rank"] and m["mode"]["dtype"] == "float32")
     assert full["weights"] == 4 * figures["parameters"]
 
 
 def test_lora_fits_on_24_gib_and_training_everything_does_not(figures: dict) -> None:
-    fits = {(m["mode"]["lora_rank"] > 0, m["mode"]["recompute"]): m["most_rows"] for m in figures["modes"]}
+    fits = {(m["mode"]["lora_rank"] > 0, m["mode"]["gradient_checkpointing"]): m["most_rows"] for m in figures["modes"]}
     assert fits[True, True] >= 1
     assert [m["most_rows"] for m in figures["modes"] if not m["mode"]["lora_rank"]] == [0, 0]
     assert figures["gpu_bytes"] == 24 * GIB
@@ -66,7 +66,7 @@ def test_lora_fits_on_24_gib_and_training_everything_does_not(figures: dict) -> 
 
 
 def test_recomputation_saves_activations(figures: dict) -> None:
-    rows = {m["mode"]["recompute"]: m["row"] for m in figures["modes"] if m["mode"]["lora_rank"]}
+    rows = {m["mode"]["gradient_checkpointing"]: m["row"] for m in figures["modes"] if m["mode"]["lora_rank"]}
     assert rows[True] < 0.5 * rows[False]
 
 
@@ -170,7 +170,7 @@ def test_what_is_counted_of_pi0_is_what_a_real_policy_holds() -> None:
     assert found.update_per_row < whole.update_per_row
     policy.prefix_cache = PrefixCache(1 << 30)
     words = " ".join(["open"] * 23)  # with the token that begins it as long as the plan's prompt
-    obs = Observation(np.zeros((1, 2, 64, 64, 3), np.uint8), np.zeros((1, 8), np.float32), [words])
+    obs = Observation.from_numpy(np.zeros((1, 2, 64, 64, 3), np.uint8), np.zeros((1, 8), np.float32), [words])
     policy.act(obs, DecisionRng(np.zeros(1, np.int64), np.zeros(1, np.int64)), "sample")
     assert policy.prefix_cache.used_bytes == kept_bytes(policy.config, 4)
 

@@ -107,7 +107,7 @@ def collector_of(config: TrainConfig, counted: Counted, policy: CountedPolicy, w
         (GRPO, BY_ROWS),
         (GRPO, BY_GROUPS),
         (GRPO, replace(BY_ROWS, recompute_old_log_probs=True)),
-        (replace(GRPO, keep=None, epochs=1), replace(BY_ROWS, minibatch_size=500, microbatch_size=64)),
+        (replace(GRPO, success_rate_range=None, epochs=1), replace(BY_ROWS, minibatch_size=500, microbatch_size=64)),
         (PPO, BY_ROWS),
         (PPO, BY_GROUPS),
     ],

@@ -75,11 +75,11 @@ def test_a_score_says_what_was_left_out_and_resumes(
     folder = tmp_path / "e"
     assert main(words(folder, "--efficient.drop-layers", "1", "--efficient.visual-tokens", "16")) == 0
     found = figures(folder)
-    (dropped,) = found["fingerprint"]["speed"]["dropped_layers"]
-    assert found["fingerprint"]["speed"] == {"dropped_layers": [dropped], "visual_tokens": 16, "denoise_reuse": 1}
-    assert f"layers left out: {dropped} of 0 to 1 (importance 0: 0." in found["speed"]
-    assert "visual tokens: 16 of 32" in found["speed"]
-    assert found["speed"] in " ".join(capsys.readouterr().out.split())
+    (dropped,) = found["fingerprint"]["efficient"]["dropped_layers"]
+    assert found["fingerprint"]["efficient"] == {"dropped_layers": [dropped], "visual_tokens": 16, "denoise_reuse": 1}
+    assert f"layers left out: {dropped} of 0 to 1 (importance 0: 0." in found["efficient"]
+    assert "visual tokens: 16 of 32" in found["efficient"]
+    assert found["efficient"] in " ".join(capsys.readouterr().out.split())
     assert "visual tokens: 16 of 32" in (folder / "report.html").read_text()
     # four episodes are there to look at, then each runs once
     assert [spec.episode_id for spec in world.started[:4]] == [spec.episode_id for spec in world.started[4:]]
@@ -95,7 +95,7 @@ def test_a_ledger_refuses_other_options(
 ) -> None:
     folder = tmp_path / "e"
     assert main(words(folder)) == 0
-    assert figures(folder)["speed"] == "as trained, nothing left out"
+    assert figures(folder)["efficient"] == "as trained, nothing left out"
     for option in (["--efficient.drop-layers", "1"], ["--efficient.visual-tokens", "31"]):
         capsys.readouterr()
         assert main(words(folder, *option)) == 2
@@ -103,12 +103,12 @@ def test_a_ledger_refuses_other_options(
     # the same request that comes out at other layers is not continued either
     other = tmp_path / "o"
     assert main(words(other, "--efficient.drop-layers", "1")) == 0
-    (dropped,) = figures(other)["fingerprint"]["speed"]["dropped_layers"]
+    (dropped,) = figures(other)["fingerprint"]["efficient"]["dropped_layers"]
     monkeypatch.setattr("embodied_rl.policies.efficient.least_important", lambda importance, count: [1 - dropped])
     capsys.readouterr()
     assert main(["eval", "--resume", str(other)]) == 2
     said = capsys.readouterr().err
-    assert "was begun with speed" in said
+    assert "was begun with efficient" in said
     assert said.count("\n") == 1
 
 
@@ -130,11 +130,11 @@ def test_a_quick_look_says_it_too(
         str(file),
     ]
     assert main([*command, "--efficient.denoise-reuse", "3", "--efficient.drop-layers", "1"]) == 0
-    said = json.loads(file.read_text())["speed"]
+    said = json.loads(file.read_text())["efficient"]
     assert "action expert: in one of 3 denoising steps (10 in all)" in said
     assert "of 0 to 2 (importance 0: " in said
     assert main(command) == 0
-    assert json.loads(file.read_text())["speed"] == "as trained, nothing left out"
+    assert json.loads(file.read_text())["efficient"] == "as trained, nothing left out"
 
 
 @pytest.mark.parametrize(
@@ -188,12 +188,12 @@ def test_a_score_says_that_the_policy_was_compiled(
     assert main(words(tmp_path / "e", "--efficient.compile")) == 0
     assert len(parts) == 2
     found = figures(tmp_path / "e")
-    assert found["fingerprint"]["speed"]["compiled"] is True
+    assert found["fingerprint"]["efficient"]["compiled"] is True
     assert found["acts"] == "compiled (torch.compile)"
     assert found["acts"] in " ".join(capsys.readouterr().out.split())
     assert main(words(tmp_path / "o")) == 0
     assert figures(tmp_path / "o")["acts"] == "not compiled"
-    assert "compiled" not in figures(tmp_path / "o")["fingerprint"]["speed"]
+    assert "compiled" not in figures(tmp_path / "o")["fingerprint"]["efficient"]
     assert main(words(tmp_path / "o", "--efficient.compile")) == 2
     assert "holds another evaluation" in capsys.readouterr().err
     assert len(parts) == 2
@@ -272,7 +272,7 @@ def test_a_request_from_before_these_options_is_one_line(
     shutil.copytree(tmp_path / "e", tmp_path / "old")
     path = tmp_path / "old" / "evaluation.json"
     head = json.loads(path.read_text())
-    del head["request"]["options"]["speed"]
+    del head["request"]["options"]["efficient"]
     path.write_text(json.dumps(head))
     capsys.readouterr()
     assert main(["eval", "--resume", str(tmp_path / "old")]) == 2

@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from embodied_rl.cli import main
 from embodied_rl.factory.tasks import task_digest
 from embodied_rl.jobs.eval_request import suite_name
 from embodied_rl.sim.tabletop import load_suite
-from embodied_rl.types import Array, ChunkResult, EpisodeSpec
+from embodied_rl.types import ChunkResult, EpisodeSpec
 from tests.embodied_rl.stand_in import StandIn
 
 TASKS = [task.name for task in load_suite("tabletop_object")]
@@ -38,7 +39,7 @@ class World(StandIn):
         super().reset(env_ids, episodes)
         World.started += episodes
 
-    def step(self, env_ids: Sequence[int], actions: Array) -> ChunkResult:
+    def step(self, env_ids: Sequence[int], actions: torch.Tensor) -> ChunkResult:
         World.interrupt -= 1
         if World.interrupt == 0:
             os.kill(os.getpid(), signal.SIGINT)
@@ -181,7 +182,7 @@ def test_a_perturbed_evaluation_in_the_real_simulator(tmp_path: Path) -> None:
     )
     assert main(command) == 0
     (row,) = figures(folder)["episodes"]
-    assert set(row["drawn"]) == {"camera", "light", "texture", "object", "instruction"}
+    assert set(row["perturbation"]) == {"camera", "light", "texture", "object", "instruction"}
     assert row["result"]["spec"]["task"] == TASKS[0]
     assert row["result"]["num_steps"] <= 150
     assert "perturbed" in (folder / "report.html").read_text()

@@ -22,9 +22,9 @@ from tests.embodied_rl.test_imports import ROOT
 TASK = "pick_up_the_mug_and_place_it_in_the_basket"
 
 
-@pytest.mark.parametrize(("sharding", "number"), [("none", signal.SIGINT), ("fsdp2", signal.SIGTERM)])
+@pytest.mark.parametrize(("fsdp", "number"), [(False, signal.SIGINT), (True, signal.SIGTERM)])
 def test_an_interrupted_run_of_two_ranks_goes_on_as_if_nothing_had_been(
-    sharding: str, number: signal.Signals, checkpoint: Path, tmp_path: Path
+    fsdp: bool, number: signal.Signals, checkpoint: Path, tmp_path: Path
 ) -> None:
     """Every process gets the signal, as from a terminal (SIGINT) or from SLURM, systemd and `timeout` (SIGTERM)."""
     small = [
@@ -55,7 +55,7 @@ def test_an_interrupted_run_of_two_ranks_goes_on_as_if_nothing_had_been(
     ]
     whole, run = tmp_path / "whole", tmp_path / "run"
     assert main(words(checkpoint, whole, *small)) == 0
-    ranks = ["--learner.num-processes", "2", "--learner.sharding", sharding]
+    ranks = ["--learner.num-processes", "2", *(["--learner.fsdp"] if fsdp else [])]
     process = subprocess.Popen(
         [sys.executable, "-m", "embodied_rl", *words(checkpoint, run, *small, *ranks)],
         env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},

@@ -46,7 +46,7 @@ def test_a_pipelined_run_shows_its_timeline(
     assert main(words(checkpoint, run, *pipelined)) == 0
     said = capsys.readouterr().out
     assert "busy: " in said
-    assert "pipelined, overlap stream, 2 stages" in said
+    assert "pipelined, on_policy, 2 env groups" in said
     assert (run / "timeline.png").read_bytes().startswith(b"\x89PNG")
     page = (run / "report.html").read_text()
     assert "Who worked when" in page
@@ -114,7 +114,7 @@ def test_two_ranks_learn_together_under_a_pipelined_schedule(checkpoint: Path, t
         ]
         assert main(words(checkpoint, run, *pipelined)) == 0
     stamps = [json.loads((run / "run.json").read_text())[0].get("learner") for run in runs]
-    assert stamps == [None, "2 ranks, sharding none", "2 ranks, sharding fsdp2"]
+    assert stamps == [None, "2 processes, replicated", "2 processes, FSDP2"]
     start = load_file(checkpoint / "model.safetensors")
     one, *others = (load_file(run / "checkpoints/iter-000002/policy/model.safetensors") for run in runs)
     assert max(float((tensor - start[name]).abs().max()) for name, tensor in one.items()) > 1e-4

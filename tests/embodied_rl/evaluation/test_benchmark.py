@@ -95,14 +95,14 @@ def test_what_was_drawn_and_the_end_are_recorded(tmp_path: Path) -> None:
         )
     with EpisodeResultsLog.open(tmp_path, REQUEST, MACHINE) as ledger:
         assert [ledger.outcomes[i].at_end for i in (0, 1)] == [False, True]
-        assert [ledger.outcomes[i].rendered for i in (0, 1)] == [{}, {"light": [0.5]}]
+        assert [ledger.outcomes[i].perturbation for i in (0, 1)] == [{}, {"light": [0.5]}]
 
 
 KILLED = """
 import os, signal, sys
 from pathlib import Path
 from embodied_rl.evaluation.benchmark import interleaved, run_missing
-from embodied_rl.evaluation.results_log import Ledger
+from embodied_rl.evaluation.results_log import EpisodeResultsLog
 from tests.embodied_rl.evaluation.test_benchmark import MACHINE, REQUEST, SPECS
 from tests.toy import ToyEnv, ToyPolicy
 
@@ -113,7 +113,7 @@ def die(result):
     if count == 3:
         os.kill(os.getpid(), signal.SIGKILL)
 
-with Ledger.open(Path(sys.argv[1]), REQUEST, MACHINE) as ledger:
+with EpisodeResultsLog.open(Path(sys.argv[1]), REQUEST, MACHINE) as ledger:
     run_missing(ToyEnv(4), ToyPolicy(3), interleaved(SPECS), "sample", ledger, on_episode=die)
 """
 
@@ -167,7 +167,10 @@ def test_a_ledger_refuses_to_count_an_episode_twice(tmp_path: Path) -> None:
 def test_a_folder_takes_one_evaluation_on_one_kind_of_machine_by_one_process(tmp_path: Path) -> None:
     with EpisodeResultsLog.open(tmp_path, REQUEST, MACHINE) as ledger:
         ledger.add(outcome(0, "other", 7, True, None))
-        with pytest.raises(UserError, match="another process"), EpisodeResultsLog.open(tmp_path, REQUEST, MACHINE):
+        with (
+            pytest.raises(UserError, match=r"process \d+ is evaluating"),
+            EpisodeResultsLog.open(tmp_path, REQUEST, MACHINE),
+        ):
             pass
         with pytest.raises(UserError, match="another episode 0"):
             run_missing(ToyEnv(1), ToyPolicy(3), SPECS, "greedy", ledger)

@@ -241,7 +241,7 @@ def test_learning_rates_fall_linearly_to_a_tenth_and_are_those_in_use(tmp_path: 
     assert LearnerConfig().lr_factor(1000) == 1.0
     config = LearnerConfig(lr_warmup_updates=3, lr_decay_updates=100)
     assert [round(config.lr_factor(update), 4) for update in (0, 1, 3, 100)] == [0.25, 0.4955, 0.973, 0.1]
-    learner, batch = setup(tmp_path, PPOConfig(), lr=1e-3, value_lr=1e-2, decay_updates=10)[:2]
+    learner, batch = setup(tmp_path, PPOConfig(), lr=1e-3, value_lr=1e-2, lr_decay_updates=10)[:2]
     learner.version = 5
     learner.update(batch)
     assert [group["lr"] for group in learner.optimizer.param_groups] == pytest.approx([0.55e-3, 0.55e-2])

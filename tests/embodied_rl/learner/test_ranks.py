@@ -33,7 +33,7 @@ from tests.embodied_rl.learner.ranked import (
     every_case,
     learn,
 )
-from tests.embodied_rl.toy_run import ALGORITHMS, JsonObserver, files_of, settings_of
+from tests.embodied_rl.toy_run import ALGORITHMS, JsonObserver, files_of, newest, settings_of
 from tests.toy import HELDOUT, TASKS, ToyEnv, ToyPolicy
 
 SIZE = 3
@@ -111,7 +111,7 @@ def test_every_row_belongs_to_one_rank_and_shares_are_even(rows: int, most: int,
 
 
 def lead_learner(folder: Path, factory: Any, ranks: int = 2) -> Learner:
-    config = by_rows(50, 7, ranks=ranks)
+    config = by_rows(50, 7, num_processes=ranks)
     return make_learner(
         ToyPolicy(), make_algorithm(GRPO), config, seed=0, dump_dir=folder, threads=1, worker_policy=factory
     )
@@ -152,8 +152,8 @@ def test_a_rank_that_is_killed_stops_the_update_with_one_line(tmp_path: Path) ->
 
 
 def test_parts_need_somebody_to_share_with() -> None:
-    with pytest.raises(UserError, match="needs ranks to share with"):
-        by_rows(50, 7, sharding="fsdp2")
+    with pytest.raises(UserError, match="needs processes to shard over"):
+        by_rows(50, 7, fsdp=True)
 
 
 def test_a_rank_that_cannot_begin_says_why(tmp_path: Path) -> None:
@@ -171,7 +171,7 @@ def test_a_rank_that_ends_while_another_begins_is_told_in_one_line(tmp_path: Pat
 def run(folder: Path, helper: ToyRank | None, *, resume: bool = False) -> Mortal:
     """A whole training run of the toy; helper: with two ranks."""
     policy = Mortal(with_value=False)
-    settings = settings_of(ALGORITHMS["grpo"], 4, lr=1e-3, ranks=1 if helper is None else 2)
+    settings = settings_of(ALGORITHMS["grpo"], 4, lr=1e-3, num_processes=1 if helper is None else 2)
     train(
         folder,
         ToyEnv(16),
@@ -181,7 +181,7 @@ def run(folder: Path, helper: ToyRank | None, *, resume: bool = False) -> Mortal
         TASKS,
         HELDOUT,
         JsonObserver(folder / "metrics.jsonl"),
-        resume=resume,
+        resume=newest(folder) if resume else None,
         resume_command="toy --resume",
         worker_policy=helper,
     )

@@ -151,9 +151,9 @@ def test_a_device_that_is_misspelt_is_refused(device: str) -> None:
 def test_policy_and_learner_leave_threads_to_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The policy while the learner's owner or its threads are at work, the learner while episodes run."""
     found: dict[str, Callable[[], bool]] = {}
-    monkeypatch.setattr(RolloutEngine, "yield_to", lambda _, busy: found.update(act=busy))
+    monkeypatch.setattr(RolloutEngine, "share_cores_with", lambda _, busy: found.update(act=busy))
     monkeypatch.setattr(RolloutEngine, "busy", lambda _: states["episodes"])
-    monkeypatch.setattr(Learner, "yield_to", lambda _, busy: found.update(learn=busy))
+    monkeypatch.setattr(Learner, "share_cores_with", lambda _, busy: found.update(learn=busy))
     monkeypatch.setattr(Learner, "working", property(lambda _: states["threads"]))
     states = {"threads": False, "episodes": False}
     setup, policy = Setup(GRPO, learner=LearnerConfig(minibatch_size=None, minibatch_groups=1)), ToyPolicy()

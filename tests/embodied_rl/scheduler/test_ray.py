@@ -55,7 +55,7 @@ def test_two_nodes_give_the_serial_run(cluster: Any, tmp_path: Path) -> None:
 
 
 def test_groups_without_contrast_are_dropped_as_in_the_serial_run(cluster: Any, tmp_path: Path) -> None:
-    setup = Setup(replace(KEEPING, keep=(0.2, 0.8)), groups=3, iterations=2)
+    setup = Setup(replace(KEEPING, success_rate_range=(0.2, 0.8)), groups=3, iterations=2)
     far, near = train(setup, tmp_path, ToyFactory()), serial(setup, tmp_path)
     assert_same_run(far, near)
     assert any(batch.info["rollout/filtered_groups"] for batch in far.batches)
@@ -117,7 +117,7 @@ def test_rows_are_of_the_weights_that_they_name_and_never_too_old(cluster: Any, 
 def test_a_learner_of_two_processes_learns_the_same(cluster: Any, tmp_path: Path) -> None:
     learner = LearnerConfig(lr=1e-3, minibatch_size=50, microbatch_size=7)
     near = serial(Setup(GRPO, learner=learner), tmp_path)
-    far = train(Setup(GRPO, learner=replace(learner, ranks=2)), tmp_path, ToyFactory(), helper=ToyRank())
+    far = train(Setup(GRPO, learner=replace(learner, num_processes=2)), tmp_path, ToyFactory(), helper=ToyRank())
     for one, two in zip(far.batches, near.batches, strict=True):
         assert [episode.spec for episode in one.episodes] == [episode.spec for episode in two.episodes]
     for name, tensor in near.weights.items():

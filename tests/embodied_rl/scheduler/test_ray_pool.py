@@ -53,10 +53,10 @@ def test_episodes_of_dropped_groups_that_wait_at_a_worker_never_begin(
 
     def fate(actor: Actor, name: str) -> Ref | None:
         late.there = late.there or (actor.number == 0 and asked(actor, "advance") == 3)
-        return late if actor.number == 1 and name == "envs" else None
+        return late if actor.number == 1 and name == "env_ids" else None
 
     ray.fate = fate
-    setup = Setup(replace(KEEPING, group_size=8, keep=(0.9, 1.0)), groups=2)
+    setup = Setup(replace(KEEPING, group_size=8, success_rate_range=(0.9, 1.0)), groups=2)
     far = train(setup, tmp_path, ToyFactory(env_ids=1))
     assert_same_run(far, serial(setup, tmp_path))
     sent = [spec for actor in ray.actors for name, args in actor.calls if name == "advance" for spec in args[0]]
@@ -75,7 +75,7 @@ def test_a_worker_that_is_never_placed_holds_nothing_up(ray: FakeRay, tmp_path: 
     far = train(SETUP, tmp_path, ToyFactory())
     assert_same_run(far, serial(SETUP, tmp_path))
     assert far.sampler.counts.requeued >= 1
-    assert [name for name, _ in ray.actors[2].calls] == ["envs"]  # no weights either, which would pile up
+    assert [name for name, _ in ray.actors[2].calls] == ["env_ids"]  # no weights either, which would pile up
 
 
 def test_a_worker_lost_is_no_attempt_of_its_episodes(ray: FakeRay, tmp_path: Path) -> None:
@@ -103,12 +103,12 @@ def test_a_worker_that_hangs_while_it_opens_is_started_anew(
     def fate(actor: Actor, name: str) -> Ref | None:
         if actor.number == 0 and name == "advance" and asked(actor, name) == 3:
             now[0] += 1.5 * RayConfig().deadline_s
-        return Ref(there=False) if actor.number == 1 and name == "envs" else None
+        return Ref(there=False) if actor.number == 1 and name == "env_ids" else None
 
     ray.fate = fate
     far = train(SETUP, tmp_path, ToyFactory())
     assert_same_run(far, serial(SETUP, tmp_path))
-    assert [name for name, _ in ray.actors[1].calls] == ["envs"]
+    assert [name for name, _ in ray.actors[1].calls] == ["env_ids"]
     assert asked(ray.actors[2], "advance") > 0
     assert far.batches[-1].info["rollout/workers_replaced"] == 0  # it held nothing
 
@@ -123,6 +123,24 @@ def test_a_run_without_workers_says_what_it_waits_for_and_ends(
         train(SETUP, tmp_path, ToyFactory(), RayConfig(workers=2, deadline_s=0.6), say=said.append)
     (line,) = said
     assert line.startswith("waiting for Ray: none of 2 workers")
+
+
+def test_a_cluster_without_a_node_is_not_waited_for(
+    ray: FakeRay, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one node dies with its workers; the deadline is an hour off."""
+    monkeypatch.setattr("embodied_rl.scheduler.ray.pool._PATIENCE", 0.1)
+
+    def fate(actor: Actor, name: str) -> Ref | None:
+        if actor.number > 1:
+            return Ref(there=False)
+        if asked(actor, "advance") > 1:
+            ray.alive = False
+        return None if ray.alive else Ref(error=LostError("node lost"))
+
+    ray.fate = fate
+    with pytest.raises(UserError, match="the Ray cluster has no node left"):
+        train(SETUP, tmp_path, ToyFactory(), RayConfig(workers=2, deadline_s=3600))
 
 
 def test_weights_may_change_within_an_episode_and_its_rows_say_so(

@@ -30,7 +30,7 @@ from embodied_rl.rollout import actor
 from embodied_rl.rollout.groups import BatchEnd, Group
 from embodied_rl.scheduler.pipeline import scheduler as scheduling
 from embodied_rl.scheduler.pipeline.scheduler import PipelinedScheduler
-from embodied_rl.types import ActOutput, Array, ChunkResult, Observation, RolloutBatch
+from embodied_rl.types import ActOutput, ChunkResult, Observation, RolloutBatch
 from embodied_rl.utils.timeline import LEARNER, Timeline
 from tests.embodied_rl.scheduler.toys import (
     GRPO,
@@ -190,7 +190,7 @@ class Broken(ToyPolicy):
 
 
 class BrokenEnv(SlowEnv):
-    def step(self, env_ids: Sequence[int], actions: Array) -> ChunkResult:
+    def step(self, env_ids: Sequence[int], actions: torch.Tensor) -> ChunkResult:
         raise ZeroDivisionError("the simulator broke")
 
 
@@ -242,9 +242,9 @@ def test_what_the_learners_threads_do_on_their_own_is_counted(goes_on: bool, mon
     engine: Any = SimpleNamespace(
         clock=clock,
         wait=lambda *heard, block: next(events),
-        drop=lambda kept: None,
-        publish=lambda *new, worth: None,
-        stream=SimpleNamespace(begin=lambda *ends: None, sampler=SimpleNamespace(ledger=SimpleNamespace(reissued=0))),
+        release=lambda kept: None,
+        publish=lambda *new, ess_ratio: None,
+        stream=SimpleNamespace(begin=lambda *ends: None, sampler=SimpleNamespace(counts=SimpleNamespace(requeued=0))),
     )
     scheduler = PipelinedScheduler(
         engine,

@@ -29,7 +29,7 @@ from embodied_rl.types import EpisodeResult
 from embodied_rl.utils.signals import Interrupted
 from embodied_rl.utils.timeline import Timeline
 from tests.embodied_rl.scheduler.toys import RoundingPolicy
-from tests.embodied_rl.toy_run import JsonObserver, files_of, settings_of
+from tests.embodied_rl.toy_run import JsonObserver, files_of, newest, settings_of
 from tests.toy import HELDOUT, TASKS, ToyEnv, ToyPolicy
 
 STREAM = PipelinedConfig(env_groups=3)
@@ -86,7 +86,16 @@ def run(folder: Path, what: TrainSettings, *, resume: bool = False, stop: int = 
     policy = ToyPolicy(with_value=False)
     observer = Stopping(folder / "metrics.jsonl", stop)
     train(
-        folder, ToyEnv(6), policy, files_of(policy), what, TASKS, HELDOUT, observer, resume=resume, resume_command="x"
+        folder,
+        ToyEnv(6),
+        policy,
+        files_of(policy),
+        what,
+        TASKS,
+        HELDOUT,
+        observer,
+        resume=newest(folder) if resume else None,
+        resume_command="x",
     )
     return policy
 
@@ -156,11 +165,11 @@ def test_stopped_and_resumed(tmp_path: Path, scheduler: PipelinedConfig, stop: i
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"stages": 0}, "scheduler.env_groups must be at least 1"),
+        ({"env_groups": 0}, "--scheduler.env-groups must be at least 1"),
         ({"max_batch_delay_ms": -1.0}, "--scheduler.max-batch-delay-ms must not be negative"),
-        ({"max_staleness": 1}, "--scheduler.max-staleness does not apply to overlap stream"),
+        ({"max_staleness": 1}, "--scheduler.max-staleness does not apply to mode on_policy"),
         ({"mode": "async", "max_staleness": 0}, "--scheduler.max-staleness must be at least 1"),
-        ({"max_lookahead": 4}, "--scheduler.max-lookahead does not apply to overlap stream"),
+        ({"max_lookahead": 4}, "--scheduler.max-lookahead does not apply to mode on_policy"),
         ({"mode": "async", "max_lookahead": 0}, "--scheduler.max-lookahead must be at least 1"),
     ],
 )
@@ -170,9 +179,9 @@ def test_options_that_do_nothing_are_refused(options: dict[str, Any], message: s
 
 
 def test_parts_that_do_not_fit_are_refused() -> None:
-    with pytest.raises(UserError, match=r"overlap stream needs .*learner.minibatch-groups"):
+    with pytest.raises(UserError, match=r"mode on_policy needs .*learner.minibatch-groups"):
         TrainConfig(scheduler=STREAM).check()
-    with pytest.raises(UserError, match=r"scheduler.env_groups is 99, but there are 32 worlds"):
+    with pytest.raises(UserError, match=r"--scheduler.env-groups is 99, but there are 32 worlds"):
         TrainConfig(scheduler=PipelinedConfig(env_groups=99, mode="async")).check()
     TrainConfig(scheduler=ASYNC).check()
     with pytest.raises(UserError, match=r"learner.minibatch-size or --learner.minibatch-groups"):
@@ -238,7 +247,7 @@ def test_the_scheduler_is_written_and_read_with_its_name() -> None:
     config = TrainConfig(scheduler=ASYNC, policy=OpenVLAConfig(temperature=0.5))
     assert to_dict(config)["scheduler"] == {
         "name": "pipelined",
-        "stages": 3,
+        "env_groups": 3,
         "max_batch_delay_ms": None,
         "mode": "async",
         "max_staleness": 2,
@@ -248,4 +257,4 @@ def test_the_scheduler_is_written_and_read_with_its_name() -> None:
     assert from_dict(to_dict(config)) == config
     assert from_dict({"scheduler": {"name": "serial"}}, config).scheduler == SerialConfig()
     with pytest.raises(UserError, match=r"'scheduler.env_groups' does not apply to serial \(it belongs to pipelined\)"):
-        from_dict({"scheduler": {"stages": 2}})
+        from_dict({"scheduler": {"env_groups": 2}})

@@ -186,7 +186,7 @@ def test_a_wrong_constant_fails(constant: str, monkeypatch: pytest.MonkeyPatch) 
     """One part in 10^12 of any of the controller's constants shows; the rotation's scale is rounded to float32."""
     error = 1e-6 if constant == "rotation_scale" else 1e-12
     law = LIBERO_GAINS._replace(**{constant: getattr(LIBERO_GAINS, constant) * (1 + error)})
-    monkeypatch.setattr(recorded, "find_robot", lambda model: find_robot(model)._replace(law=law))
+    monkeypatch.setattr(recorded, "find_robot", lambda model: find_robot(model)._replace(gains=law))
     episode = _episode(_load(_RACK), 0, steps=5)
     assert "ctrl_sub" in _differing(replay(_GOLDEN / f"{_RACK}.xml", episode), episode)
 

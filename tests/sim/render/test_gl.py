@@ -3,6 +3,9 @@ process has one GL platform."""
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Literal
+
 import mujoco
 import numpy as np
 import pytest
@@ -103,6 +106,50 @@ def test_ray_caster_draws_alike(drawn: dict[str, np.ndarray], primitives: str) -
         for geom in np.unique(ids[inner]):
             seen = inner & (ids == geom)
             assert seen.sum() < 20 or difference[view][seen].mean() < 3.0, (camera, geom)
+
+
+GLOSSY_TEXTURES = """<mujoco><visual><headlight ambient=".2 .2 .2" diffuse=".3 .3 .3" specular=".5 .5 .5"/></visual>
+<asset><texture name="plain" type="2d" builtin="checker" rgb1=".1 .2 .3" rgb2=".5 .4 .2" width="64" height="64"/>
+<texture name="srgb" type="2d" builtin="checker" rgb1=".3 .6 .5" rgb2=".9 .3 .7" width="64" height="64"
+ colorspace="sRGB"/>
+<material name="glossy" texture="plain" texrepeat="2 2" specular=".9" shininess=".1"/>
+<material name="decoded" texture="srgb" texrepeat="2 2" specular=".2" shininess=".3"/></asset>
+<worldbody><light directional="true" dir="0 .3 -1" diffuse=".4 .4 .4" specular=".6 .6 .6"/>
+<geom name="left" type="plane" size=".5 .5 .1" pos="0 -.55 0" material="glossy"/>
+<geom name="right" type="plane" size=".5 .5 .1" pos="0 .55 0" material="decoded"/>
+<camera name="eye" pos="0 0 2.4" fovy="50"/></worldbody></mujoco>"""
+DRAW_GLOSSY = """
+import sys
+import mujoco, numpy as np
+from embodied_rl.sim.render.gl import GlRenderer
+backend, scene_file, out_file = sys.argv[1:]
+model = mujoco.MjModel.from_xml_path(scene_file)
+data = mujoco.MjData(model)
+mujoco.mj_forward(model, data)
+renderer = GlRenderer(backend)
+image = np.zeros((1, 128, 128, 3), np.uint8)
+renderer.render(renderer.add_scene(model), data.xpos, data.xmat, ("eye",), image)
+np.save(out_file, image[0])
+"""
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_highlights_and_srgb_textures_are_opengls(backend: Literal["egl", "osmesa"], tmp_path: Path) -> None:
+    """A highlight lies under its texture, and sRGB texels are decoded before they are lit."""
+    scene, out = tmp_path / "scene.xml", tmp_path / "out.npy"
+    scene.write_text(GLOSSY_TEXTURES)
+    run_script(DRAW_GLOSSY, backend, scene, out)
+    model = mujoco.MjModel.from_xml_string(GLOSSY_TEXTURES)
+    data = mujoco.MjData(model)
+    mujoco.mj_forward(model, data)
+    renderer = RaycastRenderer()
+    image = np.zeros((1, 128, 128, 3), np.uint8)
+    handle = renderer.add_scene(model)
+    renderer.render(handle, data.xpos, data.xmat, ("eye",), image)
+    ids, _ = renderer.geometry(handle, data.xpos, data.xmat, "eye", 128, 128)
+    difference = np.abs(image[0].astype(float) - np.load(out)).mean(axis=-1)
+    for geom in (0, 1):
+        assert difference[ids == geom].mean() < 1.5, geom
 
 
 def test_placed_poses_are_mj_forwards(primitives: str) -> None:

@@ -163,6 +163,31 @@ def test_colour_under_the_headlight_by_hand() -> None:
     np.testing.assert_array_equal(centre, np.round([255 * (0.81 + 0.18), 255 * 0.5 * 0.92, 255 * 0.25 * 1.0]))
 
 
+def test_a_highlight_lies_under_the_texture_by_hand() -> None:
+    """A texture of one colour: colour = texel (ambient + diffuse + specular), as OpenGL's single colour has it."""
+    xml = HEADLIGHT.replace(
+        '<material name="m" rgba="1 .5 .25 1"',
+        '<texture name="t" type="2d" builtin="flat" rgb1=".4 .8 1" width="8" height="8"/>'
+        '<material name="m" texture="t" rgba="1 .5 .25 1"',
+    )
+    centre = draw(xml.format(specular=0.18, emission=0), ("eye",), 33)[0, 16, 16]
+    lit = [0.51 + 0.18, 0.5 * 0.62, 0.25 * 0.7]
+    np.testing.assert_allclose(
+        centre, [255 * texel * light for texel, light in zip((0.4, 0.8, 1), lit, strict=True)], atol=1
+    )
+
+
+def test_an_srgb_texture_is_decoded_by_hand() -> None:
+    """0.5 encoded is 0.2140 linear."""
+    xml = """<mujoco><visual><headlight ambient="1 1 1" diffuse="0 0 0" specular="0 0 0" active="1"/></visual><asset>
+    <texture name="t" type="2d" builtin="flat" rgb1=".5 .5 .5" width="8" height="8" colorspace="{}"/>
+    <material name="m" texture="t"/></asset><worldbody><geom type="plane" size="1 1 1" material="m"/>
+    <camera name="eye" pos="0 0 1"/></worldbody></mujoco>"""
+    for colorspace, value in (("sRGB", 0.214), ("linear", 0.5), ("auto", 0.5)):
+        centre = draw(xml.format(colorspace), ("eye",), 9)[0, 4, 4]
+        np.testing.assert_allclose(centre, 255 * value, atol=1.5, err_msg=colorspace)
+
+
 def test_an_attenuated_spot_by_hand() -> None:
     """A light 2 m above the point: 0.9 / (0.5 + 0.25 * 2 + 0.125 * 4) = 0.6. Outside the cone: black."""
     xml = """<mujoco><visual><headlight active="0"/></visual><worldbody>

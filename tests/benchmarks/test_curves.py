@@ -1,0 +1,69 @@
+"""Finished runs to CSV to page, from folders written by hand; every expected number is worked out here."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from embodied_rl.benchmarks.curves import main, make_tables, read_csv, read_run
+from embodied_rl.config.train import TrainConfig, dump_yaml
+from embodied_rl.telemetry.metrics import MetricsLog
+
+RESULTS = Path(__file__).parents[2] / "docs" / "results"
+PAGE = "# Title\n\nWords stay.\n\n<!-- tables -->\nold\n<!-- end of tables -->\n\nThe end.\n"
+
+
+def write_run(folder: Path, seed: int, before: float, after: float) -> Path:
+    """A run of two updates, of 64 and 96 episodes, evaluated before and after, in 90 CPU seconds."""
+    folder.mkdir()
+    (folder / "config.yaml").write_text(dump_yaml(replace(TrainConfig(), iterations=2, seed=seed)))
+    (folder / "run.json").write_text(json.dumps([{"cpu_seconds": 60.0}, {"cpu_seconds": 30.0}]))
+    with MetricsLog(folder / "metrics.jsonl") as log:
+        for step, episodes, rate in ((0, None, before), (1, 64.0, None), (2, 96.0, after)):
+            if episodes is not None:
+                log.write(step, {"rollout/episodes": episodes, "rollout/success": 0.5})
+            if rate is not None:
+                interval = {"eval/success_ci_low": rate - 0.1, "eval/success_ci_high": rate + 0.1}
+                log.write(step, {"eval/success": rate, "eval/success/toy/reach_it": rate} | interval)
+    return folder
+
+
+def test_runs_to_csv_to_page_and_figure(tmp_path: Path) -> None:
+    runs = [write_run(tmp_path / f"run{seed}", seed, 0.25, after) for seed, after in ((0, 0.5), (1, 0.75))]
+    table, page, figure = tmp_path / "t.csv", tmp_path / "page.md", tmp_path / "f.png"
+    page.write_text(PAGE)
+    assert main([*map(str, runs), "--csv", str(table)]) == 0
+    points = read_csv(table)
+    assert points == [point for run in runs for point in read_run(run)]
+    assert [p.episodes for p in points if p.seed == 0 and p.task == "all"] == [0, 64, 160, 160]
+    assert main(["--csv", str(table), "--page", str(page), "--figure", str(figure)]) == 0
+    text = page.read_text()
+    assert text.startswith("# Title\n\nWords stay.")
+    assert text.endswith("The end.\n")
+    assert "old" not in text
+    assert "| 1 | 25.0 % | 15.0 to 35.0 % | 75.0 % | 65.0 to 85.0 % | 2 | 160 | 1.5 |" in text
+    assert "| mean | 25.0 % |  | **62.5 %** |" in text
+    assert "| reach it | 25.0 % | 62.5 % |" in text
+    assert figure.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("name", ["tabletop", "policies"])
+def test_the_pages_in_docs_are_made_from_their_csv(name: str) -> None:
+    tables = "\n".join(make_tables(read_csv(RESULTS / f"{name}.csv")))
+    assert tables in (RESULTS / f"{name}.md").read_text(), "run the command at the end of the page"
+
+
+def test_what_does_not_fit_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    other = tmp_path / "other.csv"
+    other.write_text("a,b\n1,2\n")
+    page = tmp_path / "page.md"
+    page.write_text("no marks")
+    good = tmp_path / "good.csv"
+    assert main([str(write_run(tmp_path / "run", 0, 0.2, 0.4)), "--csv", str(good)]) == 0
+    bad = (["--csv", str(other)], [str(tmp_path), "--csv", str(good)], ["--csv", str(good), "--page", str(page)])
+    for words in bad:
+        assert main(words) == 2
+        assert capsys.readouterr().err.count("\n") == 1
