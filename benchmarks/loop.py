@@ -19,12 +19,12 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+from embodied_rl import configs as recipes
 from embodied_rl.algorithms.config import PPOConfig
 from embodied_rl.algorithms.make import make_algorithm
 from embodied_rl.benchmarks.report import describe_machine, machine_line, write_json
 from embodied_rl.config.policies import SHIPPED
 from embodied_rl.config.train import TrainConfig, kind_of
-from embodied_rl.configs import PRESETS
 from embodied_rl.factory.envs import (
     cpu_count,
     describe_policy,
@@ -50,7 +50,7 @@ from embodied_rl.vec_env import VecEnv
 if TYPE_CHECKING:
     from embodied_rl.factory.policies import AnyPolicy
 
-PRESET = ("tabletop", "openvla", "ppo")
+RECIPE = "tabletop_openvla_ppo"
 WARM_UP, MEASURED = 1, 5
 OTHER = "other"
 """Time outside every stage: the sampler, refilling envs, accounting."""
@@ -168,7 +168,7 @@ def ratios_of(iterations: Sequence[Iteration]) -> dict[str, float]:
 
 def bench_config(quick: bool) -> TrainConfig:
     """The preset of `train tabletop --policy openvla`; quick: one task and four episodes."""
-    config = PRESETS[PRESET]
+    config = recipes.get(RECIPE)
     if not quick:
         return config
     tasks = (load_tasks(config.suite)[0].name.partition("/")[2],)

@@ -11,7 +11,7 @@ from typing import Any
 
 from embodied_rl.cli.parse import parse
 from embodied_rl.config.policies import SHIPPED
-from embodied_rl.config.train import AUTO, KINDS, EnvConfig
+from embodied_rl.config.train import AUTO, EnvConfig, selectable
 from embodied_rl.errors import UserError, suggest
 from embodied_rl.jobs.efficient_inference import EfficientConfig
 from embodied_rl.jobs.eval_request import SUITES, BenchmarkCommand, suite_name
@@ -66,9 +66,9 @@ def _checked(benchmark: str, command: BenchmarkCommand) -> BenchmarkCommand:
     """The command with its folder and checkpoint named; UserError for what needs no torch to be refused."""
     from embodied_rl.sim.libero.protocol import protocol
 
-    if command.policy is not None and command.policy not in KINDS["policy"]:
+    if command.policy is not None and command.policy not in selectable("policy"):
         hint = " Name a checkpoint with --checkpoint." if Path(command.policy).exists() else ""
-        raise UserError(f"unknown policy '{command.policy}'.{hint or suggest(command.policy, KINDS['policy'])}")
+        raise UserError(f"unknown policy '{command.policy}'.{hint or suggest(command.policy, selectable('policy'))}")
     protocol(command.protocol)
     for name, least in (("states_per_task", 1), ("videos", 0), ("seed", 0)):
         value = getattr(command, name)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from embodied_rl.cli.select import select
 from embodied_rl.config.policies import SHIPPED
-from embodied_rl.config.train import TrainConfig, kind_of
+from embodied_rl.config.train import OwnPolicyConfig, TrainConfig, kind_of
 from embodied_rl.errors import UserError
 from embodied_rl.jobs.run_folder import existing_run, new_run
 from embodied_rl.policies.checkpoints.hub import is_repository
@@ -45,7 +45,8 @@ def _check(config: TrainConfig) -> None:
     protocol(config.protocol)  # raises for an unknown one
     if config.trace and not Path(config.trace).absolute().parent.is_dir():
         raise UserError(f"--trace {config.trace}: its folder does not exist.")
-    _check_checkpoint(kind_of("policy", config.policy), config.policy.checkpoint)
+    if not isinstance(config.policy, OwnPolicyConfig):
+        _check_checkpoint(kind_of("policy", config.policy), config.policy.checkpoint)
 
 
 def _check_checkpoint(policy: str, checkpoint: str) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from embodied_rl.algorithms.config import PPOConfig
 from embodied_rl.algorithms.make import make_algorithm
 from embodied_rl.config.policies import SHIPPED
-from embodied_rl.config.train import TrainConfig
+from embodied_rl.config.train import OwnPolicyConfig, TrainConfig
 from embodied_rl.factory.envs import cpu_count, open_policy, pick_device, pick_render_quality, policy_folder
 from embodied_rl.factory.policies import load_options, prepare_policy
 from embodied_rl.learner.checkpoint import POLICY
@@ -22,8 +22,11 @@ if TYPE_CHECKING:
     from embodied_rl.sim.render import Choice
 
 
-def resolve(config: TrainConfig, renderer: Choice, tasks: Sequence[MujocoTask]) -> TrainConfig:
-    """Fill in everything that was left to the program, so that config.yaml repeats the run."""
+def resolve(config: TrainConfig, renderer: Choice | None, tasks: Sequence[MujocoTask]) -> TrainConfig:
+    """Fill in everything that was left to the program, so that config.yaml repeats the run.
+
+    renderer: None where the simulator was opened by somebody else.
+    """
     device, scheduler, cores = pick_device(config.device), config.scheduler, cpu_count()
     sim_threads = config.env.num_threads or cores
     if isinstance(scheduler, PipelinedConfig):
@@ -34,12 +37,10 @@ def resolve(config: TrainConfig, renderer: Choice, tasks: Sequence[MujocoTask]) 
             config.env.num_envs, config.rollout.groups(size), size, streams=config.learner.minibatch_groups is not None
         )
         scheduler = dataclasses.replace(scheduler, env_groups=stages, max_lookahead=ahead.groups)
-    env = dataclasses.replace(
-        config.env,
-        renderer=renderer.name,
-        render_quality=pick_render_quality(config.env.render_quality, tasks),
-        num_threads=sim_threads,
-    )
+    env = dataclasses.replace(config.env, num_threads=sim_threads)
+    if renderer is not None:
+        quality = pick_render_quality(config.env.render_quality, tasks)
+        env = dataclasses.replace(env, renderer=renderer.name, render_quality=quality)
     threads = config.num_threads or cores
     return with_absolute_checkpoint(
         dataclasses.replace(config, env=env, num_threads=threads, device=device, scheduler=scheduler)
@@ -48,6 +49,7 @@ def resolve(config: TrainConfig, renderer: Choice, tasks: Sequence[MujocoTask]) 
 
 def open_policy_of(config: TrainConfig, resume: Path | None = None) -> tuple[AnyPolicy, str]:
     """The policy to begin with, or to go on with from the run's checkpoint `resume`; and the folder it comes from."""
+    assert not isinstance(config.policy, OwnPolicyConfig), "see factory.own"
     checkpoint, options = config.policy.checkpoint, load_options(config.policy)
     if resume is not None:
         checkpoint, options = str(resume / POLICY), None  # our own checkpoints say everything themselves
@@ -59,6 +61,8 @@ def open_policy_of(config: TrainConfig, resume: Path | None = None) -> tuple[Any
 
 def with_absolute_checkpoint(config: TrainConfig) -> TrainConfig:
     """The config with its checkpoint named so that a resume and Ray's workers find it from other working folders."""
+    if isinstance(config.policy, OwnPolicyConfig):
+        return config
     checkpoint = Path(config.policy.checkpoint)
     if config.policy.checkpoint == SHIPPED or not checkpoint.exists():
         return config

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -62,6 +63,29 @@ def missing_assets(tasks: Sequence[MujocoTask]) -> list[str]:
     from embodied_rl.sim.libero.tasks import LiberoTask
 
     return sorted({file for task in tasks if isinstance(task, LiberoTask) for file in task.approximate})
+
+
+def task_digest(task: MujocoTask) -> str:
+    """SHA-256 of what an episode of `task` is made of.
+
+    For LIBERO's tasks the fingerprint of their bundle; for others that of both compiled models, the initial states, the
+    goal, the instruction and the time limit.
+    """
+    import mujoco
+    import numpy as np
+
+    from embodied_rl.sim.libero.tasks import LiberoTask
+
+    if isinstance(task, LiberoTask):
+        return task.fingerprint
+    digest = hashlib.sha256()
+    for model in (task.build_physics(), task.build_visual()):
+        binary = np.zeros(mujoco.mj_sizeModel(model), np.uint8)
+        mujoco.mj_saveModel(model, None, binary)
+        digest.update(binary.tobytes())
+    digest.update(np.ascontiguousarray(task.init_states).tobytes())
+    digest.update(repr((task.goal, task.instruction, task.max_episode_steps)).encode())
+    return digest.hexdigest()
 
 
 def _load_libero(suite: str) -> Sequence[MujocoTask]:

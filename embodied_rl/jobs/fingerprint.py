@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from embodied_rl import __version__
+from embodied_rl.factory.tasks import task_digest
 
 if TYPE_CHECKING:
     from embodied_rl.sim.mujoco.task import MujocoTask
@@ -57,26 +57,3 @@ def device_name(device: str) -> str:
     import torch
 
     return torch.cuda.get_device_name() if device == "cuda" else device
-
-
-def task_digest(task: MujocoTask) -> str:
-    """SHA-256 of what an episode of `task` is made of.
-
-    For LIBERO's tasks the fingerprint of their bundle; for others that of both compiled models, the initial states, the
-    goal, the instruction and the time limit.
-    """
-    import mujoco
-    import numpy as np
-
-    from embodied_rl.sim.libero.tasks import LiberoTask
-
-    if isinstance(task, LiberoTask):
-        return task.fingerprint
-    digest = hashlib.sha256()
-    for model in (task.build_physics(), task.build_visual()):
-        binary = np.zeros(mujoco.mj_sizeModel(model), np.uint8)
-        mujoco.mj_saveModel(model, None, binary)
-        digest.update(binary.tobytes())
-    digest.update(np.ascontiguousarray(task.init_states).tobytes())
-    digest.update(repr((task.goal, task.instruction, task.max_episode_steps)).encode())
-    return digest.hexdigest()

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from embodied_rl.algorithms.config import GRPOConfig, PPOConfig
 from embodied_rl.config.policies import OpenVLAConfig
-from embodied_rl.config.train import KINDS, EnvConfig, TrainConfig, dump_yaml, from_dict, load_yaml, to_dict
-from embodied_rl.configs import PRESETS
+from embodied_rl.config.train import EnvConfig, TrainConfig, dump_yaml, from_dict, kind_of, load_yaml, to_dict
+from embodied_rl.configs import BENCHMARKS, RECIPES, get
 from embodied_rl.errors import UserError
 from embodied_rl.evaluation.config import EvalConfig
 from embodied_rl.learner.config import CheckpointConfig, LearnerConfig
@@ -75,10 +75,18 @@ def test_what_a_file_names_wins_over_any_base(config: TrainConfig, base: TrainCo
     assert from_dict(to_dict(config), base) == config
 
 
-@pytest.mark.parametrize("key", sorted(PRESETS))
-def test_every_preset_is_consistent(key: tuple[str, str, str]) -> None:
-    PRESETS[key].check()
-    assert type(PRESETS[key].algorithm) is KINDS["algorithm"][key[2]]
+@pytest.mark.parametrize("name", sorted(RECIPES))
+def test_every_recipe_is_consistent_and_what_its_name_says(name: str) -> None:
+    config = get(name)
+    config.check()
+    parts = (kind_of("policy", config.policy), kind_of("algorithm", config.algorithm))
+    assert name in ["_".join((benchmark, *parts)) for benchmark in BENCHMARKS]
+    assert config.suite.startswith(name.partition("_")[0])
+
+
+def test_an_unknown_recipe_is_suggested_for() -> None:
+    with pytest.raises(UserError, match="Did you mean 'tabletop_pi0_ppo'"):
+        get("tabletop_pi0_poo")
 
 
 def test_a_file_changes_only_what_it_names(tmp_path: Path) -> None:
