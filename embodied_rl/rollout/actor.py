@@ -22,14 +22,14 @@ class ParallelActor:
     """`Policy.act` for up to `rows` rows; on a CPU many rows are cut into parts that `threads` threads take.
 
     What is a part depends on the numbers of rows and threads alone, and so do the results, bit for bit: not on when
-    threads had time. Outputs wait in host memory. Only a policy whose `acts_in_parts` is true is cut up; on a GPU, or
-    compiled, it too decides in one go, in the caller's thread.
+    threads had time. Outputs wait in host memory. Only a policy whose traits say `acts_in_parts` is cut up; on a
+    GPU, or compiled, it too decides in one go, in the caller's thread.
     """
 
     def __init__(self, policy: Policy, rows: int, threads: int) -> None:
         self.policy = policy
         places = {parameter.device.type for parameter in policy.parameters()} if isinstance(policy, nn.Module) else {}
-        apart = getattr(policy, "acts_in_parts", False) and places == {"cpu"}
+        apart = policy.traits.acts_in_parts and places == {"cpu"}
         count = min(threads, rows // MIN_ROWS) if apart else 1
         inner = threads // max(1, count)
         half = "lower" if inner == 1 else None  # as on two cores; the learner has the upper one
@@ -43,7 +43,7 @@ class ParallelActor:
     def act(self, obs: Observation, rng: DecisionRng, mode: ActMode) -> ActOutput:
         """As `Policy.act`."""
         rows = len(obs.instruction)
-        if self._threads is None or getattr(self.policy, "compiled", False):
+        if self._threads is None or self.policy.traits.compiled:
             return _to_cpu(self.policy.act(obs, rng, mode))
 
         def decide(part: slice) -> ActOutput:

@@ -9,7 +9,7 @@ from embodied_rl.policies.openvla.policy import OpenVLAPolicy
 from embodied_rl.policies.openvla_oft.config import OFTModelConfig
 from embodied_rl.policies.openvla_oft.heads import ActionHead, LaplaceHead, TokenHead
 from embodied_rl.policies.openvla_oft.model import OFTModel
-from embodied_rl.policy import ActMode, action_chunks
+from embodied_rl.policy import ActMode, action_chunks, void_rows
 from embodied_rl.rng import DecisionRng
 from embodied_rl.types import ActOutput, EvalOutput, Observation
 
@@ -23,6 +23,7 @@ class OpenVLAOFTPolicy(OpenVLAPolicy):
 
     architecture = "openvla_oft"
     network = OFTModel
+    config_class = OFTModelConfig
     config: OFTModelConfig
     model: OFTModel
 
@@ -38,7 +39,7 @@ class OpenVLAOFTPolicy(OpenVLAPolicy):
         )
         drawn, log_prob = self.head.draw(hidden, uniform, self.temperature)
         value = self.model.value(hidden[:, 0]) if self.with_value else None
-        actions = action_chunks(self.to_env(self.head.normalised(drawn)))
+        actions = action_chunks(void_rows(self.to_env(self.head.normalised(drawn)), drawn, log_prob))
         return ActOutput(actions, log_prob, value, {self.head.replay_key: drawn})
 
     def evaluate(
