@@ -27,7 +27,7 @@ class ExportCommand(CheckpointOptions):
     dtype: Literal["keep", "float32", "bfloat16"] = "keep"
     """Number format of the weights; keep leaves them as they are."""
     layout: Literal["openpi", "lerobot", "native"] | None = None
-    """Whose files a pi0 becomes (None: openpi's); a SmolVLA becomes LeRobot's. native: embodied-rl's own, any policy."""
+    """Whose files a pi0 becomes (None: openpi's); a SmolVLA becomes LeRobot's. native: ours, for any policy."""
     cameras: tuple[str, ...] = ()
     """LeRobot's names of the cameras, in their order, such as image image2."""
 

@@ -139,8 +139,8 @@ def _fit(command: SftCommand, policy: AnyPolicy, data: Demonstrations, fingerpri
             raise UserError("the policy's actions on held-out demonstrations are not finite: lower --lr and start anew")
         figures = {"action_error": float(np.abs(decided.actions - batch.actions.numpy()).mean())}
         if "tokens" in decided.replay:
-            tokens: torch.Tensor = policy.encode(batch.actions)  # pyright: ignore[reportAttributeAccessIssue]
-            right = decided.replay["tokens"].cpu() == tokens
+            of_tokens: Any = policy
+            right = decided.replay["tokens"].cpu() == of_tokens.encode(batch.actions)
             figures["token_accuracy"] = float(right.float().mean())
         return figures
 

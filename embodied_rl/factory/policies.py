@@ -139,8 +139,8 @@ def load_policy(folder: Path, request: LoadRequest | None = None) -> AnyPolicy:
     """
     from embodied_rl.policies.checkpoints.integrity import recorded_files, verify_checksums
 
-    family = family_of(folder, None if request is None else request.family.name)
     verify_checksums(folder)
+    family = family_of(folder, None if request is None else request.family.name)
     with recorded_files() as files:
         policy = family.load(folder, family.load_options(PublishedOptions() if request is None else request.given))
     policy.source_files = tuple(files)

@@ -86,7 +86,8 @@ def make_efficient(
         policy.model.pruner = VisualPruner(parts.decoders[0], parts.start, parts.visual, config.visual_tokens)
         said.append(f"visual tokens: {config.visual_tokens} of {parts.visual}")
     if config.denoise_reuse > 1:
-        policy.denoise_reuse = config.denoise_reuse  # pyright: ignore[reportAttributeAccessIssue] (`_check`: it denoises)
+        denoising: Any = policy  # as `_check` found
+        denoising.denoise_reuse = config.denoise_reuse
         said.append(
             f"action expert: in one of {config.denoise_reuse} denoising steps ({parts.num_inference_steps} in all)"
         )

@@ -131,7 +131,7 @@ def refuse_variant(options: LoadOptions, folder: Path) -> None:
         raise UserError(f"{folder} is no published OFT checkpoint and says how it decodes: leave the variant out")
 
 
-def model_config(public: dict[str, Any]) -> OpenVLAModelConfig:
+def model_config(public: Mapping[str, Any]) -> OpenVLAModelConfig:
     """The model that a published config.json describes: one camera, no proprio, one action a decision.
 
     UserError names what this implementation does not have.

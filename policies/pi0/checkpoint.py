@@ -137,9 +137,8 @@ def refuse_given(options: Any, folder: Path, name: str) -> None:
     """UserError for options about a published checkpoint, which `folder` is not."""
     for option, value in vars(options).items():
         if value is not None and option != "chunk_len":
-            raise UserError(
-                f"{folder} is no published {name} and says everything itself: leave the option {option.replace('_', '-')} out"
-            )
+            word = option.replace("_", "-")
+            raise UserError(f"{folder} is no published {name} and says everything itself: leave the option {word} out")
 
 
 def execute(policy: Pi0Policy, chunk_len: int) -> None:

@@ -130,7 +130,10 @@ def save_published(
     """Write `policy` as LeRobot would, all or nothing; see `pi0.published.save_published`."""
     config = policy.config
     if config.learned_positions or not config.vlm:
-        raise UserError("LeRobot's files name a published language model, and this policy has its own: not written")
+        raise UserError(
+            "LeRobot's files name a published language model, and this policy has its own: not written "
+            "(--layout native writes ours, which embodied-rl reads)"
+        )
     if len(cameras) != config.num_cameras:
         raise UserError(f"the policy has {config.num_cameras} cameras, {len(cameras)} names were given (--cameras)")
     dtype = dtype or policy.model.dtype

@@ -10,6 +10,7 @@ import pytest
 
 from embodied_rl.autotune.gpu_memory import CONTEXT_BYTES, GAPS, GIB, Mode, Need
 from embodied_rl.cli import main
+from embodied_rl.policies.family import TrainingMode
 from embodied_rl.policies.memory import count_parameters
 from embodied_rl.policies.openvla.config import nano
 from embodied_rl.policies.openvla.memory import measure
@@ -26,6 +27,12 @@ from embodied_rl.types import Observation
 
 OPENVLA_7B = 7_541_237_184  # the published index: 15,082,474,368 bytes in bfloat16
 VALUE_HEAD = (4096 + 1) * 512 + (512 + 1) * 128 + (128 + 1)
+
+
+def _mode(*, train_expert_only: bool, dtype: str, checkpointing: bool) -> TrainingMode:
+    return TrainingMode(
+        lora_rank=0, train_expert_only=train_expert_only, dtype=dtype, gradient_checkpointing=checkpointing
+    )
 
 
 def _plan(path: Path, *words: str) -> tuple[int, dict]:
@@ -114,14 +121,14 @@ def _heads(width: int, critic: int) -> int:
 
 
 def test_pi05_is_counted_as_published() -> None:
-    found = measure_pi0(pi0_preset("pi05_base"), train_expert_only=True, precision="bfloat16", recompute=True)
+    found = measure_pi0(pi0_preset("pi05_base"), _mode(train_expert_only=True, dtype="bfloat16", checkpointing=True))
     frozen = (found.weights - 4 * found.trained) // 2
     assert found.trained + frozen == PI05_BASE + _heads(1024, critic=2048)
 
 
 def test_what_is_counted_of_smolvla_is_what_a_policy_holds() -> None:
     config = smolvla_preset("nano")
-    found = measure_pi0(config, train_expert_only=True, precision="bfloat16", recompute=True, kind=SmolVLAPolicy)
+    found = measure_pi0(config, _mode(train_expert_only=True, dtype="bfloat16", checkpointing=True), SmolVLAPolicy)
     policy = SmolVLAPolicy.fresh(config, ["open it"])
     policy.model.freeze_language_model()
     assert found.trained == sum(p.numel() for p in policy.parameters() if p.requires_grad)
@@ -163,10 +170,10 @@ def test_the_advice_for_pi0_is_a_command_that_train_knows(tmp_path: Path, capsys
 def test_what_is_counted_of_pi0_is_what_a_real_policy_holds() -> None:
     policy = Pi0Policy.fresh(pi0_preset("nano"), ["open it"])
     policy.model.freeze_language_model()
-    found = measure_pi0(pi0_preset("nano"), train_expert_only=True, precision="float32", recompute=False)
+    found = measure_pi0(pi0_preset("nano"), _mode(train_expert_only=True, dtype="float32", checkpointing=False))
     assert found.weights == 4 * count_parameters(policy)
     assert found.trained == sum(p.numel() for p in policy.parameters() if p.requires_grad)
-    whole = measure_pi0(pi0_preset("nano"), train_expert_only=False, precision="float32", recompute=False)
+    whole = measure_pi0(pi0_preset("nano"), _mode(train_expert_only=False, dtype="float32", checkpointing=False))
     assert found.update_per_row < whole.update_per_row
     policy.prefix_cache = PrefixCache(1 << 30)
     words = " ".join(["open"] * 23)  # with the token that begins it as long as the plan's prompt
