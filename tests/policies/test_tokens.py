@@ -97,18 +97,18 @@ def test_fit_statistics_survives_constant_dimensions() -> None:
 def test_a_constant_dimension_un_normalises_to_that_constant() -> None:
     low, high = np.array([0.3, -1.0, 0.0], np.float32), np.array([0.3, 1.0, 1.0], np.float32)
     mask = np.array([True, True, False])
-    statistics = Statistics(low, high, mask, np.zeros(2, np.float32), np.ones(2, np.float32))
+    statistics = tokens.Statistics(low, high, mask, np.zeros(2, np.float32), np.ones(2, np.float32))
     normalised = np.random.default_rng(0).uniform(-1, 1, (50, 3)).astype(np.float32)
-    actions = unnormalise_actions(normalised, statistics)
+    actions = tokens.unnormalise_actions(normalised, statistics)
     assert (actions[:, 0] == np.float32(0.3)).all()
-    again = normalise_actions(actions + np.float32([0.1, 0, 0]), statistics)
+    again = tokens.normalise_actions(actions + np.float32([0.1, 0, 0]), statistics)
     assert (again[:, 0] == 0).all()
     np.testing.assert_allclose(again[:, 1:], normalised[:, 1:], atol=1e-6)
-    entry = statistics_to_json(statistics)
-    assert statistics_from_json({"k": entry}, "k").q99[0] == np.float32(0.3)
+    entry = tokens.statistics_to_json(statistics)
+    assert tokens.statistics_from_json({"k": entry}, "k").q99[0] == np.float32(0.3)
     entry["action"]["q01"][0] = 0.4
     with pytest.raises(UserError, match="q99 must not be below q01"):
-        statistics_from_json({"k": entry}, "k")
+        tokens.statistics_from_json({"k": entry}, "k")
 
 
 def test_statistics_json_round_trip_and_errors() -> None:
