@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -62,11 +63,13 @@ class TrainingMode:
 
 @dataclass(frozen=True, kw_only=True)
 class PolicyFamily:
-    """One kind of policy. Its functions import torch only when they are called.
+    """One kind of policy: the package `embodied_rl.policies.NAME`, whose modules are imported when they are needed.
+
+    All families have the same six modules: config, model, policy, checkpoint, hf_format, memory.
 
     Example:
         family = FAMILIES["pi0"]
-        policy = family.load(folder, family.load_options(Pi0Config(preset="pi0_base", ...)))
+        policy = family.load(folder, family.load_options(Pi0Config(checkpoint="start")))
     """
 
     name: str
@@ -77,26 +80,50 @@ class PolicyFamily:
     """Options of `factory.policies.PublishedOptions` that apply."""
     holds: Callable[[Mapping[str, Any]], bool]
     """Whether a published config.json is of this family; our own say their family's name."""
-    load_options: Callable[[Any], Any]
-    """From anything with fields of the options' names to what `load` takes; fields that are missing count as None."""
-    load: Callable[[Path, Any], Any]
-    """(folder, load options) -> the policy, on the CPU."""
-    save: Callable[[Any, Path, dict[str, Any]], None]
-    """(policy, folder, provenance): write our own layout, all or nothing."""
-    export: Callable[[Any, ExportRequest], None]
-    """Write the published layout; UserError when it has no place for a part of the policy."""
-    prepare: Callable[[Any, Any, Path], None]
-    """(policy, training options, folder it came from): what trains, and how it explores."""
-    fresh: Callable[[FreshRequest], Any]
-    """A randomly initialised policy for a data set."""
-    preset: Callable[[str, str], Any]
-    """(preset, variant) -> the model config."""
-    measure: Callable[[Any, TrainingMode], Footprint]
-    """(model config, mode) -> memory of training."""
-    cache_bytes: Callable[[Any, int], int]
-    """(model config, bytes of a number) -> key-value cache of one row."""
-    prefix_bytes: Callable[[Any, int], int]
-    """(model config, bytes of a number) -> what a prefix cache holds of one decision; 0 without one."""
+
+    def _module(self, name: str) -> Any:
+        return import_module(f"embodied_rl.policies.{self.name}.{name}")
+
+    def load_options(self, given: Any) -> Any:
+        """What `load` takes, from anything with fields of the options' names; fields that are missing count as None."""
+        return self._module("checkpoint").load_options(given)
+
+    def load(self, folder: Path, options: Any) -> Any:
+        """The policy in `folder`, ours or published, on the CPU; UserError names what is missing or does not fit."""
+        return self._module("checkpoint").load(folder, options)
+
+    def save(self, policy: Any, folder: Path, provenance: dict[str, Any]) -> None:
+        """Write our own layout, all or nothing."""
+        self._module("checkpoint").save_policy(policy, folder, provenance)
+
+    def export(self, policy: Any, request: ExportRequest) -> None:
+        """Write the published layout, or ours; UserError when it has no place for a part of the policy."""
+        self._module("checkpoint").export(policy, request)
+
+    def prepare(self, policy: Any, config: Any, folder: Path) -> None:
+        """Let `policy`, which was loaded from `folder`, train and explore as its options `config` say."""
+        self._module("checkpoint").prepare(policy, config, folder)
+
+    def fresh(self, request: FreshRequest) -> Any:
+        """A randomly initialised policy for a data set."""
+        return self._module("policy").fresh(request)
+
+    def preset(self, name: str, variant: str) -> Any:
+        """The model config of a preset; only a published OpenVLA-OFT has variants."""
+        config = self._module("config")
+        return config.preset(name, config.variant(variant)) if hasattr(config, "variant") else config.preset(name)
+
+    def measure(self, config: Any, mode: TrainingMode) -> Footprint:
+        """Memory of training a model of `config`."""
+        return self._module("memory").measure(config, mode)
+
+    def cache_bytes(self, config: Any, element_bytes: int) -> int:
+        """Key-value cache of one row."""
+        return self._module("memory").cache_bytes(config, element_bytes)
+
+    def prefix_bytes(self, config: Any, element_bytes: int) -> int:
+        """What a prefix cache holds of one decision; 0 without one."""
+        return self._module("memory").prefix_bytes(config, element_bytes)
 
 
 def pick(kind: type, given: Any, **more: Any) -> Any:

@@ -3,16 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Literal
 
 from embodied_rl.errors import UserError
-from embodied_rl.policies.family import SHIPPED, ExportRequest, FreshRequest, PolicyFamily, TrainingMode, pick
-
-if TYPE_CHECKING:
-    from embodied_rl.policies.memory import Footprint
-    from embodied_rl.policies.openvla.config import LoadOptions, OpenVLAModelConfig
-    from embodied_rl.policies.openvla.policy import OpenVLAPolicy
+from embodied_rl.policies.family import SHIPPED, PolicyFamily
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,96 +42,9 @@ class OpenVLAConfig:
             raise UserError(f"--policy.center-crop must lie in (0, 1], got {self.center_crop}.")
 
 
-def load(folder: Path, options: LoadOptions) -> OpenVLAPolicy:
-    """See `checkpoint.load_policy`."""
-    from embodied_rl.policies.openvla import checkpoint
-
-    return checkpoint.load_policy(folder, options)
-
-
-def save(policy: OpenVLAPolicy, folder: Path, provenance: dict[str, Any]) -> None:
-    """See `checkpoint.save_policy`."""
-    from embodied_rl.policies.openvla import checkpoint
-
-    checkpoint.save_policy(policy, folder, provenance)
-
-
-def export(policy: OpenVLAPolicy, request: ExportRequest) -> None:
-    """See `checkpoint.export_policy`."""
-    from embodied_rl.policies.openvla import checkpoint
-
-    if request.layout not in (None, "native") or request.cameras:
-        raise UserError(f"--layout and --cameras are for pi0 and smolvla, and this policy is {policy.architecture}")
-    if request.layout == "native":
-        checkpoint.merge_adapters(policy)
-        if request.dtype is not None:
-            policy.model.to(request.dtype)
-        checkpoint.save_policy(policy, request.out, request.provenance)
-    else:
-        checkpoint.export_policy(policy, request.out, request.provenance, request.dtype)
-
-
-def prepare(policy: OpenVLAPolicy, config: OpenVLAConfig, folder: Path) -> None:
-    """Give `policy`, loaded from `folder`, the adapters and the temperature of `config`."""
-    from embodied_rl.policies.openvla.checkpoint import adapt_policy
-
-    if policy.base is None and config.lora_rank:
-        adapt_policy(policy, folder, config.lora_rank)
-    elif policy.base is not None and policy.base.rank != config.lora_rank:
-        raise UserError(
-            f"{folder} has LoRA adapters of rank {policy.base.rank}, and --policy.lora-rank is {config.lora_rank}: "
-            f"give {policy.base.rank}, or merge the adapters first with `embodied-rl export`"
-        )
-    policy.temperature = config.temperature
-
-
-def fresh(request: FreshRequest) -> OpenVLAPolicy:
-    """See `policy.fresh_for`."""
-    from embodied_rl.policies.openvla.config import preset
-    from embodied_rl.policies.openvla.policy import OpenVLAPolicy, fresh_for
-
-    return fresh_for(OpenVLAPolicy, preset(request.preset), request)
-
-
-def _load_options(given: Any) -> LoadOptions:
-    from embodied_rl.policies.openvla.config import LoadOptions
-
-    return pick(LoadOptions, given, architecture="openvla", variant=getattr(given, "variant", None))
-
-
-def _preset(name: str, variant: str) -> OpenVLAModelConfig:
-    from embodied_rl.policies.openvla.config import preset
-
-    return preset(name)
-
-
-def measure(config: OpenVLAModelConfig, mode: TrainingMode) -> Footprint:
-    """See `memory.measure`."""
-    from embodied_rl.policies.openvla import memory
-
-    return memory.measure(config, lora_rank=mode.lora_rank, precision=mode.dtype, recompute=mode.gradient_checkpointing)
-
-
-def cache_bytes(config: OpenVLAModelConfig, element_bytes: int) -> int:
-    """See `memory.cache_bytes`."""
-    from embodied_rl.policies.openvla import memory
-
-    return memory.cache_bytes(config, element_bytes)
-
-
 FAMILY = PolicyFamily(
     name="openvla",
     config=OpenVLAConfig,
     given=("unnorm_key", "variant", "center_crop"),
     holds=lambda config: config.get("model_type") == "openvla",
-    load_options=_load_options,
-    load=load,
-    save=save,
-    export=export,
-    prepare=prepare,
-    fresh=fresh,
-    preset=_preset,
-    measure=measure,
-    cache_bytes=cache_bytes,
-    prefix_bytes=lambda config, element_bytes: 0,
 )

@@ -33,7 +33,9 @@ from embodied_rl.policies.checkpoints.folder import (
 )
 from embodied_rl.policies.checkpoints.hub import resolve, source_name
 from embodied_rl.policies.checkpoints.shards import SINGLE, weights_digest
+from embodied_rl.policies.family import ExportRequest, pick
 from embodied_rl.policies.nn import lora
+from embodied_rl.policies.openvla import OpenVLAConfig
 from embodied_rl.policies.openvla.config import LoadOptions, OpenVLAModelConfig, config_from_json
 from embodied_rl.policies.openvla.hf_format import (
     AUTO_MAP,
@@ -114,6 +116,39 @@ def save_policy(policy: OpenVLAPolicy, folder: Path, provenance: dict[str, Any])
         },
         checksums=True,
     )
+
+
+def load_options(given: Any) -> LoadOptions:
+    """OpenVLA's part of `given` (training options or `PublishedOptions`)."""
+    return pick(LoadOptions, given, architecture=OpenVLAPolicy.architecture, variant=getattr(given, "variant", None))
+
+
+load = load_policy
+
+
+def prepare(policy: OpenVLAPolicy, config: OpenVLAConfig, folder: Path) -> None:
+    """Give `policy`, loaded from `folder`, the adapters and the temperature of `config`."""
+    if policy.base is None and config.lora_rank:
+        adapt_policy(policy, folder, config.lora_rank)
+    elif policy.base is not None and policy.base.rank != config.lora_rank:
+        raise UserError(
+            f"{folder} has LoRA adapters of rank {policy.base.rank}, and --policy.lora-rank is {config.lora_rank}: "
+            f"give {policy.base.rank}, or merge the adapters first with `embodied-rl export`"
+        )
+    policy.temperature = config.temperature
+
+
+def export(policy: OpenVLAPolicy, request: ExportRequest) -> None:
+    """Write the published layout, or ours with the adapters merged."""
+    if request.layout not in (None, "native") or request.cameras:
+        raise UserError(f"--layout and --cameras are for pi0 and smolvla, and this policy is {policy.architecture}")
+    if request.layout is None:
+        export_policy(policy, request.out, request.provenance, request.dtype)
+        return
+    merge_adapters(policy)
+    if request.dtype is not None:
+        policy.model.to(request.dtype)
+    save_policy(policy, request.out, request.provenance)
 
 
 def merge_adapters(policy: OpenVLAPolicy) -> None:

@@ -23,7 +23,7 @@ from embodied_rl.errors import UserError
 from embodied_rl.policies.compile import pad_prompt
 from embodied_rl.policies.efficient import EfficientParts
 from embodied_rl.policies.family import FreshRequest
-from embodied_rl.policies.openvla.config import OpenVLAModelConfig
+from embodied_rl.policies.openvla.config import OpenVLAModelConfig, preset
 from embodied_rl.policies.openvla.decode import prefill_and_decode, token_scores
 from embodied_rl.policies.openvla.model import OpenVLAModel
 from embodied_rl.policies.preprocessing.crop import center_crop
@@ -326,6 +326,11 @@ class OpenVLAPolicy(nn.Module):
 
 
 AnyOpenVLA = TypeVar("AnyOpenVLA", bound=OpenVLAPolicy)
+
+
+def fresh(request: FreshRequest) -> OpenVLAPolicy:
+    """A randomly initialised policy for the data set of `request`."""
+    return fresh_for(OpenVLAPolicy, preset(request.preset), request)
 
 
 def fresh_for(kind: type[AnyOpenVLA], base: OpenVLAModelConfig, request: FreshRequest) -> AnyOpenVLA:

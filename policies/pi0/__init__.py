@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import dataclass
+from typing import Literal
 
 from embodied_rl.errors import UserError
-from embodied_rl.policies.family import ExportRequest, FreshRequest, PolicyFamily, TrainingMode, pick
-
-if TYPE_CHECKING:
-    from embodied_rl.policies.memory import Footprint
-    from embodied_rl.policies.pi0.checkpoint import Pi0Options
-    from embodied_rl.policies.pi0.config import Pi0ModelConfig
-    from embodied_rl.policies.pi0.policy import Pi0Policy
+from embodied_rl.policies.family import PolicyFamily
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,111 +85,9 @@ class Pi0Config(FlowPolicyConfig):
     (None: as the checkpoint says)."""
 
 
-def load(folder: Path, options: Pi0Options) -> Pi0Policy:
-    """See `checkpoint.load_any`."""
-    from embodied_rl.policies.pi0 import checkpoint
-
-    return checkpoint.load_any(folder, options)
-
-
-def save(policy: Pi0Policy, folder: Path, provenance: dict[str, Any]) -> None:
-    """See `checkpoint.save_policy`."""
-    from embodied_rl.policies.pi0 import checkpoint
-
-    checkpoint.save_policy(policy, folder, provenance)
-
-
-def export(policy: Pi0Policy, request: ExportRequest) -> None:
-    """See `hf_format.save_published`."""
-    from embodied_rl.policies.pi0.hf_format import save_published
-
-    if request.layout == "native":
-        export_native(policy, request)
-        return
-    layout = request.layout or "openpi"
-    save_published(policy, request.out, layout, request.cameras, request.provenance, request.dtype)
-
-
-def export_native(policy: Pi0Policy, request: ExportRequest) -> None:
-    """Write our own layout in the wanted number format."""
-    if request.cameras:
-        raise UserError("--cameras are LeRobot's names, and the native layout has none: leave them out")
-    if request.dtype is not None:
-        policy.model.to(request.dtype)
-    save(policy, request.out, request.provenance)
-
-
-def prepare(policy: Pi0Policy, config: FlowPolicyConfig, folder: Path) -> None:
-    """Freeze what does not train, and let `policy` explore as `config` says."""
-    from embodied_rl.policies.prefix_cache import GIB, PrefixCache
-
-    if config.train_expert_only:
-        policy.model.freeze_language_model()
-    policy.prefix_cache = PrefixCache(int(config.prefix_cache_gib * GIB)) if config.prefix_cache_gib else None
-    policy.flow = replace(
-        policy.flow,
-        exploration=config.exploration,
-        num_inference_steps=config.num_inference_steps,
-        noise_level=config.noise_level,
-        noise_range=config.noise_range,
-    )
-
-
-def fresh(request: FreshRequest) -> Pi0Policy:
-    """See `policy.fresh_for`."""
-    from embodied_rl.policies.pi0.config import preset
-    from embodied_rl.policies.pi0.policy import Pi0Policy, fresh_for
-
-    return fresh_for(Pi0Policy, preset(request.preset), request)
-
-
-def _load_options(given: Any) -> Pi0Options:
-    from embodied_rl.policies.pi0.checkpoint import Pi0Options
-
-    return pick(Pi0Options, given)
-
-
-def _preset(name: str, variant: str) -> Pi0ModelConfig:
-    from embodied_rl.policies.pi0.config import preset
-
-    return preset(name)
-
-
-def measure(config: Pi0ModelConfig, mode: TrainingMode) -> Footprint:
-    """See `memory.measure`."""
-    from embodied_rl.policies.pi0 import memory
-    from embodied_rl.policies.pi0.policy import Pi0Policy
-
-    return memory.measure(config, mode, Pi0Policy)
-
-
-def cache_bytes(config: Pi0ModelConfig, element_bytes: int) -> int:
-    """See `memory.cache_bytes`."""
-    from embodied_rl.policies.pi0 import memory
-
-    return memory.cache_bytes(config, element_bytes)
-
-
-def prefix_bytes(config: Pi0ModelConfig, element_bytes: int) -> int:
-    """See `memory.kept_bytes`."""
-    from embodied_rl.policies.pi0 import memory
-
-    return memory.kept_bytes(config, element_bytes)
-
-
 FAMILY = PolicyFamily(
     name="pi0",
     config=Pi0Config,
     given=("preset", "tokenizer", "statistics", "normalisation", "horizon", "extra_delta_transform"),
     holds=lambda config: "paligemma_variant" in config or config.get("type") in ("pi0", "pi05"),
-    load_options=_load_options,
-    load=load,
-    save=save,
-    export=export,
-    prepare=prepare,
-    fresh=fresh,
-    preset=_preset,
-    measure=measure,
-    cache_bytes=cache_bytes,
-    prefix_bytes=prefix_bytes,
 )

@@ -21,11 +21,13 @@ from embodied_rl.policies.checkpoints.folder import (
     write_folder,
 )
 from embodied_rl.policies.checkpoints.shards import SINGLE, single_file
+from embodied_rl.policies.family import ExportRequest, pick
 from embodied_rl.policies.flow import FlowSettings
-from embodied_rl.policies.pi0 import hf_format
+from embodied_rl.policies.pi0 import FlowPolicyConfig, hf_format
 from embodied_rl.policies.pi0.config import preset
 from embodied_rl.policies.pi0.normalise import NormMode, statistics_from_json, statistics_to_json
 from embodied_rl.policies.pi0.policy import AnyPi0, Pi0Policy, empty_policy
+from embodied_rl.policies.prefix_cache import GIB, PrefixCache
 from embodied_rl.policies.preprocessing.text import load_tokenizer
 from embodied_rl.utils.dataclass_io import read_dataclass
 
@@ -100,7 +102,7 @@ def is_published(folder: Path) -> bool:
     return "paligemma_variant" in config or config.get("type") in hf_format.LEROBOT_TYPES
 
 
-def load_any(folder: Path, options: Pi0Options) -> Pi0Policy:
+def load(folder: Path, options: Pi0Options) -> Pi0Policy:
     """The policy in `folder`, on the CPU; UserError names whatever is missing, superfluous or does not fit."""
     if is_published(folder):
         return _load_published(folder, options)
@@ -152,3 +154,40 @@ def checked_chunk_len(chunk_len: int, horizon: int) -> int:
     if not 1 <= chunk_len <= horizon:
         raise UserError(f"chunk_len must lie in 1..{horizon}, the steps that this policy predicts; got {chunk_len}.")
     return chunk_len
+
+
+def load_options(given: Any) -> Pi0Options:
+    """pi0's part of `given` (training options or `PublishedOptions`)."""
+    return pick(Pi0Options, given)
+
+
+def prepare(policy: Pi0Policy, config: FlowPolicyConfig, folder: Path) -> None:
+    """Freeze what does not train, and let `policy` explore as `config` says."""
+    if config.train_expert_only:
+        policy.model.freeze_language_model()
+    policy.prefix_cache = PrefixCache(int(config.prefix_cache_gib * GIB)) if config.prefix_cache_gib else None
+    policy.flow = replace(
+        policy.flow,
+        exploration=config.exploration,
+        num_inference_steps=config.num_inference_steps,
+        noise_level=config.noise_level,
+        noise_range=config.noise_range,
+    )
+
+
+def export(policy: Pi0Policy, request: ExportRequest) -> None:
+    """Write openpi's or LeRobot's layout, or ours."""
+    if request.layout == "native":
+        export_native(policy, request)
+    else:
+        layout = request.layout or "openpi"
+        hf_format.save_published(policy, request.out, layout, request.cameras, request.provenance, request.dtype)
+
+
+def export_native(policy: Pi0Policy, request: ExportRequest) -> None:
+    """Write our own layout in the wanted number format."""
+    if request.cameras:
+        raise UserError("--cameras are LeRobot's names, and the native layout has none: leave them out")
+    if request.dtype is not None:
+        policy.model.to(request.dtype)
+    save_policy(policy, request.out, request.provenance)

@@ -18,7 +18,12 @@ from embodied_rl.policies.pi0.policy import Pi0Policy
 _PROMPT_TOKENS, _STATE_TOKENS = 24, 44
 
 
-def measure(config: Pi0ModelConfig, mode: TrainingMode, kind: type[Pi0Policy] = Pi0Policy) -> Footprint:
+def measure(config: Pi0ModelConfig, mode: TrainingMode) -> Footprint:
+    """The footprint of training with a critic under Flow-SDE."""
+    return measure_kind(config, mode, Pi0Policy)
+
+
+def measure_kind(config: Pi0ModelConfig, mode: TrainingMode, kind: type[Pi0Policy]) -> Footprint:
     """The footprint of training a policy of `kind` with a critic under Flow-SDE."""
     # a made-up state cannot be written in words: the prompt is as long without it
     shape = replace(config, state_input="none") if config.state_input == "prompt" else config
@@ -55,7 +60,7 @@ def cache_bytes(config: Pi0ModelConfig, element_bytes: int) -> int:
     return kv_bytes(config.decoder, _prefix_slots(config) + 1 + config.horizon, element_bytes)
 
 
-def kept_bytes(config: Pi0ModelConfig, element_bytes: int) -> int:
+def prefix_bytes(config: Pi0ModelConfig, element_bytes: int) -> int:
     """What `PrefixCache` holds of one decision."""
     return kv_bytes(config.decoder, _prefix_slots(config), element_bytes)
 

@@ -37,7 +37,7 @@ from embodied_rl.policies.flow import (
     training_inputs,
 )
 from embodied_rl.policies.pi0.compile import compiled_denoising
-from embodied_rl.policies.pi0.config import Pi0ModelConfig
+from embodied_rl.policies.pi0.config import Pi0ModelConfig, preset
 from embodied_rl.policies.pi0.model import Pi0Model, Prefix
 from embodied_rl.policies.pi0.normalise import Pi0Statistics, fit, unit
 from embodied_rl.policies.pi0.prompt import Pi0Prompt, word_tokenizer
@@ -335,6 +335,11 @@ class Pi0Policy(nn.Module):
 
 
 AnyPi0 = TypeVar("AnyPi0", bound=Pi0Policy)
+
+
+def fresh(request: FreshRequest) -> Pi0Policy:
+    """A randomly initialised policy for the data set of `request`."""
+    return fresh_for(Pi0Policy, preset(request.preset), request)
 
 
 def fresh_for(kind: type[AnyPi0], base: Pi0ModelConfig, request: FreshRequest) -> AnyPi0:

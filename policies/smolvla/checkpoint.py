@@ -4,15 +4,27 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from embodied_rl.errors import UserError
 from embodied_rl.policies.checkpoints.folder import read_json
+from embodied_rl.policies.family import ExportRequest, pick
 from embodied_rl.policies.flow import FlowSettings
-from embodied_rl.policies.pi0.checkpoint import checked_chunk_len, execute, load_policy, refuse_given
+from embodied_rl.policies.pi0.checkpoint import (
+    checked_chunk_len,
+    execute,
+    export_native,
+    load_policy,
+    prepare,
+    refuse_given,
+    save_policy,
+)
 from embodied_rl.policies.pi0.hf_format import check_normalisation, read_statistics
 from embodied_rl.policies.smolvla.config import preset
-from embodied_rl.policies.smolvla.hf_format import LEROBOT_EPS, described, load_published
+from embodied_rl.policies.smolvla.hf_format import LEROBOT_EPS, described, load_published, save_published
 from embodied_rl.policies.smolvla.policy import SmolVLAPolicy
+
+__all__ = ["export", "load", "load_options", "prepare", "save_policy"]
 
 TOKENIZER = "tokenizer.json"
 
@@ -36,7 +48,7 @@ def is_published(folder: Path) -> bool:
     return (folder / "config.json").is_file() and read_json(folder / "config.json").get("type") == "smolvla"
 
 
-def load_any(folder: Path, options: SmolVLAOptions) -> SmolVLAPolicy:
+def load(folder: Path, options: SmolVLAOptions) -> SmolVLAPolicy:
     """The policy in `folder`, on the CPU; UserError names whatever is missing, superfluous or does not fit."""
     if is_published(folder):
         return _published(folder, options)
@@ -58,3 +70,18 @@ def _published(folder: Path, options: SmolVLAOptions) -> SmolVLAPolicy:
     statistics = read_statistics(Path(options.statistics or folder), mode, config, eps=LEROBOT_EPS)
     tokenizer = Path(options.tokenizer or folder / TOKENIZER)
     return load_published(folder, config, statistics, tokenizer, flow=FlowSettings(num_inference_steps=steps))
+
+
+def load_options(given: Any) -> SmolVLAOptions:
+    """SmolVLA's part of `given` (training options or `PublishedOptions`)."""
+    return pick(SmolVLAOptions, given)
+
+
+def export(policy: SmolVLAPolicy, request: ExportRequest) -> None:
+    """Write LeRobot's layout, or ours."""
+    if request.layout == "native":
+        export_native(policy, request)
+    elif request.layout == "openpi":
+        raise UserError("--layout openpi is for pi0, and this policy is smolvla")
+    else:
+        save_published(policy, request.out, request.cameras, request.provenance, request.dtype)

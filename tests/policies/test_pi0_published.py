@@ -13,7 +13,7 @@ import torch
 
 from embodied_rl.errors import UserError
 from embodied_rl.policies.pi0 import checkpoint
-from embodied_rl.policies.pi0.checkpoint import Pi0Options, load_any
+from embodied_rl.policies.pi0.checkpoint import Pi0Options, load
 from embodied_rl.policies.pi0.hf_format import save_published
 from embodied_rl.policies.pi0.policy import Pi0Policy
 from tests.policies.pi0_models import decision_rng, observation, tiny_config, tiny_policy
@@ -38,7 +38,7 @@ def _folder(path: Path, layout: Any, kind: str = "pi0", **changes: Any) -> Path:
 
 def _load(folder: Path, **options: Any) -> Pi0Policy:
     given = {"preset": "pi0_base", "tokenizer": str(folder / "tokenizer.json"), "normalisation": "quantiles"}
-    return load_any(folder, Pi0Options(**(given | options)))
+    return load(folder, Pi0Options(**(given | options)))
 
 
 def _mapping(state: str, action: str, visual: str = "IDENTITY") -> dict[str, dict[str, str]]:
@@ -184,7 +184,7 @@ def test_imitation_of_actions_minus_the_state_is_that_of_their_differences() -> 
 
 def test_an_own_folder_says_it_itself(tmp_path: Path) -> None:
     checkpoint.save_policy(tiny_policy(delta_dims=2), tmp_path / "own", {})
-    assert load_any(tmp_path / "own", Pi0Options()).config.delta_dims == 2
+    assert load(tmp_path / "own", Pi0Options()).config.delta_dims == 2
     for option in ({"extra_delta_transform": True}, {"horizon": 5}, {"normalisation": "quantiles"}):
         with pytest.raises(UserError, match=f"leave the option {next(iter(option)).replace('_', '-')} out"):
-            load_any(tmp_path / "own", Pi0Options(**option))
+            load(tmp_path / "own", Pi0Options(**option))
