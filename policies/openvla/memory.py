@@ -39,7 +39,7 @@ def measure(config: OpenVLAModelConfig, mode: TrainingMode) -> Footprint:
     drawn = isinstance(config, OFTModelConfig) and config.head == "l1"
 
     def make() -> OpenVLAPolicy:
-        return trainable(config, lora_rank=mode.lora_rank, precision=mode.dtype, recompute=mode.gradient_checkpointing)
+        return trainable(config, mode)
 
     def rows(count: int) -> Rows:
         size, terms = config.image_size, (count, config.num_tokens)

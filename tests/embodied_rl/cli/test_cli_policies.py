@@ -267,7 +267,7 @@ def test_an_export_says_everything_itself(published: Path, tmp_path: Path) -> No
         (["openvla_oft", "--policy.film", "True"], "choose that too, with --policy.variant"),
         (["openvla", "--policy.unnorm-key", "libero"], "libero_goal_no_noops"),
         (["pi0", "--policy.preset", "pi0_base"], "published"),
-        (["smolvla", "--policy.tokenizer", "tokenizer.json"], "is no published SmolVLA"),
+        (["smolvla", "--policy.tokenizer", "tokenizer.json"], "holds architecture 'openvla', not 'smolvla'"),
         (["smolvla"], "not 'smolvla': choose the matching --policy"),
     ],
 )
