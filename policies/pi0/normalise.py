@@ -110,7 +110,8 @@ def unit(dim: int) -> Normaliser:
 def normaliser_from_json(data: Any, where: str) -> Normaliser:
     """Read what `Normaliser.to_json` wrote; UserError when it is unusable."""
     try:
-        stats = {name: np.asarray(data[name], np.float32) for name in STATISTICS if name in data}
+        with np.errstate(over="ignore"):  # Normaliser refuses infinity
+            stats = {name: np.asarray(data[name], np.float32) for name in STATISTICS if name in data}
         return Normaliser(data["mode"], stats, float(data.get("eps", OPENPI_EPS)))
     except UserError as error:
         raise UserError(f"{where}: {error}") from error

@@ -157,7 +157,8 @@ def statistics_from_json(data: dict[str, Any], key: str, proprio: ProprioNorm | 
         raise UserError(f"the dataset statistics have no entry '{key}'.{hint}{listed}")
     try:
         action = data[key]["action"]
-        q01, q99 = np.asarray(action["q01"], np.float32), np.asarray(action["q99"], np.float32)
+        with np.errstate(over="ignore"):  # Statistics refuses infinity
+            q01, q99 = np.asarray(action["q01"], np.float32), np.asarray(action["q99"], np.float32)
         mask = np.asarray(action.get("mask", np.ones_like(q01)), bool)
         return Statistics(q01, q99, mask, *_proprio_from_json(data[key], proprio))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
