@@ -37,11 +37,15 @@ def _folder(path: Path, layout: Any, kind: str = "pi0", **changes: Any) -> Path:
 
 
 def _load(folder: Path, **options: Any) -> Pi0Policy:
-    given = {"preset": "pi0_base", "tokenizer": str(folder / "tokenizer.json"), "normalisation": "quantiles"}
+    given: dict[str, Any] = {
+        "preset": "pi0_base",
+        "tokenizer": str(folder / "tokenizer.json"),
+        "normalisation": "quantiles",
+    }
     return load(folder, Pi0Options(**(given | options)))
 
 
-def _mapping(state: str, action: str, visual: str = "IDENTITY") -> dict[str, dict[str, str]]:
+def _mapping(state: str, action: str, visual: str = "IDENTITY") -> dict[str, Any]:
     return {"normalization_mapping": {"STATE": state, "ACTION": action, "VISUAL": visual}}
 
 
@@ -185,6 +189,7 @@ def test_imitation_of_actions_minus_the_state_is_that_of_their_differences() -> 
 def test_an_own_folder_says_it_itself(tmp_path: Path) -> None:
     checkpoint.save_policy(tiny_policy(delta_dims=2), tmp_path / "own", {})
     assert load(tmp_path / "own", Pi0Options()).config.delta_dims == 2
-    for option in ({"extra_delta_transform": True}, {"horizon": 5}, {"normalisation": "quantiles"}):
+    options: list[dict[str, Any]] = [{"extra_delta_transform": True}, {"horizon": 5}, {"normalisation": "quantiles"}]
+    for option in options:
         with pytest.raises(UserError, match=f"leave the option {next(iter(option)).replace('_', '-')} out"):
             load(tmp_path / "own", Pi0Options(**option))

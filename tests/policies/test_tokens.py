@@ -101,7 +101,7 @@ def test_a_constant_dimension_un_normalises_to_that_constant() -> None:
     normalised = np.random.default_rng(0).uniform(-1, 1, (50, 3)).astype(np.float32)
     actions = tokens.unnormalise_actions(normalised, statistics)
     assert (actions[:, 0] == np.float32(0.3)).all()
-    again = tokens.normalise_actions(actions + np.float32([0.1, 0, 0]), statistics)
+    again = tokens.normalise_actions(actions + np.array([0.1, 0, 0], np.float32), statistics)
     assert (again[:, 0] == 0).all()
     np.testing.assert_allclose(again[:, 1:], normalised[:, 1:], atol=1e-6)
     entry = tokens.statistics_to_json(statistics)
