@@ -79,7 +79,7 @@ def test_lerobots_config_is_heeded(changes: dict[str, Any], message: str, tmp_pa
 
 
 def test_what_lerobots_config_says_runs(tmp_path: Path) -> None:
-    changes = _mapping("QUANTILES", "QUANTILES") | {"n_action_steps": 4, "num_inference_steps": 7, "chunk_size": 9}
+    changes: Any = _mapping("QUANTILES", "QUANTILES") | {"n_action_steps": 4, "num_inference_steps": 7, "chunk_size": 9}
     folder = _folder(tmp_path / "a", "lerobot", **changes)
     policy = _load(folder, horizon=9)
     assert (policy.config.horizon, policy.chunk_len, policy.flow.num_inference_steps) == (9, 4, 7)
