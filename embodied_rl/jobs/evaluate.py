@@ -30,7 +30,6 @@ from embodied_rl.factory.envs import (
     policy_folder,
     statistics_line,
 )
-from embodied_rl.factory.policies import own_crop
 from embodied_rl.factory.protocol_envs import open_protocol_env
 from embodied_rl.factory.tasks import load_tasks, missing_assets
 from embodied_rl.jobs.efficient_inference import make_efficient
@@ -38,7 +37,6 @@ from embodied_rl.jobs.eval_request import BenchmarkCommand, suite_name
 from embodied_rl.jobs.failure_videos import record_failure_videos
 from embodied_rl.jobs.fingerprint import fingerprint
 from embodied_rl.policies.checkpoints.folder import read_provenance
-from embodied_rl.policies.pi0.policy import Pi0Policy
 from embodied_rl.policies.preprocessing.images import image_pipeline
 from embodied_rl.rollout.sampler import evaluation_specs
 from embodied_rl.sim.libero.protocol import Protocol, deviations, protocol
@@ -130,7 +128,7 @@ def _open(plan: _Plan, policy: AnyPolicy, renderer: str) -> AbstractContextManag
         plan.protocol,
         config.image_size,
         config.num_cameras,
-        crop=own_crop(policy) is None,
+        crop=policy.center_crop is None,
         run_on=plan.command.at_end,
         translate=variant_spec if plan.variants else None,
     )
@@ -196,18 +194,14 @@ def _run_info(
 def policy_deviations(chosen: Protocol, policy: AnyPolicy) -> list[str]:
     """Where `policy` is not one of the protocol's own: one line each."""
     config = policy.config
-    if isinstance(policy, Pi0Policy):
-        proprio, zero_one = policy.config.state_input != "none", False
-    else:
-        proprio, zero_one = policy.config.use_proprio, policy.config.gripper_zero_one
-    own, area = own_crop(policy), image_pipeline(chosen.images).crop_area
+    own, area = policy.center_crop, image_pipeline(chosen.images).crop_area
     crop = [] if own in (None, area) else [f"centre crop: {own} of the area (the protocol: {area or 'none'})"]
     return crop + deviations(
         chosen,
         size=config.image_size,
         cameras=config.num_cameras,
-        proprio=proprio,
-        gripper="zero_one" if zero_one else "direct",
+        proprio=policy.uses_proprio,
+        gripper="zero_one" if policy.gripper_zero_one else "direct",
         steps_per_decision=policy.chunk_len,
     )
 

@@ -158,8 +158,8 @@ def _train(setup: RunSetup, checkpoint: Path | None, console: Console, begun: Ca
             record_videos(setup.env, setup.policy, setup.states.heldout, config, folder, "before")
 
     def counted() -> dict[str, float]:
-        store = getattr(setup.policy, "prefix_cache", None)
-        return {} if store is None else store.drain()
+        cache = setup.policy.traits.prefix_cache
+        return {} if cache is None else cache.drain()
 
     pipelined = isinstance(config.scheduler, PipelinedConfig)
     clock = make_clock(config.scheduler, SPANS if pipelined or config.trace else 0)

@@ -29,7 +29,6 @@ from embodied_rl.utils.threads import WorkerPool, torch_threads
 
 # Philox stream of minibatch permutations; streams 1 to 4 are the sampler's.
 _SHUFFLE = 5
-VALUE_HEAD = "value_head"
 
 
 class NonFiniteError(RuntimeError):
@@ -64,7 +63,7 @@ class Learner:
     the policy (1 if an update is one step). The root of that of a step's rows, stale or not, is a factor of its
     learning rates.
 
-    Parameters under a module named `value_head` form the critic's group, with its own learning rate; an algorithm
+    The parameters that `PolicyTraits.critic` names form the critic's group, with its own learning rate; an algorithm
     without a critic leaves them alone. dump_dir: where a batch with a non-finite loss goes. threads: CPU threads that
     take microbatches side by side, each running its operators alone; that wastes less than several threads inside each
     small operator, which wait for one another; see `share_cores_with`. The sum of the gradients has a fixed order for
@@ -100,7 +99,7 @@ class Learner:
         self._gradients: Gradients | None = None
         self._ess_after_steps = 1.0
         self.model = ranks.prepare(policy) if ranks.size > 1 else policy
-        self._actor, self._critic = split_parameters(self.model)
+        self._actor, self._critic = split_parameters(self.model, policy.traits.critic)
         groups: list[dict[str, Any]] = [{"params": self._actor, "lr": config.lr}]
         if algorithm.needs_value:
             if not self._critic:
@@ -335,11 +334,13 @@ class Learner:
         )
 
 
-def split_parameters(policy: TrainablePolicy) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
-    """Trainable parameters as (policy, critic)."""
+def split_parameters(
+    policy: TrainablePolicy, critic_prefix: str | None
+) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
+    """Trainable parameters as (policy, critic), of which the critic's names begin with `critic_prefix`."""
     actor: list[nn.Parameter] = []
     critic: list[nn.Parameter] = []
     for name, parameter in policy.named_parameters():
         if parameter.requires_grad:
-            (critic if VALUE_HEAD in name.split(".") else actor).append(parameter)
+            (critic if critic_prefix and name.startswith(critic_prefix) else actor).append(parameter)
     return actor, critic
