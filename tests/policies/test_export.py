@@ -76,7 +76,7 @@ def _reference_log_probs(models: Originals, policy: OpenVLAPolicy, obs: Observat
     """Row by row and token by token: BOS, patches, prompt, then each action token in turn."""
     table, out = models.llama.get_input_embeddings().weight, []
     for row, instruction in enumerate(obs.instruction):
-        patches = models.projector(_patches(models, obs.images[row, 0]))
+        patches = models.projector(_patches(models, obs.images[row, 0].numpy()))
         bos, ids = table[policy.tokenizer.bos_id][None], policy.tokenizer.ids(instruction)
         x = torch.cat([bos, patches, torch.stack([table[i] for i in ids])])
         for token in tokens[row].tolist():

@@ -48,7 +48,7 @@ class SickEnv(SlowEnv):
 
     def observe(self, env_ids: Sequence[int], out: Observation) -> None:
         super().observe(env_ids, out)
-        out.proprio[self._sick[list(env_ids)]] = np.nan
+        out.proprio[torch.from_numpy(self._sick[list(env_ids)])] = torch.nan
 
 
 def toy_pi0() -> Any:
@@ -117,15 +117,15 @@ def test_numbers_that_are_not_finite_never_become_an_action(name: str, mode: Any
         else:
             layer.bias[policy.action_dim - 1] = value  # the gripper alone
     out = policy.act(obs, rng, mode)
-    assert np.isnan(out.actions).all()
+    assert torch.isnan(out.actions).all()
     with pytest.raises(ValueError, match="non-finite"):
         action_array(out.actions)
 
 
 def test_only_rows_that_are_not_finite_are_voided() -> None:
-    actions = np.zeros((3, 2, 1), np.float32)
+    actions = torch.zeros(3, 2, 1)
     voided = void_rows(actions, torch.tensor([[1.0, 2.0], [1.0, -np.inf], [0.0, 0.0]]), torch.zeros(3, 2, 1))
-    assert np.isnan(voided).all(axis=(1, 2)).tolist() == [False, True, False]
+    assert torch.isnan(voided).flatten(1).all(dim=1).tolist() == [False, True, False]
 
 
 def test_dtype_and_shape_are_checked_whatever_the_numbers() -> None:

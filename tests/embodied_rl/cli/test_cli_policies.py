@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 import yaml
@@ -114,7 +113,7 @@ def mixed_success(monkeypatch: pytest.MonkeyPatch) -> None:
     run = StandIn.step
 
     def step(self: StandIn, env_ids: Sequence[int], actions: torch.Tensor) -> ChunkResult:
-        odd = np.array([self.specs[env_id].episode_id % 2 for env_id in env_ids], np.float32)
+        odd = torch.tensor([self.specs[env_id].episode_id % 2 for env_id in env_ids])
         actions[:, -1, 0] = 2 * odd - 1
         return run(self, env_ids, actions)
 
