@@ -16,6 +16,7 @@ from embodied_rl.utils.signals import whole_imports
 COMMANDS = {
     "train": "improve a policy with reinforcement learning in simulation",
     "eval": "measure a policy's success on held-out initial states",
+    "demo": "film a policy at work, in about 20 seconds",
     "collect": "record demonstrations with the scripted expert",
     "sft": "train a policy on demonstrations (imitation)",
     "export": "write a policy in the layout that other programs read",
@@ -50,6 +51,7 @@ EXIT_BROKEN_PIPE = 141  # 128 + SIGPIPE
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return the exit code: 0 done, 2 bad input (one line on stderr), 130 interrupted."""
     args = list(sys.argv[1:] if argv is None else argv)
+    _tolerate_any_character()
     try:
         with whole_imports():
             return _dispatch(args)
@@ -87,3 +89,10 @@ def _dispatch(args: list[str]) -> int:
     if command not in COMMANDS:
         raise UserError(f"unknown command '{command}'.{suggest(command, COMMANDS)}")
     return int(importlib.import_module(f"embodied_rl.cli.{command}").main(rest) or 0)
+
+
+def _tolerate_any_character() -> None:
+    """Let stdout and stderr write what a terminal that is not UTF-8 lacks as `\\xNN` or `?`, and not fail."""
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None and stream.errors == "strict" and hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
