@@ -49,7 +49,7 @@ from embodied_rl.sim.wrappers.protocol_env import ProtocolEnv
 from embodied_rl.telemetry.eval_report import EvalPage, rows_of, write_eval_page
 from embodied_rl.telemetry.progress import RunProgress
 from embodied_rl.telemetry.report import replace_text
-from embodied_rl.telemetry.tables import cells, short_labels, success_table
+from embodied_rl.telemetry.tables import cells, short_labels, success_table, without_reason
 from embodied_rl.types import EpisodeSpec
 from embodied_rl.utils.console import LastingConsole
 from embodied_rl.utils.signals import Interrupted, StopRequest
@@ -120,7 +120,7 @@ def _head(stamp: Mapping[str, Any], keep: bool) -> list[str]:
         "suite": stamp["suite"],
         "policy": f"{stamp['policy']}; {stamp['weights']}",
         "protocol": stamp["protocol"] + ("" if stamp["deviations"] == "none" else f", but {stamp['deviations']}"),
-        "simulator": f"{stamp['worlds']}; {stamp['renderer']}",
+        "simulator": f"{stamp['worlds']}; {without_reason(stamp['renderer'])}",
         "device": stamp["device"],
         "overlap": stamp["overlap"],
         **{name: stamp[name] for name in ("assets", "perturbed", "efficient") if stamp[name] not in _USUAL},
@@ -212,7 +212,7 @@ def _run_info(
         "assets": f"APPROXIMATE: {len(missing)} official files are stand-ins" if missing else "exact",
         "overlap": seen.describe(),
         "success": "once and at end" if command.at_end else "once (episodes end at success)",
-        "worlds": f"{command.env.num_envs}, {describe_env_processes(command.env)}",
+        "worlds": f"{command.env.num_envs} worlds, {describe_env_processes(command.env)}",
         "renderer": reason,
         "device": device,
         **weights,

@@ -27,6 +27,7 @@ from embodied_rl.scheduler.make import make_clock
 from embodied_rl.telemetry.metrics import MetricsLog, make_trackers, read_metrics
 from embodied_rl.telemetry.observer import RunObserver, evaluation_path
 from embodied_rl.telemetry.progress import RunProgress
+from embodied_rl.telemetry.tables import without_reason
 from embodied_rl.telemetry.trace import write_trace
 from embodied_rl.training.on_policy import TrainOutcome, TrainSettings, train
 from embodied_rl.utils.console import LastingConsole
@@ -183,7 +184,7 @@ def _head(stamp: dict[str, Any]) -> list[str]:
         "suite": stamp["suite"].partition(":")[0],
         "policy": f"{stamp['policy']}; {stamp['weights']}" if "weights" in stamp else stamp["policy"],
         "algorithm": f"{stamp['algorithm']}, {stamp['scheduler']}, seed {stamp['seed']}",
-        "simulator": f"{stamp['simulator']}; {stamp['renderer']}",
+        "simulator": f"{stamp['simulator']}; {without_reason(stamp['renderer'])}",
         "device": stamp["device"],
         "output": stamp["output"],
         **({"assets": stamp["assets"]} if "assets" in stamp else {}),

@@ -23,7 +23,7 @@ def short_labels(tasks: Sequence[str]) -> list[str]:
     """Names of tasks of one suite for people, without the words that all of them begin or end with.
 
     >>> short_labels(["suite/pick_up_the_cup_in_front", "suite/pick_up_the_bowl_in_front"])
-    ['... cup ...', '... bowl ...']
+    ['... cup', '... bowl']
     """
     words = [(task.partition("/")[2] or task).split("_") for task in tasks]
     spare = min(map(len, words), default=1) - 1  # each keeps a word
@@ -32,7 +32,13 @@ def short_labels(tasks: Sequence[str]) -> list[str]:
     first = first if first >= _FEWEST else 0
     last = min(_shared([row[::-1] for row in words]), spare - first) if shared else 0
     last = last if last >= _FEWEST else 0
-    return [" ".join([*["..."] * (first > 0), *row[first : len(row) - last], *["..."] * (last > 0)]) for row in words]
+    return [" ".join([*["..."] * (first > 0), *row[first : len(row) - last]]) for row in words]
+
+
+def without_reason(text: str) -> str:
+    """'raycast (why), fast frames' as 'raycast, fast frames'."""
+    head, _, rest = text.partition(" (")
+    return head + rest.rpartition(")")[2]
 
 
 def _shared(rows: Sequence[Sequence[str]]) -> int:
