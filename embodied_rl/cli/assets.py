@@ -110,9 +110,9 @@ def _status(root: Path) -> int:
     console = Console()
     console.print(table)
     if not any(row.installed for row in rows):
-        console.print(f"not installed in {root}; run: embodied-rl assets install libero", soft_wrap=True)
+        print(f"not installed in {root}; run: embodied-rl assets install libero")
         return 0
-    console.print(f"{size_gb(root):.2f} GB in {root}", soft_wrap=True)
+    print(f"{size_gb(root):.2f} GB in {root}")
     if missing := missing_assets(root):
         console.print(f"{len(missing)} asset files were missing: embodied-rl assets verify libero lists them")
     return 0

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import difflib
 import io
+import math
 import re
 from collections.abc import Sequence
 from typing import Any, TypeVar
@@ -16,6 +17,7 @@ from embodied_rl.cli.help import help_text
 from embodied_rl.errors import UserError
 
 T = TypeVar("T")
+_LARGEST = 2**63 - 1
 
 
 def parse(cls: type[T], argv: Sequence[str], command: str, default: T | None = None, usage: str = "") -> T:
@@ -40,7 +42,22 @@ def parse(cls: type[T], argv: Sequence[str], command: str, default: T | None = N
     for flag in flag_words(argv):
         if flag not in known:
             raise UserError(f"{prog}: unknown option '{flag}'.{suggest_flag(flag, known)}")
-    return _quiet_tyro(cls, argv, prog, default)
+    command = _quiet_tyro(cls, argv, prog, default)
+    _check_numbers(command, prog)
+    return command
+
+
+def _check_numbers(part: Any, prog: str, prefix: str = "--") -> None:
+    """Raise UserError for numbers that no option can have."""
+    for item in dataclasses.fields(part):
+        value, name = getattr(part, item.name), prefix + item.name.replace("_", "-")
+        if dataclasses.is_dataclass(value):
+            _check_numbers(value, prog, f"{name}.")
+        for number in value if isinstance(value, tuple) else (value,):
+            if isinstance(number, float) and not math.isfinite(number):
+                raise UserError(f"{prog}: {name} must be a finite number, got {number}.")
+            if isinstance(number, int) and not -_LARGEST <= number <= _LARGEST:
+                raise UserError(f"{prog}: {name} must lie in -2^63 to 2^63 - 1.")
 
 
 def wants_help(argv: Sequence[str]) -> bool:
@@ -92,7 +109,10 @@ def _quiet_tyro(cls: type[T], argv: Sequence[str], prog: str, default: T | None)
         with contextlib.redirect_stderr(box):
             return tyro.cli(cls, args=list(argv), prog=prog, config=(tyro.conf.AvoidSubcommands,), **given)
     except SystemExit:
-        raise UserError(f"{prog}: {_one_line(box.getvalue())}") from None
+        one = " One GPU of several: CUDA_VISIBLE_DEVICES=1 and --device cuda." if "'cuda:" in box.getvalue() else ""
+        raise UserError(f"{prog}: {_one_line(box.getvalue())}{one}") from None
+    except (ValueError, OverflowError) as error:
+        raise UserError(f"{prog}: {error}") from None
 
 
 def _one_line(box: str) -> str:

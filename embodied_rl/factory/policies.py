@@ -58,6 +58,10 @@ class PublishedOptions:
     normalisation: Literal["mean_std", "quantiles"] | None = None
     """What a published pi0 normalises by."""
 
+    def __post_init__(self) -> None:
+        if self.center_crop is not None and not 0 < self.center_crop <= 1:
+            raise UserError(f"--center-crop must lie in (0, 1], got {self.center_crop}.")
+
     def options_for(self, folder: Path, kind: str | None) -> AnyOptions:
         """What it says about the checkpoint in `folder`; UserError for what does not apply to it."""
         from embodied_rl.policies.openvla.description import LoadOptions

@@ -93,6 +93,7 @@ def test_an_evaluation_writes_everything_and_resuming_a_finished_one_runs_nothin
     said = capsys.readouterr().out
     assert "all tasks" in said
     assert "none: no evaluated episode" in said
+    assert "report: " in said
 
     count = len(world.started)
     assert main(["eval", "--resume", str(folder)]) == 0
@@ -204,7 +205,7 @@ def test_a_perturbed_evaluation_in_the_real_simulator(tmp_path: Path) -> None:
         ("eval tabletop --states-per-task 0", "--states-per-task must be at least 1"),
         ("eval tabletop --videos -1", "--videos must be at least 0"),
         ("eval tabletop --seed -1", "--seed must be at least 0"),
-        ("eval tabletop --json /no/such/folder/f.json", "its folder does not exist"),
+        ("eval tabletop --json /no/such/folder/f.json", "--json: cannot write"),
         ("eval tabletop --checkpoint /no/such/folder", "no checkpoint at /no/such/folder"),
         ("eval tabletop --output /proc/x", "cannot write into /proc/x"),
         ("eval tabletop --protocl openpi", "unknown option '--protocl'. Did you mean '--protocol'?"),
