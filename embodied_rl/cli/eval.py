@@ -38,10 +38,10 @@ Wilson intervals.
 
   (no BENCHMARK)  a quick look: episodes end at success, a table is printed, and
                   nothing is kept without --json or --output
-  BENCHMARK       {", ".join(BENCHMARKS)}: writes a folder with the episodes, a report and
-                  videos of failures
-  --resume DIR    continue the evaluation in DIR: its finished episodes are kept,
-                  the others run
+  BENCHMARK       {", ".join(BENCHMARKS)}: writes a folder with the episodes, a report
+                  and videos of failures
+  --resume DIR    continue the evaluation in DIR: its finished episodes stay, the
+                  others run
 """
 
 

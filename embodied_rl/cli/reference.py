@@ -10,7 +10,7 @@ from typing import Any
 
 from embodied_rl.cli import COMMANDS
 from embodied_rl.cli.help import EXAMPLES, EXPERT, Option, options
-from embodied_rl.config.train import KINDS, TrainConfig
+from embodied_rl.config.train import KINDS, TrainConfig, selectable
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "reference"
 CLASSES = {
@@ -68,7 +68,8 @@ def config_page() -> str:
             heading = "Top level" if title == "options" else f"`{title}`"
             parts.append(f"## {heading}\n\n{text}{text and chr(10) * 2}{_table(rows, f'{title}.')}")
             continue
-        for kind, cls in KINDS[title].items():
+        for kind in selectable(title):
+            cls = KINDS[title][kind]
             parts.append(f"## `{title}`, `name: {kind}`\n\n{_first(cls)}\n\n{_table(_rows(title, cls), f'{title}.')}")
     return "\n".join(parts)
 

@@ -13,9 +13,9 @@ from embodied_rl.cli import COMMANDS, main, reference
 from embodied_rl.cli.help import EXAMPLES, EXPERT, field_texts, options
 from embodied_rl.cli.parse import flag_words, flags
 from embodied_rl.cli.select import select
-from embodied_rl.config.train import KINDS, TrainConfig
+from embodied_rl.config.train import KINDS, TrainConfig, selectable
 
-KINDS_OF_RUNS = list(itertools.product(KINDS["policy"], KINDS["algorithm"], KINDS["scheduler"]))
+KINDS_OF_RUNS = list(itertools.product(selectable("policy"), KINDS["algorithm"], KINDS["scheduler"]))
 MOST = 45
 """Options that a newcomer is shown."""
 
