@@ -57,14 +57,14 @@ def main(argv: list[str]) -> int:
         if argv[0] not in BENCHMARKS:
             raise UserError(f"unknown benchmark '{argv[0]}'.{suggest(argv[0], BENCHMARKS)}")
         command = parse(BenchmarkCommand, argv[1:], f"eval {argv[0]}", usage=USAGE)
-        return _run(argv[0], _checked(argv[0], command), words)
+        return _run(argv[0], checked(argv[0], command), words)
     command = parse(BenchmarkCommand, argv, "eval", QUICK, USAGE)
     benchmark = next((name for name in BENCHMARKS if command.suite.startswith(f"{name}_")), "tabletop")
     if command.output != AUTO:
-        return _run(benchmark, _checked(benchmark, command), words)
+        return _run(benchmark, checked(benchmark, command), words)
     with tempfile.TemporaryDirectory(prefix="embodied-rl-eval-") as folder:
         try:
-            return _run(benchmark, _checked(benchmark, dataclasses.replace(command, output=folder)), words, keep=False)
+            return _run(benchmark, checked(benchmark, dataclasses.replace(command, output=folder)), words, keep=False)
         except Interrupted:
             raise Interrupted("interrupted; a quick look keeps nothing (an --output can be resumed)") from None
 
@@ -84,7 +84,7 @@ def request_of(benchmark: str, command: BenchmarkCommand) -> dict[str, Any]:
     return {"benchmark": benchmark, "options": {k: v for k, v in options.items() if k not in ("output", "json")}}
 
 
-def _checked(benchmark: str, command: BenchmarkCommand) -> BenchmarkCommand:
+def checked(benchmark: str, command: BenchmarkCommand) -> BenchmarkCommand:
     """The command with its folder named and its files by whole paths; UserError for what needs no torch to refuse."""
     from embodied_rl.sim.libero.protocol import protocol
 
