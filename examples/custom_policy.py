@@ -1,6 +1,6 @@
 """Train a policy of your own on a built-in suite: a small CNN with Gaussian actions.
 
-python examples/custom_policy.py --iterations 20 --output runs/custom_policy
+    python examples/custom_policy.py --iterations 20 --output runs/custom_policy
 """
 
 import argparse

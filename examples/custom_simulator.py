@@ -1,6 +1,6 @@
 """Train in a simulator of your own: a point in a square must reach the red corner.
 
-python examples/custom_simulator.py --iterations 20 --output runs/custom_simulator
+    python examples/custom_simulator.py --iterations 20 --output runs/custom_simulator
 """
 
 import argparse
