@@ -40,8 +40,8 @@ Wilson intervals.
                   nothing is kept without --json or --output
   BENCHMARK       {", ".join(BENCHMARKS)}: writes a folder with the episodes, a report
                   and videos of failures
-  --resume DIR    continue the evaluation in DIR: its finished episodes stay, the
-                  others run
+  --resume DIR    continue the evaluation in DIR: its finished episodes stay,
+                  the others run
 """
 
 

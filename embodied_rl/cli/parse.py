@@ -104,10 +104,12 @@ def _default(field: dataclasses.Field[Any]) -> Any:
 
 def _quiet_tyro(cls: type[T], argv: Sequence[str], prog: str, default: T | None) -> T:
     """Run tyro and turn its error box into one line."""
-    box, given = io.StringIO(), {} if default is None else {"default": default}
+    box = io.StringIO()
     try:
         with contextlib.redirect_stderr(box):
-            return tyro.cli(cls, args=list(argv), prog=prog, config=(tyro.conf.AvoidSubcommands,), **given)
+            if default is None:
+                return tyro.cli(cls, args=list(argv), prog=prog, config=(tyro.conf.AvoidSubcommands,))
+            return tyro.cli(cls, args=list(argv), prog=prog, config=(tyro.conf.AvoidSubcommands,), default=default)
     except SystemExit:
         one = " One GPU of several: CUDA_VISIBLE_DEVICES=1 and --device cuda." if "'cuda:" in box.getvalue() else ""
         raise UserError(f"{prog}: {_one_line(box.getvalue())}{one}") from None
