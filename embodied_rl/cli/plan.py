@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from embodied_rl.cli.outputs import try_file
 from embodied_rl.cli.parse import parse
 from embodied_rl.errors import UserError, suggest
 
@@ -123,8 +124,8 @@ def _check(command: PlanCommand) -> None:
         raise UserError(
             f"--variant {command.variant} is one of the 7b preset, not of {_preset(command)}: leave it out."
         )
-    if command.json and not command.json.absolute().parent.is_dir():
-        raise UserError(f"--json {command.json}: its folder does not exist.")
+    if command.json:
+        try_file("--json", command.json)
 
 
 def _denoises(command: PlanCommand) -> bool:

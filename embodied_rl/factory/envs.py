@@ -30,8 +30,8 @@ _OTHER_GROWTH = 2 << 30
 
 
 def policy_folder(checkpoint: str) -> Path:
-    """The folder with a policy's config.json: `checkpoint` itself, the newest of a run's folder, a published one in
-    the hub's cache (downloaded first if need be), or the shipped one."""
+    """The folder with a policy's config.json: `checkpoint` itself, the newest of a run's folder or of the `checkpoints`
+    in it, a published one in the hub's cache (downloaded first if need be), or the shipped one."""
     if checkpoint == SHIPPED:
         return Path(str(files("embodied_rl.assets") / "checkpoints" / "nano"))
     if is_repository(checkpoint):
@@ -39,9 +39,10 @@ def policy_folder(checkpoint: str) -> Path:
     from embodied_rl.learner.checkpoint import POLICY, Checkpoints
 
     folder = Path(checkpoint)
-    newest = Checkpoints(folder / "checkpoints", 1).find()
-    if newest is not None:
-        return newest / POLICY
+    for checkpoints in (folder / "checkpoints", folder):
+        newest = Checkpoints(checkpoints, 1).find()
+        if newest is not None:
+            return newest / POLICY
     if (folder / "policy" / "config.json").is_file():
         return folder / "policy"
     return folder
