@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import importlib
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -148,5 +149,5 @@ def _dispatch(args: list[str]) -> int:
 def _tolerate_any_character() -> None:
     """Let stdout and stderr write what a terminal that is not UTF-8 lacks as `\\xNN` or `?`, and not fail."""
     for stream in (sys.stdout, sys.stderr):
-        if stream is not None and stream.errors == "strict" and hasattr(stream, "reconfigure"):
+        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
             stream.reconfigure(errors="backslashreplace")

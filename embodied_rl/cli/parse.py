@@ -42,9 +42,9 @@ def parse(cls: type[T], argv: Sequence[str], command: str, default: T | None = N
     for flag in flag_words(argv):
         if flag not in known:
             raise UserError(f"{prog}: unknown option '{flag}'.{suggest_flag(flag, known)}")
-    command = _quiet_tyro(cls, argv, prog, default)
-    _check_numbers(command, prog)
-    return command
+    parsed = _quiet_tyro(cls, argv, prog, default)
+    _check_numbers(parsed, prog)
+    return parsed
 
 
 def _check_numbers(part: Any, prog: str, prefix: str = "--") -> None:
