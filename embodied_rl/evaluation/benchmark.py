@@ -61,15 +61,14 @@ def run_missing(
     mode: ActMode,
     ledger: EpisodeResultsLog,
     *,
-    at_end: Callable[[int], bool] | None = None,
-    drawn: Mapping[int, Mapping[str, Any]] | None = None,
+    outcome_of: Callable[[EpisodeResult], Outcome] = Outcome,
     on_episode: Callable[[EpisodeResult], None] | None = None,
     on_round: Callable[[], None] | None = None,
 ) -> None:
     """Run those of `specs` that `ledger` lacks, in the order given; each is on disk as soon as it ends.
 
-    at_end: asked once for each finished episode's id; drawn: what was perturbed, by episode id. UserError if the ledger
-    holds another episode under the id of one of `specs`.
+    outcome_of: what is recorded of a finished episode, asked once for each. UserError if the ledger holds another
+    episode under the id of one of `specs`.
     """
     missing = []
     for spec in specs:
@@ -83,8 +82,7 @@ def run_missing(
             )
 
     def record(result: EpisodeResult) -> None:
-        number = result.spec.episode_id
-        ledger.add(Outcome(result, at_end(number) if at_end else None, (drawn or {}).get(number, {})))
+        ledger.add(outcome_of(result))
         if on_episode is not None:
             on_episode(result)
 

@@ -18,7 +18,7 @@ from rich.table import Table
 from embodied_rl.errors import UserError
 from embodied_rl.evaluation.benchmark import BenchmarkReport, interleaved, run_missing, summarise
 from embodied_rl.evaluation.overlap import Overlap, overlap, trained_states
-from embodied_rl.evaluation.results_log import EpisodeResultsLog
+from embodied_rl.evaluation.results_log import EpisodeResultsLog, Outcome
 from embodied_rl.factory.envs import (
     cpu_count,
     cpu_name,
@@ -48,7 +48,7 @@ from embodied_rl.telemetry.eval_report import EvalPage, rows_of, write_eval_page
 from embodied_rl.telemetry.progress import RunProgress
 from embodied_rl.telemetry.report import replace_text
 from embodied_rl.telemetry.tables import cells, short_labels, success_table, without_reason
-from embodied_rl.types import EpisodeSpec
+from embodied_rl.types import EpisodeResult, EpisodeSpec
 from embodied_rl.utils.console import LastingConsole
 from embodied_rl.utils.signals import Interrupted, StopRequest
 
@@ -169,6 +169,12 @@ def _run_episodes(
 ) -> None:
     command, total = plan.command, len(plan.specs)
     done = len(ledger.outcomes)
+
+    def outcome_of(result: EpisodeResult) -> Outcome:
+        number = result.spec.episode_id
+        perturbation = plan.variants[number].drawn if plan.variants else {}
+        return Outcome(result, env.at_end(number) if command.at_end else None, perturbation)
+
     with RunProgress(0, console=console) as progress:
         if done:
             progress.message(f"{done} of {total} episodes are done already")
@@ -182,8 +188,7 @@ def _run_episodes(
                     interleaved(plan.specs),
                     command.mode,
                     ledger,
-                    at_end=env.at_end if command.at_end else None,
-                    drawn={number: variant.drawn for number, variant in plan.variants.items()},
+                    outcome_of=outcome_of,
                     on_episode=lambda result: progress.episode(result.success),
                     on_round=stop.check_interrupt,
                 )

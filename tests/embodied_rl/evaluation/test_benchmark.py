@@ -90,8 +90,9 @@ def test_what_was_drawn_and_the_end_are_recorded(tmp_path: Path) -> None:
             SPECS[:2],
             "greedy",
             ledger,
-            at_end=lambda number: number == 1,
-            drawn={1: {"light": [0.5]}},
+            outcome_of=lambda result: Outcome(
+                result, result.spec.episode_id == 1, {"light": [0.5]} if result.spec.episode_id == 1 else {}
+            ),
         )
     with EpisodeResultsLog.open(tmp_path, REQUEST, MACHINE) as ledger:
         assert [ledger.outcomes[i].at_end for i in (0, 1)] == [False, True]
