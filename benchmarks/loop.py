@@ -39,6 +39,7 @@ from embodied_rl.factory.tasks import load_tasks
 from embodied_rl.learner.learner import Learner
 from embodied_rl.rollout.collector import Collector
 from embodied_rl.rollout.config import RolloutConfig
+from embodied_rl.rollout.groups import GroupQueue
 from embodied_rl.rollout.sampler import EpisodeSampler
 from embodied_rl.scheduler.serial import SerialScheduler
 from embodied_rl.sim.task import Task
@@ -90,11 +91,13 @@ def measure(
     collector = Collector(
         env,
         policy,
-        sampler,
+        GroupQueue(
+            sampler,
+            groups=config.rollout.groups(algorithm.group_size),
+            success_rate_range=algorithm.success_rate_range,
+            max_oversampling=algorithm.max_oversampling,
+        ),
         clock,
-        groups=config.rollout.groups(algorithm.group_size),
-        success_rate_range=algorithm.success_rate_range,
-        max_oversampling=algorithm.max_oversampling,
         final_value=algorithm.needs_final_value,
     )
     scheduler = SerialScheduler(collector, lambda result: progress.episode(result.success))

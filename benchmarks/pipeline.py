@@ -101,7 +101,7 @@ def scheduler_of(mode: Mode, profile: Profile, devices: Devices, learner: TimedL
     policy, config = TimedPolicy(profile, devices), mode.scheduler
     if isinstance(config, SerialConfig) and not mode.lockstep:
         env = TimedEnv(profile, devices, parallel=profile.cores)
-        return SerialScheduler(Collector(env, policy, sampler, StageClock(), groups=groups))
+        return SerialScheduler(Collector(env, policy, GroupQueue(sampler, groups=groups), StageClock()))
     pipelined = config if isinstance(config, PipelinedConfig) else PipelinedConfig(env_groups=2)
     env = TimedEnv(profile, devices, parallel=profile.cores if mode.lockstep else 1)
     ahead = pipelined.lookahead(profile.worlds, groups, GROUP_SIZE, streams=not mode.lockstep)

@@ -19,6 +19,7 @@ from embodied_rl.algorithms.rows import LossOutput, Rows
 from embodied_rl.policy import Policy
 from embodied_rl.rollout.actor import ParallelActor
 from embodied_rl.rollout.episode import ActiveEpisode, decision_rng, executed_terms
+from embodied_rl.rollout.groups import BatchEnd, Group, GroupStatus
 from embodied_rl.rollout.metrics import summarize_rollout
 from embodied_rl.rollout.observation_pool import ObservationPool, StepRecord, Trajectory, gather
 from embodied_rl.rollout.sampler import EpisodeSampler
@@ -116,8 +117,8 @@ class PeerLoop:
                 rest = gather([Trajectory(recordings[0].result, masked)], version) if masked else None
             self._store.release([*masked, *(row for recording in recordings for row in recording.steps)])
             self._algorithm.next_batch(len(batch), rest)
-            results = [recording.result for recording in recordings]
-            batch.info = summarize_rollout(results, accepted=len(results), filtered=0, wanted=len(results), requeued=0)
+            groups = [Group(row.result.spec.group, 1, [row], GroupStatus.ACCEPTED) for row in recordings]
+            batch.info = summarize_rollout(BatchEnd(version, groups, len(groups)), requeued=0)
             yield batch
 
     def _wave(self) -> tuple[list[Trajectory], list[tuple[StepRecord, int]]]:

@@ -39,6 +39,7 @@ from embodied_rl.factory.tasks import load_tasks
 from embodied_rl.learner.batches import join_batches
 from embodied_rl.learner.learner import Learner
 from embodied_rl.rollout.collector import Collector
+from embodied_rl.rollout.groups import GroupQueue
 from embodied_rl.rollout.sampler import EpisodeSampler
 from embodied_rl.scheduler.config import PipelinedConfig, SchedulerConfig, SerialConfig
 from embodied_rl.scheduler.make import LearnerHandle, Scheduler, make_clock, make_scheduler
@@ -250,9 +251,8 @@ def _scheduler(
         collector = Collector(
             worlds,
             policy,
-            sampler,
+            GroupQueue(sampler, groups=env.num_envs // algorithm.group_size),
             clock,
-            groups=env.num_envs // algorithm.group_size,
             final_value=algorithm.needs_final_value,
         )
         assert groups * algorithm.group_size % env.num_envs == 0, "whole waves"

@@ -59,6 +59,11 @@ class BatchEnd:
     groups: list[Group]
     num_wanted: int
 
+    @property
+    def num_stopped(self) -> int:
+        """Episodes that were not run to their end, because their group had been filtered out already."""
+        return sum(group.stopped for group in self.groups)
+
 
 class GroupQueue:
     """Issues episodes, judges groups, hands kept ones out in order and says where a batch ends.
@@ -72,8 +77,8 @@ class GroupQueue:
         sampler: EpisodeSampler,
         *,
         groups: int,
-        success_rate_range: SuccessRateRange | None,
-        max_oversampling: float,
+        success_rate_range: SuccessRateRange | None = None,
+        max_oversampling: float = 1.0,
         lookahead: Lookahead = ON_POLICY,
     ) -> None:
         self.sampler = sampler

@@ -139,11 +139,13 @@ def make_scheduler(
         collector = Collector(
             env,
             policy,
-            sampler,
+            GroupQueue(
+                sampler,
+                groups=groups,
+                success_rate_range=algorithm.success_rate_range,
+                max_oversampling=algorithm.max_oversampling,
+            ),
             clock,
-            groups=groups,
-            success_rate_range=algorithm.success_rate_range,
-            max_oversampling=algorithm.max_oversampling,
             final_value=algorithm.needs_final_value,
             on_step=check_interrupt,
         )

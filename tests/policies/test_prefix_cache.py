@@ -26,6 +26,7 @@ from embodied_rl.policies.pi0.config import nano, preset
 from embodied_rl.policies.pi0.policy import Pi0Policy
 from embodied_rl.policies.prefix_cache import Entry, PrefixCache, digests
 from embodied_rl.rollout.collector import Collector
+from embodied_rl.rollout.groups import GroupQueue
 from embodied_rl.rollout.sampler import EpisodeSampler
 from embodied_rl.scheduler.pipeline.replica import copy_weights, replicate
 from embodied_rl.types import ActOutput, EvalOutput, Observation, RolloutBatch
@@ -317,7 +318,9 @@ def toy_batch(tmp_path: Path, room: int, epochs: int = 2) -> tuple[Learner, Roll
     policy.model.freeze_language_model()
     policy.prefix_cache = PrefixCache(room) if room else None
     algorithm = make_algorithm(PPOConfig(epochs=epochs, ratio_level="action", critic_warmup_iterations=0))
-    collector = Collector(ToyEnv(8), policy, EpisodeSampler(1, TASKS, 1), StageClock(), groups=12, final_value=True)
+    collector = Collector(
+        ToyEnv(8), policy, GroupQueue(EpisodeSampler(1, TASKS, 1), groups=12), StageClock(), final_value=True
+    )
     batch = collector.collect(0)
     options = LearnerConfig(lr=1e-5, minibatch_size=32, microbatch_size=12)
     return Learner(policy, algorithm, options, seed=0, dump_dir=tmp_path), batch, policy

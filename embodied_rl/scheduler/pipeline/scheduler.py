@@ -12,8 +12,8 @@ from typing import Any
 
 from embodied_rl.learner.batches import join_batches, without_frames
 from embodied_rl.learner.off_policy import DRIFT
-from embodied_rl.rollout.groups import BatchEnd, Group, GroupStatus
-from embodied_rl.rollout.metrics import empty_batch, summarize_rollout
+from embodied_rl.rollout.groups import BatchEnd, Group
+from embodied_rl.rollout.metrics import STOPPED, empty_batch, summarize_rollout
 from embodied_rl.rollout.observation_pool import Trajectory, gather
 from embodied_rl.scheduler.pipeline.engine import RolloutEngine
 from embodied_rl.types import EpisodeResult, RolloutBatch
@@ -114,7 +114,8 @@ class PipelinedScheduler:
         # the cores are taken by those who act, simulate and learn
         with torch_threads(1):
             batch, closed = self._whole(version) if self._learn is None else self._streamed(version, self._learn)
-        batch.info = summary_of(closed, self._engine.stream.sampler.counts.requeued)
+        batch.info = summarize_rollout(closed, self._engine.stream.sampler.counts.requeued)
+        batch.info[STOPPED] = float(closed.num_stopped)
         if self._drifts:
             batch.info[DRIFT] = max(self._drifts)
         return batch
@@ -185,15 +186,3 @@ class PipelinedScheduler:
         if drift is not None:
             self._drifts.append(drift)
         return group
-
-
-def summary_of(closed: BatchEnd, reissued: int) -> dict[str, float]:
-    """What a batch's groups tell the metrics; reissued: episodes run again since the start."""
-    kept = sum(group.status is GroupStatus.ACCEPTED for group in closed.groups)
-    return summarize_rollout(
-        [member.result for group in closed.groups for member in group.members],
-        accepted=kept,
-        filtered=len(closed.groups) - kept,
-        wanted=closed.num_wanted,
-        requeued=reissued,
-    ) | {"rollout/stopped": float(sum(group.stopped for group in closed.groups))}

@@ -16,10 +16,9 @@ from torch import nn
 
 from embodied_rl.learner.batches import join_batches
 from embodied_rl.rollout.groups import BatchEnd, Group, GroupQueue
-from embodied_rl.rollout.metrics import empty_batch
+from embodied_rl.rollout.metrics import STOPPED, empty_batch, summarize_rollout
 from embodied_rl.rollout.observation_pool import Trajectory
 from embodied_rl.scheduler.config import RayConfig
-from embodied_rl.scheduler.pipeline.scheduler import summary_of
 from embodied_rl.scheduler.ray.cluster import connect
 from embodied_rl.scheduler.ray.pool import RayPool
 from embodied_rl.scheduler.ray.weight_sync import WeightDeltaEncoder, size_bytes
@@ -135,10 +134,10 @@ class RayScheduler:
             for group in event.groups:
                 for member in group.members:
                     self._pieces.pop(member.result.spec.episode_id, None)
-            info = summary_of(event, self._stream.sampler.counts.requeued)
+            info = summarize_rollout(event, self._stream.sampler.counts.requeued)
         batch = join_batches(kept) if kept else empty_batch(version)
         batch.version = version
-        batch.info = info | {"rollout/workers_replaced": float(self.replaced)}
+        batch.info = info | {STOPPED: float(event.num_stopped), "rollout/workers_replaced": float(self.replaced)}
         return batch
 
     def _wait(self) -> Group | BatchEnd:

@@ -13,6 +13,7 @@ from embodied_rl.algorithms.make import make_algorithm
 from embodied_rl.algorithms.rows import Rows
 from embodied_rl.errors import UserError
 from embodied_rl.rollout.collector import Collector
+from embodied_rl.rollout.groups import GroupQueue
 from embodied_rl.rollout.sampler import EpisodeSampler
 from embodied_rl.types import RolloutBatch
 from embodied_rl.utils.timers import StageClock
@@ -25,11 +26,13 @@ def batch_for(config: AlgorithmConfig, policy: ToyPolicy) -> RolloutBatch:
     collector = Collector(
         ToyEnv(8),
         policy,
-        sampler,
+        GroupQueue(
+            sampler,
+            groups=32 // algorithm.group_size,
+            success_rate_range=algorithm.success_rate_range,
+            max_oversampling=algorithm.max_oversampling,
+        ),
         StageClock(),
-        groups=32 // algorithm.group_size,
-        success_rate_range=algorithm.success_rate_range,
-        max_oversampling=algorithm.max_oversampling,
         final_value=algorithm.needs_final_value,
     )
     return collector.collect(0)

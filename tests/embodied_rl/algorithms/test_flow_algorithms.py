@@ -17,6 +17,7 @@ from embodied_rl.policies.flow import FlowExploration, FlowSettings
 from embodied_rl.policies.pi0.config import Pi0ModelConfig, gemma, siglip
 from embodied_rl.policies.pi0.policy import Pi0Policy
 from embodied_rl.rollout.collector import Collector
+from embodied_rl.rollout.groups import GroupQueue
 from embodied_rl.rollout.sampler import EpisodeSampler
 from embodied_rl.types import RolloutBatch
 from embodied_rl.utils.timers import StageClock
@@ -57,10 +58,8 @@ def setup(
     collector = Collector(
         ToyEnv(8),
         policy,
-        sampler,
+        GroupQueue(sampler, groups=48 // algorithm.group_size, success_rate_range=None),
         StageClock(),
-        groups=48 // algorithm.group_size,
-        success_rate_range=None,
         final_value=algorithm.needs_final_value,
     )
     batch = collector.collect(0)

@@ -25,6 +25,7 @@ from embodied_rl.learner.distributed.fsdp import FSDPCollectives
 from embodied_rl.learner.distributed.processes import join, open_store
 from embodied_rl.learner.learner import Learner, NonFiniteError, RatioError
 from embodied_rl.rollout.collector import Collector
+from embodied_rl.rollout.groups import GroupQueue
 from embodied_rl.rollout.sampler import EpisodeSampler
 from embodied_rl.types import EvalOutput, RolloutBatch
 from embodied_rl.utils.timers import StageClock
@@ -127,11 +128,13 @@ def batch_of(case: Case, policy: ToyPolicy | None = None) -> RolloutBatch:
     collector = Collector(
         ToyEnv(8),
         policy or ToyPolicy(),
-        EpisodeSampler(1, TASKS, algorithm.group_size),
+        GroupQueue(
+            EpisodeSampler(1, TASKS, algorithm.group_size),
+            groups=case.episodes // algorithm.group_size,
+            success_rate_range=None,
+            max_oversampling=1.0,
+        ),
         StageClock(),
-        groups=case.episodes // algorithm.group_size,
-        success_rate_range=None,
-        max_oversampling=1.0,
         final_value=algorithm.needs_final_value,
     )
     batch = collector.collect(0)

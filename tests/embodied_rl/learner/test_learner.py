@@ -16,6 +16,7 @@ from embodied_rl.errors import UserError
 from embodied_rl.learner.config import LearnerConfig
 from embodied_rl.learner.learner import Learner, NonFiniteError, RatioError, split_parameters
 from embodied_rl.rollout.collector import Collector
+from embodied_rl.rollout.groups import GroupQueue
 from embodied_rl.rollout.sampler import EpisodeSampler
 from embodied_rl.types import EvalOutput, RolloutBatch
 from embodied_rl.utils.timers import StageClock
@@ -31,11 +32,13 @@ def setup(
     collector = Collector(
         ToyEnv(8),
         policy,
-        sampler,
+        GroupQueue(
+            sampler,
+            groups=32 // algorithm.group_size,
+            success_rate_range=algorithm.success_rate_range,
+            max_oversampling=algorithm.max_oversampling,
+        ),
         StageClock(),
-        groups=32 // algorithm.group_size,
-        success_rate_range=algorithm.success_rate_range,
-        max_oversampling=algorithm.max_oversampling,
         final_value=algorithm.needs_final_value,
     )
     batch = collector.collect(0)
@@ -201,7 +204,10 @@ def test_frozen_parameters_are_left_out() -> None:
 def test_an_empty_batch_changes_nothing_but_counts(tmp_path: Path) -> None:
     learner, _ = setup(tmp_path, GRPOConfig())
     collector = Collector(
-        ToyEnv(4), learner.policy, EpisodeSampler(0, TASKS, 4), StageClock(), groups=2, success_rate_range=(1.0, 1.0)
+        ToyEnv(4),
+        learner.policy,
+        GroupQueue(EpisodeSampler(0, TASKS, 4), groups=2, success_rate_range=(1.0, 1.0)),
+        StageClock(),
     )
     before = weights(learner)
     assert learner.update(collector.collect(0)) == {"train/num_samples": 0, "train/steps": 0}

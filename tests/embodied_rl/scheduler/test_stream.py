@@ -234,7 +234,7 @@ def test_what_the_learners_threads_do_on_their_own_is_counted(goes_on: bool, mon
     monkeypatch.setattr(scheduling, "gather", lambda members, version: SimpleNamespace())
     monkeypatch.setattr(scheduling, "without_frames", lambda group: group)
     monkeypatch.setattr(scheduling, "join_batches", lambda parts: SimpleNamespace(info={}))
-    monkeypatch.setattr(scheduling, "summary_of", lambda closed, reissued: {})
+    monkeypatch.setattr(scheduling, "summarize_rollout", lambda closed, requeued: {})
     group = Group.__new__(Group)
     group.members = []
     events = iter([group, group, BatchEnd(0, [], 2)])

@@ -141,11 +141,13 @@ def serial(
     collector = Collector(
         env,
         policy,
-        sampler,
+        GroupQueue(
+            sampler,
+            groups=setup.groups,
+            success_rate_range=algorithm.success_rate_range,
+            max_oversampling=algorithm.max_oversampling,
+        ),
         StageClock(),
-        groups=setup.groups,
-        success_rate_range=algorithm.success_rate_range,
-        max_oversampling=algorithm.max_oversampling,
         final_value=algorithm.needs_final_value,
     )
     heard: list[int] = []
