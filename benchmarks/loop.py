@@ -44,8 +44,8 @@ from embodied_rl.rollout.sampler import EpisodeSampler
 from embodied_rl.scheduler.serial import SerialScheduler
 from embodied_rl.sim.task import Task
 from embodied_rl.telemetry.progress import RunProgress
+from embodied_rl.utils.profiler import Profiler
 from embodied_rl.utils.threads import set_torch_threads
-from embodied_rl.utils.timers import StageClock
 from embodied_rl.vec_env import VecEnv
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def measure(
 ) -> list[Iteration]:
     """Train WARM_UP iterations, then `measured` ones that count."""
     algorithm = make_algorithm(config.algorithm)
-    clock = StageClock()
+    clock = Profiler()
     sampler = EpisodeSampler(config.seed, {t.name: list(t.train_states) for t in tasks}, algorithm.group_size)
     episodes = config.rollout.episodes_per_iteration
     collector = Collector(

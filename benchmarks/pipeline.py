@@ -45,8 +45,7 @@ from embodied_rl.scheduler.make import Scheduler
 from embodied_rl.scheduler.pipeline.engine import RolloutEngine
 from embodied_rl.scheduler.pipeline.scheduler import PipelinedScheduler
 from embodied_rl.scheduler.serial import SerialScheduler
-from embodied_rl.utils.timeline import Timeline
-from embodied_rl.utils.timers import StageClock
+from embodied_rl.utils.profiler import Profiler
 
 GROUP_SIZE, BATCH = 8, 4
 """Episodes of a group; episodes of an iteration for every world."""
@@ -101,7 +100,7 @@ def scheduler_of(mode: Mode, profile: Profile, devices: Devices, learner: TimedL
     policy, config = TimedPolicy(profile, devices), mode.scheduler
     if isinstance(config, SerialConfig) and not mode.lockstep:
         env = TimedEnv(profile, devices, parallel=profile.cores)
-        return SerialScheduler(Collector(env, policy, GroupQueue(sampler, groups=groups), StageClock()))
+        return SerialScheduler(Collector(env, policy, GroupQueue(sampler, groups=groups), Profiler()))
     pipelined = config if isinstance(config, PipelinedConfig) else PipelinedConfig(env_groups=2)
     env = TimedEnv(profile, devices, parallel=profile.cores if mode.lockstep else 1)
     ahead = pipelined.lookahead(profile.worlds, groups, GROUP_SIZE, streams=not mode.lockstep)
@@ -111,7 +110,7 @@ def scheduler_of(mode: Mode, profile: Profile, devices: Devices, learner: TimedL
         env,
         policy,
         stream,
-        Timeline(),
+        Profiler(concurrent=True),
         env_groups=pipelined.num_env_groups(env.num_envs, cpu=False),
         workers=workers,
         act_wait=0.0,  # as the cost model has it

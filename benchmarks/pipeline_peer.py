@@ -24,7 +24,7 @@ from embodied_rl.rollout.metrics import summarize_rollout
 from embodied_rl.rollout.observation_pool import ObservationPool, StepRecord, Trajectory, gather
 from embodied_rl.rollout.sampler import EpisodeSampler
 from embodied_rl.types import Array, ChunkResult, EpisodeSpec, EvalOutput, RolloutBatch
-from embodied_rl.utils.timers import StageClock
+from embodied_rl.utils.profiler import Profiler
 from embodied_rl.vec_env import VecEnv
 
 
@@ -89,7 +89,7 @@ class PeerLoop:
         policy: Policy,
         sampler: EpisodeSampler,
         algorithm: PPOWithMaskedRows,
-        clock: StageClock,
+        clock: Profiler,
         groups: int,
     ) -> None:
         if algorithm.needs_final_value:

@@ -42,11 +42,10 @@ from embodied_rl.rollout.collector import Collector
 from embodied_rl.rollout.groups import GroupQueue
 from embodied_rl.rollout.sampler import EpisodeSampler
 from embodied_rl.scheduler.config import PipelinedConfig, SchedulerConfig, SerialConfig
-from embodied_rl.scheduler.make import LearnerHandle, Scheduler, make_clock, make_scheduler
+from embodied_rl.scheduler.make import LearnerHandle, Scheduler, make_profiler, make_scheduler
 from embodied_rl.types import Array, ChunkResult, EpisodeSpec, Observation, RolloutBatch
+from embodied_rl.utils.profiler import Profiler
 from embodied_rl.utils.threads import set_torch_threads
-from embodied_rl.utils.timeline import Timeline
-from embodied_rl.utils.timers import StageClock
 from embodied_rl.vec_env import VecEnv
 
 if TYPE_CHECKING:
@@ -196,7 +195,7 @@ def iterations(way: Way, config: TrainConfig) -> Generator[dict[str, Any]]:
         assert isinstance(config.algorithm, PPOConfig)
         algorithm = PPOWithMaskedRows(config.algorithm)
     sampler = EpisodeSampler(config.seed, {t.name: list(t.train_states) for t in tasks}, algorithm.group_size)
-    clock = make_clock(way.scheduler)
+    clock = make_profiler(way.scheduler)
     worlds = open_env(tasks, env_config, policy.config.image_size, stop_at_success=not way.to_horizon)
     with tempfile.TemporaryDirectory() as dumps, worlds as env:
         learner = Learner(
@@ -227,7 +226,7 @@ def iterations(way: Way, config: TrainConfig) -> Generator[dict[str, Any]]:
                     "threads": cores,
                     "times": clock.drain(),
                 }
-                with clock.left_out():  # others have their turn
+                with clock.excluded():  # others have their turn
                     yield row
                 began, used = time.perf_counter(), time.process_time()
 
@@ -239,15 +238,13 @@ def _scheduler(
     sampler: EpisodeSampler,
     algorithm: Algorithm,
     learner: Learner,
-    clock: StageClock | Timeline,
+    clock: Profiler,
     groups: int,
 ) -> Scheduler | InWaves | PeerLoop:
     worlds = RendersEachStep(env) if way.each_step else env
     if isinstance(algorithm, PPOWithMaskedRows):
-        assert isinstance(clock, StageClock)
         return PeerLoop(worlds, policy, sampler, algorithm, clock, groups)
     if way.waves:
-        assert isinstance(clock, StageClock)
         collector = Collector(
             worlds,
             policy,

@@ -22,7 +22,7 @@ from embodied_rl.rollout.sampler import EpisodeSampler
 from embodied_rl.scheduler.config import PipelinedConfig, SchedulerConfig
 from embodied_rl.scheduler.pipeline.env_group import make_env_groups
 from embodied_rl.types import EpisodeResult, EpisodeSpec
-from embodied_rl.utils.timeline import Span
+from embodied_rl.utils.profiler import Span
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,7 +47,7 @@ from embodied_rl.learner.checkpoint import Checkpoints
 from embodied_rl.policies.checkpoints.folder import read_provenance
 from embodied_rl.rollout.sampler import evaluation_specs
 from embodied_rl.scheduler.config import PipelinedConfig
-from embodied_rl.scheduler.make import make_clock
+from embodied_rl.scheduler.make import make_profiler
 from embodied_rl.scheduler.pipeline.replica import acting_device
 from embodied_rl.sim.render import Choice
 from embodied_rl.sim.task import Task
@@ -57,10 +57,9 @@ from embodied_rl.telemetry.progress import RunProgress
 from embodied_rl.telemetry.trace import write_trace
 from embodied_rl.training.on_policy import PolicyFiles, TrainSettings, train
 from embodied_rl.utils.console import LastingConsole
+from embodied_rl.utils.profiler import Profiler
 from embodied_rl.utils.signals import Interrupted
 from embodied_rl.utils.threads import set_torch_threads
-from embodied_rl.utils.timeline import Timeline
-from embodied_rl.utils.timers import StageClock
 from embodied_rl.vec_env import EnvInfo
 
 if TYPE_CHECKING:
@@ -149,7 +148,7 @@ def _tuned(
 
 
 @contextmanager
-def _timeline(config: TrainConfig, clock: StageClock | Timeline, folder: Path) -> Iterator[None]:
+def _timeline(config: TrainConfig, clock: Profiler, folder: Path) -> Iterator[None]:
     """Afterwards, however it ends: the trace that was asked for, and a pipelined run's chart."""
     try:
         yield
@@ -177,7 +176,7 @@ def _train(
         return {} if store is None else store.drain()
 
     pipelined = isinstance(config.scheduler, PipelinedConfig)
-    clock = make_clock(config.scheduler, SPANS if pipelined or config.trace else 0)
+    clock = make_profiler(config.scheduler, SPANS if pipelined or config.trace else 0)
     with MetricsLog(folder / "metrics.jsonl", trackers) as log, progress, _timeline(config, clock, folder):
         train(
             folder,

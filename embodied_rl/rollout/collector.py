@@ -10,7 +10,7 @@ from embodied_rl.rollout.groups import BatchEnd, GroupQueue
 from embodied_rl.rollout.metrics import empty_batch, summarize_rollout
 from embodied_rl.rollout.observation_pool import Trajectory, gather
 from embodied_rl.types import EpisodeResult, RolloutBatch
-from embodied_rl.utils.timers import StageClock
+from embodied_rl.utils.profiler import Profiler
 from embodied_rl.vec_env import VecEnv
 
 
@@ -26,7 +26,7 @@ class Collector:
         on_step: called before each decision; what it raises ends the collection.
 
     Example:
-        >>> collector = Collector(env, policy, GroupQueue(sampler, groups=8), StageClock())
+        >>> collector = Collector(env, policy, GroupQueue(sampler, groups=8), Profiler())
         >>> batch = collector.collect(version=0)
     """
 
@@ -35,7 +35,7 @@ class Collector:
         env: VecEnv,
         policy: Policy,
         queue: GroupQueue,
-        clock: StageClock,
+        clock: Profiler,
         *,
         final_value: bool = False,
         on_step: Callable[[], None] | None = None,

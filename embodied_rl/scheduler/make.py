@@ -27,9 +27,8 @@ from embodied_rl.scheduler.ray.scheduler import RayScheduler
 from embodied_rl.scheduler.ray.worker import WorkerFactory
 from embodied_rl.scheduler.serial import SerialScheduler
 from embodied_rl.types import EpisodeResult, RolloutBatch
+from embodied_rl.utils.profiler import Profiler
 from embodied_rl.utils.threads import shared_cores
-from embodied_rl.utils.timeline import Timeline
-from embodied_rl.utils.timers import StageClock
 from embodied_rl.vec_env import VecEnv
 
 
@@ -86,9 +85,9 @@ class LearnerHandle:
         )
 
 
-def make_clock(config: SchedulerConfig, keep: int = 0) -> StageClock | Timeline:
-    """What measures the stages of a run under this scheduler; keep: how many spans it remembers."""
-    return Timeline(keep) if isinstance(config, PipelinedConfig) else StageClock(keep)
+def make_profiler(config: SchedulerConfig, max_spans: int = 0) -> Profiler:
+    """The profiler for a run under this scheduler."""
+    return Profiler(max_spans, concurrent=isinstance(config, PipelinedConfig))
 
 
 def make_scheduler(
@@ -98,7 +97,7 @@ def make_scheduler(
     sampler: EpisodeSampler,
     algorithm: Algorithm,
     learning: LearnerHandle,
-    clock: StageClock | Timeline,
+    clock: Profiler,
     *,
     groups: int,
     workers: int | None,
@@ -135,7 +134,6 @@ def make_scheduler(
             log=log,
         )
     if not isinstance(config, PipelinedConfig):
-        assert isinstance(clock, StageClock)
         collector = Collector(
             env,
             policy,
@@ -150,7 +148,6 @@ def make_scheduler(
             on_step=check_interrupt,
         )
         return SerialScheduler(collector, on_episode)
-    assert isinstance(clock, Timeline)
     check_fit(config, env.num_envs, learning.minibatch_groups)
     on_policy = config.mode == "on_policy"
     streams, again = learning.minibatch_groups is not None, learning.recompute_old_log_probs

@@ -23,12 +23,11 @@ from embodied_rl.learner.learner import TrainablePolicy
 from embodied_rl.rollout.config import RolloutConfig
 from embodied_rl.rollout.sampler import EpisodeSampler, TaskStates, evaluation_specs
 from embodied_rl.scheduler.config import SchedulerConfig, SerialConfig
-from embodied_rl.scheduler.make import LearnerHandle, make_clock, make_scheduler
+from embodied_rl.scheduler.make import LearnerHandle, make_profiler, make_scheduler
 from embodied_rl.scheduler.ray.worker import WorkerFactory
 from embodied_rl.types import EpisodeResult
+from embodied_rl.utils.profiler import Profiler
 from embodied_rl.utils.signals import Interrupted, StopRequest
-from embodied_rl.utils.timeline import Timeline
-from embodied_rl.utils.timers import StageClock
 from embodied_rl.vec_env import VecEnv
 
 
@@ -125,7 +124,7 @@ class _Run:
         heldout_states: TaskStates,
         observer: Observer,
         stop: StopRequest,
-        clock: StageClock | Timeline,
+        clock: Profiler,
         remote: WorkerFactory | None,
         worker_policy: PolicyFactory | None,
     ) -> None:
@@ -262,7 +261,7 @@ class _Run:
         if not (iteration in (0, last) or (every > 0 and iteration % every == 0)):
             return 0.0
         self.observer.phase("evaluate", iteration, len(self.heldout))
-        with self.scheduler.paused(), self.clock.left_out(), self._averaged():
+        with self.scheduler.paused(), self.clock.excluded(), self._averaged():
             began = time.perf_counter()
             report = evaluate(
                 self.env,
@@ -293,7 +292,7 @@ def train(
     *,
     resume: bool = False,
     resume_command: str,
-    clock: StageClock | Timeline | None = None,
+    clock: Profiler | None = None,
     remote: WorkerFactory | None = None,
     worker_policy: PolicyFactory | None = None,
 ) -> TrainOutcome:
@@ -303,7 +302,7 @@ def train(
     has the weights that were evaluated last, with `learner.average_updates` their mean.
     train_states, heldout_states: initial states by task; no pair may be in both. resume: continue from the newest
     checkpoint in `run_dir`; from any checkpoint, the end is the same. resume_command is shown when the run is stopped.
-    clock: of `scheduler.make.make_clock`, to read spans from afterwards. far: for `RayConfig`, see `make_scheduler`.
+    clock: of `scheduler.make.make_profiler`, to read spans from afterwards. far: for `RayConfig`, see `make_scheduler`.
     helper: for several `learner.num_processes`, see `make_learner`.
     The first SIGINT or SIGTERM drops the iteration's unfinished rollout (or finishes an update that has begun, and if
     that began with single groups the rollout that it is made of), saves and raises Interrupted; the second leaves at
@@ -325,7 +324,7 @@ def train(
         heldout_states,
         observer,
         stop,
-        clock or make_clock(settings.scheduler),
+        clock or make_profiler(settings.scheduler),
         remote,
         worker_policy,
     )

@@ -30,7 +30,7 @@ from embodied_rl.rollout.groups import GroupQueue
 from embodied_rl.rollout.sampler import EpisodeSampler
 from embodied_rl.scheduler.pipeline.replica import copy_weights, replicate
 from embodied_rl.types import ActOutput, EvalOutput, Observation, RolloutBatch
-from embodied_rl.utils.timers import StageClock
+from embodied_rl.utils.profiler import Profiler
 from tests.policies.pi0_models import INSTRUCTIONS, KINDS, decision_rng, observation, randomise, tensors, tiny_policy
 from tests.toy import INSTRUCTIONS as TOY_INSTRUCTIONS
 from tests.toy import SIZE, TASKS, ToyEnv
@@ -319,7 +319,7 @@ def toy_batch(tmp_path: Path, room: int, epochs: int = 2) -> tuple[Learner, Roll
     policy.prefix_cache = PrefixCache(room) if room else None
     algorithm = make_algorithm(PPOConfig(epochs=epochs, ratio_level="action", critic_warmup_iterations=0))
     collector = Collector(
-        ToyEnv(8), policy, GroupQueue(EpisodeSampler(1, TASKS, 1), groups=12), StageClock(), final_value=True
+        ToyEnv(8), policy, GroupQueue(EpisodeSampler(1, TASKS, 1), groups=12), Profiler(), final_value=True
     )
     batch = collector.collect(0)
     options = LearnerConfig(lr=1e-5, minibatch_size=32, microbatch_size=12)

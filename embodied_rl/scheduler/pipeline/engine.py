@@ -36,8 +36,8 @@ from embodied_rl.scheduler.pipeline.env_group import (
     split,
 )
 from embodied_rl.types import ChunkResult, EpisodeResult
+from embodied_rl.utils.profiler import Profiler
 from embodied_rl.utils.threads import set_torch_threads, shared_cores
-from embodied_rl.utils.timeline import Timeline
 from embodied_rl.vec_env import VecEnv
 
 _POLL_SECONDS = 0.1
@@ -57,7 +57,7 @@ class RolloutEngine:
         env: VecEnv,
         policy: Policy,
         stream: GroupQueue,
-        clock: Timeline,
+        clock: Profiler,
         *,
         env_groups: int,
         workers: int,

@@ -17,8 +17,8 @@ from embodied_rl.rollout.metrics import STOPPED, empty_batch, summarize_rollout
 from embodied_rl.rollout.observation_pool import Trajectory, gather
 from embodied_rl.scheduler.pipeline.engine import RolloutEngine
 from embodied_rl.types import EpisodeResult, RolloutBatch
+from embodied_rl.utils.profiler import LEARNER, Span
 from embodied_rl.utils.threads import WorkerPool, torch_threads
-from embodied_rl.utils.timeline import LEARNER, Span
 
 _POLL_SECONDS = 0.1
 

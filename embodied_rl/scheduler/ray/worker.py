@@ -15,7 +15,7 @@ from embodied_rl.rollout.observation_pool import gather
 from embodied_rl.rollout.retries import FailureCause
 from embodied_rl.scheduler.ray.weight_sync import Bucket, apply_deltas
 from embodied_rl.types import EpisodeSpec, RolloutBatch
-from embodied_rl.utils.timers import StageClock
+from embodied_rl.utils.profiler import Profiler
 from embodied_rl.vec_env import VecEnv
 
 WorkerFactory = Callable[[], tuple[VecEnv, Policy]]
@@ -42,7 +42,7 @@ class RolloutWorker:
         env, policy = factory()
         assert isinstance(policy, nn.Module)
         self._policy = policy
-        self._driver = EnvRunner(env, policy, StageClock(), record=True, final_value=final_value)
+        self._driver = EnvRunner(env, policy, Profiler(), record=True, final_value=final_value)
         self._slots = env.num_envs
         self._waiting: deque[EpisodeSpec] = deque()
 

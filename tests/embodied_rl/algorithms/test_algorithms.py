@@ -16,7 +16,7 @@ from embodied_rl.rollout.collector import Collector
 from embodied_rl.rollout.groups import GroupQueue
 from embodied_rl.rollout.sampler import EpisodeSampler
 from embodied_rl.types import RolloutBatch
-from embodied_rl.utils.timers import StageClock
+from embodied_rl.utils.profiler import Profiler
 from tests.toy import TASKS, ToyEnv, ToyPolicy
 
 
@@ -32,7 +32,7 @@ def batch_for(config: AlgorithmConfig, policy: ToyPolicy) -> RolloutBatch:
             success_rate_range=algorithm.success_rate_range,
             max_oversampling=algorithm.max_oversampling,
         ),
-        StageClock(),
+        Profiler(),
         final_value=algorithm.needs_final_value,
     )
     return collector.collect(0)

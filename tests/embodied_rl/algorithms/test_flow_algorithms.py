@@ -20,7 +20,7 @@ from embodied_rl.rollout.collector import Collector
 from embodied_rl.rollout.groups import GroupQueue
 from embodied_rl.rollout.sampler import EpisodeSampler
 from embodied_rl.types import RolloutBatch
-from embodied_rl.utils.timers import StageClock
+from embodied_rl.utils.profiler import Profiler
 from tests.toy import ACTION_DIM, CHUNK, INSTRUCTIONS, SIZE, TASKS, ToyEnv
 
 METHODS: tuple[FlowExploration, ...] = ("flow_sde", "flow_noise")
@@ -59,7 +59,7 @@ def setup(
         ToyEnv(8),
         policy,
         GroupQueue(sampler, groups=48 // algorithm.group_size, success_rate_range=None),
-        StageClock(),
+        Profiler(),
         final_value=algorithm.needs_final_value,
     )
     batch = collector.collect(0)

@@ -30,7 +30,7 @@ from embodied_rl.rollout.sampler import EpisodeSampler
 from embodied_rl.scheduler.config import PipelinedConfig, SerialConfig
 from embodied_rl.scheduler.serial import SerialScheduler
 from embodied_rl.types import EpisodeSpec, RolloutBatch
-from embodied_rl.utils.timers import StageClock
+from embodied_rl.utils.profiler import Profiler
 from tests.embodied_rl.scheduler.counted import Counted, CountedEnv, CountedPolicy, Counter
 
 TASKS = {"plan": range(64)}  # the episodes of `play`
@@ -100,7 +100,7 @@ def collector_of(config: TrainConfig, counted: Counted, policy: CountedPolicy, w
             success_rate_range=algorithm.success_rate_range,
             max_oversampling=algorithm.max_oversampling,
         ),
-        StageClock(),
+        Profiler(),
     )
 
 

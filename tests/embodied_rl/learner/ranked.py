@@ -28,7 +28,7 @@ from embodied_rl.rollout.collector import Collector
 from embodied_rl.rollout.groups import GroupQueue
 from embodied_rl.rollout.sampler import EpisodeSampler
 from embodied_rl.types import EvalOutput, RolloutBatch
-from embodied_rl.utils.timers import StageClock
+from embodied_rl.utils.profiler import Profiler
 from tests.toy import TASKS, ToyEnv, ToyPolicy
 
 GRPO = GRPOConfig(group_size=4, success_rate_range=None, entropy_coef=0.01, epochs=2)
@@ -134,7 +134,7 @@ def batch_of(case: Case, policy: ToyPolicy | None = None) -> RolloutBatch:
             success_rate_range=None,
             max_oversampling=1.0,
         ),
-        StageClock(),
+        Profiler(),
         final_value=algorithm.needs_final_value,
     )
     batch = collector.collect(0)

@@ -19,7 +19,7 @@ from embodied_rl.rollout.collector import Collector
 from embodied_rl.rollout.groups import GroupQueue
 from embodied_rl.rollout.sampler import EpisodeSampler
 from embodied_rl.types import EvalOutput, RolloutBatch
-from embodied_rl.utils.timers import StageClock
+from embodied_rl.utils.profiler import Profiler
 from tests.toy import TASKS, ToyEnv, ToyPolicy
 
 
@@ -38,7 +38,7 @@ def setup(
             success_rate_range=algorithm.success_rate_range,
             max_oversampling=algorithm.max_oversampling,
         ),
-        StageClock(),
+        Profiler(),
         final_value=algorithm.needs_final_value,
     )
     batch = collector.collect(0)
@@ -207,7 +207,7 @@ def test_an_empty_batch_changes_nothing_but_counts(tmp_path: Path) -> None:
         ToyEnv(4),
         learner.policy,
         GroupQueue(EpisodeSampler(0, TASKS, 4), groups=2, success_rate_range=(1.0, 1.0)),
-        StageClock(),
+        Profiler(),
     )
     before = weights(learner)
     assert learner.update(collector.collect(0)) == {"train/num_samples": 0, "train/steps": 0}

@@ -18,7 +18,7 @@ from embodied_rl.learner.distributed.processes import PolicyFactory
 from embodied_rl.scheduler.config import RayConfig
 from embodied_rl.scheduler.make import LearnerHandle, make_scheduler
 from embodied_rl.types import RolloutBatch
-from embodied_rl.utils.timers import StageClock
+from embodied_rl.utils.profiler import Profiler
 from tests.embodied_rl.scheduler.far import DyingFactory, LostFactory, ToyFactory
 from tests.embodied_rl.scheduler.toys import Outcome, Setup, assert_same_rows
 from tests.toy import ToyEnv, ToyPolicy
@@ -65,7 +65,7 @@ def train(
                 sampler,
                 algorithm,
                 replace(learning, ess=ess or learning.ess),
-                StageClock(),
+                Profiler(),
                 groups=setup.groups,
                 workers=None,
                 on_episode=lambda result: heard.append(result.spec.episode_id),

@@ -27,7 +27,7 @@ from embodied_rl.scheduler.pipeline.engine import RolloutEngine
 from embodied_rl.scheduler.pipeline.replica import acting_device, copy_weights, replicate
 from embodied_rl.scheduler.pipeline.scheduler import PipelinedScheduler
 from embodied_rl.types import RolloutBatch
-from embodied_rl.utils.timeline import Timeline
+from embodied_rl.utils.profiler import Profiler
 from tests.embodied_rl.scheduler.toys import GRPO, PPO, Setup, SlowEnv, assert_same_rows, jitter, serial
 from tests.toy import ToyPolicy
 
@@ -50,7 +50,7 @@ def apart(
             sampler,
             learner.algorithm,
             LearnerHandle.of(learner),
-            Timeline(),
+            Profiler(concurrent=True),
             groups=setup.groups,
             workers=2,
             on_episode=lambda result: None,
@@ -166,7 +166,7 @@ def test_policy_and_learner_leave_threads_to_each_other(tmp_path: Path, monkeypa
             sampler,
             learner.algorithm,
             LearnerHandle.of(learner),
-            Timeline(),
+            Profiler(concurrent=True),
             groups=setup.groups,
             workers=2,
             on_episode=lambda result: None,

@@ -31,7 +31,7 @@ from embodied_rl.rollout.groups import BatchEnd, Group
 from embodied_rl.scheduler.pipeline import scheduler as scheduling
 from embodied_rl.scheduler.pipeline.scheduler import PipelinedScheduler
 from embodied_rl.types import ActOutput, Array, ChunkResult, Observation, RolloutBatch
-from embodied_rl.utils.timeline import LEARNER, Timeline
+from embodied_rl.utils.profiler import LEARNER, Profiler
 from tests.embodied_rl.scheduler.toys import (
     GRPO,
     KEEPING,
@@ -238,7 +238,7 @@ def test_what_the_learners_threads_do_on_their_own_is_counted(goes_on: bool, mon
     group = Group.__new__(Group)
     group.members = []
     events = iter([group, group, BatchEnd(0, [], 2)])
-    clock = Timeline(keep=9)
+    clock = Profiler(9, concurrent=True)
     engine: Any = SimpleNamespace(
         clock=clock,
         wait=lambda *heard, block: next(events),

@@ -26,8 +26,8 @@ from embodied_rl.scheduler.config import PipelinedConfig, SchedulerConfig, Seria
 from embodied_rl.training import on_policy
 from embodied_rl.training.on_policy import TrainSettings, train
 from embodied_rl.types import EpisodeResult
+from embodied_rl.utils.profiler import Profiler
 from embodied_rl.utils.signals import Interrupted
-from embodied_rl.utils.timeline import Timeline
 from tests.embodied_rl.scheduler.toys import RoundingPolicy
 from tests.embodied_rl.toy_run import JsonObserver, files_of, settings_of
 from tests.toy import HELDOUT, TASKS, ToyEnv, ToyPolicy
@@ -121,7 +121,11 @@ def test_evaluations_are_nobodys_idle_time(
         return evaluate(*args, **options)
 
     monkeypatch.setattr(on_policy, "evaluate", slow)
-    observer, policy, clock = Shares(tmp_path / "metrics.jsonl", late), ToyPolicy(with_value=False), Timeline()
+    observer, policy, clock = (
+        Shares(tmp_path / "metrics.jsonl", late),
+        ToyPolicy(with_value=False),
+        Profiler(concurrent=True),
+    )
     late[0] += 1e6
     what = replace(settings(scheduler), evaluation=EvalConfig(every=1, states_per_task=12))
     train(

@@ -31,8 +31,7 @@ from embodied_rl.scheduler.pipeline.replica import copy_weights, replicate
 from embodied_rl.scheduler.pipeline.scheduler import PipelinedScheduler
 from embodied_rl.scheduler.serial import SerialScheduler
 from embodied_rl.types import ActOutput, Array, ChunkResult, EpisodeSpec, Observation, RolloutBatch
-from embodied_rl.utils.timeline import Timeline
-from embodied_rl.utils.timers import StageClock
+from embodied_rl.utils.profiler import Profiler
 from embodied_rl.vec_env import VecEnv
 from tests.toy import TASKS, ToyEnv, ToyPolicy
 
@@ -147,7 +146,7 @@ def serial(
             success_rate_range=algorithm.success_rate_range,
             max_oversampling=algorithm.max_oversampling,
         ),
-        StageClock(),
+        Profiler(),
         final_value=algorithm.needs_final_value,
     )
     heard: list[int] = []
@@ -199,7 +198,7 @@ def pipelined(
         env or SlowEnv(env_ids, pause, setup.breaks),
         actor,
         stream,
-        Timeline(),
+        Profiler(concurrent=True),
         env_groups=stages,
         workers=workers,
         act_wait=act_wait,
