@@ -40,9 +40,9 @@ from embodied_rl.learner.off_policy import stale_rows
 from embodied_rl.rollout.collector import Collector
 from embodied_rl.rollout.groups import GroupQueue
 from embodied_rl.rollout.sampler import EpisodeSampler
+from embodied_rl.scheduler.base import Callbacks, Scheduler
 from embodied_rl.scheduler.config import PipelinedConfig, SchedulerConfig, SerialConfig
-from embodied_rl.scheduler.make import Scheduler
-from embodied_rl.scheduler.pipeline.engine import RolloutEngine
+from embodied_rl.scheduler.pipeline.engine import EngineOptions, RolloutEngine
 from embodied_rl.scheduler.pipeline.scheduler import PipelinedScheduler
 from embodied_rl.scheduler.serial import SerialScheduler
 from embodied_rl.utils.profiler import Profiler
@@ -106,22 +106,20 @@ def scheduler_of(mode: Mode, profile: Profile, devices: Devices, learner: TimedL
     ahead = pipelined.lookahead(profile.worlds, groups, GROUP_SIZE, streams=not mode.lockstep)
     stream = GroupQueue(sampler, groups=groups, success_rate_range=None, max_oversampling=1.0, lookahead=ahead)
     workers = 1 if mode.lockstep else profile.cores or 1
+    stale = pipelined.mode == "async"
     engine = RolloutEngine(
         env,
         policy,
         stream,
         Profiler(concurrent=True),
-        env_groups=pipelined.num_env_groups(env.num_envs, cpu=False),
-        workers=workers,
-        act_wait=0.0,  # as the cost model has it
+        EngineOptions(env_groups=pipelined.num_env_groups(env.num_envs, cpu=False), workers=workers, in_turn=not stale),
     )
-    stale = pipelined.mode == "async"
     return PipelinedScheduler(
         engine,
+        learner.whole if mode.lockstep else learner,
+        Callbacks(),
         load_weights=lambda: None,
-        check_interrupt=lambda: None,
-        learn=None if mode.lockstep else learner.accumulate,
-        ess=(lambda: 1.0) if stale else None,
+        on_policy=not stale,
         correct=learner.correct if stale else None,
     )
 

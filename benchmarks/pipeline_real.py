@@ -41,8 +41,9 @@ from embodied_rl.learner.learner import Learner
 from embodied_rl.rollout.collector import Collector
 from embodied_rl.rollout.groups import GroupQueue
 from embodied_rl.rollout.sampler import EpisodeSampler
+from embodied_rl.scheduler.base import Callbacks, Scheduler
 from embodied_rl.scheduler.config import PipelinedConfig, SchedulerConfig, SerialConfig
-from embodied_rl.scheduler.make import LearnerHandle, Scheduler, make_profiler, make_scheduler
+from embodied_rl.scheduler.make import make_profiler, make_scheduler
 from embodied_rl.types import Array, ChunkResult, EpisodeSpec, Observation, RolloutBatch
 from embodied_rl.utils.profiler import Profiler
 from embodied_rl.utils.threads import set_torch_threads
@@ -255,17 +256,7 @@ def _scheduler(
         assert groups * algorithm.group_size % env.num_envs == 0, "whole waves"
         return InWaves(collector, groups * algorithm.group_size // env.num_envs)
     return make_scheduler(
-        way.scheduler,
-        worlds,
-        policy,
-        sampler,
-        algorithm,
-        LearnerHandle.of(learner),
-        clock,
-        groups=groups,
-        workers=cpu_count(),
-        on_episode=lambda result: None,
-        check_interrupt=lambda: None,
+        way.scheduler, worlds, learner, sampler, clock, Callbacks(), groups=groups, workers=cpu_count()
     )
 
 

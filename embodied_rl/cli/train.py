@@ -24,7 +24,7 @@ def main(argv: list[str]) -> int:
     # Only now torch and the simulator: a typing error should not wait for them.
     from embodied_rl.jobs.train import run
     from embodied_rl.learner.distributed.collectives import RankError
-    from embodied_rl.learner.learner import NonFiniteError, RatioError
+    from embodied_rl.learner.types import NonFiniteError, RatioError
 
     command = shlex.join(["embodied-rl", "train", *argv])
     try:

@@ -55,7 +55,7 @@ from embodied_rl.telemetry.metrics import MetricsLog, make_trackers
 from embodied_rl.telemetry.observer import RunObserver
 from embodied_rl.telemetry.progress import RunProgress
 from embodied_rl.telemetry.trace import write_trace
-from embodied_rl.training.on_policy import PolicyFiles, TrainSettings, train
+from embodied_rl.training.on_policy import PolicyFiles, RunOptions, TaskSplit, TrainSettings, train
 from embodied_rl.utils.console import LastingConsole
 from embodied_rl.utils.profiler import Profiler
 from embodied_rl.utils.signals import Interrupted
@@ -148,15 +148,15 @@ def _tuned(
 
 
 @contextmanager
-def _timeline(config: TrainConfig, clock: Profiler, folder: Path) -> Iterator[None]:
+def _timeline(config: TrainConfig, profiler: Profiler, folder: Path) -> Iterator[None]:
     """Afterwards, however it ends: the trace that was asked for, and a pipelined run's chart."""
     try:
         yield
     finally:
         if config.trace:
-            write_trace(Path(config.trace), clock.spans)
+            write_trace(Path(config.trace), profiler.spans)
         if isinstance(config.scheduler, PipelinedConfig):
-            write_gantt(folder, clock.spans, f"{config.scheduler.env_groups} stages, {config.scheduler.mode}")
+            write_gantt(folder, profiler.spans, f"{config.scheduler.env_groups} stages, {config.scheduler.mode}")
 
 
 def _train(
@@ -176,22 +176,23 @@ def _train(
         return {} if store is None else store.drain()
 
     pipelined = isinstance(config.scheduler, PipelinedConfig)
-    clock = make_profiler(config.scheduler, SPANS if pipelined or config.trace else 0)
-    with MetricsLog(folder / "metrics.jsonl", trackers) as log, progress, _timeline(config, clock, folder):
+    profiler = make_profiler(config.scheduler, SPANS if pipelined or config.trace else 0)
+    with MetricsLog(folder / "metrics.jsonl", trackers) as log, progress, _timeline(config, profiler, folder):
         train(
             folder,
             env,
             policy,
             _policy_files(policy, config, states),
             _settings(config),
-            states.train,
-            states.heldout,
+            TaskSplit(states.train, states.heldout),
             RunObserver(folder, log, progress, measured, counted),
-            resume=resume,
-            resume_command=_resume_command(config),
-            clock=clock,
-            remote=remote_worker_factory(config),
-            worker_policy=WorkerPolicyFactory(to_dict(config), resume),
+            RunOptions(
+                resume=resume,
+                resume_command=_resume_command(config),
+                profiler=profiler,
+                remote=remote_worker_factory(config),
+                worker_policy=WorkerPolicyFactory(to_dict(config), resume),
+            ),
         )
 
 

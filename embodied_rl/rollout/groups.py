@@ -85,7 +85,7 @@ class GroupQueue:
         self.version = 0
         self.paused = False
         self._max_lookahead = self._lookahead = lookahead
-        self._wanted = groups
+        self.num_wanted = groups
         self._success_rate_range = success_rate_range
         self._max_groups = math.ceil(groups * max_oversampling) if success_rate_range is not None else groups
         self._batch, self._end = 0, 0
@@ -105,7 +105,7 @@ class GroupQueue:
     def publish(self, version: int, ess_ratio: float = 1.0) -> None:
         """From now on version `version` acts; worth: of rows an update old (`Lookahead.given`), as far as is known."""
         self.version = version
-        self._lookahead = self._max_lookahead.limited_by_ess(ess_ratio, self._wanted)
+        self._lookahead = self._max_lookahead.limited_by_ess(ess_ratio, self.num_wanted)
 
     @property
     def next_group(self) -> int:
@@ -135,7 +135,7 @@ class GroupQueue:
             count += 1
             ahead += batch > self.version
             kept += group.status is not GroupStatus.FILTERED
-            if kept == self._wanted or count == self._max_groups:
+            if kept == self.num_wanted or count == self._max_groups:
                 batch, kept, count = batch + 1, 0, 0
         if batch >= self._end or batch - self.version > self._lookahead.max_staleness:
             return False
@@ -202,7 +202,7 @@ class GroupQueue:
         while True:
             head = self._groups[: self._yielded]
             kept = sum(group.status is GroupStatus.ACCEPTED for group in head)
-            if kept == self._wanted or self._yielded == self._max_groups:
+            if kept == self.num_wanted or self._yielded == self._max_groups:
                 return self._close(head)
             if self._yielded == len(self._groups):
                 return None
@@ -221,4 +221,4 @@ class GroupQueue:
             del self._by_index[group.index]
         self._yielded = 0
         self._batch += 1
-        return BatchEnd(self._batch - 1, groups, self._wanted)
+        return BatchEnd(self._batch - 1, groups, self.num_wanted)

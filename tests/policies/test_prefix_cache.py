@@ -19,7 +19,8 @@ from embodied_rl.algorithms.config import PPOConfig
 from embodied_rl.algorithms.make import make_algorithm
 from embodied_rl.errors import UserError
 from embodied_rl.learner.config import LearnerConfig
-from embodied_rl.learner.learner import Learner, RatioError
+from embodied_rl.learner.learner import Learner
+from embodied_rl.learner.types import RatioError
 from embodied_rl.policies.flow import FlowSettings
 from embodied_rl.policies.nn.lora import set_formats
 from embodied_rl.policies.pi0.config import nano, preset

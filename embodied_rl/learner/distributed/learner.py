@@ -13,7 +13,8 @@ from embodied_rl.errors import UserError
 from embodied_rl.learner.batches import without_frames
 from embodied_rl.learner.config import LearnerConfig
 from embodied_rl.learner.distributed.processes import PolicyFactory, WorkerProcesses, WorkerSpec
-from embodied_rl.learner.learner import Learner, TrainablePolicy
+from embodied_rl.learner.learner import Learner
+from embodied_rl.learner.types import TrainablePolicy
 from embodied_rl.types import RolloutBatch
 from embodied_rl.utils.threads import torch_threads
 
@@ -39,7 +40,13 @@ class DistributedLearner(Learner):
         )
         try:
             super().__init__(
-                policy, algorithm, config, seed=seed, dump_dir=dump_dir, threads=threads, ranks=self._crew.collectives
+                policy,
+                algorithm,
+                config,
+                seed=seed,
+                dump_dir=dump_dir,
+                threads=threads,
+                collectives=self._crew.collectives,
             )
         except BaseException:
             self._crew.close()

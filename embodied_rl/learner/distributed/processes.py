@@ -165,7 +165,8 @@ def join(
 
 def _serve(rank: int, size: int, port: int, pipe: Connection, factory: PolicyFactory, orders: WorkerSpec) -> None:
     """A helper's life: build policy and learner, then do as the lead does until it hangs up."""
-    from embodied_rl.learner.learner import Learner, NonFiniteError, RatioError
+    from embodied_rl.learner.learner import Learner
+    from embodied_rl.learner.types import NonFiniteError, RatioError
 
     processes.leave_stopping_to_the_parent()
     set_torch_threads(1)
@@ -187,7 +188,7 @@ def _serve(rank: int, size: int, port: int, pipe: Connection, factory: PolicyFac
             seed=orders.seed,
             dump_dir=orders.dump_dir,
             threads=orders.threads,
-            ranks=ranks,
+            collectives=ranks,
         )
         while (order := pipe.recv())[0]:
             arguments = torch.load(io.BytesIO(ranks.message(b"", order[1])), weights_only=False)

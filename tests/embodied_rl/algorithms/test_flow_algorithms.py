@@ -110,7 +110,7 @@ def test_steps_that_never_ran_have_no_part_in_the_update(tmp_path: Path, method:
         idle = ~batch.mask.view(len(batch), CHUNK, ACTION_DIM)
         if spoil:
             batch.replay["points"][:, -1, :CHUNK, :ACTION_DIM] += idle * 0.3
-        learner.optimizer = torch.optim.SGD(policy.parameters(), lr=0.0)  # type: ignore[assignment]
+        learner.optimizer_step.optimizer = torch.optim.SGD(policy.parameters(), lr=0.0)  # type: ignore[assignment]
         learner.update(batch)
         gradients.append({n: p.grad.clone() for n, p in policy.named_parameters() if p.grad is not None})
     assert gradients[0].keys() == gradients[1].keys()

@@ -23,7 +23,8 @@ from embodied_rl.learner.config import LearnerConfig
 from embodied_rl.learner.distributed.collectives import Collectives
 from embodied_rl.learner.distributed.fsdp import FSDPCollectives
 from embodied_rl.learner.distributed.processes import join, open_store
-from embodied_rl.learner.learner import Learner, NonFiniteError, RatioError
+from embodied_rl.learner.learner import Learner
+from embodied_rl.learner.types import NonFiniteError, RatioError
 from embodied_rl.rollout.collector import Collector
 from embodied_rl.rollout.groups import GroupQueue
 from embodied_rl.rollout.sampler import EpisodeSampler
@@ -186,7 +187,7 @@ def learn(case: Case, ranks: Collectives, batch: RolloutBatch) -> Result:
     metrics: list[dict[str, float]] = []
     with tempfile.TemporaryDirectory() as folder:
         learner = Learner(
-            policy, make_algorithm(case.algorithm), case.learner, seed=0, dump_dir=Path(folder), ranks=ranks
+            policy, make_algorithm(case.algorithm), case.learner, seed=0, dump_dir=Path(folder), collectives=ranks
         )
         error = ""
         try:
@@ -204,7 +205,7 @@ def learn(case: Case, ranks: Collectives, batch: RolloutBatch) -> Result:
         dumps = len(list(Path(folder).iterdir()))
     whole = learner.model is policy or ranks.rank == 0
     weights = {name: tensor.clone() for name, tensor in policy.state_dict().items() if whole and not is_part(tensor)}
-    moments = [state["exp_avg"] for state in learner.optimizer.state.values()]
+    moments = [state["exp_avg"] for state in learner.optimizer_step.optimizer.state.values()]
     held = sum((tensor.to_local() if isinstance(tensor, DTensor) else tensor).numel() for tensor in moments)
     return Result(weights, metrics, error, dumps, held)
 

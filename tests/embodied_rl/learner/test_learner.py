@@ -14,7 +14,8 @@ from embodied_rl.algorithms.config import AlgorithmConfig, GRPOConfig, PPOConfig
 from embodied_rl.algorithms.make import make_algorithm
 from embodied_rl.errors import UserError
 from embodied_rl.learner.config import LearnerConfig
-from embodied_rl.learner.learner import Learner, NonFiniteError, RatioError, split_parameters
+from embodied_rl.learner.learner import Learner
+from embodied_rl.learner.types import NonFiniteError, RatioError, split_parameters
 from embodied_rl.rollout.collector import Collector
 from embodied_rl.rollout.groups import GroupQueue
 from embodied_rl.rollout.sampler import EpisodeSampler
@@ -98,7 +99,7 @@ def test_minibatch_gradients_average_to_that_of_the_batch(tmp_path: Path) -> Non
     for rows in (16, 10_000):
         learner, batch = setup(tmp_path, GRPOConfig(), ToyPolicy(), minibatch_size=rows, max_grad_norm=1e9)
         before = weights(learner)
-        learner.optimizer = torch.optim.SGD(learner.policy.parameters(), lr=1e-2)  # type: ignore[attr-defined]
+        learner.optimizer_step.optimizer = torch.optim.SGD(learner.policy.parameters(), lr=1e-2)  # type: ignore[attr-defined]
         metrics = learner.update(batch)
         steps = metrics["train/steps"]
         moves.append({name: (after - before[name]) / steps for name, after in weights(learner).items()})
@@ -250,4 +251,4 @@ def test_learning_rates_fall_linearly_to_a_tenth_and_are_those_in_use(tmp_path: 
     learner, batch = setup(tmp_path, PPOConfig(), lr=1e-3, value_lr=1e-2, lr_decay_updates=10)[:2]
     learner.version = 5
     learner.update(batch)
-    assert [group["lr"] for group in learner.optimizer.param_groups] == pytest.approx([0.55e-3, 0.55e-2])
+    assert [group["lr"] for group in learner.optimizer_step.optimizer.param_groups] == pytest.approx([0.55e-3, 0.55e-2])

@@ -18,7 +18,7 @@ from embodied_rl.learner.distributed.fsdp import FSDPCollectives
 from embodied_rl.learner.distributed.learner import make_learner
 from embodied_rl.learner.distributed.processes import join, open_store
 from embodied_rl.learner.learner import Learner
-from embodied_rl.training.on_policy import train
+from embodied_rl.training.on_policy import RunOptions, TaskSplit, train
 from tests.embodied_rl.learner.ranked import (
     CASES,
     GRPO,
@@ -164,7 +164,7 @@ def test_a_rank_that_cannot_begin_says_why(tmp_path: Path) -> None:
 
 def test_a_rank_that_ends_while_another_begins_is_told_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(RankError, match=r"rank 1 of the learner stopped \(killed by signal 9\)"):
-        lead_learner(tmp_path, ShortLived(), ranks=3)
+        lead_learner(tmp_path, ShortLived(), num_processes=3)
     assert multiprocessing.active_children() == []
 
 
@@ -178,12 +178,9 @@ def run(folder: Path, helper: ToyRank | None, *, resume: bool = False) -> Mortal
         policy,
         files_of(policy),
         settings,
-        TASKS,
-        HELDOUT,
+        TaskSplit(TASKS, HELDOUT),
         JsonObserver(folder / "metrics.jsonl"),
-        resume=resume,
-        resume_command="toy --resume",
-        worker_policy=helper,
+        RunOptions(resume=resume, resume_command="toy --resume", worker_policy=helper),
     )
     return policy
 

@@ -19,12 +19,12 @@ from embodied_rl.errors import UserError
 from embodied_rl.evaluation.config import EvalConfig
 from embodied_rl.evaluation.evaluate import EvalReport, evaluate
 from embodied_rl.learner.config import LearnerConfig
-from embodied_rl.learner.learner import RatioError
+from embodied_rl.learner.types import RatioError
 from embodied_rl.rollout.config import RolloutConfig
 from embodied_rl.rollout.lookahead import Lookahead
 from embodied_rl.scheduler.config import PipelinedConfig, SchedulerConfig, SerialConfig
 from embodied_rl.training import on_policy
-from embodied_rl.training.on_policy import TrainSettings, train
+from embodied_rl.training.on_policy import RunOptions, TaskSplit, TrainSettings, train
 from embodied_rl.types import EpisodeResult
 from embodied_rl.utils.profiler import Profiler
 from embodied_rl.utils.signals import Interrupted
@@ -86,7 +86,14 @@ def run(folder: Path, what: TrainSettings, *, resume: bool = False, stop: int = 
     policy = ToyPolicy(with_value=False)
     observer = Stopping(folder / "metrics.jsonl", stop)
     train(
-        folder, ToyEnv(6), policy, files_of(policy), what, TASKS, HELDOUT, observer, resume=resume, resume_command="x"
+        folder,
+        ToyEnv(6),
+        policy,
+        files_of(policy),
+        what,
+        TaskSplit(TASKS, HELDOUT),
+        observer,
+        RunOptions(resume=resume, resume_command="x"),
     )
     return policy
 
@@ -129,7 +136,14 @@ def test_evaluations_are_nobodys_idle_time(
     late[0] += 1e6
     what = replace(settings(scheduler), evaluation=EvalConfig(every=1, states_per_task=12))
     train(
-        tmp_path, ToyEnv(6), policy, files_of(policy), what, TASKS, HELDOUT, observer, resume_command="x", clock=clock
+        tmp_path,
+        ToyEnv(6),
+        policy,
+        files_of(policy),
+        what,
+        TaskSplit(TASKS, HELDOUT),
+        observer,
+        RunOptions(resume_command="x", profiler=clock),
     )
     assert late[0] == 1e6 * (2 + what.iterations) + 1000.0 * what.iterations
     assert len(observer.elapsed) == what.iterations
@@ -219,10 +233,9 @@ def test_a_run_computes_log_probs_again(tmp_path: Path, groups: int) -> None:
             policy,
             files_of(policy),
             what,
-            TASKS,
-            HELDOUT,
+            TaskSplit(TASKS, HELDOUT),
             Stopping(folder / "metrics.jsonl", -1),
-            resume_command="x",
+            RunOptions(resume_command="x"),
         )
 
     strict = settings(STREAM, groups)
