@@ -102,7 +102,7 @@ class PipelinedConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class RayConfig:
-    """Rollout workers on other machines, as Ray actors, each with env.num_envs worlds; the learner stays here."""
+    """Rollout workers on other machines, as Ray actors, each with env.num_envs envs; the learner stays here."""
 
     workers: int = 2
     """Actors that run episodes."""
@@ -113,7 +113,7 @@ class RayConfig:
     gpus_per_worker: float = 0.0
     """GPUs that a worker occupies; its policy lives there."""
     max_staleness: int = 0
-    """Updates that a row's policy may lack at most when it is trained on; 0 keeps every row on-policy."""
+    """By how many updates a row's policy may be older than the one that is trained on it; 0 keeps every row on-policy."""
     deadline_s: float = 1800.0
     """A worker that has episodes of which none ends within this time is replaced, and they run again; one that is not
     open by then is started anew. If no worker is there for so long, the run ends."""
@@ -140,7 +140,7 @@ def check_fit(config: PipelinedConfig, num_envs: int, minibatch_groups: int | No
     """Raise UserError unless these options go together."""
     if config.env_groups is not None and config.env_groups > num_envs:
         raise UserError(
-            f"--scheduler.env-groups is {config.env_groups}, but there are {num_envs} worlds (--env.num-envs)."
+            f"--scheduler.env-groups is {config.env_groups}, but there are {num_envs} envs (--env.num-envs)."
         )
     if config.mode == "on_policy" and minibatch_groups is None:
         raise UserError(

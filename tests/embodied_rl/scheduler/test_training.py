@@ -176,6 +176,7 @@ def test_stopped_and_resumed(tmp_path: Path, scheduler: PipelinedConfig, stop: i
     [
         ({"env_groups": 0}, "--scheduler.env-groups must be at least 1"),
         ({"max_batch_delay_ms": -1.0}, "--scheduler.max-batch-delay-ms must not be negative"),
+        ({"max_batch_delay_ms": 1.0}, "--scheduler.max-batch-delay-ms does not apply to mode on_policy"),
         ({"max_staleness": 1}, "--scheduler.max-staleness does not apply to mode on_policy"),
         ({"mode": "async", "max_staleness": 0}, "--scheduler.max-staleness must be at least 1"),
         ({"max_lookahead": 4}, "--scheduler.max-lookahead does not apply to mode on_policy"),
@@ -188,9 +189,9 @@ def test_options_that_do_nothing_are_refused(options: dict[str, Any], message: s
 
 
 def test_parts_that_do_not_fit_are_refused() -> None:
-    with pytest.raises(UserError, match=r"mode on_policy needs .*learner.minibatch-groups"):
+    with pytest.raises(UserError, match=r"--scheduler.mode on_policy needs .*learner.minibatch-groups"):
         TrainConfig(scheduler=STREAM).check()
-    with pytest.raises(UserError, match=r"--scheduler.env-groups is 99, but there are 32 worlds"):
+    with pytest.raises(UserError, match=r"--scheduler.env-groups is 99, but there are 32 envs"):
         TrainConfig(scheduler=PipelinedConfig(env_groups=99, mode="async")).check()
     TrainConfig(scheduler=ASYNC).check()
     with pytest.raises(UserError, match=r"learner.minibatch-size or --learner.minibatch-groups"):
@@ -210,7 +211,7 @@ def test_parts_that_do_not_fit_are_refused() -> None:
     ],
 )
 def test_how_far_the_rollout_runs_ahead(options: dict[str, Any], streams: bool, expected: Lookahead) -> None:
-    """13 worlds are filled by four groups of four; a batch has ten."""
+    """13 envs are filled by four groups of four; a batch has ten."""
     assert PipelinedConfig(mode="async", **options).lookahead(13, 10, 4, streams=streams) == expected
     assert PipelinedConfig().lookahead(13, 10, 4, streams=True) == Lookahead(0, None)
 
@@ -256,7 +257,7 @@ def test_the_scheduler_is_written_and_read_with_its_name() -> None:
     assert to_dict(config)["scheduler"] == {
         "name": "pipelined",
         "env_groups": 3,
-        "max_batch_delay_ms": None,
+        "max_batch_delay_ms": 0.0,
         "mode": "async",
         "max_staleness": 2,
         "max_lookahead": None,
