@@ -113,7 +113,7 @@ class RayConfig:
     gpus_per_worker: float = 0.0
     """GPUs that a worker occupies; its policy lives there."""
     max_staleness: int = 0
-    """By how many updates a row's policy may be older than the one that is trained on it; 0 keeps every row on-policy."""
+    """By how many updates a row's policy may be older than the one that is trained on it; 0: every row is on-policy."""
     deadline_s: float = 1800.0
     """A worker that has episodes of which none ends within this time is replaced, and they run again; one that is not
     open by then is started anew. If no worker is there for so long, the run ends."""

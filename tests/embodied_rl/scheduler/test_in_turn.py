@@ -1,4 +1,4 @@
-"""On policy, results do not depend on timing, even if the policy's outputs depend on which rows it acts for together."""
+"""On policy, timing changes no result, even if the policy's outputs depend on which rows it acts for together."""
 
 from __future__ import annotations
 
