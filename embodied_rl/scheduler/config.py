@@ -51,8 +51,8 @@ class PipelinedConfig:
             )
         if self.mode == "on_policy" and self.max_batch_delay_ms:
             raise UserError(
-                "--scheduler.max-batch-delay-ms does not apply to mode on_policy, which acts for one env group at a "
-                "time: leave it out, or use --scheduler.mode async."
+                "--scheduler.max-batch-delay-ms does not apply to mode on_policy, which acts for half of the env "
+                "groups at a time: leave it out, or use --scheduler.mode async."
             )
         if self.act_device is not None and not re.fullmatch(r"(cpu|cuda)(:\d+)?", self.act_device):
             raise UserError(f"--scheduler.act-device must be cpu, cuda or cuda:NUMBER, got {self.act_device!r}.")

@@ -4,8 +4,8 @@ An env group goes round: the policy acts for it, a worker steps it, its finished
 refilled (`_commit`), the worker resets and renders it, and it waits for the policy again. A group without episodes is
 parked.
 
-Under `EngineOptions.in_turn` groups act and commit in a fixed order, so which rows act together, which episode runs in
-which env and all results are independent of timing.
+Under `EngineOptions.in_turn` groups act and commit in a fixed order, half of them at a time. So which rows act
+together, which episode runs in which env and all results are independent of timing.
 """
 
 from __future__ import annotations
@@ -55,7 +55,8 @@ class EngineOptions:
     workers: int
     """Threads that step and render; each takes one env group at a time."""
     in_turn: bool
-    """Act for one env group at a time, in a fixed order; otherwise for all that are ready."""
+    """Act for half of the env groups at a time (one of two or three), in a fixed order; otherwise for all that are
+    ready."""
     batch_delay_s: float = 0.0
     """How long the policy waits for further env groups once one is ready; not with `in_turn`."""
     final_value: bool = False
@@ -353,8 +354,17 @@ class RolloutEngine:
 
     def _ready(self) -> list[EnvGroup | EnvGroupView]:
         """What the policy may do now."""
-        turns = list(self._turns)[: 1 if self._options.in_turn else None]
-        return [turn for turn in turns if isinstance(turn, EnvGroupView) or turn.view is not None]
+        finals = [turn for turn in self._turns if isinstance(turn, EnvGroupView)]
+        groups = [turn for turn in self._turns if isinstance(turn, EnvGroup)]
+        if not self._options.in_turn:
+            return [*finals, *(group for group in groups if group.view is not None)]
+        if finals:
+            return [finals[0]]
+        half = max(1, len(self._env_groups) // 2)
+        head = groups[:half]
+        # Fewer than half only if no other group can still line up.
+        complete = len(head) == half or not self._stepping
+        return [*head] if complete and all(group.view is not None for group in head) else []
 
     def _next_turns(self) -> list[EnvGroup | EnvGroupView]:
         """Wait for something to do; nothing once the engine is closed."""

@@ -199,7 +199,7 @@ def learn(case: Case, ranks: Collectives, batch: RolloutBatch) -> Result:
                         learner.accumulate(group)
                 metrics.append(learner.update(part))
                 learner.load_state_dict(copy.deepcopy(learner.state_dict()))
-                learner.config = replace(learner.config, ratio_tolerance=1e9)
+                learner.optimizer_step.config = replace(learner.config, ratio_tolerance=1e9)
         except (NonFiniteError, RatioError) as raised:
             error = str(raised).replace(folder, "DIR")
         dumps = len(list(Path(folder).iterdir()))

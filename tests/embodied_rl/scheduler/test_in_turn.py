@@ -40,18 +40,21 @@ def same(one: Outcome, two: Outcome) -> bool:
     ) and all(torch.equal(two.weights[name], tensor) for name, tensor in one.weights.items())
 
 
-def outcome(folder: Path, algorithm: AlgorithmConfig, seed: int, *, in_turn: bool = True, workers: int = 3) -> Outcome:
+def outcome(
+    folder: Path, algorithm: AlgorithmConfig, seed: int, *, in_turn: bool = True, workers: int = 3, stages: int = 5
+) -> Outcome:
     setup = Setup(algorithm, learner=LEARNER, breaks={3: 1})
     return pipelined(
-        setup, folder, env_ids=7, stages=3, workers=workers, pause=jitter(seed), in_turn=in_turn, policy=Company()
+        setup, folder, env_ids=7, stages=stages, workers=workers, pause=jitter(seed), in_turn=in_turn, policy=Company()
     )
 
 
 @pytest.mark.parametrize("algorithm", [GRPO, KEEPING, replace(PPO, bootstrap_truncated=True)], ids=str)
 def test_two_runs_are_the_same_to_the_last_bit(algorithm: AlgorithmConfig, tmp_path: Path) -> None:
     """With failures, filtered groups and final values; whatever the delays and the number of workers."""
-    first = outcome(tmp_path, algorithm, 0)
-    assert all(same(first, outcome(tmp_path, algorithm, seed, workers=seed)) for seed in (1, 2, 3))
+    for stages in (2, 5):
+        first = outcome(tmp_path, algorithm, 0, stages=stages)
+        assert all(same(first, outcome(tmp_path, algorithm, seed, workers=seed, stages=stages)) for seed in (1, 2, 3))
 
 
 def test_out_of_turn_they_are_not(tmp_path: Path) -> None:
