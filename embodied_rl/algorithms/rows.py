@@ -1,4 +1,4 @@
-"""What a loss sees of a batch: some of its rows, on the policy's side of the border; and what it returns."""
+"""What a loss gets and returns, and what the learner and the rollout need of an algorithm."""
 
 from __future__ import annotations
 
@@ -26,9 +26,11 @@ class Rows:
 
 @dataclass(slots=True)
 class LossOutput:
-    """loss: scalar with gradients. metrics: scalars that add up over the rows of a batch. ratio_error: the largest
-    |new probability / old probability - 1| of an executed term, for the first-step check. moved: `losses.ratio_stats`
-    of the rows.
+    """The loss of some rows.
+
+    loss: scalar with gradients. metrics: scalars that add up over the rows of a batch. ratio_error: the largest
+    |new probability / old probability - 1| of an executed term, for the first-step check. ratio_stats:
+    `losses.ratio_stats` of the rows.
     """
 
     loss: Tensor
@@ -38,7 +40,7 @@ class LossOutput:
 
 
 def evaluate_rows(policy: Policy, batch: RolloutBatch, index: Tensor) -> EvalOutput:
-    """What `policy` makes of rows `index` (int64 [r]) of `batch` now."""
+    """Evaluate rows `index` (int64 [r]) of `batch` under the current policy."""
     return policy.evaluate(
         batch.images[index],
         batch.proprio[index],
@@ -50,11 +52,11 @@ def evaluate_rows(policy: Policy, batch: RolloutBatch, index: Tensor) -> EvalOut
 class Algorithm(Protocol):
     """What the learner needs of PPO or GRPO.
 
-    group_size, keep, max_factor: what the rollout gathers. needs_value: whether there is a critic to train.
-    needs_final_value: whether truncated episodes need the value of their last observation (without it, `final_value`
-    stays 0). epochs: passes over a batch. part_weight: by what groups count that are
-    prepared without the rest of their batch, in proportion; None: a batch can only be prepared whole. ratio_level: what
-    gets one probability ratio.
+    group_size, success_rate_range, max_oversampling: which groups the rollout gathers (`GroupQueue`).
+    needs_value: there is a critic to train. needs_final_value: truncated episodes need the value of their last
+    observation; without it, `final_value` stays 0. epochs: passes over a batch.
+    part_weight: how to weight groups that are prepared one at a time, by episodes or by ratio units; None: `prepare`
+    needs the whole batch. ratio_level: what gets one probability ratio.
     """
 
     group_size: int

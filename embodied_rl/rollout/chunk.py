@@ -1,4 +1,4 @@
-"""A chunk of many rows: what goes wrong with one row leaves the others alone, whoever drives them."""
+"""Stepping and observing many envs, where a failure in one row leaves the others alone."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ def open_ends(result: ChunkResult) -> list[int]:
 def observe_ends(
     env: VecEnv, env_ids: Sequence[int], result: ChunkResult, rows: list[int], out: Observation
 ) -> tuple[list[int], Observation]:
-    """Observe `rows` of `envs` after their last step; return those that were seen, and their observation.
+    """Observe `rows` of `env_ids` after their last step; return those that were observed, and their observation.
 
-    A simulator that died since that step leaves nothing to value: its rows become `failed`, as there is no next step
-    to say so. out: of len(rows) rows, to render into.
+    If a simulator died after that step, its rows are marked as failed, because their final value cannot be computed.
+    out: len(rows) rows to render into.
     """
     lost = set(env.observe([env_ids[row] for row in rows], out) or ())
     if not lost:

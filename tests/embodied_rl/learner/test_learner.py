@@ -146,7 +146,7 @@ def test_a_non_finite_number_stops_the_step_and_dumps_the_batch(tmp_path: Path, 
     if where == "loss":
         batch.log_prob[3] = float("nan")
         batch.mask[3] = True
-        learner.config = LearnerConfig(minibatch_size=10_000, ratio_tolerance=1e9)
+        learner.optimizer_step.config = LearnerConfig(minibatch_size=10_000, ratio_tolerance=1e9)
     else:
         learner.policy.head.weight.register_hook(lambda g: g * float("inf"))  # type: ignore[attr-defined]
     with pytest.raises(NonFiniteError, match="no step was taken") as error:
@@ -230,7 +230,7 @@ def test_saved_state_continues_exactly(tmp_path: Path) -> None:
     copy_policy = copy.deepcopy(learner.policy)
     other = Learner(copy_policy, learner.algorithm, learner.config, seed=0, dump_dir=tmp_path)
     other.load_state_dict(copy.deepcopy(learner.state_dict()))
-    learner.config = other.config = LearnerConfig(ratio_tolerance=1e9)
+    learner.optimizer_step.config = other.optimizer_step.config = LearnerConfig(ratio_tolerance=1e9)
     assert learner.update(batch) == other.update(batch)
     for (name, one), two in zip(weights(learner).items(), weights(other).values(), strict=True):
         assert torch.equal(one, two), name
