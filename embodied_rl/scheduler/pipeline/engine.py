@@ -4,15 +4,14 @@ An env group goes round: the policy acts for it, a worker steps it, its finished
 refilled (`_commit`), the worker resets and renders it, and it waits for the policy again. A group without episodes is
 parked.
 
-Under `EngineOptions.in_turn` groups act and commit in a fixed order, half of them at a time. So which rows act
-together, which episode runs in which env and all results are independent of timing.
+Under `EngineOptions.in_turn` groups act and commit in a fixed order (`Turns`). So which rows act together, which
+episode runs in which env and all results are independent of timing.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -38,6 +37,7 @@ from embodied_rl.scheduler.pipeline.env_group import (
     make_step_record,
     split,
 )
+from embodied_rl.scheduler.pipeline.turns import Turn, Turns
 from embodied_rl.types import ChunkResult, EpisodeResult
 from embodied_rl.utils.profiler import Profiler
 from embodied_rl.utils.threads import CoreBudget, set_torch_threads, shared_cores
@@ -55,8 +55,7 @@ class EngineOptions:
     workers: int
     """Threads that step and render; each takes one env group at a time."""
     in_turn: bool
-    """Act for half of the env groups at a time (one of two or three), in a fixed order; otherwise for all that are
-    ready."""
+    """Let nothing depend on timing (`Turns`)."""
     batch_delay_s: float = 0.0
     """How long the policy waits for further env groups once one is ready; not with `in_turn`."""
     final_value: bool = False
@@ -89,10 +88,7 @@ class RolloutEngine:
         self._cores = cores or CoreBudget()
         self._env_groups = make_env_groups(env.num_envs, options.env_groups)
         self._pool = ObservationPool(env.new_observation, max(len(group.env_ids) for group in self._env_groups))
-        # What the policy does next, in order: act for an env group, which may not be rendered yet, or value the last
-        # observations of truncated episodes.
-        self._turns: deque[EnvGroup | EnvGroupView] = deque()
-        self._stepping: deque[EnvGroup] = deque()  # in the order in which the policy acted for them
+        self._turns = Turns(options.env_groups, in_turn=options.in_turn)
         self._valuing = False
         self._busy = False
         self._results: list[EpisodeResult] = []
@@ -202,7 +198,7 @@ class RolloutEngine:
             if env_group.parked:
                 self._assign(env_group)
                 if env_group.assigned:
-                    self._take_turn(env_group)
+                    self._line_up(env_group)
                     self._submit(env_group)
         self._note_busy()
 
@@ -211,15 +207,14 @@ class RolloutEngine:
         free = env_group.free_env_ids()
         env_group.assigned = [spec for _ in free if (spec := self.queue.next_episode()) is not None]
 
-    def _take_turn(self, env_group: EnvGroup) -> None:
+    def _line_up(self, env_group: EnvGroup) -> None:
         env_group.parked = False
-        self._turns.append(env_group)
+        self._turns.line_up(env_group)
 
     def _note_busy(self) -> None:
-        busy = bool(self._turns or self._stepping)
-        if busy != self._busy:
-            self._busy = busy
-            (self._cores.begin if busy else self._cores.end)("rollout")
+        if self._turns.busy != self._busy:
+            self._busy = not self._busy
+            (self._cores.begin if self._busy else self._cores.end)("rollout")
             self._owner_cv.notify()
 
     def _submit(self, env_group: EnvGroup) -> None:
@@ -282,16 +277,17 @@ class RolloutEngine:
 
     def _may_commit(self, env_group: EnvGroup) -> bool:
         """Wait for the group's turn to commit; False if that will never come."""
-        if self._options.in_turn:
-            while self._stepping[0] is not env_group and not self._closed and self._error is None:
-                self._commit_cv.wait()
-        return not self._closed and self._error is None
+        while not self._closed and self._error is None:
+            if self._turns.may_commit(env_group):
+                return True
+            self._commit_cv.wait()
+        return False
 
     def _commit(
         self, env_group: EnvGroup, record: StepRecord, result: ChunkResult, finals: EnvGroupView | None
     ) -> None:
         """Count the episodes that are over, give up those of filtered groups, refill the envs, line up again."""
-        self._stepping.remove(env_group)
+        self._turns.commit(env_group)
         self._commit_cv.notify_all()
         assert env_group.view is not None
         valued = set(finals.env_ids) if finals is not None else set()
@@ -310,10 +306,10 @@ class RolloutEngine:
                 self.queue.stop(episode.spec)
         env_group.view, env_group.decision, env_group.parked = None, None, True
         if finals is not None:
-            self._turns.append(finals)  # before the group: they are ready, and it is still to be rendered
+            self._turns.line_up(finals)  # before the group: they are ready, and it is still to be rendered
         self._assign(env_group)
         if env_group.active or env_group.assigned:
-            self._take_turn(env_group)
+            self._line_up(env_group)
         self._wake()
         self._owner_cv.notify()
         self._policy_cv.notify()
@@ -352,37 +348,17 @@ class RolloutEngine:
         except BaseException as error:  # noqa: BLE001 - the owner raises it
             self._fail(error)
 
-    def _ready(self) -> list[EnvGroup | EnvGroupView]:
-        """What the policy may do now."""
-        finals = [turn for turn in self._turns if isinstance(turn, EnvGroupView)]
-        groups = [turn for turn in self._turns if isinstance(turn, EnvGroup)]
-        if not self._options.in_turn:
-            return [*finals, *(group for group in groups if group.view is not None)]
-        if finals:
-            return [finals[0]]
-        half = max(1, len(self._env_groups) // 2)
-        head = groups[:half]
-        # Fewer than half only if no other group can still line up.
-        complete = len(head) == half or not self._stepping
-        return [*head] if complete and all(group.view is not None for group in head) else []
-
-    def _next_turns(self) -> list[EnvGroup | EnvGroupView]:
+    def _next_turns(self) -> list[Turn]:
         """Wait for something to do; nothing once the engine is closed."""
         with self._lock:
-            while not self._closed and (self._loading_weights or not self._ready()):
+            while not self._closed and (self._loading_weights or not self._turns.ready()):
                 self._policy_cv.wait()
             until = time.perf_counter() + self._options.batch_delay_s
-            while not self._closed and (self._stepping or len(self._ready()) < len(self._turns)):
-                left = until - time.perf_counter()
-                if left <= 0:
-                    break
+            while not self._closed and self._turns.more_to_come and (left := until - time.perf_counter()) > 0:
                 self._policy_cv.wait(left)
             if self._closed:
                 return []
-            turns = self._ready()
-            for turn in turns:
-                self._turns.remove(turn)
-            self._stepping += [turn for turn in turns if isinstance(turn, EnvGroup)]
+            turns = self._turns.take()
             self._valuing = any(isinstance(turn, EnvGroupView) for turn in turns)
             self._note_busy()
             return turns
