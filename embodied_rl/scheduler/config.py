@@ -47,7 +47,7 @@ class PipelinedConfig:
             raise UserError(f"--scheduler.env-groups must be at least 1, got {self.env_groups}.")
         if not 0 <= self.max_batch_delay_ms < math.inf:
             raise UserError(
-                f"--scheduler.max-batch-delay-ms must be finite and not negative, got {self.max_batch_delay_ms}."
+                f"--scheduler.max-batch-delay-ms must not be negative or infinite, got {self.max_batch_delay_ms}."
             )
         if self.mode == "on_policy" and self.max_batch_delay_ms:
             raise UserError(
