@@ -11,6 +11,7 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from embodied_rl.benchmarks.libero_official import Timing
 from embodied_rl.sim.libero.tasks import LiberoTask, load_task
@@ -52,7 +53,7 @@ class OurEnvs:
             for rows in chunks:
                 if self._out is not None:
                     self._envs.observe(self._slots, self._out)
-                taken.append(int(self._envs.step(self._slots, rows).steps_taken.sum()))
+                taken.append(int(self._envs.step(self._slots, torch.from_numpy(rows)).steps_taken.sum()))
 
         taken: list[int] = []
         chunks = [np.ascontiguousarray(actions[at : at + chunk].swapaxes(0, 1)) for at in range(0, len(actions), chunk)]
@@ -98,7 +99,7 @@ def _run_slots(envs: NativeVecEnv, task: LiberoTask) -> Callable[[list[int]], No
     def run(env_ids: list[int]) -> None:
         envs.reset(env_ids, [EpisodeSpec(env_id, task.name, env_id % len(task.init_states), 0) for env_id in env_ids])
         for _ in range(_WARM_CHUNKS):  # pages count once they are used
-            envs.step(env_ids, np.zeros((len(env_ids), 8, ACTION_DIM), np.float32))
+            envs.step(env_ids, torch.zeros(len(env_ids), 8, ACTION_DIM))
 
     return run
 

@@ -212,7 +212,7 @@ def run(json_path: Path | None, quick: bool = False) -> None:
             "tasks": len(tasks),
             "renderer": renderer.name,
             "weights": describe_policy(policy, SHIPPED)["weights"],
-            "image_size": env.info.image_size,
+            "image_size": env.info.image_shape[0],
             "cameras": len(env.info.cameras),
             "chunk": policy.chunk_len,
             "num_envs": env.num_envs,

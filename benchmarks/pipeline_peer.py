@@ -9,7 +9,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -18,12 +17,12 @@ from embodied_rl.algorithms.ppo import PPO
 from embodied_rl.algorithms.rows import LossOutput, Rows
 from embodied_rl.policy import Policy
 from embodied_rl.rollout.actor import ParallelActor
-from embodied_rl.rollout.episode import ActiveEpisode, decision_rng, executed_terms
+from embodied_rl.rollout.episode import ActiveEpisode, decision_rng, executed_terms, record_step
 from embodied_rl.rollout.groups import BatchEnd, Group, GroupStatus
 from embodied_rl.rollout.metrics import summarize_rollout
 from embodied_rl.rollout.observation_pool import ObservationPool, StepRecord, Trajectory, gather
 from embodied_rl.rollout.sampler import EpisodeSampler
-from embodied_rl.types import Array, ChunkResult, EpisodeSpec, EvalOutput, RolloutBatch
+from embodied_rl.types import ChunkResult, EpisodeSpec, EvalOutput, RolloutBatch
 from embodied_rl.utils.profiler import Profiler
 from embodied_rl.vec_env import VecEnv
 
@@ -134,17 +133,20 @@ class PeerLoop:
         masked: list[tuple[StepRecord, int]] = []
         while env_ids:
             result, round_ = self._decide(env_ids, running)
+            truncated, failed = result.truncated.tolist(), result.failed.tolist()
+            episodes = [running[env_id] for env_id in env_ids]
+            new = [row for row, env_id in enumerate(env_ids) if env_id not in found]
+            if any(failed[row] for row in new):
+                raise RuntimeError("a simulation diverged; this loop cannot run an episode again")
+            record_step(episodes, new, round_, result, keep=True)
             for row, env_id in enumerate(env_ids):
-                if result.failed[row] and env_id not in found:
-                    raise RuntimeError("a simulation diverged; this loop cannot run an episode again")
                 if env_id in found:
                     running[env_id].num_decisions += 1  # which the random numbers of the next one depend on
                     masked.append((round_, row))
                     continue
-                running[env_id].account(result, round_, row, record=True)
-                if result.success[row] or result.truncated[row]:
+                if result.success[row] or truncated[row]:
                     found[env_id] = running[env_id].ended(terminated=bool(result.success[row]))
-            env_ids = [env_id for row, env_id in enumerate(env_ids) if not (result.truncated | result.failed)[row]]
+            env_ids = [env_id for row, env_id in enumerate(env_ids) if not (truncated[row] or failed[row])]
         for spec in specs:
             self._sampler.finish(spec)
         return [found[env_id] for env_id in range(len(specs))], masked
@@ -158,7 +160,7 @@ class PeerLoop:
         with self._clock.span("simulate"):
             result = first_success(self._env.step(env_ids, act.actions))
         mask = executed_terms(result.steps_taken, self._policy.chunk_len, self._policy.terms_per_step)
-        return result, StepRecord(block, obs, act, result.reward.sum(axis=1, dtype=np.float32), mask, len(env_ids))
+        return result, StepRecord(block, obs, act, result.reward.sum(dim=1), mask, len(env_ids))
 
     def publish(self, version: int) -> None:
         """The weights are shared: nothing is copied."""
@@ -170,7 +172,7 @@ class PeerLoop:
 
 def first_success(result: ChunkResult) -> ChunkResult:
     """A chunk that went on after success, as if it had stopped there; `truncated` stays, as the world's."""
-    done: Array = np.cumsum(result.reward > 0, axis=1)
-    reward = np.where((done == 1) & (result.reward > 0), result.reward, 0.0).astype(np.float32)
-    steps = np.where(result.success, (done == 0).sum(axis=1) + 1, result.steps_taken).astype(np.int32)
+    done = (result.reward > 0).cumsum(dim=1)
+    reward = result.reward.where((done == 1) & (result.reward > 0), 0.0)
+    steps = ((done == 0).sum(dim=1) + 1).int().where(result.success, result.steps_taken)
     return ChunkResult(reward, result.success, result.truncated, result.success, steps, result.failed)

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 
 from embodied_rl.algorithms.config import PPOConfig
 from embodied_rl.algorithms.make import make_algorithm
@@ -97,14 +98,14 @@ class RendersEachStep:
         for env_id in env_ids:
             self._drawn.pop(env_id, None)
 
-    def step(self, env_ids: Sequence[int], actions: Array) -> ChunkResult:
+    def step(self, env_ids: Sequence[int], actions: torch.Tensor) -> ChunkResult:
         """Step by step; whoever is over waits for the others, and is not drawn."""
-        parts: list[tuple[Array, ChunkResult]] = []
-        alive = np.arange(len(env_ids))
+        parts: list[tuple[torch.Tensor, ChunkResult]] = []
+        alive = torch.arange(len(env_ids))
         for k in range(actions.shape[1]):
             if not len(alive):
                 break
-            stepped = [env_ids[int(row)] for row in alive]
+            stepped = [env_ids[row] for row in alive.tolist()]
             part = self._env.step(stepped, actions[alive, k : k + 1])
             self._env.observe(stepped, self._scratch)
             self._drawn = {env_id: at for at, env_id in enumerate(stepped)}
@@ -125,6 +126,9 @@ class RendersEachStep:
     def new_observation(self, rows: int) -> Observation:
         return self._env.new_observation(rows)
 
+    def frame(self, env_id: int, camera: str, size: int) -> Array:
+        return self._env.frame(env_id, camera, size)
+
     def close(self) -> None:
         self._env.close()
 
@@ -135,10 +139,9 @@ def _copy_rows(seen: Observation, rows: Sequence[int], out: Observation, to: Seq
         out.instruction[at] = seen.instruction[row]
 
 
-def _joined(parts: Sequence[tuple[Array, ChunkResult]], rows: int, steps: int) -> ChunkResult:
+def _joined(parts: Sequence[tuple[torch.Tensor, ChunkResult]], rows: int, steps: int) -> ChunkResult:
     """Results of single steps (the rows of each, and what happened to them) as those of a chunk."""
-    no = np.zeros((4, rows), np.bool_)
-    out = ChunkResult(np.zeros((rows, steps), np.float32), no[0], no[1], no[2], np.zeros(rows, np.int32), no[3])
+    out = ChunkResult.zeros(rows, steps)
     for k, (index, part) in enumerate(parts):
         out.reward[index, k] = part.reward[:, 0]
         out.steps_taken[index] += part.steps_taken

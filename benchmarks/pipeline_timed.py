@@ -87,7 +87,20 @@ class TimedEnv:
 
     def __init__(self, profile: Profile, devices: Devices, parallel: int) -> None:
         self.num_envs = profile.worlds
-        self.info = EnvInfo("timed", profile.name, "none", ("front",), 2, 1, 1, 20.0)
+        self.info = EnvInfo(
+            backend="benchmark",
+            suite="timed",
+            simulator=profile.name,
+            renderer="none",
+            cameras=("front",),
+            image_shape=(2, 2),
+            proprio_dim=1,
+            action_dim=1,
+            action_low=(-1.0,),
+            action_high=(1.0,),
+            control_hz=20.0,
+            max_episode_steps=HORIZON,
+        )
         self._profile = profile
         self._devices = devices
         self._parallel = parallel
@@ -99,7 +112,7 @@ class TimedEnv:
             self._left[env_id] = length(spec)
             self._success[env_id] = philox(spec.seed, 2).random() < 0.5
 
-    def step(self, env_ids: Sequence[int], actions: Array) -> ChunkResult:
+    def step(self, env_ids: Sequence[int], actions: torch.Tensor) -> ChunkResult:
         cost, count = self._profile.costs.simulate, len(env_ids)
         if self._profile.cores:
             self._devices.spend(cost.of(count) / min(self._parallel, count))
@@ -109,15 +122,23 @@ class TimedEnv:
         self._left[index] -= 1
         over = self._left[index] == 0
         won = over & self._success[index]
-        reward = won[:, None].astype(np.float32)
-        steps = np.ones(count, np.int32)
-        return ChunkResult(reward, won, over & ~won, won, steps, np.zeros(count, np.bool_))
+        return ChunkResult.from_numpy(
+            reward=won[:, None].astype(np.float32),
+            terminated=won,
+            truncated=over & ~won,
+            success=won,
+            steps_taken=np.ones(count, np.int32),
+            failed=np.zeros(count, np.bool_),
+        )
 
     def observe(self, env_ids: Sequence[int], out: Observation) -> None:
         out.instruction[: len(env_ids)] = ["wait"] * len(env_ids)
 
     def new_observation(self, rows: int) -> Observation:
-        return Observation(np.zeros((rows, 1, 2, 2, 3), np.uint8), np.zeros((rows, 1), np.float32), [""] * rows)
+        return self.info.new_observation(rows)
+
+    def frame(self, env_id: int, camera: str, size: int) -> Array:
+        raise NotImplementedError("nothing is drawn")
 
     def close(self) -> None:
         pass
@@ -137,7 +158,7 @@ class TimedPolicy(torch.nn.Module):
         count = len(obs.instruction)
         cost = self._profile.costs.act
         self._devices.play(cost.device, cost.of(count))
-        return ActOutput(np.zeros((count, 1, 1), np.float32), torch.zeros(count, 1), None, {})
+        return ActOutput(torch.zeros(count, 1, 1), torch.zeros(count, 1), None, {})
 
     def evaluate(
         self, images: torch.Tensor, proprio: torch.Tensor, instruction: list[str], replay: dict[str, torch.Tensor]

@@ -94,7 +94,7 @@ def _compare(config: OpenVLAModelConfig, repeats: int) -> tuple[dict[str, list[f
     llama = _llama(policy)
     draw = np.random.default_rng(0)
     shape = (ROWS, config.num_cameras, config.image_size, config.image_size, 3)
-    obs = Observation(
+    obs = Observation.from_numpy(
         draw.integers(0, 256, shape, dtype=np.uint8),
         draw.normal(size=(ROWS, 8)).astype(np.float32),
         [INSTRUCTION] * ROWS,
@@ -143,7 +143,7 @@ def _llama(policy: OpenVLAPolicy) -> Any:
 
 def _generate(policy: OpenVLAPolicy, llama: Any, obs: Observation, row: slice) -> Tensor:
     """Action tokens [1, L] of one sample; text tokens are forbidden, as `act` does not know them either."""
-    prefix = policy._prefix(torch.from_numpy(obs.images[row]), torch.from_numpy(obs.proprio[row]))
+    prefix = policy._prefix(obs.images[row], obs.proprio[row])
     ids = policy._prompt(obs.instruction[row]).ids
     embedded = torch.cat([prefix, llama.get_input_embeddings()(ids)], dim=1)
     first = policy.model.action_rows.start

@@ -76,7 +76,7 @@ def _measure(quick: bool) -> Figures:
     policy = Pi0Policy.fresh(replace(config, max_action_dim=32, max_state_dim=32), [INSTRUCTION])
     draw = np.random.default_rng(0)
     shape = (ROWS, config.num_cameras, config.image_size, config.image_size, 3)
-    obs = Observation(
+    obs = Observation.from_numpy(
         draw.integers(0, 256, shape, dtype=np.uint8),
         draw.normal(size=(ROWS, 8)).astype(np.float32),
         [INSTRUCTION] * ROWS,
@@ -110,7 +110,7 @@ def _measure(quick: bool) -> Figures:
 
 def _act(policy: Pi0Policy, obs: Observation, repeats: int) -> tuple[list[Row], float]:
     policy.flow = FlowSettings(num_inference_steps=ACT_STEPS)
-    images, proprio = torch.from_numpy(obs.images), torch.from_numpy(obs.proprio)
+    images, proprio = obs.images, obs.proprio
     rows = np.arange(ROWS)
     config = policy.config
     noise = draw_noise(DecisionRng(rows, rows), policy.flow, config.horizon, config.max_action_dim, policy.device)
@@ -135,7 +135,7 @@ def _update(policy: Pi0Policy, obs: Observation, repeats: int) -> tuple[list[Row
     policy.flow = FlowSettings(exploration="flow_noise", num_inference_steps=UPDATE_STEPS)
     rows = np.arange(ROWS)
     replay = policy.act(obs, DecisionRng(rows, rows), "sample").replay
-    arguments = torch.from_numpy(obs.images), torch.from_numpy(obs.proprio), obs.instruction
+    arguments = obs.images, obs.proprio, obs.instruction
     parts = [
         {"points": replay["points"][:, m : m + 2], "step": replay["step"][:, m : m + 1]} for m in range(UPDATE_STEPS)
     ]
@@ -152,7 +152,7 @@ def _frozen(policy: Pi0Policy, obs: Observation, repeats: int) -> tuple[list[Row
     store = policy.prefix_cache = PrefixCache(_STORE_BYTES)
     rows = np.arange(ROWS)
     replay = policy.act(obs, DecisionRng(rows, rows), "sample").replay
-    arguments = torch.from_numpy(obs.images), torch.from_numpy(obs.proprio), obs.instruction
+    arguments = obs.images, obs.proprio, obs.instruction
 
     def update(kept: PrefixCache | None) -> dict[str, Tensor]:
         policy.prefix_cache = kept

@@ -82,7 +82,7 @@ def _compare(whole: _Policy, options: dict[str, Callable[[_Policy], None]], repe
         change(policies[name])
     config, draw = whole.config, np.random.default_rng(0)
     shape = (ROWS, config.num_cameras, config.image_size, config.image_size, 3)
-    obs = Observation(
+    obs = Observation.from_numpy(
         draw.integers(0, 256, shape, dtype=np.uint8),
         draw.normal(size=(ROWS, 8)).astype(np.float32),
         [INSTRUCTION] * ROWS,

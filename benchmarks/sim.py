@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 import gymnasium as gym
 import numpy as np
+import torch
 from rich.console import Console
 from rich.progress import Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
@@ -81,11 +82,11 @@ class _Ours:
             if self._mode == "cameras":
                 self._env.observe(self._slots, self._out)
             chunk = np.ascontiguousarray(actions[start : start + CHUNK].swapaxes(0, 1))
-            result = self._env.step(self._slots, chunk)
+            result = self._env.step(self._slots, torch.from_numpy(chunk))
             taken += int(result.steps_taken.sum())
-            ended = np.flatnonzero(result.terminated | result.truncated | result.failed)
-            if len(ended):
-                self._reset(ended.tolist())
+            ended = torch.nonzero(result.terminated | result.truncated | result.failed).flatten().tolist()
+            if ended:
+                self._reset(ended)
         return taken
 
     def cpu_seconds(self) -> float:

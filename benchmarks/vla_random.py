@@ -53,7 +53,7 @@ def observe(config: OpenVLAModelConfig, rows: int) -> Observation:
     draw = np.random.default_rng(rows)
     shape = (rows, config.num_cameras, config.image_size, config.image_size, 3)
     proprio = draw.normal(size=(rows, config.proprio_dim)).astype(np.float32)
-    return Observation(draw.integers(0, 256, shape, dtype=np.uint8), proprio, [memory.INSTRUCTION] * rows)
+    return Observation.from_numpy(draw.integers(0, 256, shape, dtype=np.uint8), proprio, [memory.INSTRUCTION] * rows)
 
 
 def decide(actor: ParallelActor, obs: Observation) -> ActOutput:
@@ -65,8 +65,8 @@ def decide(actor: ParallelActor, obs: Observation) -> ActOutput:
 def make_batch(obs: Observation, out: ActOutput) -> RolloutBatch:
     """Gather the rows as a rollout does: short episodes, of which every other one succeeds."""
     rows = len(obs.instruction)
-    reward = np.zeros(rows, np.float32)
-    round_ = StepRecord(obs, obs, out, reward, np.ones(tuple(out.log_prob.shape), np.bool_), rows)
+    reward = torch.zeros(rows)
+    round_ = StepRecord(obs, obs, out, reward, torch.ones_like(out.log_prob, dtype=torch.bool), rows)
     recordings = []
     for number, first in enumerate(range(0, rows, _EPISODE_ROWS)):
         own, success = range(first, min(first + _EPISODE_ROWS, rows)), number % 2 == 0

@@ -55,20 +55,27 @@ class Policy(Protocol):
         ...
 
 
-def action_chunks(actions: Array) -> Array:
-    """Return `actions` if float32 [N, K, A], finite or not, else raise ValueError; for `act`, as one bad row must not
-    take the others with it."""
-    import numpy as np
+def action_chunks(actions: torch.Tensor) -> torch.Tensor:
+    """Return `actions` if float32 [N, K, A], finite or not, else raise ValueError.
 
-    if actions.dtype != np.float32 or actions.ndim != 3:
-        raise ValueError(f"actions must be float32 [N,K,A], got {actions.dtype} {actions.shape}")
+    For `act`: one row that is not finite must not take the others with it.
+    """
+    import torch
+
+    if actions.dtype != torch.float32 or actions.ndim != 3:
+        raise ValueError(f"actions must be float32 [N,K,A], got {actions.dtype} {tuple(actions.shape)}")
     return actions
 
 
-def action_array(actions: Array) -> Array:
-    """Return `actions` if finite float32 [N, K, A], else raise ValueError; for whatever moves a simulator or robot."""
+def action_array(actions: torch.Tensor) -> Array:
+    """Finite float32 [N, K, A] on any device -> NumPy array, for whatever moves a simulator or robot on the CPU.
+
+    Raises:
+        ValueError: for another shape or dtype, or a number that is not finite.
+    """
     import numpy as np
 
-    if not np.isfinite(action_chunks(actions)).all():
+    array = action_chunks(actions).cpu().numpy()
+    if not np.isfinite(array).all():
         raise ValueError("the policy returned non-finite actions")
-    return actions
+    return array

@@ -1,16 +1,20 @@
-"""The data that moves between simulator, policy and learner.
+"""The data that moves between simulator, policy and learner: torch tensors, each on the device of its producer.
 
-Shape legend, used in every docstring of the project:
-    N  envs (or rows) in this call        K  control steps in an action chunk
-    A  action dimensions                   L  log-prob terms of a decision (tokens or denoising steps)
-    V  cameras                             H, W  image height and width in pixels
-    P  proprio dimensions                  R  rows of a batch (one row = one decision)
+Shape letters, used in every docstring of the project:
+    N  env ids of a call                   K  chunk length: control steps of a decision
+    A  action dimension                    L  log-prob terms of a decision (tokens or action components)
+    V  cameras (may be 0)                  H, W  image height and width in pixels
+    P  proprio dimension                   S  state dimension
+    B  rows of a batch (one row = one decision)
     E  episodes of a batch                 G  group size (GRPO)
+
+A *decision* is one call of the policy for one env: it yields a *chunk* of K actions.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,10 +27,14 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 @dataclass(frozen=True, slots=True)
 class EpisodeSpec:
-    """One episode, fully determined: which env, worker or machine runs it changes nothing.
+    """One episode, fully determined: env id, worker, rank and machine change nothing.
 
-    `seed` keys every random draw in the episode (see `embodied_rl.rng`). `init_state` is a row of the
-    task's initial states. `group` is shared by the G episodes of a GRPO group (same task and init state).
+    `seed` keys every random draw of the episode (see `embodied_rl.rng`). `init_state` is a row of the task's initial
+    states. `group` is shared by the G episodes of a GRPO group, which have one task and one initial state.
+
+    Example:
+        >>> EpisodeSpec(episode_id=7, task="libero_goal/open_drawer", init_state=3, seed=42)
+        EpisodeSpec(episode_id=7, task='libero_goal/open_drawer', init_state=3, seed=42, group=0)
     """
 
     episode_id: int
@@ -38,59 +46,126 @@ class EpisodeSpec:
 
 @dataclass(slots=True)
 class Observation:
-    """What a policy sees for N envs.
+    """What a policy sees of N envs, on the env's device.
 
-    images: uint8 [N, V, H, W, 3], RGB, row 0 at the top, cameras in the order of `EnvInfo.cameras`.
-    proprio: float32 [N, P]; for LIBERO-format suites P = 8: eef position (m, 3), eef axis-angle (rad, 3),
-        gripper finger positions (m, 2).
-    instruction: N strings.
+    Args:
+        images: uint8 [N, V, H, W, 3], RGB, row 0 at the top, cameras in the order of `EnvInfo.cameras`.
+        proprio: float32 [N, P]. LIBERO-format suites have P = 8: end-effector position (m, 3), its axis-angle (rad, 3),
+            gripper finger positions (m, 2).
+        instruction: N strings.
+        state: float32 [N, S], the simulator's state for critics and state tasks; None where there is none.
+
+    Example:
+        >>> images, proprio = np.zeros((4, 2, 64, 64, 3), np.uint8), np.zeros((4, 8), np.float32)
+        >>> obs = Observation.from_numpy(images, proprio, ["open the drawer"] * 4)
+        >>> obs.rows(slice(0, 2)).images.shape
+        torch.Size([2, 2, 64, 64, 3])
     """
 
-    images: Array
-    proprio: Array
+    images: torch.Tensor
+    proprio: torch.Tensor
     instruction: list[str]
+    state: torch.Tensor | None = None
+
+    @classmethod
+    def from_numpy(cls, images: Array, proprio: Array, instruction: list[str]) -> Observation:
+        """Wrap arrays of the documented shapes and dtypes without a copy."""
+        import torch
+
+        return cls(torch.from_numpy(images), torch.from_numpy(proprio), instruction)
+
+    def rows(self, index: slice | list[int]) -> Observation:
+        """The rows of `index`: views of a slice, copies of a list."""
+        text = self.instruction[index] if isinstance(index, slice) else [self.instruction[row] for row in index]
+        return Observation(
+            self.images[index], self.proprio[index], text, None if self.state is None else self.state[index]
+        )
 
     def check(self) -> None:
         """Raise ValueError unless layout, dtype and row counts are as documented."""
-        n = len(self.instruction)
-        if self.images.dtype != np.uint8 or self.images.ndim != 5 or self.images.shape[-1] != 3:
-            raise ValueError(f"images must be uint8 [N,V,H,W,3], got {self.images.dtype} {self.images.shape}")
-        if self.proprio.dtype != np.float32 or self.proprio.ndim != 2:
-            raise ValueError(f"proprio must be float32 [N,P], got {self.proprio.dtype} {self.proprio.shape}")
-        if self.images.shape[0] != n or self.proprio.shape[0] != n:
-            raise ValueError(
-                f"row counts differ: {self.images.shape[0]} images, {self.proprio.shape[0]} proprio, {n} instructions"
-            )
+        import torch
+
+        n, images = len(self.instruction), self.images
+        if images.dtype != torch.uint8 or images.ndim != 5 or images.shape[-1] != 3:
+            raise ValueError(f"images must be uint8 [N,V,H,W,3], got {images.dtype} {tuple(images.shape)}")
+        if len(images) != n:
+            raise ValueError(f"row counts differ: {len(images)} images, {n} instructions")
+        for name, values in (("proprio", self.proprio), ("state", self.state)):
+            if values is not None and (values.dtype != torch.float32 or values.ndim != 2 or len(values) != n):
+                raise ValueError(f"{name} must be float32 [{n},...], got {values.dtype} {tuple(values.shape)}")
 
 
 @dataclass(slots=True)
 class ChunkResult:
-    """What happened to N envs in one chunk of up to K control steps; a chunk stops early when its episode ends.
+    """What happened to N envs in one chunk of up to K control steps. A chunk ends early where its episode ends.
 
-    reward: float32 [N, K], zero after the last executed step. terminated: bool [N], the task ended (do not
-    bootstrap). truncated: bool [N], the horizon was reached without termination (bootstrap).
-    success: bool [N], the goal held at the end of some executed step. steps_taken: int32 [N], 1..K.
-    failed: bool [N], the simulator broke down (diverged physics, dead worker): run the episode again, never count it.
+    Args:
+        reward: float32 [N, K], zero after the last executed step.
+        terminated: bool [N], the task ended: do not bootstrap.
+        truncated: bool [N], the horizon was reached without termination: bootstrap.
+        success: bool [N], the goal held at the end of some executed step.
+        steps_taken: int32 [N], executed control steps, 1..K.
+        failed: bool [N], the simulator broke (diverged physics, dead worker): run the episode again, never count it.
+
+    Example:
+        >>> result = env.step([0, 1], actions)
+        >>> over = result.terminated | result.truncated | result.failed
     """
 
-    reward: Array
-    terminated: Array
-    truncated: Array
-    success: Array
-    steps_taken: Array
-    failed: Array
+    reward: torch.Tensor
+    terminated: torch.Tensor
+    truncated: torch.Tensor
+    success: torch.Tensor
+    steps_taken: torch.Tensor
+    failed: torch.Tensor
+
+    @classmethod
+    def from_numpy(cls, **arrays: Array) -> ChunkResult:
+        """Wrap arrays, named as the fields, without a copy."""
+        import torch
+
+        return cls(**{name: torch.from_numpy(array) for name, array in arrays.items()})
+
+    @classmethod
+    def zeros(cls, rows: int, steps: int) -> ChunkResult:
+        """N = `rows` envs in which no step of K = `steps` ran, on the CPU."""
+        import torch
+
+        flags = torch.zeros((4, rows), dtype=torch.bool)
+        return cls(
+            torch.zeros((rows, steps)), flags[0], flags[1], flags[2], torch.zeros(rows, dtype=torch.int32), flags[3]
+        )
+
+    def to(self, device: str) -> ChunkResult:
+        """The same on `device`; itself where it is there already."""
+        if self.reward.device.type == device:
+            return self
+        return ChunkResult(*(getattr(self, name.name).to(device) for name in fields(self)))
+
+    def put(self, rows: Sequence[int], part: ChunkResult) -> None:
+        """Copy `part` into these rows."""
+        index = list(rows)
+        for name in fields(self):
+            getattr(self, name.name)[index] = getattr(part, name.name)
 
 
 @dataclass(slots=True)
 class ActOutput:
-    """One decision for N envs.
+    """One decision of N envs.
 
-    actions: float32 [N, K, A] in [-1, 1], for the simulator. log_prob: float32 [N, L], of what was sampled.
-    value: float32 [N], or None without a critic. replay: tensors with leading dimension N from which
-    `Policy.evaluate` recomputes log_prob (tokens, or the denoising path of a flow policy).
+    Args:
+        actions: float32 [N, K, A] in [-1, 1], for `VecEnv.step`.
+        log_prob: float32 [N, L], of what was sampled.
+        value: float32 [N], None without a critic.
+        replay: tensors [N, ...] from which `Policy.evaluate` recomputes log_prob: tokens, or the denoising path of a
+            flow policy.
+
+    Example:
+        >>> out = policy.act(obs, rng, "sample")
+        >>> result = env.step(env_ids, out.actions)
     """
 
-    actions: Array
+    actions: torch.Tensor
     log_prob: torch.Tensor
     value: torch.Tensor | None
     replay: dict[str, torch.Tensor]
@@ -98,7 +173,15 @@ class ActOutput:
 
 @dataclass(slots=True)
 class EvalOutput:
-    """log_prob and entropy: float32 [N, L], with gradients; value: float32 [N] with gradients, or None."""
+    """Recomputed log-probs of N recorded decisions, with gradients.
+
+    Args:
+        log_prob, entropy: float32 [N, L].
+        value: float32 [N], None without a critic.
+
+    Example:
+        >>> ratio = (policy.evaluate(images, proprio, instruction, replay).log_prob - old_log_prob).exp()
+    """
 
     log_prob: torch.Tensor
     entropy: torch.Tensor
@@ -107,7 +190,11 @@ class EvalOutput:
 
 @dataclass(slots=True)
 class EpisodeResult:
-    """A finished episode: its spec, outcome, number of decisions (rows) and of control steps."""
+    """A finished episode: its outcome, its decisions (rows of a batch) and control steps.
+
+    Example:
+        >>> success_rate = sum(result.success for result in batch.episodes) / len(batch.episodes)
+    """
 
     spec: EpisodeSpec
     success: bool
@@ -117,19 +204,32 @@ class EpisodeResult:
     num_decisions: int
     num_steps: int
     final_value: float = 0.0
+    """The critic's value of what a truncated episode shows after its last step."""
 
 
 @dataclass(slots=True)
 class RolloutBatch:
-    """Rows of finished episodes, one a decision, ragged by episode; rows of an episode are contiguous, in time order.
+    """Decisions of finished episodes, one a row. Rows of an episode are contiguous, in time order.
 
-    images uint8 [R,V,H,W,3]; proprio float32 [R,P]; instruction: R strings; replay: tensors [R,...];
-    log_prob float32 [R,L] (behaviour policy); value float32 [R] or None; reward float32 [R] (summed over the chunk);
-    mask bool [R,L]: terms that belong to executed control steps; episode int64 [R]: index into `episodes`;
-    version: policy version that the batch improves, and that acted; row_version int64 [R]: the version that acted on
-    each row, where it may be an older one; advantage, returns float32 [R], filled in by the algorithm; log_importance
-    float32 [R,L]: log-prob of policy `version` minus that of the policy that acted, filled in by the learner where rows
-    are stale, and then `log_prob` and `value` are those of `version`.
+    Args:
+        images: uint8 [B, V, H, W, 3].
+        proprio: float32 [B, P].
+        instruction: B strings.
+        replay: tensors [B, ...], as `ActOutput.replay`.
+        log_prob: float32 [B, L], of the policy that acted, or of `version` once `log_importance` is filled in.
+        value: float32 [B] or None, likewise.
+        reward: float32 [B], summed over the chunk.
+        mask: bool [B, L], terms of executed control steps.
+        episode: int64 [B], index into `episodes`.
+        version: policy version that the batch improves.
+        row_version: int64 [B], the version that acted on each row, where it may be an older one.
+        advantage, returns: float32 [B], filled in by the algorithm.
+        log_importance: float32 [B, L], log-prob of `version` minus that of the policy that acted; filled in by the
+            learner where rows are stale.
+
+    Example:
+        >>> batch = gather(trajectories, version=3)
+        >>> executed = batch.log_prob[batch.mask]
     """
 
     images: torch.Tensor

@@ -42,16 +42,14 @@ class ToyPolicy(nn.Module):
     def act(self, obs: Observation, rng: DecisionRng, mode: ActMode) -> ActOutput:
         obs.check()
         with torch.inference_mode():
-            log_probs, value = self._forward(
-                torch.from_numpy(obs.images), torch.from_numpy(obs.proprio), obs.instruction
-            )
+            log_probs, value = self._forward(obs.images, obs.proprio, obs.instruction)
             if mode == "greedy":
                 tokens = log_probs.argmax(-1)
             else:
                 uniform = torch.from_numpy(rng.uniform(CHUNK * ACTION_DIM))[..., None]
                 tokens = (log_probs.exp().cumsum(-1) < uniform).sum(-1).clamp(max=BINS - 1)
             log_prob = log_probs.gather(-1, tokens[..., None])[..., 0]
-        actions = (tokens.reshape(-1, CHUNK, ACTION_DIM).float() * 2 / (BINS - 1) - 1).numpy()
+        actions = (tokens.reshape(-1, CHUNK, ACTION_DIM).float() * 2 / (BINS - 1) - 1).clone()
         return ActOutput(actions, log_prob, value, {"tokens": tokens.to(torch.uint8)})
 
     def evaluate(

@@ -1,14 +1,16 @@
-"""The world of the toy (see `tests.toy`), without torch: children of a process environment import it."""
+"""The env of the toy (see `tests.toy`)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 import numpy as np
+import torch
 
+from embodied_rl.policy import action_array
 from embodied_rl.rng import philox
 from embodied_rl.types import Array, ChunkResult, EpisodeSpec, Observation
-from embodied_rl.vec_env import EnvInfo
+from tests.env_info import env_info
 
 SIZE, HORIZON, CHUNK, ACTION_DIM, BINS = 4, 8, 2, 2, 5
 TASKS = {"toy/reach": range(16), "toy/touch": range(16)}
@@ -24,7 +26,7 @@ class ToyEnv:
 
     def __init__(self, num_envs: int, *, breaks: dict[int, int] | None = None, shuffle_reward: bool = False) -> None:
         self.num_envs = num_envs
-        self.info = EnvInfo("toy", "toy 1", "none", ("front",), SIZE, ACTION_DIM, 2, 20.0)
+        self.info = env_info("toy", ACTION_DIM, image_shape=(SIZE, SIZE), proprio_dim=2, max_episode_steps=HORIZON)
         self.started: list[EpisodeSpec] = []
         self._breaks = dict(breaks or {})
         self._shuffle_reward = shuffle_reward
@@ -49,8 +51,9 @@ class ToyEnv:
             if self._doomed[env_id]:
                 self._breaks[spec.episode_id] -= 1
 
-    def step(self, env_ids: Sequence[int], actions: Array) -> ChunkResult:
-        count, chunk = actions.shape[:2]
+    def step(self, env_ids: Sequence[int], actions: torch.Tensor) -> ChunkResult:
+        moves = action_array(actions)
+        count, chunk = moves.shape[:2]
         reward = np.zeros((count, chunk), dtype=np.float32)
         success = np.zeros(count, dtype=bool)
         taken = np.zeros(count, dtype=np.int32)
@@ -62,7 +65,7 @@ class ToyEnv:
             for k in range(chunk):
                 if success[row] or self._steps[env_id] >= HORIZON:
                     break
-                self._position[env_id] = np.clip(self._position[env_id] + 0.25 * actions[row, k].clip(-1, 1), -1, 1)
+                self._position[env_id] = np.clip(self._position[env_id] + 0.25 * moves[row, k].clip(-1, 1), -1, 1)
                 self._steps[env_id] += 1
                 taken[row] += 1
                 success[row] = np.abs(self._position[env_id] - self._goal[env_id]).max() < 0.3
@@ -75,12 +78,19 @@ class ToyEnv:
         for row, env_id in enumerate(env_ids):
             if success[row] or truncated[row] or failed[row]:
                 self._spec[env_id] = None
-        return ChunkResult(reward, success.copy(), truncated, success, taken, failed)
+        return ChunkResult.from_numpy(
+            reward=reward,
+            terminated=success.copy(),
+            truncated=truncated,
+            success=success,
+            steps_taken=taken,
+            failed=failed,
+        )
 
     def observe(self, env_ids: Sequence[int], out: Observation) -> None:
         for row, env_id in enumerate(env_ids):
-            out.images[row, 0] = self.frame(env_id, "front", SIZE)
-            out.proprio[row] = self._position[env_id]
+            out.images[row, 0] = torch.from_numpy(self.frame(env_id, "front", SIZE))
+            out.proprio[row] = torch.from_numpy(self._position[env_id])
             out.instruction[row] = self._shown[env_id]
 
     def frame(self, env_id: int, camera: str, size: int) -> Array:
@@ -90,8 +100,7 @@ class ToyEnv:
         return image
 
     def new_observation(self, rows: int) -> Observation:
-        images = np.zeros((rows, 1, SIZE, SIZE, 3), dtype=np.uint8)
-        return Observation(images, np.zeros((rows, 2), dtype=np.float32), [""] * rows)
+        return self.info.new_observation(rows)
 
     def close(self) -> None:
         pass

@@ -15,10 +15,10 @@ def gae(
 ) -> tuple[Tensor, Tensor]:
     """Generalised advantage estimation (Schulman et al. 2016, eq. 16) over decisions.
 
-    reward, value: float32 [R], rows of one episode contiguous and in time order, `episodes[e].num_decisions` rows each.
+    reward, value: float32 [B], rows of one episode contiguous and in time order, `episodes[e].num_decisions` rows each.
     delta_t = r_t + gamma V_{t+1} - V_t, A_t = delta_t + gamma lambda A_{t+1}. After the last row V is 0 if the task
     terminated, and the value of the final observation (`final_value`) if time ran out. Returns (advantage, returns),
-    float32 [R], with returns = advantage + value.
+    float32 [B], with returns = advantage + value.
     """
     rewards, values = reward.double().tolist(), value.double().tolist()
     advantages = [0.0] * len(rewards)

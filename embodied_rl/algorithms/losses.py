@@ -21,7 +21,7 @@ _MAX_LOG_RATIO = 20.0
 
 
 def units(terms: Tensor, mask: Tensor, level: RatioLevel, terms_per_step: int) -> Tensor:
-    """Sum the unmasked `terms` [R, L] into units [R, U]."""
+    """Sum the unmasked `terms` [B, L] into units [B, U]."""
     masked = torch.where(mask, terms, torch.zeros_like(terms))
     if level == "token":
         return masked
@@ -31,7 +31,7 @@ def units(terms: Tensor, mask: Tensor, level: RatioLevel, terms_per_step: int) -
 
 
 def unit_mask(mask: Tensor, level: RatioLevel, terms_per_step: int) -> Tensor:
-    """bool [R, U]: units with an executed term."""
+    """bool [B, U]: units with an executed term."""
     if level == "token":
         return mask
     if level == "action":
@@ -40,9 +40,9 @@ def unit_mask(mask: Tensor, level: RatioLevel, terms_per_step: int) -> Tensor:
 
 
 def unit_weights(valid: Tensor, episode: Tensor, norm: LossNorm) -> Tensor:
-    """float32 [R, U], zero where `valid` is not, adding up to 1 over the batch.
+    """float32 [B, U], zero where `valid` is not, adding up to 1 over the batch.
 
-    'token': all valid units weigh the same. 'trajectory': all episodes (int64 [R]) weigh the same, and the units of
+    'token': all valid units weigh the same. 'trajectory': all episodes (int64 [B]) weigh the same, and the units of
     one episode share its weight.
     """
     if norm == "token":
@@ -53,12 +53,12 @@ def unit_weights(valid: Tensor, episode: Tensor, norm: LossNorm) -> Tensor:
 
 
 def importance(log_importance: Tensor, mask: Tensor, level: RatioLevel, terms_per_step: int) -> Tensor:
-    """float32 [R, U]: probability ratio of each unit, log_importance [R, L]: start of the update over who acted."""
+    """float32 [B, U]: probability ratio of each unit, log_importance [B, L]: start of the update over who acted."""
     return units(log_importance, mask, level, terms_per_step).clamp(-_MAX_LOG_RATIO, _MAX_LOG_RATIO).exp()
 
 
 def importance_weights(weight: Tensor, batch: RolloutBatch, level: RatioLevel, terms_per_step: int) -> Tensor:
-    """Weights [R, U] of ratio units, those of stale rows times their truncated importance ratio.
+    """Weights [B, U] of ratio units, those of stale rows times their truncated importance ratio.
 
     With them the clipped loss around the policy that the update starts from is decoupled PPO (Hilton et al. 2022,
     eq. 3) with truncated importance sampling (Ionides 2008).
@@ -71,7 +71,7 @@ def importance_weights(weight: Tensor, batch: RolloutBatch, level: RatioLevel, t
 def ratio_stats(terms: Tensor, mask: Tensor) -> Tensor:
     """float32 [3]: number of the rows, sum of the probability ratios of their decisions, and of these squared.
 
-    terms: log pi_new - log pi_old [R, L]. With them `effective_sample_size` tells how far the policy has moved.
+    terms: log pi_new - log pi_old [B, L]. With them `effective_sample_size` tells how far the policy has moved.
     """
     ratio = units(terms.detach(), mask, "chunk", 1).clamp(-_MAX_LOG_RATIO, _MAX_LOG_RATIO).exp()
     return torch.stack([ratio.new_tensor(len(ratio)), ratio.sum(), ratio.square().sum()])
@@ -90,7 +90,7 @@ def clipped_policy_loss(
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """PPO's clipped surrogate (Schulman et al. 2017, eq. 7), with separate lower and upper clip (Yu et al. 2025).
 
-    log_ratio: [R, U] log pi_new - log pi_old; advantage: [R]; weight: [R, U]. Returns the loss to minimise,
+    log_ratio: [B, U] log pi_new - log pi_old; advantage: [B]; weight: [B, U]. Returns the loss to minimise,
     -sum w min(r A, clip(r, 1 - clip_low, 1 + clip_high) A), and weighted sums: approx_kl = r - 1 - log r
     (Schulman's k3 estimator of KL(old || new)) and clip_fraction (units whose gradient is cut).
     """
@@ -109,13 +109,13 @@ def clipped_policy_loss(
 
 
 def mean_entropy(entropy: Tensor, mask: Tensor, row_weight: Tensor) -> Tensor:
-    """sum over rows of row_weight [R] times the mean entropy of the row's executed terms [R, L]; a scalar."""
+    """sum over rows of row_weight [B] times the mean entropy of the row's executed terms [B, L]; a scalar."""
     per_row = torch.where(mask, entropy, torch.zeros_like(entropy)).sum(dim=1) / mask.sum(dim=1)
     return (row_weight * per_row).sum()
 
 
 def value_loss(value: Tensor, old: Tensor, returns: Tensor, row_weight: Tensor, clip: float | None) -> Tensor:
-    """sum of row_weight [R] times half the squared error, all [R]; a scalar.
+    """sum of row_weight [B] times half the squared error, all [B]; a scalar.
 
     With `clip`, the value counts as moved by at most `clip` from `old`, and the larger of both errors counts (as in
     the PPO of OpenAI Baselines).

@@ -73,7 +73,7 @@ class Algorithm(Protocol):
         ...
 
     def prepare(self, batch: RolloutBatch, terms_per_step: int) -> tuple[Tensor, dict[str, float]]:
-        """Fill `batch.advantage` (and `returns`); return the weights of the ratio units [R, U] and metrics."""
+        """Fill `batch.advantage` (and `returns`); return the weights of the ratio units [B, U] and metrics."""
         ...
 
     def loss(self, policy: Policy, rows: Rows, iteration: int) -> LossOutput:

@@ -25,10 +25,9 @@ def measure_sizes(policy: TrainablePolicy, env: VecEnv, spec: EpisodeSpec) -> Si
     replay = policy.act(obs, decision_rng([ActiveEpisode(spec)]), "sample").replay
 
     def rows(count: int) -> Rows:
-        images, proprio = torch.from_numpy(obs.images), torch.from_numpy(obs.proprio)
         return Rows(
-            torch.cat([images] * count),
-            torch.cat([proprio] * count),
+            torch.cat([obs.images] * count),
+            torch.cat([obs.proprio] * count),
             obs.instruction * count,
             {key: torch.cat([value.cpu()] * count) for key, value in replay.items()},
         )

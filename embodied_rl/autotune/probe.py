@@ -148,7 +148,7 @@ def _act_all(policy: TrainablePolicy, obs: Observation, threads: int, now: Now) 
     found = []
     with closing(ParallelActor(policy, rows, threads)) as actor:
         for count in sorted({1, max(1, rows // 4), max(1, rows // 2), rows}):
-            part = Observation(obs.images[:count], obs.proprio[:count], obs.instruction[:count])
+            part = obs.rows(slice(0, count))
             rng = decision_rng([ActiveEpisode(EpisodeSpec(0, "", 0, 0, 0))] * count)
             found.append((count, _best(lambda part=part, rng=rng: actor.act(part, rng, "sample"), now)))
     return found
@@ -165,8 +165,8 @@ def _learn(
 
         def forward(index: torch.Tensor = index) -> EvalOutput:
             return policy.evaluate(
-                torch.from_numpy(obs.images)[index],
-                torch.from_numpy(obs.proprio)[index],
+                obs.images[index],
+                obs.proprio[index],
                 [obs.instruction[i] for i in index.tolist()],
                 {key: value[index] for key, value in replay.items()},
             )

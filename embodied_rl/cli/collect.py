@@ -91,14 +91,14 @@ def main(argv: list[str]) -> int:
     info = _describe(tasks, command)
     console.print(
         f"{len(tasks)} tasks of {command.suite}; {info.simulator}; renderer {info.renderer}; "
-        f"{len(info.cameras)} cameras of {info.image_size} pixels; {command.workers} workers",
+        f"{len(info.cameras)} cameras of {command.image_size} pixels; {command.workers} workers",
         soft_wrap=True,
     )
     settings = _settings(command, tasks, info)
     begun = writer.begin(command.out, settings)
     states = {task.name: task.heldout_states if command.split == "heldout" else task.train_states for task in tasks}
     attempts = collect.plan(states, command.episodes_per_task, command.seed)
-    spec = DatasetSpec(info.cameras, info.image_size, PROPRIO_NAMES, ACTION_NAMES, round(info.control_hz))
+    spec = DatasetSpec(info.cameras, command.image_size, PROPRIO_NAMES, ACTION_NAMES, round(info.control_hz))
     job = collect.Job(begun, spec, command.dart_noise_rate, _video_folder(command))
     build = partial(_bench, command)
     try:
@@ -206,7 +206,7 @@ def _settings(command: CollectCommand, tasks: Sequence[Task], info: EnvInfo) -> 
         "episodes_per_task": command.episodes_per_task,
         "dart_noise_rate": command.dart_noise_rate,
         "seed": command.seed,
-        "image_size": info.image_size,
+        "image_size": command.image_size,
         "cameras": list(info.cameras),
         "simulator": info.simulator,
         "renderer": info.renderer,

@@ -177,7 +177,7 @@ def _fit(
     def measure(batch: SftBatch) -> dict[str, float]:
         """Greedy decoding against the demonstration: mean distance of the actions, share of equal tokens."""
         rows = np.zeros(len(batch.instruction), dtype=np.int64)
-        obs = Observation(batch.images.numpy(), batch.proprio.numpy(), batch.instruction)
+        obs = Observation(batch.images, batch.proprio, batch.instruction)
         decided = policy.act(obs, DecisionRng(rows, rows), "greedy")
         figures = {"action_error": float(np.abs(action_array(decided.actions) - batch.actions.numpy()).mean())}
         if not isinstance(policy, Pi0Policy) and "tokens" in decided.replay:

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
+import torch
 
 from embodied_rl.data import video, writer
 from embodied_rl.data.lerobot import DatasetSpec, Episode
@@ -145,11 +146,11 @@ def record(bench: Bench, attempt: Attempt, dart_noise_rate: float) -> tuple[Epis
         env.observe([0], obs)
         label = np.clip(np.asarray(expert.act(), dtype=np.float32), -1.0, 1.0)
         action = pushes.apply(label)
-        images.append(obs.images[0].copy())
-        states.append(obs.proprio[0].copy())
+        images.append(obs.images[0].numpy().copy())
+        states.append(obs.proprio[0].numpy().copy())
         labels.append(label)
         executed.append(action)
-        result = env.step([0], action[None, None])
+        result = env.step([0], torch.from_numpy(action[None, None]))
         if result.failed[0] or result.terminated[0] or result.truncated[0]:
             break
     extra: dict[str, str | int | float] = {

@@ -1,11 +1,11 @@
-"""Watch an episode frame by frame: the policy decides once a chunk, as always; the chunk is stepped one by one."""
+"""Record an episode frame by frame: the policy acts once a chunk, as always; the chunk is stepped one by one."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
 
 import numpy as np
+import torch
 
 from embodied_rl.errors import UserError
 from embodied_rl.policy import ActMode, Policy
@@ -14,16 +14,8 @@ from embodied_rl.types import Array, EpisodeResult, EpisodeSpec
 from embodied_rl.vec_env import SimulatorFailed, VecEnv
 
 
-class FrameEnv(VecEnv, Protocol):
-    """A simulator that can also show what a env looks like, at any size; also right after an episode ended."""
-
-    def frame(self, env_id: int, camera: str, size: int) -> Array:
-        """uint8 [size, size, 3], RGB."""
-        ...
-
-
 def record_episode(
-    env: FrameEnv,
+    env: VecEnv,
     policy: Policy,
     spec: EpisodeSpec,
     mode: ActMode,
@@ -32,10 +24,15 @@ def record_episode(
     size: int,
     write: Callable[[Array], None],
 ) -> EpisodeResult:
-    """Run `spec` in env 0 and hand every frame, uint8 [size, size, 3], to `write`: one before each step and the last.
+    """Run `spec` in env 0, which must be free, and write every frame. The outcome is that of `evaluate`.
 
-    Slot 0 must be free. The outcome is that of the same episode in `evaluate`. Raises SimulatorFailed if the
-    simulator does, UserError if an action is not finite.
+    Args:
+        camera, size: as in `VecEnv.frame`.
+        write: gets each frame, uint8 [size, size, 3]: one before each control step, and the last.
+
+    Raises:
+        SimulatorFailed: if the simulator does.
+        UserError: if an action is not finite.
     """
     env.reset([0], [spec])
     write(env.frame(0, camera, size))
@@ -45,7 +42,7 @@ def record_episode(
         env.observe([0], obs)
         rng = DecisionRng(np.array([spec.seed]), np.array([outcome.num_decisions]))
         chunk = policy.act(obs, rng, mode).actions
-        if not np.isfinite(chunk).all():
+        if not torch.isfinite(chunk).all():
             raise UserError(
                 f"task '{spec.task}', initial state {spec.init_state}, got actions that are not finite from the policy."
             )

@@ -19,10 +19,10 @@ from embodied_rl.errors import UserError
 from embodied_rl.policies.checkpoints.hub import is_repository, resolve
 
 if TYPE_CHECKING:
-    from embodied_rl.evaluation.record import FrameEnv
     from embodied_rl.factory.policies import AnyOptions, AnyPolicy
     from embodied_rl.sim.render import Choice
     from embodied_rl.sim.task import Task
+    from embodied_rl.vec_env import VecEnv
 
 _SCENE_BYTES = 2 << 30
 """Memory for models of scenes, for all processes together."""
@@ -126,7 +126,7 @@ def pick_render_quality(wanted: str, tasks: Sequence[Task]) -> Literal["exact", 
 
 def open_env(
     tasks: Sequence[Task], config: EnvConfig, image_size: int, *, cameras: int = 2, stop_at_success: bool = True
-) -> closing[FrameEnv]:
+) -> closing[VecEnv]:
     """The worlds, to be used in a `with` statement; `cameras` of the simulator's are drawn, from the first.
 
     config.renderer is what `pick_renderer` chose, for these tasks or for those that they are variants of;

@@ -14,8 +14,9 @@ from embodied_rl.factory.policies import own_crop
 from embodied_rl.policies.preprocessing.images import image_pipeline, prepare
 from embodied_rl.sim.libero.protocol import NATIVE, Protocol, protocol
 from embodied_rl.sim.task import Task
-from embodied_rl.sim.wrappers.protocol_env import FrameEnv, ProtocolEnv
+from embodied_rl.sim.wrappers.protocol_env import ProtocolEnv
 from embodied_rl.types import Array, EpisodeSpec
+from embodied_rl.vec_env import VecEnv
 
 if TYPE_CHECKING:
     from embodied_rl.factory.policies import AnyPolicy
@@ -65,7 +66,7 @@ def open_protocol_env(
 
 def open_envs(
     tasks: Sequence[Task], config: EnvConfig, chosen: str, policy: AnyPolicy
-) -> AbstractContextManager[FrameEnv]:
+) -> AbstractContextManager[VecEnv]:
     """The worlds under the protocol of that name, as `policy` sees them; under `native` just as they come."""
     seen = policy.config
     if chosen == NATIVE.name:

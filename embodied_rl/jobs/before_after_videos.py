@@ -6,15 +6,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from embodied_rl.config.train import TrainConfig
-from embodied_rl.evaluation.record import FrameEnv
 from embodied_rl.jobs.videos import record_video
 from embodied_rl.policy import Policy
 from embodied_rl.rollout.sampler import evaluation_specs
 from embodied_rl.types import EpisodeSpec
+from embodied_rl.vec_env import VecEnv
 
 
 def record_videos(
-    env: FrameEnv, policy: Policy, held_out: Mapping[str, Sequence[int]], config: TrainConfig, folder: Path, when: str
+    env: VecEnv, policy: Policy, held_out: Mapping[str, Sequence[int]], config: TrainConfig, folder: Path, when: str
 ) -> None:
     """Write videos/TASK-WHEN.mp4 for the first tasks, each from its first held-out state, at the robot's own speed."""
     for spec in _specs(held_out, config):

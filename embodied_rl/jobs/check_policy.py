@@ -104,7 +104,7 @@ def gripper(case: Case) -> Iterator[Finding]:
     found = f"data from {low:.2f} to {high:.2f}, read as {'0 closed, 1 open' if zero_one else '-1 open, 1 closed'}"
     good = (low > -0.5) if zero_one else (low < -0.5)
     yield Finding("gripper range", "ok" if good else "problem", found, "" if good else advice)
-    closed = float((_act(case.policy, case.seen, "greedy").actions[:, 0, -1] > 0).mean())
+    closed = float((_greedy(case.policy, case.seen)[:, 0, -1] > 0).mean())
     found = f"closes at once in {closed:.0%} of {_STATES} first decisions"
     if closed > _MOSTLY:
         yield Finding("gripper sign", "problem", f"{found}, before the hand has moved", advice)
@@ -114,7 +114,7 @@ def gripper(case: Case) -> Iterator[Finding]:
         yield Finding("gripper sign", "ok", found)
     if case.data is not None:
         obs, taken = _frames(case.data)
-        same = float(((_act(case.policy, obs, "greedy").actions[:, 0, -1] > 0) == (taken[:, -1] > 0)).mean())
+        same = float(((_greedy(case.policy, obs)[:, 0, -1] > 0) == (taken[:, -1] > 0)).mean())
         state = "ok" if same >= _MOSTLY else "note" if same > 1 - _MOSTLY else "problem"
         yield Finding(
             "gripper in demonstrations",
@@ -145,7 +145,7 @@ def images(case: Case) -> Iterator[Finding]:
     else:
         yield Finding("image pipeline", "ok", f"protocol {chosen.name}, pipeline {chosen.images}")
     replay = _act(case.policy, case.seen, "greedy").replay
-    dark = replace(case.seen, images=np.zeros_like(case.seen.images))
+    dark = replace(case.seen, images=torch.zeros_like(case.seen.images))
     change = float((_log_prob(case.policy, case.seen, replay) - _log_prob(case.policy, dark, replay)).abs().max())
     good = change > 1e-3
     yield Finding(
@@ -161,10 +161,8 @@ def images(case: Case) -> Iterator[Finding]:
 def _mirrored(policy: AnyPolicy, data: Demonstrations) -> Finding:
     """Whether the policy repeats the demonstrations better from their pictures than from mirrored ones."""
     obs, taken = _frames(data)
-    other = replace(obs, images=np.ascontiguousarray(obs.images[:, :, :, ::-1]))
-    right, wrong = (
-        float(np.abs(_act(policy, seen, "greedy").actions[:, 0, _ARM] - taken[:, _ARM]).mean()) for seen in (obs, other)
-    )
+    other = replace(obs, images=obs.images.flip(3))
+    right, wrong = (float(np.abs(_greedy(policy, seen)[:, 0, _ARM] - taken[:, _ARM]).mean()) for seen in (obs, other))
     found = f"error of the first action {right:.3f}, from mirrored pictures {wrong:.3f}"
     if right <= wrong:
         return Finding("mirrored pictures", "ok", found)
@@ -184,8 +182,9 @@ def first_update(case: Case) -> Iterator[Finding]:
     drawn = _act(case.policy, case.seen, "sample")
     error = 0.0
     for part in (slice(0, 3), slice(3, None)):  # the update batches rows in another way than the rollout
-        obs = Observation(case.seen.images[part], case.seen.proprio[part], case.seen.instruction[part])
-        again = _log_prob(case.policy, obs, {name: values[part] for name, values in drawn.replay.items()})
+        again = _log_prob(
+            case.policy, case.seen.rows(part), {name: values[part] for name, values in drawn.replay.items()}
+        )
         ratio = (again - drawn.log_prob[part].cpu()).exp()
         error = max(error, float((ratio - 1).abs().nan_to_num(torch.inf).max()))
     good = error <= tolerance
@@ -274,7 +273,7 @@ def _frames(data: Demonstrations) -> tuple[Observation, Array]:
     rows = np.unique(np.linspace(0, len(data.images) - 1, _FRAMES).astype(np.int64))
     episode = np.searchsorted(data.starts, rows, side="right") - 1
     words = [data.instruction[index] for index in episode]
-    return Observation(data.images[rows], data.state[rows], words), data.action[rows]
+    return Observation.from_numpy(data.images[rows], data.state[rows], words), data.action[rows]
 
 
 def _act(policy: AnyPolicy, obs: Observation, mode: ActMode) -> ActOutput:
@@ -284,10 +283,13 @@ def _act(policy: AnyPolicy, obs: Observation, mode: ActMode) -> ActOutput:
     return out
 
 
+def _greedy(policy: AnyPolicy, obs: Observation) -> Array:
+    return action_array(_act(policy, obs, "greedy").actions)
+
+
 @torch.no_grad()
 def _log_prob(policy: AnyPolicy, obs: Observation, replay: dict[str, torch.Tensor]) -> torch.Tensor:
-    images, proprio = torch.from_numpy(obs.images), torch.from_numpy(obs.proprio)
-    return policy.evaluate(images, proprio, obs.instruction, replay).log_prob.cpu()
+    return policy.evaluate(obs.images, obs.proprio, obs.instruction, replay).log_prob.cpu()
 
 
 def _ranges(policy: AnyPolicy) -> tuple[Array, Array]:

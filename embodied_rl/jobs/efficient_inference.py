@@ -162,17 +162,11 @@ def _check(policy: AnyPolicy, config: EfficientConfig, layers: int, parts: _Part
 def _decisions(policy: AnyPolicy, observations: Sequence[Observation]) -> list[tuple[Any, ...]]:
     """What the policy decides about each observation, as arguments of `evaluate`."""
     import numpy as np
-    import torch
 
     from embodied_rl.rng import DecisionRng
 
     zero = np.zeros(1, np.int64)
     return [
-        (
-            torch.from_numpy(obs.images),
-            torch.from_numpy(obs.proprio),
-            obs.instruction,
-            policy.act(obs, DecisionRng(zero + row, zero), "greedy").replay,
-        )
+        (obs.images, obs.proprio, obs.instruction, policy.act(obs, DecisionRng(zero + row, zero), "greedy").replay)
         for row, obs in enumerate(observations)
     ]

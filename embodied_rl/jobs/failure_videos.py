@@ -6,18 +6,18 @@ import json
 from pathlib import Path
 
 from embodied_rl.evaluation.benchmark import BenchmarkReport, interleaved
-from embodied_rl.evaluation.record import FrameEnv
 from embodied_rl.jobs.videos import record_video
 from embodied_rl.policy import ActMode, Policy
 from embodied_rl.telemetry.eval_report import FailureVideo
 from embodied_rl.telemetry.report import replace_text
 from embodied_rl.types import EpisodeSpec
+from embodied_rl.vec_env import VecEnv
 
 _INDEX = "films.json"
 
 
 def record_failure_videos(
-    env: FrameEnv, policy: Policy, report: BenchmarkReport, mode: ActMode, folder: Path, count: int
+    env: VecEnv, policy: Policy, report: BenchmarkReport, mode: ActMode, folder: Path, count: int
 ) -> list[FailureVideo]:
     """Write videos/TASK-stateN.mp4 of up to `count` failed episodes, the first of each task first.
 
@@ -39,7 +39,7 @@ def failures(report: BenchmarkReport) -> list[EpisodeSpec]:
     return interleaved([row.result.spec for row in report.outcomes if not row.result.success])
 
 
-def _record(env: FrameEnv, policy: Policy, spec: EpisodeSpec, mode: ActMode, path: Path) -> bool:
+def _record(env: VecEnv, policy: Policy, spec: EpisodeSpec, mode: ActMode, path: Path) -> bool:
     """Whether this run succeeded: where it did, the episode does not repeat itself on this machine."""
     caption = f"state {spec.init_state}: {spec.task.partition('/')[2].replace('_', ' ')}"
     return record_video(env, policy, spec, mode, path, caption).success

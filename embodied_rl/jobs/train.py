@@ -25,7 +25,6 @@ from embodied_rl.config.policies import SHIPPED
 from embodied_rl.config.train import TrainConfig, kind_of, to_dict
 from embodied_rl.errors import UserError
 from embodied_rl.evaluation.overlap import TRAINED_STATES, join_states, overlap, trained_states
-from embodied_rl.evaluation.record import FrameEnv
 from embodied_rl.factory.envs import (
     cpu_count,
     cpu_name,
@@ -60,7 +59,7 @@ from embodied_rl.utils.console import LastingConsole
 from embodied_rl.utils.profiler import Profiler
 from embodied_rl.utils.signals import Interrupted
 from embodied_rl.utils.threads import set_torch_threads
-from embodied_rl.vec_env import EnvInfo
+from embodied_rl.vec_env import EnvInfo, VecEnv
 
 if TYPE_CHECKING:
     from embodied_rl.factory.policies import AnyPolicy
@@ -160,7 +159,7 @@ def _timeline(config: TrainConfig, profiler: Profiler, folder: Path) -> Iterator
 
 
 def _train(
-    config: TrainConfig, states: _States, env: FrameEnv, policy: AnyPolicy, resume: bool, console: Console
+    config: TrainConfig, states: _States, env: VecEnv, policy: AnyPolicy, resume: bool, console: Console
 ) -> None:
     folder = Path(config.output)
     trackers = make_trackers(config.track, folder, to_dict(config))
@@ -293,7 +292,7 @@ def _run_info(
     states: _States,
 ) -> dict[str, Any]:
     """What really runs, in words."""
-    size, views, learner = info.image_size, len(info.cameras), config.learner
+    (height, width), views, learner = info.image_shape, len(info.cameras), config.learner
     missing = missing_assets(tasks)
     return {
         "command": command,
@@ -303,7 +302,7 @@ def _run_info(
         "overlap": states.overlap(config),
         "simulator": f"{info.simulator}, {config.env.num_envs} worlds, {describe_env_processes(config.env)}",
         "renderer": f"{info.renderer} ({renderer.reason}), {config.env.render_quality} frames, "
-        f"{views} cameras of {size}x{size}",
+        f"{views} cameras of {height}x{width}",
         "machine": f"{cpu_name()}, {cpu_count()} cores",
         "device": f"{config.device}, torch {torch.__version__}, {config.num_threads} threads",
         **weights,

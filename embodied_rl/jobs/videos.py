@@ -5,18 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 
 from embodied_rl.errors import UserError
-from embodied_rl.evaluation.record import FrameEnv, record_episode
+from embodied_rl.evaluation.record import record_episode
 from embodied_rl.policy import ActMode, Policy
 from embodied_rl.telemetry.video import VideoWriter, captioned
 from embodied_rl.types import Array, EpisodeResult, EpisodeSpec
-from embodied_rl.vec_env import SimulatorFailed
+from embodied_rl.vec_env import SimulatorFailed, VecEnv
 
 _SIZE = 256
 _ATTEMPTS = 5
 
 
 def record_video(
-    env: FrameEnv, policy: Policy, spec: EpisodeSpec, mode: ActMode, path: Path, caption: str
+    env: VecEnv, policy: Policy, spec: EpisodeSpec, mode: ActMode, path: Path, caption: str
 ) -> EpisodeResult:
     """Run `spec` in env 0 and write it to `path` at the robot's own speed, with a caption in every frame.
 

@@ -12,7 +12,7 @@ from embodied_rl.learner.off_policy import ess_ratio
 from embodied_rl.learner.optimizer_step import OptimizerStep
 from embodied_rl.types import RolloutBatch
 
-# Rows prepared together, their unit weights [R, U], and the weight of the whole in its minibatch.
+# Rows prepared together, their unit weights [B, U], and the weight of the whole in its minibatch.
 _Piece = tuple[RolloutBatch, Tensor, float]
 # Pieces, and the factor by which a minibatch with fewer groups counts.
 _Minibatch = tuple[list[_Piece], float]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-import numpy as np
 import torch
 from torch import nn
 
@@ -18,11 +17,16 @@ MIN_ROWS = 16
 
 
 class ParallelActor:
-    """`Policy.act` for up to `rows` rows; on a CPU many rows are cut into parts, one for each of `threads` threads.
+    """`Policy.act` on several CPU threads, each for a part of the rows.
 
-    The cut depends on the numbers of rows and threads alone, so results do not depend on timing. A policy is cut only
-    if its `acts_in_parts` is true, it is on the CPU and it is not compiled. Outputs are moved to the CPU.
-    cores: budget that the threads share with the learner's.
+    Parts depend on the numbers of rows and threads alone, so results are the same bit for bit whatever the timing.
+    A policy acts in one call, in the caller's thread, if its `acts_in_parts` is false, on a GPU, or compiled. Actions
+    end on the env's device, all other outputs in host memory.
+
+    Args:
+        rows: of a call, at most.
+        threads: to share out.
+        cores: budget that the threads share with the learner's.
     """
 
     def __init__(self, policy: Policy, rows: int, threads: int, cores: CoreBudget | None = None) -> None:
@@ -38,11 +42,10 @@ class ParallelActor:
         """As `Policy.act`."""
         rows = len(obs.instruction)
         if self._threads is None or getattr(self.policy, "compiled", False):
-            return _to_cpu(self.policy.act(obs, rng, mode))
+            return _to_env(self.policy.act(obs, rng, mode), obs)
 
         def decide(part: slice) -> ActOutput:
-            seen = Observation(obs.images[part], obs.proprio[part], obs.instruction[part])
-            return self.policy.act(seen, DecisionRng(rng.seed[part], rng.decision[part]), mode)
+            return self.policy.act(obs.rows(part), DecisionRng(rng.seed[part], rng.decision[part]), mode)
 
         parts = max(1, min(self._threads.count, rows // MIN_ROWS))
         ends = [rows * part // parts for part in range(parts + 1)]
@@ -59,13 +62,15 @@ def _join(parts: list[ActOutput]) -> ActOutput:
     """Rows of several outputs, one after the other."""
     values = [part.value for part in parts if part.value is not None]
     return ActOutput(
-        np.concatenate([part.actions for part in parts]),
+        torch.cat([part.actions for part in parts]),
         torch.cat([part.log_prob for part in parts]),
         torch.cat(values) if values else None,
         {key: torch.cat([part.replay[key] for part in parts]) for key in parts[0].replay},
     )
 
 
-def _to_cpu(act: ActOutput) -> ActOutput:
+def _to_env(act: ActOutput, obs: Observation) -> ActOutput:
+    """Actions on the env's device, the rest in host memory, where it waits for the update."""
     value = None if act.value is None else act.value.cpu()
-    return ActOutput(act.actions, act.log_prob.cpu(), value, {key: tensor.cpu() for key, tensor in act.replay.items()})
+    replay = {key: tensor.cpu() for key, tensor in act.replay.items()}
+    return ActOutput(act.actions.to(obs.images.device), act.log_prob.cpu(), value, replay)

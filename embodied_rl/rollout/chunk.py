@@ -1,59 +1,60 @@
-"""Stepping and observing many envs, where a failure in one row leaves the others alone."""
+"""Chunks of many envs at once: what goes wrong with one row leaves the others alone."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
+import torch
 
-from embodied_rl.types import Array, ChunkResult, Observation
+from embodied_rl.types import ChunkResult, Observation
 from embodied_rl.vec_env import VecEnv
 
 
-def step_rows(env: VecEnv, env_ids: Sequence[int], actions: Array, rows: Array) -> ChunkResult:
-    """Step `rows` (int [r]) of `envs` and return results for all of them, float32 actions [N, K, A].
+def step_rows(env: VecEnv, env_ids: Sequence[int], actions: torch.Tensor, rows: Sequence[int]) -> ChunkResult:
+    """Step some rows of a decision.
 
-    Rows whose actions are not finite never reach the simulator: they count as failed. Rows that are not named get
-    zeros.
+    Rows whose actions are not finite never reach the simulator: they count as failed.
+
+    Args:
+        env_ids: N env ids.
+        actions: float32 [N, K, A].
+        rows: the rows to step; the others get zeros.
+
+    Returns:
+        Results of all N rows, in host memory, where episodes are kept.
     """
-    finite = np.isfinite(actions[rows]).all(axis=(1, 2))
-    going = rows[finite]
+    finite = torch.isfinite(actions).all(dim=2).all(dim=1).tolist()
+    going = [row for row in rows if finite[row]]
     if len(going) == len(env_ids):
-        return env.step(env_ids, actions)
-    count, chunk = actions.shape[:2]
-    out = ChunkResult(
-        reward=np.zeros((count, chunk), np.float32),
-        terminated=np.zeros(count, np.bool_),
-        truncated=np.zeros(count, np.bool_),
-        success=np.zeros(count, np.bool_),
-        steps_taken=np.zeros(count, np.int32),
-        failed=np.zeros(count, np.bool_),
-    )
-    out.failed[rows[~finite]] = True
-    if len(going):
-        part = env.step([env_ids[row] for row in going], actions[going])
-        for name in ("reward", "terminated", "truncated", "success", "steps_taken", "failed"):
-            getattr(out, name)[going] = getattr(part, name)
+        return env.step(env_ids, actions).to("cpu")
+    out = ChunkResult.zeros(*actions.shape[:2])
+    out.failed[[row for row in rows if not finite[row]]] = True
+    if going:
+        out.put(going, env.step([env_ids[row] for row in going], actions[going]).to("cpu"))
     return out
 
 
 def open_ends(result: ChunkResult) -> list[int]:
-    """The rows whose episode ran out of time: what they show now has a value."""
-    return np.flatnonzero(result.truncated & ~result.terminated & ~result.failed).tolist()
+    """The rows whose episode reached its horizon: a critic values what they show now."""
+    return torch.nonzero(result.truncated & ~result.terminated & ~result.failed).flatten().tolist()
 
 
 def observe_ends(
     env: VecEnv, env_ids: Sequence[int], result: ChunkResult, rows: list[int], out: Observation
 ) -> tuple[list[int], Observation]:
-    """Observe `rows` of `env_ids` after their last step; return those that were observed, and their observation.
+    """Observe `rows` of `env_ids` after their last step.
 
-    If a simulator died after that step, its rows are marked as failed, because their final value cannot be computed.
-    out: len(rows) rows to render into.
+    If the simulator died after the last step, the rows are marked failed in `result`: they have no final value.
+
+    Args:
+        out: len(rows) rows to render into.
+
+    Returns:
+        The rows that were observed, and their observation.
     """
     lost = set(env.observe([env_ids[row] for row in rows], out) or ())
     if not lost:
         return rows, out
     result.failed[[rows[index] for index in lost]] = True
     seen = [index for index in range(len(rows)) if index not in lost]
-    kept = Observation(out.images[seen], out.proprio[seen], [out.instruction[index] for index in seen])
-    return [rows[index] for index in seen], kept
+    return [rows[index] for index in seen], out.rows(seen)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-import numpy as np
 import torch
 
 from embodied_rl.policy import ActMode, Policy
 from embodied_rl.rollout.actor import ParallelActor
 from embodied_rl.rollout.chunk import observe_ends, open_ends, step_rows
-from embodied_rl.rollout.episode import NO_CRITIC, ActiveEpisode, decision_rng, executed_terms
+from embodied_rl.rollout.episode import NO_CRITIC, ActiveEpisode, decision_rng, executed_terms, record_step
 from embodied_rl.rollout.observation_pool import ObservationPool, StepRecord, Trajectory
 from embodied_rl.rollout.retries import FailureCause, cause_of
 from embodied_rl.types import ChunkResult, EpisodeSpec
@@ -77,14 +76,14 @@ class EnvRunner:
         if not self._active:
             return None
         env_ids = sorted(self._active)
-        result, round_ = self._decide(env_ids, mode)
-        for row, env_id in enumerate(env_ids):
-            self._active[env_id].account(result, round_, row, record=self._record)
+        result, step = self._decide(env_ids, mode)
+        episodes = [self._active[env_id] for env_id in env_ids]
+        record_step(episodes, range(len(env_ids)), step, result, keep=self._record)
         values = self._values(env_ids, result) if self._final_value else {}
-        for row in np.flatnonzero(result.failed):
+        for row in torch.nonzero(result.failed).flatten().tolist():
             lost = self._active.pop(env_ids[row])
             self.store.release(lost.rows)
-            if (spec := requeue(lost.spec, cause_of(round_.act.actions[row]))) is not None:
+            if (spec := requeue(lost.spec, cause_of(step.act.actions[row]))) is not None:
                 self._retries.append(spec)
         return self._finish(env_ids, result, values)
 
@@ -113,17 +112,16 @@ class EnvRunner:
         with self.clock.span("act"):
             act = self._actor.act(obs, decision_rng(episodes), mode)
         with self.clock.span("simulate"):
-            result = step_rows(self.env, env_ids, act.actions, np.arange(len(env_ids)))
+            result = step_rows(self.env, env_ids, act.actions, range(len(env_ids)))
         mask = executed_terms(result.steps_taken, self.policy.chunk_len, self.policy.terms_per_step)
-        reward = result.reward.sum(axis=1, dtype=np.float32)
-        round_ = StepRecord(block, obs, act, reward, mask, len(env_ids), self.version)
+        step = StepRecord(block, obs, act, result.reward.sum(dim=1), mask, len(env_ids), self.version)
         if not self._record:
             self.store.give_back(block)
-        return result, round_
+        return result, step
 
     def _finish(self, env_ids: Sequence[int], result: ChunkResult, values: dict[int, float]) -> list[Trajectory]:
         """Take the ended episodes of this round out of their envs."""
-        rows: list[int] = np.flatnonzero((result.terminated | result.truncated) & ~result.failed).tolist()
+        rows = torch.nonzero((result.terminated | result.truncated) & ~result.failed).flatten().tolist()
         return [
             self._active.pop(env_ids[row]).ended(
                 terminated=bool(result.terminated[row]), final_value=values.get(row, 0.0)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from enum import Enum
 
-import numpy as np
+import torch
 
 from embodied_rl.errors import UserError
-from embodied_rl.types import Array, EpisodeSpec
+from embodied_rl.types import EpisodeSpec
 
 MAX_ATTEMPTS = 5
 
@@ -26,9 +26,9 @@ _ADVICE = {
 }
 
 
-def cause_of(actions: Array) -> FailureCause:
+def cause_of(actions: torch.Tensor) -> FailureCause:
     """Why a run failed after these actions of its row, [K, A]: the simulator gets finite ones only."""
-    return FailureCause.SIMULATOR if np.isfinite(actions).all() else FailureCause.POLICY
+    return FailureCause.SIMULATOR if torch.isfinite(actions).all() else FailureCause.POLICY
 
 
 class RetryPolicy:

@@ -151,8 +151,7 @@ class OpenVLAPolicy(nn.Module):
     def _act(self, obs: Observation, rng: DecisionRng, mode: ActMode) -> ActOutput:
         count = self.config.num_tokens
         uniform = torch.from_numpy(rng.uniform(count)).to(self.device) if mode == "sample" else None
-        images = torch.from_numpy(obs.images)
-        prefix = self._prefix(images, torch.from_numpy(obs.proprio), compiled=self.compiled)
+        prefix = self._prefix(obs.images, obs.proprio, compiled=self.compiled)
         prompt = self._prompt(obs.instruction, compiled=self.compiled)
         text = self.model.language_model.model.embed_tokens(prompt.ids)
         prefix, first = self.model.prune(prefix, text, prompt.lengths)
@@ -168,7 +167,7 @@ class OpenVLAPolicy(nn.Module):
         )
         value = self.model.value(decoded.prompt_hidden) if self.with_value else None
         tokens = decoded.tokens.to(torch.uint8)
-        actions = action_chunks(self.to_env(decode_tokens(tokens.cpu().numpy())))
+        actions = action_chunks(torch.from_numpy(self.to_env(decode_tokens(tokens.cpu().numpy()))))
         return ActOutput(actions, decoded.log_prob, value, {"tokens": tokens})
 
     def evaluate(

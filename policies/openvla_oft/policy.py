@@ -33,12 +33,10 @@ class OpenVLAOFTPolicy(OpenVLAPolicy):
 
     def _act(self, obs: Observation, rng: DecisionRng, mode: ActMode) -> ActOutput:
         uniform = torch.from_numpy(rng.uniform(self.config.num_tokens)).to(self.device) if mode == "sample" else None
-        hidden = self._hidden(
-            torch.from_numpy(obs.images), torch.from_numpy(obs.proprio), obs.instruction, compiled=self.compiled
-        )
+        hidden = self._hidden(obs.images, obs.proprio, obs.instruction, compiled=self.compiled)
         drawn, log_prob = self.head.draw(hidden, uniform, self.temperature)
         value = self.model.value(hidden[:, 0]) if self.with_value else None
-        actions = action_chunks(self.to_env(self.head.normalised(drawn)))
+        actions = action_chunks(torch.from_numpy(self.to_env(self.head.normalised(drawn))))
         return ActOutput(actions, log_prob, value, {self.head.replay_key: drawn})
 
     def evaluate(

@@ -127,8 +127,8 @@ class Pi0Policy(nn.Module):
     def act(self, obs: Observation, rng: DecisionRng, mode: ActMode) -> ActOutput:
         """Decide for N slots: 'sample' explores as `flow` says, 'greedy' follows the ODE from a random start."""
         config = self.config
-        arguments = torch.from_numpy(obs.images), torch.from_numpy(obs.proprio), obs.instruction
-        prefix = self.read_prefix(*arguments, 1, kept="write" if mode == "sample" else "ignore", compiled=self.compiled)
+        kept = "write" if mode == "sample" else "ignore"
+        prefix = self.read_prefix(obs.images, obs.proprio, obs.instruction, 1, kept=kept, compiled=self.compiled)
         if self.denoise_reuse > 1:
             prefix = replace(prefix, expert=DenoiseReuse(self.model.expert, self.denoise_reuse))
         noise = draw_noise(rng, self.flow, config.horizon, config.max_action_dim, self.device)
@@ -137,9 +137,7 @@ class Pi0Policy(nn.Module):
         actions = self.statistics.action.unnormalise(self._executed(path.action)).clamp(-1.0, 1.0)
         log_prob = self._executed(path.log_prob).sum(dim=1).flatten(1)
         value = self._value(prefix, path.summary) if self.with_value else None
-        return ActOutput(
-            action_chunks(actions.cpu().numpy()), log_prob, value, {"points": path.points, "step": path.step}
-        )
+        return ActOutput(action_chunks(actions), log_prob, value, {"points": path.points, "step": path.step})
 
     def evaluate(
         self, images: Tensor, proprio: Tensor, instruction: list[str], replay: dict[str, Tensor]

@@ -1,11 +1,11 @@
-"""Opens the native engine, in this process or, as `ProcessVecEnv` wants it, in one of its own."""
+"""Opens the native env, in this process or in the child of a `ProcessVecEnv`."""
 
 from __future__ import annotations
 
 from contextlib import closing
 from dataclasses import dataclass
 
-import numpy as np
+import torch
 
 from embodied_rl.sim.mujoco import kernel
 from embodied_rl.sim.mujoco.vec_env import ACTION_DIM, NativeVecEnv
@@ -16,10 +16,13 @@ from embodied_rl.types import EpisodeSpec
 
 @dataclass(frozen=True, slots=True)
 class NativeFactory:
-    """`NativeVecEnv` of these tasks with as many envs as it is called with; can be pickled.
+    """Call it with a number of envs to open a `NativeVecEnv`; can be pickled.
 
-    renderer: as `make_renderer` takes it; official: pictures with shadows, reflections and antialiasing. The others are
-    those of `NativeVecEnv`.
+    Args:
+        renderer: as `make_renderer` takes it.
+        official: render with shadows, reflections and antialiasing.
+
+    The other arguments are those of `NativeVecEnv`.
     """
 
     tasks: tuple[Task, ...]
@@ -45,10 +48,10 @@ class NativeFactory:
         )
 
     def compile(self) -> None:
-        """Compile what is not in the disk cache yet, which may take longer than a watched process may be silent."""
+        """Compile the kernels that are not in the disk cache: it may take longer than a child may leave unanswered."""
         if kernel.is_compiled():
             return
         with closing(self(1)) as env:
             env.reset([0], [EpisodeSpec(0, self.tasks[0].name, 0, 0)])
-            env.step([0], np.zeros((1, 1, ACTION_DIM), np.float32))
+            env.step([0], torch.zeros(1, 1, ACTION_DIM))
             env.observe([0], env.new_observation(1))

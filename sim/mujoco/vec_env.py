@@ -1,4 +1,4 @@
-"""N worlds in one process: chunk-native stepping over threads, frames only where somebody reads them."""
+"""The native MuJoCo VecEnv: N envs in one process, chunks stepped over threads, frames rendered on demand."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from itertools import count
 
 import mujoco
 import numpy as np
+import torch
 
 from embodied_rl.errors import UserError, suggest
 from embodied_rl.policy import action_array
@@ -28,7 +29,7 @@ CONTROL_HZ = 20.0
 
 
 class _Slot:
-    """A place for one episode, with the world of the task that it holds or held last."""
+    """One env: the MuJoCo world of the task that it holds or held last, and how far its episode is."""
 
     def __init__(self) -> None:
         self.scene: Scene | None = None
@@ -38,16 +39,28 @@ class _Slot:
 
 
 class NativeVecEnv:
-    """`embodied_rl.vec_env.VecEnv` over MuJoCo worlds of LIBERO-format tasks; any env takes any of the tasks.
+    """`embodied_rl.vec_env.VecEnv` over MuJoCo for LIBERO-format tasks. Any env can hold any of the tasks.
 
-    tasks: their names must differ. num_envs: envs. image_size: pixels of the square frames of `observe`.
-    renderer: see embodied_rl.sim.render.make_renderer; without one, `observe` and `frame` raise UserError.
-    threads: workers over envs, by default the CPUs this process may use. controller: 'exact' is robosuite's linear
-    algebra bit for bit, 'fast' is within 1e-7 N m of it and cheaper; None takes 'exact' for LIBERO's official tasks and
-    'fast' for ours, which no official run can be compared with. stop_at_success: an episode ends when its goal holds;
-    else it goes on to its horizon, with a reward for every step after which the goal holds. max_scene_bytes: memory for
-    the models of tasks that no env holds now; the least recently used ones are dropped and built again when needed.
-    cameras: how many of CAMERAS `observe` draws, from the first.
+    Args:
+        tasks: with different names.
+        num_envs: N.
+        image_size: H = W in pixels of the images of `observe`.
+        renderer: see `embodied_rl.sim.render.make_renderer`. Without one, `observe` and `frame` raise UserError.
+        threads: workers over envs, by default the CPUs that this process may use.
+        controller: 'exact' is robosuite's linear algebra bit for bit; 'fast' is within 1e-7 N m of it and cheaper.
+            None takes 'exact' for LIBERO's official tasks and 'fast' for ours, which have no official run to agree
+            with.
+        stop_at_success: end an episode when its goal holds. Otherwise it goes on to its horizon, with a reward for
+            every step after which the goal holds.
+        max_scene_bytes: memory for the models of tasks that no env holds now; the least recently used are dropped and
+            built again when needed.
+        cameras: how many of CAMERAS `observe` renders, from the first.
+
+    Example:
+        >>> env = NativeVecEnv(tasks, num_envs=8, image_size=64, renderer=make_renderer("raycast", ()))
+        >>> env.reset([0], [EpisodeSpec(0, tasks[0].name, init_state=0, seed=1)])
+        >>> env.step([0], torch.zeros(1, 4, 7)).steps_taken
+        tensor([4], dtype=torch.int32)
     """
 
     def __init__(
@@ -83,14 +96,18 @@ class NativeVecEnv:
         self._threads = min(threads or len(os.sched_getaffinity(0)), num_envs)
         self._pool = ThreadPoolExecutor(self._threads, "sim") if self._threads > 1 else None
         self.info = EnvInfo(
+            backend="mujoco",
             suite="+".join(dict.fromkeys(task.suite for task in tasks)),
             simulator=f"native-mujoco {mujoco.__version__}",
             renderer=renderer.name if renderer is not None else "none",
             cameras=CAMERAS[:cameras],
-            image_size=image_size,
-            action_dim=ACTION_DIM,
+            image_shape=(image_size, image_size),
             proprio_dim=PROPRIO_DIM,
+            action_dim=ACTION_DIM,
+            action_low=(-1.0,) * ACTION_DIM,
+            action_high=(1.0,) * ACTION_DIM,
             control_hz=CONTROL_HZ,
+            max_episode_steps=max(task.horizon for task in tasks),
         )
 
     def reset(self, env_ids: Sequence[int], episodes: Sequence[EpisodeSpec]) -> None:
@@ -106,68 +123,73 @@ class NativeVecEnv:
                 raise UserError(f"task '{spec.task}' has initial states 0 to {available - 1}, got {spec.init_state}")
         self._each(len(env_ids), lambda i: self._reset(self._slots[env_ids[i]], episodes[i]))
 
-    def _reset(self, env_id: _Slot, spec: EpisodeSpec) -> None:
-        scene, world = env_id.scene, env_id.world
+    def _reset(self, slot: _Slot, spec: EpisodeSpec) -> None:
+        scene, world = slot.scene, slot.world
         if scene is None or world is None or scene.task.name != spec.task:
             if scene is not None and world is not None:
-                env_id.scene = env_id.world = None
+                slot.scene = slot.world = None
                 self._scenes.give_back(scene, world)
             scene, world = self._scenes.take(spec.task)
-            env_id.scene, env_id.world = scene, world
+            slot.scene, slot.world = scene, world
         world.reset(scene.task.init_states[spec.init_state], scene.start)
-        env_id.steps, env_id.live = 0, True
+        slot.steps, slot.live = 0, True
 
-    def step(self, env_ids: Sequence[int], actions: Array) -> ChunkResult:
-        """Run up to K control steps in each env; actions float32 [len(envs), K, 7], clipped to [-1, 1].
+    def step(self, env_ids: Sequence[int], actions: torch.Tensor) -> ChunkResult:
+        """Run up to K control steps in each env; actions float32 [N, K, 7], clipped to [-1, 1].
 
-        ValueError for non-finite or misshapen actions and for a env whose episode has ended.
+        Raises:
+            ValueError: for non-finite or misshapen actions, and for an env whose episode has ended.
         """
-        actions = np.ascontiguousarray(action_array(actions))
-        rows, steps, dim = actions.shape
+        arrays = np.ascontiguousarray(action_array(actions))
+        rows, steps, dim = arrays.shape
         if rows != len(env_ids) or steps < 1 or dim != ACTION_DIM:
-            raise ValueError(f"actions must be [{len(env_ids)}, K, {ACTION_DIM}] with K >= 1, got {actions.shape}")
+            raise ValueError(f"actions must be [{len(env_ids)}, K, {ACTION_DIM}] with K >= 1, got {arrays.shape}")
         self._check_env_ids(env_ids)
         for index in env_ids:
             if not self._slots[index].live:
                 raise ValueError(f"env {index} holds no running episode; reset it first")
-        result = ChunkResult(
-            reward=np.zeros((rows, steps), np.float32),
-            terminated=np.zeros(rows, np.bool_),
-            truncated=np.zeros(rows, np.bool_),
-            success=np.zeros(rows, np.bool_),
-            steps_taken=np.zeros(rows, np.int32),
-            failed=np.zeros(rows, np.bool_),
-        )
-        self._each(rows, lambda i: self._step(self._slots[env_ids[i]], actions[i], result, i))
-        return result
+        reward = np.zeros((rows, steps), np.float32)
+        taken, status, late = np.zeros(rows, np.int32), np.zeros(rows, np.int64), np.zeros(rows, np.bool_)
 
-    def _step(self, env_id: _Slot, actions: Array, result: ChunkResult, row: int) -> None:
-        scene, world = _occupied(env_id)
-        actions = actions[: scene.task.horizon - env_id.steps]
-        taken, status = world.run(actions, result.reward[row], stop=self._stop)
-        env_id.steps += taken
-        result.steps_taken[row] = taken
-        result.failed[row] = status == kernel.FAILED
-        result.success[row] = result.reward[row].any()
-        result.terminated[row] = status == kernel.SUCCESS
-        result.truncated[row] = status == kernel.RUNNING and env_id.steps >= scene.task.horizon
-        env_id.live = status == kernel.RUNNING and not result.truncated[row]
+        def run(row: int) -> None:
+            taken[row], status[row], late[row] = self._step(self._slots[env_ids[row]], arrays[row], reward[row])
+
+        self._each(rows, run)
+        return ChunkResult.from_numpy(
+            reward=reward,
+            terminated=status == kernel.SUCCESS,
+            truncated=(status == kernel.RUNNING) & late,
+            success=np.asarray(reward.any(axis=1)),
+            steps_taken=taken,
+            failed=status == kernel.FAILED,
+        )
+
+    def _step(self, slot: _Slot, actions: Array, reward: Array) -> tuple[int, int, bool]:
+        """Run a chunk and fill its rewards; return steps taken, the kernel's status and whether the horizon is over."""
+        scene, world = _occupied(slot)
+        taken, status = world.run(actions[: scene.task.horizon - slot.steps], reward, stop=self._stop)
+        slot.steps += taken
+        late = slot.steps >= scene.task.horizon
+        slot.live = status == kernel.RUNNING and not late
+        return taken, status, late
 
     def observe(self, env_ids: Sequence[int], out: Observation) -> None:
         """Render and fill row i of `out` for `env_ids[i]`; `out` may have more rows. UserError without a renderer."""
         if self._renderer is None:
             raise UserError("this environment has no renderer; pass one made by embodied_rl.sim.render.make_renderer")
         self._check_env_ids(env_ids)
-        size = self.info.image_size
-        if len(out.instruction) < len(env_ids) or out.images.shape[1:] != (len(self.info.cameras), size, size, 3):
+        shape = (len(self.info.cameras), *self.info.image_shape, 3)
+        if len(out.instruction) < len(env_ids) or out.images.shape[1:] != shape:
             raise ValueError(f"the observation does not fit {len(env_ids)} envs; allocate it with new_observation")
-        self._each(len(env_ids), lambda i: self._observe(self._slots[env_ids[i]], out, i))
+        images, proprio = out.images.numpy(), out.proprio.numpy()
 
-    def _observe(self, env_id: _Slot, out: Observation, row: int) -> None:
-        scene, world = _occupied(env_id)
-        self._draw(scene, world, self.info.cameras, out.images[row])
-        world.proprio(out.proprio[row])
-        out.instruction[row] = scene.task.instruction
+        def fill(row: int) -> None:
+            scene, world = _occupied(self._slots[env_ids[row]])
+            self._draw(scene, world, self.info.cameras, images[row])
+            world.proprio(proprio[row])
+            out.instruction[row] = scene.task.instruction
+
+        self._each(len(env_ids), fill)
 
     def _draw(self, scene: Scene, world: Env, cameras: tuple[str, ...], out: Array) -> None:
         if self._renderer is None or scene.drawn is None:
@@ -176,7 +198,7 @@ class NativeVecEnv:
         self._renderer.render(scene.drawn, seen.xpos, seen.xmat, cameras, out, lit)
 
     def frame(self, env_id: int, camera: str, size: int) -> Array:
-        """What `camera` sees in a env, also after its episode ended: uint8 [size, size, 3]."""
+        """Render `camera` at `size`, also after the episode's end: uint8 [size, size, 3]."""
         if camera not in CAMERAS:
             raise UserError(f"unknown camera '{camera}'.{suggest(camera, CAMERAS)}")
         self._check_env_ids([env_id])
@@ -185,22 +207,20 @@ class NativeVecEnv:
         return out[0]
 
     def data(self, env_id: int) -> mujoco.MjData:
-        """MuJoCo's state of a env (of the task it holds or held last), to read. ValueError before its first reset."""
+        """MuJoCo's state of an env (of the task it holds or held last), to read. ValueError before its first reset."""
         return _occupied(self._slots[env_id])[1].data
 
     def model(self, env_id: int) -> mujoco.MjModel:
-        """The physics model of a env, shared by all envs of its task."""
+        """The physics model of an env, shared by all envs of its task."""
         return _occupied(self._slots[env_id])[1].model
 
     def task(self, env_id: int) -> Task:
-        """The task that a env holds or held last."""
+        """The task that an env holds or held last."""
         return _occupied(self._slots[env_id])[0].task
 
     def new_observation(self, rows: int) -> Observation:
         """Allocate an Observation of `rows` rows."""
-        size = self.info.image_size
-        images = np.zeros((rows, len(self.info.cameras), size, size, 3), np.uint8)
-        return Observation(images, np.zeros((rows, PROPRIO_DIM), np.float32), [""] * rows)
+        return self.info.new_observation(rows)
 
     def close(self) -> None:
         """Stop the threads; the environment cannot be used afterwards."""
@@ -234,7 +254,7 @@ class NativeVecEnv:
             other.result()
 
 
-def _occupied(env_id: _Slot) -> tuple[Scene, Env]:
-    if env_id.scene is None or env_id.world is None:
+def _occupied(slot: _Slot) -> tuple[Scene, Env]:
+    if slot.scene is None or slot.world is None:
         raise ValueError("the env holds no episode; reset it first")
-    return env_id.scene, env_id.world
+    return slot.scene, slot.world

@@ -4,39 +4,38 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Protocol as Interface
 
-import numpy as np
+import torch
 
 from embodied_rl.sim.libero.protocol import Protocol
 from embodied_rl.types import Array, ChunkResult, EpisodeSpec, Observation
 from embodied_rl.vec_env import VecEnv
 
 Prepare = Callable[[Array, Array], None]
-"""Fills uint8 [N, V, S, S, 3] from rendered frames, uint8 [N, V, H, W, 3]."""
-
-
-class FrameEnv(VecEnv, Interface):
-    """A simulator that also shows a env at any size."""
-
-    def frame(self, env_id: int, camera: str, size: int) -> Array:
-        """uint8 [size, size, 3], RGB."""
-        ...
+"""Fills uint8 [N, V, H, W, 3] of the policy's size from rendered images of another size."""
 
 
 class ProtocolEnv:
-    """`embodied_rl.vec_env.VecEnv` over another one, whose tasks' horizons include the settle steps.
+    """`embodied_rl.vec_env.VecEnv` that runs another one by the rules of an evaluation protocol.
 
-    env: goes on after success, as NativeVecEnv does with stop_at_success=False, and then pays a reward in every step
-    in which the goal holds. image_size: of the policy's pictures; cameras: how many of the simulator's, from the first;
-    prepare: makes the pictures from the frames (None: the frames are the pictures). run_on: an episode goes on to its
-    horizon after success, so that `at_end` is known; else it ends at the first success, as the official scripts end it.
-    translate: from an episode to what `env` is reset to, where its tasks go by other names.
+    Args:
+        env: on the CPU. It goes on after success, as NativeVecEnv does with stop_at_success=False, and then pays a
+            reward in every step in which the goal holds. Its tasks' horizons include the settle steps.
+        protocol: says which actions settle a scene after a reset.
+        image_size: H = W in pixels of the policy's images.
+        cameras: how many of the env's, from the first.
+        prepare: makes the policy's images from the rendered ones; None: they are the same.
+        run_on: an episode goes on to its horizon after success, so that `at_end` is known. Otherwise it ends at the
+            first success, as in the official scripts.
+        translate: from an episode to what `env` is reset to, where its tasks go by other names.
+
+    Example:
+        >>> env = ProtocolEnv(libero_env, protocol("openvla-oft"), image_size=224, cameras=2, prepare=prepare)
     """
 
     def __init__(
         self,
-        env: FrameEnv,
+        env: VecEnv,
         protocol: Protocol,
         *,
         image_size: int,
@@ -46,18 +45,23 @@ class ProtocolEnv:
         translate: Callable[[EpisodeSpec], EpisodeSpec] | None = None,
     ) -> None:
         self.num_envs = env.num_envs
-        self.info = replace(env.info, image_size=image_size, cameras=env.info.cameras[:cameras])
         self._env = env
-        self._settle = protocol.settle_actions()
+        self._settle = torch.from_numpy(protocol.settle_actions())
+        self.info = replace(
+            env.info,
+            image_shape=(image_size, image_size),
+            cameras=env.info.cameras[:cameras],
+            max_episode_steps=env.info.max_episode_steps - len(self._settle),
+        )
         self._prepare = prepare
         self._run_on = run_on
         self._translate = translate or (lambda spec: spec)
         self._episodes: dict[int, int] = {}
-        """Episode id by env."""
+        """Episode id by env id."""
         self._won: set[int] = set()
-        """Slots whose episode has succeeded."""
+        """Env ids whose episode has succeeded."""
         self._broken: set[int] = set()
-        """Slots whose simulator failed while it settled; the next step says so."""
+        """Env ids whose simulator failed while it settled; the next step says so."""
         self._at_end: dict[int, bool] = {}
 
     def reset(self, env_ids: Sequence[int], episodes: Sequence[EpisodeSpec]) -> None:
@@ -68,23 +72,24 @@ class ProtocolEnv:
         self._episodes |= {env_id: spec.episode_id for env_id, spec in zip(env_ids, episodes, strict=True)}
         if not len(self._settle):
             return
-        result = self._env.step(env_ids, np.repeat(self._settle[None], len(env_ids), axis=0))
-        self._broken |= {env_id for env_id, failed in zip(env_ids, result.failed, strict=True) if failed}
+        result = self._env.step(env_ids, self._settle.expand(len(env_ids), -1, -1))
+        self._broken |= {env_id for env_id, failed in zip(env_ids, result.failed.tolist(), strict=True) if failed}
         if ((result.terminated | result.truncated) & ~result.failed).any():
             raise RuntimeError(
                 "an episode ended while it settled: its simulator must go on after success, and its "
                 "task's horizon must include the settle steps"
             )
 
-    def step(self, env_ids: Sequence[int], actions: Array) -> ChunkResult:
-        """Run up to K control steps in each env; actions float32 [len(envs), K, A]."""
+    def step(self, env_ids: Sequence[int], actions: torch.Tensor) -> ChunkResult:
+        """Run up to K control steps in each env; actions float32 [N, K, A]."""
         whole = [row for row, env_id in enumerate(env_ids) if env_id not in self._broken]
         if len(whole) == len(env_ids):
             result = self._env.step(env_ids, actions)
         else:
-            result = _broken_rows(len(env_ids), actions.shape[1])
+            result = ChunkResult.zeros(*actions.shape[:2])
+            result.failed[:], result.steps_taken[:] = True, 1
             if whole:
-                _put(result, whole, self._env.step([env_ids[row] for row in whole], actions[whole]))
+                result.put(whole, self._env.step([env_ids[row] for row in whole], actions[whole]))
         for row in whole:
             self._judge(env_ids[row], result, row)
         return result
@@ -103,17 +108,15 @@ class ProtocolEnv:
         if self._prepare is None:
             out.images[:rows] = seen
         else:
-            self._prepare(seen, out.images[:rows])
+            self._prepare(seen.numpy(), out.images[:rows].numpy())
         return lost
 
     def new_observation(self, rows: int) -> Observation:
         """Allocate an Observation of `rows` rows."""
-        info = self.info
-        images = np.zeros((rows, len(info.cameras), info.image_size, info.image_size, 3), np.uint8)
-        return Observation(images, np.zeros((rows, info.proprio_dim), np.float32), [""] * rows)
+        return self.info.new_observation(rows)
 
     def frame(self, env_id: int, camera: str, size: int) -> Array:
-        """What a camera sees in a env, upright, for people: uint8 [size, size, 3]."""
+        """What a camera sees in an env, upright, for people: uint8 [size, size, 3]."""
         return self._env.frame(env_id, camera, size)
 
     def close(self) -> None:
@@ -121,10 +124,10 @@ class ProtocolEnv:
         self._env.close()
 
     def _judge(self, env_id: int, result: ChunkResult, row: int) -> None:
-        """Say in `result` what this protocol says of a row: where it ended, and one reward for its first success."""
+        """Rewrite a row by the rules of the protocol: where it ended, and one reward for its first success."""
         taken = int(result.steps_taken[row])
-        held = result.reward[row, :taken] > 0
-        first = int(held.argmax()) if held.any() else None
+        held = (result.reward[row, :taken] > 0).tolist()
+        first = held.index(True) if True in held else None
         result.reward[row] = 0.0
         if first is not None and env_id not in self._won:
             result.reward[row, first] = 1.0
@@ -133,22 +136,4 @@ class ProtocolEnv:
                 result.steps_taken[row] = first + 1
                 result.terminated[row], result.truncated[row] = True, False
         if self._run_on and (result.terminated[row] or result.truncated[row]):
-            self._at_end[self._episodes[env_id]] = first is not None and bool(held[int(result.steps_taken[row]) - 1])
-
-
-def _broken_rows(rows: int, steps: int) -> ChunkResult:
-    """Every row failed in its first step."""
-    nothing = np.zeros(rows, np.bool_)
-    return ChunkResult(
-        np.zeros((rows, steps), np.float32),
-        nothing.copy(),
-        nothing.copy(),
-        nothing.copy(),
-        np.ones(rows, np.int32),
-        ~nothing,
-    )
-
-
-def _put(result: ChunkResult, rows: list[int], part: ChunkResult) -> None:
-    for name in ("reward", "terminated", "truncated", "success", "steps_taken", "failed"):
-        getattr(result, name)[rows] = getattr(part, name)
+            self._at_end[self._episodes[env_id]] = first is not None and held[int(result.steps_taken[row]) - 1]

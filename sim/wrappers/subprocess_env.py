@@ -1,7 +1,7 @@
-"""Simulators in supervised processes: what dies, hangs, raises or swells is replaced, its episodes run again.
+"""Simulators in supervised child processes: one that dies, hangs, raises or leaks is replaced, its episodes run again.
 
-Commands and results are small and travel through pipes; what a policy sees lies in shared memory and is never pickled.
-Only the frames of films, at any size, one at a time, come through a pipe.
+Commands and results are small and travel through pipes. Observations lie in shared memory and are never pickled.
+Frames of videos, at any size, come through a pipe one at a time.
 """
 
 from __future__ import annotations
@@ -18,10 +18,18 @@ from multiprocessing.shared_memory import SharedMemory
 from typing import Any
 
 import numpy as np
+import torch
 
 from embodied_rl.errors import UserError
 from embodied_rl.policy import action_array
-from embodied_rl.sim.wrappers.subprocess_worker import RESULT_FIELDS, EnvFactory, Failure, Hello, Layout, Reply, serve
+from embodied_rl.sim.wrappers.subprocess_worker import (
+    EnvFactory,
+    Failure,
+    Reply,
+    serve,
+    shared_bytes,
+    shared_observation,
+)
 from embodied_rl.types import Array, ChunkResult, EpisodeSpec, Observation
 from embodied_rl.utils import processes
 from embodied_rl.vec_env import EnvInfo, SimulatorFailed
@@ -52,12 +60,12 @@ class _Child:
         self._memory: SharedMemory | None = None
         self._process: SpawnProcess | None = None
         try:
-            self.hello = self._start()
+            self.info = self._start()
         except BaseException:
             self.free()
             raise
 
-    def _start(self) -> Hello:
+    def _start(self) -> EnvInfo:
         """Start the process; _Lost if it does not come up."""
         self._connection, theirs = _SPAWN.Pipe()
         process = _SPAWN.Process(target=serve, args=(theirs, self._factory, self.env_ids), daemon=True)
@@ -65,16 +73,16 @@ class _Child:
         self._process = process
         theirs.close()
         self.held, self.live, self.base_rss = set(), set(), 0
-        hello = self._receive(time.monotonic() + self._start_deadline)
-        assert isinstance(hello, Hello)
+        info = self._receive(time.monotonic() + self._start_deadline)
+        assert isinstance(info, EnvInfo)
         if self._memory is None:
-            self._memory = SharedMemory(create=True, size=hello.layout.nbytes(self.env_ids))
-            self.images, self.proprio = hello.layout.arrays(self._memory, self.env_ids)
+            self._memory = SharedMemory(create=True, size=shared_bytes(info, self.env_ids))
+            self.shared = shared_observation(info, self._memory, self.env_ids)
         try:
             self._connection.send(self._memory.name)
         except OSError:
             raise _Lost("died") from None
-        return hello
+        return info
 
     def send(self, name: str, *arguments: Any) -> None:
         """Give a command; a child that is gone is noticed by `receive`."""
@@ -121,7 +129,7 @@ class _Child:
         """Stop for good."""
         self.stop()
         if self._memory is not None:
-            del self.images, self.proprio
+            del self.shared
             self._memory.close()
             self._memory.unlink()
 
@@ -140,16 +148,31 @@ class _Part:
 
 
 class ProcessVecEnv:
-    """`embodied_rl.vec_env.VecEnv` over simulators of `factory` in `processes` processes that are watched.
+    """`embodied_rl.vec_env.VecEnv` over simulators in watched child processes, on the CPU.
 
-    A child that dies, raises, or leaves a command unanswered for `deadline` s is killed and replaced; its episodes come
-    back as failed, so that they are run again. One that grew by more than `max_growth` bytes since its first reset is
-    replaced when a reset finds no other episode in it, and at twice that in any case. start_deadline: seconds until a
-    new simulator must be there. `replaced` counts replacements by their reason: died, hung, raised, grew; say: gets a
-    line about each.
+    A child that dies, raises or leaves a command unanswered is killed and replaced. Its episodes come back as failed,
+    so that they are run again. A child that leaks is replaced when a reset finds no other running episode in it, and
+    at twice `max_growth` in any case.
 
-    Raises UserError if a simulator does not start, and whatever UserError a simulator raises; RuntimeError if one is
-    lost six times without a step in between.
+    Args:
+        factory: opens a child's simulator; must be importable by name.
+        num_envs: N, shared out evenly.
+        processes: number of children.
+        deadline: seconds within which a command must be answered.
+        start_deadline: seconds within which a new simulator must be there.
+        max_growth: bytes by which a child's resident memory may grow after its first reset.
+        say: gets one line about each replacement.
+
+    Attributes:
+        replaced: replacements by reason: died, hung, raised, grew.
+
+    Raises:
+        UserError: if a simulator does not start, and what UserError a simulator raises.
+        RuntimeError: if a child is lost six times without a step in between.
+
+    Example:
+        >>> with closing(ProcessVecEnv(NativeFactory(...), num_envs=32, processes=4)) as env:
+        ...     env.reset([0], [spec])
     """
 
     def __init__(
@@ -183,8 +206,7 @@ class ProcessVecEnv:
         except BaseException:  # also Ctrl-C: no process and no shared memory is left behind
             self.close()
             raise
-        self.info: EnvInfo = self._children[0].hello.info
-        self._layout: Layout = self._children[0].hello.layout
+        self.info: EnvInfo = self._children[0].info
 
     def reset(self, env_ids: Sequence[int], episodes: Sequence[EpisodeSpec]) -> None:
         """Put `episodes[i]` into `env_ids[i]`; where the simulator breaks, the first step says so."""
@@ -200,22 +222,23 @@ class ProcessVecEnv:
                 self._children[index].held |= set(part.local)
                 self._children[index].live |= set(part.local)
 
-    def step(self, env_ids: Sequence[int], actions: Array) -> ChunkResult:
+    def step(self, env_ids: Sequence[int], actions: torch.Tensor) -> ChunkResult:
         """As `VecEnv.step`; the episodes of a simulator that broke are `failed`."""
-        actions = action_array(actions)
-        count, steps = actions.shape[:2]
-        no = np.zeros((3, count), np.bool_)
-        out = ChunkResult(np.zeros((count, steps), np.float32), no[0], no[1], no[2], np.zeros(count, np.int32), ~no[0])
+        arrays = action_array(actions)
+        if len(arrays) != len(env_ids):
+            raise ValueError(f"{len(env_ids)} envs for {len(arrays)} rows of actions")
+        out = ChunkResult.zeros(*arrays.shape[:2])
+        out.failed[:] = True
         parts = self._parts(env_ids)
         with self._locked(parts):
             there = {index: part.of(self._children[index].live) for index, part in parts.items()}
             there = {index: part for index, part in there.items() if part.rows}
             for index, part in there.items():
-                self._children[index].send("step", part.local, actions[part.rows])
+                self._children[index].send("step", part.local, arrays[part.rows])
             for index, part, values in self._results(there):
-                for name, value in zip(RESULT_FIELDS, values, strict=True):
-                    getattr(out, name)[part.rows] = value
-                over = out.terminated[part.rows] | out.truncated[part.rows] | out.failed[part.rows]
+                result = ChunkResult.from_numpy(**values)
+                out.put(part.rows, result)
+                over = (result.terminated | result.truncated | result.failed).tolist()
                 self._children[index].live -= {place for place, end in zip(part.local, over, strict=True) if end}
                 self._in_a_row[index] = 0
         return out
@@ -230,31 +253,30 @@ class ProcessVecEnv:
             for index, part in there.items():
                 self._children[index].send("observe", part.local)
             for index, part, (instruction, unseen) in self._results(there):
-                child = self._children[index]
-                out.images[part.rows] = child.images[: len(part.rows)]
-                out.proprio[part.rows] = child.proprio[: len(part.rows)]
+                _copy_rows(self._children[index].shared, out, part.rows)
                 for row, text in zip(part.rows, instruction, strict=True):
                     out.instruction[row] = text
                 lost -= set(part.rows) - {part.rows[place] for place in unseen}
         return sorted(lost)
 
     def frame(self, env_id: int, camera: str, size: int) -> Array:
-        """What a camera sees in a env, for people: uint8 [size, size, 3]. SimulatorFailed if it broke."""
+        """As `VecEnv.frame`."""
         parts = self._parts([env_id])
         with self._locked(parts):
             ((index, part),) = parts.items()
             child = self._children[index]
             if not child.held.issuperset(part.local):
-                raise SimulatorFailed("the simulator of this episode broke, so there is no picture of it")
+                raise SimulatorFailed("the simulator of this episode broke, so there is no frame of it")
             child.send("frame", part.local[0], camera, size)
-            for _, _, picture in self._results(parts):
-                return picture
-        raise SimulatorFailed("the simulator broke while it drew a picture")
+            for _, _, image in self._results(parts):
+                if isinstance(image, str):
+                    raise NotImplementedError(image)
+                return image
+        raise SimulatorFailed("the simulator broke while it rendered a frame")
 
     def new_observation(self, rows: int) -> Observation:
         """Allocate an Observation of `rows` rows."""
-        images = np.zeros((rows, *self._layout.images), np.uint8)
-        return Observation(images, np.zeros((rows, *self._layout.proprio), np.float32), [""] * rows)
+        return self.info.new_observation(rows)
 
     def close(self) -> None:
         """Kill the processes and free the shared memory."""
@@ -313,3 +335,10 @@ class ProcessVecEnv:
                 reason = str(lost)
             else:
                 return
+
+
+def _copy_rows(shared: Observation, out: Observation, rows: list[int]) -> None:
+    """Copy the first rows of `shared` into `rows` of `out`, with NumPy: torch's indexed copy of bytes is slower."""
+    for source, target in ((shared.images, out.images), (shared.proprio, out.proprio), (shared.state, out.state)):
+        if source is not None and target is not None:
+            target.numpy()[rows] = source.numpy()[: len(rows)]

@@ -1,53 +1,47 @@
-"""The child's side of `process_env`: one simulator in a process of its own, its pictures in shared memory.
-
-Imports nothing that a simulator does not need: a child starts often.
-"""
+"""The child's side of `subprocess_env`: one simulator in its own process, observations in shared memory."""
 
 from __future__ import annotations
 
 import os
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from math import prod
 from multiprocessing.connection import Connection
 from multiprocessing.shared_memory import SharedMemory
 from typing import Any
 
 import numpy as np
+import torch
 
 from embodied_rl.errors import UserError
-from embodied_rl.types import Array, ChunkResult, Observation
+from embodied_rl.types import ChunkResult, Observation
 from embodied_rl.utils.processes import leave_stopping_to_the_parent
 from embodied_rl.vec_env import EnvInfo, VecEnv
 
 EnvFactory = Callable[[int], VecEnv]
 """Builds a simulator with that many envs; it must be importable by name, as the child builds it."""
-RESULT_FIELDS = ("reward", "terminated", "truncated", "success", "steps_taken", "failed")
+RESULT_FIELDS = tuple(field.name for field in fields(ChunkResult))
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """Shapes of one row: images uint8 [V, H, W, 3], proprio float32 [P]."""
-
-    images: tuple[int, ...]
-    proprio: tuple[int, ...]
-
-    def nbytes(self, rows: int) -> int:
-        """Bytes of shared memory for that many rows."""
-        return rows * (int(np.prod(self.images)) + 4 * int(np.prod(self.proprio)))
-
-    def arrays(self, memory: SharedMemory, rows: int) -> tuple[Array, Array]:
-        """Views (images, proprio) of shared memory."""
-        images = np.ndarray((rows, *self.images), np.uint8, memory.buf)
-        return images, np.ndarray((rows, *self.proprio), np.float32, memory.buf, offset=images.nbytes)
+def shared_bytes(info: EnvInfo, rows: int) -> int:
+    """Bytes of shared memory that hold an observation of `rows` rows."""
+    return max(1, rows * (prod(_images_shape(info)) + 4 * (info.proprio_dim + info.state_dim)))
 
 
-@dataclass(frozen=True, slots=True)
-class Hello:
-    """What a child says once its simulator is there."""
+def shared_observation(info: EnvInfo, memory: SharedMemory, rows: int) -> Observation:
+    """An observation of `rows` rows that lies in shared memory."""
+    images = np.ndarray((rows, *_images_shape(info)), np.uint8, memory.buf)
+    numbers = np.ndarray(rows * (info.proprio_dim + info.state_dim), np.float32, memory.buf, offset=images.nbytes)
+    proprio = numbers[: rows * info.proprio_dim].reshape(rows, info.proprio_dim)
+    out = Observation.from_numpy(images, proprio, [""] * rows)
+    if info.state_dim:
+        out.state = torch.from_numpy(numbers[proprio.size :].reshape(rows, info.state_dim))
+    return out
 
-    info: EnvInfo
-    layout: Layout
+
+def _images_shape(info: EnvInfo) -> tuple[int, int, int, int]:
+    return (len(info.cameras), *info.image_shape, 3)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,13 +65,12 @@ def serve(connection: Connection, factory: EnvFactory, env_ids: int) -> None:
     leave_stopping_to_the_parent()
     try:
         env = factory(env_ids)
-        row = env.new_observation(1)
-        connection.send(Hello(env.info, Layout(row.images.shape[1:], row.proprio.shape[1:])))
+        connection.send(env.info)
         memory = SharedMemory(connection.recv())
-        images, proprio = Layout(row.images.shape[1:], row.proprio.shape[1:]).arrays(memory, env_ids)
+        shared = shared_observation(env.info, memory, env_ids)
         while True:
             name, arguments = connection.recv()
-            connection.send(Reply(_carry_out(env, name, arguments, images, proprio), rss()))
+            connection.send(Reply(_carry_out(env, name, arguments, shared), rss()))
     except (EOFError, BrokenPipeError):
         os._exit(0)  # the parent is gone or has given up: nothing is left to clean up for
     except UserError as error:
@@ -88,17 +81,21 @@ def serve(connection: Connection, factory: EnvFactory, env_ids: int) -> None:
         os._exit(1)
 
 
-def _carry_out(env: VecEnv, name: str, arguments: tuple[Any, ...], images: Array, proprio: Array) -> Any:
+def _carry_out(env: VecEnv, name: str, arguments: tuple[Any, ...], shared: Observation) -> Any:
     if name == "reset":
         env.reset(*arguments)
         return None
     if name == "step":
-        result: ChunkResult = env.step(*arguments)
-        return tuple(getattr(result, field) for field in RESULT_FIELDS)
+        env_ids, actions = arguments
+        result: ChunkResult = env.step(env_ids, torch.from_numpy(actions))
+        return {name: getattr(result, name).numpy() for name in RESULT_FIELDS}
     if name == "frame":
-        return env.frame(*arguments)  # pyright: ignore[reportAttributeAccessIssue] - only asked of simulators that have it
+        try:
+            return env.frame(*arguments)
+        except NotImplementedError as error:  # not a breakdown: the parent raises it again
+            return str(error)
     (env_ids,) = arguments
-    out = Observation(images[: len(env_ids)], proprio[: len(env_ids)], [""] * len(env_ids))
+    out = shared.rows(slice(0, len(env_ids)))
     return out.instruction, list(env.observe(env_ids, out) or ())
 
 

@@ -184,7 +184,7 @@ def test_a_simulator_that_renders_each_step_does_the_same() -> None:
     draw = np.random.default_rng(0)
     ended = 0
     while env_ids:
-        actions = draw.uniform(-1, 1, (len(env_ids), 2, 2)).astype(np.float32)
+        actions = torch.from_numpy(draw.uniform(-1, 1, (len(env_ids), 2, 2)).astype(np.float32))
         one, two = whole.step(env_ids, actions), stepped.step(env_ids, actions)
         for name in ("reward", "terminated", "truncated", "success", "steps_taken", "failed"):
             np.testing.assert_array_equal(getattr(one, name), getattr(two, name), err_msg=name)
@@ -209,7 +209,7 @@ def test_a_simulator_that_renders_each_step_draws_once_a_step(monkeypatch: pytes
     inner = ToyEnv(3)
     stepped = RendersEachStep(inner)
     seen, expected = stepped.new_observation(3), plain.new_observation(3)
-    running, still = list(env_ids), np.zeros((3, 2, 2), np.float32)  # nobody gets anywhere
+    running, still = list(env_ids), torch.zeros(3, 2, 2)  # nobody gets anywhere
     for env in (plain, stepped):
         env.reset(env_ids, specs)
     for turn in range(3):

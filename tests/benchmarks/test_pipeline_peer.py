@@ -83,7 +83,8 @@ def test_a_chunk_that_went_on_counts_to_its_success() -> None:
     reward = np.array([[0, 1, 1, 0, 1], [0, 0, 0, 0, 0], [0, 0, 0, 0, 1], [1, 0, 0, 0, 0]], np.float32)
     no, truncated = np.zeros(4, np.bool_), np.array([False, True, True, False])
     success, steps = np.array([True, False, True, True]), np.array([5, 3, 5, 5], np.int32)
-    found = first_success(ChunkResult(reward, no, truncated, success, steps, no))
+    arrays = (reward, no, truncated, success, steps, no)
+    found = first_success(ChunkResult(*(torch.from_numpy(array) for array in arrays)))
     assert found.reward.tolist() == [[0, 1, 0, 0, 0], [0] * 5, [0, 0, 0, 0, 1], [1, 0, 0, 0, 0]]
     assert found.steps_taken.tolist() == [2, 3, 5, 1]
     assert found.terminated.tolist() == [True, False, True, True]

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from embodied_rl.rng import philox
 from embodied_rl.telemetry.metrics import read_metrics
 from embodied_rl.types import Array, ChunkResult, EpisodeSpec, Observation
-from embodied_rl.vec_env import EnvInfo
+from tests.env_info import env_info
 
 HORIZON = 16
 
@@ -23,7 +24,15 @@ class StandIn:
     def __init__(self, num_envs: int, size: int, cameras: int) -> None:
         self.num_envs = num_envs
         views = ("agentview", "robot0_eye_in_hand")[:cameras]
-        self.info = EnvInfo("tabletop", "stand-in 1", "flat", views, size, 7, 8, 20.0)
+        self.info = env_info(
+            "tabletop",
+            7,
+            renderer="flat",
+            cameras=views,
+            image_shape=(size, size),
+            proprio_dim=8,
+            max_episode_steps=HORIZON,
+        )
         self.specs: dict[int, EpisodeSpec] = {}
         self._steps: dict[int, int] = {}
 
@@ -31,27 +40,28 @@ class StandIn:
         for env_id, spec in zip(env_ids, episodes, strict=True):
             self.specs[env_id], self._steps[env_id] = spec, 0
 
-    def step(self, env_ids: Sequence[int], actions: Array) -> ChunkResult:
+    def step(self, env_ids: Sequence[int], actions: torch.Tensor) -> ChunkResult:
         count, chunk = actions.shape[:2]
         for env_id in env_ids:
             self._steps[env_id] += chunk
-        over = np.array([self._steps[env_id] >= HORIZON for env_id in env_ids])
-        won = over & (actions[:, -1, 0] > 0)
-        reward = np.zeros((count, chunk), np.float32)
-        reward[:, -1] = won
-        return ChunkResult(reward, won, over & ~won, won, np.full(count, chunk, np.int32), np.zeros(count, dtype=bool))
+        over = torch.tensor([self._steps[env_id] >= HORIZON for env_id in env_ids])
+        result = ChunkResult.zeros(count, chunk)
+        result.success = result.terminated = over & (actions[:, -1, 0] > 0)
+        result.truncated = over & ~result.success
+        result.reward[:, -1] = result.success.float()
+        result.steps_taken[:] = chunk
+        return result
 
     def observe(self, env_ids: Sequence[int], out: Observation) -> None:
         for row, env_id in enumerate(env_ids):
             spec = self.specs[env_id]
             draw = philox(spec.init_state, self._steps[env_id])
-            out.images[row] = draw.integers(0, 256, out.images.shape[1:], dtype=np.uint8)
-            out.proprio[row] = draw.standard_normal(8)
+            out.images[row] = torch.from_numpy(draw.integers(0, 256, out.images.shape[1:], dtype=np.uint8))
+            out.proprio[row] = torch.from_numpy(draw.standard_normal(8))
             out.instruction[row] = spec.task.partition("/")[2].replace("_", " ")
 
     def new_observation(self, rows: int) -> Observation:
-        shape = (rows, len(self.info.cameras), self.info.image_size, self.info.image_size, 3)
-        return Observation(np.zeros(shape, np.uint8), np.zeros((rows, 8), np.float32), [""] * rows)
+        return self.info.new_observation(rows)
 
     def frame(self, env_id: int, camera: str, size: int) -> Array:
         return np.full((size, size, 3), self._steps[env_id] * 10, np.uint8)

@@ -52,7 +52,7 @@ def observation(rows: int, of: OpenVLAOFTPolicy, seed: int = 0) -> Observation:
     generator, size = np.random.default_rng(seed), of.config.image_size
     images = generator.integers(0, 256, (rows, of.config.num_cameras, size, size, 3), dtype=np.uint8)
     proprio = generator.standard_normal((rows, of.config.proprio_dim)).astype(np.float32)
-    return Observation(images, proprio, [INSTRUCTIONS[row % 3] for row in range(rows)])
+    return Observation.from_numpy(images, proprio, [INSTRUCTIONS[row % 3] for row in range(rows)])
 
 
 def rng(rows: int, decision: int = 0) -> DecisionRng:

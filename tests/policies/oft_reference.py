@@ -75,10 +75,10 @@ def sequence(policy: OpenVLAOFTPolicy, obs: Observation, row: int) -> tuple[Tens
     stop = [] if config.stop_token is None else [config.stop_token]
     language = torch.stack([table[i] for i in [policy.tokenizer.bos_id, *ids, *stop]]).mean(dim=0)
     parts = [table[policy.tokenizer.bos_id][None]]
-    parts += [patches(policy, image, language) for image in obs.images[row]]
+    parts += [patches(policy, image, language) for image in obs.images[row].numpy()]
     if config.use_proprio:
         low, high = policy.statistics.proprio_bounds  # type: ignore[misc]
-        unit = np.clip(2 * (obs.proprio[row] - low) / (high - low + 1e-8) - 1, -1, 1).astype(np.float32)
+        unit = np.clip(2 * (obs.proprio[row].numpy() - low) / (high - low + 1e-8) - 1, -1, 1).astype(np.float32)
         parts.append(model.proprio_projector(torch.from_numpy(unit))[None])
     parts.append(torch.stack([table[i] for i in ids]))
     last = sum(len(part) for part in parts) - 1

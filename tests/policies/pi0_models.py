@@ -78,12 +78,12 @@ def observation(rows: int, seed: int = 0) -> Observation:
     draw = np.random.default_rng(seed)
     images = draw.integers(0, 256, (rows, 2, 28, 28, 3), dtype=np.uint8)
     proprio = draw.normal(size=(rows, 2)).astype(np.float32)
-    return Observation(images, proprio, [INSTRUCTIONS[row % 3] for row in range(rows)])
+    return Observation.from_numpy(images, proprio, [INSTRUCTIONS[row % 3] for row in range(rows)])
 
 
 def tensors(obs: Observation) -> tuple[torch.Tensor, torch.Tensor, list[str]]:
     """An observation as `evaluate` and `sft_loss` take it."""
-    return torch.from_numpy(obs.images), torch.from_numpy(obs.proprio), obs.instruction
+    return obs.images, obs.proprio, obs.instruction
 
 
 def decision_rng(rows: int) -> DecisionRng:

@@ -88,8 +88,8 @@ def batch_of(name: str) -> RolloutBatch:
         for i in range(ROWS)
     ]
     return RolloutBatch(
-        images=torch.from_numpy(obs.images),
-        proprio=torch.from_numpy(obs.proprio),
+        images=obs.images,
+        proprio=obs.proprio,
         instruction=obs.instruction,
         replay=out.replay,
         log_prob=out.log_prob,

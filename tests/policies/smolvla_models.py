@@ -100,9 +100,9 @@ def observation(rows: int, seed: int = 0) -> Observation:
     draw = np.random.default_rng(seed)
     images = draw.integers(0, 256, (rows, 2, FRAME, FRAME, 3), dtype=np.uint8)
     proprio = draw.normal(size=(rows, 2)).astype(np.float32)
-    return Observation(images, proprio, [INSTRUCTIONS[row % 3] for row in range(rows)])
+    return Observation.from_numpy(images, proprio, [INSTRUCTIONS[row % 3] for row in range(rows)])
 
 
 def tensors(obs: Observation) -> tuple[Tensor, Tensor, list[str]]:
     """An observation as `evaluate` and `sft_loss` take it."""
-    return torch.from_numpy(obs.images), torch.from_numpy(obs.proprio), obs.instruction
+    return obs.images, obs.proprio, obs.instruction

@@ -79,7 +79,7 @@ def look(policy: AnyPolicy, rows: int, seed: int = 0) -> Observation:
     shape = (rows, config.num_cameras, config.image_size, config.image_size, 3)
     proprio = draw.standard_normal((rows, config.proprio_dim)).astype(np.float32)
     words = [oft_policies.INSTRUCTIONS[row % 3] for row in range(rows)]
-    return Observation(draw.integers(0, 256, shape, dtype=np.uint8), proprio, words)
+    return Observation.from_numpy(draw.integers(0, 256, shape, dtype=np.uint8), proprio, words)
 
 
 def act(policy: AnyPolicy, obs: Observation, on: bool, mode: Any = "sample") -> ActOutput:
@@ -141,7 +141,7 @@ def test_really_compiled_it_is_the_same_policy(kind: str) -> None:
     for rows, mode in ((5, "sample"), (4, "greedy")):
         check_same(*(act(policy, look(policy, rows), on, mode) for on in (True, False)))
     # recorded by compiled code, recomputed by the learner
-    out = policy.evaluate(torch.from_numpy(obs.images), torch.from_numpy(obs.proprio), obs.instruction, old.replay)
+    out = policy.evaluate(obs.images, obs.proprio, obs.instruction, old.replay)
     ratio = (out.log_prob.detach() - old.log_prob).exp()
     assert float((ratio - 1).abs().max()) < 1e-2 * LearnerConfig().ratio_tolerance
     # weights that change in place, as an optimiser changes them, count at once
@@ -149,7 +149,7 @@ def test_really_compiled_it_is_the_same_policy(kind: str) -> None:
     pi0_models.randomise(policy, 5)
     new = act(policy, obs, True)
     check_same(new, act(policy, obs, False))
-    assert float(np.abs(new.actions - old.actions).max()) > 1e-3
+    assert float((new.actions - old.actions).abs().max()) > 1e-3
     check_same(act(replica, obs, True), old)
     copy_weights(policy, replica)
     found: list[ActOutput] = []

@@ -74,7 +74,7 @@ def _observation(policy: AnyPolicy, rows: int = ROWS) -> Observation:
     size = config.image_size
     images = draw.integers(0, 256, (rows, config.num_cameras, size, size, 3), dtype=np.uint8)
     proprio = draw.standard_normal((rows, config.proprio_dim)).astype(np.float32)
-    return Observation(images, proprio, [oft_policies.INSTRUCTIONS[row % 3] for row in range(rows)])
+    return Observation.from_numpy(images, proprio, [oft_policies.INSTRUCTIONS[row % 3] for row in range(rows)])
 
 
 def _act(policy: AnyPolicy, obs: Observation | None = None) -> ActOutput:
@@ -153,7 +153,7 @@ def test_a_dropped_layer_was_never_there(kind: str, drop: int) -> None:
     drop_layers(_decoders(policy), [drop % layers])
     after = _act(policy)
     _assert_same(after, _act(reference))
-    assert not np.array_equal(after.actions, before.actions)
+    assert not torch.equal(after.actions, before.actions)
     assert _decoders(policy)[0].config.layers == layers - 1
 
 
@@ -169,7 +169,7 @@ def test_layers_that_cannot_be_dropped() -> None:
 def test_evaluate_sees_the_pruned_network(kind: str) -> None:
     policy = _policy(kind)
     obs = _observation(policy)
-    arguments = torch.from_numpy(obs.images), torch.from_numpy(obs.proprio), obs.instruction
+    arguments = obs.images, obs.proprio, obs.instruction
     whole = policy.evaluate(*arguments, _act(policy).replay)
     policy.model.pruner = _pruner(policy, 3)
     drop_layers(_decoders(policy), [1])
@@ -323,9 +323,7 @@ def test_token_policies_compute_as_if_the_others_were_masked(kind: str, monkeypa
     policy.model.pruner = None
     keep = torch.zeros(prefix.shape[:2], dtype=torch.bool).scatter(1, first[:, :-1], True)
     monkeypatch.setattr(policy.model.language_model.model, "forward", _masked(policy, keep))
-    expected = policy.evaluate(
-        torch.from_numpy(obs.images), torch.from_numpy(obs.proprio), obs.instruction, acted.replay
-    )
+    expected = policy.evaluate(obs.images, obs.proprio, obs.instruction, acted.replay)
     torch.testing.assert_close(acted.log_prob, expected.log_prob, rtol=0, atol=5e-5)
 
 
@@ -340,7 +338,7 @@ def test_flow_policies_compute_as_if_the_others_were_masked(kind: str) -> None:
     obs = _observation(policy)
     rows = np.arange(ROWS)
     noise = draw_noise(DecisionRng(rows, rows), policy.flow, config.horizon, config.max_action_dim, policy.device)
-    arguments = torch.from_numpy(obs.images), torch.from_numpy(obs.proprio), obs.instruction, 1
+    arguments = obs.images, obs.proprio, obs.instruction, 1
     with torch.no_grad():
         model.pruner = pruner
         pruned = policy.read_prefix(*arguments)
@@ -421,7 +419,7 @@ def test_a_layer_that_does_nothing_is_dropped_first_and_costs_nothing() -> None:
             layer.self_attn.o_proj.weight.zero_()
             layer.mlp.down_proj.weight.zero_()
     obs, before = _observation(policy), _act(policy)
-    arguments = torch.from_numpy(obs.images), torch.from_numpy(obs.proprio), obs.instruction, before.replay
+    arguments = obs.images, obs.proprio, obs.instruction, before.replay
     importance = layer_importance(_decoders(policy), lambda: policy.evaluate(*arguments))
     assert importance[1] == pytest.approx(0.0, abs=1e-6)
     assert min(importance[0], importance[2]) > 1e-3
@@ -435,7 +433,7 @@ def test_layers_that_share_keys_and_values_share_their_importance() -> None:
     policy = _policy("pi05_no_state")
     assert isinstance(policy, Pi0Policy)
     obs, acted = _observation(policy), _act(policy)
-    arguments = torch.from_numpy(obs.images), torch.from_numpy(obs.proprio), obs.instruction, acted.replay
+    arguments = obs.images, obs.proprio, obs.instruction, acted.replay
     language, expert = _decoders(policy)
 
     def run() -> None:
@@ -496,7 +494,7 @@ def test_reuse_equals_a_slow_one(kind: str, every: int) -> None:
     whole = policy.act(obs, rng, "greedy")
     noise = draw_noise(rng, policy.flow, config.horizon, config.max_action_dim, policy.device)
     with torch.no_grad():
-        prefix = policy.read_prefix(torch.from_numpy(obs.images), torch.from_numpy(obs.proprio), obs.instruction, 1)
+        prefix = policy.read_prefix(obs.images, obs.proprio, obs.instruction, 1)
         expected = _slow_reuse(policy, prefix, noise.start, every)
     policy.denoise_reuse = every
     found = policy.act(obs, rng, "greedy")
@@ -504,7 +502,7 @@ def test_reuse_equals_a_slow_one(kind: str, every: int) -> None:
     np.testing.assert_allclose(found.actions, expected, atol=1e-5)
     again = policy.act(obs, rng, "greedy")  # nothing is left of the decision before
     np.testing.assert_array_equal(again.actions, found.actions)
-    assert np.array_equal(found.actions, whole.actions) == (every == 1)
+    assert torch.equal(found.actions, whole.actions) == (every == 1)
 
 
 def test_the_expert_runs_in_every_nth_step_only() -> None:
@@ -526,7 +524,7 @@ def test_log_probs_of_reused_steps_are_refused() -> None:
     policy.denoise_reuse = 2
     acted = _act(policy)
     with pytest.raises(RuntimeError, match="denoise_reuse"):
-        policy.evaluate(torch.from_numpy(obs.images), torch.from_numpy(obs.proprio), obs.instruction, acted.replay)
+        policy.evaluate(obs.images, obs.proprio, obs.instruction, acted.replay)
 
 
 def test_oft_is_covered_with_padding_and_a_stop_token() -> None:
@@ -536,5 +534,5 @@ def test_oft_is_covered_with_padding_and_a_stop_token() -> None:
     obs = _observation(policy)
     policy.model.pruner = _pruner(policy, 5)
     acted = _act(policy)
-    again = policy.evaluate(torch.from_numpy(obs.images), torch.from_numpy(obs.proprio), obs.instruction, acted.replay)
+    again = policy.evaluate(obs.images, obs.proprio, obs.instruction, acted.replay)
     torch.testing.assert_close(again.log_prob, acted.log_prob, rtol=0, atol=1e-5)

@@ -61,7 +61,7 @@ def folder(models: Originals, tmp_path: Path) -> Path:
 def _observation(policy: OpenVLAPolicy, rows: int = 3) -> Observation:
     generator, config = np.random.default_rng(0), policy.config
     images = generator.integers(0, 256, (rows, config.num_cameras, SIZE, SIZE, 3), dtype=np.uint8)
-    return Observation(images, generator.standard_normal((rows, 8)).astype(np.float32), INSTRUCTIONS[:rows])
+    return Observation.from_numpy(images, generator.standard_normal((rows, 8)).astype(np.float32), INSTRUCTIONS[:rows])
 
 
 def _patches(models: Originals, image: np.ndarray) -> Tensor:
@@ -94,7 +94,7 @@ def test_a_loaded_policy_equals_transformers_models(models: Originals, folder: P
     out = policy.act(obs, DecisionRng(np.arange(3), np.zeros(3, int)), "sample")
     expected = _reference_log_probs(models, policy, obs, out.replay["tokens"].long())
     torch.testing.assert_close(out.log_prob, expected, rtol=1e-5, atol=1e-5)
-    images, proprio = torch.from_numpy(obs.images), torch.from_numpy(obs.proprio)
+    images, proprio = obs.images, obs.proprio
     again = policy.evaluate(images, proprio, obs.instruction, out.replay)
     torch.testing.assert_close(again.log_prob, expected, rtol=1e-5, atol=1e-5)
 

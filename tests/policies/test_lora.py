@@ -6,7 +6,6 @@ import copy
 from pathlib import Path
 from typing import cast
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -49,7 +48,7 @@ def _move_adapters(network: nn.Module) -> None:
 
 
 def _evaluate(policy: OpenVLAPolicy, obs: Observation, out: ActOutput) -> EvalOutput:
-    return policy.evaluate(torch.from_numpy(obs.images), torch.from_numpy(obs.proprio), obs.instruction, out.replay)
+    return policy.evaluate(obs.images, obs.proprio, obs.instruction, out.replay)
 
 
 @pytest.mark.parametrize("kind", ["openvla", "openvla_oft"])
@@ -186,7 +185,7 @@ def test_mixed_precision_is_near_float32_and_its_logits_are_float32(kind: str, r
     got.log_prob.sum().backward()
     acted = policy.act(obs, rng(3), "sample")
     assert torch.isfinite(acted.log_prob).all()
-    assert np.isfinite(acted.actions).all()
+    assert torch.isfinite(acted.actions).all()
 
 
 def _batch(policy: OpenVLAPolicy, rows: int = 8) -> RolloutBatch:
@@ -198,8 +197,8 @@ def _batch(policy: OpenVLAPolicy, rows: int = 8) -> RolloutBatch:
         for i in range(rows)
     ]
     return RolloutBatch(
-        images=torch.from_numpy(obs.images),
-        proprio=torch.from_numpy(obs.proprio),
+        images=obs.images,
+        proprio=obs.proprio,
         instruction=obs.instruction,
         replay=out.replay,
         log_prob=out.log_prob,

@@ -66,14 +66,14 @@ def acted(name: str, *, sick: bool) -> ActOutput:
         models: Any = pi0_models if name == "pi0" else smolvla_models
         policy, obs, rng = models.tiny_policy(), models.observation(3), pi0_models.decision_rng(3)
     if sick:
-        obs.proprio[1] = np.nan
+        obs.proprio[1] = torch.nan
     return policy.act(obs, rng, "sample")
 
 
 @pytest.mark.parametrize("name", ["pi0", "smolvla", "oft"])
 def test_a_bad_row_leaves_the_others_alone(name: str) -> None:
     whole, out = acted(name, sick=False), acted(name, sick=True)
-    assert np.isfinite(out.actions).all(axis=(1, 2)).tolist() == [True, False, True]
+    assert torch.isfinite(out.actions).all(dim=2).all(dim=1).tolist() == [True, False, True]
     np.testing.assert_allclose(out.actions[[0, 2]], whole.actions[[0, 2]], rtol=0, atol=1e-6)
     torch.testing.assert_close(out.log_prob[[0, 2]], whole.log_prob[[0, 2]], rtol=0, atol=1e-5)
     with pytest.raises(ValueError, match="non-finite"):
@@ -81,8 +81,8 @@ def test_a_bad_row_leaves_the_others_alone(name: str) -> None:
 
 
 def test_dtype_and_shape_are_checked_whatever_the_numbers() -> None:
-    assert np.isnan(action_chunks(np.full((1, 2, 3), np.nan, np.float32))).all()
-    for wrong in (np.zeros((1, 2, 3)), np.zeros((2, 3), np.float32)):
+    assert torch.isnan(action_chunks(torch.full((1, 2, 3), torch.nan))).all()
+    for wrong in (torch.zeros(1, 2, 3, dtype=torch.float64), torch.zeros(2, 3)):
         with pytest.raises(ValueError, match=r"float32 \[N,K,A\]"):
             action_chunks(wrong)
 

@@ -116,7 +116,7 @@ def _write(folder: Path, parts: dict[str, dict[str, Tensor]]) -> dict[str, Tenso
 def _observation(policy: OpenVLAOFTPolicy) -> Observation:
     generator, cameras = np.random.default_rng(0), policy.config.num_cameras
     images = generator.integers(0, 256, (3, cameras, SIZE, SIZE, 3), dtype=np.uint8)
-    return Observation(images, generator.standard_normal((3, 8)).astype(np.float32) * 2, INSTRUCTIONS)
+    return Observation.from_numpy(images, generator.standard_normal((3, 8)).astype(np.float32) * 2, INSTRUCTIONS)
 
 
 def _load(folder: Path, variant: Variant) -> OpenVLAOFTPolicy:
@@ -128,7 +128,7 @@ def _load(folder: Path, variant: Variant) -> OpenVLAOFTPolicy:
 @torch.no_grad()
 def _matches_reference(policy: OpenVLAOFTPolicy) -> None:
     obs = _observation(policy)
-    images, proprio = torch.from_numpy(obs.images), torch.from_numpy(obs.proprio)
+    images, proprio = obs.images, obs.proprio
     hidden = policy._hidden(images, proprio, obs.instruction)
     torch.testing.assert_close(hidden, reference.hidden_states(policy, obs), rtol=1e-5, atol=2e-5)
 

@@ -105,7 +105,7 @@ def test_save_load_save_is_bit_identical(tmp_path: Path) -> None:
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes(), name
     assert (loaded.temperature, loaded.unnorm_key) == (1.6, "tabletop_goal")
     images, proprio = np.full((2, 2, 32, 32, 3), 7, np.uint8), np.ones((2, 8), np.float32)
-    obs = Observation(images, proprio, ["open the drawer", "close it"])
+    obs = Observation.from_numpy(images, proprio, ["open the drawer", "close it"])
     rng = DecisionRng(np.arange(2), np.zeros(2, int))
     one, two = policy.act(obs, rng, "sample"), loaded.act(obs, rng, "sample")
     assert torch.equal(one.log_prob, two.log_prob)

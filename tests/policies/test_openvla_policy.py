@@ -38,7 +38,7 @@ def _policy(config: OpenVLAModelConfig | None = None, statistics: Statistics | N
 def _observation(rows: int, policy: OpenVLAPolicy, seed: int = 0) -> Observation:
     config, generator = policy.config, np.random.default_rng(seed)
     shape = (rows, config.num_cameras, config.image_size, config.image_size, 3)
-    return Observation(
+    return Observation.from_numpy(
         generator.integers(0, 256, shape, dtype=np.uint8),
         generator.standard_normal((rows, config.proprio_dim)).astype(np.float32),
         [INSTRUCTIONS[row % 3] for row in range(rows)],
@@ -54,7 +54,7 @@ def _rows(obs: Observation, rows: list[int]) -> Observation:
 
 
 def _evaluate(policy: OpenVLAPolicy, obs: Observation, out: ActOutput) -> EvalOutput:
-    return policy.evaluate(torch.from_numpy(obs.images), torch.from_numpy(obs.proprio), obs.instruction, out.replay)
+    return policy.evaluate(obs.images, obs.proprio, obs.instruction, out.replay)
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_evaluate_equals_act(changes: dict[str, object], temperature: float) -> 
     assert out.log_prob.shape == (7, 14)
     assert out.log_prob.dtype == torch.float32
     assert out.actions.shape == (7, 2, 7)
-    assert out.actions.dtype == np.float32
+    assert out.actions.dtype == torch.float32
     assert out.replay["tokens"].dtype == torch.uint8
 
 
@@ -119,7 +119,7 @@ def test_every_input_matters() -> None:
     out = policy.act(obs, _rng(1), "greedy")
     base = _evaluate(policy, obs, out).log_prob
     for camera in (0, 1):
-        images = obs.images.copy()
+        images = obs.images.clone()
         images[0, camera, -1, -1] ^= 255
         changed = Observation(images, obs.proprio, obs.instruction)
         assert (_evaluate(policy, changed, out).log_prob - base).abs().max() > 1e-5
@@ -201,7 +201,7 @@ def test_actions_are_unnormalised_and_encode_inverts() -> None:
     raw = decode_tokens(out.replay["tokens"].numpy()).reshape(4, 2, 7)
     np.testing.assert_allclose(out.actions[..., :6], raw[..., :6] * 0.5, atol=1e-6)
     np.testing.assert_array_equal(out.actions[..., 6], raw[..., 6])
-    tokens = policy.encode(torch.from_numpy(out.actions))
+    tokens = policy.encode(out.actions)
     assert ((tokens.int() - out.replay["tokens"].int()).abs() <= 1).all()
 
 
@@ -216,7 +216,7 @@ def test_sft_loss_is_minus_the_mean_log_prob() -> None:
     policy = _policy()
     obs = _observation(5, policy)
     actions = torch.from_numpy(np.random.default_rng(1).uniform(-1, 1, (5, 2, 7)).astype(np.float32))
-    images, proprio = torch.from_numpy(obs.images), torch.from_numpy(obs.proprio)
+    images, proprio = obs.images, obs.proprio
     loss = policy.sft_loss(images, proprio, obs.instruction, actions)
     evaluated = policy.evaluate(images, proprio, obs.instruction, {"tokens": policy.encode(actions)})
     torch.testing.assert_close(loss, -evaluated.log_prob.mean())
@@ -225,7 +225,7 @@ def test_sft_loss_is_minus_the_mean_log_prob() -> None:
 def test_blind_rows_do_not_see_their_earlier_actions() -> None:
     policy = _policy()
     obs = _observation(2, policy)
-    images, proprio = torch.from_numpy(obs.images), torch.from_numpy(obs.proprio)
+    images, proprio = obs.images, obs.proprio
     last = torch.zeros(2, 2, 7)
     other = last.clone()
     other[:, 0] = 0.9  # another first step of the chunk
@@ -258,7 +258,7 @@ def test_overfits_sixteen_samples() -> None:
     policy = OpenVLAPolicy.fresh(_config(), INSTRUCTIONS, seed=0)
     obs = _observation(16, policy)
     actions = torch.from_numpy(np.random.default_rng(2).uniform(-0.99, 0.99, (16, 2, 7)).astype(np.float32))
-    images, proprio = torch.from_numpy(obs.images), torch.from_numpy(obs.proprio)
+    images, proprio = obs.images, obs.proprio
     optimiser = torch.optim.AdamW(policy.parameters(), lr=3e-3)
     first = float("nan")
     for step in range(150):
@@ -271,7 +271,7 @@ def test_overfits_sixteen_samples() -> None:
     assert first > 5.0
     assert loss.item() < 0.1  # type: ignore[possibly-undefined]
     out = policy.act(obs, _rng(16), "greedy")
-    assert np.abs(out.actions - actions.numpy()).mean() < 0.02
+    assert (out.actions - actions).abs().mean() < 0.02
 
 
 def test_near_bins_start_alike() -> None:

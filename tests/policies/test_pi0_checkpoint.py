@@ -136,9 +136,7 @@ def test_save_load_save_is_bit_identical(kind: str, tmp_path: Path) -> None:
     np.testing.assert_array_equal(policy.act(obs, rng, "sample").actions, loaded.act(obs, rng, "sample").actions)
     frozen = {name for name, p in loaded.model.named_parameters() if not p.requires_grad}
     assert frozen == {"expert_head.weight"}
-    loaded.sft_loss(
-        torch.from_numpy(obs.images), torch.from_numpy(obs.proprio), obs.instruction, torch.zeros(2, 5, 3)
-    ).backward()
+    loaded.sft_loss(obs.images, obs.proprio, obs.instruction, torch.zeros(2, 5, 3)).backward()
 
 
 def test_every_wrong_parameter_of_our_folder_is_named(tmp_path: Path) -> None:

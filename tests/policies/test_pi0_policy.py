@@ -53,8 +53,8 @@ def _gradients(policy: Pi0Policy) -> dict[str, Tensor]:
 def test_evaluate_recomputes_what_act_did(kind: str, method: str) -> None:
     policy, obs, out = _acted(kind, method)
     assert out.actions.shape == (6, 3, 3)
-    assert out.actions.dtype == np.float32
-    assert np.abs(out.actions).max() <= 1.0
+    assert out.actions.dtype == torch.float32
+    assert out.actions.abs().max() <= 1.0
     again = policy.evaluate(*tensors(obs), out.replay)
     torch.testing.assert_close(again.log_prob, out.log_prob, rtol=0, atol=2e-5)
     torch.testing.assert_close(again.value, out.value, rtol=0, atol=1e-5)
@@ -169,9 +169,9 @@ def test_greedy_is_the_same_again_and_follows_the_ode() -> None:
     policy = tiny_policy()
     obs, rng = observation(3), decision_rng(3)
     one, two = policy.act(obs, rng, "greedy"), policy.act(obs, rng, "greedy")
-    assert np.array_equal(one.actions, two.actions)
+    assert torch.equal(one.actions, two.actions)
     noisy = policy.act(obs, rng, "sample")
-    assert np.abs(noisy.actions - one.actions).max() > 1e-3
+    assert (noisy.actions - one.actions).abs().max() > 1e-3
     policy.flow = replace(policy.flow, noise_level=2.0)
     np.testing.assert_array_equal(policy.act(obs, rng, "greedy").actions, one.actions)
 
@@ -234,7 +234,7 @@ def test_imitation_learns_a_constant_action() -> None:
         adam.zero_grad()
         policy.sft_loss(*tensors(obs), actions).backward()
         adam.step()
-    error = np.abs(policy.act(obs, decision_rng(3), "greedy").actions - 0.3).mean()
+    error = (policy.act(obs, decision_rng(3), "greedy").actions - 0.3).abs().mean()
     assert error < 0.06
 
 

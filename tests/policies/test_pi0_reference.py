@@ -36,7 +36,7 @@ def _sample(policy: Pi0Policy, rows: int) -> tuple[Tensor, Tensor]:
 def _prompt(policy: Pi0Policy, rows: int) -> tuple[Tensor, Tensor, Tensor]:
     """Prompt ids, lengths, and the state padded to the model's width."""
     config, obs = policy.config, observation(rows)
-    state = policy.statistics.state.normalise(torch.from_numpy(obs.proprio))
+    state = policy.statistics.state.normalise(obs.proprio)
     words = state.numpy() if config.state_input == "prompt" else None
     ids, lengths = policy.prompt.batch(obs.instruction, words)
     return torch.from_numpy(ids), torch.tensor(lengths), F.pad(state, (0, config.max_state_dim - config.proprio_dim))
@@ -88,7 +88,7 @@ def test_sampling_equals_transformers(tmp_path: Path) -> None:
     ids, lengths, state = _prompt(policy, 3)
     patches = torch.full((3, 2 * policy.config.vision.num_patches), 320)
     valid = torch.arange(ids.shape[1]) < lengths[:, None]
-    pixels = torch.from_numpy(observation(3).images).permute(0, 1, 4, 2, 3).float() / 127.5 - 1.0
+    pixels = observation(3).images.permute(0, 1, 4, 2, 3).float() / 127.5 - 1.0
     theirs = reference.sample_actions(
         state=state,
         input_ids=torch.cat([patches, ids], dim=1),
@@ -205,7 +205,7 @@ def test_cached_sampling_equals_the_slow_reference(kind: str) -> None:
     start, action = _sample(policy, 3)
     reference = Reference(policy)
     ids, lengths, state = _prompt(policy, 3)
-    pixels = torch.from_numpy(observation(3).images).permute(0, 1, 4, 2, 3).double() / 127.5 - 1.0
+    pixels = observation(3).images.permute(0, 1, 4, 2, 3).double() / 127.5 - 1.0
     for row in range(3):
         x = start[row].double()
         for step in range(STEPS):

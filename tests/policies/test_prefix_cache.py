@@ -55,7 +55,7 @@ def frozen(name: str = "nano", method: str = "flow_sde", *, room: int = ROOMY) -
 def see(rows: int = ROWS, seed: int = 0) -> Observation:
     draw = np.random.default_rng(seed)
     images = draw.integers(0, 256, (rows, 2, 64, 64, 3), dtype=np.uint8)
-    return Observation(
+    return Observation.from_numpy(
         images, draw.uniform(-0.9, 0.9, (rows, 8)).astype(np.float32), [INSTRUCTIONS[row % 3] for row in range(rows)]
     )
 
@@ -106,8 +106,8 @@ def test_kept_prefixes_agree_in_other_batches(name: str) -> None:
     obs, out = acted(policy, 12)
     more = see(3, seed=5)
     obs = Observation(
-        np.concatenate([obs.images, more.images]),
-        np.concatenate([obs.proprio, more.proprio]),
+        torch.cat([obs.images, more.images]),
+        torch.cat([obs.proprio, more.proprio]),
         [*obs.instruction, *more.instruction],
     )
     replay = {key: torch.cat([value, value[:3]]) for key, value in out.replay.items()}
@@ -164,7 +164,7 @@ def test_another_observation_is_never_found(change: str) -> None:
     """pi0.5 has the state in its prompt."""
     policy = frozen("nano_pi05")
     obs, out = acted(policy)
-    images, proprio, words = obs.images.copy(), obs.proprio.copy(), obs.instruction
+    images, proprio, words = obs.images.clone(), obs.proprio.clone(), obs.instruction
     if change == "picture":
         images[:, 1, -1, -1, 2] ^= 1
     elif change == "words":

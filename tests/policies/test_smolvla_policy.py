@@ -69,7 +69,7 @@ def test_a_row_depends_on_its_observation_and_not_on_its_neighbours() -> None:
         Observation(obs.images, obs.proprio + 1, obs.instruction),
         Observation(obs.images, obs.proprio, obs.instruction[::-1]),
     ):
-        assert np.abs(policy.act(changed, rng, "greedy").actions - greedy).max() > 1e-6
+        assert (policy.act(changed, rng, "greedy").actions - greedy).abs().max() > 1e-6
 
 
 @pytest.mark.parametrize("recompute", [False, True])
@@ -134,7 +134,7 @@ def test_imitation_learns_a_constant_action() -> None:
         adam.zero_grad()
         policy.sft_loss(*tensors(obs), actions).backward()
         adam.step()
-    assert np.abs(policy.act(obs, decision_rng(3), "greedy").actions - 0.3).mean() < 0.2  # 0.62 at the start
+    assert (policy.act(obs, decision_rng(3), "greedy").actions - 0.3).abs().mean() < 0.2  # 0.62 at the start
 
 
 def test_options_of_evaluation_that_leave_nothing_out_change_nothing() -> None:

@@ -36,7 +36,7 @@ class Collectives:
         self._lost = lost
 
     def cut(self, index: Tensor, rows: int) -> list[Tensor]:
-        """Cut row numbers int64 [R] into pieces of at most `rows`, equally many for each rank if there are enough."""
+        """Cut row numbers int64 [B] into pieces of at most `rows`, equally many for each rank if there are enough."""
         if self.size == 1:
             return list(index.split(rows))
         pieces = -(-len(index) // rows)

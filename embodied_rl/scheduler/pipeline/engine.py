@@ -18,12 +18,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from embodied_rl.policy import Policy
 from embodied_rl.rollout.actor import ParallelActor
 from embodied_rl.rollout.chunk import observe_ends, open_ends, step_rows
-from embodied_rl.rollout.episode import NO_CRITIC, ActiveEpisode, decision_rng, executed_terms
+from embodied_rl.rollout.episode import NO_CRITIC, ActiveEpisode, decision_rng, executed_terms, record_step
 from embodied_rl.rollout.groups import BatchEnd, Group, GroupQueue
 from embodied_rl.rollout.observation_pool import ObservationPool, StepRecord, Trajectory
 from embodied_rl.rollout.retries import cause_of
@@ -253,12 +251,12 @@ class RolloutEngine:
         view, decision = env_group.view, env_group.decision
         assert view is not None
         assert decision is not None
+        rows = list(range(len(view.env_ids)))
         with self.profiler.span("simulate"):
-            result = step_rows(self.env, view.env_ids, decision.act.actions, np.arange(len(view.env_ids)))
+            result = step_rows(self.env, view.env_ids, decision.act.actions, rows)
         mask = executed_terms(result.steps_taken, self.policy.chunk_len, self.policy.terms_per_step)
         record = make_step_record(view, decision, result, mask)
-        for row, episode in enumerate(view.episodes):
-            episode.account(result, record, row, record=True)
+        record_step(view.episodes, rows, record, result, keep=True)
         return record, result, self._render_ends(view, result) if self._options.final_value else None
 
     def _render_ends(self, view: EnvGroupView, result: ChunkResult) -> EnvGroupView | None:
@@ -291,7 +289,8 @@ class RolloutEngine:
         self._commit_cv.notify_all()
         assert env_group.view is not None
         valued = set(finals.env_ids) if finals is not None else set()
-        for row in np.flatnonzero(result.terminated | result.truncated | result.failed):
+        over = result.terminated | result.truncated | result.failed
+        for row in over.nonzero().flatten().tolist():
             env_id = env_group.view.env_ids[row]
             episode = env_group.active.pop(env_id)
             if result.failed[row]:

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+import torch
 
 from embodied_rl.rollout.episode import ActiveEpisode
 from embodied_rl.rollout.observation_pool import StepRecord
-from embodied_rl.types import ActOutput, Array, ChunkResult, EpisodeSpec, Observation
+from embodied_rl.types import ActOutput, ChunkResult, EpisodeSpec, Observation
 
 
 @dataclass(slots=True, eq=False)
@@ -57,9 +58,9 @@ def make_env_groups(num_envs: int, count: int) -> list[EnvGroup]:
     return [EnvGroup([int(env_id) for env_id in env_ids]) for env_ids in np.array_split(np.arange(num_envs), count)]
 
 
-def make_step_record(view: EnvGroupView, decision: Decision, result: ChunkResult, mask: Array) -> StepRecord:
-    """The rows of a decision that was carried out; all are referred to."""
-    reward = result.reward.sum(axis=1, dtype=np.float32)
+def make_step_record(view: EnvGroupView, decision: Decision, result: ChunkResult, mask: torch.Tensor) -> StepRecord:
+    """The rows of a decision that was carried out; all rows are referred to."""
+    reward = result.reward.sum(dim=1)
     return StepRecord(view.block, view.obs, decision.act, reward, mask, len(view.env_ids), decision.version)
 
 
@@ -68,8 +69,8 @@ def join(views: Sequence[EnvGroupView]) -> Observation:
     if len(views) == 1:
         return views[0].obs
     return Observation(
-        np.concatenate([view.obs.images for view in views]),
-        np.concatenate([view.obs.proprio for view in views]),
+        torch.cat([view.obs.images for view in views]),
+        torch.cat([view.obs.proprio for view in views]),
         [text for view in views for text in view.obs.instruction],
     )
 

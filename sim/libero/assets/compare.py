@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from embodied_rl.errors import UserError
 from embodied_rl.sim.libero.assets.environment import Environment
@@ -83,10 +84,10 @@ def compare(task: LiberoTask, recorded: dict[str, Array]) -> Difference:
     seen, qpos, row = 0, 0.0, env.new_observation(1)
     for t, image in enumerate(images):
         if t:
-            env.step([0], recorded["actions"][None, t - 1 : t])
+            env.step([0], torch.from_numpy(recorded["actions"][None, t - 1 : t]))
             qpos = max(qpos, float(np.abs(env.data(0).qpos - recorded["qpos"][t - 1]).max()))
         env.observe([0], row)
-        seen = max(seen, _gap(row.images[0], image))
+        seen = max(seen, _gap(row.images[0].numpy(), image))
     env.close()
     return Difference(len(images), drawn, seen, qpos)
 

@@ -137,7 +137,7 @@ def test_only_learned_noise_has_an_entropy_to_gain(method: FlowExploration) -> N
     policy = flow_policy(method, with_value=False)
     obs = ToyEnv(3).new_observation(3)
     obs.instruction = [next(iter(INSTRUCTIONS.values()))] * 3
-    arguments = torch.from_numpy(obs.images), torch.from_numpy(obs.proprio), obs.instruction
+    arguments = obs.images, obs.proprio, obs.instruction
     points = torch.randn(3, policy.flow.recorded_steps + 1, CHUNK + 1, 3)
     step = torch.arange(policy.flow.recorded_steps).expand(3, -1)
     entropy = policy.evaluate(*arguments, {"points": points, "step": step}).entropy

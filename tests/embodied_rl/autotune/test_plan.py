@@ -170,7 +170,7 @@ def test_what_is_counted_of_pi0_is_what_a_real_policy_holds() -> None:
     assert found.update_per_row < whole.update_per_row
     policy.prefix_cache = PrefixCache(1 << 30)
     words = " ".join(["open"] * 23)  # with the token that begins it as long as the plan's prompt
-    obs = Observation(np.zeros((1, 2, 64, 64, 3), np.uint8), np.zeros((1, 8), np.float32), [words])
+    obs = Observation.from_numpy(np.zeros((1, 2, 64, 64, 3), np.uint8), np.zeros((1, 8), np.float32), [words])
     policy.act(obs, DecisionRng(np.zeros(1, np.int64), np.zeros(1, np.int64)), "sample")
     assert policy.prefix_cache.used_bytes == kept_bytes(policy.config, 4)
 

@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from embodied_rl.cli import main
 from embodied_rl.cli.eval_benchmark import suite_name
 from embodied_rl.jobs.fingerprint import task_digest
 from embodied_rl.sim.tabletop import load_suite
-from embodied_rl.types import Array, ChunkResult, EpisodeSpec
+from embodied_rl.types import ChunkResult, EpisodeSpec
 from tests.embodied_rl.stand_in import StandIn
 
 TASKS = [task.name for task in load_suite("tabletop_object")]
@@ -38,7 +39,7 @@ class World(StandIn):
         super().reset(env_ids, episodes)
         World.started += episodes
 
-    def step(self, env_ids: Sequence[int], actions: Array) -> ChunkResult:
+    def step(self, env_ids: Sequence[int], actions: torch.Tensor) -> ChunkResult:
         World.interrupt -= 1
         if World.interrupt == 0:
             os.kill(os.getpid(), signal.SIGINT)

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 import yaml
 
 from embodied_rl.cli import main
@@ -22,7 +23,7 @@ from embodied_rl.policies.pi0.policy import Pi0Policy
 from embodied_rl.policies.smolvla.config import preset as smolvla_preset
 from embodied_rl.policies.smolvla.policy import SmolVLAPolicy
 from embodied_rl.telemetry.metrics import read_metrics
-from embodied_rl.types import Array, ChunkResult
+from embodied_rl.types import ChunkResult
 from tests.embodied_rl.cli.test_cli_eval import TASKS, World, world
 from tests.embodied_rl.stand_in import StandIn
 from tests.policies.published_files import INSTRUCTIONS, SIZE, originals, published_state, tiny_7b, write_folder
@@ -106,7 +107,7 @@ def mixed_success(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every second episode succeeds, whatever the policy does, so that each group has contrast."""
     run = StandIn.step
 
-    def step(self: StandIn, env_ids: Sequence[int], actions: Array) -> ChunkResult:
+    def step(self: StandIn, env_ids: Sequence[int], actions: torch.Tensor) -> ChunkResult:
         odd = np.array([self.specs[env_id].episode_id % 2 for env_id in env_ids], np.float32)
         actions[:, -1, 0] = 2 * odd - 1
         return run(self, env_ids, actions)

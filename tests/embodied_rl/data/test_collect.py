@@ -23,6 +23,7 @@ SPEC = DatasetSpec(("front",), 16, ("x",), ("dx", "gripper"))
 FAKE_SIMULATOR = """
 import os
 import numpy as np
+import torch
 from embodied_rl.data.collect import Bench
 from embodied_rl.types import ChunkResult, Observation
 
@@ -33,20 +34,20 @@ class Line:
             os._exit(1)
         self.x, self.t, self.far = 0.5 + 0.01 * episodes[0].init_state, 0, episodes[0].init_state == 7
     def step(self, envs, actions):
-        assert actions.shape == (1, 1, 2) and actions.dtype == np.float32
-        self.last = actions[0, 0]
+        assert actions.shape == (1, 1, 2) and actions.dtype == torch.float32
+        self.last = actions[0, 0].numpy()
         self.x += 0.1 * float(actions[0, 0, 0])
         self.t += 1
         done, late = abs(self.x) < 0.05 and not self.far, self.t == 40
-        flag = lambda value: np.array([value])
-        return ChunkResult(np.zeros((1, 1), np.float32), flag(done), flag(late and not done), flag(done),
-                           np.array([1], np.int32), flag(False))
+        flag = lambda value: torch.tensor([value])
+        return ChunkResult(torch.zeros(1, 1), flag(done), flag(late and not done), flag(done),
+                           torch.tensor([1], dtype=torch.int32), flag(False))
     def observe(self, envs, out):
         out.images[0] = int(255 * min(abs(self.x), 1))
         out.proprio[0] = self.x
         out.instruction[0] = "go home"
     def new_observation(self, rows):
-        return Observation(np.zeros((1, 1, 16, 16, 3), np.uint8), np.zeros((1, 1), np.float32), [""])
+        return Observation.from_numpy(np.zeros((1, 1, 16, 16, 3), np.uint8), np.zeros((1, 1), np.float32), [""])
     def close(self):
         pass
 

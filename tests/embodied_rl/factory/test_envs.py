@@ -10,8 +10,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
-import numpy as np
 import pytest
+import torch
 
 from embodied_rl.factory.envs import announce_compilation, statistics_line
 from embodied_rl.factory.tasks import load_tasks
@@ -28,7 +28,7 @@ def test_compiling_is_announced_only_before_it_was_done(tmp_path: Path, capsys: 
     (task,) = load_tasks("tabletop_spatial")[:1]
     with closing(NativeVecEnv([task], 1)) as worlds:  # compiles here, if nobody did before
         worlds.reset([0], [EpisodeSpec(0, task.name, 0, 0)])
-        worlds.step([0], np.zeros((1, 1, 7), np.float32))
+        worlds.step([0], torch.zeros(1, 1, 7))
     announce_compilation()
     assert capsys.readouterr().err == ""
 

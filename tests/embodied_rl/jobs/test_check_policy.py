@@ -140,12 +140,12 @@ def _case(images: Array | None = None, sign: float = 1.0, scale: float = 1.0, fo
     policy = load_policy(SHIPPED)
     seen = check_policy._look(policy, DoctorConfig())
     rows = np.arange(len(seen.instruction))
-    action = policy.act(seen, DecisionRng(rows, rows), "greedy").actions[:, 0].copy()
+    action = policy.act(seen, DecisionRng(rows, rows), "greedy").actions[:, 0].numpy().copy()
     action[:, :-1] *= scale
     action[:, -1] *= sign
     data = Demonstrations(
-        seen.images if images is None else images,
-        seen.proprio,
+        seen.images.numpy() if images is None else images,
+        seen.proprio.numpy(),
         action,
         np.zeros(len(rows), bool),
         np.arange(len(rows) + 1),
@@ -173,7 +173,7 @@ def test_demonstrations_with_an_inverted_gripper() -> None:
 
 
 def test_demonstrations_with_mirrored_pictures(seen: Observation) -> None:
-    mirrored = np.ascontiguousarray(seen.images[:, :, :, ::-1])
+    mirrored = seen.images.flip(3).numpy()
     assert _states(check_policy.images(_case(images=mirrored)))["mirrored pictures"] == "problem"
 
 

@@ -47,7 +47,7 @@ class Seen(nn.Module):
         threading.Event().wait(0.01)
         with self.lock:
             self.running -= 1
-        row, draw = torch.from_numpy(obs.proprio), torch.from_numpy(rng.uniform(1))
+        row, draw = obs.proprio, torch.from_numpy(rng.uniform(1))
         return ActOutput(obs.proprio[:, :, None], row, row[:, 0] if self.value else None, {"draw": draw})
 
     def evaluate(
@@ -69,7 +69,9 @@ class Seen(nn.Module):
 def _inputs(rows: int) -> tuple[Observation, DecisionRng]:
     number = np.arange(rows)
     images = np.zeros((rows, 1, 2, 2, 3), np.uint8)
-    return Observation(images, number[:, None].astype(np.float32), [""] * rows), DecisionRng(number, number + 1)
+    return Observation.from_numpy(images, number[:, None].astype(np.float32), [""] * rows), DecisionRng(
+        number, number + 1
+    )
 
 
 def test_parts_run_side_by_side_and_are_joined_in_order() -> None:
@@ -78,10 +80,10 @@ def test_parts_run_side_by_side_and_are_joined_in_order() -> None:
     with closing(ParallelActor(policy, 4 * MIN_ROWS, 3)) as actor:
         out = actor.act(obs, rng, "sample")
     assert sorted(policy.calls) == [17, 18, 18]
-    assert torch.equal(out.log_prob, torch.from_numpy(obs.proprio))
+    assert torch.equal(out.log_prob, obs.proprio)
     assert out.value is not None
-    assert torch.equal(out.value, torch.from_numpy(obs.proprio[:, 0]))
-    assert np.array_equal(out.actions[:, 0], obs.proprio)
+    assert torch.equal(out.value, obs.proprio[:, 0])
+    assert torch.equal(out.actions[:, 0], obs.proprio)
     assert torch.equal(out.replay["draw"], torch.from_numpy(rng.uniform(1)))
 
 
@@ -139,7 +141,7 @@ def test_threads_that_have_time_or_not_change_no_bit() -> None:
     config, generator, rows = policy.config, np.random.default_rng(0), 2 * MIN_ROWS + 7
     shape = (rows, config.num_cameras, config.image_size, config.image_size, 3)
     proprio = generator.standard_normal((rows, config.proprio_dim)).astype(np.float32)
-    obs = Observation(generator.integers(0, 256, shape, dtype=np.uint8), proprio, ["do it"] * rows)
+    obs = Observation.from_numpy(generator.integers(0, 256, shape, dtype=np.uint8), proprio, ["do it"] * rows)
     rng = DecisionRng(np.arange(rows), np.zeros(rows, np.int64))
     outs = []
     for busy in (False, True):
@@ -150,15 +152,11 @@ def test_threads_that_have_time_or_not_change_no_bit() -> None:
             outs.append(actor.act(obs, rng, "sample"))
     one, two = outs
     half = rows // 2
-    first = policy.act(
-        Observation(obs.images[:half], proprio[:half], obs.instruction[:half]),
-        DecisionRng(rng.seed[:half], rng.decision[:half]),
-        "sample",
-    )
+    first = policy.act(obs.rows(slice(0, half)), DecisionRng(rng.seed[:half], rng.decision[:half]), "sample")
     assert torch.equal(one.log_prob[:half], first.log_prob)
     assert torch.equal(one.log_prob, two.log_prob)
     assert torch.equal(one.replay["tokens"], two.replay["tokens"])
-    assert np.array_equal(one.actions, two.actions)
+    assert torch.equal(one.actions, two.actions)
     assert one.value is not None
     assert two.value is not None
     assert torch.equal(one.value, two.value)

@@ -89,7 +89,7 @@ def test_truncated_episodes_carry_the_value_of_the_observation_after_the_last_st
 
     def act(obs: Observation, rng: DecisionRng, mode: ActMode) -> ActOutput:
         out = ToyPolicy.act(policy, obs, rng, mode)
-        return ActOutput(out.actions, out.log_prob, torch.from_numpy(obs.proprio[:, 0].copy()), out.replay)
+        return ActOutput(out.actions, out.log_prob, obs.proprio[:, 0].clone(), out.replay)
 
     policy.act = act  # type: ignore[method-assign]
     batch = collector(ToyEnv(6), policy, group_size=1, groups=20, final_value=True).collect(0)

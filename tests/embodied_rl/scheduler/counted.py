@@ -15,7 +15,7 @@ from embodied_rl.autotune.costs import Costs
 from embodied_rl.policy import ActMode
 from embodied_rl.rng import DecisionRng
 from embodied_rl.types import ActOutput, Array, ChunkResult, EpisodeSpec, EvalOutput, Observation
-from embodied_rl.vec_env import EnvInfo
+from tests.env_info import env_info
 
 
 class Counter:
@@ -56,7 +56,7 @@ class CountedEnv:
         self, num_envs: int, counted: Counted, length: Callable[[EpisodeSpec], int], won: Callable[[EpisodeSpec], bool]
     ) -> None:
         self.num_envs = num_envs
-        self.info = EnvInfo("counted", "counted", "none", ("front",), 2, 1, 1, 20.0)
+        self.info = env_info("counted", 1)
         self._counted, self._length, self._won = counted, length, won
         self._left = np.zeros(num_envs, np.int64)
         self._success = np.zeros(num_envs, np.bool_)
@@ -65,20 +65,29 @@ class CountedEnv:
         for env_id, spec in zip(env_ids, episodes, strict=True):
             self._left[env_id], self._success[env_id] = self._length(spec), self._won(spec)
 
-    def step(self, env_ids: Sequence[int], actions: Array) -> ChunkResult:
+    def step(self, env_ids: Sequence[int], actions: torch.Tensor) -> ChunkResult:
         index = list(env_ids)
         self._counted.time.seconds += self._counted.costs.simulate.of(len(index))
         self._left[index] -= 1
         over = self._left[index] == 0
         won = over & self._success[index]
-        steps = np.ones(len(index), np.int32)
-        return ChunkResult(won[:, None].astype(np.float32), won, over & ~won, won, steps, np.zeros_like(won))
+        return ChunkResult.from_numpy(
+            reward=won[:, None].astype(np.float32),
+            terminated=won,
+            truncated=over & ~won,
+            success=won,
+            steps_taken=np.ones(len(index), np.int32),
+            failed=np.zeros_like(won),
+        )
 
     def observe(self, env_ids: Sequence[int], out: Observation) -> None:
         out.instruction[: len(env_ids)] = ["wait"] * len(env_ids)
 
     def new_observation(self, rows: int) -> Observation:
-        return Observation(np.zeros((rows, 1, 2, 2, 3), np.uint8), np.zeros((rows, 1), np.float32), [""] * rows)
+        return self.info.new_observation(rows)
+
+    def frame(self, env_id: int, camera: str, size: int) -> Array:
+        raise NotImplementedError("nothing is drawn")
 
     def close(self) -> None:
         pass
@@ -103,7 +112,7 @@ class CountedPolicy(nn.Module):
         self._spend(self._counted.costs.act.of(count))
         with torch.no_grad():
             value = self.value_head(torch.ones(count, 1))[:, 0]
-            return ActOutput(np.zeros((count, 1, 1), np.float32), self.weight.expand(count, 1).clone(), value, {})
+            return ActOutput(torch.zeros(count, 1, 1), self.weight.expand(count, 1).clone(), value, {})
 
     def evaluate(
         self, images: Tensor, proprio: Tensor, instruction: list[str], replay: dict[str, Tensor]

@@ -31,7 +31,7 @@ from embodied_rl.rollout.groups import BatchEnd, Group
 from embodied_rl.scheduler.base import Callbacks
 from embodied_rl.scheduler.pipeline import scheduler as scheduling
 from embodied_rl.scheduler.pipeline.scheduler import PipelinedScheduler
-from embodied_rl.types import ActOutput, Array, ChunkResult, Observation, RolloutBatch
+from embodied_rl.types import ActOutput, ChunkResult, Observation, RolloutBatch
 from embodied_rl.utils.profiler import LEARNER, Profiler
 from tests.embodied_rl.scheduler.toys import (
     GRPO,
@@ -192,7 +192,7 @@ class Broken(ToyPolicy):
 
 
 class BrokenEnv(SlowEnv):
-    def step(self, env_ids: Sequence[int], actions: Array) -> ChunkResult:
+    def step(self, env_ids: Sequence[int], actions: torch.Tensor) -> ChunkResult:
         raise ZeroDivisionError("the simulator broke")
 
 

@@ -31,7 +31,7 @@ from embodied_rl.scheduler.pipeline.engine import EngineOptions, RolloutEngine
 from embodied_rl.scheduler.pipeline.replica import copy_weights, replicate
 from embodied_rl.scheduler.pipeline.scheduler import PipelinedScheduler
 from embodied_rl.scheduler.serial import SerialScheduler
-from embodied_rl.types import ActOutput, Array, ChunkResult, EpisodeSpec, Observation, RolloutBatch
+from embodied_rl.types import ActOutput, ChunkResult, EpisodeSpec, Observation, RolloutBatch
 from embodied_rl.utils.profiler import Profiler
 from embodied_rl.vec_env import VecEnv
 from tests.toy import TASKS, ToyEnv, ToyPolicy
@@ -62,7 +62,7 @@ class SlowEnv(ToyEnv):
             self._spec[env_id] = None
         super().reset(env_ids, episodes)
 
-    def step(self, env_ids: Sequence[int], actions: Array) -> ChunkResult:
+    def step(self, env_ids: Sequence[int], actions: torch.Tensor) -> ChunkResult:
         self._pause()
         return super().step(env_ids, actions)
 

@@ -13,6 +13,7 @@ from typing import Any
 import mujoco
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -128,7 +129,7 @@ def test_the_engine_runs_it_like_the_task_that_it_was_made_of(root: Path) -> Non
     for task in (load_task(root, NAME), model_task("turn_on_the_stove")):
         env = NativeVecEnv([task], 1, threads=1, controller="fast")
         env.reset([0], [EpisodeSpec(0, task.name, START_ROW, 0)])
-        env.step([0], actions)
+        env.step([0], torch.from_numpy(actions))
         ends.append(env.data(0).qpos.copy())
         env.close()
     assert np.array_equal(*ends)

@@ -8,6 +8,7 @@ from pathlib import Path
 import mujoco
 import numpy as np
 import pytest
+import torch
 
 from embodied_rl.errors import UserError
 from embodied_rl.sim.libero.tasks import Indicator, LiberoTask, load_task
@@ -67,7 +68,7 @@ def test_the_frame_after_a_step_shows_the_switch_as_it_was_before(turning: Liber
     wanted.append((3,) if before >= 0.5 else ())
     for _ in range(4):
         before = env.data(0).qpos[address]
-        env.step([0], np.zeros((1, 1, 7), np.float32))
+        env.step([0], torch.zeros(1, 1, 7))
         positions.append(float(env.data(0).qpos[address]))
         env.observe([0], out)
         wanted.append((3,) if before >= 0.5 else ())

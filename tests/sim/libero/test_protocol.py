@@ -7,13 +7,14 @@ from dataclasses import fields, replace
 
 import numpy as np
 import pytest
+import torch
 
 from embodied_rl.errors import UserError
 from embodied_rl.sim.libero.protocol import PROTOCOLS, Protocol, deviations, protocol
 from embodied_rl.sim.tabletop import load_suite
 from embodied_rl.sim.wrappers.protocol_env import ProtocolEnv
 from embodied_rl.types import Array, ChunkResult, EpisodeSpec, Observation
-from embodied_rl.vec_env import EnvInfo
+from tests.env_info import env_info
 
 TASK = load_suite("tabletop_spatial")[0]
 OPEN, HOLD = [0.0] * 6 + [-1.0], [0.0] * 7
@@ -74,27 +75,22 @@ class Script:
 
     def __init__(self, held: dict[int, set[int]], horizon: int, fails: dict[int, int] | None = None) -> None:
         self.num_envs = 4
-        self.info = EnvInfo("script", "script 1", "none", ("front", "hand"), 4, 7, 8, 20.0)
+        self.info = env_info(
+            "script", 7, cameras=("front", "hand"), image_shape=(4, 4), proprio_dim=8, max_episode_steps=horizon
+        )
         self.held, self.horizon, self.fails = held, horizon, fails or {}
         self.step_of: dict[int, int] = {}
         self.spec: dict[int, EpisodeSpec] = {}
-        self.actions: list[Array] = []
+        self.actions: list[torch.Tensor] = []
 
     def reset(self, env_ids: Sequence[int], episodes: Sequence[EpisodeSpec]) -> None:
         for env_id, spec in zip(env_ids, episodes, strict=True):
             self.spec[env_id], self.step_of[env_id] = spec, 0
 
-    def step(self, env_ids: Sequence[int], actions: Array) -> ChunkResult:
+    def step(self, env_ids: Sequence[int], actions: torch.Tensor) -> ChunkResult:
         self.actions.append(actions)
         rows, steps = actions.shape[:2]
-        out = ChunkResult(
-            np.zeros((rows, steps), np.float32),
-            np.zeros(rows, bool),
-            np.zeros(rows, bool),
-            np.zeros(rows, bool),
-            np.zeros(rows, np.int32),
-            np.zeros(rows, bool),
-        )
+        out = ChunkResult.zeros(rows, steps)
         for row, env_id in enumerate(env_ids):
             for k in range(steps):
                 self.step_of[env_id] += 1
@@ -115,7 +111,7 @@ class Script:
             out.instruction[row] = self.spec[env_id].task
 
     def new_observation(self, rows: int) -> Observation:
-        return Observation(np.zeros((rows, 2, 4, 4, 3), np.uint8), np.zeros((rows, 8), np.float32), [""] * rows)
+        return self.info.new_observation(rows)
 
     def frame(self, env_id: int, camera: str, size: int) -> Array:
         return np.zeros((size, size, 3), np.uint8)
@@ -132,7 +128,7 @@ def run(env: ProtocolEnv, env_ids: list[int], chunk: int) -> list[ChunkResult]:
     """Step until every env has ended."""
     results, live = [], list(env_ids)
     while live:
-        result = env.step(live, np.ones((len(live), chunk, 7), np.float32))
+        result = env.step(live, torch.ones(len(live), chunk, 7))
         results.append(result)
         over = result.terminated | result.truncated | result.failed
         live = [env_id for env_id, ended in zip(live, over, strict=True) if not ended]
@@ -182,17 +178,17 @@ def test_running_on_shows_how_it_ends_and_pays_the_first_success_only(held: set[
 def test_a_simulator_that_breaks_while_settling_fails_its_own_episode_only() -> None:
     env = ProtocolEnv(Script({1: {12}}, horizon=18, fails={0: 4}), OFT, image_size=4, cameras=2)
     env.reset([0, 1], episodes(0, 1))
-    result = env.step([0, 1], np.zeros((2, 4, 7), np.float32))
+    result = env.step([0, 1], torch.zeros(2, 4, 7))
     assert result.failed.tolist() == [True, False]
     assert (result.terminated.tolist(), result.success.tolist()) == ([False, True], [False, True])
     env.reset([0], episodes(7))
-    assert not env.step([0], np.zeros((1, 4, 7), np.float32)).failed[0]
+    assert not env.step([0], torch.zeros(1, 4, 7)).failed[0]
 
 
 def test_all_slots_broken() -> None:
     env = ProtocolEnv(Script({}, horizon=18, fails={0: 4}), OFT, image_size=4, cameras=2)
     env.reset([0], episodes(0))
-    assert env.step([0], np.zeros((1, 4, 7), np.float32)).failed.tolist() == [True]
+    assert env.step([0], torch.zeros(1, 4, 7)).failed.tolist() == [True]
 
 
 def test_a_horizon_without_room_to_settle_is_noticed() -> None:
@@ -214,7 +210,7 @@ def test_pictures_are_prepared_and_only_the_policys_cameras_are_shown() -> None:
     assert (obs.images[0] == 11).all()
     assert not obs.images[1:].any()
     assert obs.instruction[0] == "a/x"
-    assert (env.info.cameras, env.info.image_size) == (("front",), 2)
+    assert (env.info.cameras, env.info.image_shape, env.info.max_episode_steps) == (("front",), (2, 2), 89)
     obs.check()
 
 

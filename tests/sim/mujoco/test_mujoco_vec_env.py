@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import mujoco
 import numpy as np
 import pytest
+import torch
 
 from embodied_rl.errors import UserError
 from embodied_rl.sim.mujoco.vec_env import CAMERAS, NativeVecEnv
@@ -50,8 +51,8 @@ def _spec(task: int = 0, state: int = 0) -> EpisodeSpec:
     return EpisodeSpec(0, TASKS[task].name, state, 0)
 
 
-def _actions(rows: int, steps: int, seed: int = 0) -> Array:
-    return np.random.default_rng(seed).uniform(-1, 1, (rows, steps, 7)).astype(np.float32)
+def _actions(rows: int, steps: int, seed: int = 0) -> torch.Tensor:
+    return torch.from_numpy(np.random.default_rng(seed).uniform(-1, 1, (rows, steps, 7)).astype(np.float32))
 
 
 def test_slots_threads_and_chunks_change_nothing(env: NativeVecEnv) -> None:
@@ -86,17 +87,17 @@ def test_observation(env: NativeVecEnv) -> None:
     assert out.instruction == [TASKS[1].instruction, TASKS[0].instruction]
     data = env.data(3)
     np.testing.assert_allclose(out.proprio[0, :3], data.site("gripper0_grip_site").xpos, atol=1e-6)
-    turn, quat = out.proprio[0, 3:6].astype(float), np.empty(4)
+    turn, quat = out.proprio[0, 3:6].double().numpy(), np.empty(4)
     angle = np.linalg.norm(turn)
     mujoco.mju_axisAngle2Quat(quat, turn / angle, angle)
     assert abs(quat @ data.body("robot0_right_hand").xquat) == pytest.approx(1.0, abs=1e-6)
-    assert (env.frame(3, CAMERAS[1], 5) == out.images[0, 0, 0, 0]).all()
+    assert (env.frame(3, CAMERAS[1], 5) == out.images[0, 0, 0, 0].numpy()).all()
 
 
 def test_up_goes_up(env: NativeVecEnv) -> None:
     env.reset([0], [_spec()])
     before = env.data(0).site("gripper0_grip_site").xpos[2]
-    actions = np.zeros((1, 8, 7), np.float32)
+    actions = torch.zeros(1, 8, 7)
     actions[..., 2] = 1.0
     env.step([0], actions)
     assert env.data(0).site("gripper0_grip_site").xpos[2] > before + 0.05
@@ -104,7 +105,7 @@ def test_up_goes_up(env: NativeVecEnv) -> None:
 
 def test_horizon_truncates_inside_a_chunk(env: NativeVecEnv) -> None:
     env.reset([0], [_spec()])
-    still, horizon = np.zeros((1, 40, 7), np.float32), TASKS[0].horizon
+    still, horizon = torch.zeros(1, 40, 7), TASKS[0].horizon
     taken = 0
     for _ in range(horizon // 40 + 1):
         result = env.step([0], still)
@@ -123,7 +124,7 @@ def test_success_stops_the_chunk(env: NativeVecEnv) -> None:
     joint = model.body(goal.body).jntadr[0]  # type: ignore[union-attr]
     at = model.jnt_qposadr[joint]
     data.qpos[at : at + 3] = data.site(goal.site).xpos  # type: ignore[union-attr]
-    result = env.step([0], np.zeros((1, 8, 7), np.float32))
+    result = env.step([0], torch.zeros(1, 8, 7))
     assert result.success[0]
     assert result.terminated[0]
     assert result.steps_taken[0] < 8
@@ -137,30 +138,30 @@ def test_an_episode_can_go_on_after_success() -> None:
     model, data, goal = env.model(0), env.data(0), TASKS[0].goal[0]
     at = model.jnt_qposadr[model.body(goal.body).jntadr[0]]  # type: ignore[union-attr]
     data.qpos[at : at + 3] = data.site(goal.site).xpos  # type: ignore[union-attr]
-    result = env.step([0], np.zeros((1, 8, 7), np.float32))
+    result = env.step([0], torch.zeros(1, 8, 7))
     assert result.success[0]
     assert not result.terminated[0]
     assert result.steps_taken[0] == 8
     assert result.reward.sum() > 1
     data.qpos[at] += 1.0  # thrown out again
-    assert env.step([0], np.zeros((1, 2, 7), np.float32)).reward.sum() == 0.0
+    assert env.step([0], torch.zeros(1, 2, 7)).reward.sum() == 0.0
     env.close()
 
 
 def test_diverged_physics_is_a_failure(env: NativeVecEnv) -> None:
     env.reset([0, 1], [_spec(), _spec()])
     env.data(0).qvel[:] = 1e12
-    result = env.step([0, 1], np.zeros((2, 4, 7), np.float32))
+    result = env.step([0, 1], torch.zeros(2, 4, 7))
     assert result.failed.tolist() == [True, False]
     assert not result.success.any()
     env.reset([0], [_spec()])
-    assert not env.step([0], np.zeros((1, 4, 7), np.float32)).failed[0]
+    assert not env.step([0], torch.zeros(1, 4, 7)).failed[0]
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_non_finite_actions_are_refused(env: NativeVecEnv, bad: float) -> None:
     env.reset([0], [_spec()])
-    actions = np.zeros((1, 2, 7), np.float32)
+    actions = torch.zeros(1, 2, 7)
     actions[0, 1, 3] = bad
     with pytest.raises(ValueError, match="non-finite"):
         env.step([0], actions)

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import mujoco
 import numpy as np
+import torch
 
 from embodied_rl.sim.mujoco.pool import ScenePool
 from embodied_rl.sim.mujoco.vec_env import NativeVecEnv
@@ -94,7 +95,7 @@ def test_a_world_that_was_given_back_is_used_again() -> None:
 
 def _run(env: NativeVecEnv, task: int, seed: int) -> Array:
     env.reset([0], [EpisodeSpec(0, TASKS[task].name, seed, 0)])
-    env.step([0], np.random.default_rng(seed).uniform(-1, 1, (1, 3, 7)).astype(np.float32))
+    env.step([0], torch.from_numpy(np.random.default_rng(seed).uniform(-1, 1, (1, 3, 7)).astype(np.float32)))
     return env.data(0).qpos.copy()
 
 

@@ -1,4 +1,4 @@
-"""Toy worlds that break down on purpose, for children of a process environment. Imports no torch."""
+"""Toy worlds that break down on purpose, for children of a process environment."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import torch
 
-from embodied_rl.types import Array, ChunkResult, EpisodeSpec, Observation
+from embodied_rl.types import ChunkResult, EpisodeSpec, Observation
 from tests.toy_world import ToyEnv
 
 
@@ -35,7 +36,7 @@ class FragileEnv(ToyEnv):
             self._break_down(spec.episode_id, "reset")
         super().reset(env_ids, episodes)
 
-    def step(self, env_ids: Sequence[int], actions: Array) -> ChunkResult:
+    def step(self, env_ids: Sequence[int], actions: torch.Tensor) -> ChunkResult:
         for env_id in env_ids:
             spec = self._spec[env_id]
             if spec is not None and self._steps[env_id] > 0:

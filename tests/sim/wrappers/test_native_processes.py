@@ -9,6 +9,7 @@ from contextlib import closing
 
 import numpy as np
 import pytest
+import torch
 
 from embodied_rl.errors import UserError
 from embodied_rl.sim import tabletop
@@ -58,7 +59,7 @@ def kill(env: ProcessVecEnv, index: int) -> None:
 
 
 def test_worlds_pictures_and_film_frames_are_those_of_this_process(env: ProcessVecEnv, said: list[str]) -> None:
-    actions = np.random.default_rng(0).uniform(-1, 1, (SLOTS, CHUNK, 7)).astype(np.float32)
+    actions = torch.from_numpy(np.random.default_rng(0).uniform(-1, 1, (SLOTS, CHUNK, 7)).astype(np.float32))
     with closing(factory()(SLOTS)) as here:
         assert env.info == here.info
         for worlds in (here, env):
@@ -82,20 +83,20 @@ def test_worlds_pictures_and_film_frames_are_those_of_this_process(env: ProcessV
 def test_a_killed_process_takes_only_its_own_episodes_along(env: ProcessVecEnv, said: list[str]) -> None:
     env.reset(range(SLOTS), specs())
     kill(env, 0)
-    result = env.step(range(SLOTS), np.zeros((SLOTS, CHUNK, 7), np.float32))
+    result = env.step(range(SLOTS), torch.zeros(SLOTS, CHUNK, 7))
     assert result.failed.tolist() == [True, True, False]
     assert said == ["Simulator process 0 died: replaced, the episodes in it run again."]
-    with pytest.raises(SimulatorFailed, match="no picture"):
+    with pytest.raises(SimulatorFailed, match="no frame"):
         env.frame(0, "agentview", 80)
     env.reset([0, 1], specs()[:2])
     assert env.frame(0, "agentview", 80).any()
-    assert not env.step(range(SLOTS), np.zeros((SLOTS, CHUNK, 7), np.float32)).failed.any()
+    assert not env.step(range(SLOTS), torch.zeros(SLOTS, CHUNK, 7)).failed.any()
 
 
 def test_a_death_while_it_draws_for_a_film_is_said(env: ProcessVecEnv, said: list[str]) -> None:
     env.reset(range(SLOTS), specs())
     kill(env, 1)
-    with pytest.raises(SimulatorFailed, match="broke while it drew"):
+    with pytest.raises(SimulatorFailed, match="broke while it rendered"):
         env.frame(2, "agentview", 80)
     assert len(said) == 1
 

@@ -11,8 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
+import torch
 
 from embodied_rl.errors import UserError
 from embodied_rl.rollout.chunk import observe_ends
@@ -94,7 +94,7 @@ def test_rows_that_could_not_be_observed_are_named(tmp_path: Path) -> None:
     with closing(ProcessVecEnv(Fragile(tmp_path, {7: "kill@end"}), 4, processes=2)) as env:
         env.reset(range(4), [EpisodeSpec(7 + env_id, "toy/reach", 0, 0) for env_id in range(4)])
         for _ in range(HORIZON // CHUNK):
-            result = env.step(range(4), np.zeros((4, CHUNK, 2), np.float32))
+            result = env.step(range(4), torch.zeros(4, CHUNK, 2))
         assert result.truncated.all()
         out = env.new_observation(3)
         rows, seen = observe_ends(env, range(4), result, [0, 2, 3], out)
@@ -143,7 +143,7 @@ def test_a_child_with_running_episodes_is_spared_until_it_grew_far_too_much(tmp_
             env.reset([1], [EpisodeSpec(2 + resets, "toy/reach", 1, 0)])
             resets += 1
         assert 14 <= resets <= 18  # 60 MB at 4 MB a reset
-        result = env.step([0, 1], np.zeros((2, 2, 2), np.float32))
+        result = env.step([0, 1], torch.zeros(2, 2, 2))
         assert result.failed.tolist() == [True, False]
 
 
