@@ -23,7 +23,7 @@ from embodied_rl.scheduler.base import Callbacks
 from embodied_rl.scheduler.config import PipelinedConfig
 from embodied_rl.scheduler.make import make_scheduler
 from embodied_rl.scheduler.pipeline.replica import acting_device, copy_weights, replicate
-from embodied_rl.types import Array, ChunkResult, RolloutBatch
+from embodied_rl.types import ChunkResult, RolloutBatch
 from embodied_rl.utils.profiler import Profiler
 from tests.embodied_rl.scheduler.toys import GRPO, PPO, Setup, SlowEnv, assert_same_rows, jitter, serial
 from tests.toy import ToyPolicy
@@ -149,7 +149,7 @@ def test_rollout_and_learner_share_one_budget_of_the_cores(tmp_path: Path) -> No
     sampler, learner = setup.parts(policy, tmp_path)
 
     class Watching(SlowEnv):
-        def step(self, env_ids: Sequence[int], actions: Array) -> ChunkResult:
+        def step(self, env_ids: Sequence[int], actions: Tensor) -> ChunkResult:
             seen.add((learner.cores.busy("rollout"), learner.cores.busy("learner")))
             return super().step(env_ids, actions)
 

@@ -174,7 +174,7 @@ def test_a_worker_runs_with_the_weights_that_it_was_sent_last() -> None:
     for version in (7, 0):
         worker = RolloutWorker(ToyFactory(), final_value=False)
         worker.load_weights(version, *WeightDeltaEncoder(policy).full_state())
-        assert worker.env_ids() == 4
+        assert worker.num_envs() == 4
         pieces = worker.advance(specs).episodes
         while len(pieces) < 4:
             pieces += worker.advance([]).episodes
