@@ -9,10 +9,10 @@ import gymnasium as gym
 import mujoco
 import numpy as np
 
-from embodied_rl.sim.mujoco import kernel, osc
+from embodied_rl.sim.mujoco import kernel
 from embodied_rl.sim.mujoco.env import Env, find_robot, quat_to_axis_angle
+from embodied_rl.sim.mujoco.gains import ARM, LIBERO_GAINS
 from embodied_rl.sim.mujoco.goal import compile_goal
-from embodied_rl.sim.mujoco.osc import LIBERO_GAINS as LAW
 from embodied_rl.sim.mujoco.vec_env import ACTION_DIM, CAMERAS, PROPRIO_DIM
 from embodied_rl.sim.render import make_renderer
 from embodied_rl.sim.tabletop import load_suite
@@ -20,21 +20,21 @@ from embodied_rl.types import Array
 
 
 def _torque(force: Array, jac: Array, mass: Array, bias: Array, posture: Array, q: Array, qd: Array) -> Array:
-    """The law of osc.py written in numpy, with the inverses that robosuite takes. Joint torques [7]."""
+    """The torques of osc.py, written in numpy, with the inverses that robosuite takes. Joint torques [7]."""
     inverse = np.linalg.inv(mass)
     core = np.linalg.pinv(jac @ inverse @ jac.T)
     core_pos = np.linalg.pinv(jac[:3] @ inverse @ jac[:3].T)
     core_ori = np.linalg.pinv(jac[3:] @ inverse @ jac[3:].T)
-    null = np.eye(osc.ARM) - inverse @ jac.T @ core @ jac
+    null = np.eye(ARM) - inverse @ jac.T @ core @ jac
     wrench = np.concatenate([core_pos @ force[:3], core_ori @ force[3:]])
-    pull = mass @ (LAW.null_kp * (posture - q) - LAW.null_kd * qd)
+    pull = mass @ (LIBERO_GAINS.null_kp * (posture - q) - LIBERO_GAINS.null_kd * qd)
     return jac.T @ wrench + bias + null.T @ pull
 
 
 def _force(goal_pos: Array, goal_ori: Array, pos: Array, ori: Array, velocity: Array) -> Array:
     """Desired force and torque [6], in numpy."""
     turn = 0.5 * np.cross(ori, goal_ori, axis=0).sum(axis=1)
-    return LAW.kp * np.concatenate([goal_pos - pos, turn]) - LAW.kd * velocity
+    return LIBERO_GAINS.kp * np.concatenate([goal_pos - pos, turn]) - LIBERO_GAINS.kd * velocity
 
 
 class TaskEnv(gym.Env[dict[str, Array], Array]):
@@ -111,17 +111,17 @@ class BindingsEnv(TaskEnv):
             q, qd, bias = data.qpos[robot.qpos], data.qvel[robot.dof], data.qfrc_bias[robot.dof]
             pos, ori = data.site_xpos[robot.site].copy(), data.site_xmat[robot.site].reshape(3, 3).copy()
             if substep == 0:
-                control.goal_pos[:] = pos + action[:3] * LAW.position_scale
+                control.goal_pos[:] = pos + action[:3] * LIBERO_GAINS.position_scale
                 if np.any(action[3:6]):
                     quat, turn = np.zeros(4), np.zeros(9)
                     angle = np.linalg.norm(action[3:6])
-                    mujoco.mju_axisAngle2Quat(quat, action[3:6] / angle, angle * LAW.rotation_scale)
+                    mujoco.mju_axisAngle2Quat(quat, action[3:6] / angle, angle * LIBERO_GAINS.rotation_scale)
                     mujoco.mju_quat2Mat(turn, quat)
                     control.goal_ori[:] = turn.reshape(3, 3) @ ori
             force = _force(control.goal_pos, control.goal_ori, pos, ori, jac @ qd)
             torque = _torque(force, jac, mass, bias, control.posture, q, qd)
             data.ctrl[robot.motor] = np.clip(torque, robot.low, robot.high)
-            step = np.array([-LAW.grip_speed, LAW.grip_speed]) * np.sign(action[6])
+            step = np.array([-LIBERO_GAINS.grip_speed, LIBERO_GAINS.grip_speed]) * np.sign(action[6])
             control.grip[:] = np.clip(control.grip + step, -1.0, 1.0)
             data.ctrl[robot.finger_motor] = robot.finger_middle + robot.finger_half * control.grip
             mujoco.mj_step2(model, data)

@@ -67,7 +67,8 @@ def _installed_assets(root: Path, say: Say) -> Path:
             "repository or its assets folder: --assets DIR"
         )
     folder = root / OFFICIAL / "assets"
-    hub.download(hub.LIBERO_ASSETS, folder, lambda done, total: say(f"downloading assets, {done / total:.0%}"))
+    say("downloading assets")
+    hub.download(hub.LIBERO_ASSETS, folder)
     return find_assets(folder)
 
 

@@ -19,12 +19,12 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+from embodied_rl import configs as recipes
 from embodied_rl.algorithms.config import PPOConfig
 from embodied_rl.algorithms.make import make_algorithm
 from embodied_rl.benchmarks.report import describe_machine, machine_line, write_json
 from embodied_rl.config.policies import SHIPPED
 from embodied_rl.config.train import TrainConfig, kind_of
-from embodied_rl.configs import PRESETS
 from embodied_rl.factory.envs import (
     cpu_count,
     describe_policy,
@@ -42,7 +42,7 @@ from embodied_rl.rollout.config import RolloutConfig
 from embodied_rl.rollout.groups import GroupQueue
 from embodied_rl.rollout.sampler import EpisodeSampler
 from embodied_rl.scheduler.serial import SerialScheduler
-from embodied_rl.sim.task import Task
+from embodied_rl.sim.task import TaskSpec
 from embodied_rl.telemetry.progress import RunProgress
 from embodied_rl.utils.profiler import Profiler
 from embodied_rl.utils.threads import set_torch_threads
@@ -51,7 +51,7 @@ from embodied_rl.vec_env import VecEnv
 if TYPE_CHECKING:
     from embodied_rl.factory.policies import AnyPolicy
 
-PRESET = ("tabletop", "openvla", "ppo")
+RECIPE = "tabletop_openvla_ppo"
 WARM_UP, MEASURED = 1, 5
 OTHER = "other"
 """Time outside every stage: the sampler, refilling envs, accounting."""
@@ -81,7 +81,7 @@ class Iteration:
 
 
 def measure(
-    config: TrainConfig, env: VecEnv, policy: AnyPolicy, tasks: Sequence[Task], measured: int, progress: RunProgress
+    config: TrainConfig, env: VecEnv, policy: AnyPolicy, tasks: Sequence[TaskSpec], measured: int, progress: RunProgress
 ) -> list[Iteration]:
     """Train WARM_UP iterations, then `measured` ones that count."""
     algorithm = make_algorithm(config.algorithm)
@@ -171,7 +171,7 @@ def ratios_of(iterations: Sequence[Iteration]) -> dict[str, float]:
 
 def bench_config(quick: bool) -> TrainConfig:
     """The preset of `train tabletop --policy openvla`; quick: one task and four episodes."""
-    config = PRESETS[PRESET]
+    config = recipes.get(RECIPE)
     if not quick:
         return config
     tasks = (load_tasks(config.suite)[0].name.partition("/")[2],)

@@ -12,9 +12,9 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
+from embodied_rl.algorithms.base import LossOutput, Rows
 from embodied_rl.algorithms.config import PPOConfig
 from embodied_rl.algorithms.ppo import PPO
-from embodied_rl.algorithms.rows import LossOutput, Rows
 from embodied_rl.policy import Policy
 from embodied_rl.rollout.actor import ParallelActor
 from embodied_rl.rollout.episode import ActiveEpisode, decision_rng, executed_terms, record_step

@@ -27,9 +27,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from embodied_rl.algorithms.base import OnPolicyAlgorithm
 from embodied_rl.algorithms.config import PPOConfig
 from embodied_rl.algorithms.make import make_algorithm
-from embodied_rl.algorithms.rows import Algorithm
 from embodied_rl.benchmarks.loop import bench_config
 from embodied_rl.benchmarks.pipeline_peer import PeerLoop, PPOWithMaskedRows
 from embodied_rl.config.policies import SHIPPED
@@ -240,7 +240,7 @@ def _scheduler(
     env: VecEnv,
     policy: AnyPolicy,
     sampler: EpisodeSampler,
-    algorithm: Algorithm,
+    algorithm: OnPolicyAlgorithm,
     learner: Learner,
     clock: Profiler,
     groups: int,

@@ -1,37 +1,31 @@
-"""Named presets: small Python objects, composed from each other, one module a benchmark."""
+"""Recipes: named training configs, each the settings of one benchmark, policy and algorithm.
+
+Example:
+    >>> import embodied_rl as erl
+    >>> erl.recipes.names()[-2:]
+    ['tabletop_smolvla_grpo', 'tabletop_smolvla_ppo']
+    >>> erl.recipes.get("tabletop_openvla_ppo").suite
+    'tabletop_spatial'
+"""
 
 from __future__ import annotations
 
 from embodied_rl.config.train import TrainConfig
-from embodied_rl.configs.libero import (
-    LIBERO_GRPO,
-    LIBERO_OFT_GRPO,
-    LIBERO_OFT_PPO,
-    LIBERO_PI0_GRPO,
-    LIBERO_PI0_PPO,
-    LIBERO_PPO,
-    LIBERO_SMOLVLA_GRPO,
-    LIBERO_SMOLVLA_PPO,
-)
-from embodied_rl.configs.tabletop import TABLETOP_GRPO, TABLETOP_PPO
-from embodied_rl.configs.tabletop_chunks import OFT_GRPO, OFT_PPO, PI0_GRPO, PI0_PPO, SMOLVLA_GRPO, SMOLVLA_PPO
+from embodied_rl.configs import libero, tabletop, tabletop_chunks
+from embodied_rl.errors import UserError, suggest
 
-# By (benchmark, policy, algorithm). While LIBERO's assets are not installed, `train libero` takes the tabletop's.
-PRESETS: dict[tuple[str, str, str], TrainConfig] = {
-    ("libero", "openvla", "grpo"): LIBERO_GRPO,
-    ("libero", "openvla", "ppo"): LIBERO_PPO,
-    ("tabletop", "openvla", "grpo"): TABLETOP_GRPO,
-    ("tabletop", "openvla", "ppo"): TABLETOP_PPO,
-    ("libero", "openvla_oft", "grpo"): LIBERO_OFT_GRPO,
-    ("libero", "openvla_oft", "ppo"): LIBERO_OFT_PPO,
-    ("tabletop", "openvla_oft", "grpo"): OFT_GRPO,
-    ("tabletop", "openvla_oft", "ppo"): OFT_PPO,
-    ("libero", "pi0", "grpo"): LIBERO_PI0_GRPO,
-    ("libero", "pi0", "ppo"): LIBERO_PI0_PPO,
-    ("tabletop", "pi0", "grpo"): PI0_GRPO,
-    ("tabletop", "pi0", "ppo"): PI0_PPO,
-    ("libero", "smolvla", "grpo"): LIBERO_SMOLVLA_GRPO,
-    ("libero", "smolvla", "ppo"): LIBERO_SMOLVLA_PPO,
-    ("tabletop", "smolvla", "grpo"): SMOLVLA_GRPO,
-    ("tabletop", "smolvla", "ppo"): SMOLVLA_PPO,
-}
+RECIPES: dict[str, TrainConfig] = tabletop.RECIPES | tabletop_chunks.RECIPES | libero.RECIPES
+"""By BENCHMARK_POLICY_ALGORITHM: `train tabletop --policy pi0 --algorithm ppo` takes tabletop_pi0_ppo."""
+BENCHMARKS = ("libero", "tabletop")
+
+
+def names() -> list[str]:
+    """All recipes, sorted."""
+    return sorted(RECIPES)
+
+
+def get(name: str) -> TrainConfig:
+    """The config of the recipe `name`; UserError, with a suggestion, if there is none."""
+    if name not in RECIPES:
+        raise UserError(f"unknown recipe '{name}'.{suggest(name, RECIPES)}")
+    return RECIPES[name]

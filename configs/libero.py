@@ -20,36 +20,44 @@ _COMMON = TrainConfig(
     evaluation=EvalConfig(states_per_task=10, mode="greedy", every=10),
     checkpoint=CheckpointConfig(every=5),
 )
-LIBERO_PPO = replace(
+_PPO = replace(
     _COMMON,
     policy=OpenVLAConfig(temperature=1.5),  # VLA-RL's
     algorithm=PPOConfig(bootstrap_truncated=False, critic_warmup_iterations=5, epochs=1),
     learner=LearnerConfig(lr=2e-5, value_lr=2e-4, minibatch_size=512),
 )
-LIBERO_GRPO = replace(
+_GRPO = replace(
     _COMMON,
     policy=OpenVLAConfig(temperature=1.6),  # SimpleVLA-RL's, as are the group size and what is kept
     algorithm=GRPOConfig(group_size=8),
     learner=LearnerConfig(lr=2e-5, minibatch_size=512),
 )
-LIBERO_OFT_PPO = replace(LIBERO_PPO, protocol="openvla_oft", policy=OpenVLAOFTConfig(temperature=1.5))
-LIBERO_OFT_GRPO = replace(LIBERO_GRPO, protocol="openvla_oft", policy=OpenVLAOFTConfig(temperature=1.6))
 _PI0 = Pi0Config(train_expert_only=True)
-LIBERO_PI0_PPO = replace(
-    LIBERO_PPO,
+_PI0_PPO = replace(
+    _PPO,
     protocol="openpi",
     policy=_PI0,
     algorithm=PPOConfig(bootstrap_truncated=False, critic_warmup_iterations=5, epochs=1, ratio_level="action"),
     learner=LearnerConfig(lr=5e-6, value_lr=1e-4, minibatch_size=512),  # pi_RL's
 )
-LIBERO_PI0_GRPO = replace(
-    LIBERO_GRPO,
+_PI0_GRPO = replace(
+    _GRPO,
     protocol="openpi",
     policy=_PI0,
     algorithm=GRPOConfig(group_size=8, ratio_level="action"),
     learner=LearnerConfig(lr=5e-6, minibatch_size=512),
 )
-LIBERO_SMOLVLA_GRPO, LIBERO_SMOLVLA_PPO = (
-    replace(base, protocol="lerobot", policy=SmolVLAConfig(train_expert_only=True))
-    for base in (LIBERO_PI0_GRPO, LIBERO_PI0_PPO)
+_SMOLVLA_PPO, _SMOLVLA_GRPO = (
+    replace(base, protocol="lerobot", policy=SmolVLAConfig(train_expert_only=True)) for base in (_PI0_PPO, _PI0_GRPO)
 )
+
+RECIPES: dict[str, TrainConfig] = {
+    "libero_openvla_ppo": _PPO,
+    "libero_openvla_grpo": _GRPO,
+    "libero_openvla_oft_ppo": replace(_PPO, protocol="openvla_oft", policy=OpenVLAOFTConfig(temperature=1.5)),
+    "libero_openvla_oft_grpo": replace(_GRPO, protocol="openvla_oft", policy=OpenVLAOFTConfig(temperature=1.6)),
+    "libero_pi0_ppo": _PI0_PPO,
+    "libero_pi0_grpo": _PI0_GRPO,
+    "libero_smolvla_ppo": _SMOLVLA_PPO,
+    "libero_smolvla_grpo": _SMOLVLA_GRPO,
+}

@@ -40,3 +40,5 @@ TABLETOP_GRPO = replace(
     learner=LearnerConfig(lr=3e-4, lr_warmup_updates=2, lr_decay_updates=36, minibatch_size=512),
     evaluation=replace(_COMMON.evaluation, every=12),
 )
+
+RECIPES: dict[str, TrainConfig] = {"tabletop_openvla_ppo": TABLETOP_PPO, "tabletop_openvla_grpo": TABLETOP_GRPO}

@@ -38,19 +38,28 @@ def _short(base: TrainConfig, suite: str, tasks: tuple[str, ...], updates: int, 
 
 # The tokens of a decision are drawn independently of each other.
 _OFT = OpenVLAOFTConfig(temperature=0.6)
-OFT_GRPO = replace(_short(TABLETOP_GRPO, "tabletop_spatial", _OFT_TASKS, 40, 4e-4), policy=_OFT)
-OFT_PPO = replace(_short(TABLETOP_PPO, "tabletop_spatial", _OFT_TASKS, 40, 4e-4), policy=_OFT)
+_OFT_GRPO = replace(_short(TABLETOP_GRPO, "tabletop_spatial", _OFT_TASKS, 40, 4e-4), policy=_OFT)
+_OFT_PPO = replace(_short(TABLETOP_PPO, "tabletop_spatial", _OFT_TASKS, 40, 4e-4), policy=_OFT)
 # pi0 explores by its denoising path, whose densities are narrow: a learning rate as OFT's moves them by too much at
 # once (KL 0.28 in the first update, and success falls to zero). The numbers of one control step share a ratio.
-PI0_GRPO = replace(
+_PI0_GRPO = replace(
     _short(TABLETOP_GRPO, "tabletop_goal", _PI0_TASKS, 30, 6e-5),
     policy=Pi0Config(),
     algorithm=GRPOConfig(group_size=8, max_oversampling=1.0, ratio_level="action"),
 )
-PI0_PPO = replace(
+_PI0_PPO = replace(
     _short(TABLETOP_PPO, "tabletop_goal", _PI0_TASKS, 30, 6e-5),
     policy=Pi0Config(),
     algorithm=PPOConfig(bootstrap_truncated=False, critic_warmup_iterations=3, epochs=1, ratio_level="action"),
 )
 # The settings of pi0, whose sampler and densities it has; nobody has run them to convergence.
-SMOLVLA_GRPO, SMOLVLA_PPO = (replace(base, policy=SmolVLAConfig()) for base in (PI0_GRPO, PI0_PPO))
+_SMOLVLA_PPO, _SMOLVLA_GRPO = (replace(base, policy=SmolVLAConfig()) for base in (_PI0_PPO, _PI0_GRPO))
+
+RECIPES: dict[str, TrainConfig] = {
+    "tabletop_openvla_oft_ppo": _OFT_PPO,
+    "tabletop_openvla_oft_grpo": _OFT_GRPO,
+    "tabletop_pi0_ppo": _PI0_PPO,
+    "tabletop_pi0_grpo": _PI0_GRPO,
+    "tabletop_smolvla_ppo": _SMOLVLA_PPO,
+    "tabletop_smolvla_grpo": _SMOLVLA_GRPO,
+}

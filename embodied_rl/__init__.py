@@ -1,3 +1,34 @@
-"""embodied-rl: reinforcement learning for vision-language-action robot policies."""
+"""embodied-rl: reinforcement learning for vision-language-action robot policies.
+
+Example:
+    >>> import embodied_rl as erl
+    >>> env = erl.make_vec_env("tabletop_spatial", num_envs=8)
+    >>> policy = erl.load_policy()
+    >>> report = erl.evaluate(env, policy, episodes=50)
+    >>> erl.train("tabletop_openvla_ppo", iterations=30, output="runs/mine")
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from embodied_rl import configs as recipes
+    from embodied_rl.api import evaluate, load_policy, make_vec_env, train
 
 __version__ = "0.1.0"
+__all__ = ["__version__", "evaluate", "load_policy", "make_vec_env", "recipes", "train"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import what is asked for only now: `import embodied_rl` loads neither torch nor a simulator."""
+    if name == "recipes":
+        return importlib.import_module("embodied_rl.configs")
+    if name not in __all__:
+        raise AttributeError(f"module 'embodied_rl' has no attribute '{name}'")
+    return getattr(importlib.import_module("embodied_rl.api"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

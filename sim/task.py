@@ -1,104 +1,33 @@
-"""A manipulation task in LIBERO's format: what the engine steps, the renderer draws and the expert solves.
-
-Robot names follow robosuite's Panda, so that one control kernel serves LIBERO's scenes and ours: joints
-`robot0_joint1..7`, `gripper0_finger_joint1..2`; torque motors `robot0_torq_j1..7`; position actuators
-`gripper0_gripper_finger_joint1..2`; site `gripper0_grip_site`; body `robot0_right_hand`; cameras `agentview`,
-`robot0_eye_in_hand`.
-"""
+"""What a task is in every simulator: a name, an instruction, a time limit and initial states."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-
-import mujoco
 
 from embodied_rl.types import Array
 
 
-@dataclass(frozen=True, slots=True)
-class On:
-    """Object `body` rests on object `other`: in contact, not below it, less than 0.03 m apart sideways (LIBERO's)."""
+@dataclass(frozen=True, kw_only=True)
+class TaskSpec:
+    """One task; what it takes to simulate it is added by a subclass in the simulator's folder.
 
-    body: str
-    other: str
-    body_geoms: tuple[str, ...]
-    other_geoms: tuple[str, ...]
+    Args:
+        name: 'suite/short_name', unique in an environment.
+        suite: the benchmark that the task belongs to.
+        instruction: what the policy is told.
+        max_episode_steps: control steps after which an episode is truncated.
+        init_states: [S, ...], one initial state a row, in the simulator's own form.
+        train_states, heldout_states: rows of `init_states` for training and for evaluation; they never overlap.
 
-
-@dataclass(frozen=True, slots=True)
-class OnSite:
-    """Object `body` lies over box site `site`; with `contact_geoms`, its geoms also touch those (LIBERO's `under`)."""
-
-    body: str
-    site: str
-    body_geoms: tuple[str, ...] = ()
-    contact_geoms: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class In:
-    """The origin of `body` is inside box site `site` (LIBERO's `in_box`)."""
-
-    body: str
-    site: str
-
-
-@dataclass(frozen=True, slots=True)
-class JointRange:
-    """A hinge or slide state: Open, Close, TurnOn, TurnOff.
-
-    True when `joint` is above `threshold` (`above`) or below it. `any_of` lists further joints of the fixture:
-    with `need_all` every joint must satisfy it, else one is enough.
-    """
-
-    joints: tuple[str, ...]
-    threshold: float
-    above: bool
-    need_all: bool
-    inclusive: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Up:
-    """The origin of `body` is at least 1 m high (LIBERO's)."""
-
-    body: str
-
-
-@dataclass(frozen=True, slots=True)
-class Stack:
-    """Object `body` stands in object `other`: in contact, above its origin, within `half_extents` (m) of it (LIBERO's).
-
-    The box is aligned with the world and reaches 1 cm lower.
-    """
-
-    body: str
-    other: str
-    body_geoms: tuple[str, ...]
-    other_geoms: tuple[str, ...]
-    half_extents: tuple[float, float, float]
-
-
-Predicate = On | OnSite | In | JointRange | Up | Stack
-
-
-@dataclass(frozen=True)
-class Task:
-    """One task. Physics and visual models agree in bodies, joints, sites, actuators and cameras; geoms may differ.
-
-    name: 'suite/short_name'. horizon: control steps. goal: conjunction. init_states: float64 [S, 1 + nq + nv]
-    (time, qpos, qvel); rows in `train_states` are for training, rows in `heldout_states` for evaluation; the two never
-    overlap. The model builders are called once a process and cached by their caller.
+    Example:
+        task = load_suite("tabletop_goal")[0]
+        spec = EpisodeSpec(0, task.name, task.train_states[0], seed=7)
     """
 
     name: str
     suite: str
     instruction: str
-    horizon: int
-    goal: tuple[Predicate, ...]
+    max_episode_steps: int
     init_states: Array
     train_states: range
     heldout_states: range
-    build_physics: Callable[[], mujoco.MjModel]
-    build_visual: Callable[[], mujoco.MjModel]

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from embodied_rl.algorithms.advantages import group_relative
+from embodied_rl.algorithms.base import LossOutput, PartWeight, Rows, evaluate_rows
 from embodied_rl.algorithms.config import GRPOConfig, RatioLevel
 from embodied_rl.algorithms.losses import (
     clipped_policy_loss,
@@ -19,7 +20,6 @@ from embodied_rl.algorithms.losses import (
     unit_weights,
     units,
 )
-from embodied_rl.algorithms.rows import LossOutput, PartWeight, Rows, evaluate_rows
 from embodied_rl.policy import Policy
 from embodied_rl.types import RolloutBatch
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from embodied_rl.algorithms.base import OnPolicyAlgorithm
 from embodied_rl.algorithms.config import AlgorithmConfig, PPOConfig
 from embodied_rl.algorithms.grpo import GRPO
 from embodied_rl.algorithms.ppo import PPO
-from embodied_rl.algorithms.rows import Algorithm
 
 
-def make_algorithm(config: AlgorithmConfig) -> Algorithm:
+def make_algorithm(config: AlgorithmConfig) -> OnPolicyAlgorithm:
     """PPO for a PPOConfig, GRPO for a GRPOConfig."""
     return PPO(config) if isinstance(config, PPOConfig) else GRPO(config)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from embodied_rl.algorithms.advantages import gae
+from embodied_rl.algorithms.base import LossOutput, PartWeight, Rows, evaluate_rows
 from embodied_rl.algorithms.config import PPOConfig, RatioLevel
 from embodied_rl.algorithms.losses import (
     clipped_policy_loss,
@@ -20,7 +21,6 @@ from embodied_rl.algorithms.losses import (
     units,
     value_loss,
 )
-from embodied_rl.algorithms.rows import LossOutput, PartWeight, Rows, evaluate_rows
 from embodied_rl.policy import Policy
 from embodied_rl.types import RolloutBatch
 

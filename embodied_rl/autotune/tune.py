@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from embodied_rl.algorithms.base import OnPolicyAlgorithm
 from embodied_rl.algorithms.make import make_algorithm
-from embodied_rl.algorithms.rows import Algorithm
 from embodied_rl.autotune.costs import Costs
 from embodied_rl.autotune.measure_memory import measure_sizes, room
 from embodied_rl.autotune.memory import fits, held_by_update
@@ -96,7 +96,7 @@ def tune(
     return Tuning(chosen, found, probes, costs, predict(space, work, serial).seconds_per_row, streamed / batch_rows)
 
 
-def work_of(config: TrainConfig, algorithm: Algorithm, worlds: int, probes: Probes) -> Work:
+def work_of(config: TrainConfig, algorithm: OnPolicyAlgorithm, worlds: int, probes: Probes) -> Work:
     """An iteration of a run whose episodes go on as the probed ones did."""
     groups = config.rollout.groups(algorithm.group_size)
     outlook = Outlook(probes.outcomes, config.seed)

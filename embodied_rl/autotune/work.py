@@ -16,7 +16,7 @@ class Work:
     length: decisions of an episode; microbatch: rows that are learned in one go. keep, max_factor: as in `GroupQueue`;
     won: whether an episode succeeds. epochs: passes over a batch. minibatch_groups, minibatch_size: of one optimiser
     step, by rows where both are given and the scheduler is not pipelined; neither: a pass is one step. parts:
-    whether groups are learned from before their minibatch is whole (`Algorithm.part_weight`). recompute: whether the
+    whether groups are learned from before their minibatch is whole (its `part_weight`). recompute: whether the
     learner evaluates all rows once more first (`learner.recompute_old_log_probs`).
     """
 

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from embodied_rl.data.collect import Attempt, Bench, Job
+    from embodied_rl.sim.mujoco.task import MujocoTask
     from embodied_rl.sim.mujoco.vec_env import NativeVecEnv
-    from embodied_rl.sim.task import Task
     from embodied_rl.types import Array
     from embodied_rl.vec_env import EnvInfo
 
@@ -115,7 +115,7 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def _tasks(command: CollectCommand) -> list[Task]:
+def _tasks(command: CollectCommand) -> list[MujocoTask]:
     from embodied_rl.sim.tabletop import load_suite, suites
 
     names = suites() if command.suite == ALL_SUITES else (command.suite,)
@@ -128,13 +128,13 @@ def _tasks(command: CollectCommand) -> list[Task]:
     return [_with_states(task, command) for name, task in tasks.items() if not command.tasks or name in command.tasks]
 
 
-def _with_states(task: Task, command: CollectCommand) -> Task:
+def _with_states(task: MujocoTask, command: CollectCommand) -> MujocoTask:
     from embodied_rl.sim.tabletop import with_fresh_states
 
     return with_fresh_states(task, command.episodes_per_task, command.seed) if command.split == "fresh" else task
 
 
-def _open(tasks: Sequence[Task], image_size: int) -> NativeVecEnv:
+def _open(tasks: Sequence[MujocoTask], image_size: int) -> NativeVecEnv:
     from embodied_rl.sim.mujoco.vec_env import NativeVecEnv
     from embodied_rl.sim.render import make_renderer
 
@@ -142,7 +142,7 @@ def _open(tasks: Sequence[Task], image_size: int) -> NativeVecEnv:
     return NativeVecEnv(tasks, 1, image_size=image_size, renderer=renderer, threads=1)
 
 
-def _describe(tasks: Sequence[Task], command: CollectCommand) -> EnvInfo:
+def _describe(tasks: Sequence[MujocoTask], command: CollectCommand) -> EnvInfo:
     from embodied_rl.factory.envs import announce_compilation
 
     announce_compilation()
@@ -153,7 +153,7 @@ def _describe(tasks: Sequence[Task], command: CollectCommand) -> EnvInfo:
 class _Scripted:
     """The tabletop expert at the start of the episode in env 0."""
 
-    def __init__(self, env: NativeVecEnv, task: Task) -> None:
+    def __init__(self, env: NativeVecEnv, task: MujocoTask) -> None:
         from embodied_rl.sim.tabletop.expert import Expert
 
         self._env = env
@@ -197,7 +197,7 @@ def _run(build: partial[Bench], job: Job, attempts: Sequence[Attempt], workers: 
             bar.update(line, advance=1, note=f"{failures} failed, {pace:.0f} frames/s")
 
 
-def _settings(command: CollectCommand, tasks: Sequence[Task], info: EnvInfo) -> dict[str, Any]:
+def _settings(command: CollectCommand, tasks: Sequence[MujocoTask], info: EnvInfo) -> dict[str, Any]:
     """What decides the content of the dataset: a stopped collection only continues with the same."""
     return {
         "suite": command.suite,

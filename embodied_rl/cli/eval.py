@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from embodied_rl.cli import eval_benchmark
-from embodied_rl.cli.eval_benchmark import USAGE, BenchmarkCommand
+from embodied_rl.cli.eval_benchmark import USAGE
 from embodied_rl.cli.parse import parse
 from embodied_rl.config.train import SUITE, EnvConfig
 from embodied_rl.errors import UserError
 from embodied_rl.factory.policies import CheckpointOptions
 from embodied_rl.jobs.efficient_inference import EfficientConfig, make_efficient
+from embodied_rl.jobs.eval_request import BenchmarkCommand
 from embodied_rl.policy import ActMode
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from embodied_rl.evaluation.evaluate import EvalReport
-    from embodied_rl.sim.task import Task
+    from embodied_rl.sim.mujoco.task import MujocoTask
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +96,7 @@ def result_table(result: EvalReport) -> Table:
 
 
 def _evaluate(
-    command: EvalCommand, tasks: list[Task], states: dict[str, list[int]], console: Console
+    command: EvalCommand, tasks: list[MujocoTask], states: dict[str, list[int]], console: Console
 ) -> tuple[dict[str, Any], EvalReport]:
     from embodied_rl.evaluation.evaluate import evaluate
     from embodied_rl.factory.envs import (
@@ -143,7 +144,7 @@ def _evaluate(
     return stamp, report
 
 
-def _states(command: EvalCommand, tasks: list[Task]) -> dict[str, list[int]]:
+def _states(command: EvalCommand, tasks: list[MujocoTask]) -> dict[str, list[int]]:
     for task in tasks:
         if len(task.heldout_states) < command.states_per_task:
             raise UserError(f"--states-per-task {command.states_per_task}: {task.name} has {len(task.heldout_states)}.")

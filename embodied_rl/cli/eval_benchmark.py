@@ -6,21 +6,17 @@ import dataclasses
 import shlex
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from embodied_rl.cli.parse import parse
 from embodied_rl.config.policies import SHIPPED
-from embodied_rl.config.train import AUTO, KINDS, EnvConfig
+from embodied_rl.config.train import AUTO, EnvConfig, selectable
 from embodied_rl.errors import UserError, suggest
-from embodied_rl.factory.policies import CheckpointOptions
 from embodied_rl.jobs.efficient_inference import EfficientConfig
+from embodied_rl.jobs.eval_request import SUITES, BenchmarkCommand, suite_name
 from embodied_rl.policies.checkpoints.hub import is_repository
-from embodied_rl.policy import ActMode
 
-_FAMILIES = ("spatial", "object", "goal", "long")
-SUITES = {"libero": (*_FAMILIES, "10", "90"), "tabletop": _FAMILIES}
 BENCHMARKS = tuple(SUITES)
 
 USAGE = f"""\
@@ -35,43 +31,6 @@ usage: embodied-rl eval BENCHMARK [--suite NAME] [--protocol NAME] [--perturb NA
 
 Every value below can be set for a benchmark.
 """
-
-
-@dataclass(frozen=True, kw_only=True)
-class BenchmarkCommand(CheckpointOptions):
-    """Measure a policy on a benchmark."""
-
-    suite: str = "spatial"
-    """Suite of the benchmark: spatial, object, goal, long (LIBERO's is also called 10), or LIBERO's 90."""
-    tasks: tuple[str, ...] = ()
-    """Short names of the tasks (none given: all of the suite)."""
-    protocol: str = "native"
-    """Whose way to run an episode: native (this project's), openvla, openvla_oft, openpi, rlinf, rlinf_pi,
-    simplevla or lerobot."""
-    states: Literal["heldout", "train"] = "heldout"
-    """heldout: LIBERO's 50 official states, or the built-in suites' 50 held-out ones; train: those for training."""
-    states_per_task: int | None = None
-    """Only the first so many of them (None: all)."""
-    at_end: bool = True
-    """Run each episode to its horizon, to measure success at the end too; without it an episode ends at success."""
-    perturb: tuple[str, ...] = ()
-    """Change each episode: camera, light, texture, object, instruction."""
-    perturb_level: float = 1.0
-    """Scales what --perturb draws."""
-    mode: ActMode = "greedy"
-    """Take the most likely action (greedy), or sample at the checkpoint's temperature."""
-    seed: int = 0
-    """Seed of the episodes; matters where actions are sampled or episodes are perturbed."""
-    device: str = "auto"
-    """auto, cpu or cuda."""
-    efficient: EfficientConfig = field(default_factory=EfficientConfig)
-    env: EnvConfig = field(default_factory=EnvConfig)
-    videos: int = 5
-    """Failed episodes that are filmed, spread over the tasks; 0 films none."""
-    output: str = AUTO
-    """Folder of the evaluation; auto makes runs/eval-SUITE-PROTOCOL-TIME."""
-    json: Path | None = None
-    """Also write the report's figures here."""
 
 
 def main(argv: list[str]) -> int:
@@ -103,26 +62,13 @@ def request_of(benchmark: str, command: BenchmarkCommand) -> dict[str, Any]:
     return {"benchmark": benchmark, "options": {k: v for k, v in options.items() if k not in ("output", "json")}}
 
 
-def suite_name(benchmark: str, suite: str) -> str:
-    """'spatial' or 'libero_spatial' of benchmark libero is 'libero_spatial'; LIBERO's long suite is 'libero_10'.
-
-    UserError for a suite that the benchmark lacks.
-    """
-    short = suite.removeprefix(f"{benchmark}_")
-    if short not in SUITES[benchmark]:
-        raise UserError(f"unknown suite '{suite}' of {benchmark}.{suggest(short, SUITES[benchmark])}")
-    if benchmark == "libero" and short == "long":
-        short = "10"
-    return f"{benchmark}_{short}"
-
-
 def _checked(benchmark: str, command: BenchmarkCommand) -> BenchmarkCommand:
     """The command with its folder and checkpoint named; UserError for what needs no torch to be refused."""
     from embodied_rl.sim.libero.protocol import protocol
 
-    if command.policy is not None and command.policy not in KINDS["policy"]:
+    if command.policy is not None and command.policy not in selectable("policy"):
         hint = " Name a checkpoint with --checkpoint." if Path(command.policy).exists() else ""
-        raise UserError(f"unknown policy '{command.policy}'.{hint or suggest(command.policy, KINDS['policy'])}")
+        raise UserError(f"unknown policy '{command.policy}'.{hint or suggest(command.policy, selectable('policy'))}")
     protocol(command.protocol)
     for name, least in (("states_per_task", 1), ("videos", 0), ("seed", 0)):
         value = getattr(command, name)

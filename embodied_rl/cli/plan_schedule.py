@@ -54,13 +54,13 @@ def main(argv: list[str]) -> int:
     from embodied_rl.autotune.tune import describe, further_devices, tune
     from embodied_rl.factory.envs import cpu_count, pick_renderer
     from embodied_rl.factory.protocol_envs import open_envs
+    from embodied_rl.factory.run_config import open_policy_of, resolve
     from embodied_rl.factory.tasks import load_tasks
-    from embodied_rl.jobs.train import open_policy_of, resolve
 
     console = Console()
     tasks = load_tasks(config.suite, config.tasks)
     config = resolve(config, pick_renderer(config.env.renderer, tasks), tasks)
-    policy, _ = open_policy_of(config, resume=False)
+    policy, _ = open_policy_of(config)
     states = {task.name: list(task.train_states) for task in tasks}
     # a probe's times are those of one thread
     one = dataclasses.replace(config.env, num_threads=1, processes=None)

@@ -3,34 +3,44 @@
 from __future__ import annotations
 
 import re
+import shlex
+import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from embodied_rl import configs as recipes
 from embodied_rl.algorithms.config import GRPOConfig
 from embodied_rl.cli.parse import flag_words, flags, parse
-from embodied_rl.config.train import KINDS, TrainConfig, belongs_to, from_dict, read_yaml
-from embodied_rl.configs import PRESETS
+from embodied_rl.config.train import KINDS, TrainConfig, belongs_to, from_dict, kind_of, read_yaml, selectable
 from embodied_rl.errors import UserError, suggest
 from embodied_rl.factory.tasks import libero_bundles
 
-BENCHMARKS = tuple(dict.fromkeys(benchmark for benchmark, _, _ in PRESETS))
+BENCHMARKS = recipes.BENCHMARKS
 _MINIBATCH_EPISODES = 16
 """Their rows are about as many as the presets' minibatches of rows."""
-_SELECTORS = ("--policy", "--algorithm", "--scheduler", "--config", "--resume")
+_SELECTORS = ("--recipe", "--policy", "--algorithm", "--scheduler", "--config", "--resume", "--from")
+
+
+def _wrapped(names: Iterable[str]) -> str:
+    return textwrap.fill(", ".join(names), 90, subsequent_indent=" " * 20)
+
 
 USAGE = f"""\
 usage: embodied-rl train BENCHMARK [--policy NAME] [--algorithm NAME] [--scheduler NAME] [--config FILE]
                                    [--any.value VALUE ...]
-       embodied-rl train --resume DIR [--iterations N]
+       embodied-rl train --recipe NAME [--scheduler NAME] [--config FILE] [--any.value VALUE ...]
+       embodied-rl train --resume DIR [--iterations N] [--from CHECKPOINT]
 
   BENCHMARK         {", ".join(BENCHMARKS)}
-  --policy NAME     {", ".join(KINDS["policy"])}
+  --recipe NAME     {_wrapped(recipes.names())}
+  --policy NAME     {", ".join(selectable("policy"))}
   --algorithm NAME  {", ".join(KINDS["algorithm"])} (ppo if not given)
   --scheduler NAME  {", ".join(KINDS["scheduler"])} (serial if not given)
   --config FILE     YAML with any of the values below, such as the config.yaml of an earlier run
   --resume DIR      continue the run in DIR, with its own config, exactly where its last checkpoint left it; with
-                    --iterations N go on to more iterations than it had (learning rates stay where they fell to)
+                    --iterations N go on to more iterations than it had (learning rates stay where they fell to), with
+                    --from iter-000010 go back to that one of DIR/checkpoints (the newer ones are deleted)
 
 Every value below can be set. Those of --algorithm, --policy and --scheduler are shown for the names chosen.
 """
@@ -38,13 +48,16 @@ Every value below can be set. Those of --algorithm, --policy and --scheduler are
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What the command line asks for. resume: the run to continue, to `iterations` of them all in all (None: as many as
-    it was to have); then `benchmark` and `config` are unset."""
+    """What the command line asks for: a new run of `benchmark` with `config`, or one to `resume`."""
 
     benchmark: str = ""
     config: TrainConfig | None = None
     resume: Path | None = None
+    """Folder of the run to continue; then `benchmark` and `config` are unset."""
     iterations: int | None = None
+    """Of the resumed run, in all; None: as many as it was to have."""
+    start: str | None = None
+    """Checkpoint that the resumed run goes on from; None: the newest."""
 
 
 def select(argv: Sequence[str]) -> Selection:
@@ -53,18 +66,24 @@ def select(argv: Sequence[str]) -> Selection:
     benchmark = words.pop(0) if words and not words[0].startswith("-") else None
     if "--resume" in chosen:
         return _resume(benchmark, words, chosen)
+    if "--from" in chosen:
+        raise UserError("--from names a checkpoint of a run that is resumed: give --resume DIR too.")
     wants_help = "-h" in words or "--help" in words
+    named = _recipe(benchmark, chosen)
+    if named is not None:
+        benchmark = chosen["--recipe"]
     if benchmark is None and wants_help:
         benchmark = BENCHMARKS[0]
     if benchmark is None:
         raise UserError(f"train needs a benchmark ({', '.join(BENCHMARKS)}): embodied-rl train {BENCHMARKS[0]}")
     file = read_yaml(Path(chosen["--config"])) if "--config" in chosen else {}
-    policy = _kind("policy", chosen, file, "openvla")
-    algorithm = _kind("algorithm", chosen, file, "ppo")
-    _known("benchmark", benchmark, BENCHMARKS)
+    policy = _kind("policy", chosen, file, "openvla" if named is None else kind_of("policy", named.policy))
+    algorithm = _kind("algorithm", chosen, file, "ppo" if named is None else kind_of("algorithm", named.algorithm))
     scheduler = _kind("scheduler", chosen, file, "serial")
-    preset = _scheduled(PRESETS[_at_hand(benchmark), policy, algorithm], scheduler)
-    config = from_dict(file, preset, chosen.get("--config", "config"))
+    if named is None:
+        _known("benchmark", benchmark, BENCHMARKS)
+        named = recipes.get(f"{_at_hand(benchmark)}_{policy}_{algorithm}")
+    config = from_dict(file, _scheduled(named, scheduler), chosen.get("--config", "config"))
     if wants_help:
         print(USAGE)
     _check_applicable(words, {"policy": policy, "algorithm": algorithm, "scheduler": scheduler}, flags(config))
@@ -90,18 +109,28 @@ def _take(argv: Sequence[str]) -> tuple[list[str], dict[str, str]]:
     return rest, chosen
 
 
+def _recipe(benchmark: str | None, chosen: dict[str, str]) -> TrainConfig | None:
+    """The config that --recipe names; UserError beside a benchmark, a policy or an algorithm, which it names too."""
+    if "--recipe" not in chosen:
+        return None
+    for word in (benchmark, *(option for option in ("--policy", "--algorithm") if option in chosen)):
+        if word:
+            raise UserError(f"--recipe {chosen['--recipe']} says what is trained: leave {word} out.")
+    return recipes.get(chosen["--recipe"])
+
+
 def _resume(benchmark: str | None, words: list[str], chosen: dict[str, str]) -> Selection:
     folder = Path(chosen["--resume"])
     longer = re.fullmatch(r"--iterations[= ](\d+)", " ".join(words))
-    if longer and not benchmark and len(chosen) == 1:
-        return Selection(resume=folder, iterations=int(longer[1]))
-    extra = ([benchmark] if benchmark else []) + words + [name for name in chosen if name != "--resume"]
+    others = [name for name in chosen if name not in ("--resume", "--from")]
+    extra = ([benchmark] if benchmark else []) + ([] if longer else words) + others
     if extra:
         raise UserError(
             f"--resume continues a run with its own config, so '{extra[0]}' does not apply: "
-            f"embodied-rl train --resume {folder} (and --iterations N to go on for longer)"
+            f"{shlex.join(['embodied-rl', 'train', '--resume', str(folder)])} (and --iterations N to go on for longer, "
+            "--from CHECKPOINT to go back)"
         )
-    return Selection(resume=folder)
+    return Selection(resume=folder, iterations=int(longer[1]) if longer else None, start=chosen.get("--from"))
 
 
 def _kind(part: str, chosen: dict[str, str], file: dict[str, object], default: str) -> str:
@@ -113,7 +142,8 @@ def _kind(part: str, chosen: dict[str, str], file: dict[str, object], default: s
         file_name = chosen["--config"]
         raise UserError(f"{file_name} is for {part} {in_file}, not {in_words}: drop --{part} or that part of the file.")
     name = str(in_words or in_file or default)
-    _known(part, name, KINDS[part])
+    if name != default:
+        _known(part, name, selectable(part))
     return name
 
 

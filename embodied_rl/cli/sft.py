@@ -13,6 +13,7 @@ import tyro
 from embodied_rl.cli.parse import parse
 from embodied_rl.config.sft import SftConfig
 from embodied_rl.errors import UserError, suggest
+from embodied_rl.utils.lock import locked
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -49,12 +50,39 @@ class SftCommand(SftConfig):
 
 
 def main(argv: list[str]) -> int:
-    """Run the command; 0 when the checkpoint is written, 130 when Ctrl-C stopped it."""
+    """Run the command; 0 when the checkpoint is written, now or before; 130 when Ctrl-C stopped it."""
     command = parse(SftCommand, argv, "sft")
     if command.policy not in POLICIES:
         raise UserError(f"unknown policy '{command.policy}'.{suggest(command.policy, POLICIES)}")
-    if command.out.exists():
+    try:
+        command.out.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"--out {command.out}: cannot make its folder ({error.strerror})") from error
+    with locked(command.out.with_name(command.out.name + ".sft.lock"), f"training {command.out}"):
+        if command.out.exists():
+            _check_done(command, argv)
+            state_path(command.out).unlink(missing_ok=True)
+            print(f"{command.out} is done: this command wrote it before")
+            return 0
+        return _run(command, argv)
+
+
+def _check_done(command: SftCommand, argv: list[str]) -> None:
+    """Raise UserError unless `--out` holds what this command wrote from this dataset; a kill may have come after it."""
+    from embodied_rl.data import lerobot
+    from embodied_rl.policies.checkpoints.folder import read_provenance
+
+    wrote = read_provenance(command.out)
+    same = wrote.get("command") == _words(argv)
+    if not (same and wrote["dataset"]["sha256"] == lerobot.fingerprint(command.dataset)):
         raise UserError(f"{command.out} already exists; choose another --out or remove it")
+
+
+def _words(argv: list[str]) -> str:
+    return shlex.join(["embodied-rl", "sft", *argv])
+
+
+def _run(command: SftCommand, argv: list[str]) -> int:
     from embodied_rl.data import lerobot  # after the checks: a typing error should not wait for torch
     from embodied_rl.utils.console import LastingConsole
 
@@ -186,7 +214,6 @@ def _fit(
         return figures
 
     policy.to("cuda" if torch.cuda.is_available() else "cpu")
-    command.out.parent.mkdir(parents=True, exist_ok=True)
     train, val = split(data, command.chunk_len, validation=command.validation, seed=command.seed)
     identity = {
         "dataset": fingerprint,
@@ -217,7 +244,7 @@ def _save(
         policy,
         command.out,
         {
-            "command": shlex.join(["embodied-rl", "sft", *argv]),
+            "command": _words(argv),
             "version": __version__,
             "seed": command.seed,
             "config": command.identity() | {"preset": command.preset, "chunk_len": command.chunk_len},

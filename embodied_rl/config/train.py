@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import types
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -30,6 +29,7 @@ from embodied_rl.evaluation.config import EvalConfig
 from embodied_rl.learner.config import CheckpointConfig, LearnerConfig
 from embodied_rl.rollout.config import RolloutConfig
 from embodied_rl.scheduler.config import PipelinedConfig, RayConfig, SchedulerConfig, SerialConfig, check_fit
+from embodied_rl.utils.dataclass_io import check_keys, read_dataclass, typed
 
 AUTO = "auto"
 SUITE = "tabletop_spatial"
@@ -59,6 +59,14 @@ class EnvConfig:
         _positive("env.processes", self.processes)
         if self.processes is not None and self.processes > self.num_envs:
             raise UserError(f"--env.processes {self.processes}: there are only {self.num_envs} worlds.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnPolicyConfig:
+    """A policy that is neither loaded nor prepared by the options of a built-in one."""
+
+    class_name: str = ""
+    """Its name in `factory.own.POLICIES`, or the class of the object that was passed to `embodied_rl.train`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,8 +105,8 @@ class TrainConfig:
     videos: int = 3
     """Tasks of which an episode is filmed before and after training; 0 films none."""
     env: EnvConfig = field(default_factory=EnvConfig)
-    policy: PolicyConfig = field(default_factory=OpenVLAConfig)
-    algorithm: AlgorithmConfig = field(default_factory=GRPOConfig)
+    policy: PolicyConfig | OwnPolicyConfig = field(default_factory=OpenVLAConfig)
+    algorithm: AlgorithmConfig = field(default_factory=PPOConfig)
     rollout: RolloutConfig = field(default_factory=RolloutConfig)
     learner: LearnerConfig = field(default_factory=LearnerConfig)
     scheduler: SchedulerConfig = field(default_factory=SerialConfig)
@@ -120,7 +128,7 @@ class TrainConfig:
                     raise UserError(f"{part}{'.' if key else ''}{key} must be a finite number, got {value}.")
         if isinstance(self.algorithm, GRPOConfig):
             self.rollout.groups(self.algorithm.group_size)  # raises unless the group size divides the episodes
-        if self.autotune and self.policy.compile:
+        if self.autotune and not isinstance(self.policy, OwnPolicyConfig) and self.policy.compile:
             raise UserError(
                 "--autotune would take the compiler's time for the policy's: run it without "
                 "--policy.compile, and then train with what it chose."
@@ -148,10 +156,21 @@ class TrainConfig:
 
 # A part that comes in several kinds is written with its kind as `name`.
 KINDS: dict[str, dict[str, type]] = {
-    "policy": {"openvla": OpenVLAConfig, "openvla_oft": OpenVLAOFTConfig, "pi0": Pi0Config, "smolvla": SmolVLAConfig},
+    "policy": {
+        "openvla": OpenVLAConfig,
+        "openvla_oft": OpenVLAOFTConfig,
+        "pi0": Pi0Config,
+        "smolvla": SmolVLAConfig,
+        "own": OwnPolicyConfig,
+    },
     "algorithm": {"grpo": GRPOConfig, "ppo": PPOConfig},
     "scheduler": {"serial": SerialConfig, "pipelined": PipelinedConfig, "ray": RayConfig},
 }
+
+
+def selectable(part: str) -> list[str]:
+    """The kinds of `part` that a command line can choose; a policy of one's own comes with a recipe."""
+    return [name for name, cls in KINDS[part].items() if cls is not OwnPolicyConfig]
 
 
 def kind_of(part: str, value: object) -> str:
@@ -176,14 +195,14 @@ def from_dict(data: Mapping[str, Any], base: TrainConfig | None = None, source: 
     """Build a config; what `data` does not name keeps the value of `base`. Raises UserError naming the bad key."""
     base = base or TrainConfig()
     hints = typing.get_type_hints(TrainConfig)
-    _check_keys(data, hints, "", source)
+    check_keys(data, hints, "", source)
     changes: dict[str, Any] = {}
     for key, value in data.items():
         current = getattr(base, key)
         if dataclasses.is_dataclass(current) and not isinstance(current, type):
             changes[key] = _part(key, value, current, source)
         else:
-            changes[key] = _typed(value, hints[key], key, source)
+            changes[key] = typed(value, hints[key], key, source)
     return dataclasses.replace(base, **changes)
 
 
@@ -235,66 +254,7 @@ def _part(part: str, value: Any, current: Any, source: str) -> Any:
             if other:
                 raise UserError(f"{source}: '{part}.{key}' does not apply to {kind} (it belongs to {other}).")
         current = current if kind_of(part, current) == kind else KINDS[part][kind]()
-    hints = typing.get_type_hints(type(current))
-    _check_keys(values, hints, f"{part}.", source)
-    typed = {key: _typed(item, hints[key], f"{part}.{key}", source) for key, item in values.items()}
-    return dataclasses.replace(current, **typed)
-
-
-def _check_keys(data: Mapping[str, Any], known: Mapping[str, Any], prefix: str, source: str) -> None:
-    for key in data:
-        if key not in known:
-            raise UserError(f"{source}: unknown key '{prefix}{key}'.{suggest(str(key), known)}")
-
-
-def _typed(value: Any, hint: Any, key: str, source: str) -> Any:
-    """Return `value` as `hint` says, else raise UserError. No guessing: '3' is not 3, true is not 1."""
-    fits, result = _fit(value, hint)
-    if not fits:
-        raise UserError(f"{source}: '{key}' must be {_describe(hint)}, got {value!r}.")
-    return result
-
-
-def _fit(value: Any, hint: Any) -> tuple[bool, Any]:
-    origin, args = typing.get_origin(hint), typing.get_args(hint)
-    if origin in (typing.Union, types.UnionType):
-        return next((found for found in (_fit(value, arg) for arg in args) if found[0]), (False, None))
-    if origin is Literal:
-        return value in args and isinstance(value, str), value
-    if origin is tuple:
-        if not isinstance(value, list | tuple):
-            return False, None
-        inner = [args[0]] * len(value) if args[-1] is Ellipsis else list(args)
-        if len(inner) != len(value):
-            return False, None
-        parts = [_fit(item, arg) for item, arg in zip(value, inner, strict=True)]
-        return all(part[0] for part in parts), tuple(part[1] for part in parts)
-    if hint is float:
-        return _fit_float(value)
-    if hint is int:
-        return isinstance(value, int) and not isinstance(value, bool), value
-    return isinstance(value, hint), value
-
-
-def _fit_float(value: Any) -> tuple[bool, Any]:
-    if isinstance(value, str) and "e" in value.lower():  # YAML 1.1 reads 1e-4 (no dot) as text
-        try:
-            return True, float(value)
-        except ValueError:
-            return False, None
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return is_number, float(value) if is_number else None
-
-
-def _describe(hint: Any) -> str:
-    origin, args = typing.get_origin(hint), typing.get_args(hint)
-    if origin in (typing.Union, types.UnionType):
-        return " or ".join(_describe(arg) for arg in args)
-    if origin is Literal:
-        return "one of " + ", ".join(map(str, args))
-    if origin is tuple:
-        return "a list of names" if args[-1] is Ellipsis else f"a list of {len(args)} numbers"
-    return {int: "a whole number", float: "a number", str: "text", bool: "true or false", type(None): "null"}[hint]
+    return read_dataclass(type(current), values, where=part, source=source, base=current)
 
 
 def _names(cls: type) -> set[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
 import os
 from collections.abc import Iterator, Mapping
@@ -14,6 +13,7 @@ from typing import IO, Any
 
 from embodied_rl.errors import UserError
 from embodied_rl.types import EpisodeResult, EpisodeSpec
+from embodied_rl.utils.lock import LOCK, locked
 
 REQUEST, EPISODES = "evaluation.json", "episodes.jsonl"
 
@@ -67,13 +67,11 @@ class EpisodeResultsLog:
         head = json.loads(json.dumps({"request": request, "fingerprint": fingerprint}))
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            file = (folder / EPISODES).open("ab")
         except OSError as error:
             if error.errno == errno.ENOSPC:
                 raise
             raise UserError(f"cannot write into {folder}: {error.strerror}; choose another --output.") from error
-        with file:
-            _lock(file, folder)
+        with locked(folder / LOCK, f"evaluating into {folder}"), (folder / EPISODES).open("ab") as file:
             _check_head(folder, head)
             yield EpisodeResultsLog(folder, _read(folder / EPISODES), file)
 
@@ -97,13 +95,6 @@ def read_request(folder: Path) -> dict[str, Any]:
         return json.loads(path.read_bytes())["request"]
     except (ValueError, KeyError, TypeError) as error:
         raise UserError(f"{path} is damaged ({error}): start the evaluation again with another --output.") from error
-
-
-def _lock(file: IO[bytes], folder: Path) -> None:
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise UserError(f"another process is evaluating into {folder}: wait for it, or stop it first.") from None
 
 
 def _check_head(folder: Path, head: Mapping[str, Any]) -> None:

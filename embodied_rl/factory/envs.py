@@ -20,8 +20,8 @@ from embodied_rl.policies.checkpoints.hub import is_repository, resolve
 
 if TYPE_CHECKING:
     from embodied_rl.factory.policies import AnyOptions, AnyPolicy
+    from embodied_rl.sim.mujoco.task import MujocoTask
     from embodied_rl.sim.render import Choice
-    from embodied_rl.sim.task import Task
     from embodied_rl.vec_env import VecEnv
 
 _SCENE_BYTES = 2 << 30
@@ -37,10 +37,12 @@ def policy_folder(checkpoint: str) -> Path:
         return Path(str(files("embodied_rl.assets") / "checkpoints" / "nano"))
     if is_repository(checkpoint):
         return resolve(checkpoint)
+    from embodied_rl.learner.checkpoint import POLICY, Checkpoints
+
     folder = Path(checkpoint)
-    latest = folder / "checkpoints" / "latest"
-    if latest.is_file():
-        return folder / "checkpoints" / latest.read_text().strip() / "policy"
+    newest = Checkpoints(folder / "checkpoints", 1).find()
+    if newest is not None:
+        return newest / POLICY
     if (folder / "policy" / "config.json").is_file():
         return folder / "policy"
     return folder
@@ -108,24 +110,22 @@ def pick_device(wanted: str) -> str:
     return wanted
 
 
-def pick_renderer(wanted: str, tasks: Sequence[Task]) -> Choice:
+def pick_renderer(wanted: str, tasks: Sequence[MujocoTask]) -> Choice:
     """What will draw these tasks, and why; UserError if nothing can."""
-    from embodied_rl.sim.render import choose
+    from embodied_rl.sim.mujoco.factory import choose_renderer
 
-    # one model at a time: all of LIBERO's at once would take many gigabytes
-    return choose(wanted, (task.build_visual() for task in tasks))
+    return choose_renderer(wanted, tasks)
 
 
-def pick_render_quality(wanted: str, tasks: Sequence[Task]) -> Literal["exact", "fast"]:
+def pick_render_quality(wanted: str, tasks: Sequence[MujocoTask]) -> Literal["exact", "fast"]:
     """How frames are drawn: 'auto' means as LIBERO's own wherever one of its tasks is among these."""
-    from embodied_rl.sim.libero.tasks import LiberoTask
+    from embodied_rl.sim.mujoco.factory import choose_render_quality
 
-    exact = any(isinstance(task, LiberoTask) for task in tasks) if wanted == "auto" else wanted == "exact"
-    return "exact" if exact else "fast"
+    return choose_render_quality(wanted, tasks)
 
 
 def open_env(
-    tasks: Sequence[Task], config: EnvConfig, image_size: int, *, cameras: int = 2, stop_at_success: bool = True
+    tasks: Sequence[MujocoTask], config: EnvConfig, image_size: int, *, cameras: int = 2, stop_at_success: bool = True
 ) -> closing[VecEnv]:
     """The worlds, to be used in a `with` statement; `cameras` of the simulator's are drawn, from the first.
 

@@ -13,7 +13,7 @@ from embodied_rl.factory.envs import cpu_count, open_env
 from embodied_rl.factory.policies import own_crop
 from embodied_rl.policies.preprocessing.images import image_pipeline, prepare
 from embodied_rl.sim.libero.protocol import NATIVE, Protocol, protocol
-from embodied_rl.sim.task import Task
+from embodied_rl.sim.mujoco.task import MujocoTask
 from embodied_rl.sim.wrappers.protocol_env import ProtocolEnv
 from embodied_rl.types import Array, EpisodeSpec
 from embodied_rl.vec_env import VecEnv
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def open_protocol_env(
-    tasks: Sequence[Task],
+    tasks: Sequence[MujocoTask],
     config: EnvConfig,
     chosen: Protocol,
     image_size: int,
@@ -39,7 +39,7 @@ def open_protocol_env(
     config.renderer is what `pick_renderer` chose. crop: cut the pictures as the protocol does; not where the policy
     itself cuts out their middle. run_on, translate: see ProtocolEnv.
     """
-    timed = [dataclasses.replace(task, horizon=chosen.settle_steps + chosen.horizon(task)) for task in tasks]
+    timed = [dataclasses.replace(task, max_episode_steps=chosen.settle_steps + chosen.horizon(task)) for task in tasks]
     threads = config.num_threads or cpu_count()
     settings = dataclasses.replace(config, num_threads=threads)
     pipeline = image_pipeline(chosen.images)
@@ -65,7 +65,7 @@ def open_protocol_env(
 
 
 def open_envs(
-    tasks: Sequence[Task], config: EnvConfig, chosen: str, policy: AnyPolicy
+    tasks: Sequence[MujocoTask], config: EnvConfig, chosen: str, policy: AnyPolicy
 ) -> AbstractContextManager[VecEnv]:
     """The worlds under the protocol of that name, as `policy` sees them; under `native` just as they come."""
     seen = policy.config

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from embodied_rl.config.train import TrainConfig, from_dict, to_dict
+from embodied_rl.factory.run_config import open_policy_of
 from embodied_rl.policy import Policy
 from embodied_rl.scheduler.config import RayConfig
 from embodied_rl.vec_env import VecEnv
@@ -30,7 +31,6 @@ class RemoteWorkerFactory:
     def __call__(self) -> tuple[VecEnv, Policy]:
         from embodied_rl.factory.protocol_envs import open_envs
         from embodied_rl.factory.tasks import load_tasks
-        from embodied_rl.jobs.train import open_policy_of
         from embodied_rl.utils.threads import set_torch_threads
 
         config = from_dict(self.config)
@@ -42,7 +42,7 @@ class RemoteWorkerFactory:
             device="cuda" if config.scheduler.gpus_per_worker else "cpu",
             env=dataclasses.replace(config.env, num_threads=cores),
         )
-        policy, _ = open_policy_of(config, resume=False)
+        policy, _ = open_policy_of(config)
         tasks = load_tasks(config.suite, config.tasks)
         # Held and never closed: the worker's process ends with it.
         return _OPEN_ENVS.enter_context(open_envs(tasks, config.env, config.protocol, policy)), policy
@@ -53,25 +53,15 @@ def remote_worker_factory(config: TrainConfig) -> Callable[[], tuple[VecEnv, Pol
     return RemoteWorkerFactory(to_dict(config)) if isinstance(config.scheduler, RayConfig) else None
 
 
-def with_absolute_checkpoint(config: TrainConfig) -> TrainConfig:
-    """The config with its checkpoint named so that Ray's workers find it, whose working folder is another one."""
-    checkpoint = Path(config.policy.checkpoint)
-    if not isinstance(config.scheduler, RayConfig) or not checkpoint.exists():
-        return config
-    policy = dataclasses.replace(config.policy, checkpoint=str(checkpoint.absolute()))
-    return dataclasses.replace(config, policy=policy)
-
-
 @dataclass(frozen=True, slots=True)
 class WorkerPolicyFactory:
     """`learner.distributed.processes.PolicyFactory`; config: as `to_dict` writes it. Weights that learn come from the
     lead; the others from the checkpoint that the lead opened."""
 
     config: dict[str, Any]
-    resume: bool
+    resume: Path | None
 
     def __call__(self, rank: int) -> Policy:
-        from embodied_rl.jobs.train import open_policy_of
 
         policy, _ = open_policy_of(from_dict(self.config), self.resume)  # 'cuda' is the rank's own GPU here
         return policy

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING
 from embodied_rl.errors import UserError, suggest
 
 if TYPE_CHECKING:
-    from embodied_rl.sim.task import Task
+    from embodied_rl.sim.mujoco.task import MujocoTask
 
 LIBERO_SUITES = ("libero_spatial", "libero_object", "libero_goal", "libero_10", "libero_90")
 
@@ -38,7 +39,7 @@ def libero_notice(suite: str) -> list[str]:
     ]
 
 
-def load_tasks(suite: str, names: Sequence[str] = ()) -> list[Task]:
+def load_tasks(suite: str, names: Sequence[str] = ()) -> list[MujocoTask]:
     """The tasks of `suite`, or those with the short `names`. UserError for unknown names or missing assets."""
     from embodied_rl.sim import tabletop
 
@@ -57,14 +58,37 @@ def load_tasks(suite: str, names: Sequence[str] = ()) -> list[Task]:
     return [task for name, task in tasks.items() if not names or name in names]
 
 
-def missing_assets(tasks: Sequence[Task]) -> list[str]:
+def missing_assets(tasks: Sequence[MujocoTask]) -> list[str]:
     """Official asset files that are stand-ins in these tasks; a score on such pictures is not a score on LIBERO's."""
     from embodied_rl.sim.libero.tasks import LiberoTask
 
     return sorted({file for task in tasks if isinstance(task, LiberoTask) for file in task.approximate})
 
 
-def _load_libero(suite: str) -> Sequence[Task]:
+def task_digest(task: MujocoTask) -> str:
+    """SHA-256 of what an episode of `task` is made of.
+
+    For LIBERO's tasks the fingerprint of their bundle; for others that of both compiled models, the initial states, the
+    goal, the instruction and the time limit.
+    """
+    import mujoco
+    import numpy as np
+
+    from embodied_rl.sim.libero.tasks import LiberoTask
+
+    if isinstance(task, LiberoTask):
+        return task.fingerprint
+    digest = hashlib.sha256()
+    for model in (task.build_physics(), task.build_visual()):
+        binary = np.zeros(mujoco.mj_sizeModel(model), np.uint8)
+        mujoco.mj_saveModel(model, None, binary)
+        digest.update(binary.tobytes())
+    digest.update(np.ascontiguousarray(task.init_states).tobytes())
+    digest.update(repr((task.goal, task.instruction, task.max_episode_steps)).encode())
+    return digest.hexdigest()
+
+
+def _load_libero(suite: str) -> Sequence[MujocoTask]:
     from embodied_rl.sim.libero import tasks as libero
     from embodied_rl.sim.libero.bundle import INSTALL, installed
 

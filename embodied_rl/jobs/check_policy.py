@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from embodied_rl.cli.doctor import DoctorConfig, Finding
 from embodied_rl.errors import UserError
 from embodied_rl.factory.envs import pick_renderer, policy_folder
 from embodied_rl.factory.policies import load_policy
+from embodied_rl.jobs.findings import DoctorConfig, Finding
 from embodied_rl.learner.config import LearnerConfig
 from embodied_rl.policies.pi0.policy import Pi0Policy
 from embodied_rl.policy import ActMode, action_array

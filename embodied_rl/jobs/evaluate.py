@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.table import Table
 
-from embodied_rl.cli.eval_benchmark import BenchmarkCommand, suite_name
 from embodied_rl.errors import UserError
 from embodied_rl.evaluation.benchmark import BenchmarkReport, interleaved, run_missing, summarise
 from embodied_rl.evaluation.overlap import Overlap, overlap, trained_states
@@ -35,6 +34,7 @@ from embodied_rl.factory.policies import own_crop
 from embodied_rl.factory.protocol_envs import open_protocol_env
 from embodied_rl.factory.tasks import load_tasks, missing_assets
 from embodied_rl.jobs.efficient_inference import make_efficient
+from embodied_rl.jobs.eval_request import BenchmarkCommand, suite_name
 from embodied_rl.jobs.failure_videos import record_failure_videos
 from embodied_rl.jobs.fingerprint import fingerprint
 from embodied_rl.policies.checkpoints.folder import read_provenance
@@ -42,8 +42,8 @@ from embodied_rl.policies.pi0.policy import Pi0Policy
 from embodied_rl.policies.preprocessing.images import image_pipeline
 from embodied_rl.rollout.sampler import evaluation_specs
 from embodied_rl.sim.libero.protocol import Protocol, deviations, protocol
+from embodied_rl.sim.mujoco.task import MujocoTask
 from embodied_rl.sim.perturb import Perturber, Variant, variant_spec
-from embodied_rl.sim.task import Task
 from embodied_rl.sim.wrappers.protocol_env import ProtocolEnv
 from embodied_rl.telemetry.eval_report import EvalPage, cells, rows_of, write_eval_page
 from embodied_rl.telemetry.progress import RunProgress
@@ -63,7 +63,7 @@ class _Plan:
     command: BenchmarkCommand
     suite: str
     protocol: Protocol
-    tasks: list[Task]
+    tasks: list[MujocoTask]
     specs: list[EpisodeSpec]
     variants: dict[int, Variant]
 
@@ -113,7 +113,7 @@ def _plan(benchmark: str, command: BenchmarkCommand) -> _Plan:
     return _Plan(command, suite, protocol(command.protocol), tasks, specs, variants)
 
 
-def _states(task: Task, command: BenchmarkCommand) -> list[int]:
+def _states(task: MujocoTask, command: BenchmarkCommand) -> list[int]:
     rows = list(task.heldout_states if command.states == "heldout" else task.train_states)
     count = command.states_per_task or len(rows)
     if not rows or count > len(rows):

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from embodied_rl import __version__
+from embodied_rl.factory.tasks import task_digest
 
 if TYPE_CHECKING:
-    from embodied_rl.sim.task import Task
+    from embodied_rl.sim.mujoco.task import MujocoTask
 
 
 def fingerprint(
-    tasks: Sequence[Task], renderer: str, render_quality: str, device: str, weights: str, efficient: Mapping[str, Any]
+    tasks: Sequence[MujocoTask],
+    renderer: str,
+    render_quality: str,
+    device: str,
+    weights: str,
+    efficient: Mapping[str, Any],
 ) -> dict[str, Any]:
     """Plain values; two scores are comparable only where they agree.
 
@@ -52,26 +57,3 @@ def device_name(device: str) -> str:
     import torch
 
     return torch.cuda.get_device_name() if device == "cuda" else device
-
-
-def task_digest(task: Task) -> str:
-    """SHA-256 of what an episode of `task` is made of.
-
-    For LIBERO's tasks the fingerprint of their bundle; for others that of both compiled models, the initial states, the
-    goal, the instruction and the horizon.
-    """
-    import mujoco
-    import numpy as np
-
-    from embodied_rl.sim.libero.tasks import LiberoTask
-
-    if isinstance(task, LiberoTask):
-        return task.fingerprint
-    digest = hashlib.sha256()
-    for model in (task.build_physics(), task.build_visual()):
-        binary = np.zeros(mujoco.mj_sizeModel(model), np.uint8)
-        mujoco.mj_saveModel(model, None, binary)
-        digest.update(binary.tobytes())
-    digest.update(np.ascontiguousarray(task.init_states).tobytes())
-    digest.update(repr((task.goal, task.instruction, task.horizon)).encode())
-    return digest.hexdigest()

@@ -10,8 +10,10 @@ from pathlib import Path
 from rich.table import Table
 
 from embodied_rl.config.train import load_yaml
+from embodied_rl.errors import UserError
 from embodied_rl.evaluation.evaluate import EvalReport, Score
 from embodied_rl.jobs.before_after_videos import video_path
+from embodied_rl.jobs.run_folder import read_run_info
 from embodied_rl.telemetry.curve import curve_of, draw_curve
 from embodied_rl.telemetry.metrics import read_metrics
 from embodied_rl.telemetry.observer import evaluation_path
@@ -30,7 +32,7 @@ def write_run_report(folder: Path) -> None:
     outcomes = _outcomes(folder)
     if not outcomes:
         return
-    stamp = json.loads((folder / "run.json").read_text(encoding="utf-8"))[-1]
+    stamp = read_run_info(folder)[-1]
     rows = read_metrics(folder / "metrics.jsonl")
     title = f"{stamp['suite'].partition(',')[0]}, {stamp['algorithm'].partition(',')[0]}, seed {stamp['seed']}"
     curve = draw_curve(curve_of(rows), title) if importlib.util.find_spec("matplotlib") else None
@@ -73,7 +75,12 @@ def _outcomes(folder: Path) -> list[Outcome]:
 
 def _evaluation(folder: Path, iteration: int) -> EvalReport | None:
     path = evaluation_path(folder, iteration)
-    return EvalReport.from_json(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else None
+    if not path.is_file():
+        return None
+    try:
+        return EvalReport.from_json(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{path} is damaged ({error}): the run's report needs it; restore the file.") from error
 
 
 def _clips(folder: Path, outcomes: list[Outcome]) -> list[Clip]:

@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from embodied_rl.algorithms.rows import LossOutput, Rows
+from embodied_rl.algorithms.base import LossOutput, Rows
 from embodied_rl.learner.distributed.collectives import Collectives
 from embodied_rl.utils.threads import OrderedMap, WorkerPool, torch_threads
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from embodied_rl.algorithms.rows import Rows
+from embodied_rl.algorithms.base import Rows
 from embodied_rl.learner.batches import join_batches
 from embodied_rl.learner.gradients import Gradients
 from embodied_rl.learner.off_policy import ess_ratio

@@ -15,7 +15,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from embodied_rl.algorithms.rows import Algorithm
+from embodied_rl.algorithms.base import OnPolicyAlgorithm
 from embodied_rl.learner.batches import split_groups
 from embodied_rl.learner.config import LearnerConfig
 from embodied_rl.learner.distributed.collectives import SINGLE_PROCESS, Collectives
@@ -24,6 +24,7 @@ from embodied_rl.learner.off_policy import DRIFT, importance_correction, stale_m
 from embodied_rl.learner.optimizer_step import OptimizerStep
 from embodied_rl.learner.row_update import update_by_rows
 from embodied_rl.learner.types import TrainablePolicy
+from embodied_rl.rewards.base import SIMULATOR_REWARD, RewardModel
 from embodied_rl.types import RolloutBatch
 from embodied_rl.utils.threads import CoreBudget, WorkerPool
 
@@ -39,6 +40,7 @@ class Learner:
         threads: CPU threads that take microbatches side by side. Gradients are added in a fixed order, so results
             depend on this number but not on timing.
         collectives: the processes that take the same steps; each must make the same calls.
+        reward_model: gives rows the rewards that the algorithm sees.
 
     Attributes:
         version: number of finished updates.
@@ -54,13 +56,14 @@ class Learner:
     def __init__(
         self,
         policy: TrainablePolicy,
-        algorithm: Algorithm,
+        algorithm: OnPolicyAlgorithm,
         config: LearnerConfig,
         *,
         seed: int,
         dump_dir: Path,
         threads: int = 1,
         collectives: Collectives = SINGLE_PROCESS,
+        reward_model: RewardModel = SIMULATOR_REWARD,
     ) -> None:
         self.policy = policy
         self.algorithm = algorithm
@@ -70,6 +73,7 @@ class Learner:
         self.ess = 1.0
         self.cores = CoreBudget()
         self._seed = seed
+        self._reward_model = reward_model
         self._group_update: GroupUpdate | None = None
         self._threads = WorkerPool(threads, "learn", cores=self.cores) if threads > 1 else None
         self.model = collectives.prepare(policy) if collectives.size > 1 else policy
@@ -95,7 +99,7 @@ class Learner:
         with self.cores.at_work("learner"):
             if self._group_update is None:
                 self._group_update = GroupUpdate(self.optimizer_step, self.config.minibatch_groups, self.version)
-            self._group_update.add(group)
+            self._group_update.add(self._reward_model.relabel(group))
 
     def update(self, batch: RolloutBatch) -> dict[str, float]:
         """Improve the policy with `batch` and return metrics, means over the batch and its epochs.
@@ -111,7 +115,10 @@ class Learner:
             self.ess = 1.0
             if len(batch) == 0:
                 return {"train/num_samples": 0.0, "train/steps": 0.0}
-            drift = {} if self.update_in_progress else self._correct(batch)
+            drift: dict[str, float] = {}
+            if not self.update_in_progress:
+                batch = self._reward_model.relabel(batch)
+                drift = self._correct(batch)
             if self.config.minibatch_groups is not None:
                 metrics = self._update_by_groups(batch, self.config.minibatch_groups, iteration)
             else:

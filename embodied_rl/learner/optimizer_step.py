@@ -10,8 +10,8 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor, nn
 
+from embodied_rl.algorithms.base import LossOutput, OnPolicyAlgorithm, Rows
 from embodied_rl.algorithms.losses import effective_sample_size
-from embodied_rl.algorithms.rows import Algorithm, LossOutput, Rows
 from embodied_rl.errors import UserError
 from embodied_rl.learner.config import LearnerConfig
 from embodied_rl.learner.distributed.collectives import Collectives
@@ -34,7 +34,7 @@ class OptimizerStep:
     def __init__(
         self,
         model: Any,
-        algorithm: Algorithm,
+        algorithm: OnPolicyAlgorithm,
         config: LearnerConfig,
         collectives: Collectives,
         threads: WorkerPool | None,
@@ -142,6 +142,6 @@ class OptimizerStep:
             dump: dict[str, Any] = {name: getattr(batch, name) for name in tensors}
             torch.save(dump | {"replay": batch.replay, "instruction": batch.instruction, "index": index}, path)
         raise NonFiniteError(
-            f"{what} in update {iteration + 1}; no step was taken with it. The batch is in {path}; the last checkpoint "
-            "is untouched: lower learner.lr and resume from it."
+            f"{what} in update {iteration + 1}; no step was taken with it. The batch is in {path}. Begin a new "
+            "run with a lower --learner.lr, from this one's last checkpoint if it has one: --policy.checkpoint RUN."
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from embodied_rl.algorithms.rows import evaluate_rows
+from embodied_rl.algorithms.base import evaluate_rows
 from embodied_rl.learner.distributed.collectives import SINGLE_PROCESS, Collectives
 from embodied_rl.policy import Policy
 from embodied_rl.types import RolloutBatch

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from embodied_rl.algorithms.rows import Rows
+from embodied_rl.algorithms.base import Rows
 from embodied_rl.learner.off_policy import ess_ratio
 from embodied_rl.learner.optimizer_step import OptimizerStep
 from embodied_rl.rng import philox

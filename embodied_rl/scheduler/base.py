@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from embodied_rl.algorithms.rows import Algorithm
+from embodied_rl.algorithms.base import OnPolicyAlgorithm
 from embodied_rl.learner.config import LearnerConfig
 from embodied_rl.learner.types import TrainablePolicy
 from embodied_rl.policy import Policy
@@ -59,7 +59,7 @@ class StreamingLearner(Protocol):
         ...
 
     @property
-    def algorithm(self) -> Algorithm:
+    def algorithm(self) -> OnPolicyAlgorithm:
         """Says which groups the rollout gathers."""
         ...
 

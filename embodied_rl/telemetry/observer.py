@@ -9,13 +9,15 @@ from pathlib import Path
 from embodied_rl.evaluation.evaluate import EvalReport
 from embodied_rl.telemetry.metrics import MetricsLog
 from embodied_rl.telemetry.progress import RunProgress
+from embodied_rl.telemetry.report import replace_text
 from embodied_rl.types import EpisodeResult
 
 
 class RunObserver:
     """`embodied_rl.training.on_policy.Observer`: writes metrics.jsonl and evaluations/iter-NNNNNN.json in `folder`.
 
-    measured: called with the number of updates after each evaluation. counted: further metrics of an update.
+    measured: called with the number of updates after each evaluation. counted: further metrics of an update. begun:
+    called when all is ready, before the first evaluation.
     """
 
     def __init__(
@@ -25,12 +27,14 @@ class RunObserver:
         progress: RunProgress,
         measured: Callable[[int], None] | None = None,
         counted: Callable[[], dict[str, float]] = dict,
+        begun: Callable[[], object] = dict,
     ) -> None:
         self._folder = folder
         self._log = log
         self._progress = progress
         self._measured = measured
         self._counted = counted
+        self._begun = begun
 
     def phase(self, name: str, iteration: int, episodes: int) -> None:
         """Show what is going on; a rollout and an evaluation have episodes to count, an update has none."""
@@ -53,7 +57,7 @@ class RunObserver:
         self._log.write(iteration, report.metrics())
         path = evaluation_path(self._folder, iteration)
         path.parent.mkdir(exist_ok=True)
-        path.write_text(json.dumps(report.to_json()), encoding="utf-8")
+        replace_text(path, json.dumps(report.to_json()))
         self._progress.message(f"held-out success after {iteration} updates: {describe(report)}")
         if self._measured is not None:
             self._measured(iteration)
@@ -66,9 +70,10 @@ class RunObserver:
         """Bytes of metrics.jsonl."""
         return self._log.position()
 
-    def rewind(self, position: int) -> None:
+    def begin(self, position: int) -> None:
         """Cut metrics.jsonl back to `position`."""
         self._log.rewind(position)
+        self._begun()
 
 
 def evaluation_path(folder: Path, iteration: int) -> Path:

@@ -15,7 +15,7 @@ from embodied_rl.errors import UserError
 from embodied_rl.evaluation.config import EvalConfig
 from embodied_rl.evaluation.evaluate import EvalReport, evaluate
 from embodied_rl.learner.average import WeightAverage, resume_average
-from embodied_rl.learner.checkpoint import Checkpoints, Loaded, restore_rng, rng_state
+from embodied_rl.learner.checkpoint import Checkpoints, Loaded, load, restore_rng, rng_state
 from embodied_rl.learner.config import CheckpointConfig, LearnerConfig
 from embodied_rl.learner.distributed.learner import make_learner
 from embodied_rl.learner.distributed.processes import PolicyFactory
@@ -71,10 +71,13 @@ class TaskSplit:
 class RunOptions:
     """How a run is started; nothing here changes what it computes."""
 
-    resume: bool = False
-    """Continue from the newest checkpoint in the run's folder. From any checkpoint, the end is the same."""
+    resume: Path | None = None
+    """Checkpoint folder in the run's folder to continue from; from any of them the end is the same. None: begin, and
+    forget what an earlier start left there."""
     resume_command: str = ""
     """Shown when the run is stopped."""
+    config: dict[str, Any] | None = None
+    """JSON that is kept in every checkpoint, to tell on resuming whether it was changed."""
     profiler: Profiler | None = None
     """To read spans from afterwards (of `make_profiler`)."""
     remote: WorkerFactory | None = None
@@ -110,8 +113,8 @@ class Observer(Protocol):
         """Where the metrics file ends now (bytes)."""
         ...
 
-    def rewind(self, position: int) -> None:
-        """Forget everything recorded after `position`: it is about to be computed again."""
+    def begin(self, position: int) -> None:
+        """All is ready and the run begins; forget what was recorded after `position`: it is computed again."""
         ...
 
 
@@ -154,6 +157,7 @@ class _Run:
         self.policy = policy
         self.files = files
         self.settings = settings
+        self.config = options.config
         self.observer = observer
         self.stop = StopRequest(
             lambda: observer.log("stopping: finishing this step, then saving (again: leave at once)")
@@ -190,7 +194,8 @@ class _Run:
         self.checkpoints = Checkpoints(run_dir / "checkpoints", settings.checkpoint.keep)
         self.before: EvalReport | None = None
         self.after: EvalReport | None = None
-        self.boundary = self._boundary_now(0)
+        self.boundary: _Boundary
+        """Set by `begin` or `restore`."""
         self.saved: Path | None = None
 
     def restore(self, loaded: Loaded) -> None:
@@ -201,11 +206,20 @@ class _Run:
         self.sampler.load_state_dict(loaded.state["sampler"])
         before = loaded.state["before"]
         self.before = EvalReport.from_json(before) if before is not None else None
-        self.observer.rewind(int(loaded.state["metrics_position"]))
-        self.checkpoints.continue_from(loaded)
         restore_rng(loaded.trainer["rng"])
-        self.boundary = self._boundary_now(int(loaded.state["iteration"]))
+        # Only now files change, when everything above was found to fit; and the pointer first: a kill after the metrics
+        # were cut must not leave a checkpoint to go on from that needs them.
+        self.checkpoints.point_latest(loaded.path.name)
+        self.observer.begin(int(loaded.state["metrics_position"]))
+        self.checkpoints.continue_from(loaded)
+        self.boundary = self._boundary_now(loaded.iteration)
         self.saved = loaded.path
+
+    def begin(self) -> None:
+        """Start at iteration 0, also where an earlier start was killed before its first checkpoint."""
+        self.observer.begin(0)
+        self.checkpoints.continue_from(None)
+        self.boundary = self._boundary_now(0)
 
     def run(self) -> TrainOutcome:
         """Every iteration that is left."""
@@ -251,6 +265,7 @@ class _Run:
                 "sampler": boundary.sampler,
                 "metrics_position": boundary.metrics_position,
                 "before": self.before.to_json() if self.before is not None else None,
+                "config": self.config,
             }
             trainer = {"learner": self.learner.state_dict(), "rng": boundary.rng}
             if self.average is not None:
@@ -317,15 +332,15 @@ def train(
     On a CPU the same settings, policy and states give the same weights and metrics, bit for bit, except where rows of
     older policies are trained on (mode async, Ray with `max_staleness`): there timing decides which policy acts.
 
-    The first SIGINT or SIGTERM saves a checkpoint and raises Interrupted. An update that has begun is finished before;
-    if it began with single groups, so is the rollout that these belong to. Any other rollout is dropped. The second
-    signal leaves at once. Call it from the main thread.
+    The first SIGINT, SIGTERM or SIGHUP saves a checkpoint and raises Interrupted. An update that has begun is finished
+    before; if it began with single groups, so is the rollout that these belong to. Any other rollout is dropped. The
+    second signal leaves at once. Call it from the main thread.
 
     Args:
         states: no pair of task and initial state may be in both parts, unless settings.train_on_heldout.
 
     Raises:
-        UserError: settings that do not fit together, or a full disk.
+        UserError: settings that do not fit together, a damaged checkpoint, a full disk.
         NonFiniteError, RatioError, RankError: as `Learner.update` and `DistributedLearner`.
         Interrupted: stopped by a signal; the message says how to go on.
     """
@@ -335,8 +350,7 @@ def train(
         raise UserError(f"iterations must be at least 1, got {settings.iterations}.")
     run = _Run(run_dir, env, policy, files, settings, states, observer, options)
     with closing(run.learner), closing(run.scheduler), run.stop:
-        if options.resume:
-            run.restore(run.checkpoints.load_latest())
+        run.begin() if options.resume is None else run.restore(load(options.resume))
         try:
             return run.run()
         except Interrupted:

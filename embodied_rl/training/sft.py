@@ -77,9 +77,13 @@ def fit(
 ) -> SftResult:
     """Train `policy` in place; continue from the file `state` when it exists.
 
-    measure: further figures of a validation batch. identity: what must be equal for `state` to be continued (dataset
-    fingerprint, preset, ...), besides the config. Raises UserError when `state` belongs to another run, when the loss
-    is not finite (the last saved state stays) and when the disk is full.
+    Args:
+        measure: further figures of a validation batch.
+        identity: what must be equal for `state` to be continued (dataset fingerprint, preset, ...), besides the config.
+
+    Raises:
+        UserError: `state` is damaged or belongs to another run, the loss is not finite (the last saved state stays), or
+            the disk is full.
     """
     if config.threads is not None:
         torch.set_num_threads(config.threads)
@@ -182,13 +186,14 @@ def _save(path: Path, policy: Imitator, adam: torch.optim.AdamW, identity: dict[
 def _restore(
     path: Path, policy: Imitator, adam: torch.optim.AdamW, identity: dict[str, Any]
 ) -> tuple[int, list[dict[str, float]]]:
+    """Fill policy and optimiser from the state file; return its step and history."""
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
         other = [key for key in identity if content["identity"].get(key) != identity[key]]
-    except Exception as error:
-        raise UserError(f"cannot read {path} ({error}); remove it to start over") from error
-    if other:
-        raise UserError(f"{path} belongs to a run with another {', '.join(other)}; remove it to start over")
-    policy.load_state_dict(content["policy"])
-    adam.load_state_dict(content["optimizer"])
-    return content["step"], content["history"]
+        if not other:
+            policy.load_state_dict(content["policy"])
+            adam.load_state_dict(content["optimizer"])
+            return content["step"], content["history"]
+    except Exception as error:  # torch's message has many lines and advises to load it unsafely
+        raise UserError(f"{path} is damaged ({type(error).__name__}); remove it to start over") from error
+    raise UserError(f"{path} belongs to a run with another {', '.join(other)}; remove it to start over")

@@ -7,6 +7,8 @@ import signal
 import weakref
 from multiprocessing.process import BaseProcess
 
+from embodied_rl.utils.signals import STOPPING
+
 _started: weakref.WeakSet[BaseProcess] = weakref.WeakSet()
 
 
@@ -20,9 +22,9 @@ def start(process: BaseProcess) -> None:
 
 
 def leave_stopping_to_the_parent() -> None:
-    """Ignore Ctrl-C and SIGTERM, which terminals, SLURM, systemd and `timeout` send to children too: the parent still
-    needs them to finish its step and to save. For the main thread of the child."""
-    for number in (signal.SIGINT, signal.SIGTERM):
+    """Ignore the signals that ask a job to end, which its children get too: the parent still needs them to finish its
+    step and to save. For the main thread of the child."""
+    for number in STOPPING:
         signal.signal(number, signal.SIG_IGN)
 
 

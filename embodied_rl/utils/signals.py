@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM, once: finish what must be whole, save, leave. Twice: leave at once."""
+"""Ctrl-C, SIGTERM and SIGHUP, once: finish what must be whole, save, leave. Twice: leave at once."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from contextlib import contextmanager, suppress
 from types import FrameType, TracebackType
 
 _AGAIN_SECONDS = 0.1
+STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""What terminals, SLURM, systemd, `timeout` and a closed connection send to a job that should end."""
 
 
 class Interrupted(KeyboardInterrupt):
@@ -17,9 +19,9 @@ class Interrupted(KeyboardInterrupt):
 
 
 class StopRequest:
-    """While entered, the first SIGINT or SIGTERM only sets `asked` and calls `on_ask`; the second acts as usual.
+    """While entered, the first signal of `STOPPING` only sets `asked` and calls `on_ask`; the second acts as usual.
 
-    Only the main thread may enter it.
+    An ignored SIGHUP stays so: that is what `nohup` asks for. Only the main thread may enter it.
     """
 
     def __init__(self, on_ask: Callable[[], None]) -> None:
@@ -33,7 +35,9 @@ class StopRequest:
             raise Interrupted("interrupted")
 
     def __enter__(self) -> StopRequest:
-        self._previous = {number: signal.signal(number, self._handle) for number in (signal.SIGINT, signal.SIGTERM)}
+        immune = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+        heard = [number for number in STOPPING if number != signal.SIGHUP or not immune]
+        self._previous = {number: signal.signal(number, self._handle) for number in heard}
         return self
 
     def __exit__(

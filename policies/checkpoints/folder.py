@@ -119,12 +119,15 @@ def _replace_folder(folder: Path, files: Mapping[str, File]) -> None:
         for name, content in files.items():
             path = staging / name
             path.parent.mkdir(parents=True, exist_ok=True)
+            path.touch()
+            mode = path.stat().st_mode & 0o777
             if isinstance(content, bytes):
                 path.write_bytes(content)
             else:
                 content(path)
+                path.chmod(mode)  # safetensors makes its files private, whatever the umask allows
             _sync(path)
-        staging.chmod(0o755)
+            staging.chmod(mode | mode >> 2 & 0o111)  # mkdtemp's is private too; whoever may read may also enter
         retired = None
         if folder.exists():
             retired = folder.parent / f"{staging.name}.old"

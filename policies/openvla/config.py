@@ -7,10 +7,10 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from embodied_rl.errors import UserError, suggest
-from embodied_rl.policies.checkpoints.config_io import from_json
 from embodied_rl.policies.nn.decoder import DecoderConfig
 from embodied_rl.policies.nn.vision import ViTConfig
 from embodied_rl.policies.preprocessing.tokens import NUM_BINS, ProprioNorm
+from embodied_rl.utils.dataclass_io import read_dataclass
 
 _HALF = (0.5, 0.5, 0.5)
 
@@ -203,4 +203,4 @@ def config_to_json(config: OpenVLAModelConfig) -> dict[str, Any]:
 
 def config_from_json(data: Any) -> OpenVLAModelConfig:
     """Inverse of `config_to_json`; UserError names an unknown, missing or unusable key."""
-    return from_json(OpenVLAModelConfig, data, "model")
+    return read_dataclass(OpenVLAModelConfig, data, where="model", source="config.json")

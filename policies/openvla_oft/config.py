@@ -7,8 +7,8 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
 from embodied_rl.errors import UserError, suggest
-from embodied_rl.policies.checkpoints.config_io import from_json
 from embodied_rl.policies.openvla.config import OpenVLAModelConfig, nano, openvla_7b, tiny
+from embodied_rl.utils.dataclass_io import read_dataclass
 
 Head = Literal["tokens", "l1"]
 STOP_ID = 2  # </s> of Llama's tokenizer
@@ -113,4 +113,4 @@ def preset(name: str, chosen: Variant | None = None) -> OFTModelConfig:
 
 def config_from_json(data: Any) -> OFTModelConfig:
     """What `dataclasses.asdict` made of a config; UserError names an unknown, missing or unusable key."""
-    return from_json(OFTModelConfig, data, "model")
+    return read_dataclass(OFTModelConfig, data, where="model", source="config.json")

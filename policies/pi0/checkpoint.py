@@ -13,7 +13,6 @@ from typing import Any, TypeVar
 
 import torch
 
-from embodied_rl.policies.checkpoints.config_io import from_json
 from embodied_rl.policies.checkpoints.folder import (
     check_keys,
     read_config,
@@ -29,6 +28,7 @@ from embodied_rl.policies.pi0.normalise import Pi0Statistics, statistics_from_js
 from embodied_rl.policies.pi0.policy import Pi0Policy
 from embodied_rl.policies.pi0.prompt import Pi0Prompt
 from embodied_rl.policies.preprocessing.text import load_tokenizer
+from embodied_rl.utils.dataclass_io import read_dataclass
 
 _FORMAT = 1
 AnyPi0 = TypeVar("AnyPi0", bound=Pi0Policy)
@@ -63,8 +63,8 @@ def load_policy(folder: Path, kind: type[AnyPi0] = Pi0Policy) -> AnyPi0:
     """
     folder = Path(folder)
     config = read_config(folder, kind.architecture, _FORMAT, ("model", "flow", "unnorm_key"))
-    model_config = from_json(kind.config_class, config["model"], "model")
-    flow = from_json(FlowSettings, config["flow"], "flow")
+    model_config = read_dataclass(kind.config_class, config["model"], where="model", source="config.json")
+    flow = read_dataclass(FlowSettings, config["flow"], where="flow", source="config.json")
     key = config["unnorm_key"]
     prompt = kind.prompt_class(load_tokenizer(folder / "tokenizer.json"), model_config.decoder.vocab_size)
     statistics = statistics_from_json(read_json(folder / "dataset_statistics.json"), key)

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 
 from embodied_rl.errors import UserError, suggest
-from embodied_rl.sim.task import Task
+from embodied_rl.sim.task import TaskSpec
 from embodied_rl.types import Array
 
 Gripper = Literal["any", "zero_one", "direct"]
@@ -56,9 +56,9 @@ class Protocol:
     unnormalise: str = "any"
     """From the policy's normalised action a to the simulator's six arm dimensions; the gripper is not normalised."""
 
-    def horizon(self, task: Task) -> int:
+    def horizon(self, task: TaskSpec) -> int:
         """Control steps that the policy has in `task`."""
-        return self.horizons.get(_family(task.suite), task.horizon)
+        return self.horizons.get(_family(task.suite), task.max_episode_steps)
 
     def settle_actions(self) -> Array:
         """float32 [settle_steps, 7]."""

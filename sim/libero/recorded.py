@@ -14,7 +14,7 @@ from embodied_rl.errors import UserError
 from embodied_rl.sim.mujoco import kernel
 from embodied_rl.sim.mujoco.env import ControllerMode, Env, find_robot
 from embodied_rl.sim.mujoco.goal import Goal, compile_predicates
-from embodied_rl.sim.task import In, JointRange, On, OnSite, Predicate, Stack, Up
+from embodied_rl.sim.mujoco.task import In, JointRange, On, OnSite, Predicate, Stack, Up
 from embodied_rl.types import Array
 
 _INPUTS = (
@@ -45,9 +45,9 @@ def replay(
         raise UserError(f"the episode lacks {', '.join(missing)}; pass its arrays without the 'epK_' prefix")
     model = load_scene(scene_xml, episode)
     goal = compile_predicates(goal_of(json.loads(str(episode["meta_json"]))), model) if "meta_json" in episode else None
-    world = Env(model, find_robot(model), goal, controller)
-    world.reset(np.asarray(episode["init_state"], dtype=np.float64), episode)
-    rows = [_step(world, goal, action) for action in np.asarray(episode["action"], dtype=np.float64)]
+    env = Env(model, find_robot(model), goal, controller)
+    env.reset(np.asarray(episode["init_state"], dtype=np.float64), episode)
+    rows = [_step(env, goal, action) for action in np.asarray(episode["action"], dtype=np.float64)]
     return {name: np.array([row[name] for row in rows]) for name in rows[0]}
 
 
@@ -60,10 +60,10 @@ def load_scene(scene_xml: Path | str, arrays: Mapping[str, Array]) -> mujoco.MjM
     return model
 
 
-def _step(world: Env, goal: Goal | None, action: Array) -> dict[str, Any]:
-    data, seen, control = world.data, world.seen, world.control
-    applied = np.zeros((kernel.SUBSTEPS, world.model.nu))
-    world.run(action[None], applied=applied)
+def _step(env: Env, goal: Goal | None, action: Array) -> dict[str, Any]:
+    data, seen, control = env.data, env.seen, env.control
+    applied = np.zeros((kernel.SUBSTEPS, env.model.nu))
+    env.run(action[None], applied=applied)
     row: dict[str, Any] = {
         "qpos": data.qpos.copy(),
         "qvel": data.qvel.copy(),
@@ -83,14 +83,14 @@ def _step(world: Env, goal: Goal | None, action: Array) -> dict[str, Any]:
         "gripper_current_action": control.grip.copy(),
     }
     if goal is not None:
-        row["pred"] = world.held.copy()
+        row["pred"] = env.held.copy()
         row["success"] = bool(row["pred"].all())
         row["reward"] = float(row["success"])
     return row
 
 
 def goal_of(meta: Mapping[str, Any]) -> tuple[Predicate, ...]:
-    """The goal of a golden task's meta data, in the terms of sim/task.py. UserError for an unknown predicate."""
+    """The goal of a golden task's meta data, in the terms of sim/mujoco/task.py. UserError for an unknown predicate."""
     return tuple(_predicate(meta["goal_entities"], *fact) for fact in meta["goal_state"])
 
 

@@ -26,8 +26,7 @@ from embodied_rl.sim.libero.bundle import (
     unpack_model,
 )
 from embodied_rl.sim.mujoco.indicators import FIRST_GROUP
-from embodied_rl.sim.task import In, JointRange, On, OnSite, Predicate, Task
-from embodied_rl.types import Array
+from embodied_rl.sim.mujoco.task import In, Indicator, JointRange, MujocoTask, On, OnSite, Predicate
 
 HORIZONS = {"libero_spatial": 220, "libero_object": 280, "libero_goal": 300, "libero_10": 520, "libero_90": 400}
 """Control steps of an episode after its settle steps, as OpenVLA's evaluation counts them."""
@@ -56,17 +55,9 @@ class CameraPose:
     fovy: float
 
 
-@dataclass(frozen=True, slots=True)
-class Indicator:
-    """A site of the visual model that is drawn only while `when` holds (the stove's burner)."""
-
-    site: str
-    when: JointRange
-
-
-@dataclass(frozen=True)
-class LiberoTask(Task):
-    """An official task. docs/libero.md says what each field means; `start` has the golden data's names and shapes."""
+@dataclass(frozen=True, kw_only=True)
+class LiberoTask(MujocoTask):
+    """An official task; docs/libero.md says what each field means."""
 
     index: int
     bddl: str
@@ -74,8 +65,6 @@ class LiberoTask(Task):
     fixtures: Mapping[str, FixturePose]
     cameras: Mapping[str, CameraPose]
     gripper: Mapping[str, Any]
-    start: Mapping[str, Array]
-    indicators: tuple[Indicator, ...]
     approximate: tuple[str, ...]
     fingerprint: str
 
@@ -133,7 +122,7 @@ def _task(root: Path, bundle: dict[str, Any]) -> LiberoTask:
         name=bundle["name"],
         suite=suite,
         instruction=bundle["instruction"],
-        horizon=HORIZONS[suite],
+        max_episode_steps=HORIZONS[suite],
         goal=tuple(_predicate(fields) for fields in bundle["goal"]),
         init_states=states,
         train_states=range(EVALUATION_STATES, len(states)),

@@ -1,4 +1,4 @@
-"""One world: a task's physics model, its mjData kept warm, and the controller's state, ready for the kernel."""
+"""One env: a task's physics model, its mjData and the controller's state, as the kernel takes them."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import numpy as np
 
 from embodied_rl.errors import UserError
 from embodied_rl.sim.mujoco import kernel
+from embodied_rl.sim.mujoco.gains import LIBERO_GAINS
 from embodied_rl.sim.mujoco.goal import Goal, compile_predicates
 from embodied_rl.sim.mujoco.lapack.torque import make_scratch
 from embodied_rl.sim.mujoco.mjlib import arm_mass_addresses, check_layout
-from embodied_rl.sim.mujoco.osc import LIBERO_GAINS
 from embodied_rl.types import Array
 
 ControllerMode = Literal["exact", "fast"]
@@ -55,14 +55,24 @@ def find_robot(model: mujoco.MjModel) -> kernel.Robot:
 
 
 class Env:
-    """Physics of one env and task.
+    """The physics of one episode at a time. Not for two threads at once.
 
-        world = World(model, find_robot(model), compile_goal(task, model), "fast")
-        world.reset(task.init_states[0])
-        steps, status = world.run(actions)    # float32 [K, 7]
+    Args:
+        model: the physics model.
+        robot: where the robot is in `model`, from `find_robot`.
+        goal: from `compile_goal`; None: no goal, so no success.
+        controller: 'exact' or 'fast', see `NativeVecEnv`.
 
-    `data` is MuJoCo's; `control` and `seen` are documented in kernel.py; `held`, bool [G], says which predicates held
-    after the last step. Not for two threads at once.
+    Attributes:
+        data: MuJoCo's state.
+        control: the controller's state (`kernel.ControllerState`).
+        seen: what an observation shows (`kernel.RenderState`).
+        held: bool [G], which predicates of the goal held after the last step.
+
+    Example:
+        env = Env(model, find_robot(model), compile_goal(task, model), "fast")
+        env.reset(task.init_states[0])
+        steps, status = env.run(actions)  # float32 [K, 7]
     """
 
     def __init__(
@@ -119,14 +129,16 @@ class Env:
         data.qvel[:] = state[1 + model.nq :]
 
     def reset(self, state: Array, start: Mapping[str, Array] | None = None) -> None:
-        """Start from [time, qpos, qvel].
+        """Begin an episode.
 
-        start: what LIBERO's env.reset leaves behind and its set_init_state keeps (the solver's warm start, controls,
-        the controller's goal, and its measurements for the stale first substep), by the names and shapes of the golden
-        data. Without it the controller's goal and posture are the present ones, and nothing is stale. With it only
-        poses are computed: of the rest of mj_forward nothing would be left, the first substep computes it itself.
+        Args:
+            state: float64 [1 + nq + nv]: time, qpos, qvel.
+            start: what LIBERO's env.reset leaves behind and its set_init_state keeps, by the names and shapes of the
+                golden data: the solver's warm start, controls, the controller's goal, and its measurements for the
+                stale first substep. None: the controller's goal and posture are the present ones.
         """
         self.set_state(state)
+        # with `start`, poses are enough: the first substep computes the rest of mj_forward itself
         (mujoco.mj_forward if start is None else mujoco.mj_kinematics)(self.model, self.data)
         robot, view, control = self._robot, self._view, self.control
         control.goal_pos[:] = view.site_xpos[robot.site]
@@ -154,7 +166,7 @@ class Env:
         control.jac[:], control.mass[:] = start["stale_J_full"], start["stale_mass_matrix"]
 
     def look(self) -> None:
-        """Observe the state that mjData holds now."""
+        """Copy what an observation shows from mjData as it is now."""
         robot, view, seen = self._robot, self._view, self.seen
         seen.xpos[:], seen.xmat[:] = view.xpos, view.xmat
         seen.eef_pos[:], seen.eef_quat[:] = view.site_xpos[robot.site], view.xquat[robot.hand]
@@ -164,10 +176,16 @@ class Env:
     def run(
         self, actions: Array, reward: Array | None = None, *, stop: bool = True, applied: Array = _NO_RECORD
     ) -> tuple[int, int]:
-        """Run float [K, 7] actions (clipped to [-1, 1]) until failure: steps taken, and the kernel's status.
+        """Run up to K control steps; divergence of the physics ends them early.
 
-        reward: float32 [K], receives 1 where the goal holds after a step. stop: success ends the run as well.
-        applied: float64 [25, nu] receives the controls of the last step's substeps.
+        Args:
+            actions: float [K, 7], clipped to [-1, 1].
+            reward: float32 [K], receives 1 where the goal holds after a step.
+            stop: whether success ends the run as well.
+            applied: float64 [25, nu], receives the controls of the last step's substeps.
+
+        Returns:
+            (steps taken, kernel.RUNNING, SUCCESS or FAILED).
         """
         if reward is None:
             reward = np.zeros(len(actions), np.float32)
@@ -189,7 +207,7 @@ class Env:
         )
 
     def judge(self) -> Array:
-        """bool [G]: which predicates of the goal hold in the state that mjData holds now (after mj_forward)."""
+        """Evaluate the goal on mjData as it is now (after mj_forward): bool [G]."""
         kernel.judge_now(self.data._address, self._view, self._goal, self.held)
         return self.held.copy()
 

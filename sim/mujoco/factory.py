@@ -1,17 +1,31 @@
-"""Opens the native env, in this process or in the child of a `ProcessVecEnv`."""
+"""Opens the native env, in this process or in the child of a `ProcessVecEnv`; chooses its renderer."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 
 from embodied_rl.sim.mujoco import kernel
+from embodied_rl.sim.mujoco.task import MujocoTask
 from embodied_rl.sim.mujoco.vec_env import ACTION_DIM, NativeVecEnv
-from embodied_rl.sim.render import RendererChoice, make_renderer
-from embodied_rl.sim.task import Task
+from embodied_rl.sim.render import Choice, RendererChoice, choose, make_renderer
 from embodied_rl.types import EpisodeSpec
+
+
+def choose_renderer(wanted: str, tasks: Sequence[MujocoTask]) -> Choice:
+    """What will draw these tasks, and why; UserError if nothing can."""
+    # one model at a time: all of LIBERO's at once would take many gigabytes
+    return choose(wanted, (task.build_visual() for task in tasks))
+
+
+def choose_render_quality(wanted: str, tasks: Sequence[MujocoTask]) -> Literal["exact", "fast"]:
+    """'exact' or 'fast' as wanted; 'auto' means 'exact' if any of the tasks is official."""
+    exact = any(task.is_official for task in tasks) if wanted == "auto" else wanted == "exact"
+    return "exact" if exact else "fast"
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +39,7 @@ class NativeFactory:
     The other arguments are those of `NativeVecEnv`.
     """
 
-    tasks: tuple[Task, ...]
+    tasks: tuple[MujocoTask, ...]
     renderer: RendererChoice
     official: bool
     image_size: int
@@ -34,11 +48,11 @@ class NativeFactory:
     cameras: int
     max_scene_bytes: int
 
-    def __call__(self, env_ids: int) -> NativeVecEnv:
+    def __call__(self, num_envs: int) -> NativeVecEnv:
         renderer = make_renderer(self.renderer, (), pictures=self.official)
         return NativeVecEnv(
             self.tasks,
-            env_ids,
+            num_envs,
             image_size=self.image_size,
             renderer=renderer,
             threads=self.threads,

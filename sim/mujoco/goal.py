@@ -16,7 +16,7 @@ from numba import njit
 
 from embodied_rl.errors import UserError
 from embodied_rl.sim.mujoco.mjlib import contact_geoms, num_contacts
-from embodied_rl.sim.task import In, JointRange, On, OnSite, Predicate, Stack, Task, Up
+from embodied_rl.sim.mujoco.task import In, JointRange, MujocoTask, On, OnSite, Predicate, Stack, Up
 from embodied_rl.types import Array
 
 _ON, _ON_SITE, _IN, _JOINTS, _UP, _STACK = range(6)
@@ -31,10 +31,15 @@ _UP_HEIGHT = 1.0
 
 
 class Goal(NamedTuple):
-    """G predicates. kind, body, other: int64 [G] (other: body or site id); size: float64 [G, 3], half extents of a box.
+    """G predicates as arrays.
 
-    needs_contact: bool [G]; side: uint8 [G, ngeom], 1 for geoms of the object, 2 for geoms it must touch, 3 for both.
-    joints: int64 [G, J], qpos addresses, -1 where unused; threshold: float64 [G]; above, inclusive, need_all: bool [G].
+    Args:
+        kind, body, other: int64 [G]; other is the id of a body or site.
+        size: float64 [G, 3], half extents of a box.
+        needs_contact: bool [G].
+        side: uint8 [G, ngeom], 1 for geoms of the object, 2 for geoms that it must touch, 3 for both.
+        joints: int64 [G, J], qpos addresses, -1 where unused.
+        threshold: float64 [G]. above, inclusive, need_all: bool [G].
     """
 
     kind: Array
@@ -50,7 +55,7 @@ class Goal(NamedTuple):
     need_all: Array
 
 
-def compile_goal(task: Task, model: mujoco.MjModel) -> Goal:
+def compile_goal(task: MujocoTask, model: mujoco.MjModel) -> Goal:
     """Look up every name of `task.goal` in `model`; UserError for an empty goal or a name that the model lacks."""
     if not task.goal:
         raise UserError(f"task '{task.name}' has no goal; give it at least one predicate")
@@ -197,7 +202,7 @@ def holds(goal: Goal, g: int, data: int, qpos: Array, xpos: Array, site_xpos: Ar
 
 @njit(nogil=True)
 def judge(goal: Goal, data: int, qpos: Array, xpos: Array, site_xpos: Array, site_xmat: Array, held: Array) -> bool:
-    """Write each predicate's truth into held, bool [G]; return whether all hold (which nothing at all does not)."""
+    """Write each predicate's truth into held, bool [G]; return whether there are any and all hold."""
     every = goal.kind.shape[0] > 0
     for g in range(goal.kind.shape[0]):
         held[g] = holds(goal, g, data, qpos, xpos, site_xpos, site_xmat)

@@ -4,27 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import mujoco
 import numpy as np
 
 from embodied_rl.errors import UserError
-from embodied_rl.sim.task import JointRange
+from embodied_rl.sim.mujoco.task import Indicator, JointRange
 from embodied_rl.types import Array
 
 FIRST_GROUP = 3
 """Indicator i's site is drawn with site group FIRST_GROUP + i; sites of other groups are never drawn."""
-
-
-class Indicator(Protocol):
-    """A site of the visual model, and when it is drawn."""
-
-    @property
-    def site(self) -> str: ...
-
-    @property
-    def when(self) -> JointRange: ...
 
 
 @dataclass(frozen=True, slots=True)

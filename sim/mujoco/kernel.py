@@ -1,4 +1,4 @@
-"""One call runs up to K control steps of a world without the GIL: physics, controller, gripper, goal.
+"""One call runs up to K control steps of an env without the GIL: physics, controller, gripper, goal.
 
 A control step is 25 substeps of mj_step1 -> controller -> mj_step2 (LIBERO: 20 Hz control over 500 Hz physics).
 """
@@ -16,6 +16,7 @@ from numba import njit
 
 from embodied_rl.sim.mujoco import osc
 from embodied_rl.sim.mujoco.borrow import borrowed
+from embodied_rl.sim.mujoco.gains import ARM, OscGains
 from embodied_rl.sim.mujoco.goal import Goal, judge
 from embodied_rl.sim.mujoco.lapack.products import dot_column
 from embodied_rl.sim.mujoco.lapack.rounding import fma
@@ -35,11 +36,16 @@ KEEP_FRESH, KEEP_STALE = 0, 1
 
 
 class Robot(NamedTuple):
-    """Where the robot is in a model.
+    """Where the robot is in a model, and its constants.
 
-    int64 addresses: qpos, dof, motor [7], finger_qpos, finger_motor [2]; mass [7, 7] into mjData.M. low, high: torque
-    limits (N m) [7]. finger_middle, finger_half: centre and half width of the fingers' ctrl range [2]. site, hand: ids
-    of the grip site and of the hand's body.
+    Args:
+        qpos, dof, motor: int64 [7], addresses of the arm's joints and motors.
+        finger_qpos, finger_motor: int64 [2].
+        mass: int64 [7, 7], addresses in mjData.M.
+        low, high: torque limits (N m) [7].
+        finger_middle, finger_half: centre and half width of the fingers' ctrl range [2].
+        site, hand: ids of the grip site and of the hand's body.
+        gains: the controller's.
     """
 
     qpos: Array
@@ -54,7 +60,7 @@ class Robot(NamedTuple):
     finger_half: Array
     site: int
     hand: int
-    gains: osc.OscGains
+    gains: OscGains
 
 
 class MjView(NamedTuple):
@@ -75,9 +81,13 @@ class MjView(NamedTuple):
 class ControllerState(NamedTuple):
     """State of the controller between substeps, and what it last measured.
 
-    goal_pos [3], goal_ori [3,3]; posture [7]: joints that the null space is pulled to; grip [2]: integrated commands in
-    [-1, 1]. Measured: pos [3], ori [3,3], velocity [6], q, qd [7], jac [6,7], mass [7,7]. stale: int64 [1], KEEP_STALE
-    makes the next substep skip its measurement (LIBERO's first after a reset). jac_pos, jac_rot [3, nv]: scratch.
+    Args:
+        goal_pos, goal_ori: [3], [3, 3], the pose that the grip site is pulled to.
+        posture: [7], joint positions that the null space is pulled to.
+        grip: [2], integrated gripper commands in [-1, 1].
+        pos, ori, velocity, q, qd, jac, mass: [3], [3, 3], [6], [7], [7], [6, 7], [7, 7], measured.
+        stale: int64 [1]; KEEP_STALE makes the next substep skip its measurement, as LIBERO's first after a reset does.
+        jac_pos, jac_rot: [3, nv], scratch.
     """
 
     goal_pos: Array
@@ -97,10 +107,14 @@ class ControllerState(NamedTuple):
 
 
 class RenderState(NamedTuple):
-    """What an observation shows: xpos [nbody,3], xmat [nbody,9]; eef_pos [3], eef_quat [4] (wxyz); joints [9].
+    """What an observation shows: a snapshot from within the last control step.
 
-    switch_qpos [nq]: joint positions when the last control step began; what is switched on is drawn by them, since
-    LIBERO switches after a step and its frame was taken within.
+    Args:
+        xpos, xmat: [nbody, 3], [nbody, 9], body poses.
+        eef_pos, eef_quat: [3], [4] (wxyz).
+        joints: [9], arm and fingers.
+        switch_qpos: [nq], joint positions when the control step began. Indicators are drawn by them: LIBERO switches
+            after a step, and its frame was taken within.
     """
 
     xpos: Array
@@ -119,14 +133,14 @@ def _measure(model: int, data: int, robot: Robot, view: MjView, control: Control
         control.pos[i] = view.site_xpos[robot.site, i]
         for j in range(3):
             control.ori[i, j] = view.site_xmat[robot.site, 3 * i + j]
-    for i in range(osc.ARM):
+    for i in range(ARM):
         at = robot.dof[i]
         control.q[i] = view.qpos[robot.qpos[i]]
         control.qd[i] = view.qvel[at]
         for j in range(3):
             control.jac[j, i] = jac_pos[j, at]
             control.jac[3 + j, i] = jac_rot[j, at]
-        for j in range(osc.ARM):
+        for j in range(ARM):
             control.mass[i, j] = view.inertia[robot.mass[i, j]]
     for j in range(3):
         control.velocity[j] = dot_column(jac_pos, 0, 0, view.qvel.shape[0], 3, j, view.qvel)
@@ -134,12 +148,12 @@ def _measure(model: int, data: int, robot: Robot, view: MjView, control: Control
 
 
 @njit(nogil=True)
-def _set_goal(action: Array, law: osc.OscGains, control: ControllerState) -> None:
+def _set_goal(action: Array, gains: OscGains, control: ControllerState) -> None:
     """A new goal relative to the measured pose; a rotation part of exactly zero keeps the old goal orientation."""
     turn, delta = np.empty(3), np.empty((3, 3))
     for i in range(3):
-        control.goal_pos[i] = control.pos[i] + min(max(np.float64(action[i]), -1.0), 1.0) * law.position_scale
-        turn[i] = min(max(np.float64(action[3 + i]), -1.0), 1.0) * law.rotation_scale
+        control.goal_pos[i] = control.pos[i] + min(max(np.float64(action[i]), -1.0), 1.0) * gains.position_scale
+        turn[i] = min(max(np.float64(action[3 + i]), -1.0), 1.0) * gains.rotation_scale
     if turn[0] == 0.0 and turn[1] == 0.0 and turn[2] == 0.0:
         return
     osc.delta_rotation(turn, delta)
@@ -154,7 +168,7 @@ def _set_goal(action: Array, law: osc.OscGains, control: ControllerState) -> Non
 @njit(nogil=True)
 def _actuate(sign: float, robot: Robot, view: MjView, control: ControllerState, scratch: Scratch, fast: bool) -> None:
     """Write the arm's torques and the fingers' set points."""
-    for i in range(osc.ARM):
+    for i in range(ARM):
         scratch.bias[i] = view.bias[robot.dof[i]]
     c = control
     osc.desired_force(robot.gains, c.goal_pos, c.goal_ori, c.pos, c.ori, c.velocity, scratch.force)
@@ -164,7 +178,7 @@ def _actuate(sign: float, robot: Robot, view: MjView, control: ControllerState, 
         )
     else:
         torques(robot.gains, scratch.force, c.jac, c.mass, scratch.bias, c.posture, c.q, c.qd, scratch.torque, scratch)
-    for i in range(osc.ARM):
+    for i in range(ARM):
         view.ctrl[robot.motor[i]] = min(max(scratch.torque[i], robot.low[i]), robot.high[i])
     for i in range(2):
         way = -robot.gains.grip_speed if i == 0 else robot.gains.grip_speed
@@ -184,10 +198,10 @@ def see_bodies(robot: Robot, view: MjView, seen: RenderState) -> None:
 @njit(nogil=True)
 def see_joints(robot: Robot, view: MjView, seen: RenderState) -> None:
     """Copy the positions of the arm's joints and fingers."""
-    for i in range(osc.ARM):
+    for i in range(ARM):
         seen.joints[i] = view.qpos[robot.qpos[i]]
     for i in range(2):
-        seen.joints[osc.ARM + i] = view.qpos[robot.finger_qpos[i]]
+        seen.joints[ARM + i] = view.qpos[robot.finger_qpos[i]]
 
 
 @njit(nogil=True)

@@ -4,51 +4,20 @@ O. Khatib, "A unified approach for motion and force control of robot manipulator
 decoupled. With J [6,7] the Jacobian of the grip site, M [7,7] the arm's inertia, f the desired force and torque:
     lambda_pos = (J_pos M^-1 J_pos^T)^-1, likewise lambda_ori, and lambda of the whole J
     tau = J^T [lambda_pos f_pos; lambda_ori f_ori] + bias + N^T M z,   N = I - M^-1 J^T lambda J
-where z pulls the joints towards their initial posture. Two forms of the same numbers: exact/torque.py does robosuite's
+where z pulls the joints towards their initial posture. Two forms of the same numbers: lapack/torque.py does robosuite's
 operations one by one (bit for bit); `torque_fast` here uses Cholesky factors (within 1e-7 N m).
 """
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numba import njit
 
+from embodied_rl.sim.mujoco.gains import ARM, OscGains
+from embodied_rl.sim.mujoco.lapack.torque import Scratch
 from embodied_rl.types import Array
-
-if TYPE_CHECKING:
-    from embodied_rl.sim.mujoco.lapack.torque import Scratch
-
-
-class OscGains(NamedTuple):
-    """The controller's constants. kp (1/s^2), kd (1/s): spring and damper of the grip site, and of the null space.
-
-    position_scale (m), rotation_scale (rad): what an action of 1 asks for. grip_speed: change of the gripper command,
-    which lives in [-1, 1], in one substep.
-    """
-
-    kp: float
-    kd: float
-    null_kp: float
-    null_kd: float
-    position_scale: float
-    rotation_scale: float
-    grip_speed: float
-
-
-LIBERO_GAINS = OscGains(
-    kp=150.0,
-    kd=2.0 * math.sqrt(150.0),
-    null_kp=10.0,
-    null_kd=2.0 * math.sqrt(10.0),
-    position_scale=0.05,
-    rotation_scale=0.5,
-    grip_speed=0.01,
-)
-"""Critically damped; the same in all six directions."""
-ARM = 7
 
 
 @njit(nogil=True, error_model="numpy")
@@ -84,17 +53,17 @@ def delta_rotation(v: Array, out: Array) -> None:
 
 @njit(nogil=True, error_model="numpy")
 def desired_force(
-    law: OscGains, goal_pos: Array, goal_ori: Array, pos: Array, ori: Array, velocity: Array, out: Array
+    gains: OscGains, goal_pos: Array, goal_ori: Array, pos: Array, ori: Array, velocity: Array, out: Array
 ) -> None:
     """Spring and damper towards the goal pose: out [6], before the multiplication with lambda."""
     for i in range(3):
-        out[i] = (goal_pos[i] - pos[i]) * law.kp + (-velocity[i]) * law.kd
+        out[i] = (goal_pos[i] - pos[i]) * gains.kp + (-velocity[i]) * gains.kd
     for i in range(3):
         a, b = (i + 1) % 3, (i + 2) % 3
         error = 0.0
         for k in range(3):
             error += ori[a, k] * goal_ori[b, k] - ori[b, k] * goal_ori[a, k]
-        out[3 + i] = 0.5 * error * law.kp + (-velocity[3 + i]) * law.kd
+        out[3 + i] = 0.5 * error * gains.kp + (-velocity[3 + i]) * gains.kd
 
 
 @njit(nogil=True, error_model="numpy")
@@ -133,7 +102,7 @@ def _solve(factor: Array, n: int, b: Array) -> None:
 
 @njit(nogil=True, error_model="numpy")
 def torque_fast(
-    law: OscGains,
+    gains: OscGains,
     force: Array,
     jac: Array,
     mass: Array,
@@ -172,7 +141,7 @@ def torque_fast(
     _solve(pos, 3, wrench[:3])
     _solve(ori, 3, wrench[3:])
     for i in range(ARM):
-        z[i] = law.null_kp * (posture[i] - q[i]) - law.null_kd * qd[i]
+        z[i] = gains.null_kp * (posture[i] - q[i]) - gains.null_kd * qd[i]
     for i in range(6):
         x = 0.0
         for k in range(ARM):

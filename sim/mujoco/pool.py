@@ -1,4 +1,4 @@
-"""Scenes and worlds of many tasks in one process, bounded in memory: the least recently used ones go first."""
+"""Scenes and envs of many tasks in one process, bounded in memory: the least recently used ones go first."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from embodied_rl.sim.mujoco import kernel
 from embodied_rl.sim.mujoco.env import ControllerMode, Env, find_robot
 from embodied_rl.sim.mujoco.goal import Goal, compile_goal
 from embodied_rl.sim.mujoco.indicators import Switch, compile_switches
-from embodied_rl.sim.task import Task
+from embodied_rl.sim.mujoco.task import MujocoTask
 from embodied_rl.types import Array
 
 
@@ -38,17 +38,15 @@ class FrameRenderer(Protocol):
 
 
 class Scene:
-    """What all worlds of a task share; `users` counts the envs that hold it now."""
+    """What all envs of a task share: its models, robot and goal. `users` counts the env slots that hold it now."""
 
-    def __init__(self, task: Task, renderer: FrameRenderer | None) -> None:
+    def __init__(self, task: MujocoTask, renderer: FrameRenderer | None) -> None:
         self.task = task
         self.model = task.build_physics()
         self.robot: kernel.Robot = find_robot(self.model)
         self.goal: Goal = compile_goal(task, self.model)
-        self.start: Mapping[str, Array] | None = getattr(task, "start", None)
-        """What LIBERO's env.reset leaves behind; our own tasks have no such thing."""
-        self.switches: tuple[Switch, ...] = compile_switches(getattr(task, "indicators", ()), self.model)
-        """What is drawn only while a joint is in a range; our own tasks have no such thing either."""
+        self.start = task.start
+        self.switches: tuple[Switch, ...] = compile_switches(task.indicators, self.model)
         self.size = int(mujoco.mj_sizeModel(self.model))
         """Bytes of its models."""
         self.users = 0
@@ -61,15 +59,18 @@ class Scene:
 
 
 class ScenePool:
-    """Builds scenes when they are first asked for and keeps them, with the worlds that envs gave back, while they fit.
+    """Builds scenes when they are first asked for and keeps them, with the envs that were given back. Thread-safe.
 
-    max_bytes: of models; a scene that a env holds stays even over it. max_spare: worlds that no env holds.
-    controller: None takes 'exact' for tasks that have an official run to agree with, else 'fast'. Thread-safe.
+    Args:
+        tasks: by name.
+        controller: None takes 'exact' for official tasks, else 'fast'.
+        max_bytes: memory for models; a scene in use stays even beyond it.
+        max_spare: how many envs are kept that nobody uses.
     """
 
     def __init__(
         self,
-        tasks: Mapping[str, Task],
+        tasks: Mapping[str, MujocoTask],
         renderer: FrameRenderer | None,
         controller: ControllerMode | None,
         max_bytes: int,
@@ -84,7 +85,7 @@ class ScenePool:
         self._lock = threading.Lock()
 
     def take(self, name: str) -> tuple[Scene, Env]:
-        """A world of task `name` for one env; give it back with `give_back`."""
+        """An env of task `name` and its scene; give both back with `give_back`."""
         with self._lock:
             scene = self._scenes.get(name)
             if scene is None:
@@ -96,14 +97,14 @@ class ScenePool:
             for i in reversed(range(len(self._spare))):
                 if self._spare[i][0] is scene:
                     return self._spare.pop(i)
-        mode: ControllerMode = self._controller or ("fast" if scene.start is None else "exact")
+        mode: ControllerMode = self._controller or ("exact" if scene.task.is_official else "fast")
         return scene, Env(scene.model, scene.robot, scene.goal, mode)
 
-    def give_back(self, scene: Scene, world: Env) -> None:
-        """A env needs this world no longer."""
+    def give_back(self, scene: Scene, env: Env) -> None:
+        """End the use of what `take` returned."""
         with self._lock:
             scene.users -= 1
-            self._spare.append((scene, world))
+            self._spare.append((scene, env))
             del self._spare[: -self._max_spare]
             self._evict()
 

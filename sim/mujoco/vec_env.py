@@ -17,8 +17,8 @@ from embodied_rl.sim.mujoco import kernel
 from embodied_rl.sim.mujoco.env import ControllerMode, Env
 from embodied_rl.sim.mujoco.indicators import lit_groups
 from embodied_rl.sim.mujoco.pool import FrameRenderer, Scene, ScenePool
+from embodied_rl.sim.mujoco.task import MujocoTask
 from embodied_rl.sim.mujoco_log import leave_divergence_to_results
-from embodied_rl.sim.task import Task
 from embodied_rl.types import Array, ChunkResult, EpisodeSpec, Observation
 from embodied_rl.vec_env import EnvInfo
 
@@ -65,7 +65,7 @@ class NativeVecEnv:
 
     def __init__(
         self,
-        tasks: Sequence[Task],
+        tasks: Sequence[MujocoTask],
         num_envs: int,
         *,
         image_size: int = 128,
@@ -107,7 +107,7 @@ class NativeVecEnv:
             action_low=(-1.0,) * ACTION_DIM,
             action_high=(1.0,) * ACTION_DIM,
             control_hz=CONTROL_HZ,
-            max_episode_steps=max(task.horizon for task in tasks),
+            max_episode_steps=max(task.max_episode_steps for task in tasks),
         )
 
     def reset(self, env_ids: Sequence[int], episodes: Sequence[EpisodeSpec]) -> None:
@@ -167,9 +167,9 @@ class NativeVecEnv:
     def _step(self, slot: _Slot, actions: Array, reward: Array) -> tuple[int, int, bool]:
         """Run a chunk and fill its rewards; return steps taken, the kernel's status and whether the horizon is over."""
         scene, world = _occupied(slot)
-        taken, status = world.run(actions[: scene.task.horizon - slot.steps], reward, stop=self._stop)
+        taken, status = world.run(actions[: scene.task.max_episode_steps - slot.steps], reward, stop=self._stop)
         slot.steps += taken
-        late = slot.steps >= scene.task.horizon
+        late = slot.steps >= scene.task.max_episode_steps
         slot.live = status == kernel.RUNNING and not late
         return taken, status, late
 
@@ -214,7 +214,7 @@ class NativeVecEnv:
         """The physics model of an env, shared by all envs of its task."""
         return _occupied(self._slots[env_id])[1].model
 
-    def task(self, env_id: int) -> Task:
+    def task(self, env_id: int) -> MujocoTask:
         """The task that an env holds or held last."""
         return _occupied(self._slots[env_id])[0].task
 

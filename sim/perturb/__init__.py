@@ -19,6 +19,7 @@ import numpy as np
 
 from embodied_rl.errors import UserError, suggest
 from embodied_rl.rng import philox
+from embodied_rl.sim.mujoco.task import MujocoTask
 from embodied_rl.sim.perturb.objects import move_objects
 from embodied_rl.sim.perturb.visual import (
     Drawn,
@@ -30,7 +31,6 @@ from embodied_rl.sim.perturb.visual import (
     move_camera,
 )
 from embodied_rl.sim.perturb.words import paraphrase
-from embodied_rl.sim.task import Task
 from embodied_rl.types import EpisodeSpec
 
 KINDS = ("camera", "light", "texture", "object", "instruction")
@@ -48,7 +48,7 @@ _LOOKS: dict[str, _Look] = {
 class Variant:
     """One perturbed episode. task: has one initial state, number 0; drawn: what was changed, by kind, plain values."""
 
-    task: Task
+    task: MujocoTask
     drawn: Mapping[str, Any]
 
 
@@ -64,7 +64,7 @@ class Perturber:
     for a negative level and for kinds that are unknown or named twice.
     """
 
-    def __init__(self, tasks: Sequence[Task], kinds: Sequence[str], level: float = 1.0) -> None:
+    def __init__(self, tasks: Sequence[MujocoTask], kinds: Sequence[str], level: float = 1.0) -> None:
         if level < 0 or not math.isfinite(level):
             raise UserError(f"the level of a perturbation must not be negative, got {level}.")
         for kind in kinds:
@@ -102,14 +102,14 @@ class Perturber:
         )
         return Variant(variant, drawn)
 
-    def _model(self, task: Task) -> mujoco.MjModel:
+    def _model(self, task: MujocoTask) -> mujoco.MjModel:
         """The physics model, which all variants of a task share."""
         if task.name not in self._physics:
             self._physics[task.name] = task.build_physics()
         return self._physics[task.name]
 
 
-def _look(task: Task, drawn: Mapping[str, Any]) -> mujoco.MjModel:
+def _look(task: MujocoTask, drawn: Mapping[str, Any]) -> mujoco.MjModel:
     """The visual model with what was drawn; UserError for a scene that lacks what a kind changes."""
     model = copy.copy(task.build_visual())
     for kind, (_, change) in _LOOKS.items():

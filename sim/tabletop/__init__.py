@@ -14,25 +14,25 @@ import numpy as np
 
 from embodied_rl.errors import UserError, suggest
 from embodied_rl.sim.bddl import Problem, parse_bddl
+from embodied_rl.sim.mujoco.task import MujocoTask
 from embodied_rl.sim.tabletop.goals import goal_predicates
 from embodied_rl.sim.tabletop.initial_states import HELDOUT_STATES, TRAIN_STATES, fresh_states
 from embodied_rl.sim.tabletop.scene import build_model
-from embodied_rl.sim.task import Task
 
-_HORIZON = {"tabletop_spatial": 150, "tabletop_object": 150, "tabletop_goal": 150, "tabletop_long": 300}
+_MAX_EPISODE_STEPS = {"tabletop_spatial": 150, "tabletop_object": 150, "tabletop_goal": 150, "tabletop_long": 300}
 """Control steps at 20 Hz."""
 _ASSETS = "embodied_rl.assets.tabletop"
 
 
 def suites() -> tuple[str, ...]:
     """The names that `load_suite` knows."""
-    return tuple(_HORIZON)
+    return tuple(_MAX_EPISODE_STEPS)
 
 
 @cache
 def problems(suite: str) -> dict[str, Problem]:
     """The suite's task files, parsed, by short name, in alphabetical order. UserError for an unknown suite."""
-    if suite not in _HORIZON:
+    if suite not in _MAX_EPISODE_STEPS:
         raise UserError(f"unknown tabletop suite '{suite}'.{suggest(suite, suites())}")
     folder = files(_ASSETS) / "bddl" / suite
     found = sorted((f for f in folder.iterdir() if f.name.endswith(".bddl")), key=lambda f: f.name)
@@ -52,17 +52,17 @@ def _build(task_name: str, visual: bool) -> mujoco.MjModel:
     return build_model(problem_of(task_name), visual=visual)
 
 
-def load_suite(name: str) -> list[Task]:
+def load_suite(name: str) -> list[MujocoTask]:
     """Every task of a suite, with its 50 training and 50 held-out initial states. UserError for an unknown suite."""
     found = problems(name)
     with (files(_ASSETS) / "init_states" / f"{name}.npz").open("rb") as file, np.load(file) as arrays:
         states = {short: arrays[short] for short in found}
     return [
-        Task(
+        MujocoTask(
             name=f"{name}/{short}",
             suite=name,
             instruction=problem.language,
-            horizon=_HORIZON[name],
+            max_episode_steps=_MAX_EPISODE_STEPS[name],
             goal=goal_predicates(problem),
             init_states=states[short],
             train_states=TRAIN_STATES,
@@ -74,7 +74,7 @@ def load_suite(name: str) -> list[Task]:
     ]
 
 
-def with_fresh_states(task: Task, count: int, seed: int) -> Task:
+def with_fresh_states(task: MujocoTask, count: int, seed: int) -> MujocoTask:
     """`task` with `count` newly drawn initial states, all for training, in place of its stored ones."""
     states = fresh_states(task.name, problem_of(task.name), count, seed)
     return replace(task, init_states=states, train_states=range(count), heldout_states=range(0))

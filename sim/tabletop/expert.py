@@ -6,12 +6,12 @@ import mujoco
 import numpy as np
 
 from embodied_rl.sim.bddl import Fact, Problem
+from embodied_rl.sim.mujoco.task import MujocoTask
 from embodied_rl.sim.tabletop import problem_of
 from embodied_rl.sim.tabletop.goals import joint_name, jointed_fixture
 from embodied_rl.sim.tabletop.panda import FINGER_HOME, HOME
 from embodied_rl.sim.tabletop.scene import TABLE, fixture_type, object_type
 from embodied_rl.sim.tabletop.skills import Obstacle, PickPlace, Place, Skill, Slide, Turn
-from embodied_rl.sim.task import Task
 from embodied_rl.types import Array
 
 _STEP = 0.05
@@ -39,7 +39,7 @@ class Expert:
     It keeps no more than the phase of the skill at hand, so it goes on from any state, disturbed or not.
     """
 
-    def __init__(self, task: Task, model: mujoco.MjModel) -> None:
+    def __init__(self, task: MujocoTask, model: mujoco.MjModel) -> None:
         problem = problem_of(task.name)
         self._skills = [_skill(problem, fact) for fact in problem.goal]
         data = mujoco.MjData(model)

@@ -1,13 +1,13 @@
-"""What a task file's goal means in terms of `sim/task.py`'s predicates."""
+"""What a task file's goal means in terms of `sim/mujoco/task.py`'s predicates."""
 
 from __future__ import annotations
 
 from embodied_rl.errors import UserError, suggest
 from embodied_rl.sim.bddl import Fact, Problem
+from embodied_rl.sim.mujoco.task import In, JointRange, On, OnSite, Predicate
 from embodied_rl.sim.tabletop.fixtures import FixtureType
 from embodied_rl.sim.tabletop.scene import TABLE, fixture_type, object_type
 from embodied_rl.sim.tabletop.shapes import geom_names
-from embodied_rl.sim.task import In, JointRange, On, OnSite, Predicate
 
 _WORDS = ("on", "in", "open", "close", "turnon", "turnoff")
 

@@ -2,7 +2,7 @@
 
 Kinematics: Franka Emika's published Denavit-Hartenberg parameters (Craig's convention). Link masses, centres of mass
 and inertias: C. Gaz et al., "Dynamic identification of the Franka Emika Panda robot with retrieval of feasible
-parameters using penalty-based optimization", RA-L 2019. Names follow robosuite (see sim/task.py).
+parameters using penalty-based optimization", RA-L 2019. Names follow robosuite (see sim/mujoco/task.py).
 """
 
 from __future__ import annotations

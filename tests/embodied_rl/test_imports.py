@@ -1,63 +1,51 @@
-"""Who may import whom: read from the source, so that imports inside functions count too."""
+"""Who may import whom: ranks, and no cycles. Read from the source, so that imports in functions count too."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[2]
 LINKED = ("sim", "policies", "real_robot", "configs", "assets", "benchmarks")
-CONTRACTS = ("types", "vec_env", "policy", "rng", "errors")
+CONTRACTS = ("types", "vec_env", "policy", "rng", "errors", "__version__")
 
-# What each part may import, beside itself and the contracts. `x.config` allows only the options of x.
-ALLOWED: dict[str, tuple[str, ...]] = {
-    "types": (),
-    "vec_env": (),
-    "policy": (),
-    "rng": (),
-    "errors": (),
-    "interrupt": (),
-    "threads": (),
-    "children": (),
-    "sim": ("assets",),
-    "policies": (),
-    "real_robot": (),
-    "assets": (),
-    "rollout": ("threads", "children"),
-    "algorithms": (),
-    "learner": ("algorithms", "threads", "children"),
-    "scheduler": ("rollout", "algorithms", "learner", "threads"),
-    "evaluation": ("rollout",),
-    "data": ("interrupt",),
-    "runner": ("rollout", "algorithms", "learner", "scheduler", "evaluation", "interrupt"),
-    "telemetry": ("evaluation", "rollout.timeline"),
-    "policy_config": (),
-    "plan": ("policies.memory",),
-    "config": (
-        "policy_config",
-        "algorithms.config",
-        "learner.config",
-        "rollout.config",
-        "evaluation.config",
-        "scheduler.config",
-    ),
-    "configs": (
-        "config",
-        "policy_config",
-        "algorithms.config",
-        "learner.config",
-        "rollout.config",
-        "evaluation.config",
-        "scheduler.config",
-    ),
-    "__main__": ("cli",),
+# A part may import those of a lower rank. Within a rank, only a part's own modules import each other.
+ORDER: tuple[tuple[str, ...], ...] = (
+    (*CONTRACTS, "assets"),
+    ("utils",),
+    ("sim", "policies", "data", "algorithms", "rewards", "replay", "rollout"),
+    ("learner", "evaluation"),
+    ("scheduler", "telemetry"),
+    ("config",),
+    ("configs", "training", "factory", "autotune", "real_robot"),
+    ("jobs",),
+    ("api", "cli"),
+    ("", "__main__", "benchmarks"),
+)
+RANK = {part: rank for rank, parts in enumerate(ORDER) for part in parts} | {"policy": 0.5, "vec_env": 0.5, "rng": 0.25}
+# What an arm's computer lacks; only these parts of real_robot run elsewhere.
+HEAVY, OFF_BOARD = ("torch", "mujoco", "embodied_rl.sim", "embodied_rl.policies"), ("server", "twin")
+# The only place that names the classes of simulators and policies; a benchmark may name what it measures.
+CONCRETE = re.compile(
+    r"embodied_rl\.(sim\.(mujoco|tabletop|libero)|policies\.(openvla|openvla_oft|pi0|smolvla|mlp))\.(.*\.)?"
+    r"([A-Z]\w*(VecEnv|Task|Policy|Factory))$"
+)
+MAY_NAME = ("factory", "benchmarks", "sim", "policies")
+# What is still to be mended: an entry that no longer applies fails the test.
+STILL_NAME = {
+    "cli.collect",
+    "cli.export",
+    "cli.plan",
+    "cli.sft",
+    "jobs.check_policy",
+    "jobs.efficient_inference",
+    "jobs.evaluate",
 }
-# cli and benchmarks put everything together.
-ASSEMBLE = ("cli", "benchmarks")
-BARE = set(LINKED)
+STILL_CYCLES = [["learner.group_update", "learner.learner"]]
 
 
 def modules() -> Iterator[tuple[str, Path]]:
@@ -86,46 +74,119 @@ def imported(tree: ast.AST) -> set[str]:
 
 def violations(name: str, tree: ast.AST) -> list[str]:
     """The imports of module `name` that break the rule."""
-    part = name.partition(".")[0]
+    part, _, inside = name.partition(".")
     found = []
     for target in imported(tree):
         top, _, inner = target.partition(".")
-        if top in BARE:
+        if top in LINKED:
             found.append(f"{name} imports bare {target}")
-        if top != "embodied_rl" or part in ASSEMBLE or not name:
-            continue
+        on_board = part == "real_robot" and inside.partition(".")[0] not in OFF_BOARD
+        if on_board and any(target == heavy or target.startswith(heavy + ".") for heavy in HEAVY):
+            found.append(f"{name} imports {target}, which an arm's computer lacks")
+        if part not in MAY_NAME and CONCRETE.match(target):
+            found.append(f"{name} names {target}: only factory/ does")
         goal = inner.partition(".")[0]
-        fits = any(inner == rule or inner.startswith(rule + ".") for rule in ALLOWED[part])
-        if goal not in (*CONTRACTS, part, "__version__") and not fits:
+        if top == "embodied_rl" and goal != part and RANK[goal] >= RANK[part]:
             found.append(f"{name} imports {target}")
     return found
 
 
+def edges(sources: Mapping[str, ast.AST]) -> dict[str, set[str]]:
+    """Which of the modules each imports."""
+    graph: dict[str, set[str]] = {name: set() for name in sources}
+    for name, tree in sources.items():
+        for target in imported(tree):
+            inner = target.removeprefix("embodied_rl.")
+            while inner and inner not in graph:
+                inner = inner.rpartition(".")[0]
+            if target.startswith("embodied_rl.") and inner and inner != name:
+                graph[name].add(inner)
+    return graph
+
+
+def cycles(graph: Mapping[str, set[str]]) -> list[list[str]]:
+    """Modules that import each other, directly or by way of others; each group sorted."""
+    reached = {name: _reachable(graph, name) for name in graph}
+    groups = {tuple(sorted(o for o in reached[name] if name in reached[o])) for name in graph if name in reached[name]}
+    return sorted(list(group) for group in groups)
+
+
+def _reachable(graph: Mapping[str, set[str]], start: str) -> set[str]:
+    found: set[str] = set()
+    ahead = list(graph[start])
+    while ahead:
+        name = ahead.pop()
+        if name not in found:
+            found.add(name)
+            ahead += graph[name]
+    return found
+
+
 def test_the_rule_holds_everywhere() -> None:
-    broken = [line for name, path in modules() for line in violations(name, ast.parse(path.read_text()))]
-    assert broken == []
+    broken = [(name, line) for name, path in modules() for line in violations(name, ast.parse(path.read_text()))]
+    assert [line for name, line in broken if name not in STILL_NAME] == []
+    assert {name for name, _ in broken} == STILL_NAME
+
+
+def test_no_modules_import_each_other() -> None:
+    assert cycles(edges({name: ast.parse(path.read_text()) for name, path in modules()})) == STILL_CYCLES
 
 
 @pytest.mark.parametrize(
     ("name", "code"),
     [
-        ("sim.engine.x", "from embodied_rl.policies.preprocessing.text import load"),
+        ("sim.mujoco.x", "from embodied_rl.policies.preprocessing.text import load"),
         ("policies.openvla.x", "def f():\n    import embodied_rl.sim.task"),
         ("rollout.x", "from embodied_rl.algorithms.ppo import PPO"),
         ("algorithms.x", "from embodied_rl.learner.learner import Learner"),
-        ("runner", "from embodied_rl.cli import main"),
-        ("runner", "from embodied_rl.policies.openvla.policy import OpenVLAPolicy"),
-        ("config", "from embodied_rl.algorithms.ppo import PPO"),
-        ("telemetry.x", "from embodied_rl.training.on_policy import train"),
-        ("cli.train", "from sim.task import Task"),
+        ("types", "from embodied_rl.vec_env import VecEnv"),
+        ("utils.x", "from embodied_rl.rollout.sampler import EpisodeSampler"),
+        ("learner.x", "from embodied_rl.scheduler.make import make_scheduler"),
+        ("scheduler.x", "from embodied_rl.config.train import TrainConfig"),
+        ("training.x", "from embodied_rl.factory.envs import open_env"),
+        ("factory.x", "from embodied_rl.jobs.train import run"),
+        ("autotune.x", "def f():\n    from embodied_rl.cli.plan import main"),
+        ("jobs.x", "from embodied_rl.cli.train import main"),
+        ("jobs.x", "from embodied_rl.sim.libero.tasks import LiberoTask"),
+        ("jobs.x", "from embodied_rl.policies.pi0.policy import Pi0Policy"),
+        ("cli.x", "def f():\n    from embodied_rl.sim.mujoco.vec_env import NativeVecEnv"),
+        ("cli.x", "from embodied_rl.benchmarks.vla import main"),
+        ("cli.x", "from sim.task import Task"),
+        ("real_robot.core.gate", "import torch"),
+        ("real_robot.client", "from embodied_rl.sim.task import Task"),
     ],
 )
 def test_a_broken_rule_is_found(name: str, code: str) -> None:
     assert violations(name, ast.parse(code))
 
 
+@pytest.mark.parametrize(
+    ("name", "code"),
+    [
+        ("jobs.x", "from embodied_rl.factory.envs import open_env"),
+        ("factory.x", "from embodied_rl.sim.libero.tasks import LiberoTask"),
+        ("benchmarks.x", "from embodied_rl.sim.mujoco.vec_env import NativeVecEnv"),
+        ("real_robot.twin.x", "from embodied_rl.sim.task import Task"),
+        ("vec_env", "from embodied_rl.types import Observation"),
+        ("sim.x", "from embodied_rl import __version__"),
+    ],
+)
+def test_what_is_allowed_is_not_reported(name: str, code: str) -> None:
+    assert violations(name, ast.parse(code)) == []
+
+
+def test_a_cycle_is_found_through_functions_and_third_modules() -> None:
+    sources = {
+        "a": "from embodied_rl.b import x",
+        "b": "def f():\n    import embodied_rl.c.d",
+        "c.d": "from embodied_rl import a",
+        "e": "from embodied_rl.a import y",
+    }
+    assert cycles(edges({name: ast.parse(code) for name, code in sources.items()})) == [["a", "b", "c.d"]]
+
+
 def test_contracts_need_neither_torch_nor_mujoco_at_run_time() -> None:
-    for name in CONTRACTS:
+    for name in ("types", "vec_env", "policy", "rng", "errors"):
         tree = ast.parse((ROOT / "embodied_rl" / f"{name}.py").read_text())
         at_import = {alias.name for node in tree.body if isinstance(node, ast.Import) for alias in node.names}
         assert not at_import & {"torch", "mujoco", "numba", "transformers"}

@@ -17,6 +17,7 @@ from safetensors.torch import load_file, save_file
 from embodied_rl.algorithms.config import AlgorithmConfig, GRPOConfig, PPOConfig
 from embodied_rl.evaluation.config import EvalConfig
 from embodied_rl.evaluation.evaluate import EvalReport
+from embodied_rl.learner.checkpoint import Checkpoints
 from embodied_rl.learner.config import CheckpointConfig, LearnerConfig
 from embodied_rl.rollout.config import RolloutConfig
 from embodied_rl.training.on_policy import PolicyFiles, RunOptions, TaskSplit, TrainOutcome, TrainSettings, train
@@ -67,7 +68,7 @@ class JsonObserver:
     def position(self) -> int:
         return self.path.stat().st_size
 
-    def rewind(self, position: int) -> None:
+    def begin(self, position: int) -> None:
         with open(self.path, "r+b") as file:
             file.truncate(position)
 
@@ -100,6 +101,11 @@ def settings_of(algorithm: AlgorithmConfig, iterations: int, **learner: float) -
     )
 
 
+def newest(folder: Path) -> Path | None:
+    """The checkpoint that a resume of the run in `folder` goes on from."""
+    return Checkpoints(folder / "checkpoints", 1).find()
+
+
 def run(
     folder: Path,
     algorithm: str,
@@ -123,7 +129,7 @@ def run(
         settings,
         TaskSplit(TASKS, HELDOUT),
         JsonObserver(folder / "metrics.jsonl", hold, console),
-        RunOptions(resume=resume, resume_command=f"toy --resume {folder}"),
+        RunOptions(resume=newest(folder) if resume else None, resume_command=f"toy --resume {folder}"),
     )
     return outcome, policy
 

@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import nn
 
+from embodied_rl.algorithms.base import evaluate_rows
 from embodied_rl.algorithms.config import GRPOConfig
 from embodied_rl.algorithms.grpo import GRPO
-from embodied_rl.algorithms.rows import evaluate_rows
 from embodied_rl.errors import UserError
 from embodied_rl.learner.config import LearnerConfig
 from embodied_rl.learner.learner import Learner

@@ -206,7 +206,7 @@ def test_wrong_configs(tmp_path: Path) -> None:
         ({"architecture": "pi0"}, "architecture 'pi0', not 'openvla'"),
         ({"format": 99}, "format 99"),
         ({"model": {"chunk_len": 2}}, "lacks action_token_end"),
-        ({"model": model | {"chunk_length": 2}}, "unknown key 'chunk_length'.*Did you mean 'chunk_len'"),
+        ({"model": model | {"chunk_length": 2}}, "unknown key 'model.chunk_length'.*Did you mean 'chunk_len'"),
         ({"model": model | {"action_token_end": 3}}, "no usable model"),
         ({"unnorm_key": "tabletop_gaol"}, "Did you mean 'tabletop_goal'"),
     ):

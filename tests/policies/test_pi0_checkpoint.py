@@ -157,9 +157,9 @@ def test_wrong_configs_of_our_folder(tmp_path: Path) -> None:
     original = json.loads(path.read_text())
     for changes, message in (
         ({"architecture": "openvla"}, "architecture 'openvla', not 'pi0'"),
-        ({"model": original["model"] | {"horizn": 2}}, "unknown key 'horizn'.*Did you mean 'horizon'"),
+        ({"model": original["model"] | {"horizn": 2}}, "unknown key 'model.horizn'.*Did you mean 'horizon'"),
         ({"model": original["model"] | {"chunk_len": 99}}, "no usable model.*1..horizon"),
-        ({"flow": {"exploration": "flow_ode"}}, "unknown flow method"),
+        ({"flow": {"exploration": "flow_ode"}}, "flow_ode"),
         ({"unnorm_key": "defualt"}, "Did you mean 'default'"),
     ):
         path.write_text(json.dumps(original | changes))

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from embodied_rl.algorithms.rows import Algorithm
+from embodied_rl.algorithms.base import OnPolicyAlgorithm
 from embodied_rl.errors import UserError
 from embodied_rl.learner.batches import without_frames
 from embodied_rl.learner.config import LearnerConfig
@@ -25,7 +25,7 @@ class DistributedLearner(Learner):
     def __init__(
         self,
         policy: TrainablePolicy,
-        algorithm: Algorithm,
+        algorithm: OnPolicyAlgorithm,
         config: LearnerConfig,
         *,
         seed: int,
@@ -90,7 +90,7 @@ class DistributedLearner(Learner):
 
 def make_learner(
     policy: TrainablePolicy,
-    algorithm: Algorithm,
+    algorithm: OnPolicyAlgorithm,
     config: LearnerConfig,
     *,
     seed: int,

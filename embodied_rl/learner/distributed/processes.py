@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import distributed
 
-from embodied_rl.algorithms.rows import Algorithm
+from embodied_rl.algorithms.base import OnPolicyAlgorithm
 from embodied_rl.errors import UserError
 from embodied_rl.learner.batches import from_dict, to_dict
 from embodied_rl.learner.config import LearnerConfig
@@ -32,7 +32,7 @@ _HOST = "127.0.0.1"
 class WorkerSpec:
     """What a worker needs to build its learner, beside its policy."""
 
-    algorithm: Algorithm
+    algorithm: OnPolicyAlgorithm
     config: LearnerConfig
     seed: int
     dump_dir: Path

@@ -224,6 +224,8 @@ class RayPool:
                 f"none of {count} Ray workers was placed and opened within --scheduler.deadline-s {waited:.0f}: see "
                 f"`ray status` for what the cluster has free and the logs under {_LOGS}, then resume the run."
             )
+        if waited > _PATIENCE and not any(node["Alive"] for node in self._ray.nodes()):
+            raise UserError(f"the Ray cluster has no node left: see the logs under {_LOGS}, then resume the run.")
         if waited > _PATIENCE and not self._said:
             self._said = True
             self._log(

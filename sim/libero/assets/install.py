@@ -150,8 +150,8 @@ def _usable(root: Path, name: str, fill_missing: bool) -> bool:
 def _download(root: Path, report: Reporter) -> tuple[Path, str]:
     report.step(f"downloading {hub.LIBERO_ASSETS}")
     folder = root / WORK / "assets"
-    commit = hub.download(hub.LIBERO_ASSETS, folder, report.progress)
-    return find_assets(folder), f"{hub.endpoint()}/datasets/{hub.LIBERO_ASSETS}@{commit}"
+    origin = hub.download(hub.LIBERO_ASSETS, folder)
+    return find_assets(folder), origin
 
 
 def _export(root: Path, official: Official, todo: Mapping[str, int], jobs: int | None, report: Reporter) -> Outcome:

@@ -9,11 +9,11 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
+from embodied_rl.sim.mujoco.gains import OscGains
 from embodied_rl.sim.mujoco.lapack.inverse import N, invert
 from embodied_rl.sim.mujoco.lapack.products import add_columns, dot_column
 from embodied_rl.sim.mujoco.lapack.pseudo_inverse import Work, make_work, pseudo_inverse
 from embodied_rl.sim.mujoco.lapack.rounding import fma
-from embodied_rl.sim.mujoco.osc import OscGains
 from embodied_rl.types import Array
 
 
@@ -73,7 +73,7 @@ def make_scratch() -> Scratch:
 
 @njit(nogil=True, error_model="numpy")
 def torques(
-    law: OscGains,
+    gains: OscGains,
     force: Array,
     jac: Array,
     mass: Array,
@@ -99,7 +99,7 @@ def torques(
         add_columns(s.lambda_part, 0, 0, 3, 3, 1.0, force[part : part + 3], False, s.wrench, part)
     _null_space(jac, s)
     for i in range(N):
-        s.pull[i] = law.null_kp * (posture[i] - q[i]) - law.null_kd * qd[i]
+        s.pull[i] = gains.null_kp * (posture[i] - q[i]) - gains.null_kd * qd[i]
         s.pulled[i] = s.away[i] = 0.0
     add_columns(mass, 0, 0, N, N, 1.0, s.pull, False, s.pulled, 0)
     add_columns(s.null, 0, 0, N, N, 1.0, s.pulled, False, s.away, 0)

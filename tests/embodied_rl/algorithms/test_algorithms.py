@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from embodied_rl.algorithms.base import Rows
 from embodied_rl.algorithms.config import AlgorithmConfig, GRPOConfig, PPOConfig
 from embodied_rl.algorithms.make import make_algorithm
-from embodied_rl.algorithms.rows import Rows
 from embodied_rl.errors import UserError
 from embodied_rl.rollout.collector import Collector
 from embodied_rl.rollout.groups import GroupQueue
@@ -155,7 +155,7 @@ def test_ppo_without_a_critic_is_refused() -> None:
     ("build", "message"),
     [
         (lambda: GRPOConfig(group_size=1), "group_size must be at least 2"),
-        (lambda: GRPOConfig(success_rate_range=(0.9, 0.1)), "keep must satisfy"),
+        (lambda: GRPOConfig(success_rate_range=(0.9, 0.1)), "success_rate_range must satisfy"),
         (lambda: GRPOConfig(clip_low=0.0), "clip_low"),
         (lambda: GRPOConfig(epochs=0), "epochs"),
         (lambda: PPOConfig(gamma=1.5), "gamma"),

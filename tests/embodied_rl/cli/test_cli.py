@@ -181,3 +181,21 @@ def test_values_of_every_type_arrive() -> None:
     assert config.num_threads is None
     assert config.learner.lr == 1e-5
     assert config.evaluation.mode == "sample"
+
+
+def test_a_recipe_is_chosen_by_name_or_by_what_it_is_made_of() -> None:
+    by_name = select(["--recipe", "tabletop_pi0_grpo", "--seed", "3"]).config
+    assert by_name == select(["tabletop", "--policy", "pi0", "--algorithm", "grpo", "--seed", "3"]).config
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--recipe tabletop_pi0_gpro", "Did you mean 'tabletop_pi0_grpo'"),
+        ("tabletop --recipe tabletop_pi0_grpo", "leave tabletop out"),
+        ("--recipe tabletop_pi0_grpo --policy openvla", "leave --policy out"),
+    ],
+)
+def test_a_recipe_stands_alone(words: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        select(words.split())

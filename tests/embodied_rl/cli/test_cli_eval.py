@@ -15,8 +15,8 @@ import pytest
 import torch
 
 from embodied_rl.cli import main
-from embodied_rl.cli.eval_benchmark import suite_name
-from embodied_rl.jobs.fingerprint import task_digest
+from embodied_rl.factory.tasks import task_digest
+from embodied_rl.jobs.eval_request import suite_name
 from embodied_rl.sim.tabletop import load_suite
 from embodied_rl.types import ChunkResult, EpisodeSpec
 from tests.embodied_rl.stand_in import StandIn

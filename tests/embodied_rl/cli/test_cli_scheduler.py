@@ -16,8 +16,8 @@ from safetensors.torch import load_file
 
 from embodied_rl.cli import main
 from embodied_rl.config.train import EnvConfig, TrainConfig, load_yaml
+from embodied_rl.factory import run_config
 from embodied_rl.factory.tasks import load_tasks
-from embodied_rl.jobs import train
 from embodied_rl.scheduler.config import PipelinedConfig, SerialConfig
 from embodied_rl.sim.render import Choice
 from embodied_rl.telemetry.metrics import read_metrics
@@ -71,9 +71,9 @@ def test_threads_and_stages_that_were_left_open_are_filled_in(
     options: dict[str, Any], expected: tuple[int, int, int | None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All cores for each part, and two stages if the policy acts elsewhere than the simulator."""
-    monkeypatch.setattr(train, "cpu_count", lambda: 6)
+    monkeypatch.setattr(run_config, "cpu_count", lambda: 6)
     tasks = load_tasks("tabletop_spatial", ())
-    found = train.resolve(TrainConfig(device="cpu", **options), Choice("raycast", "asked for"), tasks)
+    found = run_config.resolve(TrainConfig(device="cpu", **options), Choice("raycast", "asked for"), tasks)
     stages = found.scheduler.env_groups if isinstance(found.scheduler, PipelinedConfig) else None
     assert (found.num_threads, found.env.num_threads, stages) == expected
 
@@ -146,7 +146,7 @@ def test_a_worker_elsewhere_opens_the_run_s_worlds_and_policy(checkpoint: Path, 
     assert remote_worker_factory(select(words(checkpoint, tmp_path / "run")[1:]).config or config) is None
     factory = pickle.loads(pickle.dumps(remote_worker_factory(config)))
     worker = RolloutWorker(factory, final_value=False)
-    assert worker.env_ids() == 4
+    assert worker.num_envs() == 4
     pieces = worker.advance(EpisodeSampler(0, {"tabletop_object/pick_up_the_milk": range(4)}, 4).next_group()).episodes
     while len(pieces) < 4:
         pieces += worker.advance([]).episodes
@@ -171,7 +171,7 @@ def test_workers_find_a_checkpoint_that_was_named_from_here(
     checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from embodied_rl.cli.select import select
-    from embodied_rl.factory.remote import with_absolute_checkpoint
+    from embodied_rl.factory.run_config import with_absolute_checkpoint
 
     monkeypatch.chdir(checkpoint.parent)
     for scheduler, named in (("ray", str(checkpoint)), ("serial", checkpoint.name)):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
+import shutil
 import signal
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +15,9 @@ import yaml
 
 from embodied_rl.cli import main
 from embodied_rl.config.train import load_yaml
+from embodied_rl.errors import UserError
 from embodied_rl.telemetry.metrics import read_metrics
+from embodied_rl.utils.lock import LOCK, locked
 from tests.embodied_rl.stand_in import untimed, words
 
 
@@ -90,7 +94,7 @@ def test_a_finished_run_goes_on_for_longer(
     assert main(words(checkpoint, whole, "--videos", "0")) == 0
     assert main(words(checkpoint, longer, "--videos", "0", "--iterations", "1")) == 0
     before = load_yaml(longer / "config.yaml")
-    for count, said in (("1", "is a run of 1 iterations; give more"), ("two", "does not apply")):
+    for count, said in (("0", "is a run of 1 iterations; give as many or more"), ("two", "does not apply")):
         assert main(["train", "--resume", str(longer), "--iterations", count]) == 2
         assert said in capsys.readouterr().err
     assert load_yaml(longer / "config.yaml") == before
@@ -99,6 +103,147 @@ def test_a_finished_run_goes_on_for_longer(
     assert (config.iterations, replace(config, iterations=1)) == (2, before)
     newest = [run / "checkpoints" / "iter-000002" / "policy" / "model.safetensors" for run in (whole, longer)]
     assert newest[0].read_bytes() == newest[1].read_bytes()
+
+
+class Killed(BaseException):
+    """In place of SIGKILL, where a test goes on in the same process."""
+
+
+def policy_of(run: Path, iteration: int = 2) -> Path:
+    return run / "checkpoints" / f"iter-{iteration:06d}" / "policy" / "model.safetensors"
+
+
+@pytest.fixture(scope="module")
+def finished(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of two iterations, from a relative checkpoint. Tests copy it."""
+    import embodied_rl.factory.protocol_envs  # noqa: F401 (see `stand_in`)
+    from tests.embodied_rl.stand_in import open_stand_in
+
+    run = tmp_path_factory.mktemp("finished") / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("embodied_rl.factory.protocol_envs.open_env", open_stand_in)
+        patch.setattr("embodied_rl.factory.envs.open_env", open_stand_in)
+        patch.chdir(checkpoint.parent)
+        assert main(words(Path(checkpoint.name), run, "--videos", "0")) == 0
+    return run
+
+
+@pytest.mark.usefixtures("stand_in")
+@pytest.mark.parametrize("cause", ["kill", "full disk"])
+def test_a_run_that_ended_before_its_first_checkpoint_begins_again(
+    checkpoint: Path, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cause: str
+) -> None:
+    """Also from another working folder, with a checkpoint that was named relative to the first."""
+    from embodied_rl.learner.checkpoint import Checkpoints
+
+    run = tmp_path / "run"
+
+    def end(*arguments: object) -> Path:
+        (run / "checkpoints" / ".partial-iter-000001").mkdir(parents=True)
+        if cause == "kill":
+            raise Killed
+        raise UserError("cannot write checkpoint (No space left on device)")
+
+    monkeypatch.chdir(checkpoint.parent)
+    command = words(Path(checkpoint.name), run, "--videos", "0")
+    with monkeypatch.context() as patch:
+        patch.setattr(Checkpoints, "save", end)
+        if cause == "kill":
+            with pytest.raises(Killed):
+                main(command)
+        else:
+            assert main(command) == 2
+    monkeypatch.chdir(tmp_path)
+    assert main(["train", "--resume", str(run)]) == 0
+    assert untimed(run) == untimed(finished)
+    assert policy_of(run).read_bytes() == policy_of(finished).read_bytes()
+    assert [path.name for path in (run / "checkpoints").iterdir() if path.name.startswith(".")] == []
+
+
+@pytest.mark.usefixtures("stand_in")
+def test_the_advice_about_a_damaged_checkpoint_can_be_followed(
+    finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "my run"
+    shutil.copytree(finished, run)
+    policy_of(run).write_bytes(policy_of(run).read_bytes()[:-8])
+    assert main(["train", "--resume", str(run)]) == 2
+    advice = capsys.readouterr().err
+    assert "is corrupt" in advice
+    assert advice.count("\n") == 1
+    options = shlex.split(advice[advice.index("--resume") : advice.index(" (there is")])
+    assert options == ["--resume", str(run), "--from", "iter-000001"]
+    assert main(["train", "--resume", str(run), "--from", "iter-000003"]) == 2
+    assert main(["train", *options]) == 0
+    assert untimed(run) == untimed(finished)
+    assert policy_of(run).read_bytes() == policy_of(finished).read_bytes()
+
+
+def test_a_finished_run_says_so(finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nothing is opened or run: there is no stand-in here."""
+    run = tmp_path / "run"
+    shutil.copytree(finished, run)
+    (run / "report.html").unlink()  # as if a kill had come just before
+    for more in ([], ["--iterations", "2"]):
+        assert main(["train", "--resume", str(run), *more]) == 0
+        said = capsys.readouterr().out
+        assert "is finished: it has its 2 iterations" in said
+        assert f"--resume {run} --iterations" in said
+    assert (run / "report.html").is_file()
+    assert (run / "metrics.jsonl").read_bytes() == (finished / "metrics.jsonl").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "said"),
+    [
+        (
+            "config.yaml",
+            "lr: 0.0003",
+            "lr: 0.002",
+            "was edited since the checkpoint: learner.lr was 0.0003 and is 0.002",
+        ),
+        ("config.yaml", "  lr: 0.0003\n", "", "lacks learner.lr"),
+        ("config.yaml", "learner:", "learner: [", "not valid YAML"),
+        ("checkpoints/latest", "iter", "../../iter", "must name a checkpoint beside it"),
+        ("checkpoints/iter-000002/state.json", "next_group", "next", "state.json changed"),
+        ("checkpoints/iter-000002/state.json", "{", "", "state.json is damaged"),
+        ("metrics.jsonl", "}", "", "line 1 is not JSON"),
+        ("run.json", "[", "", "run.json is damaged"),
+    ],
+)
+def test_a_damaged_or_edited_file_is_one_line_and_nothing_changes(
+    finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], file: str, old: str, new: str, said: str
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(finished, run)
+    text = (run / file).read_text()
+    assert old in text
+    (run / file).write_text(text.replace(old, new, 1))
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    assert main(["train", "--resume", str(run), "--iterations", "2"]) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert error.count("\n") == 1
+    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
+
+
+def test_a_run_in_use_is_not_resumed(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with locked(finished / LOCK, "x"):
+        assert main(["train", "--resume", str(finished)]) == 2
+    assert f"process {os.getpid()} is training in {finished} already" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["tabletop", "--from", "iter-000001"], "give --resume DIR too"),
+        (["--resume", "x", "--from"], "--from needs a value"),
+        (["--resume", "x", "--from", "y", "--policy", "pi0"], "'--policy' does not apply"),
+    ],
+)
+def test_from_belongs_to_resume(argv: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", *argv]) == 2
+    assert said in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("stand_in")
@@ -136,19 +281,6 @@ def test_eval_of_a_run_writes_what_it_shows(
     assert overall["episodes"] == 3 * len(found["tasks"]) == len(found["results"])
     assert found["simulator"] == f"stand-in 1, {len(os.sched_getaffinity(0))} threads"
     assert found["command"].startswith("embodied-rl eval --checkpoint")
-
-
-@pytest.mark.usefixtures("stand_in")
-def test_a_damaged_checkpoint_is_one_line(checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run = tmp_path / "run"
-    assert main(words(checkpoint, run, "--iterations", "1", "--videos", "0")) == 0
-    weights = run / "checkpoints" / "iter-000001" / "policy" / "model.safetensors"
-    weights.write_bytes(weights.read_bytes()[:-8])
-    capsys.readouterr()
-    assert main(["train", "--resume", str(run)]) == 2
-    said = capsys.readouterr().err
-    assert "is corrupt" in said
-    assert said.count("\n") == 1
 
 
 @pytest.mark.parametrize("value", ["nan", "inf", "-inf"])

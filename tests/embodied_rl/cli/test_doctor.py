@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from embodied_rl.cli import doctor as module
-from embodied_rl.cli.doctor import Finding, doctor, main
+from embodied_rl.cli.doctor import doctor, main
 from embodied_rl.errors import UserError
+from embodied_rl.jobs.findings import Finding
 from embodied_rl.sim.render import Probe
 from tests.sim.libero.bundles import install_fake
 

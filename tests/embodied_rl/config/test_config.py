@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from embodied_rl.algorithms.config import GRPOConfig, PPOConfig
 from embodied_rl.config.policies import OpenVLAConfig
-from embodied_rl.config.train import KINDS, EnvConfig, TrainConfig, dump_yaml, from_dict, load_yaml, to_dict
-from embodied_rl.configs import PRESETS
+from embodied_rl.config.train import EnvConfig, TrainConfig, dump_yaml, from_dict, kind_of, load_yaml, to_dict
+from embodied_rl.configs import BENCHMARKS, RECIPES, get
 from embodied_rl.errors import UserError
 from embodied_rl.evaluation.config import EvalConfig
 from embodied_rl.learner.config import CheckpointConfig, LearnerConfig
@@ -29,7 +29,7 @@ level = st.sampled_from(["token", "action", "chunk"])
 grpo = st.builds(
     GRPOConfig,
     group_size=st.integers(2, 99),
-    keep=st.none() | st.tuples(st.floats(0, 0.5), st.floats(0.5, 1)),
+    success_rate_range=st.none() | st.tuples(st.floats(0, 0.5), st.floats(0.5, 1)),
     clip_low=st.floats(0.01, 0.99),
     clip_high=positive,
     ratio_level=level,
@@ -75,16 +75,24 @@ def test_what_a_file_names_wins_over_any_base(config: TrainConfig, base: TrainCo
     assert from_dict(to_dict(config), base) == config
 
 
-@pytest.mark.parametrize("key", sorted(PRESETS))
-def test_every_preset_is_consistent(key: tuple[str, str, str]) -> None:
-    PRESETS[key].check()
-    assert type(PRESETS[key].algorithm) is KINDS["algorithm"][key[2]]
+@pytest.mark.parametrize("name", sorted(RECIPES))
+def test_every_recipe_is_consistent_and_what_its_name_says(name: str) -> None:
+    config = get(name)
+    config.check()
+    parts = (kind_of("policy", config.policy), kind_of("algorithm", config.algorithm))
+    assert name in ["_".join((benchmark, *parts)) for benchmark in BENCHMARKS]
+    assert config.suite.startswith(name.partition("_")[0])
+
+
+def test_an_unknown_recipe_is_suggested_for() -> None:
+    with pytest.raises(UserError, match="Did you mean 'tabletop_pi0_ppo'"):
+        get("tabletop_pi0_poo")
 
 
 def test_a_file_changes_only_what_it_names(tmp_path: Path) -> None:
     path = tmp_path / "c.yaml"
-    path.write_text("seed: 7\nlearner:\n  lr: 3e-5\nalgorithm:\n  keep: [0.2, 1]\n")
-    base = TrainConfig(iterations=3, learner=LearnerConfig(value_lr=0.5))
+    path.write_text("seed: 7\nlearner:\n  lr: 3e-5\nalgorithm:\n  success_rate_range: [0.2, 1]\n")
+    base = TrainConfig(iterations=3, learner=LearnerConfig(value_lr=0.5), algorithm=GRPOConfig())
     loaded = load_yaml(path, base)
     changed = dataclasses.replace(
         base, seed=7, learner=LearnerConfig(value_lr=0.5, lr=3e-5), algorithm=GRPOConfig(success_rate_range=(0.2, 1.0))
@@ -97,12 +105,13 @@ def test_a_file_changes_only_what_it_names(tmp_path: Path) -> None:
     [
         ({"sede": 1}, "unknown key 'sede'. Did you mean 'seed'?"),
         ({"env": {"num_env": 1}}, "unknown key 'env.num_env'. Did you mean 'num_envs'?"),
-        ({"algorithm": {"name": "ppo", "group_size": 4}}, "'algorithm.group_size' does not apply to ppo"),
-        ({"algorithm": {"gamma": 1.0}}, "'algorithm.gamma' does not apply to grpo (it belongs to ppo)"),
+        ({"algorithm": {"name": "grpo", "gamma": 1.0}}, "'algorithm.gamma' does not apply to grpo (it belongs to ppo)"),
+        ({"algorithm": {"clip_lo": 0.1}}, "unknown key 'algorithm.clip_lo'. Did you mean 'clip_low'?"),
+        ({"algorithm": {"group_size": 4}}, "'algorithm.group_size' does not apply to ppo (it belongs to grpo)"),
         ({"algorithm": {"name": "gpro"}}, "unknown algorithm 'gpro'. Did you mean 'grpo'?"),
-        ({"algorithm": {"group_size": "8"}}, "'algorithm.group_size' must be a whole number, got '8'"),
-        ({"algorithm": {"group_size": 8.0}}, "'algorithm.group_size' must be a whole number, got 8.0"),
-        ({"algorithm": {"group_size": True}}, "'algorithm.group_size' must be a whole number, got True"),
+        ({"algorithm": {"epochs": "8"}}, "'algorithm.epochs' must be a whole number, got '8'"),
+        ({"algorithm": {"epochs": 8.0}}, "'algorithm.epochs' must be a whole number, got 8.0"),
+        ({"algorithm": {"epochs": True}}, "'algorithm.epochs' must be a whole number, got True"),
         ({"learner": {"lr": True}}, "'learner.lr' must be a number, got True"),
         ({"learner": {"lr": "fast"}}, "'learner.lr' must be a number, got 'fast'"),
         ({"learner": {"betas": [0.9]}}, "'learner.betas' must be a list of 2 numbers"),

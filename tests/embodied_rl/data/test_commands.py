@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import stat
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,7 @@ from embodied_rl.errors import UserError
 from embodied_rl.policies.checkpoints.folder import read_provenance
 from embodied_rl.policies.openvla.checkpoint import load_policy
 from embodied_rl.policies.openvla.policy import OpenVLAPolicy
+from embodied_rl.utils.lock import locked
 
 FAST = [
     "--steps",
@@ -104,6 +106,52 @@ def test_ctrl_c_and_the_same_command_again_give_the_undisturbed_weights(
     assert sft_command.main([str(demo), "--out", str(part), *FAST]) == 0
     assert (part / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
     assert read_provenance(part)["history"] == read_provenance(whole)["history"]
+
+
+def test_the_same_command_after_a_kill_at_the_end_says_that_it_is_done(
+    demo: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kill comes after the checkpoint was written and before its training state is removed."""
+
+    class Killed(BaseException):
+        pass
+
+    def killed(path: Path, **options: bool) -> None:
+        raise Killed
+
+    out = tmp_path / "ck"
+    command = [str(demo), "--out", str(out), *FAST]
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "unlink", killed)
+        with pytest.raises(Killed):
+            sft_command.main(command)
+    assert sft_command.state_path(out).is_file()
+    wrote = (out / "model.safetensors").read_bytes()
+    for _ in range(2):
+        assert sft_command.main(command) == 0
+        assert f"{out} is done" in capsys.readouterr().out
+    assert (out / "model.safetensors").read_bytes() == wrote
+    assert list(tmp_path.glob("ck*")) == [out]
+    with pytest.raises(UserError, match="already exists"):
+        sft_command.main([*command, "--seed", "5"])
+    monkeypatch.setattr("embodied_rl.data.lerobot.fingerprint", lambda folder: "other")  # other data of the old name
+    with pytest.raises(UserError, match="already exists"):
+        sft_command.main(command)
+
+
+def test_two_sft_of_one_output_do_not_run_at_once(demo: Path, tmp_path: Path) -> None:
+    with locked(tmp_path / "ck.sft.lock", "x"), pytest.raises(UserError, match=r"process \d+ is training .*ck already"):
+        sft_command.main([str(demo), "--out", str(tmp_path / "ck"), *FAST])
+
+
+def test_every_file_of_a_checkpoint_has_the_mode_that_the_umask_allows(demo: Path, tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        assert sft_command.main([str(demo), "--out", str(tmp_path / "ck"), *FAST]) == 0
+    finally:
+        os.umask(before)
+    assert {stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "ck").iterdir()} == {0o640}
+    assert stat.S_IMODE((tmp_path / "ck").stat().st_mode) == 0o750
 
 
 @pytest.mark.parametrize(

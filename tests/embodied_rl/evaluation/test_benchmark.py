@@ -167,7 +167,10 @@ def test_a_ledger_refuses_to_count_an_episode_twice(tmp_path: Path) -> None:
 def test_a_folder_takes_one_evaluation_on_one_kind_of_machine_by_one_process(tmp_path: Path) -> None:
     with EpisodeResultsLog.open(tmp_path, REQUEST, MACHINE) as ledger:
         ledger.add(outcome(0, "other", 7, True, None))
-        with pytest.raises(UserError, match="another process"), EpisodeResultsLog.open(tmp_path, REQUEST, MACHINE):
+        with (
+            pytest.raises(UserError, match=r"process \d+ is evaluating"),
+            EpisodeResultsLog.open(tmp_path, REQUEST, MACHINE),
+        ):
             pass
         with pytest.raises(UserError, match="another episode 0"):
             run_missing(ToyEnv(1), ToyPolicy(3), SPECS, "greedy", ledger)

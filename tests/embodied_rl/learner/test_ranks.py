@@ -33,7 +33,7 @@ from tests.embodied_rl.learner.ranked import (
     every_case,
     learn,
 )
-from tests.embodied_rl.toy_run import ALGORITHMS, JsonObserver, files_of, settings_of
+from tests.embodied_rl.toy_run import ALGORITHMS, JsonObserver, files_of, newest, settings_of
 from tests.toy import HELDOUT, TASKS, ToyEnv, ToyPolicy
 
 SIZE = 3
@@ -164,7 +164,7 @@ def test_a_rank_that_cannot_begin_says_why(tmp_path: Path) -> None:
 
 def test_a_rank_that_ends_while_another_begins_is_told_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(RankError, match=r"rank 1 of the learner stopped \(killed by signal 9\)"):
-        lead_learner(tmp_path, ShortLived(), num_processes=3)
+        lead_learner(tmp_path, ShortLived(), ranks=3)
     assert multiprocessing.active_children() == []
 
 
@@ -180,7 +180,7 @@ def run(folder: Path, helper: ToyRank | None, *, resume: bool = False) -> Mortal
         settings,
         TaskSplit(TASKS, HELDOUT),
         JsonObserver(folder / "metrics.jsonl"),
-        RunOptions(resume=resume, resume_command="toy --resume", worker_policy=helper),
+        RunOptions(resume=newest(folder) if resume else None, resume_command="toy --resume", worker_policy=helper),
     )
     return policy
 

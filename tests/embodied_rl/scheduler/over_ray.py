@@ -177,6 +177,7 @@ class FakeRay:
     def __init__(self, fate: Callable[[Actor, str], Ref | None] = lambda actor, name: None) -> None:
         self.fate = fate
         self.actors: list[Actor] = []
+        self.alive = True
         self.exceptions = self
         self.RayTaskError, self.RayError = FailedError, LostError
 
@@ -210,3 +211,6 @@ class FakeRay:
 
     def kill(self, actor: Actor) -> None:
         pass
+
+    def nodes(self) -> list[dict[str, Any]]:
+        return [{"Alive": False}, {"Alive": self.alive}]

@@ -16,7 +16,7 @@ from embodied_rl.scheduler.config import PipelinedConfig
 from embodied_rl.training.on_policy import RunOptions, TaskSplit, TrainSettings, train
 from embodied_rl.types import ActOutput, Observation
 from tests.embodied_rl.scheduler.toys import GRPO, KEEPING, PPO, Outcome, Setup, SlowEnv, jitter, pipelined
-from tests.embodied_rl.toy_run import JsonObserver, files_of, settings_of
+from tests.embodied_rl.toy_run import JsonObserver, files_of, newest, settings_of
 from tests.toy import HELDOUT, TASKS, ToyPolicy
 
 LEARNER = LearnerConfig(lr=1e-2, minibatch_size=None, minibatch_groups=2, microbatch_size=24, ratio_tolerance=9.0)
@@ -69,7 +69,16 @@ def test_a_resumed_run_is_the_same_to_the_last_bit(tmp_path: Path) -> None:
         policy = Company(with_value=False)
         observer = JsonObserver(folder / "metrics.jsonl")
         env, states = SlowEnv(7, jitter(seed)), TaskSplit(TASKS, HELDOUT)
-        train(folder, env, policy, files_of(policy), settings, states, observer, RunOptions(resume=resume))
+        train(
+            folder,
+            env,
+            policy,
+            files_of(policy),
+            settings,
+            states,
+            observer,
+            RunOptions(resume=newest(folder) if resume else None),
+        )
         return policy
 
     whole = replace(settings_of(GRPO, 4), scheduler=PipelinedConfig(env_groups=3), learner=LEARNER, workers=3)

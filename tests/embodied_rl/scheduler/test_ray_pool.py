@@ -125,6 +125,24 @@ def test_a_run_without_workers_says_what_it_waits_for_and_ends(
     assert line.startswith("waiting for Ray: none of 2 workers")
 
 
+def test_a_cluster_without_a_node_is_not_waited_for(
+    ray: FakeRay, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one node dies with its workers; the deadline is an hour off."""
+    monkeypatch.setattr("embodied_rl.scheduler.ray.pool._PATIENCE", 0.1)
+
+    def fate(actor: Actor, name: str) -> Ref | None:
+        if actor.number > 1:
+            return Ref(there=False)
+        if asked(actor, "advance") > 1:
+            ray.alive = False
+        return None if ray.alive else Ref(error=LostError("node lost"))
+
+    ray.fate = fate
+    with pytest.raises(UserError, match="the Ray cluster has no node left"):
+        train(SETUP, tmp_path, ToyFactory(), RayConfig(workers=2, deadline_s=3600))
+
+
 def test_weights_may_change_within_an_episode_and_its_rows_say_so(
     ray: FakeRay, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -29,7 +29,7 @@ from embodied_rl.types import EpisodeResult
 from embodied_rl.utils.profiler import Profiler
 from embodied_rl.utils.signals import Interrupted
 from tests.embodied_rl.scheduler.toys import RoundingPolicy
-from tests.embodied_rl.toy_run import JsonObserver, files_of, settings_of
+from tests.embodied_rl.toy_run import JsonObserver, files_of, newest, settings_of
 from tests.toy import HELDOUT, TASKS, ToyEnv, ToyPolicy
 
 STREAM = PipelinedConfig(env_groups=3)
@@ -93,7 +93,7 @@ def run(folder: Path, what: TrainSettings, *, resume: bool = False, stop: int = 
         what,
         TaskSplit(TASKS, HELDOUT),
         observer,
-        RunOptions(resume=resume, resume_command="x"),
+        RunOptions(resume=newest(folder) if resume else None, resume_command="x"),
     )
     return policy
 

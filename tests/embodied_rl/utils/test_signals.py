@@ -1,4 +1,4 @@
-"""Ctrl-C during imports."""
+"""Ctrl-C during imports; what a request to stop hears."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from embodied_rl.utils.signals import whole_imports
+from embodied_rl.utils.signals import STOPPING, Interrupted, StopRequest, whole_imports
 
 INTERRUPTED = """
 import os, signal, time
@@ -76,3 +76,26 @@ def test_somebody_elses_handler_stays() -> None:
     finally:
         signal.signal(signal.SIGINT, previous)
     assert heard == [signal.SIGINT]
+
+
+@pytest.mark.parametrize("number", STOPPING)
+def test_each_of_these_asks_to_stop_once(number: signal.Signals) -> None:
+    before = signal.getsignal(number)
+    asked: list[int] = []
+    with StopRequest(lambda: asked.append(1)) as stop:
+        signal.raise_signal(number)
+        assert signal.getsignal(number) is before  # the second acts as usual
+        with pytest.raises(Interrupted):
+            stop.check_interrupt()
+    assert asked == [1]
+
+
+def test_nohup_is_respected() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with StopRequest(lambda: None) as stop:
+            signal.raise_signal(signal.SIGHUP)
+            stop.check_interrupt()
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)

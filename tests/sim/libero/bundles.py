@@ -12,8 +12,8 @@ import numpy as np
 
 from embodied_rl.sim.libero.assets.convert import cuts
 from embodied_rl.sim.libero.bundle import BlobStore, pack_array, pack_model, write_bundle
+from embodied_rl.sim.mujoco.task import MujocoTask
 from embodied_rl.sim.tabletop import load_suite
-from embodied_rl.sim.task import Task
 from embodied_rl.types import Array
 
 NAME = "libero_goal/turn_on_the_stove"
@@ -23,7 +23,7 @@ OTHER = "libero_goal/put_the_bowl_on_the_stove"
 
 
 @cache
-def model_task(short: str) -> Task:
+def model_task(short: str) -> MujocoTask:
     """The tabletop task that stands for an official one."""
     return next(task for task in load_suite("tabletop_goal") if task.name.endswith(f"/{short}"))
 
@@ -77,7 +77,7 @@ def contents(root: Path, name: str, index: int = 0) -> dict[str, Any]:
     }
 
 
-def _start(task: Task) -> dict[str, Array]:
+def _start(task: MujocoTask) -> dict[str, Array]:
     """What a controller that was just reset in initial state `START_ROW` would leave behind."""
     model = task.build_physics()
     data = mujoco.MjData(model)

@@ -32,8 +32,8 @@ from embodied_rl.sim.libero.bundle import (
     write_bundle,
 )
 from embodied_rl.sim.libero.tasks import Indicator, bundle_fingerprint, load_suite, load_task, suites, tasks
+from embodied_rl.sim.mujoco.task import JointRange
 from embodied_rl.sim.mujoco.vec_env import NativeVecEnv
-from embodied_rl.sim.task import JointRange
 from embodied_rl.types import EpisodeSpec
 from tests.sim.libero.bundles import (
     KNOB,
@@ -96,6 +96,7 @@ def test_a_task_comes_back_whole(root: Path) -> None:
     assert task.fixtures["stove"].pos == (0.0, 0.2, 0.9)
     assert task.cameras["agentview"].fovy == 45.0
     assert task.indicators == (Indicator(SITE, JointRange((KNOB,), 0.5, True, False, True)),)
+    assert task.start is not None
     assert np.array_equal(task.start["ctl_initial_joint"], made_of.init_states[START_ROW][1:8])
     assert task.approximate == ()
 

@@ -13,9 +13,9 @@ import torch
 from embodied_rl.errors import UserError
 from embodied_rl.sim.libero.tasks import Indicator, LiberoTask, load_task
 from embodied_rl.sim.mujoco.indicators import compile_switches, lit_groups
+from embodied_rl.sim.mujoco.task import JointRange
 from embodied_rl.sim.mujoco.vec_env import NativeVecEnv
 from embodied_rl.sim.render.raycast import RaycastRenderer
-from embodied_rl.sim.task import JointRange
 from embodied_rl.types import Array, EpisodeSpec
 from tests.sim.libero.bundles import KNOB, NAME, SITE, install_fake
 

@@ -50,7 +50,7 @@ def test_the_published_settings(
 def test_the_built_in_suites_have_their_counterparts_horizons_and_native_keeps_the_tasks() -> None:
     assert protocol("openvla_oft").horizon(TASK) == 220
     assert protocol("openvla_oft").horizon(replace(TASK, suite="tabletop_long")) == 520
-    assert protocol("native").horizon(TASK) == TASK.horizon
+    assert protocol("native").horizon(TASK) == TASK.max_episode_steps
     assert protocol("native").settle_actions().shape == (0, 7)
 
 

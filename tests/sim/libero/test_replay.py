@@ -16,9 +16,9 @@ from embodied_rl.errors import UserError
 from embodied_rl.sim.libero import recorded, replay
 from embodied_rl.sim.mujoco import osc
 from embodied_rl.sim.mujoco.env import Env, find_robot
+from embodied_rl.sim.mujoco.gains import LIBERO_GAINS
 from embodied_rl.sim.mujoco.goal import compile_predicates
 from embodied_rl.sim.mujoco.lapack.torque import make_scratch
-from embodied_rl.sim.mujoco.osc import LIBERO_GAINS
 from embodied_rl.types import Array
 
 _SHARED = Path(os.environ.get("EMBODIED_RL_SHARED", Path(__file__).resolve().parents[3].parent / "shared"))
@@ -185,8 +185,8 @@ def test_a_kernel_that_clears_the_warm_start_fails(monkeypatch: pytest.MonkeyPat
 def test_a_wrong_constant_fails(constant: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """One part in 10^12 of any of the controller's constants shows; the rotation's scale is rounded to float32."""
     error = 1e-6 if constant == "rotation_scale" else 1e-12
-    law = LIBERO_GAINS._replace(**{constant: getattr(LIBERO_GAINS, constant) * (1 + error)})
-    monkeypatch.setattr(recorded, "find_robot", lambda model: find_robot(model)._replace(gains=law))
+    gains = LIBERO_GAINS._replace(**{constant: getattr(LIBERO_GAINS, constant) * (1 + error)})
+    monkeypatch.setattr(recorded, "find_robot", lambda model: find_robot(model)._replace(gains=gains))
     episode = _episode(_load(_RACK), 0, steps=5)
     assert "ctrl_sub" in _differing(replay(_GOLDEN / f"{_RACK}.xml", episode), episode)
 

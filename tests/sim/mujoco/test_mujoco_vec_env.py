@@ -105,7 +105,7 @@ def test_up_goes_up(env: NativeVecEnv) -> None:
 
 def test_horizon_truncates_inside_a_chunk(env: NativeVecEnv) -> None:
     env.reset([0], [_spec()])
-    still, horizon = torch.zeros(1, 40, 7), TASKS[0].horizon
+    still, horizon = torch.zeros(1, 40, 7), TASKS[0].max_episode_steps
     taken = 0
     for _ in range(horizon // 40 + 1):
         result = env.step([0], still)

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from embodied_rl.sim.mujoco import osc
+from embodied_rl.sim.mujoco.gains import LIBERO_GAINS
 from embodied_rl.sim.mujoco.lapack.torque import make_scratch, torques
 from embodied_rl.types import Array
 
@@ -43,9 +44,9 @@ def _reference(force: Array, jac: Array, mass: Array, bias: Array, posture: Arra
 def test_torque_is_the_operational_space_law(form: str, seed: int) -> None:
     case, out = _random(seed), np.empty(7)
     if form == "fast":
-        osc.torque_fast(osc.LIBERO_GAINS, *case.values(), out, make_scratch())
+        osc.torque_fast(LIBERO_GAINS, *case.values(), out, make_scratch())
     else:
-        torques(osc.LIBERO_GAINS, *case.values(), out, make_scratch())
+        torques(LIBERO_GAINS, *case.values(), out, make_scratch())
     expected = _reference(**case)
     np.testing.assert_allclose(out, expected, atol=1e-6 * max(1.0, np.abs(expected).max()))
 
@@ -62,13 +63,13 @@ def _full_of(scratch: tuple[Any, ...], number: float) -> None:
 @pytest.mark.parametrize("left", [np.nan, 1e300])
 def test_what_a_call_left_in_scratch_changes_nothing(form: str, left: float) -> None:
     """And force, bias and torque may lie in it, as the kernel has them."""
-    law, case, expected = (osc.torque_fast if form == "fast" else torques), _random(7), np.empty(7)
-    law(osc.LIBERO_GAINS, *case.values(), expected, make_scratch())
+    torque, case, expected = (osc.torque_fast if form == "fast" else torques), _random(7), np.empty(7)
+    torque(LIBERO_GAINS, *case.values(), expected, make_scratch())
     scratch = make_scratch()
     _full_of(scratch, left)
     scratch.force[:], scratch.bias[:] = case["force"], case["bias"]
     case |= {"force": scratch.force, "bias": scratch.bias}
-    law(osc.LIBERO_GAINS, *case.values(), scratch.torque, scratch)
+    torque(LIBERO_GAINS, *case.values(), scratch.torque, scratch)
     np.testing.assert_array_equal(scratch.torque, expected)
 
 
@@ -102,7 +103,7 @@ def test_moment_turns_towards_the_goal(axis: int) -> None:
     turn[axis] = 0.1
     osc.delta_rotation(turn, goal)
     pos = np.array([0.1, 0, 0])
-    osc.desired_force(osc.LIBERO_GAINS, pos, goal, np.zeros(3), np.eye(3), np.zeros(6), out)
+    osc.desired_force(LIBERO_GAINS, pos, goal, np.zeros(3), np.eye(3), np.zeros(6), out)
     expected = np.zeros(6)
     expected[0] = 150 * 0.1
     expected[3 + axis] = 150 * np.sin(0.1)  # 0.5 * sum of crosses = sin(angle) axis
@@ -111,5 +112,5 @@ def test_moment_turns_towards_the_goal(axis: int) -> None:
 
 def test_damping_opposes_motion() -> None:
     out = np.empty(6)
-    osc.desired_force(osc.LIBERO_GAINS, np.zeros(3), np.eye(3), np.zeros(3), np.eye(3), np.arange(6.0), out)
+    osc.desired_force(LIBERO_GAINS, np.zeros(3), np.eye(3), np.zeros(3), np.eye(3), np.arange(6.0), out)
     np.testing.assert_allclose(out, -2 * np.sqrt(150.0) * np.arange(6.0))

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 
 from embodied_rl.sim.mujoco.pool import ScenePool
+from embodied_rl.sim.mujoco.task import MujocoTask
 from embodied_rl.sim.mujoco.vec_env import NativeVecEnv
 from embodied_rl.sim.tabletop import load_suite
-from embodied_rl.sim.task import Task
 from embodied_rl.types import Array, EpisodeSpec
 
 TASKS = load_suite("tabletop_object")[:4]
@@ -48,11 +48,11 @@ class _Recorder:
         assert scene in self.held
 
 
-def _counted(tasks: list[Task]) -> tuple[dict[str, Task], Counter[str]]:
+def _counted(tasks: list[MujocoTask]) -> tuple[dict[str, MujocoTask], Counter[str]]:
     """The tasks, and how often each one's physics model was built."""
     built: Counter[str] = Counter()
 
-    def count(task: Task) -> mujoco.MjModel:
+    def count(task: MujocoTask) -> mujoco.MjModel:
         built[task.name] += 1
         return task.build_physics()
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from embodied_rl.errors import UserError
 from embodied_rl.rollout.sampler import evaluation_specs
+from embodied_rl.sim.mujoco.task import MujocoTask
 from embodied_rl.sim.perturb import KINDS, Perturber, variant_spec
 from embodied_rl.sim.perturb.objects import move_objects
 from embodied_rl.sim.perturb.visual import (
@@ -25,7 +26,6 @@ from embodied_rl.sim.perturb.visual import (
 )
 from embodied_rl.sim.perturb.words import paraphrase
 from embodied_rl.sim.tabletop import load_suite, suites
-from embodied_rl.sim.task import Task
 from embodied_rl.types import Array
 
 SUITE = load_suite("tabletop_goal")
@@ -79,7 +79,7 @@ def test_a_variant_is_what_an_environment_is_reset_to() -> None:
     variant = EVERYTHING.variant(SPECS[1]).task
     assert (spec.task, spec.init_state, spec.seed) == (variant.name, 0, SPECS[1].seed)
     assert len(variant.init_states) == 1
-    assert (variant.suite, variant.goal, variant.horizon) == (TASK.suite, TASK.goal, TASK.horizon)
+    assert (variant.suite, variant.goal, variant.max_episode_steps) == (TASK.suite, TASK.goal, TASK.max_episode_steps)
 
 
 def test_the_original_models_stay_as_they_are(looks: mujoco.MjModel) -> None:
@@ -243,6 +243,6 @@ def test_bad_options_are_one_line(kinds: list[str], level: float, message: str) 
 
 def test_a_scene_without_that_camera_is_an_error() -> None:
     bare = mujoco.MjModel.from_xml_string("<mujoco/>")
-    task: Task = replace(TASK, build_visual=lambda: bare)
+    task: MujocoTask = replace(TASK, build_visual=lambda: bare)
     with pytest.raises(UserError, match="no camera 'agentview'"):
         Perturber([task], ["camera"]).variant(SPECS[0]).task.build_visual()

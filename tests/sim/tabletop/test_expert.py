@@ -7,14 +7,14 @@ import pytest
 
 from embodied_rl.sim.mujoco.env import Env, find_robot
 from embodied_rl.sim.mujoco.goal import compile_goal
+from embodied_rl.sim.mujoco.task import In, MujocoTask
 from embodied_rl.sim.tabletop import load_suite, suites
 from embodied_rl.sim.tabletop.expert import Expert
-from embodied_rl.sim.task import In, Task
 
 TASKS = [task for suite in suites() for task in load_suite(suite)]
 
 
-def solve(task: Task, rows: list[int], noise: float, *, grip: float = 1.0) -> list[int | None]:
+def solve(task: MujocoTask, rows: list[int], noise: float, *, grip: float = 1.0) -> list[int | None]:
     """Control steps until success (None: failed) from each row; `grip` scales the gripper command."""
     model = task.build_physics()
     world = Env(model, find_robot(model), compile_goal(task, model), "fast")
@@ -25,7 +25,7 @@ def solve(task: Task, rows: list[int], noise: float, *, grip: float = 1.0) -> li
         world.reset(task.init_states[row])
         expert.reset()
         taken = None
-        for step in range(task.horizon):
+        for step in range(task.max_episode_steps):
             action = expert.act(world.data)
             assert action.shape == (7,)
             assert np.abs(action).max() <= 1.0
@@ -40,10 +40,10 @@ def solve(task: Task, rows: list[int], noise: float, *, grip: float = 1.0) -> li
 
 
 @pytest.mark.parametrize("task", TASKS, ids=lambda task: task.name)
-def test_success_with_and_without_noise(task: Task) -> None:
+def test_success_with_and_without_noise(task: MujocoTask) -> None:
     lengths = solve(task, [3], 0.0) + solve(task, [57], 0.2)
     assert None not in lengths
-    assert max(n for n in lengths if n is not None) <= (120 if task.horizon == 150 else 230)
+    assert max(n for n in lengths if n is not None) <= (120 if task.max_episode_steps == 150 else 230)
 
 
 def test_needs_its_gripper() -> None:
@@ -61,7 +61,7 @@ def test_takes_a_dropped_object_again() -> None:
     name = goal.body.replace("_main", "_joint0")
     start = world.data.joint(name).qpos.copy()
     dropped = False
-    for _ in range(task.horizon):
+    for _ in range(task.max_episode_steps):
         if not dropped and world.data.joint(name).qpos[2] > start[2] + 0.05:
             world.data.joint(name).qpos[:] = start
             world.data.joint(name).qvel[:] = 0.0

@@ -8,16 +8,16 @@ import pytest
 
 from embodied_rl.sim.mujoco.env import Env, find_robot
 from embodied_rl.sim.mujoco.goal import compile_goal
+from embodied_rl.sim.mujoco.task import In, JointRange, MujocoTask, On, OnSite
 from embodied_rl.sim.tabletop import load_suite
 from embodied_rl.sim.tabletop.initial_states import settle
-from embodied_rl.sim.task import In, JointRange, On, OnSite, Task
 
 TASKS = {
     task.name: task for suite in ("tabletop_object", "tabletop_goal", "tabletop_long") for task in load_suite(suite)
 }
 
 
-def world_of(name: str) -> tuple[Task, Env]:
+def world_of(name: str) -> tuple[MujocoTask, Env]:
     task = TASKS[name]
     model = task.build_physics()
     world = Env(model, find_robot(model), compile_goal(task, model), "fast")

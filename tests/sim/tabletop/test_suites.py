@@ -12,12 +12,12 @@ from embodied_rl.errors import UserError
 from embodied_rl.sim.bddl import parse_bddl
 from embodied_rl.sim.mujoco.env import find_robot
 from embodied_rl.sim.mujoco.goal import compile_goal
+from embodied_rl.sim.mujoco.task import MujocoTask
 from embodied_rl.sim.tabletop import load_suite, problem_of, suites
 from embodied_rl.sim.tabletop.goals import goal_predicates
 from embodied_rl.sim.tabletop.initial_states import draw_states
 from embodied_rl.sim.tabletop.panda import FINGER_HOME, HOME
 from embodied_rl.sim.tabletop.scene import build_model
-from embodied_rl.sim.task import Task
 
 TASKS = [task for suite in suites() for task in load_suite(suite)]
 by_task = pytest.mark.parametrize("task", TASKS, ids=lambda task: task.name)
@@ -40,7 +40,7 @@ def test_unknown_names_get_a_suggestion() -> None:
 
 
 @by_task
-def test_models_agree(task: Task) -> None:
+def test_models_agree(task: MujocoTask) -> None:
     physics, visual = task.build_physics(), task.build_visual()
     for kind in ("body", "joint", "site", "actuator", "camera"):
         count = {"joint": "njnt", "body": "nbody", "site": "nsite", "actuator": "nu", "camera": "ncam"}[kind]
@@ -57,7 +57,7 @@ def test_models_agree(task: Task) -> None:
 
 
 @by_task
-def test_initial_states(task: Task) -> None:
+def test_initial_states(task: MujocoTask) -> None:
     model = task.build_physics()
     states = task.init_states
     assert states.dtype == np.float64
@@ -71,7 +71,7 @@ def test_initial_states(task: Task) -> None:
 
 
 @by_task
-def test_states_are_settled(task: Task) -> None:
+def test_states_are_settled(task: MujocoTask) -> None:
     model = task.build_physics()
     data = mujoco.MjData(model)
     for row in (0, 49, 50, 99):

@@ -1,4 +1,4 @@
-"""What a task's goal means, read off the official objects, in the terms of embodied_rl/sim/task.py.
+"""What a task's goal means, read off the official objects, in the terms of embodied_rl/sim/mujoco/task.py.
 
 Runs inside the isolated environment. The rules of Open, Close, TurnOn and TurnOff are found by asking the official
 methods on both sides of every bound that they know.

@@ -1,0 +1,132 @@
+"""What an algorithm is to the code around it: two small protocols, one for rollouts and one for replayed transitions.
+
+on-policy:   prepare(batch) -> weights, then loss(rows) for every minibatch
+off-policy:  targets(transitions), then loss(transitions, targets)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from torch import Tensor
+
+from embodied_rl.algorithms.config import RatioLevel
+from embodied_rl.policy import Policy
+from embodied_rl.types import EvalOutput, RolloutBatch
+
+PartWeight = Literal["episodes", "units"]
+
+
+@dataclass(slots=True)
+class Rows:
+    """Some rows of a batch, as a loss takes them.
+
+    Args:
+        batch: after `prepare`.
+        index: int64 [r], which rows.
+        unit_weight: float32 [r, U], weight of each ratio unit in the policy's loss.
+        row_weight: float32 [r], weight of each row in the value loss.
+    """
+
+    batch: RolloutBatch
+    index: Tensor
+    unit_weight: Tensor
+    row_weight: Tensor
+
+
+@dataclass(slots=True)
+class LossOutput:
+    """The loss of some rows.
+
+    Args:
+        loss: scalar with gradients.
+        metrics: scalars that add up over the rows of a batch.
+        ratio_error: largest |new probability / old probability - 1| of an executed term, for the first-step check.
+        ratio_stats: `losses.ratio_stats` of the rows.
+    """
+
+    loss: Tensor
+    metrics: dict[str, Tensor]
+    ratio_error: Tensor
+    ratio_stats: Tensor
+
+
+def evaluate_rows(policy: Policy, batch: RolloutBatch, index: Tensor) -> EvalOutput:
+    """Evaluate rows `index` (int64 [r]) of `batch` under the policy's present weights."""
+    return policy.evaluate(
+        batch.images[index],
+        batch.proprio[index],
+        [batch.instruction[i] for i in index.tolist()],
+        {key: tensor[index] for key, tensor in batch.replay.items()},
+    )
+
+
+class OnPolicyAlgorithm(Protocol):
+    """An algorithm that learns from fresh rollouts: PPO, GRPO.
+
+    Attributes:
+        group_size, success_rate_range, max_oversampling: what the rollout collects (see GRPOConfig).
+        needs_value: whether there is a critic to train.
+        needs_final_value: whether a truncated episode needs the value of its last observation.
+        epochs: passes over a batch.
+        part_weight: how to weight groups that are prepared one at a time: by episodes or by ratio units. None:
+            `prepare` needs the whole batch.
+        ratio_level: what gets one probability ratio.
+    """
+
+    group_size: int
+    success_rate_range: tuple[float, float] | None
+    max_oversampling: float
+    needs_value: bool
+    needs_final_value: bool
+    epochs: int
+    part_weight: PartWeight | None
+    ratio_level: RatioLevel
+
+    def trains_policy(self, iteration: int) -> bool:
+        """False while only the critic learns."""
+        ...
+
+    def prepare(self, batch: RolloutBatch, terms_per_step: int) -> tuple[Tensor, dict[str, float]]:
+        """Fill `batch.advantage` (and `returns`); return the weights of the ratio units [B, U] and metrics."""
+        ...
+
+    def loss(self, policy: Policy, rows: Rows, iteration: int) -> LossOutput:
+        """The loss of some rows, a weighted sum."""
+        ...
+
+
+@dataclass(slots=True)
+class Transitions:
+    """B decisions out of a replay buffer, whoever made them.
+
+    Args:
+        images, next_images: uint8 [B, V, H, W, 3], before the chunk and after it.
+        proprio, next_proprio: float32 [B, P].
+        instruction: B strings.
+        actions: float32 [B, K, A] in [-1, 1].
+        reward: float32 [B], summed over the chunk.
+        discount: float32 [B], of what follows: 0 where the task terminated.
+    """
+
+    images: Tensor
+    proprio: Tensor
+    instruction: list[str]
+    actions: Tensor
+    reward: Tensor
+    discount: Tensor
+    next_images: Tensor
+    next_proprio: Tensor
+
+
+class OffPolicyAlgorithm(Protocol):
+    """An algorithm that learns from replayed transitions, its own, older ones or demonstrations."""
+
+    def targets(self, policy: Policy, batch: Transitions) -> Tensor:
+        """What the critic should predict: float32 [B], without gradients."""
+        ...
+
+    def loss(self, policy: Policy, batch: Transitions, targets: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """The loss, a scalar with gradients, and metrics."""
+        ...

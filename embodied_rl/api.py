@@ -1,0 +1,194 @@
+"""The functions behind `import embodied_rl`: open a simulator and a policy, evaluate, train."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from embodied_rl import configs as recipes
+from embodied_rl.config.policies import SHIPPED
+from embodied_rl.config.train import EnvConfig, TrainConfig, from_dict
+from embodied_rl.errors import UserError
+from embodied_rl.evaluation.benchmark import interleaved
+from embodied_rl.evaluation.evaluate import EvalReport
+from embodied_rl.evaluation.evaluate import evaluate as run_episodes
+from embodied_rl.factory.envs import open_policy, pick_device, policy_folder
+from embodied_rl.factory.own import TaskEnv, load_own
+from embodied_rl.factory.policies import PublishedOptions
+from embodied_rl.factory.suite_env import SuiteEnv
+from embodied_rl.jobs.run_folder import existing_run, new_run
+from embodied_rl.jobs.train import run
+from embodied_rl.jobs.train_setup import Given
+from embodied_rl.learner.types import TrainablePolicy
+from embodied_rl.policy import ActMode, Policy
+from embodied_rl.rollout.sampler import evaluation_specs
+from embodied_rl.training.on_policy import TrainOutcome
+
+if TYPE_CHECKING:
+    from embodied_rl.factory.policies import AnyPolicy
+
+__all__ = ["evaluate", "load_policy", "make_vec_env", "recipes", "train"]
+
+
+def make_vec_env(
+    suite: str = "tabletop_spatial",
+    num_envs: int = 8,
+    *,
+    tasks: Sequence[str] = (),
+    image_size: int = 64,
+    cameras: int = 2,
+    protocol: str = "native",
+    num_threads: int | None = None,
+) -> SuiteEnv:
+    """Open `num_envs` simulators of a suite; each runs any of its tasks.
+
+    Args:
+        suite: A built-in suite (tabletop_spatial, tabletop_object, tabletop_goal, tabletop_long), or one of LIBERO's.
+        num_envs: Episodes that run at the same time. Results do not depend on it.
+        tasks: Short names of the tasks; none given: all of the suite.
+        image_size: Height and width in pixels of what the policy sees.
+        cameras: How many of the simulator's cameras the policy sees, from the first.
+        protocol: How an episode is run: native, or as the authors of a published policy run it, such as openvla_oft.
+        num_threads: Threads that simulate and render; None: one a CPU core.
+
+    Returns:
+        A `VecEnv` with `train_states` and `heldout_states`, the initial states by task. Close it, or use `with`.
+
+    Raises:
+        UserError: There is no such suite or task, or nothing that can render it.
+
+    Example:
+        >>> import embodied_rl as erl
+        >>> with erl.make_vec_env("tabletop_spatial", num_envs=8) as env:
+        ...     print(env.info.cameras)
+        ('agentview', 'robot0_eye_in_hand')
+    """
+    config = EnvConfig(num_envs=num_envs, num_threads=num_threads)
+    return SuiteEnv.open(suite, config, image_size=image_size, cameras=cameras, tasks=tasks, protocol_name=protocol)
+
+
+def load_policy(
+    checkpoint: str | Path = SHIPPED,
+    *,
+    device: str = "auto",
+    critic: bool = False,
+    into: TrainablePolicy | None = None,
+    **options: Any,
+) -> Any:
+    """Load a policy, ready to act.
+
+    Args:
+        checkpoint: Folder of a run or of a checkpoint, or OWNER/NAME[@REVISION] on the Hugging Face hub; 'shipped' is
+            the small OpenVLA in the package.
+        device: auto, cpu or cuda; not for `into`, which stays where it is.
+        critic: Let the policy also return values, as PPO needs them.
+        into: A policy of your own class: gets the weights that a run with it has saved, and is returned.
+        options: What the files of a published checkpoint do not say, such as unnorm_key; see `PublishedOptions`.
+
+    Raises:
+        UserError: There is no such checkpoint, it is damaged, or an option does not apply to it.
+
+    Example:
+        >>> policy = erl.load_policy()
+        >>> policy = erl.load_policy("openvla/openvla-7b", unnorm_key="libero_spatial_no_noops")
+        >>> policy = erl.load_policy("runs/mine", into=MyPolicy())
+    """
+    folder = policy_folder(str(checkpoint))
+    if into is not None:
+        if options:
+            raise UserError(f"{next(iter(options))} describes a published checkpoint: it does not go with into=.")
+        load_own(into, folder)
+        return into
+    policy = _load_known(str(checkpoint), device, options)
+    policy.with_value = critic
+    return policy
+
+
+def evaluate(
+    env: TaskEnv, policy: Policy, episodes: int = 50, *, mode: ActMode = "greedy", seed: int = 0
+) -> EvalReport:
+    """Measure success from held-out initial states, spread evenly over the tasks, each state once.
+
+    Args:
+        env: Of `make_vec_env`, or your own with `heldout_states`. Its episodes are replaced.
+        policy: Of `load_policy`, or your own.
+        episodes: How many to run.
+        mode: greedy takes the most likely action; sample draws, as training does.
+        seed: Of what is sampled.
+
+    Returns:
+        Success overall and by task, each with its Wilson 95 % interval, and every episode.
+
+    Raises:
+        UserError: There are fewer held-out states, or an episode fails again and again.
+
+    Example:
+        >>> report = erl.evaluate(env, policy, episodes=50)
+        >>> print(f"{report.overall.rate:.0%}, {report.overall.low:.0%} to {report.overall.high:.0%}")
+    """
+    specs = interleaved(evaluation_specs(env.heldout_states, seed))
+    if not 1 <= episodes <= len(specs):
+        raise UserError(f"episodes must lie in 1..{len(specs)}, the number of held-out states; got {episodes}.")
+    return run_episodes(env, policy, specs[:episodes], mode)
+
+
+def train(
+    recipe: str | TrainConfig | None = None,
+    *,
+    iterations: int | None = None,
+    output: str | Path | None = None,
+    resume: str | Path | None = None,
+    env: TaskEnv | None = None,
+    policy: TrainablePolicy | None = None,
+    **overrides: Any,
+) -> TrainOutcome:
+    """Train a policy with reinforcement learning; everything lands in one folder, with a report.
+
+    Args:
+        recipe: Name of a recipe, see `recipes.names()`, or a config.
+        iterations: Policy updates; None: as many as the recipe says.
+        output: The run's folder; None: runs/SUITE-ALGORITHM-seedN-TIME.
+        resume: Folder of a stopped run: goes on exactly where it stopped, in place of `recipe`.
+        env: Your own simulator, or one of `make_vec_env`; None: the one that the config names. Stays open.
+        policy: Your own `torch.nn.Module`, trained in place. None: the policy that the config names.
+        overrides: Further values of the config, as in its YAML: seed=1, learner={"lr": 1e-4}.
+
+    Returns:
+        The evaluations before and after, and the folder of the last checkpoint.
+
+    Raises:
+        UserError: Something does not exist or does not fit together.
+        Interrupted: Ctrl-C or SIGTERM; a checkpoint was saved.
+
+    Example:
+        >>> erl.train("tabletop_openvla_ppo", iterations=30, output="runs/mine")
+        >>> erl.train(resume="runs/mine", iterations=60)
+        >>> erl.train("tabletop_openvla_ppo", env=MyEnv(), policy=MyPolicy(), videos=0)
+    """
+    given = Given(env, policy)
+    if resume is not None:
+        if recipe is not None or output is not None or overrides:
+            raise UserError("resume= continues a run with its own config: only iterations, env and policy go with it.")
+        with existing_run(Path(resume), iterations) as config:
+            return run(config, "embodied_rl.train", resume=True, given=given)
+    if recipe is None:
+        raise UserError(f"train needs a recipe ({', '.join(recipes.names())}), a config, or resume=.")
+    config = recipes.get(recipe) if isinstance(recipe, str) else recipe
+    named = {"iterations": iterations, "output": None if output is None else str(output)}
+    config = from_dict({**overrides, **{k: v for k, v in named.items() if v is not None}}, config, "train()")
+    if env is not None:
+        config = dataclasses.replace(config, suite=env.info.suite, tasks=())
+    config.check()
+    with new_run(config) as config:
+        return run(config, "embodied_rl.train", given=given)
+
+
+def _load_known(checkpoint: str, device: str, options: dict[str, Any]) -> AnyPolicy:
+    known = {field.name for field in dataclasses.fields(PublishedOptions)}
+    for name in options:
+        if name not in known:
+            raise UserError(f"load_policy has no option '{name}'. Known: {', '.join(sorted(known))}.")
+    described = PublishedOptions(**options).options_for(policy_folder(checkpoint), None)
+    return open_policy(checkpoint, pick_device(device), described)

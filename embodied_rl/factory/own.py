@@ -1,0 +1,120 @@
+"""Simulators and policies of one's own: what they must offer, their names, and how their weights are kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_model, save_model
+from torch import nn
+
+from embodied_rl.config.train import OwnPolicyConfig, TrainConfig
+from embodied_rl.errors import UserError
+from embodied_rl.factory.suite_env import SuiteEnv
+from embodied_rl.learner.types import TrainablePolicy
+from embodied_rl.policies.checkpoints.folder import read_json, to_json
+from embodied_rl.rollout.sampler import TaskStates
+from embodied_rl.vec_env import EnvInfo, VecEnv
+
+WEIGHTS, CONFIG, PROVENANCE = "model.safetensors", "config.json", "provenance.json"
+OWN = "own"
+
+
+class TaskEnv(VecEnv, Protocol):
+    """A simulator that says which initial states its tasks have.
+
+    Example:
+        >>> env.train_states, env.heldout_states
+        ({'point/reach': range(0, 16)}, {'point/reach': range(16, 28)})
+    """
+
+    @property
+    def train_states(self) -> TaskStates:
+        """By task: the initial states that training draws from."""
+        ...
+
+    @property
+    def heldout_states(self) -> TaskStates:
+        """By task: the initial states that are evaluated; none of them may be in `train_states`."""
+        ...
+
+
+ENVS: dict[str, Callable[[int], TaskEnv]] = {}
+"""Simulators of one's own by the name of their suite; called with the number of environments."""
+POLICIES: dict[str, Callable[[EnvInfo], TrainablePolicy]] = {}
+"""Policies of one's own by name; called with what the simulator says of itself."""
+
+
+def open_own_env(config: TrainConfig) -> TaskEnv:
+    """The simulator of the config's suite: one of `ENVS`, else a built-in one with two cameras of 64 pixels."""
+    if config.suite in ENVS:
+        return ENVS[config.suite](config.env.num_envs)
+    return SuiteEnv.open(
+        config.suite, config.env, image_size=64, cameras=2, tasks=config.tasks, protocol_name=config.protocol
+    )
+
+
+def open_own_policy(config: TrainConfig, info: EnvInfo) -> TrainablePolicy:
+    """A new policy of the config's name; its weights follow from the config's seed.
+
+    Raises:
+        UserError: It has no name in `POLICIES`, and was passed as an object when the run began.
+    """
+    assert isinstance(config.policy, OwnPolicyConfig)
+    name = config.policy.class_name
+    if name not in POLICIES:
+        raise UserError(
+            f"{config.output} trains a {name}, which has no name in factory/own.py: go on with "
+            "embodied_rl.train(resume=..., env=..., policy=...)."
+        )
+    with torch.random.fork_rng():
+        torch.manual_seed(config.seed)
+        return POLICIES[name](info)
+
+
+def own_class(policy: TrainablePolicy) -> str:
+    """The name of a policy's class, with its module."""
+    return f"{type(policy).__module__}.{type(policy).__qualname__}"
+
+
+def describe_own(policy: TrainablePolicy) -> dict[str, Any]:
+    """What a run stamps about a policy that was passed to it."""
+    count = sum(parameter.numel() for _, parameter in policy.named_parameters())
+    return {
+        "policy": f"{own_class(policy)}, {count / 1e6:.2f} M parameters, chunks of {policy.chunk_len} steps",
+        "weights": "as passed to train",
+    }
+
+
+def save_own(policy: TrainablePolicy, folder: Path, provenance: dict[str, Any]) -> None:
+    """Write the weights, the name of the class, and how it was trained."""
+    folder.mkdir()
+    save_model(_module(policy), str(folder / WEIGHTS))
+    (folder / CONFIG).write_bytes(to_json({"architecture": OWN, "class": own_class(policy)}))
+    (folder / PROVENANCE).write_bytes(to_json(provenance))
+
+
+def load_own(policy: TrainablePolicy, folder: Path) -> None:
+    """Load into `policy` what `save_own` wrote.
+
+    Raises:
+        UserError: The folder holds another class, or weights of other shapes.
+    """
+    config = read_json(folder / CONFIG)
+    if config.get("architecture") != OWN or config.get("class") != own_class(policy):
+        holds = config.get("class") or config.get("architecture")
+        raise UserError(f"{folder} holds {holds}, not {own_class(policy)}: load it into a policy of that class.")
+    try:
+        load_model(_module(policy), folder / WEIGHTS)
+    except (RuntimeError, SafetensorError, OSError) as error:
+        text = " ".join(str(error).split())
+        raise UserError(f"{folder / WEIGHTS} does not fit {own_class(policy)}: {text}") from error
+
+
+def _module(policy: TrainablePolicy) -> nn.Module:
+    if not isinstance(policy, nn.Module):
+        raise UserError(f"{own_class(policy)} must be a torch.nn.Module to be trained.")
+    return policy

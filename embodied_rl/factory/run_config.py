@@ -1,0 +1,70 @@
+"""From a run's config to the config with every 'auto' filled in, and to its policy."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from embodied_rl.algorithms.config import PPOConfig
+from embodied_rl.algorithms.make import make_algorithm
+from embodied_rl.config.policies import SHIPPED
+from embodied_rl.config.train import OwnPolicyConfig, TrainConfig
+from embodied_rl.factory.envs import cpu_count, open_policy, pick_device, pick_render_quality, policy_folder
+from embodied_rl.factory.policies import load_options, prepare_policy
+from embodied_rl.learner.checkpoint import POLICY
+from embodied_rl.scheduler.config import PipelinedConfig
+
+if TYPE_CHECKING:
+    from embodied_rl.factory.policies import AnyPolicy
+    from embodied_rl.sim.mujoco.task import MujocoTask
+    from embodied_rl.sim.render import Choice
+
+
+def resolve(config: TrainConfig, renderer: Choice | None, tasks: Sequence[MujocoTask]) -> TrainConfig:
+    """Fill in everything that was left to the program, so that config.yaml repeats the run.
+
+    renderer: None where the simulator was opened by somebody else.
+    """
+    device, scheduler, cores = pick_device(config.device), config.scheduler, cpu_count()
+    sim_threads = config.env.num_threads or cores
+    if isinstance(scheduler, PipelinedConfig):
+        on_cpu = (scheduler.act_device or device).startswith("cpu")
+        stages = scheduler.num_env_groups(config.env.num_envs, cpu=on_cpu)
+        size = make_algorithm(config.algorithm).group_size
+        ahead = scheduler.lookahead(
+            config.env.num_envs, config.rollout.groups(size), size, streams=config.learner.minibatch_groups is not None
+        )
+        scheduler = dataclasses.replace(scheduler, env_groups=stages, max_lookahead=ahead.groups)
+    env = dataclasses.replace(config.env, num_threads=sim_threads)
+    if renderer is not None:
+        quality = pick_render_quality(config.env.render_quality, tasks)
+        env = dataclasses.replace(env, renderer=renderer.name, render_quality=quality)
+    threads = config.num_threads or cores
+    return with_absolute_checkpoint(
+        dataclasses.replace(config, env=env, num_threads=threads, device=device, scheduler=scheduler)
+    )
+
+
+def open_policy_of(config: TrainConfig, resume: Path | None = None) -> tuple[AnyPolicy, str]:
+    """The policy to begin with, or to go on with from the run's checkpoint `resume`; and the folder it comes from."""
+    assert not isinstance(config.policy, OwnPolicyConfig), "see factory.own"
+    checkpoint, options = config.policy.checkpoint, load_options(config.policy)
+    if resume is not None:
+        checkpoint, options = str(resume / POLICY), None  # our own checkpoints say everything themselves
+    policy = open_policy(checkpoint, config.device, options)
+    prepare_policy(policy, config.policy, policy_folder(checkpoint))
+    policy.with_value = isinstance(config.algorithm, PPOConfig)
+    return policy, checkpoint
+
+
+def with_absolute_checkpoint(config: TrainConfig) -> TrainConfig:
+    """The config with its checkpoint named so that a resume and Ray's workers find it from other working folders."""
+    if isinstance(config.policy, OwnPolicyConfig):
+        return config
+    checkpoint = Path(config.policy.checkpoint)
+    if config.policy.checkpoint == SHIPPED or not checkpoint.exists():
+        return config
+    policy = dataclasses.replace(config.policy, checkpoint=str(checkpoint.absolute()))
+    return dataclasses.replace(config, policy=policy)

@@ -1,0 +1,89 @@
+"""A suite's tasks as one simulator object, for programs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from types import TracebackType
+from typing import Self
+
+import torch
+
+from embodied_rl.config.train import EnvConfig
+from embodied_rl.factory.envs import open_env, pick_renderer
+from embodied_rl.factory.protocol_envs import open_protocol_env
+from embodied_rl.factory.tasks import load_tasks
+from embodied_rl.sim.libero.protocol import NATIVE, protocol
+from embodied_rl.sim.mujoco.task import MujocoTask
+from embodied_rl.types import Array, ChunkResult, EpisodeSpec, Observation
+from embodied_rl.vec_env import VecEnv
+
+
+class SuiteEnv:
+    """`factory.own.TaskEnv` of a suite by name: the simulator, and which initial states its tasks have.
+
+    Example:
+        >>> with SuiteEnv.open("tabletop_spatial", EnvConfig(num_envs=4), image_size=64, cameras=2) as env:
+        ...     print(env.info.simulator, list(env.train_states))
+    """
+
+    def __init__(self, env: VecEnv, tasks: Sequence[MujocoTask], owned: ExitStack) -> None:
+        self.num_envs, self.info = env.num_envs, env.info
+        self.train_states = {task.name: list(task.train_states) for task in tasks}
+        self.heldout_states = {task.name: list(task.heldout_states) for task in tasks}
+        self._env = env
+        self._owned = owned
+
+    @classmethod
+    def open(
+        cls,
+        suite: str,
+        config: EnvConfig,
+        *,
+        image_size: int,
+        cameras: int,
+        tasks: Sequence[str] = (),
+        protocol_name: str = NATIVE.name,
+    ) -> Self:
+        """Open the simulator; UserError as `load_tasks`, `pick_renderer` and `protocol`."""
+        chosen, found = protocol(protocol_name), load_tasks(suite, tasks)
+        config = replace(config, renderer=pick_renderer(config.renderer, found).name)
+        with ExitStack() as stack:
+            if chosen is NATIVE:
+                opened = open_env(found, config, image_size, cameras=cameras)
+            else:
+                opened = open_protocol_env(found, config, chosen, image_size, cameras)
+            return cls(stack.enter_context(opened), found, stack.pop_all())
+
+    def reset(self, env_ids: Sequence[int], episodes: Sequence[EpisodeSpec]) -> None:
+        """As `VecEnv.reset`."""
+        self._env.reset(env_ids, episodes)
+
+    def step(self, env_ids: Sequence[int], actions: torch.Tensor) -> ChunkResult:
+        """As `VecEnv.step`."""
+        return self._env.step(env_ids, actions)
+
+    def observe(self, env_ids: Sequence[int], out: Observation) -> Sequence[int] | None:
+        """As `VecEnv.observe`."""
+        return self._env.observe(env_ids, out)
+
+    def new_observation(self, rows: int) -> Observation:
+        """As `VecEnv.new_observation`."""
+        return self._env.new_observation(rows)
+
+    def frame(self, env_id: int, camera: str, size: int) -> Array:
+        """As `VecEnv.frame`."""
+        return self._env.frame(env_id, camera, size)
+
+    def close(self) -> None:
+        """Free threads, processes and GL contexts."""
+        self._owned.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

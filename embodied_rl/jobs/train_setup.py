@@ -1,0 +1,278 @@
+"""What a training run is made of: simulator, policy, initial states, and the description of what really runs."""
+
+from __future__ import annotations
+
+import dataclasses
+import platform
+import shlex
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import mujoco
+import torch
+from rich.console import Console
+
+from embodied_rl import __version__
+from embodied_rl.autotune.tune import describe, further_devices, tune
+from embodied_rl.config.train import EnvConfig, OwnPolicyConfig, TrainConfig, kind_of, to_dict
+from embodied_rl.errors import UserError
+from embodied_rl.evaluation.overlap import TRAINED_STATES, join_states, overlap, trained_states
+from embodied_rl.factory.envs import (
+    cpu_count,
+    cpu_name,
+    describe_env_processes,
+    describe_policy,
+    pick_renderer,
+    policy_folder,
+)
+from embodied_rl.factory.own import (
+    ENVS,
+    TaskEnv,
+    describe_own,
+    load_own,
+    open_own_env,
+    open_own_policy,
+    own_class,
+    save_own,
+)
+from embodied_rl.factory.policies import load_policy, save_policy
+from embodied_rl.factory.protocol_envs import open_envs
+from embodied_rl.factory.remote import cluster
+from embodied_rl.factory.run_config import open_policy_of, resolve
+from embodied_rl.factory.tasks import load_tasks, missing_assets
+from embodied_rl.learner.types import TrainablePolicy
+from embodied_rl.policies.checkpoints.folder import read_provenance
+from embodied_rl.rollout.sampler import TaskStates, evaluation_specs
+from embodied_rl.scheduler.config import PipelinedConfig, RayConfig
+from embodied_rl.scheduler.pipeline.replica import acting_device
+from embodied_rl.sim.mujoco.task import MujocoTask
+from embodied_rl.training.on_policy import PolicyFiles
+from embodied_rl.utils.threads import set_torch_threads
+from embodied_rl.vec_env import VecEnv
+
+if TYPE_CHECKING:
+    from embodied_rl.factory.policies import AnyPolicy
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """Objects that a caller of `embodied_rl.train` passes in place of names in the config."""
+
+    env: TaskEnv | None = None
+    policy: TrainablePolicy | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RunStates:
+    """Initial states by task.
+
+    train: drawn from. heldout: evaluated. known: all that the policy will have been trained on; None where its
+    checkpoint does not say what came before.
+    """
+
+    train: TaskStates
+    heldout: TaskStates
+    known: dict[str, list[int]] | None
+
+    def overlap(self, config: TrainConfig) -> str:
+        """How many of the evaluated states are trained on, in words."""
+        rows = {task: states[: config.evaluation.states_per_task] for task, states in self.heldout.items()}
+        return overlap(self.known, evaluation_specs(rows, config.seed)).describe()
+
+
+@dataclass(frozen=True, slots=True)
+class RunSetup:
+    """A run that is ready to start. config: every 'auto' filled in. about: simulator and policy in words."""
+
+    config: TrainConfig
+    env: VecEnv
+    policy: TrainablePolicy
+    files: PolicyFiles
+    states: RunStates
+    about: dict[str, Any]
+    given: Given
+
+    @property
+    def resume_command(self) -> str:
+        """How a stopped run is continued."""
+        if self.given == Given():
+            return shlex.join(["embodied-rl", "train", "--resume", self.config.output])
+        objects = ", ".join(f"{name}=..." for name in ("env", "policy") if getattr(self.given, name) is not None)
+        return f"embodied_rl.train(resume={self.config.output!r}, {objects})"
+
+    @property
+    def load_command(self) -> str:
+        """How the policy is used afterwards."""
+        if isinstance(self.config.policy, OwnPolicyConfig):
+            return f"embodied_rl.load_policy({self.config.output!r}, into=...)"
+        return shlex.join(["embodied-rl", "eval", "--checkpoint", self.config.output])
+
+
+@contextmanager
+def open_run(config: TrainConfig, given: Given, console: Console, *, resume: Path | None) -> Iterator[RunSetup]:
+    """Open what `config` names, or take what is given.
+
+    Raises:
+        UserError: Something that the config names is not there, or does not go with what is given.
+    """
+    if given.env is not None:
+        worlds = EnvConfig(num_envs=given.env.num_envs, num_threads=config.env.num_threads)
+        config = dataclasses.replace(config, suite=given.env.info.suite, tasks=(), env=worlds)
+        yield _own_run(config, given, given.env, resume)
+        return
+    if given.policy is not None or isinstance(config.policy, OwnPolicyConfig) or config.suite in ENVS:
+        with closing(open_own_env(config)) as env:
+            yield _own_run(config, given, env, resume)
+        return
+    tasks = load_tasks(config.suite, config.tasks)
+    renderer = pick_renderer(config.env.renderer, tasks)
+    if resume is not None:  # config.yaml names what was chosen, asked for or not
+        renderer = dataclasses.replace(renderer, reason=renderer.reason.replace("asked for", "as the run began", 1))
+    config = resolve(config, renderer, tasks)
+    _use_threads(config)
+    policy, checkpoint = open_policy_of(config, resume)
+    states = _states(
+        config,
+        {task.name: list(task.train_states) for task in tasks},
+        {task.name: list(task.heldout_states) for task in tasks},
+        trained_states(read_provenance(policy_folder(checkpoint))),
+    )
+    if isinstance(config.scheduler, PipelinedConfig):
+        acting_device(config.scheduler.act_device, policy)  # refused before anything is written
+    if config.autotune:
+        config = _tuned(config, tasks, policy, states, console)
+    with cluster(config), open_envs(tasks, config.env, config.protocol, policy) as env:
+        about = _about_env(env, config, f" ({renderer.reason}), {config.env.render_quality} frames")
+        missing = missing_assets(tasks)
+        if missing:
+            about = {"assets": f"APPROXIMATE: {len(missing)} official files are stand-ins"} | about
+        yield RunSetup(
+            config,
+            env,
+            policy,
+            _policy_files(policy, config, states),
+            states,
+            about | describe_policy(policy, checkpoint),
+            given,
+        )
+
+
+def run_info(setup: RunSetup, command: str) -> dict[str, Any]:
+    """What really runs, in words."""
+    config, states, learner = setup.config, setup.states, setup.config.learner
+    names = [task.partition("/")[2] or task for task in states.train]
+    return {
+        "command": command,
+        "suite": f"{config.suite}, {len(names)} tasks: {', '.join(names)}",
+        "protocol": config.protocol,
+        "overlap": states.overlap(config),
+        **setup.about,
+        "machine": f"{cpu_name()}, {cpu_count()} cores",
+        "device": f"{config.device}, torch {torch.__version__}, {config.num_threads} threads",
+        "algorithm": f"{kind_of('algorithm', config.algorithm)}, {config.rollout.episodes_per_iteration} episodes an "
+        f"iteration, {config.iterations} iterations",
+        "scheduler": config.scheduler.describe(),
+        **(
+            {"learner": f"{learner.num_processes} processes, {'FSDP2' if learner.fsdp else 'replicated'}"}
+            if learner.num_processes > 1
+            else {}
+        ),
+        **(
+            {"evaluates": f"a running mean of the weights (1/{learner.average_updates} an update), which is saved too"}
+            if learner.average_updates
+            else {}
+        ),
+        "seed": config.seed,
+        "output": config.output,
+        "versions": f"embodied-rl {__version__}, mujoco {mujoco.__version__}, python {platform.python_version()}",
+        "started": time.strftime("%Y-%m-%d %H:%M:%S %z"),
+    }
+
+
+def _own_run(config: TrainConfig, given: Given, env: TaskEnv, resume: Path | None) -> RunSetup:
+    """A run with a simulator or a policy of one's own, which is opened once, in this process."""
+    for asked, what in (
+        (isinstance(config.scheduler, RayConfig), "scheduler ray"),
+        (config.learner.num_processes > 1, "learner.num_processes above 1"),
+        (config.autotune, "autotune"),
+    ):
+        if asked:
+            raise UserError(f"{what} opens simulator and policy more than once: it does not go with your own.")
+    if given.policy is None and not isinstance(config.policy, OwnPolicyConfig):
+        config = resolve(config, None, ())
+        _use_threads(config)
+        policy, checkpoint = open_policy_of(config, resume)
+        earlier = trained_states(read_provenance(policy_folder(checkpoint)))
+        states = _states(config, env.train_states, env.heldout_states, earlier)
+        files, about = _policy_files(policy, config, states), describe_policy(policy, checkpoint)
+        return RunSetup(config, env, policy, files, states, _about_env(env, config) | about, given)
+    policy = open_own_policy(config, env.info) if given.policy is None else given.policy
+    named = config.policy if given.policy is None else OwnPolicyConfig(class_name=own_class(policy))
+    if resume is not None and config.policy != named:
+        raise UserError(f"{config.output} was not begun with a {own_class(policy)}: pass a policy of its class.")
+    device = next(parameter for _, parameter in policy.named_parameters()).device.type
+    config = resolve(dataclasses.replace(config, policy=named, device=device), None, ())
+    _use_threads(config)
+    states = _states(config, env.train_states, env.heldout_states, {})
+    provenance = _provenance(config, states)
+    files = PolicyFiles(lambda folder: save_own(policy, folder, provenance), lambda folder: load_own(policy, folder))
+    return RunSetup(config, env, policy, files, states, _about_env(env, config) | describe_own(policy), given)
+
+
+def _use_threads(config: TrainConfig) -> None:
+    assert config.num_threads is not None, "resolve names a number"
+    set_torch_threads(config.num_threads)
+
+
+def _states(
+    config: TrainConfig, train: TaskStates, heldout: TaskStates, earlier: dict[str, list[int]] | None
+) -> RunStates:
+    train = heldout if config.train_states == "heldout" else train
+    return RunStates(train, heldout, join_states(earlier, train))
+
+
+def _about_env(env: VecEnv, config: TrainConfig, drawn: str = "") -> dict[str, Any]:
+    info, (height, width) = env.info, env.info.image_shape
+    return {
+        "simulator": f"{info.simulator}, {config.env.num_envs} worlds, {describe_env_processes(config.env)}",
+        "renderer": f"{info.renderer}{drawn}, {len(info.cameras)} cameras of {height}x{width}",
+    }
+
+
+def _tuned(
+    config: TrainConfig, tasks: list[MujocoTask], policy: AnyPolicy, states: RunStates, console: Console
+) -> TrainConfig:
+    """The config with the scheduler that suits this machine; a run that is resumed keeps its own."""
+    # a probe's times are those of one thread
+    one = dataclasses.replace(config.env, num_threads=1, processes=None)
+    with open_envs(tasks, one, config.protocol, policy) as env:
+        tuning = tune(config, env, policy, states.train, cpu_count(), further_devices(config))
+    for line in describe(tuning):
+        console.print(f"  autotune      {line}", soft_wrap=True, markup=False, highlight=False)
+    return tuning.config
+
+
+def _policy_files(policy: AnyPolicy, config: TrainConfig, states: RunStates) -> PolicyFiles:
+    provenance = _provenance(config, states)
+
+    def load(folder: Path) -> None:
+        policy.model.load_state_dict(load_policy(folder).model.state_dict())
+
+    return PolicyFiles(lambda folder: save_policy(policy, folder, provenance), load)
+
+
+def _provenance(config: TrainConfig, states: RunStates) -> dict[str, Any]:
+    """What a checkpoint says about how it was trained."""
+    return {
+        "command": "embodied-rl train",
+        "version": __version__,
+        "seed": config.seed,
+        "suite": config.suite,
+        "renderer": config.env.renderer,
+        "config": to_dict(config),
+        **({} if states.known is None else {TRAINED_STATES: states.known}),
+    }

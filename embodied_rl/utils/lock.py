@@ -1,0 +1,67 @@
+"""One process at a time: an advisory lock on a file, which ends with its process, however that ends."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from embodied_rl.errors import UserError
+
+LOCK = ".lock"
+"""Name of the lock in the folder of a run or of an evaluation."""
+
+
+@contextmanager
+def locked(path: Path, what: str) -> Iterator[None]:
+    """Hold the lock file `path` in the `with` block; it is gone afterwards.
+
+    A file that a killed process left behind doesn't block: the kernel's lock died with the process.
+
+    Args:
+        path: the lock file; its folder exists.
+        what: what is being done under the lock, for the message to others ("training in runs/a").
+
+    Raises:
+        UserError: another process holds the lock, or the file can't be written.
+    """
+    with os.fdopen(_acquire(path, what)):
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)
+
+
+def _acquire(path: Path, what: str) -> int:
+    while True:
+        handle = -1
+        try:
+            handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # The holder before us may have removed the file between our two calls: then this lock is nobody's.
+            if _same_file(handle, path):
+                os.ftruncate(handle, 0)
+                os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
+                return handle
+            os.close(handle)
+        except BlockingIOError:
+            holder = os.pread(handle, 32, 0).decode(errors="replace").strip()
+            os.close(handle)
+            who = f"process {holder}" if holder.isdigit() else "another process"
+            raise UserError(f"{who} is {what} already: wait for it, or stop it first.") from None
+        except OSError as error:
+            if handle >= 0:
+                os.close(handle)
+            if error.errno == errno.ENOSPC:
+                raise
+            raise UserError(f"cannot write into {path.parent}: {error.strerror}; choose another --output.") from error
+
+
+def _same_file(handle: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(handle), path.stat())
+    except FileNotFoundError:
+        return False
