@@ -24,7 +24,7 @@ from embodied_rl.algorithms.config import PPOConfig
 from embodied_rl.algorithms.make import make_algorithm
 from embodied_rl.benchmarks.report import describe_machine, machine_line, write_json
 from embodied_rl.config.policies import SHIPPED
-from embodied_rl.config.train import TrainConfig, kind_of
+from embodied_rl.config.train import OwnPolicyConfig, TrainConfig, kind_of
 from embodied_rl.factory.envs import (
     cpu_count,
     describe_policy,
@@ -198,6 +198,7 @@ def run(json_path: Path | None, quick: bool = False) -> None:
     config = bench_config(quick)
     tasks = load_tasks(config.suite, config.tasks)
     policy = open_policy(SHIPPED, pick_device(config.device))
+    assert not isinstance(config.policy, OwnPolicyConfig), "the recipe names a family"
     prepare_policy(policy, config.policy, policy_folder(SHIPPED))
     policy.with_value = isinstance(config.algorithm, PPOConfig)
     renderer = pick_renderer(config.env.renderer, tasks)

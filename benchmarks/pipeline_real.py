@@ -33,7 +33,7 @@ from embodied_rl.algorithms.make import make_algorithm
 from embodied_rl.benchmarks.loop import bench_config
 from embodied_rl.benchmarks.pipeline_peer import PeerLoop, PPOWithMaskedRows
 from embodied_rl.config.policies import SHIPPED
-from embodied_rl.config.train import TrainConfig
+from embodied_rl.config.train import OwnPolicyConfig, TrainConfig
 from embodied_rl.factory.envs import cpu_count, open_env, open_policy, pick_device, pick_renderer, policy_folder
 from embodied_rl.factory.policies import prepare_policy
 from embodied_rl.factory.tasks import load_tasks
@@ -190,6 +190,7 @@ def iterations(way: Way, config: TrainConfig) -> Generator[dict[str, Any]]:
     set_torch_threads(cores)
     tasks = load_tasks(config.suite, config.tasks)
     policy = open_policy(SHIPPED, pick_device(config.device))
+    assert not isinstance(config.policy, OwnPolicyConfig), "the recipe names a family"
     prepare_policy(policy, config.policy, policy_folder(SHIPPED))
     policy.with_value = isinstance(config.algorithm, PPOConfig)
     renderer = pick_renderer(config.env.renderer, tasks)

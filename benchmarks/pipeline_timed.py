@@ -19,7 +19,7 @@ import torch
 from embodied_rl.autotune.costs import Costs
 from embodied_rl.learner.config import LearnerConfig
 from embodied_rl.learner.off_policy import stale_rows
-from embodied_rl.policy import ActMode
+from embodied_rl.policy import ActMode, PolicyTraits
 from embodied_rl.rng import DecisionRng, philox
 from embodied_rl.types import ActOutput, Array, ChunkResult, EpisodeSpec, EvalOutput, Observation, RolloutBatch
 from embodied_rl.utils.threads import CoreBudget
@@ -148,6 +148,8 @@ class TimedPolicy(torch.nn.Module):
     """Takes its time to act."""
 
     chunk_len = action_dim = terms_per_step = 1
+    with_value = False
+    traits = PolicyTraits()
 
     def __init__(self, profile: Profile, devices: Devices) -> None:
         super().__init__()

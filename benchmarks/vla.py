@@ -164,7 +164,7 @@ def _plan(policy: OpenVLAPolicy, name: str, device: str, amount: Amount) -> Need
             f"bench vla needs a GPU, and torch sees none here: weights, gradients and optimiser of OpenVLA {name} take "
             f"{held / GIB:.1f} GiB of its memory, activations come on top; a CPU runs --preset nano."
         )
-    footprint = memory.measure(policy.config, **WAY)
+    footprint = memory.measure(policy.config, WAY)
     plan = need(MODE, footprint, memory.cache_bytes(policy.config, 2))
     rows = amount.microbatch, max(amount.act_rows)
     if device == "cuda" and room(device, 0) < max(plan.update(rows[0]), plan.rollout(rows[1])):

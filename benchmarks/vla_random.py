@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
 
 from embodied_rl.autotune.gpu_memory import Mode
+from embodied_rl.policies.family import TrainingMode, pick
 from embodied_rl.policies.openvla import memory
 from embodied_rl.policies.openvla.config import OpenVLAModelConfig
 from embodied_rl.policies.openvla.policy import OpenVLAPolicy
@@ -17,7 +16,7 @@ from embodied_rl.rollout.observation_pool import StepRecord, Trajectory, gather
 from embodied_rl.types import ActOutput, EpisodeResult, EpisodeSpec, Observation, RolloutBatch
 
 MODE = Mode(lora_rank=32, dtype="bfloat16", gradient_checkpointing=True)
-WAY: dict[str, Any] = {"lora_rank": MODE.lora_rank, "precision": MODE.dtype, "recompute": MODE.gradient_checkpointing}
+WAY = pick(TrainingMode, MODE)
 """The same, for `sizes`."""
 _EPISODE_ROWS = 4
 _STD = 0.02
@@ -26,7 +25,7 @@ _STD = 0.02
 def make_policy(config: OpenVLAModelConfig) -> OpenVLAPolicy:
     """The policy as it trains, without storage: float32 weights of the large one would not fit beside anything."""
     with torch.device("meta"):
-        return memory.trainable(config, **WAY)
+        return memory.trainable(config, WAY)
 
 
 @torch.no_grad()

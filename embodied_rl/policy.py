@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from embodied_rl.rng import DecisionRng
 from embodied_rl.types import ActOutput, Array, EvalOutput, Observation
@@ -11,6 +12,24 @@ if TYPE_CHECKING:
     import torch
 
 ActMode = Literal["sample", "greedy"]
+
+
+@dataclass(frozen=True)
+class PolicyTraits:
+    """What a policy can do and how it is set up now; `Policy.traits`.
+
+    Example:
+        traits = PolicyTraits(acts_in_parts=True, critic="value_head.")
+    """
+
+    acts_in_parts: bool = False
+    """On a CPU `act` may run in several threads at once, for different rows (see `rollout.actor`)."""
+    compiled: bool = False
+    """`act` goes through torch.compile, and so stays in one thread."""
+    critic: str | None = None
+    """Start of the names of the critic's parameters, such as 'model.value_head.'; None without a critic."""
+    prefix_cache: Any = None
+    """Where `act` leaves what a frozen language model computed (`policies.prefix_cache.PrefixCache`), or None."""
 
 
 class Policy(Protocol):
@@ -23,14 +42,20 @@ class Policy(Protocol):
     chunk_len: int
     action_dim: int
     terms_per_step: int
+    with_value: bool
+    """Whether `act` and `evaluate` fill `value`; PPO sets it."""
+
+    @property
+    def traits(self) -> PolicyTraits:
+        """What the policy can do and how it is set up now."""
+        ...
 
     def act(self, obs: Observation, rng: DecisionRng, mode: ActMode) -> ActOutput:
         """Decide for N envs, without gradients. 'greedy' takes the mode of the distribution.
 
-        What is not finite stays in its row: the rollout runs that row's episode again, and whoever else hands actions
-        on refuses them (`action_array`).
-        With an attribute `acts_in_parts = True` a policy on a CPU is called from several threads at once, for different
-        rows (see `rollout.actor`).
+        A row of which a log-prob or a predicted number is not finite has NaN for actions (`void_rows`), and the other
+        rows are as without it: the rollout runs that row's episode again, and whoever else hands actions on refuses
+        them (`action_array`).
         """
         ...
 
@@ -53,6 +78,17 @@ class Policy(Protocol):
         drop_action_history: bool [N], rows of an autoregressive policy that are predicted without their own earlier
         actions."""
         ...
+
+
+def void_rows(actions: torch.Tensor, *numbers: torch.Tensor) -> torch.Tensor:
+    """`actions` [N, K, A] with NaN in each row for which one of `numbers` [N, ...] is not finite.
+
+    Clipping, bins and gripper signs would make a plausible action of NaN or infinity.
+    """
+    import torch
+
+    sound = torch.stack([values.detach().flatten(1).isfinite().all(dim=1) for values in numbers]).all(dim=0)
+    return torch.where(sound.to(actions.device)[:, None, None], actions, torch.nan)
 
 
 def action_chunks(actions: torch.Tensor) -> torch.Tensor:

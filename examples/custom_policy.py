@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import embodied_rl as erl
-from embodied_rl.policy import ActMode
+from embodied_rl.policy import ActMode, PolicyTraits
 from embodied_rl.rng import DecisionRng
 from embodied_rl.types import ActOutput, EvalOutput, Observation
 from embodied_rl.vec_env import EnvInfo
@@ -18,6 +18,9 @@ from embodied_rl.vec_env import EnvInfo
 
 class GaussianPolicy(nn.Module):
     """Chunks of independent Gaussian actions, from the images and the robot's state."""
+
+    with_value = True  # fill `value`, which PPO needs
+    traits = PolicyTraits(critic="value_head.")  # these parameters are the critic's, with a learning rate of their own
 
     def __init__(self, info: EnvInfo, chunk_len: int = 8) -> None:
         super().__init__()
@@ -33,7 +36,7 @@ class GaussianPolicy(nn.Module):
         self.body = nn.Sequential(nn.Linear(64 + info.proprio_dim, 64), nn.Tanh())
         self.mean = nn.Linear(64, chunk_len * info.action_dim)
         self.log_std = nn.Parameter(torch.full((chunk_len * info.action_dim,), -0.7))
-        self.value_head = nn.Linear(64, 1)  # the critic of PPO: a module of this name, with a learning rate of its own
+        self.value_head = nn.Linear(64, 1)
 
     @torch.no_grad()
     def act(self, obs: Observation, rng: DecisionRng, mode: ActMode) -> ActOutput:

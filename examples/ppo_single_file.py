@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -95,7 +95,7 @@ class Batch:
 # ---------------------------------------------------------------------------------------------------------- rollout
 
 
-def draw_episodes(states: dict[str, Sequence[int]], count: int, seed: int, iteration: int) -> list[EpisodeSpec]:
+def draw_episodes(states: Mapping[str, Sequence[int]], count: int, seed: int, iteration: int) -> list[EpisodeSpec]:
     """Tasks in turn, each from a random initial state. All that is random in an episode follows from its spec."""
     random, names = np.random.default_rng([seed, iteration]), list(states)
     specs = []

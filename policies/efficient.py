@@ -11,7 +11,7 @@ exactly what a decoder without these layers, and with the other tokens masked, c
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -19,6 +19,20 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from embodied_rl.policies.nn.decoder import AttentionCall, Cache, Decoder, DecoderLayer, Rope, rotate
+
+
+@dataclass(frozen=True, slots=True)
+class EfficientParts:
+    """What of a policy can be left out.
+
+    decoders: the language model, and what reads its keys and values layer by layer; its `visual` tokens begin at
+    `start`. num_inference_steps: 0 for a policy that does not denoise.
+    """
+
+    decoders: list[Decoder]
+    start: int
+    visual: int
+    num_inference_steps: int
 
 
 def layer_importance(decoders: Sequence[Decoder], run: Callable[[], object]) -> list[float]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from embodied_rl.policy import ActMode
+from embodied_rl.policy import ActMode, PolicyTraits
 from embodied_rl.rng import DecisionRng
 from embodied_rl.types import ActOutput, EvalOutput, Observation
 from tests.toy_world import ACTION_DIM, BINS, CHUNK, HELDOUT, HORIZON, INSTRUCTIONS, SIZE, TASKS, ToyEnv
@@ -21,7 +21,7 @@ __all__ = ["ACTION_DIM", "BINS", "CHUNK", "HELDOUT", "HORIZON", "INSTRUCTIONS", 
 class ToyPolicy(nn.Module):
     """Independent categorical tokens; `replay` is {'tokens': uint8 [N, L]}."""
 
-    acts_in_parts = True
+    traits = PolicyTraits(acts_in_parts=True, critic="value_head.")
     chunk_len = CHUNK
     action_dim = ACTION_DIM
     terms_per_step = ACTION_DIM

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import errno
 import importlib
+import io
 import os
 import sys
 from collections.abc import Sequence
+from importlib import metadata
 
 from embodied_rl import __version__
 from embodied_rl.errors import UserError, suggest
+from embodied_rl.utils.kernel_cache import use_writable_cache
 from embodied_rl.utils.signals import whole_imports
+
+TESTED_MUJOCO = "4.0.0"
 
 # Each name is a module of this package with `main(argv: list[str]) -> int`.
 COMMANDS = {
     "train": "improve a policy with reinforcement learning in simulation",
     "eval": "measure a policy's success on held-out initial states",
+    "demo": "film a policy at work, in about 20 seconds",
     "collect": "record demonstrations with the scripted expert",
     "sft": "train a policy on demonstrations (imitation)",
     "export": "write a policy in the layout that other programs read",
@@ -42,6 +48,28 @@ examples:
       Continue a stopped run exactly where its last checkpoint left it.
 """
 
+_GL = (
+    "",
+    "egl",
+    "osmesa",
+    "glx",
+    "glfw",
+    "disable",
+    "disabled",
+    "off",
+    "false",
+    "0",
+    "on",
+    "enable",
+    "enabled",
+    "true",
+    "1",
+)
+"""What MUJOCO_GL may be; importing mujoco with another value fails."""
+_OF_PATHS = (errno.ENAMETOOLONG, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.ELOOP)
+"""Errors of the file system that a user mends by naming another path."""
+_LONGEST = 600
+
 EXIT_BAD_INPUT = 2
 EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 EXIT_BROKEN_PIPE = 141  # 128 + SIGPIPE
@@ -52,11 +80,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     # Idle OpenMP threads sleep: spinning takes the cores from others. It is read when torch is imported.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     args = list(sys.argv[1:] if argv is None else argv)
+    _tolerate_any_character()
     try:
         with whole_imports():
             return _dispatch(args)
     except UserError as error:
-        print(f"embodied-rl: error: {error}", file=sys.stderr)
+        print(f"embodied-rl: error: {_short(str(error))}", file=sys.stderr)
         return EXIT_BAD_INPUT
     except KeyboardInterrupt as interrupt:
         print(f"embodied-rl: {str(interrupt) or 'interrupted'}", file=sys.stderr)
@@ -68,11 +97,32 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_BROKEN_PIPE
     except OSError as error:
-        if error.errno != errno.ENOSPC:
+        if error.errno not in (errno.ENOSPC, *_OF_PATHS):
             raise
-        where = f" ({error.filename})" if error.filename else ""
-        print(f"embodied-rl: error: the disk is full{where}: free some space; a run can be resumed.", file=sys.stderr)
+        where = f" ({_short(str(error.filename))})" if error.filename else ""
+        full = f"the disk is full{where}: free some space; a run can be resumed."
+        text = full if error.errno == errno.ENOSPC else f"{error.strerror}{where}."
+        print(f"embodied-rl: error: {text}", file=sys.stderr)
         return EXIT_BAD_INPUT
+
+
+def _short(text: str) -> str:
+    """One line of a length that can be read: a checkpoint that does not fit may name thousands of tensors."""
+    line = " ".join(text.split())
+    if len(line) <= _LONGEST:
+        return line
+    return f"{line[: _LONGEST - 150]} [...] {line[-100:]}"
+
+
+def newer_mujoco() -> str:
+    """A note if another MuJoCo is installed than the one that results were measured with."""
+    try:
+        found = metadata.version("mujoco")
+    except metadata.PackageNotFoundError:
+        return ""
+    if found == TESTED_MUJOCO:
+        return ""
+    return f"mujoco {found} is installed; results were tested with {TESTED_MUJOCO}, and others may differ from them"
 
 
 def _dispatch(args: list[str]) -> int:
@@ -85,7 +135,21 @@ def _dispatch(args: list[str]) -> int:
         return 0
     if command == "--version":
         print(__version__)
+        if note := newer_mujoco():
+            print(note)
         return 0
     if command not in COMMANDS:
         raise UserError(f"unknown command '{command}'.{suggest(command, COMMANDS)}")
+    if os.environ.get("MUJOCO_GL", "").lower().strip() not in _GL:
+        names = ", ".join(name for name in _GL if name.isalpha())
+        raise UserError(f"MUJOCO_GL={os.environ['MUJOCO_GL']}: MuJoCo knows no such backend; unset it, or use {names}.")
+    if moved := use_writable_cache():
+        print(f"embodied-rl: {moved}", file=sys.stderr)
     return int(importlib.import_module(f"embodied_rl.cli.{command}").main(rest) or 0)
+
+
+def _tolerate_any_character() -> None:
+    """Let stdout and stderr write what a terminal that is not UTF-8 lacks as `\\xNN` or `?`, and not fail."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors="backslashreplace")

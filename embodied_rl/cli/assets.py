@@ -1,4 +1,4 @@
-"""`embodied-rl assets`: official benchmark files that this project may not ship, made usable on this machine."""
+"""`embodied-rl assets`: official benchmark files, which this project may not ship."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
+from embodied_rl.cli.help import example_lines
 from embodied_rl.errors import UserError, suggest
 from embodied_rl.factory.tasks import cache_dir
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 ACTIONS = {
     "install": "make the task bundles; continues where an earlier call stopped",
     "status": "show what is installed",
-    "verify": "read every file; delete damaged ones, so that install makes them again; list what was missing",
+    "verify": "read every file, and delete damaged ones: install makes them again",
     "remove": "delete what was installed",
 }
 BENCHMARKS = ("libero",)
@@ -29,12 +30,13 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _parser() -> _Parser:
+    examples = example_lines("assets")
     parser = _Parser(
         prog="embodied-rl assets",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
         description=__doc__,
-        epilog="actions:\n" + "\n".join(f"  {name:<9}{text}" for name, text in ACTIONS.items()),
+        epilog="\n".join(["actions:", *(f"  {name:<9}{text}" for name, text in ACTIONS.items()), *examples]),
     )
     parser.add_argument("action", metavar="ACTION", help=", ".join(ACTIONS))
     parser.add_argument("benchmark", metavar="NAME", help=", ".join(BENCHMARKS))
@@ -108,9 +110,9 @@ def _status(root: Path) -> int:
     console = Console()
     console.print(table)
     if not any(row.installed for row in rows):
-        console.print(f"not installed in {root}; run: embodied-rl assets install libero", soft_wrap=True)
+        print(f"not installed in {root}; run: embodied-rl assets install libero")
         return 0
-    console.print(f"{size_gb(root):.2f} GB in {root}", soft_wrap=True)
+    print(f"{size_gb(root):.2f} GB in {root}")
     if missing := missing_assets(root):
         console.print(f"{len(missing)} asset files were missing: embodied-rl assets verify libero lists them")
     return 0

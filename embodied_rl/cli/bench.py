@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 
 import tyro
 
+from embodied_rl.cli.outputs import try_file
 from embodied_rl.cli.parse import parse
 from embodied_rl.errors import UserError, suggest
 
@@ -52,8 +53,8 @@ def main(argv: list[str]) -> int:
     command = parse(BenchCommand, argv, "bench")
     if command.name not in BENCHES:
         raise UserError(f"unknown bench '{command.name}'.{suggest(command.name, BENCHES)}")
-    if command.json and not command.json.absolute().parent.is_dir():
-        raise UserError(f"--json {command.json}: its folder does not exist.")
+    if command.json:
+        try_file("--json", command.json)
     owners = {"assets": "libero", "environment": "libero", "only": "pipeline", "preset": "vla"}
     given = {name: value for name in owners if (value := getattr(command, name)) is not None}
     for name in given:

@@ -12,10 +12,12 @@ from importlib import metadata
 from importlib.resources import files
 from pathlib import Path
 
+from embodied_rl.cli import TESTED_MUJOCO, newer_mujoco
 from embodied_rl.cli.parse import parse
 from embodied_rl.errors import UserError
 from embodied_rl.factory.tasks import cache_dir, libero_bundles
 from embodied_rl.jobs.findings import DoctorConfig, Finding
+from embodied_rl.utils.kernel_cache import SOURCES, folder_of_cache
 
 MIN_PYTHON = (3, 11)
 MIN_MEMORY_GB, MIN_DISK_GB = 3.0, 1.0
@@ -65,7 +67,9 @@ def libraries() -> list[Finding]:
             advice = "install it again: pip install --force-reinstall " + name
             findings.append(Finding(name, "problem", f"does not import: {error}", advice))
         else:
-            findings.append(Finding(name, "ok", metadata.version(name)))
+            note = newer_mujoco() if name == "mujoco" else ""
+            advice = f"for the tested one: pip install mujoco=={TESTED_MUJOCO}" if note else ""
+            findings.append(Finding(name, "note" if note else "ok", note or metadata.version(name), advice))
     return findings
 
 
@@ -133,12 +137,11 @@ def machine() -> list[Finding]:
 
 def cache() -> list[Finding]:
     """Where numba keeps compiled kernels; without it every start compiles for half a minute."""
-    override = os.environ.get("NUMBA_CACHE_DIR")
-    folder = Path(override) if override else Path(str(files("embodied_rl"))) / "sim" / "render"
-    if os.access(folder if folder.exists() else folder.parent, os.W_OK):
-        return [Finding("kernel cache", "ok", f"{folder}{'' if override else '/__pycache__'}")]
-    advice = "set NUMBA_CACHE_DIR to a folder that can be written"
-    return [Finding("kernel cache", "note", f"{folder} cannot be written; numba uses your home folder", advice)]
+    folder, beside = folder_of_cache()
+    if beside:
+        return [Finding("kernel cache", "ok", str(folder))]
+    advice = "none, unless starts are slow: then set NUMBA_CACHE_DIR to a folder that lasts"
+    return [Finding("kernel cache", "note", f"{folder}, since {SOURCES} is not written to", advice)]
 
 
 def libero() -> list[Finding]:
@@ -187,6 +190,8 @@ def _print_table(findings: Sequence[Finding], subject: str) -> None:
 
     colours = {"ok": "green", "note": "yellow", "problem": "bold red"}
     table = Table("what", "state", "found", "what to do")
+    for column in table.columns:
+        column.overflow = "fold"  # paths are wrapped, not cut
     for row in findings:
         state = Text(row.state, style=colours[row.state])
         table.add_row(Text(row.name), state, Text(row.found), Text(row.advice))

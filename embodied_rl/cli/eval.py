@@ -1,151 +1,150 @@
-"""`embodied-rl eval`: success of a policy on held-out initial states, by task, with Wilson intervals.
+"""`embodied-rl eval`: success of a policy on initial states that it was not trained on, by task, with intervals.
 
-With a benchmark's name, or --resume, it is a whole evaluation (see eval_benchmark.py); without, a quick look.
+With a benchmark's name it leaves a folder that can be resumed; without, it is the same evaluation in a folder that is
+deleted afterwards.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import json
 import shlex
-from dataclasses import dataclass, field
-from functools import partial
+import tempfile
+import time
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from embodied_rl.cli import eval_benchmark
-from embodied_rl.cli.eval_benchmark import USAGE
-from embodied_rl.cli.parse import parse
-from embodied_rl.config.train import SUITE, EnvConfig
-from embodied_rl.errors import UserError
-from embodied_rl.factory.policies import CheckpointOptions
-from embodied_rl.jobs.efficient_inference import EfficientConfig, make_efficient
-from embodied_rl.jobs.eval_request import BenchmarkCommand
-from embodied_rl.policy import ActMode
+from embodied_rl.cli.outputs import try_file, try_folder
+from embodied_rl.cli.parse import parse, wants_help
+from embodied_rl.config.policies import SHIPPED
+from embodied_rl.config.train import AUTO, KINDS, SUITE, EnvConfig
+from embodied_rl.errors import UserError, suggest
+from embodied_rl.jobs.efficient_inference import EfficientConfig
+from embodied_rl.jobs.eval_request import SUITES, BenchmarkCommand, suite_name
+from embodied_rl.policies.checkpoints.hub import is_repository
+from embodied_rl.utils.signals import Interrupted
 
-if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.table import Table
+BENCHMARKS = tuple(SUITES)
+QUICK = BenchmarkCommand(suite=SUITE, at_end=False, videos=0)
+"""Defaults of an evaluation without a benchmark's name."""
 
-    from embodied_rl.evaluation.evaluate import EvalReport
-    from embodied_rl.sim.mujoco.task import MujocoTask
+USAGE = f"""\
+usage: embodied-rl eval [--checkpoint DIR] [--suite NAME] [options]
+       embodied-rl eval BENCHMARK [--suite NAME] [--protocol NAME] [options]
+       embodied-rl eval --resume DIR
 
+Measure a policy's success on held-out initial states, each once, with 95 %
+Wilson intervals.
 
-@dataclass(frozen=True, kw_only=True)
-class EvalCommand(CheckpointOptions):
-    """Measure a policy's success on held-out initial states."""
-
-    suite: str = SUITE
-    """Suite of tasks."""
-    tasks: tuple[str, ...] = ()
-    """Short names of the tasks (none given: all of the suite)."""
-    states_per_task: int = 50
-    """Held-out initial states of each task, one episode each."""
-    mode: ActMode = "greedy"
-    """Take the most likely action (greedy; a flow policy follows its ODE), or sample as the checkpoint explores."""
-    seed: int = 0
-    """Seed of the episodes; matters where actions are sampled."""
-    device: str = "auto"
-    """auto, cpu or cuda."""
-    efficient: EfficientConfig = field(default_factory=EfficientConfig)
-    env: EnvConfig = field(default_factory=EnvConfig)
-    json: Path | None = None
-    """Write the result here, episode by episode, stamped with what ran."""
+  (no BENCHMARK)  a quick look: episodes end at success, a table is printed, and
+                  nothing is kept without --json or --output
+  BENCHMARK       {", ".join(BENCHMARKS)}: writes a folder with the episodes, a report
+                  and videos of failures
+  --resume DIR    continue the evaluation in DIR: its finished episodes stay,
+                  the others run
+"""
 
 
 def main(argv: list[str]) -> int:
     """Run the command."""
-    if "-h" in argv or "--help" in argv:
-        print(USAGE)
-        parse(BenchmarkCommand, ["--help"], "eval")
-    if (argv and not argv[0].startswith("-")) or any(word.partition("=")[0] == "--resume" for word in argv):
-        return eval_benchmark.main(argv)
-    command = parse(EvalCommand, argv, "eval")
-    if command.json and not command.json.absolute().parent.is_dir():
-        raise UserError(f"--json {command.json}: its folder does not exist.")
-    if command.states_per_task < 1:
-        raise UserError(f"--states-per-task must be at least 1, got {command.states_per_task}.")
-    from rich.console import Console  # after the checks: a typing error should not wait for torch
+    if any(word.partition("=")[0] == "--resume" for word in argv) and not wants_help(argv):
+        folder = _resumed_folder(argv)
+        request = _request(folder)
+        command = _command(request["options"], folder)
+        return _run(request["benchmark"], command, shlex.join(["embodied-rl", "eval", "--resume", str(folder)]))
+    words = shlex.join(["embodied-rl", "eval", *argv])
+    if argv and not argv[0].startswith("-"):
+        if argv[0] not in BENCHMARKS:
+            raise UserError(f"unknown benchmark '{argv[0]}'.{suggest(argv[0], BENCHMARKS)}")
+        command = parse(BenchmarkCommand, argv[1:], f"eval {argv[0]}", usage=USAGE)
+        return _run(argv[0], checked(argv[0], command), words)
+    command = parse(BenchmarkCommand, argv, "eval", QUICK, USAGE)
+    benchmark = next((name for name in BENCHMARKS if command.suite.startswith(f"{name}_")), "tabletop")
+    if command.output != AUTO:
+        return _run(benchmark, checked(benchmark, command), words)
+    with tempfile.TemporaryDirectory(prefix="embodied-rl-eval-") as folder:
+        try:
+            return _run(benchmark, checked(benchmark, dataclasses.replace(command, output=folder)), words, keep=False)
+        except Interrupted:
+            raise Interrupted("interrupted; a quick look keeps nothing (an --output can be resumed)") from None
 
-    from embodied_rl.factory.tasks import load_tasks
 
-    console = Console()
-    tasks = load_tasks(command.suite, command.tasks)
-    stamp, result = _evaluate(command, tasks, _states(command, tasks), console)
-    console.print(result_table(result))
-    if command.json:
-        words = shlex.join(["embodied-rl", "eval", *argv])
-        command.json.write_text(json.dumps({"command": words, **stamp, **result.to_json()}, indent=1))
+def _run(benchmark: str, command: BenchmarkCommand, words: str, *, keep: bool = True) -> int:
+    from embodied_rl.jobs.evaluate import run  # torch and the simulator, only now
+
+    run(benchmark, command, request_of(benchmark, command), words, keep=keep)
     return 0
 
 
-def result_table(result: EvalReport) -> Table:
-    """One row a task, and all together."""
-    from rich.table import Table
+def request_of(benchmark: str, command: BenchmarkCommand) -> dict[str, Any]:
+    """What an evaluation's folder records, so that it can be resumed from anywhere."""
+    options = {
+        name: str(value) if isinstance(value, Path) else value for name, value in dataclasses.asdict(command).items()
+    }
+    return {"benchmark": benchmark, "options": {k: v for k, v in options.items() if k not in ("output", "json")}}
 
-    table = Table("task", "success", "rate", "95 % interval", "steps")
-    for name, score in {**result.tasks, "all tasks": result.overall}.items():
-        table.add_row(
-            name,
-            f"{score.successes}/{score.episodes}",
-            f"{score.rate:.1%}",
-            f"{score.low:.1%} to {score.high:.1%}",
-            f"{score.mean_steps:.0f}",
+
+def checked(benchmark: str, command: BenchmarkCommand) -> BenchmarkCommand:
+    """The command with its folder named and its files by whole paths; UserError for what needs no torch to refuse."""
+    from embodied_rl.sim.libero.protocol import protocol
+
+    suite = suite_name(benchmark, command.suite)
+    if command.policy is not None and command.policy not in KINDS["policy"]:
+        hint = " Name a checkpoint with --checkpoint." if Path(command.policy).exists() else ""
+        raise UserError(f"unknown policy '{command.policy}'.{hint or suggest(command.policy, KINDS['policy'])}")
+    protocol(command.protocol)
+    for name, least in (("states_per_task", 1), ("videos", 0), ("seed", 0), ("perturb_level", 0)):
+        value = getattr(command, name)
+        if value is not None and value < least:
+            raise UserError(f"--{name.replace('_', '-')} must be at least {least}, got {value}.")
+    if command.json:
+        try_file("--json", command.json)
+    if command.output == AUTO:
+        name = f"eval-{suite}-{command.protocol}-{time.strftime('%Y%m%d-%H%M%S')}"
+        command = dataclasses.replace(command, output=str(Path("runs") / name))
+    try_folder("--output", Path(command.output))
+    whole = {name: _whole_path(name, getattr(command, name)) for name in ("checkpoint", "tokenizer", "statistics")}
+    return dataclasses.replace(command, **whole)
+
+
+def _whole_path(name: str, value: str | None) -> str | None:
+    """The file or folder from anywhere: an evaluation may be resumed in another folder."""
+    if value is None or (name == "checkpoint" and (value == SHIPPED or is_repository(value))):
+        return value
+    if not Path(value).exists():
+        advice = ": name the folder that sft or train wrote" if name == "checkpoint" else ""
+        raise UserError(f"no {name} at {value}{advice}.")
+    return str(Path(value).absolute())
+
+
+def _resumed_folder(argv: list[str]) -> Path:
+    words = [part for word in argv for part in word.split("=", 1)]
+    if len(words) != 2 or words[0] != "--resume":
+        raise UserError(
+            "--resume takes a folder and nothing else, since an evaluation continues with its own options: "
+            "embodied-rl eval --resume DIR"
         )
-    return table
+    return Path(words[1])
 
 
-def _evaluate(
-    command: EvalCommand, tasks: list[MujocoTask], states: dict[str, list[int]], console: Console
-) -> tuple[dict[str, Any], EvalReport]:
-    from embodied_rl.evaluation.evaluate import evaluate
-    from embodied_rl.factory.envs import (
-        cpu_count,
-        describe_env_processes,
-        describe_policy,
-        open_env,
-        open_policy,
-        pick_device,
-        pick_render_quality,
-        pick_renderer,
-        policy_folder,
-        statistics_line,
-    )
-    from embodied_rl.rollout.sampler import evaluation_specs
-    from embodied_rl.telemetry.progress import RunProgress
+def _request(folder: Path) -> Mapping[str, Any]:
+    from embodied_rl.evaluation.results_log import read_request
 
-    device = pick_device(command.device)
-    options = command.load_options(policy_folder(command.checkpoint))
-    policy = open_policy(command.checkpoint, device, options)
-    renderer = pick_renderer(command.env.renderer, tasks)
-    env_config = dataclasses.replace(
-        command.env, renderer=renderer.name, num_threads=command.env.num_threads or cpu_count()
-    )
-    specs = evaluation_specs(states, command.seed)
-    worlds = partial(open_env, tasks, env_config, policy.config.image_size, cameras=policy.config.num_cameras)
-    efficient = make_efficient(policy, command.efficient, worlds, specs)
-    with worlds() as env, RunProgress(0, console=console) as progress:
-        stamp = {
-            "suite": command.suite,
-            "simulator": f"{env.info.simulator}, {describe_env_processes(env_config)}",
-            "renderer": f"{env.info.renderer} ({renderer.reason}), "
-            f"{pick_render_quality(command.env.render_quality, tasks)} frames",
-            "device": device,
-            **describe_policy(policy, command.checkpoint),
-            "unnorm key": statistics_line(policy, command.suite),
-            "efficient": efficient.describe,
-            "mode": command.mode,
-            "seed": command.seed,
+    return read_request(folder)
+
+
+def _command(options: Mapping[str, Any], folder: Path) -> BenchmarkCommand:
+    """The command that began the evaluation in `folder`."""
+    values = dict(options)
+    try:
+        values |= {name: tuple(values[name]) for name in ("tasks", "perturb")}
+        values |= {
+            "env": EnvConfig(**values["env"]),
+            "efficient": EfficientConfig(**values["efficient"]),
+            "output": str(folder),
         }
-        for name, value in stamp.items():
-            progress.message(f"  {name:<14}{value}")
-        progress.stage("evaluate", len(specs))
-        report = evaluate(env, policy, specs, command.mode, on_episode=lambda result: progress.episode(result.success))
-    return stamp, report
-
-
-def _states(command: EvalCommand, tasks: list[MujocoTask]) -> dict[str, list[int]]:
-    for task in tasks:
-        if len(task.heldout_states) < command.states_per_task:
-            raise UserError(f"--states-per-task {command.states_per_task}: {task.name} has {len(task.heldout_states)}.")
-    return {task.name: list(task.heldout_states)[: command.states_per_task] for task in tasks}
+        return BenchmarkCommand(**values)
+    except (TypeError, KeyError) as error:
+        raise UserError(
+            f"{folder} was begun by another version of embodied-rl ({error}): start again with another --output."
+        ) from error

@@ -18,15 +18,16 @@ class ExportCommand(CheckpointOptions):
 
     OpenVLA's Hugging Face files, and openvla-oft's beside them: LoRA adapters are merged, the critic goes into a file
     of its own, which other programs ignore. pi0: the files of openpi or LeRobot, SmolVLA: of LeRobot, without what only
-    training needs.
+    training needs. Small presets have parts that none of these layouts has a place for: --layout native writes any
+    policy in embodied-rl's own, in one folder with its adapters merged.
     """
 
     out: Path
     """Folder to write; it must not exist yet."""
     dtype: Literal["keep", "float32", "bfloat16"] = "keep"
     """Number format of the weights; keep leaves them as they are."""
-    layout: Literal["openpi", "lerobot"] | None = None
-    """Whose files a pi0 becomes (None: openpi's); a SmolVLA becomes LeRobot's."""
+    layout: Literal["openpi", "lerobot", "native"] | None = None
+    """Whose files a pi0 becomes (None: openpi's); a SmolVLA becomes LeRobot's. native: ours, for any policy."""
     cameras: tuple[str, ...] = ()
     """LeRobot's names of the cameras, in their order, such as image image2."""
 
@@ -40,28 +41,21 @@ def main(argv: list[str]) -> int:
 
     from embodied_rl import __version__
     from embodied_rl.factory.envs import policy_folder
-    from embodied_rl.factory.policies import load_policy
-    from embodied_rl.policies.openvla.checkpoint import export_policy
-    from embodied_rl.policies.pi0.hf_format import save_published
-    from embodied_rl.policies.pi0.policy import Pi0Policy
-    from embodied_rl.policies.smolvla.hf_format import save_published as save_smolvla
-    from embodied_rl.policies.smolvla.policy import SmolVLAPolicy
+    from embodied_rl.factory.policies import export_policy, load_policy
+    from embodied_rl.policies.checkpoints.folder import read_provenance
+    from embodied_rl.policies.family import ExportRequest
 
     source = policy_folder(command.checkpoint)
     policy = load_policy(source, command.load_options(source))
     dtype = None if command.dtype == "keep" else getattr(torch, command.dtype)
     words = shlex.join(["embodied-rl", "export", *argv])
     provenance = {"command": words, "version": __version__, "source": command.checkpoint}
-    if isinstance(policy, SmolVLAPolicy):
-        if command.layout == "openpi":
-            raise UserError(f"--layout openpi is for pi0; {source} holds {policy.architecture}")
-        save_smolvla(policy, command.out, command.cameras, provenance, dtype)
-    elif isinstance(policy, Pi0Policy):
-        save_published(policy, command.out, command.layout or "openpi", command.cameras, provenance, dtype)
-    elif command.layout or command.cameras:
-        raise UserError(f"--layout and --cameras are for pi0 and smolvla; {source} holds {policy.architecture}")
-    else:
-        export_policy(policy, command.out, provenance, dtype)
+    if command.layout == "native":
+        provenance = read_provenance(source) | provenance  # what it was trained on goes along
+    request = ExportRequest(
+        out=command.out, layout=command.layout, cameras=command.cameras, provenance=provenance, dtype=dtype
+    )
+    export_policy(policy, request)
     size = sum(path.stat().st_size for path in command.out.rglob("*") if path.is_file())
     print(f"wrote {command.out}: {policy.architecture}, {size / 1e9:.2f} GB")
     return 0

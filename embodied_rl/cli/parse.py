@@ -1,4 +1,4 @@
-"""Command-line options from a dataclass: tyro does the work, errors become one UserError line with a suggestion."""
+"""Command-line options from a dataclass: tyro reads them, errors become one UserError line with a suggestion."""
 
 from __future__ import annotations
 
@@ -6,31 +6,63 @@ import contextlib
 import dataclasses
 import difflib
 import io
+import math
 import re
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import tyro
 
+from embodied_rl.cli.help import help_text
 from embodied_rl.errors import UserError
 
 T = TypeVar("T")
+_LARGEST = 2**63 - 1
 
 
-def parse(cls: type[T], argv: Sequence[str], command: str, default: T | None = None) -> T:
-    """Build a `cls` from command-line words; values not named keep those of `default` (or the class defaults).
+def parse(cls: type[T], argv: Sequence[str], command: str, default: T | None = None, usage: str = "") -> T:
+    """Build a `cls` from command-line words.
 
-    `command` is the text after `embodied-rl` in usage lines. `--help` prints and leaves with SystemExit(0).
-    Raises UserError for an unknown flag or a value of the wrong type.
+    Args:
+        cls: a dataclass; each of its fields is an option, those of nested dataclasses are `--outer.inner-name`.
+        argv: the words after the command.
+        command: the words after `embodied-rl` in messages, such as 'train tabletop'.
+        default: values of options that are not named (None: those of the class).
+        usage: replaces the first lines of the help.
+
+    Raises:
+        UserError: an unknown option, or a value that its option cannot have.
+        SystemExit: with code 0, after `--help` and `--help-all`.
     """
-    prog = f"embodied-rl {command}"
-    if "-h" in argv or "--help" in argv:
-        tyro.cli(cls, args=["--help"], default=default, prog=prog, config=(tyro.conf.AvoidSubcommands,))
-    known = flags(default if default is not None else cls)
+    prog, source = f"embodied-rl {command}", cls if default is None else default
+    if wants_help(argv):
+        print(help_text(source, command, usage=usage, everything="--help-all" in argv), end="")
+        raise SystemExit(0)
+    known = flags(source)
     for flag in flag_words(argv):
         if flag not in known:
             raise UserError(f"{prog}: unknown option '{flag}'.{suggest_flag(flag, known)}")
-    return _quiet_tyro(cls, argv, prog, default)
+    parsed = _quiet_tyro(cls, argv, prog, default)
+    _check_numbers(parsed, prog)
+    return parsed
+
+
+def _check_numbers(part: Any, prog: str, prefix: str = "--") -> None:
+    """Raise UserError for numbers that no option can have."""
+    for item in dataclasses.fields(part):
+        value, name = getattr(part, item.name), prefix + item.name.replace("_", "-")
+        if dataclasses.is_dataclass(value):
+            _check_numbers(value, prog, f"{name}.")
+        for number in value if isinstance(value, tuple) else (value,):
+            if isinstance(number, float) and not math.isfinite(number):
+                raise UserError(f"{prog}: {name} must be a finite number, got {number}.")
+            if isinstance(number, int) and not -_LARGEST <= number <= _LARGEST:
+                raise UserError(f"{prog}: {name} must lie in -2^63 to 2^63 - 1.")
+
+
+def wants_help(argv: Sequence[str]) -> bool:
+    """Whether the help is asked for, in short or in full."""
+    return not {"-h", "--help", "--help-all"}.isdisjoint(argv)
 
 
 def flag_words(argv: Sequence[str]) -> list[str]:
@@ -73,16 +105,16 @@ def _default(field: dataclasses.Field[Any]) -> Any:
 def _quiet_tyro(cls: type[T], argv: Sequence[str], prog: str, default: T | None) -> T:
     """Run tyro and turn its error box into one line."""
     box = io.StringIO()
-    config = (tyro.conf.AvoidSubcommands,)
     try:
         with contextlib.redirect_stderr(box):
             if default is None:
-                return tyro.cli(cls, args=list(argv), prog=prog, config=config)
-            return tyro.cli(cls, args=list(argv), default=default, prog=prog, config=config)
-    except SystemExit as error:
-        if error.code in (0, None):
-            raise
-        raise UserError(f"{prog}: {_one_line(box.getvalue())}") from None
+                return tyro.cli(cls, args=list(argv), prog=prog, config=(tyro.conf.AvoidSubcommands,))
+            return tyro.cli(cls, args=list(argv), prog=prog, config=(tyro.conf.AvoidSubcommands,), default=default)
+    except SystemExit:
+        one = " One GPU of several: CUDA_VISIBLE_DEVICES=1 and --device cuda." if "'cuda:" in box.getvalue() else ""
+        raise UserError(f"{prog}: {_one_line(box.getvalue())}{one}") from None
+    except (ValueError, OverflowError) as error:
+        raise UserError(f"{prog}: {error}") from None
 
 
 def _one_line(box: str) -> str:

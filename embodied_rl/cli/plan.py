@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from embodied_rl.cli.outputs import try_file
 from embodied_rl.cli.parse import parse
 from embodied_rl.errors import UserError, suggest
 
@@ -18,8 +19,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from embodied_rl.autotune.gpu_memory import Mode, Need
-    from embodied_rl.policies.openvla.config import OpenVLAModelConfig
-    from embodied_rl.policies.pi0.config import Pi0ModelConfig
+    from embodied_rl.policies.family import PolicyFamily
 
 PUBLISHED = {"openvla": "7b", "openvla_oft": "7b", "pi0": "pi0_base", "pi05": "pi05_base", "smolvla": "smolvla_base"}
 """The preset that a policy has unless another is chosen."""
@@ -65,7 +65,7 @@ def main(argv: list[str]) -> int:
 
     console = Console()
     budget = int(command.gpu * GIB)
-    config = _config(command)
+    family, config = _family(command), _config(command)
     needs = []
     console.print(
         f"counting what {command.policy} {_preset(command)} holds in each way to train; nothing is loaded, "
@@ -75,9 +75,9 @@ def main(argv: list[str]) -> int:
     with console.status("measuring") as status:
         for mode in modes(0 if _denoises(command) else command.lora_rank or _LORA_RANK):
             status.update(f"measuring: {mode.name}")
-            needs.append(_need(config, mode))
+            needs.append(_need(family, config, mode))
     parameters = needs[-1].weights // 4  # the last mode: everything in float32
-    kept = _kept(config)
+    kept = family.prefix_bytes(config, 2)
     serve = serving_bytes(parameters, needs[0].rollout_row, needs[0].cache_row)
     console.print(f"{command.policy} {_preset(command)}: {parameters:,} parameters; a GPU of {command.gpu:g} GiB")
     console.print(_table(needs, budget, command.num_envs))
@@ -120,8 +120,12 @@ def _check(command: PlanCommand) -> None:
             raise UserError(f"--{name.replace('_', '-')} must be positive and finite, got {value}.")
     if command.variant != "official" and command.policy != "openvla_oft":
         raise UserError(f"--variant {command.variant} is a way of OpenVLA-OFT: it needs --policy openvla_oft.")
-    if command.json and not command.json.absolute().parent.is_dir():
-        raise UserError(f"--json {command.json}: its folder does not exist.")
+    if command.variant != "official" and _preset(command) != "7b":
+        raise UserError(
+            f"--variant {command.variant} is one of the 7b preset, not of {_preset(command)}: leave it out."
+        )
+    if command.json:
+        try_file("--json", command.json)
 
 
 def _denoises(command: PlanCommand) -> bool:
@@ -132,57 +136,27 @@ def _preset(command: PlanCommand) -> str:
     return command.preset or PUBLISHED[command.policy]
 
 
-def _config(command: PlanCommand) -> OpenVLAModelConfig | Pi0ModelConfig:
-    from embodied_rl.policies.openvla import config as openvla
-    from embodied_rl.policies.openvla_oft import config as oft
-    from embodied_rl.policies.pi0 import config as pi0
-    from embodied_rl.policies.smolvla import config as smolvla
+def _family(command: PlanCommand) -> PolicyFamily:
+    from embodied_rl.factory.policies import FAMILIES
 
-    name = _preset(command)
-    if command.policy == "smolvla":
-        return smolvla.preset(name)
-    if command.policy == "openvla":
-        return openvla.preset(name)
-    if command.policy == "openvla_oft":
-        return oft.preset(name, oft.variant(command.variant))
-    found = pi0.preset(name)
-    if found.adaptive != (command.policy == "pi05"):
+    return FAMILIES["pi0" if command.policy == "pi05" else command.policy]
+
+
+def _config(command: PlanCommand) -> Any:
+    """The model config of the preset."""
+    found = _family(command).preset(_preset(command), command.variant)
+    if command.policy in ("pi0", "pi05") and found.adaptive != (command.policy == "pi05"):
         other = "pi05" if found.adaptive else "pi0"
-        raise UserError(f"the preset '{name}' is one of {other}, not of {command.policy}.")
+        raise UserError(f"the preset '{_preset(command)}' is one of {other}, not of {command.policy}.")
     return found
 
 
-def _need(config: OpenVLAModelConfig | Pi0ModelConfig, mode: Mode) -> Need:
+def _need(family: PolicyFamily, config: Any, mode: Mode) -> Need:
     from embodied_rl.autotune.gpu_memory import need
-    from embodied_rl.policies.openvla import memory as openvla
-    from embodied_rl.policies.pi0 import memory as pi0
-    from embodied_rl.policies.pi0.config import Pi0ModelConfig
-    from embodied_rl.policies.pi0.policy import Pi0Policy
-    from embodied_rl.policies.smolvla.policy import SmolVLAPolicy
+    from embodied_rl.policies.family import TrainingMode, pick
 
     element = 2 if mode.dtype == "bfloat16" else 4
-    if isinstance(config, Pi0ModelConfig):
-        kind = SmolVLAPolicy if isinstance(config, SmolVLAPolicy.config_class) else Pi0Policy
-        found = pi0.measure(
-            config,
-            train_expert_only=mode.train_expert_only,
-            precision=mode.dtype,
-            recompute=mode.gradient_checkpointing,
-            kind=kind,
-        )
-        return need(mode, found, pi0.cache_bytes(config, element))
-    found = openvla.measure(
-        config, lora_rank=mode.lora_rank, precision=mode.dtype, recompute=mode.gradient_checkpointing
-    )
-    return need(mode, found, openvla.cache_bytes(config, element))
-
-
-def _kept(config: OpenVLAModelConfig | Pi0ModelConfig) -> int:
-    """Bytes of a decision's kept prefix in bfloat16; 0 for policies that keep none."""
-    from embodied_rl.policies.pi0.config import Pi0ModelConfig
-    from embodied_rl.policies.pi0.memory import kept_bytes
-
-    return kept_bytes(config, 2) if isinstance(config, Pi0ModelConfig) else 0
+    return need(mode, family.measure(config, pick(TrainingMode, mode)), family.cache_bytes(config, element))
 
 
 def _table(needs: list[Need], budget: int, envs: int) -> Table:

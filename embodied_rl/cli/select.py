@@ -11,7 +11,7 @@ from pathlib import Path
 
 from embodied_rl import configs as recipes
 from embodied_rl.algorithms.config import GRPOConfig
-from embodied_rl.cli.parse import flag_words, flags, parse
+from embodied_rl.cli.parse import flag_words, flags, parse, wants_help
 from embodied_rl.config.train import KINDS, TrainConfig, belongs_to, from_dict, kind_of, read_yaml, selectable
 from embodied_rl.errors import UserError, suggest
 from embodied_rl.factory.tasks import libero_bundles
@@ -22,27 +22,33 @@ _MINIBATCH_EPISODES = 16
 _SELECTORS = ("--recipe", "--policy", "--algorithm", "--scheduler", "--config", "--resume", "--from")
 
 
-def _wrapped(names: Iterable[str]) -> str:
-    return textwrap.fill(", ".join(names), 90, subsequent_indent=" " * 20)
+def _wrapped(text: str) -> str:
+    return textwrap.fill(text, 80, initial_indent=" " * 20, subsequent_indent=" " * 20, break_on_hyphens=False).lstrip()
 
 
 USAGE = f"""\
-usage: embodied-rl train BENCHMARK [--policy NAME] [--algorithm NAME] [--scheduler NAME] [--config FILE]
-                                   [--any.value VALUE ...]
-       embodied-rl train --recipe NAME [--scheduler NAME] [--config FILE] [--any.value VALUE ...]
+usage: embodied-rl train BENCHMARK [--policy NAME] [--algorithm NAME] [options]
+       embodied-rl train --recipe NAME [options]
        embodied-rl train --resume DIR [--iterations N] [--from CHECKPOINT]
 
+Improve a policy with reinforcement learning in simulation. A folder under runs/
+gets checkpoints, metrics, videos and report.html; Ctrl-C saves and stops.
+
   BENCHMARK         {", ".join(BENCHMARKS)}
-  --recipe NAME     {_wrapped(recipes.names())}
-  --policy NAME     {", ".join(selectable("policy"))}
+  --policy NAME     {", ".join(selectable("policy"))} (openvla if not given)
   --algorithm NAME  {", ".join(KINDS["algorithm"])} (ppo if not given)
   --scheduler NAME  {", ".join(KINDS["scheduler"])} (serial if not given)
-  --config FILE     YAML with any of the values below, such as the config.yaml of an earlier run
-  --resume DIR      continue the run in DIR, with its own config, exactly where its last checkpoint left it; with
-                    --iterations N go on to more iterations than it had (learning rates stay where they fell to), with
-                    --from iter-000010 go back to that one of DIR/checkpoints (the newer ones are deleted)
+  --recipe NAME     {_wrapped(", ".join(recipes.names()))}
+  --config FILE     {_wrapped("YAML with any of the values below, such as the config.yaml of an earlier run")}
+  --resume DIR      {
+    _wrapped(
+        "continue the run in DIR, with its own config, exactly where its last checkpoint left it; with --iterations N "
+        "go on to more iterations than it had (learning rates stay where they fell to), with --from iter-000010 go "
+        "back to that one of DIR/checkpoints (the newer ones are deleted)"
+    )
+}
 
-Every value below can be set. Those of --algorithm, --policy and --scheduler are shown for the names chosen.
+Options of --algorithm, --policy and --scheduler are those of the names chosen.
 """
 
 
@@ -68,11 +74,10 @@ def select(argv: Sequence[str]) -> Selection:
         return _resume(benchmark, words, chosen)
     if "--from" in chosen:
         raise UserError("--from names a checkpoint of a run that is resumed: give --resume DIR too.")
-    wants_help = "-h" in words or "--help" in words
     named = _recipe(benchmark, chosen)
     if named is not None:
         benchmark = chosen["--recipe"]
-    if benchmark is None and wants_help:
+    if benchmark is None and wants_help(words):
         benchmark = BENCHMARKS[0]
     if benchmark is None:
         raise UserError(f"train needs a benchmark ({', '.join(BENCHMARKS)}): embodied-rl train {BENCHMARKS[0]}")
@@ -84,10 +89,8 @@ def select(argv: Sequence[str]) -> Selection:
         _known("benchmark", benchmark, BENCHMARKS)
         named = recipes.get(f"{_at_hand(benchmark)}_{policy}_{algorithm}")
     config = from_dict(file, _scheduled(named, scheduler), chosen.get("--config", "config"))
-    if wants_help:
-        print(USAGE)
     _check_applicable(words, {"policy": policy, "algorithm": algorithm, "scheduler": scheduler}, flags(config))
-    config = parse(TrainConfig, words, f"train {benchmark}", config)
+    config = parse(TrainConfig, words, f"train {benchmark}", config, USAGE)
     config.check()
     return Selection(benchmark, config)
 

@@ -20,14 +20,10 @@ if TYPE_CHECKING:
 
     from embodied_rl.data.chunks import SftBatch
     from embodied_rl.data.lerobot import Demonstrations
-    from embodied_rl.policies.openvla.policy import OpenVLAPolicy
-    from embodied_rl.policies.pi0.policy import Pi0Policy
+    from embodied_rl.factory.policies import AnyPolicy
     from embodied_rl.training.sft import SftResult
 
 POLICIES = ("openvla", "openvla_oft", "pi0", "smolvla")
-# Of pi0 and SmolVLA. Few denoising steps, as training will take; several noise draws a demonstration, since the prefix
-# costs most.
-_DENOISE_STEPS, _LOSS_SAMPLES = 4, 4
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -123,36 +119,24 @@ def state_path(out: Path) -> Path:
     return out.with_name(out.name + ".sft.pt")
 
 
-def _fresh_policy(command: SftCommand, data: Demonstrations) -> OpenVLAPolicy | Pi0Policy:
-    return _fresh_flow(command, data) if command.policy in ("pi0", "smolvla") else _fresh_tokens(command, data)
+def _fresh_policy(command: SftCommand, data: Demonstrations) -> AnyPolicy:
+    from embodied_rl.factory.policies import FAMILIES
+    from embodied_rl.policies.family import FreshRequest
 
-
-def _fresh_flow(command: SftCommand, data: Demonstrations) -> Pi0Policy:
-    from embodied_rl.policies.flow import FlowSettings
-    from embodied_rl.policies.pi0.config import preset
-    from embodied_rl.policies.pi0.normalise import Pi0Statistics, fit, unit
-    from embodied_rl.policies.pi0.policy import Pi0Policy
-    from embodied_rl.policies.smolvla.config import preset as smolvla_preset
-    from embodied_rl.policies.smolvla.policy import SmolVLAPolicy
-
-    kind, base = (
-        (Pi0Policy, preset(command.preset))
-        if command.policy == "pi0"
-        else (SmolVLAPolicy, smolvla_preset(command.preset))
-    )
-    config = dataclasses.replace(base, horizon=command.chunk_len, chunk_len=command.chunk_len)
-    _check_images(command, data, config.image_size, config.num_cameras)
-    mode = "quantiles" if config.adaptive else "mean_std"  # as openpi does for pi0.5 and pi0, LeRobot for SmolVLA
-    action = unit(config.action_dim) if _source(data) else fit(data.action, mode)
-    flow = FlowSettings(num_inference_steps=_DENOISE_STEPS, loss_samples=_LOSS_SAMPLES)
-    return kind.fresh(
-        config,
-        data.instruction,
-        Pi0Statistics(fit(data.state, mode), action),
-        flow,
+    family, source = FAMILIES[command.policy], _source(data)
+    model = family.preset(command.preset, "official")
+    _check_images(command, data, model.image_size, model.num_cameras)
+    request = FreshRequest(
+        preset=command.preset,
+        chunk_len=command.chunk_len,
         seed=command.seed,
-        unnorm_key=_source(data).get("suite", "default"),
+        instructions=data.instruction,
+        state=data.state,
+        action=data.action,
+        unit_actions=bool(source),  # our own suites
+        unnorm_key=source.get("suite", "default"),
     )
+    return family.fresh(request)
 
 
 def _check_images(command: SftCommand, data: Demonstrations, size: int, cameras: int) -> None:
@@ -165,39 +149,11 @@ def _check_images(command: SftCommand, data: Demonstrations, size: int, cameras:
         raise UserError(f"{command.dataset} has {len(data.cameras)} cameras, preset {command.preset} needs {cameras}")
 
 
-def _fresh_tokens(command: SftCommand, data: Demonstrations) -> OpenVLAPolicy:
-    from embodied_rl.policies.openvla.config import preset
-    from embodied_rl.policies.openvla.policy import OpenVLAPolicy
-    from embodied_rl.policies.openvla_oft.config import preset as oft_preset
-    from embodied_rl.policies.openvla_oft.policy import OpenVLAOFTPolicy
-    from embodied_rl.policies.preprocessing.tokens import fit_statistics, identity_statistics
-
-    kind, base = (
-        (OpenVLAPolicy, preset(command.preset))
-        if command.policy == "openvla"
-        else (OpenVLAOFTPolicy, oft_preset(command.preset))
-    )
-    config = dataclasses.replace(base, chunk_len=command.chunk_len)
-    _check_images(command, data, config.image_size, config.num_cameras)
-    statistics = fit_statistics(data.action, data.state)
-    if _source(data):
-        # Our own suites: commands fill [-1, 1] already, and 1st percentiles would cut off the rare large corrections.
-        unit = identity_statistics(config.action_dim, config.proprio_dim)
-        statistics = dataclasses.replace(statistics, q01=unit.q01, q99=unit.q99)
-    return kind.fresh(
-        config, data.instruction, statistics, seed=command.seed, unnorm_key=_source(data).get("suite", "default")
-    )
-
-
-def _fit(
-    command: SftCommand, policy: OpenVLAPolicy | Pi0Policy, data: Demonstrations, fingerprint: str, console: Console
-) -> SftResult:
+def _fit(command: SftCommand, policy: AnyPolicy, data: Demonstrations, fingerprint: str, console: Console) -> SftResult:
     import numpy as np
     import torch
 
     from embodied_rl.data.chunks import split
-    from embodied_rl.policies.pi0.policy import Pi0Policy
-    from embodied_rl.policy import action_array
     from embodied_rl.rng import DecisionRng
     from embodied_rl.training import sft
     from embodied_rl.types import Observation
@@ -207,9 +163,12 @@ def _fit(
         rows = np.zeros(len(batch.instruction), dtype=np.int64)
         obs = Observation(batch.images, batch.proprio, batch.instruction)
         decided = policy.act(obs, DecisionRng(rows, rows), "greedy")
-        figures = {"action_error": float(np.abs(action_array(decided.actions) - batch.actions.numpy()).mean())}
-        if not isinstance(policy, Pi0Policy) and "tokens" in decided.replay:
-            right = decided.replay["tokens"].cpu() == policy.encode(batch.actions)
+        if not np.isfinite(decided.actions).all():
+            raise UserError("the policy's actions on held-out demonstrations are not finite: lower --lr and start anew")
+        figures = {"action_error": float(np.abs(decided.actions - batch.actions.numpy()).mean())}
+        if "tokens" in decided.replay:
+            of_tokens: Any = policy
+            right = decided.replay["tokens"].cpu() == of_tokens.encode(batch.actions)
             figures["token_accuracy"] = float(right.float().mean())
         return figures
 
@@ -227,7 +186,7 @@ def _fit(
 
 
 def _save(
-    policy: OpenVLAPolicy | Pi0Policy,
+    policy: AnyPolicy,
     command: SftCommand,
     data: Demonstrations,
     fingerprint: str,

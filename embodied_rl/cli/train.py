@@ -6,12 +6,14 @@ import shlex
 import sys
 from pathlib import Path
 
+from embodied_rl.cli.outputs import try_file, try_folder
 from embodied_rl.cli.select import select
 from embodied_rl.config.policies import SHIPPED
-from embodied_rl.config.train import OwnPolicyConfig, TrainConfig, kind_of
+from embodied_rl.config.train import AUTO, OwnPolicyConfig, TrainConfig, kind_of
 from embodied_rl.errors import UserError
 from embodied_rl.jobs.run_folder import existing_run, new_run
 from embodied_rl.policies.checkpoints.hub import is_repository
+from embodied_rl.telemetry.metrics import need_tracker
 
 
 def main(argv: list[str]) -> int:
@@ -43,8 +45,12 @@ def _check(config: TrainConfig) -> None:
     from embodied_rl.sim.libero.protocol import protocol
 
     protocol(config.protocol)  # raises for an unknown one
-    if config.trace and not Path(config.trace).absolute().parent.is_dir():
-        raise UserError(f"--trace {config.trace}: its folder does not exist.")
+    if config.trace:
+        try_file("--trace", Path(config.trace))
+    if config.output != AUTO:
+        try_folder("--output", Path(config.output))
+    if config.track != "none":
+        need_tracker(config.track)
     if not isinstance(config.policy, OwnPolicyConfig):
         _check_checkpoint(kind_of("policy", config.policy), config.policy.checkpoint)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import platform
 import sys
@@ -19,7 +18,7 @@ from embodied_rl.errors import UserError
 from embodied_rl.policies.checkpoints.hub import is_repository, resolve
 
 if TYPE_CHECKING:
-    from embodied_rl.factory.policies import AnyOptions, AnyPolicy
+    from embodied_rl.factory.policies import AnyPolicy, LoadRequest
     from embodied_rl.sim.mujoco.task import MujocoTask
     from embodied_rl.sim.render import Choice
     from embodied_rl.vec_env import VecEnv
@@ -31,8 +30,8 @@ _OTHER_GROWTH = 2 << 30
 
 
 def policy_folder(checkpoint: str) -> Path:
-    """The folder with a policy's config.json: `checkpoint` itself, the newest of a run's folder, a published one in
-    the hub's cache (downloaded first if need be), or the shipped one."""
+    """The folder with a policy's config.json: `checkpoint` itself, the newest of a run's folder or of the `checkpoints`
+    in it, a published one in the hub's cache (downloaded first if need be), or the shipped one."""
     if checkpoint == SHIPPED:
         return Path(str(files("embodied_rl.assets") / "checkpoints" / "nano"))
     if is_repository(checkpoint):
@@ -40,15 +39,16 @@ def policy_folder(checkpoint: str) -> Path:
     from embodied_rl.learner.checkpoint import POLICY, Checkpoints
 
     folder = Path(checkpoint)
-    newest = Checkpoints(folder / "checkpoints", 1).find()
-    if newest is not None:
-        return newest / POLICY
+    for checkpoints in (folder / "checkpoints", folder):
+        newest = Checkpoints(checkpoints, 1).find()
+        if newest is not None:
+            return newest / POLICY
     if (folder / "policy" / "config.json").is_file():
         return folder / "policy"
     return folder
 
 
-def open_policy(checkpoint: str, device: str, options: AnyOptions | None = None) -> AnyPolicy:
+def open_policy(checkpoint: str, device: str, options: LoadRequest | None = None) -> AnyPolicy:
     """Load a policy onto `device` ('cpu' or 'cuda'); UserError when the checkpoint does not fit or is damaged."""
     from embodied_rl.factory.policies import load_policy
 
@@ -58,27 +58,23 @@ def open_policy(checkpoint: str, device: str, options: AnyOptions | None = None)
 
 
 def describe_policy(policy: AnyPolicy, checkpoint: str) -> dict[str, Any]:
-    """What a run stamps about its weights."""
-    from embodied_rl.policies.checkpoints.shards import SINGLE, weights_digest
-    from embodied_rl.policies.pi0.policy import Pi0Policy
+    """What a run stamps about its policy; the SHA-256 is over all files that decide its actions."""
+    from embodied_rl.policies.checkpoints.integrity import files_digest
 
-    folder = policy_folder(checkpoint)
     count = sum(parameter.numel() for parameter in policy.parameters())
     trained = sum(parameter.numel() for parameter in policy.parameters() if parameter.requires_grad)
     size = f"{count / 1e6:.2f} M parameters" + (f" ({trained / 1e6:.2f} M train)" if trained < count else "")
+    steps = policy.efficient_parts.num_inference_steps
     origin = "the small one in the package" if checkpoint == SHIPPED else checkpoint
-    if (folder / SINGLE).is_file():
-        with open(folder / SINGLE, "rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
-    else:
-        digest = weights_digest(folder)
-    kept = policy.prefix_cache if isinstance(policy, Pi0Policy) else None
+    digest = files_digest(policy.source_files, policy_folder(checkpoint))
+    cache = policy.traits.prefix_cache
     return {
-        "policy": f"{policy.architecture}, {size}, chunks of {policy.chunk_len} steps",
+        "policy": f"{policy.architecture}, {size}, chunks of {policy.chunk_len} steps"
+        + (f", {steps} denoising steps" if steps else ""),
         "weights": f"{origin}, sha256 {digest[:16]}",
         "unnorm key": policy.unnorm_key,
         "acts": acts(policy),
-        **({} if kept is None else {"prefixes": f"kept for the update, up to {kept.max_bytes / 2**30:g} GiB"}),
+        **({} if cache is None else {"prefixes": f"kept for the update, up to {cache.max_bytes / 2**30:g} GiB"}),
     }
 
 
@@ -94,7 +90,7 @@ def statistics_line(policy: AnyPolicy, suite: str) -> str:
 
 def acts(policy: AnyPolicy) -> str:
     """How it decides: by torch's operators as they come, or compiled."""
-    if not policy.compiled:
+    if not policy.traits.compiled:
         return "not compiled"
     return "compiled (torch.compile" + (", CUDA graphs)" if policy.device.type == "cuda" else ")")
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from embodied_rl.config.train import EnvConfig
 from embodied_rl.factory.envs import cpu_count, open_env
-from embodied_rl.factory.policies import own_crop
 from embodied_rl.policies.preprocessing.images import image_pipeline, prepare
 from embodied_rl.sim.libero.protocol import NATIVE, Protocol, protocol
 from embodied_rl.sim.mujoco.task import MujocoTask
@@ -72,5 +71,5 @@ def open_envs(
     if chosen == NATIVE.name:
         return open_env(tasks, config, seen.image_size, cameras=seen.num_cameras)
     return open_protocol_env(
-        tasks, config, protocol(chosen), seen.image_size, seen.num_cameras, crop=own_crop(policy) is None
+        tasks, config, protocol(chosen), seen.image_size, seen.num_cameras, crop=policy.center_crop is None
     )

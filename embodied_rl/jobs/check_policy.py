@@ -17,10 +17,9 @@ import torch
 
 from embodied_rl.errors import UserError
 from embodied_rl.factory.envs import pick_renderer, policy_folder
-from embodied_rl.factory.policies import load_policy
+from embodied_rl.factory.policies import family_named, load_policy
 from embodied_rl.jobs.findings import DoctorConfig, Finding
 from embodied_rl.learner.config import LearnerConfig
-from embodied_rl.policies.pi0.policy import Pi0Policy
 from embodied_rl.policy import ActMode, action_array
 from embodied_rl.rng import DecisionRng
 from embodied_rl.types import ActOutput, Array, EpisodeSpec, Observation
@@ -55,24 +54,13 @@ def check_policy(config: DoctorConfig) -> list[Finding]:
         policy = load_policy(folder, config.options_for(folder, config.kind))
     except UserError as error:
         return [Finding("checkpoint", "problem", str(error), "see the line itself")]
-    first = checkpoint(policy, folder)
-    if first.state == "problem":
-        return [first]
     case = Case(policy, folder, config, _look(policy, config), _demonstrations(config, policy))
     checks = (unnorm_key, gripper, images, first_update, statistics)
-    return [first, *(finding for check in checks for finding in check(case))]
+    return [checkpoint(policy, folder), *(finding for check in checks for finding in check(case))]
 
 
 def checkpoint(policy: AnyPolicy, folder: Path) -> Finding:
-    """The weights."""
-    broken = [name for name, tensor in policy.state_dict().items() if not tensor.isfinite().all()]
-    if broken:
-        return Finding(
-            "checkpoint",
-            "problem",
-            f"{len(broken)} tensors are not finite, such as {broken[0]}",
-            "restore the checkpoint from its source, or take an earlier one",
-        )
+    """The weights, which were loaded: so they are whole and finite."""
     count = sum(parameter.numel() for parameter in policy.parameters())
     return Finding("checkpoint", "ok", f"{policy.architecture}, {count / 1e6:.2f} M parameters, {folder}")
 
@@ -80,7 +68,7 @@ def checkpoint(policy: AnyPolicy, folder: Path) -> Finding:
 def unnorm_key(case: Case) -> Iterator[Finding]:
     """Whether the action statistics are those of the suite."""
     policy, suite = case.policy, case.config.suite
-    known = [policy.unnorm_key] if isinstance(policy, Pi0Policy) else sorted(policy.norm_stats)
+    known = policy.statistics_keys
     fitting = [key for key in known if key.startswith(suite)]
     found = f"'{policy.unnorm_key}' for suite {suite}"
     if policy.unnorm_key in fitting:
@@ -98,8 +86,8 @@ def unnorm_key(case: Case) -> Iterator[Finding]:
 
 def gripper(case: Case) -> Iterator[Finding]:
     """Whether the gripper can open and close, and does neither at the wrong time."""
-    low, high = (float(end[-1]) for end in _ranges(case.policy))
-    zero_one = not isinstance(case.policy, Pi0Policy) and case.policy.config.gripper_zero_one
+    low, high = (float(end[-1]) for end in case.policy.action_range)
+    zero_one = case.policy.gripper_zero_one
     advice = "choose the statistics and the kind of policy that it was trained with"
     found = f"data from {low:.2f} to {high:.2f}, read as {'0 closed, 1 open' if zero_one else '-1 open, 1 closed'}"
     good = (low > -0.5) if zero_one else (low < -0.5)
@@ -127,13 +115,12 @@ def gripper(case: Case) -> Iterator[Finding]:
 def images(case: Case) -> Iterator[Finding]:
     """Whether the pictures are made as the network knows them, and whether it looks at them."""
     from embodied_rl.jobs.evaluate import policy_deviations
-    from embodied_rl.policies.openvla.description import is_public
-    from embodied_rl.policies.pi0.load import is_published
-    from embodied_rl.policies.smolvla.checkpoint import is_published as is_smolvla
+    from embodied_rl.policies.checkpoints.folder import read_json
     from embodied_rl.sim.libero.protocol import NATIVE, protocol
 
     chosen = protocol(case.config.protocol)
-    if chosen is NATIVE and (is_public(case.folder) or is_published(case.folder) or is_smolvla(case.folder)):
+    published = family_named(case.policy).holds(read_json(case.folder / "config.json"))
+    if chosen is NATIVE and published:
         yield Finding(
             "image pipeline",
             "note",
@@ -201,7 +188,7 @@ def first_update(case: Case) -> Iterator[Finding]:
 
 def statistics(case: Case) -> Iterator[Finding]:
     """Whether the action ranges are possible, and those of the data set."""
-    low, high = _ranges(case.policy)
+    low, high = case.policy.action_range
     good = bool((low[_ARM] > -1.05).all() and (high[_ARM] < 1.05).all())
     yield Finding(
         "action range",
@@ -290,14 +277,3 @@ def _greedy(policy: AnyPolicy, obs: Observation) -> Array:
 @torch.no_grad()
 def _log_prob(policy: AnyPolicy, obs: Observation, replay: dict[str, torch.Tensor]) -> torch.Tensor:
     return policy.evaluate(obs.images, obs.proprio, obs.instruction, replay).log_prob.cpu()
-
-
-def _ranges(policy: AnyPolicy) -> tuple[Array, Array]:
-    """What the statistics say about the ends of each action dimension, float32 [A] twice."""
-    if not isinstance(policy, Pi0Policy):
-        return policy.statistics.q01, policy.statistics.q99
-    normaliser = policy.statistics.action
-    if "q01" in normaliser.stats:
-        return normaliser.stats["q01"], normaliser.stats["q99"]
-    mean, std = normaliser.stats["mean"], normaliser.stats["std"]
-    return mean - 2 * std, mean + 2 * std

@@ -13,7 +13,7 @@ from embodied_rl.vec_env import VecEnv
 
 if TYPE_CHECKING:
     from embodied_rl.factory.policies import AnyPolicy
-    from embodied_rl.policies.nn.decoder import Decoder
+    from embodied_rl.policies.efficient import EfficientParts
 
 CALIBRATION_EPISODES = 16
 
@@ -64,9 +64,8 @@ def make_efficient(
     """
     from embodied_rl.policies.compile import need_compiler
     from embodied_rl.policies.efficient import VisualPruner, drop_layers, layer_importance, least_important
-    from embodied_rl.policies.pi0.policy import Pi0Policy
 
-    parts = _parts(policy)
+    parts = policy.efficient_parts
     layers = len(parts.decoders[0].layers)
     _check(policy, config, layers, parts)
     marks: dict[str, Any] = {
@@ -86,8 +85,9 @@ def make_efficient(
     if config.visual_tokens is not None and config.visual_tokens < parts.visual:
         policy.model.pruner = VisualPruner(parts.decoders[0], parts.start, parts.visual, config.visual_tokens)
         said.append(f"visual tokens: {config.visual_tokens} of {parts.visual}")
-    if isinstance(policy, Pi0Policy) and config.denoise_reuse > 1:
-        policy.denoise_reuse = config.denoise_reuse
+    if config.denoise_reuse > 1:
+        denoising: Any = policy  # as `_check` found
+        denoising.denoise_reuse = config.denoise_reuse
         said.append(
             f"action expert: in one of {config.denoise_reuse} denoising steps ({parts.num_inference_steps} in all)"
         )
@@ -114,33 +114,7 @@ def first_observations(
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class _Parts:
-    """decoders: the language model, and what reads its keys and values layer by layer; its `visual` tokens begin at
-    `start`. num_inference_steps: 0 for a policy that does not denoise."""
-
-    decoders: list[Decoder]
-    start: int
-    visual: int
-    num_inference_steps: int
-
-
-def _parts(policy: AnyPolicy) -> _Parts:
-    from embodied_rl.policies.pi0.policy import Pi0Policy
-
-    config = policy.config
-    if isinstance(policy, Pi0Policy):
-        return _Parts(
-            [policy.model.language, policy.model.expert],
-            0,
-            policy.config.visual_tokens,
-            policy.flow.num_inference_steps,
-        )
-    visual = policy.config.featurizer.num_patches * config.num_cameras
-    return _Parts([policy.model.language_model.model], 1, visual, 0)  # BOS comes first
-
-
-def _check(policy: AnyPolicy, config: EfficientConfig, layers: int, parts: _Parts) -> None:
+def _check(policy: AnyPolicy, config: EfficientConfig, layers: int, parts: EfficientParts) -> None:
     if config.drop_layers >= layers:
         raise UserError(f"--efficient.drop-layers {config.drop_layers}: the policy has {layers} layers; one must stay.")
     if config.visual_tokens is not None and config.visual_tokens > parts.visual:

@@ -41,8 +41,8 @@ class BenchmarkCommand(CheckpointOptions):
     """Take the most likely action (greedy), or sample at the checkpoint's temperature."""
     seed: int = 0
     """Seed of the episodes; matters where actions are sampled or episodes are perturbed."""
-    device: str = "auto"
-    """auto, cpu or cuda."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where the policy is; auto takes a GPU if there is one."""
     efficient: EfficientConfig = field(default_factory=EfficientConfig)
     env: EnvConfig = field(default_factory=EnvConfig)
     videos: int = 5

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shlex
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -30,7 +31,6 @@ from embodied_rl.factory.envs import (
     policy_folder,
     statistics_line,
 )
-from embodied_rl.factory.policies import own_crop
 from embodied_rl.factory.protocol_envs import open_protocol_env
 from embodied_rl.factory.tasks import load_tasks, missing_assets
 from embodied_rl.jobs.efficient_inference import make_efficient
@@ -38,16 +38,16 @@ from embodied_rl.jobs.eval_request import BenchmarkCommand, suite_name
 from embodied_rl.jobs.failure_videos import record_failure_videos
 from embodied_rl.jobs.fingerprint import fingerprint
 from embodied_rl.policies.checkpoints.folder import read_provenance
-from embodied_rl.policies.pi0.policy import Pi0Policy
 from embodied_rl.policies.preprocessing.images import image_pipeline
 from embodied_rl.rollout.sampler import evaluation_specs
 from embodied_rl.sim.libero.protocol import Protocol, deviations, protocol
 from embodied_rl.sim.mujoco.task import MujocoTask
 from embodied_rl.sim.perturb import Perturber, Variant, variant_spec
 from embodied_rl.sim.wrappers.protocol_env import ProtocolEnv
-from embodied_rl.telemetry.eval_report import EvalPage, cells, rows_of, write_eval_page
+from embodied_rl.telemetry.eval_report import EvalPage, rows_of, write_eval_page
 from embodied_rl.telemetry.progress import RunProgress
 from embodied_rl.telemetry.report import replace_text
+from embodied_rl.telemetry.tables import cells, short_labels, success_table, without_reason
 from embodied_rl.types import EpisodeSpec
 from embodied_rl.utils.console import LastingConsole
 from embodied_rl.utils.signals import Interrupted, StopRequest
@@ -68,8 +68,17 @@ class _Plan:
     variants: dict[int, Variant]
 
 
-def run(benchmark: str, command: BenchmarkCommand, request: Mapping[str, Any], words: str) -> None:
-    """Evaluate as `command` says, or what is left of it; its `output` is the folder. words: the command line."""
+def run(
+    benchmark: str, command: BenchmarkCommand, request: Mapping[str, Any], words: str, *, keep: bool = True
+) -> None:
+    """Evaluate as `command` says, or what is left of it, and print the result.
+
+    Args:
+        command: its `output` is the folder of the evaluation.
+        request: what the folder records, so that the evaluation can be resumed.
+        words: the command line.
+        keep: whether the folder stays; if not, it isn't mentioned.
+    """
     console = LastingConsole()
     plan = _plan(benchmark, command)
     device = pick_device(command.device)
@@ -91,15 +100,34 @@ def run(benchmark: str, command: BenchmarkCommand, request: Mapping[str, Any], w
     stamp = _run_info(plan, words, drawn, device, weights, notes, seen)
     folder = Path(command.output)
     with EpisodeResultsLog.open(folder, request, marks) as ledger:
-        for name, value in stamp.items():
-            console.print(f"  {name:<14}{value}", soft_wrap=True, markup=False, highlight=False)
+        for line in _head(stamp, keep):
+            console.say(line)
         with _open(plan, policy, renderer.name) as env:
             _run_episodes(plan, env, policy, ledger, console)
             report = summarise(ledger.outcomes.values(), seen.seen)
             films = record_failure_videos(env, policy, report, command.mode, folder, command.videos)
-        _write(folder, command, stamp, marks, plan, seen, report, films)
+        _write(folder, command, stamp if keep else stamp | {"output": None}, marks, plan, seen, report, films)
     console.print(_table(report))
-    console.print(f"report: {folder / 'report.html'}", soft_wrap=True, markup=False, highlight=False)
+    if keep:
+        console.say(f"report: {folder / 'report.html'}")
+
+
+def _head(stamp: Mapping[str, Any], keep: bool) -> list[str]:
+    """What a reader must know of what runs; report.json has it all."""
+    rows = {
+        "suite": stamp["suite"],
+        "policy": f"{stamp['policy']}; {stamp['weights']}",
+        "protocol": stamp["protocol"] + ("" if stamp["deviations"] == "none" else f", but {stamp['deviations']}"),
+        "simulator": f"{stamp['worlds']}; {without_reason(stamp['renderer'])}",
+        "device": stamp["device"],
+        "overlap": stamp["overlap"],
+        **{name: stamp[name] for name in ("assets", "perturbed", "efficient") if stamp[name] not in _USUAL},
+        **({"output": stamp["output"]} if keep else {}),
+    }
+    return [f"  {name:<10}{value}" for name, value in rows.items()]
+
+
+_USUAL = ("exact", "no", "as trained, nothing left out")
 
 
 def _plan(benchmark: str, command: BenchmarkCommand) -> _Plan:
@@ -130,7 +158,7 @@ def _open(plan: _Plan, policy: AnyPolicy, renderer: str) -> AbstractContextManag
         plan.protocol,
         config.image_size,
         config.num_cameras,
-        crop=own_crop(policy) is None,
+        crop=policy.center_crop is None,
         run_on=plan.command.at_end,
         translate=variant_spec if plan.variants else None,
     )
@@ -161,8 +189,8 @@ def _run_episodes(
                 )
         except Interrupted:
             raise Interrupted(
-                f"{len(ledger.outcomes)} of {total} episodes are saved; continue with: embodied-rl eval --resume "
-                f"{ledger.folder}"
+                f"{len(ledger.outcomes)} of {total} episodes are saved; continue with: "
+                + shlex.join(["embodied-rl", "eval", "--resume", str(ledger.folder)])
             ) from None
 
 
@@ -182,7 +210,7 @@ def _run_info(
         "assets": f"APPROXIMATE: {len(missing)} official files are stand-ins" if missing else "exact",
         "overlap": seen.describe(),
         "success": "once and at end" if command.at_end else "once (episodes end at success)",
-        "worlds": f"{command.env.num_envs}, {describe_env_processes(command.env)}",
+        "worlds": f"{command.env.num_envs} worlds, {describe_env_processes(command.env)}",
         "renderer": reason,
         "device": device,
         **weights,
@@ -196,18 +224,14 @@ def _run_info(
 def policy_deviations(chosen: Protocol, policy: AnyPolicy) -> list[str]:
     """Where `policy` is not one of the protocol's own: one line each."""
     config = policy.config
-    if isinstance(policy, Pi0Policy):
-        proprio, zero_one = policy.config.state_input != "none", False
-    else:
-        proprio, zero_one = policy.config.use_proprio, policy.config.gripper_zero_one
-    own, area = own_crop(policy), image_pipeline(chosen.images).crop_area
+    own, area = policy.center_crop, image_pipeline(chosen.images).crop_area
     crop = [] if own in (None, area) else [f"centre crop: {own} of the area (the protocol: {area or 'none'})"]
     return crop + deviations(
         chosen,
         size=config.image_size,
         cameras=config.num_cameras,
-        proprio=proprio,
-        gripper="zero_one" if zero_one else "direct",
+        proprio=policy.uses_proprio,
+        gripper="zero_one" if policy.gripper_zero_one else "direct",
         steps_per_decision=policy.chunk_len,
     )
 
@@ -245,9 +269,18 @@ def _write(
 
 
 def _table(report: BenchmarkReport) -> Table:
-    """Rates with their intervals below, so that it fits 80 columns."""
-    table = Table("task", "success once", "success at end", "steps")
-    for label, tally in rows_of(report):
-        once, end = ("\n".join(part for part in cells(score) if part) for score in (tally.once, tally.at_end))
-        table.add_row(label.partition("/")[2].replace("_", " ") or label, once, end, f"{tally.once.mean_steps:.0f}")
-    return table
+    rows = rows_of(report)
+    tasks = list(report.tasks)
+    names = dict(zip(tasks, short_labels(tasks), strict=True))
+    measured = report.overall.at_end is not None
+    heads = ("task", "success once", *(["success at end"] if measured else []), "steps")
+    return success_table(
+        heads,
+        [
+            (
+                names.get(label, label),
+                [cells(tally.once), *([cells(tally.at_end)] if measured else []), (f"{tally.once.mean_steps:.0f}", "")],
+            )
+            for label, tally in rows
+        ],
+    )

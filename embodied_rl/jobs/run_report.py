@@ -11,13 +11,14 @@ from rich.table import Table
 
 from embodied_rl.config.train import load_yaml
 from embodied_rl.errors import UserError
-from embodied_rl.evaluation.evaluate import EvalReport, Score
+from embodied_rl.evaluation.evaluate import EvalReport
 from embodied_rl.jobs.before_after_videos import video_path
 from embodied_rl.jobs.run_folder import read_run_info
 from embodied_rl.telemetry.curve import curve_of, draw_curve
 from embodied_rl.telemetry.metrics import read_metrics
 from embodied_rl.telemetry.observer import evaluation_path
 from embodied_rl.telemetry.report import Clip, Outcome, Report, write_report
+from embodied_rl.telemetry.tables import cells, short_labels, success_table
 from embodied_rl.telemetry.trace import draw_gantt, first_iterations
 from embodied_rl.utils.profiler import Span
 
@@ -55,10 +56,13 @@ def write_gantt(folder: Path, spans: Sequence[Span], title: str) -> None:
 
 def result_table(folder: Path) -> Table:
     """Success on held-out states before and after, with Wilson intervals."""
-    table = Table("held-out states", "before", "95 % interval", "after", "95 % interval")
-    for outcome in _outcomes(folder):
-        table.add_row(outcome.label, *_cells(outcome.before), *(_cells(outcome.after) if outcome.after else ("", "")))
-    return table
+    outcomes = _outcomes(folder)
+    labels = ["all tasks", *short_labels([outcome.label for outcome in outcomes[1:]])]
+    rows = [
+        (label, (cells(outcome.before), cells(outcome.after) if outcome.after else ("not yet", "")))
+        for label, outcome in zip(labels, outcomes, strict=True)
+    ]
+    return success_table(("held-out states", "before", "after"), rows)
 
 
 def _outcomes(folder: Path) -> list[Outcome]:
@@ -67,10 +71,8 @@ def _outcomes(folder: Path) -> list[Outcome]:
     if before is None:
         return []
     after = _evaluation(folder, load_yaml(folder / "config.yaml").iterations)
-    outcomes = [Outcome("all tasks", _numbers(before.overall), _numbers(after.overall) if after else None)]
-    for task, score in before.tasks.items():
-        outcomes.append(Outcome(task, _numbers(score), _numbers(after.tasks[task]) if after else None))
-    return outcomes
+    each = [Outcome(task, score, after.tasks[task] if after else None) for task, score in before.tasks.items()]
+    return [Outcome("all tasks", before.overall, after.overall if after else None), *each]
 
 
 def _evaluation(folder: Path, iteration: int) -> EvalReport | None:
@@ -90,12 +92,3 @@ def _clips(folder: Path, outcomes: list[Outcome]) -> list[Clip]:
         if before.is_file():
             clips.append(Clip(outcome.label, before.read_bytes(), after.read_bytes() if after.is_file() else None))
     return clips
-
-
-def _numbers(score: Score) -> tuple[int, int, float, float]:
-    return score.successes, score.episodes, score.low, score.high
-
-
-def _cells(numbers: tuple[int, int, float, float]) -> tuple[str, str]:
-    successes, episodes, low, high = numbers
-    return f"{successes / episodes:.1%} ({successes}/{episodes})", f"{low:.1%} to {high:.1%}"

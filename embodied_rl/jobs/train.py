@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-
-from rich.console import Console
+from typing import Any
 
 from embodied_rl.config.policies import SHIPPED
 from embodied_rl.config.train import OwnPolicyConfig, TrainConfig, to_dict
@@ -28,6 +27,7 @@ from embodied_rl.scheduler.make import make_profiler
 from embodied_rl.telemetry.metrics import MetricsLog, make_trackers, read_metrics
 from embodied_rl.telemetry.observer import RunObserver, evaluation_path
 from embodied_rl.telemetry.progress import RunProgress
+from embodied_rl.telemetry.tables import without_reason
 from embodied_rl.telemetry.trace import write_trace
 from embodied_rl.training.on_policy import RunOptions, TaskSplit, TrainOutcome, TrainSettings, train
 from embodied_rl.utils.console import LastingConsole
@@ -63,12 +63,12 @@ def run(
     if checkpoint is not None and iteration_of(checkpoint) == config.iterations and is_finished(folder):
         return _finished(config, checkpoint, console)
     for line in _notices(config, benchmark):
-        _say(console, line)
+        console.say(line)
     with open_run(config, given or Given(), console, resume=checkpoint) as setup:
         config = setup.config
         stamp = run_info(setup, command)
-        for name, value in stamp.items():
-            _say(console, f"  {name:<14}{value}")
+        for line in _head(stamp):
+            console.say(line)
         begun = partial(write_run_info, stamp, config, resume=resume)
         try:
             outcome = _train(setup, checkpoint, console, begun)
@@ -106,15 +106,14 @@ def _checkpoint(config: TrainConfig, start: str | None) -> Path | None:
     return path
 
 
-def _finished(config: TrainConfig, checkpoint: Path, console: Console) -> TrainOutcome:
+def _finished(config: TrainConfig, checkpoint: Path, console: LastingConsole) -> TrainOutcome:
     """What is left to do with a run that has come to its end; its report is made again, in case a kill prevented it."""
     folder = Path(config.output)
     write_run_report(folder)
     resume = shlex.join(["embodied-rl", "train", "--resume", config.output])
-    _say(
-        console,
+    console.say(
         f"{folder} is finished: it has its {config.iterations} iterations. To go on for longer: "
-        f"{resume} --iterations {2 * config.iterations}",
+        f"{resume} --iterations {2 * config.iterations}"
     )
     _print_result(folder, console, shlex.join(["embodied-rl", "eval", "--checkpoint", config.output]))
     before, after = (
@@ -124,15 +123,10 @@ def _finished(config: TrainConfig, checkpoint: Path, console: Console) -> TrainO
     return TrainOutcome(before, after, checkpoint)
 
 
-def _print_result(folder: Path, console: Console, load_command: str) -> None:
+def _print_result(folder: Path, console: LastingConsole, load_command: str) -> None:
     console.print(result_table(folder))
-    _say(console, f"report: {folder / 'report.html'}")
-    _say(console, f"policy: {folder / 'checkpoints'} ({load_command})")
-
-
-def _say(console: Console, line: str) -> None:
-    """Print a line as it is: neither wrapped, nor read as markup."""
-    console.print(line, soft_wrap=True, markup=False, highlight=False)
+    console.say(f"report: {folder / 'report.html'}")
+    console.say(f"policy: {folder / 'checkpoints'} ({load_command})")
 
 
 @contextmanager
@@ -147,7 +141,9 @@ def _timeline(config: TrainConfig, profiler: Profiler, folder: Path) -> Iterator
             write_gantt(folder, profiler.spans, f"{config.scheduler.env_groups} stages, {config.scheduler.mode}")
 
 
-def _train(setup: RunSetup, checkpoint: Path | None, console: Console, begun: Callable[[], None]) -> TrainOutcome:
+def _train(
+    setup: RunSetup, checkpoint: Path | None, console: LastingConsole, begun: Callable[[], None]
+) -> TrainOutcome:
     config, folder = setup.config, Path(setup.config.output)
     trackers = make_trackers(config.track, folder, to_dict(config))
     progress = RunProgress(config.iterations, iteration_of(checkpoint) if checkpoint else 0, console)
@@ -157,8 +153,8 @@ def _train(setup: RunSetup, checkpoint: Path | None, console: Console, begun: Ca
             record_videos(setup.env, setup.policy, setup.states.heldout, config, folder, "before")
 
     def counted() -> dict[str, float]:
-        store = getattr(setup.policy, "prefix_cache", None)
-        return {} if store is None else store.drain()
+        cache = setup.policy.traits.prefix_cache
+        return {} if cache is None else cache.drain()
 
     pipelined = isinstance(config.scheduler, PipelinedConfig)
     profiler = make_profiler(config.scheduler, SPANS if pipelined or config.trace else 0)
@@ -182,6 +178,21 @@ def _train(setup: RunSetup, checkpoint: Path | None, console: Console, begun: Ca
         )
 
 
+def _head(stamp: dict[str, Any]) -> list[str]:
+    """What a reader must know of what runs; run.json has it all."""
+    rows = {
+        "suite": stamp["suite"].partition(":")[0],
+        "policy": f"{stamp['policy']}; {stamp['weights']}" if "weights" in stamp else stamp["policy"],
+        "algorithm": f"{stamp['algorithm']}, {stamp['scheduler']}, seed {stamp['seed']}",
+        "simulator": f"{stamp['simulator']}; {without_reason(stamp['renderer'])}",
+        "device": stamp["device"],
+        "output": stamp["output"],
+        **({"assets": stamp["assets"]} if "assets" in stamp else {}),
+        **({} if stamp["overlap"].startswith(("none", "unknown")) else {"overlap": stamp["overlap"]}),
+    }
+    return [f"  {name:<10}{value}" for name, value in rows.items()]
+
+
 def _notices(config: TrainConfig, benchmark: str) -> list[str]:
     """What a user who asked for `libero` must know before reading a figure."""
     lines = libero_notice(config.suite) if benchmark == "libero" else []
@@ -191,7 +202,7 @@ def _notices(config: TrainConfig, benchmark: str) -> list[str]:
             "No --policy.checkpoint given: the small OpenVLA that ships with the package knows "
             "tabletop_spatial only and will not succeed on LIBERO."
         )
-    elif benchmark and shipped:
+    elif benchmark == "libero" and shipped:
         lines.append(
             "No --policy.checkpoint given: starting from the small OpenVLA that ships with the package, "
             "not from the published 7B weights."

@@ -1,4 +1,4 @@
-"""Writes one episode as a film; a simulator that breaks meanwhile makes it begin anew."""
+"""Films one episode; a simulator that breaks meanwhile makes it begin anew."""
 
 from __future__ import annotations
 
@@ -15,24 +15,31 @@ _SIZE = 256
 _ATTEMPTS = 5
 
 
-def record_video(
-    env: VecEnv, policy: Policy, spec: EpisodeSpec, mode: ActMode, path: Path, caption: str
-) -> EpisodeResult:
-    """Run `spec` in env 0 and write it to `path` at the robot's own speed, with a caption in every frame.
+def record_frames(env: VecEnv, policy: Policy, spec: EpisodeSpec, mode: ActMode) -> tuple[EpisodeResult, list[Array]]:
+    """Run `spec` in env 0; its result and its frames of the first camera, uint8 [256, 256, 3].
 
-    UserError if the simulator breaks five times.
+    Raises:
+        UserError: the simulator broke five times.
     """
+    camera = env.info.cameras[0]
     for _ in range(_ATTEMPTS):
+        frames: list[Array] = []
         try:
-            with VideoWriter(path, env.info.control_hz) as video:
-
-                def write(frame: Array, video: VideoWriter = video) -> None:
-                    video.write(captioned(frame, caption))
-
-                return record_episode(env, policy, spec, mode, camera=env.info.cameras[0], size=_SIZE, write=write)
+            return record_episode(env, policy, spec, mode, camera=camera, size=_SIZE, write=frames.append), frames
         except SimulatorFailed:
             continue
     raise UserError(
         f"task '{spec.task}', initial state {spec.init_state}, broke the simulator {_ATTEMPTS} times while it was "
         "filmed."
     )
+
+
+def record_video(
+    env: VecEnv, policy: Policy, spec: EpisodeSpec, mode: ActMode, path: Path, caption: str
+) -> EpisodeResult:
+    """Run `spec` in env 0 and write it to `path` at the robot's own speed, with a caption in every frame."""
+    result, frames = record_frames(env, policy, spec, mode)
+    with VideoWriter(path, env.info.control_hz) as video:
+        for frame in frames:
+            video.write(captioned(frame, caption))
+    return result

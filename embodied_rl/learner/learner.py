@@ -32,8 +32,8 @@ from embodied_rl.utils.threads import CoreBudget, WorkerPool
 class Learner:
     """Updates a policy with batches.
 
-    Parameters under a module named `value_head` are the critic's and have its learning rate; an algorithm without a
-    critic leaves them alone.
+    The parameters that `PolicyTraits.critic` names have the critic's learning rate; an algorithm without a critic leaves
+    them alone.
 
     Args:
         dump_dir: where a batch with a non-finite loss goes.

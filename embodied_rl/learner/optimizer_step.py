@@ -47,7 +47,7 @@ class OptimizerStep:
         self.ess = 1.0
         self._threads = threads
         self._dump_dir = dump_dir
-        self._actor, self._critic = split_parameters(model)
+        self._actor, self._critic = split_parameters(model, model.traits.critic)
         groups: list[dict[str, Any]] = [{"params": self._actor, "lr": config.lr}]
         if algorithm.needs_value:
             if not self._critic:

@@ -9,8 +9,6 @@ from torch import Tensor, nn
 
 from embodied_rl.policy import Policy
 
-VALUE_HEAD = "value_head"
-
 
 class NonFiniteError(RuntimeError):
     """A loss or gradient was NaN or infinite: no step was taken with it, and the batch lies in a file."""
@@ -36,11 +34,13 @@ class TrainablePolicy(Policy, Protocol):
         ...
 
 
-def split_parameters(policy: TrainablePolicy) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
-    """Trainable parameters as (policy, critic)."""
+def split_parameters(
+    policy: TrainablePolicy, critic_prefix: str | None
+) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
+    """Trainable parameters as (policy, critic), of which the critic's names begin with `critic_prefix`."""
     actor: list[nn.Parameter] = []
     critic: list[nn.Parameter] = []
     for name, parameter in policy.named_parameters():
         if parameter.requires_grad:
-            (critic if VALUE_HEAD in name.split(".") else actor).append(parameter)
+            (critic if critic_prefix and name.startswith(critic_prefix) else actor).append(parameter)
     return actor, critic

@@ -20,7 +20,8 @@ class ParallelActor:
     """`Policy.act` on several CPU threads, each for a part of the rows.
 
     Parts depend on the numbers of rows and threads alone, so results are the same bit for bit whatever the timing.
-    A policy acts in one call, in the caller's thread, if its `acts_in_parts` is false, on a GPU, or compiled. Actions
+    A policy acts in one call, in the caller's thread, if its traits do not say `acts_in_parts`, on a GPU, or
+    compiled. Actions
     end on the env's device, all other outputs in host memory.
 
     Args:
@@ -32,7 +33,7 @@ class ParallelActor:
     def __init__(self, policy: Policy, rows: int, threads: int, cores: CoreBudget | None = None) -> None:
         self.policy = policy
         places = {parameter.device.type for parameter in policy.parameters()} if isinstance(policy, nn.Module) else {}
-        apart = getattr(policy, "acts_in_parts", False) and places == {"cpu"}
+        apart = policy.traits.acts_in_parts and places == {"cpu"}
         count = min(threads, rows // MIN_ROWS) if apart else 1
         inner = threads // max(1, count)
         several = count > 1
@@ -41,7 +42,7 @@ class ParallelActor:
     def act(self, obs: Observation, rng: DecisionRng, mode: ActMode) -> ActOutput:
         """As `Policy.act`."""
         rows = len(obs.instruction)
-        if self._threads is None or getattr(self.policy, "compiled", False):
+        if self._threads is None or self.policy.traits.compiled:
             return _to_env(self.policy.act(obs, rng, mode), obs)
 
         def decide(part: slice) -> ActOutput:

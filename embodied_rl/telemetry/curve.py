@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from embodied_rl.errors import UserError
@@ -62,8 +61,3 @@ def draw_curve(curve: Curve, title: str) -> bytes:
     picture = io.BytesIO()
     figure.savefig(picture, format="png", dpi=130)
     return picture.getvalue()
-
-
-def write_curve(path: Path, curve: Curve, title: str) -> None:
-    """Draw the curve into a PNG file."""
-    path.write_bytes(draw_curve(curve, title))

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from embodied_rl.evaluation.benchmark import BenchmarkReport, Tally
-from embodied_rl.evaluation.evaluate import Score
-from embodied_rl.telemetry.report import data_uri, page, pairs, replace_text, section
+from embodied_rl.telemetry.report import data_uri, folded, headline, page, pairs, rate_cell, replace_text, section
+from embodied_rl.telemetry.tables import cells
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class FailureVideo:
 
 @dataclass(frozen=True, slots=True)
 class EvalPage:
-    """stamp: what ran, in words; facts: further tables by heading (protocol, fingerprint, ...); films: of failures."""
+    """run_info: what ran, in words; facts: further tables by heading (protocol, fingerprint, ...)."""
 
     title: str
     run_info: Mapping[str, Any]
@@ -41,34 +41,28 @@ def rows_of(report: BenchmarkReport) -> list[tuple[str, Tally]]:
     return [("all tasks", report.overall), *unseen, *report.tasks.items()]
 
 
-def cells(score: Score | None) -> tuple[str, str]:
-    """Rate with counts, and interval."""
-    if score is None:
-        return "not measured", ""
-    return f"{score.rate:.1%} ({score.successes}/{score.episodes})", f"{score.low:.1%} to {score.high:.1%}"
-
-
 def write_eval_page(path: Path, content: EvalPage) -> None:
     """Write the page; one that is there is replaced whole."""
-    films = "".join(map(_video, content.videos))
+    videos = "".join(map(_video, content.videos))
+    once = content.report.overall.once
     parts = [
         f"<h1>{escape(content.title)}</h1>",
-        section("Success", _table(content.report)),
-        section("What ran", pairs(content.run_info)),
-        *(section(heading, pairs(values)) for heading, values in content.facts.items() if values),
-        section("Failures", films) if films else "",
+        headline(f"{once.rate:.1%}", f"{once.successes} of {once.episodes} episodes, 95 % interval {cells(once)[1]}."),
+        section("Each task", _table(content.report)),
+        section("Failures", videos) if videos else "",
+        folded("What ran", pairs(content.run_info)),
+        *(folded(heading, pairs(values)) for heading, values in content.facts.items() if values),
     ]
     replace_text(path, page(content.title, parts))
 
 
 def _table(report: BenchmarkReport) -> str:
-    interval = "<th>95 % interval</th>"
-    head = f"<tr><th>task</th><th>success once</th>{interval}<th>success at end</th>{interval}<th>steps</th></tr>"
+    head = "<tr><th>task</th><th>success once</th><th>success at end</th><th>steps</th></tr>"
     rows = []
     for index, (label, tally) in enumerate(rows_of(report)):
-        values = (*cells(tally.once), *cells(tally.at_end), f"{tally.once.mean_steps:.0f}")
+        values = f"{rate_cell(tally.once)}{rate_cell(tally.at_end)}<td>{tally.once.mean_steps:.0f}</td>"
         total = " class='total'" if index == 0 else ""
-        rows.append(f"<tr{total}><td>{escape(label)}</td>{''.join(f'<td>{escape(v)}</td>' for v in values)}</tr>")
+        rows.append(f"<tr{total}><td>{escape(label)}</td>{values}</tr>")
     return f"<div class='wide'><table>{head}{''.join(rows)}</table></div>"
 
 

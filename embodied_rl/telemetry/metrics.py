@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import math
 import os
@@ -88,22 +89,23 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     return rows
 
 
+def need_tracker(name: str) -> None:
+    """Raise UserError unless the package of the tracker `name`, 'tensorboard' or 'wandb', is installed."""
+    if importlib.util.find_spec(name) is None:
+        extra = "track" if name == "tensorboard" else "wandb"
+        raise UserError(f"--track {name} needs a package that is not installed: pip install 'embodied-rl[{extra}]'.")
+
+
 def make_trackers(name: str, folder: Path, config: Mapping[str, Any]) -> tuple[Tracker, ...]:
     """The trackers that `track` names: 'none', 'tensorboard' or 'wandb'. UserError if its package is missing."""
     if name == "none":
         return ()
-    try:
-        return (_TensorBoard(folder / "tensorboard"),) if name == "tensorboard" else (_Wandb(folder, config),)
-    except ImportError as error:
-        extra = "track" if name == "tensorboard" else "wandb"
-        raise UserError(
-            f"--track {name} needs a package that is not installed ({error.name}): pip install 'embodied-rl[{extra}]'."
-        ) from error
+    need_tracker(name)
+    return (_TensorBoard(folder / "tensorboard"),) if name == "tensorboard" else (_Wandb(folder, config),)
 
 
 class _TensorBoard:
     def __init__(self, folder: Path) -> None:
-        import tensorboard  # noqa: F401 - torch's own message does not say which package is missing
         from torch.utils.tensorboard.writer import SummaryWriter
 
         self._writer = SummaryWriter(str(folder))

@@ -6,15 +6,21 @@ import time
 from collections.abc import Mapping
 from types import TracebackType
 
+from numba.core import event
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 
-class RunProgress:
+class RunProgress(event.Listener):
     """One bar for the iterations and one for the episodes of the current rollout or evaluation.
 
-    `done` iterations were finished by the run that this one resumes. Use as a context manager.
+    Says when machine code is compiled meanwhile, since that makes the first iteration slow. Use as a context manager.
+
+    Args:
+        iterations: of the run; 0 if there are none to count.
+        done: iterations that were finished by the run that this one resumes.
+        console: where to (None: stdout). In a terminal bars move; elsewhere there is a line an iteration.
     """
 
     def __init__(self, iterations: int, done: int = 0, console: Console | None = None) -> None:
@@ -23,6 +29,9 @@ class RunProgress:
         self._iterations, self._done, self._first = iterations, done, done
         self._started = time.monotonic()
         self._stage, self._episodes, self._successes, self._total = "", 0, 0, 0
+        self._compiling = ""
+        """' (compiling)' from when something was compiled to the end of that iteration."""
+        self._told = False
         self._bars = Progress(
             TextColumn("{task.description:<9}"),
             BarColumn(bar_width=24),
@@ -34,20 +43,35 @@ class RunProgress:
             console=self.console,
             disable=not self._live,
         )
-        self._all = self._bars.add_task("run", total=iterations, completed=done, note="")
+        self._all = self._bars.add_task("run", total=iterations, completed=done, note="", visible=iterations > 0)
         self._part = self._bars.add_task("", total=None, note="", visible=False)
 
     def __enter__(self) -> RunProgress:
         self._bars.start()
+        event.register("numba:compile", self)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        event.unregister("numba:compile", self)
         self._bars.stop()
+
+    def on_start(self, event: event.Event) -> None:
+        """Machine code is being compiled, in any thread."""
+        self._compiling = " (compiling)"
+        self._bars.update(self._part, note=self._compiling)
+        if not self._live and not self._told:
+            self.message("compiling, once for this installation: up to a minute")
+        self._told = True
+
+    def on_end(self, event: event.Event) -> None:
+        """It is compiled; the next episode shows its success again."""
 
     def stage(self, name: str, episodes: int) -> None:
         """A rollout or evaluation of about `episodes` episodes begins."""
         self._stage, self._episodes, self._successes, self._total = name, 0, 0, episodes
         self._bars.reset(self._part, description=escape(name), total=episodes, note="", visible=True)
+        if name == "evaluate" and not self._live:
+            self.message(f"evaluate: {episodes} episodes")
 
     def episode(self, success: bool) -> None:
         """An episode of the current stage ended."""
@@ -61,7 +85,7 @@ class RunProgress:
     def iteration(self, done: int, metrics: Mapping[str, float]) -> None:
         """Iteration `done` (counted from 1) is finished."""
         self._done = done
-        note = summary(metrics)
+        note, self._compiling = summary(metrics) + self._compiling, ""
         self._bars.update(self._all, completed=done, note=note)
         if not self._live:
             self.message(f"iteration {done}/{self._iterations}  {note}  ETA {self._eta()}")

@@ -9,16 +9,17 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from embodied_rl.evaluation.evaluate import Score
+from embodied_rl.telemetry.tables import cells
+
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Success of one task (or of all together) on held-out states: rate and Wilson interval, before and after."""
+    """Success of one task (or of all together) on held-out states; `after` is None while the run has not ended."""
 
     label: str
-    before: tuple[int, int, float, float]
-    """successes, episodes, interval's low and high end."""
-    after: tuple[int, int, float, float] | None = None
-    """None while the run has not ended."""
+    before: Score
+    after: Score | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +33,11 @@ class Clip:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What the page shows. stamp: what really ran; metrics: lines of the metrics file; curve, gantt: PNGs, if any."""
+    """What the page shows.
+
+    run_info: what really ran; outcomes: all tasks together, then each; metrics: lines of the metrics file; curve,
+    gantt: PNGs, if any.
+    """
 
     title: str
     run_info: Mapping[str, Any]
@@ -46,14 +51,19 @@ class Report:
 
 _STYLE = """
 :root{color-scheme:light dark}
-body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}
-h1{font-size:1.5rem}h2{font-size:1.15rem;margin-top:2rem}
+*{box-sizing:border-box}
+body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;overflow-wrap:anywhere}
+h1{font-size:1.25rem}h2{font-size:1.15rem;margin-top:2rem}
+.headline{font-size:2.25rem;font-weight:600;line-height:1.2;margin:1rem 0 0}
 table{border-collapse:collapse;font-variant-numeric:tabular-nums}
-th,td{padding:.25rem .75rem;border-bottom:1px solid #8884;text-align:right;white-space:nowrap}
-th:first-child,td:first-child{text-align:left;white-space:normal}
+th,td{padding:.25rem .75rem .25rem 0;border-bottom:1px solid #8884;text-align:left;vertical-align:top}
+td small{display:block;opacity:.7}
 tr.total td{font-weight:600}
-img{max-width:100%;background:#fff}video{width:16rem;max-width:48%;image-rendering:auto}
-pre{overflow:auto;padding:1rem;background:#8881}.wide{overflow-x:auto}figure{margin:1rem 0}
+img,video{max-width:100%}img{background:#fff}
+.pair{display:flex;gap:.5rem}.pair video{width:16rem;max-width:50%}
+pre{overflow:auto;padding:1rem;background:#8881;overflow-wrap:normal}
+.wide{overflow-x:auto}figure{margin:1rem 0}
+details{margin-top:2rem}summary{font-size:1.15rem;font-weight:600;cursor:pointer}
 """
 # The figures that a reader looks for first; the rest is in metrics.jsonl.
 _METRIC_COLUMNS = (
@@ -68,18 +78,19 @@ _METRIC_COLUMNS = (
 
 
 def render_report(report: Report) -> str:
-    """The page as text. Everything that comes from outside is escaped; nothing is loaded from anywhere."""
+    """The page as text: the result first, what ran folded below. Nothing is loaded from anywhere."""
+    curve = _picture("success against training episodes", report.curve) if report.curve else ""
+    gantt = _picture("workers against time", report.gantt) if report.gantt else ""
     parts = [
         f"<h1>{escape(report.title)}</h1>",
-        section("What ran", pairs(report.run_info)),
-        section("Success on held-out initial states", _outcomes(report.outcomes)),
-        section("Learning curve", _picture("success against training episodes", report.curve)) if report.curve else "",
+        _headline(report.outcomes[0]),
+        section("Learning curve", curve) if curve else "",
         section("Before and after", "".join(map(_clip, report.clips))) if report.clips else "",
-        section("Who worked when, first iterations", _picture("workers against time", report.gantt))
-        if report.gantt
-        else "",
-        section("Metrics", _metrics(report.metrics)) if report.metrics else "",
-        section("Configuration", f"<pre>{escape(report.config)}</pre>"),
+        section("Each task", _outcomes(report.outcomes)),
+        folded("What ran", pairs(report.run_info)),
+        folded("Who worked when, first iterations", gantt) if gantt else "",
+        folded("Metrics", _metrics(report.metrics)) if report.metrics else "",
+        folded("Configuration", f"<pre>{escape(report.config)}</pre>"),
     ]
     return page(report.title, parts)
 
@@ -111,29 +122,50 @@ def section(heading: str, content: str) -> str:
     return f"<section><h2>{escape(heading)}</h2>\n{content}</section>"
 
 
+def folded(heading: str, content: str) -> str:
+    """As `section`, but closed until it is clicked."""
+    return f"<details><summary>{escape(heading)}</summary>\n{content}</details>"
+
+
+def headline(large: str, small: str) -> str:
+    """The page's result: a line that is read first, and what it means."""
+    return f"<p class='headline'>{escape(large)}</p><p>{escape(small)}</p>"
+
+
+def rate_cell(score: Score | None) -> str:
+    """A cell with a rate and, below it, its interval."""
+    rate, interval = cells(score)
+    return f"<td>{escape(rate)}<small>{escape(interval)}</small></td>"
+
+
 def pairs(values: Mapping[str, Any]) -> str:
     """A table of names and values."""
     rows = "".join(
-        f"<tr><td>{escape(str(key))}</td><td style='text-align:left'>{escape(str(value))}</td></tr>"
-        for key, value in values.items()
+        f"<tr><td>{escape(str(key))}</td><td>{escape(str(value))}</td></tr>" for key, value in values.items()
     )
     return f"<div class='wide'><table>{rows}</table></div>"
 
 
+def _headline(total: Outcome) -> str:
+    """'62.0% -> 96.0%' and the intervals."""
+    scores = [total.before] + ([total.after] if total.after else [])
+    words = " and ".join(
+        f"{when}: {' of '.join(map(str, (score.successes, score.episodes)))} episodes, 95 % interval {cells(score)[1]}"
+        for when, score in zip(("before", "after"), scores, strict=False)
+    )
+    ending = "" if total.after else " (the run has not ended)"
+    rates = [f"{score.rate:.1%}" for score in scores]
+    return headline(" \N{RIGHTWARDS ARROW} ".join(rates), f"Success on held-out initial states, {words}{ending}.")
+
+
 def _outcomes(outcomes: Sequence[Outcome]) -> str:
-    head = "<tr><th>task</th><th>before</th><th>95 % interval</th><th>after</th><th>95 % interval</th></tr>"
     rows = []
     for index, outcome in enumerate(outcomes):
         total = " class='total'" if index == 0 else ""
-        cells = _rate(outcome.before) + (_rate(outcome.after) if outcome.after else "<td>not yet</td><td></td>")
-        rows.append(f"<tr{total}><td>{escape(outcome.label)}</td>{cells}</tr>")
+        after = rate_cell(outcome.after) if outcome.after else "<td>not yet</td>"
+        rows.append(f"<tr{total}><td>{escape(outcome.label)}</td>{rate_cell(outcome.before)}{after}</tr>")
+    head = "<tr><th>task</th><th>before</th><th>after</th></tr>"
     return f"<div class='wide'><table>{head}{''.join(rows)}</table></div>"
-
-
-def _rate(numbers: tuple[int, int, float, float]) -> str:
-    successes, episodes, low, high = numbers
-    rate = successes / episodes
-    return f"<td>{rate:.1%} ({successes}/{episodes})</td><td>{low:.1%} to {high:.1%}</td>"
 
 
 def _picture(what: str, png: bytes) -> str:
@@ -147,7 +179,7 @@ def _clip(clip: Clip) -> str:
         for name, data in videos
     )
     names = " and ".join(name for name, _ in videos)
-    return f"<figure>{players}<figcaption>{escape(clip.label)}: {names}</figcaption></figure>"
+    return f"<figure><div class='pair'>{players}</div><figcaption>{escape(clip.label)}: {names}</figcaption></figure>"
 
 
 def _metrics(rows: Sequence[Mapping[str, Any]]) -> str:

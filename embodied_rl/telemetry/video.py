@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Any
 
 import av
+import av.filter
 import cv2
 import numpy as np
 from av.video.frame import VideoFrame
@@ -84,6 +85,34 @@ class VideoWriter:
                 self._partial.replace(self._path)
         finally:
             self._partial.unlink(missing_ok=True)
+
+
+def write_gif(path: Path, frames: Sequence[Array], fps: float) -> None:
+    """Write frames, uint8 [H, W, 3] RGB, as a GIF that repeats for ever; one palette of 256 colours serves them all."""
+    height, width = frames[0].shape[:2]
+    rate = Fraction(fps).limit_denominator(1000)
+    graph: Any = av.filter.Graph()
+    source = graph.add_buffer(width=width, height=height, format="rgb24", time_base=1 / rate)
+    split, palette, use = graph.add("split"), graph.add("palettegen"), graph.add("paletteuse")
+    sink = graph.add("buffersink")
+    source.link_to(split)
+    split.link_to(palette, 0, 0)
+    split.link_to(use, 1, 0)
+    palette.link_to(use, 0, 1)
+    use.link_to(sink)
+    graph.configure()
+    container: Any = av.open(str(path), "w", format="gif")
+    with container:
+        stream = container.add_stream("gif", rate=rate)
+        stream.width, stream.height, stream.pix_fmt = width, height, "pal8"
+        for number, frame in enumerate(frames):
+            picture = VideoFrame.from_ndarray(np.ascontiguousarray(frame), format="rgb24")
+            picture.pts, picture.time_base = number, 1 / rate
+            source.push(picture)
+        source.push(None)
+        for _ in frames:
+            container.mux(stream.encode(sink.pull()))
+        container.mux(stream.encode(None))
 
 
 def tile(images: Array | Sequence[Array], scale: int = 1) -> Array:

@@ -14,6 +14,10 @@ class LastingConsole(Console):
     Ctrl-C on `train ... | tee log` ends `tee` too, while the run still has to finish its step and to save.
     """
 
+    def say(self, text: str) -> None:
+        """Print a line as it is: not wrapped, and `[..]` in paths is no markup."""
+        self.print(text, soft_wrap=True, markup=False, highlight=False)
+
     def on_broken_pipe(self) -> None:
         """What is written from now on, by anybody, goes nowhere; errors too, if they went the same way."""
         self.quiet = True

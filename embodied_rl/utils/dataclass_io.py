@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import types
 import typing
 from collections.abc import Mapping
@@ -90,7 +91,7 @@ def _fit_float(value: Any) -> tuple[bool, Any]:
             return True, float(value)
         except ValueError:
             return False, None
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     return is_number, float(value) if is_number else None
 
 

@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from embodied_rl.errors import UserError
+from embodied_rl.policies.checkpoints.integrity import CHECKSUMS, file_sha256, record, require_finite
 
 
 def to_json(data: Mapping[str, Any]) -> bytes:
@@ -26,6 +27,7 @@ def read_json(path: Path) -> dict[str, Any]:
     """The object in a JSON file; UserError when it is missing or holds none."""
     if not path.is_file():
         raise UserError(f"{path} is missing: restore it from the checkpoint's source")
+    record(path)
     try:
         data = json.loads(path.read_bytes())
     except ValueError as error:
@@ -67,13 +69,16 @@ def read_provenance(folder: Path) -> dict[str, Any]:
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
-    """The tensors of a safetensors file, on the CPU; UserError when it is missing or damaged."""
+    """The tensors of a safetensors file, on the CPU; UserError when it is missing, damaged or not finite."""
     if not path.is_file():
         raise UserError(f"{path} is missing: restore it from the checkpoint's source")
+    record(path)
     try:
-        return load_file(path)
-    except SafetensorError as error:
+        state = load_file(path)
+    except (SafetensorError, OSError) as error:
         raise UserError(f"{path} is corrupt ({error}): restore it from a copy or train again") from error
+    require_finite(state, path)
+    return state
 
 
 def check_keys(expected: Mapping[str, Tensor], found: Mapping[str, Tensor], source: Path) -> None:
@@ -91,19 +96,35 @@ def check_keys(expected: Mapping[str, Tensor], found: Mapping[str, Tensor], sour
         )
 
 
+def require_agreement(published: Mapping[str, Any], runs: Mapping[str, Any], advice: str) -> None:
+    """UserError naming the first key of a published config.json that contradicts what would run.
+
+    Args:
+        published: the config.json; keys that it lacks, or that are null, are not compared.
+        runs: by key, the value that would run.
+        advice: what to do, the end of the message.
+    """
+    for key, value in runs.items():
+        found = published.get(key)
+        if found is not None and found != value:
+            raise UserError(f"config.json says {key} {found!r}, and what would run has {value!r}: {advice}")
+
+
 File = bytes | Callable[[Path], None]
 """A file's content, or what writes it to a path: large tensors need no second copy in memory then."""
 
 
-def write_folder(folder: Path, files: Mapping[str, File]) -> None:
+def write_folder(folder: Path, files: Mapping[str, File], *, checksums: bool = False) -> None:
     """Write `files` (by their path inside) to `folder`, replacing what was there only once the new ones are on disk.
+
+    checksums: add a list of their SHA-256, for `verify_checksums`.
 
     A full disk leaves the previous folder untouched. A kill leaves it whole: in `folder`, or, between the two last
     renames, beside it under a name that the error of `read_config` gives. UserError when the folder cannot be written.
     """
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        _replace_folder(folder, files)
+        _replace_folder(folder, files, checksums)
     except (OSError, SafetensorError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise UserError(
@@ -112,7 +133,7 @@ def write_folder(folder: Path, files: Mapping[str, File]) -> None:
         ) from error
 
 
-def _replace_folder(folder: Path, files: Mapping[str, File]) -> None:
+def _replace_folder(folder: Path, files: Mapping[str, File], checksums: bool) -> None:
     """Write `files` beside `folder`, flush them to disk, then swap the folders by renaming."""
     staging = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:
@@ -127,6 +148,11 @@ def _replace_folder(folder: Path, files: Mapping[str, File]) -> None:
                 content(path)
                 path.chmod(mode)  # safetensors makes its files private, whatever the umask allows
             _sync(path)
+        if checksums:
+            hashes = {name: file_sha256(staging / name) for name in files}
+            (staging / CHECKSUMS).write_bytes(to_json({"sha256": hashes}))
+            _sync(staging / CHECKSUMS)
+        if files:
             staging.chmod(mode | mode >> 2 & 0o111)  # mkdtemp's is private too; whoever may read may also enter
         retired = None
         if folder.exists():

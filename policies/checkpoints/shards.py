@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 
@@ -11,18 +12,35 @@ from torch import Tensor
 
 from embodied_rl.errors import UserError
 from embodied_rl.policies.checkpoints.folder import File, read_json, read_weights, to_json
+from embodied_rl.policies.checkpoints.integrity import file_sha256
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 MAX_SHARD_BYTES = 5_000_000_000
+
+
+def _places(folder: Path) -> dict[str, str]:
+    """The file of each tensor, by an index; UserError if that is unusable."""
+    places = read_json(folder / INDEX).get("weight_map")
+    if not isinstance(places, dict) or not places:
+        raise UserError(f"{folder / INDEX} has no 'weight_map': restore the file from the checkpoint's source")
+    for file in places.values():
+        if not isinstance(file, str) or Path(file).is_absolute() or ".." in Path(file).parts:
+            raise UserError(f"{folder / INDEX} names {file}, outside its folder: restore the file from its source")
+    return places
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """The files that `read_sharded` reads: those of the index where there is one, else model.safetensors."""
+    if not (folder / INDEX).is_file():
+        return [folder / SINGLE]
+    return [folder / file for file in sorted(set(_places(folder).values()))]
 
 
 def read_sharded(folder: Path) -> dict[str, Tensor]:
     """All tensors of model.safetensors, or of the files that its index names; UserError when the two disagree."""
     if not (folder / INDEX).is_file():
         return read_weights(folder / SINGLE)
-    places = read_json(folder / INDEX).get("weight_map")
-    if not isinstance(places, dict) or not places:
-        raise UserError(f"{folder / INDEX} has no 'weight_map': restore the file from the checkpoint's source")
+    places = _places(folder)
     state: dict[str, Tensor] = {}
     problems: list[str] = []
     for file in sorted(set(places.values())):
@@ -61,10 +79,9 @@ def sharded_files(state: dict[str, Tensor], max_bytes: int = MAX_SHARD_BYTES) ->
     return {INDEX: to_json(index)} | {file: single_file(part) for file, part in zip(names, parts, strict=True)}
 
 
-def weights_digest(folder: Path) -> str:
-    """SHA-256 over the weight files of a checkpoint folder: its .safetensors and .pt files, names and contents."""
+def weights_digest(files: Iterable[Path]) -> str:
+    """SHA-256 over the names and contents of weight files, in the order of their names."""
     digest = hashlib.sha256()
-    for path in sorted(path for path in folder.iterdir() if path.suffix in (".safetensors", ".pt")):
-        with open(path, "rb") as file:
-            digest.update(path.name.encode() + hashlib.file_digest(file, "sha256").digest())
+    for path in sorted(files, key=lambda path: path.name):
+        digest.update(path.name.encode() + bytes.fromhex(file_sha256(path)))
     return digest.hexdigest()

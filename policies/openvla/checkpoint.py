@@ -10,7 +10,9 @@ that train whole), and in config.json where the base is and the SHA-256 of its w
 
 from __future__ import annotations
 
-from dataclasses import asdict
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,24 +21,42 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from embodied_rl.errors import UserError
-from embodied_rl.policies.checkpoints.folder import File, check_keys, read_weights, to_json, write_folder
+from embodied_rl.errors import UserError, suggest
+from embodied_rl.policies.checkpoints.folder import (
+    File,
+    check_keys,
+    read_config,
+    read_json,
+    read_weights,
+    to_json,
+    write_folder,
+)
 from embodied_rl.policies.checkpoints.hub import resolve, source_name
 from embodied_rl.policies.checkpoints.shards import SINGLE, weights_digest
+from embodied_rl.policies.family import ExportRequest, pick
 from embodied_rl.policies.nn import lora
-from embodied_rl.policies.openvla.description import (
-    FORMAT,
-    PUBLIC_FOLDER,
-    STATISTICS,
+from embodied_rl.policies.openvla import OpenVLAConfig
+from embodied_rl.policies.openvla.config import LoadOptions, OpenVLAModelConfig, config_from_json
+from embodied_rl.policies.openvla.hf_format import (
+    AUTO_MAP,
+    SECTION,
     Description,
-    LoadOptions,
-    describe,
+    is_public,
+    public_config,
+    public_files,
+    public_state,
+    public_weight_files,
+    published_model,
+    refuse_variant,
+    small_files,
 )
-from embodied_rl.policies.openvla.hf_format import AUTO_MAP, SECTION, public_config
 from embodied_rl.policies.openvla.policy import Base, OpenVLAPolicy
-from embodied_rl.policies.openvla.weights import public_files, read_state
 from embodied_rl.policies.openvla_oft.policy import OpenVLAOFTPolicy
+from embodied_rl.policies.preprocessing.text import PromptTokenizer, load_tokenizer
+from embodied_rl.policies.preprocessing.tokens import statistics_from_json
 
+STATISTICS = "dataset_statistics.json"
+_FORMAT, _PUBLIC_FOLDER = 1, "public"
 _CLASSES: dict[str, type[OpenVLAPolicy]] = {kind.architecture: kind for kind in (OpenVLAPolicy, OpenVLAOFTPolicy)}
 _ADAPTER_FOLDER, _TRAINED = "lora_adapter", "trained.safetensors"
 
@@ -48,9 +68,9 @@ def load_policy(folder: Path, options: LoadOptions | None = None) -> OpenVLAPoli
     """
     folder = Path(folder)
     described = describe(folder, options or LoadOptions())
-    home = _base_folder(described.lora, folder) if described.lora else folder
+    home = _base_folder(described, folder) if described.lora else folder
     policy = _empty(described)
-    state = read_state(home, described.model)
+    state = public_state(home, described.model) if is_public(home) else read_weights(home / SINGLE)
     check_keys(policy.model.state_dict(), state, home)
     policy.model.load_state_dict(state, assign=True)
     if described.lora:
@@ -66,12 +86,16 @@ def load_policy(folder: Path, options: LoadOptions | None = None) -> OpenVLAPoli
 def adapt_policy(policy: OpenVLAPolicy, folder: Path, rank: int) -> None:
     """Give `policy`, which was loaded from `folder`, LoRA adapters of `rank`."""
     lora.add_lora(policy.model, rank)
-    policy.base = Base(source_name(folder), weights_digest(folder), rank)
+    policy.base = Base(source_name(folder), weights_digest(_weight_files(folder, policy.config)), rank)
+
+
+def _weight_files(folder: Path, model: OpenVLAModelConfig) -> list[Path]:
+    return public_weight_files(folder, model) if is_public(folder) else [folder / SINGLE]
 
 
 def save_policy(policy: OpenVLAPolicy, folder: Path, provenance: dict[str, Any]) -> None:
     """Write `policy` to `folder`, all or nothing; UserError when it cannot be written (see `write_folder`)."""
-    config = _settings(policy) | {"format": FORMAT}
+    config = _settings(policy) | {"format": _FORMAT}
     weights: dict[str, File]
     if policy.base is None:
         weights = {SINGLE: partial(save_file, _state(policy))}
@@ -88,9 +112,50 @@ def save_policy(policy: OpenVLAPolicy, folder: Path, provenance: dict[str, Any])
             "tokenizer.json": _tokenizer_json(policy),
             STATISTICS: to_json(policy.norm_stats),
             "provenance.json": to_json(provenance),
-            **{f"{PUBLIC_FOLDER}/{name}": content for name, content in policy.public.items()},
+            **{f"{_PUBLIC_FOLDER}/{name}": content for name, content in policy.public.items()},
         },
+        checksums=True,
     )
+
+
+def load_options(given: Any) -> LoadOptions:
+    """OpenVLA's part of `given` (training options or `PublishedOptions`)."""
+    return pick(LoadOptions, given, architecture=OpenVLAPolicy.architecture, variant=getattr(given, "variant", None))
+
+
+load = load_policy
+
+
+def prepare(policy: OpenVLAPolicy, config: OpenVLAConfig, folder: Path) -> None:
+    """Give `policy`, loaded from `folder`, the adapters and the temperature of `config`."""
+    if policy.base is None and config.lora_rank:
+        adapt_policy(policy, folder, config.lora_rank)
+    elif policy.base is not None and policy.base.rank != config.lora_rank:
+        raise UserError(
+            f"{folder} has LoRA adapters of rank {policy.base.rank}, and --policy.lora-rank is {config.lora_rank}: "
+            f"give {policy.base.rank}, or merge the adapters first with `embodied-rl export`"
+        )
+    policy.temperature = config.temperature
+
+
+def export(policy: OpenVLAPolicy, request: ExportRequest) -> None:
+    """Write the published layout, or ours with the adapters merged."""
+    if request.layout not in (None, "native") or request.cameras:
+        raise UserError(f"--layout and --cameras are for pi0 and smolvla, and this policy is {policy.architecture}")
+    if request.layout is None:
+        export_policy(policy, request.out, request.provenance, request.dtype)
+        return
+    merge_adapters(policy)
+    if request.dtype is not None:
+        policy.model.to(request.dtype)
+    save_policy(policy, request.out, request.provenance)
+
+
+def merge_adapters(policy: OpenVLAPolicy) -> None:
+    """Fold LoRA adapters, if there are any, into the weights, in place."""
+    if policy.base is not None:
+        lora.merge_lora(policy.model)
+        policy.base = None
 
 
 def export_policy(policy: OpenVLAPolicy, folder: Path, provenance: dict[str, Any], dtype: torch.dtype | None) -> None:
@@ -102,11 +167,9 @@ def export_policy(policy: OpenVLAPolicy, folder: Path, provenance: dict[str, Any
     if policy.config.learned_positions:
         raise UserError(
             "this policy has learned position vectors (as the small presets do), for which the published "
-            "layout has no place: only models of OpenVLA's own architecture can be exported."
+            "layout has no place: --layout native writes our own, which embodied-rl reads."
         )
-    if policy.base is not None:
-        lora.merge_lora(policy.model)
-        policy.base = None
+    merge_adapters(policy)
     state = _state(policy)
     if dtype is not None:
         state = {name: tensor.to(dtype) for name, tensor in state.items()}
@@ -119,6 +182,90 @@ def export_policy(policy: OpenVLAPolicy, folder: Path, provenance: dict[str, Any
     files[STATISTICS] = to_json(policy.norm_stats)
     files["provenance.json"] = to_json(provenance)
     write_folder(Path(folder), files)
+
+
+def describe(folder: Path, options: LoadOptions) -> Description:
+    """Read everything but the weights; UserError names whatever is missing, unusable or was not chosen."""
+    if options.architecture is not None and options.architecture not in _CLASSES:
+        raise UserError(f"unknown policy '{options.architecture}'.{suggest(options.architecture, _CLASSES)}")
+    found = _published(folder, options) if is_public(folder) else _own(folder, options)
+    if options.center_crop is None:
+        return found
+    return replace(found, model=replace(found.model, center_crop=options.center_crop))
+
+
+def _own(folder: Path, options: LoadOptions) -> Description:
+    """A folder that this project's training wrote."""
+    found = read_json(folder / "config.json").get("architecture") if (folder / "config.json").is_file() else None
+    wanted = options.architecture or (found if found in _CLASSES else next(iter(_CLASSES)))
+    config = read_config(folder, wanted, _FORMAT, ("model", "temperature", "unnorm_key"))
+    refuse_variant(options, folder)
+    public = small_files(folder / _PUBLIC_FOLDER)
+    described = _described(folder, wanted, config, read_json(folder / STATISTICS), options, public)
+    return replace(described, lora=config.get("lora"))
+
+
+def _published(folder: Path, options: LoadOptions) -> Description:
+    """A published checkpoint, or one of our exports, which say more."""
+    config = read_json(folder / "config.json")
+    norm_stats = dict(config.get("norm_stats") or {})
+    if (folder / STATISTICS).is_file():
+        norm_stats |= read_json(folder / STATISTICS)
+    section, public = config.get(SECTION), small_files(folder)
+    if section is not None:
+        refuse_variant(options, folder)
+        wanted = options.architecture or section["architecture"]
+        if wanted != section["architecture"]:
+            raise UserError(f"{folder} holds {section['architecture']}, not {wanted}: choose the matching --policy")
+        return _described(folder, wanted, section, norm_stats, options, public)
+    if options.architecture is None:
+        raise UserError(
+            f"{folder} is a published checkpoint that does not say how it decodes: name its --policy, "
+            "openvla or openvla_oft"
+        )
+    if options.unnorm_key is None:
+        raise UserError(
+            f"{folder} has statistics of several data sets: choose one with the option unnorm-key. "
+            f"Available: {', '.join(sorted(norm_stats))}."
+        )
+    norm = "bounds" if options.variant is not None and options.variant.use_proprio else None
+    statistics = statistics_from_json(norm_stats, options.unnorm_key, norm)
+    model = published_model(config, statistics, options, folder)
+    return Description(
+        architecture=options.architecture,
+        model=model,
+        tokenizer=PromptTokenizer(load_tokenizer(folder / "tokenizer.json"), model.append_token),
+        statistics=statistics,
+        unnorm_key=options.unnorm_key,
+        norm_stats=norm_stats,
+        temperature=1.0,
+        public=public,
+    )
+
+
+def _described(
+    folder: Path,
+    architecture: str,
+    settings: Mapping[str, Any],
+    norm_stats: dict[str, Any],
+    options: LoadOptions,
+    public: dict[str, bytes],
+) -> Description:
+    """A checkpoint whose `settings` (see `_settings`) say everything."""
+    model = config_from_json(settings["model"], _CLASSES[architecture].config_class)
+    key, temperature = options.unnorm_key or settings["unnorm_key"], settings["temperature"]
+    if not isinstance(temperature, (int, float)) or not 0 < temperature < math.inf:
+        raise UserError(f"{folder / 'config.json'}: temperature is {temperature}, and must be positive and finite")
+    return Description(
+        architecture=architecture,
+        model=model,
+        tokenizer=PromptTokenizer(load_tokenizer(folder / "tokenizer.json"), model.append_token),
+        statistics=statistics_from_json(norm_stats, key, model.proprio_norm if model.use_proprio else None),
+        unnorm_key=key,
+        norm_stats=norm_stats,
+        temperature=temperature,
+        public=public,
+    )
 
 
 def _settings(policy: OpenVLAPolicy) -> dict[str, Any]:
@@ -146,13 +293,15 @@ def _empty(described: Description) -> OpenVLAPolicy:
     return policy
 
 
-def _base_folder(settings: dict[str, Any], folder: Path) -> Path:
+def _base_folder(described: Description, folder: Path) -> Path:
     """Where the weights that LoRA adapts are; UserError unless they are the ones it was trained on."""
+    settings = described.lora
+    assert settings is not None
     try:
         base = resolve(settings["base"])
     except UserError as error:
         raise UserError(f"{folder} adapts weights that cannot be found: {error}") from error
-    if weights_digest(base) != settings["base_sha256"]:
+    if weights_digest(_weight_files(base, described.model)) != settings["base_sha256"]:
         raise UserError(f"{folder} adapts other weights than those in {base}, which have changed: restore them")
     return base
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from embodied_rl.errors import UserError, suggest
 from embodied_rl.policies.nn.decoder import DecoderConfig
@@ -12,7 +12,27 @@ from embodied_rl.policies.nn.vision import ViTConfig
 from embodied_rl.policies.preprocessing.tokens import NUM_BINS, ProprioNorm
 from embodied_rl.utils.dataclass_io import read_dataclass
 
+if TYPE_CHECKING:
+    from embodied_rl.policies.openvla_oft.config import Variant
+
+ModelConfig = TypeVar("ModelConfig", bound="OpenVLAModelConfig")
 _HALF = (0.5, 0.5, 0.5)
+_OBSOLETE = "fused_decode"  # older folders say it; whether decoding runs in one loop is no property of the model
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadOptions:
+    """What the user says about a checkpoint.
+
+    architecture: 'openvla' or 'openvla_oft', None for whatever the folder holds. unnorm_key: entry of the dataset
+    statistics, None for the one that the folder names. variant: how a published OFT checkpoint decodes, which it does
+    not say. center_crop: share of the image's area to keep, None for what the folder or the variant says.
+    """
+
+    architecture: str | None = None
+    unnorm_key: str | None = None
+    variant: Variant | None = None
+    center_crop: float | None = None
 
 
 @dataclass(frozen=True)
@@ -53,8 +73,6 @@ class OpenVLAModelConfig:
     """Hidden widths of the value head."""
     gripper_zero_one: bool = False
     """The last action dimension was trained as 1 = open, 0 = close, and is mapped to the simulator's -1 and +1."""
-    fused_decode: bool = False
-    """Decode with few operators, on a CPU in one compiled loop: faster where their cost, not memory, limits."""
 
     def __post_init__(self) -> None:
         first, second = self.featurizer, self.fused_featurizer
@@ -123,7 +141,6 @@ def nano(
         learned_positions=True,
         ordinal_init=True,
         value_hidden=(dim, dim // 2),
-        fused_decode=True,
     )
 
 
@@ -196,11 +213,10 @@ def preset(name: str) -> OpenVLAModelConfig:
     return _PRESETS[name]()
 
 
-def config_to_json(config: OpenVLAModelConfig) -> dict[str, Any]:
-    """Plain data for config.json."""
-    return asdict(config)
+def config_from_json(data: Any, kind: type[ModelConfig]) -> ModelConfig:
+    """A config of class `kind` from what `dataclasses.asdict` made of one.
 
-
-def config_from_json(data: Any) -> OpenVLAModelConfig:
-    """Inverse of `config_to_json`; UserError names an unknown, missing or unusable key."""
-    return read_dataclass(OpenVLAModelConfig, data, where="model", source="config.json")
+    UserError names an unknown, missing or unusable key.
+    """
+    known = {key: value for key, value in data.items() if key != _OBSOLETE} if isinstance(data, dict) else data
+    return read_dataclass(kind, known, where="model", source="config.json")

@@ -5,17 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from embodied_rl.policies.compile import uses_graphs
 from embodied_rl.policies.cpu import decode
-from embodied_rl.policies.fused_decode import FusedDecoder, complex_rotation
 from embodied_rl.policies.nn.decoder import KVCache, Rope
 from embodied_rl.policies.nn.linear import Linear, linear_float32
 from embodied_rl.policies.openvla.compile import Step, compiled_prefill, compiled_step
 from embodied_rl.policies.openvla.model import OpenVLAModel
 from embodied_rl.policies.preprocessing.tokens import NUM_BINS
+
+_MAX_LOOP_DIM = 1024
+"""Widths above which a step's arithmetic, and not the cost of calling operators, sets its time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +60,8 @@ def prefill_and_decode(
         hidden = decoder(prompt, table.first(width), cache=cache, read=lengths[:, None] - 1)[:, 0]
     head = model.language_model.lm_head.weight[model.action_rows]
     embedding = decoder.embed_tokens.weight[model.action_rows]
-    slots, fused = model.embed_slots(), _can_fuse(model, prompt)
-    if fused and prompt.device.type == "cpu":
+    slots = model.embed_slots()
+    if _in_one_loop(model, prompt):
         tokens, log_prob = decode.decode(
             decoder, head, embedding, slots, hidden, cache, rope, lengths, uniform, temperature
         )
@@ -67,7 +69,7 @@ def prefill_and_decode(
     if compiled and uses_graphs(prompt.device.type):
         step = compiled_step(decoder, cache, rope, lengths)
     else:
-        step = _fused_step(model, cache, rope, lengths) if fused else _module_step(model, cache, rope)
+        step = _module_step(model, cache, rope)
     logits = torch.empty((count, rows, NUM_BINS), dtype=torch.float32, device=prompt.device)
     tokens = torch.empty((count, rows), dtype=torch.int64, device=prompt.device)
     state = hidden
@@ -105,29 +107,20 @@ def token_scores(logits: Tensor, tokens: Tensor, temperature: float) -> tuple[Te
     return chosen, -(log_probs.exp() * log_probs).sum(dim=-1)
 
 
-def _can_fuse(model: OpenVLAModel, prompt: Tensor) -> bool:
-    """Fused decoding is asked for, and the decoder is plain float32 layers without adapters or autocast."""
+def _in_one_loop(model: OpenVLAModel, prompt: Tensor) -> bool:
+    """Whether `cpu.decode` can take the steps: plain float32 layers of a small model on a CPU, no adapters."""
     decoder = model.language_model.model
     config = decoder.config
-    if config.activation != "silu" or config.norm_offset or config.condition_dim:
+    if prompt.device.type != "cpu" or prompt.dtype != torch.float32 or torch.is_autocast_enabled("cpu"):
         return False
-    plain = all(type(module) is Linear for layer in decoder.layers for module in _projections(layer))
-    mixed = torch.is_autocast_enabled(prompt.device.type)
-    return model.config.fused_decode and plain and prompt.dtype == torch.float32 and not mixed
-
-
-def _projections(layer: nn.Module) -> list[nn.Module]:
-    return [module for name, module in layer.named_modules() if name.endswith("_proj")]
-
-
-def _fused_step(model: OpenVLAModel, cache: KVCache, rope: Rope, lengths: Tensor) -> Step:
-    """Action token `t` of each row through fused weights: [N, D] -> [N, D]."""
-    fused, rotation = FusedDecoder(model.language_model.model, cache), complex_rotation(rope)
-    return lambda x, t, mask: fused.step(x, rotation[:, t : t + 1], mask)
+    if config.activation != "silu" or config.norm_offset or config.condition_dim or config.dim > _MAX_LOOP_DIM:
+        return False
+    projections = [module for name, module in decoder.named_modules() if name.endswith("_proj")]
+    return all(type(module) is Linear for module in projections)
 
 
 def _module_step(model: OpenVLAModel, cache: KVCache, rope: Rope) -> Step:
-    """The same through the decoder's own modules, which may carry adapters."""
+    """Action token `t` of each row through the decoder's modules, which may carry adapters: [N, D] -> [N, D]."""
 
     def step(x: Tensor, t: int, mask: Tensor | None) -> Tensor:
         here = Rope(rope.cos[:, t : t + 1], rope.sin[:, t : t + 1])

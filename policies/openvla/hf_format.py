@@ -1,19 +1,30 @@
-"""OpenVLA's published config.json: to our model config, and back for exports.
+"""OpenVLA's and OpenVLA-OFT's published layout: config.json and weights, both ways.
 
-The published file names its vision towers (timm ids) and leaves out whatever equals Llama-2-7B's defaults. What it
-cannot say (how a checkpoint is decoded, which statistics it uses) our exports add under the key `embodied_rl`, which
+The published config.json names its vision towers (timm ids) and leaves out whatever equals Llama-2-7B's defaults. What
+it cannot say (how a checkpoint is decoded, which statistics it uses) our exports add under the key `embodied_rl`, which
 other readers ignore.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from embodied_rl.errors import UserError
+from embodied_rl.policies.checkpoints.folder import File, read_json, read_weights, require_agreement
+from embodied_rl.policies.checkpoints.shards import read_sharded, sharded_files, single_file, weight_files
 from embodied_rl.policies.nn.decoder import DecoderConfig
-from embodied_rl.policies.openvla.config import OpenVLAModelConfig, openvla_7b
-from embodied_rl.policies.preprocessing.tokens import NUM_BINS
+from embodied_rl.policies.nn.heads import make_value_head
+from embodied_rl.policies.openvla.config import LoadOptions, OpenVLAModelConfig, openvla_7b
+from embodied_rl.policies.openvla_oft import config as oft_config
+from embodied_rl.policies.openvla_oft.parts import check_parts, find_parts, read_parts, split_parts
+from embodied_rl.policies.preprocessing.text import PromptTokenizer
+from embodied_rl.policies.preprocessing.tokens import NUM_BINS, Statistics
 
 SECTION = "embodied_rl"
 MODEL_TYPE = "openvla"
@@ -30,8 +41,97 @@ _EXPECTED = {
     "n_action_bins": NUM_BINS,
 }
 
+VALUE_HEAD = "value_head.safetensors"
+_VALUE = "value_head."
+_RLINF_VALUE = "value_head.mlp."
+# Small files of a published checkpoint that we do not need but readers of our exports do.
+_PASSED_ON = (
+    "config.json",
+    "tokenizer.json",
+    "tokenizer.model",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "preprocessor_config.json",
+    "processor_config.json",
+    "generation_config.json",
+)
 
-def model_config(public: dict[str, Any]) -> OpenVLAModelConfig:
+
+@dataclass(frozen=True, kw_only=True)
+class Description:
+    """A policy without its weights. public: the small files of the published checkpoint that it came from."""
+
+    architecture: str
+    model: OpenVLAModelConfig
+    tokenizer: PromptTokenizer
+    statistics: Statistics
+    unnorm_key: str
+    norm_stats: dict[str, Any]
+    temperature: float
+    lora: dict[str, Any] | None = None
+    public: dict[str, bytes] = field(default_factory=dict)
+
+
+def is_public(folder: Path) -> bool:
+    """Whether `folder` has the published layout (config.json with `model_type` openvla)."""
+    return (folder / "config.json").is_file() and read_json(folder / "config.json").get("model_type") == MODEL_TYPE
+
+
+def small_files(folder: Path) -> dict[str, bytes]:
+    """The files in `folder` that an export passes on as they are."""
+    return {name: (folder / name).read_bytes() for name in _PASSED_ON if (folder / name).is_file()}
+
+
+def published_model(
+    config: Mapping[str, Any], statistics: Statistics, options: LoadOptions, folder: Path
+) -> OpenVLAModelConfig:
+    """The model of a checkpoint that others published, which its files and the user's choice describe together.
+
+    UserError names what was not chosen, and every choice that contradicts config.json or the files beside it.
+    """
+    model = model_config(config)
+    advice = "leave the variant out"
+    if options.architecture == "openvla":
+        refuse_variant(options, folder)
+        advice = "choose --policy openvla_oft and its variant"
+    elif options.variant is None:
+        raise UserError(
+            f"{folder} is a published OFT checkpoint that does not say how it was trained: choose its "
+            f"variant, one of {', '.join(oft_config.VARIANTS)}"
+        )
+    else:
+        model = oft_config.with_variant(model, options.variant, proprio_dim=0)
+        check_parts(model, find_parts(folder), folder)
+        advice = "choose the variant (or its head, cameras, proprio, film and chunk length) that it was trained as"
+    model = replace(model, action_dim=len(statistics.q01), proprio_dim=len(statistics.proprio_mean))
+    film = isinstance(model, oft_config.OFTModelConfig) and model.film
+    runs = {
+        "num_images_in_input": model.num_cameras,
+        "num_action_chunks": model.chunk_len,
+        "chunk_size": model.chunk_len,
+        "action_horizon": model.chunk_len,
+        "action_dim": model.action_dim,
+        "use_proprio": model.use_proprio,
+        "use_film": film,
+        "use_relative_actions": False,
+        "action_proprio_normalization_type": "bounds_q99",
+        "image_sizes": [model.image_size] * 2,
+        "unnorm_key": options.unnorm_key,
+    }
+    if model.use_proprio:
+        runs["proprio_dim"] = model.proprio_dim
+    require_agreement(config, runs, advice)
+    return model
+
+
+def refuse_variant(options: LoadOptions, folder: Path) -> None:
+    """UserError if a variant was chosen for a checkpoint that has none."""
+    if options.variant is not None:
+        raise UserError(f"{folder} is no published OFT checkpoint and says how it decodes: leave the variant out")
+
+
+def model_config(public: Mapping[str, Any]) -> OpenVLAModelConfig:
     """The model that a published config.json describes: one camera, no proprio, one action a decision.
 
     UserError names what this implementation does not have.
@@ -104,3 +204,46 @@ def public_config(config: OpenVLAModelConfig, dtype: str) -> dict[str, Any]:
         },
         "torch_dtype": dtype,
     }
+
+
+def public_files(model: OpenVLAModelConfig, state: dict[str, Tensor]) -> dict[str, File]:
+    """The weight files of `state` in the published layout; the critic in a file of its own, which others ignore."""
+    main = {name: tensor for name, tensor in state.items() if not name.startswith(_VALUE)}
+    files: dict[str, File] = {}
+    if isinstance(model, oft_config.OFTModelConfig):
+        main, files = split_parts(model, main)
+    critic = {name: tensor for name, tensor in state.items() if name.startswith(_VALUE)}
+    return {**sharded_files(main), **files, VALUE_HEAD: single_file(critic)}
+
+
+def public_state(folder: Path, model: OpenVLAModelConfig) -> dict[str, Tensor]:
+    """All parameters of a published folder under our names, with a fresh critic where it has none."""
+    # older transformers saved the rotary frequencies, which are no parameters
+    state = {name: tensor for name, tensor in read_sharded(folder).items() if not name.endswith("rotary_emb.inv_freq")}
+    if isinstance(model, oft_config.OFTModelConfig):
+        state |= read_parts(find_parts(folder))
+    if (folder / VALUE_HEAD).is_file():
+        return state | read_weights(folder / VALUE_HEAD)
+    return _with_value_head(state, model)
+
+
+def public_weight_files(folder: Path, model: OpenVLAModelConfig) -> list[Path]:
+    """The files that `public_state` reads."""
+    parts = find_parts(folder).values() if isinstance(model, oft_config.OFTModelConfig) else ()
+    return [*weight_files(folder), *parts, *folder.glob(VALUE_HEAD)]
+
+
+def _with_value_head(state: dict[str, Tensor], model: OpenVLAModelConfig) -> dict[str, Tensor]:
+    """`state` with RLinf's critic under our names, or else with a fresh one."""
+    trained = {name: state.pop(name) for name in list(state) if name.startswith(_RLINF_VALUE)}
+    if trained:
+        # RLinf's last layer has no bias
+        return (
+            state
+            | {"value_head.4.bias": torch.zeros(1)}
+            | {name.replace(_RLINF_VALUE, _VALUE): tensor for name, tensor in trained.items()}
+        )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        fresh = make_value_head(model.decoder.dim, model.value_hidden).state_dict()
+    return state | {_VALUE + name: tensor for name, tensor in fresh.items()}

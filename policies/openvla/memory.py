@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from embodied_rl.policies.family import TrainingMode
 from embodied_rl.policies.memory import Footprint, Rows, footprint, kv_bytes
 from embodied_rl.policies.nn import lora
 from embodied_rl.policies.openvla.config import OpenVLAModelConfig
@@ -19,7 +20,7 @@ INSTRUCTION = " ".join(f"word{number}" for number in range(_PROMPT_TOKENS - 2))
 """Makes a prompt of so many tokens with the tokenizer of `trainable`."""
 
 
-def trainable(config: OpenVLAModelConfig, *, lora_rank: int, precision: str, recompute: bool) -> OpenVLAPolicy:
+def trainable(config: OpenVLAModelConfig, mode: TrainingMode) -> OpenVLAPolicy:
     """A fresh policy with a critic as it is trained, which knows `INSTRUCTION`; lora_rank 0 trains every parameter.
 
     For the meta device: where tensors have storage, the weights of large ones would take it twice.
@@ -27,18 +28,18 @@ def trainable(config: OpenVLAModelConfig, *, lora_rank: int, precision: str, rec
     kind = OpenVLAOFTPolicy if isinstance(config, OFTModelConfig) else OpenVLAPolicy
     policy = kind.fresh(config, [INSTRUCTION])
     policy.with_value = True
-    if lora_rank:
-        lora.add_lora(policy.model, lora_rank)
-    lora.set_training(policy, precision, recompute=recompute)
+    if mode.lora_rank:
+        lora.add_lora(policy.model, mode.lora_rank)
+    lora.set_training(policy, mode.dtype, recompute=mode.gradient_checkpointing)
     return policy
 
 
-def measure(config: OpenVLAModelConfig, *, lora_rank: int, precision: str, recompute: bool) -> Footprint:
+def measure(config: OpenVLAModelConfig, mode: TrainingMode) -> Footprint:
     """The footprint of training with a critic; lora_rank 0 trains every parameter that runs."""
     drawn = isinstance(config, OFTModelConfig) and config.head == "l1"
 
     def make() -> OpenVLAPolicy:
-        return trainable(config, lora_rank=lora_rank, precision=precision, recompute=recompute)
+        return trainable(config, mode)
 
     def rows(count: int) -> Rows:
         size, terms = config.image_size, (count, config.num_tokens)
@@ -56,3 +57,8 @@ def cache_bytes(config: OpenVLAModelConfig, element_bytes: int) -> int:
     decoder = config.decoder
     slots = config.text_offset + _PROMPT_TOKENS + config.num_tokens - 1
     return kv_bytes(decoder, slots, element_bytes)
+
+
+def prefix_bytes(config: OpenVLAModelConfig, element_bytes: int) -> int:
+    """0: OpenVLA has no prefix cache."""
+    return 0

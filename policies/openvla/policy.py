@@ -10,8 +10,9 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
-from typing import Any, Self
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Self, TypeVar
 
 import numpy as np
 import torch
@@ -20,7 +21,9 @@ from torch.nn import functional as F
 
 from embodied_rl.errors import UserError
 from embodied_rl.policies.compile import pad_prompt
-from embodied_rl.policies.openvla.config import OpenVLAModelConfig
+from embodied_rl.policies.efficient import EfficientParts
+from embodied_rl.policies.family import FreshRequest
+from embodied_rl.policies.openvla.config import OpenVLAModelConfig, preset
 from embodied_rl.policies.openvla.decode import prefill_and_decode, token_scores
 from embodied_rl.policies.openvla.model import OpenVLAModel
 from embodied_rl.policies.preprocessing.crop import center_crop
@@ -30,6 +33,7 @@ from embodied_rl.policies.preprocessing.tokens import (
     Statistics,
     decode_tokens,
     encode_actions,
+    fit_statistics,
     gripper_from_env,
     gripper_to_env,
     identity_statistics,
@@ -37,7 +41,7 @@ from embodied_rl.policies.preprocessing.tokens import (
     statistics_to_json,
     unnormalise_actions,
 )
-from embodied_rl.policy import ActMode, action_chunks
+from embodied_rl.policy import ActMode, PolicyTraits, action_chunks, void_rows
 from embodied_rl.rng import DecisionRng
 from embodied_rl.types import ActOutput, EvalOutput, Observation
 
@@ -75,8 +79,8 @@ class OpenVLAPolicy(nn.Module):
     """
 
     architecture = "openvla"
-    acts_in_parts = True
     network: type[OpenVLAModel] = OpenVLAModel
+    config_class: type[OpenVLAModelConfig] = OpenVLAModelConfig
 
     def __init__(
         self,
@@ -107,6 +111,7 @@ class OpenVLAPolicy(nn.Module):
         self.with_value = False
         self.mixed_precision = False
         self.compiled = False
+        self.source_files: tuple[Path, ...] = ()
         self.public: dict[str, bytes] = {}
         self.base: Base | None = None
         self.chunk_len = config.chunk_len
@@ -130,6 +135,42 @@ class OpenVLAPolicy(nn.Module):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             return cls(config, tokenizer, statistics, unnorm_key=unnorm_key)
+
+    @property
+    def traits(self) -> PolicyTraits:
+        """See `PolicyTraits`."""
+        return PolicyTraits(acts_in_parts=True, compiled=self.compiled, critic="model.value_head.")
+
+    @property
+    def center_crop(self) -> float | None:
+        """Share of each image's area that the policy itself cuts out of the middle; None for the whole image."""
+        return self.config.center_crop
+
+    @property
+    def uses_proprio(self) -> bool:
+        """Whether it reads the proprio."""
+        return self.config.use_proprio
+
+    @property
+    def gripper_zero_one(self) -> bool:
+        """Whether its data said 1 = open and 0 = closed, and not -1 and 1."""
+        return self.config.gripper_zero_one
+
+    @property
+    def statistics_keys(self) -> list[str]:
+        """Data sets whose statistics it has."""
+        return sorted(self.norm_stats)
+
+    @property
+    def action_range(self) -> tuple[np.ndarray, np.ndarray]:
+        """What the statistics say about the ends of each action dimension, float32 [A] twice."""
+        return self.statistics.q01, self.statistics.q99
+
+    @property
+    def efficient_parts(self) -> EfficientParts:
+        """See `EfficientParts`."""
+        visual = self.config.featurizer.num_patches * self.config.num_cameras
+        return EfficientParts([self.model.language_model.model], 1, visual, 0)  # BOS comes first
 
     @property
     def device(self) -> torch.device:
@@ -167,7 +208,8 @@ class OpenVLAPolicy(nn.Module):
         )
         value = self.model.value(decoded.prompt_hidden) if self.with_value else None
         tokens = decoded.tokens.to(torch.uint8)
-        actions = action_chunks(torch.from_numpy(self.to_env(decode_tokens(tokens.cpu().numpy()))))
+        decided = torch.from_numpy(self.to_env(decode_tokens(tokens.cpu().numpy())))
+        actions = action_chunks(void_rows(decided, decoded.log_prob))
         return ActOutput(actions, decoded.log_prob, value, {"tokens": tokens})
 
     def evaluate(
@@ -281,3 +323,22 @@ class OpenVLAPolicy(nn.Module):
         x = torch.cat([prefix, text], dim=1)
         read = prefix.shape[1] - 1 + prompt.lengths[:, None] + torch.arange(count, device=self.device)
         return decoder(x, decoder.rope(x.shape[1], x.device, first), read=read)
+
+
+AnyOpenVLA = TypeVar("AnyOpenVLA", bound=OpenVLAPolicy)
+
+
+def fresh(request: FreshRequest) -> OpenVLAPolicy:
+    """A randomly initialised policy for the data set of `request`."""
+    return fresh_for(OpenVLAPolicy, preset(request.preset), request)
+
+
+def fresh_for(kind: type[AnyOpenVLA], base: OpenVLAModelConfig, request: FreshRequest) -> AnyOpenVLA:
+    """A randomly initialised policy for the data set of `request`."""
+    config = replace(base, chunk_len=request.chunk_len)
+    statistics = fit_statistics(request.action, request.state)
+    if request.unit_actions:
+        # our own suites: commands fill [-1, 1] already, and 1st percentiles would cut off the rare large corrections
+        unit = identity_statistics(config.action_dim, config.proprio_dim)
+        statistics = replace(statistics, q01=unit.q01, q99=unit.q99)
+    return kind.fresh(config, request.instructions, statistics, seed=request.seed, unnorm_key=request.unnorm_key)

@@ -8,7 +8,6 @@ from typing import Any, Literal
 
 from embodied_rl.errors import UserError, suggest
 from embodied_rl.policies.openvla.config import OpenVLAModelConfig, nano, openvla_7b, tiny
-from embodied_rl.utils.dataclass_io import read_dataclass
 
 Head = Literal["tokens", "l1"]
 STOP_ID = 2  # </s> of Llama's tokenizer
@@ -28,8 +27,6 @@ class OFTModelConfig(OpenVLAModelConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.fused_decode:
-            raise ValueError("parallel decoding has no steps to fuse: fused_decode must be off")
         if self.featurizer.film_dim != self.fused_featurizer.film_dim:
             raise ValueError("both vision towers have FiLM, or neither has")
         if self.featurizer.film_dim not in (None, self.decoder.dim):
@@ -79,7 +76,6 @@ def variant(name: str) -> Variant:
 def oft(base: OpenVLAModelConfig, **changes: Any) -> OFTModelConfig:
     """`base` decoded in parallel, with `changes` to the config."""
     values: dict[str, Any] = {field.name: getattr(base, field.name) for field in fields(OpenVLAModelConfig)}
-    values["fused_decode"] = False
     return OFTModelConfig(**(values | changes))
 
 
@@ -109,8 +105,3 @@ def preset(name: str, chosen: Variant | None = None) -> OFTModelConfig:
     if name != "7b":
         raise UserError(f"unknown OpenVLA-OFT preset '{name}'.{suggest(name, [*small, '7b'])}")
     return with_variant(openvla_7b(), chosen or VARIANTS["official"], proprio_dim=8)
-
-
-def config_from_json(data: Any) -> OFTModelConfig:
-    """What `dataclasses.asdict` made of a config; UserError names an unknown, missing or unusable key."""
-    return read_dataclass(OFTModelConfig, data, where="model", source="config.json")

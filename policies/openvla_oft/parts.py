@@ -16,6 +16,7 @@ from torch import Tensor
 
 from embodied_rl.errors import UserError
 from embodied_rl.policies.checkpoints.folder import File
+from embodied_rl.policies.checkpoints.integrity import record, require_finite
 from embodied_rl.policies.openvla_oft.config import OFTModelConfig
 
 PARTS = ("action_head", "proprio_projector", "vision_backbone")
@@ -88,6 +89,7 @@ def split_parts(config: OFTModelConfig, state: dict[str, Tensor]) -> tuple[dict[
 
 
 def _read(path: Path) -> dict[str, Tensor]:
+    record(path)
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
     except (RuntimeError, UnpicklingError, EOFError, OSError) as error:
@@ -95,6 +97,7 @@ def _read(path: Path) -> dict[str, Tensor]:
         raise UserError(f"{path} cannot be read ({reason}): restore it from the checkpoint's source") from error
     if not isinstance(state, dict) or not all(isinstance(tensor, Tensor) for tensor in state.values()):
         raise UserError(f"{path} holds no state dict: restore it from the checkpoint's source")
+    require_finite(state, path)
     return state
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from embodied_rl.policies.openvla.policy import OpenVLAPolicy
-from embodied_rl.policies.openvla_oft.config import OFTModelConfig
+from embodied_rl.policies.family import FreshRequest
+from embodied_rl.policies.openvla.policy import OpenVLAPolicy, fresh_for
+from embodied_rl.policies.openvla_oft.config import OFTModelConfig, preset
 from embodied_rl.policies.openvla_oft.heads import ActionHead, LaplaceHead, TokenHead
 from embodied_rl.policies.openvla_oft.model import OFTModel
-from embodied_rl.policy import ActMode, action_chunks
+from embodied_rl.policy import ActMode, action_chunks, void_rows
 from embodied_rl.rng import DecisionRng
 from embodied_rl.types import ActOutput, EvalOutput, Observation
 
@@ -23,6 +24,7 @@ class OpenVLAOFTPolicy(OpenVLAPolicy):
 
     architecture = "openvla_oft"
     network = OFTModel
+    config_class = OFTModelConfig
     config: OFTModelConfig
     model: OFTModel
 
@@ -36,7 +38,8 @@ class OpenVLAOFTPolicy(OpenVLAPolicy):
         hidden = self._hidden(obs.images, obs.proprio, obs.instruction, compiled=self.compiled)
         drawn, log_prob = self.head.draw(hidden, uniform, self.temperature)
         value = self.model.value(hidden[:, 0]) if self.with_value else None
-        actions = action_chunks(torch.from_numpy(self.to_env(self.head.normalised(drawn))))
+        decided = torch.from_numpy(self.to_env(self.head.normalised(drawn)))
+        actions = action_chunks(void_rows(decided, drawn, log_prob))
         return ActOutput(actions, log_prob, value, {self.head.replay_key: drawn})
 
     def evaluate(
@@ -73,3 +76,8 @@ class OpenVLAOFTPolicy(OpenVLAPolicy):
         language = self.model.language(text, prompt.lengths, self.tokenizer.bos_id) if self.config.film else None
         prefix = self._prefix(images, proprio, language, compiled=compiled)
         return self.model.decode(prefix, text, prompt.lengths, prompt.padded, compiled=compiled)
+
+
+def fresh(request: FreshRequest) -> OpenVLAOFTPolicy:
+    """A randomly initialised policy for the data set of `request`."""
+    return fresh_for(OpenVLAOFTPolicy, preset(request.preset), request)

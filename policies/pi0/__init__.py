@@ -1,0 +1,93 @@
+"""pi0 (Black et al. 2024) and pi0.5: chunks of continuous actions, denoised by flow matching."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from embodied_rl.errors import UserError
+from embodied_rl.policies.family import PolicyFamily
+
+
+@dataclass(frozen=True, kw_only=True)
+class FlowPolicyConfig:
+    """What the policies have in common that denoise chunks of continuous actions."""
+
+    checkpoint: str = ""
+    """Folder of a run or checkpoint, or OWNER/NAME[@REVISION] on the Hugging Face hub."""
+    tokenizer: str | None = None
+    """For published checkpoints: the language model's tokenizer.json."""
+    statistics: str | None = None
+    """For published checkpoints: file or folder of the data set's statistics (None: the only ones beside the
+    weights)."""
+    chunk_len: int | None = None
+    """Control steps executed before the next decision (None: as the checkpoint says)."""
+    exploration: Literal["flow_sde", "flow_noise"] = "flow_sde"
+    """How sampled actions explore (pi_RL): one denoising step of each decision follows the stochastic equation, or
+    every step adds noise of a learned size. Greedy evaluation does neither."""
+    num_inference_steps: int = 4
+    """Denoising steps a decision, also in evaluation."""
+    noise_level: float = 0.5
+    """Size of Flow-SDE's noise."""
+    noise_range: tuple[float, float] = (0.08, 0.16)
+    """Smallest and largest standard deviation of a step of Flow-Noise, in normalised action units."""
+    train_expert_only: bool = False
+    """Freeze vision tower and language model; train the action expert and the heads."""
+    prefix_cache_gib: float = 0.0
+    """With train_expert_only: host memory in GiB in which the rollout leaves what vision tower and language model
+    computed, so that no epoch of the update computes it again; 0 keeps nothing. `embodied-rl plan` says what a
+    decision takes."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """Number format: bfloat16 holds frozen parameters and multiplies in it; what trains, and densities, stay
+    float32."""
+    gradient_checkpointing: bool = False
+    """Compute activations again in the backward pass instead of keeping them: much less memory, about a third
+    slower."""
+    compile: bool = False
+    """Act through torch.compile: the first decisions wait for the compiler, and numbers round differently. On a GPU
+    CUDA graphs."""
+
+    def __post_init__(self) -> None:
+        low, high = self.noise_range
+        if self.num_inference_steps < 2:
+            raise UserError(f"--policy.num-inference-steps must be at least 2, got {self.num_inference_steps}.")
+        if self.noise_level <= 0 or not 0 < low <= high:
+            raise UserError("--policy.noise-level and --policy.noise-range must be positive, and the range in order.")
+        if self.prefix_cache_gib < 0:
+            raise UserError(f"--policy.prefix-cache-gib must not be negative, got {self.prefix_cache_gib}.")
+        if self.prefix_cache_gib and not self.train_expert_only:
+            raise UserError(
+                "--policy.prefix-cache-gib keeps what a frozen language model computed, and this one "
+                "trains: add --policy.train-expert-only, or leave it out."
+            )
+        if self.chunk_len is not None and self.chunk_len < 1:
+            raise UserError(f"--policy.chunk-len must be at least 1, got {self.chunk_len}.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pi0Config(FlowPolicyConfig):
+    """The pi0 and pi0.5 policies."""
+
+    checkpoint: str = ""
+    """Folder of a run or checkpoint (embodied-rl sft --policy pi0 makes one), or a published one of openpi or LeRobot:
+    its folder, or OWNER/NAME[@REVISION] on the Hugging Face hub. None ships with the package."""
+    tokenizer: str | None = None
+    """For published checkpoints: PaliGemma's tokenizer.json."""
+    preset: str | None = None
+    """For published checkpoints: pi0_base, pi05_base or pi05_libero."""
+    normalisation: Literal["mean_std", "quantiles"] | None = None
+    """For published checkpoints: what their states and actions were normalised by (openpi: pi0 mean_std, pi0.5
+    quantiles)."""
+    horizon: int | None = None
+    """For published checkpoints: control steps that it predicts (None: as the preset)."""
+    extra_delta_transform: bool | None = None
+    """For published checkpoints: it predicts actions minus the state, all but the gripper, as openpi's pi0_libero
+    (None: as the checkpoint says)."""
+
+
+FAMILY = PolicyFamily(
+    name="pi0",
+    config=Pi0Config,
+    given=("preset", "tokenizer", "statistics", "normalisation", "horizon", "extra_delta_transform"),
+    holds=lambda config: "paligemma_variant" in config or config.get("type") in ("pi0", "pi05"),
+)

@@ -1,4 +1,4 @@
-"""Read and write a pi0 policy, or one of its kin, as a folder, all or nothing.
+"""Read and write a pi0 policy, or one of its family, as a folder, all or nothing; read one from any folder.
 
 config.json (architecture, model config, flow settings, unnorm_key), model.safetensors, tokenizer.json,
 dataset_statistics.json (keyed by unnorm_key), provenance.json (what the writer records: command, seed, suite, ...).
@@ -7,12 +7,11 @@ The files of openpi and LeRobot are those of `embodied_rl.policies.pi0.hf_format
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-import torch
-
+from embodied_rl.errors import UserError
 from embodied_rl.policies.checkpoints.folder import (
     check_keys,
     read_config,
@@ -22,16 +21,17 @@ from embodied_rl.policies.checkpoints.folder import (
     write_folder,
 )
 from embodied_rl.policies.checkpoints.shards import SINGLE, single_file
+from embodied_rl.policies.family import ExportRequest, pick
 from embodied_rl.policies.flow import FlowSettings
-from embodied_rl.policies.pi0.config import Pi0ModelConfig
-from embodied_rl.policies.pi0.normalise import Pi0Statistics, statistics_from_json, statistics_to_json
-from embodied_rl.policies.pi0.policy import Pi0Policy
-from embodied_rl.policies.pi0.prompt import Pi0Prompt
+from embodied_rl.policies.pi0 import FlowPolicyConfig, hf_format
+from embodied_rl.policies.pi0.config import preset
+from embodied_rl.policies.pi0.normalise import NormMode, statistics_from_json, statistics_to_json
+from embodied_rl.policies.pi0.policy import AnyPi0, Pi0Policy, empty_policy
+from embodied_rl.policies.prefix_cache import GIB, PrefixCache
 from embodied_rl.policies.preprocessing.text import load_tokenizer
 from embodied_rl.utils.dataclass_io import read_dataclass
 
 _FORMAT = 1
-AnyPi0 = TypeVar("AnyPi0", bound=Pi0Policy)
 
 
 def save_policy(policy: Pi0Policy, folder: Path, provenance: dict[str, Any]) -> None:
@@ -53,6 +53,7 @@ def save_policy(policy: Pi0Policy, folder: Path, provenance: dict[str, Any]) -> 
             "dataset_statistics.json": to_json({policy.unnorm_key: statistics_to_json(policy.statistics)}),
             "provenance.json": to_json(provenance),
         },
+        checksums=True,
     )
 
 
@@ -75,17 +76,118 @@ def load_policy(folder: Path, kind: type[AnyPi0] = Pi0Policy) -> AnyPi0:
     return policy
 
 
-def empty_policy(
-    config: Pi0ModelConfig,
-    prompt: Pi0Prompt,
-    statistics: Pi0Statistics,
-    flow: FlowSettings,
-    *,
-    unnorm_key: str,
-    kind: type[AnyPi0] = Pi0Policy,
-) -> AnyPi0:
-    """A policy whose weights take no memory, to be assigned."""
-    with torch.device("meta"):
-        policy = kind(config, prompt, statistics, flow, unnorm_key=unnorm_key)
-    policy.loss_calls = torch.zeros((), dtype=torch.int64)
+@dataclass(frozen=True)
+class Pi0Options:
+    """What the user says about a checkpoint.
+
+    preset, tokenizer (PaliGemma's tokenizer.json), normalisation: needed for a published one, and refused for ours,
+    as are horizon (control steps that it predicts, None for the preset's) and extra_delta_transform (whether it
+    predicts actions minus the state, None for what the folder says). statistics: file or folder of them, None for the
+    only ones in the published folder. chunk_len: control steps executed a decision, None for what the folder or the
+    preset says.
+    """
+
+    preset: str | None = None
+    tokenizer: str | None = None
+    statistics: str | None = None
+    normalisation: NormMode | None = None
+    horizon: int | None = None
+    extra_delta_transform: bool | None = None
+    chunk_len: int | None = None
+
+
+def is_published(folder: Path) -> bool:
+    """Whether `folder` is a pi0 of openpi or LeRobot."""
+    config = read_json(folder / "config.json") if (folder / "config.json").is_file() else {}
+    return "paligemma_variant" in config or config.get("type") in hf_format.LEROBOT_TYPES
+
+
+def load(folder: Path, options: Pi0Options) -> Pi0Policy:
+    """The policy in `folder`, on the CPU; UserError names whatever is missing, superfluous or does not fit."""
+    if is_published(folder):
+        return _load_published(folder, options)
+    refuse_given(options, folder, "pi0")
+    policy = load_policy(folder)
+    if options.chunk_len is not None:
+        execute(policy, options.chunk_len)
     return policy
+
+
+def _load_published(folder: Path, options: Pi0Options) -> Pi0Policy:
+    preset_name, tokenizer, mode = options.preset, options.tokenizer, options.normalisation
+    if preset_name is None or tokenizer is None or mode is None:
+        missing = next(name for name in ("preset", "tokenizer", "normalisation") if getattr(options, name) is None)
+        raise UserError(
+            f"{folder} is a published pi0, which does not say its {missing}: name its preset (pi0_base, pi05_base, "
+            "pi05_libero), PaliGemma's tokenizer.json and the normalisation (mean_std or quantiles)"
+        )
+    config = preset(preset_name)
+    if options.horizon is not None:
+        config = replace(config, horizon=options.horizon, chunk_len=min(config.chunk_len, options.horizon))
+    published = read_json(folder / "config.json")
+    config, steps = hf_format.agree(published, config, mode, folder)
+    typed = options.extra_delta_transform
+    config = replace(config, delta_dims=hf_format.delta_dims(published, config, typed, preset_name))
+    if options.chunk_len is not None:
+        config = replace(config, chunk_len=checked_chunk_len(options.chunk_len, config.horizon))
+    statistics = hf_format.read_statistics(Path(options.statistics or folder), mode, config)
+    flow = FlowSettings() if steps is None else FlowSettings(num_inference_steps=steps)
+    return hf_format.load_published(folder, config, statistics, Path(tokenizer), flow=flow)
+
+
+def refuse_given(options: Any, folder: Path, name: str) -> None:
+    """UserError for options about a published checkpoint, which `folder` is not."""
+    for option, value in vars(options).items():
+        if value is not None and option != "chunk_len":
+            word = option.replace("_", "-")
+            raise UserError(f"{folder} is no published {name} and says everything itself: leave the option {word} out")
+
+
+def execute(policy: Pi0Policy, chunk_len: int) -> None:
+    """Let `policy` execute so many control steps a decision; UserError if it does not predict as many."""
+    policy.config = replace(policy.config, chunk_len=checked_chunk_len(chunk_len, policy.config.horizon))
+    policy.chunk_len = chunk_len
+
+
+def checked_chunk_len(chunk_len: int, horizon: int) -> int:
+    """`chunk_len`, or UserError."""
+    if not 1 <= chunk_len <= horizon:
+        raise UserError(f"chunk_len must lie in 1..{horizon}, the steps that this policy predicts; got {chunk_len}.")
+    return chunk_len
+
+
+def load_options(given: Any) -> Pi0Options:
+    """pi0's part of `given` (training options or `PublishedOptions`)."""
+    return pick(Pi0Options, given)
+
+
+def prepare(policy: Pi0Policy, config: FlowPolicyConfig, folder: Path) -> None:
+    """Freeze what does not train, and let `policy` explore as `config` says."""
+    if config.train_expert_only:
+        policy.model.freeze_language_model()
+    policy.prefix_cache = PrefixCache(int(config.prefix_cache_gib * GIB)) if config.prefix_cache_gib else None
+    policy.flow = replace(
+        policy.flow,
+        exploration=config.exploration,
+        num_inference_steps=config.num_inference_steps,
+        noise_level=config.noise_level,
+        noise_range=config.noise_range,
+    )
+
+
+def export(policy: Pi0Policy, request: ExportRequest) -> None:
+    """Write openpi's or LeRobot's layout, or ours."""
+    if request.layout == "native":
+        export_native(policy, request)
+    else:
+        layout = request.layout or "openpi"
+        hf_format.save_published(policy, request.out, layout, request.cameras, request.provenance, request.dtype)
+
+
+def export_native(policy: Pi0Policy, request: ExportRequest) -> None:
+    """Write our own layout in the wanted number format."""
+    if request.cameras:
+        raise UserError("--cameras are LeRobot's names, and the native layout has none: leave them out")
+    if request.dtype is not None:
+        policy.model.to(request.dtype)
+    save_policy(policy, request.out, request.provenance)

@@ -44,6 +44,9 @@ class Pi0ModelConfig:
     num_cameras: int = 2
     """Cameras, in the order of the observation. One that a published model knows and this robot lacks is left out, as
     masking it would be."""
+    delta_dims: int = 0
+    """So many first dimensions of an action are predicted minus the state at the decision (openpi's
+    `extra_delta_transform`, by which its pi0_libero was trained: all but the gripper); 0 predicts actions."""
     learned_positions: bool = False
     """Add learned vectors to each camera's patches and to each action token. Not in pi0; a small model that starts from
     nothing learns faster with them."""
@@ -64,6 +67,8 @@ class Pi0ModelConfig:
             raise ValueError(f"chunk_len must lie in 1..horizon, got {self.chunk_len} and {self.horizon}")
         if self.action_dim > self.max_action_dim or self.proprio_dim > self.max_state_dim:
             raise ValueError("action_dim and proprio_dim must fit into max_action_dim and max_state_dim")
+        if not 0 <= self.delta_dims <= min(self.action_dim, self.proprio_dim):
+            raise ValueError("delta_dims must lie in 0..action_dim and 0..proprio_dim")
         if two.dim % 2:
             raise ValueError("the expert's width must be even")
 

@@ -18,20 +18,113 @@ import torch
 from torch import Tensor
 
 from embodied_rl.errors import UserError
-from embodied_rl.policies.checkpoints.folder import read_json, read_weights, to_json, write_folder
+from embodied_rl.policies.checkpoints.folder import read_json, read_weights, require_agreement, to_json, write_folder
 from embodied_rl.policies.checkpoints.shards import SINGLE, read_sharded, single_file
 from embodied_rl.policies.flow import FlowSettings
-from embodied_rl.policies.pi0.checkpoint import empty_policy
 from embodied_rl.policies.pi0.config import Pi0ModelConfig
 from embodied_rl.policies.pi0.hf_keys import EXPERT_HEAD, LEROBOT_PREFIX, canonical, from_published, to_published
 from embodied_rl.policies.pi0.model import make_heads
 from embodied_rl.policies.pi0.normalise import OPENPI_EPS, STATISTICS, Normaliser, NormMode, Pi0Statistics
-from embodied_rl.policies.pi0.policy import Pi0Policy
+from embodied_rl.policies.pi0.policy import Pi0Policy, empty_policy
 from embodied_rl.policies.pi0.prompt import Pi0Prompt
 from embodied_rl.policies.preprocessing.text import load_tokenizer
 
 Layout = Literal["openpi", "lerobot"]
+LEROBOT_TYPES = ("pi0", "pi05")
+LEROBOT_MODES: dict[str, NormMode] = {"MEAN_STD": "mean_std", "QUANTILES": "quantiles"}
+LEROBOT_FIXED: dict[str, Any] = {
+    "adapt_to_pi_aloha": False,
+    "use_delta_joint_actions_aloha": False,
+    "n_obs_steps": 1,
+    "min_period": 0.004,
+    "max_period": 4.0,
+}
+_RELATIVE = "use_relative_actions"
 _STATE_KEYS, _ACTION_KEYS = ("state", "observation.state"), ("actions", "action")
+
+
+def agree(
+    published: Mapping[str, Any], config: Pi0ModelConfig, mode: NormMode, folder: Path
+) -> tuple[Pi0ModelConfig, int | None]:
+    """`config` with the executed steps of a published config.json, and its denoising steps (None: it has none).
+
+    UserError names the first value that contradicts `config` or `mode`.
+    """
+    advice = "choose the preset, --horizon and --normalisation that the checkpoint was trained with"
+    try:
+        if published.get("type") not in LEROBOT_TYPES:
+            require_agreement(published, _openpi_config(config) | {"pi05": config.adaptive}, advice)
+            return config, None
+        cameras = len(visual_features(published)) if published.get("input_features") is not None else None
+        found: dict[str, Any] = {"cameras in input_features": cameras}
+        for key, side in (("state", "input_features"), ("action", "output_features")):
+            name = "observation.state" if key == "state" else key
+            found[f"{key} shape"] = list(published.get(side, {}).get(name, {}).get("shape", ())) or None
+        runs = {
+            "cameras in input_features": config.num_cameras,
+            "state shape": [config.proprio_dim],
+            "action shape": [config.action_dim],
+        }
+        require_agreement(found, runs, "this version reads checkpoints that were fine-tuned for such a robot only")
+        require_agreement(published, _lerobot_sizes(config) | LEROBOT_FIXED, advice)
+        check_normalisation(published, mode, folder)
+        executed, steps = published.get("n_action_steps", config.chunk_len), published.get("num_inference_steps")
+        if not isinstance(executed, int) or not isinstance(steps, int | None):
+            raise ValueError(f"n_action_steps {executed!r} and num_inference_steps {steps!r} must be whole numbers")
+        return replace(config, chunk_len=executed), steps
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise UserError(f"{folder / 'config.json'} is unusable ({error}): restore it from its source") from error
+
+
+def visual_features(published: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The cameras in LeRobot's config.json, without those that it leaves empty."""
+    features = published.get("input_features") or {}
+    return [part for name, part in features.items() if part["type"] == "VISUAL" and ".empty_camera_" not in name]
+
+
+def delta_dims(published: Mapping[str, Any], config: Pi0ModelConfig, typed: bool | None, preset: str) -> int:
+    """How many action dimensions are predicted minus the state: all but the gripper, or none.
+
+    UserError when what the user typed contradicts config.json, or neither says it.
+    """
+    option, lerobot = "--extra-delta-transform", published.get("type") in LEROBOT_TYPES
+    key = _RELATIVE if lerobot else "extra_delta_transform"
+    said = published.get(key)
+    if said is not None and typed is not None and bool(said) != typed:
+        raise UserError(f"config.json says {key} {said}, and {option} is {typed}: leave the option out")
+    if lerobot and said and typed is None:
+        raise UserError(
+            f"config.json says {key} {said}, but not for which dimensions: {option} True if all but the gripper are "
+            "relative to the state; others are not supported"
+        )
+    known = typed if typed is not None else said
+    if known is None and not lerobot and preset != "pi05_libero":
+        raise UserError(
+            "openpi's files do not say whether the policy predicts actions minus the state, as its pi0_libero does: "
+            f"say {option} True or {option} False, as extra_delta_transform in its training config"
+        )
+    return config.action_dim - 1 if known else 0
+
+
+def check_normalisation(published: Mapping[str, Any], mode: NormMode, folder: Path) -> None:
+    """UserError where LeRobot's config.json, or the pipelines beside it, normalise otherwise than by `mode`, or make
+    actions relative to the state without config.json saying so."""
+    maps = {"config.json": published.get("normalization_mapping") or {}}
+    for name in ("policy_preprocessor.json", "policy_postprocessor.json"):
+        for step in read_json(folder / name).get("steps", ()) if (folder / name).is_file() else ():
+            kind, settings = step.get("registry_name", ""), step.get("config") or {}
+            maps[name] = maps.get(name, {}) | (settings.get("norm_map") or {})
+            relative = any(word in kind for word in ("relative", "delta", "absolute")) and settings.get("enabled", True)
+            if relative and not published.get(_RELATIVE):
+                raise UserError(f"{name} has {kind}: actions relative to the state, of which config.json says nothing")
+    theirs = {ours: name for name, ours in LEROBOT_MODES.items()}[mode]
+    for name, table in maps.items():
+        for vector, wanted in (("STATE", theirs), ("ACTION", theirs), ("VISUAL", "IDENTITY")):
+            if table.get(vector, wanted) != wanted:
+                raise UserError(
+                    f"{name} normalises {vector} by {table[vector]}, and what would run by {wanted}: choose the "
+                    f"normalisation that the checkpoint was trained with ({' or '.join(LEROBOT_MODES)} for both)"
+                )
 
 
 def load_published(
@@ -88,7 +181,12 @@ def save_published(
     """
     config = policy.config
     if config.learned_positions:
-        raise UserError("this policy has learned positions, which openpi and LeRobot do not know: nothing was written")
+        raise UserError(
+            "this policy has learned positions (as the small presets do), which openpi and LeRobot do not know: "
+            "--layout native writes our own, which embodied-rl reads"
+        )
+    if config.delta_dims and (layout == "lerobot" or config.delta_dims != config.action_dim - 1):
+        raise UserError("this policy predicts actions minus the state, which LeRobot's files cannot say: use openpi")
     if layout == "lerobot" and len(cameras) != config.num_cameras:
         raise UserError(f"the policy has {config.num_cameras} cameras, {len(cameras)} names were given (--cameras)")
     dtype = dtype or policy.model.dtype
@@ -97,11 +195,12 @@ def save_published(
     precision = str(dtype).removeprefix("torch.")
     if layout == "openpi":
         stats = {"state": _full(policy.statistics.state), "actions": _full(policy.statistics.action)}
+        said = {"precision": precision, "extra_delta_transform": config.delta_dims > 0}  # the latter for ourselves
         write_folder(
             folder,
             {
                 SINGLE: single_file(weights),
-                "config.json": to_json(_openpi_config(policy, precision)),
+                "config.json": to_json(_openpi_config(config) | said),
                 "provenance.json": to_json(provenance),
                 f"assets/{policy.unnorm_key}/norm_stats.json": to_json({"norm_stats": stats}),
             },
@@ -176,7 +275,10 @@ def _normaliser(
     short = [name for name, values in stats.items() if values.ndim != 1 or len(values) < dim]
     if short:
         raise UserError(f"{file}: {key}.{short[0]} has shape {list(stats[short[0]].shape)}, the model needs [{dim}]")
-    return Normaliser(mode, {name: values[:dim] for name, values in stats.items()})
+    try:
+        return Normaliser(mode, {name: values[:dim] for name, values in stats.items()})
+    except UserError as error:
+        raise UserError(f"{file}, {key}: {error}") from error
 
 
 def _plain(normaliser: Normaliser) -> dict[str, list[float]]:
@@ -191,25 +293,33 @@ def _full(normaliser: Normaliser) -> dict[str, list[float]]:
     return table
 
 
-def _openpi_config(policy: Pi0Policy, precision: str) -> dict[str, Any]:
-    config = policy.config
+def _openpi_config(config: Pi0ModelConfig) -> dict[str, Any]:
+    """What openpi's config.json says of the network."""
     variants = {2048: "gemma_2b", 1024: "gemma_300m"}
     return {
         "action_dim": config.max_action_dim,
         "action_horizon": config.horizon,
         "paligemma_variant": variants.get(config.decoder.dim, "custom"),
         "action_expert_variant": variants.get(config.expert.dim, "custom"),
-        "precision": precision,
+    }
+
+
+def _lerobot_sizes(config: Pi0ModelConfig) -> dict[str, Any]:
+    return {
+        "type": "pi05" if config.adaptive else "pi0",
+        "chunk_size": config.horizon,
+        "max_state_dim": config.max_state_dim,
+        "max_action_dim": config.max_action_dim,
+        "image_resolution": [config.image_size] * 2,
     }
 
 
 def _lerobot_config(policy: Pi0Policy, cameras: tuple[str, ...], precision: str) -> dict[str, Any]:
     config = policy.config
-    size = config.image_size
-    modes = {"mean_std": "MEAN_STD", "quantiles": "QUANTILES"}
-    images = {f"observation.images.{name}": {"type": "VISUAL", "shape": [3, size, size]} for name in cameras}
-    return {
-        "type": "pi05" if config.adaptive else "pi0",
+    modes = {ours: theirs for theirs, ours in LEROBOT_MODES.items()}
+    shape = [3, config.image_size, config.image_size]
+    images = {f"observation.images.{name}": {"type": "VISUAL", "shape": shape} for name in cameras}
+    return _lerobot_sizes(config) | {
         "input_features": images | {"observation.state": {"type": "STATE", "shape": [config.proprio_dim]}},
         "output_features": {"action": {"type": "ACTION", "shape": [config.action_dim]}},
         "normalization_mapping": {
@@ -218,10 +328,6 @@ def _lerobot_config(policy: Pi0Policy, cameras: tuple[str, ...], precision: str)
             "ACTION": modes[policy.statistics.action.mode],
         },
         "dtype": precision,
-        "chunk_size": config.horizon,
         "n_action_steps": config.chunk_len,
-        "max_state_dim": config.max_state_dim,
-        "max_action_dim": config.max_action_dim,
         "num_inference_steps": policy.flow.num_inference_steps,
-        "image_resolution": [size, size],
     }

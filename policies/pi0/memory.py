@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import torch
 
+from embodied_rl.policies.family import TrainingMode
 from embodied_rl.policies.flow import FlowSettings
 from embodied_rl.policies.memory import Footprint, Rows, footprint, kv_bytes
 from embodied_rl.policies.nn.lora import set_training
@@ -17,14 +18,12 @@ from embodied_rl.policies.pi0.policy import Pi0Policy
 _PROMPT_TOKENS, _STATE_TOKENS = 24, 44
 
 
-def measure(
-    config: Pi0ModelConfig,
-    *,
-    train_expert_only: bool,
-    precision: str,
-    recompute: bool,
-    kind: type[Pi0Policy] = Pi0Policy,
-) -> Footprint:
+def measure(config: Pi0ModelConfig, mode: TrainingMode) -> Footprint:
+    """The footprint of training with a critic under Flow-SDE."""
+    return measure_kind(config, mode, Pi0Policy)
+
+
+def measure_kind(config: Pi0ModelConfig, mode: TrainingMode, kind: type[Pi0Policy]) -> Footprint:
     """The footprint of training a policy of `kind` with a critic under Flow-SDE."""
     # a made-up state cannot be written in words: the prompt is as long without it
     shape = replace(config, state_input="none") if config.state_input == "prompt" else config
@@ -34,9 +33,9 @@ def measure(
     def make() -> Pi0Policy:
         policy = kind.fresh(shape, [instruction], flow=FlowSettings())
         policy.with_value = True
-        if train_expert_only:
+        if mode.train_expert_only:
             policy.model.freeze_language_model()
-        set_training(policy, precision, recompute=recompute)
+        set_training(policy, mode.dtype, recompute=mode.gradient_checkpointing)
         return policy
 
     def rows(count: int) -> Rows:
@@ -47,7 +46,7 @@ def measure(
 
     found = footprint(make, rows)
     # `evaluate` fills the cache that `act` fills; a plan counts it by itself
-    cache = cache_bytes(config, 2 if precision == "bfloat16" else 4)
+    cache = cache_bytes(config, 2 if mode.dtype == "bfloat16" else 4)
     return replace(found, rollout_per_row=found.rollout_per_row - cache)
 
 
@@ -61,7 +60,7 @@ def cache_bytes(config: Pi0ModelConfig, element_bytes: int) -> int:
     return kv_bytes(config.decoder, _prefix_slots(config) + 1 + config.horizon, element_bytes)
 
 
-def kept_bytes(config: Pi0ModelConfig, element_bytes: int) -> int:
+def prefix_bytes(config: Pi0ModelConfig, element_bytes: int) -> int:
     """What `PrefixCache` holds of one decision."""
     return kv_bytes(config.decoder, _prefix_slots(config), element_bytes)
 

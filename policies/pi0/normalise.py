@@ -24,7 +24,7 @@ class Normaliser:
     """Statistics of one vector of a data set, and which of them count.
 
     stats: float32 [dim] each, some of mean, std, q01, q99, in the data set's units; those that `mode` needs are there.
-    eps: added to the deviation, or to the span of the percentiles.
+    eps: added to the deviation, or to the span of the percentiles; so a constant dimension un-normalises to its number.
     """
 
     mode: NormMode
@@ -44,8 +44,11 @@ class Normaliser:
         if len({array.shape for array in self.stats.values()}) > 1 or low.ndim != 1:
             raise UserError(f"statistics must be vectors of one length, got {[a.shape for a in self.stats.values()]}")
         span = high - low if self.mode == "quantiles" else high
-        if not np.isfinite([low, high]).all() or (span < 0).any():
-            raise UserError(f"statistics for '{self.mode}' must be finite, with std >= 0 and q99 >= q01: {self.stats}")
+        for name in NEEDED[self.mode]:
+            if not np.isfinite(self.stats[name]).all():
+                raise UserError(f"the statistics' {name} has numbers that are not finite: restore their file")
+        if (span < 0).any() or not np.isfinite(span).all() or not 0 <= self.eps < np.inf:
+            raise UserError(f"statistics for '{self.mode}' must have std >= 0, q99 >= q01 and eps >= 0: {self.stats}")
 
     @property
     def dim(self) -> int:
@@ -107,8 +110,11 @@ def unit(dim: int) -> Normaliser:
 def normaliser_from_json(data: Any, where: str) -> Normaliser:
     """Read what `Normaliser.to_json` wrote; UserError when it is unusable."""
     try:
-        stats = {name: np.asarray(data[name], np.float32) for name in STATISTICS if name in data}
+        with np.errstate(over="ignore"):  # Normaliser refuses infinity
+            stats = {name: np.asarray(data[name], np.float32) for name in STATISTICS if name in data}
         return Normaliser(data["mode"], stats, float(data.get("eps", OPENPI_EPS)))
+    except UserError as error:
+        raise UserError(f"{where}: {error}") from error
     except (KeyError, TypeError, ValueError) as error:
         raise UserError(f"{where} holds unusable statistics ({error!r}): restore the file") from error
 
@@ -118,7 +124,10 @@ def statistics_from_json(data: Mapping[str, Any], key: str) -> Pi0Statistics:
     if key not in data:
         raise UserError(f"dataset_statistics.json has no entry '{key}'.{suggest(key, data)}")
     parts = data[key] if isinstance(data[key], dict) else {}
-    state, action = (normaliser_from_json(parts.get(part), f"'{key}.{part}'") for part in ("state", "action"))
+    state, action = (
+        normaliser_from_json(parts.get(part), f"dataset_statistics.json, '{key}.{part}'")
+        for part in ("state", "action")
+    )
     return Pi0Statistics(state, action)
 
 

@@ -11,15 +11,18 @@ from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
-from typing import Any, ClassVar, Literal, Self
+from pathlib import Path
+from typing import Any, ClassVar, Literal, Self, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from embodied_rl.errors import UserError
 from embodied_rl.policies.compile import pad_prompt
-from embodied_rl.policies.efficient import DenoiseReuse
+from embodied_rl.policies.efficient import DenoiseReuse, EfficientParts
+from embodied_rl.policies.family import FreshRequest
 from embodied_rl.policies.flow import (
     FlowSettings,
     Transition,
@@ -34,15 +37,18 @@ from embodied_rl.policies.flow import (
     training_inputs,
 )
 from embodied_rl.policies.pi0.compile import compiled_denoising
-from embodied_rl.policies.pi0.config import Pi0ModelConfig
+from embodied_rl.policies.pi0.config import Pi0ModelConfig, preset
 from embodied_rl.policies.pi0.model import Pi0Model, Prefix
-from embodied_rl.policies.pi0.normalise import Pi0Statistics, unit
+from embodied_rl.policies.pi0.normalise import Pi0Statistics, fit, unit
 from embodied_rl.policies.pi0.prompt import Pi0Prompt, word_tokenizer
 from embodied_rl.policies.prefix_cache import PrefixCache
-from embodied_rl.policy import ActMode, action_chunks
+from embodied_rl.policy import ActMode, PolicyTraits, action_chunks, void_rows
 from embodied_rl.rng import DecisionRng, philox
-from embodied_rl.types import ActOutput, EvalOutput, Observation
+from embodied_rl.types import ActOutput, Array, EvalOutput, Observation
 
+# Imitation starts with few denoising steps, as reinforcement learning will take; several noise draws a demonstration,
+# since the prefix costs most.
+_FRESH_STEPS, _LOSS_SAMPLES = 4, 4
 # Philox seeds of the imitation loss: its own stream, and one for validation, whose noise is always the same.
 _LOSS_SEED, _VALIDATION_SEED = 0xF10, 0xF11
 
@@ -92,6 +98,7 @@ class Pi0Policy(nn.Module):
         self.compiled = False
         self.denoise_reuse = 1
         self.prefix_cache: PrefixCache | None = None
+        self.source_files: tuple[Path, ...] = ()
         self.chunk_len = config.chunk_len
         self.action_dim = config.action_dim
         self.terms_per_step = config.action_dim
@@ -119,6 +126,47 @@ class Pi0Policy(nn.Module):
             return cls(config, prompt, statistics, flow or FlowSettings(), unnorm_key=unnorm_key)
 
     @property
+    def traits(self) -> PolicyTraits:
+        """See `PolicyTraits`."""
+        return PolicyTraits(compiled=self.compiled, critic="model.value_head.", prefix_cache=self.prefix_cache)
+
+    @property
+    def center_crop(self) -> None:
+        """It sees whole images."""
+        return None
+
+    @property
+    def uses_proprio(self) -> bool:
+        """Whether it reads the state."""
+        return self.config.state_input != "none"
+
+    @property
+    def gripper_zero_one(self) -> bool:
+        """Its data said -1 = open and 1 = closed."""
+        return False
+
+    @property
+    def statistics_keys(self) -> list[str]:
+        """Data sets whose statistics it has."""
+        return [self.unnorm_key]
+
+    @property
+    def action_range(self) -> tuple[Array, Array]:
+        """What the statistics say about the ends of each action dimension, float32 [A] twice."""
+        stats = self.statistics.action.stats
+        low, high = stats.get("q01"), stats.get("q99")
+        if low is None or high is None:
+            low, high = stats["mean"] - 2 * stats["std"], stats["mean"] + 2 * stats["std"]
+        relative = np.arange(self.action_dim) < self.config.delta_dims  # the statistics are of differences there
+        return np.where(relative, -1.0, low).astype(np.float32), np.where(relative, 1.0, high).astype(np.float32)
+
+    @property
+    def efficient_parts(self) -> EfficientParts:
+        """See `EfficientParts`."""
+        decoders = [self.model.language, self.model.expert]
+        return EfficientParts(decoders, 0, self.config.visual_tokens, self.flow.num_inference_steps)
+
+    @property
     def device(self) -> torch.device:
         """Where the weights are."""
         return self.model.device
@@ -134,10 +182,13 @@ class Pi0Policy(nn.Module):
         noise = draw_noise(rng, self.flow, config.horizon, config.max_action_dim, self.device)
         step = compiled_denoising(self, prefix) if self.compiled else partial(self.denoise_step, prefix)
         path = sample_path(step, noise, self.flow, explore=mode == "sample")
-        actions = self.statistics.action.unnormalise(self._executed(path.action)).clamp(-1.0, 1.0)
+        actions = self.statistics.action.unnormalise(self._executed(path.action))
+        if config.delta_dims:
+            actions = actions + self._state(obs.proprio)
         log_prob = self._executed(path.log_prob).sum(dim=1).flatten(1)
+        bounded = void_rows(actions.clamp(-1.0, 1.0), actions, log_prob)
         value = self._value(prefix, path.summary) if self.with_value else None
-        return ActOutput(action_chunks(actions), log_prob, value, {"points": path.points, "step": path.step})
+        return ActOutput(action_chunks(bounded), log_prob, value, {"points": path.points, "step": path.step})
 
     def evaluate(
         self, images: Tensor, proprio: Tensor, instruction: list[str], replay: dict[str, Tensor]
@@ -175,7 +226,10 @@ class Pi0Policy(nn.Module):
         config, samples = self.config, self.flow.loss_samples
         if actions.shape[1:] != (config.horizon, config.action_dim):
             raise ValueError(f"actions must be [N,{config.horizon},{config.action_dim}], got {tuple(actions.shape)}")
-        wanted = self.statistics.action.normalise(actions.to(self.device))
+        wanted = actions.to(self.device)
+        if config.delta_dims:
+            wanted = wanted - self._state(proprio)
+        wanted = self.statistics.action.normalise(wanted)
         wanted = F.pad(wanted, (0, config.max_action_dim - config.action_dim))
         normal, uniform = self._loss_noise(len(actions), samples)
         x, time, target = training_inputs(wanted, normal, uniform)
@@ -251,6 +305,11 @@ class Pi0Policy(nn.Module):
     def _precision(self) -> AbstractContextManager[Any]:
         return torch.autocast(self.device.type, torch.bfloat16) if self.mixed_precision else nullcontext()
 
+    def _state(self, proprio: Tensor) -> Tensor:
+        """[N,1,A]: what `delta_dims` adds to an action, from the raw state float32 [N,P]."""
+        dims = self.config.delta_dims
+        return F.pad(proprio.to(self.device)[:, None, :dims], (0, self.action_dim - dims))
+
     def _executed(self, x: Tensor) -> Tensor:
         """[...,H,D] -> [...,K,A]: the steps that are executed and the dimensions that exist."""
         return x[..., : self.chunk_len, : self.action_dim]
@@ -273,3 +332,42 @@ class Pi0Policy(nn.Module):
         normal = torch.from_numpy(generator.standard_normal(shape, dtype="float32"))
         uniform = torch.from_numpy(generator.random(shape[:2], dtype="float32"))
         return normal.to(self.device), uniform.to(self.device)
+
+
+AnyPi0 = TypeVar("AnyPi0", bound=Pi0Policy)
+
+
+def fresh(request: FreshRequest) -> Pi0Policy:
+    """A randomly initialised policy for the data set of `request`."""
+    return fresh_for(Pi0Policy, preset(request.preset), request)
+
+
+def fresh_for(kind: type[AnyPi0], base: Pi0ModelConfig, request: FreshRequest) -> AnyPi0:
+    """A randomly initialised policy for the data set of `request`."""
+    config = replace(base, horizon=request.chunk_len, chunk_len=request.chunk_len)
+    mode = "quantiles" if config.adaptive else "mean_std"  # as openpi does for pi0.5 and pi0, LeRobot for SmolVLA
+    action = unit(config.action_dim) if request.unit_actions else fit(request.action, mode)
+    return kind.fresh(
+        config,
+        request.instructions,
+        Pi0Statistics(fit(request.state, mode), action),
+        FlowSettings(num_inference_steps=_FRESH_STEPS, loss_samples=_LOSS_SAMPLES),
+        seed=request.seed,
+        unnorm_key=request.unnorm_key,
+    )
+
+
+def empty_policy(
+    config: Pi0ModelConfig,
+    prompt: Pi0Prompt,
+    statistics: Pi0Statistics,
+    flow: FlowSettings,
+    *,
+    unnorm_key: str,
+    kind: type[AnyPi0] = Pi0Policy,
+) -> AnyPi0:
+    """A policy whose weights take no memory, to be assigned."""
+    with torch.device("meta"):
+        policy = kind(config, prompt, statistics, flow, unnorm_key=unnorm_key)
+    policy.loss_calls = torch.zeros((), dtype=torch.int64)
+    return policy

@@ -10,6 +10,7 @@ import numpy as np
 from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers, processors
 
 from embodied_rl.errors import UserError
+from embodied_rl.policies.checkpoints.integrity import record
 from embodied_rl.types import Array
 
 _OPENING = "In: What action should the robot take to"
@@ -52,6 +53,7 @@ def load_tokenizer(path: Path) -> Tokenizer:
     """Read `tokenizer.json`; UserError when it is missing or no tokenizer."""
     if not path.is_file():
         raise UserError(f"{path} is missing: copy the tokenizer.json that belongs to the checkpoint there")
+    record(path)
     try:
         return Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises bare Exception

@@ -46,7 +46,8 @@ class Statistics:
     """How a data set's actions and proprio were normalised.
 
     q01, q99: float32 [A], the range mapped to [-1, 1] where `mask` (bool [A]) holds; other dimensions pass through (the
-    gripper). proprio_mean, proprio_std: float32 [P], std > 0. proprio_bounds: with it, proprio is mapped from these two
+    gripper). A dimension with q01 == q99 is constant: it is normalised to 0 and un-normalised to that number.
+    proprio_mean, proprio_std: float32 [P], std > 0. proprio_bounds: with it, proprio is mapped from these two
     float32 [P] (q01 and q99) to [-1, 1] and clipped, as OpenVLA-OFT does, and not by mean and deviation.
     """
 
@@ -61,11 +62,16 @@ class Statistics:
         actions, proprio = self.q01.shape, self.proprio_mean.shape
         if self.q99.shape != actions or self.mask.shape != actions or self.proprio_std.shape != proprio:
             raise ValueError("q01, q99 and mask must have one shape, and proprio_mean and proprio_std another")
-        if not (self.q99 > self.q01)[self.mask].all() or not (self.proprio_std > 0).all():
-            raise ValueError("q99 must exceed q01 in every normalised dimension, and proprio_std must be positive")
-        for bound in self.proprio_bounds or ():
-            if bound.shape != proprio:
-                raise ValueError("proprio_bounds must have the shape of proprio_mean")
+        low, high = self.proprio_bounds or (self.proprio_mean, self.proprio_std)
+        if low.shape != proprio or high.shape != proprio:
+            raise ValueError("proprio_bounds must have the shape of proprio_mean")
+        numbers = {"action.q01": self.q01[self.mask], "action.q99": self.q99[self.mask]}
+        numbers |= {"proprio (its first statistic)": low, "proprio (its second statistic)": high}
+        for name, values in numbers.items():
+            if not np.isfinite(values).all():
+                raise ValueError(f"{name} has numbers that are not finite")
+        if (self.q99 < self.q01)[self.mask].any() or not (self.proprio_std > 0).all():
+            raise ValueError("q99 must not be below q01 in a normalised dimension, and proprio_std must be positive")
 
     def normalise_proprio(self, proprio: Tensor) -> Tensor:
         """Raw proprio float32 [N, P] -> what the network sees."""
@@ -108,7 +114,9 @@ def unnormalise_actions(normalised: Array, statistics: Statistics) -> Array:
 def normalise_actions(actions: Array, statistics: Statistics) -> Array:
     """Inverse of `unnormalise_actions`, clipped to [-1, 1]."""
     span = np.where(statistics.mask, statistics.q99 - statistics.q01, 1.0)
-    scaled = np.where(statistics.mask, 2.0 * (actions - statistics.q01) / span - 1.0, actions)
+    constant = span == 0.0
+    scaled = np.where(statistics.mask, 2.0 * (actions - statistics.q01) / np.where(constant, 1.0, span) - 1.0, actions)
+    scaled = np.where(constant, 0.0, scaled)  # as OpenVLA's data loader does
     return np.clip(scaled, -1.0, 1.0).astype(np.float32)
 
 
@@ -149,11 +157,13 @@ def statistics_from_json(data: dict[str, Any], key: str, proprio: ProprioNorm | 
         raise UserError(f"the dataset statistics have no entry '{key}'.{hint}{listed}")
     try:
         action = data[key]["action"]
-        q01, q99 = np.asarray(action["q01"], np.float32), np.asarray(action["q99"], np.float32)
+        with np.errstate(over="ignore"):  # Statistics refuses infinity
+            q01, q99 = np.asarray(action["q01"], np.float32), np.asarray(action["q99"], np.float32)
         mask = np.asarray(action.get("mask", np.ones_like(q01)), bool)
         return Statistics(q01, q99, mask, *_proprio_from_json(data[key], proprio))
-    except (KeyError, TypeError, ValueError) as error:
-        raise UserError(f"entry '{key}' of dataset_statistics.json is unusable: {error!r}; restore the file") from error
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        reason = f"{error} is missing" if isinstance(error, KeyError) else str(error)
+        raise UserError(f"entry '{key}' of dataset_statistics.json is unusable: {reason}; restore the file") from error
 
 
 def _proprio_from_json(

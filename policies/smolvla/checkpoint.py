@@ -4,16 +4,27 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from embodied_rl.errors import UserError
 from embodied_rl.policies.checkpoints.folder import read_json
+from embodied_rl.policies.family import ExportRequest, pick
 from embodied_rl.policies.flow import FlowSettings
-from embodied_rl.policies.pi0.checkpoint import load_policy
-from embodied_rl.policies.pi0.hf_format import read_statistics
-from embodied_rl.policies.pi0.load import checked_chunk_len, execute
+from embodied_rl.policies.pi0.checkpoint import (
+    checked_chunk_len,
+    execute,
+    export_native,
+    load_policy,
+    prepare,
+    refuse_given,
+    save_policy,
+)
+from embodied_rl.policies.pi0.hf_format import check_normalisation, read_statistics
 from embodied_rl.policies.smolvla.config import preset
-from embodied_rl.policies.smolvla.hf_format import LEROBOT_EPS, described, load_published
+from embodied_rl.policies.smolvla.hf_format import LEROBOT_EPS, described, load_published, save_published
 from embodied_rl.policies.smolvla.policy import SmolVLAPolicy
+
+__all__ = ["export", "load", "load_options", "prepare", "save_policy"]
 
 TOKENIZER = "tokenizer.json"
 
@@ -32,25 +43,16 @@ class SmolVLAOptions:
     chunk_len: int | None = None
 
 
-def is_smolvla(folder: Path) -> bool:
-    """Whether `folder` is a checkpoint of this kind, ours or published; False without a readable config.json."""
-    if not (folder / "config.json").is_file():
-        return False
-    return read_json(folder / "config.json").get("architecture") == SmolVLAPolicy.architecture or is_published(folder)
-
-
 def is_published(folder: Path) -> bool:
     """Whether `folder` is a SmolVLA of LeRobot."""
     return (folder / "config.json").is_file() and read_json(folder / "config.json").get("type") == "smolvla"
 
 
-def load_any(folder: Path, options: SmolVLAOptions) -> SmolVLAPolicy:
+def load(folder: Path, options: SmolVLAOptions) -> SmolVLAPolicy:
     """The policy in `folder`, on the CPU; UserError names whatever is missing, superfluous or does not fit."""
     if is_published(folder):
         return _published(folder, options)
-    for name in ("tokenizer", "statistics"):
-        if getattr(options, name) is not None:
-            raise UserError(f"{folder} is no published SmolVLA and says everything itself: leave the option {name} out")
+    refuse_given(options, folder, "SmolVLA")
     policy = load_policy(folder, SmolVLAPolicy)
     if options.chunk_len is not None:
         execute(policy, options.chunk_len)
@@ -60,9 +62,26 @@ def load_any(folder: Path, options: SmolVLAOptions) -> SmolVLAPolicy:
 def _published(folder: Path, options: SmolVLAOptions) -> SmolVLAPolicy:
     if options.tokenizer is None and not (folder / TOKENIZER).is_file():
         raise UserError(f"{folder} is LeRobot's and has no {TOKENIZER}: name SmolVLM2's with the option tokenizer")
-    config, mode, steps = described(read_json(folder / "config.json"), preset("smolvla_base"))
+    published = read_json(folder / "config.json")
+    config, mode, steps = described(published, preset("smolvla_base"))
+    check_normalisation(published, mode, folder)
     if options.chunk_len is not None:
         config = replace(config, chunk_len=checked_chunk_len(options.chunk_len, config.horizon))
     statistics = read_statistics(Path(options.statistics or folder), mode, config, eps=LEROBOT_EPS)
     tokenizer = Path(options.tokenizer or folder / TOKENIZER)
     return load_published(folder, config, statistics, tokenizer, flow=FlowSettings(num_inference_steps=steps))
+
+
+def load_options(given: Any) -> SmolVLAOptions:
+    """SmolVLA's part of `given` (training options or `PublishedOptions`)."""
+    return pick(SmolVLAOptions, given)
+
+
+def export(policy: SmolVLAPolicy, request: ExportRequest) -> None:
+    """Write LeRobot's layout, or ours."""
+    if request.layout == "native":
+        export_native(policy, request)
+    elif request.layout == "openpi":
+        raise UserError("--layout openpi is for pi0, and this policy is smolvla")
+    else:
+        save_published(policy, request.out, request.cameras, request.provenance, request.dtype)

@@ -18,10 +18,10 @@ from embodied_rl.errors import UserError
 from embodied_rl.policies.checkpoints.folder import to_json, write_folder
 from embodied_rl.policies.checkpoints.shards import SINGLE, read_sharded, single_file
 from embodied_rl.policies.flow import FlowSettings
-from embodied_rl.policies.pi0.checkpoint import empty_policy
-from embodied_rl.policies.pi0.hf_format import assign_published
+from embodied_rl.policies.pi0.hf_format import LEROBOT_MODES, assign_published, visual_features
 from embodied_rl.policies.pi0.hf_keys import LEROBOT_PREFIX, Names, from_published, to_published
 from embodied_rl.policies.pi0.normalise import Normaliser, NormMode, Pi0Statistics
+from embodied_rl.policies.pi0.policy import empty_policy
 from embodied_rl.policies.preprocessing.text import load_tokenizer
 from embodied_rl.policies.smolvla.config import SmolVLAModelConfig, expert_of
 from embodied_rl.policies.smolvla.policy import MAX_TOKENS, SmolVLAPolicy, SmolVLAPrompt
@@ -39,12 +39,13 @@ NAMES = Names(
     },
 )
 _LM_HEAD = _VLM + "lm_head.weight"
-_MODES: dict[str, NormMode] = {"MEAN_STD": "mean_std", "QUANTILES": "quantiles"}
 # What this network is; LeRobot has options for others.
 _FIXED: dict[str, Any] = {
     "attention_mode": "cross_attn",
     "add_image_special_tokens": False,
     "adapt_to_pi_aloha": False,
+    "use_delta_joint_actions_aloha": False,
+    "n_obs_steps": 1,
     "tokenizer_max_length": MAX_TOKENS,
     "min_period": 0.004,
     "max_period": 4.0,
@@ -56,43 +57,48 @@ def described(data: dict[str, Any], like: SmolVLAModelConfig) -> tuple[SmolVLAMo
 
     like: the model of `like.vlm`, whose sizes the file does not hold. UserError for what this network is not.
     """
-    for name, wanted in (_FIXED | {"vlm_model_name": like.vlm}).items():
+    for name, wanted in (_FIXED | {"vlm_model_name": like.vlm, "use_relative_actions": False}).items():
         if data.get(name, wanted) != wanted:
             raise UserError(f"config.json: {name} is {data[name]!r}, and only {wanted!r} is supported")
     layers, experts = data.get("num_vlm_layers", like.decoder.layers), data.get("num_expert_layers", -1)
     size = like.vision.image_size
     if experts > 0 and experts != layers:
         raise UserError(f"config.json: {experts} expert layers for {layers} of the language model are not supported")
-    if list(data.get("resize_imgs_with_padding") or ()) != [size, size]:
-        raise UserError(f"config.json: resize_imgs_with_padding must be [{size}, {size}]")
     try:
-        images = [
-            part["shape"]
-            for name, part in data["input_features"].items()
-            if part["type"] == "VISUAL" and ".empty_camera_" not in name
-        ]
+        if list(data.get("resize_imgs_with_padding") or ()) != [size, size]:
+            raise UserError(f"config.json: resize_imgs_with_padding must be [{size}, {size}]")
+        images = [part["shape"] for part in visual_features(data)]
         state, action = data["input_features"]["observation.state"]["shape"], data["output_features"]["action"]["shape"]
         found = {kind: data["normalization_mapping"][kind] for kind in ("STATE", "ACTION")}
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, AttributeError) as error:
         raise UserError(f"config.json lacks {error}: restore the file from the checkpoint's source") from error
-    if len(set(found.values())) > 1 or found["STATE"] not in _MODES:
-        raise UserError(f"config.json: normalisation {found} is not supported, one of {', '.join(_MODES)} for both is")
+    if len(set(found.values())) > 1 or found["STATE"] not in LEROBOT_MODES:
+        raise UserError(
+            f"config.json: normalisation {found} is not supported, one of {', '.join(LEROBOT_MODES)} for both is"
+        )
+    if not images:
+        raise UserError("config.json: input_features has no camera, and this policy needs one or more")
     decoder = replace(like.decoder, layers=layers)
-    config = replace(
-        like,
-        decoder=decoder,
-        expert=expert_of(decoder, data.get("expert_width_multiplier", 0.75)),
-        self_attn_every=data.get("self_attn_every_n_layers", 2),
-        horizon=data["chunk_size"],
-        chunk_len=data.get("n_action_steps", data["chunk_size"]),
-        max_action_dim=data.get("max_action_dim", 32),
-        max_state_dim=data.get("max_state_dim", 32),
-        action_dim=action[0],
-        proprio_dim=state[0],
-        num_cameras=len(images),
-        frame_size=max((max(shape[1:]) for shape in images), default=0),
-    )
-    return config, _MODES[found["STATE"]], data.get("num_steps", 10)
+    try:
+        config = replace(
+            like,
+            decoder=decoder,
+            expert=expert_of(decoder, data.get("expert_width_multiplier", 0.75)),
+            self_attn_every=data.get("self_attn_every_n_layers", 2),
+            horizon=data["chunk_size"],
+            chunk_len=data.get("n_action_steps", data["chunk_size"]),
+            max_action_dim=data.get("max_action_dim", 32),
+            max_state_dim=data.get("max_state_dim", 32),
+            action_dim=action[0],
+            proprio_dim=state[0],
+            num_cameras=len(images),
+            frame_size=max(max(shape[1:]) for shape in images),
+        )
+    except KeyError as error:
+        raise UserError(f"config.json lacks {error}: restore the file from the checkpoint's source") from error
+    except (TypeError, ValueError, IndexError) as error:
+        raise UserError(f"config.json describes no usable model: {error}") from error
+    return config, LEROBOT_MODES[found["STATE"]], data.get("num_steps", 10)
 
 
 def load_published(
@@ -124,7 +130,10 @@ def save_published(
     """Write `policy` as LeRobot would, all or nothing; see `pi0.published.save_published`."""
     config = policy.config
     if config.learned_positions or not config.vlm:
-        raise UserError("LeRobot's files name a published language model, and this policy has its own: not written")
+        raise UserError(
+            "LeRobot's files name a published language model, and this policy has its own: not written "
+            "(--layout native writes ours, which embodied-rl reads)"
+        )
     if len(cameras) != config.num_cameras:
         raise UserError(f"the policy has {config.num_cameras} cameras, {len(cameras)} names were given (--cameras)")
     dtype = dtype or policy.model.dtype
@@ -153,7 +162,7 @@ def _tensors(name: str, normaliser: Normaliser) -> dict[str, Tensor]:
 
 def _lerobot_config(policy: SmolVLAPolicy, cameras: tuple[str, ...]) -> dict[str, Any]:
     config = policy.config
-    size, modes = config.frame_size, {ours: theirs for theirs, ours in _MODES.items()}
+    size, modes = config.frame_size, {ours: theirs for theirs, ours in LEROBOT_MODES.items()}
     images = {f"observation.images.{name}": {"type": "VISUAL", "shape": [3, size, size]} for name in cameras}
     return _FIXED | {
         "type": "smolvla",

@@ -14,7 +14,7 @@ from torch import Tensor
 from embodied_rl.policies.flow import FlowSettings
 from embodied_rl.policies.pi0.config import siglip
 from embodied_rl.policies.preprocessing.text import build_word_tokenizer
-from embodied_rl.policies.smolvla.checkpoint import SmolVLAOptions, load_any
+from embodied_rl.policies.smolvla.checkpoint import SmolVLAOptions, load
 from embodied_rl.policies.smolvla.config import SmolVLAModelConfig, expert_of, llama, smolvla_base
 from embodied_rl.policies.smolvla.policy import SmolVLAPolicy
 from embodied_rl.types import Observation
@@ -67,7 +67,7 @@ def lerobot_folder(folder: Path) -> Path:
 
 def golden_policy(folder: Path) -> SmolVLAPolicy:
     """`lerobot_folder`, loaded; the caller puts `tiny_vlm` in the place of the published preset."""
-    return load_any(lerobot_folder(folder), SmolVLAOptions())
+    return load(lerobot_folder(folder), SmolVLAOptions())
 
 
 def tiny_policy(flow: FlowSettings | None = None, seed: int = 0) -> SmolVLAPolicy:

@@ -35,12 +35,12 @@ from embodied_rl.types import ActOutput, Observation
 from tests.policies import oft_policies, pi0_models
 
 AnyPolicy = OpenVLAPolicy | Pi0Policy
-KINDS = ("openvla", "openvla_fused", "oft", "oft_film", "pi0", "pi05", "pi05_no_state")
+KINDS = ("openvla", "oft", "oft_film", "pi0", "pi05", "pi05_no_state")
 FLOWS = ("pi0", "pi05", "pi05_no_state")
 ROWS = 4
 
 
-def _openvla(fused: bool) -> OpenVLAPolicy:
+def _openvla() -> OpenVLAPolicy:
     """One camera and no proprio, so that the prompt follows the patches at once."""
     config = nano(
         image_size=64,
@@ -53,14 +53,14 @@ def _openvla(fused: bool) -> OpenVLAPolicy:
         num_cameras=1,
         use_proprio=False,
     )
-    policy = OpenVLAPolicy.fresh(replace(config, fused_decode=fused), oft_policies.INSTRUCTIONS)
+    policy = OpenVLAPolicy.fresh(config, oft_policies.INSTRUCTIONS)
     pi0_models.randomise(policy, 1)
     return policy
 
 
 def _policy(kind: str) -> AnyPolicy:
     if kind.startswith("openvla"):
-        return _openvla(kind == "openvla_fused")
+        return _openvla()
     if kind.startswith("oft"):
         return oft_policies.policy(film=kind == "oft_film")
     return pi0_models.tiny_policy(kind, FlowSettings(exploration="flow_noise", num_inference_steps=6))

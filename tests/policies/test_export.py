@@ -19,8 +19,7 @@ from embodied_rl.policies.checkpoints.hub import is_repository, resolve, source_
 from embodied_rl.policies.checkpoints.shards import read_sharded
 from embodied_rl.policies.openvla import hf_format
 from embodied_rl.policies.openvla.checkpoint import export_policy, load_policy, save_policy
-from embodied_rl.policies.openvla.config import nano, openvla_7b
-from embodied_rl.policies.openvla.description import LoadOptions
+from embodied_rl.policies.openvla.config import LoadOptions, nano, openvla_7b
 from embodied_rl.policies.openvla.policy import OpenVLAPolicy
 from embodied_rl.rng import DecisionRng
 from embodied_rl.types import Observation
@@ -77,7 +76,7 @@ def _reference_log_probs(models: Originals, policy: OpenVLAPolicy, obs: Observat
     """Row by row and token by token: BOS, patches, prompt, then each action token in turn."""
     table, out = models.llama.get_input_embeddings().weight, []
     for row, instruction in enumerate(obs.instruction):
-        patches = models.projector(_patches(models, obs.images[row, 0]))
+        patches = models.projector(_patches(models, obs.images[row, 0].numpy()))
         bos, ids = table[policy.tokenizer.bos_id][None], policy.tokenizer.ids(instruction)
         x = torch.cat([bos, patches, torch.stack([table[i] for i in ids])])
         for token in tokens[row].tolist():

@@ -18,9 +18,11 @@ from embodied_rl.evaluation.evaluate import evaluate
 from embodied_rl.evaluation.record import record_episode
 from embodied_rl.learner.config import LearnerConfig
 from embodied_rl.policies.flow import FlowSettings
+from embodied_rl.policies.openvla.config import nano as openvla_nano
+from embodied_rl.policies.openvla.policy import OpenVLAPolicy
 from embodied_rl.policies.pi0.config import nano
 from embodied_rl.policies.pi0.policy import Pi0Policy
-from embodied_rl.policy import action_array, action_chunks
+from embodied_rl.policy import action_array, action_chunks, void_rows
 from embodied_rl.rollout.sampler import evaluation_specs
 from embodied_rl.types import ActOutput, EpisodeSpec, Observation
 from tests.embodied_rl.scheduler.toys import Outcome, Setup, SlowEnv, pipelined, serial
@@ -46,7 +48,7 @@ class SickEnv(SlowEnv):
 
     def observe(self, env_ids: Sequence[int], out: Observation) -> None:
         super().observe(env_ids, out)
-        out.proprio[self._sick[list(env_ids)]] = np.nan
+        out.proprio[torch.from_numpy(self._sick[list(env_ids)])] = torch.nan
 
 
 def toy_pi0() -> Any:
@@ -78,6 +80,52 @@ def test_a_bad_row_leaves_the_others_alone(name: str) -> None:
     torch.testing.assert_close(out.log_prob[[0, 2]], whole.log_prob[[0, 2]], rtol=0, atol=1e-5)
     with pytest.raises(ValueError, match="non-finite"):
         action_array(out.actions)
+
+
+def _untrained(name: str) -> Any:
+    if name == "openvla":
+        return openvla_policy()
+    if name.startswith("oft"):
+        return oft_policies.policy(head=name.removeprefix("oft_"))
+    return (pi0_models if name == "pi0" else smolvla_models).tiny_policy()
+
+
+def openvla_policy() -> OpenVLAPolicy:
+    return OpenVLAPolicy.fresh(openvla_nano(image_size=32, chunk_len=2), oft_policies.INSTRUCTIONS)
+
+
+def _see(name: str, policy: Any, rows: int) -> Observation:
+    if name in ("pi0", "smolvla"):
+        return (pi0_models if name == "pi0" else smolvla_models).observation(rows)
+    return oft_policies.observation(rows, policy)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("mode", ["greedy", "sample"])
+@pytest.mark.parametrize("name", ["openvla", "oft_tokens", "oft_l1", "pi0", "smolvla"])
+def test_numbers_that_are_not_finite_never_become_an_action(name: str, mode: Any, value: float) -> None:
+    """Clipping makes 1 of infinity, a bin makes a number of NaN, and a gripper's sign is 1 or -1 whatever it is of."""
+    policy = _untrained(name)
+    obs, rng = _see(name, policy, 3), pi0_models.decision_rng(3)
+    assert np.isfinite(policy.act(obs, rng, mode).actions).all()
+    head = {"openvla": "language_model.lm_head", "oft_tokens": "language_model.lm_head"}
+    head |= {"oft_l1": "action_head.model.fc2", "pi0": "action_out_proj", "smolvla": "action_out_proj"}
+    layer = policy.model.get_submodule(head[name])
+    with torch.no_grad():
+        if "lm_head" in head[name]:
+            layer.weight[policy.model.action_rows.start + 7] = value
+        else:
+            layer.bias[policy.action_dim - 1] = value  # the gripper alone
+    out = policy.act(obs, rng, mode)
+    assert torch.isnan(out.actions).all()
+    with pytest.raises(ValueError, match="non-finite"):
+        action_array(out.actions)
+
+
+def test_only_rows_that_are_not_finite_are_voided() -> None:
+    actions = torch.zeros(3, 2, 1)
+    voided = void_rows(actions, torch.tensor([[1.0, 2.0], [1.0, -np.inf], [0.0, 0.0]]), torch.zeros(3, 2, 1))
+    assert torch.isnan(voided).flatten(1).all(dim=1).tolist() == [False, True, False]
 
 
 def test_dtype_and_shape_are_checked_whatever_the_numbers() -> None:

@@ -287,8 +287,6 @@ def test_wrong_configs_are_refused() -> None:
         variant("simple-vla")
     with pytest.raises(UserError, match="unknown OpenVLA-OFT preset"):
         preset("8b")
-    with pytest.raises(ValueError, match="fused_decode must be off"):
-        config(fused_decode=True)
     with pytest.raises(ValueError, match="neither has"):
         replace(config(film=True), featurizer=config().featurizer)
     made = policy(film=True)

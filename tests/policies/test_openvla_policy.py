@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from embodied_rl.errors import UserError
+from embodied_rl.policies.openvla import decode
 from embodied_rl.policies.openvla.config import OpenVLAModelConfig, nano
 from embodied_rl.policies.openvla.decode import choose
 from embodied_rl.policies.openvla.model import ordinal_features
@@ -61,7 +62,6 @@ def _evaluate(policy: OpenVLAPolicy, obs: Observation, out: ActOutput) -> EvalOu
     "changes",
     [
         {},
-        {"fused_decode": False},
         {"learned_positions": False},
         {"use_proprio": False, "num_cameras": 1},
         {"append_token": 7},
@@ -85,12 +85,13 @@ def test_evaluate_equals_act(changes: dict[str, object], temperature: float) -> 
     assert out.replay["tokens"].dtype == torch.uint8
 
 
-def test_grouped_query_attention_decodes_fused_as_through_modules() -> None:
-    decoder = replace(_config().decoder, heads=4, kv_heads=2, head_dim=16)
-    fused, plain = (_policy(_config(decoder=decoder, fused_decode=flag)) for flag in (True, False))
-    plain.load_state_dict(fused.state_dict())
-    obs = _observation(4, fused)
-    one, two = fused.act(obs, _rng(4), "sample"), plain.act(obs, _rng(4), "sample")
+def test_one_loop_decodes_as_the_modules_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = _policy(_config(decoder=replace(_config().decoder, heads=4, kv_heads=2, head_dim=16)))
+    obs = _observation(4, policy)
+    one = policy.act(obs, _rng(4), "sample")
+    monkeypatch.setattr(decode, "_MAX_LOOP_DIM", 0)
+    monkeypatch.setattr(decode.decode, "decode", None)
+    two = policy.act(obs, _rng(4), "sample")
     torch.testing.assert_close(one.log_prob, two.log_prob, rtol=0, atol=1e-5)
     assert torch.equal(one.replay["tokens"], two.replay["tokens"])
 

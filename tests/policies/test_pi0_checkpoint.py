@@ -128,7 +128,8 @@ def test_save_load_save_is_bit_identical(kind: str, tmp_path: Path) -> None:
     loaded = load_policy(tmp_path / "a")
     save_policy(loaded, tmp_path / "b", read_provenance(tmp_path / "a"))
     names = sorted(path.name for path in (tmp_path / "a").iterdir())
-    assert names == ["config.json", "dataset_statistics.json", "model.safetensors", "provenance.json", "tokenizer.json"]
+    data = ["dataset_statistics.json", "model.safetensors", "provenance.json", "tokenizer.json"]
+    assert names == ["checksums.json", "config.json", *data]
     for name in names:
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes(), name
     assert (loaded.flow, loaded.config, loaded.unnorm_key) == (FLOW, policy.config, "tabletop_goal")

@@ -25,7 +25,7 @@ from embodied_rl.policies.pi0.hf_keys import OURS_ALONE
 from embodied_rl.policies.prefix_cache import PrefixCache
 from embodied_rl.policies.preprocessing.text import build_word_tokenizer
 from embodied_rl.policies.smolvla import checkpoint
-from embodied_rl.policies.smolvla.checkpoint import SmolVLAOptions, load_any
+from embodied_rl.policies.smolvla.checkpoint import SmolVLAOptions, load
 from embodied_rl.policies.smolvla.config import preset
 from embodied_rl.policies.smolvla.hf_format import described, save_published
 from embodied_rl.policies.smolvla.policy import SmolVLAPolicy, SmolVLAPrompt
@@ -190,10 +190,10 @@ def tiny_base(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("tiny_base")
 def test_lerobots_files_load_and_save_bit_identical(tmp_path: Path) -> None:
     source = lerobot_folder(tmp_path / "lerobot")
-    policy = load_any(source, SmolVLAOptions())
+    policy = load(source, SmolVLAOptions())
     assert (policy.config.horizon, policy.config.chunk_len, policy.config.lm_head_rows) == (5, 3, 64)
     save_published(policy, tmp_path / "a", ("a", "b"), {"command": "test"})
-    again = load_any(tmp_path / "a", SmolVLAOptions())
+    again = load(tmp_path / "a", SmolVLAOptions())
     save_published(again, tmp_path / "b", ("a", "b"), {"command": "test"})
     assert sorted(path.name for path in (tmp_path / "a").iterdir()) == [
         "config.json",
@@ -217,7 +217,7 @@ def test_lerobots_files_load_and_save_bit_identical(tmp_path: Path) -> None:
     assert again.statistics.action.eps == 1e-8
     for name, tensor in policy.model.state_dict().items():
         assert torch.equal(tensor, again.model.state_dict()[name]), name
-    assert load_any(source, SmolVLAOptions(chunk_len=2)).chunk_len == 2
+    assert load(source, SmolVLAOptions(chunk_len=2)).chunk_len == 2
 
 
 @pytest.mark.usefixtures("tiny_base")
@@ -228,7 +228,7 @@ def test_every_wrong_published_parameter_is_named(tmp_path: Path) -> None:
     cross = "model.vlm_with_expert.lm_expert.layers.1.self_attn.k_proj.weight"
     save_file(state | {"normalize_inputs.mean": torch.zeros(3), cross: torch.zeros(16, 18)}, file)
     with pytest.raises(UserError) as error:
-        load_any(file.parent, SmolVLAOptions())
+        load(file.parent, SmolVLAOptions())
     for part in (
         "missing model.state_proj.bias",
         "unexpected normalize_inputs.mean",
@@ -241,19 +241,19 @@ def test_every_wrong_published_parameter_is_named(tmp_path: Path) -> None:
 def test_what_lerobots_files_lack_is_said(tmp_path: Path) -> None:
     folder = lerobot_folder(tmp_path / "lerobot")
     with pytest.raises(UserError, match=r"1\.\.5"):
-        load_any(folder, SmolVLAOptions(chunk_len=6))
+        load(folder, SmolVLAOptions(chunk_len=6))
     statistics = folder / "policy_preprocessor_step_5_normalizer_processor.safetensors"
     # as in smolvla_base, whose statistics are those of its training data, each under a name of its own
     save_file({"so100.buffer.action.mean": torch.zeros(3)}, statistics)
     with pytest.raises(UserError, match=r"no statistics of state or observation\.state, only of so100\.buffer\.action"):
-        load_any(folder, SmolVLAOptions())
+        load(folder, SmolVLAOptions())
     (folder / "tokenizer.json").unlink()
     with pytest.raises(UserError, match="name SmolVLM2's with the option tokenizer"):
-        load_any(folder, SmolVLAOptions())
+        load(folder, SmolVLAOptions())
     save_policy(tiny_policy(), tmp_path / "ours", {})
     with pytest.raises(UserError, match="leave the option statistics out"):
-        load_any(tmp_path / "ours", SmolVLAOptions(statistics="x"))
-    assert load_any(tmp_path / "ours", SmolVLAOptions(chunk_len=1)).chunk_len == 1
+        load(tmp_path / "ours", SmolVLAOptions(statistics="x"))
+    assert load(tmp_path / "ours", SmolVLAOptions(chunk_len=1)).chunk_len == 1
 
 
 @pytest.mark.parametrize(

@@ -94,6 +94,23 @@ def test_fit_statistics_survives_constant_dimensions() -> None:
     assert (statistics.proprio_std > 0).all()
 
 
+def test_a_constant_dimension_un_normalises_to_that_constant() -> None:
+    low, high = np.array([0.3, -1.0, 0.0], np.float32), np.array([0.3, 1.0, 1.0], np.float32)
+    mask = np.array([True, True, False])
+    statistics = tokens.Statistics(low, high, mask, np.zeros(2, np.float32), np.ones(2, np.float32))
+    normalised = np.random.default_rng(0).uniform(-1, 1, (50, 3)).astype(np.float32)
+    actions = tokens.unnormalise_actions(normalised, statistics)
+    assert (actions[:, 0] == np.float32(0.3)).all()
+    again = tokens.normalise_actions(actions + np.array([0.1, 0, 0], np.float32), statistics)
+    assert (again[:, 0] == 0).all()
+    np.testing.assert_allclose(again[:, 1:], normalised[:, 1:], atol=1e-6)
+    entry = tokens.statistics_to_json(statistics)
+    assert tokens.statistics_from_json({"k": entry}, "k").q99[0] == np.float32(0.3)
+    entry["action"]["q01"][0] = 0.4
+    with pytest.raises(UserError, match="q99 must not be below q01"):
+        tokens.statistics_from_json({"k": entry}, "k")
+
+
 def test_statistics_json_round_trip_and_errors() -> None:
     statistics = _statistics()
     data = {"spatial": tokens.statistics_to_json(statistics)}

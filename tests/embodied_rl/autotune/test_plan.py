@@ -10,22 +10,30 @@ import pytest
 
 from embodied_rl.autotune.gpu_memory import CONTEXT_BYTES, GAPS, GIB, Mode, Need
 from embodied_rl.cli import main
+from embodied_rl.policies.family import TrainingMode
 from embodied_rl.policies.memory import count_parameters
 from embodied_rl.policies.openvla.config import nano
 from embodied_rl.policies.openvla.memory import measure
 from embodied_rl.policies.openvla.policy import OpenVLAPolicy
 from embodied_rl.policies.pi0.config import preset as pi0_preset
-from embodied_rl.policies.pi0.memory import kept_bytes
 from embodied_rl.policies.pi0.memory import measure as measure_pi0
+from embodied_rl.policies.pi0.memory import prefix_bytes
 from embodied_rl.policies.pi0.policy import Pi0Policy
 from embodied_rl.policies.prefix_cache import PrefixCache
 from embodied_rl.policies.smolvla.config import preset as smolvla_preset
+from embodied_rl.policies.smolvla.memory import measure as measure_smolvla
 from embodied_rl.policies.smolvla.policy import SmolVLAPolicy
 from embodied_rl.rng import DecisionRng
 from embodied_rl.types import Observation
 
 OPENVLA_7B = 7_541_237_184  # the published index: 15,082,474,368 bytes in bfloat16
 VALUE_HEAD = (4096 + 1) * 512 + (512 + 1) * 128 + (128 + 1)
+
+
+def _mode(*, train_expert_only: bool, dtype: str, checkpointing: bool) -> TrainingMode:
+    return TrainingMode(
+        lora_rank=0, train_expert_only=train_expert_only, dtype=dtype, gradient_checkpointing=checkpointing
+    )
 
 
 def _plan(path: Path, *words: str) -> tuple[int, dict]:
@@ -98,7 +106,7 @@ def test_the_largest_micro_batch_fits_and_one_row_more_does_not() -> None:
 
 def test_what_is_counted_is_what_a_real_policy_holds() -> None:
     policy = OpenVLAPolicy.fresh(nano(), ["open it"])
-    found = measure(nano(), lora_rank=0, precision="float32", recompute=False)
+    found = measure(nano(), _mode(train_expert_only=False, dtype="float32", checkpointing=False))
     held = sum(tensor.nbytes for tensor in (*policy.parameters(), *policy.buffers()))
     assert abs(found.weights - 4 * count_parameters(policy)) <= held - 4 * count_parameters(policy)
     assert found.trained == sum(p.numel() for p in policy.parameters() if p.requires_grad)
@@ -114,19 +122,19 @@ def _heads(width: int, critic: int) -> int:
 
 
 def test_pi05_is_counted_as_published() -> None:
-    found = measure_pi0(pi0_preset("pi05_base"), train_expert_only=True, precision="bfloat16", recompute=True)
+    found = measure_pi0(pi0_preset("pi05_base"), _mode(train_expert_only=True, dtype="bfloat16", checkpointing=True))
     frozen = (found.weights - 4 * found.trained) // 2
     assert found.trained + frozen == PI05_BASE + _heads(1024, critic=2048)
 
 
 def test_what_is_counted_of_smolvla_is_what_a_policy_holds() -> None:
     config = smolvla_preset("nano")
-    found = measure_pi0(config, train_expert_only=True, precision="bfloat16", recompute=True, kind=SmolVLAPolicy)
+    found = measure_smolvla(config, _mode(train_expert_only=True, dtype="bfloat16", checkpointing=True))
     policy = SmolVLAPolicy.fresh(config, ["open it"])
     policy.model.freeze_language_model()
     assert found.trained == sum(p.numel() for p in policy.parameters() if p.requires_grad)
     assert found.trained + (found.weights - 4 * found.trained) // 2 == count_parameters(policy)
-    assert kept_bytes(smolvla_preset("smolvla_base"), 2) == 2 * 2 * 16 * 5 * 64 * (2 * 64 + 24)
+    assert prefix_bytes(smolvla_preset("smolvla_base"), 2) == 2 * 2 * 16 * 5 * 64 * (2 * 64 + 24)
 
 
 def test_pi0_is_counted_as_published(tmp_path: Path) -> None:
@@ -163,16 +171,16 @@ def test_the_advice_for_pi0_is_a_command_that_train_knows(tmp_path: Path, capsys
 def test_what_is_counted_of_pi0_is_what_a_real_policy_holds() -> None:
     policy = Pi0Policy.fresh(pi0_preset("nano"), ["open it"])
     policy.model.freeze_language_model()
-    found = measure_pi0(pi0_preset("nano"), train_expert_only=True, precision="float32", recompute=False)
+    found = measure_pi0(pi0_preset("nano"), _mode(train_expert_only=True, dtype="float32", checkpointing=False))
     assert found.weights == 4 * count_parameters(policy)
     assert found.trained == sum(p.numel() for p in policy.parameters() if p.requires_grad)
-    whole = measure_pi0(pi0_preset("nano"), train_expert_only=False, precision="float32", recompute=False)
+    whole = measure_pi0(pi0_preset("nano"), _mode(train_expert_only=False, dtype="float32", checkpointing=False))
     assert found.update_per_row < whole.update_per_row
     policy.prefix_cache = PrefixCache(1 << 30)
     words = " ".join(["open"] * 23)  # with the token that begins it as long as the plan's prompt
     obs = Observation.from_numpy(np.zeros((1, 2, 64, 64, 3), np.uint8), np.zeros((1, 8), np.float32), [words])
     policy.act(obs, DecisionRng(np.zeros(1, np.int64), np.zeros(1, np.int64)), "sample")
-    assert policy.prefix_cache.used_bytes == kept_bytes(policy.config, 4)
+    assert policy.prefix_cache.used_bytes == prefix_bytes(policy.config, 4)
 
 
 @pytest.mark.parametrize(

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import importlib
 import subprocess
 import sys
+from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from embodied_rl import __version__
 from embodied_rl.algorithms.config import GRPOConfig, PPOConfig
-from embodied_rl.cli import COMMANDS, main
+from embodied_rl.cli import COMMANDS, main, reference
+from embodied_rl.cli.help import options
+from embodied_rl.cli.parse import parse
 from embodied_rl.cli.select import select
+from embodied_rl.config.train import TrainConfig
 from embodied_rl.errors import UserError
 
 HEAVY = ("torch", "mujoco", "numba", "transformers", "numpy", "tyro", "rich", "pyarrow", "av", "cv2", "matplotlib")
@@ -104,11 +111,25 @@ def test_no_command_shows_help_and_fails(capsys: pytest.CaptureFixture[str]) -> 
         ("train tabletop --config /no/such.yaml", "cannot read /no/such.yaml"),
         ("train tabletop extra", "Unrecognized options: extra"),
         ("bench smi", "unknown bench 'smi'. Did you mean 'sim'?"),
-        ("bench sim --json /no/such/folder/f.json", "its folder does not exist"),
-        ("eval --suite tabletop_gaol", "unknown suite 'tabletop_gaol'. Did you mean 'tabletop_goal'?"),
+        ("bench sim --json /no/such/folder/f.json", "--json: cannot write /no/such/folder/f.json: No such file"),
+        ("eval --suite tabletop_gaol", "unknown suite 'tabletop_gaol' of tabletop. Did you mean 'goal'?"),
         ("eval --states-per-task 0", "--states-per-task must be at least 1"),
         ("eval --states-per-task 51", "has 50"),
         ("eval --checkpoint /no/such/folder", "/no/such/folder"),
+        ("eval --json .", "--json: cannot write .: Is a directory"),
+        ("eval --center-crop 2", "--center-crop must lie in (0, 1], got 2.0."),
+        ("eval --device cuda:0", "CUDA_VISIBLE_DEVICES=1 and --device cuda"),
+        ("eval --seed 18446744073709551616", "--seed must lie in -2^63 to 2^63 - 1."),
+        ("eval --perturb-level nan", "--perturb-level must be a finite number"),
+        ("eval --tokenizer /no/such/tokenizer.json", "no tokenizer at /no/such/tokenizer.json"),
+        ("train tabletop --seed 18446744073709551616", "--seed must lie in"),
+        ("train tabletop --device cuda:0", "CUDA_VISIBLE_DEVICES=1"),
+        ("train tabletop --trace .", "--trace: cannot write .: Is a directory"),
+        ("train tabletop --track wandb", "pip install 'embodied-rl[wandb]'"),
+        ("train tabletop --output /proc/x", "cannot write into /proc/x: No such file or directory; choose another"),
+        (f"train tabletop --output {'x' * 3000}", "File name too long; choose another --output"),
+        (f"eval --checkpoint {'x' * 3000}", "File name too long"),
+        ("plan --json .", "--json: cannot write .: Is a directory"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(
@@ -122,6 +143,59 @@ def test_bad_input_is_one_line_and_exit_code_2(
     assert message in said
     assert said.count("\n") == 1
     assert "│" not in said
+
+
+def test_an_unknown_gl_backend_is_one_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MUJOCO_GL", "foo")
+    assert main(["doctor"]) == 2
+    said = capsys.readouterr().err
+    assert "MUJOCO_GL=foo: MuJoCo knows no such backend" in said
+    assert said.count("\n") == 1
+
+
+def test_a_long_message_is_cut_to_one_short_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(argv: list[str]) -> int:
+        raise UserError("a checkpoint does not fit: " + "; ".join(f"layer {i}\nis missing" for i in range(5000)))
+
+    monkeypatch.setattr(importlib.import_module("embodied_rl.cli.bench"), "main", refuse)
+    assert main(["bench", "sim"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("embodied-rl: error: a checkpoint does not fit: layer 0 is missing; layer 1")
+    assert said.count("\n") == 1
+    assert len(said) < 650
+
+
+def test_version_says_when_another_mujoco_is_installed(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("embodied_rl.cli.metadata.version", lambda name: "4.0.7")
+    assert main(["--version"]) == 0
+    assert "mujoco 4.0.7 is installed; results were tested with 4.0.0" in capsys.readouterr().out
+
+
+WORDS = st.one_of(
+    st.text(max_size=20),
+    st.integers().map(str),
+    st.floats().map(str),
+    st.sampled_from(["", "None", "9" * 5000, "-1", "1e400", "[bold]", "../..", "\x00", "\udcff", "True", "'"]),
+)
+
+
+@settings(max_examples=150)
+@given(data=st.data())
+def test_hostile_values_are_one_line(data: st.DataObject) -> None:
+    """Any value of any option is taken, or refused in one line; nothing else is raised."""
+    name = data.draw(st.sampled_from(["tabletop", *reference.CLASSES]))
+    source: Any = TrainConfig() if name == "tabletop" else reference.options_class(name)
+    rows = [row.name for _, _, group in options(source) for row in group]
+    words = [word for _ in range(2) for word in (f"--{data.draw(st.sampled_from(rows))}", data.draw(WORDS))]
+    with contextlib.suppress(UserError, SystemExit):  # the latter after a word that happens to be -h
+        if name == "tabletop":
+            select([name, *words])
+        else:
+            parse(source, words, name)
 
 
 def test_interruption_says_what_was_saved(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

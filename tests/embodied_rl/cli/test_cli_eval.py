@@ -15,8 +15,9 @@ import pytest
 import torch
 
 from embodied_rl.cli import main
+from embodied_rl.cli.eval import checked, request_of
 from embodied_rl.factory.tasks import task_digest
-from embodied_rl.jobs.eval_request import suite_name
+from embodied_rl.jobs.eval_request import BenchmarkCommand, suite_name
 from embodied_rl.sim.tabletop import load_suite
 from embodied_rl.types import ChunkResult, EpisodeSpec
 from tests.embodied_rl.stand_in import StandIn
@@ -93,6 +94,7 @@ def test_an_evaluation_writes_everything_and_resuming_a_finished_one_runs_nothin
     said = capsys.readouterr().out
     assert "all tasks" in said
     assert "none: no evaluated episode" in said
+    assert "report: " in said
 
     count = len(world.started)
     assert main(["eval", "--resume", str(folder)]) == 0
@@ -199,12 +201,12 @@ def test_a_perturbed_evaluation_in_the_real_simulator(tmp_path: Path) -> None:
         ("eval tabletop --policy opnvla", "unknown policy 'opnvla'. Did you mean 'openvla'?"),
         ("eval tabletop --policy .", "Name a checkpoint with --checkpoint."),
         ("eval tabletop --perturb camra", "unknown perturbation 'camra'. Did you mean 'camera'?"),
-        ("eval tabletop --perturb camera --perturb-level -1", "must not be negative"),
+        ("eval tabletop --perturb camera --perturb-level -1", "--perturb-level must be at least 0"),
         ("eval tabletop --states-per-task 51", "has 50 such states"),
         ("eval tabletop --states-per-task 0", "--states-per-task must be at least 1"),
         ("eval tabletop --videos -1", "--videos must be at least 0"),
         ("eval tabletop --seed -1", "--seed must be at least 0"),
-        ("eval tabletop --json /no/such/folder/f.json", "its folder does not exist"),
+        ("eval tabletop --json /no/such/folder/f.json", "--json: cannot write"),
         ("eval tabletop --checkpoint /no/such/folder", "no checkpoint at /no/such/folder"),
         ("eval tabletop --output /proc/x", "cannot write into /proc/x"),
         ("eval tabletop --protocl openpi", "unknown option '--protocl'. Did you mean '--protocol'?"),
@@ -229,6 +231,17 @@ def test_an_older_request_that_no_longer_fits_is_one_line(tmp_path: Path, capsys
     (tmp_path / "evaluation.json").write_text(json.dumps({"request": {"benchmark": "tabletop", "options": {"x": 1}}}))
     assert main(["eval", "--resume", str(tmp_path)]) == 2
     assert "begun by another version" in capsys.readouterr().err
+
+
+def test_files_are_recorded_by_whole_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that an evaluation can be resumed from another folder."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tokenizer.json").write_text("{}")
+    command = BenchmarkCommand(tokenizer="tokenizer.json", statistics=".", output="e")
+    options = request_of("tabletop", checked("tabletop", command))["options"]
+    assert options["tokenizer"] == str(tmp_path / "tokenizer.json")
+    assert options["statistics"] == str(tmp_path)
+    assert not (tmp_path / "e").exists()
 
 
 def test_suite_names() -> None:

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 import yaml
 
 from embodied_rl.cli import main
-from embodied_rl.factory.policies import load_policy, save_policy
+from embodied_rl.config.policies import OpenVLAConfig
+from embodied_rl.errors import UserError
+from embodied_rl.factory.policies import load_policy, prepare_policy, save_policy
 from embodied_rl.policies.flow import FlowSettings
 from embodied_rl.policies.openvla import hf_format
+from embodied_rl.policies.openvla.checkpoint import adapt_policy
+from embodied_rl.policies.openvla.checkpoint import load_policy as load_openvla
+from embodied_rl.policies.openvla.config import LoadOptions
 from embodied_rl.policies.openvla_oft.config import preset as oft_preset
 from embodied_rl.policies.openvla_oft.policy import OpenVLAOFTPolicy
 from embodied_rl.policies.pi0.config import preset as pi0_preset
@@ -108,7 +113,7 @@ def mixed_success(monkeypatch: pytest.MonkeyPatch) -> None:
     run = StandIn.step
 
     def step(self: StandIn, env_ids: Sequence[int], actions: torch.Tensor) -> ChunkResult:
-        odd = np.array([self.specs[env_id].episode_id % 2 for env_id in env_ids], np.float32)
+        odd = torch.tensor([self.specs[env_id].episode_id % 2 for env_id in env_ids])
         actions[:, -1, 0] = 2 * odd - 1
         return run(self, env_ids, actions)
 
@@ -261,7 +266,7 @@ def test_an_export_says_everything_itself(published: Path, tmp_path: Path) -> No
         (["openvla_oft", "--policy.film", "True"], "choose that too, with --policy.variant"),
         (["openvla", "--policy.unnorm-key", "libero"], "libero_goal_no_noops"),
         (["pi0", "--policy.preset", "pi0_base"], "published"),
-        (["smolvla", "--policy.tokenizer", "tokenizer.json"], "is no published SmolVLA"),
+        (["smolvla", "--policy.tokenizer", "tokenizer.json"], "holds architecture 'openvla', not 'smolvla'"),
         (["smolvla"], "not 'smolvla': choose the matching --policy"),
     ],
 )
@@ -323,3 +328,72 @@ def test_a_benchmark_takes_every_kind_and_crops_once(
     assert main([*chosen, *oft]) == 0  # it crops itself
     with pytest.raises(AssertionError, match="cropped by the protocol"):
         main([*chosen, "--policy", "openvla", "--output", str(tmp_path / "whole")])
+
+
+def test_an_evaluation_is_not_resumed_with_other_adapters(
+    world: type[World], published: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def adapted(shift: float) -> None:
+        policy = load_openvla(published, LoadOptions(architecture="openvla", unnorm_key=KEY))
+        adapt_policy(policy, published, 2)
+        with torch.no_grad():
+            for name, parameter in policy.model.named_parameters():
+                if ".lora_B." in name:
+                    parameter.add_(shift)
+        save_policy(policy, tmp_path / "lora", {})
+
+    adapted(0.01)
+    command = ["eval", "tabletop", "--suite", "object", "--states-per-task", "1", "--videos", "0"]
+    output = tmp_path / "out"
+    assert main([*command, "--checkpoint", str(tmp_path / "lora"), "--output", str(output)]) == 0
+    assert main(["eval", "--resume", str(output)]) == 0
+    adapted(0.02)
+    capsys.readouterr()
+    assert main(["eval", "--resume", str(output)]) == 2
+    said = capsys.readouterr().err
+    assert "was begun with weights" in said
+    assert said.count("\n") == 1
+
+
+def test_a_corrupt_checkpoint_is_neither_evaluated_nor_exported(
+    world: type[World], folders: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = shutil.copytree(folders["pi0"], tmp_path / "pi0")
+    data = bytearray((folder / "model.safetensors").read_bytes())
+    for place in range(len(data) - 4000, len(data), 4):
+        data[place] ^= 1  # low bits: every number stays finite
+    (folder / "model.safetensors").write_bytes(data)
+    suite = ["--suite", "tabletop_object", "--states-per-task", "1"]
+    for words in (
+        ["eval", "tabletop", "--suite", "object", "--checkpoint", str(folder), "--output", str(tmp_path / "out")],
+        ["eval", "--checkpoint", str(folder), *suite],
+        ["export", "--checkpoint", str(folder), "--out", str(tmp_path / "exported"), "--layout", "native"],
+        ["train", "tabletop", "--policy", "pi0", "--policy.checkpoint", str(folder), "--output", str(tmp_path / "run")],
+    ):
+        assert main(words) == 2
+        said = capsys.readouterr().err
+        assert "is corrupt (model.safetensors has changed" in said
+        assert said.count("\n") == 1
+    assert not (tmp_path / "exported").exists()
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_small_policy_is_exported_in_our_own_layout(
+    folders: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for kind, folder in folders.items():
+        assert main(["export", "--checkpoint", str(folder), "--out", str(tmp_path / kind / "published")]) == 2
+        assert "--layout native" in capsys.readouterr().err
+        native = tmp_path / kind / "native"
+        assert main(["export", "--checkpoint", str(folder), "--out", str(native), "--layout", "native"]) == 0
+        before, after = load_policy(folder).state_dict(), load_policy(native).state_dict()
+        assert all(tensor.equal(after[name]) for name, tensor in before.items())
+
+
+def test_an_other_rank_than_the_checkpoints_is_refused(published: Path, tmp_path: Path) -> None:
+    policy = load_openvla(published, LoadOptions(architecture="openvla", unnorm_key=KEY))
+    adapt_policy(policy, published, 2)
+    for rank in (0, 4):
+        with pytest.raises(UserError, match=r"has LoRA adapters of rank 2, and --policy\.lora-rank is"):
+            prepare_policy(policy, OpenVLAConfig(lora_rank=rank), tmp_path)
+    prepare_policy(policy, OpenVLAConfig(lora_rank=2), tmp_path)

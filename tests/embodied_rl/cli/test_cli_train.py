@@ -28,7 +28,17 @@ def test_a_run_leaves_everything_in_its_folder(
     run = tmp_path / "run"
     assert main(words(checkpoint, run, "--track", "tensorboard")) == 0
     said = capsys.readouterr().out
-    for fact in ("tabletop_object", "stand-in 1", "flat (", "0.9", str(checkpoint), "sha256", "grpo", "seed", str(run)):
+    for fact in (
+        "tabletop_object",
+        "stand-in 1",
+        "flat, ",
+        "0.99 M",
+        str(checkpoint),
+        "sha256",
+        "grpo",
+        "seed",
+        str(run),
+    ):
         assert fact in said
     assert "LIBERO" not in said
 
@@ -276,11 +286,53 @@ def test_eval_of_a_run_writes_what_it_shows(
     command = ["eval", "--checkpoint", str(checkpoint), "--suite", "tabletop_object", "--states-per-task", "3"]
     assert main([*command, "--json", str(file), "--env.num-envs", "4"]) == 0
     found = json.loads(file.read_text())
-    overall = found["overall"]
-    assert f"{overall['successes']}/{overall['episodes']}" in capsys.readouterr().out
-    assert overall["episodes"] == 3 * len(found["tasks"]) == len(found["results"])
-    assert found["simulator"] == f"stand-in 1, {len(os.sched_getaffinity(0))} threads"
+    overall = found["overall"]["once"]
+    said = capsys.readouterr().out
+    assert f"{overall['successes']}/{overall['episodes']}" in said
+    assert overall["episodes"] == 3 * len(found["tasks"]) == len(found["episodes"])
+    assert found["overall"]["at_end"] is None
+    assert "success at end" not in said
+    assert found["worlds"] == f"4 worlds, {len(os.sched_getaffinity(0))} threads"
     assert found["command"].startswith("embodied-rl eval --checkpoint")
+
+
+@pytest.mark.usefixtures("stand_in")
+def test_a_quick_look_finds_what_a_benchmark_finds_and_leaves_nothing(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
+    (tmp_path / "temporary").mkdir()
+    few = ["--checkpoint", str(checkpoint), "--states-per-task", "2", "--env.num-envs", "4", "--json", "figures.json"]
+    assert main(["eval", "--suite", "tabletop_object", *few]) == 0
+    quick = json.loads(Path("figures.json").read_text())
+    assert {path.name for path in tmp_path.rglob("*")} == {"temporary", "figures.json"}
+    assert main(["eval", "tabletop", "--suite", "object", "--no-at-end", "--videos", "0", "--output", "e", *few]) == 0
+    whole = json.loads(Path("figures.json").read_text())
+    assert quick["episodes"] == whole["episodes"]
+    assert quick["output"] is None
+
+
+@pytest.mark.usefixtures("stand_in")
+def test_what_train_prints_is_a_checkpoint(
+    checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And a finished run that is resumed says that it is."""
+    run = tmp_path / "[odd] name"
+    assert main(words(checkpoint, run, "--videos", "0", "--iterations", "1")) == 0
+    said = capsys.readouterr().out
+    assert f"policy: {run / 'checkpoints'} (embodied-rl eval --checkpoint '{run}')" in said
+    head = said.splitlines()[:7]
+    assert [line.split()[0] for line in head[:6]] == ["suite", "policy", "algorithm", "simulator", "device", "output"]
+    assert head[6].startswith("evaluate:")
+    assert all(len(line) <= 80 for line in said.splitlines() if line[:1] in "│┃┏┡└├")
+    quick = ["--suite", "tabletop_object", "--states-per-task", "1"]
+    assert main(["eval", "--checkpoint", str(run / "checkpoints"), *quick]) == 0
+    capsys.readouterr()
+    assert main(["train", "--resume", str(run)]) == 0
+    assert f"is finished: it has its 1 iterations. To go on for longer: embodied-rl train --resume '{run}'" in (
+        capsys.readouterr().out
+    )
 
 
 @pytest.mark.parametrize("value", ["nan", "inf", "-inf"])

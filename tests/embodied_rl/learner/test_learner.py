@@ -197,7 +197,7 @@ def test_ppo_on_a_policy_without_a_value_head_is_refused(tmp_path: Path) -> None
 def test_frozen_parameters_are_left_out() -> None:
     policy = ToyPolicy()
     policy.body.requires_grad_(False)
-    actor, critic = split_parameters(policy)
+    actor, critic = split_parameters(policy, policy.traits.critic)
     assert {id(p) for p in actor} == {id(policy.head.weight), id(policy.head.bias)}
     assert {id(p) for p in critic} == {id(policy.value_head.weight), id(policy.value_head.bias)}
 

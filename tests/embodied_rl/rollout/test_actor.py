@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from embodied_rl.policies.openvla.config import nano
 from embodied_rl.policies.openvla.policy import OpenVLAPolicy
-from embodied_rl.policy import ActMode
+from embodied_rl.policy import ActMode, PolicyTraits
 from embodied_rl.rng import DecisionRng
 from embodied_rl.rollout.actor import MIN_ROWS, ParallelActor
 from embodied_rl.types import ActOutput, EvalOutput, Observation
@@ -25,7 +25,8 @@ class Seen(nn.Module):
     """Notes the rows of each call; `replay` tells each row's number and which random number it drew."""
 
     chunk_len = action_dim = terms_per_step = 1
-    acts_in_parts = True
+    with_value = True
+    traits = PolicyTraits(acts_in_parts=True)
 
     def __init__(self, *, parameter: bool = True, value: bool = True) -> None:
         super().__init__()
@@ -109,7 +110,7 @@ def test_few_rows_one_thread_and_no_weights_are_one_call(policy: Seen, rows: int
 
 def test_a_policy_that_does_not_say_so_is_not_cut_up() -> None:
     policy, inputs = Seen(), _inputs(2 * MIN_ROWS)
-    policy.acts_in_parts = False  # type: ignore[misc]
+    policy.traits = PolicyTraits()  # type: ignore[misc]
     with closing(ParallelActor(policy, 2 * MIN_ROWS, 2)) as actor:
         actor.act(*inputs, "sample")
     assert policy.calls == [2 * MIN_ROWS]
@@ -117,7 +118,7 @@ def test_a_policy_that_does_not_say_so_is_not_cut_up() -> None:
 
 def test_a_compiled_policy_is_called_once() -> None:
     policy, inputs = Seen(), _inputs(2 * MIN_ROWS)
-    policy.compiled = True  # type: ignore[assignment]
+    policy.traits = PolicyTraits(acts_in_parts=True, compiled=True)  # type: ignore[misc]
     with closing(ParallelActor(policy, 2 * MIN_ROWS, 2)) as actor:
         actor.act(*inputs, "sample")
     assert policy.calls == [2 * MIN_ROWS]

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from embodied_rl.autotune.costs import Costs
-from embodied_rl.policy import ActMode
+from embodied_rl.policy import ActMode, PolicyTraits
 from embodied_rl.rng import DecisionRng
 from embodied_rl.types import ActOutput, Array, ChunkResult, EpisodeSpec, EvalOutput, Observation
 from tests.env_info import env_info
@@ -97,6 +97,8 @@ class CountedPolicy(nn.Module):
     """Learns nothing to speak of. A forward pass costs `costs.evaluate`, a backward pass the rest of a micro-batch."""
 
     chunk_len = action_dim = terms_per_step = 1
+    with_value = True
+    traits = PolicyTraits(critic="value_head.")
 
     def __init__(self, counted: Counted) -> None:
         super().__init__()

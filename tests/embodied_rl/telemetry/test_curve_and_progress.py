@@ -6,6 +6,7 @@ import io
 import struct
 
 import pytest
+from numba.core import event
 from rich.console import Console
 
 from embodied_rl.telemetry.curve import Curve, curve_of, draw_curve
@@ -55,6 +56,22 @@ def test_a_terminal_shows_success_and_survives_more_episodes_than_planned() -> N
         progress.iteration(1, {})
     assert "success 2/3" in out.getvalue()
     assert "3/3" in out.getvalue()
+
+
+def test_an_iteration_that_compiled_says_so_once() -> None:
+    out = io.StringIO()
+    with RunProgress(2, console=Console(file=out, width=80)) as progress:
+        progress.stage("evaluate", 5)
+        for _ in range(2):
+            event.start_event("numba:compile")
+            event.end_event("numba:compile")
+        progress.iteration(1, {"rollout/success": 0.5})
+        progress.iteration(2, {"rollout/success": 0.5})
+    evaluate, compiling, first, second = out.getvalue().splitlines()
+    assert evaluate == "evaluate: 5 episodes"
+    assert compiling == "compiling, once for this installation: up to a minute"
+    assert "success 50% (compiling)" in first
+    assert "compiling" not in second
 
 
 def test_summary_shows_what_is_there() -> None:

@@ -7,6 +7,7 @@ import re
 from html.parser import HTMLParser
 from pathlib import Path
 
+from embodied_rl.evaluation.evaluate import Score
 from embodied_rl.telemetry.report import Clip, Outcome, Report, render_report, write_report
 
 EVIL = """</pre><script>alert("x")</script> & 'quoted'"""
@@ -42,8 +43,8 @@ def example(text: str = "plain") -> Report:
         title=text,
         run_info={"suite": text, text: 3},
         outcomes=[
-            Outcome("all tasks", (31, 50, 0.482, 0.741), (48, 50, 0.865, 0.989)),
-            Outcome(text, (1, 4, 0.05, 0.7)),
+            Outcome("all tasks", Score(31, 50, 0.482, 0.741, 90.0), Score(48, 50, 0.865, 0.989, 80.0)),
+            Outcome(text, Score(1, 4, 0.05, 0.7, 100.0)),
         ],
         config=text,
         metrics=[{"step": 1, "rollout/success": 0.5, "train/loss": None}, {"step": 2}],
@@ -63,6 +64,29 @@ def test_figures_pictures_and_films_are_inside() -> None:
     assert page.tags.count("video") == 3
 
 
+def test_the_result_comes_first_and_what_ran_is_folded() -> None:
+    text = render_report(example())
+    order = ["62.0% \N{RIGHTWARDS ARROW} 96.0%", "Learning curve", "Before and after", "Each task", "<details>"]
+    assert sorted(order, key=text.index) == order
+    for heading in ("What ran", "Metrics", "Configuration"):
+        assert f"<details><summary>{heading}" in text
+    assert " open>" not in text
+
+
+def test_nothing_overflows_a_narrow_page() -> None:
+    """No browser here: the rules that let every part shrink or scroll by itself."""
+    text = render_report(example("x" * 300))
+    style = text.partition("<style>")[2].partition("</style>")[0]
+    assert re.search(r"body\{[^}]*overflow-wrap:anywhere", style)
+    assert "nowrap" not in style
+    assert re.search(r"img,video\{max-width:100%\}", style)
+    assert re.search(r"pre\{overflow:auto", style)
+    assert re.search(r"\.wide\{overflow-x:auto\}", style)
+    assert not re.search(r"(?<!max-)width:\s*\d{3,}px|min-width", style)
+    tables = len(re.findall("<table>", text))
+    assert tables == len(re.findall("<div class='wide'><table>", text)) == 3
+
+
 def test_nothing_is_loaded_from_anywhere() -> None:
     text = render_report(example())
     assert all(link.startswith("data:") for link in Page(text).links)
@@ -77,7 +101,7 @@ def test_quoted_text_cannot_become_markup() -> None:
 
 
 def test_a_run_without_pictures_has_no_empty_sections() -> None:
-    report = Report("t", {}, [Outcome("all tasks", (0, 1, 0.0, 0.8))], "c")
+    report = Report("t", {}, [Outcome("all tasks", Score(0, 1, 0.0, 0.8, 50.0))], "c")
     text = render_report(report)
     assert "Learning curve" not in text
     assert "Before and after" not in text

@@ -1,4 +1,4 @@
-"""Decoding on a CPU against the decoder's own modules, and against what GPUs run."""
+"""Decoding on a CPU against the decoder's own modules."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from embodied_rl.policies.cpu import decode
-from embodied_rl.policies.fused_decode import FusedDecoder, complex_rotation
 from embodied_rl.policies.nn.decoder import Decoder, DecoderConfig, KVCache, Rope
 
 PROMPT, COUNT, BINS, DIM = 9, 5, 50, 24
@@ -63,19 +62,14 @@ class _Start:
             )
 
     @torch.no_grad()
-    def forced(self, tokens: Tensor, slots: Tensor | None, way: str) -> Tensor:
-        """Logits [N, COUNT, BINS] of the steps that decoded `tokens`, through the decoder's modules or as on a GPU."""
-        fused = FusedDecoder(self.decoder, self.cache) if way == "fused" else None
-        rotation = complex_rotation(self.rope)
+    def forced(self, tokens: Tensor, slots: Tensor | None) -> Tensor:
+        """Logits [N, COUNT, BINS] of the steps that decoded `tokens`, through the decoder's modules."""
         states = [self.hidden]
         for t in range(1, COUNT):
             x = self.embedding[tokens[:, t - 1]]
             x = x if slots is None else x + slots[t]
-            if fused is not None:
-                states.append(fused.step(x, rotation[:, t - 1 : t], self._mask(t)))
-            else:
-                here = Rope(self.rope.cos[:, t - 1 : t], self.rope.sin[:, t - 1 : t])
-                states.append(self.decoder(x[:, None], here, self._mask(t), self.cache)[:, 0])
+            here = Rope(self.rope.cos[:, t - 1 : t], self.rope.sin[:, t - 1 : t])
+            states.append(self.decoder(x[:, None], here, self._mask(t), self.cache)[:, 0])
         return torch.stack(states, dim=1) @ self.head.T
 
     def _mask(self, t: int) -> Tensor:
@@ -94,21 +88,19 @@ def _expected(logits: Tensor, uniform: Tensor | None, temperature: float) -> Ten
 @pytest.mark.parametrize("sampled", [True, False])
 @pytest.mark.parametrize("added", [True, False])
 @pytest.mark.parametrize("rows", [5, 16, 37])
-def test_all_ways_to_decode_agree(heads: int, kv_heads: int, sampled: bool, added: bool, rows: int) -> None:
+def test_it_decodes_as_the_modules_do(heads: int, kv_heads: int, sampled: bool, added: bool, rows: int) -> None:
     lengths = LENGTHS.repeat(8)[:rows]
     start = _Start(_decoder(heads, kv_heads), lengths)
     uniform, slots = start.uniform if sampled else None, start.slots if added else None
     tokens, log_prob = start.decode(uniform, 0.7, slots)
     keys, values = start.cache.keys.clone(), start.cache.values.clone()
-    for way in ("modules", "fused"):
-        again = _Start(start.decoder, lengths)
-        logits = again.forced(tokens, slots, way)
-        assert torch.equal(tokens, _expected(logits, uniform, 0.7))
-        chosen = F.log_softmax(logits / 0.7, dim=-1).gather(-1, tokens[..., None])[..., 0]
-        torch.testing.assert_close(log_prob, chosen, rtol=1e-5, atol=1e-5)
-        if way == "modules":
-            for found, expected in ((keys, again.cache.keys), (values, again.cache.values)):
-                torch.testing.assert_close(found[..., PROMPT:, :], expected[..., PROMPT:, :], rtol=1e-5, atol=1e-5)
+    again = _Start(start.decoder, lengths)
+    logits = again.forced(tokens, slots)
+    assert torch.equal(tokens, _expected(logits, uniform, 0.7))
+    chosen = F.log_softmax(logits / 0.7, dim=-1).gather(-1, tokens[..., None])[..., 0]
+    torch.testing.assert_close(log_prob, chosen, rtol=1e-5, atol=1e-5)
+    for found, expected in ((keys, again.cache.keys), (values, again.cache.values)):
+        torch.testing.assert_close(found[..., PROMPT:, :], expected[..., PROMPT:, :], rtol=1e-5, atol=1e-5)
 
 
 def test_matrices_too_large_for_one_product_are_cut() -> None:

@@ -1,0 +1,46 @@
+"""`embodied-rl demo`: films a policy at work; without options the one in the package, in about 20 seconds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from embodied_rl.cli.outputs import try_file, try_folder
+from embodied_rl.cli.parse import parse
+from embodied_rl.config.train import SUITE
+from embodied_rl.errors import UserError
+from embodied_rl.factory.policies import CheckpointOptions
+
+MAX_EPISODES = 100
+
+
+@dataclass(frozen=True, kw_only=True)
+class DemoCommand(CheckpointOptions):
+    """Film some episodes of a policy into one MP4: by default of the small one in the package, on the tabletop."""
+
+    suite: str = SUITE
+    """Suite of tasks."""
+    tasks: tuple[str, ...] = ()
+    """Short names of the tasks (none given: all of the suite)."""
+    episodes: int = 3
+    """Episodes, each of the next task, from held-out initial states."""
+    out: Path = Path("demo.mp4")
+    """The film; one that is there is replaced."""
+    gif: bool = False
+    """Also write a GIF beside it, for pages that play no MP4."""
+
+
+def main(argv: list[str]) -> int:
+    """Run the command."""
+    command = parse(DemoCommand, argv, "demo")
+    if not 1 <= command.episodes <= MAX_EPISODES:
+        raise UserError(f"--episodes must lie in 1 to {MAX_EPISODES}, got {command.episodes}.")
+    if command.out.suffix != ".mp4":
+        raise UserError(f"--out {command.out}: a film's name ends in .mp4.")
+    try_folder("--out", command.out.absolute().parent)
+    if command.out.absolute().parent.is_dir():
+        try_file("--out", command.out)
+    from embodied_rl.jobs.demo import run  # torch and the simulator, only now
+
+    run(command, command.suite, command.tasks, command.episodes, command.out, gif=command.gif)
+    return 0

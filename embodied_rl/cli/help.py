@@ -1,0 +1,222 @@
+"""What `--help` prints: the options that most people need. `--help-all` prints the expert options too.
+
+Options are the fields of a command's dataclass; their texts are the strings below the fields. `reference.py` makes
+docs/reference/cli.md and docs/reference/config.md of the same tables.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import inspect
+import itertools
+import shutil
+import textwrap
+import types
+import typing
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+EXPERT = frozenset(
+    f"{part}.{name}" if part else name
+    for part, names in {
+        "": "trace num-threads train-states",
+        "env": "processes num-threads render-quality",
+        "policy": "unnorm-key center-crop noise-range noise-level normalisation preset statistics tokenizer variant "
+        "head keep-stop num-cameras use-proprio film chunk-len",
+        "algorithm": "advantage-eps bootstrap-truncated critic-warmup-iterations loss-norm max-oversampling "
+        "normalize-advantage ratio-level value-clip value-coef",
+        "learner": "average-updates betas lr-decay-updates lr-warmup-updates ratio-tolerance recompute-old-log-probs "
+        "weight-decay",
+        "scheduler": "cpus-per-worker deadline-s max-batch-delay-ms max-lookahead act-device",
+    }.items()
+    for name in names.split()
+)
+"""Options that `--help` leaves out. They are accepted as all others are."""
+
+EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
+    "train": (
+        ("embodied-rl train tabletop", "PPO on the policy in the package; no GPU, no download"),
+        ("embodied-rl train tabletop --algorithm grpo --seed 1 --iterations 10", "GRPO, ten updates, another seed"),
+        ("embodied-rl train tabletop --policy pi0 --policy.checkpoint pi0-start", "a policy that `sft` made"),
+        ("embodied-rl train --resume runs/NAME", "go on where the last checkpoint left off"),
+    ),
+    "eval": (
+        ("embodied-rl eval --checkpoint runs/NAME --states-per-task 10", "a quick look at a run's newest policy"),
+        ("embodied-rl eval tabletop --suite goal --output runs/goal", "a whole suite, with a report and videos"),
+        ("embodied-rl eval --resume runs/goal", "finish one that was stopped"),
+    ),
+    "demo": (
+        ("embodied-rl demo", "film the policy in the package"),
+        ("embodied-rl demo --checkpoint runs/NAME --episodes 2 --gif", "a trained one, as a GIF too"),
+    ),
+    "collect": (("embodied-rl collect tabletop_spatial --out demos", "demonstrations of a suite"),),
+    "sft": (("embodied-rl sft demos --out start", "imitate them, from scratch"),),
+    "export": (("embodied-rl export --checkpoint runs/NAME --out exported", "the layout of the policy's own project"),),
+    "plan": (
+        ("embodied-rl plan --policy openvla --gpu 80", "what fits on an 80 GiB GPU"),
+        ("embodied-rl plan tabletop", "which scheduler suits this machine"),
+    ),
+    "bench": (
+        ("embodied-rl bench sim --quick", "see that it runs"),
+        ("embodied-rl bench loop --json loop.json", "figures of the whole training loop"),
+    ),
+    "assets": (
+        ("embodied-rl assets install libero", "download LIBERO's files and export its tasks"),
+        ("embodied-rl assets status libero", "what is installed"),
+    ),
+    "doctor": (
+        ("embodied-rl doctor", "what this machine can run"),
+        ("embodied-rl doctor --policy runs/NAME", "is a policy read as it was trained?"),
+    ),
+}
+
+_INDENT = 30
+_MAX_WIDTH = 100
+_WRAP: dict[str, Any] = {"break_on_hyphens": False, "break_long_words": False}
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One option: `name` without dashes ('env.num-envs'), `value` as shown in the help ('INT'), `default` or ''."""
+
+    name: str
+    value: str
+    text: str
+    default: str
+    positional: bool = False
+
+    @property
+    def flag(self) -> str:
+        """As it is typed: '--env.num-envs INT', '--compile, --no-compile' or 'NAME'."""
+        if self.positional:
+            return self.name.upper()
+        if self.value:
+            return f"--{self.name} {self.value}"
+        head, _, tail = self.name.rpartition(".")
+        return f"--{self.name}, --{head}{'.' if head else ''}no-{tail}"
+
+
+def options(source: Any) -> Iterator[tuple[str, str, list[Option]]]:
+    """Groups of options of a dataclass, or of an instance whose values are then the defaults.
+
+    Yields (title, text, options): the class's own first, those that it inherits from each base, then nested ones.
+    """
+    cls = source if isinstance(source, type) else type(source)
+    owners = {name: base for base in reversed(cls.__mro__) for name in inspect.get_annotations(base)}
+    nested = [item for item in dataclasses.fields(cls) if dataclasses.is_dataclass(_value(source, item))]
+    for base in cls.__mro__:
+        names = [item for item in dataclasses.fields(cls) if owners[item.name] is base and item not in nested]
+        if names:
+            title = "options" if base is cls else _first_line(base)
+            yield title, "", [_option(source, cls, item, "") for item in names]
+    for item in nested:
+        part = _value(source, item)
+        rows = [_option(part, type(part), inner, f"{item.name}.") for inner in dataclasses.fields(part)]
+        if rows:
+            yield item.name, _first_line(type(part)), rows
+
+
+def help_text(source: Any, command: str, *, usage: str = "", everything: bool = False) -> str:
+    """The whole help of `command` ('train tabletop'); `usage` replaces the lines at its top."""
+    width = max(60, min(shutil.get_terminal_size().columns, _MAX_WIDTH))
+    cls = source if isinstance(source, type) else type(source)
+    lines = [usage.rstrip() or f"usage: embodied-rl {command} [options]\n\n{_filled(inspect.getdoc(cls) or '', width)}"]
+    hidden = 0
+    for title, text, rows in options(source):
+        shown = [row for row in rows if everything or row.name not in EXPERT]
+        hidden += len(rows) - len(shown)
+        if shown:
+            lines.append("\n" + textwrap.fill(f"{title}:{' ' if text else ''}{text}", width))
+            lines += [_entry(row, width) for row in shown]
+    lines += example_lines(command.split()[0])
+    if hidden:
+        lines.append(f"\n[..] is the default. {hidden} more options, for experts: --help-all")
+    return "\n".join(lines) + "\n"
+
+
+def example_lines(command: str) -> list[str]:
+    """The examples of a command, each with what it does below it."""
+    return ["\nexamples:", *(f"  {line}\n      {text}" for line, text in EXAMPLES[command])]
+
+
+def field_texts(cls: type) -> dict[str, str]:
+    """The string below each field of a dataclass and of its bases, on one line."""
+    texts: dict[str, str] = {}
+    for base in reversed(cls.__mro__):
+        if not dataclasses.is_dataclass(base):
+            continue
+        body = ast.parse(textwrap.dedent(inspect.getsource(base))).body[0]
+        assert isinstance(body, ast.ClassDef)
+        for item, below in itertools.pairwise(body.body):
+            if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name) and isinstance(below, ast.Expr):
+                texts[item.target.id] = " ".join(str(ast.literal_eval(below.value)).split())
+    return texts
+
+
+def _option(source: Any, cls: type, item: dataclasses.Field[Any], prefix: str) -> Option:
+    import tyro
+
+    hint = typing.get_type_hints(cls, include_extras=True)[item.name]
+    positional = typing.get_origin(hint) is Annotated and tyro.conf.Positional in hint.__metadata__
+    value = _value(source, item)
+    required = value is dataclasses.MISSING
+    default = "required" if required and not positional else "" if required or value in (None, ()) else _shown(value)
+    text = field_texts(cls).get(item.name, "")
+    return Option((prefix + item.name).replace("_", "-"), _metavar(hint), text, default, positional)
+
+
+def _value(source: Any, item: dataclasses.Field[Any]) -> Any:
+    """What the field has, or would have; MISSING where it must be given."""
+    if not isinstance(source, type):
+        return getattr(source, item.name)
+    return item.default_factory() if item.default_factory is not dataclasses.MISSING else item.default
+
+
+def _metavar(hint: Any) -> str:
+    """'INT', 'a|b', 'NAME ...'; '' for a switch."""
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Annotated:
+        return _metavar(args[0])
+    if origin in (typing.Union, types.UnionType):
+        words = [_metavar(arg) or "True|False" for arg in args if arg is not type(None)]
+        return "|".join(words)
+    if origin is Literal:
+        return "|".join(map(str, args))
+    if origin is tuple:
+        return f"{_metavar(args[0])} ..." if args[-1] is Ellipsis else " ".join(map(_metavar, args))
+    return {bool: "", int: "INT", float: "NUMBER", str: "TEXT", Path: "PATH"}[hint]
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    if isinstance(value, tuple):
+        return " ".join(map(str, value))
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _entry(row: Option, width: int) -> str:
+    text = f"{row.text} [{row.default}]" if row.default else row.text
+    head, pad = f"  {row.flag}", " " * _INDENT
+    if len(head) < _INDENT - 1:
+        return textwrap.fill(text, width, initial_indent=head.ljust(_INDENT), subsequent_indent=pad, **_WRAP)
+    return f"{head}\n{textwrap.fill(text, width, initial_indent=pad, subsequent_indent=pad, **_WRAP)}"
+
+
+def _first_line(cls: type) -> str:
+    return " ".join((inspect.getdoc(cls) or "").partition("\n\n")[0].split())
+
+
+def _filled(doc: str, width: int) -> str:
+    """Paragraphs filled; lines of a list ('sim: ...') stay lines."""
+    return "\n\n".join(_paragraph(part.splitlines(), width) for part in doc.split("\n\n"))
+
+
+def _paragraph(lines: Iterable[str], width: int) -> str:
+    rows = list(lines)
+    if all(": " in line for line in rows):
+        return "\n".join(textwrap.fill(row, width, initial_indent="  ", subsequent_indent="      ") for row in rows)
+    return textwrap.fill(" ".join(rows), width)

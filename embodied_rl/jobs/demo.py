@@ -1,0 +1,63 @@
+"""Films some episodes of a policy, one after another, into one MP4. Imports torch and the simulator."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from embodied_rl.config.train import EnvConfig
+from embodied_rl.evaluation.benchmark import interleaved
+from embodied_rl.factory.envs import open_policy, pick_device, pick_renderer, policy_folder
+from embodied_rl.factory.protocol_envs import open_envs
+from embodied_rl.factory.tasks import load_tasks
+from embodied_rl.jobs.videos import record_frames
+from embodied_rl.rollout.sampler import evaluation_specs
+from embodied_rl.telemetry.video import VideoWriter, captioned, write_gif
+from embodied_rl.types import Array
+from embodied_rl.utils.console import LastingConsole
+
+if TYPE_CHECKING:
+    from embodied_rl.factory.policies import CheckpointOptions
+
+_STILL_S = 0.6
+"""Seconds for which the last picture of an episode stays."""
+
+
+def run(
+    options: CheckpointOptions, suite: str, names: Sequence[str], episodes: int, path: Path, *, gif: bool = False
+) -> list[bool]:
+    """Film `episodes` episodes of the policy that `options` names, from held-out states of the tasks in turn.
+
+    Args:
+        names: short names of tasks (none: all of the suite).
+        path: the MP4; with `gif` also a GIF of the same name.
+
+    Returns:
+        Which episodes succeeded.
+    """
+    console = LastingConsole()
+    tasks = load_tasks(suite, names)
+    folder = policy_folder(options.checkpoint)
+    policy = open_policy(options.checkpoint, pick_device("auto"), options.load_options(folder))
+    renderer = pick_renderer("auto", tasks)
+    states = {task.name: list(task.heldout_states) for task in tasks}
+    won: list[bool] = []
+    film: list[Array] = []
+    with open_envs(tasks, EnvConfig(num_envs=1, renderer=renderer.name), "native", policy) as env:
+        hz = env.info.control_hz
+        for spec in interleaved(evaluation_specs(states, seed=0))[:episodes]:
+            result, frames = record_frames(env, policy, spec, "greedy")
+            caption = spec.task.partition("/")[2].replace("_", " ")
+            frames += frames[-1:] * round(_STILL_S * hz)
+            film += [captioned(frame, caption, result.success) for frame in frames]
+            won.append(result.success)
+            console.say(f"  {'success' if result.success else 'failure'}  {caption}")
+    with VideoWriter(path, hz) as video:
+        for frame in film:
+            video.write(frame)
+    console.say(f"{sum(won)} of {len(won)} episodes succeeded; film: {path}")
+    if gif:
+        write_gif(path.with_suffix(".gif"), film[::2], hz / 2)
+        console.say(f"GIF: {path.with_suffix('.gif')}")
+    return won

@@ -1,0 +1,55 @@
+"""Success rates in words, and as tables that fit 80 columns of any terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from rich.table import Table
+
+from embodied_rl.evaluation.evaluate import Score
+
+_FEWEST = 2
+"""Words that tasks must share at an end of their names before they are left out there."""
+
+
+def cells(score: Score | None) -> tuple[str, str]:
+    """Rate with counts, and 95 % interval: '62.0% (31/50)', '48.2% to 74.1%'."""
+    if score is None:
+        return "not measured", ""
+    return f"{score.rate:.1%} ({score.successes}/{score.episodes})", f"{score.low:.1%} to {score.high:.1%}"
+
+
+def short_labels(tasks: Sequence[str]) -> list[str]:
+    """Names of tasks of one suite for people, without the words that all of them begin or end with.
+
+    >>> short_labels(["suite/pick_up_the_cup_in_front", "suite/pick_up_the_bowl_in_front"])
+    ['... cup', '... bowl']
+    """
+    words = [(task.partition("/")[2] or task).split("_") for task in tasks]
+    spare = min(map(len, words), default=1) - 1  # each keeps a word
+    shared = len(words) > 1
+    first = min(_shared(words), spare) if shared else 0
+    first = first if first >= _FEWEST else 0
+    last = min(_shared([row[::-1] for row in words]), spare - first) if shared else 0
+    last = last if last >= _FEWEST else 0
+    return [" ".join([*["..."] * (first > 0), *row[first : len(row) - last]]) for row in words]
+
+
+def without_reason(text: str) -> str:
+    """'raycast (why), fast frames' as 'raycast, fast frames'."""
+    head, _, rest = text.partition(" (")
+    return head + rest.rpartition(")")[2]
+
+
+def _shared(rows: Sequence[Sequence[str]]) -> int:
+    """With how many equal words all rows begin."""
+    return next((i for i, column in enumerate(zip(*rows, strict=False)) if len(set(column)) > 1), min(map(len, rows)))
+
+
+def success_table(heads: Sequence[str], rows: Iterable[tuple[str, Sequence[tuple[str, str]]]]) -> Table:
+    """A row for each (label, cells): intervals stand below their rates; long labels are wrapped, never cut."""
+    table = Table(*heads, show_lines=False)
+    table.columns[0].overflow = "fold"
+    for label, values in rows:
+        table.add_row(label, *("\n".join(part for part in pair if part) for pair in values))
+    return table

@@ -1,0 +1,132 @@
+"""What a policy family offers to the rest of the program, so that nothing else names its classes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from embodied_rl.types import Array
+
+if TYPE_CHECKING:
+    import torch
+
+    from embodied_rl.policies.memory import Footprint
+
+SHIPPED = "shipped"
+Layout = Literal["openpi", "lerobot", "native"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportRequest:
+    """Where and how `export` writes a policy.
+
+    layout: None for the family's published one; 'native' is that of `save`, with adapters merged. cameras: LeRobot's
+    names of the cameras. dtype: of the weights, None as they are.
+    """
+
+    out: Path
+    layout: Layout | None
+    cameras: tuple[str, ...]
+    provenance: dict[str, Any]
+    dtype: torch.dtype | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class FreshRequest:
+    """What `sft` starts from.
+
+    state [rows, P] and action [rows, A] are the data set's; unit_actions: its actions fill [-1, 1] already.
+    """
+
+    preset: str
+    chunk_len: int
+    seed: int
+    instructions: Sequence[str]
+    state: Array
+    action: Array
+    unit_actions: bool
+    unnorm_key: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingMode:
+    """A way to train, as memory planning compares them."""
+
+    lora_rank: int
+    train_expert_only: bool
+    dtype: str
+    gradient_checkpointing: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class PolicyFamily:
+    """One kind of policy: the package `embodied_rl.policies.NAME`, whose modules are imported when they are needed.
+
+    All families have the same six modules: config, model, policy, checkpoint, hf_format, memory.
+
+    Example:
+        family = FAMILIES["pi0"]
+        policy = family.load(folder, family.load_options(Pi0Config(checkpoint="start")))
+    """
+
+    name: str
+    """As in `--policy` and in a checkpoint's config.json."""
+    config: type
+    """Options of training."""
+    given: tuple[str, ...]
+    """Options of `factory.policies.PublishedOptions` that apply."""
+    holds: Callable[[Mapping[str, Any]], bool]
+    """Whether a published config.json is of this family; our own say their family's name."""
+
+    def _module(self, name: str) -> Any:
+        return import_module(f"embodied_rl.policies.{self.name}.{name}")
+
+    def load_options(self, given: Any) -> Any:
+        """What `load` takes, from anything with fields of the options' names; fields that are missing count as None."""
+        return self._module("checkpoint").load_options(given)
+
+    def load(self, folder: Path, options: Any) -> Any:
+        """The policy in `folder`, ours or published, on the CPU; UserError names what is missing or does not fit."""
+        return self._module("checkpoint").load(folder, options)
+
+    def save(self, policy: Any, folder: Path, provenance: dict[str, Any]) -> None:
+        """Write our own layout, all or nothing."""
+        self._module("checkpoint").save_policy(policy, folder, provenance)
+
+    def export(self, policy: Any, request: ExportRequest) -> None:
+        """Write the published layout, or ours; UserError when it has no place for a part of the policy."""
+        self._module("checkpoint").export(policy, request)
+
+    def prepare(self, policy: Any, config: Any, folder: Path) -> None:
+        """Let `policy`, which was loaded from `folder`, train and explore as its options `config` say."""
+        self._module("checkpoint").prepare(policy, config, folder)
+
+    def fresh(self, request: FreshRequest) -> Any:
+        """A randomly initialised policy for a data set."""
+        return self._module("policy").fresh(request)
+
+    def preset(self, name: str, variant: str) -> Any:
+        """The model config of a preset; only a published OpenVLA-OFT has variants."""
+        config = self._module("config")
+        return config.preset(name, config.variant(variant)) if hasattr(config, "variant") else config.preset(name)
+
+    def measure(self, config: Any, mode: TrainingMode) -> Footprint:
+        """Memory of training a model of `config`."""
+        return self._module("memory").measure(config, mode)
+
+    def cache_bytes(self, config: Any, element_bytes: int) -> int:
+        """Key-value cache of one row."""
+        return self._module("memory").cache_bytes(config, element_bytes)
+
+    def prefix_bytes(self, config: Any, element_bytes: int) -> int:
+        """What a prefix cache holds of one decision; 0 without one."""
+        return self._module("memory").prefix_bytes(config, element_bytes)
+
+
+def pick(kind: type, given: Any, **more: Any) -> Any:
+    """An instance of the dataclass `kind` from the fields that `given` has too, and `more`."""
+    names = [field.name for field in fields(kind) if hasattr(given, field.name)]
+    return kind(**({name: getattr(given, name) for name in names} | more))

@@ -1,0 +1,94 @@
+"""What `--help` shows and hides, and that the reference pages are those of the code."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import shlex
+
+import pytest
+
+from embodied_rl.algorithms.config import PPOConfig
+from embodied_rl.cli import COMMANDS, main, reference
+from embodied_rl.cli.help import EXAMPLES, EXPERT, field_texts, options
+from embodied_rl.cli.parse import flag_words, flags
+from embodied_rl.cli.select import select
+from embodied_rl.config.train import KINDS, TrainConfig, selectable
+
+KINDS_OF_RUNS = list(itertools.product(selectable("policy"), KINDS["algorithm"], KINDS["scheduler"]))
+MOST = 45
+"""Options that a newcomer is shown."""
+
+
+def shown(words: str, capsys: pytest.CaptureFixture[str]) -> set[str]:
+    assert main(words.split()) == 0
+    return set(re.findall(r"^  --([a-z0-9.-]+)", capsys.readouterr().out.partition("\noptions:")[2], re.MULTILINE))
+
+
+@pytest.mark.parametrize(("policy", "algorithm", "scheduler"), KINDS_OF_RUNS)
+def test_help_of_train_is_bounded_and_help_all_is_whole(
+    policy: str, algorithm: str, scheduler: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = f"train tabletop --policy {policy} --algorithm {algorithm} --scheduler {scheduler}"
+    few = shown(f"{words} --help", capsys)
+    assert 25 < len(few) <= MOST
+    assert not few & EXPERT
+    config = select(words.split()[1:]).config
+    known = {flag[2:] for flag in flags(config) if ".no-" not in flag and not flag.startswith("--no-")}
+    assert shown(f"{words} --help-all", capsys) == known
+
+
+def test_every_hidden_option_exists() -> None:
+    names = {row.name for _, _, rows in options(TrainConfig()) for row in rows}
+    for part, kinds in KINDS.items():
+        for cls in kinds.values():
+            names |= {f"{part}.{row.name}" for _, _, rows in options(cls()) for row in rows}
+    assert not EXPERT - names
+
+
+def test_hidden_options_are_accepted() -> None:
+    config = select(
+        ["tabletop", "--learner.betas", "0.8", "0.9", "--algorithm", "ppo", "--algorithm.value-clip", "0.3"]
+    ).config
+    assert config is not None
+    assert config.learner.betas == (0.8, 0.9)
+    assert isinstance(config.algorithm, PPOConfig)
+    assert config.algorithm.value_clip == 0.3
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS))
+def test_every_help_has_examples_of_options_that_exist(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([name, "--help"]) == 0
+    text = capsys.readouterr().out
+    for line, _ in EXAMPLES[name]:
+        assert line in text
+        assert shlex.split(line)[:2] == ["embodied-rl", name]
+        if name in reference.CLASSES:
+            known = flags(reference.options_class(name)) | {"--resume"}
+            assert set(flag_words(shlex.split(line))) <= known
+
+
+@pytest.mark.parametrize("line", [line for line, _ in EXAMPLES["train"]])
+def test_the_examples_of_train_are_understood(line: str) -> None:
+    assert select(shlex.split(line)[2:])
+
+
+def test_help_fits_80_columns(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    for name in COMMANDS:
+        assert main([name, "--help"]) == 0
+        long = [line for line in capsys.readouterr().out.splitlines() if len(line) > 80]
+        assert not long
+
+
+def test_every_option_says_what_it_does() -> None:
+    for source in [TrainConfig, *(cls for kinds in KINDS.values() for cls in kinds.values())]:
+        missing = set(source.__dataclass_fields__) - set(field_texts(source))
+        assert missing <= {"env", "policy", "algorithm", "rollout", "learner", "scheduler", "evaluation", "checkpoint"}
+
+
+@pytest.mark.parametrize(("name", "text"), [("cli.md", reference.cli_page), ("config.md", reference.config_page)])
+def test_the_reference_is_up_to_date(name: str, text: object) -> None:
+    assert callable(text)
+    written = (reference.DOCS / name).read_text(encoding="utf-8")
+    assert written == text(), "run: python -m embodied_rl.cli.reference"
