@@ -32,7 +32,7 @@ from embodied_rl.utils.threads import CoreBudget, WorkerPool
 class Learner:
     """Updates a policy with batches.
 
-    The parameters that `PolicyTraits.critic` names have the critic's learning rate; an algorithm without a critic leaves
+    The parameters that `PolicyTraits.critic` names have the critic's learning rate; an algorithm without one leaves
     them alone.
 
     Args:
