@@ -39,12 +39,13 @@ from embodied_rl.factory.tasks import load_tasks
 from embodied_rl.learner.learner import Learner
 from embodied_rl.rollout.collector import Collector
 from embodied_rl.rollout.config import RolloutConfig
+from embodied_rl.rollout.groups import GroupQueue
 from embodied_rl.rollout.sampler import EpisodeSampler
 from embodied_rl.scheduler.serial import SerialScheduler
 from embodied_rl.sim.task import TaskSpec
 from embodied_rl.telemetry.progress import RunProgress
+from embodied_rl.utils.profiler import Profiler
 from embodied_rl.utils.threads import set_torch_threads
-from embodied_rl.utils.timers import StageClock
 from embodied_rl.vec_env import VecEnv
 
 if TYPE_CHECKING:
@@ -84,17 +85,19 @@ def measure(
 ) -> list[Iteration]:
     """Train WARM_UP iterations, then `measured` ones that count."""
     algorithm = make_algorithm(config.algorithm)
-    clock = StageClock()
+    clock = Profiler()
     sampler = EpisodeSampler(config.seed, {t.name: list(t.train_states) for t in tasks}, algorithm.group_size)
     episodes = config.rollout.episodes_per_iteration
     collector = Collector(
         env,
         policy,
-        sampler,
+        GroupQueue(
+            sampler,
+            groups=config.rollout.groups(algorithm.group_size),
+            success_rate_range=algorithm.success_rate_range,
+            max_oversampling=algorithm.max_oversampling,
+        ),
         clock,
-        groups=config.rollout.groups(algorithm.group_size),
-        success_rate_range=algorithm.success_rate_range,
-        max_oversampling=algorithm.max_oversampling,
         final_value=algorithm.needs_final_value,
     )
     scheduler = SerialScheduler(collector, lambda result: progress.episode(result.success))

@@ -40,13 +40,12 @@ from embodied_rl.learner.off_policy import stale_rows
 from embodied_rl.rollout.collector import Collector
 from embodied_rl.rollout.groups import GroupQueue
 from embodied_rl.rollout.sampler import EpisodeSampler
+from embodied_rl.scheduler.base import Callbacks, Scheduler
 from embodied_rl.scheduler.config import PipelinedConfig, SchedulerConfig, SerialConfig
-from embodied_rl.scheduler.make import Scheduler
-from embodied_rl.scheduler.pipeline.engine import RolloutEngine
+from embodied_rl.scheduler.pipeline.engine import EngineOptions, RolloutEngine
 from embodied_rl.scheduler.pipeline.scheduler import PipelinedScheduler
 from embodied_rl.scheduler.serial import SerialScheduler
-from embodied_rl.utils.timeline import Timeline
-from embodied_rl.utils.timers import StageClock
+from embodied_rl.utils.profiler import Profiler
 
 GROUP_SIZE, BATCH = 8, 4
 """Episodes of a group; episodes of an iteration for every world."""
@@ -101,28 +100,26 @@ def scheduler_of(mode: Mode, profile: Profile, devices: Devices, learner: TimedL
     policy, config = TimedPolicy(profile, devices), mode.scheduler
     if isinstance(config, SerialConfig) and not mode.lockstep:
         env = TimedEnv(profile, devices, parallel=profile.cores)
-        return SerialScheduler(Collector(env, policy, sampler, StageClock(), groups=groups))
+        return SerialScheduler(Collector(env, policy, GroupQueue(sampler, groups=groups), Profiler()))
     pipelined = config if isinstance(config, PipelinedConfig) else PipelinedConfig(env_groups=2)
     env = TimedEnv(profile, devices, parallel=profile.cores if mode.lockstep else 1)
     ahead = pipelined.lookahead(profile.worlds, groups, GROUP_SIZE, streams=not mode.lockstep)
     stream = GroupQueue(sampler, groups=groups, success_rate_range=None, max_oversampling=1.0, lookahead=ahead)
     workers = 1 if mode.lockstep else profile.cores or 1
+    stale = pipelined.mode == "async"
     engine = RolloutEngine(
         env,
         policy,
         stream,
-        Timeline(),
-        env_groups=pipelined.num_env_groups(env.num_envs, cpu=False),
-        workers=workers,
-        act_wait=0.0,  # as the cost model has it
+        Profiler(concurrent=True),
+        EngineOptions(env_groups=pipelined.num_env_groups(env.num_envs, cpu=False), workers=workers, in_turn=not stale),
     )
-    stale = pipelined.mode == "async"
     return PipelinedScheduler(
         engine,
+        learner.whole if mode.lockstep else learner,
+        Callbacks(),
         load_weights=lambda: None,
-        check_interrupt=lambda: None,
-        learn=None if mode.lockstep else learner.accumulate,
-        ess=(lambda: 1.0) if stale else None,
+        on_policy=not stale,
         correct=learner.correct if stale else None,
     )
 

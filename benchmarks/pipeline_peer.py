@@ -18,11 +18,12 @@ from embodied_rl.algorithms.ppo import PPO
 from embodied_rl.policy import Policy
 from embodied_rl.rollout.actor import ParallelActor
 from embodied_rl.rollout.episode import ActiveEpisode, decision_rng, executed_terms, record_step
+from embodied_rl.rollout.groups import BatchEnd, Group, GroupStatus
 from embodied_rl.rollout.metrics import summarize_rollout
 from embodied_rl.rollout.observation_pool import ObservationPool, StepRecord, Trajectory, gather
 from embodied_rl.rollout.sampler import EpisodeSampler
 from embodied_rl.types import ChunkResult, EpisodeSpec, EvalOutput, RolloutBatch
-from embodied_rl.utils.timers import StageClock
+from embodied_rl.utils.profiler import Profiler
 from embodied_rl.vec_env import VecEnv
 
 
@@ -87,7 +88,7 @@ class PeerLoop:
         policy: Policy,
         sampler: EpisodeSampler,
         algorithm: PPOWithMaskedRows,
-        clock: StageClock,
+        clock: Profiler,
         groups: int,
     ) -> None:
         if algorithm.needs_final_value:
@@ -115,8 +116,8 @@ class PeerLoop:
                 rest = gather([Trajectory(recordings[0].result, masked)], version) if masked else None
             self._store.release([*masked, *(row for recording in recordings for row in recording.steps)])
             self._algorithm.next_batch(len(batch), rest)
-            results = [recording.result for recording in recordings]
-            batch.info = summarize_rollout(results, accepted=len(results), filtered=0, wanted=len(results), requeued=0)
+            groups = [Group(row.result.spec.group, 1, [row], GroupStatus.ACCEPTED) for row in recordings]
+            batch.info = summarize_rollout(BatchEnd(version, groups, len(groups)), requeued=0)
             yield batch
 
     def _wave(self) -> tuple[list[Trajectory], list[tuple[StepRecord, int]]]:

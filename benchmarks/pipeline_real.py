@@ -40,13 +40,14 @@ from embodied_rl.factory.tasks import load_tasks
 from embodied_rl.learner.batches import join_batches
 from embodied_rl.learner.learner import Learner
 from embodied_rl.rollout.collector import Collector
+from embodied_rl.rollout.groups import GroupQueue
 from embodied_rl.rollout.sampler import EpisodeSampler
+from embodied_rl.scheduler.base import Callbacks, Scheduler
 from embodied_rl.scheduler.config import PipelinedConfig, SchedulerConfig, SerialConfig
-from embodied_rl.scheduler.make import LearnerHandle, Scheduler, make_clock, make_scheduler
+from embodied_rl.scheduler.make import make_profiler, make_scheduler
 from embodied_rl.types import Array, ChunkResult, EpisodeSpec, Observation, RolloutBatch
+from embodied_rl.utils.profiler import Profiler
 from embodied_rl.utils.threads import set_torch_threads
-from embodied_rl.utils.timeline import Timeline
-from embodied_rl.utils.timers import StageClock
 from embodied_rl.vec_env import VecEnv
 
 if TYPE_CHECKING:
@@ -199,7 +200,7 @@ def iterations(way: Way, config: TrainConfig) -> Generator[dict[str, Any]]:
         assert isinstance(config.algorithm, PPOConfig)
         algorithm = PPOWithMaskedRows(config.algorithm)
     sampler = EpisodeSampler(config.seed, {t.name: list(t.train_states) for t in tasks}, algorithm.group_size)
-    clock = make_clock(way.scheduler)
+    clock = make_profiler(way.scheduler)
     worlds = open_env(tasks, env_config, policy.config.image_size, stop_at_success=not way.to_horizon)
     with tempfile.TemporaryDirectory() as dumps, worlds as env:
         learner = Learner(
@@ -230,7 +231,7 @@ def iterations(way: Way, config: TrainConfig) -> Generator[dict[str, Any]]:
                     "threads": cores,
                     "times": clock.drain(),
                 }
-                with clock.left_out():  # others have their turn
+                with clock.excluded():  # others have their turn
                     yield row
                 began, used = time.perf_counter(), time.process_time()
 
@@ -242,37 +243,24 @@ def _scheduler(
     sampler: EpisodeSampler,
     algorithm: OnPolicyAlgorithm,
     learner: Learner,
-    clock: StageClock | Timeline,
+    clock: Profiler,
     groups: int,
 ) -> Scheduler | InWaves | PeerLoop:
     worlds = RendersEachStep(env) if way.each_step else env
     if isinstance(algorithm, PPOWithMaskedRows):
-        assert isinstance(clock, StageClock)
         return PeerLoop(worlds, policy, sampler, algorithm, clock, groups)
     if way.waves:
-        assert isinstance(clock, StageClock)
         collector = Collector(
             worlds,
             policy,
-            sampler,
+            GroupQueue(sampler, groups=env.num_envs // algorithm.group_size),
             clock,
-            groups=env.num_envs // algorithm.group_size,
             final_value=algorithm.needs_final_value,
         )
         assert groups * algorithm.group_size % env.num_envs == 0, "whole waves"
         return InWaves(collector, groups * algorithm.group_size // env.num_envs)
     return make_scheduler(
-        way.scheduler,
-        worlds,
-        policy,
-        sampler,
-        algorithm,
-        LearnerHandle.of(learner),
-        clock,
-        groups=groups,
-        workers=cpu_count(),
-        on_episode=lambda result: None,
-        check_interrupt=lambda: None,
+        way.scheduler, worlds, learner, sampler, clock, Callbacks(), groups=groups, workers=cpu_count()
     )
 
 

@@ -11,15 +11,18 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import torch
 
 from embodied_rl.autotune.costs import Costs
+from embodied_rl.learner.config import LearnerConfig
 from embodied_rl.learner.off_policy import stale_rows
 from embodied_rl.policy import ActMode, PolicyTraits
 from embodied_rl.rng import DecisionRng, philox
 from embodied_rl.types import ActOutput, Array, ChunkResult, EpisodeSpec, EvalOutput, Observation, RolloutBatch
+from embodied_rl.utils.threads import CoreBudget
 from embodied_rl.vec_env import EnvInfo
 
 HORIZON = 20
@@ -184,6 +187,17 @@ class TimedLearner:
         self._microbatch = microbatch
         self._devices = devices
         self._done = 0
+        self.policy: Any = None
+        self.algorithm: Any = None
+        self.config = LearnerConfig(minibatch_size=None, minibatch_groups=MINIBATCH)
+        self.ess = 1.0
+        self.cores = CoreBudget()
+
+    @property
+    def whole(self) -> TimedLearner:
+        """The same, fed with whole batches."""
+        self.config = LearnerConfig()
+        return self
 
     def correct(self, group: RolloutBatch) -> None:
         """Stale rows of a group that is about to be learned from."""

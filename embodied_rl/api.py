@@ -21,7 +21,7 @@ from embodied_rl.factory.suite_env import SuiteEnv
 from embodied_rl.jobs.run_folder import existing_run, new_run
 from embodied_rl.jobs.train import run
 from embodied_rl.jobs.train_setup import Given
-from embodied_rl.learner.learner import TrainablePolicy
+from embodied_rl.learner.types import TrainablePolicy
 from embodied_rl.policy import ActMode, Policy
 from embodied_rl.rollout.sampler import evaluation_specs
 from embodied_rl.training.on_policy import TrainOutcome

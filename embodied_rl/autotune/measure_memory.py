@@ -7,7 +7,7 @@ from torch import nn
 
 from embodied_rl.autotune.gpu_memory import GAPS
 from embodied_rl.autotune.memory import Sizes
-from embodied_rl.learner.learner import TrainablePolicy
+from embodied_rl.learner.types import TrainablePolicy
 from embodied_rl.policies.memory import Rows, peak_bytes
 from embodied_rl.rollout.episode import ActiveEpisode, decision_rng
 from embodied_rl.types import EpisodeSpec

@@ -13,7 +13,7 @@ from torch import nn
 
 from embodied_rl.autotune.costs import Cost, Costs, fit
 from embodied_rl.autotune.outcomes import Outcome
-from embodied_rl.learner.learner import TrainablePolicy
+from embodied_rl.learner.types import TrainablePolicy
 from embodied_rl.rollout.actor import ParallelActor
 from embodied_rl.rollout.episode import ActiveEpisode, decision_rng
 from embodied_rl.types import ActOutput, EpisodeSpec, EvalOutput, Observation

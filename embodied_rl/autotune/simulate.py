@@ -22,7 +22,7 @@ from embodied_rl.rollout.sampler import EpisodeSampler
 from embodied_rl.scheduler.config import PipelinedConfig, SchedulerConfig
 from embodied_rl.scheduler.pipeline.env_group import make_env_groups
 from embodied_rl.types import EpisodeResult, EpisodeSpec
-from embodied_rl.utils.timeline import Span
+from embodied_rl.utils.profiler import Span
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +66,8 @@ class _Pipeline:
         pipelined = config if isinstance(config, PipelinedConfig) else None
         by_groups = work.minibatch_groups is not None
         self._streams = pipelined is not None and (pipelined.mode == "on_policy" or by_groups)
-        # of a policy that waits as `Patience` says the model does not know
-        self._wait = (pipelined.max_batch_delay_ms or 0.0) / 1e3 if pipelined else 0.0
-        # `Collector` judges a group when it is whole; until then its episodes are held back here. None: as they end.
-        self._held: dict[int, list[Trajectory]] | None = None if pipelined else {}
+        self._pipelined = pipelined is not None
+        self._wait = pipelined.max_batch_delay_ms / 1e3 if pipelined else 0.0
         self._stream = GroupQueue(
             EpisodeSampler(0, {"plan": range(64)}, work.group_size),
             groups=work.groups,
@@ -213,7 +211,7 @@ class _Pipeline:
         """Episodes of groups that were dropped meanwhile go no further."""
         going = []
         for episode in lane.running:
-            if self._stream.is_stopped(episode.spec):
+            if self._pipelined and self._stream.is_stopped(episode.spec):  # serial ones run on
                 self._stream.stop(episode.spec)
             else:
                 going.append(episode)
@@ -232,12 +230,8 @@ class _Pipeline:
     def _end(self, episode: _Episode) -> list[Trajectory]:
         """Count an episode; what is dropped because of it."""
         spec, won = episode.spec, self._work.won(episode.spec)
-        ended = [Trajectory(EpisodeResult(spec, won, won, not won, float(won), episode.length, episode.length))]
-        if self._held is not None:
-            group = self._held.setdefault(spec.group, [])
-            group += ended
-            ended = self._held.pop(spec.group) if len(group) == self._work.group_size else []
-        return [recording for member in ended for recording in self._stream.add(member)]
+        result = EpisodeResult(spec, won, won, not won, float(won), episode.length, episode.length)
+        return self._stream.add(Trajectory(result))
 
 
 def play(

@@ -19,7 +19,7 @@ from embodied_rl.autotune.work import Work
 from embodied_rl.config.train import TrainConfig
 from embodied_rl.errors import UserError
 from embodied_rl.learner.config import LearnerConfig
-from embodied_rl.learner.learner import TrainablePolicy
+from embodied_rl.learner.types import TrainablePolicy
 from embodied_rl.rollout.sampler import EpisodeSampler
 from embodied_rl.scheduler.config import PipelinedConfig, RayConfig
 from embodied_rl.vec_env import VecEnv

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable
 
 from embodied_rl.autotune.costs import Cost, Costs
-from embodied_rl.utils.timeline import Span
+from embodied_rl.utils.profiler import Span
 
 
 class Clock:

@@ -77,6 +77,8 @@ EXIT_BROKEN_PIPE = 141  # 128 + SIGPIPE
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return the exit code: 0 done, 2 bad input (one line on stderr), 130 interrupted."""
+    # Idle OpenMP threads sleep: spinning takes the cores from others. It is read when torch is imported.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     args = list(sys.argv[1:] if argv is None else argv)
     _tolerate_any_character()
     try:

@@ -24,8 +24,8 @@ from embodied_rl.errors import UserError
 
 if TYPE_CHECKING:
     from embodied_rl.autotune.tune import Tuning
-    from embodied_rl.learner.learner import TrainablePolicy
-    from embodied_rl.utils.timeline import Span
+    from embodied_rl.learner.types import TrainablePolicy
+    from embodied_rl.utils.profiler import Span
     from embodied_rl.vec_env import VecEnv
 
 WARM_UP, MEASURED = 1, 1
@@ -90,7 +90,8 @@ def run_trial(config: TrainConfig, env: VecEnv, policy: TrainablePolicy, states:
     from embodied_rl.algorithms.make import make_algorithm
     from embodied_rl.learner.learner import Learner
     from embodied_rl.rollout.sampler import EpisodeSampler
-    from embodied_rl.scheduler.make import LearnerHandle, make_clock, make_scheduler
+    from embodied_rl.scheduler.base import Callbacks
+    from embodied_rl.scheduler.make import make_profiler, make_scheduler
     from embodied_rl.utils.threads import set_torch_threads
 
     options = config.algorithm
@@ -98,7 +99,7 @@ def run_trial(config: TrainConfig, env: VecEnv, policy: TrainablePolicy, states:
         options = dataclasses.replace(options, critic_warmup_iterations=0)
     algorithm = make_algorithm(options)
     sampler = EpisodeSampler(config.seed, states, algorithm.group_size)
-    clock = make_clock(config.scheduler, 1 << 20)
+    clock = make_profiler(config.scheduler, 1 << 20)
     peak = _peak_bytes()
     rows, began, ended, cut = 0, 0.0, 0.0, 0
     assert config.num_threads is not None
@@ -115,15 +116,12 @@ def run_trial(config: TrainConfig, env: VecEnv, policy: TrainablePolicy, states:
         scheduler = make_scheduler(
             config.scheduler,
             env,
-            policy,
+            learner,
             sampler,
-            algorithm,
-            LearnerHandle.of(learner),
             clock,
+            Callbacks(),
             groups=config.rollout.groups(algorithm.group_size),
             workers=config.env.num_threads,
-            on_episode=lambda result: None,
-            check_interrupt=lambda: None,
         )
         with closing(learner), closing(scheduler):
             for batch in scheduler.batches(0, WARM_UP + MEASURED + 2):

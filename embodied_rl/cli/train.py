@@ -30,7 +30,7 @@ def main(argv: list[str]) -> int:
         # Only now torch and the simulator: a typing error should not wait for them.
         from embodied_rl.jobs.train import run
         from embodied_rl.learner.distributed.collectives import RankError
-        from embodied_rl.learner.learner import NonFiniteError, RatioError
+        from embodied_rl.learner.types import NonFiniteError, RatioError
 
         try:
             run(config, command, benchmark=chosen.benchmark, resume=chosen.resume is not None, start=chosen.start)

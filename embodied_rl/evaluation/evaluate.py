@@ -11,7 +11,7 @@ from embodied_rl.policy import ActMode, Policy
 from embodied_rl.rollout.env_runner import EnvRunner
 from embodied_rl.rollout.retries import FailureCause, RetryPolicy
 from embodied_rl.types import EpisodeResult, EpisodeSpec
-from embodied_rl.utils.timers import StageClock
+from embodied_rl.utils.profiler import Profiler
 from embodied_rl.vec_env import VecEnv
 
 _Z95 = 1.959963984540054  # the 97.5 % quantile of the standard normal distribution
@@ -73,7 +73,7 @@ def evaluate(
     *,
     on_episode: Callable[[EpisodeResult], None] | None = None,
     on_round: Callable[[], None] | None = None,
-    clock: StageClock | None = None,
+    clock: Profiler | None = None,
 ) -> EvalReport:
     """Run each of `specs` once and score it; the result does not depend on the number of envs.
 
@@ -89,7 +89,7 @@ def evaluate(
         attempts.record_failure(spec, cause)
         return spec
 
-    driver = EnvRunner(env, policy, clock or StageClock(), record=False, on_step=on_round)
+    driver = EnvRunner(env, policy, clock or Profiler(), record=False, on_step=on_round)
     by_id: dict[int, EpisodeResult] = {}
     for recording in driver.run(lambda: next(waiting, None), again, mode):
         by_id[recording.result.spec.episode_id] = recording.result

@@ -14,7 +14,7 @@ from torch import nn
 from embodied_rl.config.train import OwnPolicyConfig, TrainConfig
 from embodied_rl.errors import UserError
 from embodied_rl.factory.suite_env import SuiteEnv
-from embodied_rl.learner.learner import TrainablePolicy
+from embodied_rl.learner.types import TrainablePolicy
 from embodied_rl.policies.checkpoints.folder import read_json, to_json
 from embodied_rl.rollout.sampler import TaskStates
 from embodied_rl.vec_env import EnvInfo, VecEnv

@@ -20,7 +20,7 @@ from embodied_rl.telemetry.observer import evaluation_path
 from embodied_rl.telemetry.report import Clip, Outcome, Report, write_report
 from embodied_rl.telemetry.tables import cells, short_labels, success_table
 from embodied_rl.telemetry.trace import draw_gantt, first_iterations
-from embodied_rl.utils.timeline import Span
+from embodied_rl.utils.profiler import Span
 
 GANTT = "timeline.png"
 

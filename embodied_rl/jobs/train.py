@@ -23,17 +23,16 @@ from embodied_rl.jobs.run_report import result_table, write_gantt, write_run_rep
 from embodied_rl.jobs.train_setup import Given, RunSetup, open_run, run_info
 from embodied_rl.learner.checkpoint import POLICY, Checkpoints, iteration_of, verify
 from embodied_rl.scheduler.config import PipelinedConfig
-from embodied_rl.scheduler.make import make_clock
+from embodied_rl.scheduler.make import make_profiler
 from embodied_rl.telemetry.metrics import MetricsLog, make_trackers, read_metrics
 from embodied_rl.telemetry.observer import RunObserver, evaluation_path
 from embodied_rl.telemetry.progress import RunProgress
 from embodied_rl.telemetry.tables import without_reason
 from embodied_rl.telemetry.trace import write_trace
-from embodied_rl.training.on_policy import TrainOutcome, TrainSettings, train
+from embodied_rl.training.on_policy import RunOptions, TaskSplit, TrainOutcome, TrainSettings, train
 from embodied_rl.utils.console import LastingConsole
+from embodied_rl.utils.profiler import Profiler
 from embodied_rl.utils.signals import Interrupted
-from embodied_rl.utils.timeline import Timeline
-from embodied_rl.utils.timers import StageClock
 
 SPANS = 20_000
 """Pieces of work that a timeline shows at most: the first ones."""
@@ -131,15 +130,15 @@ def _print_result(folder: Path, console: LastingConsole, load_command: str) -> N
 
 
 @contextmanager
-def _timeline(config: TrainConfig, clock: StageClock | Timeline, folder: Path) -> Iterator[None]:
+def _timeline(config: TrainConfig, profiler: Profiler, folder: Path) -> Iterator[None]:
     """Afterwards, however it ends: the trace that was asked for, and a pipelined run's chart."""
     try:
         yield
     finally:
         if config.trace:
-            write_trace(Path(config.trace), clock.spans)
+            write_trace(Path(config.trace), profiler.spans)
         if isinstance(config.scheduler, PipelinedConfig):
-            write_gantt(folder, clock.spans, f"{config.scheduler.env_groups} stages, {config.scheduler.mode}")
+            write_gantt(folder, profiler.spans, f"{config.scheduler.env_groups} stages, {config.scheduler.mode}")
 
 
 def _train(
@@ -158,23 +157,24 @@ def _train(
         return {} if cache is None else cache.drain()
 
     pipelined = isinstance(config.scheduler, PipelinedConfig)
-    clock = make_clock(config.scheduler, SPANS if pipelined or config.trace else 0)
-    with MetricsLog(folder / "metrics.jsonl", trackers) as log, progress, _timeline(config, clock, folder):
+    profiler = make_profiler(config.scheduler, SPANS if pipelined or config.trace else 0)
+    with MetricsLog(folder / "metrics.jsonl", trackers) as log, progress, _timeline(config, profiler, folder):
         return train(
             folder,
             setup.env,
             setup.policy,
             setup.files,
             _settings(config),
-            setup.states.train,
-            setup.states.heldout,
+            TaskSplit(setup.states.train, setup.states.heldout),
             RunObserver(folder, log, progress, measured, counted, begun),
-            resume=checkpoint,
-            resume_command=setup.resume_command,
-            config=to_dict(config),
-            clock=clock,
-            remote=remote_worker_factory(config),
-            worker_policy=WorkerPolicyFactory(to_dict(config), checkpoint),
+            RunOptions(
+                resume=checkpoint,
+                resume_command=setup.resume_command,
+                config=to_dict(config),
+                profiler=profiler,
+                remote=remote_worker_factory(config),
+                worker_policy=WorkerPolicyFactory(to_dict(config), checkpoint),
+            ),
         )
 
 

@@ -44,7 +44,7 @@ from embodied_rl.factory.protocol_envs import open_envs
 from embodied_rl.factory.remote import cluster
 from embodied_rl.factory.run_config import open_policy_of, resolve
 from embodied_rl.factory.tasks import load_tasks, missing_assets
-from embodied_rl.learner.learner import TrainablePolicy
+from embodied_rl.learner.types import TrainablePolicy
 from embodied_rl.policies.checkpoints.folder import read_provenance
 from embodied_rl.rollout.sampler import TaskStates, evaluation_specs
 from embodied_rl.scheduler.config import PipelinedConfig, RayConfig

@@ -1,13 +1,14 @@
-"""A running mean of a policy's weights, to be evaluated and deployed in place of the newest ones."""
+"""A running mean of the weights that learn, to be evaluated and deployed in place of the newest ones."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel
 
 
 class _Weighted(Protocol):
@@ -15,77 +16,72 @@ class _Weighted(Protocol):
 
 
 class WeightAverage:
-    """A running mean of the weights that learn, float32 in the host's memory.
+    """torch's `AveragedModel` over the trainable parameters, float32 on the CPU.
 
-    After the n-th update, mean += (weights - mean) max(1/n, 1/updates): the plain mean first, then an exponential one,
-    in which the last `updates` updates weigh about two thirds.
-    Where a run ends depends less on its last steps so (Polyak and Juditsky 1992; for reinforcement learning Nikishin et
-    al. 2018, Improving Stability in Deep Reinforcement Learning with Weight Averaging).
+    After the n-th update, mean += (weights - mean) max(1/n, 1/updates): the plain mean at first (Polyak and Juditsky
+    1992), then an exponential one in which the last `updates` updates weigh about two thirds.
+
+    Example:
+        >>> average = WeightAverage(policy, updates=4)
+        >>> average.add()  # after each update
+        >>> with average.in_place():
+        ...     report = evaluate(env, policy, specs, "greedy")
     """
 
     def __init__(self, policy: _Weighted, updates: int) -> None:
-        self._learning = {name: tensor for name, tensor in policy.named_parameters() if tensor.requires_grad}
         self._updates = updates
-        self._count = 0
-        self._mean: dict[str, Tensor] = {}
+        self._learning = nn.ParameterList(tensor for _, tensor in policy.named_parameters() if tensor.requires_grad)
         self.begin()
 
     def begin(self) -> None:
-        """Forget what was: the mean is the weights as they are now, until `add` is called."""
-        self._count = 0
-        self._mean = {name: _on_host(tensor, torch.float32) for name, tensor in self._learning.items()}
+        """Start over: until `add` is called, the mean is the weights as they are now."""
+        self._averaged = AveragedModel(self._learning, torch.device("cpu"), self._blend).float()
+
+    def _blend(self, mean: Tensor, new: Tensor, count: Tensor | int) -> Tensor:
+        return mean.lerp(new.float(), max(1 / (int(count) + 1), 1 / self._updates))
 
     def add(self) -> None:
-        """Take in the weights as they are now, after an update."""
-        self._count += 1
-        share = max(1 / self._count, 1 / self._updates)
-        for name, tensor in self._learning.items():
-            self._mean[name].lerp_(_on_host(tensor, torch.float32), share)
+        """Add the weights as they are now, after an update."""
+        self._averaged.update_parameters(self._learning)
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
         """A `with` block in which the policy has the mean; afterwards its own weights again, to the last bit."""
         own = self._own()
         try:
-            self.leave()
+            self.apply()
             yield
         finally:
             self._give(own)
 
-    def leave(self) -> None:
-        """Give the policy the mean for good: nothing is learned any more."""
-        self._give(self._mean)
+    def apply(self) -> None:
+        """Give the policy the mean for good, after the last update."""
+        self._give(self._averaged.module.parameters())
 
     def state_dict(self) -> dict[str, Any]:
         """The mean, and the policy's own weights: a checkpoint's policy has the mean, rounded to its number format."""
-        return {"count": self._count, "mean": self._mean, "newest": self._own()}
+        return {"mean": self._averaged.state_dict(), "newest": self._own()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from `state`, and give the policy its own weights back."""
-        self._count = int(state["count"])
-        for name, mean in self._mean.items():
-            mean.copy_(state["mean"][name])
+        self._averaged.load_state_dict(state["mean"])
         self._give(state["newest"])
 
-    def _own(self) -> dict[str, Tensor]:
-        return {name: _on_host(tensor, tensor.dtype) for name, tensor in self._learning.items()}
+    def _own(self) -> list[Tensor]:
+        return [tensor.detach().to("cpu", copy=True) for tensor in self._learning]
 
     @torch.no_grad()
-    def _give(self, weights: dict[str, Tensor]) -> None:
-        for name, tensor in self._learning.items():
-            tensor.copy_(weights[name])
+    def _give(self, weights: Iterable[Tensor]) -> None:
+        for tensor, new in zip(self._learning, weights, strict=True):
+            tensor.copy_(new)
 
 
 def resume_average(average: WeightAverage | None, policy: _Weighted, saved: dict[str, Any] | None) -> None:
-    """Go on from a checkpoint whose policy was just loaded, also where the option was changed since.
+    """Continue from a checkpoint whose policy was just loaded, also where the option was changed since.
 
-    saved: `WeightAverage.state_dict`, None if there was no mean then.
+    saved: `WeightAverage.state_dict`, None if the run had no average then.
     """
     if saved is not None:
         (average or WeightAverage(policy, 1)).load_state_dict(saved)
     elif average is not None:
         average.begin()
-
-
-def _on_host(tensor: Tensor, dtype: torch.dtype) -> Tensor:
-    return tensor.detach().to("cpu", dtype, copy=True)

@@ -1,18 +1,19 @@
-"""Cutting a batch into its groups, and joining groups into one batch."""
+"""Splitting a batch into its groups, joining groups into one batch, and batches as plain data."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, fields, replace
 from itertools import groupby
+from typing import Any
 
 import torch
 
-from embodied_rl.types import RolloutBatch
+from embodied_rl.types import EpisodeResult, EpisodeSpec, RolloutBatch
 
 
 def split_groups(batch: RolloutBatch) -> Iterator[RolloutBatch]:
-    """The groups of a batch, in its order, as views of its memory."""
+    """Yield the groups of a batch, in its order, as views of its memory."""
     row = first = 0
     for _, members in groupby(batch.episodes, key=lambda episode: episode.spec.group):
         episodes = list(members)
@@ -40,13 +41,25 @@ def _rows(batch: RolloutBatch, start: int, end: int, first: int, last: int) -> R
     )
 
 
+def to_dict(batch: RolloutBatch) -> dict[str, Any]:
+    """A batch as tensors and plain values only, which `torch.load(weights_only=True)` accepts."""
+    plain = {field.name: getattr(batch, field.name) for field in fields(batch)}
+    return plain | {"episodes": [asdict(episode) for episode in batch.episodes]}
+
+
+def from_dict(data: Mapping[str, Any]) -> RolloutBatch:
+    """The inverse of `to_dict`."""
+    episodes = [EpisodeResult(**{**row, "spec": EpisodeSpec(**row["spec"])}) for row in data["episodes"]]
+    return RolloutBatch(**{**data, "episodes": episodes})
+
+
 def without_frames(batch: RolloutBatch) -> RolloutBatch:
-    """What an update still needs of rows that `accumulate` got: all but what forward passes read."""
+    """A batch without what only forward passes read: images and replay data."""
     return replace(batch, images=torch.empty(len(batch), 0), replay={})
 
 
 def join_batches(parts: Sequence[RolloutBatch]) -> RolloutBatch:
-    """One batch with the rows of `parts`, one after the other; itself if it is one. What algorithms fill in is lost."""
+    """Concatenate batches; a single one is returned as it is. Advantages and returns are left out."""
     if len(parts) == 1:
         return parts[0]
     firsts = [0]

@@ -14,13 +14,13 @@ from embodied_rl.learner.distributed.collectives import Collectives
 from embodied_rl.utils.threads import OrderedMap, WorkerPool, torch_threads
 
 RATIO_STATS = ("moved/rows", "moved/ratios", "moved/squares")
-"""What `Gradients.collect` calls `LossOutput.moved`."""
+"""Names of `LossOutput.ratio_stats` in what `Gradients.collect` returns."""
 
 
 class BatchFault(NamedTuple):
-    """What is wrong with a microbatch: its number among all, and a loss that is no number or a ratio's distance from 1.
+    """A non-finite loss, or a probability ratio's distance from 1, with the microbatch's index.
 
-    The least is the first one, and of its microbatch the loss.
+    Faults order by microbatch, and the loss before the ratio.
     """
 
     microbatch: int
@@ -29,79 +29,73 @@ class BatchFault(NamedTuple):
 
 
 class MicrobatchGrad(NamedTuple):
-    """What came of a microbatch."""
+    """The loss of a microbatch, and its gradient by parameter."""
 
     out: LossOutput
     gradient: Sequence[Tensor | None]
 
 
 class Gradients:
-    """Adds to the `grad` of parameters `moving`, which nobody else may touch before `collect` is through.
+    """Sums the gradients of microbatches into the `grad` of parameters; nobody else may touch it before `collect`.
 
-    loss: of a microbatch. ranks: see `Learner`. threads: take microbatches side by side, each running its operators
-    alone, and go on when `begin` returns; gradients are added in the microbatches' order, by the caller's thread.
-    Without them all is done at once. ratio_tolerance: how far a probability ratio may be from 1; None does not look.
+    Args:
+        loss: the loss of a microbatch.
+        moving: the parameters.
+        collectives: see `Learner`.
+        threads: take microbatches side by side and go on when `begin` returns. Their gradients are added in the
+            microbatches' order, by the caller's thread. None: `begin` does all the work.
+        ratio_tolerance: how far a probability ratio may be from 1; None does not check.
     """
 
     def __init__(
         self,
         loss: Callable[[Rows], LossOutput],
         moving: Sequence[nn.Parameter],
-        ranks: Collectives,
+        collectives: Collectives,
         threads: WorkerPool | None,
         ratio_tolerance: float | None,
     ) -> None:
         self.micros: list[Rows] = []
         self._loss = loss
         self._moving = moving
-        self._ranks = ranks
+        self._collectives = collectives
         self._line = None if threads is None else OrderedMap(threads, self._differentiate, self._add)
         self._ratio_tolerance = ratio_tolerance
         self._totals: dict[str, float] = {}
-        self._troubles: list[BatchFault] = []
-
-    @property
-    def working(self) -> bool:
-        """Whether a thread is at it; any thread may ask."""
-        return self._line is not None and self._line.working
-
-    @property
-    def worked_until(self) -> float:
-        """As `OrderedMap.worked_until`; 0 without threads."""
-        return 0.0 if self._line is None else self._line.worked_until
+        self._faults: list[BatchFault] = []
 
     def begin(self, micros: Sequence[Rows]) -> None:
-        """Add the gradients of this rank's share of the next microbatches."""
+        """Begin with this process's share of the next microbatches."""
         first = len(self.micros)
         self.micros += micros
-        for number, counts in self._ranks.shard(range(first, len(self.micros))):
+        for number, counts in self._collectives.shard(range(first, len(self.micros))):
             if self._line is not None:
                 self._line.put(number)
                 continue
             out = self._checked_loss(number)
             # adds up in place: large models have no room for a second gradient
-            self._ranks.backward(out.loss if counts else 0.0 * out.loss, self._moving)
+            self._collectives.backward(out.loss if counts else 0.0 * out.loss, self._moving)
             if counts:
                 self._add_metrics(out)
 
     def collect(self) -> tuple[dict[str, float], BatchFault | None]:
-        """Wait for what was begun; return the sums of all ranks' metrics, and on every rank the same trouble."""
+        """Wait for what was begun; return the sums of all processes' metrics, and on each the same first fault."""
         if self._line is not None:
             self._line.finish()
-        reports = self._ranks.gather((self._totals, self._troubles))
-        troubles = [trouble for _, found in reports for trouble in found]
-        return _sum_metrics([part for part, _ in reports]), min(troubles, default=None)
+        reports = self._collectives.gather((self._totals, self._faults))
+        faults = [fault for _, found in reports for fault in found]
+        return _sum_metrics([part for part, _ in reports]), min(faults, default=None)
 
     def _checked_loss(self, number: int) -> LossOutput:
         out, tolerance = self._loss(self.micros[number]), self._ratio_tolerance
         if not math.isfinite(value := out.loss.item()):
-            self._troubles.append(BatchFault(number, "loss", value))
+            self._faults.append(BatchFault(number, "loss", value))
         if tolerance is not None and not (error := out.ratio_error.item()) <= tolerance:
-            self._troubles.append(BatchFault(number, "ratio", error))
+            self._faults.append(BatchFault(number, "ratio", error))
         return out
 
     def _differentiate(self, number: int) -> MicrobatchGrad:
-        """What a thread does."""
+        """Loss and gradient of a microbatch, in one of the threads."""
         out = self._checked_loss(number)
         return MicrobatchGrad(out, torch.autograd.grad(out.loss, self._moving, allow_unused=True))
 

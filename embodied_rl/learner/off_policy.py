@@ -1,9 +1,7 @@
-"""Rows of older policies: what the policy of now says of them, and how much they are worth.
+"""Off-policy correction: log-probs and values of stale rows under the current policy, and their effective sample size.
 
-And rows of the present one in bfloat16, whose log-probs from the rollout differ from the update's by rounding (0.01 in
-our measurements, 0.1 with 7B), because their forward passes batch and order the same sums differently: probability
-ratios then start off 1. The weights are still those that acted, so the update's own numbers are what ratios must be
-taken against.
+It also recomputes log-probs of fresh rows in bfloat16. There those of the rollout differ from the update's by rounding
+(0.01, 0.1 with 7B), because forward passes batch and order the same sums differently.
 """
 
 from __future__ import annotations
@@ -22,7 +20,7 @@ from embodied_rl.types import RolloutBatch
 from embodied_rl.utils.threads import WorkerPool
 
 DRIFT = "train/log_prob_drift"
-"""Name of what `correct` returns, among the metrics."""
+"""Metric: the largest change of a fresh row's log-prob, `importance_correction` returns it."""
 
 
 def importance_correction(
@@ -34,13 +32,17 @@ def importance_correction(
     *,
     all_rows: bool = False,
 ) -> float:
-    """Give rows of older policies the log-probs and values of `policy`, of version `batch.version`, before an update.
+    """Give stale rows the log-probs and values of `policy`, of version `batch.version`, before an update.
 
-    The ratio of old and new probabilities goes into `log_importance`. Values must be those of the critic that is about
-    to learn: advantages are taken from them, and the loss keeps the critic near them. The `final_value` of an episode
-    whose time ran out stays the older critic's, because nobody keeps the last picture.
-    everything: rows of this very policy get its log-probs again, too (`learner.recompute_old_log_probs`). Returns the
-    largest change of an executed term of these, 0 if there are none. threads: as for `evaluate_again`.
+    The log of the ratio of new to old probabilities goes into `batch.log_importance`. The `final_value` of a truncated
+    episode stays the older critic's, because its last observation is not kept.
+
+    Args:
+        all_rows: recompute log-probs of fresh rows too (`learner.recompute_old_log_probs`).
+        threads: as for `evaluate_again`.
+
+    Returns:
+        The largest change of an executed log-prob of a fresh row, 0 if there are none.
     """
     stale = stale_rows(batch)
     index = torch.arange(len(batch)) if all_rows else stale
@@ -61,7 +63,7 @@ def importance_correction(
 
 
 def stale_rows(batch: RolloutBatch) -> Tensor:
-    """Numbers of the rows that older policies acted on; int64."""
+    """Indices of the rows that older policies acted on; int64."""
     return torch.zeros(0, dtype=torch.int64) if batch.row_version is None else _lag(batch).nonzero()[:, 0]
 
 
@@ -71,10 +73,9 @@ def _lag(batch: RolloutBatch) -> Tensor:
 
 
 def ess_ratio(parts: Sequence[RolloutBatch], index: Tensor | None = None) -> float:
-    """Effective sample size of the corrected rows of `parts`, as a share of them; index: of these rows of each (int64
-    [r], not empty).
+    """Effective sample size ratio of the corrected rows of `parts`; index: only these rows of each (int64 [r], r > 0).
 
-    By the ratios of whole decisions, whatever the loss cuts them into: those of single tokens are all close to 1
+    It is taken from the ratios of whole decisions, at any ratio level: those of single tokens are all close to 1 even
     when a policy has moved far.
     """
     rows = slice(None) if index is None else index
@@ -86,7 +87,7 @@ def ess_ratio(parts: Sequence[RolloutBatch], index: Tensor | None = None) -> flo
 
 
 def stale_metrics(batch: RolloutBatch, level: RatioLevel, terms_per_step: int) -> dict[str, float]:
-    """What to tell of a corrected batch; nothing if no row is stale."""
+    """Metrics of a corrected batch; none if no row is stale."""
     stale = stale_rows(batch)
     if not len(stale):
         return {}

@@ -1,4 +1,4 @@
-"""What a policy makes of recorded rows now, evaluated as the update does."""
+"""Evaluating recorded rows again under the current policy, as the update does."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def evaluate_again(
 ) -> tuple[Tensor, Tensor | None]:
     """Log-probs float32 [r, L] and values float32 [r] (None without a critic) of rows `index` (int64 [r], not empty).
 
-    Both on the CPU. Each rank takes its share of the microbatches; threads: take these side by side.
+    Both on the CPU. Each process takes its share of the microbatches. threads: take these side by side.
     """
 
     def evaluate(piece: Tensor) -> tuple[Tensor, Tensor | None]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import pairwise
 
 import torch
@@ -11,10 +10,10 @@ from torch import nn
 from embodied_rl.policy import ActMode, Policy
 from embodied_rl.rng import DecisionRng
 from embodied_rl.types import ActOutput, Observation
-from embodied_rl.utils.threads import WorkerPool
+from embodied_rl.utils.threads import CoreBudget, WorkerPool
 
 MIN_ROWS = 16
-"""Rows of a part at least; with fewer, threads lose more by waiting for the interpreter than they gain."""
+"""Least rows of a part; with fewer, threads lose more by waiting for the GIL than they gain."""
 
 
 class ParallelActor:
@@ -28,21 +27,17 @@ class ParallelActor:
     Args:
         rows: of a call, at most.
         threads: to share out.
+        cores: budget that the threads share with the learner's.
     """
 
-    def __init__(self, policy: Policy, rows: int, threads: int) -> None:
+    def __init__(self, policy: Policy, rows: int, threads: int, cores: CoreBudget | None = None) -> None:
         self.policy = policy
         places = {parameter.device.type for parameter in policy.parameters()} if isinstance(policy, nn.Module) else {}
         apart = policy.traits.acts_in_parts and places == {"cpu"}
         count = min(threads, rows // MIN_ROWS) if apart else 1
         inner = threads // max(1, count)
-        half = "lower" if inner == 1 else None  # as on two cores; the learner has the upper one
-        self._threads = WorkerPool(count, "act", inner=inner, half=half) if count > 1 else None
-
-    def share_cores_with(self, busy: Callable[[], bool]) -> None:
-        """Leave half of the threads and cores to others while `busy()`; results are the same."""
-        if self._threads is not None:
-            self._threads.busy = busy
+        several = count > 1
+        self._threads = WorkerPool(count, "act", inner=inner, cores=cores, side="rollout") if several else None
 
     def act(self, obs: Observation, rng: DecisionRng, mode: ActMode) -> ActOutput:
         """As `Policy.act`."""

@@ -13,7 +13,7 @@ from embodied_rl.rollout.episode import NO_CRITIC, ActiveEpisode, decision_rng, 
 from embodied_rl.rollout.observation_pool import ObservationPool, StepRecord, Trajectory
 from embodied_rl.rollout.retries import FailureCause, cause_of
 from embodied_rl.types import ChunkResult, EpisodeSpec
-from embodied_rl.utils.timers import StageClock
+from embodied_rl.utils.profiler import Profiler
 from embodied_rl.vec_env import VecEnv
 
 
@@ -30,7 +30,7 @@ class EnvRunner:
         self,
         env: VecEnv,
         policy: Policy,
-        clock: StageClock,
+        clock: Profiler,
         *,
         record: bool,
         final_value: bool = False,

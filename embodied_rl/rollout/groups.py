@@ -1,11 +1,8 @@
-"""The groups of a training run as the pipelined rollout issues, judges and hands them on: in the order of the stream.
+"""The groups of episodes of a training run: which start, which are accepted, and which batch they belong to.
 
-Batch b is the shortest run of groups after batch b - 1 that holds `groups` kept ones, or `max_groups` of any kind. So
-it is fixed by the episode stream and by what the episodes do, never by who finished first. A further group is issued
-only if the batch that it can fall into at the latest may still be fed by the present policy: with `max_staleness` 0
-that is the rule of `collector.Collector`. Of later batches only so many groups begin as `Lookahead` allows.
-
-Not thread-safe: the engine calls everything under its lock.
+Batches are consecutive slices of the group sequence: each ends once it has `groups` accepted groups or `max_groups` in
+total. So they depend on the episodes, but not on which finished first. A new group starts only if its batch is within
+the lookahead, assuming that all open groups will be accepted.
 """
 
 from __future__ import annotations
@@ -25,7 +22,7 @@ SuccessRateRange = tuple[float, float]
 
 
 class GroupStatus(Enum):
-    """What became of a group: nothing yet, trained on, or not."""
+    """Whether a group is trained on; OPEN until that is known."""
 
     OPEN = 0
     ACCEPTED = 1
@@ -34,7 +31,7 @@ class GroupStatus(Enum):
 
 @dataclass(slots=True)
 class Group:
-    """A group under way. `stopped` of its episodes were not run to their end, because the group was dropped before."""
+    """A group under way. stopped: episodes that were given up because the group had been filtered out before."""
 
     index: int
     size: int
@@ -44,27 +41,39 @@ class Group:
 
     @property
     def finished(self) -> bool:
-        """No episode of it runs or will run."""
+        """Whether no episode of it runs or will run."""
         return len(self.members) + self.stopped == self.size
 
 
 @dataclass(slots=True)
 class BatchEnd:
-    """A whole batch: its groups, kept and dropped, in the order of the stream; kept ones were handed out before.
-
-    wanted: how many were to be kept.
-    """
+    """The end of a batch: all its groups in order. num_wanted: how many accepted ones it was to have."""
 
     version: int
     groups: list[Group]
     num_wanted: int
 
+    @property
+    def num_stopped(self) -> int:
+        """Episodes that were given up because their group had been filtered out already."""
+        return sum(group.stopped for group in self.groups)
+
 
 class GroupQueue:
-    """Issues episodes, judges groups, hands kept ones out in order and says where a batch ends.
+    """Issues episodes, accepts or filters groups, and yields accepted groups and batch ends in order.
 
-    groups, keep, max_factor: as in `collector.Collector`. ahead: how far the policy that acts may be older than the one
-    that its rows improve.
+    Not thread-safe: schedulers call it under a lock.
+
+    Args:
+        groups: accepted groups of a batch.
+        success_rate_range: success rates (closed range) of accepted groups; None accepts all.
+        max_oversampling: at most so many times `groups` are run for a batch, if there is a range.
+        lookahead: how far the rollout may run ahead of the learner.
+
+    Example:
+        >>> queue = GroupQueue(EpisodeSampler(seed, tasks, group_size=8), groups=4, success_rate_range=(0.1, 0.9))
+        >>> queue.begin(0, iterations)
+        >>> spec = queue.next_episode()
     """
 
     def __init__(
@@ -72,15 +81,15 @@ class GroupQueue:
         sampler: EpisodeSampler,
         *,
         groups: int,
-        success_rate_range: SuccessRateRange | None,
-        max_oversampling: float,
+        success_rate_range: SuccessRateRange | None = None,
+        max_oversampling: float = 1.0,
         lookahead: Lookahead = ON_POLICY,
     ) -> None:
         self.sampler = sampler
         self.version = 0
         self.paused = False
         self._max_lookahead = self._lookahead = lookahead
-        self._wanted = groups
+        self.num_wanted = groups
         self._success_rate_range = success_rate_range
         self._max_groups = math.ceil(groups * max_oversampling) if success_rate_range is not None else groups
         self._batch, self._end = 0, 0
@@ -91,20 +100,20 @@ class GroupQueue:
         self._retries: deque[EpisodeSpec] = deque()
 
     def begin(self, start: int, stop: int) -> None:
-        """Batches start, ..., stop - 1 are wanted, beginning with the next group of the stream."""
+        """Batches start, ..., stop - 1 are wanted; the first begins with the next group of the sampler."""
         if self._groups:
             raise RuntimeError(f"batch {self._batch} is still under way")
         self.version = self._batch = start
         self._end = stop
 
     def publish(self, version: int, ess_ratio: float = 1.0) -> None:
-        """From now on version `version` acts; worth: of rows an update old (`Lookahead.given`), as far as is known."""
+        """From now on version `version` acts. ess_ratio: of one-update-old rows, which limits the lookahead."""
         self.version = version
-        self._lookahead = self._max_lookahead.limited_by_ess(ess_ratio, self._wanted)
+        self._lookahead = self._max_lookahead.limited_by_ess(ess_ratio, self.num_wanted)
 
     @property
     def next_group(self) -> int:
-        """Index of the first group that no closed batch holds: where a resumed run must go on."""
+        """Index of the first group after the last ended batch: where a resumed run continues."""
         return self._groups[0].index if self._groups else self.sampler.position
 
     def next_episode(self) -> EpisodeSpec | None:
@@ -124,28 +133,28 @@ class GroupQueue:
         return self._queue.popleft()
 
     def _may_issue(self) -> bool:
-        """Whether the batch of a further group is wanted and not too far ahead, were all undecided groups to pass."""
+        """Whether the batch of a new group is wanted and within the lookahead, if all open groups are accepted."""
         batch, kept, count, ahead = self._batch, 0, 0, 0
         for group in self._groups:
             count += 1
             ahead += batch > self.version
             kept += group.status is not GroupStatus.FILTERED
-            if kept == self._wanted or count == self._max_groups:
+            if kept == self.num_wanted or count == self._max_groups:
                 batch, kept, count = batch + 1, 0, 0
         if batch >= self._end or batch - self.version > self._lookahead.max_staleness:
             return False
         return batch <= self.version or self._lookahead.groups is None or ahead < self._lookahead.groups
 
-    def add(self, recording: Trajectory) -> list[Trajectory]:
-        """Count a finished episode; return the recordings that are dropped because of it."""
-        spec = recording.result.spec
+    def add(self, trajectory: Trajectory) -> list[Trajectory]:
+        """Count a finished episode; return the trajectories that are not needed any more because of it."""
+        spec = trajectory.result.spec
         self.sampler.finish(spec)
         group = self._by_index[spec.group]
-        group.members.append(recording)
+        group.members.append(trajectory)
         if group.status is GroupStatus.FILTERED:
-            return [recording]
+            return [trajectory]
         if not self._can_pass(group):
-            self._drop(group)
+            self._filter(group)
             return list(group.members)
         if len(group.members) == group.size:
             group.members.sort(key=lambda member: member.result.spec.episode_id)
@@ -153,7 +162,7 @@ class GroupQueue:
         return []
 
     def _can_pass(self, group: Group) -> bool:
-        """Whether some outcome of the episodes that are left puts the success rate into `keep`."""
+        """Whether some outcome of the remaining episodes puts the success rate into the range."""
         if self._success_rate_range is None:
             return True
         wins, left = sum(member.result.success for member in group.members), group.size - len(group.members)
@@ -161,8 +170,8 @@ class GroupQueue:
         low, high = self._success_rate_range[0] - 1e-9, self._success_rate_range[1] + 1e-9
         return any(low <= (wins + more) / group.size <= high for more in range(left + 1))
 
-    def _drop(self, group: Group) -> None:
-        """Nothing that its other episodes do can make the group pass: those that wait are never begun."""
+    def _filter(self, group: Group) -> None:
+        """Filter a group out; those of its episodes that wait are never begun."""
         group.status = GroupStatus.FILTERED
         for waiting in (self._queue, self._retries):
             for spec in [spec for spec in waiting if spec.group == group.index]:
@@ -170,34 +179,34 @@ class GroupQueue:
                 self.stop(spec)
 
     def is_stopped(self, spec: EpisodeSpec) -> bool:
-        """Whether the episode's group is dropped already, so that how it ends no longer matters."""
+        """Whether the episode's group is filtered out already, so that how it ends does not matter."""
         return self._by_index[spec.group].status is GroupStatus.FILTERED
 
     def stop(self, spec: EpisodeSpec) -> None:
-        """Give up an episode of a dropped group: it counts as finished, without a result."""
+        """Give up an episode of a group that is filtered out: it counts as finished, without a result."""
         self.sampler.finish(spec)
         self._by_index[spec.group].stopped += 1
 
     def retry(self, spec: EpisodeSpec, cause: FailureCause = FailureCause.SIMULATOR) -> None:
-        """Run an episode again that was lost."""
+        """Run a lost episode again."""
         if self.is_stopped(spec):
             self.stop(spec)
         else:
             self._retries.append(self.sampler.requeue(spec, cause))
 
     def requeue_uncounted(self, spec: EpisodeSpec) -> None:
-        """Run an episode again that was lost with its machine: no attempt that broke its simulator."""
+        """Run an episode again whose machine was lost; this counts as no failed attempt."""
         if self.is_stopped(spec):
             self.stop(spec)
         else:
             self._retries.append(self.sampler.requeue_uncounted(spec))
 
     def take(self) -> Group | BatchEnd | None:
-        """The next kept group of the open batch, in order, or the end of that batch; None: not decided yet."""
+        """The next accepted group of the open batch, in order, or the end of that batch; None: not known yet."""
         while True:
             head = self._groups[: self._yielded]
             kept = sum(group.status is GroupStatus.ACCEPTED for group in head)
-            if kept == self._wanted or self._yielded == self._max_groups:
+            if kept == self.num_wanted or self._yielded == self._max_groups:
                 return self._close(head)
             if self._yielded == len(self._groups):
                 return None
@@ -216,4 +225,4 @@ class GroupQueue:
             del self._by_index[group.index]
         self._yielded = 0
         self._batch += 1
-        return BatchEnd(self._batch - 1, groups, self._wanted)
+        return BatchEnd(self._batch - 1, groups, self.num_wanted)

@@ -5,26 +5,27 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 MIN_ESS = 0.8
-"""So many groups begin before their policy is there that the effective sample size of their whole batch stays above
-this share. Single steps may be on stale rows alone; their learning rates follow from what these are worth."""
+"""Least effective sample size ratio of a whole batch, which limits how many groups start ahead."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lookahead:
-    """How far the rollout may run ahead of the learner: rows at most `max_staleness` updates old, `groups` of further
-    batches under way (None: whole batches).
+    """How far the rollout may run ahead of the learner.
+
+    max_staleness: by how many updates a row's policy may be older than the one that is trained on it.
+    groups: how many groups of later batches may run (None: whole batches).
     """
 
     max_staleness: int = 0
     groups: int | None = None
 
-    def limited_by_ess(self, worth: float, batch: int) -> Lookahead:
-        """The same, and no further than `MIN_ESS` allows, if a stale row is worth `worth` of one that is not.
+    def limited_by_ess(self, ess_ratio: float, batch: int) -> Lookahead:
+        """A copy limited so that a batch keeps an effective sample size ratio of at least MIN_ESS.
 
-        worth: effective sample size of rows an update old, as a share of them: 1 / E[r^2] for ratios r of mean 1. With
-        a share s of such rows that of a batch is 1 / (1 + s (1 / worth - 1)). batch: groups of one.
+        ess_ratio: of one-update-old rows, 1 / E[r^2] for importance ratios r of mean 1. A batch with a share s of such
+        rows has the ratio 1 / (1 + s (1 / ess_ratio - 1)). batch: groups of a batch.
         """
-        loss = 1 / worth - 1
+        loss = 1 / ess_ratio - 1
         spare = 1 / MIN_ESS - 1
         if loss <= spare:
             return self
@@ -33,4 +34,4 @@ class Lookahead:
 
 
 ON_POLICY = Lookahead()
-"""Not at all."""
+"""No lookahead."""

@@ -1,21 +1,20 @@
-"""What an iteration's rollout tells the metrics, and the batch of an iteration that kept no group."""
+"""Metrics of a batch's rollout, and the batch of an iteration all of whose groups were filtered out."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 
-from embodied_rl.types import EpisodeResult, RolloutBatch
+from embodied_rl.rollout.groups import BatchEnd, GroupStatus
+from embodied_rl.types import RolloutBatch
+
+STOPPED = "rollout/stopped"
+"""Metric: episodes given up because their group had been filtered out already."""
 
 
-def summarize_rollout(
-    results: Sequence[EpisodeResult], *, accepted: int, filtered: int, wanted: int, requeued: int
-) -> dict[str, float]:
-    """Flat numbers for `RolloutBatch.info`.
-
-    results: of all finished episodes; kept, dropped, wanted: groups; reissued: episodes run again since the start.
-    """
+def summarize_rollout(end: BatchEnd, requeued: int) -> dict[str, float]:
+    """The rollout's metrics of a batch, for `RolloutBatch.info`. requeued: episodes run again since the run began."""
+    results = [member.result for group in end.groups for member in group.members]
+    accepted = sum(group.status is GroupStatus.ACCEPTED for group in end.groups)
     count = len(results)
     return {
         "rollout/success": sum(result.success for result in results) / count,
@@ -25,14 +24,14 @@ def summarize_rollout(
         "rollout/env_steps": float(sum(result.num_steps for result in results)),
         "rollout/episodes": float(count),
         "rollout/accepted_groups": float(accepted),
-        "rollout/filtered_groups": float(filtered),
-        "rollout/incomplete_batch": float(accepted < wanted),
+        "rollout/filtered_groups": float(len(end.groups) - accepted),
+        "rollout/incomplete_batch": float(accepted < end.num_wanted),
         "rollout/requeued_total": float(requeued),
     }
 
 
 def empty_batch(version: int) -> RolloutBatch:
-    """A batch without rows: no group of the iteration was kept."""
+    """A batch without rows."""
     none = torch.zeros(0)
     return RolloutBatch(
         images=torch.zeros(0, dtype=torch.uint8),

@@ -1,6 +1,6 @@
-"""Which episode runs next: a deterministic stream of groups, and a ledger that loses and double-counts nothing.
+"""Which episode runs next: a deterministic sequence of groups, and counts of what became of them.
 
-Group g is a pure function of (seed, g): the stream does not depend on envs, workers or the order in which episodes
+Group g is a pure function of (seed, g). So the sequence does not depend on envs, workers or the order in which episodes
 end, and a resumed run needs only the number of groups issued.
 """
 
@@ -24,7 +24,7 @@ _SEED_RANGE = 2**63 - 1
 
 @dataclass(slots=True)
 class EpisodeCounts:
-    """Episodes issued = finished + outstanding; `reissued` counts runs that were lost and run again."""
+    """Episodes: issued = finished + outstanding. requeued: runs that were lost and run again."""
 
     issued: int = 0
     finished: int = 0
@@ -65,7 +65,7 @@ class EpisodeSampler:
         return group
 
     def group(self, index: int) -> list[EpisodeSpec]:
-        """Return group `index` of the stream without issuing it."""
+        """Return group `index` of the sequence without issuing it."""
         round_, place = divmod(index, len(self._names))
         task = int(philox(self.seed, _TASK_ORDER, round_).permutation(len(self._names))[place])
         states = self._tasks[self._names[task]]
@@ -110,7 +110,7 @@ class EpisodeSampler:
         return self._next_group
 
     def state_dict(self, next_group: int | None = None) -> dict[str, Any]:
-        """The position in the stream; only between iterations, when no episode is outstanding.
+        """The position in the sequence; only between iterations, when no episode is outstanding.
 
         next_group: save as if nothing from that group on had been issued yet, although episodes may be in flight.
         """

@@ -1,4 +1,4 @@
-"""Options of the schedulers. Neither has an option that it does not use."""
+"""Options of the schedulers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from embodied_rl.rollout.lookahead import Lookahead
 
 @dataclass(frozen=True, kw_only=True)
 class SerialConfig:
-    """Rollout and update in turn; all worlds step together."""
+    """Rollout and update in turn; all envs step together."""
 
     def describe(self) -> str:
         """In words, for the run's stamp."""
@@ -25,48 +25,54 @@ class PipelinedConfig:
     """Physics, rendering, policy and learner at the same time."""
 
     env_groups: int | None = None
-    """Parts that the worlds are cut into; while the policy decides for some, others step and render (None: one where
-    the policy acts on the CPU, two where it acts on a GPU)."""
-    max_batch_delay_ms: float | None = None
-    """How long the policy waits for further stages than the first that is ready, to decide for more worlds at once
-    (None: while that costs less than another call would, by what calls and stages took so far)."""
+    """Groups that the envs are cut into; while the policy acts for some, others step and render (None: one where the
+    policy acts on the CPU, two where it acts on a GPU)."""
+    max_batch_delay_ms: float = 0.0
+    """async: how long the policy waits for further env groups once one is ready, to act for more envs at once."""
     mode: Literal["on_policy", "async"] = "on_policy"
-    """stream: the learner works on groups that are done while others run, and every row is on-policy. async: meanwhile
-    the next rollout begins, and rows of older policies are corrected by truncated importance weights."""
+    """on_policy: the learner works on groups that are complete while others run; results do not depend on timing.
+    async: the next rollout begins before the update is done, and rows of older policies are corrected by truncated
+    importance weights."""
     max_staleness: int | None = None
-    """async: updates that a row's policy may lack at most when it is trained on (null: 1)."""
+    """async: by how many updates a row's policy may be older than the one that is trained on it (null: 1)."""
     max_lookahead: int | None = None
-    """async: groups (PPO: episodes) of further batches that may begin before their policy is there; fewer where the
-    policy moves far (null: as many as fill the worlds, but at most half a batch, and whole batches for a larger
-    max_staleness; without learner.minibatch_groups only whole batches)."""
+    """async: how many groups (PPO: episodes) of the next batches may start before the current update is done; fewer
+    after an update that changed the policy much (null: enough to keep all envs busy, at most half a batch)."""
     act_device: str | None = None
-    """Device of the policy that acts, such as cuda:1 or cpu; it gets a copy of the weights, and after each update what
-    that changed (null: where the policy learns)."""
+    """Device of the policy that acts, such as cuda:1 or cpu; it gets a copy of the weights after each update (null:
+    where the policy learns)."""
 
     def __post_init__(self) -> None:
         if self.env_groups is not None and self.env_groups < 1:
             raise UserError(f"--scheduler.env-groups must be at least 1, got {self.env_groups}.")
-        if self.max_batch_delay_ms is not None and self.max_batch_delay_ms < 0:
-            raise UserError(f"--scheduler.max-batch-delay-ms must not be negative, got {self.max_batch_delay_ms}.")
+        if not 0 <= self.max_batch_delay_ms < math.inf:
+            raise UserError(
+                f"--scheduler.max-batch-delay-ms must not be negative or infinite, got {self.max_batch_delay_ms}."
+            )
+        if self.mode == "on_policy" and self.max_batch_delay_ms:
+            raise UserError(
+                "--scheduler.max-batch-delay-ms does not apply to mode on_policy, which acts for half of the env "
+                "groups at a time: leave it out, or use --scheduler.mode async."
+            )
         if self.act_device is not None and not re.fullmatch(r"(cpu|cuda)(:\d+)?", self.act_device):
             raise UserError(f"--scheduler.act-device must be cpu, cuda or cuda:NUMBER, got {self.act_device!r}.")
         if self.mode == "on_policy" and self.max_staleness is not None:
-            raise UserError("--scheduler.max-staleness does not apply to mode on_policy, which is always on-policy.")
+            raise UserError("--scheduler.max-staleness does not apply to mode on_policy.")
         if self.max_staleness is not None and self.max_staleness < 1:
             raise UserError(
                 f"--scheduler.max-staleness must be at least 1, got {self.max_staleness}; for 0 use mode on_policy."
             )
         if self.mode == "on_policy" and self.max_lookahead is not None:
-            raise UserError("--scheduler.max-lookahead does not apply to mode on_policy, which is always on-policy.")
+            raise UserError("--scheduler.max-lookahead does not apply to mode on_policy.")
         if self.max_lookahead is not None and self.max_lookahead < 1:
             raise UserError(
                 f"--scheduler.max-lookahead must be at least 1, got {self.max_lookahead}; for 0 use mode on_policy."
             )
 
     def num_env_groups(self, num_envs: int, *, cpu: bool) -> int:
-        """`stages`, by default two: the simulator's threads step one while the policy decides for the other.
+        """`env_groups` with its default filled in.
 
-        cpu: the policy acts on the simulator's cores, where smaller batches cost more than waiting does.
+        cpu: the policy acts on the CPU, where smaller batches cost more than waiting for all envs does.
         """
         return self.env_groups or (1 if cpu else min(num_envs, 2))
 
@@ -83,8 +89,9 @@ class PipelinedConfig:
         return 0 if self.mode == "on_policy" else self.max_staleness or 1
 
     def lookahead(self, num_envs: int, groups: int, group_size: int, *, streams: bool) -> Lookahead:
-        """How far the rollout may run ahead. groups: of a batch. streams: whether groups are learned from one by one;
-        otherwise an update takes as long as it takes, and the rollout goes on all the while.
+        """How far the rollout may run ahead of the learner.
+
+        groups: groups of a batch. streams: the learner gets groups one by one; otherwise whole batches may begin.
         """
         count = self.max_lookahead
         if count is None and streams:
@@ -95,7 +102,7 @@ class PipelinedConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class RayConfig:
-    """Rollout workers on other machines, as Ray actors, each with env.num_envs worlds; the learner stays here."""
+    """Rollout workers on other machines, as Ray actors, each with env.num_envs envs; the learner stays here."""
 
     workers: int = 2
     """Actors that run episodes."""
@@ -106,7 +113,7 @@ class RayConfig:
     gpus_per_worker: float = 0.0
     """GPUs that a worker occupies; its policy lives there."""
     max_staleness: int = 0
-    """Updates that a row's policy may lack at most when it is trained on; 0 keeps every row on-policy."""
+    """By how many updates a row's policy may be older than the one that is trained on it; 0: every row is on-policy."""
     deadline_s: float = 1800.0
     """A worker that has episodes of which none ends within this time is replaced, and they run again; one that is not
     open by then is started anew. If no worker is there for so long, the run ends."""
@@ -133,7 +140,7 @@ def check_fit(config: PipelinedConfig, num_envs: int, minibatch_groups: int | No
     """Raise UserError unless these options go together."""
     if config.env_groups is not None and config.env_groups > num_envs:
         raise UserError(
-            f"--scheduler.env-groups is {config.env_groups}, but there are {num_envs} worlds (--env.num-envs)."
+            f"--scheduler.env-groups is {config.env_groups}, but there are {num_envs} envs (--env.num-envs)."
         )
     if config.mode == "on_policy" and minibatch_groups is None:
         raise UserError(

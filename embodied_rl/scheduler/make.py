@@ -3,198 +3,127 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from typing import Any, Protocol
 
 import torch
 from torch import nn
 
-from embodied_rl.algorithms.base import OnPolicyAlgorithm
-from embodied_rl.learner.learner import Learner
 from embodied_rl.learner.off_policy import importance_correction
-from embodied_rl.policy import Policy
 from embodied_rl.rollout.collector import Collector
 from embodied_rl.rollout.groups import GroupQueue
-from embodied_rl.rollout.lookahead import Lookahead
+from embodied_rl.rollout.lookahead import ON_POLICY, Lookahead
 from embodied_rl.rollout.sampler import EpisodeSampler
+from embodied_rl.scheduler.base import Callbacks, Scheduler, StreamingLearner
 from embodied_rl.scheduler.config import PipelinedConfig, RayConfig, SchedulerConfig, check_fit
-from embodied_rl.scheduler.pipeline.engine import RolloutEngine
+from embodied_rl.scheduler.pipeline.engine import EngineOptions, RolloutEngine
 from embodied_rl.scheduler.pipeline.replica import acting_device, copy_weights, replicate
 from embodied_rl.scheduler.pipeline.scheduler import PipelinedScheduler
 from embodied_rl.scheduler.ray.scheduler import RayScheduler
-from embodied_rl.scheduler.ray.worker import WorkerFactory
 from embodied_rl.scheduler.serial import SerialScheduler
-from embodied_rl.types import EpisodeResult, RolloutBatch
+from embodied_rl.types import RolloutBatch
+from embodied_rl.utils.profiler import Profiler
 from embodied_rl.utils.threads import shared_cores
-from embodied_rl.utils.timeline import Timeline
-from embodied_rl.utils.timers import StageClock
 from embodied_rl.vec_env import VecEnv
 
 
-class Scheduler(Protocol):
-    """Who runs when: batches come out, weights go in."""
-
-    def batches(self, start: int, stop: int) -> Iterator[RolloutBatch]:
-        """Yield the batches of iterations start, ..., stop - 1; `publish` must follow each."""
-        ...
-
-    def publish(self, version: int) -> None:
-        """The learner's weights are now those after `version` updates."""
-        ...
-
-    def paused(self) -> AbstractContextManager[None]:
-        """A `with` block in which simulator and policy are free for something else."""
-        ...
-
-    def sampler_state(self) -> dict[str, Any]:
-        """The position in the stream after the batches yielded so far."""
-        ...
-
-    def close(self) -> None:
-        """Stop what runs in the background."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class LearnerHandle:
-    """What a scheduler needs of the learner."""
-
-    minibatch_groups: int | None
-    recompute_old_log_probs: bool
-    accumulate: Callable[[RolloutBatch], None]
-    ess: Callable[[], float]
-    yield_to: Callable[[Callable[[], bool]], None]
-    working: Callable[[], bool]
-    worked_until: Callable[[], float]
-    microbatch_size: int
-
-    @classmethod
-    def of(cls, learner: Learner) -> LearnerHandle:
-        """Those of `learner`."""
-        config = learner.config
-        return cls(
-            config.minibatch_groups,
-            config.recompute_old_log_probs,
-            learner.accumulate,
-            lambda: learner.ess,
-            learner.share_cores_with,
-            lambda: learner.working,
-            lambda: learner.worked_until,
-            config.microbatch_size,
-        )
-
-
-def make_clock(config: SchedulerConfig, keep: int = 0) -> StageClock | Timeline:
-    """What measures the stages of a run under this scheduler; keep: how many spans it remembers."""
-    return Timeline(keep) if isinstance(config, PipelinedConfig) else StageClock(keep)
+def make_profiler(config: SchedulerConfig, max_spans: int = 0) -> Profiler:
+    """The profiler for a run under this scheduler."""
+    return Profiler(max_spans, concurrent=isinstance(config, PipelinedConfig))
 
 
 def make_scheduler(
     config: SchedulerConfig,
     env: VecEnv,
-    policy: Policy,
+    learner: StreamingLearner,
     sampler: EpisodeSampler,
-    algorithm: OnPolicyAlgorithm,
-    learning: LearnerHandle,
-    clock: StageClock | Timeline,
+    profiler: Profiler,
+    callbacks: Callbacks,
     *,
     groups: int,
-    workers: int | None,
-    on_episode: Callable[[EpisodeResult], None],
-    check_interrupt: Callable[[], None],
-    remote: WorkerFactory | None = None,
-    log: Callable[[str], None] = print,
+    workers: int | None = None,
 ) -> Scheduler:
-    """The scheduler that `config` asks for. workers: threads that step and render (None: one a CPU core). far: opens
-    the worlds of a worker on another machine, for `RayConfig`. say: gets one line when there is something to tell.
+    """The scheduler that `config` asks for.
 
-    UserError if the options do not fit the environment or the learner.
+    Args:
+        profiler: of `make_profiler`.
+        groups: groups of a batch.
+        workers: threads that step and render under `PipelinedConfig` (None: one a CPU core).
+
+    Raises:
+        UserError: the options do not fit the environment or the learner.
     """
-    if isinstance(config, RayConfig):
-        assert remote is not None, "the caller knows how to open worlds elsewhere"
-        assert isinstance(policy, nn.Module)
-        stream = GroupQueue(
-            sampler,
-            groups=groups,
-            success_rate_range=algorithm.success_rate_range,
-            max_oversampling=algorithm.max_oversampling,
-            lookahead=Lookahead(config.max_staleness),
-        )
-        return RayScheduler(
-            config,
-            remote,
-            policy,
-            stream,
-            env_ids=env.num_envs,
-            final_value=algorithm.needs_final_value,
-            on_episode=on_episode,
-            check_interrupt=check_interrupt,
-            ess=learning.ess,
-            log=log,
-        )
-    if not isinstance(config, PipelinedConfig):
-        assert isinstance(clock, StageClock)
-        collector = Collector(
-            env,
-            policy,
-            sampler,
-            clock,
-            groups=groups,
-            success_rate_range=algorithm.success_rate_range,
-            max_oversampling=algorithm.max_oversampling,
-            final_value=algorithm.needs_final_value,
-            on_step=check_interrupt,
-        )
-        return SerialScheduler(collector, on_episode)
-    assert isinstance(clock, Timeline)
-    check_fit(config, env.num_envs, learning.minibatch_groups)
-    on_policy = config.mode == "on_policy"
-    streams, again = learning.minibatch_groups is not None, learning.recompute_old_log_probs
-    # One minibatch leaves the weights alone until every row is there: then policy and learner can share them.
-    assert isinstance(policy, nn.Module)
-    device = acting_device(config.act_device, policy)
-    size = learning.minibatch_groups
-    shared = device is None and on_policy and size is not None and size >= groups
-    actor = policy if shared else replicate(policy, device)
-    stream = GroupQueue(
+    algorithm = learner.algorithm
+    queue = GroupQueue(
         sampler,
         groups=groups,
         success_rate_range=algorithm.success_rate_range,
         max_oversampling=algorithm.max_oversampling,
-        lookahead=config.lookahead(env.num_envs, groups, algorithm.group_size, streams=streams),
+        lookahead=_lookahead(config, env.num_envs, groups, learner),
     )
+    if isinstance(config, RayConfig):
+        return RayScheduler(config, learner, queue, callbacks, num_envs=env.num_envs)
+    if isinstance(config, PipelinedConfig):
+        return _make_pipelined(
+            config, env, learner, queue, profiler, callbacks, workers or len(os.sched_getaffinity(0))
+        )
+    collector = Collector(
+        env, learner.policy, queue, profiler, final_value=algorithm.needs_final_value, on_step=callbacks.check_interrupt
+    )
+    return SerialScheduler(collector, callbacks.on_episode)
+
+
+def _lookahead(config: SchedulerConfig, num_envs: int, groups: int, learner: StreamingLearner) -> Lookahead:
+    if isinstance(config, RayConfig):
+        return Lookahead(config.max_staleness)
+    if isinstance(config, PipelinedConfig):
+        streams = learner.config.minibatch_groups is not None
+        return config.lookahead(num_envs, groups, learner.algorithm.group_size, streams=streams)
+    return ON_POLICY
+
+
+def _make_pipelined(
+    config: PipelinedConfig,
+    env: VecEnv,
+    learner: StreamingLearner,
+    queue: GroupQueue,
+    profiler: Profiler,
+    callbacks: Callbacks,
+    workers: int,
+) -> PipelinedScheduler:
+    policy, options, size = learner.policy, learner.config, learner.config.minibatch_groups
+    check_fit(config, env.num_envs, size)
+    assert isinstance(policy, nn.Module)
+    on_policy, again = config.mode == "on_policy", options.recompute_old_log_probs
+    device = acting_device(config.act_device, policy)
+    # One minibatch leaves the weights alone until every row is there: then policy and learner can share them.
+    shared = device is None and on_policy and size is not None and size >= queue.num_wanted
+    actor = policy if shared else replicate(policy, device)
 
     def correct_group(group: RolloutBatch) -> float | None:
-        drift = importance_correction(group, actor, learning.microbatch_size, all_rows=again)
+        drift = importance_correction(group, actor, options.microbatch_size, all_rows=again)
         return drift if again else None
 
-    acts_on = next(actor.parameters()).device
-    workers = workers or len(os.sched_getaffinity(0))
-    stages = config.num_env_groups(env.num_envs, cpu=acts_on.type == "cpu")
+    threads, on_cpu = torch.get_num_threads(), next(actor.parameters()).device.type == "cpu"
     engine = RolloutEngine(
         env,
         actor,
-        stream,
-        clock,
-        env_groups=stages,
-        workers=workers,
-        act_wait=None if config.max_batch_delay_ms is None else config.max_batch_delay_ms / 1e3,
-        final_value=algorithm.needs_final_value,
-        threads=torch.get_num_threads(),
+        queue,
+        profiler,
+        EngineOptions(
+            env_groups=config.num_env_groups(env.num_envs, cpu=on_cpu),
+            workers=workers,
+            in_turn=on_policy,
+            batch_delay_s=config.max_batch_delay_ms / 1e3,
+            final_value=learner.algorithm.needs_final_value,
+            threads=threads,
+        ),
+        learner.cores,
     )
-    learning.yield_to(engine.busy)
-    scheduler = PipelinedScheduler(
+    return PipelinedScheduler(
         engine,
+        learner,
+        callbacks,
         load_weights=(lambda: None) if shared else (lambda: copy_weights(policy, actor)),
-        check_interrupt=check_interrupt,
-        learn=learning.accumulate if streams else None,
-        worked_until=learning.worked_until,
-        ess=None if on_policy else learning.ess,
-        correct=correct_group if streams and (again or not on_policy) else None,
-        num_correctors=shared_cores(torch.get_num_threads()) if acts_on.type == "cpu" else 1,
-        on_episode=on_episode,
+        on_policy=on_policy,
+        correct=correct_group if size is not None and (again or not on_policy) else None,
+        num_correctors=shared_cores(threads) if on_cpu else 1,
     )
-    engine.share_cores_with(lambda: scheduler.learning or learning.working())
-    return scheduler

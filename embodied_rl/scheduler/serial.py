@@ -1,4 +1,4 @@
-"""The serial scheduler: gather a batch, hand it over, wait for the update, repeat. The oracle for faster ones."""
+"""The serial scheduler: collect a batch, wait for the update, repeat. The reference for faster ones."""
 
 from __future__ import annotations
 

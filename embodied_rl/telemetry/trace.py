@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from embodied_rl.errors import UserError
-from embodied_rl.utils.timeline import LEARNER, Span
+from embodied_rl.utils.profiler import LEARNER, Span
 
 _COLOURS = {
     "act": "#1f6feb",

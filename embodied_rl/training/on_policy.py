@@ -1,4 +1,4 @@
-"""The training run: batches in, updates out, with evaluation, checkpoints and metrics as plain calls around it."""
+"""On-policy training: collect a batch, update on it, evaluate, save. `_Run.run` is the loop."""
 
 from __future__ import annotations
 
@@ -19,16 +19,15 @@ from embodied_rl.learner.checkpoint import Checkpoints, Loaded, load, restore_rn
 from embodied_rl.learner.config import CheckpointConfig, LearnerConfig
 from embodied_rl.learner.distributed.learner import make_learner
 from embodied_rl.learner.distributed.processes import PolicyFactory
-from embodied_rl.learner.learner import TrainablePolicy
+from embodied_rl.learner.types import TrainablePolicy
 from embodied_rl.rollout.config import RolloutConfig
 from embodied_rl.rollout.sampler import EpisodeSampler, TaskStates, evaluation_specs
+from embodied_rl.scheduler.base import Callbacks, WorkerFactory
 from embodied_rl.scheduler.config import SchedulerConfig, SerialConfig
-from embodied_rl.scheduler.make import LearnerHandle, make_clock, make_scheduler
-from embodied_rl.scheduler.ray.worker import WorkerFactory
+from embodied_rl.scheduler.make import make_profiler, make_scheduler
 from embodied_rl.types import EpisodeResult
+from embodied_rl.utils.profiler import Profiler
 from embodied_rl.utils.signals import Interrupted, StopRequest
-from embodied_rl.utils.timeline import Timeline
-from embodied_rl.utils.timers import StageClock
 from embodied_rl.vec_env import VecEnv
 
 
@@ -58,6 +57,33 @@ class PolicyFiles:
 
     save: Callable[[Path], None]
     load: Callable[[Path], None]
+
+
+@dataclass(frozen=True, slots=True)
+class TaskSplit:
+    """Initial states by task: to train on and to evaluate on."""
+
+    train: TaskStates
+    heldout: TaskStates
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions:
+    """How a run is started; nothing here changes what it computes."""
+
+    resume: Path | None = None
+    """Checkpoint folder in the run's folder to continue from; from any of them the end is the same. None: begin, and
+    forget what an earlier start left there."""
+    resume_command: str = ""
+    """Shown when the run is stopped."""
+    config: dict[str, Any] | None = None
+    """JSON that is kept in every checkpoint, to tell on resuming whether it was changed."""
+    profiler: Profiler | None = None
+    """To read spans from afterwards (of `make_profiler`)."""
+    remote: WorkerFactory | None = None
+    """Opens envs and policy on another machine, for `RayConfig`."""
+    worker_policy: PolicyFactory | None = None
+    """Opens the policy of a further learner process, for `learner.num_processes` > 1."""
 
 
 class Observer(Protocol):
@@ -112,7 +138,7 @@ class _Boundary:
 
 
 class _Run:
-    """One run's parts, wired together."""
+    """One run's parts, wired together, and its loop."""
 
     def __init__(
         self,
@@ -121,14 +147,9 @@ class _Run:
         policy: TrainablePolicy,
         files: PolicyFiles,
         settings: TrainSettings,
-        train_states: TaskStates,
-        heldout_states: TaskStates,
+        states: TaskSplit,
         observer: Observer,
-        stop: StopRequest,
-        clock: StageClock | Timeline,
-        remote: WorkerFactory | None,
-        worker_policy: PolicyFactory | None,
-        config: dict[str, Any] | None,
+        options: RunOptions,
     ) -> None:
         algorithm = make_algorithm(settings.algorithm)
         groups = settings.rollout.groups(algorithm.group_size)
@@ -136,12 +157,14 @@ class _Run:
         self.policy = policy
         self.files = files
         self.settings = settings
-        self.config = config
+        self.config = options.config
         self.observer = observer
-        self.stop = stop
-        self.clock = clock
-        self.sampler = EpisodeSampler(settings.seed, train_states, algorithm.group_size)
-        self.heldout = evaluation_specs(_first_states(heldout_states, settings.evaluation), settings.seed)
+        self.stop = StopRequest(
+            lambda: observer.log("stopping: finishing this step, then saving (again: leave at once)")
+        )
+        self.profiler = options.profiler or make_profiler(settings.scheduler)
+        self.sampler = EpisodeSampler(settings.seed, states.train, algorithm.group_size)
+        self.heldout = evaluation_specs(_first_states(states.heldout, settings.evaluation), settings.seed)
         self.learner = make_learner(
             policy,
             algorithm,
@@ -149,24 +172,24 @@ class _Run:
             seed=settings.seed,
             dump_dir=run_dir / "dumps",
             threads=settings.threads,
-            worker_policy=worker_policy,
+            worker_policy=options.worker_policy,
         )
         updates = settings.learner.average_updates
         self.average = WeightAverage(policy, updates) if updates > 0 else None
         self.scheduler = make_scheduler(
             settings.scheduler,
             env,
-            policy,
+            self.learner,
             self.sampler,
-            algorithm,
-            LearnerHandle.of(self.learner),
-            self.clock,
+            self.profiler,
+            Callbacks(
+                on_episode=observer.episode,
+                check_interrupt=self._check_interrupt,
+                log=observer.log,
+                remote=options.remote,
+            ),
             groups=groups,
             workers=settings.workers,
-            on_episode=observer.episode,
-            check_interrupt=self._check_interrupt,
-            remote=remote,
-            log=observer.log,
         )
         self.checkpoints = Checkpoints(run_dir / "checkpoints", settings.checkpoint.keep)
         self.before: EvalReport | None = None
@@ -202,19 +225,19 @@ class _Run:
         """Every iteration that is left."""
         settings = self.settings
         self._evaluate_if_due(self.boundary.iteration)
-        self.clock.drain()  # what came before is no iteration's idle time
+        self.profiler.drain()  # what came before is no iteration's idle time
         began = time.perf_counter()
         self._announce_rollout(self.boundary.iteration)
         for batch in self.scheduler.batches(self.boundary.iteration, settings.iterations):
             iteration = batch.version + 1
             self.observer.phase("update", iteration, 0)
-            with self.clock.span("update"):
+            with self.profiler.span("update"):
                 metrics = self.learner.update(batch)
                 if self.average is not None:
                     self.average.add()
             self.scheduler.publish(self.learner.version)
             ended = time.perf_counter()
-            metrics |= batch.info | self.clock.drain() | {"time/iteration": ended - began}
+            metrics |= batch.info | self.profiler.drain() | {"time/iteration": ended - began}
             self.observer.metrics(iteration, metrics)
             self.boundary = self._boundary_now(iteration)
             if iteration % settings.checkpoint.every == 0 or iteration == settings.iterations:
@@ -223,14 +246,14 @@ class _Run:
             began = ended + self._evaluate_if_due(iteration)
             self._announce_rollout(iteration)
         if self.average is not None:
-            self.average.leave()
+            self.average.apply()
         assert self.before is not None
         assert self.after is not None
         assert self.saved is not None
         return TrainOutcome(self.before, self.after, self.saved)
 
     def _check_interrupt(self) -> None:
-        """Stop if that was asked for, but not in the middle of an update that a stream has begun."""
+        """Stop if that was asked for, but not in the middle of an update that single groups have begun."""
         if not self.learner.update_in_progress:
             self.stop.check_interrupt()
 
@@ -275,7 +298,7 @@ class _Run:
         if not (iteration in (0, last) or (every > 0 and iteration % every == 0)):
             return 0.0
         self.observer.phase("evaluate", iteration, len(self.heldout))
-        with self.scheduler.paused(), self.clock.left_out(), self._averaged():
+        with self.scheduler.paused(), self.profiler.excluded(), self._averaged():
             began = time.perf_counter()
             report = evaluate(
                 self.env,
@@ -300,66 +323,39 @@ def train(
     policy: TrainablePolicy,
     files: PolicyFiles,
     settings: TrainSettings,
-    train_states: TaskStates,
-    heldout_states: TaskStates,
+    states: TaskSplit,
     observer: Observer,
-    *,
-    resume: Path | None = None,
-    resume_command: str,
-    config: dict[str, Any] | None = None,
-    clock: StageClock | Timeline | None = None,
-    remote: WorkerFactory | None = None,
-    worker_policy: PolicyFactory | None = None,
+    options: RunOptions = RunOptions(),
 ) -> TrainOutcome:
-    """Train `policy` in `env`; the same settings, policy and states give the same weights and metrics on a CPU.
+    """Train `policy` in `env`. In the end the policy has the weights that were evaluated last.
 
-    Not where older policies act (overlap async, Ray with `max_staleness`): time decides which. In the end the policy
-    has the weights that were evaluated last, with `learner.average_updates` their mean. Call it from the main thread.
+    On a CPU the same settings, policy and states give the same weights and metrics, bit for bit, except where rows of
+    older policies are trained on (mode async, Ray with `max_staleness`): there timing decides which policy acts.
 
-    On the first SIGINT, SIGTERM or SIGHUP: finish an update that has begun (on-policy streaming: with its rollout),
-    otherwise drop the unfinished rollout; save; raise Interrupted. The second leaves at once.
+    The first SIGINT, SIGTERM or SIGHUP saves a checkpoint and raises Interrupted. An update that has begun is finished
+    before; if it began with single groups, so is the rollout that these belong to. Any other rollout is dropped. The
+    second signal leaves at once. Call it from the main thread.
 
     Args:
-        train_states, heldout_states: initial states by task; no pair may be in both.
-        resume: checkpoint folder in `run_dir` to continue from (from any of them the end is the same); None: begin, and
-            forget what an earlier start left in `run_dir`.
-        resume_command: shown when the run is stopped.
-        config: JSON that is kept in every checkpoint, to tell on resuming whether it was changed.
-        clock: of `scheduler.make.make_clock`, to read spans from afterwards.
-        remote: for `RayConfig`, see `make_scheduler`.
-        worker_policy: for several `learner.num_processes`, see `make_learner`.
+        states: no pair of task and initial state may be in both parts, unless settings.train_on_heldout.
 
     Raises:
         UserError: settings that do not fit together, a damaged checkpoint, a full disk.
-        Interrupted: as above. What the learner raises comes too.
+        NonFiniteError, RatioError, RankError: as `Learner.update` and `DistributedLearner`.
+        Interrupted: stopped by a signal; the message says how to go on.
     """
     if not settings.train_on_heldout:
-        _check_disjoint(train_states, heldout_states)
+        _check_disjoint(states)
     if settings.iterations < 1:
         raise UserError(f"iterations must be at least 1, got {settings.iterations}.")
-    stop = StopRequest(lambda: observer.log("stopping: finishing this step, then saving (again: leave at once)"))
-    run = _Run(
-        run_dir,
-        env,
-        policy,
-        files,
-        settings,
-        train_states,
-        heldout_states,
-        observer,
-        stop,
-        clock or make_clock(settings.scheduler),
-        remote,
-        worker_policy,
-        config,
-    )
-    with closing(run.learner), closing(run.scheduler), stop:
-        run.begin() if resume is None else run.restore(load(resume))
+    run = _Run(run_dir, env, policy, files, settings, states, observer, options)
+    with closing(run.learner), closing(run.scheduler), run.stop:
+        run.begin() if options.resume is None else run.restore(load(options.resume))
         try:
             return run.run()
         except Interrupted:
             path = run.save()
-            raise Interrupted(f"saved {path}; continue with: {resume_command}") from None
+            raise Interrupted(f"saved {path}; continue with: {options.resume_command}") from None
 
 
 def _first_states(states: TaskStates, config: EvalConfig) -> dict[str, list[int]]:
@@ -372,9 +368,9 @@ def _first_states(states: TaskStates, config: EvalConfig) -> dict[str, list[int]
     return {task: list(rows)[: config.states_per_task] for task, rows in states.items()}
 
 
-def _check_disjoint(train_states: TaskStates, heldout_states: TaskStates) -> None:
-    for task, states in train_states.items():
-        shared = set(states) & set(heldout_states.get(task, ()))
+def _check_disjoint(states: TaskSplit) -> None:
+    for task, rows in states.train.items():
+        shared = set(rows) & set(states.heldout.get(task, ()))
         if shared:
             raise UserError(
                 f"task '{task}' would be evaluated on initial state {min(shared)}, which it is trained on; "

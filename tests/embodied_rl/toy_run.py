@@ -20,7 +20,7 @@ from embodied_rl.evaluation.evaluate import EvalReport
 from embodied_rl.learner.checkpoint import Checkpoints
 from embodied_rl.learner.config import CheckpointConfig, LearnerConfig
 from embodied_rl.rollout.config import RolloutConfig
-from embodied_rl.training.on_policy import PolicyFiles, TrainOutcome, TrainSettings, train
+from embodied_rl.training.on_policy import PolicyFiles, RunOptions, TaskSplit, TrainOutcome, TrainSettings, train
 from embodied_rl.types import EpisodeResult
 from embodied_rl.utils.console import LastingConsole
 from embodied_rl.utils.signals import Interrupted
@@ -127,11 +127,9 @@ def run(
         policy,
         files_of(policy),
         settings,
-        TASKS,
-        HELDOUT,
+        TaskSplit(TASKS, HELDOUT),
         JsonObserver(folder / "metrics.jsonl", hold, console),
-        resume=newest(folder) if resume else None,
-        resume_command=f"toy --resume {folder}",
+        RunOptions(resume=newest(folder) if resume else None, resume_command=f"toy --resume {folder}"),
     )
     return outcome, policy
 

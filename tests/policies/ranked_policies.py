@@ -125,10 +125,10 @@ def learn(name: str, ranks: Collectives, batch: RolloutBatch) -> Result:
             config,
             seed=0,
             dump_dir=Path(folder),
-            ranks=ranks,
+            collectives=ranks,
         )
         # AdamW's step would be that of rounding where a gradient is nearly zero
-        learner.optimizer = torch.optim.SGD(learner.optimizer.param_groups)  # type: ignore[assignment]
+        learner.optimizer_step.optimizer = torch.optim.SGD(learner.optimizer_step.optimizer.param_groups)  # type: ignore[assignment]
         metrics = learner.update(batch)
     return Result({key: tensor.clone() for key, tensor in policy.state_dict().items()}, metrics)
 

@@ -15,7 +15,8 @@ from embodied_rl.algorithms.config import GRPOConfig
 from embodied_rl.algorithms.grpo import GRPO
 from embodied_rl.errors import UserError
 from embodied_rl.learner.config import LearnerConfig
-from embodied_rl.learner.learner import Learner, RatioError
+from embodied_rl.learner.learner import Learner
+from embodied_rl.learner.types import RatioError
 from embodied_rl.policies.checkpoints.folder import read_json
 from embodied_rl.policies.nn import lora
 from embodied_rl.policies.nn.checkpointing import set_gradient_checkpointing

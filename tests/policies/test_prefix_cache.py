@@ -19,17 +19,19 @@ from embodied_rl.algorithms.config import PPOConfig
 from embodied_rl.algorithms.make import make_algorithm
 from embodied_rl.errors import UserError
 from embodied_rl.learner.config import LearnerConfig
-from embodied_rl.learner.learner import Learner, RatioError
+from embodied_rl.learner.learner import Learner
+from embodied_rl.learner.types import RatioError
 from embodied_rl.policies.flow import FlowSettings
 from embodied_rl.policies.nn.lora import set_formats
 from embodied_rl.policies.pi0.config import nano, preset
 from embodied_rl.policies.pi0.policy import Pi0Policy
 from embodied_rl.policies.prefix_cache import Entry, PrefixCache, digests
 from embodied_rl.rollout.collector import Collector
+from embodied_rl.rollout.groups import GroupQueue
 from embodied_rl.rollout.sampler import EpisodeSampler
 from embodied_rl.scheduler.pipeline.replica import copy_weights, replicate
 from embodied_rl.types import ActOutput, EvalOutput, Observation, RolloutBatch
-from embodied_rl.utils.timers import StageClock
+from embodied_rl.utils.profiler import Profiler
 from tests.policies.pi0_models import INSTRUCTIONS, KINDS, decision_rng, observation, randomise, tensors, tiny_policy
 from tests.toy import INSTRUCTIONS as TOY_INSTRUCTIONS
 from tests.toy import SIZE, TASKS, ToyEnv
@@ -317,7 +319,9 @@ def toy_batch(tmp_path: Path, room: int, epochs: int = 2) -> tuple[Learner, Roll
     policy.model.freeze_language_model()
     policy.prefix_cache = PrefixCache(room) if room else None
     algorithm = make_algorithm(PPOConfig(epochs=epochs, ratio_level="action", critic_warmup_iterations=0))
-    collector = Collector(ToyEnv(8), policy, EpisodeSampler(1, TASKS, 1), StageClock(), groups=12, final_value=True)
+    collector = Collector(
+        ToyEnv(8), policy, GroupQueue(EpisodeSampler(1, TASKS, 1), groups=12), Profiler(), final_value=True
+    )
     batch = collector.collect(0)
     options = LearnerConfig(lr=1e-5, minibatch_size=32, microbatch_size=12)
     return Learner(policy, algorithm, options, seed=0, dump_dir=tmp_path), batch, policy

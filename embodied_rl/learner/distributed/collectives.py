@@ -1,7 +1,7 @@
-"""Processes that take the same optimiser steps: each has its share of the rows, and gradients are added up.
+"""Collective operations of processes that take the same optimiser steps, each on its share of the rows.
 
-Every rank runs the same `Learner` code on the same batch; only what is here differs. Everything that must be equal on
-all ranks is combined in the order of ranks, so a number of ranks gives the same bits every time.
+Every rank runs the same `Learner` code on the same batch; only what is here differs. Values are combined in the order
+of ranks, so the same number of ranks gives the same bits every time.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ class RankError(RuntimeError):
 
 
 class Collectives:
-    """This process is `rank` of `size`. Between several, torch's default process group must be there.
+    """This process is `rank` of `size`; for several, torch's default process group must exist.
 
-    lost: says what became of the other ranks, None while they live; asked where a rank is waited for.
+    lost: says what became of the other ranks, None while they live; called while waiting for one.
     """
 
     def __init__(self, rank: int = 0, size: int = 1, lost: Callable[[], str | None] = lambda: None) -> None:
@@ -36,10 +36,7 @@ class Collectives:
         self._lost = lost
 
     def cut(self, index: Tensor, rows: int) -> list[Tensor]:
-        """Cut row numbers int64 [B] into pieces of at most `rows`, so that every rank gets as many (`share`).
-
-        With fewer rows than ranks some ranks get nothing.
-        """
+        """Cut row numbers int64 [B] into pieces of at most `rows`, equally many for each rank if there are enough."""
         if self.size == 1:
             return list(index.split(rows))
         pieces = -(-len(index) // rows)
@@ -47,20 +44,20 @@ class Collectives:
         return list(index.tensor_split(min(pieces, len(index))))
 
     def shard(self, items: Sequence[ValueT]) -> list[tuple[ValueT, bool]]:
-        """Those of `items` that are this rank's, and whether they count (see `sharded`)."""
+        """This rank's items, each with whether it counts (FSDP pads with items that do not)."""
         return [(item, True) for item in items[self.rank :: self.size]]
 
     def prepare(self, policy: Any) -> Any:
-        """The policy that learns, with the lead's weights; here `policy` itself."""
+        """The model that learns, with rank 0's weights; here `policy` itself."""
         self.refresh(policy, policy)
         return policy
 
     def refresh(self, policy: Any, model: Any) -> None:
-        """Give `model`, which learns, the weights that the lead's `policy` has now."""
+        """Give `model`, which learns, the weights that rank 0's `policy` has now."""
         self.copy_from_main([parameter for parameter in policy.parameters() if parameter.requires_grad])
 
     def publish(self, policy: Any, model: Any) -> None:
-        """Bring what `model` learned to `policy`; here they are the same."""
+        """Copy what `model` learned to `policy`; here they are the same."""
 
     def backward(self, loss: Tensor, moving: Sequence[nn.Parameter]) -> None:
         """Add the gradient of `loss` to those of the parameters `moving`."""
@@ -71,11 +68,11 @@ class Collectives:
         return float(nn.utils.clip_grad_norm_(moving, most))
 
     def gather_state(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-        """The state of an optimiser as one process has it."""
+        """The whole state of an optimiser, as a single process would have it."""
         return optimizer.state_dict()
 
     def scatter_state(self, state: dict[str, Any], optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-        """What `optimizer` loads of the `whole` state."""
+        """This rank's part of the state that `gather_state` returned."""
         return state
 
     def gather(self, value: ValueT) -> list[ValueT]:
@@ -105,7 +102,7 @@ class Collectives:
             _unpack(flat, bucket)
 
     def copy_from_main(self, tensors: Sequence[Tensor]) -> None:
-        """Give every rank the lead's values of `tensors`, in place. Raises RankError."""
+        """Give every rank rank 0's values of `tensors`, in place. Raises RankError."""
         if self.size == 1:
             return
         with torch.no_grad():
@@ -115,7 +112,7 @@ class Collectives:
                 _unpack(flat, bucket)
 
     def message(self, content: bytes | bytearray, length: int) -> bytes:
-        """The lead's `content`, of `length` bytes, on every rank; what others give is ignored. Raises RankError."""
+        """Rank 0's `content`, of `length` bytes, on every rank; that of others is ignored. Raises RankError."""
         data = torch.frombuffer(bytearray(content or length), dtype=torch.uint8)
         self._wait(distributed.broadcast(data, 0, async_op=True))
         return data.numpy().tobytes()
@@ -135,7 +132,7 @@ SINGLE_PROCESS = Collectives()
 
 
 class Watched:
-    """What torch says when a peer has gone becomes a RankError that says which."""
+    """A context that turns torch's errors about a lost peer into a RankError that names it."""
 
     def __init__(self, lost: Callable[[], str | None]) -> None:
         self._lost = lost

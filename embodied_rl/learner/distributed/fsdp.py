@@ -1,8 +1,7 @@
-"""Ranks that each hold a part of the policy that learns: FSDP2, for policies that do not fit.
+"""FSDP2: each rank holds a shard of the weights, gradients and optimiser state, for policies that do not fit.
 
-Weights, gradients and the optimiser's state are cut up; a module's weights are brought together while it computes. So
-every forward and backward pass is taken by all ranks together: one without rows of its own goes along without effect.
-The lead keeps a whole policy beside it, which acts, is evaluated and is saved.
+A module's weights are gathered while it computes, so all ranks take every forward and backward pass together.
+Rank 0 also keeps a whole policy, which acts, is evaluated and is saved.
 """
 
 from __future__ import annotations
@@ -22,15 +21,15 @@ from embodied_rl.learner.distributed.collectives import Collectives, ValueT
 
 
 class FSDPCollectives(Collectives):
-    """`Collectives` whose `prepare` returns a policy in parts; on the lead a copy, elsewhere in place of the policy."""
+    """`Collectives` whose `prepare` returns a sharded model: on rank 0 a copy of the policy, elsewhere the policy."""
 
     def shard(self, items: Sequence[ValueT]) -> list[tuple[ValueT, bool]]:
-        """As many as every rank has: where there are too few, the first one goes along and does not count."""
+        """Pad this rank's items with one that does not count, so that all ranks run equally many passes."""
         own = super().shard(items)
         return own + [(items[0], False)] * (-(-len(items) // self.size) - len(own))
 
     def prepare(self, policy: Any) -> Any:
-        """The parts of `policy`, with the lead's weights."""
+        """The sharded model, with rank 0's weights."""
         self.copy_from_main([parameter for parameter in policy.parameters() if parameter.requires_grad])
         model = copy.deepcopy(policy) if self.rank == 0 else policy
         mesh = init_device_mesh(next(model.parameters()).device.type, (self.size,))
@@ -49,7 +48,7 @@ class FSDPCollectives(Collectives):
         return model
 
     def refresh(self, policy: Any, model: Any) -> None:
-        """Give every rank its part of the weights that the lead's `policy` has now."""
+        """Give every rank its shard of the weights that rank 0's `policy` has now."""
         with torch.no_grad():
             for part, whole in zip(model.parameters(), policy.parameters(), strict=True):
                 if part.requires_grad:
@@ -62,7 +61,7 @@ class FSDPCollectives(Collectives):
                     part.copy_(_cut(found, part))
 
     def publish(self, policy: Any, model: Any) -> None:
-        """Bring what learns together, in the lead's `policy`."""
+        """Gather the weights in rank 0's `policy`."""
         with torch.no_grad():
             for part, whole in zip(model.parameters(), policy.parameters(), strict=True):
                 if part.requires_grad:
@@ -74,21 +73,21 @@ class FSDPCollectives(Collectives):
         """Every backward pass has added them up."""
 
     def backward(self, loss: Tensor, moving: Sequence[nn.Parameter]) -> None:
-        """As `Collectives.backward`; the parts' gradients come by themselves, so others are taken away again."""
+        """As `Collectives.backward`. Shards get the gradients of all parameters; `OptimizerStep` drops the others."""
         loss.backward()
 
     def clip(self, moving: Sequence[nn.Parameter], most: float) -> float:
-        """As `Collectives.clip`, the norm over all parts."""
+        """As `Collectives.clip`, the norm over all shards."""
         norm = nn.utils.clip_grad_norm_(moving, most)
         return float(norm.full_tensor() if isinstance(norm, DTensor) else norm)
 
     def gather_state(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-        """The state of all parts together, as one process has it; every rank must ask."""
+        """As `Collectives.gather_state`; every rank must call it."""
         state = optimizer.state_dict()
         return state | {"state": {key: _each(values, _together) for key, values in state["state"].items()}}
 
     def scatter_state(self, state: dict[str, Any], optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-        """This rank's part of a whole state."""
+        """This rank's shard of a whole state."""
         parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         return state | {
             "state": {
@@ -107,7 +106,7 @@ def _together(value: Tensor) -> Tensor:
 
 
 def _cut(whole: Tensor, like: Any) -> Tensor:
-    """The part of `whole` that this rank holds, cut as the parameter `like`; numbers such as a step stay."""
+    """This rank's shard of `whole`, sharded as the parameter `like`; numbers such as a step stay."""
     if whole.shape != like.shape:
         return whole
     return distribute_tensor(whole.to(like.device), like.device_mesh, like.placements, src_data_rank=None)

@@ -1,4 +1,4 @@
-"""The helper ranks of a learner on this machine: processes that the lead starts, tells what to do, and watches."""
+"""The worker processes of a learner on this machine, which the main process starts, commands and watches."""
 
 from __future__ import annotations
 
@@ -16,19 +16,21 @@ from torch import distributed
 
 from embodied_rl.algorithms.base import OnPolicyAlgorithm
 from embodied_rl.errors import UserError
+from embodied_rl.learner.batches import from_dict, to_dict
 from embodied_rl.learner.config import LearnerConfig
 from embodied_rl.learner.distributed.collectives import Collectives, RankError, Watched
+from embodied_rl.types import RolloutBatch
 from embodied_rl.utils import processes
 from embodied_rl.utils.threads import set_torch_threads
 
 PolicyFactory = Callable[[int], Any]
-"""Opens the policy of a rank, on its device, with the run's starting weights; sent to that rank's process."""
+"""Opens the policy of a worker, on its device, with the run's starting weights. Gets the rank; sent to the process."""
 _HOST = "127.0.0.1"
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerSpec:
-    """What a helper needs to build its learner, beside its policy."""
+    """What a worker needs to build its learner, beside its policy."""
 
     algorithm: OnPolicyAlgorithm
     config: LearnerConfig
@@ -45,105 +47,102 @@ class _Worker:
 
 
 class WorkerProcesses:
-    """`size` - 1 helper ranks of this process, which is the lead; `ranks` is the lead's.
+    """`size` - 1 worker processes of this one, which is rank 0; `collectives` is rank 0's. Close it when done.
 
-    Raises RankError, or the helper's UserError, if one cannot begin. Close it when done.
+    Raises RankError, or the worker's UserError, if one cannot begin.
     """
 
-    def __init__(self, size: int, factory: PolicyFactory, orders: WorkerSpec) -> None:
+    def __init__(self, size: int, factory: PolicyFactory, spec: WorkerSpec) -> None:
         context = multiprocessing.get_context("spawn")
         store = open_store(0, size, lead=True)
-        self._helpers: list[_Worker] = []
+        self._workers: list[_Worker] = []
         for rank in range(1, size):
             ours, theirs = context.Pipe()
             process = context.Process(
-                target=_serve,
-                args=(rank, size, store.port, theirs, factory, orders),
-                name=f"learner-{rank}",
-                daemon=True,
+                target=_serve, args=(rank, size, store.port, theirs, factory, spec), name=f"learner-{rank}", daemon=True
             )
             processes.start(process)
             theirs.close()
-            self._helpers.append(_Worker(process, ours))
+            self._workers.append(_Worker(process, ours))
         try:
             self._await_ready()
             with Watched(self.lost):
-                self.collectives = join(0, size, store, self.lost, sharded=orders.config.fsdp)
+                self.collectives = join(0, size, store, self.lost, sharded=spec.config.fsdp)
         except BaseException:
             self._end()
             raise
 
-    def broadcast_call(self, method: str, *arguments: Any) -> None:
-        """Let every helper call `method` of its learner; the lead must call its own next. Raises RankError."""
+    def broadcast_call(self, method: str, argument: RolloutBatch | dict[str, Any] | None = None) -> None:
+        """Let every worker call `method` of its learner; the main process must call its own next. Raises RankError."""
         buffer = io.BytesIO()
-        torch.save(arguments, buffer)
+        torch.save(to_dict(argument) if isinstance(argument, RolloutBatch) else argument, buffer)
         content = buffer.getbuffer()
-        for helper in self._helpers:
+        for worker in self._workers:
             try:
-                helper.pipe.send((method, len(content)))
+                worker.pipe.send((method, len(content)))
             except OSError as error:
                 raise RankError(self.lost() or "a rank of the learner hung up") from error
         self.collectives.message(bytes(content), len(content))
 
     def lost(self) -> str | None:
-        """What became of a helper that is no more, None while all live."""
-        for rank, helper in enumerate(self._helpers, 1):
-            if helper.said is None and helper.pipe.poll():
-                helper.said = _hear(helper.pipe)
-            if helper.process.exitcode is not None:
+        """What became of a worker that has ended, None while all live."""
+        for rank, worker in enumerate(self._workers, 1):
+            if worker.said is None and worker.pipe.poll():
+                worker.said = _hear(worker.pipe)
+            if worker.process.exitcode is not None:
                 return (
-                    f"rank {rank} of the learner stopped ({_end_of(helper)}); no step was taken without it. The last "
+                    f"rank {rank} of the learner stopped ({_end_of(worker)}); no step was taken without it. The last "
                     "checkpoint is intact: resume from it."
                 )
         return None
 
     def close(self) -> None:
-        """Let the helpers go."""
-        for helper in self._helpers:
+        """End the workers."""
+        for worker in self._workers:
             try:
-                helper.pipe.send(("", 0))
+                worker.pipe.send(("", 0))
             except OSError:
                 continue  # it is gone already
-        for helper in self._helpers:
-            helper.process.join(10)
+        for worker in self._workers:
+            worker.process.join(10)
         if distributed.is_initialized():
             distributed.destroy_process_group()
         self._end()
 
     def _await_ready(self) -> None:
-        for rank, helper in enumerate(self._helpers, 1):
-            wait([helper.pipe, helper.process.sentinel])
-            helper.said = _hear(helper.pipe)
-            if helper.said is not None:
-                helper.process.join()
-                raise UserError(f"rank {rank} of the learner could not begin: {_end_of(helper)}.")
+        for rank, worker in enumerate(self._workers, 1):
+            wait([worker.pipe, worker.process.sentinel])
+            worker.said = _hear(worker.pipe)
+            if worker.said is not None:
+                worker.process.join()
+                raise UserError(f"rank {rank} of the learner could not begin: {_end_of(worker)}.")
         if what := self.lost():  # while later ones began
             raise RankError(what)
 
     def _end(self) -> None:
-        for helper in self._helpers:
-            if helper.process.is_alive():
-                helper.process.kill()
-                helper.process.join()
-            helper.pipe.close()
+        for worker in self._workers:
+            if worker.process.is_alive():
+                worker.process.kill()
+                worker.process.join()
+            worker.pipe.close()
 
 
 def _hear(pipe: Connection) -> str | None:
-    """What a helper says: None if all is well, nothing if it has gone."""
+    """A worker's message: None if all is well, '' if it has gone."""
     try:
         return pipe.recv()
     except (EOFError, OSError):
         return ""
 
 
-def _end_of(helper: _Worker) -> str:
-    """How a process ended: in its own words, if it had time for them."""
-    code = helper.process.exitcode
-    return helper.said or (f"killed by signal {-code}" if code < 0 else f"exit code {code}")
+def _end_of(worker: _Worker) -> str:
+    """How a process ended: its own message if it sent one."""
+    code = worker.process.exitcode
+    return worker.said or (f"killed by signal {-code}" if code < 0 else f"exit code {code}")
 
 
 def open_store(port: int, size: int, *, lead: bool) -> Any:
-    """torch's store for `size` ranks of this machine, by which they find each other. port: 0 for the lead's."""
+    """torch's store, by which `size` processes of this machine find each other. port: 0 in the main process."""
     kind = distributed.TCPStore  # pyright: ignore[reportPrivateImportUsage]
     return kind(_HOST, port, size, is_master=lead, wait_for_workers=False)
 
@@ -163,9 +162,10 @@ def join(
     return Collectives(rank, size, lost)
 
 
-def _serve(rank: int, size: int, port: int, pipe: Connection, factory: PolicyFactory, orders: WorkerSpec) -> None:
-    """A helper's life: build policy and learner, then do as the lead does until it hangs up."""
-    from embodied_rl.learner.learner import Learner, NonFiniteError, RatioError
+def _serve(rank: int, size: int, port: int, pipe: Connection, factory: PolicyFactory, spec: WorkerSpec) -> None:
+    """Main function of a worker: build policy and learner, then make the calls that the main process sends."""
+    from embodied_rl.learner.learner import Learner
+    from embodied_rl.learner.types import NonFiniteError, RatioError
 
     processes.leave_stopping_to_the_parent()
     set_torch_threads(1)
@@ -178,20 +178,22 @@ def _serve(rank: int, size: int, port: int, pipe: Connection, factory: PolicyFac
         pipe.send(None)
         store = open_store(port, size, lead=False)
         ranks = join(
-            rank, size, store, lambda: None if lead.is_alive() else "the lead is gone", sharded=orders.config.fsdp
+            rank, size, store, lambda: None if lead.is_alive() else "the lead is gone", sharded=spec.config.fsdp
         )
         learner = Learner(
             policy,
-            orders.algorithm,
-            orders.config,
-            seed=orders.seed,
-            dump_dir=orders.dump_dir,
-            threads=orders.threads,
-            ranks=ranks,
+            spec.algorithm,
+            spec.config,
+            seed=spec.seed,
+            dump_dir=spec.dump_dir,
+            threads=spec.threads,
+            collectives=ranks,
         )
         while (order := pipe.recv())[0]:
-            arguments = torch.load(io.BytesIO(ranks.message(b"", order[1])), weights_only=False)
-            getattr(learner, order[0])(*arguments)
+            argument = torch.load(io.BytesIO(ranks.message(b"", order[1])), weights_only=True)
+            if order[0] in ("update", "accumulate"):
+                argument = from_dict(argument)
+            getattr(learner, order[0])(*([] if argument is None else [argument]))
     except (EOFError, RankError, NonFiniteError, RatioError):
         return  # the lead is gone, or raises the same
     except Exception as error:  # noqa: BLE001 - the lead says it

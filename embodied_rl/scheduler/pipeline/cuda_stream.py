@@ -1,4 +1,4 @@
-"""A CUDA stream to act on: on one GPU a decision need not wait for all that the learner has queued before it."""
+"""A CUDA stream for acting, so that a decision does not wait for the kernels that the learner has queued."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from embodied_rl.policy import Policy
 
 
 class ActStream:
-    """The stream of a thread that acts with `policy`; on a CPU there is none, and the methods do nothing.
+    """A high-priority stream for the thread that acts with `policy`; on a CPU the methods do nothing.
 
-    Its kernels go before the learner's wherever the GPU has room for either. The streams meet only where weights
-    change: `installed` after that, in the thread that changed them, and `wait_for_weights` before the next decision.
-    Decisions wait for their results, so nothing of theirs is under way when weights are changed while nobody acts.
+    The streams are synchronised only where weights change: call `weights_loaded` after that, in the thread that changed
+    them, and `wait_for_weights` before the next decision. Decisions wait for their results, so none is under way when
+    weights are changed while nobody acts.
     """
 
     def __init__(self, policy: Policy) -> None:

@@ -1,18 +1,21 @@
-"""The pipelined rollout: env groups of envs move between simulator workers and the policy; nobody waits for a whole
-round.
+"""The pipelined rollout: while the policy acts for one group of envs, workers step and render the others.
 
-A worker takes a env group through step, reset and render without a break; then the env group queues for the policy.
-The policy acts on all env groups that wait, in one batch, while workers move the others. Env groups without work are
-parked."""
+An env group goes round: the policy acts for it, a worker steps it, its finished episodes are counted and its free envs
+refilled (`_commit`), the worker resets and renders it, and it waits for the policy again. A group without episodes is
+parked.
+
+Under `EngineOptions.in_turn` groups act and commit in a fixed order (`Turns`). So which rows act together, which
+episode runs in which env and all results are independent of timing.
+"""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from embodied_rl.policy import Policy
@@ -22,7 +25,6 @@ from embodied_rl.rollout.episode import NO_CRITIC, ActiveEpisode, decision_rng, 
 from embodied_rl.rollout.groups import BatchEnd, Group, GroupQueue
 from embodied_rl.rollout.observation_pool import ObservationPool, StepRecord, Trajectory
 from embodied_rl.rollout.retries import cause_of
-from embodied_rl.scheduler.pipeline.batching import Patience
 from embodied_rl.scheduler.pipeline.cuda_stream import ActStream
 from embodied_rl.scheduler.pipeline.env_group import (
     Decision,
@@ -33,70 +35,81 @@ from embodied_rl.scheduler.pipeline.env_group import (
     make_step_record,
     split,
 )
+from embodied_rl.scheduler.pipeline.turns import Turn, Turns
 from embodied_rl.types import ChunkResult, EpisodeResult
-from embodied_rl.utils.threads import set_torch_threads, shared_cores
-from embodied_rl.utils.timeline import Timeline
+from embodied_rl.utils.profiler import Profiler
+from embodied_rl.utils.threads import CoreBudget, set_torch_threads, shared_cores
 from embodied_rl.vec_env import VecEnv
 
 _POLL_SECONDS = 0.1
 
 
-class RolloutEngine:
-    """Runs the episodes of `stream` with `policy` in `env`, in threads of its own, until it is closed.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineOptions:
+    """Sizes and rules of a `RolloutEngine`."""
 
-    stages: env groups that the envs are cut into; workers: threads that step and render; act_wait: how long (s) the
-    policy waits for more env groups than the first; None: as `Patience` says. final_value: as in
-    `env_runner.EnvRunner`. threads: for acting, see `share_cores_with`.
-    One thread, the owner, calls the methods.
+    env_groups: int
+    """Groups that the envs are cut into."""
+    workers: int
+    """Threads that step and render; each takes one env group at a time."""
+    in_turn: bool
+    """Let nothing depend on timing (`Turns`)."""
+    batch_delay_s: float = 0.0
+    """How long the policy waits for further env groups once one is ready; not with `in_turn`."""
+    final_value: bool = False
+    """Record the critic's value after the last step of truncated episodes."""
+    threads: int = 1
+    """CPU threads for acting."""
+
+
+class RolloutEngine:
+    """Runs the episodes of `queue` with `policy` in `env`, in threads of its own, until it is closed.
+
+    One thread, the owner, calls the public methods. cores: budget that acting shares with the learner.
     """
 
     def __init__(
         self,
         env: VecEnv,
         policy: Policy,
-        stream: GroupQueue,
-        clock: Timeline,
-        *,
-        env_groups: int,
-        workers: int,
-        act_wait: float | None = None,
-        final_value: bool = False,
-        threads: int = 1,
+        queue: GroupQueue,
+        profiler: Profiler,
+        options: EngineOptions,
+        cores: CoreBudget | None = None,
     ) -> None:
         self.env = env
         self.policy = policy
-        self.stream = stream
-        self.clock = clock
+        self.queue = queue
+        self.profiler = profiler
         self.version = 0
-        self._act_wait = act_wait
-        self._patience = Patience()
-        self._final_value = final_value
-        self._env_groups = make_env_groups(env.num_envs, env_groups)
-        self.store = ObservationPool(env.new_observation, max(len(env_group.env_ids) for env_group in self._env_groups))
-        self._parked = deque(self._env_groups)
-        self._queue: list[EnvGroup] = []
-        self._finals: list[EnvGroupView] = []
-        self._valuing = 0
+        self._options = options
+        self._cores = cores or CoreBudget()
+        self._env_groups = make_env_groups(env.num_envs, options.env_groups)
+        self._pool = ObservationPool(env.new_observation, max(len(group.env_ids) for group in self._env_groups))
+        self._turns = Turns(options.env_groups, in_turn=options.in_turn)
+        self._valuing = False
+        self._busy = False
         self._results: list[EpisodeResult] = []
         self._error: BaseException | None = None
         self._closed = False
         self._loading_weights = False
         self._lock = threading.RLock()
-        self._policy_cv = threading.Condition(self._lock)  # the policy has something to do
+        self._policy_cv = threading.Condition(self._lock)  # the policy may have something to do
+        self._commit_cv = threading.Condition(self._lock)  # the next env group may commit
         self._owner_cv = threading.Condition(self._lock)  # the owner may find something
         self._weights = threading.Lock()
-        self._workers = ThreadPoolExecutor(workers, "sim")
-        self._actor = ParallelActor(policy, env.num_envs, threads)
+        self._workers = ThreadPoolExecutor(options.workers, "sim")
+        self._actor = ParallelActor(policy, env.num_envs, options.threads, self._cores)
         self._stream = ActStream(policy)
-        self._server = threading.Thread(target=self._serve, args=(shared_cores(threads),), name="act", daemon=True)
+        self._server = threading.Thread(target=self._serve, name="act", daemon=True)
         self._server.start()
 
     # What the owner calls
 
     def publish(self, version: int, load_weights: Callable[[], None], *, ess_ratio: float = 1.0) -> None:
-        """From now on version `version` acts; `install` puts its weights in place, while nothing acts.
+        """From now on version `version` acts. `load_weights` puts its weights in place, while nothing acts.
 
-        worth: as for `GroupQueue.publish`.
+        ess_ratio: as for `GroupQueue.publish`.
         """
         with self._lock:
             self._loading_weights = True  # or a busy policy might never let go
@@ -106,23 +119,24 @@ class RolloutEngine:
             self.version = version
         with self._lock:
             self._loading_weights = False
-            self.stream.publish(version, ess_ratio)
+            self.queue.publish(version, ess_ratio)
             self._policy_cv.notify()
             self._wake()
 
     def wait(
         self, on_episode: Callable[[EpisodeResult], None], check_interrupt: Callable[[], None], *, block: bool = True
     ) -> Group | BatchEnd | None:
-        """The next kept group in order, or the end of the batch; None if neither is there and it is not to `block`.
+        """The next accepted group in order, or the end of the batch; None if neither is there and `block` is false.
 
-        on_episode hears of every episode that ended meanwhile; poll is called several times a second, and what it
-        raises is passed on, as is what went wrong in any thread.
+        Args:
+            on_episode: gets every episode that ended meanwhile.
+            check_interrupt: called several times a second; what it raises is passed on, as is an error in any thread.
         """
         while True:
             check_interrupt()
             with self._lock:
                 self._raise()
-                event = self.stream.take()
+                event = self.queue.take()
                 results, self._results = self._results, []
                 if event is None and not results and block:
                     self._owner_cv.wait(_POLL_SECONDS)
@@ -131,67 +145,75 @@ class RolloutEngine:
             if event is not None or not block:
                 return event
 
-    def release(self, recordings: Sequence[Trajectory]) -> None:
+    def release(self, trajectories: Sequence[Trajectory]) -> None:
         """Let the memory of these rows be used again."""
         with self._lock:
-            self.store.release([row for recording in recordings for row in recording.steps])
+            self._pool.release([row for trajectory in trajectories for row in trajectory.steps])
 
     @contextmanager
     def paused(self, check_interrupt: Callable[[], None]) -> Iterator[None]:
         """No episode begins, those that run come to their end, and then the `with` block has simulator and policy."""
         with self._lock:
-            self.stream.paused = True
+            self.queue.paused = True
         try:
             while True:
                 check_interrupt()
                 with self._lock:
                     self._raise()
-                    if self._idle():
+                    if not self._busy and not self._valuing:
                         break
                     self._owner_cv.wait(_POLL_SECONDS)
             yield
         finally:
             with self._lock:
-                self.stream.paused = False
+                self.queue.paused = False
                 self._wake()
 
     def sampler_state(self) -> dict[str, Any]:
         """The sampler's state as if no group after the last closed batch had been issued."""
         with self._lock:
-            return self.stream.sampler.state_dict(self.stream.next_group)
+            return self.queue.sampler.state_dict(self.queue.next_group)
 
     def close(self) -> None:
         """Stop the threads; episodes under way are lost."""
         with self._lock:
             self._closed = True
             self._policy_cv.notify_all()
+            self._commit_cv.notify_all()
         self._server.join()
         self._actor.close()
         self._workers.shutdown(cancel_futures=True)
-
-    def share_cores_with(self, busy: Callable[[], bool]) -> None:
-        """Leave half of the acting threads and cores to others while `busy()`; results are the same."""
-        self._actor.share_cores_with(busy)
 
     def _raise(self) -> None:
         if self._error is not None:
             raise self._error
 
-    def busy(self) -> bool:
-        """Whether episodes run."""
-        return len(self._parked) < len(self._env_groups)
-
-    def _idle(self) -> bool:
-        return not self.busy() and not self._finals and self._valuing == 0
-
     # Workers
 
     def _wake(self) -> None:
         """Give parked env groups what there is to run."""
-        while self._parked and (spec := self.stream.next_episode()) is not None:
-            env_group = self._parked.popleft()
-            env_group.assigned = spec
-            self._submit(env_group)
+        for env_group in self._env_groups:
+            if env_group.parked:
+                self._assign(env_group)
+                if env_group.assigned:
+                    self._line_up(env_group)
+                    self._submit(env_group)
+        self._note_busy()
+
+    def _assign(self, env_group: EnvGroup) -> None:
+        """Episodes for the free envs of a group, as far as there are any."""
+        free = env_group.free_env_ids()
+        env_group.assigned = [spec for _ in free if (spec := self.queue.next_episode()) is not None]
+
+    def _line_up(self, env_group: EnvGroup) -> None:
+        env_group.parked = False
+        self._turns.line_up(env_group)
+
+    def _note_busy(self) -> None:
+        if self._turns.busy != self._busy:
+            self._busy = not self._busy
+            (self._cores.begin if self._busy else self._cores.end)("rollout")
+            self._owner_cv.notify()
 
     def _submit(self, env_group: EnvGroup) -> None:
         env_group.since = time.perf_counter()
@@ -199,25 +221,22 @@ class RolloutEngine:
             self._workers.submit(self._advance, env_group)
 
     def _advance(self, env_group: EnvGroup) -> None:
-        """Carry out a env group's decision, fill its envs, render; then it waits for the policy or is parked."""
-        self.clock.queued("simulate", time.perf_counter() - env_group.since)
+        """Carry out a group's decision, commit what came of it, reset and render; then it waits for the policy."""
+        self.profiler.queued("simulate", time.perf_counter() - env_group.since)
         try:
             if env_group.decision is not None:
-                self._step(env_group)
-            self._refill(env_group)
-            view = self._render(env_group) if env_group.active else None
+                record, result, finals = self._step(env_group)
+                with self._lock:
+                    if not self._may_commit(env_group):
+                        return
+                    self._commit(env_group, record, result, finals)
+                    if env_group.parked:
+                        return
+            self._reset(env_group)
+            view = self._render(env_group)
             with self._lock:
-                now = time.perf_counter()
-                self._patience.returned(now - env_group.since)
-                env_group.view, env_group.decision, env_group.since = view, None, now
-                if view is not None:
-                    self._queue.append(env_group)
-                    self._policy_cv.notify()
-                else:
-                    self._parked.append(env_group)
-                    self._wake()
-                    self._owner_cv.notify()
-                    self._policy_cv.notify()  # the policy may wait for this env group
+                env_group.view, env_group.since = view, time.perf_counter()
+                self._policy_cv.notify()
         except BaseException as error:  # noqa: BLE001 - the owner raises it
             self._fail(error)
 
@@ -225,154 +244,141 @@ class RolloutEngine:
         with self._lock:
             self._error = self._error or error
             self._owner_cv.notify()
+            self._commit_cv.notify_all()
+
+    def _step(self, env_group: EnvGroup) -> tuple[StepRecord, ChunkResult, EnvGroupView | None]:
+        """Step a group's envs. Also returns the last observations of truncated episodes, if they are to be valued."""
+        view, decision = env_group.view, env_group.decision
+        assert view is not None
+        assert decision is not None
+        rows = list(range(len(view.env_ids)))
+        with self.profiler.span("simulate"):
+            result = step_rows(self.env, view.env_ids, decision.act.actions, rows)
+        mask = executed_terms(result.steps_taken, self.policy.chunk_len, self.policy.terms_per_step)
+        record = make_step_record(view, decision, result, mask)
+        record_step(view.episodes, rows, record, result, keep=True)
+        return record, result, self._render_ends(view, result) if self._options.final_value else None
+
+    def _render_ends(self, view: EnvGroupView, result: ChunkResult) -> EnvGroupView | None:
+        """Observe truncated episodes after their last step; those whose simulator died since become `failed`."""
+        if not (ended := open_ends(result)):
+            return None
+        with self._lock:
+            block, out = self._pool.take(len(ended))
+        with self.profiler.span("render"):
+            rows, obs = observe_ends(self.env, view.env_ids, result, ended, out)
+        if rows:
+            return EnvGroupView([view.env_ids[row] for row in rows], [view.episodes[row] for row in rows], block, obs)
+        with self._lock:
+            self._pool.give_back(block)
+        return None
+
+    def _may_commit(self, env_group: EnvGroup) -> bool:
+        """Wait for the group's turn to commit; False if that will never come."""
+        while not self._closed and self._error is None:
+            if self._turns.may_commit(env_group):
+                return True
+            self._commit_cv.wait()
+        return False
+
+    def _commit(
+        self, env_group: EnvGroup, record: StepRecord, result: ChunkResult, finals: EnvGroupView | None
+    ) -> None:
+        """Count the episodes that are over, give up those of filtered groups, refill the envs, line up again."""
+        self._turns.commit(env_group)
+        self._commit_cv.notify_all()
+        assert env_group.view is not None
+        valued = set(finals.env_ids) if finals is not None else set()
+        over = result.terminated | result.truncated | result.failed
+        for row in over.nonzero().flatten().tolist():
+            env_id = env_group.view.env_ids[row]
+            episode = env_group.active.pop(env_id)
+            if result.failed[row]:
+                self._pool.release(episode.rows)
+                self.queue.retry(episode.spec, cause_of(record.act.actions[row]))
+            elif env_id not in valued:
+                self._finish(episode.ended(terminated=bool(result.terminated[row])))
+        for env_id, episode in list(env_group.active.items()):
+            if self.queue.is_stopped(episode.spec):
+                del env_group.active[env_id]
+                self._pool.release(episode.rows)
+                self.queue.stop(episode.spec)
+        env_group.view, env_group.decision, env_group.parked = None, None, True
+        if finals is not None:
+            self._turns.line_up(finals)  # before the group: they are ready, and it is still to be rendered
+        self._assign(env_group)
+        if env_group.active or env_group.assigned:
+            self._line_up(env_group)
+        self._wake()
+        self._owner_cv.notify()
+        self._policy_cv.notify()
+
+    def _finish(self, trajectory: Trajectory) -> None:
+        self._results.append(trajectory.result)
+        self._pool.release([row for member in self.queue.add(trajectory) for row in member.steps])
+
+    def _reset(self, env_group: EnvGroup) -> None:
+        specs, env_group.assigned = env_group.assigned, []
+        if specs:
+            env_ids = env_group.free_env_ids()[: len(specs)]
+            with self.profiler.span("reset"):
+                self.env.reset(env_ids, specs)
+            env_group.active |= {env_id: ActiveEpisode(spec) for env_id, spec in zip(env_ids, specs, strict=True)}
 
     def _render(self, env_group: EnvGroup) -> EnvGroupView:
         env_ids = sorted(env_group.active)
         with self._lock:
-            block, obs = self.store.take(len(env_ids))
-        with self.clock.span("render"):
+            block, obs = self._pool.take(len(env_ids))
+        with self.profiler.span("render"):
             self.env.observe(env_ids, obs)  # where that fails, so does the next step
         return EnvGroupView(env_ids, [env_group.active[env_id] for env_id in env_ids], block, obs)
 
-    def _render_ends(self, env_group: EnvGroup, env_ids: list[int], result: ChunkResult) -> EnvGroupView | None:
-        """What truncated episodes show now, to be valued; those that show nothing any more failed."""
-        if not self._final_value or not (ended := open_ends(result)):
-            return None
-        with self._lock:
-            block, out = self.store.take(len(ended))
-        with self.clock.span("render"):
-            rows, obs = observe_ends(self.env, env_ids, result, ended, out)
-        if rows:
-            return EnvGroupView(
-                [env_ids[row] for row in rows], [env_group.active[env_ids[row]] for row in rows], block, obs
-            )
-        with self._lock:
-            self.store.give_back(block)
-        return None
-
-    def _refill(self, env_group: EnvGroup) -> None:
-        with self._lock:
-            first = [env_group.assigned] if env_group.assigned is not None else []
-            env_group.assigned = None
-            free = env_group.free_env_ids()
-            specs = first + [spec for _ in free[len(first) :] if (spec := self.stream.next_episode()) is not None]
-        if specs:
-            env_ids = free[: len(specs)]
-            with self.clock.span("reset"):
-                self.env.reset(env_ids, specs)
-            env_group.active |= {env_id: ActiveEpisode(spec) for env_id, spec in zip(env_ids, specs, strict=True)}
-
-    def _step(self, env_group: EnvGroup) -> None:
-        view, decision = env_group.view, env_group.decision
-        assert view is not None
-        assert decision is not None
-        with self._lock:
-            wanted = [not self.stream.is_stopped(episode.spec) for episode in view.episodes]
-        rows = [row for row, needed in enumerate(wanted) if needed]
-        with self.clock.span("simulate"):
-            result = step_rows(self.env, view.env_ids, decision.act.actions, rows)
-        mask = executed_terms(result.steps_taken, self.policy.chunk_len, self.policy.terms_per_step)
-        round_ = make_step_record(view, decision, result, mask)
-        record_step(view.episodes, rows, round_, result, keep=True)
-        final = self._render_ends(env_group, view.env_ids, result)
-        with self._lock:
-            self._finish_episodes(env_group, round_, result, wanted, set(final.env_ids) if final is not None else set())
-            if final is not None:
-                self._finals.append(final)
-                self._policy_cv.notify()
-
-    def _finish_episodes(
-        self, env_group: EnvGroup, round_: StepRecord, result: ChunkResult, wanted: list[bool], valued: set[int]
-    ) -> None:
-        """Take what is over out of the env group: stopped, failed and finished episodes; `valued` envs finish later."""
-        assert env_group.view is not None
-        over = (result.terminated | result.truncated | result.failed).tolist()
-        for row in (row for row, needed in enumerate(wanted) if over[row] or not needed):
-            env_id = env_group.view.env_ids[row]
-            episode = env_group.active.pop(env_id)
-            if not wanted[row]:
-                self.store.release([*episode.rows, (round_, row)])
-                self.stream.stop(episode.spec)
-            elif result.failed[row]:
-                self.store.release(episode.rows)
-                self.stream.retry(episode.spec, cause_of(round_.act.actions[row]))
-            elif env_id not in valued:
-                self._finish(episode.ended(terminated=bool(result.terminated[row])))
-        self._owner_cv.notify()
-
-    def _finish(self, recording: Trajectory) -> None:
-        self._results.append(recording.result)
-        dropped = self.stream.add(recording)
-        if dropped:
-            self.store.release([row for member in dropped for row in member.steps])
-            self._wake()
-
     # The policy
 
-    def _serve(self, threads: int) -> None:
-        set_torch_threads(threads)
+    def _serve(self) -> None:
+        set_torch_threads(shared_cores(self._options.threads))
         try:
             with self._stream.active():
-                self._serve_groups()
+                while turns := self._next_turns():
+                    if env_groups := [turn for turn in turns if isinstance(turn, EnvGroup)]:
+                        self._act(env_groups)
+                    if finals := [turn for turn in turns if isinstance(turn, EnvGroupView)]:
+                        self._value(finals)
         except BaseException as error:  # noqa: BLE001 - the owner raises it
             self._fail(error)
 
-    def _serve_groups(self) -> None:
-        while True:
-            with self._lock:
-                env_groups, finals = self._collect()
+    def _next_turns(self) -> list[Turn]:
+        """Wait for something to do; nothing once the engine is closed."""
+        with self._lock:
+            while not self._closed and (self._loading_weights or not self._turns.ready()):
+                self._policy_cv.wait()
+            until = time.perf_counter() + self._options.batch_delay_s
+            while not self._closed and self._turns.more_to_come and (left := until - time.perf_counter()) > 0:
+                self._policy_cv.wait(left)
             if self._closed:
-                return
-            if env_groups:
-                self._act(env_groups)
-            if finals:
-                self._value(finals)
-
-    def _collect(self) -> tuple[list[EnvGroup], list[EnvGroupView]]:
-        """Wait for work, then for more of it while some is on its way and time is left."""
-        while not self._closed and (self._loading_weights or not (self._queue or self._finals)):
-            self._policy_cv.wait()
-        until = self._deadline()
-        while len(self._queue) + len(self._parked) < len(self._env_groups) and not self._closed:
-            left = until - time.perf_counter()
-            if left <= 0:
-                break
-            self._policy_cv.wait(left)
-            if self._act_wait is None:
-                until = min(until, self._deadline())
-        env_groups, self._queue = self._queue, []
-        finals, self._finals = self._finals, []
-        self._valuing = len(finals)
-        return env_groups, finals
-
-    def _deadline(self) -> float:
-        """When the policy acts at the latest on what waits for it."""
-        now = time.perf_counter()
-        if self._act_wait is not None:
-            return now + self._act_wait
-        here = {id(env_group) for env_group in (*self._queue, *self._parked)}
-        away = ((len(env_group.active), env_group.since) for env_group in self._env_groups if id(env_group) not in here)
-        return self._patience.until(now, sum(len(env_group.active) for env_group in self._queue), away)
+                return []
+            turns = self._turns.take()
+            self._valuing = any(isinstance(turn, EnvGroupView) for turn in turns)
+            self._note_busy()
+            return turns
 
     def _act(self, env_groups: list[EnvGroup]) -> None:
         now = time.perf_counter()
-        self.clock.queued("act", sum(now - env_group.since for env_group in env_groups))
+        self.profiler.queued("act", sum(now - env_group.since for env_group in env_groups))
         views = [env_group.view for env_group in env_groups if env_group.view is not None]
         episodes = [episode for view in views for episode in view.episodes]
-        with self._weights, self.clock.span("act"):
+        with self._weights, self.profiler.span("act"):
             self._stream.wait_for_weights()
             version = self.version
-            began = time.perf_counter()
-            kept = self._actor.act(join(views), decision_rng(episodes), "sample")
-            self._patience.decided(len(episodes), time.perf_counter() - began)
-        for env_group, act in zip(env_groups, split(kept, [len(view.env_ids) for view in views]), strict=True):
+            acts = self._actor.act(join(views), decision_rng(episodes), "sample")
+        for env_group, act in zip(env_groups, split(acts, [len(view.env_ids) for view in views]), strict=True):
             env_group.decision = Decision(act, version)
             self._submit(env_group)
 
     def _value(self, finals: list[EnvGroupView]) -> None:
         """Finish truncated episodes with the critic's value of their last observation."""
         episodes = [episode for view in finals for episode in view.episodes]
-        with self._weights, self.clock.span("act"):
+        with self._weights, self.profiler.span("act"):
             self._stream.wait_for_weights()
             value = self._actor.act(join(finals), decision_rng(episodes), "greedy").value
         if value is None:
@@ -381,6 +387,6 @@ class RolloutEngine:
             for episode, final in zip(episodes, value.tolist(), strict=True):
                 self._finish(episode.ended(terminated=False, final_value=final))
             for view in finals:
-                self.store.give_back(view.block)
-            self._valuing = 0
+                self._pool.give_back(view.block)
+            self._valuing = False
             self._owner_cv.notify()

@@ -1,4 +1,4 @@
-"""A env group: envs that step, render and wait for their decisions together, one stage of the pipeline."""
+"""An env group: envs that step, render and wait for their decisions together."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from embodied_rl.rollout.observation_pool import StepRecord
 from embodied_rl.types import ActOutput, ChunkResult, EpisodeSpec, Observation
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class EnvGroupView:
-    """What some envs show: `obs` is a view of the first rows of `block`; row i shows `episodes[i]` in `env_ids[i]`."""
+    """Observations of some envs: row i of `obs` is `episodes[i]` in `env_ids[i]`; `obs` lies in the memory `block`."""
 
     env_ids: list[int]
     episodes: list[ActiveEpisode]
@@ -25,40 +25,41 @@ class EnvGroupView:
 
 @dataclass(slots=True)
 class Decision:
-    """The policy's output for a view, by `version` of the policy."""
+    """The policy's output for a view, and which version of the policy it was."""
 
     act: ActOutput
     version: int
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class EnvGroup:
-    """`running` holds the episode of every filled env. assigned: an episode to begin before any other is asked for.
+    """A group is in one place at a time: with a worker, with the policy, or parked. Only who holds it may touch it.
 
-    A env group is in one place at a time: with a worker, in the queue of the policy, or parked because there is
-    nothing to run. Only the thread that holds it may touch it.
+    active: the running episode by env id. assigned: episodes to reset free envs to. view: None until rendered.
+    parked: there is nothing for it to run.
     """
 
     env_ids: list[int]
     active: dict[int, ActiveEpisode] = field(default_factory=dict)
-    assigned: EpisodeSpec | None = None
+    assigned: list[EpisodeSpec] = field(default_factory=list)
+    parked: bool = True
     view: EnvGroupView | None = None
     decision: Decision | None = None
     since: float = 0.0
     """When it began to wait where it is (time.perf_counter)."""
 
     def free_env_ids(self) -> list[int]:
-        """Slots without an episode."""
+        """Envs without an episode."""
         return [env_id for env_id in self.env_ids if env_id not in self.active]
 
 
-def make_env_groups(num_envs: int, stages: int) -> list[EnvGroup]:
-    """Cut envs 0, ..., num_envs - 1 into `stages` env groups whose sizes differ by at most one."""
-    return [EnvGroup([int(env_id) for env_id in env_ids]) for env_ids in np.array_split(np.arange(num_envs), stages)]
+def make_env_groups(num_envs: int, count: int) -> list[EnvGroup]:
+    """Cut envs 0, ..., num_envs - 1 into `count` groups whose sizes differ by at most one."""
+    return [EnvGroup([int(env_id) for env_id in env_ids]) for env_ids in np.array_split(np.arange(num_envs), count)]
 
 
 def make_step_record(view: EnvGroupView, decision: Decision, result: ChunkResult, mask: torch.Tensor) -> StepRecord:
-    """The rows of a decision that was carried out; every row is live."""
+    """The rows of a decision that was carried out; all rows are referred to."""
     reward = result.reward.sum(dim=1)
     return StepRecord(view.block, view.obs, decision.act, reward, mask, len(view.env_ids), decision.version)
 

@@ -12,188 +12,173 @@ from typing import Any
 
 from embodied_rl.learner.batches import join_batches, without_frames
 from embodied_rl.learner.off_policy import DRIFT
-from embodied_rl.rollout.groups import BatchEnd, Group, GroupStatus
-from embodied_rl.rollout.metrics import empty_batch, summarize_rollout
+from embodied_rl.rollout.groups import BatchEnd, Group
+from embodied_rl.rollout.metrics import STOPPED, empty_batch, summarize_rollout
 from embodied_rl.rollout.observation_pool import Trajectory, gather
+from embodied_rl.scheduler.base import Callbacks, StreamingLearner
 from embodied_rl.scheduler.pipeline.engine import RolloutEngine
-from embodied_rl.types import EpisodeResult, RolloutBatch
+from embodied_rl.types import RolloutBatch
+from embodied_rl.utils.profiler import LEARNER, Span
 from embodied_rl.utils.threads import WorkerPool, torch_threads
-from embodied_rl.utils.timeline import LEARNER, Span
 
 _POLL_SECONDS = 0.1
 
 
 class PipelinedScheduler:
-    """`SerialScheduler`'s place, with the rollout in threads of its own; the caller's thread is the learner's.
+    """A `Scheduler` whose rollout runs in threads of its own; the caller's thread is the learner's. Close it when done.
 
-    install: brings the learner's weights to the policy that acts. poll: called while waiting; what it raises ends the
-    wait. learn: gets every group that will be part of the batch under way, in its order, while others still run.
-    worked_until: `Learner.worked_until`. ess (overlap async): says how much stale rows are worth (`Learner.ess`); then
-    new weights act as soon as they are published, and the next rollout begins before, as far as the engine's stream
-    allows. correct: gives rows of a group what the policy that acts makes of them (`stale.correct`), in one of as many
-    threads as there are `correctors`, before `learn` gets the group; what it returns (None: nothing to tell) is told as
-    `DRIFT`. `learning`: whether the owner is at work for the learner, whose own threads may be.
-    Batches that `learn` got are without frames: nobody reads them any more. Close it when done.
+    With `learner.minibatch_groups` the learner gets every group of a batch as soon as it is complete, in the batch's
+    order. The batch that is yielded then has no images and no replay data, as nobody reads them any more.
+
+    Args:
+        load_weights: copies the learner's weights into the acting policy.
+        on_policy: no episode begins before its batch's policy is there. Otherwise new weights act as soon as they are
+            published, and the next rollout begins before, as far as the engine's queue allows.
+        correct: recomputes old log-probs of a group before it is learned from (`importance_correction`), in a pool of
+            `num_correctors` threads. Returns the largest change of a log-prob, for the metrics, or None.
     """
 
     def __init__(
         self,
         engine: RolloutEngine,
+        learner: StreamingLearner,
+        callbacks: Callbacks,
         *,
         load_weights: Callable[[], None],
-        check_interrupt: Callable[[], None],
-        learn: Callable[[RolloutBatch], None] | None = None,
-        worked_until: Callable[[], float] = lambda: 0.0,
-        ess: Callable[[], float] | None = None,
+        on_policy: bool = True,
         correct: Callable[[RolloutBatch], float | None] | None = None,
         num_correctors: int = 1,
-        on_episode: Callable[[EpisodeResult], None] | None = None,
     ) -> None:
         self._engine = engine
+        self._learner = learner
+        self._callbacks = callbacks
         self._load_weights = load_weights
-        self._check_interrupt = check_interrupt
-        self._learn = learn
-        self._worked_until = worked_until
-        self._ess = ess
+        self._on_policy = on_policy
         self._correct = correct
-        self._others = None if correct is None else WorkerPool(num_correctors, "evaluate")
-        self._on_episode = on_episode or (lambda result: None)
+        self._correctors = None if correct is None else WorkerPool(num_correctors, "evaluate")
         self._drifts: list[float] = []
         self._published = 0
         self._acting = -1
-        self.learning = False
 
     def batches(self, start: int, stop: int) -> Iterator[RolloutBatch]:
         """Yield the batches of iterations start, ..., stop - 1; `publish` must follow each."""
-        self._engine.stream.begin(start, stop)
+        self._engine.queue.begin(start, stop)
         self._published, self._acting = start, -1
         for version in range(start, stop):
             if self._published != version:
                 raise RuntimeError(f"batch {version} was asked for, but version {self._published} is the newest policy")
-            self._release()
-            batch = self._gather(version)
-            self.learning = True
-            yield batch
+            self._let_act()
+            yield self._gather(version)
 
     def publish(self, version: int) -> None:
         """Say that the learner's weights are now those after `version` updates."""
         self._published = version
-        self.learning = False
-        if self._ess is not None:
-            self._release()
+        if not self._on_policy:
+            self._let_act()
 
     def paused(self) -> AbstractContextManager[None]:
         """A `with` block in which simulator and policy are free; episodes under way come to their end first."""
-        return self._engine.paused(self._check_interrupt)
+        return self._engine.paused(self._callbacks.check_interrupt)
 
     def sampler_state(self) -> dict[str, Any]:
-        """The position in the stream after the batches yielded so far, whatever is under way."""
+        """The position in the stream of episodes after the batches yielded so far, whatever is under way."""
         return self._engine.sampler_state()
 
     def close(self) -> None:
         """Stop the threads."""
-        if self._others is not None:
-            self._others.close()
+        if self._correctors is not None:
+            self._correctors.close()
         self._engine.close()
 
-    def _charge(self, since: float) -> None:
-        """Count what the learner's threads did on their own since it was called last."""
-        until = min(self._worked_until(), time.perf_counter())
-        if until > since:
-            self._engine.clock.add(Span(LEARNER, "learn", since, until, 0.0))
-
-    def _release(self) -> None:
+    def _let_act(self) -> None:
         """Let the newest policy act."""
         if self._acting == self._published:
             return
         self._acting = self._published
-        worth = 1.0 if self._ess is None else self._ess()
-        self._engine.publish(self._published, self._load_weights, ess_ratio=worth)
+        ess_ratio = 1.0 if self._on_policy else self._learner.ess
+        self._engine.publish(self._published, self._load_weights, ess_ratio=ess_ratio)
 
     def _gather(self, version: int) -> RolloutBatch:
-        # the cores are taken by those who act, simulate and learn
-        with torch_threads(1):
-            batch, closed = self._whole(version) if self._learn is None else self._streamed(version, self._learn)
-        batch.info = summary_of(closed, self._engine.stream.sampler.counts.requeued)
+        streams = self._learner.config.minibatch_groups is not None
+        with torch_threads(1):  # the cores are taken by those who act, simulate and learn
+            batch, end = self._streamed(version) if streams else self._whole(version)
+        batch.info = summarize_rollout(end, self._engine.queue.sampler.counts.requeued)
+        batch.info[STOPPED] = float(end.num_stopped)
         if self._drifts:
             batch.info[DRIFT] = max(self._drifts)
         return batch
 
+    def _wait(self, *, block: bool = True) -> Group | BatchEnd | None:
+        return self._engine.wait(self._callbacks.on_episode, self._callbacks.check_interrupt, block=block)
+
     def _whole(self, version: int) -> tuple[RolloutBatch, BatchEnd]:
-        kept: list[Trajectory] = []
-        while not isinstance(event := self._engine.wait(self._on_episode, self._check_interrupt), BatchEnd):
-            kept += event.members if event is not None else []
-        with self._engine.clock.span("gather"):
-            batch = gather(kept, version) if kept else empty_batch(version)
-        self._engine.release(kept)
+        accepted: list[Trajectory] = []
+        while not isinstance(event := self._wait(), BatchEnd):
+            accepted += event.members if event is not None else []
+        with self._engine.profiler.span("gather"):
+            batch = gather(accepted, version) if accepted else empty_batch(version)
+        self._engine.release(accepted)
         return batch, event
 
-    def _streamed(self, version: int, learn: Callable[[RolloutBatch], None]) -> tuple[RolloutBatch, BatchEnd]:
-        kept: list[RolloutBatch] = []
-        closed, learned = None, math.inf
+    def _streamed(self, version: int) -> tuple[RolloutBatch, BatchEnd]:
+        accepted: list[RolloutBatch] = []
+        end, learned = None, math.inf
         with closing(self._events(version)) as events:
             for event in events:
                 if isinstance(event, BatchEnd):
-                    closed = event
+                    end = event
                     continue
-                kept.append(without_frames(event))
+                accepted.append(without_frames(event))
                 self._charge(learned)
-                self.learning = True
-                with self._engine.clock.span("learn"):
-                    learn(event)
-                self.learning, learned = False, time.perf_counter()
-        assert closed is not None, "the last event"
+                with self._engine.profiler.span("learn"):
+                    self._learner.accumulate(event)
+                learned = time.perf_counter()
+        assert end is not None, "the last event"
         self._charge(learned)
-        return join_batches(kept) if kept else empty_batch(version), closed
+        return join_batches(accepted) if accepted else empty_batch(version), end
+
+    def _charge(self, since: float) -> None:
+        """Count what the learner's threads did on their own since it was called last."""
+        until = min(self._learner.cores.busy_until("learner"), time.perf_counter())
+        if until > since:
+            self._engine.profiler.add(Span(LEARNER, "learn", since, until, 0.0))
 
     def _events(self, version: int) -> Generator[RolloutBatch | BatchEnd]:
         """The groups of a batch, corrected, and at last what closed it."""
         jobs: deque[Future[RolloutBatch]] = deque()
         self._drifts = []
-        closed: BatchEnd | None = None
+        end: BatchEnd | None = None
         try:
-            while closed is None or jobs:
-                event = None if closed else self._engine.wait(self._on_episode, self._check_interrupt, block=not jobs)
+            while end is None or jobs:
+                event = None if end else self._wait(block=not jobs)
                 if isinstance(event, BatchEnd):
-                    closed = event
+                    end = event
                 elif event is None:
                     yield self._result(jobs.popleft())
-                elif self._others is None:
+                elif self._correctors is None:
                     yield self._copied(event, version)
                 else:  # begun with at once, and the next ones too, before any is learned from
-                    jobs.append(self._others.submit(self._corrected, self._copied(event, version)))
-            yield closed
+                    jobs.append(self._correctors.submit(self._corrected, self._copied(event, version)))
+            yield end
         finally:
             for job in jobs:
                 job.cancel()
 
     def _result(self, job: Future[RolloutBatch]) -> RolloutBatch:
         while not wait([job], _POLL_SECONDS).done:
-            self._check_interrupt()
+            self._callbacks.check_interrupt()
         return job.result()
 
     def _copied(self, group: Group, version: int) -> RolloutBatch:
-        with self._engine.clock.span("gather"):
+        with self._engine.profiler.span("gather"):
             batch = gather(group.members, version)
         self._engine.release(group.members)
         return batch
 
     def _corrected(self, group: RolloutBatch) -> RolloutBatch:
         assert self._correct is not None
-        with self._engine.clock.span("evaluate"):
+        with self._engine.profiler.span("evaluate"):
             drift = self._correct(group)
         if drift is not None:
             self._drifts.append(drift)
         return group
-
-
-def summary_of(closed: BatchEnd, reissued: int) -> dict[str, float]:
-    """What a batch's groups tell the metrics; reissued: episodes run again since the start."""
-    kept = sum(group.status is GroupStatus.ACCEPTED for group in closed.groups)
-    return summarize_rollout(
-        [member.result for group in closed.groups for member in group.members],
-        accepted=kept,
-        filtered=len(closed.groups) - kept,
-        wanted=closed.num_wanted,
-        requeued=reissued,
-    ) | {"rollout/stopped": float(sum(group.stopped for group in closed.groups))}

@@ -13,9 +13,10 @@ from typing import Any
 
 from embodied_rl.errors import UserError
 from embodied_rl.rollout.groups import GroupQueue
+from embodied_rl.scheduler.base import WorkerFactory
 from embodied_rl.scheduler.config import RayConfig
 from embodied_rl.scheduler.ray.weight_sync import Bucket
-from embodied_rl.scheduler.ray.worker import RolloutWorker, TurnResult, WorkerFactory
+from embodied_rl.scheduler.ray.worker import RolloutWorker, TurnResult
 from embodied_rl.types import EpisodeSpec, RolloutBatch
 
 _CALLS = 2
@@ -29,11 +30,12 @@ _LOGS = "/tmp/ray/session_latest/logs"
 
 @dataclass(eq=False)
 class _Worker:
-    """An actor. `ready` answers once it is placed and open; until then (`up` is false) it gets nothing.
+    """An actor.
 
-    held: episodes that it has or, those in `fresh`, will get with its next call. calls: under way, oldest first, with
-    what installs the weights that were sent before; `sent`: such since the last call. since: when it was started, came
-    up, got episodes or returned some.
+    ready: answers once the actor is placed and open. up: it has answered; until then the actor gets nothing.
+    held: episodes that the actor has or, those in `fresh`, will get with its next call.
+    calls: under way, oldest first, each with the `load_weights` calls that were sent before it.
+    sent: `load_weights` calls since the last call. since: when it was started, came up, got or returned episodes.
     """
 
     actor: Any
@@ -47,10 +49,14 @@ class _Worker:
 
 
 class RayPool:
-    """`config.workers` actors with `envs` worlds each, that run the episodes of `stream`.
+    """`config.workers` actors with `num_envs` envs each, that run the episodes of `queue`.
 
-    everything: all weights that learn, as last sent. say: gets one line when there is something to tell. `replaced`
-    counts workers that were lost.
+    Args:
+        full_state: all weights that learn, as last sent.
+        log: gets one line when there is something to tell.
+
+    Attributes:
+        replaced: number of workers that were lost.
     """
 
     def __init__(
@@ -58,15 +64,15 @@ class RayPool:
         ray: Any,
         config: RayConfig,
         factory: WorkerFactory,
-        stream: GroupQueue,
+        queue: GroupQueue,
         *,
-        env_ids: int,
+        num_envs: int,
         final_value: bool,
-        everything: Callable[[], Sequence[Bucket]],
-        say: Callable[[str], None],
+        full_state: Callable[[], Sequence[Bucket]],
+        log: Callable[[str], None],
     ) -> None:
-        self._ray, self._config, self._stream, self._slots = ray, config, stream, env_ids
-        self._everything, self._say = everything, say
+        self._ray, self._config, self._queue, self._num_envs = ray, config, queue, num_envs
+        self._full_state, self._log = full_state, log
         options = {
             "num_cpus": config.cpus_per_worker,
             "num_gpus": config.gpus_per_worker,
@@ -84,7 +90,7 @@ class RayPool:
 
     def _open(self) -> _Worker:
         actor = self._start()
-        return _Worker(actor, actor.env_ids.remote(), since=time.monotonic())
+        return _Worker(actor, actor.num_envs.remote(), since=time.monotonic())
 
     def send(self, version: int, buckets: Sequence[Bucket]) -> None:
         """From now on version `version` acts, which differs from the one before by `buckets`."""
@@ -95,10 +101,10 @@ class RayPool:
                 worker.sent.append(worker.actor.load_weights.remote(version, *shared))
 
     def feed(self) -> None:
-        """Give out what there is to run, one by one to whoever holds least: a env-full runs, another waits there."""
+        """Give out what there is to run, one by one to whoever holds least: twice as many as it has envs."""
         up = [worker for worker in self._workers if worker.up]
-        while free := [worker for worker in up if len(worker.held) < 2 * self._slots]:
-            if (spec := self._stream.next_episode()) is None:
+        while free := [worker for worker in up if len(worker.held) < 2 * self._num_envs]:
+            if (spec := self._queue.next_episode()) is None:
                 break
             worker = min(free, key=lambda worker: len(worker.held))
             if not worker.held:
@@ -107,7 +113,7 @@ class RayPool:
             worker.fresh.append(spec)
         for worker in up:
             while worker.held and len(worker.calls) < _CALLS:
-                unwanted = [episode for episode, spec in worker.held.items() if self._stream.is_stopped(spec)]
+                unwanted = [episode for episode, spec in worker.held.items() if self._queue.is_stopped(spec)]
                 worker.calls.append((worker.actor.advance.remote(worker.fresh, unwanted), worker.sent))
                 worker.fresh, worker.sent = [], []
 
@@ -148,7 +154,7 @@ class RayPool:
             return
         worker.up, worker.since = True, time.monotonic()
         if self._whole is None:
-            self._whole = [self._ray.put(bucket) for bucket in self._everything()]
+            self._whole = [self._ray.put(bucket) for bucket in self._full_state()]
         worker.sent = [worker.actor.load_weights.remote(self._version, *self._whole)]
 
     def _take(self, worker: _Worker) -> list[RolloutBatch]:
@@ -167,9 +173,9 @@ class RayPool:
         for spec in (*ended, *(spec for spec, _ in ran.failed), *ran.skipped):
             del worker.held[spec.episode_id]
         for spec, cause in ran.failed:
-            self._stream.retry(spec, cause)
+            self._queue.retry(spec, cause)
         for spec in ran.skipped:
-            self._stream.stop(spec)
+            self._queue.stop(spec)
         return ran.episodes
 
     def _answers(self, worker: _Worker, refs: Any) -> Any:
@@ -198,7 +204,7 @@ class RayPool:
             )
         self._start_anew(worker)
         for spec in worker.held.values():
-            self._stream.requeue_uncounted(spec)
+            self._queue.requeue_uncounted(spec)
 
     def _start_anew(self, worker: _Worker) -> None:
         self._ray.kill(worker.actor)
@@ -222,7 +228,7 @@ class RayPool:
             raise UserError(f"the Ray cluster has no node left: see the logs under {_LOGS}, then resume the run.")
         if waited > _PATIENCE and not self._said:
             self._said = True
-            self._say(
+            self._log(
                 f"waiting for Ray: none of {count} workers is placed and open yet (`ray status` says what the cluster "
                 f"has free); the run ends after {self._config.deadline_s:.0f} s of it"
             )

@@ -1,14 +1,14 @@
 """Rollout workers on other machines, as Ray actors; the learner stays here.
 
-Each worker has worlds of its own and a replica of the policy. It gets episodes, more than it has envs so that none is
-idle, and returns their rows. Which episodes run and what becomes of them is `GroupQueue`'s ledger here. A thread deals
-with the workers, also while the owner learns; a worker that dies or does not answer is replaced (`ray_pool`).
+Each worker has envs and a replica of the policy. It gets episodes, more than it has envs so that none is idle, and
+returns their rows. `GroupQueue` decides here which episodes run. A thread talks to the workers, also while the learner
+works, and replaces those that die or do not answer (`pool.py`).
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -16,45 +16,35 @@ from torch import nn
 
 from embodied_rl.learner.batches import join_batches
 from embodied_rl.rollout.groups import BatchEnd, Group, GroupQueue
-from embodied_rl.rollout.metrics import empty_batch
+from embodied_rl.rollout.metrics import STOPPED, empty_batch, summarize_rollout
 from embodied_rl.rollout.observation_pool import Trajectory
+from embodied_rl.scheduler.base import Callbacks, StreamingLearner
 from embodied_rl.scheduler.config import RayConfig
-from embodied_rl.scheduler.pipeline.scheduler import summary_of
 from embodied_rl.scheduler.ray.cluster import connect
 from embodied_rl.scheduler.ray.pool import RayPool
 from embodied_rl.scheduler.ray.weight_sync import WeightDeltaEncoder, size_bytes
-from embodied_rl.scheduler.ray.worker import WorkerFactory
 from embodied_rl.types import EpisodeResult, RolloutBatch
 
 _POLL_SECONDS = 0.1
 
 
 class RayScheduler:
-    """`SerialScheduler`'s place, with the rollout on `config.workers` actors.
+    """A `Scheduler` whose rollout runs on `config.workers` actors with `num_envs` envs each. Close it when done.
 
-    factory: see `ray.worker.WorkerFactory`; envs: worlds of a worker. ess: how much rows an update old are
-    worth (`Learner.ess`): the less, the fewer groups begin before their policy is there. say: gets one line when there
-    is something to tell. `sent_bytes`: what the last `publish` sent to each worker. Close it when done.
+    Attributes:
+        sent_bytes: what the last `publish` sent to each worker.
     """
 
     def __init__(
-        self,
-        config: RayConfig,
-        factory: WorkerFactory,
-        policy: nn.Module,
-        stream: GroupQueue,
-        *,
-        env_ids: int,
-        final_value: bool,
-        on_episode: Callable[[EpisodeResult], None],
-        check_interrupt: Callable[[], None],
-        ess: Callable[[], float] = lambda: 1.0,
-        log: Callable[[str], None] = print,
+        self, config: RayConfig, learner: StreamingLearner, queue: GroupQueue, callbacks: Callbacks, *, num_envs: int
     ) -> None:
+        assert callbacks.remote is not None, "the caller knows how to open envs elsewhere"
+        assert isinstance(learner.policy, nn.Module)
         self._ray = connect(config)
-        self._stream = stream
-        self._outbox = WeightDeltaEncoder(policy)
-        self._on_episode, self._check_interrupt, self._ess, self._log = on_episode, check_interrupt, ess, log
+        self._queue = queue
+        self._learner = learner
+        self._callbacks = callbacks
+        self._encoder = WeightDeltaEncoder(learner.policy)
         self._pieces: dict[int, RolloutBatch] = {}
         self._results: list[EpisodeResult] = []
         self._notes: list[str] = []
@@ -63,18 +53,18 @@ class RayScheduler:
         self._pool = RayPool(
             self._ray,
             config,
-            factory,
-            stream,
-            env_ids=env_ids,
-            final_value=final_value,
-            everything=self._outbox.full_state,
-            say=self._notes.append,
+            callbacks.remote,
+            queue,
+            num_envs=num_envs,
+            final_value=learner.algorithm.needs_final_value,
+            full_state=self._encoder.full_state,
+            log=self._notes.append,
         )
         self._error: BaseException | None = None
         self._closed = False
         self._lock = threading.RLock()
-        self._news = threading.Condition(self._lock)  # the owner may find something
-        self._wanted = threading.Condition(self._lock)  # there may be something to run
+        self._owner_cv = threading.Condition(self._lock)  # the owner may find something
+        self._pool_cv = threading.Condition(self._lock)  # there may be something to run
         self._thread = threading.Thread(target=self._serve, name="ray", daemon=True)
 
     @property
@@ -85,7 +75,7 @@ class RayScheduler:
     def batches(self, start: int, stop: int) -> Iterator[RolloutBatch]:
         """Yield the batches of iterations start, ..., stop - 1; `publish` must follow each."""
         with self._lock:
-            self._stream.begin(start, stop)
+            self._queue.begin(start, stop)
             self._send(start, whole=True)  # whatever the workers began with
         if not self._thread.ident:
             self._thread.start()
@@ -98,8 +88,8 @@ class RayScheduler:
         """Send the workers what the last update changed; it acts from their next decision on."""
         with self._lock:
             self._send(version)
-            self._stream.publish(version, self._ess())
-            self._wanted.notify()
+            self._queue.publish(version, self._learner.ess)
+            self._pool_cv.notify()
 
     def paused(self) -> AbstractContextManager[None]:
         """Simulator and policy of this process are always free."""
@@ -108,21 +98,21 @@ class RayScheduler:
     def sampler_state(self) -> dict[str, Any]:
         """The position in the stream after the batches yielded so far, whatever is under way."""
         with self._lock:
-            return self._stream.sampler.state_dict(self._stream.next_group)
+            return self._queue.sampler.state_dict(self._queue.next_group)
 
     def close(self) -> None:
         """End the workers; episodes under way are lost."""
         with self._lock:
             self._closed = True
             self._pool.close()
-            self._wanted.notify()
+            self._pool_cv.notify()
         if self._thread.ident:
             self._thread.join()
 
     def _send(self, version: int, *, whole: bool = False) -> None:
-        buckets = self._outbox.changes()
+        buckets = self._encoder.changes()
         if whole:
-            buckets = self._outbox.full_state()
+            buckets = self._encoder.full_state()
         self.sent_bytes = size_bytes(buckets)
         self._pool.send(version, buckets)
         self._published = version
@@ -135,29 +125,29 @@ class RayScheduler:
             for group in event.groups:
                 for member in group.members:
                     self._pieces.pop(member.result.spec.episode_id, None)
-            info = summary_of(event, self._stream.sampler.counts.requeued)
+            info = summarize_rollout(event, self._queue.sampler.counts.requeued)
         batch = join_batches(kept) if kept else empty_batch(version)
         batch.version = version
-        batch.info = info | {"rollout/workers_replaced": float(self.replaced)}
+        batch.info = info | {STOPPED: float(event.num_stopped), "rollout/workers_replaced": float(self.replaced)}
         return batch
 
     def _wait(self) -> Group | BatchEnd:
         """The next kept group in order, or the end of the batch; meanwhile the owner hears of what ended."""
         while True:
-            self._check_interrupt()
+            self._callbacks.check_interrupt()
             with self._lock:
                 if self._error is not None:
                     raise self._error
-                event = self._stream.take()
+                event = self._queue.take()
                 results, self._results = self._results, []
                 notes = self._notes[:]
                 self._notes.clear()
                 if event is None and not results and not notes:
-                    self._news.wait(_POLL_SECONDS)
+                    self._owner_cv.wait(_POLL_SECONDS)
             for result in results:
-                self._on_episode(result)
+                self._callbacks.on_episode(result)
             for note in notes:
-                self._log(note)
+                self._callbacks.log(note)
             if event is not None:
                 return event
 
@@ -172,18 +162,18 @@ class RayScheduler:
                     self._pool.feed()
                     awaited = self._pool.awaited()
                     if not awaited:
-                        self._wanted.wait(_POLL_SECONDS)
+                        self._pool_cv.wait(_POLL_SECONDS)
                 answered = self._answered(awaited) if awaited else []
                 with self._lock:
                     if self._closed:
                         return
                     for piece in self._pool.collect(answered):
                         self._add(piece)
-                    self._news.notify()
+                    self._owner_cv.notify()
         except BaseException as error:  # noqa: BLE001 - the owner raises it
             with self._lock:
                 self._error = error
-                self._news.notify()
+                self._owner_cv.notify()
 
     def _answered(self, awaited: list[Any]) -> list[Any]:
         """All that is there as soon as anything is; nobody waits for another worker."""
@@ -194,5 +184,5 @@ class RayScheduler:
         (result,) = piece.episodes
         self._pieces[result.spec.episode_id] = piece
         self._results.append(result)
-        for dropped in self._stream.add(Trajectory(result)):
+        for dropped in self._queue.add(Trajectory(result)):
             self._pieces.pop(dropped.result.spec.episode_id, None)

@@ -1,34 +1,33 @@
-"""The far side of `ray_scheduler`: worlds and a replica of the policy that run episodes on another machine."""
+"""A rollout worker on another machine: envs and a replica of the policy that run the episodes they are sent."""
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from torch import nn
 
-from embodied_rl.policy import Policy
 from embodied_rl.rollout.env_runner import EnvRunner
 from embodied_rl.rollout.observation_pool import gather
 from embodied_rl.rollout.retries import FailureCause
+from embodied_rl.scheduler.base import WorkerFactory
 from embodied_rl.scheduler.ray.weight_sync import Bucket, apply_deltas
 from embodied_rl.types import EpisodeSpec, RolloutBatch
-from embodied_rl.utils.timers import StageClock
-from embodied_rl.vec_env import VecEnv
+from embodied_rl.utils.profiler import Profiler
 
-WorkerFactory = Callable[[], tuple[VecEnv, Policy]]
-"""Opens a worker's worlds and its policy with the run's starting weights; sent to other machines, so importable there.
-"""
 TURN_SECONDS = 0.1
-"""A call lasts about as long at most, so that new weights and episodes need not wait until one ends."""
+"""About the longest call, so that new weights and episodes need not wait until an episode ends."""
 
 
 @dataclass(frozen=True, slots=True)
 class TurnResult:
-    """Episodes that ended, a batch each, whose rows say which version acted; `lost` ones did not, and why; `skipped`
-    ones never began."""
+    """What a call to a worker brings back.
+
+    episodes: those that ended, a batch each, whose rows say which version acted. failed: runs that were lost, and why.
+    skipped: episodes that never began.
+    """
 
     episodes: list[RolloutBatch] = field(default_factory=list)
     failed: list[tuple[EpisodeSpec, FailureCause]] = field(default_factory=list)
@@ -36,19 +35,19 @@ class TurnResult:
 
 
 class RolloutWorker:
-    """Calls are carried out one after the other, in the order in which they were sent."""
+    """The Ray actor. Calls are carried out one after the other, in the order in which they were sent."""
 
     def __init__(self, factory: WorkerFactory, final_value: bool) -> None:
         env, policy = factory()
         assert isinstance(policy, nn.Module)
         self._policy = policy
-        self._driver = EnvRunner(env, policy, StageClock(), record=True, final_value=final_value)
-        self._slots = env.num_envs
+        self._driver = EnvRunner(env, policy, Profiler(), record=True, final_value=final_value)
+        self._num_envs = env.num_envs
         self._waiting: deque[EpisodeSpec] = deque()
 
-    def env_ids(self) -> int:
-        """How many episodes run side by side."""
-        return self._slots
+    def num_envs(self) -> int:
+        """Number of envs; answers once the worker is open."""
+        return self._num_envs
 
     def load_weights(self, version: int, *buckets: Bucket) -> None:
         """From now on version `version` acts, in the middle of episodes too."""
@@ -56,9 +55,9 @@ class RolloutWorker:
         self._driver.version = version
 
     def advance(self, specs: Sequence[EpisodeSpec], unwanted: Collection[int] = ()) -> TurnResult:
-        """Take these episodes in, go on with all until some have ended or a turn is over, and return those.
+        """Queue `specs`, run until an episode ended or TURN_SECONDS are over, and return what ended.
 
-        unwanted: episodes that need not begin any more.
+        unwanted: ids of episodes that need not begin any more.
         """
         ran = TurnResult(skipped=[spec for spec in (*self._waiting, *specs) if spec.episode_id in unwanted])
         self._waiting = deque(spec for spec in (*self._waiting, *specs) if spec.episode_id not in unwanted)

@@ -17,9 +17,10 @@ from embodied_rl.policies.flow import FlowExploration, FlowSettings
 from embodied_rl.policies.pi0.config import Pi0ModelConfig, gemma, siglip
 from embodied_rl.policies.pi0.policy import Pi0Policy
 from embodied_rl.rollout.collector import Collector
+from embodied_rl.rollout.groups import GroupQueue
 from embodied_rl.rollout.sampler import EpisodeSampler
 from embodied_rl.types import RolloutBatch
-from embodied_rl.utils.timers import StageClock
+from embodied_rl.utils.profiler import Profiler
 from tests.toy import ACTION_DIM, CHUNK, INSTRUCTIONS, SIZE, TASKS, ToyEnv
 
 METHODS: tuple[FlowExploration, ...] = ("flow_sde", "flow_noise")
@@ -57,10 +58,8 @@ def setup(
     collector = Collector(
         ToyEnv(8),
         policy,
-        sampler,
-        StageClock(),
-        groups=48 // algorithm.group_size,
-        success_rate_range=None,
+        GroupQueue(sampler, groups=48 // algorithm.group_size, success_rate_range=None),
+        Profiler(),
         final_value=algorithm.needs_final_value,
     )
     batch = collector.collect(0)
@@ -111,7 +110,7 @@ def test_steps_that_never_ran_have_no_part_in_the_update(tmp_path: Path, method:
         idle = ~batch.mask.view(len(batch), CHUNK, ACTION_DIM)
         if spoil:
             batch.replay["points"][:, -1, :CHUNK, :ACTION_DIM] += idle * 0.3
-        learner.optimizer = torch.optim.SGD(policy.parameters(), lr=0.0)  # type: ignore[assignment]
+        learner.optimizer_step.optimizer = torch.optim.SGD(policy.parameters(), lr=0.0)  # type: ignore[assignment]
         learner.update(batch)
         gradients.append({n: p.grad.clone() for n, p in policy.named_parameters() if p.grad is not None})
     assert gradients[0].keys() == gradients[1].keys()

@@ -29,8 +29,8 @@ from embodied_rl.learner.config import LearnerConfig
 from embodied_rl.rollout.config import RolloutConfig
 from embodied_rl.rollout.sampler import EpisodeSampler
 from embodied_rl.scheduler.config import PipelinedConfig, SerialConfig
+from embodied_rl.utils.profiler import Span
 from embodied_rl.utils.threads import set_torch_threads
-from embodied_rl.utils.timeline import Span
 from tests.toy import HORIZON, SIZE, TASKS, ToyEnv, ToyPolicy
 
 CONFIG = TrainConfig(

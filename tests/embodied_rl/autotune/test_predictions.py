@@ -25,11 +25,12 @@ from embodied_rl.learner.learner import Learner
 from embodied_rl.rng import philox
 from embodied_rl.rollout.collector import Collector
 from embodied_rl.rollout.config import RolloutConfig
+from embodied_rl.rollout.groups import GroupQueue
 from embodied_rl.rollout.sampler import EpisodeSampler
 from embodied_rl.scheduler.config import PipelinedConfig, SerialConfig
 from embodied_rl.scheduler.serial import SerialScheduler
 from embodied_rl.types import EpisodeSpec, RolloutBatch
-from embodied_rl.utils.timers import StageClock
+from embodied_rl.utils.profiler import Profiler
 from tests.embodied_rl.scheduler.counted import Counted, CountedEnv, CountedPolicy, Counter
 
 TASKS = {"plan": range(64)}  # the episodes of `play`
@@ -93,11 +94,13 @@ def collector_of(config: TrainConfig, counted: Counted, policy: CountedPolicy, w
     return Collector(
         CountedEnv(worlds, counted, length, won),
         policy,
-        EpisodeSampler(0, TASKS, algorithm.group_size),
-        StageClock(),
-        groups=config.rollout.groups(algorithm.group_size),
-        success_rate_range=algorithm.success_rate_range,
-        max_oversampling=algorithm.max_oversampling,
+        GroupQueue(
+            EpisodeSampler(0, TASKS, algorithm.group_size),
+            groups=config.rollout.groups(algorithm.group_size),
+            success_rate_range=algorithm.success_rate_range,
+            max_oversampling=algorithm.max_oversampling,
+        ),
+        Profiler(),
     )
 
 

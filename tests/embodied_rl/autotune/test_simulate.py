@@ -18,7 +18,7 @@ from embodied_rl.benchmarks.pipeline import MICROBATCHES, work_of
 from embodied_rl.benchmarks.pipeline_profiles import PROFILES
 from embodied_rl.benchmarks.pipeline_timed import Profile
 from embodied_rl.scheduler.config import PipelinedConfig, SchedulerConfig, SerialConfig
-from embodied_rl.utils.timeline import Span
+from embodied_rl.utils.profiler import Span
 
 COSTS = Costs(
     simulate=Cost("cpu", row=0.4),

@@ -146,7 +146,7 @@ def test_a_worker_elsewhere_opens_the_run_s_worlds_and_policy(checkpoint: Path, 
     assert remote_worker_factory(select(words(checkpoint, tmp_path / "run")[1:]).config or config) is None
     factory = pickle.loads(pickle.dumps(remote_worker_factory(config)))
     worker = RolloutWorker(factory, final_value=False)
-    assert worker.env_ids() == 4
+    assert worker.num_envs() == 4
     pieces = worker.advance(EpisodeSampler(0, {"tabletop_object/pick_up_the_milk": range(4)}, 4).next_group()).episodes
     while len(pieces) < 4:
         pieces += worker.advance([]).episodes

@@ -23,11 +23,13 @@ from embodied_rl.learner.config import LearnerConfig
 from embodied_rl.learner.distributed.collectives import Collectives
 from embodied_rl.learner.distributed.fsdp import FSDPCollectives
 from embodied_rl.learner.distributed.processes import join, open_store
-from embodied_rl.learner.learner import Learner, NonFiniteError, RatioError
+from embodied_rl.learner.learner import Learner
+from embodied_rl.learner.types import NonFiniteError, RatioError
 from embodied_rl.rollout.collector import Collector
+from embodied_rl.rollout.groups import GroupQueue
 from embodied_rl.rollout.sampler import EpisodeSampler
 from embodied_rl.types import EvalOutput, RolloutBatch
-from embodied_rl.utils.timers import StageClock
+from embodied_rl.utils.profiler import Profiler
 from tests.toy import TASKS, ToyEnv, ToyPolicy
 
 GRPO = GRPOConfig(group_size=4, success_rate_range=None, entropy_coef=0.01, epochs=2)
@@ -127,11 +129,13 @@ def batch_of(case: Case, policy: ToyPolicy | None = None) -> RolloutBatch:
     collector = Collector(
         ToyEnv(8),
         policy or ToyPolicy(),
-        EpisodeSampler(1, TASKS, algorithm.group_size),
-        StageClock(),
-        groups=case.episodes // algorithm.group_size,
-        success_rate_range=None,
-        max_oversampling=1.0,
+        GroupQueue(
+            EpisodeSampler(1, TASKS, algorithm.group_size),
+            groups=case.episodes // algorithm.group_size,
+            success_rate_range=None,
+            max_oversampling=1.0,
+        ),
+        Profiler(),
         final_value=algorithm.needs_final_value,
     )
     batch = collector.collect(0)
@@ -183,7 +187,7 @@ def learn(case: Case, ranks: Collectives, batch: RolloutBatch) -> Result:
     metrics: list[dict[str, float]] = []
     with tempfile.TemporaryDirectory() as folder:
         learner = Learner(
-            policy, make_algorithm(case.algorithm), case.learner, seed=0, dump_dir=Path(folder), ranks=ranks
+            policy, make_algorithm(case.algorithm), case.learner, seed=0, dump_dir=Path(folder), collectives=ranks
         )
         error = ""
         try:
@@ -195,13 +199,13 @@ def learn(case: Case, ranks: Collectives, batch: RolloutBatch) -> Result:
                         learner.accumulate(group)
                 metrics.append(learner.update(part))
                 learner.load_state_dict(copy.deepcopy(learner.state_dict()))
-                learner.config = replace(learner.config, ratio_tolerance=1e9)
+                learner.optimizer_step.config = replace(learner.config, ratio_tolerance=1e9)
         except (NonFiniteError, RatioError) as raised:
             error = str(raised).replace(folder, "DIR")
         dumps = len(list(Path(folder).iterdir()))
     whole = learner.model is policy or ranks.rank == 0
     weights = {name: tensor.clone() for name, tensor in policy.state_dict().items() if whole and not is_part(tensor)}
-    moments = [state["exp_avg"] for state in learner.optimizer.state.values()]
+    moments = [state["exp_avg"] for state in learner.optimizer_step.optimizer.state.values()]
     held = sum((tensor.to_local() if isinstance(tensor, DTensor) else tensor).numel() for tensor in moments)
     return Result(weights, metrics, error, dumps, held)
 

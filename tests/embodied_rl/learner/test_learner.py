@@ -14,11 +14,13 @@ from embodied_rl.algorithms.config import AlgorithmConfig, GRPOConfig, PPOConfig
 from embodied_rl.algorithms.make import make_algorithm
 from embodied_rl.errors import UserError
 from embodied_rl.learner.config import LearnerConfig
-from embodied_rl.learner.learner import Learner, NonFiniteError, RatioError, split_parameters
+from embodied_rl.learner.learner import Learner
+from embodied_rl.learner.types import NonFiniteError, RatioError, split_parameters
 from embodied_rl.rollout.collector import Collector
+from embodied_rl.rollout.groups import GroupQueue
 from embodied_rl.rollout.sampler import EpisodeSampler
 from embodied_rl.types import EvalOutput, RolloutBatch
-from embodied_rl.utils.timers import StageClock
+from embodied_rl.utils.profiler import Profiler
 from tests.toy import TASKS, ToyEnv, ToyPolicy
 
 
@@ -31,11 +33,13 @@ def setup(
     collector = Collector(
         ToyEnv(8),
         policy,
-        sampler,
-        StageClock(),
-        groups=32 // algorithm.group_size,
-        success_rate_range=algorithm.success_rate_range,
-        max_oversampling=algorithm.max_oversampling,
+        GroupQueue(
+            sampler,
+            groups=32 // algorithm.group_size,
+            success_rate_range=algorithm.success_rate_range,
+            max_oversampling=algorithm.max_oversampling,
+        ),
+        Profiler(),
         final_value=algorithm.needs_final_value,
     )
     batch = collector.collect(0)
@@ -95,7 +99,7 @@ def test_minibatch_gradients_average_to_that_of_the_batch(tmp_path: Path) -> Non
     for rows in (16, 10_000):
         learner, batch = setup(tmp_path, GRPOConfig(), ToyPolicy(), minibatch_size=rows, max_grad_norm=1e9)
         before = weights(learner)
-        learner.optimizer = torch.optim.SGD(learner.policy.parameters(), lr=1e-2)  # type: ignore[attr-defined]
+        learner.optimizer_step.optimizer = torch.optim.SGD(learner.policy.parameters(), lr=1e-2)  # type: ignore[attr-defined]
         metrics = learner.update(batch)
         steps = metrics["train/steps"]
         moves.append({name: (after - before[name]) / steps for name, after in weights(learner).items()})
@@ -142,7 +146,7 @@ def test_a_non_finite_number_stops_the_step_and_dumps_the_batch(tmp_path: Path, 
     if where == "loss":
         batch.log_prob[3] = float("nan")
         batch.mask[3] = True
-        learner.config = LearnerConfig(minibatch_size=10_000, ratio_tolerance=1e9)
+        learner.optimizer_step.config = LearnerConfig(minibatch_size=10_000, ratio_tolerance=1e9)
     else:
         learner.policy.head.weight.register_hook(lambda g: g * float("inf"))  # type: ignore[attr-defined]
     with pytest.raises(NonFiniteError, match="no step was taken") as error:
@@ -201,7 +205,10 @@ def test_frozen_parameters_are_left_out() -> None:
 def test_an_empty_batch_changes_nothing_but_counts(tmp_path: Path) -> None:
     learner, _ = setup(tmp_path, GRPOConfig())
     collector = Collector(
-        ToyEnv(4), learner.policy, EpisodeSampler(0, TASKS, 4), StageClock(), groups=2, success_rate_range=(1.0, 1.0)
+        ToyEnv(4),
+        learner.policy,
+        GroupQueue(EpisodeSampler(0, TASKS, 4), groups=2, success_rate_range=(1.0, 1.0)),
+        Profiler(),
     )
     before = weights(learner)
     assert learner.update(collector.collect(0)) == {"train/num_samples": 0, "train/steps": 0}
@@ -223,7 +230,7 @@ def test_saved_state_continues_exactly(tmp_path: Path) -> None:
     copy_policy = copy.deepcopy(learner.policy)
     other = Learner(copy_policy, learner.algorithm, learner.config, seed=0, dump_dir=tmp_path)
     other.load_state_dict(copy.deepcopy(learner.state_dict()))
-    learner.config = other.config = LearnerConfig(ratio_tolerance=1e9)
+    learner.optimizer_step.config = other.optimizer_step.config = LearnerConfig(ratio_tolerance=1e9)
     assert learner.update(batch) == other.update(batch)
     for (name, one), two in zip(weights(learner).items(), weights(other).values(), strict=True):
         assert torch.equal(one, two), name
@@ -244,4 +251,4 @@ def test_learning_rates_fall_linearly_to_a_tenth_and_are_those_in_use(tmp_path: 
     learner, batch = setup(tmp_path, PPOConfig(), lr=1e-3, value_lr=1e-2, lr_decay_updates=10)[:2]
     learner.version = 5
     learner.update(batch)
-    assert [group["lr"] for group in learner.optimizer.param_groups] == pytest.approx([0.55e-3, 0.55e-2])
+    assert [group["lr"] for group in learner.optimizer_step.optimizer.param_groups] == pytest.approx([0.55e-3, 0.55e-2])

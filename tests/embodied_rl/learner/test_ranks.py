@@ -18,7 +18,7 @@ from embodied_rl.learner.distributed.fsdp import FSDPCollectives
 from embodied_rl.learner.distributed.learner import make_learner
 from embodied_rl.learner.distributed.processes import join, open_store
 from embodied_rl.learner.learner import Learner
-from embodied_rl.training.on_policy import train
+from embodied_rl.training.on_policy import RunOptions, TaskSplit, train
 from tests.embodied_rl.learner.ranked import (
     CASES,
     GRPO,
@@ -178,12 +178,9 @@ def run(folder: Path, helper: ToyRank | None, *, resume: bool = False) -> Mortal
         policy,
         files_of(policy),
         settings,
-        TASKS,
-        HELDOUT,
+        TaskSplit(TASKS, HELDOUT),
         JsonObserver(folder / "metrics.jsonl"),
-        resume=newest(folder) if resume else None,
-        resume_command="toy --resume",
-        worker_policy=helper,
+        RunOptions(resume=newest(folder) if resume else None, resume_command="toy --resume", worker_policy=helper),
     )
     return policy
 

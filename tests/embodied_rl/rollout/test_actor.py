@@ -16,6 +16,7 @@ from embodied_rl.policy import ActMode, PolicyTraits
 from embodied_rl.rng import DecisionRng
 from embodied_rl.rollout.actor import MIN_ROWS, ParallelActor
 from embodied_rl.types import ActOutput, EvalOutput, Observation
+from embodied_rl.utils.threads import CoreBudget
 
 LONG = 20.0
 
@@ -89,8 +90,8 @@ def test_parts_run_side_by_side_and_are_joined_in_order() -> None:
 
 def test_while_others_are_busy_the_same_parts_follow_each_other() -> None:
     policy, inputs = Seen(value=False), _inputs(2 * MIN_ROWS)
-    with closing(ParallelActor(policy, 2 * MIN_ROWS, 2)) as actor:
-        actor.share_cores_with(lambda: True)
+    cores = CoreBudget()
+    with closing(ParallelActor(policy, 2 * MIN_ROWS, 2, cores)) as actor, cores.at_work("learner"):
         assert actor.act(*inputs, "sample").value is None
     assert policy.calls == [MIN_ROWS, MIN_ROWS]
     assert policy.most == 1
@@ -145,8 +146,10 @@ def test_threads_that_have_time_or_not_change_no_bit() -> None:
     rng = DecisionRng(np.arange(rows), np.zeros(rows, np.int64))
     outs = []
     for busy in (False, True):
-        with closing(ParallelActor(policy, rows, 2)) as actor:
-            actor.share_cores_with(lambda busy=busy: busy)
+        cores = CoreBudget()
+        if busy:
+            cores.begin("learner")
+        with closing(ParallelActor(policy, rows, 2, cores)) as actor:
             outs.append(actor.act(obs, rng, "sample"))
     one, two = outs
     half = rows // 2

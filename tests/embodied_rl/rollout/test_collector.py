@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 from embodied_rl.errors import UserError
 from embodied_rl.policy import ActMode
 from embodied_rl.rng import DecisionRng
-from embodied_rl.rollout.collector import Collector, SuccessRateRange
+from embodied_rl.rollout.collector import Collector
 from embodied_rl.rollout.config import RolloutConfig
+from embodied_rl.rollout.groups import GroupQueue, SuccessRateRange
 from embodied_rl.rollout.sampler import EpisodeSampler
 from embodied_rl.types import ActOutput, Observation, RolloutBatch
-from embodied_rl.utils.timers import StageClock
+from embodied_rl.utils.profiler import Profiler
 from tests.toy import ACTION_DIM, CHUNK, HORIZON, TASKS, ToyEnv, ToyPolicy
 
 
@@ -33,11 +34,8 @@ def collector(
     return Collector(
         env,
         policy,
-        sampler,
-        StageClock(),
-        groups=groups,
-        success_rate_range=keep,
-        max_oversampling=max_factor,
+        GroupQueue(sampler, groups=groups, success_rate_range=keep, max_oversampling=max_factor),
+        Profiler(),
         final_value=final_value,
     )
 
@@ -144,6 +142,16 @@ def test_the_sampling_limit_gives_a_short_or_empty_batch_and_says_so() -> None:
     assert batch.info["rollout/incomplete_batch"] == 1
     assert batch.info["rollout/filtered_groups"] == 10
     assert hopeless.sampler.counts.outstanding == {}
+
+
+def test_a_group_that_can_no_longer_pass_is_not_run_to_its_end() -> None:
+    """In one env, each group ends with its first failure, and the batch is the same as with many envs."""
+    one, many = (collector(ToyEnv(n), ToyPolicy(), groups=2, keep=(1.0, 1.0), max_factor=5) for n in (1, 40))
+    batch = one.collect(0)
+    assert batch.episodes == many.collect(0).episodes
+    assert batch.info["rollout/filtered_groups"] == 10
+    assert 10 <= batch.info["rollout/episodes"] < 40
+    assert one.sampler.counts.finished == one.sampler.counts.issued == 40
 
 
 def test_slots_are_refilled_at_once() -> None:

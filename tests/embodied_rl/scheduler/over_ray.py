@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +15,13 @@ from torch import Tensor
 
 from embodied_rl.learner.distributed.learner import make_learner
 from embodied_rl.learner.distributed.processes import PolicyFactory
+from embodied_rl.scheduler.base import Callbacks
 from embodied_rl.scheduler.config import RayConfig
-from embodied_rl.scheduler.make import LearnerHandle, make_scheduler
+from embodied_rl.scheduler.make import make_scheduler
 from embodied_rl.types import RolloutBatch
-from embodied_rl.utils.timers import StageClock
+from embodied_rl.utils.profiler import Profiler
 from tests.embodied_rl.scheduler.far import DyingFactory, LostFactory, ToyFactory
-from tests.embodied_rl.scheduler.toys import Outcome, Setup, assert_same_rows
+from tests.embodied_rl.scheduler.toys import Outcome, Setup, Streaming, assert_same_rows
 from tests.toy import ToyEnv, ToyPolicy
 
 
@@ -54,24 +55,22 @@ def train(
             due.pop(count)()
 
     batches, metrics, states = [], [], []
-    learning = LearnerHandle.of(learner)
     with (
         closing(learner),
         closing(
             make_scheduler(
                 config,
                 ToyEnv(factory.env_ids),
-                policy,
+                Streaming(learner, ess),
                 sampler,
-                algorithm,
-                replace(learning, ess=ess or learning.ess),
-                StageClock(),
+                Profiler(),
+                Callbacks(
+                    on_episode=lambda result: heard.append(result.spec.episode_id),
+                    check_interrupt=poll,
+                    remote=factory,
+                    log=say,
+                ),
                 groups=setup.groups,
-                workers=None,
-                on_episode=lambda result: heard.append(result.spec.episode_id),
-                check_interrupt=poll,
-                remote=factory,
-                log=say,
             )
         ) as scheduler,
     ):

@@ -160,7 +160,7 @@ def test_stale_rows_count_by_their_truncated_ratio(tmp_path: Path) -> None:
     expected = torch.autograd.grad(loss, [policy.head.weight, policy.body.weight])  # type: ignore[attr-defined]
 
     before = {name: tensor.clone() for name, tensor in policy.state_dict().items()}
-    learner.optimizer = torch.optim.SGD(list(dict(policy.named_parameters()).values()))  # type: ignore[assignment]
+    learner.optimizer_step.optimizer = torch.optim.SGD(list(dict(policy.named_parameters()).values()))  # type: ignore[assignment]
     metrics = learner.update(batch)
     decision = torch.where(batch.mask, out.log_prob.detach() - behaviour, 0.0).sum(dim=1).exp()
     ess = float(decision.sum() ** 2 / (decision**2).sum() / len(decision))  # of whole decisions, not of tokens
@@ -355,13 +355,13 @@ def test_each_step_has_the_rate_that_its_own_rows_are_worth(tmp_path: Path) -> N
     rows = sum(map(len, list(split_groups(batch))[:2]))
     batch.row_version[rows:] = 4  # the second minibatch is fresh
     rates: list[float] = []
-    step = learner.optimizer.step
+    step = learner.optimizer_step.optimizer.step
 
     def noted(*args: Any) -> Any:
-        rates.append(learner.optimizer.param_groups[0]["lr"])
+        rates.append(learner.optimizer_step.optimizer.param_groups[0]["lr"])
         return step(*args)
 
-    learner.optimizer.step = noted  # type: ignore[method-assign]
+    learner.optimizer_step.optimizer.step = noted  # type: ignore[method-assign]
     learner.update(batch)
     first = list(split_groups(batch))[:2]
     assert rates == pytest.approx([1e-2 * ess_ratio(first) ** 0.5, 1e-2])

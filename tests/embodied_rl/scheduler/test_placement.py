@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import tempfile
-from collections.abc import Callable
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -18,16 +17,14 @@ from torch import Tensor, nn
 from embodied_rl.algorithms.config import AlgorithmConfig
 from embodied_rl.errors import UserError
 from embodied_rl.learner.config import LearnerConfig
-from embodied_rl.learner.learner import Learner
 from embodied_rl.policies.openvla.config import nano
 from embodied_rl.policies.openvla.policy import OpenVLAPolicy
+from embodied_rl.scheduler.base import Callbacks
 from embodied_rl.scheduler.config import PipelinedConfig
-from embodied_rl.scheduler.make import LearnerHandle, make_scheduler
-from embodied_rl.scheduler.pipeline.engine import RolloutEngine
+from embodied_rl.scheduler.make import make_scheduler
 from embodied_rl.scheduler.pipeline.replica import acting_device, copy_weights, replicate
-from embodied_rl.scheduler.pipeline.scheduler import PipelinedScheduler
-from embodied_rl.types import RolloutBatch
-from embodied_rl.utils.timeline import Timeline
+from embodied_rl.types import ChunkResult, RolloutBatch
+from embodied_rl.utils.profiler import Profiler
 from tests.embodied_rl.scheduler.toys import GRPO, PPO, Setup, SlowEnv, assert_same_rows, jitter, serial
 from tests.toy import ToyPolicy
 
@@ -46,15 +43,12 @@ def apart(
         make_scheduler(
             config,
             SlowEnv(6, jitter(seed)),
-            policy,
+            learner,
             sampler,
-            learner.algorithm,
-            LearnerHandle.of(learner),
-            Timeline(),
+            Profiler(concurrent=True),
+            Callbacks(),
             groups=setup.groups,
             workers=2,
-            on_episode=lambda result: None,
-            check_interrupt=lambda: None,
         )
     ) as scheduler:
         for batch in scheduler.batches(0, setup.iterations):
@@ -148,34 +142,30 @@ def test_a_device_that_is_misspelt_is_refused(device: str) -> None:
         PipelinedConfig(act_device=device)
 
 
-def test_policy_and_learner_leave_threads_to_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The policy while the learner's owner or its threads are at work, the learner while episodes run."""
-    found: dict[str, Callable[[], bool]] = {}
-    monkeypatch.setattr(RolloutEngine, "share_cores_with", lambda _, busy: found.update(act=busy))
-    monkeypatch.setattr(RolloutEngine, "busy", lambda _: states["episodes"])
-    monkeypatch.setattr(Learner, "share_cores_with", lambda _, busy: found.update(learn=busy))
-    monkeypatch.setattr(Learner, "working", property(lambda _: states["threads"]))
-    states = {"threads": False, "episodes": False}
+def test_rollout_and_learner_share_one_budget_of_the_cores(tmp_path: Path) -> None:
+    """The learner is at work in it while it updates, the rollout while episodes run; at the end neither is."""
+    seen: set[tuple[bool, bool]] = set()
     setup, policy = Setup(GRPO, learner=LearnerConfig(minibatch_size=None, minibatch_groups=1)), ToyPolicy()
     sampler, learner = setup.parts(policy, tmp_path)
+
+    class Watching(SlowEnv):
+        def step(self, env_ids: Sequence[int], actions: Tensor) -> ChunkResult:
+            seen.add((learner.cores.busy("rollout"), learner.cores.busy("learner")))
+            return super().step(env_ids, actions)
+
     with closing(
         make_scheduler(
-            PipelinedConfig(),
-            SlowEnv(6),
-            policy,
+            PipelinedConfig(env_groups=2),
+            Watching(6),
+            learner,
             sampler,
-            learner.algorithm,
-            LearnerHandle.of(learner),
-            Timeline(),
+            Profiler(concurrent=True),
+            Callbacks(),
             groups=setup.groups,
             workers=2,
-            on_episode=lambda result: None,
-            check_interrupt=lambda: None,
         )
     ) as scheduler:
-        assert isinstance(scheduler, PipelinedScheduler)
-        for states["threads"], scheduler.learning in itertools.product((False, True), repeat=2):
-            assert found["act"]() is (states["threads"] or scheduler.learning)
-        for states["episodes"] in (False, True):
-            assert found["learn"]() is states["episodes"]
-        states["episodes"] = False
+        for _ in scheduler.batches(0, 1):
+            assert not learner.cores.busy("rollout")
+    assert {rollout for rollout, _ in seen} == {True}
+    assert not learner.cores.busy("learner")

@@ -53,7 +53,7 @@ def test_episodes_of_dropped_groups_that_wait_at_a_worker_never_begin(
 
     def fate(actor: Actor, name: str) -> Ref | None:
         late.there = late.there or (actor.number == 0 and asked(actor, "advance") == 3)
-        return late if actor.number == 1 and name == "env_ids" else None
+        return late if actor.number == 1 and name == "num_envs" else None
 
     ray.fate = fate
     setup = Setup(replace(KEEPING, group_size=8, success_rate_range=(0.9, 1.0)), groups=2)
@@ -75,7 +75,7 @@ def test_a_worker_that_is_never_placed_holds_nothing_up(ray: FakeRay, tmp_path: 
     far = train(SETUP, tmp_path, ToyFactory())
     assert_same_run(far, serial(SETUP, tmp_path))
     assert far.sampler.counts.requeued >= 1
-    assert [name for name, _ in ray.actors[2].calls] == ["env_ids"]  # no weights either, which would pile up
+    assert [name for name, _ in ray.actors[2].calls] == ["num_envs"]  # no weights either, which would pile up
 
 
 def test_a_worker_lost_is_no_attempt_of_its_episodes(ray: FakeRay, tmp_path: Path) -> None:
@@ -103,12 +103,12 @@ def test_a_worker_that_hangs_while_it_opens_is_started_anew(
     def fate(actor: Actor, name: str) -> Ref | None:
         if actor.number == 0 and name == "advance" and asked(actor, name) == 3:
             now[0] += 1.5 * RayConfig().deadline_s
-        return Ref(there=False) if actor.number == 1 and name == "env_ids" else None
+        return Ref(there=False) if actor.number == 1 and name == "num_envs" else None
 
     ray.fate = fate
     far = train(SETUP, tmp_path, ToyFactory())
     assert_same_run(far, serial(SETUP, tmp_path))
-    assert [name for name, _ in ray.actors[1].calls] == ["env_ids"]
+    assert [name for name, _ in ray.actors[1].calls] == ["num_envs"]
     assert asked(ray.actors[2], "advance") > 0
     assert far.batches[-1].info["rollout/workers_replaced"] == 0  # it held nothing
 
@@ -192,7 +192,7 @@ def test_a_worker_runs_with_the_weights_that_it_was_sent_last() -> None:
     for version in (7, 0):
         worker = RolloutWorker(ToyFactory(), final_value=False)
         worker.load_weights(version, *WeightDeltaEncoder(policy).full_state())
-        assert worker.env_ids() == 4
+        assert worker.num_envs() == 4
         pieces = worker.advance(specs).episodes
         while len(pieces) < 4:
             pieces += worker.advance([]).episodes

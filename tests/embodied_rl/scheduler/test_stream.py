@@ -23,15 +23,16 @@ from embodied_rl.algorithms.config import AlgorithmConfig
 from embodied_rl.errors import UserError
 from embodied_rl.learner.batches import join_batches, split_groups
 from embodied_rl.learner.config import LearnerConfig
-from embodied_rl.learner.learner import RatioError
+from embodied_rl.learner.types import RatioError
 from embodied_rl.policy import ActMode
 from embodied_rl.rng import DecisionRng
 from embodied_rl.rollout import actor
 from embodied_rl.rollout.groups import BatchEnd, Group
+from embodied_rl.scheduler.base import Callbacks
 from embodied_rl.scheduler.pipeline import scheduler as scheduling
 from embodied_rl.scheduler.pipeline.scheduler import PipelinedScheduler
 from embodied_rl.types import ActOutput, ChunkResult, Observation, RolloutBatch
-from embodied_rl.utils.timeline import LEARNER, Timeline
+from embodied_rl.utils.profiler import LEARNER, Profiler
 from tests.embodied_rl.scheduler.toys import (
     GRPO,
     KEEPING,
@@ -65,7 +66,7 @@ def assert_same(one: Outcome, two: Outcome) -> None:
     stages=st.integers(1, 9),
     workers=st.integers(1, 4),
     seed=st.integers(0, 10**6),
-    act_wait=st.sampled_from([None, 0.0, 0.002]),
+    delay=st.sampled_from([None, 0.0, 0.002]),
     minibatch=st.sampled_from([1, 2, 100]),
     threads=st.sampled_from([1, 2, 3]),
 )
@@ -76,7 +77,7 @@ def test_the_same_episodes_and_updates_as_serial(
     stages: int,
     workers: int,
     seed: int,
-    act_wait: float | None,
+    delay: float | None,
     minibatch: int,
     threads: int,
 ) -> None:
@@ -92,7 +93,8 @@ def test_the_same_episodes_and_updates_as_serial(
                 stages=min(stages, env_ids),
                 workers=workers,
                 pause=jitter(seed),
-                act_wait=act_wait,
+                in_turn=delay is None,
+                delay=delay or 0.0,
             )
     assert_same(oracle, found)
     stopped = sum(batch.info["rollout/stopped"] for batch in found.batches)
@@ -164,7 +166,7 @@ def test_a_last_minibatch_with_fewer_groups_counts_in_proportion(tmp_path: Path)
         policy = ToyPolicy()
         policy.load_state_dict(start)
         _, learner = setup.parts(policy, tmp_path)
-        learner.optimizer = torch.optim.SGD(policy.parameters())  # type: ignore[assignment]
+        learner.optimizer_step.optimizer = torch.optim.SGD(policy.parameters())  # type: ignore[assignment]
         learner.update(join_batches(groups))
         return policy.state_dict()
 
@@ -234,25 +236,24 @@ def test_what_the_learners_threads_do_on_their_own_is_counted(goes_on: bool, mon
     monkeypatch.setattr(scheduling, "gather", lambda members, version: SimpleNamespace())
     monkeypatch.setattr(scheduling, "without_frames", lambda group: group)
     monkeypatch.setattr(scheduling, "join_batches", lambda parts: SimpleNamespace(info={}))
-    monkeypatch.setattr(scheduling, "summary_of", lambda closed, reissued: {})
+    monkeypatch.setattr(scheduling, "summarize_rollout", lambda closed, requeued: {})
     group = Group.__new__(Group)
     group.members = []
     events = iter([group, group, BatchEnd(0, [], 2)])
-    clock = Timeline(keep=9)
+    clock = Profiler(9, concurrent=True)
     engine: Any = SimpleNamespace(
-        clock=clock,
+        profiler=clock,
         wait=lambda *heard, block: next(events),
         release=lambda kept: None,
         publish=lambda *new, ess_ratio: None,
-        stream=SimpleNamespace(begin=lambda *ends: None, sampler=SimpleNamespace(counts=SimpleNamespace(requeued=0))),
+        queue=SimpleNamespace(begin=lambda *ends: None, sampler=SimpleNamespace(counts=SimpleNamespace(requeued=0))),
     )
-    scheduler = PipelinedScheduler(
-        engine,
-        load_weights=lambda: None,
-        check_interrupt=lambda: None,
-        learn=lambda group: None,
-        worked_until=lambda: time.perf_counter() if goes_on else 0.0,
+    learner: Any = SimpleNamespace(
+        config=LearnerConfig(minibatch_size=None, minibatch_groups=1),
+        accumulate=lambda group: None,
+        cores=SimpleNamespace(busy_until=lambda side: time.perf_counter() if goes_on else 0.0),
     )
+    scheduler = PipelinedScheduler(engine, learner, Callbacks(), load_weights=lambda: None)
     next(scheduler.batches(0, 1))
     spans = [span for span in clock.spans if span.name == "learn"]
     assert len(spans) == (4 if goes_on else 2)

@@ -19,15 +19,15 @@ from embodied_rl.errors import UserError
 from embodied_rl.evaluation.config import EvalConfig
 from embodied_rl.evaluation.evaluate import EvalReport, evaluate
 from embodied_rl.learner.config import LearnerConfig
-from embodied_rl.learner.learner import RatioError
+from embodied_rl.learner.types import RatioError
 from embodied_rl.rollout.config import RolloutConfig
 from embodied_rl.rollout.lookahead import Lookahead
 from embodied_rl.scheduler.config import PipelinedConfig, SchedulerConfig, SerialConfig
 from embodied_rl.training import on_policy
-from embodied_rl.training.on_policy import TrainSettings, train
+from embodied_rl.training.on_policy import RunOptions, TaskSplit, TrainSettings, train
 from embodied_rl.types import EpisodeResult
+from embodied_rl.utils.profiler import Profiler
 from embodied_rl.utils.signals import Interrupted
-from embodied_rl.utils.timeline import Timeline
 from tests.embodied_rl.scheduler.toys import RoundingPolicy
 from tests.embodied_rl.toy_run import JsonObserver, files_of, newest, settings_of
 from tests.toy import HELDOUT, TASKS, ToyEnv, ToyPolicy
@@ -91,11 +91,9 @@ def run(folder: Path, what: TrainSettings, *, resume: bool = False, stop: int = 
         policy,
         files_of(policy),
         what,
-        TASKS,
-        HELDOUT,
+        TaskSplit(TASKS, HELDOUT),
         observer,
-        resume=newest(folder) if resume else None,
-        resume_command="x",
+        RunOptions(resume=newest(folder) if resume else None, resume_command="x"),
     )
     return policy
 
@@ -130,11 +128,22 @@ def test_evaluations_are_nobodys_idle_time(
         return evaluate(*args, **options)
 
     monkeypatch.setattr(on_policy, "evaluate", slow)
-    observer, policy, clock = Shares(tmp_path / "metrics.jsonl", late), ToyPolicy(with_value=False), Timeline()
+    observer, policy, clock = (
+        Shares(tmp_path / "metrics.jsonl", late),
+        ToyPolicy(with_value=False),
+        Profiler(concurrent=True),
+    )
     late[0] += 1e6
     what = replace(settings(scheduler), evaluation=EvalConfig(every=1, states_per_task=12))
     train(
-        tmp_path, ToyEnv(6), policy, files_of(policy), what, TASKS, HELDOUT, observer, resume_command="x", clock=clock
+        tmp_path,
+        ToyEnv(6),
+        policy,
+        files_of(policy),
+        what,
+        TaskSplit(TASKS, HELDOUT),
+        observer,
+        RunOptions(resume_command="x", profiler=clock),
     )
     assert late[0] == 1e6 * (2 + what.iterations) + 1000.0 * what.iterations
     assert len(observer.elapsed) == what.iterations
@@ -167,6 +176,7 @@ def test_stopped_and_resumed(tmp_path: Path, scheduler: PipelinedConfig, stop: i
     [
         ({"env_groups": 0}, "--scheduler.env-groups must be at least 1"),
         ({"max_batch_delay_ms": -1.0}, "--scheduler.max-batch-delay-ms must not be negative"),
+        ({"max_batch_delay_ms": 1.0}, "--scheduler.max-batch-delay-ms does not apply to mode on_policy"),
         ({"max_staleness": 1}, "--scheduler.max-staleness does not apply to mode on_policy"),
         ({"mode": "async", "max_staleness": 0}, "--scheduler.max-staleness must be at least 1"),
         ({"max_lookahead": 4}, "--scheduler.max-lookahead does not apply to mode on_policy"),
@@ -179,9 +189,9 @@ def test_options_that_do_nothing_are_refused(options: dict[str, Any], message: s
 
 
 def test_parts_that_do_not_fit_are_refused() -> None:
-    with pytest.raises(UserError, match=r"mode on_policy needs .*learner.minibatch-groups"):
+    with pytest.raises(UserError, match=r"--scheduler.mode on_policy needs .*learner.minibatch-groups"):
         TrainConfig(scheduler=STREAM).check()
-    with pytest.raises(UserError, match=r"--scheduler.env-groups is 99, but there are 32 worlds"):
+    with pytest.raises(UserError, match=r"--scheduler.env-groups is 99, but there are 32 envs"):
         TrainConfig(scheduler=PipelinedConfig(env_groups=99, mode="async")).check()
     TrainConfig(scheduler=ASYNC).check()
     with pytest.raises(UserError, match=r"learner.minibatch-size or --learner.minibatch-groups"):
@@ -201,7 +211,7 @@ def test_parts_that_do_not_fit_are_refused() -> None:
     ],
 )
 def test_how_far_the_rollout_runs_ahead(options: dict[str, Any], streams: bool, expected: Lookahead) -> None:
-    """13 worlds are filled by four groups of four; a batch has ten."""
+    """13 envs are filled by four groups of four; a batch has ten."""
     assert PipelinedConfig(mode="async", **options).lookahead(13, 10, 4, streams=streams) == expected
     assert PipelinedConfig().lookahead(13, 10, 4, streams=True) == Lookahead(0, None)
 
@@ -224,10 +234,9 @@ def test_a_run_computes_log_probs_again(tmp_path: Path, groups: int) -> None:
             policy,
             files_of(policy),
             what,
-            TASKS,
-            HELDOUT,
+            TaskSplit(TASKS, HELDOUT),
             Stopping(folder / "metrics.jsonl", -1),
-            resume_command="x",
+            RunOptions(resume_command="x"),
         )
 
     strict = settings(STREAM, groups)
@@ -248,7 +257,7 @@ def test_the_scheduler_is_written_and_read_with_its_name() -> None:
     assert to_dict(config)["scheduler"] == {
         "name": "pipelined",
         "env_groups": 3,
-        "max_batch_delay_ms": None,
+        "max_batch_delay_ms": 0.0,
         "mode": "async",
         "max_staleness": 2,
         "max_lookahead": None,

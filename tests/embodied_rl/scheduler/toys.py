@@ -26,13 +26,13 @@ from embodied_rl.rollout.collector import Collector
 from embodied_rl.rollout.groups import GroupQueue
 from embodied_rl.rollout.lookahead import ON_POLICY, Lookahead
 from embodied_rl.rollout.sampler import EpisodeSampler
-from embodied_rl.scheduler.pipeline.engine import RolloutEngine
+from embodied_rl.scheduler.base import Callbacks
+from embodied_rl.scheduler.pipeline.engine import EngineOptions, RolloutEngine
 from embodied_rl.scheduler.pipeline.replica import copy_weights, replicate
 from embodied_rl.scheduler.pipeline.scheduler import PipelinedScheduler
 from embodied_rl.scheduler.serial import SerialScheduler
 from embodied_rl.types import ActOutput, ChunkResult, EpisodeSpec, Observation, RolloutBatch
-from embodied_rl.utils.timeline import Timeline
-from embodied_rl.utils.timers import StageClock
+from embodied_rl.utils.profiler import Profiler
 from embodied_rl.vec_env import VecEnv
 from tests.toy import TASKS, ToyEnv, ToyPolicy
 
@@ -117,6 +117,21 @@ class Setup:
         return EpisodeSampler(5, TASKS, algorithm.group_size), learner
 
 
+class Streaming:
+    """A learner as schedulers see it; ess: in place of its own."""
+
+    def __init__(self, learner: Learner, ess: Callable[[], float] | None = None) -> None:
+        self.policy, self.algorithm, self.config = learner.policy, learner.algorithm, learner.config
+        self.cores, self._learner, self._ess = learner.cores, learner, ess
+
+    @property
+    def ess(self) -> float:
+        return self._learner.ess if self._ess is None else self._ess()
+
+    def accumulate(self, group: RolloutBatch) -> None:
+        self._learner.accumulate(group)
+
+
 @dataclass
 class Outcome:
     """What a run did."""
@@ -141,11 +156,13 @@ def serial(
     collector = Collector(
         env,
         policy,
-        sampler,
-        StageClock(),
-        groups=setup.groups,
-        success_rate_range=algorithm.success_rate_range,
-        max_oversampling=algorithm.max_oversampling,
+        GroupQueue(
+            sampler,
+            groups=setup.groups,
+            success_rate_range=algorithm.success_rate_range,
+            max_oversampling=algorithm.max_oversampling,
+        ),
+        Profiler(),
         final_value=algorithm.needs_final_value,
     )
     heard: list[int] = []
@@ -167,7 +184,8 @@ def pipelined(
     stages: int = 3,
     workers: int = 2,
     pause: Pause = no_pause,
-    act_wait: float | None = None,
+    in_turn: bool | None = None,
+    delay: float = 0.0,
     policy: ToyPolicy | None = None,
     env: VecEnv | None = None,
     share: bool = False,
@@ -177,10 +195,11 @@ def pipelined(
     ess: Callable[[], float] | None = None,
     correcting: Callable[[RolloutBatch], None] = lambda group: None,
 ) -> Outcome:
-    """Train with overlap `stream`, or `async` if the rollout may run ahead.
+    """Train on policy, or async if the rollout may run ahead.
 
-    share: one copy of the weights. during: called in every update; paused: after it, while the rollout is paused.
-    ess: in place of the learner's. correcting: called when a group is about to be corrected.
+    in_turn: as of the engine, by default on policy. share: one copy of the weights. during: called in every update;
+    paused: after it, while the rollout is paused. ess: in place of the learner's. correcting: called when a group is
+    about to be corrected.
     """
     policy = policy or ToyPolicy()
     sampler, learner = setup.parts(policy, folder)
@@ -197,22 +216,25 @@ def pipelined(
         env or SlowEnv(env_ids, pause, setup.breaks),
         actor,
         stream,
-        Timeline(),
-        env_groups=stages,
-        workers=workers,
-        act_wait=act_wait,
-        final_value=algorithm.needs_final_value,
-        threads=setup.threads,
+        Profiler(concurrent=True),
+        EngineOptions(
+            env_groups=stages,
+            workers=workers,
+            in_turn=not ahead.max_staleness if in_turn is None else in_turn,
+            batch_delay_s=delay,
+            final_value=algorithm.needs_final_value,
+            threads=setup.threads,
+        ),
+        learner.cores,
     )
-    learner.share_cores_with(engine.busy)
     heard: list[int] = []
     states: list[dict[str, Any]] = []
 
-    def learn(group: RolloutBatch) -> None:
-        assert scheduler.learning
-        pause()
-        learned.append(group)
-        learner.accumulate(group)
+    class Watched(Streaming):
+        def accumulate(self, group: RolloutBatch) -> None:
+            pause()
+            learned.append(group)
+            learner.accumulate(group)
 
     def correct_group(group: RolloutBatch) -> float:
         pause()
@@ -226,25 +248,20 @@ def pipelined(
     with closing(
         PipelinedScheduler(
             engine,
+            Watched(learner, ess),
+            Callbacks(on_episode=lambda result: heard.append(result.spec.episode_id)),
             load_weights=lambda: copy_weights(policy, actor),
-            check_interrupt=no_pause,
-            learn=learn if streams else None,
-            worked_until=lambda: learner.worked_until,
-            ess=(ess or (lambda: learner.ess)) if ahead.max_staleness else None,
+            on_policy=not ahead.max_staleness,
             correct=correct_group if streams and (ahead.max_staleness or again) else None,
-            on_episode=lambda result: heard.append(result.spec.episode_id),
         )
     ) as scheduler:
-        engine.share_cores_with(lambda: scheduler.learning or learner.working)
         for batch in scheduler.batches(0, setup.iterations):
-            assert scheduler.learning
             batches.append(with_frames(batch, learned))
             learned.clear()
             during(batch.version)
             pause()
             metrics.append(learner.update(batch))
             scheduler.publish(learner.version)
-            assert not scheduler.learning
             states.append(scheduler.sampler_state())
             if paused is not None:
                 with scheduler.paused():

@@ -16,9 +16,9 @@ from safetensors.torch import load_file
 from embodied_rl.algorithms.config import GRPOConfig
 from embodied_rl.errors import UserError
 from embodied_rl.evaluation.evaluate import evaluate
-from embodied_rl.learner.learner import NonFiniteError
+from embodied_rl.learner.types import NonFiniteError
 from embodied_rl.rollout.sampler import EpisodeSampler, evaluation_specs
-from embodied_rl.training.on_policy import train
+from embodied_rl.training.on_policy import RunOptions, TaskSplit, train
 from embodied_rl.utils.signals import Interrupted, StopRequest
 from tests.embodied_rl.toy_run import JsonObserver, files_of, run, settings_of
 from tests.toy import HELDOUT, TASKS, ToyEnv, ToyPolicy
@@ -157,10 +157,9 @@ def test_a_non_finite_loss_keeps_the_last_checkpoint(tmp_path: Path) -> None:
             policy,
             files_of(policy),
             settings_of(GRPOConfig(), 6),
-            TASKS,
-            HELDOUT,
+            TaskSplit(TASKS, HELDOUT),
             Poisoned(tmp_path / "metrics.jsonl"),
-            resume_command="",
+            RunOptions(resume_command=""),
         )
     assert (tmp_path / "checkpoints/latest").read_text().strip() == "iter-000002"
     assert len(list((tmp_path / "dumps").iterdir())) == 1
@@ -176,10 +175,9 @@ def test_training_on_held_out_states_is_refused(tmp_path: Path) -> None:
             policy,
             files_of(policy),
             settings_of(GRPOConfig(), 1),
-            {**TASKS, "toy/touch": range(17)},
-            HELDOUT,
+            TaskSplit({**TASKS, "toy/touch": range(17)}, HELDOUT),
             JsonObserver(tmp_path / "m.jsonl"),
-            resume_command="",
+            RunOptions(resume_command=""),
         )
 
 
@@ -192,8 +190,7 @@ def test_too_few_held_out_states_are_refused(tmp_path: Path) -> None:
             policy,
             files_of(policy),
             settings_of(GRPOConfig(), 1),
-            TASKS,
-            {"toy/reach": range(20, 23)},
+            TaskSplit(TASKS, {"toy/reach": range(20, 23)}),
             JsonObserver(tmp_path / "m.jsonl"),
-            resume_command="",
+            RunOptions(resume_command=""),
         )

@@ -19,7 +19,7 @@ from embodied_rl.evaluation.config import EvalConfig
 from embodied_rl.learner.checkpoint import Checkpoints
 from embodied_rl.learner.config import CheckpointConfig
 from embodied_rl.rollout.config import RolloutConfig
-from embodied_rl.training.on_policy import train
+from embodied_rl.training.on_policy import RunOptions, TaskSplit, train
 from tests.embodied_rl.toy_run import ALGORITHMS, JsonObserver, files_of, settings_of
 from tests.toy import HELDOUT, TASKS, ToyEnv, ToyPolicy
 
@@ -99,11 +99,9 @@ def run(
         policy,
         files_of(policy),
         settings,
-        TASKS,
-        HELDOUT,
+        TaskSplit(TASKS, HELDOUT),
         observer(folder / "metrics.jsonl"),
-        resume=Checkpoints(folder / "checkpoints", keep).find(start),
-        resume_command="x",
+        RunOptions(resume=Checkpoints(folder / "checkpoints", keep).find(start), resume_command="x"),
     )
     saved = ToyPolicy(with_value=False)
     files_of(saved).load(outcome.checkpoint / "policy")

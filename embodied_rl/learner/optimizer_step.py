@@ -1,0 +1,147 @@
+"""One optimiser step at a time: its gradient over microbatches and processes, clipping, and the move itself."""
+
+from __future__ import annotations
+
+import math
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor, nn
+
+from embodied_rl.algorithms.base import LossOutput, OnPolicyAlgorithm, Rows
+from embodied_rl.algorithms.losses import effective_sample_size
+from embodied_rl.errors import UserError
+from embodied_rl.learner.config import LearnerConfig
+from embodied_rl.learner.distributed.collectives import Collectives
+from embodied_rl.learner.gradients import RATIO_STATS, Gradients
+from embodied_rl.learner.types import NonFiniteError, RatioError, split_parameters
+from embodied_rl.types import RolloutBatch
+from embodied_rl.utils.threads import WorkerPool, torch_threads
+
+
+class OptimizerStep:
+    """AdamW with one learning rate for the policy and one for the critic.
+
+    A step is `begin`, then `Gradients.begin` for its microbatches, then `collect`, then `apply`.
+
+    Attributes:
+        ess: effective sample size ratio of the last step's rows, by how far the earlier steps of its update had moved
+            the policy; 1 if it was the update's first step.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        algorithm: OnPolicyAlgorithm,
+        config: LearnerConfig,
+        collectives: Collectives,
+        threads: WorkerPool | None,
+        dump_dir: Path,
+    ) -> None:
+        self.model = model
+        self.algorithm = algorithm
+        self.config = config
+        self.collectives = collectives
+        self.ess = 1.0
+        self._threads = threads
+        self._dump_dir = dump_dir
+        self._actor, self._critic = split_parameters(model, model.traits.critic)
+        groups: list[dict[str, Any]] = [{"params": self._actor, "lr": config.lr}]
+        if algorithm.needs_value:
+            if not self._critic:
+                raise UserError("PPO needs a critic, and this policy has no value head; use --algorithm grpo.")
+            groups.append({"params": self._critic, "lr": config.value_lr})
+        self.optimizer = torch.optim.AdamW(groups, betas=config.betas, weight_decay=config.weight_decay)
+
+    def round_up_to_workers(self, parts: int) -> int:
+        """Round up to a multiple of processes times threads."""
+        count = self.collectives.size * (1 if self._threads is None else self._threads.count)
+        return -(-parts // count) * count
+
+    def begin(self, iteration: int, *, check_ratio: bool) -> Gradients:
+        """Begin a step with a gradient of zero. `collect` must follow before the weights move."""
+        self.optimizer.zero_grad(set_to_none=True)
+
+        def loss(rows: Rows) -> LossOutput:
+            return self.algorithm.loss(self.model, rows, iteration)
+
+        tolerance = self.config.ratio_tolerance if check_ratio else None
+        return Gradients(loss, self._moving(iteration), self.collectives, self._threads, tolerance)
+
+    def collect(self, gradients: Gradients, iteration: int) -> dict[str, float]:
+        """Wait for the gradient and return the sums of all processes' metrics.
+
+        Raises NonFiniteError and RatioError, on every process the same.
+        """
+        totals, fault = gradients.collect()
+        self.ess = effective_sample_size(*(totals.pop(name) for name in RATIO_STATS))
+        if fault is not None and fault.what == "loss":
+            rows = gradients.micros[fault.microbatch]
+            self._dump_and_raise(rows.batch, rows.index, iteration, f"the loss is {fault.value}")
+        if fault is not None:
+            self._raise_ratio_error(fault.value, iteration)
+        return totals
+
+    def apply(self, batch: RolloutBatch, index: Tensor, iteration: int, ess: float, scale: float = 1.0) -> float:
+        """Clip `scale` times the gradient, summed over processes, and step; return its norm before clipping.
+
+        Args:
+            batch, index: rows that are dumped if the norm is not finite (NonFiniteError).
+            ess: effective sample size ratio of the step's rows; the learning rates are multiplied by its root.
+        """
+        # The step shrinks with the sample that is left: VCPO's rule for Adam (Huang et al. 2026, arXiv 2602.17616).
+        factor = self.config.lr_factor(iteration) * math.sqrt(ess)
+        for group, rate in zip(self.optimizer.param_groups, (self.config.lr, self.config.value_lr), strict=False):
+            group["lr"] = rate * factor
+        # Always one thread: sums must not depend on whether others have the other cores.
+        with nullcontext() if self._threads is None else torch_threads(1):
+            return self._move(batch, index, iteration, scale)
+
+    def _move(self, batch: RolloutBatch, index: Tensor, iteration: int, scale: float) -> float:
+        moving = self._moving(iteration)
+        for parameter in moving:
+            if scale != 1.0 and parameter.grad is not None:
+                parameter.grad *= scale
+        self.collectives.add_gradients(moving)
+        still = {id(parameter) for parameter in moving}
+        for parameter in [*self._actor, *self._critic]:
+            if id(parameter) not in still:
+                parameter.grad = None  # parts of a policy get their gradients whether they may move or not
+        norm = self.collectives.clip(moving, self.config.max_grad_norm)
+        if not math.isfinite(norm):
+            self._dump_and_raise(batch, index, iteration, f"the gradient's norm is {norm}")
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)  # their memory is the rollout's now: `plan` counts on it
+        return norm
+
+    def _moving(self, iteration: int) -> list[nn.Parameter]:
+        """Parameters that this update may change: in the critic's warm-up the critic's alone."""
+        critic = list(self._critic) if self.algorithm.needs_value else []
+        return critic + (self._actor if self.algorithm.trains_policy(iteration) else [])
+
+    def _raise_ratio_error(self, error: float, iteration: int) -> NoReturn:
+        advice = (
+            "They were computed again where the policy acts, and another kind of device (--scheduler.act-device) "
+            "may round differently: leave that out, or raise --learner.ratio-tolerance."
+            if self.config.recompute_old_log_probs
+            else "With bfloat16 rounding alone can do it: add --learner.recompute-old-log-probs."
+        )
+        raise RatioError(
+            f"before the first step of update {iteration + 1} a probability ratio differs from 1 by {error:.3g} "
+            f"(learner.ratio_tolerance {self.config.ratio_tolerance}): the policy's act() and evaluate() disagree; "
+            f"check that temperature, dropout and number format are the same in both. {advice}"
+        )
+
+    def _dump_and_raise(self, batch: RolloutBatch, index: Tensor, iteration: int, what: str) -> NoReturn:
+        path = self._dump_dir / f"nonfinite-{iteration:06d}.pt"
+        if self.collectives.rank == 0:
+            self._dump_dir.mkdir(parents=True, exist_ok=True)
+            tensors = ("images", "proprio", "log_prob", "value", "reward", "mask", "episode", "advantage", "returns")
+            dump: dict[str, Any] = {name: getattr(batch, name) for name in tensors}
+            torch.save(dump | {"replay": batch.replay, "instruction": batch.instruction, "index": index}, path)
+        raise NonFiniteError(
+            f"{what} in update {iteration + 1}; no step was taken with it. The batch is in {path}. Begin a new "
+            "run with a lower --learner.lr, from this one's last checkpoint if it has one: --policy.checkpoint RUN."
+        )

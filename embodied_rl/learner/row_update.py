@@ -1,0 +1,41 @@
+"""One update over shuffled minibatches of rows, for a batch that is complete."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from embodied_rl.algorithms.base import Rows
+from embodied_rl.learner.off_policy import ess_ratio
+from embodied_rl.learner.optimizer_step import OptimizerStep
+from embodied_rl.rng import philox
+from embodied_rl.types import RolloutBatch
+
+# Philox stream of minibatch permutations; streams 1 to 4 are the sampler's.
+_SHUFFLE = 5
+
+
+def update_by_rows(step: OptimizerStep, batch: RolloutBatch, seed: int, iteration: int) -> dict[str, float]:
+    """Take one step per minibatch of about `config.minibatch_size` rows, and return metrics: means over the steps."""
+    config, algorithm = step.config, step.algorithm
+    assert config.minibatch_size is not None, "LearnerConfig sees to it"
+    weight, metrics = algorithm.prepare(batch, step.model.terms_per_step)
+    parts = max(1, round(len(batch) / config.minibatch_size))
+    weight = weight * parts
+    sums: dict[str, float] = {}
+    for epoch in range(algorithm.epochs):
+        order = philox(seed, _SHUFFLE, iteration, epoch).permutation(len(batch))
+        for part, rows in enumerate(np.array_split(order, parts)):
+            index = torch.from_numpy(rows)
+            gradients = step.begin(iteration, check_ratio=epoch == 0 and part == 0)
+            micros = step.collectives.cut(index, config.microbatch_size)
+            gradients.begin(
+                [Rows(batch, micro, weight[micro], torch.full((len(micro),), parts / len(batch))) for micro in micros]
+            )
+            totals = step.collect(gradients, iteration)
+            totals["grad_norm"] = step.apply(batch, index, iteration, ess_ratio([batch], index))
+            for name, value in totals.items():
+                sums[name] = sums.get(name, 0.0) + value
+    steps = parts * algorithm.epochs
+    metrics |= {f"train/{name}": value / steps for name, value in sums.items()}
+    return metrics | {"train/num_samples": float(len(batch)), "train/steps": float(steps)}
