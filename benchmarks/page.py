@@ -96,33 +96,18 @@ def policy_table(figures: Figures) -> list[str]:
     return table(["what", "contender", "CPU ms a decision", "lowest to highest"], rows)
 
 
+def pipeline_cells(row: Mapping[str, Any]) -> list[str]:
+    """Env groups, groups ahead, micro-batch, time of a decision, and shares of the two bounds."""
+    shares = [f"{row[name]:.1%}" for name in ("of_bound", "of_own_bound")]
+    counts = [str(row["stages"]), str(row["ahead"] or ""), str(row["microbatch"])]
+    return [*counts, f"{row['ms_per_decision']:.2f}", *shares]
+
+
 def pipeline_table(figures: Figures) -> list[str]:
     """A row a profile and scheduler; then, where the real part ran, a row a turn with each scheduler's speed."""
-    rows = [
-        [
-            row["profile"],
-            row["mode"],
-            str(row["stages"]),
-            str(row["ahead"] or ""),
-            str(row["microbatch"]),
-            f"{row['ms_per_decision']:.2f}",
-            f"{row['predicted_ms_per_decision']:.2f}",
-            f"{row['of_bound']:.1%}",
-            f"{row['of_own_bound']:.1%}",
-        ]
-        for row in figures["rows"]
-    ]
-    head = [
-        "stages that only wait",
-        "scheduler",
-        "stages",
-        "groups ahead",
-        "micro-batch",
-        "ms a decision",
-        "predicted",
-        "of the bound",
-        "of its own bound",
-    ]
+    rows = [[row["profile"], row["mode"], *pipeline_cells(row)] for row in figures["rows"]]
+    head = ["stages that only wait", "scheduler", "env groups", "groups ahead", "micro-batch", "ms a decision"]
+    head += ["of the bound", "of its own bound"]
     lines = table(head, rows) if rows else []
     if figures["real"]:
         names = list(dict.fromkeys(row["scheduler"] for row in sorted(figures["real"], key=lambda row: row["turn"])))

@@ -1,23 +1,22 @@
 """The real part of `embodied-rl bench pipeline`: the small OpenVLA learns on the tabletop under each scheduler.
 
-Preset, policy and worlds are those of `bench loop`, here with whole groups as minibatches for all schedulers, since
-`stream` needs them. Three contenders render after every control step, as the main peer's LIBERO environments do. In
-'peer' all worlds begin together and go on to the horizon, whoever is done before: simulated, drawn, asked for actions
-and taken through forward and backward pass, with weight 0, as in the peer's loop (`pipeline_peer`). In 'waves' whoever
-is over waits for the others and costs nothing. 'lockstep' is the serial loop, whose envs are refilled at once.
-Decisions are those until an episode is over. Every scheduler has the stages and threads that `train` gives it. Updates
-are those of most of a run, of policy and critic: in the preset's first two the critic learns alone. All are opened and
-do one iteration that does not count; then they take turns of one iteration each (10 to 30 seconds on two cores; the
-same episodes for all that are on-policy), since a machine's speed can drift within minutes. A figure is the median of
-its turns. `async` would go on with its episodes while others have their turn: it begins anew each time, and its third
-iteration counts.
+Preset, policy and worlds are those of `bench loop`, with whole groups as minibatches for all schedulers, since `stream`
+needs them, and updates of policy and critic from the start. Two contenders render after every control step, as the main
+peer's LIBERO environments do. In 'peer' all worlds begin together and go on to the horizon with weight 0, as in the
+peer's loop (`pipeline_peer`). 'lockstep' is the serial loop, whose worlds are refilled at once. Decisions are those
+until an episode is over. Every scheduler has the env groups and threads that `train` gives it.
+
+All are opened and do one iteration that does not count; then they take turns of one iteration each (the same episodes
+for all that are on-policy), since a machine's speed can drift within minutes. A figure is the median of its turns.
+`async` would go on with its episodes while others have their turn: it begins anew each time, and its third iteration
+counts.
 """
 
 from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -37,15 +36,12 @@ from embodied_rl.config.train import OwnPolicyConfig, TrainConfig
 from embodied_rl.factory.envs import cpu_count, open_env, open_policy, pick_device, pick_renderer, policy_folder
 from embodied_rl.factory.policies import prepare_policy
 from embodied_rl.factory.tasks import load_tasks
-from embodied_rl.learner.batches import join_batches
 from embodied_rl.learner.learner import Learner
-from embodied_rl.rollout.collector import Collector
-from embodied_rl.rollout.groups import GroupQueue
 from embodied_rl.rollout.sampler import EpisodeSampler
 from embodied_rl.scheduler.base import Callbacks, Scheduler
 from embodied_rl.scheduler.config import PipelinedConfig, SchedulerConfig, SerialConfig
 from embodied_rl.scheduler.make import make_profiler, make_scheduler
-from embodied_rl.types import Array, ChunkResult, EpisodeSpec, Observation, RolloutBatch
+from embodied_rl.types import ChunkResult
 from embodied_rl.utils.profiler import Profiler
 from embodied_rl.utils.threads import set_torch_threads
 from embodied_rl.vec_env import VecEnv
@@ -61,20 +57,18 @@ MINIBATCH_EPISODES = 16
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """A scheduler, whether every step is drawn, whether all worlds begin together, and whether they go on when done."""
+    """A scheduler. each_step: every control step is drawn. peer: in the peer's loop."""
 
     name: str
     scheduler: SchedulerConfig
     each_step: bool = False
-    waves: bool = False
-    to_horizon: bool = False
+    peer: bool = False
 
 
 WAYS = (
     Way("serial", SerialConfig()),
-    Way("peer", SerialConfig(), each_step=True, waves=True, to_horizon=True),
+    Way("peer", SerialConfig(), each_step=True, peer=True),
     Way("lockstep", SerialConfig(), each_step=True),
-    Way("waves", SerialConfig(), each_step=True, waves=True),
     Way("stream", PipelinedConfig()),
     Way("async", PipelinedConfig(mode="async")),
 )
@@ -83,93 +77,35 @@ WAYS = (
 class RendersEachStep:
     """A simulator that steps all its envs together and draws every camera after each control step.
 
-    What it drew last is what `observe` shows, so a decision of K steps draws K times, and a new episode once.
+    The last step's frame is what `observe` draws, so a decision of K steps draws K times. An episode's last frame is
+    drawn though nobody looks at it.
     """
 
     def __init__(self, env: VecEnv) -> None:
         self.num_envs, self.info = env.num_envs, env.info
+        self.reset, self.observe, self.new_observation = env.reset, env.observe, env.new_observation
+        self.frame, self.close = env.frame, env.close
         self._env = env
-        self._scratch = env.new_observation(env.num_envs)
-        self._drawn: dict[int, int] = {}
-        """The row of the scratch memory that shows a env as it is."""
-
-    def reset(self, env_ids: Sequence[int], episodes: Sequence[EpisodeSpec]) -> None:
-        self._env.reset(env_ids, episodes)
-        for env_id in env_ids:
-            self._drawn.pop(env_id, None)
+        self._unseen = env.new_observation(env.num_envs)
 
     def step(self, env_ids: Sequence[int], actions: torch.Tensor) -> ChunkResult:
         """Step by step; whoever is over waits for the others, and is not drawn."""
-        parts: list[tuple[torch.Tensor, ChunkResult]] = []
-        alive = torch.arange(len(env_ids))
-        for k in range(actions.shape[1]):
+        rows, steps = actions.shape[:2]
+        out, alive = ChunkResult.zeros(rows, steps), torch.arange(rows)
+        for k in range(steps):
+            part = self._env.step([env_ids[row] for row in alive.tolist()], actions[alive, k : k + 1])
+            out.reward[alive, k] = part.reward[:, 0]
+            out.steps_taken[alive] += part.steps_taken
+            for name in ("terminated", "truncated", "success", "failed"):
+                getattr(out, name)[alive] |= getattr(part, name)
+            over = part.terminated | part.truncated | part.failed
+            drawn = alive[over] if k == steps - 1 else alive
+            if len(drawn):
+                self._env.observe([env_ids[row] for row in drawn.tolist()], self._unseen)
+            alive = alive[~over]
             if not len(alive):
                 break
-            stepped = [env_ids[row] for row in alive.tolist()]
-            part = self._env.step(stepped, actions[alive, k : k + 1])
-            self._env.observe(stepped, self._scratch)
-            self._drawn = {env_id: at for at, env_id in enumerate(stepped)}
-            parts.append((alive, part))
-            alive = alive[~(part.terminated | part.truncated | part.failed)]
-        return _joined(parts, *actions.shape[:2])
-
-    def observe(self, env_ids: Sequence[int], out: Observation) -> None:
-        rows = [self._drawn.get(env_id) for env_id in env_ids]
-        new = [at for at, row in enumerate(rows) if row is None]
-        if new:
-            fresh = self._env.new_observation(len(new))
-            self._env.observe([env_ids[at] for at in new], fresh)
-            _copy_rows(fresh, range(len(new)), out, new)
-        old = [(at, row) for at, row in enumerate(rows) if row is not None]
-        _copy_rows(self._scratch, [row for _, row in old], out, [at for at, _ in old])
-
-    def new_observation(self, rows: int) -> Observation:
-        return self._env.new_observation(rows)
-
-    def frame(self, env_id: int, camera: str, size: int) -> Array:
-        return self._env.frame(env_id, camera, size)
-
-    def close(self) -> None:
-        self._env.close()
-
-
-def _copy_rows(seen: Observation, rows: Sequence[int], out: Observation, to: Sequence[int]) -> None:
-    for row, at in zip(rows, to, strict=True):
-        out.images[at], out.proprio[at] = seen.images[row], seen.proprio[row]
-        out.instruction[at] = seen.instruction[row]
-
-
-def _joined(parts: Sequence[tuple[torch.Tensor, ChunkResult]], rows: int, steps: int) -> ChunkResult:
-    """Results of single steps (the rows of each, and what happened to them) as those of a chunk."""
-    out = ChunkResult.zeros(rows, steps)
-    for k, (index, part) in enumerate(parts):
-        out.reward[index, k] = part.reward[:, 0]
-        out.steps_taken[index] += part.steps_taken
-        for name in ("terminated", "truncated", "success", "failed"):
-            getattr(out, name)[index] |= getattr(part, name)
-    return out
-
-
-class InWaves:
-    """`SerialScheduler` whose iteration is `waves` rollouts of a collector, one after the other."""
-
-    def __init__(self, collector: Collector, waves: int) -> None:
-        self._collector = collector
-        self._waves = waves
-
-    def batches(self, start: int, stop: int) -> Iterator[RolloutBatch]:
-        """As in SerialScheduler."""
-        for version in range(start, stop):
-            parts = [self._collector.collect(version) for _ in range(self._waves)]
-            batch = join_batches(parts)
-            batch.info = {name: sum(part.info[name] for part in parts) for name in parts[0].info}
-            yield batch
-
-    def publish(self, version: int) -> None:
-        """The weights are shared: nothing is copied."""
-
-    def close(self) -> None:
-        """Nothing to stop."""
+        return out
 
 
 def real_config() -> TrainConfig:
@@ -196,12 +132,12 @@ def iterations(way: Way, config: TrainConfig) -> Generator[dict[str, Any]]:
     renderer = pick_renderer(config.env.renderer, tasks)
     env_config = replace(config.env, renderer=renderer.name, num_threads=cores)
     algorithm = make_algorithm(config.algorithm)
-    if way.to_horizon:
+    if way.peer:
         assert isinstance(config.algorithm, PPOConfig)
         algorithm = PPOWithMaskedRows(config.algorithm)
     sampler = EpisodeSampler(config.seed, {t.name: list(t.train_states) for t in tasks}, algorithm.group_size)
     clock = make_profiler(way.scheduler)
-    worlds = open_env(tasks, env_config, policy.config.image_size, stop_at_success=not way.to_horizon)
+    worlds = open_env(tasks, env_config, policy.config.image_size, stop_at_success=not way.peer)
     with tempfile.TemporaryDirectory() as dumps, worlds as env:
         learner = Learner(
             policy,
@@ -231,7 +167,7 @@ def iterations(way: Way, config: TrainConfig) -> Generator[dict[str, Any]]:
                     "threads": cores,
                     "times": clock.drain(),
                 }
-                with clock.excluded():  # others have their turn
+                with clock.left_out():  # others have their turn
                     yield row
                 began, used = time.perf_counter(), time.process_time()
 
@@ -245,20 +181,10 @@ def _scheduler(
     learner: Learner,
     clock: Profiler,
     groups: int,
-) -> Scheduler | InWaves | PeerLoop:
+) -> Scheduler | PeerLoop:
     worlds = RendersEachStep(env) if way.each_step else env
     if isinstance(algorithm, PPOWithMaskedRows):
         return PeerLoop(worlds, policy, sampler, algorithm, clock, groups)
-    if way.waves:
-        collector = Collector(
-            worlds,
-            policy,
-            GroupQueue(sampler, groups=env.num_envs // algorithm.group_size),
-            clock,
-            final_value=algorithm.needs_final_value,
-        )
-        assert groups * algorithm.group_size % env.num_envs == 0, "whole waves"
-        return InWaves(collector, groups * algorithm.group_size // env.num_envs)
     return make_scheduler(
         way.scheduler, worlds, learner, sampler, clock, Callbacks(), groups=groups, workers=cpu_count()
     )
@@ -289,7 +215,7 @@ def _runs_ahead(way: Way) -> bool:
 
 
 def ratios_of(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
-    """real.<scheduler>.decisions_per_s, and real.<overlap>.vs_serial, .vs_peer, .vs_lockstep and .vs_waves.
+    """real.<scheduler>.decisions_per_s, and real.<overlap>.vs_serial, .vs_peer and .vs_lockstep.
 
     Each also with _low and _high. Speeds are medians over the turns, ratios medians of each turn's; low and high
     are the turns' extremes.
@@ -302,7 +228,7 @@ def ratios_of(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
     found |= {
         f"{name}.vs_{other}": [speed[name] / speed[other] for speed in turns]
         for name in ("stream", "async")
-        for other in ("serial", "peer", "lockstep", "waves")
+        for other in ("serial", "peer", "lockstep")
     }
     ratios: dict[str, float] = {}
     for name, values in found.items():

@@ -25,8 +25,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from embodied_rl.algorithms.base import evaluate_rows
 from embodied_rl.algorithms.config import PPOConfig
 from embodied_rl.algorithms.make import make_algorithm
-from embodied_rl.autotune.gpu_memory import GIB, Need, need
-from embodied_rl.autotune.measure_memory import room
+from embodied_rl.autotune.memory import GIB, Need, need, room
 from embodied_rl.benchmarks.report import describe_machine, machine_line, write_json
 from embodied_rl.benchmarks.vla_random import MODE, WAY, decide, fill, make_batch, make_policy, observe
 from embodied_rl.errors import UserError

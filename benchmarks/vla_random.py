@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from embodied_rl.autotune.gpu_memory import Mode
+from embodied_rl.autotune.memory import Mode
 from embodied_rl.policies.family import TrainingMode, pick
 from embodied_rl.policies.openvla import memory
 from embodied_rl.policies.openvla.config import OpenVLAModelConfig

@@ -1,60 +1,95 @@
-"""The best scheduler for a run on this machine: probed, fitted, searched. Shared by `plan` and `train --autotune`."""
+"""The fastest way to run a config on this machine, by short real trials. Shared by `plan` and `train --autotune`."""
 
 from __future__ import annotations
 
 import dataclasses
-import time
+import gc
+import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 
-from embodied_rl.algorithms.base import OnPolicyAlgorithm
+import torch
+from rich import box
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from torch import nn
+
 from embodied_rl.algorithms.make import make_algorithm
-from embodied_rl.autotune.costs import Costs
-from embodied_rl.autotune.measure_memory import measure_sizes, room
-from embodied_rl.autotune.memory import fits, held_by_update
-from embodied_rl.autotune.outcomes import Outlook
-from embodied_rl.autotune.probe import APART, IN_TURN, Now, Probes, probe
-from embodied_rl.autotune.search import Choice, Found, Space, ladder, predict, schedulers, search
-from embodied_rl.autotune.work import Work
-from embodied_rl.config.train import TrainConfig
+from embodied_rl.autotune.memory import Sizes, measure_sizes, needs, room, shortage
+from embodied_rl.autotune.trials import Outcome, Round, Trial, halve, num_trials, run_trial
+from embodied_rl.config.train import EnvConfig, TrainConfig
 from embodied_rl.errors import UserError
 from embodied_rl.learner.config import LearnerConfig
 from embodied_rl.learner.types import TrainablePolicy
 from embodied_rl.rollout.sampler import EpisodeSampler
-from embodied_rl.scheduler.config import PipelinedConfig, RayConfig
+from embodied_rl.scheduler.config import PipelinedConfig, RayConfig, SchedulerConfig, SerialConfig
+from embodied_rl.scheduler.pipeline.replica import replicate
+from embodied_rl.utils.signals import Interrupted
 from embodied_rl.vec_env import VecEnv
+
+OpenEnv = Callable[[EnvConfig], AbstractContextManager[VecEnv]]
+States = Mapping[str, Sequence[int]]
 
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """What was found. config: with the choice filled in; serial: seconds a decision under the serial scheduler;
-    streamed: share of a batch whose rows an update under way keeps, if it begins before the batch is whole.
-    """
+    """The config with the choice filled in, what its candidate's trials gave, and all candidates' outcomes."""
 
     config: TrainConfig
-    found: Found
-    probes: Probes
-    costs: Mapping[str, Costs]
-    serial: float
-    streamed: float
+    best: Outcome[TrainConfig]
+    outcomes: list[Outcome[TrainConfig]]
+
+    def describe(self) -> str:
+        """The choice, in a line."""
+        env, learner = self.config.env, self.config.learner
+        return (
+            f"chosen of {len(self.outcomes)}: {self.config.scheduler.describe()}; {env.num_envs} worlds, "
+            f"micro-batches of {learner.microbatch_size} rows; {self.best.rate:.0f} decisions/s"
+        )
+
+    def table(self) -> Table:
+        """What was tried and what came out, for 80 columns; rates of one round compare."""
+        table = Table("schedule", title="tried in short iterations on a copy of the policy", box=box.SIMPLE_HEAD)
+        for name in ("worlds", "micro-batch", "round"):
+            table.add_column(name, justify="right")
+        table.add_column("decisions/s", overflow="fold")
+        for outcome in self.outcomes:
+            config = outcome.candidate
+            style = "bold" if outcome is self.best else None
+            table.add_row(
+                config.scheduler.describe(),
+                str(config.env.num_envs),
+                str(config.learner.microbatch_size),
+                str(outcome.last_round or ""),
+                outcome.error or f"{outcome.rate:.1f}{' *' if outcome is self.best else ''}",
+                style=style,
+            )
+        return table
 
 
 def tune(
     config: TrainConfig,
-    env: VecEnv,
+    open_env: OpenEnv,
     policy: TrainablePolicy,
-    train_states: Mapping[str, Sequence[int]],
-    cores: int,
+    states: States,
+    console: Console,
     others: Sequence[str] = (),
-    now: Now = time.perf_counter,
 ) -> Tuning:
-    """Probe for some seconds and choose stages, overlap, worlds and micro-batch; the run stays as on-policy as it is.
+    """Choose scheduler, env groups, worlds and micro-batch for `config`, which is resolved; the rest stays as given.
 
-    Rows of older policies are only allowed if config.scheduler allows them. env has the most worlds to consider.
-    others: further devices of the policy's kind; acting on the first of them is considered too. What does not fit into
-    a device's memory is not. now: the time, for the probes.
-    UserError for workers on other machines, which cannot be probed from here, for several ranks, for a given device to
-    act on, which is chosen here, and if nothing fits.
+    `async` is tried only where config asks for it. What does not fit into memory is not tried. Neither `policy` nor any
+    random stream of the run changes.
+
+    Args:
+        open_env: opens the simulator; it is closed again.
+        states: initial states to train on, by task.
+        others: further devices of the policy's kind; acting on the first of them is tried too.
+
+    Raises:
+        UserError: for schedules that cannot be tried from here, or if nothing fits into memory or none runs.
+        Interrupted: on Ctrl-C.
     """
     if isinstance(config.scheduler, RayConfig):
         raise UserError("plan and --autotune know this machine only: choose --scheduler serial or pipelined for them.")
@@ -62,130 +97,155 @@ def tune(
         raise UserError(
             "plan and --autotune measure a learner of one process: leave out --learner.num-processes for them."
         )
-    if isinstance(config.scheduler, PipelinedConfig) and config.scheduler.act_device is not None:
-        raise UserError("plan and --autotune choose where the policy acts: leave out --scheduler.act-device for them.")
-    algorithm = make_algorithm(config.algorithm)
-    sampler = EpisodeSampler(config.seed, train_states, algorithm.group_size)
-    episodes = [spec for index in range(-(-env.num_envs // algorithm.group_size)) for spec in sampler.group(index)]
-    probes = probe(env, policy, episodes, config.num_threads or cores, now)
-    costs = probes.placements(cores, "cpu" if config.device == "cpu" else "gpu", another=bool(others))
-    sizes = measure_sizes(policy, env, episodes[0])
-    groups = config.rollout.groups(algorithm.group_size)
-    rows_per_group = probes.mean_length * algorithm.group_size
-    work = work_of(config, algorithm, env.num_envs, probes)
-    assert work.minibatch_groups is not None
-    acts_on = others[0] if others else config.device
-    have = {device: room(device, sizes.weights) for device in ("cpu", config.device, acts_on)}
-    batch_rows = round(groups * rows_per_group)
-    streamed = held_by_update(batch_rows, work.epochs, work.minibatch_groups / groups)
+    try:
+        with _Trials(config, open_env, policy, states) as trials:
+            return _tune(config, trials, console, others)
+    except KeyboardInterrupt:
+        raise Interrupted("stopped while schedules were tried: nothing was trained or written") from None
 
-    def possible(choice: Choice) -> bool:
-        if (choice.placement == IN_TURN) == isinstance(choice.scheduler, PipelinedConfig):
-            return False
-        return fits(sizes.needs(choice, batch_rows, streamed), have, config.device, acts_on)
 
-    space = space_of(config, costs, env.num_envs, algorithm.group_size, possible)
-    if next(space.all(), None) is None:
+def _tune(config: TrainConfig, trials: _Trials, console: Console, others: Sequence[str]) -> Tuning:
+    sizes, rows_per_group = trials.look()
+    free = {device: room(device, held) for device, held in _held(config, others, sizes).items()}
+    batch_rows = round(config.rollout.groups(trials.group_size) * rows_per_group)
+    outcomes = [
+        Outcome(one, error=shortage(needs(one, sizes, batch_rows), free))
+        for one in candidates(config, rows_per_group, others)
+    ]
+    fitting = [outcome.candidate for outcome in outcomes if outcome.error is None]
+    if not fitting:
         raise UserError(
-            "no schedule fits into memory: lower --learner.microbatch-size, --env.num-envs or "
+            f"no schedule fits into memory ({outcomes[0].error}): lower --learner.microbatch-size, --env.num-envs or "
             "--rollout.episodes-per-iteration."
         )
-    found = search(space, work)
-    serial = Choice(IN_TURN, space.schedulers[0], env.num_envs, space.microbatches[0])
-    chosen = apply(config, found.choice, groups, rows_per_group, acts_on)
-    return Tuning(chosen, found, probes, costs, predict(space, work, serial).seconds_per_row, streamed / batch_rows)
+    total = num_trials(len(fitting))
+    if not console.is_terminal:
+        console.print(f"trying {len(fitting)} schedules in up to {total} short iterations")
+    columns = (TextColumn("trying {task.description}"), BarColumn(bar_width=24), MofNCompleteColumn())
+    with Progress(*columns, TimeElapsedColumn(), console=console, disable=not console.is_terminal) as bar:
+        task = bar.add_task(f"{len(fitting)} schedules", total=total)
+
+        def trial(candidate: TrainConfig, round_: Round) -> Trial:
+            try:
+                return trials.run(candidate, round_.waves)
+            finally:
+                bar.advance(task)
+
+        try:
+            best, tried = halve(fitting, trial)
+        except RuntimeError as error:
+            raise UserError(f"none of {len(fitting)} schedules runs; the first one: {error}") from error
+    by_config = {outcome.candidate: outcome for outcome in tried}
+    return Tuning(best.candidate, best, [by_config.get(outcome.candidate, outcome) for outcome in outcomes])
 
 
-def work_of(config: TrainConfig, algorithm: OnPolicyAlgorithm, worlds: int, probes: Probes) -> Work:
-    """An iteration of a run whose episodes go on as the probed ones did."""
-    groups = config.rollout.groups(algorithm.group_size)
-    outlook = Outlook(probes.outcomes, config.seed)
-    return Work(
-        worlds,
-        groups,
-        algorithm.group_size,
-        outlook.length,
-        keep=algorithm.success_rate_range,
-        max_factor=algorithm.max_oversampling,
-        won=outlook.won,
-        epochs=algorithm.epochs,
-        minibatch_size=config.learner.minibatch_size,
-        minibatch_groups=whole_groups(config.learner, groups, probes.mean_length * algorithm.group_size),
-        parts=algorithm.part_weight is not None,
-        recompute=config.learner.recompute_old_log_probs,
-    )
+def _held(config: TrainConfig, others: Sequence[str], sizes: Sizes) -> dict[str, int]:
+    """Bytes that this process holds already, by device."""
+    acts_on = config.scheduler.act_device if isinstance(config.scheduler, PipelinedConfig) else None
+    devices = {"cpu", config.device, *others[:1], *([acts_on] if acts_on else [])}
+    return {device: sizes.footprint.weights if device == config.device else 0 for device in devices}
 
 
-def space_of(
-    config: TrainConfig, costs: Mapping[str, Costs], most: int, group_size: int, fits: Callable[[Choice], bool]
-) -> Space:
-    """What may be chosen for a run with up to `most` worlds; how old rows may be, and the policy's wait, are given."""
+class _Trials:
+    """Runs trials on one simulator after the other: it is opened anew where a candidate wants another one."""
+
+    def __init__(self, config: TrainConfig, open_env: OpenEnv, policy: TrainablePolicy, states: States) -> None:
+        self.group_size = make_algorithm(config.algorithm).group_size
+        self._config, self._open_env = config, open_env
+        self._policy, self._states = policy, states
+        self._opened = ExitStack()
+        self._env: tuple[EnvConfig, VecEnv] | None = None
+
+    def __enter__(self) -> _Trials:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._close()
+
+    def look(self) -> tuple[Sizes, float]:
+        """Sizes of the policy, and rows of a group as one wave of episodes has them. It also warms the process up."""
+        config = self._config
+        small = fill_in(config, SerialConfig(), config.env.num_envs, max(1, config.learner.microbatch_size // 2), 1)
+        spec = EpisodeSampler(config.seed, self._states, self.group_size).next_group()[0]
+        assert isinstance(self._policy, nn.Module)
+        sizes = measure_sizes(replicate(self._policy), self._env_of(config.env), spec)
+        found = self.run(small, waves=1)
+        return sizes, found.decisions / self._groups(1)
+
+    def run(self, candidate: TrainConfig, waves: int) -> Trial:
+        """A trial with so many episodes for each world of the given config, at most as many as an iteration has."""
+        episodes = self._groups(waves) * self.group_size
+        short = dataclasses.replace(
+            candidate, rollout=dataclasses.replace(candidate.rollout, episodes_per_iteration=episodes)
+        )
+        try:
+            return run_trial(short, self._env_of(candidate.env), self._policy, self._states)
+        except BaseException:
+            self._close()  # it may be broken
+            gc.collect()
+            if torch.cuda.is_available():
+                torch.cuda.empty_cache()
+            raise
+
+    def _groups(self, waves: int) -> int:
+        whole = self._config.rollout.groups(self.group_size)
+        return min(whole, math.ceil(waves * self._config.env.num_envs / self.group_size))
+
+    def _env_of(self, config: EnvConfig) -> VecEnv:
+        if self._env is None or self._env[0] != config:
+            self._close()
+            self._env = config, self._opened.enter_context(self._open_env(config))
+        return self._env[1]
+
+    def _close(self) -> None:
+        self._env = None
+        self._opened.close()
+
+
+def candidates(config: TrainConfig, rows_per_group: float, others: Sequence[str] = ()) -> list[TrainConfig]:
+    """Configs to try, the simplest first: at most twelve.
+
+    They are serial and pipelined with several numbers of env groups, these two with half the worlds, with half and with
+    twice the micro-batch, and pipelined with acting on the first of `others`.
+    """
+    most, rows = config.env.num_envs, config.learner.microbatch_size
     given = config.scheduler if isinstance(config.scheduler, PipelinedConfig) else PipelinedConfig()
-    serial, *pipelined = schedulers((given.mode,), ladder(most), -(-2 * most // group_size))
-    kept = {"max_staleness": given.max_staleness, "max_batch_delay_ms": given.max_batch_delay_ms}
-    return Space(
-        placements=costs,
-        schedulers=(serial, *(dataclasses.replace(one, **kept) for one in pipelined)),
-        worlds=tuple(count for count in (most, most // 2, most // 4) if count),
-        microbatches=tuple(rows for rows in (64, 32, 16, 128) if rows <= 2 * config.learner.microbatch_size),
-        fits=fits,
-    )
+    cpu = (given.act_device or config.device).startswith("cpu")
+    usual = dataclasses.replace(given, env_groups=PipelinedConfig().num_env_groups(most, cpu=cpu))
+    counts = (1, 2, given.env_groups if (given.env_groups or 0) > 2 else 4)
+    pipelined = [dataclasses.replace(given, env_groups=count) for count in counts if count <= most]
+    found: list[tuple[SchedulerConfig, int, int]] = [(one, most, rows) for one in (SerialConfig(), *pipelined)]
+    if others and given.act_device is None:
+        apart = (dataclasses.replace(given, env_groups=count, act_device=others[0]) for count in (1, 2))
+        found += [(one, most, rows) for one in apart if (one.env_groups or 1) <= most]
+    found += [(one, most // 2, rows) for one in (SerialConfig(), usual) if most // 2 >= (usual.env_groups or 1)]
+    found += [(one, most, size) for one in (SerialConfig(), usual) for size in (2 * rows, rows // 2) if size]
+    return [fill_in(config, *one, rows_per_group) for one in found]
 
 
-def whole_groups(learner: LearnerConfig, groups: int, rows_per_group: float) -> int:
-    """Groups of a minibatch: as given, or about as many rows as were given."""
-    if learner.minibatch_groups is not None:
-        return learner.minibatch_groups
-    assert learner.minibatch_size is not None, "LearnerConfig sees to it"
-    parts = max(1, round(groups * rows_per_group / learner.minibatch_size))
-    return -(-groups // parts)
+def fill_in(
+    config: TrainConfig, scheduler: SchedulerConfig, num_envs: int, microbatch_size: int, rows_per_group: float
+) -> TrainConfig:
+    """`config` with a choice filled in, and `autotune` off: it is done.
+
+    Pipelined schedulers learn from groups as they end, so minibatches of rows become minibatches of about as many rows
+    in whole groups.
+    """
+    learner = dataclasses.replace(config.learner, microbatch_size=microbatch_size)
+    if isinstance(scheduler, PipelinedConfig) and learner.minibatch_size is not None:
+        groups = config.rollout.groups(make_algorithm(config.algorithm).group_size)
+        learner = _in_groups(learner, groups, rows_per_group)
+    processes = config.env.processes and min(config.env.processes, num_envs)
+    env = dataclasses.replace(config.env, num_envs=num_envs, processes=processes)
+    return dataclasses.replace(config, autotune=False, scheduler=scheduler, learner=learner, env=env)
+
+
+def _in_groups(learner: LearnerConfig, groups: int, rows_per_group: float) -> LearnerConfig:
+    assert learner.minibatch_size is not None
+    minibatches = max(1, round(groups * rows_per_group / learner.minibatch_size))
+    return dataclasses.replace(learner, minibatch_size=None, minibatch_groups=math.ceil(groups / minibatches))
 
 
 def further_devices(config: TrainConfig) -> list[str]:
     """Devices beside the one that the policy learns on, of its kind."""
-    import torch
-
     return [f"cuda:{number}" for number in range(1, torch.cuda.device_count())] if config.device == "cuda" else []
-
-
-def apply(
-    config: TrainConfig, choice: Choice, groups: int, rows_per_group: float, acts_on: str | None = None
-) -> TrainConfig:
-    """`config` with a choice filled in, and `autotune` off: it is done. acts_on: the device of placement APART.
-
-    Minibatches of rows become minibatches of about as many rows in whole groups where groups are learned one by one.
-    """
-    learner = dataclasses.replace(config.learner, microbatch_size=choice.microbatch)
-    if isinstance(choice.scheduler, PipelinedConfig) and learner.minibatch_size is not None:
-        size = whole_groups(learner, groups, rows_per_group)
-        learner = dataclasses.replace(learner, minibatch_size=None, minibatch_groups=size)
-    scheduler = choice.scheduler
-    if choice.placement == APART and isinstance(scheduler, PipelinedConfig):
-        scheduler = dataclasses.replace(scheduler, act_device=acts_on)
-    processes = config.env.processes and min(config.env.processes, choice.worlds)
-    return dataclasses.replace(
-        config,
-        autotune=False,
-        scheduler=scheduler,
-        learner=learner,
-        env=dataclasses.replace(config.env, num_envs=choice.worlds, processes=processes),
-    )
-
-
-def describe(tuning: Tuning) -> list[str]:
-    """What was measured and what was chosen, for people."""
-    choice, played = tuning.found.choice, tuning.found.played
-    model = tuning.costs[choice.placement]
-    stages = ", ".join(
-        f"{name} {1e3 * cost.row:.2f} ms a row + {1e3 * cost.fixed:.1f} ms a call on {cost.device}"
-        for name, cost in (("simulate", model.simulate), ("act", model.act))
-    )
-    learn, probes = model.learn, tuning.probes
-    return [
-        f"measured: {stages}, learn {1e3 * learn.row:.2f} ms a row + {1e3 * model.learn_call:.1f} ms a micro-batch + "
-        f"{1e3 * learn.fixed:.1f} ms a step on {learn.device}; {probes.mean_length:.1f} decisions an episode, "
-        f"{probes.success:.0%} successes",
-        f"chosen of {tuning.found.tried} schedules: {tuning.config.scheduler.describe()}; {choice.worlds} worlds, "
-        f"micro-batches of {choice.microbatch} rows",
-        f"predicted: {1 / played.seconds_per_row:.0f} decisions/s, serial {1 / tuning.serial:.0f}",
-    ]

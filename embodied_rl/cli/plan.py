@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,7 @@ from embodied_rl.errors import UserError, suggest
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from embodied_rl.autotune.gpu_memory import Mode, Need
+    from embodied_rl.autotune.memory import Mode, Need
     from embodied_rl.policies.family import PolicyFamily
 
 PUBLISHED = {"openvla": "7b", "openvla_oft": "7b", "pi0": "pi0_base", "pi05": "pi05_base", "smolvla": "smolvla_base"}
@@ -61,7 +62,7 @@ def main(argv: list[str]) -> int:
     _check(command)
     from rich.console import Console  # after the checks: a typing error should not wait for torch
 
-    from embodied_rl.autotune.gpu_memory import GIB, modes, serving_bytes
+    from embodied_rl.autotune.memory import GIB, modes, serving_bytes
 
     console = Console()
     budget = int(command.gpu * GIB)
@@ -152,7 +153,7 @@ def _config(command: PlanCommand) -> Any:
 
 
 def _need(family: PolicyFamily, config: Any, mode: Mode) -> Need:
-    from embodied_rl.autotune.gpu_memory import need
+    from embodied_rl.autotune.memory import need
     from embodied_rl.policies.family import TrainingMode, pick
 
     element = 2 if mode.dtype == "bfloat16" else 4
@@ -160,21 +161,27 @@ def _need(family: PolicyFamily, config: Any, mode: Mode) -> Need:
 
 
 def _table(needs: list[Need], budget: int, envs: int) -> Table:
+    """A column a way to train, which 80 columns hold."""
+    from rich import box
     from rich.table import Table
 
-    from embodied_rl.autotune.gpu_memory import GIB
+    from embodied_rl.autotune.memory import GIB
 
-    table = Table("training", title="GiB; activations a row of a micro-batch, key-value cache a world")
-    for name in ("weights", "gradients", "optimiser", "activations", "cache", "least in all", "micro-batch that fits"):
-        table.add_column(name, justify="right")
+    table = Table("GiB", title="activations of a row of a micro-batch, key-value cache of a world", box=box.SIMPLE_HEAD)
     for need in needs:
-        figures = (need.weights, need.gradients, need.optimizer, need.row, need.cache_row, need.total(1, envs))
-        rows = need.most_rows(budget)
-        table.add_row(
-            need.mode.name,
-            *(_gib(figure / GIB) for figure in figures),
-            f"{rows} rows" if rows and need.most_envs(budget) >= 1 else "does not fit",
-        )
+        table.add_column(need.mode.name.replace(", ", "\n"), justify="right", max_width=13)
+    figures: dict[str, Callable[[Need], int]] = {
+        "weights": lambda need: need.weights,
+        "gradients": lambda need: need.gradients,
+        "optimizer": lambda need: need.optimizer,
+        "activations": lambda need: need.row,
+        "cache": lambda need: need.cache_row,
+        "least in all": lambda need: need.total(1, envs),
+    }
+    for name, figure in figures.items():
+        table.add_row(name, *(_gib(figure(need) / GIB) for need in needs))
+    rows = [need.most_rows(budget) if need.most_envs(budget) else 0 for need in needs]
+    table.add_row("micro-batch", *(f"{count} rows" if count else "does not fit" for count in rows))
     return table
 
 
@@ -184,7 +191,7 @@ def _gib(value: float) -> str:
 
 def _advice(fitting: list[Need], needs: list[Need], budget: int, command: PlanCommand) -> list[str]:
     """What to do with the result."""
-    from embodied_rl.autotune.gpu_memory import GIB
+    from embodied_rl.autotune.memory import GIB
 
     if not fitting:
         least = min(need.total(1, 1) for need in needs)

@@ -97,8 +97,9 @@ class TrainConfig:
     track: Literal["none", "tensorboard", "wandb"] = "none"
     """Also send the metrics there; metrics.jsonl is always written."""
     autotune: bool = False
-    """Measure the stages for some seconds at the start and choose scheduler, stages, worlds and micro-batch, which
-    config.yaml then holds. Rows of older policies only if --scheduler pipelined --scheduler.mode async is given."""
+    """Try up to twelve schedules at the start, in short iterations on a copy of the policy, and take the fastest one's
+    scheduler, env groups, worlds and micro-batch, which config.yaml then holds. Rows of older policies only if
+    --scheduler pipelined --scheduler.mode async is given."""
     trace: str | None = None
     """File for a timeline of the first iterations that chrome://tracing and ui.perfetto.dev show; the report of a
     pipelined run has a chart of it in any case."""

@@ -6,8 +6,8 @@ import dataclasses
 import platform
 import shlex
 import time
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,7 @@ import torch
 from rich.console import Console
 
 from embodied_rl import __version__
-from embodied_rl.autotune.tune import describe, further_devices, tune
+from embodied_rl.autotune.tune import Tuning, further_devices, tune
 from embodied_rl.config.train import EnvConfig, OwnPolicyConfig, TrainConfig, kind_of, to_dict
 from embodied_rl.errors import UserError
 from embodied_rl.evaluation.overlap import TRAINED_STATES, join_states, overlap, trained_states
@@ -144,7 +144,7 @@ def open_run(config: TrainConfig, given: Given, console: Console, *, resume: Pat
     if isinstance(config.scheduler, PipelinedConfig):
         acting_device(config.scheduler.act_device, policy)  # refused before anything is written
     if config.autotune:
-        config = _tuned(config, tasks, policy, states, console)
+        config = find_schedule(config, tasks, policy, states.train, console).config
     with cluster(config), open_envs(tasks, config.env, config.protocol, policy) as env:
         about = _about_env(env, config, f" ({renderer.reason}), {config.env.render_quality} frames")
         missing = missing_assets(tasks)
@@ -243,17 +243,18 @@ def _about_env(env: VecEnv, config: TrainConfig, drawn: str = "") -> dict[str, A
     }
 
 
-def _tuned(
-    config: TrainConfig, tasks: list[MujocoTask], policy: AnyPolicy, states: RunStates, console: Console
-) -> TrainConfig:
-    """The config with the scheduler that suits this machine; a run that is resumed keeps its own."""
-    # a probe's times are those of one thread
-    one = dataclasses.replace(config.env, num_threads=1, processes=None)
-    with open_envs(tasks, one, config.protocol, policy) as env:
-        tuning = tune(config, env, policy, states.train, cpu_count(), further_devices(config))
-    for line in describe(tuning):
-        console.print(f"  autotune      {line}", soft_wrap=True, markup=False, highlight=False)
-    return tuning.config
+def find_schedule(
+    config: TrainConfig, tasks: Sequence[MujocoTask], policy: AnyPolicy, train_states: TaskStates, console: Console
+) -> Tuning:
+    """Try schedules for `config`, which is resolved, and print what came out."""
+
+    def open_env(env: EnvConfig) -> AbstractContextManager[VecEnv]:
+        return open_envs(tasks, env, config.protocol, policy)
+
+    tuning = tune(config, open_env, policy, train_states, console, further_devices(config))
+    console.print(tuning.table())
+    console.print(f"  autotune      {tuning.describe()}", soft_wrap=True, markup=False, highlight=False)
+    return tuning
 
 
 def _policy_files(policy: AnyPolicy, config: TrainConfig, states: RunStates) -> PolicyFiles:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from embodied_rl.autotune.gpu_memory import GIB, Need
+from embodied_rl.autotune.memory import GIB, Need
 from embodied_rl.benchmarks import vla
 from embodied_rl.benchmarks.vla import QUICK, Row, ratios_of
 from embodied_rl.benchmarks.vla_random import MODE, fill, make_policy

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from embodied_rl.autotune.gpu_memory import CONTEXT_BYTES, GAPS, GIB, Mode, Need
+from embodied_rl.autotune.memory import CONTEXT_BYTES, GAPS, GIB, Mode, Need
 from embodied_rl.cli import main
 from embodied_rl.policies.family import TrainingMode
 from embodied_rl.policies.memory import count_parameters
@@ -76,6 +76,20 @@ def test_lora_fits_on_24_gib_and_training_everything_does_not(figures: dict) -> 
 def test_recomputation_saves_activations(figures: dict) -> None:
     rows = {m["mode"]["gradient_checkpointing"]: m["row"] for m in figures["modes"] if m["mode"]["lora_rank"]}
     assert rows[True] < 0.5 * rows[False]
+
+
+@pytest.mark.parametrize("policy", ["openvla", "pi0"])
+def test_the_table_is_whole_at_80_columns(
+    policy: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(["plan", "--policy", policy, "--preset", "nano", "--gpu", "24"]) == 0
+    said = capsys.readouterr().out
+    assert "…" not in said
+    table = said[said.index("activations of a row") : said.index("deciding for one robot")]
+    assert max(map(len, table.splitlines())) <= 80
+    for word in ("checkpointing", "bfloat16", "parameters", "activations", "least in all", "micro-batch", "rows"):
+        assert word in table
 
 
 def test_nothing_fits_on_a_small_card(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import json
 import multiprocessing
@@ -14,6 +15,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from embodied_rl.autotune import trials, tune
 from embodied_rl.cli import main
 from embodied_rl.config.train import EnvConfig, TrainConfig, load_yaml
 from embodied_rl.factory import run_config
@@ -21,7 +23,7 @@ from embodied_rl.factory.tasks import load_tasks
 from embodied_rl.scheduler.config import PipelinedConfig, SerialConfig
 from embodied_rl.sim.render import Choice
 from embodied_rl.telemetry.metrics import read_metrics
-from tests.embodied_rl.stand_in import words
+from tests.embodied_rl.stand_in import untimed, words
 
 
 @pytest.mark.usefixtures("stand_in")
@@ -79,16 +81,32 @@ def test_threads_and_stages_that_were_left_open_are_filled_in(
 
 
 @pytest.mark.usefixtures("stand_in")
-def test_autotune_fills_in_a_schedule_and_trains(
-    checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_a_tuned_run_is_the_run_that_its_config_gives(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run = tmp_path / "run"
+    """Real trials of all candidates come before; none is left in the weights or metrics of the run.
+
+    Serial is chosen, whose bits do not depend on time.
+    """
+    real = tune.run_trial
+
+    def serial_is_fast(config: TrainConfig, *given: Any) -> trials.Trial:
+        found = real(config, *given)
+        slow = 1 if config.scheduler == SerialConfig() and config.env.num_envs == 2 else 1000
+        return dataclasses.replace(found, seconds=slow * found.seconds)
+
+    monkeypatch.setattr(tune, "run_trial", serial_is_fast)
+    run, again = tmp_path / "run", tmp_path / "again"
     assert main(words(checkpoint, run, "--videos", "0", "--autotune")) == 0
-    assert "autotune      chosen of" in " ".join(capsys.readouterr().out.split("\n"))
+    assert "autotune      chosen of 10: serial; 2 worlds" in " ".join(capsys.readouterr().out.split("\n"))
     config = load_yaml(run / "config.yaml")
     assert not config.autotune  # a resumed run keeps what was chosen
-    assert config.env.num_envs <= 4
+    assert config.env.num_envs == 2
+    assert main(["train", "tabletop", "--config", str(run / "config.yaml"), "--output", str(again)]) == 0
+    assert untimed(run) == untimed(again)
     assert read_metrics(run / "metrics.jsonl")[-1]["step"] == 2
+    one, two = (load_file(path / "checkpoints/iter-000002/policy/model.safetensors") for path in (run, again))
+    assert all(torch.equal(one[name], two[name]) for name in one)
 
 
 @pytest.mark.usefixtures("stand_in")
