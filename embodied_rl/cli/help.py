@@ -25,7 +25,7 @@ EXPERT = frozenset(
         "": "trace num-threads train-states",
         "env": "processes num-threads render-quality",
         "policy": "unnorm-key center-crop noise-range noise-level normalisation preset statistics tokenizer variant "
-        "head keep-stop num-cameras use-proprio film chunk-len",
+        "head keep-stop num-cameras use-proprio film chunk-len horizon extra-delta-transform",
         "algorithm": "advantage-eps bootstrap-truncated critic-warmup-iterations loss-norm max-oversampling "
         "normalize-advantage ratio-level value-clip value-coef",
         "learner": "average-updates betas lr-decay-updates lr-warmup-updates ratio-tolerance recompute-old-log-probs "

@@ -27,6 +27,7 @@ class StandIn:
         self.info = env_info(
             "tabletop",
             7,
+            simulator="stand-in 1",
             renderer="flat",
             cameras=views,
             image_shape=(size, size),
