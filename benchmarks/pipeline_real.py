@@ -167,7 +167,7 @@ def iterations(way: Way, config: TrainConfig) -> Generator[dict[str, Any]]:
                     "threads": cores,
                     "times": clock.drain(),
                 }
-                with clock.left_out():  # others have their turn
+                with clock.excluded():  # others have their turn
                     yield row
                 began, used = time.perf_counter(), time.process_time()
 

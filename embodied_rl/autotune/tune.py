@@ -212,7 +212,8 @@ def candidates(config: TrainConfig, rows_per_group: float, others: Sequence[str]
     given = config.scheduler if isinstance(config.scheduler, PipelinedConfig) else PipelinedConfig()
     cpu = (given.act_device or config.device).startswith("cpu")
     usual = dataclasses.replace(given, env_groups=PipelinedConfig().num_env_groups(most, cpu=cpu))
-    counts = (1, 2, given.env_groups if (given.env_groups or 0) > 2 else 4)
+    asked = given.env_groups or 0
+    counts = (1, 2, asked if asked > 2 else 4)
     pipelined = [dataclasses.replace(given, env_groups=count) for count in counts if count <= most]
     found: list[tuple[SchedulerConfig, int, int]] = [(one, most, rows) for one in (SerialConfig(), *pipelined)]
     if others and given.act_device is None:

@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 import torch
 
+from embodied_rl.algorithms.config import GRPOConfig
+from embodied_rl.algorithms.make import make_algorithm
 from embodied_rl.benchmarks import pipeline, pipeline_real
 from embodied_rl.benchmarks.pipeline_real import RendersEachStep
 from embodied_rl.benchmarks.pipeline_timed import PROFILES, Cost, Devices, Profile, TimedEnv, TimedLearner, TimedPolicy
@@ -170,7 +172,7 @@ def test_stages_wait_as_long_as_their_rows_cost(monkeypatch: pytest.MonkeyPatch)
     assert played == [("sim", 5.0), ("act", 0.75), ("act", 2.0)]
     assert copy.deepcopy(policy) is policy
     played.clear()
-    learner = TimedLearner(profile, devices, microbatch=4)
+    learner = TimedLearner(profile, devices, make_algorithm(GRPOConfig()), microbatch=4, streams=True)
     learner.accumulate(timed_batch([3, 2], stale=True))
     assert played == [("gpu", 0.5), ("gpu", 0.125)]
     learner.update(timed_batch([3, 2, 1], stale=True))
