@@ -49,13 +49,13 @@ from embodied_rl.policies.checkpoints.folder import read_provenance
 from embodied_rl.rollout.sampler import TaskStates, evaluation_specs
 from embodied_rl.scheduler.config import PipelinedConfig, RayConfig
 from embodied_rl.scheduler.pipeline.replica import acting_device
-from embodied_rl.sim.mujoco.task import MujocoTask
 from embodied_rl.training.on_policy import PolicyFiles
 from embodied_rl.utils.threads import set_torch_threads
 from embodied_rl.vec_env import VecEnv
 
 if TYPE_CHECKING:
     from embodied_rl.factory.policies import AnyPolicy
+    from embodied_rl.factory.tasks import SuiteTask
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,7 +244,7 @@ def _about_env(env: VecEnv, config: TrainConfig, drawn: str = "") -> dict[str, A
 
 
 def _tuned(
-    config: TrainConfig, tasks: list[MujocoTask], policy: AnyPolicy, states: RunStates, console: Console
+    config: TrainConfig, tasks: list[SuiteTask], policy: AnyPolicy, states: RunStates, console: Console
 ) -> TrainConfig:
     """The config with the scheduler that suits this machine; a run that is resumed keeps its own."""
     # a probe's times are those of one thread
