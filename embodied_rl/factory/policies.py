@@ -137,7 +137,8 @@ def load_policy(folder: Path, request: LoadRequest | None = None) -> AnyPolicy:
     Raises:
         UserError: a file is missing, damaged, not finite or other than the checkpoint's SHA-256 says, or does not fit.
     """
-    from embodied_rl.policies.checkpoints.integrity import recorded_files, verify_checksums
+    from embodied_rl.policies.checkpoints.folder import verify_checksums
+    from embodied_rl.policies.checkpoints.integrity import recorded_files
 
     verify_checksums(folder)
     family = family_of(folder, None if request is None else request.family.name)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from embodied_rl.errors import UserError, suggest
 
 if TYPE_CHECKING:
-    from embodied_rl.sim.mujoco.task import MujocoTask
+    from embodied_rl.sim.mujoco.task import MujocoTask as SuiteTask
 
 LIBERO_SUITES = ("libero_spatial", "libero_object", "libero_goal", "libero_10", "libero_90")
 
@@ -39,7 +39,7 @@ def libero_notice(suite: str) -> list[str]:
     ]
 
 
-def load_tasks(suite: str, names: Sequence[str] = ()) -> list[MujocoTask]:
+def load_tasks(suite: str, names: Sequence[str] = ()) -> list[SuiteTask]:
     """The tasks of `suite`, or those with the short `names`. UserError for unknown names or missing assets."""
     from embodied_rl.sim import tabletop
 
@@ -58,14 +58,14 @@ def load_tasks(suite: str, names: Sequence[str] = ()) -> list[MujocoTask]:
     return [task for name, task in tasks.items() if not names or name in names]
 
 
-def missing_assets(tasks: Sequence[MujocoTask]) -> list[str]:
+def missing_assets(tasks: Sequence[SuiteTask]) -> list[str]:
     """Official asset files that are stand-ins in these tasks; a score on such pictures is not a score on LIBERO's."""
     from embodied_rl.sim.libero.tasks import LiberoTask
 
     return sorted({file for task in tasks if isinstance(task, LiberoTask) for file in task.approximate})
 
 
-def task_digest(task: MujocoTask) -> str:
+def task_digest(task: SuiteTask) -> str:
     """SHA-256 of what an episode of `task` is made of.
 
     For LIBERO's tasks the fingerprint of their bundle; for others that of both compiled models, the initial states, the
@@ -88,7 +88,7 @@ def task_digest(task: MujocoTask) -> str:
     return digest.hexdigest()
 
 
-def _load_libero(suite: str) -> Sequence[MujocoTask]:
+def _load_libero(suite: str) -> Sequence[SuiteTask]:
     from embodied_rl.sim.libero import tasks as libero
     from embodied_rl.sim.libero.bundle import INSTALL, installed
 

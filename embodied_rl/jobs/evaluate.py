@@ -41,7 +41,6 @@ from embodied_rl.policies.checkpoints.folder import read_provenance
 from embodied_rl.policies.preprocessing.images import image_pipeline
 from embodied_rl.rollout.sampler import evaluation_specs
 from embodied_rl.sim.libero.protocol import Protocol, deviations, protocol
-from embodied_rl.sim.mujoco.task import MujocoTask
 from embodied_rl.sim.perturb import Perturber, Variant, variant_spec
 from embodied_rl.sim.wrappers.protocol_env import ProtocolEnv
 from embodied_rl.telemetry.eval_report import EvalPage, rows_of, write_eval_page
@@ -54,6 +53,7 @@ from embodied_rl.utils.signals import Interrupted, StopRequest
 
 if TYPE_CHECKING:
     from embodied_rl.factory.policies import AnyPolicy
+    from embodied_rl.factory.tasks import SuiteTask
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class _Plan:
     command: BenchmarkCommand
     suite: str
     protocol: Protocol
-    tasks: list[MujocoTask]
+    tasks: list[SuiteTask]
     specs: list[EpisodeSpec]
     variants: dict[int, Variant]
 
@@ -141,7 +141,7 @@ def _plan(benchmark: str, command: BenchmarkCommand) -> _Plan:
     return _Plan(command, suite, protocol(command.protocol), tasks, specs, variants)
 
 
-def _states(task: MujocoTask, command: BenchmarkCommand) -> list[int]:
+def _states(task: SuiteTask, command: BenchmarkCommand) -> list[int]:
     rows = list(task.heldout_states if command.states == "heldout" else task.train_states)
     count = command.states_per_task or len(rows)
     if not rows or count > len(rows):

@@ -9,11 +9,11 @@ from embodied_rl import __version__
 from embodied_rl.factory.tasks import task_digest
 
 if TYPE_CHECKING:
-    from embodied_rl.sim.mujoco.task import MujocoTask
+    from embodied_rl.factory.tasks import SuiteTask
 
 
 def fingerprint(
-    tasks: Sequence[MujocoTask],
+    tasks: Sequence[SuiteTask],
     renderer: str,
     render_quality: str,
     device: str,

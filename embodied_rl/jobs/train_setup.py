@@ -49,13 +49,13 @@ from embodied_rl.policies.checkpoints.folder import read_provenance
 from embodied_rl.rollout.sampler import TaskStates, evaluation_specs
 from embodied_rl.scheduler.config import PipelinedConfig, RayConfig
 from embodied_rl.scheduler.pipeline.replica import acting_device
-from embodied_rl.sim.mujoco.task import MujocoTask
 from embodied_rl.training.on_policy import PolicyFiles
 from embodied_rl.utils.threads import set_torch_threads
 from embodied_rl.vec_env import VecEnv
 
 if TYPE_CHECKING:
     from embodied_rl.factory.policies import AnyPolicy
+    from embodied_rl.factory.tasks import SuiteTask
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,7 +244,7 @@ def _about_env(env: VecEnv, config: TrainConfig, drawn: str = "") -> dict[str, A
 
 
 def find_schedule(
-    config: TrainConfig, tasks: Sequence[MujocoTask], policy: AnyPolicy, train_states: TaskStates, console: Console
+    config: TrainConfig, tasks: Sequence[SuiteTask], policy: AnyPolicy, train_states: TaskStates, console: Console
 ) -> Tuning:
     """Try schedules for `config`, which is resolved, and print what came out."""
 

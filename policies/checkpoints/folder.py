@@ -17,6 +17,8 @@ from torch import Tensor
 from embodied_rl.errors import UserError
 from embodied_rl.policies.checkpoints.integrity import CHECKSUMS, file_sha256, record, require_finite
 
+_RUN_STATE = "state.json"
+
 
 def to_json(data: Mapping[str, Any]) -> bytes:
     """The same bytes for the same data."""
@@ -60,6 +62,32 @@ def read_config(folder: Path, architecture: str, version: int, keys: tuple[str, 
         if key not in config:
             raise UserError(f"{folder / 'config.json'} lacks '{key}': restore the file from the checkpoint's source")
     return config
+
+
+def verify_checksums(folder: Path) -> None:
+    """UserError unless every file is as the checkpoint's SHA-256 list says; a folder without a list passes.
+
+    `save_policy` writes a list into the folder, a training run writes one beside it.
+    """
+    lists = [(folder / CHECKSUMS, "")]
+    if folder.name == "policy" and (folder.parent / "trainer.pt").is_file():
+        lists.append((folder.parent / _RUN_STATE, "policy/"))
+    for path, prefix in lists:
+        if not path.is_file() and not prefix:
+            continue
+        hashes = read_json(path).get("sha256")
+        listed = hashes if isinstance(hashes, dict) else {}
+        ours = {name.removeprefix(prefix): sha for name, sha in listed.items() if name.startswith(prefix)}
+        if not ours:
+            raise UserError(f"{path} lists no SHA-256 of the policy's files: restore the checkpoint from a copy")
+        for name, expected in ours.items():
+            file = folder / name
+            if not file.is_file() or file_sha256(file) != expected:
+                what = "has changed" if file.is_file() else "is missing"
+                raise UserError(
+                    f"checkpoint {folder} is corrupt ({name} {what}, by the SHA-256 in {path.name}): "
+                    "restore it from a copy or use another checkpoint"
+                )
 
 
 def read_provenance(folder: Path) -> dict[str, Any]:

@@ -14,7 +14,6 @@ from torch import Tensor
 from embodied_rl.errors import UserError
 
 CHECKSUMS = "checksums.json"
-_RUN_STATE = "state.json"
 _read: ContextVar[dict[Path, None] | None] = ContextVar("files read by a loader", default=None)
 
 
@@ -53,34 +52,6 @@ def files_digest(files: Iterable[Path], folder: Path) -> str:
         for path in map(Path, map(os.path.abspath, files))
     ]
     return hashlib.sha256("\n".join(f"{sha} {name}" for name, sha in sorted(parts)).encode()).hexdigest()
-
-
-def verify_checksums(folder: Path) -> None:
-    """UserError unless every file is as the checkpoint's SHA-256 list says; a folder without a list passes.
-
-    `save_policy` writes a list into the folder, a training run writes one beside it.
-    """
-    from embodied_rl.policies.checkpoints.folder import read_json
-
-    lists = [(folder / CHECKSUMS, "")]
-    if folder.name == "policy" and (folder.parent / "trainer.pt").is_file():
-        lists.append((folder.parent / _RUN_STATE, "policy/"))
-    for path, prefix in lists:
-        if not path.is_file() and not prefix:
-            continue
-        hashes = read_json(path).get("sha256")
-        listed = hashes if isinstance(hashes, dict) else {}
-        ours = {name.removeprefix(prefix): sha for name, sha in listed.items() if name.startswith(prefix)}
-        if not ours:
-            raise UserError(f"{path} lists no SHA-256 of the policy's files: restore the checkpoint from a copy")
-        for name, expected in ours.items():
-            file = folder / name
-            if not file.is_file() or file_sha256(file) != expected:
-                what = "has changed" if file.is_file() else "is missing"
-                raise UserError(
-                    f"checkpoint {folder} is corrupt ({name} {what}, by the SHA-256 in {path.name}): "
-                    "restore it from a copy or use another checkpoint"
-                )
 
 
 def require_finite(tensors: Mapping[str, Tensor], source: Path) -> None:

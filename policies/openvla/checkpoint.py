@@ -36,11 +36,12 @@ from embodied_rl.policies.checkpoints.shards import SINGLE, weights_digest
 from embodied_rl.policies.family import ExportRequest, pick
 from embodied_rl.policies.nn import lora
 from embodied_rl.policies.openvla import OpenVLAConfig
-from embodied_rl.policies.openvla.config import LoadOptions, OpenVLAModelConfig, config_from_json
+from embodied_rl.policies.openvla.config import OpenVLAModelConfig, config_from_json
 from embodied_rl.policies.openvla.hf_format import (
     AUTO_MAP,
     SECTION,
     Description,
+    LoadOptions,
     is_public,
     public_config,
     public_files,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from embodied_rl.errors import UserError, suggest
 from embodied_rl.policies.nn.decoder import DecoderConfig
@@ -12,27 +12,9 @@ from embodied_rl.policies.nn.vision import ViTConfig
 from embodied_rl.policies.preprocessing.tokens import NUM_BINS, ProprioNorm
 from embodied_rl.utils.dataclass_io import read_dataclass
 
-if TYPE_CHECKING:
-    from embodied_rl.policies.openvla_oft.config import Variant
-
 ModelConfig = TypeVar("ModelConfig", bound="OpenVLAModelConfig")
 _HALF = (0.5, 0.5, 0.5)
 _OBSOLETE = "fused_decode"  # older folders say it; whether decoding runs in one loop is no property of the model
-
-
-@dataclass(frozen=True, kw_only=True)
-class LoadOptions:
-    """What the user says about a checkpoint.
-
-    architecture: 'openvla' or 'openvla_oft', None for whatever the folder holds. unnorm_key: entry of the dataset
-    statistics, None for the one that the folder names. variant: how a published OFT checkpoint decodes, which it does
-    not say. center_crop: share of the image's area to keep, None for what the folder or the variant says.
-    """
-
-    architecture: str | None = None
-    unnorm_key: str | None = None
-    variant: Variant | None = None
-    center_crop: float | None = None
 
 
 @dataclass(frozen=True)

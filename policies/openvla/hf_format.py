@@ -20,7 +20,7 @@ from embodied_rl.policies.checkpoints.folder import File, read_json, read_weight
 from embodied_rl.policies.checkpoints.shards import read_sharded, sharded_files, single_file, weight_files
 from embodied_rl.policies.nn.decoder import DecoderConfig
 from embodied_rl.policies.nn.heads import make_value_head
-from embodied_rl.policies.openvla.config import LoadOptions, OpenVLAModelConfig, openvla_7b
+from embodied_rl.policies.openvla.config import OpenVLAModelConfig, openvla_7b
 from embodied_rl.policies.openvla_oft import config as oft_config
 from embodied_rl.policies.openvla_oft.parts import check_parts, find_parts, read_parts, split_parts
 from embodied_rl.policies.preprocessing.text import PromptTokenizer
@@ -56,6 +56,21 @@ _PASSED_ON = (
     "processor_config.json",
     "generation_config.json",
 )
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadOptions:
+    """What the user says about a checkpoint.
+
+    architecture: 'openvla' or 'openvla_oft', None for whatever the folder holds. unnorm_key: entry of the dataset
+    statistics, None for the one that the folder names. variant: how a published OFT checkpoint decodes, which it does
+    not say. center_crop: share of the image's area to keep, None for what the folder or the variant says.
+    """
+
+    architecture: str | None = None
+    unnorm_key: str | None = None
+    variant: oft_config.Variant | None = None
+    center_crop: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

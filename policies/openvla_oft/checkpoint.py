@@ -8,7 +8,7 @@ from typing import Any
 from embodied_rl.errors import UserError
 from embodied_rl.policies.family import pick
 from embodied_rl.policies.openvla.checkpoint import export, load, prepare, save_policy
-from embodied_rl.policies.openvla.config import LoadOptions
+from embodied_rl.policies.openvla.hf_format import LoadOptions
 from embodied_rl.policies.openvla_oft.config import variant
 from embodied_rl.policies.openvla_oft.policy import OpenVLAOFTPolicy
 

@@ -19,7 +19,8 @@ from embodied_rl.policies.checkpoints.hub import is_repository, resolve, source_
 from embodied_rl.policies.checkpoints.shards import read_sharded
 from embodied_rl.policies.openvla import hf_format
 from embodied_rl.policies.openvla.checkpoint import export_policy, load_policy, save_policy
-from embodied_rl.policies.openvla.config import LoadOptions, nano, openvla_7b
+from embodied_rl.policies.openvla.config import nano, openvla_7b
+from embodied_rl.policies.openvla.hf_format import LoadOptions
 from embodied_rl.policies.openvla.policy import OpenVLAPolicy
 from embodied_rl.rng import DecisionRng
 from embodied_rl.types import Observation

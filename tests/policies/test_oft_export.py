@@ -14,7 +14,7 @@ from torch import Tensor
 from embodied_rl.errors import UserError
 from embodied_rl.policies.openvla import hf_format
 from embodied_rl.policies.openvla.checkpoint import export_policy, load_policy
-from embodied_rl.policies.openvla.config import LoadOptions
+from embodied_rl.policies.openvla.hf_format import LoadOptions
 from embodied_rl.policies.openvla_oft.config import VARIANTS, Variant
 from embodied_rl.policies.openvla_oft.policy import OpenVLAOFTPolicy
 from embodied_rl.types import Observation

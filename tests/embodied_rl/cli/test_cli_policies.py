@@ -20,7 +20,7 @@ from embodied_rl.policies.flow import FlowSettings
 from embodied_rl.policies.openvla import hf_format
 from embodied_rl.policies.openvla.checkpoint import adapt_policy
 from embodied_rl.policies.openvla.checkpoint import load_policy as load_openvla
-from embodied_rl.policies.openvla.config import LoadOptions
+from embodied_rl.policies.openvla.hf_format import LoadOptions
 from embodied_rl.policies.openvla_oft.config import preset as oft_preset
 from embodied_rl.policies.openvla_oft.policy import OpenVLAOFTPolicy
 from embodied_rl.policies.pi0.config import preset as pi0_preset

@@ -14,11 +14,12 @@ from safetensors.torch import load_file, save_file
 
 from embodied_rl.errors import UserError
 from embodied_rl.factory.policies import LoadRequest, PublishedOptions, load_policy, save_policy
-from embodied_rl.policies.checkpoints.integrity import CHECKSUMS, files_digest, require_finite, verify_checksums
+from embodied_rl.policies.checkpoints.folder import verify_checksums
+from embodied_rl.policies.checkpoints.integrity import CHECKSUMS, files_digest, require_finite
 from embodied_rl.policies.openvla import hf_format
 from embodied_rl.policies.openvla.checkpoint import adapt_policy
 from embodied_rl.policies.openvla.checkpoint import load_policy as load_openvla
-from embodied_rl.policies.openvla.config import LoadOptions
+from embodied_rl.policies.openvla.hf_format import LoadOptions
 from tests.policies import pi0_models, smolvla_models
 from tests.policies.published_files import originals, published_state, tiny_7b, write_folder
 
