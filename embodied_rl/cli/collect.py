@@ -83,7 +83,7 @@ def main(argv: list[str]) -> int:
     """Run the command; 0 when the dataset is written, 130 when Ctrl-C stopped it."""
     command = parse(CollectCommand, argv, "collect")
     from embodied_rl.data import collect, writer  # after the parsing: a typing error should not wait for the simulator
-    from embodied_rl.data.lerobot import DatasetSpec
+    from embodied_rl.data.layout import DatasetSpec
     from embodied_rl.utils.console import LastingConsole
 
     console = LastingConsole()

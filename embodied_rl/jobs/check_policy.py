@@ -258,8 +258,7 @@ def _demonstrations(config: DoctorConfig, policy: AnyPolicy) -> Demonstrations |
 def _frames(data: Demonstrations) -> tuple[Observation, Array]:
     """Frames from all over the data set, and the actions [rows, A] that were taken there."""
     rows = np.unique(np.linspace(0, len(data.images) - 1, _FRAMES).astype(np.int64))
-    episode = np.searchsorted(data.starts, rows, side="right") - 1
-    words = [data.instruction[index] for index in episode]
+    words = [data.instruction[row] for row in rows]
     return Observation.from_numpy(data.images[rows], data.state[rows], words), data.action[rows]
 
 

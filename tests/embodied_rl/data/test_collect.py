@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 
 from embodied_rl.data import collect, writer
-from embodied_rl.data.lerobot import DatasetSpec, fingerprint, load
+from embodied_rl.data.layout import DatasetSpec
+from embodied_rl.data.lerobot import fingerprint, load
 from embodied_rl.errors import UserError
 
 SPEC = DatasetSpec(("front",), 16, ("x",), ("dx", "gripper"))
@@ -178,7 +179,7 @@ import os, sys
 from pathlib import Path
 import fake_line_simulator
 from embodied_rl.data import collect, writer
-from embodied_rl.data.lerobot import DatasetSpec
+from embodied_rl.data.layout import DatasetSpec
 
 def build():
     print(os.getpid(), flush=True)

@@ -15,7 +15,8 @@ import torch
 from embodied_rl.cli import collect as collect_command
 from embodied_rl.cli import sft as sft_command
 from embodied_rl.data import writer
-from embodied_rl.data.lerobot import DatasetSpec, Episode, fingerprint, load
+from embodied_rl.data.layout import DatasetSpec, Episode
+from embodied_rl.data.lerobot import fingerprint, load
 from embodied_rl.errors import UserError
 from embodied_rl.policies.checkpoints.folder import read_provenance
 from embodied_rl.policies.openvla.checkpoint import load_policy
