@@ -72,7 +72,8 @@ def action_chunks(action: Array, rows: Array, ends: Array, chunk_len: int) -> Ar
 def split(data: Demonstrations, chunk_len: int, *, validation: float, seed: int) -> tuple[ChunkDataset, ChunkDataset]:
     """Split by episode into (train, validation); `validation` is the share of episodes of each instruction, rounded.
 
-    An episode counts for the instruction that it begins with. One with a single episode goes to train. Raises UserError when `validation` is outside [0, 1).
+    An episode counts for the instruction that it begins with; the only one of an instruction goes to train.
+    Raises UserError when `validation` is outside [0, 1).
     """
     if not 0.0 <= validation < 1.0:
         raise UserError(f"--validation must be in [0, 1), got {validation}")

@@ -194,7 +194,7 @@ def _nearest(path: Path, seconds: Array, wanted: Array, fps: float) -> Array:
     off = np.abs(seconds[near] - wanted) > _TOLERANCE / fps
     if off.any():
         raise UserError(
-            f"{path} lacks {int(off.sum())} frames, such as the one at {wanted[off][0]:.3f} s ({fps:g} frames a second); "
+            f"{path} lacks {int(off.sum())} frames, such as the one at {wanted[off][0]:.3f} s at {fps:g} a second; "
             "the dataset is damaged, collect it again"
         )
     return near

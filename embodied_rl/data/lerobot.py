@@ -128,8 +128,8 @@ def _check_order(meta: Metadata, table: pa.Table, lengths: Sequence[int]) -> Non
         wrong = np.flatnonzero(_numbers(meta, table, name) != values)
         if len(wrong):
             raise UserError(
-                f"{meta.root}: the data and meta/episodes differ in {name} at frame {expected['frame_index'][wrong[0]]} "
-                f"of episode {expected['episode_index'][wrong[0]]}; collect or download it again"
+                f"{meta.root}: the data and meta/episodes differ in {name} at frame "
+                f"{expected['frame_index'][wrong[0]]} of episode {expected['episode_index'][wrong[0]]}; collect or download it again"
             )
 
 
@@ -173,7 +173,7 @@ def _vectors(meta: Metadata, table: pa.Table, name: str) -> Array:
     if len(bad):
         episode, frame = (int(_numbers(meta, table, column)[bad[0]]) for column in ("episode_index", "frame_index"))
         raise UserError(
-            f"{meta.root}: '{name}' is not finite in {len(bad)} frames, the first is frame {frame} of episode {episode}: "
+            f"{meta.root}: '{name}' is not finite in {len(bad)} frames, first in frame {frame} of episode {episode}: "
             "correct them or leave those episodes out"
         )
     declared = meta.info["features"].get(name, {}).get("shape")

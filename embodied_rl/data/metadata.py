@@ -1,4 +1,4 @@
-"""The metadata of a LeRobot v3 data set, read strictly: what is used of it is checked, and nothing outside is opened."""
+"""The metadata of a LeRobot v3 data set, read strictly: what is used is checked, and nothing outside is opened."""
 
 from __future__ import annotations
 
