@@ -45,8 +45,8 @@ class SftCommand(SftConfig):
     chunk_len: int = 8
     """Control steps that the policy decides at once (K), 1 to 1024."""
     cameras: tuple[str, ...] = ()
-    """Cameras of the dataset in the order in which the policy sees them, the third-person view first (none given: the
-    simulator's own, by name)."""
+    """Cameras of the dataset in the order in which the policy sees them, the third-person view first (none given: two
+    whose names say it, the one with wrist or hand in its name last)."""
     gripper: Literal["auto", "signed", "one_opens", "one_closes"] = "auto"
     """What the last action means: signed: -1 opens, 1 closes; one_opens, one_closes: 0 to 1; auto: signed, and a
     dataset without numbers below 0 is refused."""
@@ -159,23 +159,27 @@ def _fresh_policy(command: SftCommand, data: Demonstrations) -> AnyPolicy:
 
 
 def _cameras(command: SftCommand) -> tuple[str, ...]:
-    """The cameras to read, in the policy's order; UserError unless they are the simulator's or were named."""
+    """The cameras to read in the simulator's order, the arm's own last; UserError where their names do not say it."""
     from embodied_rl.data.metadata import read_metadata, short_name
     from embodied_rl.sim.mujoco.vec_env import CAMERAS
 
-    own = ", ".join(CAMERAS)
-    found = [short_name(camera) for camera in read_metadata(command.dataset, command.cameras).cameras]
-    if set(found) <= set(CAMERAS):
-        ordered = tuple(camera for camera in CAMERAS if camera in found)
-        if command.cameras and tuple(found) != ordered:
-            raise UserError(f"--cameras {' '.join(found)}: the simulator gives {own}, in this order: give them so")
-        return ordered
-    if len(found) > 1 and not command.cameras:
+    meta = read_metadata(command.dataset, command.cameras)
+    found = [short_name(camera) for camera in meta.cameras]
+    ordered = tuple(sorted(found, key=_on_arm))
+    if command.cameras:
+        if set(found) <= set(CAMERAS) and tuple(found) != ordered:
+            raise UserError(f"--cameras {' '.join(found)}: the simulator gives {', '.join(CAMERAS)}: keep its order")
+        return tuple(found)
+    if len(found) > 1 and (len(found) > 2 or sum(map(_on_arm, found)) != 1):
         raise UserError(
-            f"{command.dataset} has the cameras {', '.join(found)}, the simulator {own}: name those to learn from in "
-            f"the simulator's order, such as --cameras {' '.join(found)}"
+            f"{command.dataset} has the cameras {', '.join(found)}, the simulator {', '.join(CAMERAS)}: name those to "
+            f"learn from in the simulator's order, such as --cameras {' '.join(found[:2])}"
         )
-    return tuple(found)
+    return ordered
+
+
+def _on_arm(camera: str) -> bool:
+    return "wrist" in camera.lower() or "hand" in camera.lower()
 
 
 def _check_fit(command: SftCommand, data: Demonstrations, model: Any) -> None:
@@ -267,8 +271,7 @@ def _save(
             "command": _words(argv),
             "version": __version__,
             "seed": command.seed,
-            "config": command.identity()
-            | {name: getattr(command, name) for name in ("preset", "chunk_len", "gripper")},
+            "config": command.identity() | own,
             "dataset": {
                 "path": str(command.dataset),
                 "sha256": fingerprint,

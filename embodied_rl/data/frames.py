@@ -188,9 +188,8 @@ def _find_in_videos(
 def _nearest(path: Path, seconds: Array, wanted: Array, fps: float) -> Array:
     """The frame of each moment: the nearest, which must be nearer than a share of a frame's duration."""
     after = np.clip(np.searchsorted(seconds, wanted), 1, max(len(seconds) - 1, 1))
-    near = after - (
-        np.abs(wanted - seconds[after - 1]) <= np.abs(wanted - seconds[np.minimum(after, len(seconds) - 1)])
-    )
+    before, behind = (np.abs(wanted - seconds[np.minimum(at, len(seconds) - 1)]) for at in (after - 1, after))
+    near = after - (before <= behind)
     off = np.abs(seconds[near] - wanted) > _TOLERANCE / fps
     if off.any():
         raise UserError(
@@ -272,8 +271,8 @@ def _find_in_tables(
 def _decode_images(block: ImageBlock, shape: tuple[int, ...]) -> Array:
     with pq.ParquetFile(block.path) as file:
         column = file.read_row_group(block.group, columns=[block.camera]).column(0)
-    images = np.empty((len(block), *shape), np.uint8)
-    for slot, value in enumerate(column.slice(block.first, block.count)):
+    images = []  # a declared size is not believed before an image has it
+    for value in column.slice(block.first, block.count):
         data = value.as_py()
         data = data.get("bytes") if isinstance(data, dict) else data
         if not isinstance(data, bytes):
@@ -285,5 +284,5 @@ def _decode_images(block: ImageBlock, shape: tuple[int, ...]) -> Array:
                 f"{block.path}: an image of '{block.camera}' {found}, info.json says {shape[0]} x {shape[1]} "
                 "(height x width): correct the shape there"
             )
-        images[slot] = image[..., ::-1]
-    return images
+        images.append(image[..., ::-1])
+    return np.stack(images)

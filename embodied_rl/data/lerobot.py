@@ -128,8 +128,8 @@ def _check_order(meta: Metadata, table: pa.Table, lengths: Sequence[int]) -> Non
         wrong = np.flatnonzero(_numbers(meta, table, name) != values)
         if len(wrong):
             raise UserError(
-                f"{meta.root}: the data and meta/episodes differ in {name} at frame "
-                f"{expected['frame_index'][wrong[0]]} of episode {expected['episode_index'][wrong[0]]}; collect or download it again"
+                f"{meta.root}: data and meta/episodes differ in {name}, frame {expected['frame_index'][wrong[0]]} of "
+                f"episode {expected['episode_index'][wrong[0]]}; collect or download it again"
             )
 
 
@@ -168,7 +168,7 @@ def _instructions(meta: Metadata, table: pa.Table, starts: Array) -> list[str]:
 def _vectors(meta: Metadata, table: pa.Table, name: str) -> Array:
     """float32 [F,d] of a column of numbers or of lists of numbers; UserError unless all are finite."""
     with np.errstate(over="ignore"):  # what is too large is infinite, which is refused
-        values = np.ascontiguousarray(_matrix(meta, table, name), dtype=np.float32)
+        values = np.array(_matrix(meta, table, name), dtype=np.float32)
     bad = np.flatnonzero(~np.isfinite(values).all(axis=1))
     if len(bad):
         episode, frame = (int(_numbers(meta, table, column)[bad[0]]) for column in ("episode_index", "frame_index"))

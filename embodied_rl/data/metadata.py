@@ -65,9 +65,7 @@ class Metadata:
         """The file of `data_path` or `video_path` (`kind`) at `place`; UserError when it lies outside the data set."""
         template = self.info.get(kind)
         parts = list(Formatter().parse(template)) if isinstance(template, str) else [("", "?", "", None)]
-        if any(
-            name is not None and (name not in _PLACEHOLDERS or conversion) for _, name, _, conversion in parts
-        ) or any(not re.fullmatch(r"0?\d?d?", spec or "") for _, _, spec, _ in parts):
+        if any(name is not None and not _is_placeholder(name, spec, how) for _, name, spec, how in parts):
             raise UserError(f"{self.root}: {kind} {_short(template)} is no path with {', '.join(_PLACEHOLDERS)}")
         path = PurePosixPath(template.format(video_key=camera, chunk_index=place[0], file_index=place[1]))
         if path.is_absolute() or ".." in path.parts or "\0" in str(path):
@@ -156,9 +154,8 @@ def image_size(root: Path, camera: str, feature: Mapping[str, Any]) -> tuple[int
     shape, names = feature.get("shape"), feature.get("names")
     if not isinstance(shape, list) or len(shape) != 3 or not all(type(n) is int and n > 0 for n in shape):
         raise UserError(f"{root}: the shape of {camera} must be three positive numbers, info.json has {_short(shape)}")
-    axes = (
-        [name[0] for name in names] if isinstance(names, list) and all(isinstance(n, str) and n for n in names) else []
-    )
+    known = isinstance(names, list) and all(isinstance(name, str) for name in names)
+    axes = [name[:1] for name in names] if known else []
     if sorted(axes) != ["c", "h", "w"]:
         axes = ["c", "h", "w"] if shape[0] == 3 and shape[2] != 3 else ["h", "w", "c"]
     size = dict(zip(axes, shape, strict=True))
@@ -247,6 +244,10 @@ def _tasks(root: Path) -> dict[int, str]:
     if len(dict(rows)) != len(rows):
         raise UserError(f"{path}: two tasks have one task_index")
     return dict(rows)
+
+
+def _is_placeholder(name: str, spec: str | None, conversion: str | None) -> bool:
+    return name in _PLACEHOLDERS and conversion is None and re.fullmatch(r"0?\d?d?", spec or "") is not None
 
 
 def _is_number(value: Any) -> bool:
