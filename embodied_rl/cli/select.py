@@ -104,7 +104,8 @@ def _suited(config: TrainConfig, recipe: TrainConfig, file: dict[str, object], w
     given = _value(words, "--suite")
     suite = given or config.suite
     if given is None and "suite" not in file:
-        suite = _made_for(_value(words, "--policy.checkpoint") or config.policy.checkpoint, recipe.suite)
+        own = getattr(config.policy, "checkpoint", SHIPPED)  # a policy of the user's has none
+        suite = _made_for(_value(words, "--policy.checkpoint") or own, recipe.suite)
     keep = suite == config.suite and ("tasks" in file or (given is None and suite == recipe.suite))
     return replace(config, suite=suite, tasks=config.tasks if keep else ())
 
@@ -117,8 +118,9 @@ def _made_for(checkpoint: str, suite: str) -> str:
     from embodied_rl.policies.checkpoints.folder import read_json  # imports torch
 
     made_for = read_json(path).get("suite")
-    same = isinstance(made_for, str) and made_for.startswith(suite.partition("_")[0] + "_")
-    return made_for if same else suite
+    if isinstance(made_for, str) and made_for.startswith(suite.partition("_")[0] + "_"):
+        return made_for
+    return suite
 
 
 def _value(words: Sequence[str], flag: str) -> str | None:

@@ -217,7 +217,7 @@ def _video_blocks(path: Path, index: video.Index, limit: int) -> tuple[list[Bloc
     gop = np.maximum(np.searchsorted(index.key_pts, index.pts, side="right") - 1, 0)
     in_gop = np.arange(count) - np.searchsorted(gop, gop, side="left")
     begins = np.flatnonzero(in_gop % limit == 0)
-    number = np.repeat(np.arange(len(begins)), np.diff([*begins, count]))
+    number = np.repeat(np.arange(len(begins)), np.diff(begins, append=count))
     blocks: list[Block] = [
         VideoBlock(path, int(index.key_dts[gop[first]]), tuple(index.pts[first:end].tolist()))
         for first, end in zip(begins, [*begins[1:], count], strict=True)

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from string import Formatter
-from typing import Any
+from typing import Any, TypeGuard
 
 import av.error
 import pyarrow as pa
@@ -64,8 +64,9 @@ class Metadata:
     def file(self, kind: str, place: Place, camera: str = "") -> Path:
         """The file of `data_path` or `video_path` (`kind`) at `place`; UserError when it lies outside the data set."""
         template = self.info.get(kind)
-        parts = list(Formatter().parse(template)) if isinstance(template, str) else [("", "?", "", None)]
-        if any(name is not None and not _is_placeholder(name, spec, how) for _, name, spec, how in parts):
+        if not isinstance(template, str) or not all(
+            name is None or _is_placeholder(name, spec, how) for _, name, spec, how in Formatter().parse(template)
+        ):
             raise UserError(f"{self.root}: {kind} {_short(template)} is no path with {', '.join(_PLACEHOLDERS)}")
         path = PurePosixPath(template.format(video_key=camera, chunk_index=place[0], file_index=place[1]))
         if path.is_absolute() or ".." in path.parts or "\0" in str(path):
@@ -154,8 +155,7 @@ def image_size(root: Path, camera: str, feature: Mapping[str, Any]) -> tuple[int
     shape, names = feature.get("shape"), feature.get("names")
     if not isinstance(shape, list) or len(shape) != 3 or not all(type(n) is int and n > 0 for n in shape):
         raise UserError(f"{root}: the shape of {camera} must be three positive numbers, info.json has {_short(shape)}")
-    known = isinstance(names, list) and all(isinstance(name, str) for name in names)
-    axes = [name[:1] for name in names] if known else []
+    axes = [name[:1] for name in names if isinstance(name, str)] if isinstance(names, list) else []
     if sorted(axes) != ["c", "h", "w"]:
         axes = ["c", "h", "w"] if shape[0] == 3 and shape[2] != 3 else ["h", "w", "c"]
     size = dict(zip(axes, shape, strict=True))
@@ -250,7 +250,7 @@ def _is_placeholder(name: str, spec: str | None, conversion: str | None) -> bool
     return name in _PLACEHOLDERS and conversion is None and re.fullmatch(r"0?\d?d?", spec or "") is not None
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: Any) -> TypeGuard[int | float]:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 

@@ -107,10 +107,11 @@ def index(path: Path) -> Index:
             unit, size = _time_base(stream), (stream.height, stream.width)
     except (av.error.FFmpegError, OSError, IndexError) as error:
         raise UserError(f"cannot read video {path} ({error}); the dataset is damaged, collect it again") from error
-    if not shown or any(pts is None or dts is None for pts, dts, _ in shown) or not any(key for *_, key in shown):
+    timed = [(pts, dts, key) for pts, dts, key in shown if pts is not None and dts is not None]
+    if len(timed) < len(shown) or not any(key for *_, key in timed):
         raise UserError(f"{path}: a frame has no timestamp, or there is none; the dataset is damaged, collect it again")
-    pts = np.array(sorted(pts for pts, _, _ in shown), np.int64)
-    keys = np.array(sorted((pts, dts) for pts, dts, key in shown if key), np.int64)
+    pts = np.array(sorted(pts for pts, _, _ in timed), np.int64)
+    keys = np.array(sorted((pts, dts) for pts, dts, key in timed if key), np.int64)
     return Index(size, pts, pts * float(unit), keys[:, 0], keys[:, 1])
 
 

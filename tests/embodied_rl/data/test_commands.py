@@ -215,12 +215,9 @@ def test_collect_refuses_bad_input(tmp_path: Path, words: list[str], message: st
 def test_an_output_that_cannot_be_written_is_refused_before_the_work(demo: Path, tmp_path: Path, name: str) -> None:
     (tmp_path / "file").write_text("")
     out = str(tmp_path / name) if len(name) > 1 else name
-    for command in (
-        lambda: sft_command.main([str(demo), "--out", out]),
-        lambda: collect_command.main(["x", "--out", out]),
-    ):
+    for main, what in ((sft_command.main, str(demo)), (collect_command.main, "x")):
         with pytest.raises(UserError, match="--out") as caught:
-            command()
+            main([what, "--out", out])
         assert "\n" not in str(caught.value)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["demo64", "file"]
 
