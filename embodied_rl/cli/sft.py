@@ -218,9 +218,9 @@ def _fit(command: SftCommand, policy: AnyPolicy, data: Demonstrations, fingerpri
         rows = np.zeros(len(batch.instruction), dtype=np.int64)
         obs = Observation(batch.images, batch.proprio, batch.instruction)
         decided = policy.act(obs, DecisionRng(rows, rows), "greedy")
-        if not np.isfinite(decided.actions).all():
+        if not decided.actions.isfinite().all():
             raise UserError("the policy's actions on held-out demonstrations are not finite: lower --lr and start anew")
-        figures = {"action_error": float(np.abs(decided.actions - batch.actions.numpy()).mean())}
+        figures = {"action_error": float(np.abs(decided.actions.cpu().numpy() - batch.actions.numpy()).mean())}
         if "tokens" in decided.replay:
             of_tokens: Any = policy
             right = decided.replay["tokens"].cpu() == of_tokens.encode(batch.actions)
