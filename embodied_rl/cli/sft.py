@@ -109,6 +109,8 @@ def _run(command: SftCommand, argv: list[str]) -> int:
         f"{len(set(data.instruction))} instructions, cameras {', '.join(data.camera_names)}, sha256 {fingerprint[:12]}",
         soft_wrap=True,
     )
+    if empty := data.info["total_episodes"] - len(data):
+        console.print(f"{empty} episodes without frames are left out")
     if cut := fit_actions(data, command.gripper):
         console.print(cut, soft_wrap=True)
     if isinstance(data.images, Frames):

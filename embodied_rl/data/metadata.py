@@ -50,7 +50,7 @@ class Metadata:
     """What the folder `meta` says.
 
     fps: frames a second, may be a fraction. cameras: feature names, in the order that was asked for. tasks: instruction
-    by task_index. episodes: in order, without empty ones; `empty` counts those.
+    by task_index. episodes: in order, without empty ones.
     """
 
     root: Path
@@ -59,7 +59,6 @@ class Metadata:
     cameras: tuple[str, ...]
     tasks: Mapping[int, str]
     episodes: Sequence[EpisodeMeta]
-    empty: int
 
     def file(self, kind: str, place: Place, camera: str = "") -> Path:
         """The file of `data_path` or `video_path` (`kind`) at `place`; UserError when it lies outside the data set."""
@@ -125,7 +124,7 @@ def read_metadata(root: Path, cameras: Sequence[str] = ()) -> Metadata:
     filled = [episode for episode in episodes if episode.length]
     if not filled:
         raise UserError(f"{root} has no frames: collect or download it again")
-    return Metadata(root, info, float(fps), chosen, _tasks(root), filled, len(episodes) - len(filled))
+    return Metadata(root, info, float(fps), chosen, _tasks(root), filled)
 
 
 def load_info(root: Path) -> dict[str, Any]:
