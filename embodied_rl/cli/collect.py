@@ -16,6 +16,8 @@ import tyro
 
 from embodied_rl.cli.parse import parse
 from embodied_rl.errors import UserError, suggest
+from embodied_rl.utils.lock import locked
+from embodied_rl.utils.output import try_output
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -72,9 +74,11 @@ class CollectCommand:
     """Also write a video of the first attempt at each task, for people to watch, into OUT_videos."""
 
     def __post_init__(self) -> None:
-        for name in ("episodes_per_task", "image_size", "workers"):
-            if getattr(self, name) < 1:
-                raise UserError(f"--{name.replace('_', '-')} must be at least 1, got {getattr(self, name)}")
+        most = {"episodes_per_task": 100_000, "image_size": 2048, "workers": 1024}
+        for name, low, high in (*((name, 1, high) for name, high in most.items()), ("seed", 0, 2**63 - 1)):
+            if not low <= getattr(self, name) <= high:
+                flag = f"--{name.replace('_', '-')}"
+                raise UserError(f"{flag} must be at least {low} and at most {high}, got {getattr(self, name)}")
         if not 0 <= self.dart_noise_rate <= 1:
             raise UserError(f"--dart-noise-rate must lie in [0, 1], got {self.dart_noise_rate}")
 
@@ -82,8 +86,22 @@ class CollectCommand:
 def main(argv: list[str]) -> int:
     """Run the command; 0 when the dataset is written, 130 when Ctrl-C stopped it."""
     command = parse(CollectCommand, argv, "collect")
+    try_output(command.out)
+    if command.out.exists():
+        raise UserError(f"{command.out} already exists; choose another --out or remove it")
+    with locked(command.out.with_name(command.out.name + ".lock"), f"collecting {command.out}"):
+        try:
+            return _collect(command, argv)
+        except OSError as error:
+            raise UserError(
+                f"cannot write {command.out} ({error.strerror}): free some disk space or choose another --out; "
+                "the same command goes on where it stopped"
+            ) from error
+
+
+def _collect(command: CollectCommand, argv: list[str]) -> int:
     from embodied_rl.data import collect, writer  # after the parsing: a typing error should not wait for the simulator
-    from embodied_rl.data.lerobot import DatasetSpec
+    from embodied_rl.data.layout import DatasetSpec
     from embodied_rl.utils.console import LastingConsole
 
     console = LastingConsole()

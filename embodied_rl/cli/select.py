@@ -12,6 +12,7 @@ from pathlib import Path
 from embodied_rl import configs as recipes
 from embodied_rl.algorithms.config import GRPOConfig
 from embodied_rl.cli.parse import flag_words, flags, parse, wants_help
+from embodied_rl.config.policies import SHIPPED
 from embodied_rl.config.train import KINDS, TrainConfig, belongs_to, from_dict, kind_of, read_yaml, selectable
 from embodied_rl.errors import UserError, suggest
 from embodied_rl.factory.tasks import libero_bundles
@@ -90,9 +91,46 @@ def select(argv: Sequence[str]) -> Selection:
         named = recipes.get(f"{_at_hand(benchmark)}_{policy}_{algorithm}")
     config = from_dict(file, _scheduled(named, scheduler), chosen.get("--config", "config"))
     _check_applicable(words, {"policy": policy, "algorithm": algorithm, "scheduler": scheduler}, flags(config))
-    config = parse(TrainConfig, words, f"train {benchmark}", config, USAGE)
+    config = parse(TrainConfig, words, f"train {benchmark}", _suited(config, named, file, words), USAGE)
     config.check()
     return Selection(benchmark, config)
+
+
+def _suited(config: TrainConfig, recipe: TrainConfig, file: dict[str, object], words: Sequence[str]) -> TrainConfig:
+    """`config` on the suite that the user names, else the one that the checkpoint to train was made for.
+
+    The recipe's tasks stay only with the recipe's suite, and where --suite is not given.
+    """
+    given = _value(words, "--suite")
+    suite = given or config.suite
+    if given is None and "suite" not in file:
+        own = getattr(config.policy, "checkpoint", SHIPPED)  # a policy of the user's has none
+        suite = _made_for(_value(words, "--policy.checkpoint") or own, recipe.suite)
+    keep = suite == config.suite and ("tasks" in file or (given is None and suite == recipe.suite))
+    return replace(config, suite=suite, tasks=config.tasks if keep else ())
+
+
+def _made_for(checkpoint: str, suite: str) -> str:
+    """The suite in a checkpoint's provenance where it is of the same benchmark as `suite`, else `suite`."""
+    path = Path(checkpoint) / "provenance.json"
+    if checkpoint == SHIPPED or not path.is_file():
+        return suite
+    from embodied_rl.policies.checkpoints.folder import read_json  # imports torch
+
+    made_for = read_json(path).get("suite")
+    if isinstance(made_for, str) and made_for.startswith(suite.partition("_")[0] + "_"):
+        return made_for
+    return suite
+
+
+def _value(words: Sequence[str], flag: str) -> str | None:
+    """What `words` gives for `flag`, as `--flag value` or `--flag=value`; the last one counts."""
+    found = None
+    for word, after in zip(words, [*words[1:], ""], strict=False):
+        name, equals, value = word.partition("=")
+        if name.replace("_", "-") == flag:
+            found = value if equals else after
+    return found
 
 
 def _take(argv: Sequence[str]) -> tuple[list[str], dict[str, str]]:

@@ -6,7 +6,7 @@ import dataclasses
 import shlex
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
@@ -14,6 +14,7 @@ from embodied_rl.cli.parse import parse
 from embodied_rl.config.sft import SftConfig
 from embodied_rl.errors import UserError, suggest
 from embodied_rl.utils.lock import locked
+from embodied_rl.utils.output import try_output
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -42,7 +43,22 @@ class SftCommand(SftConfig):
     preset: str = "nano"
     """Size of the policy: nano, tiny or 7b; of pi0 nano, tiny, nano_pi05 or tiny_pi05; of smolvla nano."""
     chunk_len: int = 8
-    """Control steps that the policy decides at once (K)."""
+    """Control steps that the policy decides at once (K), 1 to 1024."""
+    cameras: tuple[str, ...] = ()
+    """Cameras of the dataset in the order in which the policy sees them, the third-person view first (none given: two
+    whose names say it, the one with wrist or hand in its name last)."""
+    gripper: Literal["auto", "signed", "one_opens", "one_closes"] = "auto"
+    """What the last action means: signed: -1 opens, 1 closes; one_opens, one_closes: 0 to 1; auto: signed, and a
+    dataset without numbers below 0 is refused."""
+    image_cache_gib: float = 4.0
+    """Memory for decoded images; those beyond are decoded again when needed. The result does not depend on it."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 1 <= self.chunk_len <= 1024:
+            raise UserError(f"--chunk-len must be from 1 to 1024, got {self.chunk_len}")
+        if not 0 <= self.image_cache_gib < 2**20:
+            raise UserError(f"--image-cache-gib must be a number of GiB, 0 or above, got {self.image_cache_gib}")
 
 
 def main(argv: list[str]) -> int:
@@ -50,10 +66,7 @@ def main(argv: list[str]) -> int:
     command = parse(SftCommand, argv, "sft")
     if command.policy not in POLICIES:
         raise UserError(f"unknown policy '{command.policy}'.{suggest(command.policy, POLICIES)}")
-    try:
-        command.out.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"--out {command.out}: cannot make its folder ({error.strerror})") from error
+    try_output(command.out)
     with locked(command.out.with_name(command.out.name + ".sft.lock"), f"training {command.out}"):
         if command.out.exists():
             _check_done(command, argv)
@@ -80,20 +93,28 @@ def _words(argv: list[str]) -> str:
 
 def _run(command: SftCommand, argv: list[str]) -> int:
     from embodied_rl.data import lerobot  # after the checks: a typing error should not wait for torch
+    from embodied_rl.data.actions import fit_actions
+    from embodied_rl.data.frames import Frames
     from embodied_rl.utils.console import LastingConsole
 
     console = LastingConsole()
-    data = lerobot.load(command.dataset)
-    if _source(data).get("split") == "heldout":
+    data = lerobot.load(command.dataset, _cameras(command))
+    if data.source.get("split") == "heldout":
         raise UserError(
             f"{command.dataset} starts from held-out states, which evaluation needs unseen; collect with --split train"
         )
     fingerprint = lerobot.fingerprint(command.dataset)
     console.print(
         f"{command.dataset}: {len(data)} episodes, {len(data.images)} frames, "
-        f"{len(set(data.instruction))} instructions, sha256 {fingerprint[:12]}",
+        f"{len(set(data.instruction))} instructions, cameras {', '.join(data.camera_names)}, sha256 {fingerprint[:12]}",
         soft_wrap=True,
     )
+    if empty := data.info["total_episodes"] - len(data):
+        console.print(f"{empty} episodes without frames are left out")
+    if cut := fit_actions(data, command.gripper):
+        console.print(cut, soft_wrap=True)
+    if isinstance(data.images, Frames):
+        data.images.cache_bytes = int(command.image_cache_gib * 2**30)
     policy = _fresh_policy(command, data)
     parameters = sum(p.numel() for p in policy.parameters())
     console.print(
@@ -123,14 +144,14 @@ def _fresh_policy(command: SftCommand, data: Demonstrations) -> AnyPolicy:
     from embodied_rl.factory.policies import FAMILIES
     from embodied_rl.policies.family import FreshRequest
 
-    family, source = FAMILIES[command.policy], _source(data)
+    family, source = FAMILIES[command.policy], data.source
     model = family.preset(command.preset, "official")
-    _check_images(command, data, model.image_size, model.num_cameras)
+    _check_fit(command, data, model)
     request = FreshRequest(
         preset=command.preset,
         chunk_len=command.chunk_len,
         seed=command.seed,
-        instructions=data.instruction,
+        instructions=list(dict.fromkeys(data.instruction)),
         state=data.state,
         action=data.action,
         unit_actions=bool(source),  # our own suites
@@ -139,14 +160,50 @@ def _fresh_policy(command: SftCommand, data: Demonstrations) -> AnyPolicy:
     return family.fresh(request)
 
 
-def _check_images(command: SftCommand, data: Demonstrations, size: int, cameras: int) -> None:
-    if data.images.shape[2] != size:
+def _cameras(command: SftCommand) -> tuple[str, ...]:
+    """The cameras to read in the simulator's order, the arm's own last; UserError where their names do not say it."""
+    from embodied_rl.data.metadata import read_metadata, short_name
+    from embodied_rl.sim.mujoco.vec_env import CAMERAS
+
+    meta = read_metadata(command.dataset, command.cameras)
+    found = [short_name(camera) for camera in meta.cameras]
+    ordered = tuple(sorted(found, key=_on_arm))
+    if command.cameras:
+        if set(found) <= set(CAMERAS) and tuple(found) != ordered:
+            raise UserError(f"--cameras {' '.join(found)}: the simulator gives {', '.join(CAMERAS)}: keep its order")
+        return tuple(found)
+    if len(found) > 1 and (len(found) > 2 or sum(map(_on_arm, found)) != 1):
         raise UserError(
-            f"{command.dataset} has images of {data.images.shape[2]} pixels, preset {command.preset} needs "
-            f"{size}; collect with --image-size {size}"
+            f"{command.dataset} has the cameras {', '.join(found)}, the simulator {', '.join(CAMERAS)}: name those to "
+            f"learn from in the simulator's order, such as --cameras {' '.join(found[:2])}"
         )
-    if len(data.cameras) != cameras:
-        raise UserError(f"{command.dataset} has {len(data.cameras)} cameras, preset {command.preset} needs {cameras}")
+    return ordered
+
+
+def _on_arm(camera: str) -> bool:
+    return "wrist" in camera.lower() or "hand" in camera.lower()
+
+
+def _check_fit(command: SftCommand, data: Demonstrations, model: Any) -> None:
+    """UserError unless the data set has the images and vectors that the preset `model` takes."""
+    _, views, height, width, _ = data.images.shape
+    size, need = model.image_size, f"preset {command.preset} needs"
+    if (height, width) != (size, size):
+        raise UserError(
+            f"{command.dataset} has images of {height} x {width} pixels, {need} {size} x {size}; resize them, or "
+            f"collect with --image-size {size}"
+        )
+    if views != model.num_cameras:
+        raise UserError(
+            f"{command.dataset}: {views} cameras ({', '.join(data.camera_names)}), {need} {model.num_cameras}: "
+            "choose with --cameras"
+        )
+    for name, found, wanted in (
+        ("actions", data.action.shape[1], model.action_dim),
+        ("states", data.state.shape[1], model.proprio_dim),
+    ):
+        if found != wanted:
+            raise UserError(f"{command.dataset} has {name} of {found} numbers, {need} {wanted}")
 
 
 def _fit(command: SftCommand, policy: AnyPolicy, data: Demonstrations, fingerprint: str, console: Console) -> SftResult:
@@ -163,9 +220,9 @@ def _fit(command: SftCommand, policy: AnyPolicy, data: Demonstrations, fingerpri
         rows = np.zeros(len(batch.instruction), dtype=np.int64)
         obs = Observation(batch.images, batch.proprio, batch.instruction)
         decided = policy.act(obs, DecisionRng(rows, rows), "greedy")
-        if not np.isfinite(decided.actions).all():
+        if not decided.actions.isfinite().all():
             raise UserError("the policy's actions on held-out demonstrations are not finite: lower --lr and start anew")
-        figures = {"action_error": float(np.abs(decided.actions - batch.actions.numpy()).mean())}
+        figures = {"action_error": float(np.abs(decided.actions.cpu().numpy() - batch.actions.numpy()).mean())}
         if "tokens" in decided.replay:
             of_tokens: Any = policy
             right = decided.replay["tokens"].cpu() == of_tokens.encode(batch.actions)
@@ -174,11 +231,20 @@ def _fit(command: SftCommand, policy: AnyPolicy, data: Demonstrations, fingerpri
 
     policy.to("cuda" if torch.cuda.is_available() else "cpu")
     train, val = split(data, command.chunk_len, validation=command.validation, seed=command.seed)
+    if not len(train):
+        raise UserError(f"{command.dataset}: no frame has an undisturbed chunk after it; choose a smaller --chunk-len")
+    if not len(val):
+        console.print(
+            f"no validation: --validation {command.validation:g} of each instruction's episodes leaves none held out",
+            soft_wrap=True,
+        )
     identity = {
         "dataset": fingerprint,
         "policy": command.policy,
         "preset": command.preset,
         "chunk_len": command.chunk_len,
+        "cameras": data.camera_names,
+        "gripper": command.gripper,
     }
     return sft.fit(
         policy, train, val, command, state_path(command.out), measure=measure, console=console, identity=identity
@@ -198,7 +264,8 @@ def _save(
     from embodied_rl.evaluation.overlap import TRAINED_STATES, demonstrated_states
     from embodied_rl.factory.policies import save_policy
 
-    states = demonstrated_states(_source(data))
+    states = demonstrated_states(data.source)
+    own = {name: getattr(command, name) for name in ("preset", "chunk_len", "gripper")}
     save_policy(
         policy,
         command.out,
@@ -206,25 +273,19 @@ def _save(
             "command": _words(argv),
             "version": __version__,
             "seed": command.seed,
-            "config": command.identity() | {"preset": command.preset, "chunk_len": command.chunk_len},
+            "config": command.identity() | own,
             "dataset": {
                 "path": str(command.dataset),
                 "sha256": fingerprint,
                 "episodes": len(data),
                 "frames": len(data.images),
-                "collected": _source(data),
+                "collected": data.source,
             },
-            "suite": _source(data).get("suite"),
-            "renderer": _source(data).get("renderer"),
+            "cameras": data.camera_names,
+            "suite": data.source.get("suite"),
+            "renderer": data.source.get("renderer"),
             "last_session_seconds": round(seconds, 1),
             "history": result.history,
             **({} if states is None else {TRAINED_STATES: states}),
         },
     )
-
-
-def _source(data: Demonstrations) -> dict[str, Any]:
-    """What `collect` recorded about itself; empty for a dataset from elsewhere."""
-    from embodied_rl.data.lerobot import NAMESPACE
-
-    return data.info.get(NAMESPACE, {})

@@ -48,19 +48,29 @@ class SftConfig:
     """Steps between two saves of the state."""
 
     def __post_init__(self) -> None:
-        for name in ("steps", "batch_size", "val_every", "val_samples", "save_every"):
-            if getattr(self, name) < 1:
-                raise UserError(f"--{name.replace('_', '-')} must be at least 1, got {getattr(self, name)}")
-        if self.lr <= 0 or self.grad_clip <= 0 or self.shift < 0 or self.warmup < 0:
-            raise UserError("--lr and --grad-clip must be positive, --shift and --warmup not negative")
-
+        least = dict.fromkeys(("steps", "batch_size", "val_every", "val_samples", "save_every", "threads"), 1)
+        for name, low in {**least, "shift": 0, "warmup": 0, "seed": 0}.items():
+            value = getattr(self, name)
+            if value is not None and not low <= value < 2**63:
+                raise UserError(f"{_flag(name)} must be at least {low} and below 2^63, got {value}")
+        for name in ("lr", "grad_clip"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise UserError(f"{_flag(name)} must be a finite number above 0, got {getattr(self, name)}")
+        if not 0 <= self.weight_decay < math.inf:
+            raise UserError(f"--weight-decay must be a finite number, 0 or above, got {self.weight_decay}")
         if not 0 <= self.drop_action_history <= 1:
             raise UserError(f"--drop-action-history must lie in [0, 1], got {self.drop_action_history}")
+        if not 0 <= self.validation < 1:
+            raise UserError(f"--validation must be in [0, 1), got {self.validation}")
 
     def identity(self) -> dict[str, Any]:
         """The settings that decide the result: a stopped run may only continue with the same ones."""
         free = ("threads", "val_every", "val_samples", "save_every")
         return {f.name: getattr(self, f.name) for f in fields(SftConfig) if f.name not in free}
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 def learning_rate(step: int, config: SftConfig) -> float:

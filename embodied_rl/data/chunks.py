@@ -51,7 +51,7 @@ class ChunkDataset:
         return SftBatch(
             torch.from_numpy(self.data.images[rows]),
             torch.from_numpy(self.data.state[rows]),
-            [self.data.instruction[e] for e in episodes],
+            [self.data.instruction[row] for row in rows],
             torch.from_numpy(action_chunks(self.data.action, rows, self.data.starts[episodes + 1], self.chunk_len)),
         )
 
@@ -72,14 +72,16 @@ def action_chunks(action: Array, rows: Array, ends: Array, chunk_len: int) -> Ar
 def split(data: Demonstrations, chunk_len: int, *, validation: float, seed: int) -> tuple[ChunkDataset, ChunkDataset]:
     """Split by episode into (train, validation); `validation` is the share of episodes of each instruction, rounded.
 
-    An instruction with a single episode goes to train. Raises UserError when `validation` is outside [0, 1).
+    An episode counts for the instruction that it begins with; the only one of an instruction goes to train.
+    Raises UserError when `validation` is outside [0, 1).
     """
     if not 0.0 <= validation < 1.0:
         raise UserError(f"--validation must be in [0, 1), got {validation}")
     order = philox(seed, _SPLIT).permutation(len(data))
     held_out = np.zeros(len(data), dtype=bool)
-    for instruction in dict.fromkeys(data.instruction):
-        members = [e for e in order if data.instruction[e] == instruction]
+    first = [data.instruction[row] for row in data.starts[:-1]]
+    for instruction in dict.fromkeys(first):
+        members = [e for e in order if first[e] == instruction]
         held_out[members[: min(round(validation * len(members)), len(members) - 1)]] = True
     episode = np.repeat(np.arange(len(data)), np.diff(data.starts))
     usable = undisturbed(data.pushed, data.starts[episode + 1], chunk_len)

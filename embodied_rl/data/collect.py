@@ -24,7 +24,7 @@ import numpy as np
 import torch
 
 from embodied_rl.data import video, writer
-from embodied_rl.data.lerobot import DatasetSpec, Episode
+from embodied_rl.data.layout import DatasetSpec, Episode
 from embodied_rl.errors import UserError
 from embodied_rl.rng import philox
 from embodied_rl.types import Array, EpisodeSpec

@@ -1,22 +1,10 @@
-"""The LeRobot v3.0 dataset layout: names, schema and reader. `embodied_rl.data.writer` writes it.
-
-    meta/info.json                                   features, fps, totals, path templates
-    meta/stats.json                                  statistics per feature
-    meta/tasks.parquet                               task_index, indexed by the instruction
-    meta/episodes/chunk-000/file-000.parquet         one row an episode: length, rows, files, video times, statistics
-    data/chunk-000/file-000.parquet                  one row a frame, one row group an episode
-    videos/<camera feature>/chunk-000/file-000.mp4   frames of several episodes, one after the other
-
-What LeRobot does not define stands under the key `embodied_rl` of info.json and in episode columns `embodied_rl/...`.
-"""
+"""Read a LeRobot v3 data set: numbers into memory, images when they are asked for. `layout` describes the files."""
 
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,95 +12,26 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from embodied_rl.data import video
+from embodied_rl.data.frames import Frames, open_frames
+from embodied_rl.data.layout import ACTION, EXECUTED, NAMESPACE, STATE
+from embodied_rl.data.metadata import Metadata, one_line, read_metadata, short_name
 from embodied_rl.errors import UserError
 from embodied_rl.types import Array
 
-VERSION = "v3.0"
-CHUNK_FILES = 1000
-DATA_FILE_MB = 100
-VIDEO_FILE_MB = 200
-INFO_PATH = "meta/info.json"
-STATS_PATH = "meta/stats.json"
-TASKS_PATH = "meta/tasks.parquet"
-EPISODES_PATH = "meta/episodes/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
-DATA_PATH = "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
-VIDEO_PATH = "videos/{video_key}/chunk-{chunk_index:03d}/file-{file_index:03d}.mp4"
-STATE, ACTION, EXECUTED = "observation.state", "action", "executed_action"
-NAMESPACE = "embodied_rl"
-
-
-@dataclass(frozen=True, slots=True)
-class DatasetSpec:
-    """What every frame of a dataset holds. cameras: in the order of axis V; image_size: H = W in pixels; fps: Hz."""
-
-    cameras: tuple[str, ...]
-    image_size: int
-    state_names: tuple[str, ...]
-    action_names: tuple[str, ...]
-    fps: int = 20
-    robot_type: str = "panda"
-
-    def features(self) -> dict[str, dict[str, Any]]:
-        """The `features` of info.json, without the video blocks that are known only once a video is written."""
-        size = [self.image_size, self.image_size, 3]
-        images = {
-            camera_key(camera): {"dtype": "video", "shape": size, "names": ["height", "width", "channels"]}
-            for camera in self.cameras
-        }
-        actions = {"dtype": "float32", "shape": [len(self.action_names)], "names": list(self.action_names)}
-        state = {"dtype": "float32", "shape": [len(self.state_names)], "names": list(self.state_names)}
-        scalars = {
-            name: {"dtype": "float32" if name == "timestamp" else "int64", "shape": [1], "names": None}
-            for name in ("timestamp", "frame_index", "episode_index", "index", "task_index")
-        }
-        return images | {STATE: state, ACTION: actions, EXECUTED: dict(actions)} | scalars
-
-
-@dataclass(slots=True)
-class Episode:
-    """One demonstration of T frames.
-
-    key: number in the plan that produced it; it fixes the order in the dataset. instruction: the language task.
-    images uint8 [T,V,H,W,3]; state float32 [T,P]; action float32 [T,A], what the policy should learn;
-    executed float32 [T,A], what the simulator was given. extra: values for the columns `embodied_rl/<name>`.
-    """
-
-    key: int
-    instruction: str
-    images: Array
-    state: Array
-    action: Array
-    executed: Array
-    extra: dict[str, str | int | float] = field(default_factory=dict)
-
-    def check(self, spec: DatasetSpec) -> None:
-        """Raise ValueError unless shapes and types are those of `spec` and all numbers are finite."""
-        t = len(self.images)
-        size = spec.image_size
-        expected = {
-            "images": (self.images, np.uint8, (t, len(spec.cameras), size, size, 3)),
-            "state": (self.state, np.float32, (t, len(spec.state_names))),
-            "action": (self.action, np.float32, (t, len(spec.action_names))),
-            "executed": (self.executed, np.float32, (t, len(spec.action_names))),
-        }
-        for name, (value, dtype, shape) in expected.items():
-            if value.dtype != dtype or value.shape != shape or t == 0:
-                raise ValueError(f"episode {self.key}: {name} must be {dtype} {shape}, got {value.dtype} {value.shape}")
-            if not np.isfinite(value).all():
-                raise ValueError(f"episode {self.key}: {name} has non-finite values")
+_FILE, _ROW = "file", "row in its file"
 
 
 @dataclass(slots=True)
 class Demonstrations:
-    """A whole dataset in memory; F frames in all, E episodes, contiguous and in order.
+    """A data set of F frames in E episodes, contiguous and in order.
 
-    images uint8 [F,V,H,W,3]; state float32 [F,P]; action float32 [F,A]; pushed bool [F]: what was executed is not
-    `action` (False throughout where the dataset does not say what was executed); starts int64 [E+1]: episode e is rows
-    starts[e]:starts[e+1]; instruction: E strings; cameras: V feature names; info: meta/info.json; root: its folder.
+    images: uint8 [F,V,H,W,3], an array or what reads as one by rows. state float32 [F,P]; action float32 [F,A]; pushed
+    bool [F]: what was executed is not `action` (False throughout where the data set does not say what was executed).
+    starts int64 [E+1]: episode e is rows starts[e]:starts[e+1]. instruction: F strings, one a frame. cameras: V feature
+    names, in the order of axis V. info: meta/info.json. root: the folder.
     """
 
-    images: Array
+    images: Array | Frames
     state: Array
     action: Array
     pushed: Array
@@ -125,73 +44,47 @@ class Demonstrations:
     def __len__(self) -> int:
         return len(self.starts) - 1
 
+    @property
+    def source(self) -> dict[str, Any]:
+        """What `collect` recorded about itself; empty for a data set from elsewhere."""
+        return self.info.get(NAMESPACE, {})
 
-def camera_key(camera: str) -> str:
-    """Feature name of a camera."""
-    return f"observation.images.{camera}"
-
-
-def load_info(root: Path) -> dict[str, Any]:
-    """Read meta/info.json; raise UserError when `root` is no finished LeRobot v3 dataset."""
-    path = root / INFO_PATH
-    if not path.is_file():
-        partial = partial_path(root)
-        if partial.exists():
-            raise UserError(f"{root} is not finished ({partial} is what a stopped collection left); run it again")
-        raise UserError(f"{root} is no LeRobot dataset (no {INFO_PATH}); make one with `embodied-rl collect`")
-    try:
-        info = json.loads(path.read_text())
-    except json.JSONDecodeError as error:
-        raise UserError(f"{path} is damaged ({error}); collect the dataset again") from error
-    if info.get("codebase_version") != VERSION:
-        raise UserError(f"{root} is LeRobot {info.get('codebase_version')}; this reads {VERSION}, convert it first")
-    return info
+    @property
+    def camera_names(self) -> list[str]:
+        """The cameras without 'observation.images.'."""
+        return [short_name(camera) for camera in self.cameras]
 
 
-def partial_path(root: Path) -> Path:
-    """Where a dataset stands until it is complete."""
-    return root.with_name(root.name + ".partial")
+def load(root: Path, cameras: Sequence[str] = ()) -> Demonstrations:
+    """Read a LeRobot v3 data set; images are found and checked for completeness, and decoded later.
 
+    Args:
+        root: its folder.
+        cameras: those to read, in this order, by name with or without 'observation.images.' (none: all, as info.json
+            lists them).
 
-def load(root: Path) -> Demonstrations:
-    """Read a LeRobot v3 dataset into memory, cameras in the order of info.json, one thread a camera.
-
-    Raises UserError for a missing, unfinished or damaged dataset.
+    Raises:
+        UserError: a missing, unfinished or damaged data set, or numbers in it that are not finite.
     """
     root = Path(root)
-    info = load_info(root)
-    features = info["features"]
-    cameras = tuple(name for name, feature in features.items() if feature["dtype"] == "video")
-    for name in (STATE, ACTION):
-        if name not in features:
-            raise UserError(f"{root} has no feature '{name}'; it has {', '.join(features)}")
-    episodes = _episode_rows(root, info)
-    table = _table(root, info, episodes)
-    starts = np.concatenate([[0], np.cumsum([row["length"] for row in episodes])]).astype(np.int64)
-    if table.num_rows != starts[-1]:
-        raise UserError(f"{root}: {table.num_rows} data rows, the episodes need {starts[-1]}; collect it again")
-    shapes = {tuple(features[camera]["shape"]) for camera in cameras}
-    if len(shapes) != 1:
-        raise UserError(f"{root}: cameras must share one image shape, found {sorted(shapes)}")
-    images = np.empty((starts[-1], len(cameras), *shapes.pop()), dtype=np.uint8)
-    with ThreadPoolExecutor(len(cameras)) as pool:
-        jobs = [
-            pool.submit(_read_camera, root, info, episodes, starts, camera, images[:, v])
-            for v, camera in enumerate(cameras)
-        ]
-        for job in jobs:
-            job.result()
-    return Demonstrations(
-        images,
-        _matrix(table, STATE),
-        _matrix(table, ACTION),
-        _pushed(table),
-        starts,
-        [row["tasks"][0] for row in episodes],
-        cameras,
-        info,
-        root,
-    )
+    with one_line(root):
+        meta = read_metadata(root, cameras)
+        lengths = [episode.length for episode in meta.episodes]
+        starts = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+        table = _table(meta)
+        if table.num_rows != starts[-1]:
+            raise UserError(f"{root}: {table.num_rows} data rows, the episodes need {starts[-1]}; collect it again")
+        _check_order(meta, table, lengths)
+        state, action = (_vectors(meta, table, name) for name in (STATE, ACTION))
+        pushed = np.zeros(len(action), bool)
+        if EXECUTED in table.column_names:
+            executed = _vectors(meta, table, EXECUTED)
+            if executed.shape != action.shape:
+                raise UserError(f"{root}: '{EXECUTED}' has {executed.shape[1]} numbers, '{ACTION}' {action.shape[1]}")
+            pushed = (executed != action).any(axis=1)
+        images = open_frames(meta, _times(meta, table, lengths), starts, table[_ROW].to_numpy())
+        words = _instructions(meta, table, starts)
+        return Demonstrations(images, state, action, pushed, starts, words, meta.cameras, meta.info, root)
 
 
 def fingerprint(root: Path) -> str:
@@ -204,59 +97,104 @@ def fingerprint(root: Path) -> str:
     return digest.hexdigest()
 
 
-def _episode_rows(root: Path, info: dict[str, Any]) -> list[dict[str, Any]]:
-    paths = sorted((root / "meta/episodes").glob("*/*.parquet"))
-    rows: list[dict[str, Any]] = []
-    for path in paths:
-        names = [name for name in pq.read_schema(path).names if not name.startswith("stats/")]
-        rows += pq.read_table(path, columns=names).to_pylist()
-    rows.sort(key=lambda row: row["episode_index"])
-    if len(rows) != info["total_episodes"] or not rows:
-        raise UserError(f"{root}: {len(rows)} episodes, info.json says {info['total_episodes']}; collect it again")
-    return rows
-
-
-def _table(root: Path, info: dict[str, Any], episodes: Sequence[dict[str, Any]]) -> pa.Table:
-    files = sorted({(row["data/chunk_index"], row["data/file_index"]) for row in episodes})
-    columns = [STATE, ACTION, "index"] + [name for name in (EXECUTED,) if name in info["features"]]
+def _table(meta: Metadata) -> pa.Table:
+    """The rows of all data files without images, by episode and frame, each with its file and its row there."""
+    wanted = [STATE, ACTION, EXECUTED, "episode_index", "frame_index", "task_index", "timestamp"]
     parts = []
-    for chunk_index, file_index in files:
-        path = root / info["data_path"].format(chunk_index=chunk_index, file_index=file_index)
+    for number, place in enumerate(sorted({episode.data for episode in meta.episodes})):
+        path = meta.file("data_path", place)
         try:
-            parts.append(pq.read_table(path, columns=columns))
-        except (OSError, pa.ArrowInvalid) as error:
+            present = pq.read_schema(path).names
+            part = pq.read_table(path, columns=[name for name in wanted if name in present])
+        except (OSError, pa.ArrowException) as error:
             raise UserError(f"cannot read {path} ({error}); the dataset is damaged, collect it again") from error
-    return pa.concat_tables(parts).sort_by("index")
+        for name in (STATE, ACTION, "episode_index", "frame_index", "task_index"):
+            if name not in present:
+                raise UserError(f"{path} has no column '{name}'; it has {', '.join(present)}")
+        part = part.append_column(_FILE, pa.array(np.full(part.num_rows, number)))
+        parts.append(part.append_column(_ROW, pa.array(np.arange(part.num_rows))))
+    return pa.concat_tables(parts).sort_by([("episode_index", "ascending"), ("frame_index", "ascending")])
 
 
-def _pushed(table: pa.Table) -> Array:
-    if EXECUTED not in table.column_names:
-        return np.zeros(table.num_rows, dtype=bool)
-    return (_matrix(table, EXECUTED) != _matrix(table, ACTION)).any(axis=1)
+def _check_order(meta: Metadata, table: pa.Table, lengths: Sequence[int]) -> None:
+    """Each episode must have its frames 0, 1, ... once, in the file that meta/episodes names."""
+    files = sorted({episode.data for episode in meta.episodes})
+    expected = {
+        "episode_index": np.repeat([episode.index for episode in meta.episodes], lengths),
+        "frame_index": np.concatenate([np.arange(length) for length in lengths]),
+        _FILE: np.repeat([files.index(episode.data) for episode in meta.episodes], lengths),
+    }
+    for name, values in expected.items():
+        wrong = np.flatnonzero(_numbers(meta, table, name) != values)
+        if len(wrong):
+            raise UserError(
+                f"{meta.root}: data and meta/episodes differ in {name}, frame {expected['frame_index'][wrong[0]]} of "
+                f"episode {expected['episode_index'][wrong[0]]}; collect or download it again"
+            )
 
 
-def _matrix(table: pa.Table, name: str) -> Array:
+def _numbers(meta: Metadata, table: pa.Table, name: str) -> Array:
+    """A column of plain numbers, also when each is a list of one; none may be missing."""
+    values = _matrix(meta, table, name)
+    if values.shape[1] != 1:
+        raise UserError(f"{meta.root}: '{name}' must be one number a row, found {values.shape[1]}")
+    return values[:, 0]
+
+
+def _times(meta: Metadata, table: pa.Table, lengths: Sequence[int]) -> Array:
+    """float64 [F]: seconds since the episode began, as the data says, else by frame number."""
+    if "timestamp" not in table.column_names:
+        return np.concatenate([np.arange(length) for length in lengths]) / meta.fps
+    return _numbers(meta, table, "timestamp").astype(np.float64)
+
+
+def _instructions(meta: Metadata, table: pa.Table, starts: Array) -> list[str]:
+    """The instruction of each frame, from its task_index."""
+    numbers = _numbers(meta, table, "task_index").tolist()
+    unknown = sorted(set(numbers) - set(meta.tasks))
+    if unknown:
+        raise UserError(f"{meta.root}: task_index {unknown[0]} of the data is not in meta/tasks.parquet")
+    words = [meta.tasks[number] for number in numbers]
+    for e, episode in enumerate(meta.episodes):
+        extra = set(words[starts[e] : starts[e + 1]]) - set(episode.tasks)
+        if episode.tasks and extra:
+            raise UserError(
+                f"{meta.root}: episode {episode.index} has frames of the task '{min(extra)}', which is not among its "
+                "tasks in meta/episodes: correct the one that is wrong"
+            )
+    return words
+
+
+def _vectors(meta: Metadata, table: pa.Table, name: str) -> Array:
+    """float32 [F,d] of a column of numbers or of lists of numbers; UserError unless all are finite."""
+    with np.errstate(over="ignore"):  # what is too large is infinite, which is refused
+        values = np.array(_matrix(meta, table, name), dtype=np.float32)
+    bad = np.flatnonzero(~np.isfinite(values).all(axis=1))
+    if len(bad):
+        episode, frame = (int(_numbers(meta, table, column)[bad[0]]) for column in ("episode_index", "frame_index"))
+        raise UserError(
+            f"{meta.root}: '{name}' is not finite in {len(bad)} frames, first in frame {frame} of episode {episode}: "
+            "correct them or leave those episodes out"
+        )
+    declared = meta.info["features"].get(name, {}).get("shape")
+    if declared is not None and declared not in ([values.shape[1]], (values.shape[1],)):
+        raise UserError(f"{meta.root}: '{name}' has {values.shape[1]} numbers a frame, info.json says {declared}")
+    return values
+
+
+def _matrix(meta: Metadata, table: pa.Table, name: str) -> Array:
     column = table.column(name).combine_chunks()
-    return np.ascontiguousarray(column.flatten().to_numpy().reshape(len(column), -1), dtype=np.float32)
-
-
-def _read_camera(
-    root: Path, info: dict[str, Any], episodes: Sequence[dict[str, Any]], starts: Array, camera: str, out: Array
-) -> None:
-    """Fill `out` [F,H,W,3], a view of the images of one camera."""
-    fps = int(info["fps"])
-    files: dict[tuple[int, int], list[int]] = {}
-    for e, row in enumerate(episodes):
-        files.setdefault((row[f"videos/{camera}/chunk_index"], row[f"videos/{camera}/file_index"]), []).append(e)
-    for (chunk_index, file_index), members in files.items():
-        path = root / info["video_path"].format(video_key=camera, chunk_index=chunk_index, file_index=file_index)
-        rows: dict[int, int] = {}
-        for e in members:
-            first = round(episodes[e][f"videos/{camera}/from_timestamp"] * fps)
-            rows |= {first + t: int(starts[e]) + t for t in range(int(episodes[e]["length"]))}
-        for number, image in video.frames(path, fps):
-            row = rows.pop(number, None)
-            if row is not None:
-                out[row] = image
-        if rows:
-            raise UserError(f"{path} lacks {len(rows)} frames; the dataset is damaged, collect it again")
+    kind, count = column.type, len(column)
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        values, kind = column.flatten(), column.type.value_type
+        width = len(values) // count if count else 0
+        lengths = column.value_lengths() if count and not pa.types.is_fixed_size_list(column.type) else None
+        if lengths is not None and (lengths.null_count or (lengths.to_numpy(zero_copy_only=False) != width).any()):
+            raise UserError(f"{meta.root}: '{name}' has rows of different lengths")
+    else:
+        values, width = column, 1
+    if not (pa.types.is_integer(kind) or pa.types.is_floating(kind)) or width == 0:
+        raise UserError(f"{meta.root}: '{name}' must hold numbers or lists of numbers, not {column.type}")
+    if column.null_count or values.null_count:
+        raise UserError(f"{meta.root}: '{name}' lacks numbers in some rows; collect or download it again")
+    return values.to_numpy(zero_copy_only=False).reshape(count, width)

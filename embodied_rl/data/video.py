@@ -10,7 +10,8 @@ for people to look at.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -78,21 +79,40 @@ def join(paths: Sequence[Path], lengths: Sequence[int], out: Path, fps: int) -> 
             first_frame += length
 
 
-def frames(path: Path, fps: int) -> Iterator[tuple[int, Array]]:
-    """Yield (frame number from the timestamp, uint8 [H, W, 3] RGB) for every frame of a video, in order.
+@dataclass(frozen=True, slots=True)
+class Index:
+    """Where the frames of a video are, known without decoding any.
 
-    Raises UserError when the file is missing or cut off.
+    size: height and width. pts: int64 [n], presentation times in ticks, ascending; seconds: float64 [n], the same in
+    seconds. key_pts, key_dts: int64 [k], presentation and decoding times of the key frames.
     """
+
+    size: tuple[int, int]
+    pts: Array
+    seconds: Array
+    key_pts: Array
+    key_dts: Array
+
+
+def index(path: Path) -> Index:
+    """Read the packets' times of a video. UserError when the file is missing or cut off."""
     try:
         with av.open(str(path)) as container:
             stream = container.streams.video[0]
-            seconds = _time_base(stream)
-            for frame in container.decode(stream):
-                if frame.pts is None:
-                    raise UserError(f"{path}: a frame has no timestamp; the dataset is damaged, collect it again")
-                yield round(frame.pts * seconds * fps), _rgb(frame)
+            shown = [
+                (packet.pts, packet.dts, packet.is_keyframe)
+                for packet in container.demux(stream)
+                if packet.size and not packet.is_discard
+            ]
+            unit, size = _time_base(stream), (stream.height, stream.width)
     except (av.error.FFmpegError, OSError, IndexError) as error:
         raise UserError(f"cannot read video {path} ({error}); the dataset is damaged, collect it again") from error
+    timed = [(pts, dts, key) for pts, dts, key in shown if pts is not None and dts is not None]
+    if len(timed) < len(shown) or not any(key for *_, key in timed):
+        raise UserError(f"{path}: a frame has no timestamp, or there is none; the dataset is damaged, collect it again")
+    pts = np.array(sorted(pts for pts, _, _ in timed), np.int64)
+    keys = np.array(sorted((pts, dts) for pts, dts, key in timed if key), np.int64)
+    return Index(size, pts, pts * float(unit), keys[:, 0], keys[:, 1])
 
 
 def describe(path: Path) -> dict[str, Any]:
@@ -111,7 +131,8 @@ def describe(path: Path) -> dict[str, Any]:
         }
 
 
-def _rgb(frame: VideoFrame) -> Array:
+def rgb(frame: VideoFrame) -> Array:
+    """uint8 [H, W, 3] of a decoded frame."""
     # The native conversion of planar RGB is a copy; asking for rgb24 would run the scaler, ten times slower.
     return frame.to_ndarray() if frame.format.name == PIXEL_FORMAT else frame.to_ndarray(format="rgb24")
 

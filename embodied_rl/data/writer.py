@@ -19,9 +19,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from embodied_rl.data import lerobot as layout
-from embodied_rl.data import video
-from embodied_rl.data.lerobot import DatasetSpec, Episode
+from embodied_rl.data import layout, video
+from embodied_rl.data.layout import DatasetSpec, Episode
 from embodied_rl.data.statistics import array_statistics, histogram, image_statistics
 from embodied_rl.errors import UserError
 

@@ -15,11 +15,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from embodied_rl.data.actions import MOST_BEYOND, share_beyond
 from embodied_rl.errors import UserError
 from embodied_rl.factory.envs import pick_renderer, policy_folder
 from embodied_rl.factory.policies import family_named, load_policy
 from embodied_rl.jobs.findings import DoctorConfig, Finding
 from embodied_rl.learner.config import LearnerConfig
+from embodied_rl.policies.checkpoints.folder import read_provenance
 from embodied_rl.policy import ActMode, action_array
 from embodied_rl.rng import DecisionRng
 from embodied_rl.types import ActOutput, Array, EpisodeSpec, Observation
@@ -54,7 +56,13 @@ def check_policy(config: DoctorConfig) -> list[Finding]:
         policy = load_policy(folder, config.options_for(folder, config.kind))
     except UserError as error:
         return [Finding("checkpoint", "problem", str(error), "see the line itself")]
-    case = Case(policy, folder, config, _look(policy, config), _demonstrations(config, policy))
+    case = Case(
+        policy,
+        folder,
+        config,
+        _look(policy, config),
+        _demonstrations(config, policy, read_provenance(folder).get("cameras", ())),
+    )
     checks = (unnorm_key, gripper, images, first_update, statistics)
     return [checkpoint(policy, folder), *(finding for check in checks for finding in check(case))]
 
@@ -201,9 +209,9 @@ def statistics(case: Case) -> Iterator[Finding]:
         return
     theirs = np.quantile(case.data.action, (0.01, 0.99), axis=0)
     if (low[_ARM] == -1).all() and (high[_ARM] == 1).all():
-        beyond = float((np.abs(case.data.action[:, _ARM]) > 1).mean())
-        found = f"actions are taken as they are; {beyond:.1%} of the data set's lie beyond -1 to 1"
-        good = beyond <= 0.01
+        beyond = float(share_beyond(case.data.action[:, _ARM]).max())
+        found = f"actions are taken as they are; {beyond:.1%} of a dimension of the data set lie beyond -1 to 1"
+        good = beyond <= MOST_BEYOND
     else:
         span = np.maximum(theirs[1] - theirs[0], 1e-3)
         each = (np.maximum(np.abs(low - theirs[0]), np.abs(high - theirs[1])) / span)[_ARM]
@@ -240,17 +248,20 @@ def _look(policy: AnyPolicy, config: DoctorConfig) -> Observation:
     return seen
 
 
-def _demonstrations(config: DoctorConfig, policy: AnyPolicy) -> Demonstrations | None:
+def _demonstrations(config: DoctorConfig, policy: AnyPolicy, folder: Path) -> Demonstrations | None:
+    """The data set, with the cameras that the policy was trained on, where its provenance says so."""
     if config.dataset is None:
         return None
     from embodied_rl.data import lerobot
 
-    data = lerobot.load(config.dataset)
+    data = lerobot.load(config.dataset, read_provenance(folder).get("cameras", ()))
     shape = (policy.config.num_cameras, policy.config.image_size, policy.config.image_size, 3)
-    if data.images.shape[1:] != shape or data.action.shape[1] != policy.action_dim:
+    wants = (shape, policy.action_dim, policy.config.proprio_dim)
+    has = (data.images.shape[1:], data.action.shape[1], data.state.shape[1])
+    if has != wants:
         raise UserError(
-            f"--dataset {config.dataset} has images {data.images.shape[1:]} and {data.action.shape[1]} "
-            f"action dimensions, the policy takes {shape} and {policy.action_dim}: name one that fits."
+            f"--dataset {config.dataset} has images {has[0]}, actions of {has[1]} and states of {has[2]} numbers, the "
+            f"policy takes {wants[0]}, {wants[1]} and {wants[2]}: name one that fits."
         )
     return data
 
@@ -258,8 +269,7 @@ def _demonstrations(config: DoctorConfig, policy: AnyPolicy) -> Demonstrations |
 def _frames(data: Demonstrations) -> tuple[Observation, Array]:
     """Frames from all over the data set, and the actions [rows, A] that were taken there."""
     rows = np.unique(np.linspace(0, len(data.images) - 1, _FRAMES).astype(np.int64))
-    episode = np.searchsorted(data.starts, rows, side="right") - 1
-    words = [data.instruction[index] for index in episode]
+    words = [data.instruction[row] for row in rows]
     return Observation.from_numpy(data.images[rows], data.state[rows], words), data.action[rows]
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from embodied_rl.data import writer
-from embodied_rl.data.lerobot import DatasetSpec, Episode
+from embodied_rl.data.layout import DatasetSpec, Episode
 
 SPEC = DatasetSpec(("agentview", "wrist"), 16, tuple(f"s{i}" for i in range(8)), tuple(f"a{i}" for i in range(7)))
 

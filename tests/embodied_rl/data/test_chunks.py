@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from embodied_rl.data.chunks import action_chunks, batch_samples, drop_history_rows, random_shift, split, undisturbed
-from embodied_rl.data.lerobot import Demonstrations, Episode, load
+from embodied_rl.data.layout import Episode
+from embodied_rl.data.lerobot import Demonstrations, load
 from embodied_rl.errors import UserError
 
 
@@ -23,7 +24,7 @@ def _demonstrations(episodes: list[Episode]) -> Demonstrations:
         np.concatenate([e.action for e in episodes]),
         np.concatenate([(e.action != e.executed).any(axis=1) for e in episodes]),
         starts,
-        [e.instruction for e in episodes],
+        [e.instruction for e in episodes for _ in e.images],
         ("a", "b"),
         {},
         Path(),

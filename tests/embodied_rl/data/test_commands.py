@@ -15,7 +15,8 @@ import torch
 from embodied_rl.cli import collect as collect_command
 from embodied_rl.cli import sft as sft_command
 from embodied_rl.data import writer
-from embodied_rl.data.lerobot import DatasetSpec, Episode, fingerprint, load
+from embodied_rl.data.layout import DatasetSpec, Episode
+from embodied_rl.data.lerobot import fingerprint, load
 from embodied_rl.errors import UserError
 from embodied_rl.policies.checkpoints.folder import read_provenance
 from embodied_rl.policies.openvla.checkpoint import load_policy
@@ -162,6 +163,18 @@ def test_every_file_of_a_checkpoint_has_the_mode_that_the_umask_allows(demo: Pat
         (["--stepz", "3"], "Did you mean '--steps'"),
         (["--validation", "1.5"], "must be in"),
         (["--steps", "0"], "--steps must be at least 1"),
+        (["--chunk-len", "0"], "--chunk-len must be from 1"),
+        (["--lr", "nan"], "--lr must be a finite number above 0"),
+        (["--lr", "inf"], "--lr must be a finite number"),
+        (["--grad-clip", "nan"], "--grad-clip must be a finite number"),
+        (["--threads", "0"], "--threads must be at least 1"),
+        (["--weight-decay", "-1"], "--weight-decay must be a finite number"),
+        (["--validation", "nan"], "must be in"),
+        (["--seed", "-1"], "--seed must be at least 0"),
+        (["--seed", str(2**64)], "--seed must be at least 0"),
+        (["--image-cache-gib", "nan"], "--image-cache-gib must be"),
+        (["--cameras", "agentvew"], "Did you mean 'agentview'"),
+        (["--cameras", "agentview"], "1 cameras .* needs 2"),
     ],
 )
 def test_sft_refuses_bad_input(demo: Path, tmp_path: Path, words: list[str], message: str) -> None:
@@ -186,6 +199,9 @@ def test_sft_refuses_datasets_that_do_not_fit(demo: Path, tmp_path: Path) -> Non
         (["tabletop_objekt"], "Did you mean 'tabletop_object'"),
         (["tabletop_object", "--dart-noise-rate", "-1"], "must lie in"),
         (["tabletop_object", "--workers", "0"], "at least 1"),
+        (["tabletop_object", "--seed", str(2**64)], "--seed must be at least 0"),
+        (["tabletop_object", "--image-size", "100000"], "--image-size must be at least 1 and at most 2048"),
+        (["tabletop_object", "--dart-noise-rate", "nan"], "must lie in"),
         (["tabletop_object", "--tasks", "nothing"], "has no task 'nothing'"),
         (["tabletop_object", "--episodes", "3"], "--episodes-per-task"),
     ],
@@ -193,3 +209,24 @@ def test_sft_refuses_datasets_that_do_not_fit(demo: Path, tmp_path: Path) -> Non
 def test_collect_refuses_bad_input(tmp_path: Path, words: list[str], message: str) -> None:
     with pytest.raises(UserError, match=message):
         collect_command.main([*words, "--out", str(tmp_path / "d")])
+
+
+@pytest.mark.parametrize("name", ["x" * 245, "x" * 300, "file/below", "", "/", "a\0b"])
+def test_an_output_that_cannot_be_written_is_refused_before_the_work(demo: Path, tmp_path: Path, name: str) -> None:
+    (tmp_path / "file").write_text("")
+    out = str(tmp_path / name) if len(name) > 1 else name
+    for main, what in ((sft_command.main, str(demo)), (collect_command.main, "x")):
+        with pytest.raises(UserError, match="--out") as caught:
+            main([what, "--out", out])
+        assert "\n" not in str(caught.value)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["demo64", "file"]
+
+
+def test_sft_says_that_nothing_is_held_out_and_which_cameras_it_took(
+    demo: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert sft_command.main([str(demo), "--out", str(tmp_path / "ck"), *FAST, "--validation", "0.1"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "no validation: --validation 0.1" in said
+    assert "cameras agentview, wrist" in said
+    assert read_provenance(tmp_path / "ck")["cameras"] == ["agentview", "wrist"]

@@ -14,8 +14,9 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from embodied_rl.data import lerobot, video, writer
-from embodied_rl.data.lerobot import DatasetSpec, Episode, fingerprint, load
+from embodied_rl.data import layout, video, writer
+from embodied_rl.data.layout import DatasetSpec, Episode
+from embodied_rl.data.lerobot import fingerprint, load
 from embodied_rl.errors import UserError
 
 CAMERA = "observation.images.agentview"
@@ -24,9 +25,9 @@ CAMERA = "observation.images.agentview"
 def test_round_trip_is_exact(dataset: Path, episodes: list[Episode]) -> None:
     data = load(dataset)
     assert data.cameras == (CAMERA, "observation.images.wrist")
-    assert data.instruction == [episode.instruction for episode in episodes]
+    assert data.instruction == [episode.instruction for episode in episodes for _ in episode.images]
     np.testing.assert_array_equal(data.starts, np.cumsum([0, 5, 8, 11, 14, 17]))
-    np.testing.assert_array_equal(data.images, np.concatenate([episode.images for episode in episodes]))
+    np.testing.assert_array_equal(data.images[:], np.concatenate([episode.images for episode in episodes]))
     np.testing.assert_array_equal(data.state, np.concatenate([episode.state for episode in episodes]))
     np.testing.assert_array_equal(data.action, np.concatenate([episode.action for episode in episodes]))
 
@@ -34,7 +35,7 @@ def test_round_trip_is_exact(dataset: Path, episodes: list[Episode]) -> None:
 def test_round_trip_over_many_files(
     spec: DatasetSpec, tmp_path: Path, episodes: list[Episode], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lerobot, "CHUNK_FILES", 2)
+    monkeypatch.setattr(layout, "CHUNK_FILES", 2)
     out = tmp_path / "many"
     partial = writer.begin(out, {})
     for episode in episodes:
@@ -43,7 +44,7 @@ def test_round_trip_over_many_files(
     assert len(list(out.glob("data/*/*.parquet"))) > 2
     assert sorted(p.name for p in out.glob("data/*"))[:2] == ["chunk-000", "chunk-001"]
     assert 1 < len(list(out.glob(f"videos/{CAMERA}/*/*.mp4"))) < 5  # some files hold several episodes
-    np.testing.assert_array_equal(load(out).images, np.concatenate([episode.images for episode in episodes]))
+    np.testing.assert_array_equal(load(out).images[:], np.concatenate([episode.images for episode in episodes]))
 
 
 def test_info_follows_the_documented_schema(spec: DatasetSpec, dataset: Path) -> None:
@@ -93,7 +94,7 @@ def test_others_can_read_it_with_plain_parquet_and_av(dataset: Path, episodes: l
     assert row[f"videos/{CAMERA}/from_timestamp"] == pytest.approx(24 / 20)
     assert row[f"videos/{CAMERA}/to_timestamp"] == pytest.approx(38 / 20)
     place = {"chunk_index": row["data/chunk_index"], "file_index": row["data/file_index"]}
-    table = pq.read_table(dataset / lerobot.DATA_PATH.format(**place)).slice(24, 14)
+    table = pq.read_table(dataset / layout.DATA_PATH.format(**place)).slice(24, 14)
     np.testing.assert_allclose(np.array(table["action"].to_pylist()), episodes[3].action)
     np.testing.assert_allclose(np.array(table["executed_action"].to_pylist()), episodes[3].executed)
     assert table["frame_index"].to_pylist() == list(range(14))
@@ -101,7 +102,7 @@ def test_others_can_read_it_with_plain_parquet_and_av(dataset: Path, episodes: l
     assert table["index"].to_pylist() == list(range(24, 38))
     np.testing.assert_allclose(table["timestamp"].to_numpy(), np.arange(14) / 20, atol=1e-6)
     wanted = row[f"videos/{CAMERA}/from_timestamp"] + 6 / 20
-    with av.open(str(dataset / lerobot.VIDEO_PATH.format(video_key=CAMERA, chunk_index=0, file_index=0))) as container:
+    with av.open(str(dataset / layout.VIDEO_PATH.format(video_key=CAMERA, chunk_index=0, file_index=0))) as container:
         stream = container.streams.video[0]
         container.seek(int(wanted / stream.time_base), stream=stream)
         frame = next(f for f in container.decode(stream) if abs(f.time - wanted) < 1e-4)
@@ -154,7 +155,7 @@ def test_nothing_collected_is_an_error(spec: DatasetSpec, tmp_path: Path) -> Non
 
 
 def test_damaged_dataset_is_reported(dataset: Path) -> None:
-    path = dataset / lerobot.VIDEO_PATH.format(video_key=CAMERA, chunk_index=0, file_index=0)
+    path = dataset / layout.VIDEO_PATH.format(video_key=CAMERA, chunk_index=0, file_index=0)
     whole = path.read_bytes()
     path.write_bytes(whole[: len(whole) // 2])
     with pytest.raises(UserError, match="damaged"):
@@ -179,7 +180,7 @@ import sys
 from pathlib import Path
 import numpy as np
 from embodied_rl.data import writer
-from embodied_rl.data.lerobot import DatasetSpec, Episode
+from embodied_rl.data.layout import DatasetSpec, Episode
 spec = DatasetSpec(("agentview",), 16, ("s",), ("a",))
 for key in range(10_000):
     numbers = np.full((6, 1), key, np.float32)
@@ -206,7 +207,7 @@ def test_kill_while_writing_leaves_a_resumable_folder(tmp_path: Path) -> None:
     assert kept >= {0, 1, 2}
     writer.finalize(out, DatasetSpec(("agentview",), 16, ("s",), ("a",)), {})
     data = load(out)
-    np.testing.assert_array_equal(data.images[::6, 0, 0, 0, 0], sorted(kept))
+    np.testing.assert_array_equal(data.images[::6][:, 0, 0, 0, 0], sorted(kept))
     np.testing.assert_array_equal(data.action[::6, 0], sorted(kept))
     assert not partial.exists()
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from embodied_rl.data.lerobot import Episode
+from embodied_rl.data.layout import Episode
 from embodied_rl.data.statistics import array_statistics, histogram, image_statistics
 
 

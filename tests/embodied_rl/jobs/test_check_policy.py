@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -24,6 +25,7 @@ from embodied_rl.jobs.check_policy import Case
 from embodied_rl.jobs.findings import DoctorConfig, Finding
 from embodied_rl.rng import DecisionRng
 from embodied_rl.types import Array, EvalOutput, Observation
+from tests.embodied_rl.data.by_hand import make
 
 SHIPPED = policy_folder("shipped")
 
@@ -192,6 +194,16 @@ def test_demonstrations_in_other_units(copy: Path) -> None:
     for action, state in ((wide, "problem"), (fits, "ok")):
         changed = replace(case, data=replace(case.data, action=action))
         assert _states(check_policy.statistics(changed))["action statistics"] == state
+
+
+def test_a_dataset_with_other_vectors_is_refused(tmp_path: Path) -> None:
+    sizes = {"agentview": (64, 64), "robot0_eye_in_hand": (64, 64)}
+    root = make(tmp_path / "d", sizes=sizes, columns={"observation.state": pa.array([[0.0] * 7] * 24)})
+    info = json.loads((root / "meta/info.json").read_text())
+    info["features"]["observation.state"]["shape"] = [7]
+    (root / "meta/info.json").write_text(json.dumps(info))
+    with pytest.raises(UserError, match="states of 7 numbers, the policy takes"):
+        check_policy._demonstrations(DoctorConfig(dataset=root), load_policy(SHIPPED), SHIPPED)
 
 
 def test_options_of_a_policy_need_one() -> None:

@@ -55,7 +55,7 @@ def _data() -> tuple[ChunkDataset, ChunkDataset]:
     action = np.tanh(state @ rng.normal(size=(4, 3))).astype(np.float32)
     images = np.zeros((200, 1, 4, 4, 3), np.uint8)
     starts, calm = np.arange(0, 201, 20), np.zeros(200, bool)
-    data = Demonstrations(images, state, action, calm, starts, ["go"] * 10, ("a",), {}, Path())
+    data = Demonstrations(images, state, action, calm, starts, ["go"] * 200, ("a",), {}, Path())
     return split(data, 2, validation=0.2, seed=0)
 
 

@@ -1,0 +1,108 @@
+"""The LeRobot v3.0 dataset layout: names and schema.
+
+    meta/info.json                                   features, fps, totals, path templates
+    meta/stats.json                                  statistics per feature
+    meta/tasks.parquet                               task_index, indexed by the instruction
+    meta/episodes/chunk-000/file-000.parquet         one row an episode: length, rows, files, video times, statistics
+    data/chunk-000/file-000.parquet                  one row a frame, one row group an episode
+    videos/<camera feature>/chunk-000/file-000.mp4   frames of several episodes, one after the other
+
+What LeRobot does not define stands under the key `embodied_rl` of info.json and in episode columns `embodied_rl/...`.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from embodied_rl.types import Array
+
+VERSION = "v3.0"
+CHUNK_FILES = 1000
+DATA_FILE_MB = 100
+VIDEO_FILE_MB = 200
+INFO_PATH = "meta/info.json"
+STATS_PATH = "meta/stats.json"
+TASKS_PATH = "meta/tasks.parquet"
+EPISODES_PATH = "meta/episodes/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
+DATA_PATH = "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
+VIDEO_PATH = "videos/{video_key}/chunk-{chunk_index:03d}/file-{file_index:03d}.mp4"
+STATE, ACTION, EXECUTED = "observation.state", "action", "executed_action"
+NAMESPACE = "embodied_rl"
+CAMERA_PREFIX = "observation.images."
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetSpec:
+    """What every frame of a dataset holds. cameras: in the order of axis V; image_size: H = W in pixels; fps: Hz."""
+
+    cameras: tuple[str, ...]
+    image_size: int
+    state_names: tuple[str, ...]
+    action_names: tuple[str, ...]
+    fps: int = 20
+    robot_type: str = "panda"
+
+    def features(self) -> dict[str, dict[str, Any]]:
+        """The `features` of info.json, without the video blocks that are known only once a video is written."""
+        size = [self.image_size, self.image_size, 3]
+        images = {
+            camera_key(camera): {"dtype": "video", "shape": size, "names": ["height", "width", "channels"]}
+            for camera in self.cameras
+        }
+        actions = {"dtype": "float32", "shape": [len(self.action_names)], "names": list(self.action_names)}
+        state = {"dtype": "float32", "shape": [len(self.state_names)], "names": list(self.state_names)}
+        scalars = {
+            name: {"dtype": "float32" if name == "timestamp" else "int64", "shape": [1], "names": None}
+            for name in ("timestamp", "frame_index", "episode_index", "index", "task_index")
+        }
+        return images | {STATE: state, ACTION: actions, EXECUTED: dict(actions)} | scalars
+
+
+@dataclass(slots=True)
+class Episode:
+    """One demonstration of T frames.
+
+    key: number in the plan that produced it; it fixes the order in the dataset. instruction: the language task.
+    images uint8 [T,V,H,W,3]; state float32 [T,P]; action float32 [T,A], what the policy should learn;
+    executed float32 [T,A], what the simulator was given. extra: values for the columns `embodied_rl/<name>`.
+    """
+
+    key: int
+    instruction: str
+    images: Array
+    state: Array
+    action: Array
+    executed: Array
+    extra: dict[str, str | int | float] = field(default_factory=dict)
+
+    def check(self, spec: DatasetSpec) -> None:
+        """Raise ValueError unless shapes and types are those of `spec` and all numbers are finite."""
+        t = len(self.images)
+        size = spec.image_size
+        expected = {
+            "images": (self.images, np.uint8, (t, len(spec.cameras), size, size, 3)),
+            "state": (self.state, np.float32, (t, len(spec.state_names))),
+            "action": (self.action, np.float32, (t, len(spec.action_names))),
+            "executed": (self.executed, np.float32, (t, len(spec.action_names))),
+        }
+        for name, (value, dtype, shape) in expected.items():
+            if value.dtype != dtype or value.shape != shape or t == 0:
+                raise ValueError(f"episode {self.key}: {name} must be {dtype} {shape}, got {value.dtype} {value.shape}")
+            if not np.isfinite(value).all():
+                raise ValueError(f"episode {self.key}: {name} has non-finite values")
+
+
+def camera_key(camera: str) -> str:
+    """Feature name of a camera."""
+    return f"{CAMERA_PREFIX}{camera}"
+
+
+def partial_path(root: Path) -> Path:
+    """Where a data set stands until it is complete."""
+    root = Path(os.path.abspath(root))
+    return root.with_name(root.name + ".partial")
