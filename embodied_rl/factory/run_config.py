@@ -28,7 +28,7 @@ def resolve(config: TrainConfig, renderer: Choice | None, tasks: Sequence[Mujoco
     renderer: None where the simulator was opened by somebody else.
     """
     device, scheduler, cores = pick_device(config.device), config.scheduler, cpu_count()
-    sim_threads = config.env.num_threads or cores
+    env_threads = config.env.num_threads or cores
     if isinstance(scheduler, PipelinedConfig):
         on_cpu = (scheduler.act_device or device).startswith("cpu")
         stages = scheduler.num_env_groups(config.env.num_envs, cpu=on_cpu)
@@ -37,7 +37,7 @@ def resolve(config: TrainConfig, renderer: Choice | None, tasks: Sequence[Mujoco
             config.env.num_envs, config.rollout.groups(size), size, streams=config.learner.minibatch_groups is not None
         )
         scheduler = dataclasses.replace(scheduler, env_groups=stages, max_lookahead=ahead.groups)
-    env = dataclasses.replace(config.env, num_threads=sim_threads)
+    env = dataclasses.replace(config.env, num_threads=env_threads)
     if renderer is not None:
         quality = pick_render_quality(config.env.render_quality, tasks)
         env = dataclasses.replace(env, renderer=renderer.name, render_quality=quality)

@@ -55,12 +55,12 @@ class EfficientReport:
 def make_efficient(
     policy: AnyPolicy,
     config: EfficientConfig,
-    open_worlds: Callable[[], AbstractContextManager[VecEnv]],
+    open_envs: Callable[[], AbstractContextManager[VecEnv]],
     specs: Sequence[EpisodeSpec],
 ) -> EfficientReport:
     """Change `policy` as `config` asks, for good; UserError for what does not apply to it.
 
-    open_worlds, specs: where the evaluation runs and its episodes; opened only where layers are to be dropped.
+    open_envs, specs: where the evaluation runs and its episodes; opened only where layers are to be dropped.
     """
     from embodied_rl.policies.compile import need_compiler
     from embodied_rl.policies.efficient import VisualPruner, drop_layers, layer_importance, least_important
@@ -75,7 +75,7 @@ def make_efficient(
     }
     said = []
     if config.drop_layers:
-        decisions = _decisions(policy, first_observations(open_worlds, specs))
+        decisions = _decisions(policy, first_observations(open_envs, specs))
         importance = layer_importance(parts.decoders, lambda: [policy.evaluate(*decision) for decision in decisions])
         dropped = least_important(importance, config.drop_layers)
         drop_layers(parts.decoders, dropped)
@@ -98,14 +98,14 @@ def make_efficient(
 
 
 def first_observations(
-    open_worlds: Callable[[], AbstractContextManager[VecEnv]], specs: Sequence[EpisodeSpec]
+    open_envs: Callable[[], AbstractContextManager[VecEnv]], specs: Sequence[EpisodeSpec]
 ) -> list[Observation]:
     """One row each: what is seen first in 16 of the episodes `specs`, spread over the tasks. Nothing is scored."""
     from embodied_rl.evaluation.benchmark import interleaved
 
     chosen = interleaved(specs)[:CALIBRATION_EPISODES]
     found = []
-    with open_worlds() as env:
+    with open_envs() as env:
         for spec in chosen:
             env.reset([0], [spec])
             seen = env.new_observation(1)

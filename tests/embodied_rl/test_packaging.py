@@ -59,7 +59,7 @@ def test_every_import_of_the_tests_is_declared() -> None:
     declared = names(PROJECT["dependencies"] + PROJECT["optional-dependencies"]["dev"]) | set(OPTIONAL)
     # make_*.py made golden files, in environments of their own that they describe
     paths = sorted(path for path in (ROOT / "tests").rglob("*.py") if not path.name.startswith("make_"))
-    own = {"fake_line_simulator"}  # written by a test into its own folder
+    own = {"fake_line_simulator", "ppo_single_file"}  # written by a test into its own folder; an example
     found = third_party((str(path), path) for path in paths)
     assert {name: users for name, users in found.items() if name not in declared | own} == {}
 
