@@ -23,9 +23,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from embodied_rl.data.collect import Attempt, Bench, Job
-    from embodied_rl.sim.mujoco.task import MujocoTask
-    from embodied_rl.sim.mujoco.vec_env import NativeVecEnv
-    from embodied_rl.types import Array
+    from embodied_rl.factory.tasks import SuiteTask
     from embodied_rl.vec_env import EnvInfo
 
 ALL_SUITES = "tabletop"
@@ -133,7 +131,7 @@ def _collect(command: CollectCommand, argv: list[str]) -> int:
     return 0
 
 
-def _tasks(command: CollectCommand) -> list[MujocoTask]:
+def _tasks(command: CollectCommand) -> list[SuiteTask]:
     from embodied_rl.sim.tabletop import load_suite, suites
 
     names = suites() if command.suite == ALL_SUITES else (command.suite,)
@@ -146,50 +144,26 @@ def _tasks(command: CollectCommand) -> list[MujocoTask]:
     return [_with_states(task, command) for name, task in tasks.items() if not command.tasks or name in command.tasks]
 
 
-def _with_states(task: MujocoTask, command: CollectCommand) -> MujocoTask:
+def _with_states(task: SuiteTask, command: CollectCommand) -> SuiteTask:
     from embodied_rl.sim.tabletop import with_fresh_states
 
     return with_fresh_states(task, command.episodes_per_task, command.seed) if command.split == "fresh" else task
 
 
-def _open(tasks: Sequence[MujocoTask], image_size: int) -> NativeVecEnv:
-    from embodied_rl.sim.mujoco.vec_env import NativeVecEnv
-    from embodied_rl.sim.render import make_renderer
-
-    renderer = make_renderer("auto", [task.build_visual() for task in tasks])
-    return NativeVecEnv(tasks, 1, image_size=image_size, renderer=renderer, threads=1)
-
-
-def _describe(tasks: Sequence[MujocoTask], command: CollectCommand) -> EnvInfo:
+def _describe(tasks: Sequence[SuiteTask], command: CollectCommand) -> EnvInfo:
+    from embodied_rl.factory.demonstrations import open_bench
     from embodied_rl.factory.envs import announce_compilation
 
     announce_compilation()
-    with closing(_open(tasks, command.image_size)) as env:
+    with closing(open_bench(tasks, command.image_size).env) as env:
         return env.info
-
-
-class _Scripted:
-    """The tabletop expert at the start of the episode in env 0."""
-
-    def __init__(self, env: NativeVecEnv, task: MujocoTask) -> None:
-        from embodied_rl.sim.tabletop.expert import Expert
-
-        self._env = env
-        self._expert = Expert(task, env.model(0))
-        self._expert.reset()
-
-    def act(self) -> Array:
-        """float64 [7] in [-1, 1]."""
-        return self._expert.act(self._env.data(0))
 
 
 def _bench(command: CollectCommand) -> Bench:
     """What a worker process runs on."""
-    from embodied_rl.data.collect import Bench
+    from embodied_rl.factory.demonstrations import open_bench
 
-    tasks = {task.name: task for task in _tasks(command)}
-    env = _open(list(tasks.values()), command.image_size)
-    return Bench(env, lambda name: _Scripted(env, tasks[name]))
+    return open_bench(_tasks(command), command.image_size)
 
 
 def _run(build: partial[Bench], job: Job, attempts: Sequence[Attempt], workers: int, console: Console) -> None:
@@ -215,7 +189,7 @@ def _run(build: partial[Bench], job: Job, attempts: Sequence[Attempt], workers: 
             bar.update(line, advance=1, note=f"{failures} failed, {pace:.0f} frames/s")
 
 
-def _settings(command: CollectCommand, tasks: Sequence[MujocoTask], info: EnvInfo) -> dict[str, Any]:
+def _settings(command: CollectCommand, tasks: Sequence[SuiteTask], info: EnvInfo) -> dict[str, Any]:
     """What decides the content of the dataset: a stopped collection only continues with the same."""
     return {
         "suite": command.suite,
