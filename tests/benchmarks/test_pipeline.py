@@ -217,7 +217,7 @@ def test_a_simulator_that_renders_each_step_draws_once_a_step(monkeypatch: pytes
     while running:
         env.observe(running, env.new_observation(len(running)))
         result = env.step(running, torch.from_numpy(draw.uniform(-1, 1, (len(running), 2, 2)).astype(np.float32)))
-        steps[running] += result.steps_taken
+        steps[running] += result.steps_taken.numpy()
         over = (result.terminated | result.truncated).tolist()
         running = [env_id for env_id, end in zip(running, over, strict=True) if not end]
     assert [drawn.count(env_id) for env_id in range(3)] == [1 + count for count in steps]
