@@ -12,10 +12,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import av
 import cv2
 import numpy as np
 
-from embodied_rl.data.video import frames
 from embodied_rl.errors import UserError
 from embodied_rl.telemetry.video import CAPTION_HEIGHT, captioned, write_gif
 from embodied_rl.types import Array
@@ -37,7 +37,8 @@ def clips(run: Path, tasks: int) -> list[tuple[Array, Array]]:
 
 def _read(path: Path) -> Array:
     """Every second frame, without its caption, WIDTH pixels wide."""
-    pictures = [frame[CAPTION_HEIGHT:] for number, frame in frames(path, 2 * FPS) if number % 2 == 0]
+    with av.open(str(path)) as container:
+        pictures = [frame.to_ndarray(format="rgb24")[CAPTION_HEIGHT:] for frame in container.decode(video=0)][::2]
     size = (WIDTH, WIDTH * pictures[0].shape[0] // pictures[0].shape[1])
     return np.stack([cv2.resize(picture, size, interpolation=cv2.INTER_AREA) for picture in pictures])
 
