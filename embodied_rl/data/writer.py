@@ -122,7 +122,7 @@ def finalize(
     tables = _write_data(root, spec, shards, rows, tasks, data_mb)
     for v, camera in enumerate(spec.cameras):
         _write_videos(root, spec, shards, rows, v, layout.camera_key(camera), video_mb)
-    _write_meta(root, spec, shards, rows, tables, tasks, stamp, data_mb, video_mb)
+    _write_meta(root, spec, shards, rows, tables, tasks, stamp, (data_mb, video_mb))
     _sync(root)
     os.rename(root, out)
     _sync_one(out.parent)
@@ -214,9 +214,9 @@ def _write_meta(
     tables: Sequence[pa.Table],
     tasks: Sequence[str],
     stamp: dict[str, Any],
-    data_mb: float,
-    video_mb: float,
+    sizes_mb: tuple[float, float],
 ) -> None:
+    """Write everything under meta/; sizes_mb: at which data and video files end."""
     histograms = [np.array(shard.head["histograms"], dtype=np.int64) for shard in shards]
     for row, table, counts in zip(rows, tables, histograms, strict=True):
         for feature, values in _statistics(spec, table, counts).items():
@@ -241,8 +241,8 @@ def _write_meta(
             "total_frames": everything.num_rows,
             "total_tasks": len(tasks),
             "chunks_size": layout.CHUNK_FILES,
-            "data_files_size_in_mb": data_mb,
-            "video_files_size_in_mb": video_mb,
+            "data_files_size_in_mb": sizes_mb[0],
+            "video_files_size_in_mb": sizes_mb[1],
             "fps": spec.fps,
             "splits": {"train": f"0:{len(rows)}"},
             "data_path": layout.DATA_PATH,

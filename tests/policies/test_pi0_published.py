@@ -177,8 +177,8 @@ def test_imitation_of_actions_minus_the_state_is_that_of_their_differences() -> 
     plain, delta = tiny_policy(), tiny_policy(delta_dims=2)
     obs = observation(3)
     actions = torch.rand(3, 5, 3) - 0.5
-    state = torch.nn.functional.pad(torch.from_numpy(obs.proprio)[:, None, :2], (0, 1))
-    inputs = torch.from_numpy(obs.images), torch.from_numpy(obs.proprio), obs.instruction
+    state = torch.nn.functional.pad(obs.proprio[:, None, :2], (0, 1))
+    inputs = obs.images, obs.proprio, obs.instruction
     one, two = (
         policy.eval().sft_loss(*inputs, wanted).item()
         for policy, wanted in ((plain, actions), (delta, actions + state))

@@ -79,7 +79,7 @@ def test_training_runs_the_protocol_and_never_the_evaluated_states(
     assert "instead" not in capsys.readouterr().out
     (stamp,) = json.loads((run / "run.json").read_text())
     assert stamp["protocol"] == "openvla"
-    assert "official frames" in stamp["renderer"]
+    assert "exact frames" in stamp["renderer"]
     assert stamp["overlap"].startswith("unknown"), "the start's provenance says nothing"
     evaluated = json.loads((run / "evaluations" / "iter-000000.json").read_text())
     assert {each["num_steps"] for each in evaluated["results"]} == {16}, "settle steps are not counted"
@@ -91,6 +91,7 @@ def test_training_on_the_evaluated_states_is_said_everywhere(installed: Path, ch
     for file in checkpoint.iterdir():
         (known / file.name).write_bytes(file.read_bytes())
     (known / "provenance.json").write_text(json.dumps({"train_states": {}}))
+    (known / "checksums.json").unlink()
     task = load_task(installed, NAME)
     for split, sentence in (("train", "none: no evaluated episode (2)"), ("heldout", "2 of 2 episodes")):
         run = tmp_path / split

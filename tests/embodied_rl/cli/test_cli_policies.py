@@ -114,6 +114,7 @@ def mixed_success(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def step(self: StandIn, env_ids: Sequence[int], actions: torch.Tensor) -> ChunkResult:
         odd = torch.tensor([self.specs[env_id].episode_id % 2 for env_id in env_ids])
+        actions = actions.clone()
         actions[:, -1, 0] = 2 * odd - 1
         return run(self, env_ids, actions)
 

@@ -45,7 +45,7 @@ def test_runs_of_the_same_second_get_folders_of_their_own(tmp_path: Path, monkey
     monkeypatch.setattr(run_folder.time, "strftime", lambda form: "now")
     with new_run(TrainConfig()) as one, new_run(TrainConfig()) as two, new_run(TrainConfig()) as three:
         names = [Path(config.output).name for config in (one, two, three)]
-        assert names == ["tabletop_spatial-grpo-seed0-now" + suffix for suffix in ("", "-2", "-3")]
+        assert names == ["tabletop_spatial-ppo-seed0-now" + suffix for suffix in ("", "-2", "-3")]
     assert list(Path("runs").iterdir()) == []  # none of them wrote its config
 
 
