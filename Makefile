@@ -11,12 +11,12 @@ STAMP := $(VENV)/.installed
 help:
 	@echo "make train        train the small OpenVLA on the tabletop suite (sets everything up first)"
 	@echo "make test         run the tests (sets everything up first)"
-	@echo "make lint types   ruff; pyright"
+	@echo "make lint types   ruff (rules and format); pyright"
 	@echo "make wheel-smoke  build the wheel and try it in an environment of its own"
 	@echo "make clean        delete the virtual environment and build outputs; runs/ is kept"
 
 train: $(STAMP)
-	$(BIN)/embodied-rl train libero --policy openvla $(ARGS)
+	$(BIN)/embodied-rl train tabletop $(ARGS)
 
 # One thread a worker: workers whose threads wait for each other in a busy loop are far slower than one thread each.
 test: $(STAMP)
@@ -24,6 +24,7 @@ test: $(STAMP)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
 
 types: $(STAMP)
 	$(BIN)/pyright --pythonpath $(BIN)/python
