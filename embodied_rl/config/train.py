@@ -37,10 +37,10 @@ SUITE = "tabletop_spatial"
 
 @dataclass(frozen=True, kw_only=True)
 class EnvConfig:
-    """The simulated worlds."""
+    """The simulated environments."""
 
     num_envs: int = 32
-    """Worlds that run at the same time; more are faster up to a point, the result does not depend on it."""
+    """Environments that run at the same time; more are faster up to a point, the result does not depend on it."""
     renderer: Literal["auto", "egl", "osmesa", "raycast"] = "auto"
     """What draws the images; auto takes the first that works and says which."""
     render_quality: Literal["auto", "exact", "fast"] = "auto"
@@ -49,9 +49,9 @@ class EnvConfig:
     num_threads: int | None = None
     """Threads that step physics and draw (None: one a CPU core)."""
     processes: int | None = None
-    """Processes that hold the worlds and are watched: one that crashes, hangs or swells is replaced, and its episodes
-    run again (None: the worlds are in this process, and a crash of the simulator ends the run). Lanes of a pipelined
-    scheduler whose worlds share a process wait for each other: take at least as many."""
+    """Watched processes that hold the envs: one that crashes, hangs or leaks memory is replaced, and its episodes
+    run again (None: the envs are in this process, and a crash of the simulator ends the run). Env groups of a pipelined
+    scheduler whose envs share a process wait for each other: take at least as many."""
 
     def __post_init__(self) -> None:
         _positive("env.num_envs", self.num_envs)
@@ -98,7 +98,7 @@ class TrainConfig:
     """Also send the metrics there; metrics.jsonl is always written."""
     autotune: bool = False
     """Try up to twelve schedules at the start, in short iterations on a copy of the policy, and take the fastest one's
-    scheduler, env groups, worlds and micro-batch, which config.yaml then holds. Rows of older policies only if
+    scheduler, env groups, envs and micro-batch, which config.yaml then holds. Rows of older policies only if
     --scheduler pipelined --scheduler.mode async is given."""
     trace: str | None = None
     """File for a timeline of the first iterations that chrome://tracing and ui.perfetto.dev show; the report of a
