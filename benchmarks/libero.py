@@ -35,12 +35,14 @@ from embodied_rl.benchmarks.libero_figures import (
     row,
     show,
 )
-from embodied_rl.benchmarks.libero_official import OfficialEnvs, Timing, find_official
+from embodied_rl.benchmarks.libero_official import OfficialEnvs, Timing
 from embodied_rl.benchmarks.libero_ours import OurEnvs, slot_bytes
 from embodied_rl.benchmarks.report import describe_machine, machine_line, write_json
 from embodied_rl.errors import UserError
 from embodied_rl.factory.tasks import cache_dir
 from embodied_rl.sim.libero.assets.environment import OFFICIAL as PACKAGES
+from embodied_rl.sim.libero.assets.kept import find_official
+from embodied_rl.sim.libero.assets.report import StepNames
 from embodied_rl.sim.libero.bundle import INSTALL, installed
 from embodied_rl.sim.libero.tasks import LiberoTask, load_task, suites, tasks
 from embodied_rl.sim.mujoco.vec_env import ACTION_DIM
@@ -167,7 +169,7 @@ def run(
         def say(text: str) -> None:
             progress.update(line, description=text)
 
-        found = find_official(root, assets, environment, say)
+        found = find_official(root, assets, environment, StepNames(say))
         with closing(OfficialEnvs(found)) as official:
             figures = [measure(root, name, official, plan, say) for name in names]
     ratios = ratios_of(figures)

@@ -7,24 +7,19 @@ import os
 import select
 import signal
 import subprocess
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from embodied_rl.errors import UserError
-from embodied_rl.sim.libero.assets import hub
-from embodied_rl.sim.libero.assets.environment import READY, Environment
 from embodied_rl.sim.libero.assets.export import Official
-from embodied_rl.sim.libero.assets.install import OFFICIAL, find_assets, read_manifest
 from embodied_rl.sim.libero.tasks import LiberoTask
 from embodied_rl.types import Array
 
 WORKER = Path(__file__).parents[1] / "sim" / "libero" / "assets" / "official" / "bench.py"
 ANSWER_SECONDS = 900.0
 """The official reset tries again for ever when anything in it fails, so an answer may never come."""
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,43 +28,6 @@ class Timing:
 
     wall: float
     cpu: float
-
-
-def find_official(root: Path, source: Path | None, folder: Path | None, say: Say) -> Official:
-    """The official packages and assets, made where they are missing; what is made under `root` stays there.
-
-    root: the installation of LIBERO. source: a checkout of LIBERO or its assets folder, by default what the bundles
-    were made from. folder: of the isolated environment. UserError when something cannot be had.
-    """
-    if folder is not None and folder.exists() and not (folder / READY).is_file() and any(folder.iterdir()):
-        raise UserError(
-            f"--environment {folder} is not empty and holds no official packages; name a new folder, or leave "
-            f"the option out for {root / OFFICIAL / 'environment'}"
-        )
-    assets = find_assets(source) if source is not None else _installed_assets(root, say)
-    environment = Environment(folder or root / OFFICIAL / "environment")
-    say(f"the official packages in {environment.folder}")
-    environment.build()
-    scratch = root / OFFICIAL / "scratch"
-    scratch.mkdir(parents=True, exist_ok=True)
-    return Official(environment, assets, True, scratch)
-
-
-def _installed_assets(root: Path, say: Say) -> Path:
-    """The asset files that the bundles were made from: a folder of this machine, or the hub's, downloaded again."""
-    manifest = read_manifest(root)
-    origin = manifest["assets"] if manifest is not None else ""
-    if Path(origin).is_dir():
-        return find_assets(Path(origin))
-    if hub.LIBERO_ASSETS not in origin:
-        raise UserError(
-            f"the assets that LIBERO was installed from are no longer in '{origin}'; give a checkout of LIBERO's "
-            "repository or its assets folder: --assets DIR"
-        )
-    folder = root / OFFICIAL / "assets"
-    say("downloading assets")
-    hub.download(hub.LIBERO_ASSETS, folder)
-    return find_assets(folder)
 
 
 class OfficialEnvs:

@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from embodied_rl.errors import UserError, suggest
+from embodied_rl.sim.libero.names import PRO_SUITES, SUITES
 
 if TYPE_CHECKING:
     from embodied_rl.sim.mujoco.task import MujocoTask as SuiteTask
 
-LIBERO_SUITES = ("libero_spatial", "libero_object", "libero_goal", "libero_10", "libero_90")
+LIBERO_SUITES = (*SUITES, *PRO_SUITES)
+"""LIBERO's own and LIBERO-PRO's."""
 
 
 def cache_dir() -> Path:
@@ -90,12 +92,12 @@ def task_digest(task: SuiteTask) -> str:
 
 def _load_libero(suite: str) -> Sequence[SuiteTask]:
     from embodied_rl.sim.libero import tasks as libero
-    from embodied_rl.sim.libero.bundle import INSTALL, installed
+    from embodied_rl.sim.libero.bundle import install_command, installed
 
     root = cache_dir() / "libero"
     if not installed(root):
         raise UserError(
-            f"suite '{suite}' cannot run: LIBERO's official assets are not installed in {root}; run: {INSTALL} "
-            "(the built-in suites need nothing: tabletop_spatial)"
+            f"suite '{suite}' cannot run: LIBERO's official assets are not installed in {root}; "
+            f"run: {install_command(suite)} (the built-in suites need nothing: tabletop_spatial)"
         )
     return libero.load_suite(root, suite)

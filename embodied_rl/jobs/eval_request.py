@@ -9,11 +9,15 @@ from typing import Literal
 from embodied_rl.config.train import AUTO, EnvConfig
 from embodied_rl.errors import UserError, suggest
 from embodied_rl.factory.policies import CheckpointOptions
+from embodied_rl.factory.tasks import LIBERO_SUITES
 from embodied_rl.jobs.efficient_inference import EfficientConfig
 from embodied_rl.policy import ActMode
 
 _FAMILIES = ("spatial", "object", "goal", "long")
-SUITES = {"libero": (*_FAMILIES, "10", "90"), "tabletop": _FAMILIES}
+SUITES = {
+    "libero": (*_FAMILIES, *(name.removeprefix("libero_") for name in LIBERO_SUITES if name[7:] not in _FAMILIES)),
+    "tabletop": _FAMILIES,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,7 +25,8 @@ class BenchmarkCommand(CheckpointOptions):
     """Measure a policy on a benchmark."""
 
     suite: str = "spatial"
-    """Suite of the benchmark: spatial, object, goal, long (LIBERO's is also called 10), or LIBERO's 90."""
+    """Suite of the benchmark: spatial, object, goal, long (LIBERO's is also called 10), LIBERO's 90, or one of
+    LIBERO-PRO's: spatial_swap, goal_lan, ..."""
     tasks: tuple[str, ...] = ()
     """Short names of the tasks (none given: all of the suite)."""
     protocol: str = "native"

@@ -18,11 +18,17 @@ from typing import Any
 import numpy as np
 
 from embodied_rl.errors import UserError, suggest
+from embodied_rl.sim.libero.names import PRO_SUITES
 from embodied_rl.types import Array
 
 FORMAT = 1
 INSTALL = "embodied-rl assets install libero"
 _COMPRESSION = 6
+
+
+def install_command(name: str) -> str:
+    """What makes the bundles of a suite, or of a task 'suite/short_name'."""
+    return f"{INSTALL}-pro" if name.partition("/")[0] in PRO_SUITES else INSTALL
 
 
 def write_atomically(path: Path, data: bytes) -> None:
@@ -133,13 +139,15 @@ def read_bundle(root: Path, name: str) -> dict[str, Any]:
     except FileNotFoundError:
         known = installed(root)
         hint = suggest(name, known) if known else ""
-        raise UserError(f"no LIBERO task '{name}' in {root}.{hint or f' Run: {INSTALL}'}") from None
+        raise UserError(f"no LIBERO task '{name}' in {root}.{hint or f' Run: {install_command(name)}'}") from None
     except (OSError, ValueError) as error:
-        raise UserError(f"can't read {path}: {error}; run: {INSTALL}") from None
+        raise UserError(f"can't read {path}: {error}; run: {install_command(name)}") from None
     if not isinstance(bundle, dict) or bundle.get("name") != name:
-        raise UserError(f"{path} is no bundle of task '{name}'; remove it and run: {INSTALL}")
+        raise UserError(f"{path} is no bundle of task '{name}'; remove it and run: {install_command(name)}")
     if bundle.get("format") != FORMAT:
-        raise UserError(f"{path} has format {bundle.get('format')}, this version reads {FORMAT}; run: {INSTALL}")
+        raise UserError(
+            f"{path} has format {bundle.get('format')}, this version reads {FORMAT}; run: {install_command(name)}"
+        )
     return bundle
 
 

@@ -13,6 +13,7 @@ from typing import Any, Literal
 import numpy as np
 
 from embodied_rl.errors import UserError, suggest
+from embodied_rl.sim.libero.names import base_suite
 from embodied_rl.sim.task import TaskSpec
 from embodied_rl.types import Array
 
@@ -220,6 +221,6 @@ def deviations(
 
 
 def _family(suite: str) -> str:
-    """'libero_spatial' and 'tabletop_spatial' are spatial; the suite of long tasks is called 10 in LIBERO."""
-    name = suite.partition("_")[2]
+    """'libero_spatial', 'libero_spatial_swap' and 'tabletop_spatial' are spatial; LIBERO calls its long suite 10."""
+    name = base_suite(suite).partition("_")[2]
     return "10" if name == "long" else name

@@ -20,16 +20,19 @@ from embodied_rl.sim.libero.bundle import (
     BlobStore,
     bundle_path,
     fingerprint,
+    install_command,
     installed,
     read_bundle,
     unpack_array,
     unpack_model,
 )
+from embodied_rl.sim.libero.names import PRO_SUITES, SUITES, base_suite
 from embodied_rl.sim.mujoco.indicators import FIRST_GROUP
 from embodied_rl.sim.mujoco.task import In, Indicator, JointRange, MujocoTask, On, OnSite, Predicate
 
 HORIZONS = {"libero_spatial": 220, "libero_object": 280, "libero_goal": 300, "libero_10": 520, "libero_90": 400}
-"""Control steps of an episode after its settle steps, as OpenVLA's evaluation counts them."""
+"""Control steps of an episode after its settle steps, as OpenVLA's evaluation counts them; LIBERO-PRO's suites have
+those of the suites that they vary."""
 EVALUATION_STATES = 50
 """The official initial states of a task come first."""
 _HIDDEN_GROUP = 3
@@ -71,16 +74,16 @@ class LiberoTask(MujocoTask):
 
 def suites() -> tuple[str, ...]:
     """LIBERO's suites."""
-    return tuple(HORIZONS)
+    return SUITES
 
 
 def tasks(root: Path, suite: str) -> list[str]:
     """Full names of the suite's installed tasks, in the benchmark's order. UserError when none is, or no such suite."""
-    if suite not in HORIZONS:
-        raise UserError(f"unknown LIBERO suite '{suite}'.{suggest(suite, HORIZONS)}")
+    if suite not in (*SUITES, *PRO_SUITES):
+        raise UserError(f"unknown LIBERO suite '{suite}'.{suggest(suite, (*SUITES, *PRO_SUITES))}")
     names = [name for name in installed(root) if name.startswith(f"{suite}/")]
     if not names:
-        raise UserError(f"suite '{suite}' is not installed in {root}; run: {INSTALL}")
+        raise UserError(f"suite '{suite}' is not installed in {root}; run: {install_command(suite)}")
     return sorted(names, key=lambda name: read_bundle(root, name)["index"])
 
 
@@ -104,14 +107,16 @@ def load_task(root: Path, name: str) -> LiberoTask:
     try:
         return _task(root, bundle)
     except (KeyError, TypeError, ValueError) as error:
-        raise UserError(f"{bundle_path(root, name)} is damaged ({error!r}); remove it and run: {INSTALL}") from None
+        raise UserError(
+            f"{bundle_path(root, name)} is damaged ({error!r}); remove it and run: {install_command(name)}"
+        ) from None
 
 
 def _task(root: Path, bundle: dict[str, Any]) -> LiberoTask:
     if bundle["mujoco"] != mujoco.__version__:
         raise UserError(
             f"task '{bundle['name']}' was exported with mujoco {bundle['mujoco']}, this is {mujoco.__version__}; "
-            f"run: {INSTALL}"
+            f"run: {install_command(bundle['name'])}"
         )
     store = BlobStore(root)
     states = unpack_array(store, bundle["init_states"])
@@ -122,7 +127,7 @@ def _task(root: Path, bundle: dict[str, Any]) -> LiberoTask:
         name=bundle["name"],
         suite=suite,
         instruction=bundle["instruction"],
-        max_episode_steps=HORIZONS[suite],
+        max_episode_steps=HORIZONS[base_suite(suite)],
         goal=tuple(_predicate(fields) for fields in bundle["goal"]),
         init_states=states,
         train_states=range(EVALUATION_STATES, len(states)),

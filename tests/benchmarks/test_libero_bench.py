@@ -16,13 +16,16 @@ import pytest
 from embodied_rl.benchmarks import libero, libero_official, libero_ours
 from embodied_rl.benchmarks.floor import Profile
 from embodied_rl.benchmarks.libero_figures import OFFICIAL, OURS, PLAIN, Memory, TaskFigures, parts_of, ratios_of, row
-from embodied_rl.benchmarks.libero_official import OfficialEnvs, Timing, find_official
+from embodied_rl.benchmarks.libero_official import OfficialEnvs, Timing
 from embodied_rl.benchmarks.libero_ours import OurEnvs, slot_bytes
 from embodied_rl.cli import main
 from embodied_rl.errors import UserError
-from embodied_rl.sim.libero.assets import hub
+from embodied_rl.sim.libero.assets import hub, kept
+from embodied_rl.sim.libero.assets.benchmarks import LIBERO
 from embodied_rl.sim.libero.assets.export import Official
-from embodied_rl.sim.libero.assets.install import _ASSET_FOLDERS
+from embodied_rl.sim.libero.assets.kept import find_official
+from embodied_rl.sim.libero.assets.report import StepNames
+from embodied_rl.sim.libero.assets.sources import ASSET_FOLDERS
 from embodied_rl.sim.libero.assets.state import remove
 from embodied_rl.sim.libero.tasks import load_task
 from embodied_rl.sim.render import RaycastRenderer
@@ -169,7 +172,7 @@ def lay_out(root: Path, origin: str) -> None:
 
 
 def make_assets(folder: Path) -> Path:
-    for name in _ASSET_FOLDERS:
+    for name in ASSET_FOLDERS:
         (folder / name).mkdir(parents=True)
     return folder
 
@@ -179,7 +182,7 @@ def test_what_is_missing_is_said_in_a_line(
 ) -> None:
     monkeypatch.setenv("EMBODIED_RL_CACHE", str(tmp_path))
     monkeypatch.setattr(libero, "choose", lambda *_: None)
-    monkeypatch.setattr(libero_official, "Environment", FakeEnvironment)
+    monkeypatch.setattr(kept, "Environment", FakeEnvironment)
     root = tmp_path / "libero"
 
     def said(*words: str) -> str:
@@ -210,7 +213,7 @@ def test_packages_that_cannot_be_installed(
     def offline(_: object) -> None:
         raise UserError("pip could not install the official packages: no network")
 
-    monkeypatch.setattr(libero_official.Environment, "build", offline)
+    monkeypatch.setattr(kept.Environment, "build", offline)
     assert main(["bench", "libero"]) == 2
     assert "pip could not install the official packages: no network" in capsys.readouterr().err
 
@@ -218,7 +221,7 @@ def test_packages_that_cannot_be_installed(
 def test_assets_of_the_hub_are_downloaded_again_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = tmp_path / "libero"
     lay_out(root, f"https://hub.example/datasets/{hub.LIBERO_ASSETS}@abc")
-    monkeypatch.setattr(libero_official, "Environment", FakeEnvironment)
+    monkeypatch.setattr(kept, "Environment", FakeEnvironment)
     said: list[str] = []
 
     def bring(repository: str, folder: Path) -> str:
@@ -226,12 +229,12 @@ def test_assets_of_the_hub_are_downloaded_again_and_kept(tmp_path: Path, monkeyp
         make_assets(folder)
         return "abc"
 
-    monkeypatch.setattr(libero_official.hub, "download", bring)
-    found = find_official(root, None, None, said.append)
-    assert found.assets == (root / "official" / "assets").resolve()
+    monkeypatch.setattr(hub, "download", bring)
+    found = find_official(root, None, None, StepNames(said.append))
+    assert found.assets == (root / "official" / "hub").resolve()
     assert found.environment.folder == root / "official" / "environment"
-    assert "downloading assets" in said
-    remove(root)  # an installation with these is removed as a whole
+    assert f"downloading {hub.LIBERO_ASSETS}" in said
+    remove(root, LIBERO)  # an installation with these is removed as a whole
     assert not root.exists()
 
 
@@ -275,7 +278,7 @@ def test_quick_run_over_stand_ins(
 
     monkeypatch.setattr(libero_ours, "GlRenderer", draw)
     monkeypatch.setattr(libero, "choose", lambda *_: None)
-    monkeypatch.setattr(libero_official, "Environment", FakeEnvironment)
+    monkeypatch.setattr(kept, "Environment", FakeEnvironment)
     monkeypatch.setattr(libero, "slot_bytes", lambda root, name, env_ids: 1e6)  # a process of its own, tested below
     file = tmp_path / "libero.json"
     assert main(["bench", "libero", "--quick", "--json", str(file)]) == 0

@@ -22,7 +22,7 @@ import torch
 from embodied_rl.errors import UserError
 from embodied_rl.sim.libero.assets.environment import Environment
 from embodied_rl.sim.libero.assets.export import Official
-from embodied_rl.sim.libero.assets.install import find_assets
+from embodied_rl.sim.libero.assets.sources import find_assets
 from embodied_rl.sim.libero.tasks import LiberoTask, load_task
 from embodied_rl.sim.mujoco.indicators import FIRST_GROUP
 from embodied_rl.sim.mujoco.vec_env import CAMERAS, NativeVecEnv

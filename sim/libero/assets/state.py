@@ -10,11 +10,19 @@ from pathlib import Path
 import mujoco
 
 from embodied_rl.errors import UserError
+from embodied_rl.sim.libero.assets.benchmarks import BENCHMARKS, Benchmark
 from embodied_rl.sim.libero.assets.install import OFFICIAL, WORK, known_tasks, read_manifest
 from embodied_rl.sim.libero.bundle import BlobStore, blobs_of, installed, is_whole, read_bundle
-from embodied_rl.sim.libero.tasks import suites
 
-_OURS = {"manifest.json", "licenses", "tasks", "blobs", WORK, OFFICIAL, ".lock"}
+_OURS = {
+    *(benchmark.manifest for benchmark in BENCHMARKS.values()),
+    "licenses",
+    "tasks",
+    "blobs",
+    WORK,
+    OFFICIAL,
+    ".lock",
+}
 """What an installation writes; a folder with anything else in it is not removed."""
 
 
@@ -38,11 +46,16 @@ class Problem:
     what: str
 
 
-def status(root: Path) -> list[SuiteState]:
+def installed_of(root: Path, benchmark: Benchmark) -> list[str]:
+    """Full names of the benchmark's tasks that are installed."""
+    return [name for name in installed(root) if name.partition("/")[0] in benchmark.suites]
+
+
+def status(root: Path, benchmark: Benchmark) -> list[SuiteState]:
     """The state of every suite under `root`; quick, without reading the blobs."""
-    official = known_tasks(root)
+    official = known_tasks(root, benchmark)
     rows = []
-    for suite in suites():
+    for suite in benchmark.suites:
         there = [name for name in installed(root) if name.startswith(f"{suite}/")]
         whole = [name for name in there if is_whole(root, name)]
         bundles = [read_bundle(root, name) for name in whole]
@@ -63,24 +76,24 @@ def size_gb(root: Path) -> float:
     return sum(path.stat().st_size for path in root.rglob("*") if path.is_file() and not path.is_symlink()) / 1e9
 
 
-def missing_assets(root: Path) -> list[str]:
+def missing_assets(root: Path, benchmark: Benchmark) -> list[str]:
     """Asset files that the last installation did not find, and those that stand-ins replace in a bundle."""
-    manifest = read_manifest(root)
+    manifest = read_manifest(root, benchmark)
     found = set(manifest["missing"]) if manifest else set()
-    for name in installed(root):
+    for name in installed_of(root, benchmark):
         if is_whole(root, name):  # `verify` names the others
             found.update(read_bundle(root, name)["approximate"])
     return sorted(found)
 
 
-def verify(root: Path, progress: Callable[[int, int], None]) -> list[Problem]:
+def verify(root: Path, benchmark: Benchmark, progress: Callable[[int, int], None]) -> list[Problem]:
     """Read every file and compare it with its checksum; damaged blobs are deleted, so that `install` makes them again.
 
     progress(done, total) counts blobs. UserError when nothing is installed.
     """
-    names = installed(root)
+    names = installed_of(root, benchmark)
     if not names:
-        raise UserError(f"LIBERO is not installed in {root}; run: embodied-rl assets install libero")
+        raise UserError(f"{benchmark.title} is not installed in {root}; run: {benchmark.install}")
     problems: list[Problem] = []
     needed: set[str] = set()
     for name in names:
@@ -100,15 +113,27 @@ def verify(root: Path, progress: Callable[[int, int], None]) -> list[Problem]:
     return problems
 
 
-def remove(root: Path) -> float:
-    """Delete the installation; returns the GB it took. UserError when the folder holds something else too."""
+def remove(root: Path, benchmark: Benchmark) -> float:
+    """Delete the benchmark's bundles, and everything when no other's are there; returns the GB that it freed.
+
+    UserError when it is not installed, or the folder holds something that no installation wrote.
+    """
     if not root.is_dir():
-        raise UserError(f"LIBERO is not installed: there is no {root}")
+        raise UserError(f"{benchmark.title} is not installed: there is no {root}")
     others = sorted(path.name for path in root.iterdir() if path.name not in _OURS)
     if others:
         raise UserError(
             f"{root} also holds {others[0]}, which no installation wrote; move it or delete the folder yourself"
         )
-    freed = size_gb(root)
-    shutil.rmtree(root)
-    return freed
+    before, kept = size_gb(root), [name for name in installed(root) if name not in installed_of(root, benchmark)]
+    if not kept:
+        shutil.rmtree(root)
+        return before
+    needed = {digest for name in kept for digest in blobs_of(read_bundle(root, name))}
+    for suite in benchmark.suites:
+        shutil.rmtree(root / "tasks" / suite, ignore_errors=True)
+    (root / benchmark.manifest).unlink(missing_ok=True)
+    for blob in BlobStore(root).folder.glob("*/*"):
+        if blob.name not in needed:
+            blob.unlink()
+    return before - size_gb(root)

