@@ -28,7 +28,7 @@ def test_a_suite_begins_with_its_own_policy(two: Path) -> None:
 
 
 def test_a_suite_without_one_is_refused(two: Path) -> None:
-    with pytest.raises(UserError, match="no policy for 'libero_spatal' ships.*Did you mean 'libero_spatial'"):
+    with pytest.raises(UserError, match=r"no policy for 'libero_spatal' ships.*Did you mean 'libero_spatial'"):
         shipped.shipped_folder("shipped:libero_spatal")
 
 
