@@ -6,10 +6,11 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 STAMP := $(VENV)/.installed
 
-.PHONY: help train test lint types wheel-smoke setup clean
+.PHONY: help train train-libero test lint types wheel-smoke setup clean
 
 help:
 	@echo "make train        train the small OpenVLA on the tabletop suite (sets everything up first)"
+	@echo "make train-libero install LIBERO's official tasks, and train the small OpenVLA on libero_spatial"
 	@echo "make test         run the tests (sets everything up first)"
 	@echo "make lint types   ruff (rules and format); pyright"
 	@echo "make wheel-smoke  build the wheel and try it in an environment of its own"
@@ -17,6 +18,10 @@ help:
 
 train: $(STAMP)
 	$(BIN)/embodied-rl train tabletop $(ARGS)
+
+train-libero: $(STAMP)
+	$(BIN)/embodied-rl assets install libero
+	$(BIN)/embodied-rl train libero $(ARGS)
 
 # One thread a worker: workers whose threads wait for each other in a busy loop are far slower than one thread each.
 test: $(STAMP)

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
     from embodied_rl.policies.memory import Footprint
 
-SHIPPED = "shipped"
 Layout = Literal["openpi", "lerobot", "native"]
 
 

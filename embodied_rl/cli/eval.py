@@ -16,12 +16,12 @@ from typing import Any
 
 from embodied_rl.cli.outputs import try_file, try_folder
 from embodied_rl.cli.parse import parse, wants_help
-from embodied_rl.config.policies import SHIPPED
 from embodied_rl.config.train import AUTO, KINDS, SUITE, EnvConfig
 from embodied_rl.errors import UserError, suggest
 from embodied_rl.jobs.efficient_inference import EfficientConfig
 from embodied_rl.jobs.eval_request import SUITES, BenchmarkCommand, suite_name
 from embodied_rl.policies.checkpoints.hub import is_repository
+from embodied_rl.policies.checkpoints.shipped import SHIPPED, is_shipped, shipped_for
 from embodied_rl.utils.signals import Interrupted
 
 BENCHMARKS = tuple(SUITES)
@@ -92,6 +92,10 @@ def checked(benchmark: str, command: BenchmarkCommand) -> BenchmarkCommand:
     if command.policy is not None and command.policy not in KINDS["policy"]:
         hint = " Name a checkpoint with --checkpoint." if Path(command.policy).exists() else ""
         raise UserError(f"unknown policy '{command.policy}'.{hint or suggest(command.policy, KINDS['policy'])}")
+    if command.protocol == AUTO:
+        command = dataclasses.replace(command, protocol="libero" if benchmark == "libero" else "native")
+    if command.checkpoint == SHIPPED:
+        command = dataclasses.replace(command, checkpoint=shipped_for(suite) or SHIPPED)
     protocol(command.protocol)
     for name, least in (("states_per_task", 1), ("videos", 0), ("seed", 0), ("perturb_level", 0)):
         value = getattr(command, name)
@@ -109,7 +113,7 @@ def checked(benchmark: str, command: BenchmarkCommand) -> BenchmarkCommand:
 
 def _whole_path(name: str, value: str | None) -> str | None:
     """The file or folder from anywhere: an evaluation may be resumed in another folder."""
-    if value is None or (name == "checkpoint" and (value == SHIPPED or is_repository(value))):
+    if value is None or (name == "checkpoint" and (is_shipped(value) or is_repository(value))):
         return value
     if not Path(value).exists():
         advice = ": name the folder that sft or train wrote" if name == "checkpoint" else ""

@@ -12,10 +12,12 @@ from pathlib import Path
 from embodied_rl import configs as recipes
 from embodied_rl.algorithms.config import GRPOConfig
 from embodied_rl.cli.parse import flag_words, flags, parse, wants_help
-from embodied_rl.config.policies import SHIPPED
+from embodied_rl.config.policies import OpenVLAConfig
 from embodied_rl.config.train import KINDS, TrainConfig, belongs_to, from_dict, kind_of, read_yaml, selectable
 from embodied_rl.errors import UserError, suggest
 from embodied_rl.factory.tasks import libero_bundles
+from embodied_rl.policies.checkpoints.hub import is_repository
+from embodied_rl.policies.checkpoints.shipped import SHIPPED, is_shipped, shipped_for
 
 BENCHMARKS = recipes.BENCHMARKS
 _MINIBATCH_EPISODES = 16
@@ -88,7 +90,7 @@ def select(argv: Sequence[str]) -> Selection:
     scheduler = _kind("scheduler", chosen, file, "serial")
     if named is None:
         _known("benchmark", benchmark, BENCHMARKS)
-        named = recipes.get(f"{_at_hand(benchmark)}_{policy}_{algorithm}")
+        named = recipes.get(_recipe_of(_at_hand(benchmark), policy, algorithm, words))
     config = from_dict(file, _scheduled(named, scheduler), chosen.get("--config", "config"))
     _check_applicable(words, {"policy": policy, "algorithm": algorithm, "scheduler": scheduler}, flags(config))
     config = parse(TrainConfig, words, f"train {benchmark}", _suited(config, named, file, words), USAGE)
@@ -96,10 +98,18 @@ def select(argv: Sequence[str]) -> Selection:
     return Selection(benchmark, config)
 
 
+def _recipe_of(benchmark: str, policy: str, algorithm: str, words: Sequence[str]) -> str:
+    """The recipe of these three; for weights from the hub, which are large, the one for them where there is one."""
+    large = f"{benchmark}_{policy}_7b_{algorithm}"
+    published = is_repository(_value(words, "--policy.checkpoint") or SHIPPED)
+    return large if published and large in recipes.names() else f"{benchmark}_{policy}_{algorithm}"
+
+
 def _suited(config: TrainConfig, recipe: TrainConfig, file: dict[str, object], words: Sequence[str]) -> TrainConfig:
     """`config` on the suite that the user names, else the one that the checkpoint to train was made for.
 
-    The recipe's tasks stay only with the recipe's suite, and where --suite is not given.
+    The recipe's tasks stay only with the recipe's suite, and where --suite is not given. A run that is to begin with a
+    shipped policy gets the one for its suite.
     """
     given = _value(words, "--suite")
     suite = given or config.suite
@@ -107,13 +117,16 @@ def _suited(config: TrainConfig, recipe: TrainConfig, file: dict[str, object], w
         own = getattr(config.policy, "checkpoint", SHIPPED)  # a policy of the user's has none
         suite = _made_for(_value(words, "--policy.checkpoint") or own, recipe.suite)
     keep = suite == config.suite and ("tasks" in file or (given is None and suite == recipe.suite))
-    return replace(config, suite=suite, tasks=config.tasks if keep else ())
+    policy = config.policy
+    if isinstance(policy, OpenVLAConfig) and policy.checkpoint.partition(":")[0] == SHIPPED:
+        policy = replace(policy, checkpoint=shipped_for(suite) or SHIPPED)
+    return replace(config, suite=suite, tasks=config.tasks if keep else (), policy=policy)
 
 
 def _made_for(checkpoint: str, suite: str) -> str:
     """The suite in a checkpoint's provenance where it is of the same benchmark as `suite`, else `suite`."""
     path = Path(checkpoint) / "provenance.json"
-    if checkpoint == SHIPPED or not path.is_file():
+    if is_shipped(checkpoint) or not path.is_file():
         return suite
     from embodied_rl.policies.checkpoints.folder import read_json  # imports torch
 

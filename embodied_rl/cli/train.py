@@ -8,11 +8,11 @@ from pathlib import Path
 
 from embodied_rl.cli.outputs import try_file, try_folder
 from embodied_rl.cli.select import select
-from embodied_rl.config.policies import SHIPPED
 from embodied_rl.config.train import AUTO, OwnPolicyConfig, TrainConfig, kind_of
 from embodied_rl.errors import UserError
 from embodied_rl.jobs.run_folder import existing_run, new_run
 from embodied_rl.policies.checkpoints.hub import is_repository
+from embodied_rl.policies.checkpoints.shipped import is_shipped
 from embodied_rl.telemetry.metrics import need_tracker
 
 
@@ -61,7 +61,7 @@ def _check_checkpoint(policy: str, checkpoint: str) -> None:
             f"no {policy} ships with the package: make one with embodied-rl sft --policy {policy}, or name "
             "a published one, with --policy.checkpoint."
         )
-    if checkpoint != SHIPPED and not Path(checkpoint).exists() and not is_repository(checkpoint):
+    if not is_shipped(checkpoint) and not Path(checkpoint).exists() and not is_repository(checkpoint):
         raise UserError(
             f"no checkpoint at {checkpoint}: name the folder that sft or train wrote, or OWNER/NAME on the "
             "Hugging Face hub."

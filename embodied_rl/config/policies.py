@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from embodied_rl.policies.family import SHIPPED
+from embodied_rl.policies.checkpoints.shipped import SHIPPED
 from embodied_rl.policies.openvla import OpenVLAConfig
 from embodied_rl.policies.openvla_oft import OpenVLAOFTConfig
 from embodied_rl.policies.pi0 import FlowPolicyConfig, Pi0Config

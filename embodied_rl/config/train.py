@@ -78,8 +78,8 @@ class TrainConfig:
     tasks: tuple[str, ...] = ()
     """Short names of the tasks to train and evaluate on (none given: all of the suite)."""
     protocol: str = "native"
-    """Whose way to run an episode: native (this project's), openvla, openvla_oft, openpi, rlinf, rlinf_pi,
-    simplevla or lerobot."""
+    """Whose way to run an episode: native (this project's), libero (the same after 10 settle steps), openvla,
+    openvla_oft, openpi, rlinf, rlinf_pi, simplevla or lerobot."""
     train_states: Literal["train", "heldout"] = "train"
     """Initial states to train on: train, which are never evaluated, or heldout, the evaluated ones themselves, as
     some published results do; the run and its checkpoints then say so."""

@@ -8,14 +8,13 @@ import sys
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
-from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from embodied_rl.config.policies import SHIPPED
 from embodied_rl.config.train import EnvConfig
 from embodied_rl.errors import UserError
 from embodied_rl.policies.checkpoints.hub import is_repository, resolve
+from embodied_rl.policies.checkpoints.shipped import is_shipped, shipped_folder
 
 if TYPE_CHECKING:
     from embodied_rl.factory.policies import AnyPolicy, LoadRequest
@@ -31,9 +30,9 @@ _OTHER_GROWTH = 2 << 30
 
 def policy_folder(checkpoint: str) -> Path:
     """The folder with a policy's config.json: `checkpoint` itself, the newest of a run's folder or of the `checkpoints`
-    in it, a published one in the hub's cache (downloaded first if need be), or the shipped one."""
-    if checkpoint == SHIPPED:
-        return Path(str(files("embodied_rl.assets") / "checkpoints" / "nano"))
+    in it, a published one in the hub's cache (downloaded first if need be), or a shipped one."""
+    if is_shipped(checkpoint):
+        return shipped_folder(checkpoint)
     if is_repository(checkpoint):
         return resolve(checkpoint)
     from embodied_rl.learner.checkpoint import POLICY, Checkpoints
@@ -65,7 +64,7 @@ def describe_policy(policy: AnyPolicy, checkpoint: str) -> dict[str, Any]:
     trained = sum(parameter.numel() for parameter in policy.parameters() if parameter.requires_grad)
     size = f"{count / 1e6:.2f} M parameters" + (f" ({trained / 1e6:.2f} M train)" if trained < count else "")
     steps = policy.efficient_parts.num_inference_steps
-    origin = "the small one in the package" if checkpoint == SHIPPED else checkpoint
+    origin = f"the small one in the package ({checkpoint})" if is_shipped(checkpoint) else checkpoint
     digest = files_digest(policy.source_files, policy_folder(checkpoint))
     cache = policy.traits.prefix_cache
     return {

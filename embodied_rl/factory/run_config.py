@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 from embodied_rl.algorithms.config import PPOConfig
 from embodied_rl.algorithms.make import make_algorithm
-from embodied_rl.config.policies import SHIPPED
 from embodied_rl.config.train import OwnPolicyConfig, TrainConfig
 from embodied_rl.factory.envs import cpu_count, open_policy, pick_device, pick_render_quality, policy_folder
 from embodied_rl.factory.policies import load_options, prepare_policy
 from embodied_rl.learner.checkpoint import POLICY
+from embodied_rl.policies.checkpoints.shipped import is_shipped
 from embodied_rl.scheduler.config import PipelinedConfig
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def with_absolute_checkpoint(config: TrainConfig) -> TrainConfig:
     if isinstance(config.policy, OwnPolicyConfig):
         return config
     checkpoint = Path(config.policy.checkpoint)
-    if config.policy.checkpoint == SHIPPED or not checkpoint.exists():
+    if is_shipped(config.policy.checkpoint) or not checkpoint.exists():
         return config
     policy = dataclasses.replace(config.policy, checkpoint=str(checkpoint.absolute()))
     return dataclasses.replace(config, policy=policy)

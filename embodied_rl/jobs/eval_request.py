@@ -29,9 +29,9 @@ class BenchmarkCommand(CheckpointOptions):
     LIBERO-PRO's: spatial_swap, goal_lan, ..."""
     tasks: tuple[str, ...] = ()
     """Short names of the tasks (none given: all of the suite)."""
-    protocol: str = "native"
-    """Whose way to run an episode: native (this project's), openvla, openvla_oft, openpi, rlinf, rlinf_pi,
-    simplevla or lerobot."""
+    protocol: str = AUTO
+    """Whose way to run an episode: auto (native on the built-in suites, libero on LIBERO's), native (this project's),
+    libero (the same after 10 settle steps), openvla, openvla_oft, openpi, rlinf, rlinf_pi, simplevla or lerobot."""
     states: Literal["heldout", "train"] = "heldout"
     """heldout: LIBERO's 50 official states, or the built-in suites' 50 held-out ones; train: those for training."""
     states_per_task: int | None = None

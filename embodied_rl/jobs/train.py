@@ -11,7 +11,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from embodied_rl.config.policies import SHIPPED
 from embodied_rl.config.train import OwnPolicyConfig, TrainConfig, to_dict
 from embodied_rl.errors import UserError
 from embodied_rl.evaluation.evaluate import EvalReport
@@ -22,6 +21,7 @@ from embodied_rl.jobs.run_folder import check_unchanged, end_session, is_finishe
 from embodied_rl.jobs.run_report import result_table, write_gantt, write_run_report
 from embodied_rl.jobs.train_setup import Given, RunSetup, open_run, run_info
 from embodied_rl.learner.checkpoint import POLICY, Checkpoints, iteration_of, verify
+from embodied_rl.policies.checkpoints.shipped import SHIPPED, is_shipped
 from embodied_rl.scheduler.config import PipelinedConfig
 from embodied_rl.scheduler.make import make_profiler
 from embodied_rl.telemetry.metrics import MetricsLog, make_trackers, read_metrics
@@ -196,13 +196,13 @@ def _head(stamp: dict[str, Any]) -> list[str]:
 def _notices(config: TrainConfig, benchmark: str) -> list[str]:
     """What a user who asked for `libero` must know before reading a figure."""
     lines = libero_notice(config.suite) if benchmark == "libero" else []
-    shipped = not isinstance(config.policy, OwnPolicyConfig) and config.policy.checkpoint == SHIPPED
-    if benchmark and shipped and config.suite in LIBERO_SUITES:
+    checkpoint = "" if isinstance(config.policy, OwnPolicyConfig) else config.policy.checkpoint
+    if benchmark and checkpoint == SHIPPED and config.suite in LIBERO_SUITES:
         lines.append(
-            "No --policy.checkpoint given: the small OpenVLA that ships with the package knows "
-            "tabletop_spatial only and will not succeed on LIBERO."
+            f"No policy for {config.suite} ships with the package: the one for the tabletop will not succeed on it. "
+            "Name one with --policy.checkpoint."
         )
-    elif benchmark == "libero" and shipped:
+    elif benchmark == "libero" and is_shipped(checkpoint):
         lines.append(
             "No --policy.checkpoint given: starting from the small OpenVLA that ships with the package, "
             "not from the published 7B weights."

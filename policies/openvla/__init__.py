@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from embodied_rl.errors import UserError
-from embodied_rl.policies.family import SHIPPED, PolicyFamily
+from embodied_rl.policies.checkpoints.shipped import SHIPPED
+from embodied_rl.policies.family import PolicyFamily
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -83,6 +83,15 @@ NATIVE = Protocol(
     settle_steps=0,
 )
 
+LIBERO = Protocol(
+    name="libero",
+    source="this project, for LIBERO's suites: frames as rendered, OpenVLA's settle steps and horizons",
+    render_size=None,
+    images="as_rendered",
+    settle_steps=10,
+    horizons=_OPENVLA_HORIZONS,
+)
+
 OPENVLA = Protocol(
     name="openvla",
     source="openvla/openvla c8f03f4: experiments/robot/libero/run_libero_eval.py, libero_utils.py; "
@@ -196,7 +205,7 @@ LEROBOT = Protocol(
     unnormalise="a std + mean",
 )
 
-PROTOCOLS = {p.name: p for p in (NATIVE, OPENVLA, OPENVLA_OFT, OPENPI, RLINF, RLINF_PI, SIMPLEVLA, LEROBOT)}
+PROTOCOLS = {p.name: p for p in (NATIVE, LIBERO, OPENVLA, OPENVLA_OFT, OPENPI, RLINF, RLINF_PI, SIMPLEVLA, LEROBOT)}
 
 
 def protocol(name: str) -> Protocol:

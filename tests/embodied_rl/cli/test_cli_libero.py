@@ -58,7 +58,7 @@ def test_the_official_suites_are_the_default_once_they_are_installed(
 ) -> None:
     chosen = select(["libero"]).config
     assert chosen is not None
-    assert (chosen.suite, chosen.protocol) == ("libero_spatial", "openvla")
+    assert (chosen.suite, chosen.protocol) == ("libero_spatial", "libero")
     monkeypatch.setenv("EMBODIED_RL_CACHE", str(installed / "nothing"))
     chosen = select(["libero"]).config
     assert chosen is not None
@@ -72,13 +72,13 @@ def test_training_runs_the_protocol_and_never_the_evaluated_states(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    short = replace(PROTOCOLS["openvla"], horizons=dict.fromkeys(PROTOCOLS["openvla"].horizons, 16))
-    monkeypatch.setitem(PROTOCOLS, "openvla", short)
+    short = replace(PROTOCOLS["libero"], horizons=dict.fromkeys(PROTOCOLS["libero"].horizons, 16))
+    monkeypatch.setitem(PROTOCOLS, "libero", short)
     run = tmp_path / "run"
-    assert main(words(checkpoint, run)) == 0
+    assert main(words(checkpoint, run, "--env.render-quality", "exact")) == 0
     assert "instead" not in capsys.readouterr().out
     (stamp,) = json.loads((run / "run.json").read_text())
-    assert stamp["protocol"] == "openvla"
+    assert stamp["protocol"] == "libero"
     assert "exact frames" in stamp["renderer"]
     assert stamp["overlap"].startswith("unknown"), "the start's provenance says nothing"
     evaluated = json.loads((run / "evaluations" / "iter-000000.json").read_text())
