@@ -16,6 +16,7 @@ import mujoco
 from embodied_rl.errors import UserError, suggest
 from embodied_rl.sim.libero.assets import hub
 from embodied_rl.sim.libero.assets.environment import Environment, packages
+from embodied_rl.sim.libero.assets.era import install_era_library
 from embodied_rl.sim.libero.assets.export import Official, Outcome, count_jobs, export_tasks
 from embodied_rl.sim.libero.bundle import FORMAT, is_whole, read_bundle, sweep, write_atomically
 from embodied_rl.sim.libero.tasks import suites
@@ -67,6 +68,7 @@ def install(
         if suite not in suites():
             raise UserError(f"unknown LIBERO suite '{suite}'.{suggest(suite, suites())}")
     given = find_assets(source) if source is not None else None
+    install_era_library(root.parent)
     with _alone(root):
         for folder in ("blobs", "tasks"):
             sweep(root / folder)
