@@ -35,20 +35,20 @@ READY = "ready.json"
 """A whole environment has this file: the versions that are in it."""
 
 
-def packages() -> dict[str, str]:
+def packages(mujoco_version: str = mujoco.__version__) -> dict[str, str]:
     """Every pinned package; MuJoCo is this process's, for its binary models load in no other version."""
-    return {**OFFICIAL, **SUPPORT, "mujoco": mujoco.__version__}
+    return {**OFFICIAL, **SUPPORT, "mujoco": mujoco_version}
 
 
 class Environment:
-    """A virtual environment in `folder`.
+    """A virtual environment in `folder`. mujoco_version: another than this process's only where no model comes back.
 
     environment = Environment(folder)
     environment.build()
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, mujoco_version: str = mujoco.__version__) -> None:
+        self.folder, self.mujoco_version = folder, mujoco_version
         self.python = folder / ("Scripts" if os.name == "nt" else "bin") / "python"
 
     def build(self) -> None:
@@ -57,7 +57,7 @@ class Environment:
         UserError with pip's reason when a package cannot be installed.
         """
         ready = self.folder / READY
-        if ready.is_file() and json.loads(ready.read_text()) == packages():
+        if ready.is_file() and json.loads(ready.read_text()) == packages(self.mujoco_version):
             return
         shutil.rmtree(self.folder, ignore_errors=True)
         try:
@@ -67,8 +67,8 @@ class Environment:
                 f"{sys.executable} can't make virtual environments with pip; install that (Debian: python3-venv)"
             ) from None
         self._pip("--no-deps", *_pins(OFFICIAL))
-        self._pip(*_pins({**SUPPORT, "mujoco": mujoco.__version__}))
-        ready.write_text(json.dumps(packages()))
+        self._pip(*_pins({**SUPPORT, "mujoco": self.mujoco_version}))
+        ready.write_text(json.dumps(packages(self.mujoco_version)))
 
     def _pip(self, *words: str) -> None:
         # "-I" and the cleared variable keep the user's own packages out

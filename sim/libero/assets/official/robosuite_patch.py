@@ -26,7 +26,9 @@ def _address_lookup(field: str, widths: dict[int, int]) -> Callable[[Any, str], 
 
 
 def apply() -> None:
-    """Patch robosuite's bindings; call it before an environment is made."""
+    """Patch robosuite's bindings where MuJoCo is too new for them; call it before an environment is made."""
+    if tuple(map(int, mujoco.__version__.split(".")[:2])) < (3, 10):
+        return
     bindings: Any = importlib.import_module("robosuite.utils.binding_utils")
     bindings.MjModel.get_joint_qpos_addr = _address_lookup("jnt_qposadr", {_FREE: 7, _BALL: 4})
     bindings.MjModel.get_joint_qvel_addr = _address_lookup("jnt_dofadr", {_FREE: 6, _BALL: 3})
