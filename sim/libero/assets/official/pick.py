@@ -1,4 +1,4 @@
-"""A scripted pick that knows the poses: the black bowl by its rim, onto the plate. It runs on both sides of a comparison.
+"""A scripted pick that knows the poses: the black bowl by its rim, onto the plate. Runs on both sides of a comparison.
 
 Needs MuJoCo and NumPy only, and no version of them in particular.
 """
@@ -36,7 +36,8 @@ class Pick:
     def _rim(self) -> Any:
         """The point of the rim that lies farthest along world y, the way the hand opens."""
         bowl = self._data.body(BOWL)
-        ring = np.column_stack([_RIM_RADIUS * np.cos(_ANGLES), _RIM_RADIUS * np.sin(_ANGLES), 0 * _ANGLES + _RIM_HEIGHT])
+        height = np.full(_ANGLES.shape, _RIM_HEIGHT)
+        ring = np.column_stack([_RIM_RADIUS * np.cos(_ANGLES), _RIM_RADIUS * np.sin(_ANGLES), height])
         points = ring @ np.asarray(bowl.xmat).reshape(3, 3).T + bowl.xpos
         return points[np.argmax(points[:, 1])]
 

@@ -2,8 +2,8 @@
 
     python settle.py ASSETS OUT STATES STEPS SUITE/NAME[:pick] ...
 
-For each task: a new environment, seed(0), reset, then the official initial states 0 to STATES - 1, each followed by STEPS
-control steps of zero action with an open gripper. OUT/suite/name.npz gets
+For each task: a new environment, seed(0), reset, then the official initial states 0 to STATES - 1, each followed by
+STEPS control steps of zero action with an open gripper. OUT/suite/name.npz gets
   start_*         what env.reset leaves behind, which every state begins with, by the golden data's names
   fixed           body poses of the scene that are no part of a state: pos and quat [nbody, 7]
   settled         body positions after the last step, float64 [STATES, nbody, 3]
