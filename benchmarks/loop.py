@@ -196,7 +196,7 @@ def run(json_path: Path | None, quick: bool = False) -> None:
     console = Console()
     machine = describe_machine(("torch", "mujoco", "numpy", "numba"))
     config = bench_config(quick)
-    tasks = load_tasks(config.suite, config.tasks)
+    tasks = load_tasks(config.suite, config.tasks, config.env.era)
     policy = open_policy(SHIPPED, pick_device(config.device))
     assert not isinstance(config.policy, OwnPolicyConfig), "the recipe names a family"
     prepare_policy(policy, config.policy, policy_folder(SHIPPED))

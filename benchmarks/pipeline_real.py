@@ -124,7 +124,7 @@ def iterations(way: Way, config: TrainConfig) -> Generator[dict[str, Any]]:
     """Train, and yield a row an iteration; until it is asked for the next, an on-policy scheduler does nothing."""
     cores = cpu_count()
     set_torch_threads(cores)
-    tasks = load_tasks(config.suite, config.tasks)
+    tasks = load_tasks(config.suite, config.tasks, config.env.era)
     policy = open_policy(SHIPPED, pick_device(config.device))
     assert not isinstance(config.policy, OwnPolicyConfig), "the recipe names a family"
     prepare_policy(policy, config.policy, policy_folder(SHIPPED))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from embodied_rl import configs as recipes
 from embodied_rl.config.policies import SHIPPED
@@ -40,6 +40,7 @@ def make_vec_env(
     image_size: int = 64,
     cameras: int = 2,
     protocol: str = "native",
+    era: Literal["auto", "published", "current", "mujoco-3.3", "mujoco-2.3.7"] = "auto",
     num_threads: int | None = None,
 ) -> SuiteEnv:
     """Open `num_envs` simulators of a suite; each runs any of its tasks.
@@ -51,6 +52,8 @@ def make_vec_env(
         image_size: Height and width in pixels of what the policy sees.
         cameras: How many of the simulator's cameras the policy sees, from the first.
         protocol: How an episode is run: native, or as the authors of a published policy run it, such as openvla_oft.
+        era: Whose contacts and texture colours LIBERO's scenes have: published, current, mujoco-3.3 or mujoco-2.3.7;
+            auto: published on LIBERO's suites, current on the others.
         num_threads: Threads that simulate and render; None: one a CPU core.
 
     Returns:
@@ -65,7 +68,7 @@ def make_vec_env(
         ...     print(env.info.cameras)
         ('agentview', 'robot0_eye_in_hand')
     """
-    config = EnvConfig(num_envs=num_envs, num_threads=num_threads)
+    config = EnvConfig(num_envs=num_envs, num_threads=num_threads, era=era)
     return SuiteEnv.open(suite, config, image_size=image_size, cameras=cameras, tasks=tasks, protocol_name=protocol)
 
 

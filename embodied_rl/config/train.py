@@ -46,6 +46,10 @@ class EnvConfig:
     render_quality: Literal["auto", "exact", "fast"] = "auto"
     """exact: with shadows, reflections and antialiasing, pixel for pixel LIBERO's; fast: without, several times
     faster on a CPU. auto: exact on LIBERO's suites, fast on the built-in ones."""
+    era: Literal["auto", "published", "current", "mujoco-3.3", "mujoco-2.3.7"] = "auto"
+    """Whose contacts and texture colours LIBERO's scenes have: published (mujoco-3.3, on which most published scores
+    were measured), mujoco-2.3.7 (LIBERO's own), or current (this MuJoCo as it is). auto: published on LIBERO's suites,
+    current on the built-in ones, which have no other."""
     num_threads: int | None = None
     """Threads that step physics and draw (None: one a CPU core)."""
     processes: int | None = None

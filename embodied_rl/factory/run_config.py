@@ -40,7 +40,7 @@ def resolve(config: TrainConfig, renderer: Choice | None, tasks: Sequence[Mujoco
     env = dataclasses.replace(config.env, num_threads=env_threads)
     if renderer is not None:
         quality = pick_render_quality(config.env.render_quality, tasks)
-        env = dataclasses.replace(env, renderer=renderer.name, render_quality=quality)
+        env = dataclasses.replace(env, renderer=renderer.name, render_quality=quality, era=tasks[0].era)
     threads = config.num_threads or cores
     return with_absolute_checkpoint(
         dataclasses.replace(config, env=env, num_threads=threads, device=device, scheduler=scheduler)

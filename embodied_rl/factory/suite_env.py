@@ -47,7 +47,7 @@ class SuiteEnv:
         protocol_name: str = NATIVE.name,
     ) -> Self:
         """Open the simulator; UserError as `load_tasks`, `pick_renderer` and `protocol`."""
-        chosen, found = protocol(protocol_name), load_tasks(suite, tasks)
+        chosen, found = protocol(protocol_name), load_tasks(suite, tasks, config.era)
         config = replace(config, renderer=pick_renderer(config.renderer, found).name)
         with ExitStack() as stack:
             if chosen is NATIVE:

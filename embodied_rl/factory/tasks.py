@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from embodied_rl.errors import UserError, suggest
 from embodied_rl.sim.libero.names import PRO_SUITES, SUITES
+from embodied_rl.utils.cache_dir import cache_dir
 
 if TYPE_CHECKING:
+    from embodied_rl.sim.eras import Era
     from embodied_rl.sim.mujoco.task import MujocoTask as SuiteTask
 
 LIBERO_SUITES = (*SUITES, *PRO_SUITES)
 """LIBERO's own and LIBERO-PRO's."""
-
-
-def cache_dir() -> Path:
-    """Where downloaded assets live: $EMBODIED_RL_CACHE, else ~/.cache/embodied-rl."""
-    return Path(os.environ.get("EMBODIED_RL_CACHE") or Path.home() / ".cache" / "embodied-rl")
 
 
 def libero_bundles() -> Path | None:
@@ -41,13 +37,19 @@ def libero_notice(suite: str) -> list[str]:
     ]
 
 
-def load_tasks(suite: str, names: Sequence[str] = ()) -> list[SuiteTask]:
-    """The tasks of `suite`, or those with the short `names`. UserError for unknown names or missing assets."""
+def load_tasks(suite: str, names: Sequence[str] = (), era: str = "auto") -> list[SuiteTask]:
+    """The tasks of `suite`, or those with the short `names`.
+
+    era: `EnvConfig.era`; every task says which one that is. UserError for unknown names, missing assets, or an era that
+    the suite has not or that can't run here.
+    """
     from embodied_rl.sim import tabletop
+    from embodied_rl.sim.eras import choose_era
 
     if suite in LIBERO_SUITES:
-        found = _load_libero(suite)
+        found = _load_libero(suite, choose_era(era, suite, official=True))
     elif suite in tabletop.suites():
+        choose_era(era, suite, official=False)
         found = tabletop.load_suite(suite)
     else:
         known = [*tabletop.suites(), *LIBERO_SUITES]
@@ -58,6 +60,19 @@ def load_tasks(suite: str, names: Sequence[str] = ()) -> list[SuiteTask]:
         if name not in tasks:
             raise UserError(f"suite '{suite}' has no task '{name}'.{suggest(name, tasks)}")
     return [task for name, task in tasks.items() if not names or name in names]
+
+
+def describe_era(tasks: Sequence[SuiteTask], trained: str | None = None) -> str:
+    """The era of these tasks in words; `trained`: that of the policy, where its checkpoint says so."""
+    from embodied_rl.sim.eras import CURRENT, PUBLISHED
+
+    words = "+".join(dict.fromkeys(task.era for task in tasks))
+    if words == PUBLISHED:
+        words += " (published)"
+    elif words == CURRENT and any(task.is_official for task in tasks):
+        words += " (this MuJoCo's own, not that of published scores)"
+    known = {task.era for task in tasks}
+    return words if trained is None or known == {trained} else f"{words}; the policy was trained under {trained}"
 
 
 def missing_assets(tasks: Sequence[SuiteTask]) -> list[str]:
@@ -90,7 +105,7 @@ def task_digest(task: SuiteTask) -> str:
     return digest.hexdigest()
 
 
-def _load_libero(suite: str) -> Sequence[SuiteTask]:
+def _load_libero(suite: str, era: Era) -> Sequence[SuiteTask]:
     from embodied_rl.sim.libero import tasks as libero
     from embodied_rl.sim.libero.bundle import install_command, installed
 
@@ -100,4 +115,4 @@ def _load_libero(suite: str) -> Sequence[SuiteTask]:
             f"suite '{suite}' cannot run: LIBERO's official assets are not installed in {root}; "
             f"run: {install_command(suite)} (the built-in suites need nothing: tabletop_spatial)"
         )
-    return libero.load_suite(root, suite)
+    return libero.load_suite(root, suite, era)

@@ -32,7 +32,7 @@ from embodied_rl.factory.envs import (
     statistics_line,
 )
 from embodied_rl.factory.protocol_envs import open_protocol_env
-from embodied_rl.factory.tasks import load_tasks, missing_assets
+from embodied_rl.factory.tasks import describe_era, load_tasks, missing_assets
 from embodied_rl.jobs.efficient_inference import make_efficient
 from embodied_rl.jobs.eval_request import BenchmarkCommand, suite_name
 from embodied_rl.jobs.failure_videos import record_failure_videos
@@ -95,9 +95,11 @@ def run(
     marks = fingerprint(
         plan.tasks, renderer.name, frames, device, weights["weights"].rpartition(" ")[2], efficient.marks
     )
-    seen = overlap(trained_states(read_provenance(checkpoint)), plan.specs)
+    provenance = read_provenance(checkpoint)
+    seen = overlap(trained_states(provenance), plan.specs)
+    era = describe_era(plan.tasks, provenance.get("era"))
     drawn = f"{renderer.name} ({renderer.reason}), {frames} frames"
-    stamp = _run_info(plan, words, drawn, device, weights, notes, seen)
+    stamp = _run_info(plan, words, drawn, device, weights | {"era": era}, notes, seen)
     folder = Path(command.output)
     with EpisodeResultsLog.open(folder, request, marks) as ledger:
         for line in _head(stamp, keep):
@@ -121,18 +123,18 @@ def _head(stamp: Mapping[str, Any], keep: bool) -> list[str]:
         "simulator": f"{stamp['worlds']}; {without_reason(stamp['renderer'])}",
         "device": stamp["device"],
         "overlap": stamp["overlap"],
-        **{name: stamp[name] for name in ("assets", "perturbed", "efficient") if stamp[name] not in _USUAL},
+        **{name: stamp[name] for name in ("era", "assets", "perturbed", "efficient") if stamp[name] not in _USUAL},
         **({"output": stamp["output"]} if keep else {}),
     }
     return [f"  {name:<10}{value}" for name, value in rows.items()]
 
 
-_USUAL = ("exact", "no", "as trained, nothing left out")
+_USUAL = ("current", "exact", "no", "as trained, nothing left out")
 
 
 def _plan(benchmark: str, command: BenchmarkCommand) -> _Plan:
     suite = suite_name(benchmark, command.suite)
-    tasks = load_tasks(suite, command.tasks)
+    tasks = load_tasks(suite, command.tasks, command.env.era)
     specs = evaluation_specs({task.name: _states(task, command) for task in tasks}, command.seed)
     variants: dict[int, Variant] = {}
     if command.perturb:

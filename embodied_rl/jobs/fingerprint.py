@@ -31,6 +31,7 @@ def fingerprint(
     return {
         "embodied-rl": __version__,
         "mujoco": mujoco.__version__,
+        "era": "+".join(dict.fromkeys(task.era for task in tasks)),
         "renderer": renderer,
         "render_quality": render_quality,
         "driver": driver(renderer),

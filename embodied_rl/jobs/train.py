@@ -187,6 +187,7 @@ def _head(stamp: dict[str, Any]) -> list[str]:
         "simulator": f"{stamp['simulator']}; {without_reason(stamp['renderer'])}",
         "device": stamp["device"],
         "output": stamp["output"],
+        **({"era": stamp["era"]} if stamp.get("era", "current") != "current" else {}),
         **({"assets": stamp["assets"]} if "assets" in stamp else {}),
         **({} if stamp["overlap"].startswith(("none", "unknown")) else {"overlap": stamp["overlap"]}),
     }

@@ -43,7 +43,7 @@ from embodied_rl.factory.policies import load_policy, save_policy
 from embodied_rl.factory.protocol_envs import open_envs
 from embodied_rl.factory.remote import cluster
 from embodied_rl.factory.run_config import open_policy_of, resolve
-from embodied_rl.factory.tasks import load_tasks, missing_assets
+from embodied_rl.factory.tasks import describe_era, load_tasks, missing_assets
 from embodied_rl.learner.types import TrainablePolicy
 from embodied_rl.policies.checkpoints.folder import read_provenance
 from embodied_rl.rollout.sampler import TaskStates, evaluation_specs
@@ -128,18 +128,19 @@ def open_run(config: TrainConfig, given: Given, console: Console, *, resume: Pat
         with closing(open_own_env(config)) as env:
             yield _own_run(config, given, env, resume)
         return
-    tasks = load_tasks(config.suite, config.tasks)
+    tasks = load_tasks(config.suite, config.tasks, config.env.era)
     renderer = pick_renderer(config.env.renderer, tasks)
     if resume is not None:  # config.yaml names what was chosen, asked for or not
         renderer = dataclasses.replace(renderer, reason=renderer.reason.replace("asked for", "as the run began", 1))
     config = resolve(config, renderer, tasks)
     _use_threads(config)
     policy, checkpoint = open_policy_of(config, resume)
+    provenance = read_provenance(policy_folder(checkpoint))
     states = _states(
         config,
         {task.name: list(task.train_states) for task in tasks},
         {task.name: list(task.heldout_states) for task in tasks},
-        trained_states(read_provenance(policy_folder(checkpoint))),
+        trained_states(provenance),
     )
     if isinstance(config.scheduler, PipelinedConfig):
         acting_device(config.scheduler.act_device, policy)  # refused before anything is written
@@ -147,6 +148,7 @@ def open_run(config: TrainConfig, given: Given, console: Console, *, resume: Pat
         config = find_schedule(config, tasks, policy, states.train, console).config
     with cluster(config), open_envs(tasks, config.env, config.protocol, policy) as env:
         about = _about_env(env, config, f" ({renderer.reason}), {config.env.render_quality} frames")
+        about["era"] = describe_era(tasks, provenance.get("era"))
         missing = missing_assets(tasks)
         if missing:
             about = {"assets": f"APPROXIMATE: {len(missing)} official files are stand-ins"} | about
@@ -274,6 +276,7 @@ def _provenance(config: TrainConfig, states: RunStates) -> dict[str, Any]:
         "seed": config.seed,
         "suite": config.suite,
         "renderer": config.env.renderer,
+        "era": config.env.era,
         "config": to_dict(config),
         **({} if states.known is None else {TRAINED_STATES: states.known}),
     }

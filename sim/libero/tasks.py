@@ -15,6 +15,7 @@ from typing import Any
 import mujoco
 
 from embodied_rl.errors import UserError, suggest
+from embodied_rl.sim.eras import CURRENT, Era
 from embodied_rl.sim.libero.bundle import (
     INSTALL,
     BlobStore,
@@ -27,6 +28,7 @@ from embodied_rl.sim.libero.bundle import (
     unpack_model,
 )
 from embodied_rl.sim.libero.names import PRO_SUITES, SUITES, base_suite
+from embodied_rl.sim.mujoco.era import mark, require
 from embodied_rl.sim.mujoco.indicators import FIRST_GROUP
 from embodied_rl.sim.mujoco.task import In, Indicator, JointRange, MujocoTask, On, OnSite, Predicate
 
@@ -87,9 +89,9 @@ def tasks(root: Path, suite: str) -> list[str]:
     return sorted(names, key=lambda name: read_bundle(root, name)["index"])
 
 
-def load_suite(root: Path, suite: str) -> list[LiberoTask]:
+def load_suite(root: Path, suite: str, era: Era = CURRENT) -> list[LiberoTask]:
     """Every installed task of a suite, in the benchmark's order."""
-    return [load_task(root, name) for name in tasks(root, suite)]
+    return [load_task(root, name, era) for name in tasks(root, suite)]
 
 
 def bundle_fingerprint(root: Path, names: Sequence[str]) -> str:
@@ -98,21 +100,24 @@ def bundle_fingerprint(root: Path, names: Sequence[str]) -> str:
     return hashlib.sha256("\n".join(each).encode()).hexdigest()
 
 
-def load_task(root: Path, name: str) -> LiberoTask:
+def load_task(root: Path, name: str, era: Era = CURRENT) -> LiberoTask:
     """The task 'suite/short_name'; its models are read when they are built.
 
-    UserError when it is not installed, damaged, or made by another MuJoCo version.
+    era: whose contacts and texture colours they have; see docs/libero.md.
+    UserError when it is not installed, damaged, or made by another MuJoCo version, or the era can't run here.
     """
+    if era != CURRENT:
+        require()
     bundle = read_bundle(root, name)
     try:
-        return _task(root, bundle)
+        return _task(root, bundle, era)
     except (KeyError, TypeError, ValueError) as error:
         raise UserError(
             f"{bundle_path(root, name)} is damaged ({error!r}); remove it and run: {install_command(name)}"
         ) from None
 
 
-def _task(root: Path, bundle: dict[str, Any]) -> LiberoTask:
+def _task(root: Path, bundle: dict[str, Any], era: Era) -> LiberoTask:
     if bundle["mujoco"] != mujoco.__version__:
         raise UserError(
             f"task '{bundle['name']}' was exported with mujoco {bundle['mujoco']}, this is {mujoco.__version__}; "
@@ -132,9 +137,9 @@ def _task(root: Path, bundle: dict[str, Any]) -> LiberoTask:
         init_states=states,
         train_states=range(EVALUATION_STATES, len(states)),
         heldout_states=range(EVALUATION_STATES),
-        build_physics=partial(_load_model, root, tuple(bundle["physics"])),
+        build_physics=partial(_load_physics, root, tuple(bundle["physics"]), era),
         build_visual=partial(
-            _load_visual, root, tuple(bundle["visual"]), tuple(each["site"] for each in bundle["indicators"])
+            _load_visual, root, tuple(bundle["visual"]), tuple(each["site"] for each in bundle["indicators"]), era
         ),
         index=bundle["index"],
         bddl=bundle["bddl"],
@@ -146,6 +151,7 @@ def _task(root: Path, bundle: dict[str, Any]) -> LiberoTask:
         indicators=tuple(Indicator(each["site"], JointRange(**_tuples(each["when"]))) for each in bundle["indicators"]),
         approximate=tuple(bundle["approximate"]),
         fingerprint=fingerprint(bundle),
+        era=era,
     )
 
 
@@ -157,12 +163,19 @@ def _load_model(root: Path, pieces: tuple[str, ...]) -> mujoco.MjModel:
         raise UserError(f"MuJoCo {mujoco.__version__} can't read a model in {root} ({error}); run: {INSTALL}") from None
 
 
-def _load_visual(root: Path, pieces: tuple[str, ...], indicators: tuple[str, ...]) -> mujoco.MjModel:
+def _load_physics(root: Path, pieces: tuple[str, ...], era: Era) -> mujoco.MjModel:
+    return mark(_load_model(root, pieces), era)
+
+
+def _load_visual(root: Path, pieces: tuple[str, ...], indicators: tuple[str, ...], era: Era) -> mujoco.MjModel:
     """The full scene, with collision shapes (group 0) in a group that is not drawn: robosuite hides them too.
 
-    An indicator's site is opaque, in its own group, and so is drawn when the renderer is told.
+    An indicator's site is opaque, in its own group, and so is drawn when the renderer is told. MuJoCo before 3.3.3 took
+    no notice of a PNG's sRGB chunk, so an older era's textures all have linear colours.
     """
-    model = _load_model(root, pieces)
+    model = mark(_load_model(root, pieces), era)
+    if era != CURRENT:
+        model.tex_colorspace[:] = mujoco.mjtColorSpace.mjCOLORSPACE_LINEAR
     model.geom_group[model.geom_group == 0] = _HIDDEN_GROUP
     for number, name in enumerate(indicators):
         site = model.site(name).id

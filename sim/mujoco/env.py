@@ -9,7 +9,9 @@ import mujoco
 import numpy as np
 
 from embodied_rl.errors import UserError
+from embodied_rl.sim.eras import CURRENT
 from embodied_rl.sim.mujoco import kernel
+from embodied_rl.sim.mujoco.era import era_of, install
 from embodied_rl.sim.mujoco.gains import LIBERO_GAINS
 from embodied_rl.sim.mujoco.goal import Goal, compile_predicates
 from embodied_rl.sim.mujoco.lapack.torque import make_scratch
@@ -79,6 +81,8 @@ class Env:
         self, model: mujoco.MjModel, robot: kernel.Robot, goal: Goal | None, controller: ControllerMode
     ) -> None:
         check_layout()
+        if era_of(model) != CURRENT:
+            install()  # the mark may come from another process
         self.model = model
         self.data = mujoco.MjData(model)
         d = self.data

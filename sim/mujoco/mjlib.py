@@ -36,15 +36,24 @@ _BAD = (
 _SUPPORTED = (4, 0)
 
 
-def _load_library() -> None:
+def _library_path() -> str:
     folder = Path(str(mujoco.__file__)).parent
     found = sorted(p for pattern in ("libmujoco.so*", "libmujoco*.dylib", "mujoco.dll") for p in folder.glob(pattern))
     if not found:
         raise ImportError(f"no libmujoco in {folder}: reinstall the mujoco package")
-    binding.load_library_permanently(str(found[0]))
+    return str(found[0])
+
+
+def libmujoco() -> ctypes.CDLL:
+    """The library that the Python bindings run on."""
+    return ctypes.CDLL(_library_path())
+
+
+def _load_library() -> None:
+    binding.load_library_permanently(_library_path())
     # The Python bindings install a clock with which MuJoCo times every stage of a step (mjData.timer, which nobody here
     # reads): 5 % of a simulation of the tabletop. Their set_mjcb_time(None) leaves it where it is.
-    ctypes.c_void_p.in_dll(ctypes.CDLL(str(found[0])), "mjcb_time").value = None
+    ctypes.c_void_p.in_dll(libmujoco(), "mjcb_time").value = None
 
 
 _load_library()
@@ -69,28 +78,28 @@ def _loader(bits: int, result: Any) -> Any:
     return load
 
 
-_load_int32 = _loader(32, types.int32)
-_load_int64 = _loader(64, types.int64)
+load_int32 = _loader(32, types.int32)
+load_int64 = _loader(64, types.int64)
 
 
 @njit(nogil=True)
 def num_contacts(data: int) -> int:
     """mjData.ncon; `data` is the address of an mjData."""
-    return _load_int32(data + _NCON)
+    return load_int32(data + _NCON)
 
 
 @njit(nogil=True)
 def contact_geoms(data: int, index: int) -> tuple[int, int]:
     """Ids of the two geoms of contact `index` < num_contacts (-1 for a flex)."""
-    at = _load_int64(data + _CONTACT) + index * _CONTACT_SIZE + _CONTACT_GEOM
-    return _load_int32(at), _load_int32(at + 4)
+    at = load_int64(data + _CONTACT) + index * _CONTACT_SIZE + _CONTACT_GEOM
+    return load_int32(at), load_int32(at + 4)
 
 
 @njit(nogil=True)
 def diverged(data: int) -> bool:
     """Whether MuJoCo has warned of bad positions, velocities or accelerations since the last mj_resetData."""
     for kind in _BAD:  # noqa: SIM110 (numba has no any() over a generator)
-        if _load_int32(data + _WARNING + kind * _WARNING_SIZE + _WARNING_NUMBER) > 0:
+        if load_int32(data + _WARNING + kind * _WARNING_SIZE + _WARNING_NUMBER) > 0:
             return True
     return False
 

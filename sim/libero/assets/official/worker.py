@@ -29,7 +29,7 @@ import robosuite_patch
 import stand_ins
 from goal import describe_goal
 
-_STALE = ("ee_pos", "ee_ori_mat", "ee_pos_vel", "ee_ori_vel", "joint_pos", "joint_vel", "J_full", "mass_matrix")
+STALE = ("ee_pos", "ee_ori_mat", "ee_pos_vel", "ee_ori_vel", "joint_pos", "joint_vel", "J_full", "mass_matrix")
 """What the controller computed at env.reset and still uses in the first substep."""
 _PLACEMENT_TRIES = 20
 _DRAWN_STATES = 50
@@ -75,7 +75,7 @@ def export(suite: str, name: str, index: int, out: Path, compiler: Compiler) -> 
     robot = env.robots[0]
     full, data = env.sim.model._model, env.sim.data._data
     physics = physics_scene.build(compiler.xml, full)
-    start = _start(robot, data)
+    left = start(robot, data)
     folder = out / suite / name
     folder.mkdir(parents=True, exist_ok=True)
     mujoco.mj_saveModel(full, str(folder / "visual.mjb"))
@@ -95,7 +95,7 @@ def export(suite: str, name: str, index: int, out: Path, compiler: Compiler) -> 
         "gripper": _gripper(robot, full),
     }
     (folder / "task.json").write_text(json.dumps(task))
-    np.savez(folder / "arrays.npz", init_states=_init_states(bddl, official, env), **start)
+    np.savez(folder / "arrays.npz", init_states=_init_states(bddl, official, env), **left)
 
 
 def _environment(bddl: Path) -> Any:
@@ -152,10 +152,10 @@ def read_states(path: Path) -> np.ndarray[Any, Any]:
         return np.ascontiguousarray(pickle.loads(archive.read(entry)), dtype=np.float64)
 
 
-def _start(robot: Any, data: Any) -> dict[str, Any]:
+def start(robot: Any, data: Any) -> dict[str, Any]:
     """Controller and solver as env.reset leaves them, by the golden data's names."""
     control = robot.controller
-    start = {
+    left = {
         "qacc_warmstart0": data.qacc_warmstart,
         "ctrl0": data.ctrl,
         "ctl_initial_joint": control.initial_joint,
@@ -164,8 +164,8 @@ def _start(robot: Any, data: Any) -> dict[str, Any]:
         "gripper_current_action0": robot.gripper.current_action,
         "stale_new_update": control.new_update,
     }
-    start.update({f"stale_{name}": getattr(control, name) for name in _STALE})
-    return {name: np.array(value, dtype=np.float64) for name, value in start.items()}
+    left.update({f"stale_{name}": getattr(control, name) for name in STALE})
+    return {name: np.array(value, dtype=np.float64) for name, value in left.items()}
 
 
 def _fixtures(env: Any, model: Any) -> dict[str, Any]:
@@ -213,7 +213,7 @@ def _answer(request: dict[str, Any], out: Path, compiler: Compiler) -> dict[str,
     return {"ok": True}
 
 
-def _prepare() -> None:
+def prepare() -> None:
     """Patch robosuite and keep it from loading an OpenGL library: nothing is rendered here."""
     context = types.ModuleType("robosuite.renderers.context.egl_context")
     context.EGLGLContext = object  # pyright: ignore[reportAttributeAccessIssue]
@@ -226,7 +226,7 @@ def main() -> None:
     assets, out, *flags = sys.argv[1:]
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
-    _prepare()
+    prepare()
     bindings: Any = importlib.import_module("robosuite.utils.binding_utils")
     compiler = Compiler(Path(assets), "--fill-missing" in flags, Path(out) / "stand_ins")
     bindings.MjSim.from_xml_string = compiler

@@ -1,0 +1,188 @@
+"""Measures how far LIBERO's tasks are from MuJoCo 3.3.2, under this MuJoCo as it is and under the published era.
+
+    python -m embodied_rl.sim.libero.assets.era_check --from ASSETS --work DIR --json FILE
+
+Runs the official packages on mujoco 3.3.2 in an isolated environment and our engine on this MuJoCo, from the same
+states of all installed tasks: 20 control steps of zero action, scripted picks in five tasks, pictures of libero_object,
+and the CPU time of a control step. Half an hour on one core; recordings stay in DIR, so that a stopped run goes on task
+by task. Prints the table of docs/libero.md; the exit code says whether the published era keeps its promises.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from embodied_rl.errors import UserError
+from embodied_rl.sim.libero.assets import era_measure
+from embodied_rl.sim.libero.assets.compare import record_official
+from embodied_rl.sim.libero.assets.environment import Environment
+from embodied_rl.sim.libero.assets.era_measure import ERAS, PickResult, SettleResult
+from embodied_rl.sim.libero.assets.export import Official
+from embodied_rl.sim.libero.assets.install import find_assets
+from embodied_rl.sim.libero.bundle import installed
+from embodied_rl.utils.cache_dir import cache_dir
+
+OLD_MUJOCO = "3.3.2"
+STATES, SETTLE_STEPS = 10, 20
+PICKS = (
+    "libero_spatial/pick_up_the_black_bowl_on_the_ramekin_and_place_it_on_the_plate",
+    "libero_spatial/pick_up_the_black_bowl_next_to_the_plate_and_place_it_on_the_plate",
+    "libero_spatial/pick_up_the_black_bowl_on_the_stove_and_place_it_on_the_plate",
+    "libero_spatial/pick_up_the_black_bowl_on_the_cookie_box_and_place_it_on_the_plate",
+    "libero_goal/put_the_bowl_on_the_plate",
+)
+PICTURES = "libero_object"
+MOST_MM, MOST_PICKS_APART, MOST_COST, MOST_GREY = 1.0, 2, 1.25, 0.5
+"""What the published era promises: mm that a body may be off, successes of 50, times the current era's CPU time, and
+mean difference of a picture's values (of 255)."""
+_BATCH, _SIZE = 8, 128
+
+
+def record(official: Official, tasks: Sequence[str]) -> None:
+    """Run the official packages on every task that has no recording yet; a stopped run continues."""
+    official.link_assets()
+    script = Path(__file__).with_name("official") / "settle.py"
+    settings = {**official.settings(), "OPENBLAS_CORETYPE": "Haswell"}  # as in `compare`
+    open_tasks = [name for name in tasks if not (official.scratch / f"{name}.npz").is_file()]
+    for first in range(0, len(open_tasks), _BATCH):  # a new process now and then: scenes of robosuite stay in memory
+        print(f"mujoco {OLD_MUJOCO}: {len(tasks) - len(open_tasks) + first} of {len(tasks)} tasks recorded", flush=True)
+        words = [f"{name}:pick" if name in PICKS else name for name in open_tasks[first : first + _BATCH]]
+        command = [str(official.environment.python), "-s", str(script), str(official.assets), str(official.scratch)]
+        log = official.scratch / "settle.log"
+        with open(log, "w", encoding="utf-8") as errors:
+            done = subprocess.run(
+                [*command, str(STATES), str(SETTLE_STEPS), *words], env=settings, stderr=errors, check=False
+            )
+        if done.returncode:
+            raise UserError(f"the official environment failed: {log.read_text().strip().splitlines()[-1]}; see {log}")
+
+
+def run(source: Path, root: Path, work: Path, tasks: Sequence[str]) -> dict[str, object]:
+    """Record and measure; plain values."""
+    environment = Environment(work / "environment", mujoco_version=OLD_MUJOCO)
+    environment.build()
+    official = Official(environment, find_assets(source), False, work / "recorded")
+    official.scratch.mkdir(parents=True, exist_ok=True)
+    record(official, tasks)
+    drawn = [name for name in tasks if name.startswith(f"{PICTURES}/")]
+    frames = Official(environment, official.assets, False, work / "frames")
+    frames.scratch.mkdir(exist_ok=True)
+    missing = [name for name in drawn if not (frames.scratch / f"{name}.npz").is_file()]
+    if missing:
+        record_official(frames, missing, _SIZE, 1)
+    settled: list[SettleResult] = []
+    picked: list[PickResult] = []
+    for name in tasks:
+        print(f"mujoco {era_measure.VERSION}: {name}", flush=True)
+        with np.load(official.scratch / f"{name}.npz") as arrays:
+            recorded = dict(arrays)
+        settled.append(era_measure.settle(root, name, recorded, SETTLE_STEPS))
+        if name in PICKS:
+            picked.append(era_measure.pick(root, name, recorded))
+    greys = {name: era_measure.pictures(root, name, frames.scratch / f"{name}.npz") for name in drawn}
+    cost = era_measure.cost(root, [name for name in PICKS if name in tasks] or tasks[:1])
+    return summarise(settled, picked, greys, cost)
+
+
+def summarise(
+    settled: Sequence[SettleResult],
+    picked: Sequence[PickResult],
+    greys: dict[str, dict[str, float]],
+    cost: dict[str, float],
+) -> dict[str, object]:
+    """Figures by era, and those of each task."""
+    eras = {}
+    for era in ERAS:
+        worst = {result.task: max(result.off_mm[era]) for result in settled}
+        facts = [row for result in settled for row in result.holds[era]]
+        eras[era] = {
+            "tasks": len(worst),
+            "tasks_off": sum(mm > MOST_MM for mm in worst.values()),
+            "worst_mm": max(worst.values()),
+            "states_off": sum(mm > MOST_MM for result in settled for mm in result.off_mm[era]),
+            "facts_differ": sum(ours != theirs for ours, theirs in facts),
+            "facts": len(facts),
+            "picks": sum(result.successes[era] for result in picked),
+            "grey": float(np.mean([grey[era] for grey in greys.values()])) if greys else None,
+            "cost": cost[era] / cost["current"],
+        }
+    return {
+        "mujoco": era_measure.VERSION,
+        "against": OLD_MUJOCO,
+        "states": sum(len(result.off_mm["current"]) for result in settled),
+        "picks": {"of": sum(result.tries for result in picked), OLD_MUJOCO: sum(result.old for result in picked)},
+        "eras": eras,
+        "settled": {result.task: result.off_mm for result in settled},
+        "holds": {result.task: result.holds for result in settled},
+        "picked": {result.task: {OLD_MUJOCO: result.old, **result.successes} for result in picked},
+        "pictures": greys,
+        "cpu_ms": cost,
+    }
+
+
+def table(found: dict) -> list[str]:
+    """The rows of docs/libero.md."""
+    current, published = (found["eras"][era] for era in ERAS)
+    picks = found["picks"]
+    rows = [
+        ("tasks with a body > 1 mm off", f"{current['tasks_off']} of {current['tasks']}", str(published["tasks_off"])),
+        ("states with one", f"{current['states_off']} of {found['states']}", str(published["states_off"])),
+        ("largest difference, mm", f"{current['worst_mm']:.3g}", f"{published['worst_mm']:.3g}"),
+        (
+            "'on' facts of the beginning that differ",
+            f"{current['facts_differ']} of {current['facts']}",
+            str(published["facts_differ"]),
+        ),
+        (
+            f"scripted picks (3.3.2: {picks[OLD_MUJOCO]} of {picks['of']})",
+            str(current["picks"]),
+            str(published["picks"]),
+        ),
+        (f"pictures of {PICTURES}, mean difference of 255", *(_two(era["grey"]) for era in (current, published))),
+        ("CPU time of a control step", "1", f"{published['cost']:.2f}"),
+    ]
+    head = [f"| against mujoco {OLD_MUJOCO} | current ({found['mujoco']}) | published |", "|---|---|---|"]
+    return [*head, *(f"| {' | '.join(row)} |" for row in rows)]
+
+
+def _two(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"
+
+
+def kept(found: dict) -> bool:
+    """Whether the published era keeps its promises."""
+    era, picks = found["eras"]["mujoco-3.3"], found["picks"]
+    return (
+        era["tasks_off"] == 0
+        and abs(era["picks"] - picks[OLD_MUJOCO]) <= MOST_PICKS_APART
+        and era["cost"] <= MOST_COST
+        and (era["grey"] is None or era["grey"] <= MOST_GREY)
+    )
+
+
+def main() -> int:
+    """Run the check; 0 when the published era keeps its promises."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--from", dest="source", type=Path, required=True, help="LIBERO's assets or a checkout")
+    parser.add_argument("--work", type=Path, required=True, help="folder that keeps environment and recordings")
+    parser.add_argument("--root", type=Path, default=cache_dir() / "libero", help="where the bundles are")
+    parser.add_argument("--json", type=Path, help="file for all figures")
+    parser.add_argument("--tasks", nargs="+", default=[], help="only these, as suite/name")
+    options = parser.parse_args()
+    names = options.tasks or [name for name in installed(options.root) if name.partition("/")[0] in era_measure.SUITES]
+    found = run(options.source, options.root, Path(os.path.realpath(options.work)), names)
+    if options.json:
+        options.json.write_text(json.dumps(found, indent=1), encoding="utf-8")
+    print("\n".join(table(found)))
+    return 0 if kept(found) else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
