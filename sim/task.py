@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from embodied_rl.types import Array
@@ -29,5 +30,5 @@ class TaskSpec:
     instruction: str
     max_episode_steps: int
     init_states: Array
-    train_states: range
-    heldout_states: range
+    train_states: Sequence[int]
+    heldout_states: Sequence[int]

@@ -104,6 +104,7 @@ def _install_era(argv: list[str]) -> int:
 
 def _install(root: Path, benchmark: Benchmark, options: argparse.Namespace) -> int:
     from embodied_rl.sim.libero.assets.install import install
+    from embodied_rl.sim.libero.assets.judge import judge_states
     from embodied_rl.sim.libero.assets.report import progress_bars
 
     with progress_bars() as report:
@@ -116,6 +117,7 @@ def _install(root: Path, benchmark: Benchmark, options: argparse.Namespace) -> i
             wanted=options.suites,
             report=report,
         )
+        judge_states(root, report.step, report.progress)
     print(f"{made} tasks exported to {root}" if made else f"nothing to do: everything is installed in {root}")
     return _status(root, benchmark)
 

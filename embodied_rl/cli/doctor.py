@@ -24,7 +24,11 @@ MIN_MEMORY_GB, MIN_DISK_GB = 3.0, 1.0
 
 
 def main(argv: list[str]) -> int:
-    """Run `embodied-rl doctor` with its options."""
+    """Run `embodied-rl doctor`, or `embodied-rl doctor libero`, with its options."""
+    if argv[:1] == ["libero"]:
+        from embodied_rl.cli import doctor_libero
+
+        return doctor_libero.main(argv[1:])
     config = parse(DoctorConfig, argv, "doctor")
     if config.policy is None:
         for field in fields(config):

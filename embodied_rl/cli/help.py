@@ -70,6 +70,7 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
     "doctor": (
         ("embodied-rl doctor", "what this machine can run"),
         ("embodied-rl doctor --policy runs/NAME", "is a policy read as it was trained?"),
+        ("embodied-rl doctor libero --suite spatial", "do LIBERO's initial states hold what the tasks say?"),
     ),
 }
 

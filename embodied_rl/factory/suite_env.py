@@ -12,11 +12,13 @@ import torch
 
 from embodied_rl.config.train import EnvConfig
 from embodied_rl.factory.envs import open_env, pick_renderer
+from embodied_rl.factory.premises import judge
 from embodied_rl.factory.protocol_envs import open_protocol_env
 from embodied_rl.factory.tasks import load_tasks
 from embodied_rl.sim.libero.protocol import NATIVE, protocol
 from embodied_rl.sim.mujoco.task import MujocoTask
 from embodied_rl.types import Array, ChunkResult, EpisodeSpec, Observation
+from embodied_rl.utils.console import LastingConsole
 from embodied_rl.vec_env import VecEnv
 
 
@@ -47,7 +49,8 @@ class SuiteEnv:
         protocol_name: str = NATIVE.name,
     ) -> Self:
         """Open the simulator; UserError as `load_tasks`, `pick_renderer` and `protocol`."""
-        chosen, found = protocol(protocol_name), load_tasks(suite, tasks, config.era)
+        chosen = protocol(protocol_name)
+        found, _ = judge(load_tasks(suite, tasks, config.era), LastingConsole(stderr=True))
         config = replace(config, renderer=pick_renderer(config.renderer, found).name)
         with ExitStack() as stack:
             if chosen is NATIVE:

@@ -31,6 +31,7 @@ from embodied_rl.factory.envs import (
     policy_folder,
     statistics_line,
 )
+from embodied_rl.factory.premises import failed_premises, judge
 from embodied_rl.factory.protocol_envs import open_protocol_env
 from embodied_rl.factory.tasks import describe_era, load_tasks, missing_assets
 from embodied_rl.jobs.efficient_inference import make_efficient
@@ -58,7 +59,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """What runs: episodes in the order of their ids, and how each is set up. variants: perturbed episodes, by id."""
+    """What runs: episodes in the order of their ids, and how each is set up.
+
+    variants: perturbed episodes, by id; premises: by task and evaluated state, what fails of what the task says.
+    """
 
     command: BenchmarkCommand
     suite: str
@@ -66,6 +70,7 @@ class _Plan:
     tasks: list[SuiteTask]
     specs: list[EpisodeSpec]
     variants: dict[int, Variant]
+    premises: dict[str, dict[int, list[str]]]
 
 
 def run(
@@ -80,7 +85,7 @@ def run(
         keep: whether the folder stays; if not, it isn't mentioned.
     """
     console = LastingConsole()
-    plan = _plan(benchmark, command)
+    plan = _plan(benchmark, command, console)
     device = pick_device(command.device)
     checkpoint = policy_folder(command.checkpoint)
     policy = open_policy(command.checkpoint, device, command.load_options(checkpoint))
@@ -109,7 +114,7 @@ def run(
             report = summarise(ledger.outcomes.values(), seen.seen)
             films = record_failure_videos(env, policy, report, command.mode, folder, command.videos)
         _write(folder, command, stamp if keep else stamp | {"output": None}, marks, plan, seen, report, films)
-    console.print(_table(report))
+    console.print(_table(report, plan.premises))
     if keep:
         console.say(f"report: {folder / 'report.html'}")
 
@@ -123,24 +128,27 @@ def _head(stamp: Mapping[str, Any], keep: bool) -> list[str]:
         "simulator": f"{stamp['worlds']}; {without_reason(stamp['renderer'])}",
         "device": stamp["device"],
         "overlap": stamp["overlap"],
-        **{name: stamp[name] for name in ("era", "assets", "perturbed", "efficient") if stamp[name] not in _USUAL},
+        **{name: stamp[name] for name in _UNUSUAL if stamp[name] not in _USUAL},
         **({"output": stamp["output"]} if keep else {}),
     }
     return [f"  {name:<10}{value}" for name, value in rows.items()]
 
 
-_USUAL = ("current", "exact", "no", "as trained, nothing left out")
+_UNUSUAL = ("era", "premises", "assets", "perturbed", "efficient")
+_USUAL = ("current", "exact", "no", "not judged", "hold in every state", "as trained, nothing left out")
 
 
-def _plan(benchmark: str, command: BenchmarkCommand) -> _Plan:
+def _plan(benchmark: str, command: BenchmarkCommand, console: LastingConsole) -> _Plan:
     suite = suite_name(benchmark, command.suite)
-    tasks = load_tasks(suite, command.tasks, command.env.era)
-    specs = evaluation_specs({task.name: _states(task, command) for task in tasks}, command.seed)
+    tasks, found = judge(load_tasks(suite, command.tasks, command.env.era), console)
+    states = {task.name: _states(task, command) for task in tasks}
+    specs = evaluation_specs(states, command.seed)
+    failed = failed_premises({} if "object" in command.perturb else found, states)
     variants: dict[int, Variant] = {}
     if command.perturb:
         perturber = Perturber(tasks, command.perturb, command.perturb_level)
         variants = {spec.episode_id: perturber.variant(spec) for spec in specs}
-    return _Plan(command, suite, protocol(command.protocol), tasks, specs, variants)
+    return _Plan(command, suite, protocol(command.protocol), tasks, specs, variants, failed)
 
 
 def _states(task: SuiteTask, command: BenchmarkCommand) -> list[int]:
@@ -216,6 +224,7 @@ def _run_info(
         "perturbed": f"{', '.join(command.perturb)} at level {command.perturb_level:g}" if command.perturb else "no",
         "assets": f"APPROXIMATE: {len(missing)} official files are stand-ins" if missing else "exact",
         "overlap": seen.describe(),
+        "premises": _describe_premises(plan),
         "success": "once and at end" if command.at_end else "once (episodes end at success)",
         "worlds": f"{command.env.num_envs} worlds, {describe_env_processes(command.env)}",
         "renderer": reason,
@@ -226,6 +235,16 @@ def _run_info(
         "machine": f"{cpu_name()}, {cpu_count()} cores",
         "output": command.output,
     }
+
+
+def _describe_premises(plan: _Plan) -> str:
+    if not plan.premises:
+        return "not judged"
+    failed = [len(rows) for rows in plan.premises.values()]
+    if not any(failed):
+        return "hold in every state"
+    total = len({(spec.task, spec.init_state) for spec in plan.specs})
+    return f"FAIL in {sum(failed)} of {total} initial states, of {sum(map(bool, failed))} tasks (see the report)"
 
 
 def policy_deviations(chosen: Protocol, policy: AnyPolicy) -> list[str]:
@@ -261,6 +280,7 @@ def _write(
         "perturb_level": command.perturb_level,
         "fingerprint": marks,
         "overlap": seen.to_json(),
+        "failed_premises": plan.premises,
         **report.to_json(),
     }
     text = json.dumps(figures, indent=1)
@@ -272,22 +292,24 @@ def _write(
         "Fingerprint": {k: v for k, v in marks.items() if k != "bundles"} | marks["bundles"],
     }
     title = f"{plan.suite}, protocol {plan.protocol.name}" + (", perturbed" if command.perturb else "")
-    write_eval_page(folder / "report.html", EvalPage(title, stamp, report, facts, films))
+    write_eval_page(folder / "report.html", EvalPage(title, stamp, report, facts, films, plan.premises))
 
 
-def _table(report: BenchmarkReport) -> Table:
-    rows = rows_of(report)
+def _table(report: BenchmarkReport, premises: Mapping[str, Mapping[int, Sequence[str]]]) -> Table:
     tasks = list(report.tasks)
     names = dict(zip(tasks, short_labels(tasks), strict=True))
-    measured = report.overall.at_end is not None
-    heads = ("task", "success once", *(["success at end"] if measured else []), "steps")
-    return success_table(
-        heads,
-        [
-            (
-                names.get(label, label),
-                [cells(tally.once), *([cells(tally.at_end)] if measured else []), (f"{tally.once.mean_steps:.0f}", "")],
-            )
-            for label, tally in rows
-        ],
+    measured, failing = report.overall.at_end is not None, any(premises.values())
+    heads = (
+        "task",
+        "success once",
+        *(["success at end"] if measured else []),
+        "steps",
+        *(["premise fails in"] if failing else []),
     )
+    rows = []
+    for label, tally in rows_of(report):
+        values = [cells(tally.once), *([cells(tally.at_end)] if measured else []), (f"{tally.once.mean_steps:.0f}", "")]
+        if failing:
+            values.append((f"{count} states" if (count := len(premises.get(label, ()))) else "", ""))
+        rows.append((names.get(label, label), values))
+    return success_table(heads, rows)

@@ -14,7 +14,10 @@ State = Literal["ok", "note", "problem"]
 
 @dataclass(frozen=True, kw_only=True)
 class DoctorConfig(PublishedOptions):
-    """Say what this machine can run, or whether a policy is read as it was trained."""
+    """Say what this machine can run, or whether a policy is read as it was trained.
+
+    `embodied-rl doctor libero` says whether what LIBERO's tasks say holds in their initial states.
+    """
 
     json: bool = False
     """Print the findings as JSON instead of a table."""

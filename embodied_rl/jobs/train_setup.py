@@ -40,6 +40,7 @@ from embodied_rl.factory.own import (
     save_own,
 )
 from embodied_rl.factory.policies import load_policy, save_policy
+from embodied_rl.factory.premises import describe_left_out, judge
 from embodied_rl.factory.protocol_envs import open_envs
 from embodied_rl.factory.remote import cluster
 from embodied_rl.factory.run_config import open_policy_of, resolve
@@ -136,6 +137,7 @@ def open_run(config: TrainConfig, given: Given, console: Console, *, resume: Pat
     _use_threads(config)
     policy, checkpoint = open_policy_of(config, resume)
     provenance = read_provenance(policy_folder(checkpoint))
+    tasks, _ = judge(tasks, console)
     states = _states(
         config,
         {task.name: list(task.train_states) for task in tasks},
@@ -149,6 +151,7 @@ def open_run(config: TrainConfig, given: Given, console: Console, *, resume: Pat
     with cluster(config), open_envs(tasks, config.env, config.protocol, policy) as env:
         about = _about_env(env, config, f" ({renderer.reason}), {config.env.render_quality} frames")
         about["era"] = describe_era(tasks, provenance.get("era"))
+        about |= describe_left_out(tasks)
         missing = missing_assets(tasks)
         if missing:
             about = {"assets": f"APPROXIMATE: {len(missing)} official files are stand-ins"} | about

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -26,13 +26,17 @@ class FailureVideo:
 
 @dataclass(frozen=True, slots=True)
 class EvalPage:
-    """run_info: what ran, in words; facts: further tables by heading (protocol, fingerprint, ...)."""
+    """run_info: what ran, in words; facts: further tables by heading (protocol, fingerprint, ...).
+
+    premises: by task and evaluated initial state, what fails of what the task says; empty where nobody judged.
+    """
 
     title: str
     run_info: Mapping[str, Any]
     report: BenchmarkReport
     facts: Mapping[str, Mapping[str, Any]]
     videos: Sequence[FailureVideo] = ()
+    premises: Mapping[str, Mapping[int, Sequence[str]]] = field(default_factory=dict)
 
 
 def rows_of(report: BenchmarkReport) -> list[tuple[str, Tally]]:
@@ -48,7 +52,8 @@ def write_eval_page(path: Path, content: EvalPage) -> None:
     parts = [
         f"<h1>{escape(content.title)}</h1>",
         headline(f"{once.rate:.1%}", f"{once.successes} of {once.episodes} episodes, 95 % interval {cells(once)[1]}."),
-        section("Each task", _table(content.report)),
+        section("Each task", _table(content.report, content.premises)),
+        section("Initial states that are not what the task says", _premises(content)) if _failing(content) else "",
         section("Failures", videos) if videos else "",
         folded("What ran", pairs(content.run_info)),
         *(folded(heading, pairs(values)) for heading, values in content.facts.items() if values),
@@ -56,13 +61,39 @@ def write_eval_page(path: Path, content: EvalPage) -> None:
     replace_text(path, page(content.title, parts))
 
 
-def _table(report: BenchmarkReport) -> str:
-    head = "<tr><th>task</th><th>success once</th><th>success at end</th><th>steps</th></tr>"
+def _table(report: BenchmarkReport, premises: Mapping[str, Mapping[int, Sequence[str]]]) -> str:
+    judged = "<th>premise fails in</th>" if premises else ""
+    head = f"<tr><th>task</th><th>success once</th><th>success at end</th><th>steps</th>{judged}</tr>"
     rows = []
     for index, (label, tally) in enumerate(rows_of(report)):
         values = f"{rate_cell(tally.once)}{rate_cell(tally.at_end)}<td>{tally.once.mean_steps:.0f}</td>"
+        if premises:
+            values += f"<td>{_count(premises[label]) if label in premises else ''}</td>"
         total = " class='total'" if index == 0 else ""
         rows.append(f"<tr{total}><td>{escape(label)}</td>{values}</tr>")
+    return f"<div class='wide'><table>{head}{''.join(rows)}</table></div>"
+
+
+def _count(failed: Mapping[int, Sequence[str]]) -> str:
+    return f"{len(failed)} states" if failed else "none"
+
+
+def _failing(content: EvalPage) -> bool:
+    return any(content.premises.values())
+
+
+def _premises(content: EvalPage) -> str:
+    """A row for each episode from a state in which a premise fails."""
+    head = "<tr><th>task</th><th>initial state</th><th>what is the case there</th><th>episode</th></tr>"
+    rows = []
+    for outcome in content.report.outcomes:
+        spec = outcome.result.spec
+        if texts := content.premises.get(spec.task, {}).get(spec.init_state):
+            result = "success" if outcome.result.success else "failure"
+            what = escape("; ".join(texts))
+            rows.append(
+                f"<tr><td>{escape(spec.task)}</td><td>{spec.init_state}</td><td>{what}</td><td>{result}</td></tr>"
+            )
     return f"<div class='wide'><table>{head}{''.join(rows)}</table></div>"
 
 

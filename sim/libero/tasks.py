@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,8 @@ from embodied_rl.sim.libero.bundle import (
     unpack_model,
 )
 from embodied_rl.sim.libero.names import PRO_SUITES, SUITES, base_suite
+from embodied_rl.sim.libero.premise_files import read_premises
+from embodied_rl.sim.libero.premises import Premises
 from embodied_rl.sim.mujoco.era import mark, require
 from embodied_rl.sim.mujoco.indicators import FIRST_GROUP
 from embodied_rl.sim.mujoco.task import In, Indicator, JointRange, MujocoTask, On, OnSite, Predicate
@@ -72,6 +74,8 @@ class LiberoTask(MujocoTask):
     gripper: Mapping[str, Any]
     approximate: tuple[str, ...]
     fingerprint: str
+    left_out: tuple[int, ...] | None
+    """Initial states that are not among `train_states` because nobody can solve them; None: nobody looked yet."""
 
 
 def suites() -> tuple[str, ...]:
@@ -110,11 +114,21 @@ def load_task(root: Path, name: str, era: Era = CURRENT) -> LiberoTask:
         require()
     bundle = read_bundle(root, name)
     try:
-        return _task(root, bundle, era)
+        task = _task(root, bundle, era)
     except (KeyError, TypeError, ValueError) as error:
         raise UserError(
             f"{bundle_path(root, name)} is damaged ({error!r}); remove it and run: {install_command(name)}"
         ) from None
+    premises = read_premises(root, task.fingerprint, era)
+    return task if premises is None else leave_out(task, premises)
+
+
+def leave_out(task: LiberoTask, premises: Premises) -> LiberoTask:
+    """The task without the training states that nobody can solve. The official evaluation states all stay."""
+    stay = set(task.heldout_states)
+    train = [row for row in task.train_states if row in stay or row not in premises.unsolvable]
+    lost = {*(task.left_out or ()), *task.train_states} - set(train)
+    return replace(task, train_states=tuple(train), left_out=tuple(sorted(lost)))
 
 
 def _task(root: Path, bundle: dict[str, Any], era: Era) -> LiberoTask:
@@ -151,6 +165,7 @@ def _task(root: Path, bundle: dict[str, Any], era: Era) -> LiberoTask:
         indicators=tuple(Indicator(each["site"], JointRange(**_tuples(each["when"]))) for each in bundle["indicators"]),
         approximate=tuple(bundle["approximate"]),
         fingerprint=fingerprint(bundle),
+        left_out=None,
         era=era,
     )
 

@@ -16,7 +16,7 @@ def test_the_description_of_a_task_needs_no_simulator() -> None:
     tree = ast.parse(Path(task_module.__file__).read_text())
     modules = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
     assert not any(isinstance(node, ast.Import) for node in ast.walk(tree))
-    assert modules == {"__future__", "dataclasses", "embodied_rl.types"}
+    assert modules == {"__future__", "collections.abc", "dataclasses", "embodied_rl.types"}
 
 
 def test_a_task_of_another_simulator_needs_no_models() -> None:

@@ -13,12 +13,14 @@ from embodied_rl.errors import UserError
 from embodied_rl.sim.libero.assets.benchmarks import BENCHMARKS, Benchmark
 from embodied_rl.sim.libero.assets.install import OFFICIAL, WORK, known_tasks, read_manifest
 from embodied_rl.sim.libero.bundle import BlobStore, blobs_of, installed, is_whole, read_bundle
+from embodied_rl.sim.libero.premise_files import FOLDER
 
 _OURS = {
     *(benchmark.manifest for benchmark in BENCHMARKS.values()),
     "licenses",
     "tasks",
     "blobs",
+    FOLDER,
     WORK,
     OFFICIAL,
     ".lock",

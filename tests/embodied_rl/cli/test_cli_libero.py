@@ -11,9 +11,11 @@ import pytest
 from embodied_rl.cli import main
 from embodied_rl.cli.select import select
 from embodied_rl.policies.checkpoints.folder import read_provenance
+from embodied_rl.sim.libero.premise_files import write_premises
+from embodied_rl.sim.libero.premises import Failure, Premises
 from embodied_rl.sim.libero.protocol import PROTOCOLS
 from embodied_rl.sim.libero.tasks import load_task
-from tests.sim.libero.bundles import NAME, install_fake
+from tests.sim.libero.bundles import NAME, OTHER, install_fake
 
 
 @pytest.fixture
@@ -83,8 +85,17 @@ def test_training_runs_the_protocol_and_never_the_evaluated_states(
     assert stamp["protocol"] == "libero"
     assert "exact frames" in stamp["renderer"]
     assert stamp["overlap"].startswith("unknown"), "the start's provenance says nothing"
+    assert stamp["left out"] == "no training state"
     evaluated = json.loads((run / "evaluations" / "iter-000000.json").read_text())
     assert {each["num_steps"] for each in evaluated["results"]} == {16}, "settle steps are not counted"
+
+
+def _premises_of(root: Path) -> None:
+    """State 1 (evaluated) and state 50 (for training) are not what the task says; nobody can solve 50."""
+    task = load_task(root, NAME)
+    fallen = (Failure("kept", "bowl 1 falls off the table"),)
+    found = Premises(100, {1: (Failure("placed", "bowl 1 is not on plate 1"),), 50: fallen}, (50,), ())
+    write_premises(root, NAME, task.fingerprint, task.era, found)
 
 
 def test_training_on_the_evaluated_states_is_said_everywhere(installed: Path, checkpoint: Path, tmp_path: Path) -> None:
@@ -94,12 +105,14 @@ def test_training_on_the_evaluated_states_is_said_everywhere(installed: Path, ch
         (known / file.name).write_bytes(file.read_bytes())
     (known / "provenance.json").write_text(json.dumps({"train_states": {}}))
     (known / "checksums.json").unlink()
+    _premises_of(installed)
     task = load_task(installed, NAME)
     for split, sentence in (("train", "none: no evaluated episode (2)"), ("heldout", "2 of 2 episodes")):
         run = tmp_path / split
         assert main(words(known, run, "--train-states", split, "--protocol", "native")) == 0
         (stamp,) = json.loads((run / "run.json").read_text())
         assert stamp["overlap"].startswith(sentence)
+        assert stamp["left out"] == "1 of 50 training states, which nobody can solve"
         (policy,) = (run / "checkpoints").glob("*/policy")
         rows = list(task.heldout_states if split == "heldout" else task.train_states)
         assert read_provenance(policy)["train_states"] == {NAME: rows}
@@ -112,3 +125,74 @@ def test_libero_is_drawn_as_officially_and_the_tabletop_plainly(installed: Path)
     official, ours = [load_task(installed, NAME)], load_suite("tabletop_goal")[:1]
     assert (pick_render_quality("auto", official), pick_render_quality("auto", ours)) == ("exact", "fast")
     assert (pick_render_quality("fast", official), pick_render_quality("exact", ours)) == ("fast", "exact")
+
+
+def test_the_report_marks_states_that_are_not_what_the_task_says(
+    installed: Path,
+    checkpoint: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    short = replace(PROTOCOLS["openvla"], horizons=dict.fromkeys(PROTOCOLS["openvla"].horizons, 8))
+    monkeypatch.setitem(PROTOCOLS, "openvla", short)
+    _premises_of(installed)
+    folder = tmp_path / "e"
+    command = [
+        *("eval", "libero", "--suite", "goal", "--tasks", NAME.partition("/")[2], "--protocol", "openvla"),
+        *("--states-per-task", "2", "--checkpoint", str(checkpoint), "--output", str(folder), "--videos", "0"),
+        *("--env.num-envs", "2", "--env.num-threads", "1", "--env.renderer", "raycast", "--no-at-end"),
+    ]
+    assert main(command) == 0
+    said = capsys.readouterr().out
+    assert "FAIL in 1 of 2 initial states, of 1 tasks" in said
+    assert "1 states" in said
+    figures = json.loads((folder / "report.json").read_text())
+    assert figures["failed_premises"] == {NAME: {"1": ["bowl 1 is not on plate 1"]}}
+    page = (folder / "report.html").read_text()
+    assert "<td>1</td><td>bowl 1 is not on plate 1</td><td>failure</td>" in page
+    assert "<td>1 states</td>" in page
+    assert "falls off" not in page, "a training state is none of an evaluation's business"
+
+
+def test_doctor_says_which_premises_hold(installed: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (installed / "tasks" / f"{OTHER}.json").unlink()
+    _premises_of(installed)
+    assert main(["doctor", "libero", "--suite", "goal"]) == 1
+    said = " ".join(capsys.readouterr().out.split())
+    assert "every premise holds in 49 of 50 official evaluation states, in all states of 0 of 1 tasks" in said
+    assert "state 1: bowl 1 is not" in said
+    assert main(["doctor", "libero", "--states", "train", "--json"]) == 1
+    ((row,),) = json.loads(capsys.readouterr().out).values()
+    assert (row["states"], row["whole"], row["left_out"]) == (50, 49, [50])
+    assert row["holds"] == {"kept": 49, "landed": 50, "placed": 50, "rests": 50, "open": 50}
+    task = load_task(installed, NAME)
+    write_premises(installed, NAME, task.fingerprint, task.era, Premises(100, {}, (), ()))
+    assert main(["doctor", "libero"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (["--suite", "gaol"], "unknown suite 'gaol' of libero"),
+        (["--suite", "goal", "--tasks", "no_such"], "has no task 'no_such'"),
+        (["--suite", "90"], "suite 'libero_90' is not installed"),
+        (["--states", "all"], "--states"),
+        (["--policy", "x"], "unknown option '--policy'"),
+    ],
+)
+def test_what_doctor_refuses(
+    installed: Path, given: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["doctor", "libero", *given]) == 2
+    said = capsys.readouterr().err
+    assert message in said
+    assert said.count("\n") == 1
+
+
+def test_doctor_without_libero_says_how_to_install_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("EMBODIED_RL_CACHE", str(tmp_path))
+    assert main(["doctor", "libero"]) == 2
+    assert "run: embodied-rl assets install libero" in capsys.readouterr().err

@@ -20,6 +20,8 @@ NAME = "libero_goal/turn_on_the_stove"
 START_ROW = 3
 SITE, KNOB = "stove_1_cook_region", "stove_1_knob_joint"
 OTHER = "libero_goal/put_the_bowl_on_the_stove"
+BDDL = """(define (problem fake) (:language Turn it on) (:fixtures stove_1 - stove) (:objects bowl_1 - bowl)
+(:obj_of_interest bowl_1) (:goal (TurnOn stove_1)))"""
 
 
 @cache
@@ -58,7 +60,7 @@ def contents(root: Path, name: str, index: int = 0) -> dict[str, Any]:
         "suite": name.partition("/")[0],
         "index": index,
         "mujoco": mujoco.__version__,
-        "bddl": "(define)",
+        "bddl": BDDL,
         "bddl_language": "Turn it on",
         "instruction": task.instruction,
         "goal": goal,
@@ -73,11 +75,11 @@ def contents(root: Path, name: str, index: int = 0) -> dict[str, Any]:
             }
         ],
         "init_states": pack_array(store, task.init_states),
-        "start": {key: pack_array(store, values) for key, values in _start(task).items()},
+        "start": {key: pack_array(store, values) for key, values in start_of(task).items()},
     }
 
 
-def _start(task: MujocoTask) -> dict[str, Array]:
+def start_of(task: MujocoTask) -> dict[str, Array]:
     """What a controller that was just reset in initial state `START_ROW` would leave behind."""
     model = task.build_physics()
     data = mujoco.MjData(model)

@@ -26,7 +26,7 @@ from embodied_rl.sim.libero.assets.sources import ASSET_FOLDERS, find_assets
 from embodied_rl.sim.libero.assets.state import missing_assets, status, verify
 from embodied_rl.sim.libero.bundle import BlobStore, bundle_path, installed, is_whole, read_bundle
 from embodied_rl.sim.libero.tasks import load_task, suites
-from tests.sim.libero.bundles import NAME, OTHER, binary, install_fake, model_task
+from tests.sim.libero.bundles import NAME, OTHER, binary, install_fake, model_task, start_of
 
 # Answers as the real exporter does, from the files in its folder `ready`; what it is to do with a task is in plan.json.
 WORKER = """
@@ -105,7 +105,7 @@ def _fake_export(folder: Path, short: str) -> None:
     task = model_task(short)
     (folder / "visual.mjb").write_bytes(binary(short, True))
     (folder / "physics.mjb").write_bytes(binary(short, False))
-    np.savez(folder / "arrays.npz", init_states=task.init_states, ctrl0=np.zeros(9))
+    np.savez(folder / "arrays.npz", init_states=task.init_states, **start_of(task))
     fields = {
         "mujoco": packages()["mujoco"],
         "bddl": BDDL,
@@ -388,6 +388,7 @@ def test_the_commands(stage: Stage, monkeypatch: pytest.MonkeyPatch, capsys: pyt
     assert "not installed in" in capsys.readouterr().out
     assert main(["assets", "install", "libero", "--from", str(stage.assets)]) == 0
     assert "2 tasks exported to" in capsys.readouterr().out
+    assert load_task(root, NAME).left_out == (), "the last step has judged the initial states"
     assert main(["assets", "install", "libero", "--from", str(stage.assets)]) == 0
     assert "nothing to do" in capsys.readouterr().out
     assert main(["assets", "verify", "libero"]) == 0

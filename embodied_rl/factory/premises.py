@@ -1,0 +1,66 @@
+"""The premises of LIBERO's tasks for a command: taken from the cache folder, where the install leaves them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from embodied_rl.factory.envs import cpu_count
+from embodied_rl.factory.tasks import cache_dir
+
+if TYPE_CHECKING:
+    from embodied_rl.factory.tasks import SuiteTask
+    from embodied_rl.sim.libero.premises import Premises
+
+
+def judge(tasks: Sequence[SuiteTask], console: Console) -> tuple[list[SuiteTask], dict[str, Premises]]:
+    """Find out what the tasks' initial states come to, with a progress bar where that is not known yet.
+
+    Returns:
+        (the tasks, LIBERO's without the training states that nobody can solve; LIBERO's premises by task name).
+    """
+    from embodied_rl.sim.libero.premise_cache import find_premises
+    from embodied_rl.sim.libero.tasks import LiberoTask, leave_out
+
+    official = [task for task in tasks if isinstance(task, LiberoTask)]
+    if not official:
+        return list(tasks), {}
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as bars:
+        bar = bars.add_task("settling initial states, once", total=None, visible=False)
+        found, trouble = find_premises(
+            cache_dir() / "libero",
+            official,
+            cpu_count(),
+            lambda done, total: bars.update(bar, completed=done, total=total, visible=True),
+        )
+    if trouble:
+        text = f"What the initial states come to can't be kept ({trouble}): it is found out again every time."
+        console.print(text, soft_wrap=True, markup=False, highlight=False)
+    return [leave_out(task, found[task.name]) if isinstance(task, LiberoTask) else task for task in tasks], found
+
+
+def describe_left_out(tasks: Sequence[SuiteTask]) -> dict[str, str]:
+    """For a stamp: how many training states were left out; empty where no task is LIBERO's."""
+    from embodied_rl.sim.libero.tasks import LiberoTask
+
+    official = [task for task in tasks if isinstance(task, LiberoTask)]
+    if not official:
+        return {}
+    lost = sum(len(task.left_out or ()) for task in official)
+    total = lost + sum(len(task.train_states) for task in official)
+    return {"left out": f"{lost} of {total} training states, which nobody can solve" if lost else "no training state"}
+
+
+def failed_premises(
+    found: Mapping[str, Premises], states: Mapping[str, Sequence[int]]
+) -> dict[str, dict[int, list[str]]]:
+    """By task: the rows of `states` in which a premise fails, and what is the case in them, in words."""
+    return {
+        name: {row: [failure.text for failure in found[name].failures[row]] for row in found[name].failed(rows)}
+        for name, rows in states.items()
+        if name in found
+    }
