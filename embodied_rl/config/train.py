@@ -41,11 +41,11 @@ class EnvConfig:
 
     num_envs: int = 32
     """Environments that run at the same time; more are faster up to a point, the result does not depend on it."""
-    renderer: Literal["auto", "egl", "osmesa", "raycast"] = "auto"
+    renderer: Literal["auto", "egl", "osmesa", "raycast", "raster"] = "auto"
     """What draws the images; auto takes the first that works and says which."""
     render_quality: Literal["auto", "exact", "fast"] = "auto"
-    """exact: with shadows, reflections and antialiasing, pixel for pixel LIBERO's; fast: without, several times
-    faster on a CPU. auto: exact on LIBERO's suites, fast on the built-in ones."""
+    """exact: with shadows, reflections and antialiasing, pixel for pixel LIBERO's; fast: close to it, ten times
+    cheaper on a CPU. auto: exact on LIBERO's suites, fast on the built-in ones."""
     num_threads: int | None = None
     """Threads that step physics and draw (None: one a CPU core)."""
     processes: int | None = None

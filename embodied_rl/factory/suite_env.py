@@ -48,7 +48,7 @@ class SuiteEnv:
     ) -> Self:
         """Open the simulator; UserError as `load_tasks`, `pick_renderer` and `protocol`."""
         chosen, found = protocol(protocol_name), load_tasks(suite, tasks)
-        config = replace(config, renderer=pick_renderer(config.renderer, found).name)
+        config = replace(config, renderer=pick_renderer(config.renderer, found, config.render_quality).name)
         with ExitStack() as stack:
             if chosen is NATIVE:
                 opened = open_env(found, config, image_size, cameras=cameras)

@@ -21,6 +21,11 @@ def cache_dir() -> Path:
     return Path(os.environ.get("EMBODIED_RL_CACHE") or Path.home() / ".cache" / "embodied-rl")
 
 
+def ladders_dir() -> Path:
+    """Where the renderer 'raster' keeps decimated meshes: beside LIBERO's bundles."""
+    return cache_dir() / "libero" / "ladders"
+
+
 def libero_bundles() -> Path | None:
     """The folder with LIBERO's exported tasks, or None where there is none."""
     folder = cache_dir() / "libero"

@@ -14,7 +14,7 @@ from embodied_rl.sim.libero.assets.install import OFFICIAL, WORK, known_tasks, r
 from embodied_rl.sim.libero.bundle import BlobStore, blobs_of, installed, is_whole, read_bundle
 from embodied_rl.sim.libero.tasks import suites
 
-_OURS = {"manifest.json", "licenses", "tasks", "blobs", WORK, OFFICIAL, ".lock"}
+_OURS = {"manifest.json", "licenses", "tasks", "blobs", "ladders", WORK, OFFICIAL, ".lock"}
 """What an installation writes; a folder with anything else in it is not removed."""
 
 

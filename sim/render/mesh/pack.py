@@ -86,6 +86,11 @@ def unsupported(model: mujoco.MjModel) -> str | None:
     return None
 
 
+def refusal(problem: str) -> str:
+    """The error for a scene that cannot be drawn."""
+    return f"the rasteriser cannot draw this scene: {problem}; choose the renderer 'egl' or 'osmesa'"
+
+
 def _parts(model: mujoco.MjModel) -> list[mujoco.MjvGeom]:
     """What MuJoCo would draw: geoms of the visible groups and all sites, with material, size and colour resolved."""
     data, option, camera = mujoco.MjData(model), mujoco.MjvOption(), mujoco.MjvCamera()
@@ -108,7 +113,7 @@ class Packer:
     def pack(self, model: mujoco.MjModel) -> Scene:
         """UserError for what cannot be drawn."""
         if problem := unsupported(model):
-            raise UserError(f"the rasteriser cannot draw this scene: {problem}; choose the renderer 'egl' or 'osmesa'")
+            raise UserError(refusal(problem))
         parts, mesh = _parts(model), _Arrays()
         textures = [_texture_of(model, part) for part in parts]
         maps = [_mapping(model, part, texture) for part, texture in zip(parts, textures, strict=True)]

@@ -97,3 +97,21 @@ def reflect(scene: Scene, pose: Array, lights: Array, out_pose: Array, out_light
             out_lights[k, j + 1] = lights[k, j + 1] - along * n1
             out_lights[k, j + 2] = lights[k, j + 2] - along * n2
     return True
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def seen_mirror(scene: Scene, ids: Array, origin: Array, w: Array, cap: Array) -> tuple[int, int, int, int]:
+    """Fill cap (float32, as w) with the depth of the mirror where its upper side is seen, else 0; see `raster`.
+
+    Returns the rectangle that holds it: first row, row after the last, first column, column after the last.
+    """
+    rows, width = ids.shape
+    top, bottom, left, right = rows, 0, width, 0
+    for y in range(rows):
+        for x in range(width):
+            label = ids[y, x]
+            cap[y, x] = 0.0
+            if label >= 0 and origin[label, 3] == scene.mirror and scene.plane[origin[label, 2], 2] > 0.9:
+                cap[y, x] = np.float32(0.9999) * w[y, x]  # what is reflected lies behind the surface
+                top, bottom, left, right = min(top, y), max(bottom, y + 1), min(left, x), max(right, x + 1)
+    return top, bottom, left, right

@@ -17,7 +17,11 @@ from embodied_rl.sim.render.mesh.pack import Scene
 from embodied_rl.types import Array
 
 F32 = np.float32
-_ZERO, _HALF, _ONE = F32(0), F32(0.5), F32(1)
+_ZERO, _HALF, _ONE, _TINY = F32(0), F32(0.5), F32(1), F32(1e-30)
+_FAST = {"contract", "reassoc", "nsz", "arcp"}
+"""What of fast arithmetic holds where infinite values may come up."""
+_NARROW = 16
+"""Samples of a row up to which a plain loop is quicker than a vectorised one."""
 _SLACK = F32(1e-4)
 """Share of the sum by which an edge function may be negative: neighbours leave no gap."""
 
@@ -79,14 +83,71 @@ def _bounds(cam: Array, i0: int, i1: int, i2: int, near: F32, cx: F32, cy: F32) 
 
 
 @njit(nogil=True, fastmath=True, error_model="numpy")
-def _row(w: Array, ids: Array, cap: Array, l0: F32, l1: F32, l2: F32, d0: F32, d1: F32, d2: F32, label: int) -> None:
+def _meets(left: F32, right: F32, ya: int, yb: int, offsets: Array) -> bool:
+    """Whether a small rectangle holds a sample; larger ones are not looked at."""
+    if yb - ya > offsets.shape[0] or right - left >= _ONE:
+        return True
+    for y in range(ya, yb):
+        shift = offsets[y & (offsets.shape[0] - 1)]
+        if math.ceil(left - shift) <= right - shift:
+            return True
+    return False
+
+
+@njit(nogil=True, fastmath=True, error_model="numpy")
+def _wide(w: Array, ids: Array, cap: Array, value: F32, slope: F32, label: int) -> None:
+    """Depth test along part of a row, for LLVM to vectorise."""
     for i in range(w.shape[0]):
-        dx = F32(i)
-        e0, e1, e2 = l0 + dx * d0, l1 + dx * d1, l2 + dx * d2
-        total = e0 + e1 + e2
-        hit = (min(e0, min(e1, e2)) >= -_SLACK * total) & (total > w[i]) & (total < cap[i])
+        total = value + F32(i) * slope
+        hit = (total > w[i]) & (total < cap[i])
         w[i] = total if hit else w[i]
         ids[i] = label if hit else ids[i]
+
+
+@njit(nogil=True, fastmath=_FAST, error_model="numpy")
+def _rows(
+    c: Array, box: tuple[F32, F32, int, int], px: float, py: float, offsets: Array, w: Array, cap: Array, ids: Array,
+    label: int,
+) -> bool:  # fmt: skip
+    """Draw one triangle in rows box[2] to box[3]; whether it has any sample.
+
+    c: values, slopes in x, slopes in y of the edge functions (rows) about pixel corner px, py. box: left, right in
+    pixels, first row, row after the last.
+    """
+    samples, width = offsets.shape[0], w.shape[1]
+    sum_l, sum_d, sum_s = c[0, 0] + c[0, 1] + c[0, 2], c[1, 0] + c[1, 1] + c[1, 2], c[2, 0] + c[2, 1] + c[2, 2]
+    l0, l1, l2 = c[0, 0] + _SLACK * sum_l, c[0, 1] + _SLACK * sum_l, c[0, 2] + _SLACK * sum_l
+    d0, d1, d2 = c[1, 0] + _SLACK * sum_d, c[1, 1] + _SLACK * sum_d, c[1, 2] + _SLACK * sum_d
+    s0, s1, s2 = c[2, 0] + _SLACK * sum_s, c[2, 1] + _SLACK * sum_s, c[2, 2] + _SLACK * sum_s
+    # where an edge function changes its sign: -value / slope
+    v0, v1, v2 = -_ONE / (d0 + _TINY), -_ONE / (d1 + _TINY), -_ONE / (d2 + _TINY)
+    left, right, base, drawn = box[0] - F32(px), box[1] - F32(px), int(px), False
+    sample, step = box[2] & (samples - 1), _ONE / F32(samples)  # 1 or 4 samples
+    qy = (F32(box[2]) - _HALF) * step - F32(py)
+    for y in range(box[2], box[3]):
+        shift, qy = offsets[sample], qy + step
+        sample = 0 if sample + 1 == samples else sample + 1
+        x0, x1, x2 = (l0 + qy * s0) * v0, (l1 + qy * s1) * v1, (l2 + qy * s2) * v2
+        low = max(max(left, x0 if d0 > _ZERO else left), max(x1 if d1 > _ZERO else left, x2 if d2 > _ZERO else left))
+        high = min(
+            min(right, right if d0 > _ZERO else x0), min(right if d1 > _ZERO else x1, right if d2 > _ZERO else x2)
+        )
+        if low > high:
+            continue
+        xa, xb = base + int(math.ceil(low - shift)), base + int(math.floor(high - shift)) + 1
+        xa, xb = max(xa, 0), min(xb, width)
+        if xa >= xb:
+            continue
+        drawn = True
+        value = sum_l + (F32(xa - base) + shift) * sum_d + qy * sum_s
+        if xb - xa > _NARROW:
+            _wide(w[y, xa:xb], ids[y, xa:xb], cap[y, xa:xb], value, sum_d, label)
+            continue
+        for x in range(xa, xb):
+            if value > w[y, x] and value < cap[y, x]:
+                w[y, x], ids[y, x] = value, label
+            value += sum_d
+    return drawn
 
 
 @njit(nogil=True, fastmath=True, error_model="numpy")
@@ -96,6 +157,7 @@ def _triangles(
 ) -> int:  # fmt: skip
     """Draw a part's triangles; returns the next free label, which is the row of record and origin of a triangle."""
     tri, plane, rows, samples = scene.tri, scene.plane, w.shape[0], offsets.shape[0]
+    c = np.empty((3, 3), np.float32)
     cx, cy, near, density = lens[1], lens[2], F32(scene.clip[0]), F32(samples)
     for t in range(first, first + count):
         if plane[t, 0] * eye[0] + plane[t, 1] * eye[1] + plane[t, 2] * eye[2] <= plane[t, 3]:
@@ -112,7 +174,7 @@ def _triangles(
             left, right, top, bottom = _bounds(cam, i0, i1, i2, near, F32(cx), F32(cy))
         ya = int(max(math.ceil(density * top - _HALF), _ZERO))
         yb = int(min(math.floor(density * bottom - _HALF) + _ONE, F32(rows)))
-        if ya >= yb or right <= _ZERO or left >= F32(w.shape[1]):
+        if ya >= yb or right <= _ZERO or left >= F32(w.shape[1]) or not _meets(left, right, ya, yb, offsets):
             continue
         # the edge functions' coefficients: rows of the inverse of the matrix of corners
         ax, ay, az = float(cam[i0, 0]), float(cam[i0, 1]), float(z0)
@@ -129,24 +191,13 @@ def _triangles(
         px = math.floor(min(max(float(left), 0.0), float(w.shape[1])))
         py = math.floor((ya + 0.5) / samples)
         ux, uy = px - cx, py - cy
-        l0, d0, s0 = F32((n0 * ux + n1 * uy + n2) * over), F32(n0 * over), F32(n1 * over)
-        l1, d1, s1 = F32((m0 * ux + m1 * uy + m2) * over), F32(m0 * over), F32(m1 * over)
-        l2, d2, s2 = F32((k0 * ux + k1 * uy + k2) * over), F32(k0 * over), F32(k1 * over)
-        drawn = False
-        for y in range(ya, yb):
-            shift = offsets[y % samples]
-            xa = int(max(math.ceil(left - shift), _ZERO))
-            xb = int(min(math.floor(right - shift) + _ONE, F32(w.shape[1])))
-            if xa >= xb:
-                continue
-            drawn = True
-            qx, qy = F32(xa - px) + shift, (F32(y) + _HALF) / density - F32(py)
-            _row(w[y, xa:xb], ids[y, xa:xb], cap[y, xa:xb], l0 + qx * d0 + qy * s0, l1 + qx * d1 + qy * s1,
-                 l2 + qx * d2 + qy * s2, d0, d1, d2, label)  # fmt: skip
-        if drawn:
-            one, two = (3, 0) if swap else (0, 3)
-            record[label, one], record[label, one + 1], record[label, one + 2] = l1, d1, s1
-            record[label, two], record[label, two + 1], record[label, two + 2] = l2, d2, s2
+        c[0, 0], c[1, 0], c[2, 0] = (n0 * ux + n1 * uy + n2) * over, n0 * over, n1 * over
+        c[0, 1], c[1, 1], c[2, 1] = (m0 * ux + m1 * uy + m2) * over, m0 * over, m1 * over
+        c[0, 2], c[1, 2], c[2, 2] = (k0 * ux + k1 * uy + k2) * over, k0 * over, k1 * over
+        if _rows(c, (left, right, ya, yb), px, py, offsets, w, cap, ids, label):
+            one, two = (2, 1) if swap else (1, 2)
+            for k in range(3):
+                record[label, k], record[label, 3 + k] = c[k, one], c[k, two]
             origin[label, 0], origin[label, 1], origin[label, 2], origin[label, 3] = int(px), int(py), t, g
             label += 1
     return label

@@ -18,7 +18,7 @@ import numpy as np
 
 from embodied_rl.sim.render.mesh.ladder import Ladders
 from embodied_rl.sim.render.mesh.pack import OPAQUE, Packer, Scene
-from embodied_rl.sim.render.mesh.place import place, reflect
+from embodied_rl.sim.render.mesh.place import place, reflect, seen_mirror
 from embodied_rl.sim.render.mesh.raster import raster
 from embodied_rl.sim.render.mesh.shade import background, shade, store
 from embodied_rl.sim.render.raycast import check_poses
@@ -166,24 +166,21 @@ class _View:
     def _reflect(self, parts: Array, buffers: _Buffers) -> None:
         """Add what the mirror shows where its upper side is seen."""
         scene, samples = self._scene, len(self._offsets)
-        label = np.maximum(self._ids, 0)
-        seen = (self._ids >= 0) & (buffers.origin[label, 3] == scene.mirror)
-        seen &= scene.plane[np.where(seen, buffers.origin[label, 2], 0), 2] > 0.9
-        rows, columns = np.flatnonzero(seen.any(1)), np.flatnonzero(seen.any(0))
-        pose, lights = np.empty_like(self._pose), np.empty_like(self._lights)
-        if not len(rows) or not reflect(scene, self._pose, self._lights, pose, lights):
+        cam, record, origin = buffers.cam, buffers.record, buffers.origin
+        mask = np.empty_like(self._w)
+        first, last, left, right = seen_mirror(scene, self._ids, origin, self._w, mask)
+        if first >= last:
             return
-        top, bottom = rows[0] // samples, rows[-1] // samples + 1
-        left, right = columns[0], columns[-1] + 1
-        part = slice(top * samples, bottom * samples), slice(left, right)
-        # what is reflected lies behind the mirror's surface
-        cap = np.ascontiguousarray(np.where(seen[part], np.float32(0.9999) * self._w[part], np.float32(0)))
+        pose, lights = np.empty_like(self._pose), np.empty_like(self._lights)
+        if not reflect(scene, self._pose, self._lights, pose, lights):
+            return
+        top, bottom = first // samples, (last - 1) // samples + 1
+        cap = np.ascontiguousarray(mask[top * samples : bottom * samples, left:right])
         w, ids = np.full_like(cap, 1 / scene.clip[1]), np.full(cap.shape, -1, np.int32)
         lens = self._lens - np.array([0, left, top, 0])
-        cam, record, origin = buffers.cam, buffers.record, buffers.origin
         raster(scene, pose, parts, lens, self._offsets, True, w, cap, ids, cam, record, origin, 0)
         shade(
-            scene, pose, lights, lens, self._offsets, w, ids, record, origin, (int(top), int(left)),
+            scene, pose, lights, lens, self._offsets, w, ids, record, origin, (top, left),
             float(scene.reflectance), False, self.total,
         )  # fmt: skip
 

@@ -98,34 +98,32 @@ def _cube(r0: F32, r1: F32, r2: F32) -> tuple[int, F32, F32, F32]:
 
 
 @njit(nogil=True, fastmath=True, error_model="numpy")
-def _face_texel(scene: Scene, level: int, face: int, u: F32, v: F32) -> Color:
-    width = scene.table[level, 1]
+def _face_texel(texels: Array, start: int, width: int, u: F32, v: F32) -> Color:
     edge = F32(width - 1)
     x, y = min(max(u * F32(width) - _HALF, _ZERO), edge), min(max(v * F32(width) - _HALF, _ZERO), edge)
-    return _texel(scene.texels, scene.table[level, 0] + face * width * width, width, width, x, y)
+    return _texel(texels, start, width, width, x, y)
 
 
 @njit(nogil=True, fastmath=True, error_model="numpy")
-def _cube_color(scene: Scene, tex: int, g: int, pose: Array, x: F32, y: F32, z: F32, pixel: F32) -> Color:
-    """Cube texture of part g at a point in the camera's frame; pixel: its size at unit depth."""
-    d0, d1, d2 = x - pose[g, 0, 3], y - pose[g, 1, 3], z - pose[g, 2, 3]
-    r0 = (pose[g, 0, 0] * d0 + pose[g, 1, 0] * d1 + pose[g, 2, 0] * d2) * scene.cube[g, 0]
-    r1 = (pose[g, 0, 1] * d0 + pose[g, 1, 1] * d1 + pose[g, 2, 1] * d2) * scene.cube[g, 1]
-    r2 = (pose[g, 0, 2] * d0 + pose[g, 1, 2] * d1 + pose[g, 2, 2] * d2) * scene.cube[g, 2]
+def _cube_color(
+    texels: Array, table: Array, mips: Array, tex: int, r0: F32, r1: F32, r2: F32, size: F32
+) -> Color:
+    """Cube texture in a direction; size: of a pixel in the direction's unit."""
     face, u, v, major = _cube(r0, r1, r2)
-    level, last = scene.mips[tex, 0], scene.mips[tex, 0] + scene.mips[tex, 1] - 1
-    step = pixel * z * scene.cube[g, 0] / (F32(2.0) * major) * F32(scene.table[level, 1])
+    level, last = mips[tex, 0], mips[tex, 0] + mips[tex, 1] - 1
+    step = size / (F32(2.0) * major) * F32(table[level, 1])
     while step > _ROOT_TWO and level < last:
         step *= _HALF
         level += 1
-    return _face_texel(scene, level, face if scene.mips[tex, 2] == 6 else 0, u, v)
+    width = table[level, 1]
+    start = table[level, 0] + (face * width * width if mips[tex, 2] == 6 else 0)
+    return _face_texel(texels, start, width, u, v)
 
 
 @njit(nogil=True, fastmath=True, error_model="numpy")
-def _flat_color(scene: Scene, tex: int, u: F32, v: F32, repeats: F32) -> Color:
+def _flat_color(texels: Array, table: Array, mips: Array, tex: int, u: F32, v: F32, repeats: F32) -> Color:
     """2d texture; repeats: of it in a pixel."""
-    table, level = scene.table, scene.mips[tex, 0]
-    last = level + scene.mips[tex, 1] - 1
+    level, last = mips[tex, 0], mips[tex, 0] + mips[tex, 1] - 1
     step = repeats * F32(max(table[level, 1], table[level, 2]))
     while step > _ROOT_TWO and level < last:
         step *= _HALF
@@ -135,7 +133,7 @@ def _flat_color(scene: Scene, tex: int, u: F32, v: F32, repeats: F32) -> Color:
     y = (v - math.floor(v)) * F32(height) + F32(height) - _HALF
     x = min(x - F32(width) if x >= F32(width) else x, F32(width) - F32(1e-3))
     y = min(y - F32(height) if y >= F32(height) else y, F32(height) - F32(1e-3))
-    return _texel(scene.texels, table[level, 0], width, height, x, y)
+    return _texel(texels, table[level, 0], width, height, x, y)
 
 
 @njit(nogil=True, fastmath=True, error_model="numpy")
@@ -144,7 +142,8 @@ def _gather(
     cx: F32, cy: F32, dim: F32, b: Array,
 ) -> None:  # fmt: skip
     """Attributes and texture colours of a block's fragments. dim: factor on the material's colour."""
-    corner, look = scene.corner, scene.look
+    corner, look, cube, texture, density = scene.corner, scene.look, scene.cube, scene.texture, scene.density
+    texels, table, mips = scene.texels, scene.table, scene.mips
     for k in range(n):
         label, sx, sy, depth = frag[first + k, 0], where[first + k, 0], where[first + k, 1], _ONE / where[first + k, 2]
         t, g = origin[label, 2], origin[label, 3]
@@ -162,14 +161,18 @@ def _gather(
         b[_X + k], b[_Y + k], b[_Z + k] = (sx - cx) / f * depth, (sy - cy) / f * depth, depth
         b[_MR + k], b[_MG + k], b[_MB + k] = dim * look[g, 0], dim * look[g, 1], dim * look[g, 2]
         b[_EMIT + k], b[_SPEC + k], b[_EXP + k] = look[g, 3], look[g, 4], _HALF * look[g, 5]
-        tex = scene.texture[g]
+        tex = texture[g]
         color = _WHITE, _WHITE, _WHITE
-        if tex >= 0 and scene.cube[g, 0] > _ZERO:
-            color = _cube_color(scene, tex, g, pose, b[_X + k], b[_Y + k], depth, _ONE / f)
+        if tex >= 0 and cube[g, 0] > _ZERO:
+            d0, d1, d2 = b[_X + k] - pose[g, 0, 3], b[_Y + k] - pose[g, 1, 3], depth - pose[g, 2, 3]
+            r0 = (pose[g, 0, 0] * d0 + pose[g, 1, 0] * d1 + pose[g, 2, 0] * d2) * cube[g, 0]
+            r1 = (pose[g, 0, 1] * d0 + pose[g, 1, 1] * d1 + pose[g, 2, 1] * d2) * cube[g, 1]
+            r2 = (pose[g, 0, 2] * d0 + pose[g, 1, 2] * d1 + pose[g, 2, 2] * d2) * cube[g, 2]
+            color = _cube_color(texels, table, mips, tex, r0, r1, r2, depth / f * cube[g, 0])
         elif tex >= 0:
             u = b0 * corner[t, 0, 3] + b1 * corner[t, 1, 3] + b2 * corner[t, 2, 3]
             v = b0 * corner[t, 0, 4] + b1 * corner[t, 1, 4] + b2 * corner[t, 2, 4]
-            color = _flat_color(scene, tex, u, v, depth / f * scene.density[t])
+            color = _flat_color(texels, table, mips, tex, u, v, depth / f * density[t])
         b[_TR + k], b[_TG + k], b[_TB + k] = color
 
 
@@ -289,20 +292,22 @@ def shade(
 @njit(cache=True, nogil=True, fastmath=True, error_model="numpy")
 def background(scene: Scene, axes: Array, lens: Array, samples: int, ids: Array, total: Array) -> None:
     """Write the share of the sky, or of black, in each pixel to total."""
-    f, cx, cy = F32(lens[0]), F32(lens[1]), F32(lens[2])
+    f, cx, cy, sky = F32(lens[0]), F32(lens[1]), F32(lens[2]), scene.sky
+    texels, table = scene.texels, scene.table
     for y in range(total.shape[0]):
         for x in range(total.shape[1]):
             count = 0
             for s in range(samples):
                 count += ids[samples * y + s, x] < 0
             red, green, blue = _ZERO, _ZERO, _ZERO
-            if count and scene.sky >= 0:
+            if count and sky >= 0:
                 u, v = (F32(x) + _HALF - cx) / f, (F32(y) + _HALF - cy) / f
                 d0 = F32(axes[0, 0]) * u + F32(axes[1, 0]) * v + F32(axes[2, 0])
                 d1 = F32(axes[0, 1]) * u + F32(axes[1, 1]) * v + F32(axes[2, 1])
                 d2 = F32(axes[0, 2]) * u + F32(axes[1, 2]) * v + F32(axes[2, 2])
                 face, s, t, _ = _cube(d0, d2, -d1)
-                red, green, blue = _face_texel(scene, scene.sky, face, s, t)
+                start = table[sky, 0] + face * table[sky, 1] * table[sky, 1]
+                red, green, blue = _face_texel(texels, start, table[sky, 1], s, t)
             share = F32(count) / F32(samples)
             total[y, x, 0], total[y, x, 1], total[y, x, 2] = share * red, share * green, share * blue
 
