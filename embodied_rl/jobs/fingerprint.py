@@ -22,8 +22,8 @@ def fingerprint(
 ) -> dict[str, Any]:
     """Plain values; two scores are comparable only where they agree.
 
-    renderer: 'raycast', 'raster', 'egl' or 'osmesa'; render_quality: 'exact' or 'fast'; efficient: what of the policy was left
-    out."""
+    renderer: one of sim/render's by name; render_quality: 'exact' or 'fast'; efficient: what of the policy was left out.
+    """
     import mujoco
     import numba
     import torch

@@ -130,7 +130,7 @@ def _check(
     for i in range(first, last):
         t = around[i]
         p0, p1, p2 = where[triangles[t, 0]], where[triangles[t, 1]], where[triangles[t, 2]]
-        if p0 == p1 or p1 == p2 or p0 == p2 or (p0 != source and p1 != source and p2 != source):
+        if p0 in (p1, p2) or p1 == p2 or source not in (p0, p1, p2):
             continue
         k = 0 if p0 == source else (1 if p1 == source else 2)
         a, b, c = triangles[t, k], triangles[t, (k + 1) % 3], triangles[t, (k + 2) % 3]
@@ -197,7 +197,9 @@ def collapse(
         for i in range(first, last):
             for k in range(3):
                 if where[triangles[around[i], k]] == source:
-                    onto[i - first, k] = _wedge_onto(triangles[around[i], k], goal, triangles, where, around, first, last)
+                    onto[i - first, k] = _wedge_onto(
+                        triangles[around[i], k], goal, triangles, where, around, first, last
+                    )
         for i in range(first, last):
             for k in range(3):
                 if onto[i - first, k] >= 0:

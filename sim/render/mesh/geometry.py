@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from typing import NamedTuple
 
 import mujoco
@@ -91,7 +92,7 @@ def _round(kind: int, size: Array) -> list[tuple[Array, Array]]:
     radii = np.array([size[0], size[1] if kind == ELLIPSOID else size[0]])
     quads = []
     for (r0, z0, nr0, nz0), (r1, z1, nr1, nz1) in _strips(kind, size):
-        for a, b in zip(ring[:-1], ring[1:], strict=True):
+        for a, b in pairwise(ring):
             points = [(*(r * radii * p), z) for r, z, p in ((r0, z0, a), (r0, z0, b), (r1, z1, b), (r1, z1, a))]
             around = ((nr0, nz0, a), (nr0, nz0, b), (nr1, nz1, b), (nr1, nz1, a))
             normals = [(*(nr / radii * size[0] * p), nz) for nr, nz, p in around]
@@ -113,4 +114,4 @@ def _strips(kind: int, size: Array) -> list[tuple[Edge, Edge]]:
         rows.append(
             (math.cos(a), high * math.sin(a) + math.copysign(half, a), math.cos(a), math.sin(a) * size[0] / high)
         )
-    return list(zip(rows[:-1], rows[1:], strict=True))
+    return list(pairwise(rows))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import mujoco
@@ -9,11 +11,28 @@ import numpy as np
 
 from embodied_rl.errors import UserError
 from embodied_rl.sim.render.mesh.decimate import ERRORS
-from embodied_rl.sim.render.mesh.geometry import BOX, MESH, PLANE, SPHERE, Triangles, mesh_corners, primitive
-from embodied_rl.sim.render.mesh.geometry import rung_triangles, unit
+from embodied_rl.sim.render.mesh.geometry import (
+    BOX,
+    MESH,
+    PLANE,
+    SPHERE,
+    Triangles,
+    mesh_corners,
+    primitive,
+    rung_triangles,
+    unit,
+)
 from embodied_rl.sim.render.mesh.ladder import Ladders
 from embodied_rl.sim.render.mesh.texture import Pyramid, Textures, words
-from embodied_rl.sim.render.scene import LIGHT_DIRECTIONAL, LIGHT_SPOT, NO_TEXTURE, VISIBLE_GROUPS, lights, matrices, pixels
+from embodied_rl.sim.render.scene import (
+    LIGHT_DIRECTIONAL,
+    LIGHT_SPOT,
+    NO_TEXTURE,
+    VISIBLE_GROUPS,
+    lights,
+    matrices,
+    pixels,
+)
 from embodied_rl.types import Array
 
 OPAQUE = 0.995
@@ -28,7 +47,7 @@ class Scene(NamedTuple):
     for a geom. look float32 [G, 7]: rgb, emission, specular, exponent, alpha. texture int32 [G]: -1 or a row of mips;
     cube float32 [G, 3]: scale of the direction in a cube texture, 0 for a 2d one. errors [K]: metres; lods int32
     [G, K, 4]: first vertex, vertices, first triangle, triangles. corner float32 [T, 3, 5]: normal, texture coordinates;
-    density float32 [T]: repeats of the texture a metre; plane float32 [T, 4]: normal and offset in the part's frame.
+    plane float32 [T, 4]: normal and offset in the part's frame.
     table int64 [B, 3]: offset into texels, width, height; mips int32 [?, 3]: first level, levels, faces. sky: level of
     the background cube, or -1. order int32: transparent parts. mirror: a part whose upper side reflects, or -1.
     The lights' and cameras' arrays are as in `embodied_rl.sim.render.scene.Scene`.
@@ -47,7 +66,6 @@ class Scene(NamedTuple):
     vert: Array
     tri: Array
     corner: Array
-    density: Array
     plane: Array
     texels: Array
     table: Array
@@ -117,19 +135,18 @@ class Packer:
         parts, mesh = _parts(model), _Arrays()
         textures = [_texture_of(model, part) for part in parts]
         maps = [_mapping(model, part, texture) for part, texture in zip(parts, textures, strict=True)]
-        lods = np.zeros((len(parts), len(ERRORS), 4), np.int32)
+        lods, boxes = np.zeros((len(parts), len(ERRORS), 4), np.int32), np.zeros((len(parts), 6))
         for row, (part, texture, (cube, scale)) in enumerate(zip(parts, textures, maps, strict=True)):
             flat = texture >= 0 and not cube.any()
             explicit = bool(part.texcoord) and flat
             is_mesh = part.type == MESH
-            key = (
-                (part.dataid, flat, tuple(scale)) if is_mesh else (part.type, tuple(part.size), flat, tuple(scale))
-            )
-            lods[row] = mesh.rows(key, lambda: self._rungs(model, part, scale if flat and not explicit else None, flat))
+            key = (part.dataid, flat, tuple(scale)) if is_mesh else (part.type, tuple(part.size), flat, tuple(scale))
+            make = partial(self._rungs, model, part, scale if flat and not explicit else None, flat)
+            lods[row], boxes[row] = mesh.rows(key, make)
         site = mujoco.mjtObj.mjOBJ_SITE
         return Scene(
             **_poses(model, parts),
-            box=np.array([mesh.box(rows[0]) for rows in lods]).reshape(-1, 6),
+            box=boxes,
             group=np.array([model.site_group[p.objid] if p.objtype == site else -1 for p in parts], np.int32),
             look=np.array(
                 [[*p.rgba[:3], p.emission, p.specular, 128 * p.shininess, p.rgba[3]] for p in parts], np.float32
@@ -154,9 +171,8 @@ class Packer:
             mesh = part.dataid // 2  # the odd ones are convex hulls
             points, normals, coords = mesh_corners(model, mesh)
             coords = coords if flat else None
-            rungs = [
-                rung_triangles(points, normals, coords, r) for r in _once(self._ladders.get(points, normals, coords))
-            ]
+            ladder = self._ladders.get(points, normals, coords)
+            rungs = [rung_triangles(points, normals, coords, rung) for rung in ladder]
         else:
             rungs = [primitive(part.type, _own_size(part), model.vis.map.zfar * model.stat.extent)]
         if scale is not None:
@@ -191,53 +207,43 @@ class _Arrays:
     def __init__(self) -> None:
         self._rungs: list[Triangles] = []
         self._vert = self._tri = 0
-        self._known: dict[Any, Array] = {}
+        self._known: dict[Any, tuple[Array, Array]] = {}
 
-    def rows(self, key: Any, make: Any) -> Array:
-        """Rows of `Scene.lods` [K, 4] of a part; `make` gives its rungs when the key is new."""
+    def rows(self, key: Any, make: Callable[[], list[Triangles]]) -> tuple[Array, Array]:
+        """Rows of `Scene.lods` [K, 4] and of `Scene.box` [6] of a part; `make` gives its rungs when the key is new.
+
+        The box has a millimetre to spare.
+        """
         if key not in self._known:
-            rows = np.zeros((len(ERRORS), 4), np.int32)
-            rungs = make()
+            rows, rungs = np.zeros((len(ERRORS), 4), np.int32), make()
             for k in range(len(ERRORS)):
-                if k < len(rungs) and (k == 0 or rungs[k] is not rungs[k - 1]):
+                if k < len(rungs):
                     rows[k] = self._vert, len(rungs[k].vert), self._tri, len(rungs[k].tri)
                     self._rungs.append(rungs[k])
                     self._vert, self._tri = self._vert + len(rungs[k].vert), self._tri + len(rungs[k].tri)
                 else:
                     rows[k] = rows[k - 1]
-            self._known[key] = rows
+            low, high = _extent(rungs[0].vert)
+            self._known[key] = rows, np.concatenate([(low + high) / 2, (high - low) / 2 + 1e-3])
         return self._known[key]
-
-    def box(self, row: Array) -> Array:
-        """Centre and half sides of the box around a rung, with a millimetre to spare, [6]."""
-        rung = next(r for r, first in zip(self._rungs, self._firsts(), strict=True) if first == row[0])
-        if not len(rung.vert):
-            return np.zeros(6)
-        low, high = rung.vert.min(0), rung.vert.max(0)
-        return np.concatenate([(low + high) / 2, (high - low) / 2 + 1e-3])
-
-    def _firsts(self) -> list[int]:
-        return np.cumsum([0, *(len(rung.vert) for rung in self._rungs[:-1])]).tolist()
 
     def packed(self) -> dict[str, Any]:
         """Fields of `Scene`."""
         vert, tri, corner = (np.concatenate(each) for each in zip(*self._rungs, strict=True))
         at = np.concatenate([rung.vert[rung.tri] for rung in self._rungs]).astype(np.float64)
-        cross = np.cross(at[:, 1] - at[:, 0], at[:, 2] - at[:, 0])
-        normal = unit(cross)
-        a, b = corner[:, 1, 3:] - corner[:, 0, 3:], corner[:, 2, 3:] - corner[:, 0, 3:]
-        shown = np.abs(a[:, 0] * b[:, 1] - a[:, 1] * b[:, 0]) / np.maximum(np.linalg.norm(cross, axis=-1), 1e-16)
+        normal = unit(np.cross(at[:, 1] - at[:, 0], at[:, 2] - at[:, 0]))
         return {
             "vert": vert,
             "tri": tri,
             "corner": corner,
-            "density": np.sqrt(shown).astype(np.float32),
             "plane": np.concatenate([normal, (normal * at[:, 0]).sum(-1, keepdims=True)], -1).astype(np.float32),
         }
 
 
-def _once(ladder: list[Array]) -> list[Array]:
-    return ladder
+def _extent(vert: Array) -> tuple[Array, Array]:
+    if not len(vert):
+        return np.zeros(3), np.zeros(3)
+    return vert.min(0), vert.max(0)
 
 
 def _own_size(part: mujoco.MjvGeom) -> Array:

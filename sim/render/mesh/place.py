@@ -12,7 +12,7 @@ from embodied_rl.sim.render.mesh.pack import Scene
 from embodied_rl.types import Array
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def _camera(scene: Scene, xpos: Array, xmat: Array, camera: int, axes: Array, eye: Array) -> None:
     """axes float64 [3, 3]: the frame's axes in the world, a row each; eye float64 [3]."""
     body = scene.camera_body[camera]
@@ -25,6 +25,24 @@ def _camera(scene: Scene, xpos: Array, xmat: Array, camera: int, axes: Array, ey
             for k in range(3):
                 total += xmat[body, i, k] * scene.camera_mat[camera, k, j]
             axes[j, i] = total if j == 0 else -total  # MuJoCo's axes are right, up, back
+
+
+@njit(nogil=True, error_model="numpy")
+def _lights(scene: Scene, xpos: Array, xmat: Array, axes: Array, eye: Array, lights: Array) -> None:
+    for n in range(scene.light_body.shape[0]):
+        body = scene.light_body[n]
+        for i in range(3):
+            at, way = 0.0, 1.0 if i == 2 else 0.0
+            if body >= 0:
+                way = 0.0
+                for k in range(3):
+                    world, to = xpos[body, k] - eye[k], 0.0
+                    for m in range(3):
+                        world += xmat[body, k, m] * scene.light_pos[n, m]
+                        to += xmat[body, k, m] * scene.light_dir[n, m]
+                    at += axes[i, k] * world
+                    way += axes[i, k] * to
+            lights[n, i], lights[n, 3 + i] = at, way
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -57,20 +75,7 @@ def place(scene: Scene, xpos: Array, xmat: Array, camera: int, pose: Array, ligh
                 for k in range(3):
                     total += turn[i, k] * scene.mat[g, k, j]
                 pose[g, i, j] = total
-    for n in range(scene.light_body.shape[0]):
-        body = scene.light_body[n]
-        for i in range(3):
-            at, way = 0.0, 1.0 if i == 2 else 0.0
-            if body >= 0:
-                way = 0.0
-                for k in range(3):
-                    world, to = xpos[body, k] - eye[k], 0.0
-                    for m in range(3):
-                        world += xmat[body, k, m] * scene.light_pos[n, m]
-                        to += xmat[body, k, m] * scene.light_dir[n, m]
-                    at += axes[i, k] * world
-                    way += axes[i, k] * to
-            lights[n, i], lights[n, 3 + i] = at, way
+    _lights(scene, xpos, xmat, axes, eye, lights)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")

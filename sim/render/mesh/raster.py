@@ -128,13 +128,11 @@ def _rows(
         shift, qy = offsets[sample], qy + step
         sample = 0 if sample + 1 == samples else sample + 1
         x0, x1, x2 = (l0 + qy * s0) * v0, (l1 + qy * s1) * v1, (l2 + qy * s2) * v2
-        low = max(max(left, x0 if d0 > _ZERO else left), max(x1 if d1 > _ZERO else left, x2 if d2 > _ZERO else left))
-        high = min(
-            min(right, right if d0 > _ZERO else x0), min(right if d1 > _ZERO else x1, right if d2 > _ZERO else x2)
-        )
+        low = max(left, x0 if d0 > _ZERO else left, x1 if d1 > _ZERO else left, x2 if d2 > _ZERO else left)
+        high = min(right, right if d0 > _ZERO else x0, right if d1 > _ZERO else x1, right if d2 > _ZERO else x2)
         if low > high:
             continue
-        xa, xb = base + int(math.ceil(low - shift)), base + int(math.floor(high - shift)) + 1
+        xa, xb = base + math.ceil(low - shift), base + math.floor(high - shift) + 1
         xa, xb = max(xa, 0), min(xb, width)
         if xa >= xb:
             continue
@@ -164,11 +162,11 @@ def _triangles(
             continue
         i0, i1, i2 = tri[t, 0], tri[t, 2 if swap else 1], tri[t, 1 if swap else 2]  # a mirror turns triangles over
         z0, z1, z2 = cam[i0, 2], cam[i1, 2], cam[i2, 2]
-        if min(z0, min(z1, z2)) > near:
+        if min(z0, z1, z2) > near:
             x0, y0, x1, y1, x2, y2 = cam[i0, 3], cam[i0, 4], cam[i1, 3], cam[i1, 4], cam[i2, 3], cam[i2, 4]
-            left, right = min(x0, min(x1, x2)), max(x0, max(x1, x2))
-            top, bottom = min(y0, min(y1, y2)), max(y0, max(y1, y2))
-        elif max(z0, max(z1, z2)) <= near:
+            left, right = min(x0, x1, x2), max(x0, x1, x2)
+            top, bottom = min(y0, y1, y2), max(y0, y1, y2)
+        elif max(z0, z1, z2) <= near:
             continue
         else:
             left, right, top, bottom = _bounds(cam, i0, i1, i2, near, F32(cx), F32(cy))
@@ -198,6 +196,7 @@ def _triangles(
             one, two = (2, 1) if swap else (1, 2)
             for k in range(3):
                 record[label, k], record[label, 3 + k] = c[k, one], c[k, two]
+            record[label, 6], record[label, 7] = c[1, 0] + c[1, 1] + c[1, 2], c[2, 0] + c[2, 1] + c[2, 2]
             origin[label, 0], origin[label, 1], origin[label, 2], origin[label, 3] = int(px), int(py), t, g
             label += 1
     return label
@@ -218,8 +217,8 @@ def raster(
         w: float32 [S H, W]: 1 / depth of what is there; cap: float32, same shape: only smaller values are drawn.
         ids: int32, same shape: label of the triangle that is seen, a row of `record` and `origin`, or -1.
         cam: float32 [V, 5], scratch for the vertices of any rung.
-        record: float32 [T, 6]: barycentric coordinates of corner 1 and 2 over depth: value, slopes in x and y,
-            about the pixel corner origin[:, :2].
+        record: float32 [T, 8]: barycentric coordinates of corner 1 and 2 over depth: value, slopes in x and y,
+            about the pixel corner origin[:, :2]; slopes of 1 / depth.
         origin: int32 [T, 4]: that pixel, triangle, part.
     """
     f, cx, cy, tolerance, near = lens[0], lens[1], lens[2], lens[3], scene.clip[0]

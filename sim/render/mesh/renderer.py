@@ -25,7 +25,7 @@ from embodied_rl.sim.render.raycast import check_poses
 from embodied_rl.sim.render.scene import camera_index
 from embodied_rl.types import Array
 
-SAMPLES = {1: (0.5,), 4: (0.375, 0.875, 0.125, 0.625)}
+SAMPLES = {1: (0.5,), 4: (0.625, 0.125, 0.875, 0.375)}
 """Where in a pixel's width the samples of its rows lie; 4: the places of OpenGL's usual multisampling."""
 TOLERANCE = 0.125
 """Pixels that a decimated mesh may deviate."""
@@ -56,7 +56,7 @@ class _Buffers:
 
 def _triangle_room(vertices: int, triangles: int) -> tuple[Array, Array, Array]:
     return (
-        np.empty((vertices, 5), np.float32), np.empty((triangles, 6), np.float32), np.empty((triangles, 4), np.int32)
+        np.empty((vertices, 5), np.float32), np.empty((triangles, 8), np.float32), np.empty((triangles, 4), np.int32)
     )  # fmt: skip
 
 
@@ -133,9 +133,7 @@ class RasterRenderer:
 class _View:
     """One frame in the making."""
 
-    def __init__(
-        self, scene: Scene, camera: int, shape: tuple[int, ...], offsets: Array, tolerance: float
-    ) -> None:
+    def __init__(self, scene: Scene, camera: int, shape: tuple[int, ...], offsets: Array, tolerance: float) -> None:
         height, width = shape[:2]
         self._scene, self._camera, self._offsets = scene, camera, offsets
         self._lens = np.array([0.5 * height / scene.camera_tan[camera], 0.5 * width, 0.5 * height, tolerance])

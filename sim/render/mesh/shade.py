@@ -23,6 +23,8 @@ F32 = np.float32
 Color = tuple[np.float32, np.float32, np.float32]
 _ZERO, _HALF, _ONE, _WHITE, _TINY = F32(0), F32(0.5), F32(1), F32(255), F32(1e-20)
 _ROOT_TWO, _SHARE = F32(2**0.5), F32(1 / 255)
+_MIXED, _NEXT = F32(2**0.25), F32(2**0.75)
+"""Texels a pixel from which a level is mixed with the next one, and from which that one is read alone."""
 # least-squares fits of log2(1 + m) and 2 ** f - 1 on 0..1, both to 5e-6
 _L = tuple(F32(c) for c in (1.44252727, -0.71791348, 0.45654043, -0.275969, 0.1201003, -0.02528552))
 _E = tuple(F32(c) for c in (0.69300488, 0.2415396, 0.05176606, 0.01368945))
@@ -105,9 +107,7 @@ def _face_texel(texels: Array, start: int, width: int, u: F32, v: F32) -> Color:
 
 
 @njit(nogil=True, fastmath=True, error_model="numpy")
-def _cube_color(
-    texels: Array, table: Array, mips: Array, tex: int, r0: F32, r1: F32, r2: F32, size: F32
-) -> Color:
+def _cube_color(texels: Array, table: Array, mips: Array, tex: int, r0: F32, r1: F32, r2: F32, size: F32) -> Color:
     """Cube texture in a direction; size: of a pixel in the direction's unit."""
     face, u, v, major = _cube(r0, r1, r2)
     level, last = mips[tex, 0], mips[tex, 0] + mips[tex, 1] - 1
@@ -121,13 +121,8 @@ def _cube_color(
 
 
 @njit(nogil=True, fastmath=True, error_model="numpy")
-def _flat_color(texels: Array, table: Array, mips: Array, tex: int, u: F32, v: F32, repeats: F32) -> Color:
-    """2d texture; repeats: of it in a pixel."""
-    level, last = mips[tex, 0], mips[tex, 0] + mips[tex, 1] - 1
-    step = repeats * F32(max(table[level, 1], table[level, 2]))
-    while step > _ROOT_TWO and level < last:
-        step *= _HALF
-        level += 1
+def _level_color(texels: Array, table: Array, level: int, u: F32, v: F32) -> Color:
+    """One level of a 2d texture, which repeats."""
     width, height = table[level, 1], table[level, 2]
     x = (u - math.floor(u)) * F32(width) + F32(width) - _HALF
     y = (v - math.floor(v)) * F32(height) + F32(height) - _HALF
@@ -137,12 +132,33 @@ def _flat_color(texels: Array, table: Array, mips: Array, tex: int, u: F32, v: F
 
 
 @njit(nogil=True, fastmath=True, error_model="numpy")
+def _flat_color(
+    texels: Array, table: Array, mips: Array, tex: int, u: F32, v: F32, along_u: F32, along_v: F32
+) -> Color:
+    """2d texture; along_u, along_v: how far its coordinates go in a pixel.
+
+    Of two mip levels only one is read over half of the way between them, as Mesa's software driver does.
+    """
+    level, last = mips[tex, 0], mips[tex, 0] + mips[tex, 1] - 1
+    step = max(along_u * F32(table[level, 1]), along_v * F32(table[level, 2]))
+    while step >= _NEXT and level < last:
+        step *= _HALF
+        level += 1
+    red, green, blue = _level_color(texels, table, level, u, v)
+    if step > _MIXED and level < last:
+        mix = F32(2.0) * math.log2(step / _MIXED)
+        r, g, b = _level_color(texels, table, level + 1, u, v)
+        red, green, blue = red + mix * (r - red), green + mix * (g - green), blue + mix * (b - blue)
+    return red, green, blue
+
+
+@njit(nogil=True, fastmath=True, error_model="numpy")
 def _gather(
     scene: Scene, n: int, first: int, frag: Array, where: Array, record: Array, origin: Array, pose: Array, f: F32,
     cx: F32, cy: F32, dim: F32, b: Array,
 ) -> None:  # fmt: skip
     """Attributes and texture colours of a block's fragments. dim: factor on the material's colour."""
-    corner, look, cube, texture, density = scene.corner, scene.look, scene.cube, scene.texture, scene.density
+    corner, look, cube, texture = scene.corner, scene.look, scene.cube, scene.texture
     texels, table, mips = scene.texels, scene.table, scene.mips
     for k in range(n):
         label, sx, sy, depth = frag[first + k, 0], where[first + k, 0], where[first + k, 1], _ONE / where[first + k, 2]
@@ -172,7 +188,19 @@ def _gather(
         elif tex >= 0:
             u = b0 * corner[t, 0, 3] + b1 * corner[t, 1, 3] + b2 * corner[t, 2, 3]
             v = b0 * corner[t, 0, 4] + b1 * corner[t, 1, 4] + b2 * corner[t, 2, 4]
-            color = _flat_color(texels, table, mips, tex, u, v, depth / f * density[t])
+            x1, x2 = (
+                (record[label, 1] - b1 * record[label, 6]) * depth,
+                (record[label, 4] - b2 * record[label, 6]) * depth,
+            )
+            y1, y2 = (
+                (record[label, 2] - b1 * record[label, 7]) * depth,
+                (record[label, 5] - b2 * record[label, 7]) * depth,
+            )
+            u1, u2 = corner[t, 1, 3] - corner[t, 0, 3], corner[t, 2, 3] - corner[t, 0, 3]
+            v1, v2 = corner[t, 1, 4] - corner[t, 0, 4], corner[t, 2, 4] - corner[t, 0, 4]
+            along_u = max(abs(u1 * x1 + u2 * x2), abs(u1 * y1 + u2 * y2))
+            along_v = max(abs(v1 * x1 + v2 * x2), abs(v1 * y1 + v2 * y2))
+            color = _flat_color(texels, table, mips, tex, u, v, along_u, along_v)
         b[_TR + k], b[_TG + k], b[_TB + k] = color
 
 

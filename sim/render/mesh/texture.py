@@ -50,12 +50,26 @@ def _levels(image: Array, faces: int) -> list[Array]:
 
 
 def _halve(image: Array, faces: int) -> Array:
-    """Means of 2 x 2 texels of each face; an odd last row or column is left out."""
-    side = image.shape[0] // faces
-    height, width = max(side // 2 * 2, 2), max(image.shape[1] // 2 * 2, 2)
-    cut = image.reshape(faces, side, *image.shape[1:])[:, :height, :width].astype(np.uint16)
-    mean = (cut[:, ::2, ::2] + cut[:, 1::2, ::2] + cut[:, ::2, 1::2] + cut[:, 1::2, 1::2] + 2) // 4
-    return mean.astype(np.uint8).reshape(-1, *mean.shape[2:])
+    """Half of each side, rounded down, by linear filtering: means of 2 x 2 texels where a side is even."""
+    side, width = image.shape[0] // faces, image.shape[1]
+    cut = image.reshape(faces, side, width, 3)
+    if side % 2 == 0 and width % 2 == 0:
+        wide = cut.astype(np.uint16)
+        mean = (wide[:, ::2, ::2] + wide[:, 1::2, ::2] + wide[:, ::2, 1::2] + wide[:, 1::2, 1::2] + 2) // 4
+        return mean.astype(np.uint8).reshape(-1, width // 2, 3)
+    rows, down = _between(side)
+    columns, across = _between(width)
+    tall = (1 - down)[:, None, None] * cut[:, rows] + down[:, None, None] * cut[:, np.minimum(rows + 1, side - 1)]
+    last = np.minimum(columns + 1, width - 1)
+    mixed = (1 - across)[:, None] * tall[:, :, columns] + across[:, None] * tall[:, :, last]
+    return np.round(mixed).astype(np.uint8).reshape(-1, len(columns), 3)
+
+
+def _between(size: int) -> tuple[Array, Array]:
+    """Where the texels of the next level lie among `size` of this one: the one before, and how far from it."""
+    fewer = max(size // 2, 1)
+    at = (np.arange(fewer) + 0.5) * size / fewer - 0.5
+    return np.floor(at).astype(np.int64), (at % 1).astype(np.float32)
 
 
 def words(level: Array) -> Array:
