@@ -201,7 +201,7 @@ def run(json_path: Path | None, quick: bool = False) -> None:
     assert not isinstance(config.policy, OwnPolicyConfig), "the recipe names a family"
     prepare_policy(policy, config.policy, policy_folder(SHIPPED))
     policy.with_value = isinstance(config.algorithm, PPOConfig)
-    renderer = pick_renderer(config.env.renderer, tasks)
+    renderer = pick_renderer(config.env.renderer, tasks, config.env.render_quality)
     threads = config.num_threads or cpu_count()
     set_torch_threads(threads)
     env_config = replace(config.env, renderer=renderer.name, num_threads=config.env.num_threads or cpu_count())

@@ -129,7 +129,7 @@ def iterations(way: Way, config: TrainConfig) -> Generator[dict[str, Any]]:
     assert not isinstance(config.policy, OwnPolicyConfig), "the recipe names a family"
     prepare_policy(policy, config.policy, policy_folder(SHIPPED))
     policy.with_value = isinstance(config.algorithm, PPOConfig)
-    renderer = pick_renderer(config.env.renderer, tasks)
+    renderer = pick_renderer(config.env.renderer, tasks, config.env.render_quality)
     env_config = replace(config.env, renderer=renderer.name, num_threads=cores)
     algorithm = make_algorithm(config.algorithm)
     if way.peer:

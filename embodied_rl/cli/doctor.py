@@ -111,9 +111,11 @@ def renderers() -> list[Finding]:
             Finding(f"renderer {name}", "note" if advice else "ok", f"{state.state}: {state.device}", advice)
         )
     findings.append(Finding("renderer raycast", "ok", "CPU, needs no library; scenes of primitive shapes only"))
-    for title, xml, needed in (("tabletop", _PRIMITIVE, True), ("mesh scenes", _MESH, False)):
+    findings.append(Finding("renderer raster", "ok", "CPU, needs no library; fast frames only, of scenes with meshes"))
+    scenes = ("tabletop", _PRIMITIVE, True), ("mesh scenes, exact", _MESH, False), ("mesh scenes, fast", _MESH, False)
+    for title, xml, needed in scenes:
         try:
-            choice = choose("auto", [mujoco.MjModel.from_xml_string(xml)])
+            choice = choose("auto", [mujoco.MjModel.from_xml_string(xml)], fast="exact" not in title)
             findings.append(Finding(f"renderer for {title}", "ok", f"{choice.name}: {choice.reason}"))
         except UserError as error:
             advice = f"Debian: apt-get install {PACKAGES['osmesa']}"

@@ -27,7 +27,7 @@ def main(argv: list[str]) -> int:
 
     console = Console()
     tasks = load_tasks(config.suite, config.tasks, config.env.era)
-    config = resolve(config, pick_renderer(config.env.renderer, tasks), tasks)
+    config = resolve(config, pick_renderer(config.env.renderer, tasks, config.env.render_quality), tasks)
     policy, _ = open_policy_of(config)
     tuning = find_schedule(config, tasks, policy, {task.name: list(task.train_states) for task in tasks}, console)
     if "--chart" in files:

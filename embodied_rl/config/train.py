@@ -41,11 +41,11 @@ class EnvConfig:
 
     num_envs: int = 32
     """Environments that run at the same time; more are faster up to a point, the result does not depend on it."""
-    renderer: Literal["auto", "egl", "osmesa", "raycast"] = "auto"
+    renderer: Literal["auto", "egl", "osmesa", "raycast", "raster"] = "auto"
     """What draws the images; auto takes the first that works and says which."""
     render_quality: Literal["auto", "exact", "fast"] = "auto"
-    """exact: with shadows, reflections and antialiasing, pixel for pixel LIBERO's; fast: without, several times
-    faster on a CPU. auto: exact on LIBERO's suites, fast on the built-in ones."""
+    """exact: with shadows, reflections and antialiasing, pixel for pixel LIBERO's; fast: close to it, ten times
+    cheaper on a CPU. auto: exact on LIBERO's suites, fast on the built-in ones."""
     era: Literal["auto", "published", "current", "mujoco-3.3", "mujoco-2.3.7"] = "auto"
     """Whose contacts and texture colours LIBERO's scenes have: published (mujoco-3.3, on which most published scores
     were measured), mujoco-2.3.7 (LIBERO's own), or current (this MuJoCo as it is). auto: published on LIBERO's suites,

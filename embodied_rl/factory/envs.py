@@ -105,11 +105,11 @@ def pick_device(wanted: str) -> str:
     return wanted
 
 
-def pick_renderer(wanted: str, tasks: Sequence[MujocoTask]) -> Choice:
-    """What will draw these tasks, and why; UserError if nothing can."""
+def pick_renderer(wanted: str, tasks: Sequence[MujocoTask], quality: str = "auto") -> Choice:
+    """What will draw these tasks in this render quality, and why; UserError if nothing can."""
     from embodied_rl.sim.mujoco.factory import choose_renderer
 
-    return choose_renderer(wanted, tasks)
+    return choose_renderer(wanted, tasks, pick_render_quality(quality, tasks))
 
 
 def pick_render_quality(wanted: str, tasks: Sequence[MujocoTask]) -> Literal["exact", "fast"]:
@@ -128,6 +128,7 @@ def open_env(
     config.sim_threads is a number.
     """
     announce_compilation()
+    from embodied_rl.factory.tasks import ladders_dir
     from embodied_rl.sim.mujoco.factory import NativeFactory
     from embodied_rl.sim.wrappers.subprocess_env import ProcessVecEnv
 
@@ -140,6 +141,7 @@ def open_env(
         stop_at_success=stop_at_success,
         cameras=cameras,
         max_scene_bytes=_SCENE_BYTES // (config.processes or 1),
+        ladders=ladders_dir(),
     )
     if config.processes is None:
         return closing(factory(config.num_envs))

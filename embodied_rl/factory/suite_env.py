@@ -51,7 +51,7 @@ class SuiteEnv:
         """Open the simulator; UserError as `load_tasks`, `pick_renderer` and `protocol`."""
         chosen = protocol(protocol_name)
         found, _ = judge(load_tasks(suite, tasks, config.era), LastingConsole(stderr=True))
-        config = replace(config, renderer=pick_renderer(config.renderer, found).name)
+        config = replace(config, renderer=pick_renderer(config.renderer, found, config.render_quality).name)
         with ExitStack() as stack:
             if chosen is NATIVE:
                 opened = open_env(found, config, image_size, cameras=cameras)

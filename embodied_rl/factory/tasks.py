@@ -19,6 +19,11 @@ LIBERO_SUITES = (*SUITES, *PRO_SUITES)
 """LIBERO's own and LIBERO-PRO's."""
 
 
+def ladders_dir() -> Path:
+    """Where the renderer 'raster' keeps decimated meshes: beside LIBERO's bundles."""
+    return cache_dir() / "libero" / "ladders"
+
+
 def libero_bundles() -> Path | None:
     """The folder with LIBERO's exported tasks, or None where there is none."""
     folder = cache_dir() / "libero"

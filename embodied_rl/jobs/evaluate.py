@@ -90,7 +90,7 @@ def run(
     checkpoint = policy_folder(command.checkpoint)
     policy = open_policy(command.checkpoint, device, command.load_options(checkpoint))
     notes = policy_deviations(plan.protocol, policy)
-    renderer = pick_renderer(command.env.renderer, plan.tasks)
+    renderer = pick_renderer(command.env.renderer, plan.tasks, command.env.render_quality)
     efficient = make_efficient(policy, command.efficient, partial(_open, plan, policy, renderer.name), plan.specs)
     weights = describe_policy(policy, command.checkpoint) | {
         "unnorm key": statistics_line(policy, plan.suite),

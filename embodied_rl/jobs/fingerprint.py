@@ -22,8 +22,8 @@ def fingerprint(
 ) -> dict[str, Any]:
     """Plain values; two scores are comparable only where they agree.
 
-    renderer: 'raycast', 'egl' or 'osmesa'; render_quality: 'exact' or 'fast'; efficient: what of the policy was left
-    out."""
+    renderer: one of sim/render's by name; render_quality: 'exact' or 'fast'; efficient: what of the policy was left out.
+    """
     import mujoco
     import numba
     import torch
@@ -44,11 +44,13 @@ def fingerprint(
 
 
 def driver(renderer: str) -> str:
-    """What draws: the GL device and driver version; the CPU ray caster is part of this program."""
+    """What draws: the GL device and driver version; the CPU renderers are part of this program."""
     from embodied_rl.sim.render import probe
 
     if renderer == "raycast":
         return "none (CPU ray caster)"
+    if renderer == "raster":
+        return "none (CPU rasteriser)"
     found = probe("egl" if renderer == "egl" else "osmesa")
     return f"{found.device}, OpenGL {found.version}"
 

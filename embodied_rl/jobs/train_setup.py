@@ -130,7 +130,7 @@ def open_run(config: TrainConfig, given: Given, console: Console, *, resume: Pat
             yield _own_run(config, given, env, resume)
         return
     tasks = load_tasks(config.suite, config.tasks, config.env.era)
-    renderer = pick_renderer(config.env.renderer, tasks)
+    renderer = pick_renderer(config.env.renderer, tasks, config.env.render_quality)
     if resume is not None:  # config.yaml names what was chosen, asked for or not
         renderer = dataclasses.replace(renderer, reason=renderer.reason.replace("asked for", "as the run began", 1))
     config = resolve(config, renderer, tasks)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 import torch
@@ -16,10 +17,10 @@ from embodied_rl.sim.render import Choice, RendererChoice, choose, make_renderer
 from embodied_rl.types import EpisodeSpec
 
 
-def choose_renderer(wanted: str, tasks: Sequence[MujocoTask]) -> Choice:
-    """What will draw these tasks, and why; UserError if nothing can."""
+def choose_renderer(wanted: str, tasks: Sequence[MujocoTask], quality: Literal["exact", "fast"]) -> Choice:
+    """What will draw these tasks in this quality, and why; UserError if nothing can."""
     # one model at a time: all of LIBERO's at once would take many gigabytes
-    return choose(wanted, (task.build_visual() for task in tasks))
+    return choose(wanted, (task.build_visual() for task in tasks), fast=quality == "fast")
 
 
 def choose_render_quality(wanted: str, tasks: Sequence[MujocoTask]) -> Literal["exact", "fast"]:
@@ -35,6 +36,7 @@ class NativeFactory:
     Args:
         renderer: as `make_renderer` takes it.
         official: render with shadows, reflections and antialiasing.
+        ladders: folder of decimated meshes, for the renderer 'raster'.
 
     The other arguments are those of `NativeVecEnv`.
     """
@@ -47,9 +49,10 @@ class NativeFactory:
     stop_at_success: bool
     cameras: int
     max_scene_bytes: int
+    ladders: Path | None = None
 
     def __call__(self, num_envs: int) -> NativeVecEnv:
-        renderer = make_renderer(self.renderer, (), pictures=self.official)
+        renderer = make_renderer(self.renderer, (), pictures=self.official, ladders=self.ladders)
         return NativeVecEnv(
             self.tasks,
             num_envs,

@@ -1,13 +1,18 @@
-"""Renderers behind one interface: GL (EGL, OSMesa) and a CPU ray caster; a frame is drawn from body poses alone."""
+"""Renderers behind one interface: GL (EGL, OSMesa), a CPU ray caster for primitives, a CPU rasteriser for meshes.
+
+A frame is drawn from body poses alone.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Protocol
 
 import mujoco
 
 from embodied_rl.sim.render.choose import CHOICES, PACKAGES, Choice, Probe, RendererChoice, choose, probe
+from embodied_rl.sim.render.mesh.renderer import RasterRenderer
 from embodied_rl.sim.render.raycast import RaycastRenderer
 from embodied_rl.types import Array
 
@@ -50,14 +55,19 @@ class Renderer(Protocol):
         ...
 
 
-def make_renderer(choice: RendererChoice, models: Sequence[mujoco.MjModel], *, pictures: bool = False) -> Renderer:
+def make_renderer(
+    choice: RendererChoice, models: Sequence[mujoco.MjModel], *, pictures: bool = False, ladders: Path | None = None
+) -> Renderer:
     """Return the renderer for these scenes (see `choose`).
 
     pictures: for people, not for a policy: antialiased, and with GL also shadows and reflections; several times slower.
+    ladders: folder where the rasteriser keeps decimated meshes; None: in memory only.
     """
-    name = choose(choice, models).name
+    name = choose(choice, models, fast=not pictures).name
     if name == "raycast":
         return RaycastRenderer(samples=_PICTURE_SAMPLES if pictures else 1)
+    if name == "raster":
+        return RasterRenderer(ladders=ladders)
     # importing GL fixes MUJOCO_GL for the process
     if name == "egl" and probe("egl").state == "hardware":
         from embodied_rl.sim.render.gl_shared import SharedGlRenderer

@@ -1,11 +1,13 @@
 """Which renderer draws: probes of this machine's GL, and the choice with its reason.
 
-Order of `auto`: for scenes of primitives only, the CPU ray caster; else EGL on a GPU; else OSMesa; else software EGL.
+Order of `auto`: for scenes of primitives only, the CPU ray caster; else EGL on a GPU; else, for fast frames, the CPU
+rasteriser; else OSMesa; else software EGL.
 The ray caster stands first on purpose: a run then has the same pictures on a laptop and on a GPU server, it needs no
 library beyond pip's, and it is faster than software GL and, with many cores, than a GPU where pictures are small
 (`embodied-rl bench draw`; docs/benchmarks.md has its figures); all draw such scenes alike, which tests/sim/render
-compares. OSMesa comes before software EGL because both run one rasteriser and OSMesa needs no EGL driver. A
-renderer that is asked for by name is used, or refused with the reason, never replaced.
+compares. The CPU rasteriser draws scenes with meshes many times faster than software GL; its frames are close to
+MuJoCo's, not equal, so it never draws exact ones. OSMesa comes before software EGL because both run one rasteriser and
+OSMesa needs no EGL driver. A renderer that is asked for by name is used, or refused with the reason, never replaced.
 """
 
 from __future__ import annotations
@@ -21,11 +23,12 @@ from typing import Literal
 import mujoco
 
 from embodied_rl.errors import UserError, suggest
+from embodied_rl.sim.render.mesh import pack as mesh
 from embodied_rl.sim.render.scene import unsupported
 
-RendererName = Literal["egl", "osmesa", "raycast"]
-RendererChoice = Literal["auto", "egl", "osmesa", "raycast"]
-CHOICES = ("auto", "egl", "osmesa", "raycast")
+RendererName = Literal["egl", "osmesa", "raycast", "raster"]
+RendererChoice = Literal["auto", "egl", "osmesa", "raycast", "raster"]
+CHOICES = ("auto", "egl", "osmesa", "raycast", "raster")
 PACKAGES = {"egl": "libegl1 libgl1-mesa-dri", "osmesa": "libosmesa6"}
 """Debian packages that provide a software driver of each kind; hardware EGL comes with the GPU's driver and libegl1."""
 _PROBE_SECONDS = 60
@@ -89,14 +92,25 @@ def _explain(errors: str, status: int) -> str:
     return "library not found" if "'NoneType' object has no attribute" in lines[-1] else lines[-1].strip()
 
 
-def choose(choice: str, models: Iterable[mujoco.MjModel]) -> Choice:
+def choose(choice: str, models: Iterable[mujoco.MjModel], *, fast: bool = False) -> Choice:
     """Resolve `choice` (one of CHOICES) for these scenes; UserError when it, or for 'auto' nothing, can draw them.
 
-    No more of `models` are looked at than it takes to see that the ray caster cannot draw them.
+    No more of `models` are looked at than it takes to see that the ray caster cannot draw them. fast: frames without
+    shadows and reflections will do, and need not equal MuJoCo's.
     """
     if choice not in CHOICES:
         raise UserError(f"unknown renderer '{choice}'.{suggest(choice, CHOICES)}")
-    problem = next((p for model in models if (p := unsupported(model))), None)
+    if choice == "raster" and not fast:
+        raise UserError(
+            "the renderer 'raster' draws fast frames only, and exact ones are wanted here: "
+            "add --env.render-quality fast, or choose the renderer 'osmesa' or 'egl'"
+        )
+    hard = next((model for model in models if unsupported(model)), None)
+    problem = unsupported(hard) if hard is not None else None
+    if choice == "raster":
+        if hard is not None and (why := mesh.unsupported(hard)):
+            raise UserError(mesh.refusal(why))
+        return Choice("raster", "asked for")
     if choice == "raycast":
         if problem:
             raise UserError(f"the ray caster cannot draw this scene: {problem}; choose the renderer 'egl' or 'osmesa'")
@@ -109,16 +123,18 @@ def choose(choice: str, models: Iterable[mujoco.MjModel]) -> Choice:
                 f"install it (Debian: apt-get install {PACKAGES[choice]}) or choose another renderer"
             )
         return Choice(choice, f"asked for; {found.state}, {found.device}")
-    return _choose_best(problem)
+    return _choose_best(problem, fast and hard is not None and mesh.unsupported(hard) is None)
 
 
-def _choose_best(problem: str | None) -> Choice:
-    """`problem`: what the ray caster cannot draw, or None."""
+def _choose_best(problem: str | None, raster: bool) -> Choice:
+    """problem: what the ray caster cannot draw, or None; raster: the rasteriser can, and may."""
     if problem is None:
         return Choice("raycast", "the scenes are primitives, which the CPU ray caster draws alike on every machine")
     egl = probe("egl")
     if egl.state == "hardware":
         return Choice("egl", f"EGL on a GPU ({egl.device})")
+    if raster:
+        return Choice("raster", f"fast frames without a GPU, and the ray caster cannot draw: {problem}")
     osmesa = probe("osmesa")
     if osmesa.state != "missing":
         return Choice("osmesa", f"no GPU for EGL, and the ray caster cannot draw: {problem}")

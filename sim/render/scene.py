@@ -110,22 +110,22 @@ def pack(model: mujoco.MjModel) -> Scene:
     env_id = {texture: i for i, texture in enumerate(textures)}
     levels, mips = _pyramids(model, textures)
     sky = np.flatnonzero(model.tex_type == mujoco.mjtTexture.mjTEXTURE_SKYBOX).tolist()
-    levels.extend(_pixels(model, texture) for texture in sky[:1])
+    levels.extend(pixels(model, texture) for texture in sky[:1])
     extent = model.stat.extent
     return Scene(
         geom_kind=model.geom_type[index].astype(np.int32),
         geom_id=index,
         geom_body=model.geom_bodyid[index].astype(np.int32),
         geom_pos=model.geom_pos[index].astype(np.float64),
-        geom_mat=_matrices(model.geom_quat[index]),
+        geom_mat=matrices(model.geom_quat[index]),
         geom_size=model.geom_size[index].astype(np.float64),
         geom_look=np.array([_look(model, g) for g in geoms], np.float32).reshape(-1, 7),
         geom_texture=np.array([env_id.get(_texture_of(model, g), NO_TEXTURE) for g in geoms], np.int32),
         geom_texscale=np.array([_texture_scale(model, g) for g in geoms], np.float32).reshape(-1, 2),
-        **_lights(model),
+        **lights(model),
         camera_body=model.cam_bodyid.astype(np.int32),
         camera_pos=model.cam_pos.astype(np.float64),
-        camera_mat=_matrices(model.cam_quat),
+        camera_mat=matrices(model.cam_quat),
         camera_tan=np.tan(np.radians(model.cam_fovy.astype(np.float64)) / 2),
         texels=np.concatenate([level.ravel() for level in levels] or [np.zeros(3, np.uint8)]),
         mip_table=_mip_table(levels),
@@ -176,14 +176,14 @@ def _texture_scale(model: mujoco.MjModel, geom: int) -> list[float]:
     return [float(repeat[i] / size[i] if size[i] > 0 else repeat[i]) for i in range(2)]
 
 
-def _matrices(quats: Array) -> Array:
+def matrices(quats: Array) -> Array:
     out = np.empty((len(quats), 9))
     for row, quat in zip(out, quats, strict=True):
         mujoco.mju_quat2Mat(row, quat)
     return out.reshape(-1, 3, 3)
 
 
-def _lights(model: mujoco.MjModel) -> dict[str, Any]:
+def lights(model: mujoco.MjModel) -> dict[str, Any]:
     """Active lights in MuJoCo's order; the abstract scene (no GL needed) says whether the headlight is on."""
     scene, camera = mujoco.MjvScene(model, maxgeom=max(100, 2 * model.ngeom)), mujoco.MjvCamera()
     data = mujoco.MjData(model)
@@ -212,7 +212,7 @@ def _pyramids(model: mujoco.MjModel, textures: list[int]) -> tuple[list[Array], 
     levels: list[Array] = []
     mips: list[tuple[int, int]] = []
     for texture in textures:
-        first, image = len(levels), _pixels(model, texture)
+        first, image = len(levels), pixels(model, texture)
         levels.append(image)
         while min(image.shape[:2]) > 1:
             height, width = image.shape[0] // 2 * 2, image.shape[1] // 2 * 2
@@ -231,7 +231,7 @@ def _mip_table(levels: list[Array]) -> Array:
     return np.array(rows, np.int64).reshape(-1, 3)
 
 
-def _pixels(model: mujoco.MjModel, texture: int) -> Array:
+def pixels(model: mujoco.MjModel, texture: int) -> Array:
     height, width, channels = model.tex_height[texture], model.tex_width[texture], model.tex_nchannel[texture]
     start = model.tex_adr[texture]
     image = model.tex_data[start : start + height * width * channels].reshape(height, width, channels)

@@ -20,6 +20,7 @@ _OURS = {
     "licenses",
     "tasks",
     "blobs",
+    "ladders",
     FOLDER,
     WORK,
     OFFICIAL,

@@ -52,8 +52,8 @@ def test_no_gl_library_is_no_problem_for_the_tabletop(monkeypatch) -> None:
     assert rows["renderer osmesa"].advice.endswith("apt-get install libosmesa6")
     assert rows["renderer for tabletop"].state == "ok"
     assert rows["renderer for tabletop"].found.startswith("raycast")
-    assert rows["renderer for mesh scenes"].state == "note"
-    assert "libosmesa6" in rows["renderer for mesh scenes"].advice
+    assert rows["renderer for mesh scenes, exact"].state == "note"
+    assert "libosmesa6" in rows["renderer for mesh scenes, exact"].advice
 
 
 def test_libero_assets_are_found_where_the_variable_says(monkeypatch, tmp_path: Path) -> None:

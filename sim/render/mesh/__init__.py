@@ -1,0 +1,1 @@
+"""A CPU rasteriser for scenes with meshes: see renderer.py."""
