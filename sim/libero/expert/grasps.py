@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -28,6 +28,9 @@ Frames = Sequence[tuple[Array, float]]
 _NEAR = 0.36
 """Points further (m) from the object's middle can't be in the hand's way."""
 _SWEEP = 0.10
+"""What stands in the last so many m of the hand's way counts as well."""
+_MARGIN, _TIGHT_COST = 0.003, 0.3
+"""Room (m) to leave around the hand, and what it costs to do without."""
 _SQUARE = 0.55
 """Least area-weighted cosine between the pads' push and the faces that they press on."""
 _GAP = 0.012
@@ -79,7 +82,6 @@ def plan_grasps(
     frames: Frames,
     *,
     opening: float = OPENING,
-    margin: float = 0.003,
     avoid: Sequence[Grasp] = (),
     limit: int = 1,
 ) -> list[Grasp]:
@@ -89,7 +91,6 @@ def plan_grasps(
         target: the object and its surroundings.
         frames: hand rotations to try.
         opening: of each finger as the hand arrives, m.
-        margin: room to keep around the hand, m.
         avoid: no grasp like these.
         limit: how many.
     """
@@ -98,16 +99,18 @@ def plan_grasps(
     candidates = [grasp for frame, cost in frames for grasp in _candidates(target, frame, cost, opening)]
     found: list[Grasp] = []
     for grasp in sorted(candidates, key=lambda grasp: grasp.cost):
+        if sum(other.cost <= grasp.cost for other in found) >= limit:
+            break
         if any(grasp.like(other) for other in (*avoid, *found)):
             continue
         if hits((target.points - grasp.position) @ grasp.rotation, opening, 0.001).any():
             continue
-        if hits((near - grasp.position) @ grasp.rotation, opening, margin, _SWEEP).any():
+        around = (near - grasp.position) @ grasp.rotation
+        if hits(around, opening, 0.0, _SWEEP).any():
             continue
-        found.append(grasp)
-        if len(found) == limit:
-            break
-    return found
+        tight = hits(around, opening, _MARGIN, _SWEEP).any()
+        found.append(replace(grasp, cost=grasp.cost + _TIGHT_COST) if tight else grasp)
+    return sorted(found, key=lambda grasp: grasp.cost)[:limit]
 
 
 def downward_frames(outward: Array, yaws: Sequence[float], leans: Frames | None = None) -> Frames:

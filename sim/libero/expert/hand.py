@@ -20,6 +20,8 @@ TIP = 0.0092
 """How far the fingers reach beyond the grip site."""
 PAD_TOP, PAD_TIP, PAD_WIDTH = -0.0116, 0.0044, 0.008
 """The pads' reach along z, and half their width along y."""
+LONGEST_STRETCH = 0.695
+"""See `stretch`."""
 _FINGER_THICK, _FINGER_WIDTH, _FINGER_TOP = 0.027, 0.0105, -0.0445
 _PALM_X, _PALM_Y, _PALM_TOP = 0.101, 0.028, -0.123
 _WRIST, _WRIST_LOW, _WRIST_TOP = 0.075, -0.125, -0.30

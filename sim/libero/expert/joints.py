@@ -10,7 +10,7 @@ import numpy as np
 from embodied_rl.sim.libero.expert.geometry import UP, rotation
 from embodied_rl.sim.libero.expert.grasps import downward_frames, forward_frames, outward_from, plan_grasps
 from embodied_rl.sim.libero.expert.hand import HALF_OPENING, hand_frame, nearest_to_down
-from embodied_rl.sim.libero.expert.motions import CLOSE, OPEN, Command, Motion, back_off, fly, stay, take
+from embodied_rl.sim.libero.expert.motions import CLOSE, OPEN, Command, Motion, approach, back_off, close_on, fly, stay
 from embodied_rl.sim.libero.expert.pick import YAWS, square_yaws
 from embodied_rl.sim.libero.expert.view import View
 from embodied_rl.types import Array
@@ -69,7 +69,8 @@ def _pull(view: View, handle: int, way: Array, done: Done) -> Motion:
         yield from stay(view, 5, OPEN)
         return
     grasp = grasps[0]
-    yield from take(view, grasp, None)
+    yield from approach(view, grasp, None)
+    yield from close_on(view, grasp)
     for _ in range(90):
         if done():
             break
@@ -105,7 +106,8 @@ def _turn(view: View, joint: str, direction: float, done: Done) -> Motion:
     if not grasps:
         yield from stay(view, 5, OPEN)
         return
-    yield from take(view, grasps[0], None)
+    yield from approach(view, grasps[0], None)
+    yield from close_on(view, grasps[0])
     start, frame, angle = view.grip - anchor, view.hand.copy(), 0.0
     for _ in range(60):
         if done():

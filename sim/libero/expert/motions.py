@@ -20,6 +20,8 @@ OPEN, CLOSE, KEEP = -1.0, 1.0, 0.0
 """Gripper commands; KEEP leaves the fingers where they are."""
 _LOOK_EVERY = 5
 _STILL, _STILL_STEPS = 0.0015, 10
+_CLOSING_STEPS, _FINGERS_STILL = 12, 0.0003
+"""Fingers that move less (m a step) have closed."""
 
 
 class Command(NamedTuple):
@@ -97,18 +99,29 @@ def fly(
         yield goal._replace(position=aim)
 
 
-def take(view: View, grasp: Grasp, root: int | None) -> Motion:
-    """Move to a grasp and close the fingers. root: the tree to be taken, where it is no obstacle."""
-    half_open = grasp.opening <= HALF_OPENING
+def approach(view: View, grasp: Grasp, root: int | None) -> Motion:
+    """Over everything to a place just before a grasp. root: the tree to be grasped, where it is no obstacle."""
     for _ in range(20):
-        if not half_open or view.fingers <= grasp.opening:
+        if grasp.opening > HALF_OPENING or view.fingers <= grasp.opening:
             break
         yield Command(view.grip.copy(), view.hand.copy(), CLOSE)
-    gripper = KEEP if half_open else OPEN
     upright = grasp.rotation[2, 2] < -0.8
     before = grasp.position - (0.045 if upright else 0.09) * grasp.rotation[:, 2]
     skip = [root] if upright and root is not None else []
-    yield from fly(view, Command(before, grasp.rotation, gripper), skip)
-    at = Command(grasp.position, grasp.rotation, gripper)
-    yield from straight(view, at, tolerance=0.004, steps=40, stride=0.03)
-    yield from stay(view, 10, CLOSE, (grasp.position, grasp.rotation))
+    yield from fly(view, Command(before, grasp.rotation, _arriving(grasp)), skip)
+
+
+def close_on(view: View, grasp: Grasp) -> Motion:
+    """From just before a grasp onto it, and close the fingers."""
+    at = Command(grasp.position, grasp.rotation, _arriving(grasp))
+    yield from straight(view, at, tolerance=0.004, steps=40, stride=0.04)
+    before = view.fingers
+    for step in range(_CLOSING_STEPS):
+        yield at._replace(gripper=CLOSE)
+        if step > 2 and abs(view.fingers - before) < _FINGERS_STILL:
+            return
+        before = view.fingers
+
+
+def _arriving(grasp: Grasp) -> float:
+    return KEEP if grasp.opening <= HALF_OPENING else OPEN

@@ -10,7 +10,7 @@ import numpy as np
 from embodied_rl.sim.libero.expert.geometry import UP
 from embodied_rl.sim.libero.expert.grasps import Frames, Grasp, downward_frames, leaning, outward_from, plan_grasps
 from embodied_rl.sim.libero.expert.hand import DOWN
-from embodied_rl.sim.libero.expert.motions import CLOSE, OPEN, Command, Motion, back_off, stay, straight, take
+from embodied_rl.sim.libero.expert.motions import CLOSE, OPEN, Command, Motion, approach, back_off, close_on, stay, straight
 from embodied_rl.sim.libero.expert.view import View
 from embodied_rl.types import Array
 
@@ -20,6 +20,8 @@ _CHOICES, _CLOSE_COST = 4, 0.1
 YAWS = tuple(np.radians(np.arange(-90, 90, 15)))
 _LEAN_WAYS = tuple(np.radians(np.arange(0, 360, 60)))
 _TEST_LIFT = 0.04
+_MOVED = 0.005
+"""An object that has moved by so much (m) since its grasp was planned needs a new one."""
 _ASIDE = (0.015, 0.03, 0.045, 0.06, 0.09, 0.12, 0.15)
 _DIRECTIONS = tuple(np.array([np.cos(a), np.sin(a), 0.0]) for a in np.radians(np.arange(0, 360, 30)))
 
@@ -34,12 +36,15 @@ def pick(view: View, body: str, frames: Frames | None = None) -> Generator[Comma
     missed: list[Grasp] = []
     for _ in range(_ATTEMPTS):
         view.look()
-        grasp = choose_grasp(view, body, frames, missed)
+        grasp, there = choose_grasp(view, body, frames, missed), view.position(body).copy()
         if grasp is None:
             missed = []
             yield from stay(view, 10, OPEN, (view.grip + (0.0, 0.0, 0.03), DOWN))
             continue
-        yield from take(view, grasp, root)
+        yield from approach(view, grasp, root)
+        if float(np.linalg.norm(view.position(body) - there)) > _MOVED:
+            continue  # it was still falling, or was touched
+        yield from close_on(view, grasp)
         yield from from_under(view, body, grasp.rotation)
         before, start = float(view.position(body)[2]), float(view.grip[2])
         up = Command(view.grip + _TEST_LIFT * UP, grasp.rotation, CLOSE)
@@ -59,9 +64,9 @@ def choose_grasp(view: View, body: str, frames: Frames | None, avoid: Sequence[G
     yaws = (*YAWS, *square_yaws(view, view.root(body)))
     wanted = downward_frames(outward, yaws) if frames is None else frames
     found = plan_grasps(target, wanted, avoid=avoid, limit=_CHOICES)
-    if not found and frames is None:  # in tight places: lean any way, and pass close by
+    if not found and frames is None:  # in tight places: lean any way
         leans = downward_frames(outward, yaws, ((np.eye(3), 0.0), *leaning(outward, _LEAN_WAYS)))
-        found = plan_grasps(target, leans, avoid=avoid, margin=0.0, limit=_CHOICES)
+        found = plan_grasps(target, leans, avoid=avoid, limit=_CHOICES)
     close = [grasp for grasp in found if grasp.cost < found[0].cost + _CLOSE_COST]
     return close[int(view.draws.integers(len(close)))] if close else None
 

@@ -12,7 +12,8 @@ import mujoco
 import numpy as np
 
 from embodied_rl.errors import UserError
-from embodied_rl.sim.libero.expert.geometry import Surface, rotation_vector
+from embodied_rl.sim.libero.expert.geometry import Surface, rotation_vector, unit
+from embodied_rl.sim.libero.expert.hand import LONGEST_STRETCH, stretch
 from embodied_rl.sim.libero.expert.joints import move_joint, opening_direction
 from embodied_rl.sim.libero.expert.motions import OPEN, Command, Motion, stay
 from embodied_rl.sim.libero.expert.pick import pick
@@ -88,12 +89,20 @@ class Expert:
 
 def _action(view: View, command: Command) -> Array:
     action = np.zeros(7)
-    action[:3] = np.clip(_GAIN * (command.position - view.grip) / _STEP, -1.0, 1.0)
+    action[:3] = np.clip(_GAIN * _within_reach(view, command.position - view.grip) / _STEP, -1.0, 1.0)
     turn = rotation_vector(command.rotation @ view.hand.T)
     if np.linalg.norm(turn) > _TURN_SLACK:
         action[3:6] = np.clip(turn / _TURN_STEP, -1.0, 1.0)
     action[6] = command.gripper
     return action
+
+
+def _within_reach(view: View, move: Array) -> Array:
+    """`move` [3], shortened where its next centimetres would straighten the elbow, which then could not bend again."""
+    most = _STEP / _GAIN
+    step = move * min(1.0, most / max(float(np.linalg.norm(move)), 1e-9))
+    excess = stretch(view.grip + step, view.hand, view.shoulder) - LONGEST_STRETCH
+    return move if excess <= 0.0 else step - excess * unit(view.grip + step - view.shoulder)
 
 
 def _rank(model: mujoco.MjModel, predicate: Predicate) -> int:
