@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import mujoco
 import torch
@@ -27,6 +27,7 @@ from embodied_rl.data.progress import progress_bar
 from embodied_rl.errors import UserError
 from embodied_rl.factory.tasks import LIBERO_SUITES, load_tasks
 from embodied_rl.rng import philox
+from embodied_rl.sim.eras import EraChoice
 from embodied_rl.sim.libero.expert import Expert, Surface
 from embodied_rl.sim.libero.protocol import OPENVLA
 from embodied_rl.sim.libero.tasks import LiberoTask
@@ -71,10 +72,14 @@ def run_episode(env: NativeVecEnv, task: LiberoTask, surface: Surface | None, st
     return Row(task.suite, task.index, task.instruction, state, won, held, time.process_time() - started), surface
 
 
-def measure(suite: str, tasks: Sequence[int], states: Sequence[int], out: Path | None, console: Console) -> list[Row]:
+def measure(
+    suite: str, era: str, tasks: Sequence[int], states: Sequence[int], out: Path | None, console: Console
+) -> list[Row]:
     """Every task (of these numbers; none given: all) from every state; what `out` holds already is not run again."""
-    done = _read(out)
-    found = [task for task in load_tasks(suite) if isinstance(task, LiberoTask) and (not tasks or task.index in tasks)]
+    loaded = load_tasks(suite, era=era)
+    stamp = _stamp(loaded[0].era)
+    done = _read(out, stamp)
+    found = [task for task in loaded if isinstance(task, LiberoTask) and (not tasks or task.index in tasks)]
     known = {(row.suite, row.index, row.state) for row in done}
     with progress_bar(console, suite) as bar:
         line = bar.add_task("", total=len(found) * len(states), note="")
@@ -86,7 +91,7 @@ def measure(suite: str, tasks: Sequence[int], states: Sequence[int], out: Path |
                     if (suite, task.index, state) not in known and state < len(task.init_states):
                         row, surface = run_episode(env, task, surface, state)
                         done.append(_within(row, task.max_episode_steps))
-                        _write(out, done)
+                        _write(out, stamp, done)
                     bar.update(line, advance=1, note=f"task {task.index}")
     return [row for row in done if row.suite == suite]
 
@@ -115,23 +120,23 @@ def _line(name: str, rows: Sequence[Row]) -> str:
     return f"| {name} | {len(steps)}/{len(rows)} | {lasting}/{len(rows)} | {length} | {cpu:.1f} | {what} |"
 
 
-def _stamp() -> dict[str, Any]:
-    return {"mujoco": mujoco.__version__, "settle_steps": OPENVLA.settle_steps, "after": AFTER}
+def _stamp(era: str) -> dict[str, Any]:
+    return {"mujoco": mujoco.__version__, "era": era, "settle_steps": OPENVLA.settle_steps, "after": AFTER}
 
 
-def _read(out: Path | None) -> list[Row]:
+def _read(out: Path | None, stamp: dict[str, Any]) -> list[Row]:
     if out is None or not out.exists():
         return []
     stored = json.loads(out.read_text())
-    if stored["stamp"] != _stamp():
+    if stored["stamp"] != stamp:
         raise UserError(f"{out} was measured otherwise ({stored['stamp']}); choose another --json")
     return [Row(**row) for row in stored["rows"]]
 
 
-def _write(out: Path | None, rows: Sequence[Row]) -> None:
+def _write(out: Path | None, stamp: dict[str, Any], rows: Sequence[Row]) -> None:
     if out is not None:
         fresh = out.with_name(f".{out.name}.new")
-        fresh.write_text(json.dumps({"stamp": _stamp(), "rows": [asdict(row) for row in rows]}))
+        fresh.write_text(json.dumps({"stamp": stamp, "rows": [asdict(row) for row in rows]}))
         fresh.replace(out)
 
 
@@ -148,6 +153,7 @@ def main() -> int:
     """Measure and print the table; 130 when Ctrl-C stopped it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--suites", nargs="+", choices=LIBERO_SUITES, default=LIBERO_SUITES[:4])
+    parser.add_argument("--era", choices=get_args(EraChoice), default="auto", help="as --env.era of train")
     parser.add_argument("--tasks", type=numbers, default=(), help="numbers of tasks in each suite, as 0-2,7 (all)")
     parser.add_argument("--states", type=numbers, default=STATES, help="rows of the initial states (0-9,50-59)")
     parser.add_argument("--json", type=Path, help="file for all episodes; the same command goes on from it")
@@ -157,7 +163,7 @@ def main() -> int:
         if chosen.json is not None:
             try_output(chosen.json, "--json")
         for suite in chosen.suites:
-            rows += measure(suite, chosen.tasks, chosen.states, chosen.json, console)
+            rows += measure(suite, chosen.era, chosen.tasks, chosen.states, chosen.json, console)
     except KeyboardInterrupt:
         console.print("stopped; the same command goes on")
         return 130
