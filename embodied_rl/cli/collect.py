@@ -22,11 +22,14 @@ from embodied_rl.utils.output import try_output
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from embodied_rl.config.train import EnvConfig
     from embodied_rl.data.collect import Attempt, Bench, Job
     from embodied_rl.factory.tasks import SuiteTask
+    from embodied_rl.sim.libero.protocol import Protocol
     from embodied_rl.vec_env import EnvInfo
 
 ALL_SUITES = "tabletop"
+AUTO = "auto"
 EXPECTED_SUCCESS = 0.95
 PROPRIO_NAMES = (
     "eef_x",
@@ -50,7 +53,8 @@ class CollectCommand:
     """
 
     suite: Annotated[str, tyro.conf.Positional]
-    """A built-in suite (tabletop_spatial, tabletop_object, tabletop_goal, tabletop_long), or tabletop for all."""
+    """A built-in suite (tabletop_spatial, tabletop_object, tabletop_goal, tabletop_long), tabletop for all of them, or
+    an installed one of LIBERO's (libero_spatial, libero_object, libero_goal, libero_10, libero_90)."""
     out: Path
     """Folder of the dataset; it must not exist yet."""
     tasks: tuple[str, ...] = ()
@@ -65,9 +69,18 @@ class CollectCommand:
     """Processes that run episodes."""
     seed: int = 0
     """Seed of the pushes and of the episodes."""
-    split: Literal["fresh", "train", "heldout"] = "fresh"
-    """Initial states to start from: newly drawn ones (another for each episode), or the suite's own training or
-    held-out ones. `sft` refuses a dataset of held-out states: evaluation needs them unseen."""
+    split: Literal["auto", "fresh", "train", "heldout"] = "auto"
+    """Initial states to start from: fresh ones, drawn anew for each episode, or the suite's own train or heldout ones.
+    auto: fresh for the built-in suites, train for LIBERO's, which have no others. `sft` refuses a dataset of held-out
+    states: evaluation needs them unseen."""
+    protocol: str = AUTO
+    """Whose way to run an episode and make its images, as in `train`; auto: native for the built-in suites, libero
+    (10 settle steps first) for LIBERO's."""
+    render_quality: Literal["auto", "exact", "fast"] = "auto"
+    """How the images are drawn, as `--env.render-quality` of `train`: exact on LIBERO's suites unless told, fast on
+    the built-in ones."""
+    era: Literal["auto", "published", "current", "mujoco-3.3", "mujoco-2.3.7"] = "auto"
+    """Whose contacts and texture colours LIBERO's scenes have, as `--env.era` of `train`."""
     video: bool = False
     """Also write a video of the first attempt at each task, for people to watch, into OUT_videos."""
 
@@ -110,9 +123,10 @@ def _collect(command: CollectCommand, argv: list[str]) -> int:
         f"{len(info.cameras)} cameras of {command.image_size} pixels; {command.workers} workers",
         soft_wrap=True,
     )
+    split = _split(command)
     settings = _settings(command, tasks, info)
     begun = writer.begin(command.out, settings)
-    states = {task.name: task.heldout_states if command.split == "heldout" else task.train_states for task in tasks}
+    states = {task.name: task.heldout_states if split == "heldout" else task.train_states for task in tasks}
     attempts = collect.plan(states, command.episodes_per_task, command.seed)
     spec = DatasetSpec(info.cameras, command.image_size, PROPRIO_NAMES, ACTION_NAMES, round(info.control_hz))
     job = collect.Job(begun, spec, command.dart_noise_rate, _video_folder(command))
@@ -125,29 +139,54 @@ def _collect(command: CollectCommand, argv: list[str]) -> int:
         return 130
     failed = writer.stored(begun)[1]
     rows = collect.summary(attempts, failed)
-    used = {} if command.split == "fresh" else collect.states_used(attempts)
+    used = {} if split == "fresh" else collect.states_used(attempts)
     writer.finalize(command.out, spec, _run_info(command, settings, rows, failed, argv) | {"train_states": used})
     _report(rows, failed, command.out, console)
     return 0
 
 
-def _tasks(command: CollectCommand) -> list[SuiteTask]:
-    from embodied_rl.sim.tabletop import load_suite, suites
+def _is_libero(command: CollectCommand) -> bool:
+    from embodied_rl.factory.tasks import LIBERO_SUITES
 
+    return command.suite in LIBERO_SUITES
+
+
+def _split(command: CollectCommand) -> str:
+    """Where the initial states come from."""
+    if command.split != AUTO:
+        return command.split
+    return "train" if _is_libero(command) else "fresh"
+
+
+def _protocol(command: CollectCommand) -> Protocol:
+    from embodied_rl.sim.libero.protocol import LIBERO, NATIVE, protocol
+
+    if command.protocol != AUTO:
+        return protocol(command.protocol)
+    return LIBERO if _is_libero(command) else NATIVE
+
+
+def _tasks(command: CollectCommand) -> list[SuiteTask]:
+    from embodied_rl.factory.tasks import LIBERO_SUITES, load_tasks
+    from embodied_rl.sim.tabletop import suites, with_fresh_states
+
+    split = _split(command)
+    if _is_libero(command):
+        if split == "fresh":
+            raise UserError("LIBERO has no fresh initial states; collect with --split train")
+        return load_tasks(command.suite, command.tasks, command.era)
     names = suites() if command.suite == ALL_SUITES else (command.suite,)
     if not set(names) <= set(suites()):
-        raise UserError(f"unknown suite '{command.suite}'.{suggest(command.suite, [ALL_SUITES, *suites()])}")
-    tasks = {task.name.partition("/")[2]: task for name in names for task in load_suite(name)}
+        known = [ALL_SUITES, *suites(), *LIBERO_SUITES]
+        raise UserError(f"unknown suite '{command.suite}'.{suggest(command.suite, known)}")
+    tasks = {task.name.partition("/")[2]: task for name in names for task in load_tasks(name, era=command.era)}
     for name in command.tasks:
         if name not in tasks:
             raise UserError(f"suite '{command.suite}' has no task '{name}'.{suggest(name, tasks)}")
-    return [_with_states(task, command) for name, task in tasks.items() if not command.tasks or name in command.tasks]
-
-
-def _with_states(task: SuiteTask, command: CollectCommand) -> SuiteTask:
-    from embodied_rl.sim.tabletop import with_fresh_states
-
-    return with_fresh_states(task, command.episodes_per_task, command.seed) if command.split == "fresh" else task
+    chosen = [task for name, task in tasks.items() if not command.tasks or name in command.tasks]
+    if split != "fresh":
+        return chosen
+    return [with_fresh_states(task, command.episodes_per_task, command.seed) for task in chosen]
 
 
 def _describe(tasks: Sequence[SuiteTask], command: CollectCommand) -> EnvInfo:
@@ -155,15 +194,21 @@ def _describe(tasks: Sequence[SuiteTask], command: CollectCommand) -> EnvInfo:
     from embodied_rl.factory.envs import announce_compilation
 
     announce_compilation()
-    with closing(open_bench(tasks, command.image_size).env) as env:
-        return env.info
+    with open_bench(tasks, _env_config(command), _protocol(command), command.image_size) as bench:
+        return bench.env.info
 
 
 def _bench(command: CollectCommand) -> Bench:
     """What a worker process runs on."""
-    from embodied_rl.factory.demonstrations import open_bench
+    from embodied_rl.factory.demonstrations import hold_bench
 
-    return open_bench(_tasks(command), command.image_size)
+    return hold_bench(_tasks(command), _env_config(command), _protocol(command), command.image_size)
+
+
+def _env_config(command: CollectCommand) -> EnvConfig:
+    from embodied_rl.config.train import EnvConfig
+
+    return EnvConfig(render_quality=command.render_quality, era=command.era)
 
 
 def _run(build: partial[Bench], job: Job, attempts: Sequence[Attempt], workers: int, console: Console) -> None:
@@ -191,10 +236,13 @@ def _run(build: partial[Bench], job: Job, attempts: Sequence[Attempt], workers: 
 
 def _settings(command: CollectCommand, tasks: Sequence[SuiteTask], info: EnvInfo) -> dict[str, Any]:
     """What decides the content of the dataset: a stopped collection only continues with the same."""
+    from embodied_rl.factory.envs import pick_render_quality
+
     return {
         "suite": command.suite,
         "tasks": [task.name for task in tasks],
-        "split": command.split,
+        "split": _split(command),
+        "protocol": _protocol(command).name,
         "episodes_per_task": command.episodes_per_task,
         "dart_noise_rate": command.dart_noise_rate,
         "seed": command.seed,
@@ -203,6 +251,7 @@ def _settings(command: CollectCommand, tasks: Sequence[SuiteTask], info: EnvInfo
         "simulator": info.simulator,
         "renderer": info.renderer,
         "era": "+".join(dict.fromkeys(task.era for task in tasks)),
+        "render_quality": pick_render_quality(command.render_quality, tasks),
     }
 
 

@@ -60,10 +60,13 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """What a worker needs: the simulator with one env, and an expert for the episode that is in env 0 now."""
+    """What a worker needs: the simulator with one env, and an expert for the episode that is in env 0 now.
+
+    expert: from the episode's task and seed.
+    """
 
     env: VecEnv
-    expert: Callable[[str], Expert]
+    expert: Callable[[str, int], Expert]
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +141,7 @@ def record(bench: Bench, attempt: Attempt, dart_noise_rate: float) -> tuple[Epis
     """
     env = bench.env
     env.reset([0], [EpisodeSpec(attempt.key, attempt.task, attempt.init_state, attempt.seed)])
-    expert = bench.expert(attempt.task)
+    expert = bench.expert(attempt.task, attempt.seed)
     pushes = _Pushes(dart_noise_rate, philox(attempt.seed, _NOISE))
     images, states, labels, executed = [], [], [], []
     obs = env.new_observation(1)

@@ -1,36 +1,88 @@
-"""What `collect` records in: one environment of the tabletop suites, with their scripted expert."""
+"""What `collect` records in: one env of a suite, run as a protocol says, with the suite's scripted expert."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from embodied_rl.config.train import EnvConfig
 from embodied_rl.data.collect import Bench
-from embodied_rl.sim.mujoco.vec_env import NativeVecEnv
-from embodied_rl.sim.render import make_renderer
-from embodied_rl.sim.tabletop.expert import Expert
+from embodied_rl.data.collect import Expert as EpisodeExpert
+from embodied_rl.factory.envs import open_env, pick_renderer
+from embodied_rl.factory.protocol_envs import open_protocol_env
+from embodied_rl.rng import philox
+from embodied_rl.sim import tabletop
+from embodied_rl.sim.libero import expert as libero_expert
+from embodied_rl.sim.libero.protocol import NATIVE, Protocol
+from embodied_rl.sim.mujoco.vec_env import CAMERAS, NativeVecEnv
+from embodied_rl.sim.tabletop import expert as tabletop_expert
+from embodied_rl.sim.wrappers.protocol_env import ProtocolEnv
 from embodied_rl.types import Array
 
 if TYPE_CHECKING:
     from embodied_rl.factory.tasks import SuiteTask
 
-
-def open_bench(tasks: Sequence[SuiteTask], image_size: int) -> Bench:
-    """One environment, and the expert of each task at the start of an episode in it. Close `Bench.env`."""
-    renderer = make_renderer("auto", [task.build_visual() for task in tasks])
-    env = NativeVecEnv(tasks, 1, image_size=image_size, renderer=renderer, threads=1)
-    by_name = {task.name: task for task in tasks}
-    return Bench(env, lambda name: _Scripted(env, by_name[name]))
+_GRASPS = 0x6BA5
+"""Philox counter that keeps the expert's choices apart from the pushes and the simulator's own draws."""
+_HELD = ExitStack()
 
 
-class _Scripted:
-    """The tabletop expert at the start of the episode in env 0."""
+@contextmanager
+def open_bench(tasks: Sequence[SuiteTask], config: EnvConfig, chosen: Protocol, image_size: int) -> Iterator[Bench]:
+    """One env, drawn and run as `config` and `chosen` say, and the expert of each task at the start of an episode."""
+    settings = replace(
+        config, num_envs=1, num_threads=1, processes=None, renderer=pick_renderer(config.renderer, tasks).name
+    )
+    with ExitStack() as stack:
+        if chosen is NATIVE:
+            env = simulator = stack.enter_context(open_env(tasks, settings, image_size))
+        else:
+            env = stack.enter_context(open_protocol_env(tasks, settings, chosen, image_size, len(CAMERAS)))
+            simulator = env.simulator
+        assert isinstance(simulator, NativeVecEnv)
+        yield Bench(env, _Experts(simulator, tasks))
 
-    def __init__(self, env: NativeVecEnv, task: SuiteTask) -> None:
+
+def hold_bench(tasks: Sequence[SuiteTask], config: EnvConfig, chosen: Protocol, image_size: int) -> Bench:
+    """`open_bench` for a worker process: closed when the process ends."""
+    return _HELD.enter_context(open_bench(tasks, config, chosen, image_size))
+
+
+class _Experts:
+    """Makes the expert of the episode that is in env 0 now."""
+
+    def __init__(self, env: NativeVecEnv, tasks: Sequence[SuiteTask]) -> None:
         self._env = env
-        self._expert = Expert(task, env.model(0))
-        self._expert.reset()
+        self._tasks = {task.name: task for task in tasks}
+        self._surfaces: dict[str, libero_expert.Surface] = {}
+
+    def __call__(self, name: str, seed: int) -> EpisodeExpert:
+        """The expert of task `name`; seed: the episode's."""
+        task, env = self._tasks[name], self._env
+        if task.suite in tabletop.suites():
+            return _Tabletop(env, tabletop_expert.Expert(task, env.model(0)))
+        if name not in self._surfaces:
+            self._surfaces[name] = libero_expert.Surface(env.model(0))
+        draws = philox(seed, _GRASPS)
+        return _Libero(env, libero_expert.Expert(task, env.model(0), self._surfaces[name], draws))
+
+
+class _Tabletop:
+    def __init__(self, env: NativeVecEnv, expert: tabletop_expert.Expert) -> None:
+        self._env, self._expert = env, expert
+        expert.reset()
 
     def act(self) -> Array:
         """float64 [7] in [-1, 1]."""
         return self._expert.act(self._env.data(0))
+
+
+class _Libero:
+    def __init__(self, env: NativeVecEnv, expert: libero_expert.Expert) -> None:
+        self._env, self._expert = env, expert
+
+    def act(self) -> Array:
+        """float64 [7] in [-1, 1]."""
+        return self._expert.act(self._env.data(0), self._env.held(0))

@@ -215,6 +215,10 @@ class NativeVecEnv:
         """The physics model of an env, shared by all envs of its task."""
         return _occupied(self._slots[env_id])[1].model
 
+    def held(self, env_id: int) -> Array:
+        """Which predicates of its task's goal hold in an env since its last control step: bool [G]."""
+        return _occupied(self._slots[env_id])[1].held.copy()
+
     def task(self, env_id: int) -> MujocoTask:
         """The task that an env holds or held last."""
         return _occupied(self._slots[env_id])[0].task

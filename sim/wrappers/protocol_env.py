@@ -64,6 +64,11 @@ class ProtocolEnv:
         """Env ids whose simulator failed while it settled; the next step says so."""
         self._at_end: dict[int, bool] = {}
 
+    @property
+    def simulator(self) -> VecEnv:
+        """The env that is run."""
+        return self._env
+
     def reset(self, env_ids: Sequence[int], episodes: Sequence[EpisodeSpec]) -> None:
         """Put `episodes[i]` into `env_ids[i]` and run the settle steps."""
         self._env.reset(env_ids, [self._translate(spec) for spec in episodes])

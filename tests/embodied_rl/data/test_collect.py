@@ -60,7 +60,7 @@ class Expert:
 
 def build():
     line = Line()
-    return Bench(line, lambda task: Expert(line))
+    return Bench(line, lambda task, seed: Expert(line))
 """
 
 
