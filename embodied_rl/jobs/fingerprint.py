@@ -22,7 +22,7 @@ def fingerprint(
 ) -> dict[str, Any]:
     """Plain values; two scores are comparable only where they agree.
 
-    renderer: one of sim/render's by name; render_quality: 'exact' or 'fast'; efficient: what of the policy was left out.
+    renderer: one of sim/render's by name. render_quality: 'exact' or 'fast'. efficient: what the policy leaves out.
     """
     import mujoco
     import numba

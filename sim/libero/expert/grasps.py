@@ -78,12 +78,7 @@ class Target:
 
 
 def plan_grasps(
-    target: Target,
-    frames: Frames,
-    *,
-    opening: float = OPENING,
-    avoid: Sequence[Grasp] = (),
-    limit: int = 1,
+    target: Target, frames: Frames, *, opening: float = OPENING, avoid: Sequence[Grasp] = (), limit: int = 1
 ) -> list[Grasp]:
     """The cheapest grasps that are free, up to `limit`, cheapest first and all different.
 

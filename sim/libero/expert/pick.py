@@ -10,7 +10,17 @@ import numpy as np
 from embodied_rl.sim.libero.expert.geometry import UP
 from embodied_rl.sim.libero.expert.grasps import Frames, Grasp, downward_frames, leaning, outward_from, plan_grasps
 from embodied_rl.sim.libero.expert.hand import DOWN
-from embodied_rl.sim.libero.expert.motions import CLOSE, OPEN, Command, Motion, approach, back_off, close_on, stay, straight
+from embodied_rl.sim.libero.expert.motions import (
+    CLOSE,
+    OPEN,
+    Command,
+    Motion,
+    approach,
+    back_off,
+    close_on,
+    stay,
+    straight,
+)
 from embodied_rl.sim.libero.expert.view import View
 from embodied_rl.types import Array
 
@@ -78,9 +88,7 @@ def square_yaws(view: View, root: int) -> list[float]:
     if not geoms:
         return []
     axes = view.data.geom_xmat[max(geoms, key=lambda g: np.prod(model.geom_size[g]))].reshape(3, 3)
-    return [
-        float(np.arctan(-axes[0, k] / axes[1, k])) for k in range(3) if abs(axes[2, k]) < 0.3 and axes[1, k] != 0.0
-    ]
+    return [float(np.arctan(-axes[0, k] / axes[1, k])) for k in range(3) if abs(axes[2, k]) < 0.3 and axes[1, k] != 0.0]
 
 
 def from_under(view: View, body: str, rotation: Array) -> Motion:

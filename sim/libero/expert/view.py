@@ -31,7 +31,9 @@ class View:
         draws: for choices among equals.
     """
 
-    def __init__(self, model: mujoco.MjModel, surface: Surface, data: mujoco.MjData, draws: np.random.Generator) -> None:
+    def __init__(
+        self, model: mujoco.MjModel, surface: Surface, data: mujoco.MjData, draws: np.random.Generator
+    ) -> None:
         self.model, self.surface, self.data, self.draws = model, surface, data, draws
         self.holding: Grasp | None = None
         self._site = int(model.site(_GRIP_SITE).id)
