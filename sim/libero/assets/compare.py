@@ -1,33 +1,37 @@
 """Compares our pictures and states with the official ones, frame by frame, on this machine.
 
-    python -m embodied_rl.sim.libero.assets.compare --from DIR --tasks libero_90/NAME ... [--environment DIR]
+    python -m embodied_rl.sim.libero.assets.compare --count 10
+    python -m embodied_rl.sim.libero.assets.compare --suites libero_goal --count 3 --official DIR
 
-Runs the official environment (OSMesa) and NativeVecEnv ('exact') from the same initial state with the same actions.
-Missing asset files have the same stand-ins on both sides. Prints a line a task; the exit code says whether every
-difference is 0.
+Runs the official environment (OSMesa) and NativeVecEnv ('exact') from the same initial state with the same actions, on
+this MuJoCo version. Missing asset files have the same stand-ins on both sides. Prints a line a task and a table by
+suite; the exit code says whether every difference is 0.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
+import shutil
 import subprocess
-import tempfile
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
+from rich.console import Console
+from rich.table import Table
 
 from embodied_rl.errors import UserError
-from embodied_rl.sim.libero.assets.environment import Environment
 from embodied_rl.sim.libero.assets.export import Official
-from embodied_rl.sim.libero.assets.sources import find_assets
-from embodied_rl.sim.libero.tasks import LiberoTask, load_task
+from embodied_rl.sim.libero.assets.kept import find_official, source_of
+from embodied_rl.sim.libero.assets.report import progress_bars
+from embodied_rl.sim.libero.tasks import LiberoTask, load_task, suites, tasks
 from embodied_rl.sim.mujoco.indicators import FIRST_GROUP
 from embodied_rl.sim.mujoco.vec_env import CAMERAS, NativeVecEnv
 from embodied_rl.sim.render.gl import GlRenderer
 from embodied_rl.types import Array, EpisodeSpec
+from embodied_rl.utils.cache_dir import cache_dir
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +46,27 @@ class Difference:
     seen: int
     qpos: float
 
+    @property
+    def worst(self) -> float:
+        """The largest of all; 0 where everything is equal."""
+        return max(self.drawn, self.seen, self.qpos)
 
-def record_official(official: Official, names: list[str], size: int, steps: int) -> None:
-    """Run the official environment on tasks 'suite/name'; writes official.scratch/suite/name.npz."""
+
+def pick(root: Path, wanted: Sequence[str], count: int) -> list[str]:
+    """Full names of up to `count` tasks of each suite, spread over it."""
+    names = []
+    for suite in wanted:
+        there = tasks(root, suite)
+        chosen = np.linspace(0, len(there) - 1, min(count, len(there))).round().astype(int)
+        names += [there[index] for index in chosen]
+    return names
+
+
+def record_official(official: Official, names: Sequence[str], size: int, steps: int) -> Iterator[str]:
+    """Run the official environment on tasks 'suite/name'; yields each when official.scratch/suite/name.npz is written.
+
+    UserError when the official code fails.
+    """
     official.link_assets()
     script = Path(__file__).with_name("official") / "frames.py"
     # OpenBLAS rounds differently from processor to processor; 'exact' reproduces the golden data's, its AVX2 kernels.
@@ -56,11 +78,20 @@ def record_official(official: Official, names: list[str], size: int, steps: int)
     }
     words = [str(script), str(official.assets), str(official.scratch), str(size), str(steps), *names]
     log = official.scratch / "frames.log"
+    command = [str(official.environment.python), "-s", *words]
     with open(log, "w", encoding="utf-8") as errors:
-        command = [str(official.environment.python), "-s", *words]
-        done = subprocess.run(command, env=settings, stderr=errors, check=False)
-    if done.returncode:
-        raise UserError(f"the official environment failed: {log.read_text().strip().splitlines()[-1]}; see {log}")
+        process = subprocess.Popen(command, env=settings, stdout=subprocess.PIPE, stderr=errors, text=True)
+    known = set(names)
+    try:
+        assert process.stdout is not None
+        for line in process.stdout:  # the official code prints too
+            if line.strip() in known:
+                yield line.strip()
+        if process.wait():
+            raise UserError(f"the official environment failed: {log.read_text().strip().splitlines()[-1]}; see {log}")
+    finally:
+        process.kill()
+        process.wait()
 
 
 def compare(task: LiberoTask, recorded: dict[str, Array]) -> Difference:
@@ -96,32 +127,59 @@ def _gap(a: Array, b: Array) -> int:
     return int(np.abs(a.astype(np.int16) - b.astype(np.int16)).max())
 
 
+def compare_all(root: Path, official: Official, names: Sequence[str], size: int, steps: int) -> Iterator[Difference]:
+    """The difference of each task in turn; the official side works on the next one meanwhile."""
+    for name in record_official(official, names, size, steps):
+        path = official.scratch / f"{name}.npz"
+        with np.load(path) as arrays:
+            recorded = dict(arrays)
+        path.unlink()
+        yield compare(load_task(root, name), recorded)
+
+
+def _table(names: Sequence[str], found: Sequence[Difference]) -> Table:
+    table = Table(
+        "suite", "tasks", "frames", "pixels, drawn from official poses", "pixels, our own run", "joint positions"
+    )
+    for suite in dict.fromkeys(name.partition("/")[0] for name in names):
+        rows = [each for name, each in zip(names, found, strict=True) if name.startswith(f"{suite}/")]
+        worst = [max(row.drawn for row in rows), max(row.seen for row in rows), max(row.qpos for row in rows)]
+        table.add_row(suite, str(len(rows)), str(sum(row.frames for row in rows)), *(f"{value:g}" for value in worst))
+    return table
+
+
 def main() -> int:
     """Run the comparison; 0 when every difference is 0."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--from", dest="source", type=Path, required=True)
-    parser.add_argument("--root", type=Path, required=True, help="where the bundles are")
-    parser.add_argument("--environment", type=Path, help="an isolated environment to use and keep")
-    parser.add_argument("--tasks", nargs="+", required=True)
-    parser.add_argument("--size", type=int, default=128)
-    parser.add_argument("--steps", type=int, default=5)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--suites", nargs="+", default=suites(), metavar="SUITE", help="default: LIBERO's five")
+    parser.add_argument("--count", type=int, default=10, metavar="N", help="tasks of each suite, spread over it")
+    parser.add_argument("--root", type=Path, default=cache_dir() / "libero", help="where the bundles are")
+    parser.add_argument("--official", type=Path, metavar="DIR", help="keeps the official packages; default: ROOT")
+    parser.add_argument(
+        "--from", dest="source", type=Path, metavar="DIR", help="assets; default: what ROOT was made of"
+    )
+    parser.add_argument("--size", type=int, default=128, help="side of the pictures in pixels")
+    parser.add_argument("--steps", type=int, default=5, help="control steps of each task; a frame each, and one before")
     options = parser.parse_args()
-    worst = 0.0
-    with tempfile.TemporaryDirectory() as folder:
-        environment = Environment(options.environment or Path(folder) / "environment")
-        environment.build()
-        scratch = Path(os.path.realpath(folder))
-        official = Official(environment, find_assets(options.source), True, scratch)
-        record_official(official, options.tasks, options.size, options.steps)
-        for name in options.tasks:
-            task = load_task(options.root, name)
-            with np.load(scratch / f"{name}.npz") as arrays:
-                difference = compare(task, dict(arrays))
-            whole = "whole" if not task.approximate else f"{len(task.approximate)} stand-ins"
-            print(f"{name}: {whole}, {difference}", flush=True)
-            worst = max(worst, difference.drawn, difference.seen, difference.qpos)
-    return 0 if worst == 0 else 1
+    names = pick(options.root, options.suites, options.count)
+    console, found = Console(), list[Difference]()
+    with progress_bars() as report:
+        official = find_official(
+            options.official or options.root, options.source or source_of(options.root), None, report
+        )
+        report.step("comparing")
+        differences = compare_all(options.root, official, names, options.size, options.steps)
+        for name, difference in zip(names, differences, strict=True):
+            report.say(f"{name}: {difference}")
+            found.append(difference)
+            report.progress(len(found), len(names))
+    shutil.rmtree(official.scratch)
+    console.print(_table(names, found))
+    return 0 if max(each.worst for each in found) == 0 else 1
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    try:
+        raise SystemExit(main())
+    except UserError as error:
+        raise SystemExit(f"compare: error: {error}") from None

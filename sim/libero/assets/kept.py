@@ -31,7 +31,7 @@ def find_official(root: Path, source: Source | Path | None, folder: Path | None,
             f"--environment {folder} is not empty and holds no official packages; name a new folder, or leave "
             f"the option out for {root / OFFICIAL / 'environment'}"
         )
-    source = source or _source_of(root)
+    source = source or source_of(root)
     check_source(source, LIBERO)
     environment = Environment(folder or root / OFFICIAL / "environment")
     report.step(f"the official packages in {environment.folder}")
@@ -42,7 +42,7 @@ def find_official(root: Path, source: Source | Path | None, folder: Path | None,
     return Official(environment, assets, True, scratch)
 
 
-def _source_of(root: Path) -> Source | Path:
+def source_of(root: Path) -> Source | Path:
     """What the bundles were made from: a folder of this machine, or what is downloaded again."""
     manifest = read_manifest(root, LIBERO)
     origin = manifest["assets"] if manifest is not None else ""

