@@ -81,10 +81,12 @@ def statistics_line(policy: AnyPolicy, suite: str) -> str:
     """Whose action statistics act in `suite`: the key, and the suite's name if it is that of another one."""
     from embodied_rl.factory.tasks import LIBERO_SUITES
     from embodied_rl.sim import tabletop
+    from embodied_rl.sim.libero.names import base_suite
 
     key = policy.unnorm_key
-    own = next((name for name in (*tabletop.suites(), *LIBERO_SUITES) if key in (name, f"{name}_no_noops")), suite)
-    return key if own == suite else f"{key}: those of another suite (to evaluate there: --suite {own})"
+    known = (*tabletop.suites(), *LIBERO_SUITES)
+    own = next((name for name in known if key in (name, f"{name}_no_noops")), base_suite(suite))
+    return key if own == base_suite(suite) else f"{key}: those of another suite (to evaluate there: --suite {own})"
 
 
 def acts(policy: AnyPolicy) -> str:

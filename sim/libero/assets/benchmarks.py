@@ -57,8 +57,3 @@ LIBERO_PRO = Benchmark(
     own_assets=True,
 )
 BENCHMARKS = {benchmark.name: benchmark for benchmark in (LIBERO, LIBERO_PRO)}
-
-
-def benchmark_of(suite: str) -> Benchmark:
-    """The benchmark that a suite belongs to."""
-    return LIBERO_PRO if suite in PRO_SUITES else LIBERO

@@ -11,10 +11,11 @@ suite; the exit code says whether every difference is 0.
 from __future__ import annotations
 
 import argparse
-import shutil
 import subprocess
+import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import zip_longest
 from pathlib import Path
 
 import numpy as np
@@ -53,13 +54,13 @@ class Difference:
 
 
 def pick(root: Path, wanted: Sequence[str], count: int) -> list[str]:
-    """Full names of up to `count` tasks of each suite, spread over it."""
-    names = []
+    """Full names of up to `count` tasks of each suite, spread over it; one of each suite in turn."""
+    rows = []
     for suite in wanted:
         there = tasks(root, suite)
         chosen = np.linspace(0, len(there) - 1, min(count, len(there))).round().astype(int)
-        names += [there[index] for index in chosen]
-    return names
+        rows.append([there[index] for index in chosen])
+    return [name for turn in zip_longest(*rows) for name in turn if name is not None]
 
 
 def record_official(official: Official, names: Sequence[str], size: int, steps: int) -> Iterator[str]:
@@ -163,17 +164,17 @@ def main() -> int:
     options = parser.parse_args()
     names = pick(options.root, options.suites, options.count)
     console, found = Console(), list[Difference]()
-    with progress_bars() as report:
+    with progress_bars() as report, tempfile.TemporaryDirectory() as folder:
         official = find_official(
             options.official or options.root, options.source or source_of(options.root), None, report
         )
+        official = replace(official, scratch=Path(folder).resolve())
         report.step("comparing")
         differences = compare_all(options.root, official, names, options.size, options.steps)
         for name, difference in zip(names, differences, strict=True):
             report.say(f"{name}: {difference}")
             found.append(difference)
             report.progress(len(found), len(names))
-    shutil.rmtree(official.scratch)
     console.print(_table(names, found))
     return 0 if max(each.worst for each in found) == 0 else 1
 

@@ -75,6 +75,8 @@ class Official:
             place.parent.mkdir(exist_ok=True)
             for part in range(1, 6):
                 (place.parent / f"part_{part}.py").touch()
+        if place.is_symlink() and place.resolve() == self.assets.resolve():
+            return
         place.unlink(missing_ok=True)
         place.symlink_to(self.assets.resolve(), target_is_directory=True)
 

@@ -1,0 +1,57 @@
+"""Pictures and states equal the official code's, on real tasks; a difference is found where there is one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import mujoco
+import numpy as np
+import pytest
+
+from embodied_rl.errors import UserError
+from embodied_rl.sim.libero.assets import compare as compare_module
+from embodied_rl.sim.libero.assets.compare import compare, pick, record_official
+from embodied_rl.sim.libero.assets.export import Official
+from embodied_rl.sim.libero.tasks import load_task
+from tests.sim.libero.bundles import NAME, OTHER, install_fake
+
+SIZE, STEPS = 64, 2
+
+
+def test_no_pixel_and_no_state_differs(libero_root: Path, libero_official: Official, tmp_path: Path) -> None:
+    """The goal task has a burner, which is drawn only while its knob is turned; the object task a mesh on the floor."""
+    names = ["libero_goal/turn_on_the_stove", "libero_object/pick_up_the_milk_and_place_it_in_the_basket"]
+    official = replace(libero_official, scratch=tmp_path)
+    assert list(record_official(official, names, SIZE, STEPS)) == names
+    for name in names:
+        with np.load(tmp_path / f"{name}.npz") as arrays:
+            recorded = dict(arrays)
+        task = load_task(libero_root, name)
+        found = compare(task, recorded)
+        assert (found.frames, found.worst) == (1 + STEPS, 0)
+
+    def darker() -> mujoco.MjModel:
+        model = task.build_visual()
+        model.vis.headlight.diffuse[:] *= 0.9
+        return model
+
+    assert compare(replace(task, build_visual=darker), recorded).drawn > 0
+    recorded["actions"][0] *= 0.99
+    assert compare(task, recorded).qpos > 0
+
+
+def test_a_failure_of_the_official_code_is_one_line(
+    libero_official: Official, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(UserError, match=r"^the official environment failed: .*no_such_task.*; see .*frames.log"):
+        list(record_official(replace(libero_official, scratch=tmp_path), ["libero_goal/no_such_task"], SIZE, STEPS))
+
+
+def test_tasks_are_spread_over_the_suites(tmp_path: Path) -> None:
+    install_fake(tmp_path, (NAME, OTHER))
+    assert pick(tmp_path, ["libero_goal"], 9) == [NAME, OTHER]
+    assert pick(tmp_path, ["libero_goal"], 1) == [NAME]
+    with pytest.raises(UserError, match="suite 'libero_10' is not installed"):
+        pick(tmp_path, ["libero_goal", "libero_10"], 1)
+    assert compare_module.Difference(1, 0, 3, 0.5).worst == 3
