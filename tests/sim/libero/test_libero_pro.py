@@ -47,9 +47,10 @@ class FakePro(FakeEnvironment):
 
 
 def install_pro(stage: Stage, monkeypatch: pytest.MonkeyPatch, **options: Any) -> int:
-    monkeypatch.setattr(install_module, "Environment", FakePro)
     settings: dict[str, Any] = {"fill_missing": False, "jobs": 1, "wanted": (), "report": Silent(), **options}
-    return install(stage.root, LIBERO_PRO, stage.assets, **settings)
+    with monkeypatch.context() as patched:
+        patched.setattr(install_module, "Environment", FakePro)
+        return install(stage.root, LIBERO_PRO, stage.assets, **settings)
 
 
 def test_the_suites_are_those_of_the_package() -> None:
