@@ -39,7 +39,7 @@ LIBERO = Benchmark(
     suites=SUITES,
     packages=OFFICIAL,
     tasks=130,
-    minutes=5,
+    minutes=8,
     manifest="manifest.json",
     own_assets=False,
 )
@@ -52,7 +52,7 @@ LIBERO_PRO = Benchmark(
         **{name: version for name, version in OFFICIAL.items() if name != "hf-libero"},
     },
     tasks=160,
-    minutes=15,
+    minutes=20,
     manifest="manifest-pro.json",
     own_assets=True,
 )

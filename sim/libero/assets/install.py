@@ -69,8 +69,8 @@ def install(
         if suite not in benchmark.suites:
             raise UserError(f"unknown {benchmark.title} suite '{suite}'.{suggest(suite, benchmark.suites)}")
     check_source(source, benchmark)
-    install_era_library(root.parent)
     with _alone(root), _disk_errors(root):
+        install_era_library(root.parent)
         for folder in ("blobs", "tasks"):
             sweep(root / folder)
         names = known_tasks(root, benchmark)

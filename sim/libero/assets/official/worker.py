@@ -16,6 +16,7 @@ import json
 import os
 import pickle
 import sys
+import sysconfig
 import traceback
 import types
 import zipfile
@@ -44,10 +45,15 @@ class MissingFiles(Exception):
 class Compiler:
     """Stands where robosuite compiles its XML: sees which files a scene needs, and keeps the text.
 
-    small_arena: a smaller buffer for contacts than the official one, see physics_scene.small_arena.
+    small_arena: a smaller buffer for contacts than the official one, see physics_scene.small_arena. base: the working
+    directory; files below it are named relative to it, since a model remembers their names, and should be the same
+    wherever it is made.
     """
 
-    def __init__(self, assets: Path, fill_missing: bool, scratch: Path, *, small_arena: bool = True) -> None:
+    def __init__(
+        self, assets: Path, fill_missing: bool, scratch: Path, *, small_arena: bool = True, base: str | None = None
+    ) -> None:
+        self.base = base
         self.assets, self.fill_missing, self.scratch, self.small_arena = assets, fill_missing, scratch, small_arena
         self.xml = ""
         self.stand_ins: list[str] = []
@@ -59,6 +65,8 @@ class Compiler:
             raise MissingFiles(names)
         for path in missing:
             xml = xml.replace(f'"{path}"', f'"{stand_ins.make(path, self.scratch)}"')
+        if self.base is not None:
+            xml = xml.replace(f'"{self.base}/', '"')
         if self.small_arena:
             xml = physics_scene.small_arena(xml)
         self.xml, self.stand_ins = xml, names
@@ -224,14 +232,17 @@ def prepare() -> None:
 def main() -> None:
     """Serve requests until stdin ends."""
     assets, out, *flags = sys.argv[1:]
+    assets, scratch = Path(assets).resolve(), Path(out).resolve()
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     prepare()
+    packages = sysconfig.get_paths()["purelib"]
+    os.chdir(packages)
     bindings: Any = importlib.import_module("robosuite.utils.binding_utils")
-    compiler = Compiler(Path(assets), "--fill-missing" in flags, Path(out) / "stand_ins")
+    compiler = Compiler(assets, "--fill-missing" in flags, scratch / "stand_ins", base=packages)
     bindings.MjSim.from_xml_string = compiler
     for line in sys.stdin:
-        print(json.dumps(_answer(json.loads(line), Path(out), compiler)), file=answers)
+        print(json.dumps(_answer(json.loads(line), scratch, compiler)), file=answers)
 
 
 if __name__ == "__main__":
