@@ -15,6 +15,7 @@ import importlib
 import json
 import os
 import pickle
+import re
 import sys
 import sysconfig
 import traceback
@@ -66,7 +67,7 @@ class Compiler:
         for path in missing:
             xml = xml.replace(f'"{path}"', f'"{stand_ins.make(path, self.scratch)}"')
         if self.base is not None:
-            xml = xml.replace(f'"{self.base}/', '"')
+            xml = re.sub(r' (meshdir|texturedir)="[^"]*"', "", xml.replace(f'"{self.base}/', '"'))
         if self.small_arena:
             xml = physics_scene.small_arena(xml)
         self.xml, self.stand_ins = xml, names
