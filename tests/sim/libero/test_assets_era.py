@@ -83,7 +83,7 @@ def test_what_is_not_the_official_library_is_not_kept(
 
 def test_a_failed_download_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _pip(monkeypatch, None)
-    with pytest.raises(UserError, match="pip could not download mujoco==3.3.2"):
+    with pytest.raises(UserError, match=r"pip could not download mujoco==3\.3\.2"):
         install_era_library(tmp_path / "cache")
     assert not (tmp_path / "cache").exists()
 
