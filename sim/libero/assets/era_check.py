@@ -150,7 +150,7 @@ def table(found: Mapping[str, Any]) -> list[str]:
             str(published["facts_differ"]),
         ),
         (
-            f"scripted picks (3.3.2: {picks[OLD_MUJOCO]} of {picks['of']})",
+            f"scripted picks of {picks['of']} (3.3.2: {picks[OLD_MUJOCO]})",
             str(current["picks"]),
             str(published["picks"]),
         ),
