@@ -163,6 +163,18 @@ def libero() -> list[Finding]:
     return [Finding("LIBERO", "note", f"not in {cache_dir() / 'libero'}", advice)]
 
 
+def eras() -> list[Finding]:
+    """Whether LIBERO's published eras run, by really putting the old collider in place."""
+    try:
+        from embodied_rl.factory.era import try_era
+
+        return [Finding("LIBERO eras", "ok", try_era())]
+    except UserError as error:
+        return [Finding("LIBERO eras", "note", str(error), "needed for LIBERO's suites only")]
+    except (ImportError, OSError):
+        return []  # `libraries` reports it
+
+
 def checkpoint() -> list[Finding]:
     """The small checkpoint that ships with the project."""
     folder = Path(str(files("embodied_rl.assets"))) / "checkpoints" / "nano"
@@ -173,7 +185,17 @@ def checkpoint() -> list[Finding]:
     return [Finding("nano checkpoint", "problem", f"not in {folder}", advice)]
 
 
-CHECKS: Sequence[Callable[[], list[Finding]]] = (python, libraries, gpu, renderers, machine, cache, libero, checkpoint)
+CHECKS: Sequence[Callable[[], list[Finding]]] = (
+    python,
+    libraries,
+    gpu,
+    renderers,
+    machine,
+    cache,
+    libero,
+    eras,
+    checkpoint,
+)
 
 _PRIMITIVE = "<mujoco><worldbody><geom size='.1'/></worldbody></mujoco>"
 _MESH = """<mujoco><asset><mesh name="m" vertex="0 0 0 1 0 0 0 1 0 0 0 1"/></asset>

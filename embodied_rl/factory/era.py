@@ -6,6 +6,14 @@ from embodied_rl.errors import UserError
 from embodied_rl.utils.cache_dir import cache_dir
 
 
+def try_era() -> str:
+    """Put the old library to use in this process, and say in a line what runs; UserError where it can't."""
+    from embodied_rl.sim.mujoco.era import install, library_path
+
+    install()
+    return f"mujoco-3.3 (published) and mujoco-2.3.7 run: {library_path()} finds the contacts that it should"
+
+
 def install_era() -> str:
     """Fetch the library unless it is there, try it, and say so in a line.
 

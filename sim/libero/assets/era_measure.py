@@ -31,27 +31,33 @@ _COST_ROUNDS, _COST_STEPS = 12, 20
 
 
 @dataclass(frozen=True, slots=True)
-class SettleResult:
-    """off_mm: by era, of each state the largest distance of a body from where the old version has it. holds: by era,
-    for each state and 'on' fact whether it holds (here, on the old version)."""
+class TaskResult:
+    """How a task is here, by era, and on the old version.
+
+    off_mm: of each state, the largest distance of a body from where the old version has it. holds: for each state and
+    'on' fact, whether it holds (here, on the old version). picked, picked_old: success of the scripted pick from each
+    state; empty where none was recorded. grey: mean difference of a picture's values (of 255); empty without pictures.
+    """
 
     task: str
     off_mm: dict[str, list[float]]
     holds: dict[str, list[tuple[bool, bool]]]
+    picked: dict[str, list[bool]]
+    picked_old: list[bool]
+    grey: dict[str, float]
 
 
-@dataclass(frozen=True, slots=True)
-class PickResult:
-    """Successes of the scripted pick of `tries`: on the old version, and here by era."""
-
-    task: str
-    tries: int
-    old: int
-    successes: dict[str, int]
+def measure(root: Path, name: str, recorded: dict[str, Array], steps: int, frames: Path) -> TaskResult:
+    """Repeat what was recorded of a task (see official/settle.py). frames: its recorded pictures, if there are any."""
+    off, holds = _settle(root, name, recorded, steps)
+    picked_old = recorded["picked"].tolist() if "picked" in recorded else []
+    picked = {str(era): _pick(root, name, recorded, era) for era in ERAS} if picked_old else {}
+    return TaskResult(name, off, holds, picked, picked_old, pictures(root, name, frames) if frames.is_file() else {})
 
 
-def settle(root: Path, name: str, recorded: dict[str, Array], steps: int) -> SettleResult:
-    """Run the states of `recorded` (see official/settle.py) for `steps` control steps of zero action."""
+def _settle(
+    root: Path, name: str, recorded: dict[str, Array], steps: int
+) -> tuple[dict[str, list[float]], dict[str, list[tuple[bool, bool]]]]:
     facts = [
         On(**{key: tuple(value) if isinstance(value, list) else value for key, value in fact.items()})
         for fact in json.loads(str(recorded["on"]))
@@ -69,20 +75,14 @@ def settle(root: Path, name: str, recorded: dict[str, Array], steps: int) -> Set
             env.run(_rest(steps), stop=False)
             off[era].append(1e3 * float(np.linalg.norm(env.data.xpos - bodies, axis=1).max()))
             holds[era] += zip(env.held.tolist(), recorded["holds"][state].tolist(), strict=True)
-    return SettleResult(name, off, holds)
+    return off, holds
 
 
-def pick(root: Path, name: str, recorded: dict[str, Array]) -> PickResult:
-    """Run the scripted pick from the states of `recorded`."""
-    successes = {}
-    for era in ERAS:
-        task = load_task(root, name, era)
-        model = task.build_physics()
-        env = Env(model, find_robot(model), compile_goal(task, model), "exact")
-        successes[era] = sum(
-            _picks(env, task.init_states[state], _start(recorded)) for state in range(len(recorded["picked"]))
-        )
-    return PickResult(name, len(recorded["picked"]), int(recorded["picked"].sum()), successes)
+def _pick(root: Path, name: str, recorded: dict[str, Array], era: Era) -> list[bool]:
+    task = load_task(root, name, era)
+    model = task.build_physics()
+    env = Env(model, find_robot(model), compile_goal(task, model), "exact")
+    return [_picks(env, task.init_states[state], _start(recorded)) for state in range(len(recorded["picked"]))]
 
 
 def _picks(env: Env, state: Array, start: dict[str, Array]) -> bool:

@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import mujoco
 import pytest
 
 from embodied_rl.cli import main
@@ -15,6 +16,7 @@ from embodied_rl.sim.libero.premise_files import write_premises
 from embodied_rl.sim.libero.premises import Failure, Premises
 from embodied_rl.sim.libero.protocol import PROTOCOLS
 from embodied_rl.sim.libero.tasks import load_task
+from tests import era_library
 from tests.sim.libero.bundles import NAME, OTHER, install_fake
 
 
@@ -98,6 +100,46 @@ def _premises_of(root: Path) -> None:
     write_premises(root, NAME, task.fingerprint, task.era, found)
 
 
+def test_the_published_era_is_the_default_and_stands_in_every_output(
+    installed: Path, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if reason := era_library.missing():
+        pytest.skip(reason)
+    (tmp_path / "era").symlink_to(era_library.CACHE / "era")
+    run, auto = tmp_path / "run", words(checkpoint, tmp_path / "run", "--protocol", "native")
+    assert main([word for word in auto if word not in ("--env.era", "current")]) == 0
+    assert "era       mujoco-3.3 (published)" in capsys.readouterr().out
+    (stamp,) = json.loads((run / "run.json").read_text())
+    assert stamp["era"] == "mujoco-3.3 (published)"
+    assert stamp["simulator"].startswith(f"native-mujoco {mujoco.__version__}, era mujoco-3.3, 2 worlds")
+    assert "  era: mujoco-3.3\n" in (run / "config.yaml").read_text()
+    (policy,) = (run / "checkpoints").glob("*/policy")
+    assert read_provenance(policy)["era"] == "mujoco-3.3"
+    judge = ["eval", "libero", "--suite", "goal", "--tasks", NAME.partition("/")[2], "--checkpoint", str(run)]
+    judge += ["--states-per-task", "1", "--env.renderer", "raycast", "--videos", "0", "--env.num-envs", "1"]
+    assert main([*judge, "--output", str(tmp_path / "eval"), "--env.era", "current"]) == 0
+    words_of_both = "current (this MuJoCo's own, not that of published scores); the policy was trained under mujoco-3.3"
+    assert words_of_both in capsys.readouterr().out
+    report = json.loads((tmp_path / "eval" / "report.json").read_text())
+    assert (report["era"], report["fingerprint"]["era"]) == (words_of_both, "current")
+    assert words_of_both.replace("'", "&#x27;") in (tmp_path / "eval" / "report.html").read_text()
+    assert main([*judge, "--output", str(tmp_path / "eval"), "--env.era", "published"]) == 2, "another evaluation"
+    assert main([*judge, "--env.era", "mujoco-2.3.8"]) == 2
+    assert "mujoco-2.3.7" in capsys.readouterr().err
+
+
+def test_without_the_old_library_nothing_is_written_and_the_way_out_is_named(
+    installed: Path, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    assert main([word for word in words(checkpoint, run) if word not in ("--env.era", "current")]) == 2
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert "--env.era current" in line
+    assert not run.exists()
+    assert main(["train", "tabletop", "--env.era", "published", "--output", str(run)]) == 2
+    assert "tabletop_spatial was made for this MuJoCo" in capsys.readouterr().err
+
+
 def test_training_on_the_evaluated_states_is_said_everywhere(installed: Path, checkpoint: Path, tmp_path: Path) -> None:
     known = tmp_path / "known"
     known.mkdir()
@@ -142,6 +184,7 @@ def test_the_report_marks_states_that_are_not_what_the_task_says(
         *("eval", "libero", "--suite", "goal", "--tasks", NAME.partition("/")[2], "--protocol", "openvla"),
         *("--states-per-task", "2", "--checkpoint", str(checkpoint), "--output", str(folder), "--videos", "0"),
         *("--env.num-envs", "2", "--env.num-threads", "1", "--env.renderer", "raycast", "--no-at-end"),
+        *("--env.era", "current"),
     ]
     assert main(command) == 0
     said = capsys.readouterr().out
@@ -158,17 +201,17 @@ def test_the_report_marks_states_that_are_not_what_the_task_says(
 def test_doctor_says_which_premises_hold(installed: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (installed / "tasks" / f"{OTHER}.json").unlink()
     _premises_of(installed)
-    assert main(["doctor", "libero", "--suite", "goal"]) == 1
+    assert main(["doctor", "libero", "--suite", "goal", "--era", "current"]) == 1
     said = " ".join(capsys.readouterr().out.split())
     assert "every premise holds in 49 of 50 official evaluation states, in all states of 0 of 1 tasks" in said
     assert "state 1: bowl 1 is not" in said
-    assert main(["doctor", "libero", "--states", "train", "--json"]) == 1
+    assert main(["doctor", "libero", "--states", "train", "--json", "--era", "current"]) == 1
     ((row,),) = json.loads(capsys.readouterr().out).values()
     assert (row["states"], row["whole"], row["left_out"]) == (50, 49, [50])
     assert row["holds"] == {"kept": 49, "landed": 50, "placed": 50, "rests": 50, "open": 50}
     task = load_task(installed, NAME)
     write_premises(installed, NAME, task.fingerprint, task.era, Premises(100, {}, (), ()))
-    assert main(["doctor", "libero"]) == 0
+    assert main(["doctor", "libero", "--era", "current"]) == 0
 
 
 @pytest.mark.parametrize(
@@ -184,7 +227,7 @@ def test_doctor_says_which_premises_hold(installed: Path, capsys: pytest.Capture
 def test_what_doctor_refuses(
     installed: Path, given: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["doctor", "libero", *given]) == 2
+    assert main(["doctor", "libero", "--era", "current", *given]) == 2
     said = capsys.readouterr().err
     assert message in said
     assert said.count("\n") == 1

@@ -12,6 +12,7 @@ from embodied_rl.cli.doctor import doctor, main
 from embodied_rl.errors import UserError
 from embodied_rl.jobs.findings import Finding
 from embodied_rl.sim.render import Probe
+from tests import era_library
 from tests.sim.libero.bundles import install_fake
 
 
@@ -62,6 +63,19 @@ def test_libero_assets_are_found_where_the_variable_says(monkeypatch, tmp_path: 
     install_fake(tmp_path / "libero")
     assert module.libero()[0].state == "ok"
     assert module.libero()[0].found.startswith("2 tasks")
+
+
+def test_the_published_eras_are_tried_and_their_lack_is_a_note(monkeypatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("EMBODIED_RL_CACHE", str(tmp_path))
+    monkeypatch.setattr("embodied_rl.sim.mujoco.era._in_use", [])
+    (row,) = module.eras()
+    assert row.state == "note"
+    assert "embodied-rl assets install era" in row.found or "--env.era current" in row.found
+    if not era_library.missing():
+        monkeypatch.undo()
+        monkeypatch.setenv("EMBODIED_RL_CACHE", str(era_library.CACHE))
+        (row,) = module.eras()
+        assert row.state == "ok"
 
 
 def test_little_memory_is_a_problem(monkeypatch) -> None:

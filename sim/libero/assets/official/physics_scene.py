@@ -57,6 +57,28 @@ def strip(xml: str) -> str:
     return ET.tostring(root, encoding="unicode")
 
 
+def without_pictures(xml: str) -> str:
+    """`xml` with a point in place of every visual geom, and without textures and materials.
+
+    The official code finds every name that it looks up, and the scene moves to the last bit as before; it compiles in a
+    hundredth of the time.
+    """
+    root = ET.fromstring(xml)
+    for geom in root.iter("geom"):
+        if _visual(geom):
+            for key in ("mesh", "quat", "fitscale", "density"):
+                geom.attrib.pop(key, None)
+            geom.attrib.update(type="sphere", size="0.001", mass="0")
+    used = {geom.get("mesh") for geom in root.iter("geom")}
+    for assets in root.iter("asset"):
+        for child in list(assets):
+            if child.tag in ("texture", "material") or (child.tag == "mesh" and child.get("name") not in used):
+                assets.remove(child)
+    for element in root.iter():
+        element.attrib.pop("material", None)
+    return ET.tostring(root, encoding="unicode")
+
+
 def small_arena(xml: str) -> str:
     """`xml` with 64 MB a state for contacts and constraints, plenty here; the official size reserves 1.3 GB."""
     root = ET.fromstring(xml)

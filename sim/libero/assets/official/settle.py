@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import physics_scene
 import pick
 import worker
 
@@ -117,7 +118,8 @@ def main() -> None:
     os.dup2(2, 1)  # the official code prints
     worker.prepare()
     bindings: Any = importlib.import_module("robosuite.utils.binding_utils")
-    bindings.MjSim.from_xml_string = worker.Compiler(Path(assets), fill_missing=False, scratch=Path(out) / "stand_ins")
+    compiler = worker.Compiler(Path(assets), fill_missing=False, scratch=Path(out) / "stand_ins")
+    bindings.MjSim.from_xml_string = lambda xml: compiler(physics_scene.without_pictures(xml))
     for word in names:
         name, _, picks = word.partition(":")
         target = Path(out) / f"{name}.npz"
