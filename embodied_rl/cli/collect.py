@@ -174,7 +174,10 @@ def _tasks(command: CollectCommand) -> list[SuiteTask]:
     if _is_libero(command):
         if split == "fresh":
             raise UserError("LIBERO has no fresh initial states; collect with --split train")
-        return load_tasks(command.suite, command.tasks, command.era)
+        from embodied_rl.factory.premises import judge
+        from embodied_rl.utils.console import LastingConsole
+
+        return judge(load_tasks(command.suite, command.tasks, command.era), LastingConsole(stderr=True))[0]
     names = suites() if command.suite == ALL_SUITES else (command.suite,)
     if not set(names) <= set(suites()):
         known = [ALL_SUITES, *suites(), *LIBERO_SUITES]

@@ -272,7 +272,7 @@ def test_the_commands(stage: Stage, monkeypatch: pytest.MonkeyPatch, capsys: pyt
     assert "not installed in" in capsys.readouterr().out
     assert main(["assets", "install", "libero", "--from", str(stage.assets)]) == 0
     assert "2 tasks exported to" in capsys.readouterr().out
-    assert load_task(root, NAME).left_out == (), "the last step has judged the initial states"
+    assert len(list((root / "premises").rglob("*.json"))) == 2, "the last step has judged the initial states"
     assert main(["assets", "install", "libero", "--from", str(stage.assets)]) == 0
     assert "nothing to do" in capsys.readouterr().out
     assert main(["assets", "verify", "libero"]) == 0
