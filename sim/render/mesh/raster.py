@@ -64,7 +64,7 @@ def _transform(vert: Array, first: int, count: int, pose: Array, g: int, f: F32,
         cam[i, 0], cam[i, 1], cam[i, 2], cam[i, 3], cam[i, 4] = u, v, d, u * over + cx, v * over + cy
 
 
-@njit(nogil=True, fastmath=True, error_model="numpy")
+@njit(nogil=True, fastmath=True, error_model="numpy", inline="always")
 def _bounds(cam: Array, i0: int, i1: int, i2: int, near: F32, cx: F32, cy: F32) -> tuple[F32, F32, F32, F32]:
     """Left, right, top and bottom pixel of the part of a triangle in front of the near plane."""
     left, right, top, bottom = F32(1e9), F32(-1e9), F32(1e9), F32(-1e9)
@@ -82,7 +82,7 @@ def _bounds(cam: Array, i0: int, i1: int, i2: int, near: F32, cx: F32, cy: F32) 
     return left - _ONE, right + _ONE, top - _ONE, bottom + _ONE
 
 
-@njit(nogil=True, fastmath=True, error_model="numpy")
+@njit(nogil=True, fastmath=True, error_model="numpy", inline="always")
 def _meets(left: F32, right: F32, ya: int, yb: int, offsets: Array) -> bool:
     """Whether a small rectangle holds a sample; larger ones are not looked at."""
     if yb - ya > offsets.shape[0] or right - left >= _ONE:
@@ -104,7 +104,7 @@ def _wide(w: Array, ids: Array, cap: Array, value: F32, slope: F32, label: int) 
         ids[i] = label if hit else ids[i]
 
 
-@njit(nogil=True, fastmath=_FAST, error_model="numpy")
+@njit(nogil=True, fastmath=_FAST, error_model="numpy", inline="always")
 def _rows(
     c: Array, box: tuple[F32, F32, int, int], px: float, py: float, offsets: Array, w: Array, cap: Array, ids: Array,
     label: int,
