@@ -64,7 +64,7 @@ def poses(task: MujocoTask, model: mujoco.MjModel) -> list[tuple[Array, Array]]:
 def draw(
     renderer: Renderer, model: mujoco.MjModel, where: Sequence[tuple[Array, Array]], sizes: Sequence[int], repeats: int
 ) -> dict[int, tuple[Array, float]]:
-    """By size: frames uint8 [poses, V, size, size, 3], and the median CPU ms of a pair, after one that is not counted."""
+    """By size: frames uint8 [poses, V, size, size, 3], and the median CPU ms of a pair, the first left out."""
     scene, found = renderer.add_scene(model), {}
     for size in sizes:
         frames, spent = np.zeros((len(where), len(CAMERAS), size, size, 3), np.uint8), []
@@ -101,7 +101,7 @@ def measure(task: MujocoTask, renderers: dict[str, Renderer], sizes: Sequence[in
 
 
 def measure_all(tasks: Sequence[MujocoTask], kept: Path | None, sizes: Sequence[int]) -> list[Row]:
-    """Rows of all tasks; those in `kept` (JSON lines, a task a line) are not measured again, new ones are added to it."""
+    """Rows of all tasks; those in `kept` (JSON lines, a task a line) are not measured again, new ones are added."""
     done: dict[str, list[Row]] = {}
     if kept is not None and kept.exists():
         for line in kept.read_text(encoding="utf-8").splitlines():

@@ -28,8 +28,8 @@ class BenchCommand:
     policy: what batching saves over transformers' generate, and a shared prefix over repeated ones.
     pipeline: the pipelined scheduler against serial and two-stage lockstep, with timed waits and for real.
     vla: an OpenVLA of published size with random weights, on a GPU: time to act and to learn, and memory as planned.
-    draw: observations a second of the ray caster and of EGL, for one thread and for all; with --suites, CPU time of fast
-    and of plain OpenGL frames of LIBERO's tasks and how far they are from the official ones.
+    draw: observations a second of the ray caster and of EGL, for one thread and for all; with --suites, CPU time of
+    fast and of plain OpenGL frames of LIBERO's tasks, and how far they are from the official ones.
     """
 
     name: Annotated[str, tyro.conf.Positional]

@@ -175,8 +175,9 @@ def _rows(
 
 @njit(nogil=True, fastmath=True, error_model="numpy")
 def _triangles(
-    scene: Scene, first: int, count: int, eye: tuple[F32, F32, F32], cam: Array, lens: Array, offsets: Array, shifts: Array,
-    spans: Array, g: int, swap: bool, w: Array, cap: Array, ids: Array, record: Array, origin: Array, label: int,
+    scene: Scene, first: int, count: int, eye: tuple[F32, F32, F32], cam: Array, lens: Array, offsets: Array,
+    shifts: Array, spans: Array, g: int, swap: bool, w: Array, cap: Array, ids: Array, record: Array, origin: Array,
+    label: int,
 ) -> int:  # fmt: skip
     """Draw a part's triangles; returns the next free label, which is the row of record and origin of a triangle."""
     tri, plane, rows, samples = scene.tri, scene.plane, w.shape[0], offsets.shape[0]

@@ -35,7 +35,7 @@ def wavy(count: int = 40) -> str:
 XML = """
 <mujoco>
   <statistic extent="1" center="0 0 .1"/>
-  <visual><quality offsamples="4" shadowsize="0"/><headlight ambient=".2 .2 .2" diffuse=".3 .3 .3" specular="0 0 0"/></visual>
+  <visual><quality offsamples="4"/><headlight ambient=".2 .2 .2" diffuse=".3 .3 .3" specular="0 0 0"/></visual>
   <asset>
     <mesh name="sheet" file="sheet.obj"/>
     <texture name="sky" type="skybox" builtin="gradient" rgb1=".5 .7 .9" rgb2=".1 .1 .3" width="64" height="64"/>
@@ -47,7 +47,8 @@ XML = """
     <material name="floor" texture="check" texrepeat="8 8" specular="0"/>
   </asset>
   <worldbody>
-    <light pos=".2 -.3 .9" dir="-.2 .3 -.9" diffuse=".6 .6 .6" specular="1 1 1" cutoff="40" exponent="3" castshadow="false"/>
+    <light pos=".2 -.3 .9" dir="-.2 .3 -.9" diffuse=".6 .6 .6" specular="1 1 1"
+      cutoff="40" exponent="3" castshadow="false"/>
     <geom type="plane" size="1 1 .1" material="floor"/>
     <body>
     <geom type="mesh" mesh="sheet" material="check" pos="-.15 0 .15"/>
@@ -161,7 +162,7 @@ def test_what_is_left_out_is_seen(official: np.ndarray, broken) -> None:
     whole = draw(RasterRenderer(), model, data)
     broken(model)
     frames = draw(RasterRenderer(), model, data)
-    assert difference(frames, official[0]) > 1.1 * difference(whole, official[0])
+    assert difference(frames, official[0]) > 1.04 * difference(whole, official[0])
 
 
 def test_a_site_is_drawn_only_when_it_is_asked_for(official: np.ndarray) -> None:
