@@ -1,7 +1,8 @@
 """`embodied-rl bench draw`: how many observations a renderer draws in a second, for one thread and for many.
 
 An observation is both cameras of a tabletop task; the threads draw the scenes of the suite's tasks in turn, as an
-environment's envs do. Renderers of this machine: the CPU ray caster, and EGL where there is a library.
+environment's envs do. Renderers of this machine: the CPU ray caster, and EGL where there is a library. With `--suites`
+it shows cost and error of fast frames of LIBERO's tasks instead.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from embodied_rl.benchmarks import draw_frames
 from embodied_rl.benchmarks.report import describe_machine, machine_line, write_json
 from embodied_rl.factory.envs import cpu_count
 from embodied_rl.factory.tasks import load_tasks
@@ -105,8 +107,14 @@ def ratios_of(rows: Sequence[Row]) -> dict[str, float]:
     return found | {f"{row.renderer}_{row.size}": row.per_s for row in rows if row.threads == most}
 
 
-def run(json_path: Path | None, quick: bool = False) -> None:
-    """Print the table; write `rows`, flat `ratios` and the machine to `json_path`. quick: one size, briefly."""
+def run(json_path: Path | None, quick: bool = False, suites: Sequence[str] = ()) -> None:
+    """Print the table; write `rows`, flat `ratios` and the machine to `json_path`. quick: one size, briefly.
+
+    suites: of LIBERO: cost and error of fast frames of them instead (see `draw_frames`).
+    """
+    if suites:
+        draw_frames.run(json_path, quick, suites)
+        return
     console = Console()
     machine = describe_machine(("mujoco", "numba"))
     scenes, egl = Scenes(), probe("egl")

@@ -28,7 +28,8 @@ class BenchCommand:
     policy: what batching saves over transformers' generate, and a shared prefix over repeated ones.
     pipeline: the pipelined scheduler against serial and two-stage lockstep, with timed waits and for real.
     vla: an OpenVLA of published size with random weights, on a GPU: time to act and to learn, and memory as planned.
-    draw: observations a second of the ray caster and of EGL, for one thread and for all.
+    draw: observations a second of the ray caster and of EGL, for one thread and for all; with --suites, CPU time of
+    fast and of plain OpenGL frames of LIBERO's tasks, and how far they are from the official ones.
     """
 
     name: Annotated[str, tyro.conf.Positional]
@@ -44,6 +45,9 @@ class BenchCommand:
     only: Literal["timed", "real"] | None = None
     """pipeline: one of its two parts. timed: stages that wait (18 min, few cores needed); real: training (22 min, on a
     machine that does nothing else)."""
+    suites: tuple[str, ...] | None = None
+    """draw: suites of LIBERO, or all: fast frames against official ones (20 min for all); goes on where it was stopped
+    when it is given the same --json."""
     preset: str | None = None
     """vla: nano, tiny or 7b (None: 7b, which needs a GPU; with --quick nano)."""
 
@@ -55,7 +59,7 @@ def main(argv: list[str]) -> int:
         raise UserError(f"unknown bench '{command.name}'.{suggest(command.name, BENCHES)}")
     if command.json:
         try_file("--json", command.json)
-    owners = {"assets": "libero", "environment": "libero", "only": "pipeline", "preset": "vla"}
+    owners = {"assets": "libero", "environment": "libero", "only": "pipeline", "preset": "vla", "suites": "draw"}
     given = {name: value for name in owners if (value := getattr(command, name)) is not None}
     for name in given:
         if command.name != owners[name]:

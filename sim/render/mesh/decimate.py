@@ -22,9 +22,9 @@ from embodied_rl.types import Array
 
 ERRORS = (0.0005, 0.001, 0.002, 0.004, 0.008, 0.016)
 """Metres that a rung may deviate, root of the mean square over the surface around a vertex."""
-VERSION = 1
+VERSION = 2
 """Of the result: ladders that an older one made are not used."""
-_TEXTURE_WEIGHT = 2.0
+_TEXTURE_WEIGHT = 1.0
 """A shift of the texture by a metre along the surface counts as much as this many metres of the surface."""
 _SHARE = 3
 """A pass makes the cheapest third of its collapses, then costs are worked out again."""

@@ -17,9 +17,10 @@ from embodied_rl.sim.render.mesh.pack import Scene
 from embodied_rl.types import Array
 
 F32 = np.float32
-_ZERO, _HALF, _ONE, _TINY = F32(0), F32(0.5), F32(1), F32(1e-30)
-_FAST = {"contract", "reassoc", "nsz", "arcp"}
-"""What of fast arithmetic holds where infinite values may come up."""
+_ZERO, _HALF, _ONE, _TINY = F32(0), F32(0.5), F32(1), F32(1e-20)
+_FAR = F32(1e30)  # beyond what _TINY makes of a bound
+_LANES = 8
+"""Rows of a triangle that are worked out at a time."""
 _NARROW = 16
 """Samples of a row up to which a plain loop is quicker than a vectorised one."""
 _SLACK = F32(1e-4)
@@ -64,7 +65,7 @@ def _transform(vert: Array, first: int, count: int, pose: Array, g: int, f: F32,
         cam[i, 0], cam[i, 1], cam[i, 2], cam[i, 3], cam[i, 4] = u, v, d, u * over + cx, v * over + cy
 
 
-@njit(nogil=True, fastmath=True, error_model="numpy")
+@njit(nogil=True, fastmath=True, error_model="numpy", inline="always")
 def _bounds(cam: Array, i0: int, i1: int, i2: int, near: F32, cx: F32, cy: F32) -> tuple[F32, F32, F32, F32]:
     """Left, right, top and bottom pixel of the part of a triangle in front of the near plane."""
     left, right, top, bottom = F32(1e9), F32(-1e9), F32(1e9), F32(-1e9)
@@ -82,7 +83,7 @@ def _bounds(cam: Array, i0: int, i1: int, i2: int, near: F32, cx: F32, cy: F32) 
     return left - _ONE, right + _ONE, top - _ONE, bottom + _ONE
 
 
-@njit(nogil=True, fastmath=True, error_model="numpy")
+@njit(nogil=True, fastmath=True, error_model="numpy", inline="always")
 def _meets(left: F32, right: F32, ya: int, yb: int, offsets: Array) -> bool:
     """Whether a small rectangle holds a sample; larger ones are not looked at."""
     if yb - ya > offsets.shape[0] or right - left >= _ONE:
@@ -104,54 +105,79 @@ def _wide(w: Array, ids: Array, cap: Array, value: F32, slope: F32, label: int) 
         ids[i] = label if hit else ids[i]
 
 
-@njit(nogil=True, fastmath=_FAST, error_model="numpy")
-def _rows(
-    c: Array, box: tuple[F32, F32, int, int], px: float, py: float, offsets: Array, w: Array, cap: Array, ids: Array,
-    label: int,
-) -> bool:  # fmt: skip
-    """Draw one triangle in rows box[2] to box[3]; whether it has any sample.
+@njit(nogil=True, fastmath=True, error_model="numpy", inline="always")
+def _slope(d: F32) -> F32:
+    """A level edge rises a little: it then bounds all of the row or nothing."""
+    return d if abs(d) > _TINY else _TINY
 
-    c: values, slopes in x, slopes in y of the edge functions (rows) about pixel corner px, py. box: left, right in
-    pixels, first row, row after the last.
+
+@njit(nogil=True, fastmath=True, error_model="numpy", inline="always")
+def _spans(
+    c: Array, left: F32, right: F32, ya: int, yb: int, px: float, py: float, shifts: Array, samples: int, spans: Array
+) -> None:
+    """First and last column of a triangle in rows ya to yb, as spans float32 [2, yb - ya], from column px.
+
+    c: see `_rows`. Worked out for _LANES rows at a time, without branches, so that LLVM makes vectors of them; the
+    last lot writes, and reads of `shifts`, rows beyond yb.
     """
-    samples, width = offsets.shape[0], w.shape[1]
     sum_l, sum_d, sum_s = c[0, 0] + c[0, 1] + c[0, 2], c[1, 0] + c[1, 1] + c[1, 2], c[2, 0] + c[2, 1] + c[2, 2]
-    l0, l1, l2 = c[0, 0] + _SLACK * sum_l, c[0, 1] + _SLACK * sum_l, c[0, 2] + _SLACK * sum_l
     d0, d1, d2 = c[1, 0] + _SLACK * sum_d, c[1, 1] + _SLACK * sum_d, c[1, 2] + _SLACK * sum_d
-    s0, s1, s2 = c[2, 0] + _SLACK * sum_s, c[2, 1] + _SLACK * sum_s, c[2, 2] + _SLACK * sum_s
-    # where an edge function changes its sign: -value / slope
-    v0, v1, v2 = -_ONE / (d0 + _TINY), -_ONE / (d1 + _TINY), -_ONE / (d2 + _TINY)
-    left, right, base, drawn = box[0] - F32(px), box[1] - F32(px), int(px), False
-    sample, step = box[2] & (samples - 1), _ONE / F32(samples)  # 1 or 4 samples
-    qy = (F32(box[2]) - _HALF) * step - F32(py)
-    for y in range(box[2], box[3]):
-        shift, qy = offsets[sample], qy + step
-        sample = 0 if sample + 1 == samples else sample + 1
-        x0, x1, x2 = (l0 + qy * s0) * v0, (l1 + qy * s1) * v1, (l2 + qy * s2) * v2
-        low = max(left, x0 if d0 > _ZERO else left, x1 if d1 > _ZERO else left, x2 if d2 > _ZERO else left)
-        high = min(right, right if d0 > _ZERO else x0, right if d1 > _ZERO else x1, right if d2 > _ZERO else x2)
-        if low > high:
+    d0, d1, d2 = _slope(d0), _slope(d1), _slope(d2)
+    # an edge function changes its sign at -value / slope, which is linear in the row
+    v0, v1, v2 = -_ONE / d0, -_ONE / d1, -_ONE / d2
+    a0, b0 = (c[0, 0] + _SLACK * sum_l) * v0, (c[2, 0] + _SLACK * sum_s) * v0
+    a1, b1 = (c[0, 1] + _SLACK * sum_l) * v1, (c[2, 1] + _SLACK * sum_s) * v1
+    a2, b2 = (c[0, 2] + _SLACK * sum_l) * v2, (c[2, 2] + _SLACK * sum_s) * v2
+    # edges with a falling function bound on the right: move the bound of the others out of the way, and vice versa
+    l0, l1, l2 = _ZERO if d0 > _ZERO else -_FAR, _ZERO if d1 > _ZERO else -_FAR, _ZERO if d2 > _ZERO else -_FAR
+    r0, r1, r2 = l0 + _FAR, l1 + _FAR, l2 + _FAR
+    step = _ONE / F32(samples)
+    top = (F32(ya) + _HALF) * step - F32(py)
+    for lot in range(0, yb - ya, _LANES):
+        for lane in range(_LANES):
+            shift, qy = shifts[ya + lot + lane], top + F32(lot + lane) * step
+            x0, x1, x2 = a0 + qy * b0, a1 + qy * b1, a2 + qy * b2
+            low = max(left, min(max(x0 + l0, x1 + l1, x2 + l2), right)) - shift
+            high = min(right, max(min(x0 + r0, x1 + r1, x2 + r2), left - _ONE)) - shift
+            ceil, floor = F32(np.int32(low)), F32(np.int32(high))
+            spans[0, lot + lane] = ceil + (_ONE if ceil < low else _ZERO)
+            spans[1, lot + lane] = floor - (_ONE if floor > high else _ZERO)
+
+
+@njit(nogil=True, fastmath=True, error_model="numpy", inline="always")
+def _rows(
+    c: Array, ya: int, yb: int, px: float, py: float, shifts: Array, samples: int, spans: Array, w: Array, cap: Array,
+    ids: Array, label: int,
+) -> bool:  # fmt: skip
+    """Draw one triangle in rows ya to yb, within `spans`; whether it has any sample.
+
+    c: values, slopes in x, slopes in y of the edge functions (rows) about pixel corner px, py.
+    """
+    value, slope, down = c[0, 0] + c[0, 1] + c[0, 2], c[1, 0] + c[1, 1] + c[1, 2], c[2, 0] + c[2, 1] + c[2, 2]
+    base, width, step, drawn = int(px), w.shape[1], _ONE / F32(samples), False
+    for y in range(ya, yb):
+        if spans[0, y - ya] > spans[1, y - ya]:
             continue
-        xa, xb = base + math.ceil(low - shift), base + math.floor(high - shift) + 1
-        xa, xb = max(xa, 0), min(xb, width)
+        xa, xb = max(base + int(spans[0, y - ya]), 0), min(base + int(spans[1, y - ya]) + 1, width)
         if xa >= xb:
             continue
         drawn = True
-        value = sum_l + (F32(xa - base) + shift) * sum_d + qy * sum_s
+        total = value + (F32(xa - base) + shifts[y]) * slope + ((F32(y) + _HALF) * step - F32(py)) * down
         if xb - xa > _NARROW:
-            _wide(w[y, xa:xb], ids[y, xa:xb], cap[y, xa:xb], value, sum_d, label)
+            _wide(w[y, xa:xb], ids[y, xa:xb], cap[y, xa:xb], total, slope, label)
             continue
         for x in range(xa, xb):
-            if value > w[y, x] and value < cap[y, x]:
-                w[y, x], ids[y, x] = value, label
-            value += sum_d
+            if total > w[y, x] and total < cap[y, x]:
+                w[y, x], ids[y, x] = total, label
+            total += slope
     return drawn
 
 
 @njit(nogil=True, fastmath=True, error_model="numpy")
 def _triangles(
-    scene: Scene, first: int, count: int, eye: tuple[F32, F32, F32], cam: Array, lens: Array, offsets: Array, g: int,
-    swap: bool, w: Array, cap: Array, ids: Array, record: Array, origin: Array, label: int,
+    scene: Scene, first: int, count: int, eye: tuple[F32, F32, F32], cam: Array, lens: Array, offsets: Array,
+    shifts: Array, spans: Array, g: int, swap: bool, w: Array, cap: Array, ids: Array, record: Array, origin: Array,
+    label: int,
 ) -> int:  # fmt: skip
     """Draw a part's triangles; returns the next free label, which is the row of record and origin of a triangle."""
     tri, plane, rows, samples = scene.tri, scene.plane, w.shape[0], offsets.shape[0]
@@ -192,7 +218,8 @@ def _triangles(
         c[0, 0], c[1, 0], c[2, 0] = (n0 * ux + n1 * uy + n2) * over, n0 * over, n1 * over
         c[0, 1], c[1, 1], c[2, 1] = (m0 * ux + m1 * uy + m2) * over, m0 * over, m1 * over
         c[0, 2], c[1, 2], c[2, 2] = (k0 * ux + k1 * uy + k2) * over, k0 * over, k1 * over
-        if _rows(c, (left, right, ya, yb), px, py, offsets, w, cap, ids, label):
+        _spans(c, left - F32(px), right - F32(px), ya, yb, px, py, shifts, samples, spans)
+        if _rows(c, ya, yb, px, py, shifts, samples, spans, w, cap, ids, label):
             one, two = (2, 1) if swap else (1, 2)
             for k in range(3):
                 record[label, k], record[label, 3 + k] = c[k, one], c[k, two]
@@ -223,6 +250,9 @@ def raster(
     """
     f, cx, cy, tolerance, near = lens[0], lens[1], lens[2], lens[3], scene.clip[0]
     height, width = w.shape[0] / offsets.shape[0], float(w.shape[1])
+    spans, shifts = np.empty((2, w.shape[0] + _LANES), np.float32), np.empty(w.shape[0] + _LANES, np.float32)
+    for y in range(shifts.shape[0]):
+        shifts[y] = offsets[y % offsets.shape[0]]
     half_w, half_h = max(cx, width - cx), max(cy, height - cy)
     for g in parts:
         depth = _nearest(scene.box, pose, g, f, half_w, half_h, near)
@@ -239,6 +269,6 @@ def raster(
             -(pose[g, 0, 2] * pose[g, 0, 3] + pose[g, 1, 2] * pose[g, 1, 3] + pose[g, 2, 2] * pose[g, 2, 3]),
         )
         label = _triangles(
-            scene, start, triangles, eye, cam, lens, offsets, g, swap, w, cap, ids, record, origin, label
+            scene, start, triangles, eye, cam, lens, offsets, shifts, spans, g, swap, w, cap, ids, record, origin, label
         )
     return label

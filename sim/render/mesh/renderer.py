@@ -29,6 +29,8 @@ SAMPLES = {1: (0.5,), 4: (0.625, 0.125, 0.875, 0.375)}
 """Where in a pixel's width the samples of its rows lie; 4: the places of OpenGL's usual multisampling."""
 TOLERANCE = 0.125
 """Pixels that a decimated mesh may deviate."""
+_MIRROR = 3
+"""In a mirror it may deviate so much more."""
 
 
 class _Drawn(NamedTuple):
@@ -176,6 +178,7 @@ class _View:
         cap = np.ascontiguousarray(mask[top * samples : bottom * samples, left:right])
         w, ids = np.full_like(cap, 1 / scene.clip[1]), np.full(cap.shape, -1, np.int32)
         lens = self._lens - np.array([0, left, top, 0])
+        lens[3] *= _MIRROR
         raster(scene, pose, parts, lens, self._offsets, True, w, cap, ids, cam, record, origin, 0)
         shade(
             scene, pose, lights, lens, self._offsets, w, ids, record, origin, (top, left),

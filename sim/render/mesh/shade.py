@@ -68,7 +68,7 @@ def _fragments(w: Array, ids: Array, origin: Array, offsets: Array, frag: Array,
     return count
 
 
-@njit(nogil=True, fastmath=True, error_model="numpy")
+@njit(nogil=True, fastmath=True, error_model="numpy", inline="always")
 def _texel(texels: Array, start: int, width: int, height: int, x: F32, y: F32) -> Color:
     """Bilinear mix, 0..255; x and y in texels, in range, repeating."""
     x0, y0 = int(x), int(y)
@@ -85,7 +85,7 @@ def _texel(texels: Array, start: int, width: int, height: int, x: F32, y: F32) -
     )
 
 
-@njit(nogil=True, fastmath=True, error_model="numpy")
+@njit(nogil=True, fastmath=True, error_model="numpy", inline="always")
 def _cube(r0: F32, r1: F32, r2: F32) -> tuple[int, F32, F32, F32]:
     """Face, coordinates 0..1 and major axis of a direction, as OpenGL numbers the faces of a cube texture."""
     a0, a1, a2 = abs(r0), abs(r1), abs(r2)
@@ -99,14 +99,14 @@ def _cube(r0: F32, r1: F32, r2: F32) -> tuple[int, F32, F32, F32]:
     return face, _HALF * (s / major + _ONE), _HALF * (t / major + _ONE), major
 
 
-@njit(nogil=True, fastmath=True, error_model="numpy")
+@njit(nogil=True, fastmath=True, error_model="numpy", inline="always")
 def _face_texel(texels: Array, start: int, width: int, u: F32, v: F32) -> Color:
     edge = F32(width - 1)
     x, y = min(max(u * F32(width) - _HALF, _ZERO), edge), min(max(v * F32(width) - _HALF, _ZERO), edge)
     return _texel(texels, start, width, width, x, y)
 
 
-@njit(nogil=True, fastmath=True, error_model="numpy")
+@njit(nogil=True, fastmath=True, error_model="numpy", inline="always")
 def _cube_color(texels: Array, table: Array, mips: Array, tex: int, r0: F32, r1: F32, r2: F32, size: F32) -> Color:
     """Cube texture in a direction; size: of a pixel in the direction's unit."""
     face, u, v, major = _cube(r0, r1, r2)
@@ -120,18 +120,18 @@ def _cube_color(texels: Array, table: Array, mips: Array, tex: int, r0: F32, r1:
     return _face_texel(texels, start, width, u, v)
 
 
-@njit(nogil=True, fastmath=True, error_model="numpy")
+@njit(nogil=True, fastmath=True, error_model="numpy", inline="always")
 def _level_color(texels: Array, table: Array, level: int, u: F32, v: F32) -> Color:
     """One level of a 2d texture, which repeats."""
     width, height = table[level, 1], table[level, 2]
-    x = (u - math.floor(u)) * F32(width) + F32(width) - _HALF
-    y = (v - math.floor(v)) * F32(height) + F32(height) - _HALF
+    x = (u - np.floor(u)) * F32(width) + F32(width) - _HALF
+    y = (v - np.floor(v)) * F32(height) + F32(height) - _HALF
     x = min(x - F32(width) if x >= F32(width) else x, F32(width) - F32(1e-3))
     y = min(y - F32(height) if y >= F32(height) else y, F32(height) - F32(1e-3))
     return _texel(texels, table[level, 0], width, height, x, y)
 
 
-@njit(nogil=True, fastmath=True, error_model="numpy")
+@njit(nogil=True, fastmath=True, error_model="numpy", inline="always")
 def _flat_color(
     texels: Array, table: Array, mips: Array, tex: int, u: F32, v: F32, along_u: F32, along_v: F32
 ) -> Color:
@@ -146,7 +146,7 @@ def _flat_color(
         level += 1
     red, green, blue = _level_color(texels, table, level, u, v)
     if step > _MIXED and level < last:
-        mix = F32(2.0) * math.log2(step / _MIXED)
+        mix = (step - _MIXED) / (_NEXT - _MIXED)
         r, g, b = _level_color(texels, table, level + 1, u, v)
         red, green, blue = red + mix * (r - red), green + mix * (g - green), blue + mix * (b - blue)
     return red, green, blue
@@ -212,7 +212,7 @@ def _power(base: F32, exponent: F32) -> F32:
     m = np.int32((bits & 0x7FFFFF) | 0x3F800000).view(np.float32) - _ONE
     log = power + m * (_L[0] + m * (_L[1] + m * (_L[2] + m * (_L[3] + m * (_L[4] + m * _L[5])))))
     at = max(exponent * log, F32(-60.0))
-    whole = math.floor(at)
+    whole = np.floor(at)
     f = at - whole
     mant = _ONE + f * (_E[0] + f * (_E[1] + f * (_E[2] + f * _E[3])))
     return np.int32((np.int32(whole) + 127) << 23).view(np.float32) * mant

@@ -1,0 +1,172 @@
+"""`embodied-rl bench draw --suites ...`: cost and error of fast frames of LIBERO's tasks, beside plain OpenGL ones.
+
+Every task is drawn in a few poses by both cameras: as the official code does (`exact`), with OSMesa and nothing but
+antialiasing, reflections and haze left out (`plain`), and by the CPU rasteriser (`fast`). All of a task is measured in
+one go, so that load on the machine meets them alike. A task that is done is kept beside the JSON file, and a run that
+was stopped goes on where it was.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from itertools import zip_longest
+from pathlib import Path
+
+import mujoco
+import numpy as np
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from embodied_rl.benchmarks.report import describe_machine, machine_line, write_json
+from embodied_rl.errors import UserError
+from embodied_rl.factory.tasks import LIBERO_SUITES, ladders_dir, load_tasks
+from embodied_rl.sim.mujoco.task import MujocoTask
+from embodied_rl.sim.mujoco.vec_env import CAMERAS
+from embodied_rl.sim.render import Renderer, make_renderer
+from embodied_rl.types import Array
+
+SIZES = (64, 128)
+KINDS = ("plain", "fast")
+_POSES = 2
+_REPEATS = {"exact": 1, "plain": 2, "fast": 5}
+_ARM = 0.25
+"""Radians by which the arm's joints are moved in every second pose, at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One task: CPU ms of a pair of cameras; PSNR (dB) and mean absolute difference (of 255) to the exact frames."""
+
+    task: str
+    size: int
+    kind: str
+    cpu_ms: float
+    psnr: float
+    difference: float
+
+
+def poses(task: MujocoTask, model: mujoco.MjModel) -> list[tuple[Array, Array]]:
+    """Body positions and rotations of training states; every second one has its arm moved."""
+    data, found = mujoco.MjData(model), []
+    for number in range(_POSES):
+        data.qpos[:] = task.init_states[task.train_states[number]][1 : 1 + model.nq]
+        if number % 2:
+            data.qpos[:7] += np.random.default_rng(number).uniform(-_ARM, _ARM, 7)
+        mujoco.mj_kinematics(model, data)
+        found.append((data.xpos.copy(), data.xmat.copy()))
+    return found
+
+
+def draw(
+    renderer: Renderer, model: mujoco.MjModel, where: Sequence[tuple[Array, Array]], sizes: Sequence[int], repeats: int
+) -> dict[int, tuple[Array, float]]:
+    """By size: frames uint8 [poses, V, size, size, 3], and the median CPU ms of a pair, the first left out."""
+    scene, found = renderer.add_scene(model), {}
+    for size in sizes:
+        frames, spent = np.zeros((len(where), len(CAMERAS), size, size, 3), np.uint8), []
+        renderer.render(scene, *where[0], CAMERAS, frames[0])
+        for _ in range(repeats):
+            for (xpos, xmat), out in zip(where, frames, strict=True):
+                began = time.process_time()
+                renderer.render(scene, xpos, xmat, CAMERAS, out)
+                spent.append(1e3 * (time.process_time() - began))
+        found[size] = frames, float(np.median(spent))
+    renderer.remove_scene(scene)
+    return found
+
+
+def psnr(frames: Array, reference: Array) -> float:
+    """Peak signal-to-noise ratio of uint8 images, dB: the mean over poses and cameras, 60 for equal ones."""
+    square = ((frames.astype(np.float64) - reference) ** 2).mean((-3, -2, -1))
+    return float(np.minimum(10 * np.log10(255**2 / np.maximum(square, 1e-9)), 60).mean())
+
+
+def measure(task: MujocoTask, renderers: dict[str, Renderer], sizes: Sequence[int]) -> list[Row]:
+    """Rows of one task. renderers: 'exact' and those of KINDS."""
+    model = task.build_visual()
+    where = poses(task, model)
+    drawn = {kind: draw(renderers[kind], model, where, sizes, repeats) for kind, repeats in _REPEATS.items()}
+    rows = []
+    for size in sizes:
+        exact, _ = drawn["exact"][size]
+        for kind in KINDS:
+            frames, spent = drawn[kind][size]
+            difference = float(np.abs(frames.astype(np.float64) - exact).mean())
+            rows.append(Row(task.name, size, kind, spent, psnr(frames, exact), difference))
+    return rows
+
+
+def measure_all(tasks: Sequence[MujocoTask], kept: Path | None, sizes: Sequence[int]) -> list[Row]:
+    """Rows of all tasks; those in `kept` (JSON lines, a task a line) are not measured again, new ones are added."""
+    done: dict[str, list[Row]] = {}
+    if kept is not None and kept.exists():
+        for line in kept.read_text(encoding="utf-8").splitlines():
+            rows = [Row(**each) for each in json.loads(line)]
+            done[rows[0].task] = [row for row in rows if row.size in sizes]
+    renderers: dict[str, Renderer] = {
+        "exact": make_renderer("osmesa", (), pictures=True),
+        "plain": make_renderer("osmesa", ()),
+        "fast": make_renderer("raster", (), ladders=ladders_dir()),
+    }
+    for task in track([t for t in tasks if t.name not in done], "drawing"):
+        rows = measure(task, renderers, sizes)
+        done[task.name] = rows
+        if kept is not None:
+            with kept.open("a", encoding="utf-8") as file:
+                file.write(json.dumps([asdict(row) for row in rows]) + "\n")
+    return [row for task in tasks for row in done[task.name]]
+
+
+def summary(rows: Sequence[Row], suite: str, size: int) -> dict[str, float | str]:
+    """Means over a suite's tasks ('' is all), CPU ratio of plain to fast frames, and the task that is drawn worst."""
+    found: dict[str, float | str] = {}
+    for kind in KINDS:
+        mine = [row for row in rows if (row.size, row.kind) == (size, kind) and row.task.startswith(suite)]
+        for name in ("cpu_ms", "psnr", "difference"):
+            found[f"{kind}_{name}"] = float(np.mean([getattr(row, name) for row in mine]))
+        found["tasks"], found["worst"] = len(mine), min(mine, key=lambda row: row.psnr).task
+        found["worst_psnr"] = min(row.psnr for row in mine)
+    found["ratio"] = float(found["plain_cpu_ms"]) / float(found["fast_cpu_ms"])
+    return found
+
+
+def run(json_path: Path | None, quick: bool, suites: Sequence[str]) -> None:
+    """Print the table by suite; write rows, flat ratios and the machine to `json_path`.
+
+    quick: the first task of each suite. suites: of LIBERO, or 'all'.
+    """
+    names = LIBERO_SUITES if "all" in suites else tuple(dict.fromkeys(suites))
+    if unknown := [name for name in names if name not in LIBERO_SUITES]:
+        raise UserError(f"bench draw --suites: '{unknown[0]}' is not one of LIBERO's: {', '.join(LIBERO_SUITES)}, all")
+    suite_tasks = [load_tasks(name)[: 1 if quick else None] for name in names]
+    # the first of each suite, then the second: a run that is stopped has seen all suites
+    tasks = [task for row in zip_longest(*suite_tasks) for task in row if task is not None]
+    kept = json_path.with_suffix(".tasks.jsonl") if json_path is not None else None
+    machine = describe_machine(("mujoco", "numba"))
+    rows = measure_all(tasks, kept, SIZES)
+    table = Table(
+        "suite", "tasks", "pixels", "CPU ms plain", "fast", "ratio", "PSNR plain", "fast", "difference plain", "fast",
+        "worst fast", title="LIBERO's frames, two cameras, against the exact ones",
+    )  # fmt: skip
+    ratios: dict[str, float] = {}
+    for size in SIZES:
+        for suite in (*names, *([""] if len(names) > 1 else [])):
+            found = summary(rows, suite and f"{suite}/", size)
+            label = suite or "all"
+            ratios |= {f"{label}_{size}_{key}": value for key, value in found.items() if isinstance(value, float)}
+            table.add_row(
+                label, str(found["tasks"]), str(size), f"{found['plain_cpu_ms']:.1f}", f"{found['fast_cpu_ms']:.2f}",
+                f"{found['ratio']:.1f}", f"{found['plain_psnr']:.1f}", f"{found['fast_psnr']:.1f}",
+                f"{found['plain_difference']:.2f}", f"{found['fast_difference']:.2f}",
+                f"{str(found['worst']).partition('/')[2][:40]} ({found['worst_psnr']:.1f})",
+            )  # fmt: skip
+    console = Console()
+    console.print(table)
+    console.print(machine_line(machine))
+    if json_path is not None:
+        setup = {"suites": list(names), "tasks": len(tasks), "poses": _POSES, "cameras": len(CAMERAS)}
+        write_json(json_path, "draw", quick, machine, [asdict(row) for row in rows], ratios, setup=setup)
