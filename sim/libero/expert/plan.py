@@ -153,7 +153,7 @@ def _to_region(view: View, goal: Sequence[Predicate], predicate: In | OnSite, do
     root = int(view.model.body_rootid[view.model.site_bodyid[site]])
     if isinstance(predicate, In):
         at[2] = view.floor(root, at, half)
-        yield from put(view, predicate.body, at, list(_grid(half, (-0.7, -0.35, 0.0, 0.35, 0.7))))
+        yield from put(view, predicate.body, at, list(_grid(half, (-0.7, -0.35, 0.0, 0.35, 0.7))), axes)
         return
     at[2] = view.top(root, at, 0.03)
     shared = sum(isinstance(other, OnSite) and other.site == predicate.site for other in goal) > 1
