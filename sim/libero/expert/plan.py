@@ -25,7 +25,7 @@ from embodied_rl.types import Array
 
 _STEP, _TURN_STEP = 0.05, 0.5
 """Metres and radians that an action of 1 asks for."""
-_GAIN = 0.6
+_GAIN = 0.7
 """Share of the way to its target that a command asks for. Well under 1, so that the command tells how far it still is:
 bang-bang commands are quicker, and far harder to imitate."""
 _TURN_SLACK = 0.03
@@ -122,7 +122,7 @@ def _achieve(view: View, goal: Sequence[Predicate], number: int, done: Callable[
         yield from move_joint(view, predicate.joints[0], _direction(predicate), done)
         return
     if isinstance(predicate, On | Stack):
-        if (yield from pick(view, predicate.body)):
+        if (yield from pick(view, predicate.body, destination=view.position(predicate.other).copy())):
             at = view.position(predicate.other).copy()
             view.look()
             at[2] = view.top(view.root(predicate.other), at, 0.03)
@@ -145,7 +145,7 @@ def _to_region(view: View, goal: Sequence[Predicate], predicate: In | OnSite, do
         if abs(axes[2, 2]) < 0.9:
             yield from lay(view, predicate.body, axes[2], at)
             return
-    if not (yield from pick(view, predicate.body)):
+    if not (yield from pick(view, predicate.body, destination=at)):
         return
     view.look()
     at = view.data.site_xpos[site].copy()
