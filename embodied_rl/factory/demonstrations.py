@@ -18,7 +18,6 @@ from embodied_rl.sim.libero import expert as libero_expert
 from embodied_rl.sim.libero.protocol import NATIVE, Protocol
 from embodied_rl.sim.mujoco.vec_env import CAMERAS, NativeVecEnv
 from embodied_rl.sim.tabletop import expert as tabletop_expert
-from embodied_rl.sim.wrappers.protocol_env import ProtocolEnv
 from embodied_rl.types import Array
 
 if TYPE_CHECKING:

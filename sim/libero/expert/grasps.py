@@ -116,7 +116,8 @@ def downward_frames(outward: Array, yaws: Sequence[float], leans: Frames | None 
     Args:
         outward: horizontal direction [3] from the shoulder to the object.
         yaws: rad; the smaller the turn, the cheaper.
-        leans: rotations of the whole hand with their costs; by default none, and 25 degrees outwards, which gains reach.
+        leans: rotations of the whole hand with their costs; by default none, and 25 degrees outwards, which gains
+            reach.
     """
     if leans is None:
         leans = ((np.eye(3), 0.0), *leaning(outward, (0.0,)))

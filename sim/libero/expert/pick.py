@@ -55,7 +55,7 @@ def pick(
         grasp, there = choose_grasp(view, body, frames, missed, destination), view.position(body).copy()
         if grasp is None:
             missed = []
-            yield from stay(view, 10, OPEN, (view.grip + (0.0, 0.0, 0.03), DOWN))
+            yield from stay(view, 10, OPEN, (view.grip + 0.03 * UP, DOWN))
             continue
         yield from approach(view, grasp, root)
         if float(np.linalg.norm(view.position(body) - there)) > _MOVED:

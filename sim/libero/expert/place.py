@@ -58,7 +58,7 @@ def put(view: View, body: str, point: Array, spots: Sequence[Array] = _HERE, axe
         if view.touches(body) or (view.grip[2] < drop.position[2] + 0.004 and flat(away) < 0.015):
             break
         lower = np.clip(drop.position[2] - view.grip[2], -0.03, 0.03) if flat(away) < 0.02 else 0.0
-        yield Command(view.grip + (away[0], away[1], lower), drop.rotation, CLOSE)
+        yield Command(view.grip + np.array([away[0], away[1], lower]), drop.rotation, CLOSE)
     yield from stay(view, 6, OPEN, (view.grip.copy(), drop.rotation))
     yield from back_off(view, 0.10 * UP, drop.rotation)
 
