@@ -115,7 +115,7 @@ class HeightMap:
 
     def _cells(self, points: Array) -> tuple[Array, Array]:
         cells = np.floor((points[:, :2] - self._low) / _CELL).astype(int) + 1
-        return cells, ((cells > 0) & (cells <= round(2 * _MAP / _CELL))).all(axis=1)
+        return cells, np.asarray(((cells > 0) & (cells <= round(2 * _MAP / _CELL))).all(axis=1))
 
 
 def lay(view: View, body: str, along: Array, at: Array) -> Motion:

@@ -54,8 +54,7 @@ class Expert:
                 raise UserError(f"the scripted expert has no skill for {type(predicate).__name__} in '{task.name}'")
         self._goal, self._model, self._surface, self._draws = task.goal, model, surface, draws
         self._held = np.zeros(len(task.goal), np.bool_)
-        self._view: View | None = None
-        self._plan: Motion = iter(())  # type: ignore[assignment]
+        self._episode: tuple[View, Motion] | None = None
 
     def act(self, data: mujoco.MjData, held: Array) -> Array:
         """The next action: position and rotation deltas and gripper.
@@ -68,11 +67,11 @@ class Expert:
             float64 [7] in [-1, 1].
         """
         self._held = held
-        if self._view is None:
-            self._view = View(self._model, self._surface, data, self._draws)
-            self._plan = self._solve(self._view)
-        command = next(self._plan)
-        return _action(self._view, command)
+        if self._episode is None:
+            view = View(self._model, self._surface, data, self._draws)
+            self._episode = view, self._solve(view)
+        view, plan = self._episode
+        return _action(view, next(plan))
 
     def _solve(self, view: View) -> Motion:
         """Achieve what doesn't hold, for ever: something may come undone."""

@@ -25,6 +25,7 @@ from embodied_rl.types import EpisodeSpec
 from tests.sim.libero.conftest import REAL_TASKS
 
 BOWL, MILK, STOVE, _, DRAWER = REAL_TASKS
+ACROSS = np.array([0.0, 1.0, 0.0])
 STATE = 50
 """A training state."""
 
@@ -57,7 +58,7 @@ def test_a_spoilt_planner_fails(libero_root: Path, monkeypatch: pytest.MonkeyPat
     plan = pick_module.plan_grasps
 
     def beside(*args: object, **options: object) -> list[object]:
-        return [replace(grasp, position=grasp.position + [0.0, 0.06, 0.0]) for grasp in plan(*args, **options)]  # pyright: ignore
+        return [replace(grasp, position=grasp.position + 0.06 * ACROSS) for grasp in plan(*args, **options)]  # pyright: ignore
 
     monkeypatch.setattr(pick_module, "plan_grasps", beside)
     assert not attempt(load_task(libero_root, MILK), horizon=150)[0]
@@ -73,11 +74,13 @@ def test_demonstrations_depend_on_their_seed_alone(libero_root: Path) -> None:
     assert reason == ""
     assert len(episode.images) == len(episode.action) <= milk.max_episode_steps
     pushed = (episode.action != episode.executed).any(axis=1)
-    assert pushed.any() and not pushed.all()
+    assert pushed.any()
+    assert not pushed.all()
     with open_bench([milk, stove], config, LIBERO, 8) as bench:
         assert record(bench, other, 0.04)[1] == ""
         again, _ = record(bench, first, 0.04)
-    assert _same(episode.action, again.action) and _same(episode.state, again.state)
+    assert _same(episode.action, again.action)
+    assert _same(episode.state, again.state)
     assert _same(episode.images, again.images)
     assert isinstance(bench, Bench)
 

@@ -1,4 +1,4 @@
-"""What the scripted expert plans on: surface points, the hand's shape, grasps and places on small scenes made by hand."""
+"""What the scripted expert plans on: surface points, the hand's shape, grasps and places on scenes made by hand."""
 
 from __future__ import annotations
 
@@ -49,12 +49,14 @@ def test_points_cover_every_shape_but_planes_and_the_robot() -> None:
     local = (view.points[mine] - data.body("block").xpos) @ data.body("block").xmat.reshape(3, 3)
     half = np.array([0.02, 0.05, 0.03])
     on_a_face = np.isclose(np.abs(local), half, atol=1e-9).any(axis=1)
-    assert on_a_face.all() and (np.abs(local) <= half + 1e-9).all()
+    assert on_a_face.all()
+    assert (np.abs(local) <= half + 1e-9).all()
     assert surface.area[mine].sum() == pytest.approx(8 * (0.02 * 0.05 + 0.05 * 0.03 + 0.02 * 0.03))
     normals = surface.normals(data, mine) @ data.body("block").xmat.reshape(3, 3)
     assert np.linalg.norm(normals, axis=1) == pytest.approx(1.0)
     assert ((normals * local).sum(axis=1) > 0).all()  # outwards
-    assert surface.furniture[~mine].all() and not surface.furniture[mine].any()
+    assert surface.furniture[~mine].all()
+    assert not surface.furniture[mine].any()
 
 
 def test_rotation_vector_undoes_rotation() -> None:
@@ -117,7 +119,9 @@ def test_the_grasp_is_drawn_among_the_best_by_the_episodes_seed() -> None:
         first = choose_grasp(view, "block", None, (), None)
         view.draws = np.random.default_rng(seed)
         again = choose_grasp(view, "block", None, (), None)
-        assert first is not None and again is not None and (first.position == again.position).all()
+        assert first is not None
+        assert again is not None
+        assert (first.position == again.position).all()
         chosen.add((*first.position, *first.rotation.ravel()))
     assert len(chosen) > 1
 
@@ -126,7 +130,8 @@ def test_a_far_destination_asks_for_a_hand_that_reaches_it() -> None:
     view = scene()
     far = np.array([0.16, 0.2, 0.93])
     near, reaching = (choose_grasp(view, "block", None, (), where) for where in (None, far))
-    assert near is not None and reaching is not None
+    assert near is not None
+    assert reaching is not None
     assert near.rotation[2, 2] < -0.99
     there = [stretch(g.position + far - (0, 0, 0.93), g.rotation, view.shoulder) for g in (near, reaching)]
     assert there[1] < there[0]
@@ -135,10 +140,9 @@ def test_a_far_destination_asks_for_a_hand_that_reaches_it() -> None:
 def test_a_height_map_says_how_deep_a_shape_would_sink() -> None:
     view = scene()
     heights = HeightMap(view.points, np.array([0.0, 0.0, TABLE]))
-    ball = np.array([[0.0, 0.0, 0.0]])
-    assert heights.overlap(ball + [0.0, 0.0, 0.95]) == pytest.approx(0.01)
-    assert heights.overlap(ball + [0.15, 0.0, 0.95]) == pytest.approx(TABLE - 0.95)
-    assert heights.overlap(ball + [5.0, 0.0, 0.0]) == -np.inf
+    assert heights.overlap(np.array([[0.0, 0.0, 0.95]])) == pytest.approx(0.01)
+    assert heights.overlap(np.array([[0.15, 0.0, 0.95]])) == pytest.approx(TABLE - 0.95)
+    assert heights.overlap(np.array([[5.0, 0.0, 0.0]])) == -np.inf
 
 
 def test_something_overhead_is_seen() -> None:
