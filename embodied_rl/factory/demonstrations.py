@@ -31,9 +31,8 @@ _HELD = ExitStack()
 @contextmanager
 def open_bench(tasks: Sequence[SuiteTask], config: EnvConfig, chosen: Protocol, image_size: int) -> Iterator[Bench]:
     """One env, drawn and run as `config` and `chosen` say, and the expert of each task at the start of an episode."""
-    settings = replace(
-        config, num_envs=1, num_threads=1, processes=None, renderer=pick_renderer(config.renderer, tasks).name
-    )
+    renderer = pick_renderer(config.renderer, tasks, config.render_quality)
+    settings = replace(config, num_envs=1, num_threads=1, processes=None, renderer=renderer.name)
     with ExitStack() as stack:
         if chosen is NATIVE:
             env = simulator = stack.enter_context(open_env(tasks, settings, image_size))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -67,6 +67,7 @@ class Target:
         others: float64 [m, 3], of everything else.
         ground: height (m) that the fingertips stay above.
         shoulder: float64 [3], of the arm.
+        carry: float64 [3], m, by which the object is to be carried: the arm must reach there too.
     """
 
     points: Array
@@ -75,6 +76,7 @@ class Target:
     others: Array
     ground: float
     shoulder: Array
+    carry: Array = field(default_factory=lambda: np.zeros(3))
 
 
 def plan_grasps(
@@ -114,7 +116,8 @@ def downward_frames(outward: Array, yaws: Sequence[float], leans: Frames | None 
     Args:
         outward: horizontal direction [3] from the shoulder to the object.
         yaws: rad; the smaller the turn, the cheaper.
-        leans: rotations of the whole hand with their costs; by default none, and 25 degrees outwards, which gains reach.
+        leans: rotations of the whole hand with their costs; by default none, and 25 degrees outwards, which gains
+            reach.
     """
     if leans is None:
         leans = ((np.eye(3), 0.0), *leaning(outward, (0.0,)))
@@ -173,7 +176,8 @@ def _candidates(target: Target, frame: Array, cost: float, opening: float) -> It
                 if _lowest(position, frame, opening) < target.ground + 0.002:
                     continue
                 aside = 6.0 * float(np.hypot(*(position - centre)[:2])) - 0.5 * min(len(part), 30) / 30
-                strain = 10.0 * max(0.0, stretch(position, frame, target.shoulder) - _EASY_STRETCH)
+                far = max(stretch(position + way, frame, target.shoulder) for way in (0.0, target.carry))
+                strain = 10.0 * max(0.0, far - _EASY_STRETCH)
                 total = cost + aside + 2.0 * (1.0 - quality) + strain + _depth_cost(at, width, top)
                 yield Grasp(float(total), position, frame, opening)
 

@@ -76,9 +76,8 @@ def _pull(view: View, handle: int, way: Array, done: Done) -> Motion:
             break
         ahead = grasp.position + way * ((view.grip - grasp.position) @ way + _LEAD)
         yield Command(ahead, grasp.rotation, CLOSE)
-    yield from stay(view, 6, OPEN)
-    yield from back_off(view, 0.02 * UP - 0.07 * grasp.rotation[:, 2], grasp.rotation)
-    yield from back_off(view, 0.12 * UP, grasp.rotation)
+    yield from stay(view, 4, OPEN)
+    yield from back_off(view, 0.03 * UP - 0.07 * grasp.rotation[:, 2], grasp.rotation)
 
 
 def _push(view: View, handle: int, way: Array, done: Done) -> Motion:
@@ -115,5 +114,5 @@ def _turn(view: View, joint: str, direction: float, done: Done) -> Motion:
         angle = min(angle + _TURN_STEP, _TURN_MOST)
         turned = rotation(axis, angle)
         yield Command(anchor + turned @ start, turned @ frame, CLOSE)
-    yield from stay(view, 6, OPEN)
+    yield from stay(view, 4, OPEN)
     yield from back_off(view, 0.10 * UP, view.hand.copy(), steps=15)

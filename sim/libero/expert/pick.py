@@ -36,20 +36,26 @@ _ASIDE = (0.015, 0.03, 0.045, 0.06, 0.09, 0.12, 0.15)
 _DIRECTIONS = tuple(np.array([np.cos(a), np.sin(a), 0.0]) for a in np.radians(np.arange(0, 360, 30)))
 
 
-def pick(view: View, body: str, frames: Frames | None = None) -> Generator[Command, None, bool]:
+def pick(
+    view: View, body: str, frames: Frames | None = None, destination: Array | None = None
+) -> Generator[Command, None, bool]:
     """Take an object; True when it is in the hand, by the grasp `view.holding`.
 
-    frames: hands to try; by default ones that point down, square to the object where it is angular.
+    Args:
+        view: the scene.
+        body: the object.
+        frames: hands to try; by default ones that point down, square to the object where it is angular.
+        destination: [3], about where its origin is to go; the grasp is one with which the arm reaches there.
     """
     view.holding = None
     root = view.root(body)
     missed: list[Grasp] = []
     for _ in range(_ATTEMPTS):
         view.look()
-        grasp, there = choose_grasp(view, body, frames, missed), view.position(body).copy()
+        grasp, there = choose_grasp(view, body, frames, missed, destination), view.position(body).copy()
         if grasp is None:
             missed = []
-            yield from stay(view, 10, OPEN, (view.grip + (0.0, 0.0, 0.03), DOWN))
+            yield from stay(view, 10, OPEN, (view.grip + 0.03 * UP, DOWN))
             continue
         yield from approach(view, grasp, root)
         if float(np.linalg.norm(view.position(body) - there)) > _MOVED:
@@ -67,9 +73,12 @@ def pick(view: View, body: str, frames: Frames | None = None) -> Generator[Comma
     return False
 
 
-def choose_grasp(view: View, body: str, frames: Frames | None, avoid: Sequence[Grasp]) -> Grasp | None:
+def choose_grasp(
+    view: View, body: str, frames: Frames | None, avoid: Sequence[Grasp], destination: Array | None
+) -> Grasp | None:
     """One of the best free grasps of an object, drawn at random; None without any."""
-    target = view.target(view.of(view.root(body)))
+    carry = None if destination is None else destination - view.position(body)
+    target = view.target(view.of(view.root(body)), carry)
     outward = outward_from(view.shoulder, view.position(body))
     yaws = (*YAWS, *square_yaws(view, view.root(body)))
     wanted = downward_frames(outward, yaws) if frames is None else frames

@@ -25,7 +25,7 @@ from embodied_rl.types import Array
 
 _STEP, _TURN_STEP = 0.05, 0.5
 """Metres and radians that an action of 1 asks for."""
-_GAIN = 0.6
+_GAIN = 0.7
 """Share of the way to its target that a command asks for. Well under 1, so that the command tells how far it still is:
 bang-bang commands are quicker, and far harder to imitate."""
 _TURN_SLACK = 0.03
@@ -54,8 +54,7 @@ class Expert:
                 raise UserError(f"the scripted expert has no skill for {type(predicate).__name__} in '{task.name}'")
         self._goal, self._model, self._surface, self._draws = task.goal, model, surface, draws
         self._held = np.zeros(len(task.goal), np.bool_)
-        self._view: View | None = None
-        self._plan: Motion = iter(())  # type: ignore[assignment]
+        self._episode: tuple[View, Motion] | None = None
 
     def act(self, data: mujoco.MjData, held: Array) -> Array:
         """The next action: position and rotation deltas and gripper.
@@ -68,11 +67,11 @@ class Expert:
             float64 [7] in [-1, 1].
         """
         self._held = held
-        if self._view is None:
-            self._view = View(self._model, self._surface, data, self._draws)
-            self._plan = self._solve(self._view)
-        command = next(self._plan)
-        return _action(self._view, command)
+        if self._episode is None:
+            view = View(self._model, self._surface, data, self._draws)
+            self._episode = view, self._solve(view)
+        view, plan = self._episode
+        return _action(view, next(plan))
 
     def _solve(self, view: View) -> Motion:
         """Achieve what doesn't hold, for ever: something may come undone."""
@@ -122,7 +121,7 @@ def _achieve(view: View, goal: Sequence[Predicate], number: int, done: Callable[
         yield from move_joint(view, predicate.joints[0], _direction(predicate), done)
         return
     if isinstance(predicate, On | Stack):
-        if (yield from pick(view, predicate.body)):
+        if (yield from pick(view, predicate.body, destination=view.position(predicate.other).copy())):
             at = view.position(predicate.other).copy()
             view.look()
             at[2] = view.top(view.root(predicate.other), at, 0.03)
@@ -145,7 +144,7 @@ def _to_region(view: View, goal: Sequence[Predicate], predicate: In | OnSite, do
         if abs(axes[2, 2]) < 0.9:
             yield from lay(view, predicate.body, axes[2], at)
             return
-    if not (yield from pick(view, predicate.body)):
+    if not (yield from pick(view, predicate.body, destination=at)):
         return
     view.look()
     at = view.data.site_xpos[site].copy()
@@ -153,7 +152,7 @@ def _to_region(view: View, goal: Sequence[Predicate], predicate: In | OnSite, do
     root = int(view.model.body_rootid[view.model.site_bodyid[site]])
     if isinstance(predicate, In):
         at[2] = view.floor(root, at, half)
-        yield from put(view, predicate.body, at, list(_grid(half, (-0.7, -0.35, 0.0, 0.35, 0.7))))
+        yield from put(view, predicate.body, at, list(_grid(half, (-0.7, -0.35, 0.0, 0.35, 0.7))), axes)
         return
     at[2] = view.top(root, at, 0.03)
     shared = sum(isinstance(other, OnSite) and other.site == predicate.site for other in goal) > 1

@@ -75,16 +75,17 @@ class View:
         """bool [n]: the points of that tree."""
         return np.asarray(self.surface.root == root)
 
-    def target(self, mine: Array, ground: float | None = None) -> Target:
-        """The points `mine` (bool [n]) as something to grasp; the fingers stay above the table, or `ground`."""
+    def target(self, mine: Array, carry: Array | None = None) -> Target:
+        """The points `mine` (bool [n]) as something to grasp and to carry by `carry` [3] (m)."""
         points = self.points[mine]
         return Target(
             points,
             self.surface.normals(self.data, mine),
             self.surface.area[mine],
             self.points[~mine],
-            self.ground(points.mean(axis=0)) if ground is None else ground,
+            self.ground(points.mean(axis=0)),
             self.shoulder.copy(),
+            np.zeros(3) if carry is None else carry,
         )
 
     def ground(self, at: Array) -> float:

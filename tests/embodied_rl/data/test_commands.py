@@ -204,6 +204,9 @@ def test_sft_refuses_datasets_that_do_not_fit(demo: Path, tmp_path: Path) -> Non
         (["tabletop_object", "--dart-noise-rate", "nan"], "must lie in"),
         (["tabletop_object", "--tasks", "nothing"], "has no task 'nothing'"),
         (["tabletop_object", "--episodes", "3"], "--episodes-per-task"),
+        (["tabletop_object", "--protocol", "openvlo"], "Did you mean 'openvla'"),
+        (["libero_spatiel"], "Did you mean 'libero_spatial'"),
+        (["libero_spatial", "--split", "fresh"], "LIBERO has no fresh initial states"),
     ],
 )
 def test_collect_refuses_bad_input(tmp_path: Path, words: list[str], message: str) -> None:
