@@ -30,7 +30,15 @@ class StepNames:
     """A reporter that only passes on what each step is called."""
 
     def __init__(self, tell: Callable[[str], None]) -> None:
-        self.say = self.step = tell
+        self._tell = tell
+
+    def say(self, text: str) -> None:
+        """Passed on."""
+        self._tell(text)
+
+    def step(self, text: str) -> None:
+        """Passed on."""
+        self._tell(text)
 
     def progress(self, done: int, total: int) -> None:
         """Shown nowhere."""

@@ -93,7 +93,8 @@ def _fake_export(folder: Path, short: str) -> None:
     task = model_task(short)
     (folder / "visual.mjb").write_bytes(binary(short, True))
     (folder / "physics.mjb").write_bytes(binary(short, False))
-    np.savez(folder / "arrays.npz", init_states=task.init_states, **start_of(task))
+    arrays: dict[str, Any] = {"init_states": task.init_states, **start_of(task)}
+    np.savez(folder / "arrays.npz", **arrays)
     fields = {
         "mujoco": packages()["mujoco"],
         "bddl": BDDL,
