@@ -7,6 +7,7 @@ triangles at each place; `slide` float64 [W, 2] is the texture coordinate in the
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 from numba import njit
@@ -20,7 +21,7 @@ Vector = tuple[float, float, float]
 
 
 @njit(cache=True, nogil=True)
-def _minus(place: Array, a: int, b: int) -> Vector:
+def _minus(place: Array, a: Any, b: Any) -> Vector:
     return place[a, 0] - place[b, 0], place[a, 1] - place[b, 1], place[a, 2] - place[b, 2]
 
 
@@ -89,7 +90,7 @@ def _cost(quadrics: Array, at: int, x: float, y: float, z: float) -> float:
 
 
 @njit(cache=True, nogil=True)
-def _wedge_onto(wedge: int, goal: int, triangles: Array, where: Array, around: Array, first: int, last: int) -> int:
+def _wedge_onto(wedge: int, goal: int, triangles: Array, where: Array, around: Array, first: Any, last: Any) -> int:
     """The wedge of place `goal` that shares a triangle with `wedge`; -1 when there is none."""
     for i in range(first, last):
         t = around[i]
@@ -213,7 +214,7 @@ def collapse(
 
 
 @njit(cache=True, nogil=True)
-def _root(parent: Array, a: int) -> int:
+def _root(parent: Array, a: Any) -> int:
     while parent[a] != a:
         parent[a] = parent[parent[a]]
         a = parent[a]

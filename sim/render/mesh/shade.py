@@ -11,6 +11,7 @@ constant distances LLVM can prove the loops independent, and vectorises them.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 from numba import njit
@@ -107,7 +108,7 @@ def _face_texel(texels: Array, start: int, width: int, u: F32, v: F32) -> Color:
 
 
 @njit(nogil=True, fastmath=True, error_model="numpy", inline="always")
-def _cube_color(texels: Array, table: Array, mips: Array, tex: int, r0: F32, r1: F32, r2: F32, size: F32) -> Color:
+def _cube_color(texels: Array, table: Array, mips: Array, tex: Any, r0: F32, r1: F32, r2: F32, size: F32) -> Color:
     """Cube texture in a direction; size: of a pixel in the direction's unit."""
     face, u, v, major = _cube(r0, r1, r2)
     level, last = mips[tex, 0], mips[tex, 0] + mips[tex, 1] - 1
@@ -133,7 +134,7 @@ def _level_color(texels: Array, table: Array, level: int, u: F32, v: F32) -> Col
 
 @njit(nogil=True, fastmath=True, error_model="numpy", inline="always")
 def _flat_color(
-    texels: Array, table: Array, mips: Array, tex: int, u: F32, v: F32, along_u: F32, along_v: F32
+    texels: Array, table: Array, mips: Array, tex: Any, u: F32, v: F32, along_u: F32, along_v: F32
 ) -> Color:
     """2d texture; along_u, along_v: how far its coordinates go in a pixel.
 

@@ -33,7 +33,7 @@ class Textures:
         image = pixels(model, texture)
         flat = model.tex_type[texture] == mujoco.mjtTexture.mjTEXTURE_2D
         faces = 6 if not flat and image.shape[0] == 6 * image.shape[1] else 1
-        key = hashlib.sha1(image, usedforsecurity=False).digest() + bytes([faces])
+        key = hashlib.sha1(image.tobytes(), usedforsecurity=False).digest() + bytes([faces])
         if key not in self._known:
             self._known[key] = Pyramid(_levels(image, faces), faces)
         return self._known[key]
