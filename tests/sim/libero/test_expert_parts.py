@@ -113,17 +113,14 @@ def test_too_wide_a_block_is_not_spanned() -> None:
 
 def test_the_grasp_is_drawn_among_the_best_by_the_episodes_seed() -> None:
     view = scene()
-    chosen = set()
-    for seed in range(12):
+    chosen = []
+    for seed in (0, 0, 1, 2, 3):
         view.draws = np.random.default_rng(seed)
-        first = choose_grasp(view, "block", None, (), None)
-        view.draws = np.random.default_rng(seed)
-        again = choose_grasp(view, "block", None, (), None)
-        assert first is not None
-        assert again is not None
-        assert (first.position == again.position).all()
-        chosen.add((*first.position, *first.rotation.ravel()))
-    assert len(chosen) > 1
+        grasp = choose_grasp(view, "block", None, (), None)
+        assert grasp is not None
+        chosen.append((*grasp.position, *grasp.rotation.ravel()))
+    assert chosen[0] == chosen[1]
+    assert len(set(chosen)) > 1
 
 
 def test_a_far_destination_asks_for_a_hand_that_reaches_it() -> None:
