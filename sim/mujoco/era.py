@@ -150,7 +150,7 @@ def _put_in_place(path: Path, old: OldLayout, new: NewLayout) -> list[Any]:
 def _answers_in_place(before: Sequence[Array]) -> bool:
     """Whether models without a mark get the contacts of `before`, and marked ones the recorded ones."""
     try:
-        found = {era: probe_contacts(era) for era in _MARKS}
+        found: dict[Era, list[Array]] = {era: probe_contacts(era) for era in _MARKS}
     except mujoco.FatalError:  # contacts that no scene can have
         return False
     same = all(np.array_equal(a, b) for a, b in zip(before, found[CURRENT], strict=True))

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from llvmlite import ir
-from numba import carray, cfunc, njit, types
+from numba import carray, cfunc, njit, types  # pyright: ignore[reportPrivateImportUsage]
 from numba.extending import intrinsic
 
 from embodied_rl.sim.mujoco.mjlib import load_int32, load_int64

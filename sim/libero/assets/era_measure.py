@@ -59,7 +59,7 @@ def _settle(
     root: Path, name: str, recorded: dict[str, Array], steps: int
 ) -> tuple[dict[str, list[float]], dict[str, list[tuple[bool, bool]]]]:
     facts = [
-        On(**{key: tuple(value) if isinstance(value, list) else value for key, value in fact.items()})
+        On(**cast("dict[str, Any]", {k: tuple(v) if isinstance(v, list) else v for k, v in fact.items()}))
         for fact in json.loads(str(recorded["on"]))
     ]
     off: dict[str, list[float]] = {}

@@ -19,7 +19,7 @@ from embodied_rl.types import Array
 F32 = np.float32
 _ZERO, _HALF, _ONE, _TINY = F32(0), F32(0.5), F32(1), F32(1e-20)
 _FAR = F32(1e30)  # beyond what _TINY makes of a bound
-_LANES = 8
+_ABREAST = 8
 """Rows of a triangle that are worked out at a time."""
 _NARROW = 16
 """Samples of a row up to which a plain loop is quicker than a vectorised one."""
@@ -117,7 +117,7 @@ def _spans(
 ) -> None:
     """First and last column of a triangle in rows ya to yb, as spans float32 [2, yb - ya], from column px.
 
-    c: see `_rows`. Worked out for _LANES rows at a time, without branches, so that LLVM makes vectors of them; the
+    c: see `_rows`. Worked out for _ABREAST rows at a time, without branches, so that LLVM makes vectors of them; the
     last lot writes, and reads of `shifts`, rows beyond yb.
     """
     sum_l, sum_d, sum_s = c[0, 0] + c[0, 1] + c[0, 2], c[1, 0] + c[1, 1] + c[1, 2], c[2, 0] + c[2, 1] + c[2, 2]
@@ -133,15 +133,15 @@ def _spans(
     r0, r1, r2 = l0 + _FAR, l1 + _FAR, l2 + _FAR
     step = _ONE / F32(samples)
     top = (F32(ya) + _HALF) * step - F32(py)
-    for lot in range(0, yb - ya, _LANES):
-        for lane in range(_LANES):
-            shift, qy = shifts[ya + lot + lane], top + F32(lot + lane) * step
+    for lot in range(0, yb - ya, _ABREAST):
+        for k in range(_ABREAST):
+            shift, qy = shifts[ya + lot + k], top + F32(lot + k) * step
             x0, x1, x2 = a0 + qy * b0, a1 + qy * b1, a2 + qy * b2
             low = max(left, min(max(x0 + l0, x1 + l1, x2 + l2), right)) - shift
             high = min(right, max(min(x0 + r0, x1 + r1, x2 + r2), left - _ONE)) - shift
             ceil, floor = F32(np.int32(low)), F32(np.int32(high))
-            spans[0, lot + lane] = ceil + (_ONE if ceil < low else _ZERO)
-            spans[1, lot + lane] = floor - (_ONE if floor > high else _ZERO)
+            spans[0, lot + k] = ceil + (_ONE if ceil < low else _ZERO)
+            spans[1, lot + k] = floor - (_ONE if floor > high else _ZERO)
 
 
 @njit(nogil=True, fastmath=True, error_model="numpy", inline="always")
@@ -250,7 +250,7 @@ def raster(
     """
     f, cx, cy, tolerance, near = lens[0], lens[1], lens[2], lens[3], scene.clip[0]
     height, width = w.shape[0] / offsets.shape[0], float(w.shape[1])
-    spans, shifts = np.empty((2, w.shape[0] + _LANES), np.float32), np.empty(w.shape[0] + _LANES, np.float32)
+    spans, shifts = np.empty((2, w.shape[0] + _ABREAST), np.float32), np.empty(w.shape[0] + _ABREAST, np.float32)
     for y in range(shifts.shape[0]):
         shifts[y] = offsets[y % offsets.shape[0]]
     half_w, half_h = max(cx, width - cx), max(cy, height - cy)
