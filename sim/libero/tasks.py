@@ -107,7 +107,7 @@ def bundle_fingerprint(root: Path, names: Sequence[str]) -> str:
 def load_task(root: Path, name: str, era: Era = CURRENT) -> LiberoTask:
     """The task 'suite/short_name'; its models are read when they are built.
 
-    era: whose contacts and texture colours they have; see docs/libero.md.
+    era: whose contacts and texture colours they have; see docs/libero_fidelity.md.
     UserError when it is not installed, damaged, or made by another MuJoCo version, or the era can't run here.
     """
     if era != CURRENT:
