@@ -33,7 +33,9 @@ def commands(page: str) -> Iterator[list[str]]:
 
 def understood(words: list[str], patch: pytest.MonkeyPatch) -> bool:
     """Whether the command's own parser takes `words`."""
-    module = importlib.import_module(f"embodied_rl.cli.{words[0]}")
+    own = "doctor_libero" if words[:2] == ["doctor", "libero"] else words[0]
+    module = importlib.import_module(f"embodied_rl.cli.{own}")
+    words = words[1:] if own != words[0] else words
     if words[0] == "assets":
         module._parser().parse_args(words[1:])
         return True

@@ -81,7 +81,7 @@ def statistics_line(policy: AnyPolicy, suite: str) -> str:
     """Whose action statistics act in `suite`: the key, and the suite's name if it is that of another one."""
     from embodied_rl.factory.tasks import LIBERO_SUITES
     from embodied_rl.sim import tabletop
-    from embodied_rl.sim.libero.names import base_suite
+    from embodied_rl.utils.suites import base_suite
 
     key = policy.unnorm_key
     known = (*tabletop.suites(), *LIBERO_SUITES)

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from embodied_rl.errors import UserError, suggest
-from embodied_rl.sim.libero.names import PRO_SUITES, SUITES
 from embodied_rl.utils.cache_dir import cache_dir
+from embodied_rl.utils.suites import PRO_SUITES, SUITES
 
 if TYPE_CHECKING:
     from embodied_rl.sim.eras import Era

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 
 from embodied_rl.errors import UserError, suggest
-from embodied_rl.sim.libero.names import PRO_SUITES
 from embodied_rl.types import Array
+from embodied_rl.utils.suites import PRO_SUITES
 
 FORMAT = 1
 INSTALL = "embodied-rl assets install libero"

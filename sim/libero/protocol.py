@@ -13,9 +13,9 @@ from typing import Any, Literal
 import numpy as np
 
 from embodied_rl.errors import UserError, suggest
-from embodied_rl.sim.libero.names import base_suite
 from embodied_rl.sim.task import TaskSpec
 from embodied_rl.types import Array
+from embodied_rl.utils.suites import base_suite
 
 Gripper = Literal["any", "zero_one", "direct"]
 OPEN, HOLD = (0.0, 0.0, 0.0, 0.0, 0.0, 0.0, -1.0), (0.0,) * 7

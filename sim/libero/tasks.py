@@ -27,12 +27,12 @@ from embodied_rl.sim.libero.bundle import (
     unpack_array,
     unpack_model,
 )
-from embodied_rl.sim.libero.names import PRO_SUITES, SUITES, base_suite
 from embodied_rl.sim.libero.premise_files import read_premises
 from embodied_rl.sim.libero.premises import Premises
 from embodied_rl.sim.mujoco.era import mark, require
 from embodied_rl.sim.mujoco.indicators import FIRST_GROUP
 from embodied_rl.sim.mujoco.task import In, Indicator, JointRange, MujocoTask, On, OnSite, Predicate
+from embodied_rl.utils.suites import PRO_SUITES, SUITES, base_suite
 
 HORIZONS = {"libero_spatial": 220, "libero_object": 280, "libero_goal": 300, "libero_10": 520, "libero_90": 400}
 """Control steps of an episode after its settle steps, as OpenVLA's evaluation counts them; LIBERO-PRO's suites have

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from embodied_rl.sim.libero.assets.environment import OFFICIAL
-from embodied_rl.sim.libero.names import PRO_SUITES, SUITES
+from embodied_rl.utils.suites import PRO_SUITES, SUITES
 
 
 @dataclass(frozen=True, slots=True)

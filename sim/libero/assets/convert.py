@@ -14,7 +14,7 @@ import numpy as np
 
 from embodied_rl.sim.bddl import parse_bddl
 from embodied_rl.sim.libero.bundle import BlobStore, pack_array, pack_model, write_bundle
-from embodied_rl.sim.libero.names import PRO_SUITES
+from embodied_rl.utils.suites import PRO_SUITES
 
 _OWN_BLOB = 1 << 16
 """A texture or mesh part of at least this many bytes gets a blob of its own."""

@@ -102,7 +102,7 @@ def test_no_command_shows_help_and_fails(capsys: pytest.CaptureFixture[str]) -> 
             "train tabletop --algorithm grpo --algorithm.group-size 7 --rollout.episodes-per-iteration 64",
             "use 63 or 70 episodes",
         ),
-        ("train tabletop --env.renderer vulkan", "Expected one of ('auto', 'egl', 'osmesa', 'raycast')"),
+        ("train tabletop --env.renderer vulkan", "Expected one of ('auto', 'egl', 'osmesa', 'raycast', 'raster')"),
         ("train tabletop --policy.checkpoint /no/such/folder", "no checkpoint at /no/such/folder"),
         ("train tabletop --output .", ". exists already: choose another --output"),
         ("train --resume /no/such/run", "/no/such/run is not the folder of a run"),

@@ -16,6 +16,7 @@ from embodied_rl.sim.libero.tasks import load_suite, load_task
 from embodied_rl.sim.mujoco.era import LIBRARY, era_of
 from tests import era_library
 from tests.sim.libero.bundles import NAME, SITE, contents, install_fake, saved
+from tests.sim.render.gl_script import run_script
 
 SRGB, LINEAR = int(mujoco.mjtColorSpace.mjCOLORSPACE_SRGB), int(mujoco.mjtColorSpace.mjCOLORSPACE_LINEAR)
 
@@ -122,26 +123,29 @@ def test_an_older_era_is_in_both_models_of_a_task(
     np.testing.assert_array_equal(plain.init_states, old.init_states)
 
 
-def test_the_colour_space_of_a_loaded_texture_reaches_the_picture(library: Path, tmp_path: Path) -> None:
-    from embodied_rl.sim.render import probe
-    from embodied_rl.sim.render.gl import GlRenderer
+DRAW = '''
+import sys
+import mujoco, numpy as np
+from embodied_rl.sim.render.gl import GlRenderer
+backend, *spaces = sys.argv[1:]
+xml = """<mujoco><asset><texture name="t" type="2d" builtin="flat" rgb1=".5 .4 .3" width="8" height="8"/>
+<material name="m" texture="t" emission="1"/></asset><worldbody><geom type="box" size="1 1 .1" material="m"/>
+<camera name="c" pos="0 0 2"/></worldbody></mujoco>"""
+for space in spaces:
+    model = mujoco.MjModel.from_xml_string(xml)
+    model.tex_colorspace[:] = int(space)
+    data = mujoco.MjData(model)
+    mujoco.mj_forward(model, data)
+    renderer = GlRenderer(backend, pictures=True)
+    out = np.zeros((1, 16, 16, 3), np.uint8)
+    renderer.render(renderer.add_scene(model), data.xpos, data.xmat, ("c",), out)
+    print(out.mean())
+'''
 
-    if probe("osmesa").state == "missing":
-        pytest.skip(f"OSMesa: {probe('osmesa').device}")
-    xml = """<mujoco><asset><texture name="t" type="2d" builtin="flat" rgb1=".5 .4 .3" width="8" height="8"/>
-    <material name="m" texture="t" emission="1"/></asset><worldbody><geom type="box" size="1 1 .1" material="m"/>
-    <camera name="c" pos="0 0 2"/></worldbody></mujoco>"""
-    pictures = []
-    for space in (SRGB, LINEAR):
-        model = mujoco.MjModel.from_xml_string(xml)
-        model.tex_colorspace[:] = space
-        data = mujoco.MjData(model)
-        mujoco.mj_forward(model, data)
-        renderer = GlRenderer("osmesa", pictures=True)
-        out = np.zeros((1, 16, 16, 3), np.uint8)
-        renderer.render(renderer.add_scene(model), data.xpos, data.xmat, ("c",), out)
-        pictures.append(out.astype(int).mean())
-    assert pictures[1] > pictures[0] + 20, "sRGB colours are decoded, and so darker"
+
+def test_the_colour_space_of_a_loaded_texture_reaches_the_picture() -> None:
+    srgb, linear = map(float, run_script(DRAW, "osmesa", str(SRGB), str(LINEAR)).split())
+    assert linear > srgb + 20, "sRGB colours are decoded, and so darker"
 
 
 def test_an_era_that_cannot_run_is_refused_before_anything_is_built(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import sys
 import types
@@ -23,10 +24,10 @@ from embodied_rl.sim.libero.assets.install import install
 from embodied_rl.sim.libero.assets.official import robosuite_patch
 from embodied_rl.sim.libero.assets.state import remove, size_gb, status, verify
 from embodied_rl.sim.libero.bundle import install_command, installed
-from embodied_rl.sim.libero.names import PRO_SUITES, SUITES, base_suite
 from embodied_rl.sim.libero.protocol import PROTOCOLS
 from embodied_rl.sim.libero.tasks import HORIZONS, load_task, tasks
 from embodied_rl.sim.perturb import KINDS
+from embodied_rl.utils.suites import PRO_SUITES, SUITES, base_suite
 from tests.sim.libero.bundles import NAME
 from tests.sim.libero.stage import BDDL, SHORT, FakeEnvironment, Silent, Stage
 
@@ -162,8 +163,7 @@ def test_its_package_patches_robosuite_itself(monkeypatch: pytest.MonkeyPatch) -
 
 def test_initial_states_are_read_in_both_formats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(Path(export.WORKER).parent))  # it runs as a script, beside its modules
-    import worker  # pyright: ignore[reportMissingImports]
-
+    worker = importlib.import_module("worker")
     states = np.random.default_rng(0).random((50, 9))
     np.savez_compressed(tmp_path / "a.pruned_init.npz", states=states)
     assert np.array_equal(worker.read_states(tmp_path / "a.pruned_init"), states)
