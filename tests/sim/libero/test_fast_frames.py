@@ -17,10 +17,10 @@ from embodied_rl.sim.render import choose as _choose
 from embodied_rl.sim.render.mesh.renderer import RasterRenderer
 from tests.sim.render.gl_script import run_script
 
-# name, extra site groups, least PSNR in dB of agentview and of the wrist
+# name, extra site groups, least PSNR in dB of agentview and of the wrist, least gain over plain frames
 TASKS = (
-    ("libero_goal/turn_on_the_stove", (FIRST_GROUP,), 27.0, 26.0),
-    ("libero_object/pick_up_the_milk_and_place_it_in_the_basket", (), 24.0, 27.0),
+    ("libero_goal/turn_on_the_stove", (FIRST_GROUP,), 27.0, 26.0, 2.0),
+    ("libero_object/pick_up_the_milk_and_place_it_in_the_basket", (), 24.0, 27.0, -2.0),
 )
 SCRIPT = """
 import sys
@@ -45,9 +45,9 @@ def psnr(one: np.ndarray, other: np.ndarray) -> float:
     return float(10 * np.log10(255**2 / np.mean((one.astype(np.float64) - other) ** 2)))
 
 
-@pytest.mark.parametrize(("name", "groups", "agentview", "wrist"), TASKS, ids=[task[0] for task in TASKS])
+@pytest.mark.parametrize(("name", "groups", "agentview", "wrist", "gain"), TASKS, ids=[task[0] for task in TASKS])
 def test_fast_frames_are_nearly_the_official_ones(
-    libero_root: Path, tmp_path: Path, name: str, groups: tuple[int, ...], agentview: float, wrist: float
+    libero_root: Path, tmp_path: Path, name: str, groups: tuple[int, ...], agentview: float, wrist: float, gain: float
 ) -> None:
     task = load_task(libero_root, name)
     model = task.build_visual()
@@ -64,7 +64,7 @@ def test_fast_frames_are_nearly_the_official_ones(
     found = [psnr(frame, true) for frame, true in zip(frames, official, strict=True)]
     assert found[0] > agentview, found
     assert found[1] > wrist, found
-    assert np.mean(found) > np.mean([psnr(a, b) for a, b in zip(plain, official, strict=True)]) - 2, found
+    assert np.mean(found) > np.mean([psnr(a, b) for a, b in zip(plain, official, strict=True)]) + gain, found
     moved = data.xpos + 0.02 * (np.arange(model.nbody) > 0)[:, None]  # what 2 cm too far would look like
     renderer.render(scene, moved, data.xmat, CAMERAS[:1], frames[:1], groups)
     assert psnr(frames[0], official[0]) < found[0] - 3
