@@ -8,6 +8,9 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
+# Imported before any test puts a stand-in in the place of `factory.envs.open_env`: it would keep the stand-in for good.
+import embodied_rl.factory.suite_env  # noqa: F401
+
 # No test depends on how long something takes: hypothesis' deadline would fail one on a loaded machine.
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
