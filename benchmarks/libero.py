@@ -8,7 +8,7 @@ steps chunks of 8. After every repeat both sides' joint positions are compared: 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -26,6 +26,7 @@ from embodied_rl.benchmarks.libero_figures import (
     OFFICIAL,
     OURS,
     PLAIN,
+    PUBLISHED,
     Memory,
     Row,
     TaskFigures,
@@ -40,11 +41,13 @@ from embodied_rl.benchmarks.libero_ours import OurEnvs, slot_bytes
 from embodied_rl.benchmarks.report import describe_machine, machine_line, write_json
 from embodied_rl.errors import UserError
 from embodied_rl.factory.tasks import cache_dir
+from embodied_rl.sim import eras
 from embodied_rl.sim.libero.assets.environment import OFFICIAL as PACKAGES
 from embodied_rl.sim.libero.assets.kept import find_official
 from embodied_rl.sim.libero.assets.report import StepNames
 from embodied_rl.sim.libero.bundle import INSTALL, installed
 from embodied_rl.sim.libero.tasks import LiberoTask, load_task, suites, tasks
+from embodied_rl.sim.mujoco.era import unavailable
 from embodied_rl.sim.mujoco.vec_env import ACTION_DIM
 from embodied_rl.sim.render import choose
 from embodied_rl.types import Array
@@ -73,7 +76,10 @@ def measure(root: Path, name: str, official: OfficialEnvs, plan: Plan, say: Call
     """Everything about one task."""
     task = load_task(root, name)
     rng = np.random.default_rng(0)
-    physics, used, gap = _physics(task, official, plan, rng, partial(_tell, say, name))
+    contenders = {OURS: task}
+    if unavailable() is None:
+        contenders[PUBLISHED] = load_task(root, name, eras.PUBLISHED)
+    physics, used, gap = _physics(contenders, official, plan, rng, partial(_tell, say, name))
     cameras, drawn = _cameras(task, official, plan, rng, partial(_tell, say, name))
     say(f"{name}: memory")
     ours = slot_bytes(root, name, plan.env_ids)
@@ -93,24 +99,38 @@ def _actions(rng: np.random.Generator, steps: int, worlds: int) -> Array:
 
 
 def _physics(
-    task: LiberoTask, official: OfficialEnvs, plan: Plan, rng: np.random.Generator, say: Callable[[str], None]
+    contenders: Mapping[str, LiberoTask],
+    official: OfficialEnvs,
+    plan: Plan,
+    rng: np.random.Generator,
+    say: Callable[[str], None],
 ) -> tuple[list[Row], list[int], float]:
-    """Resets and steps without cameras; also the official processes' memory, and the largest difference."""
+    """Resets and steps without cameras; also the official processes' memory, and the largest difference.
+
+    contenders: ours by name, a task each. OURS is among them; it also resets, and is held against the official states.
+    """
+    task = contenders[OURS]
     say("starting the official processes")
     official.start(task, plan.worlds, cameras=False, size=IMAGE_SIZE)
     found: dict[tuple[str, str], list[Timing]] = {}
     gap = 0.0
-    with closing(OurEnvs(task, plan.worlds, IMAGE_SIZE)) as ours:
+    with ExitStack() as stack:
+        mine = {
+            name: stack.enter_context(closing(OurEnvs(each, plan.worlds, IMAGE_SIZE)))
+            for name, each in contenders.items()
+        }
         for repeat in range(plan.repeats + 1):  # the first one warms up
             say(f"physics, repeat {repeat} of {plan.repeats}")
             actions = _actions(rng, plan.steps, plan.worlds)
-            timings = {("reset", OFFICIAL): official.reset(), ("reset", OURS): ours.reset(plan.resets)}
+            timings = {("reset", OFFICIAL): official.reset()}
+            timings |= {("reset", name): envs.reset(plan.resets) for name, envs in mine.items()}
             timings["physics", OFFICIAL], states = official.step(actions)
-            timings["physics", OURS] = ours.step(actions, CHUNK)
-            gap = max(gap, ours.distance(states))
+            timings |= {("physics", name): envs.step(actions, CHUNK) for name, envs in mine.items()}
+            gap = max(gap, mine[OURS].distance(states))
             if repeat:
                 for key, timing in timings.items():
-                    found.setdefault(key, []).append(timing)
+                    if key != ("reset", PUBLISHED):  # the same as OURS: a state is written
+                        found.setdefault(key, []).append(timing)
     used = official.memory()
     counts = {("reset", OFFICIAL): 1, ("reset", OURS): plan.resets}
     rows = [row(task.name, *key, timings, plan.worlds * counts.get(key, plan.steps)) for key, timings in found.items()]
@@ -162,6 +182,9 @@ def run(
     names = pick(root, plan.tasks)
     choose("osmesa", ())
     machine = describe_machine(("mujoco", "numpy", "numba")) | PACKAGES
+    without = unavailable()
+    if without is not None:
+        console.print(f"The published era is left out: {without}", highlight=False)
     columns = (TextColumn("[progress.description]{task.description}"), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True) as progress:
         line = progress.add_task("starting")
@@ -181,6 +204,7 @@ def run(
             "tasks": ", ".join(names),
             "worlds": plan.worlds,
             "chunk": CHUNK,
+            "eras": "current, published" if without is None else "current",
             "renderer": "osmesa",
             "image_size": IMAGE_SIZE,
             "largest difference of joint positions": largest_difference(figures),

@@ -14,10 +14,11 @@ from embodied_rl.benchmarks.libero_official import Timing
 
 CHUNK = 8
 """Control steps a decision."""
-OURS, PLAIN, OFFICIAL = "ours", "ours, plain frames", "official"
+OURS, PLAIN, PUBLISHED, OFFICIAL = "ours", "ours, plain frames", "ours, published era", "official"
 MEANING = {
     OURS: "NativeVecEnv, controller 'exact'; chunks of 8 steps; two cameras once a chunk, the official pixels",
     PLAIN: "the same, but frames without shadows, antialiasing and reflections (env.render_quality fast)",
+    PUBLISHED: "as the first, with the contacts of MuJoCo 3.1 to 3.3 (env.era published); its states are others",
     OFFICIAL: "SubprocVectorEnv, a process a world, step by step; two cameras after every step",
 }
 CAVEATS = (
@@ -93,6 +94,7 @@ def ratios_of(figures: Sequence[TaskFigures]) -> dict[str, float]:
     """Official over ours, of CPU time and of wall time, the median over the tasks; `_low` is that of the worst task.
 
     floor: a control step of ours over the bare one, the median; `_high` is that of the worst task.
+    published: a control step of ours in the published era over one in the current era, likewise, where both ran.
     """
     found: dict[str, list[float]] = {}
     for each in figures:
@@ -112,8 +114,16 @@ def ratios_of(figures: Sequence[TaskFigures]) -> dict[str, float]:
         ratios |= {name: statistics.median(values), f"{name}_low": min(values)}
     floors = [each.profile.ratio for each in figures]
     ratios |= {"floor": statistics.median(floors), "floor_high": max(floors)}
+    if eras := [ratio for each in figures if (ratio := _published(each)) is not None]:
+        ratios |= {"published": statistics.median(eras), "published_high": max(eras)}
     # without a suffix CPU time is meant: other programs disturb it least
     return {name: ratios[f"{name}_cpu"] for name in ("physics", "reset", "chunk8")} | ratios
+
+
+def _published(figures: TaskFigures) -> float | None:
+    """CPU time of a control step in the published era over that in the current one; None where it did not run."""
+    cpu = {each.contender: each.cpu_ms for each in figures.rows if each.of == "physics"}
+    return cpu[PUBLISHED] / cpu[OURS] if PUBLISHED in cpu else None
 
 
 def parts_of(profile: Profile) -> dict[str, float]:

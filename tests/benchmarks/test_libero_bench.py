@@ -15,7 +15,17 @@ import pytest
 
 from embodied_rl.benchmarks import libero, libero_official, libero_ours
 from embodied_rl.benchmarks.floor import Profile
-from embodied_rl.benchmarks.libero_figures import OFFICIAL, OURS, PLAIN, Memory, TaskFigures, parts_of, ratios_of, row
+from embodied_rl.benchmarks.libero_figures import (
+    OFFICIAL,
+    OURS,
+    PLAIN,
+    PUBLISHED,
+    Memory,
+    TaskFigures,
+    parts_of,
+    ratios_of,
+    row,
+)
 from embodied_rl.benchmarks.libero_official import OfficialEnvs, Timing
 from embodied_rl.benchmarks.libero_ours import OurEnvs, slot_bytes
 from embodied_rl.cli import main
@@ -45,6 +55,7 @@ def figures(scale: float) -> TaskFigures:
     times = {
         ("physics", OFFICIAL): (10, 6),
         ("physics", OURS): (2, 1),
+        ("physics", PUBLISHED): (2 + scale / 2, 1),
         ("reset", OFFICIAL): (500, 300),
         ("reset", OURS): (0.25, 0.5),
         ("cameras", OFFICIAL): (160, 80),
@@ -88,8 +99,18 @@ def test_ratios_are_medians_over_the_tasks_and_name_the_worst() -> None:
         "memory_low": 1200,
         "floor": 1.25,
         "floor_high": 1.5,
+        "published": 1.5,
+        "published_high": 2,
     }
     assert {name: ratios[name] for name in expected} == pytest.approx(expected)
+
+
+def test_without_the_old_library_no_ratio_speaks_of_it() -> None:
+    one = figures(1)
+    assert not any(
+        "published" in name
+        for name in ratios_of([replace(one, rows=[r for r in one.rows if r.contender != PUBLISHED])])
+    )
 
 
 def test_the_parts_of_a_step_sum_up() -> None:
@@ -257,8 +278,9 @@ def test_ours_runs_every_step_and_tells_how_far_it_is_from_other_worlds(tmp_path
         OurEnvs(ended, 2, 16).step(actions, 8)
 
 
+@pytest.mark.parametrize("era", [True, False])
 def test_quick_run_over_stand_ins(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    era: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """All of it: the real worker, protocol, engine and memory; the ray caster draws, for OSMesa may be missing."""
     monkeypatch.setenv("EMBODIED_RL_CACHE", str(tmp_path))
@@ -278,6 +300,9 @@ def test_quick_run_over_stand_ins(
 
     monkeypatch.setattr(libero_ours, "GlRenderer", draw)
     monkeypatch.setattr(libero, "choose", lambda *_: None)
+    if era:  # the real library is tested in tests/sim/mujoco/test_era.py
+        monkeypatch.setattr(libero, "unavailable", lambda: None)
+        monkeypatch.setattr(libero, "load_task", lambda root, name, era="current": load_task(root, name))
     monkeypatch.setattr(kept, "Environment", FakeEnvironment)
     monkeypatch.setattr(libero, "slot_bytes", lambda root, name, env_ids: 1e6)  # a process of its own, tested below
     file = tmp_path / "libero.json"
@@ -290,6 +315,7 @@ def test_quick_run_over_stand_ins(
         ("reset", OURS),
         ("physics", OFFICIAL),
         ("physics", OURS),
+        *([("physics", PUBLISHED)] if era else []),
         ("cameras", OFFICIAL),
         ("cameras", OURS),
         ("cameras", PLAIN),
@@ -297,7 +323,10 @@ def test_quick_run_over_stand_ins(
     assert set(asked) == {True, False}
     assert {"physics", "reset", "memory", "chunk8", "floor"} <= set(found["ratios"])
     assert all(np.isfinite(value) for value in found["ratios"].values())
-    assert "chunk8_plain also draws without shadows" in " ".join(capsys.readouterr().out.split())
+    said = " ".join(capsys.readouterr().out.split())
+    assert "chunk8_plain also draws without shadows" in said
+    assert ("The published era is left out" in said) != era
+    assert found["setup"]["eras"] == ("current, published" if era else "current")
 
 
 def test_memory_of_a_slot_is_more_than_its_state(tmp_path: Path) -> None:
