@@ -16,11 +16,16 @@ MANY_PARAMETERS = {
 }
 
 
+def is_kernel(node: ast.FunctionDef) -> bool:
+    """Whether it is compiled, by numba or by Warp: its arrays come one by one."""
+    return any(word in ast.unparse(d) for d in node.decorator_list for word in ("njit", "wp.kernel", "wp.func"))
+
+
 def long_parameter_lists(path: Path) -> list[str]:
     """Functions outside compiled kernels with more parameters than a reader can hold."""
     found = []
     for node in ast.walk(ast.parse(path.read_text())):
-        if not isinstance(node, ast.FunctionDef) or any("njit" in ast.unparse(d) for d in node.decorator_list):
+        if not isinstance(node, ast.FunctionDef) or is_kernel(node):
             continue
         arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
         if len([a for a in arguments if a.arg not in ("self", "cls")]) > MAX_PARAMETERS:
