@@ -31,8 +31,8 @@ RANK = {part: rank for rank, parts in enumerate(ORDER) for part in parts} | {"po
 HEAVY, OFF_BOARD = ("torch", "mujoco", "embodied_rl.sim", "embodied_rl.policies"), ("server", "twin")
 # The only place that names the classes of simulators and policies; a benchmark may name what it measures.
 CONCRETE = re.compile(
-    r"embodied_rl\.(sim\.(mujoco|tabletop|libero)|policies\.(openvla|openvla_oft|pi0|smolvla|mlp))\.(.*\.)?"
-    r"([A-Z]\w*(VecEnv|Task|Policy|Factory))$"
+    r"embodied_rl\.(sim\.(mujoco|tabletop|libero|envpool|maniskill)|policies\.(openvla|openvla_oft|pi0|smolvla|mlp))\.(.*\.)?"
+    r"([A-Z]\w*(VecEnv|Stream|Task|Policy|Factory))$"
 )
 MAY_NAME = ("factory", "benchmarks", "sim", "policies")
 
