@@ -42,6 +42,10 @@ def make_vec_env(
     protocol: str = "native",
     era: Literal["auto", "published", "current", "mujoco-3.3", "mujoco-2.3.7"] = "auto",
     num_threads: int | None = None,
+    processes: int | None = None,
+    state: bool = False,
+    reward: Literal["sparse", "staged", "shaped"] = "sparse",
+    gamma: float | None = None,
 ) -> SuiteEnv:
     """Open `num_envs` simulators of a suite; each runs any of its tasks.
 
@@ -50,11 +54,17 @@ def make_vec_env(
         num_envs: Episodes that run at the same time. Results do not depend on it.
         tasks: Short names of the tasks; none given: all of the suite.
         image_size: Height and width in pixels of what the policy sees.
-        cameras: How many of the simulator's cameras the policy sees, from the first.
+        cameras: How many of the simulator's cameras the policy sees, from the first; 0 opens no renderer.
         protocol: How an episode is run: native, or as the authors of a published policy run it, such as openvla_oft.
         era: Whose contacts and texture colours LIBERO's scenes have: published, current, mujoco-3.3 or mujoco-2.3.7;
             auto: published on LIBERO's suites, current on the others.
         num_threads: Threads that simulate and render; None: one a CPU core.
+        processes: Watched processes that hold the simulators; None: they are in this process.
+        state: Observations have `state`, float32 [N, S]: robot, objects, joints and goal facts, laid out as
+            `embodied_rl.sim.state.vector.StateLayout` says.
+        reward: sparse pays 1 for success. staged adds, as a potential, the share of the goal's facts that hold; shaped
+            adds how near hand and things are as well. No optimal policy changes.
+        gamma: The learner's discount of a decision, which such a potential needs; None: 1.
 
     Returns:
         A `VecEnv` with `train_states` and `heldout_states`, the initial states by task. Close it, or use `with`.
@@ -67,9 +77,16 @@ def make_vec_env(
         >>> with erl.make_vec_env("tabletop_spatial", num_envs=8) as env:
         ...     print(env.info.cameras)
         ('agentview', 'robot0_eye_in_hand')
+        >>> with erl.make_vec_env("tabletop_goal", num_envs=64, cameras=0, state=True, reward="shaped") as env:
+        ...     print(env.info.state_dim)
+        74
     """
-    config = EnvConfig(num_envs=num_envs, num_threads=num_threads, era=era)
-    return SuiteEnv.open(suite, config, image_size=image_size, cameras=cameras, tasks=tasks, protocol_name=protocol)
+    config = EnvConfig(
+        num_envs=num_envs, num_threads=num_threads, processes=processes, era=era, reward=reward, reward_gamma=gamma
+    )
+    return SuiteEnv.open(
+        suite, config, image_size=image_size, cameras=cameras, tasks=tasks, protocol_name=protocol, state=state
+    )
 
 
 def load_policy(

@@ -9,6 +9,7 @@ from tests.test_vocabulary import ROOT, sources
 
 MAX_LINES, MAX_PARAMETERS = 400, 8
 MANY_PARAMETERS = {
+    "embodied_rl/api.py make_vec_env": "the options of a public function, all by keyword",
     "policies/openvla/config.py nano": "the sizes of a network, all by keyword",
     "policies/pi0/config.py nano": "the sizes of a network, all by keyword",
     "policies/cpu/decode.py decode": "hands arrays on to a compiled kernel",

@@ -50,6 +50,11 @@ class EnvConfig:
     """Whose contacts and texture colours LIBERO's scenes have: published (mujoco-3.3, on which most published scores
     were measured), mujoco-2.3.7 (LIBERO's own), or current (this MuJoCo as it is). auto: published on LIBERO's suites,
     current on the built-in ones, which have no other."""
+    reward: Literal["sparse", "staged", "shaped"] = "sparse"
+    """sparse: an episode pays 1 for success. staged: besides, the share of the goal's facts that hold; shaped: besides,
+    how near the hand and what it must move are to where they must be. Both are potentials: no optimum changes."""
+    reward_gamma: float | None = None
+    """Discount of a staged or shaped reward's potential, the learner's (None: that of the algorithm, 1 for grpo)."""
     num_threads: int | None = None
     """Threads that step physics and draw (None: one a CPU core)."""
     processes: int | None = None
@@ -63,6 +68,10 @@ class EnvConfig:
         _positive("env.processes", self.processes)
         if self.processes is not None and self.processes > self.num_envs:
             raise UserError(f"--env.processes {self.processes}: there are only {self.num_envs} worlds.")
+        if self.reward_gamma is not None and self.reward == "sparse":
+            raise UserError("--env.reward-gamma goes with --env.reward staged or shaped.")
+        if self.reward_gamma is not None and not 0.0 <= self.reward_gamma <= 1.0:
+            raise UserError(f"--env.reward-gamma must lie in [0, 1], got {self.reward_gamma}.")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from embodied_rl.factory.policies import AnyPolicy, LoadRequest
     from embodied_rl.sim.mujoco.task import MujocoTask
     from embodied_rl.sim.render import Choice
+    from embodied_rl.sim.state.vector import StateLayout
     from embodied_rl.vec_env import VecEnv
 
 _SCENE_BYTES = 2 << 30
@@ -122,16 +123,23 @@ def pick_render_quality(wanted: str, tasks: Sequence[MujocoTask]) -> Literal["ex
 
 
 def open_env(
-    tasks: Sequence[MujocoTask], config: EnvConfig, image_size: int, *, cameras: int = 2, stop_at_success: bool = True
+    tasks: Sequence[MujocoTask],
+    config: EnvConfig,
+    image_size: int,
+    *,
+    cameras: int = 2,
+    stop_at_success: bool = True,
+    state: bool = False,
 ) -> closing[VecEnv]:
     """The worlds, to be used in a `with` statement; `cameras` of the simulator's are drawn, from the first.
 
-    config.renderer is what `pick_renderer` chose, for these tasks or for those that they are variants of;
-    config.sim_threads is a number.
+    config.renderer is what `pick_renderer` chose, for these tasks or for those that they are variants of; nothing is
+    drawn with 0 cameras. state: observations have one, with room for every task of the suites of `tasks`.
     """
     announce_compilation()
     from embodied_rl.factory.tasks import ladders_dir
     from embodied_rl.sim.mujoco.factory import NativeFactory
+    from embodied_rl.sim.state.staged import Shaping
     from embodied_rl.sim.wrappers.subprocess_env import ProcessVecEnv
 
     factory = NativeFactory(
@@ -144,6 +152,8 @@ def open_env(
         cameras=cameras,
         max_scene_bytes=_SCENE_BYTES // (config.processes or 1),
         ladders=ladders_dir(),
+        layout=_state_layout(tasks) if state else None,
+        shaping=None if config.reward == "sparse" else Shaping(config.reward, _gamma(config)),
     )
     if config.processes is None:
         return closing(factory(config.num_envs))
@@ -157,6 +167,19 @@ def open_env(
             say=lambda line: print(line, file=sys.stderr),  # looked up when called: a progress bar may hold it
         )
     )
+
+
+def _gamma(config: EnvConfig) -> float:
+    return 1.0 if config.reward_gamma is None else config.reward_gamma
+
+
+def _state_layout(tasks: Sequence[MujocoTask]) -> StateLayout:
+    """Room for all tasks of these tasks' suites, so that a policy of one of them fits the others."""
+    from embodied_rl.factory.tasks import load_tasks
+    from embodied_rl.sim.state.vector import StateLayout
+
+    suites = {task.suite: task.era for task in tasks}
+    return StateLayout.of([*tasks, *(task for suite, era in suites.items() for task in load_tasks(suite, (), era))])
 
 
 def describe_env_processes(config: EnvConfig) -> str:

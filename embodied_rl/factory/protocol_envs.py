@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING
 
 from embodied_rl.config.train import EnvConfig
+from embodied_rl.errors import UserError
 from embodied_rl.factory.envs import cpu_count, open_env
 from embodied_rl.policies.preprocessing.images import image_pipeline, prepare
 from embodied_rl.sim.libero.protocol import NATIVE, Protocol, protocol
@@ -37,7 +38,14 @@ def open_protocol_env(
 
     config.renderer is what `pick_renderer` chose. crop: cut the pictures as the protocol does; not where the policy
     itself cuts out their middle. run_on, translate: see ProtocolEnv.
+
+    Raises:
+        UserError: a staged or shaped reward is asked for.
     """
+    if config.reward != "sparse":
+        raise UserError(
+            f"--env.reward {config.reward} goes with --protocol native: '{chosen.name}' pays for success only."
+        )
     timed = [dataclasses.replace(task, max_episode_steps=chosen.settle_steps + chosen.horizon(task)) for task in tasks]
     threads = config.num_threads or cpu_count()
     settings = dataclasses.replace(config, num_threads=threads)

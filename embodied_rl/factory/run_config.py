@@ -38,6 +38,9 @@ def resolve(config: TrainConfig, renderer: Choice | None, tasks: Sequence[Mujoco
         )
         scheduler = dataclasses.replace(scheduler, env_groups=stages, max_lookahead=ahead.groups)
     env = dataclasses.replace(config.env, num_threads=env_threads)
+    if env.reward != "sparse" and env.reward_gamma is None:
+        gamma = config.algorithm.gamma if isinstance(config.algorithm, PPOConfig) else 1.0
+        env = dataclasses.replace(env, reward_gamma=gamma)
     if renderer is not None:
         quality = pick_render_quality(config.env.render_quality, tasks)
         env = dataclasses.replace(env, renderer=renderer.name, render_quality=quality, era=tasks[0].era)

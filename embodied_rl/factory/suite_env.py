@@ -11,12 +11,15 @@ from typing import Self
 import torch
 
 from embodied_rl.config.train import EnvConfig
+from embodied_rl.errors import UserError
 from embodied_rl.factory.envs import open_env, pick_renderer
 from embodied_rl.factory.premises import judge
 from embodied_rl.factory.protocol_envs import open_protocol_env
 from embodied_rl.factory.tasks import load_tasks
-from embodied_rl.sim.libero.protocol import NATIVE, protocol
+from embodied_rl.sim.libero.protocol import NATIVE, Protocol, protocol
 from embodied_rl.sim.mujoco.task import MujocoTask
+from embodied_rl.sim.mujoco.vec_env import NativeVecEnv
+from embodied_rl.sim.wrappers.subprocess_env import ProcessVecEnv
 from embodied_rl.types import Array, ChunkResult, EpisodeSpec, Observation
 from embodied_rl.utils.console import LastingConsole
 from embodied_rl.vec_env import VecEnv
@@ -47,14 +50,20 @@ class SuiteEnv:
         cameras: int,
         tasks: Sequence[str] = (),
         protocol_name: str = NATIVE.name,
+        state: bool = False,
     ) -> Self:
-        """Open the simulator; UserError as `load_tasks`, `pick_renderer` and `protocol`."""
+        """Open the simulator; UserError as `load_tasks`, `pick_renderer` and `protocol`.
+
+        cameras: 0 opens no renderer, and needs `state`. state: observations have one; of the protocols, `native` can.
+        """
         chosen = protocol(protocol_name)
+        _check_state(chosen, cameras, state)
         found, _ = judge(load_tasks(suite, tasks, config.era), LastingConsole(stderr=True))
-        config = replace(config, renderer=pick_renderer(config.renderer, found, config.render_quality).name)
+        if cameras:
+            config = replace(config, renderer=pick_renderer(config.renderer, found, config.render_quality).name)
         with ExitStack() as stack:
             if chosen is NATIVE:
-                opened = open_env(found, config, image_size, cameras=cameras)
+                opened = open_env(found, config, image_size, cameras=cameras, state=state)
             else:
                 opened = open_protocol_env(found, config, chosen, image_size, cameras)
             return cls(stack.enter_context(opened), found, stack.pop_all())
@@ -79,6 +88,16 @@ class SuiteEnv:
         """As `VecEnv.frame`."""
         return self._env.frame(env_id, camera, size)
 
+    def state(self, env_ids: Sequence[int]) -> torch.Tensor:
+        """What `Observation.state` would be now, without a picture: float32 [N, S].
+
+        Raises:
+            UserError: it was opened without a state.
+        """
+        if not self.info.state_dim or not isinstance(self._env, NativeVecEnv | ProcessVecEnv):
+            raise UserError("this environment has no state: open it with state=True.")
+        return self._env.state(env_ids)
+
     def close(self) -> None:
         """Free threads, processes and GL contexts."""
         self._owned.close()
@@ -90,3 +109,10 @@ class SuiteEnv:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _check_state(chosen: Protocol, cameras: int, state: bool) -> None:
+    if cameras == 0 and not state:
+        raise UserError("without cameras there is nothing to act on: ask for the state (state=True), or for cameras.")
+    if state and chosen is not NATIVE:
+        raise UserError(f"protocol '{chosen.name}' is for policies that see images: state=True goes with native.")

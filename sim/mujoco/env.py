@@ -85,15 +85,13 @@ class Env:
             install()  # the mark may come from another process
         self.model = model
         self.data = mujoco.MjData(model)
-        d = self.data
+        self._started: Mapping[str, Array] | None = None
         self._robot = robot
         self._goal = goal if goal is not None else compile_predicates((), model)
         self._fast = controller == "fast"
         self._scratch = make_scratch()
         self.held = np.zeros(len(self._goal.kind), np.bool_)
-        self._view = kernel.MjView(
-            d.qpos, d.qvel, d.ctrl, d.qfrc_bias, d.M, d.xpos, d.xmat, d.xquat, d.site_xpos, d.site_xmat
-        )
+        self._view = _view_of(self.data)
         self.control = kernel.ControllerState(
             goal_pos=np.zeros(3),
             goal_ori=np.eye(3),
@@ -151,6 +149,7 @@ class Env:
         control.grip[:] = 0.0
         control.stale[0] = kernel.KEEP_FRESH
         self.look()
+        self._started = start
         if start is not None:
             self._continue(start)
 
@@ -215,12 +214,27 @@ class Env:
         kernel.judge_now(self.data._address, self._view, self._goal, self.held)
         return self.held.copy()
 
+    def judge_start(self) -> None:
+        """Evaluate the goal on the state after `reset`, into `held`. The simulation is not touched: where `reset` has
+        computed poses only, contacts are those of a copy."""
+        if self._started is None:
+            self.judge()
+            return
+        copy = mujoco.MjData(self.model)
+        copy.qpos[:], copy.qvel[:] = self.data.qpos, self.data.qvel
+        mujoco.mj_forward(self.model, copy)
+        kernel.judge_now(copy._address, _view_of(copy), self._goal, self.held)
+
     def proprio(self, out: Array) -> None:
         """out float32 [8]: eef position (m), eef axis-angle (rad), finger positions (m), as in LIBERO."""
         seen = self.seen
         out[:3] = seen.eef_pos
         out[3:6] = quat_to_axis_angle(seen.eef_quat)
         out[6:] = seen.joints[7:]
+
+
+def _view_of(d: mujoco.MjData) -> kernel.MjView:
+    return kernel.MjView(d.qpos, d.qvel, d.ctrl, d.qfrc_bias, d.M, d.xpos, d.xmat, d.xquat, d.site_xpos, d.site_xmat)
 
 
 def quat_to_axis_angle(quat: Array) -> Array:

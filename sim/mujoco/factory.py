@@ -14,6 +14,8 @@ from embodied_rl.sim.mujoco import kernel
 from embodied_rl.sim.mujoco.task import MujocoTask
 from embodied_rl.sim.mujoco.vec_env import ACTION_DIM, NativeVecEnv
 from embodied_rl.sim.render import Choice, RendererChoice, choose, make_renderer
+from embodied_rl.sim.state.staged import Shaping
+from embodied_rl.sim.state.vector import StateLayout
 from embodied_rl.types import EpisodeSpec
 
 
@@ -34,7 +36,7 @@ class NativeFactory:
     """Call it with a number of envs to open a `NativeVecEnv`; can be pickled.
 
     Args:
-        renderer: as `make_renderer` takes it.
+        renderer: as `make_renderer` takes it; none is made for 0 cameras.
         official: render with shadows, reflections and antialiasing.
         ladders: folder of decimated meshes, for the renderer 'raster'.
 
@@ -50,9 +52,13 @@ class NativeFactory:
     cameras: int
     max_scene_bytes: int
     ladders: Path | None = None
+    layout: StateLayout | None = None
+    shaping: Shaping | None = None
 
     def __call__(self, num_envs: int) -> NativeVecEnv:
-        renderer = make_renderer(self.renderer, (), pictures=self.official, ladders=self.ladders)
+        renderer = None
+        if self.cameras:
+            renderer = make_renderer(self.renderer, (), pictures=self.official, ladders=self.ladders)
         return NativeVecEnv(
             self.tasks,
             num_envs,
@@ -62,6 +68,8 @@ class NativeFactory:
             stop_at_success=self.stop_at_success,
             cameras=self.cameras,
             max_scene_bytes=self.max_scene_bytes,
+            layout=self.layout,
+            shaping=self.shaping,
         )
 
     def compile(self) -> None:

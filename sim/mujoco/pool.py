@@ -14,6 +14,8 @@ from embodied_rl.sim.mujoco.env import ControllerMode, Env, find_robot
 from embodied_rl.sim.mujoco.goal import Goal, compile_goal
 from embodied_rl.sim.mujoco.indicators import Switch, compile_switches
 from embodied_rl.sim.mujoco.task import MujocoTask
+from embodied_rl.sim.state.facts import Facts
+from embodied_rl.sim.state.vector import StateLayout, StateReader
 from embodied_rl.types import Array
 
 
@@ -40,11 +42,13 @@ class FrameRenderer(Protocol):
 class Scene:
     """What all envs of a task share: its models, robot and goal. `users` counts the env slots that hold it now."""
 
-    def __init__(self, task: MujocoTask, renderer: FrameRenderer | None) -> None:
+    def __init__(self, task: MujocoTask, renderer: FrameRenderer | None, layout: StateLayout | None) -> None:
         self.task = task
         self.model = task.build_physics()
         self.robot: kernel.Robot = find_robot(self.model)
         self.goal: Goal = compile_goal(task, self.model)
+        self.facts = Facts(task, self.model)
+        self.reader = None if layout is None else StateReader(layout, task, self.model, self.facts)
         self.start = task.start
         self.switches: tuple[Switch, ...] = compile_switches(task.indicators, self.model)
         self.size = int(mujoco.mj_sizeModel(self.model))
@@ -66,6 +70,7 @@ class ScenePool:
         controller: None takes 'exact' for official tasks, else 'fast'.
         max_bytes: memory for models; a scene in use stays even beyond it.
         max_spare: how many envs are kept that nobody uses.
+        layout: of the states that scenes can read; None: they read none.
     """
 
     def __init__(
@@ -75,9 +80,10 @@ class ScenePool:
         controller: ControllerMode | None,
         max_bytes: int,
         max_spare: int,
+        layout: StateLayout | None = None,
     ) -> None:
         self._tasks = tasks
-        self._renderer = renderer
+        self._renderer, self._layout = renderer, layout
         self._controller: ControllerMode | None = controller
         self._max_bytes, self._max_spare = max_bytes, max_spare
         self._scenes: OrderedDict[str, Scene] = OrderedDict()  # the least recently used first
@@ -89,7 +95,7 @@ class ScenePool:
         with self._lock:
             scene = self._scenes.get(name)
             if scene is None:
-                scene = Scene(self._tasks[name], self._renderer)
+                scene = Scene(self._tasks[name], self._renderer, self._layout)
                 self._scenes[name] = scene
             self._scenes.move_to_end(name)
             scene.users += 1

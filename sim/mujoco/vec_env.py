@@ -20,6 +20,8 @@ from embodied_rl.sim.mujoco.indicators import lit_groups
 from embodied_rl.sim.mujoco.pool import FrameRenderer, Scene, ScenePool
 from embodied_rl.sim.mujoco.task import MujocoTask
 from embodied_rl.sim.mujoco_log import leave_divergence_to_results
+from embodied_rl.sim.state.staged import Shaping
+from embodied_rl.sim.state.vector import StateLayout
 from embodied_rl.types import Array, ChunkResult, EpisodeSpec, Observation
 from embodied_rl.vec_env import EnvInfo
 
@@ -37,6 +39,8 @@ class _Slot:
         self.world: Env | None = None
         self.steps = 0
         self.live = False
+        self.potential = 0.0
+        """Of its state now, where rewards are shaped."""
 
 
 class NativeVecEnv:
@@ -55,7 +59,9 @@ class NativeVecEnv:
             every step after which the goal holds.
         max_scene_bytes: memory for the models of tasks that no env holds now; the least recently used are dropped and
             built again when needed.
-        cameras: how many of CAMERAS `observe` renders, from the first.
+        cameras: how many of CAMERAS `observe` renders, from the first; 0 needs no renderer.
+        layout: of `Observation.state`, see `StateLayout`. None: there is no state.
+        shaping: what is added to the sparse reward. None: an episode pays 1 for success, and nothing else.
 
     Example:
         >>> env = NativeVecEnv(tasks, num_envs=8, image_size=64, renderer=make_renderer("raycast", ()))
@@ -76,6 +82,8 @@ class NativeVecEnv:
         stop_at_success: bool = True,
         max_scene_bytes: int = 2 << 30,
         cameras: int = len(CAMERAS),
+        layout: StateLayout | None = None,
+        shaping: Shaping | None = None,
     ) -> None:
         if not tasks:
             raise UserError("an environment needs at least one task")
@@ -83,16 +91,16 @@ class NativeVecEnv:
             raise UserError("num_envs, image_size and threads must be at least 1")
         if controller not in (None, "exact", "fast"):
             raise UserError(f"unknown controller '{controller}'.{suggest(controller, ('exact', 'fast'))}")
-        if not 1 <= cameras <= len(CAMERAS):
-            raise UserError(f"there are 1 to {len(CAMERAS)} cameras ({', '.join(CAMERAS)}), not {cameras}")
+        if not 0 <= cameras <= len(CAMERAS):
+            raise UserError(f"there are 0 to {len(CAMERAS)} cameras ({', '.join(CAMERAS)}), not {cameras}")
         leave_divergence_to_results()
         self.num_envs = num_envs
         self._tasks = {task.name: task for task in tasks}
         if len(self._tasks) != len(tasks):
             raise UserError("two tasks have the same name")
-        self._scenes = ScenePool(self._tasks, renderer, controller, max_scene_bytes, max_spare=num_envs)
+        self._scenes = ScenePool(self._tasks, renderer, controller, max_scene_bytes, num_envs, layout)
         self._slots = [_Slot() for _ in range(num_envs)]
-        self._stop = stop_at_success
+        self._stop, self._shaping = stop_at_success, shaping
         self._renderer = renderer
         self._threads = min(threads or len(os.sched_getaffinity(0)), num_envs)
         self._pool = ThreadPoolExecutor(self._threads, "sim") if self._threads > 1 else None
@@ -109,6 +117,7 @@ class NativeVecEnv:
             action_high=(1.0,) * ACTION_DIM,
             control_hz=CONTROL_HZ,
             max_episode_steps=max(task.max_episode_steps for task in tasks),
+            state_dim=0 if layout is None else layout.dim,
         )
 
     def reset(self, env_ids: Sequence[int], episodes: Sequence[EpisodeSpec]) -> None:
@@ -134,6 +143,10 @@ class NativeVecEnv:
             slot.scene, slot.world = scene, world
         world.reset(scene.task.init_states[spec.init_state], scene.start)
         slot.steps, slot.live = 0, True
+        if self._shaping is not None or scene.reader is not None:
+            world.judge_start()
+        if self._shaping is not None:
+            slot.potential = self._shaping.potential(scene.facts, world.data, world.held)
 
     def step(self, env_ids: Sequence[int], actions: torch.Tensor) -> ChunkResult:
         """Run up to K control steps in each env; actions float32 [N, K, 7], clipped to [-1, 1].
@@ -151,43 +164,76 @@ class NativeVecEnv:
                 raise ValueError(f"env {index} holds no running episode; reset it first")
         reward = np.zeros((rows, steps), np.float32)
         taken, status, late = np.zeros(rows, np.int32), np.zeros(rows, np.int64), np.zeros(rows, np.bool_)
+        success = np.zeros(rows, np.bool_)
 
         def run(row: int) -> None:
-            taken[row], status[row], late[row] = self._step(self._slots[env_ids[row]], arrays[row], reward[row])
+            slot = self._slots[env_ids[row]]
+            bonus = np.zeros(steps)
+            taken[row], status[row], late[row] = self._step(slot, arrays[row], reward[row], bonus)
+            success[row] = reward[row].any()
+            reward[row] += bonus
 
         self._each(rows, run)
         return ChunkResult.from_numpy(
             reward=reward,
             terminated=status == kernel.SUCCESS,
             truncated=(status == kernel.RUNNING) & late,
-            success=np.asarray(reward.any(axis=1)),
+            success=success,
             steps_taken=taken,
             failed=status == kernel.FAILED,
         )
 
-    def _step(self, slot: _Slot, actions: Array, reward: Array) -> tuple[int, int, bool]:
-        """Run a chunk and fill its rewards; return steps taken, the kernel's status and whether the horizon is over."""
+    def _step(self, slot: _Slot, actions: Array, reward: Array, bonus: Array) -> tuple[int, int, bool]:
+        """Run a chunk, fill its sparse rewards and what shaping adds; return steps taken, the kernel's status and
+        whether the horizon is over."""
         scene, world = _occupied(slot)
-        taken, status = world.run(actions[: scene.task.max_episode_steps - slot.steps], reward, stop=self._stop)
+        actions = actions[: scene.task.max_episode_steps - slot.steps]
+        if self._shaping is None:
+            taken, status = world.run(actions, reward, stop=self._stop)
+        else:
+            taken, status = self._run_shaped(slot, self._shaping, actions, reward, bonus)
         slot.steps += taken
         late = slot.steps >= scene.task.max_episode_steps
         slot.live = status == kernel.RUNNING and not late
         return taken, status, late
 
+    def _run_shaped(
+        self, slot: _Slot, shaping: Shaping, actions: Array, reward: Array, bonus: Array
+    ) -> tuple[int, int]:
+        """`Env.run` step by step. The potential of a task's end is 0; a chunk is discounted once, as a decision."""
+        scene, world = _occupied(slot)
+        status, last = kernel.RUNNING, len(actions) - 1
+        for k in range(len(actions)):
+            before = slot.potential
+            _, status = world.run(actions[k : k + 1], reward[k : k + 1], stop=self._stop)
+            if status == kernel.FAILED:
+                return k + 1, status
+            ended = status == kernel.SUCCESS
+            slot.potential = 0.0 if ended else shaping.potential(scene.facts, world.data, world.held)
+            bonus[k] = (shaping.gamma if k == last else 1.0) * slot.potential - before
+            if ended:
+                return k + 1, status
+        return len(actions), status
+
     def observe(self, env_ids: Sequence[int], out: Observation) -> None:
-        """Render and fill row i of `out` for `env_ids[i]`; `out` may have more rows. UserError without a renderer."""
-        if self._renderer is None:
+        """Render and fill row i of `out` for `env_ids[i]`; `out` may have more rows. UserError where there are cameras
+        and no renderer."""
+        if self._renderer is None and self.info.cameras:
             raise UserError("this environment has no renderer; pass one made by embodied_rl.sim.render.make_renderer")
         self._check_env_ids(env_ids)
         shape = (len(self.info.cameras), *self.info.image_shape, 3)
         if len(out.instruction) < len(env_ids) or out.images.shape[1:] != shape:
             raise ValueError(f"the observation does not fit {len(env_ids)} envs; allocate it with new_observation")
         images, proprio = out.images.numpy(), out.proprio.numpy()
+        state = None if out.state is None else out.state.numpy()
 
         def fill(row: int) -> None:
             scene, world = _occupied(self._slots[env_ids[row]])
-            self._draw(scene, world, self.info.cameras, images[row])
+            if self.info.cameras:
+                self._draw(scene, world, self.info.cameras, images[row])
             world.proprio(proprio[row])
+            if scene.reader is not None and state is not None:
+                scene.reader.read(world, state[row])
             out.instruction[row] = scene.task.instruction
 
         self._each(len(env_ids), fill)
@@ -198,8 +244,30 @@ class NativeVecEnv:
         seen, lit = world.seen, lit_groups(scene.switches, world.seen.switch_qpos)
         self._renderer.render(scene.drawn, seen.xpos, seen.xmat, cameras, out, lit)
 
+    def state(self, env_ids: Sequence[int]) -> torch.Tensor:
+        """What `Observation.state` would be now, without a picture: float32 [N, S], laid out as `StateLayout` says.
+
+        Raises:
+            UserError: the env was made without a layout.
+        """
+        if not self.info.state_dim:
+            raise UserError("this environment has no state; make it with a layout (make_vec_env: state=True)")
+        self._check_env_ids(env_ids)
+        out = torch.zeros(len(env_ids), self.info.state_dim)
+        for row, env_id in enumerate(env_ids):
+            scene, world = _occupied(self._slots[env_id])
+            assert scene.reader is not None
+            scene.reader.read(world, out[row].numpy())
+        return out
+
     def frame(self, env_id: int, camera: str, size: int) -> Array:
-        """Render `camera` at `size`, also after the episode's end: uint8 [size, size, 3]."""
+        """Render `camera` at `size`, also after the episode's end: uint8 [size, size, 3].
+
+        Raises:
+            NotImplementedError: where there are no cameras.
+        """
+        if not self.info.cameras:
+            raise NotImplementedError("this environment has no cameras; make it with cameras=1 or 2")
         if camera not in CAMERAS:
             raise UserError(f"unknown camera '{camera}'.{suggest(camera, CAMERAS)}")
         self._check_env_ids([env_id])

@@ -259,6 +259,26 @@ class ProcessVecEnv:
                 lost -= set(part.rows) - {part.rows[place] for place in unseen}
         return sorted(lost)
 
+    def state(self, env_ids: Sequence[int]) -> torch.Tensor:
+        """The state of these envs without their pictures, of a simulator that has `state`: float32 [N, S].
+
+        Raises:
+            SimulatorFailed: if the simulator of one of them broke.
+        """
+        out = torch.zeros(len(env_ids), self.info.state_dim)
+        parts = self._parts(env_ids)
+        seen = 0
+        with self._locked(parts):
+            there = {index: part for index, part in parts.items() if self._children[index].held.issuperset(part.local)}
+            for index, part in there.items():
+                self._children[index].send("state", part.local)
+            for _, part, values in self._results(there):
+                out[part.rows] = torch.from_numpy(values)
+                seen += len(part.rows)
+        if seen < len(env_ids):
+            raise SimulatorFailed("the simulator of an episode broke, so there is no state of it")
+        return out
+
     def frame(self, env_id: int, camera: str, size: int) -> Array:
         """As `VecEnv.frame`."""
         parts = self._parts([env_id])

@@ -89,6 +89,8 @@ def _carry_out(env: VecEnv, name: str, arguments: tuple[Any, ...], shared: Obser
         env_ids, actions = arguments
         result: ChunkResult = env.step(env_ids, torch.from_numpy(actions))
         return {name: getattr(result, name).numpy() for name in RESULT_FIELDS}
+    if name == "state":
+        return env.state(*arguments).numpy()  # type: ignore[attr-defined]  # of backends that have one
     if name == "frame":
         try:
             return env.frame(*arguments)
