@@ -1,0 +1,1 @@
+"""ManiSkill: SAPIEN's tasks, on the CPU in watched processes or all together on a GPU."""

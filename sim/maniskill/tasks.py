@@ -1,0 +1,66 @@
+"""ManiSkill's tasks by name. What needs an environment to be known (states, actions, success) is not in them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from embodied_rl.errors import UserError, suggest
+from embodied_rl.rng import philox
+from embodied_rl.sim.maniskill.load import check_assets, registered
+from embodied_rl.sim.task import TaskSpec
+
+SUITE = "maniskill"
+TRAIN, HELDOUT = 10_000, 100
+"""Initial states to train on and to evaluate."""
+_SEEDS = 0x35
+_LONG = 1_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class ManiSkillTask(TaskSpec):
+    """A task of ManiSkill; `init_states` are seeds of its `reset`, int64 [S].
+
+    Example:
+        >>> load_tasks(["PushCube-v1"])[0].env_id
+        'PushCube-v1'
+    """
+
+    env_id: str
+
+
+def load_tasks(names: Sequence[str]) -> list[ManiSkillTask]:
+    """The tasks with these ids; UserError for unknown ones, and for those whose files are not here."""
+    known = registered()
+    if not names:
+        raise UserError("ManiSkill's tasks differ too much to be trained together: name one, as --task PushCube-v1.")
+    for name in names:
+        if name not in known:
+            raise UserError(f"ManiSkill has no task '{name}'.{suggest(name, known)}")
+        check_assets(name)
+    return [_task(name, known[name].max_episode_steps) for name in names]
+
+
+def _task(env_id: str, horizon: int | None) -> ManiSkillTask:
+    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", " ", re.sub(r"-v\d+$", "", env_id))
+    return ManiSkillTask(
+        name=f"{SUITE}/{env_id}",
+        suite=SUITE,
+        instruction=re.sub(r"[-_]", " ", words).lower(),
+        max_episode_steps=min(horizon or _LONG, _LONG),
+        init_states=seeds(),
+        train_states=range(TRAIN),
+        heldout_states=range(TRAIN, TRAIN + HELDOUT),
+        env_id=env_id,
+    )
+
+
+@cache
+def seeds() -> np.ndarray[Any, np.dtype[np.int64]]:
+    """The seed of every initial state, int64 [S], all different."""
+    return philox(_SEEDS).choice(2**31 - 1, TRAIN + HELDOUT, replace=False)

@@ -1,0 +1,267 @@
+"""ManiSkill on the CPU behind the contract: one of its environments for each env, for `ProcessVecEnv`'s children."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import Any
+
+import numpy as np
+import torch
+
+from embodied_rl.errors import UserError, suggest
+from embodied_rl.sim.maniskill.control import AUTO, LIBERO, Control, describe_control, pick_mode
+from embodied_rl.sim.maniskill.load import load_maniskill, make
+from embodied_rl.sim.maniskill.tasks import ManiSkillTask
+from embodied_rl.sim.step_reward import RewardMode, StepReward, choose_reward
+from embodied_rl.sim.stepping import ChunkBook, StepOutcome, bounded_actions
+from embodied_rl.types import Array, ChunkResult, EpisodeSpec, Observation
+from embodied_rl.vec_env import EnvInfo
+
+RENDER_CAMERA = "render_camera"
+PROPRIO_DIM = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What is asked of ManiSkill; `ManiSkillFactory` documents the fields."""
+
+    control: str = AUTO
+    reward: RewardMode = "auto"
+    image_size: int | None = None
+
+
+class World:
+    """One environment of ManiSkill, and how far its episode is."""
+
+    def __init__(self, task: ManiSkillTask, setup: Setup, mode: str | None = None) -> None:
+        options: dict[str, Any] = {"control_mode": mode} if mode else {}
+        if setup.image_size is not None:
+            options["sensor_configs"] = {"width": setup.image_size, "height": setup.image_size}
+        self.task = task
+        # always states: obs_mode 'rgb' would draw after every step
+        self.env = make(task.env_id, num_envs=1, obs_mode="state", sim_backend="cpu", render_backend="cpu", **options)
+        self.reward = StepReward("native")
+        self.steps, self.live = 0, False
+        self.state: Array = np.zeros(0, np.float32)
+
+    def reset(self, seed: int, reward: RewardMode) -> None:
+        """Begin the episode of `seed`."""
+        state, info = self.env.reset(seed=seed)
+        self.reward = StepReward(choose_reward(reward, "success" in info, self.task.name))
+        self.state, self.steps, self.live = _row(state), 0, True
+
+    def step(self, action: Array) -> StepOutcome:
+        """One control step, with ManiSkill's own action float32 [A]."""
+        state, paid, terminated, _, info = self.env.step(torch.from_numpy(action[None]))
+        self.state, self.steps = _row(state), self.steps + 1
+        native, success = float(paid[0]), "success" in info and bool(info["success"][0])
+        if not (np.isfinite(native) and np.isfinite(self.state).all()):
+            self.live = False
+            return StepOutcome(0.0, failed=True)
+        goes_on = success and self.reward.mode == "native"  # `terminated` is success or a failure of the task
+        ended = bool(terminated[0]) and not goes_on
+        late = self.steps >= self.task.max_episode_steps and not ended
+        self.live = not (ended or late)
+        return StepOutcome(self.reward.pay(native, success), success, ended, late)
+
+    def images(self, cameras: Sequence[str]) -> Array:
+        """What the robot's cameras see now: uint8 [V, H, W, 3]."""
+        seen = self.env._get_obs_sensor_data()
+        return np.stack([seen[name]["rgb"][0].cpu().numpy() for name in cameras])
+
+    def proprio(self) -> Array:
+        """LIBERO's eight numbers: float32 [8]."""
+        pose = self.env.agent.tcp.pose
+        position, (w, *xyz) = pose.p[0].cpu().numpy(), pose.q[0].cpu().numpy()
+        fingers = self.env.agent.robot.get_qpos()[0, -2:].cpu().numpy()
+        axis, sine = np.asarray(xyz), float(np.linalg.norm(xyz))
+        turned = axis / sine * 2 * np.arctan2(sine, w) if sine > 1e-9 else np.zeros(3)
+        return np.concatenate([position, turned, fingers]).astype(np.float32)
+
+
+class ManiSkillVecEnv:
+    """`embodied_rl.vec_env.VecEnv` over ManiSkill on the CPU. Any env can hold any of the tasks.
+
+    The state is ManiSkill's `state` observation. With LIBERO's control, proprio holds LIBERO's eight numbers. `observe`
+    draws, `step` does not. Episodes end at success unless the reward is 'native'.
+
+    Args:
+        tasks: with states and actions of the same sizes.
+        num_envs: N.
+        setup: control, reward and images.
+
+    Example:
+        >>> env = ManiSkillVecEnv(load_tasks(["PushCube-v1"]), 2)
+        >>> env.reset([0], [EpisodeSpec(0, "maniskill/PushCube-v1", init_state=0, seed=1)])
+        >>> env.step([0], torch.zeros(1, 4, 7)).steps_taken
+        tensor([4], dtype=torch.int32)
+    """
+
+    def __init__(self, tasks: Sequence[ManiSkillTask], num_envs: int, setup: Setup | None = None) -> None:
+        if not tasks or num_envs < 1:
+            raise UserError("an environment needs at least one task and one env")
+        self._setup = setup or Setup()
+        driver = load_maniskill()
+        self.num_envs = num_envs
+        self._tasks = {task.name: task for task in tasks}
+        first, self._control = _open_first(tasks[0], self._setup)
+        self._worlds: dict[tuple[int, str], World] = {(0, tasks[0].name): first}
+        self._held: list[World | None] = [None] * num_envs
+        self._lock = threading.RLock()  # SAPIEN's environments share a renderer
+        self.info = _describe(first, tasks, self._setup, self._control, driver)
+
+    def reset(self, env_ids: Sequence[int], episodes: Sequence[EpisodeSpec]) -> None:
+        """Put `episodes[i]` into `env_ids[i]`; UserError for an unknown task or initial state."""
+        if len(env_ids) != len(episodes):
+            raise ValueError(f"{len(env_ids)} envs for {len(episodes)} episodes")
+        for spec in episodes:
+            if spec.task not in self._tasks:
+                raise UserError(f"unknown task '{spec.task}'.{suggest(spec.task, self._tasks)}")
+            count = len(self._tasks[spec.task].init_states)
+            if not 0 <= spec.init_state < count:
+                raise UserError(f"task '{spec.task}' has initial states 0 to {count - 1}, got {spec.init_state}")
+        with self._lock:
+            for env_id, spec in zip(env_ids, episodes, strict=True):
+                world = self._world(env_id, self._tasks[spec.task])
+                world.reset(int(world.task.init_states[spec.init_state]), self._setup.reward)
+                self._held[env_id] = world
+
+    def _world(self, env_id: int, task: ManiSkillTask) -> World:
+        key = (env_id, task.name)
+        if key not in self._worlds:
+            self._worlds[key] = World(task, self._setup, self._control.mode)
+            sizes = self._worlds[key].env.single_action_space.shape
+            if sizes != (self.info.action_dim,):
+                raise UserError(f"{task.name} has actions of {sizes}, other tasks here {self.info.action_dim}.")
+        return self._worlds[key]
+
+    def step(self, env_ids: Sequence[int], actions: torch.Tensor) -> ChunkResult:
+        """Run up to K control steps in each env, one env after the other.
+
+        Raises:
+            ValueError: for non-finite or misshapen actions, and for an env whose episode has ended.
+        """
+        arrays = self._control.map(bounded_actions(actions, len(env_ids), self.info))
+        worlds = [self._world_of(env_id) for env_id in env_ids]
+        for env_id, world in zip(env_ids, worlds, strict=True):
+            if not world.live:
+                raise ValueError(f"env {env_id} holds no running episode; reset it first")
+        book = ChunkBook(*arrays.shape[:2])
+        with self._lock:
+            for row, world in enumerate(worlds):
+                for action in arrays[row]:
+                    book.add(row, world.step(action))
+                    if not world.live:
+                        break
+        return book.result()
+
+    def observe(self, env_ids: Sequence[int], out: Observation) -> None:
+        """Fill row i of `out` for `env_ids[i]`; draws where images were asked for."""
+        assert out.state is not None
+        with self._lock:
+            for row, env_id in enumerate(env_ids):
+                world = self._world_of(env_id)
+                out.state[row] = torch.from_numpy(world.state)
+                out.instruction[row] = world.task.instruction
+                if self.info.proprio_dim:
+                    out.proprio[row] = torch.from_numpy(world.proprio())
+                if self.info.cameras:
+                    out.images[row] = torch.from_numpy(world.images(self.info.cameras))
+
+    def frame(self, env_id: int, camera: str, size: int) -> Array:
+        """Draw one of the robot's cameras, or 'render_camera', ManiSkill's for people: uint8 [size, size, 3].
+
+        A camera draws at the size that it was made with; the picture is scaled.
+        """
+        import cv2
+
+        with self._lock:
+            world = self._world_of(env_id)
+            if camera == RENDER_CAMERA:
+                drawn = world.env.render_rgb_array(RENDER_CAMERA)
+                if drawn is None:
+                    raise NotImplementedError(f"{world.task.name} has no camera '{RENDER_CAMERA}'")
+                image = drawn[0].cpu().numpy()
+            elif camera in self.info.cameras:
+                image = world.images([camera])[0]
+            else:
+                raise UserError(f"unknown camera '{camera}'.{suggest(camera, [RENDER_CAMERA, *self.info.cameras])}")
+        return np.asarray(cv2.resize(image, (size, size), interpolation=cv2.INTER_AREA), np.uint8)
+
+    def new_observation(self, rows: int) -> Observation:
+        """Allocate an Observation of `rows` rows."""
+        return self.info.new_observation(rows)
+
+    def close(self) -> None:
+        """Close ManiSkill's environments."""
+        for world in self._worlds.values():
+            world.env.close()
+        self._worlds, self._held = {}, [None] * self.num_envs
+
+    def _world_of(self, env_id: int) -> World:
+        world = self._held[env_id]
+        if world is None:
+            raise ValueError(f"env {env_id} holds no episode; reset it first")
+        return world
+
+
+def _row(state: torch.Tensor) -> Array:
+    """The only row of a state, a copy."""
+    return state[0].cpu().numpy().astype(np.float32)
+
+
+def _open_first(task: ManiSkillTask, setup: Setup) -> tuple[World, Control]:
+    """A world with the control that was asked for; ManiSkill tells what a robot has only once it is made."""
+    world = World(task, setup)
+    mode = pick_mode(setup.control, world.env, task.name)
+    if mode != world.env.control_mode:
+        world.env.close()
+        world = World(task, setup, mode)
+    return world, describe_control(setup.control, world.env, task.name)
+
+
+def _describe(first: World, tasks: Sequence[ManiSkillTask], setup: Setup, control: Control, driver: str) -> EnvInfo:
+    state, info = first.env.reset(seed=0)
+    reward = choose_reward(setup.reward, "success" in info, tasks[0].name)
+    size = setup.image_size
+    return EnvInfo(
+        backend="maniskill",
+        suite="+".join(dict.fromkeys(task.suite for task in tasks)),
+        simulator=f"maniskill {version('mani-skill')}, sapien {version('sapien')}, PhysX on the CPU, control "
+        f"{control.name}, reward {reward} of {first.env.reward_mode}",
+        renderer="none" if size is None else f"sapien, {driver}",
+        cameras=() if size is None else tuple(first.env.scene.sensors),
+        image_shape=(size or 0, size or 0),
+        proprio_dim=PROPRIO_DIM if control.name == LIBERO else 0,
+        state_dim=int(state.shape[1]),
+        action_dim=len(control.low),
+        action_low=tuple(map(float, control.low)),
+        action_high=tuple(map(float, control.high)),
+        control_hz=float(first.env.control_freq),
+        max_episode_steps=max(task.max_episode_steps for task in tasks),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ManiSkillFactory:
+    """Call it with a number of envs to open a `ManiSkillVecEnv`, best in the children of a `ProcessVecEnv`.
+
+    Args:
+        tasks: see `load_tasks`.
+        control: 'libero' (its scales, +1 closes the gripper; turns saturate at ManiSkill's 0.1 rad a step), the name of
+            one of ManiSkill's controllers, or 'auto': 'libero' for a Panda with its gripper, else the task's first one.
+        reward: see `embodied_rl.sim.step_reward`; ManiSkill's own is its first mode, 'normalized_dense' in [0, 1] for
+            most tasks.
+        image_size: also draw the robot's cameras at H = W of this many pixels; None: no images.
+    """
+
+    tasks: tuple[ManiSkillTask, ...]
+    control: str = AUTO
+    reward: RewardMode = "auto"
+    image_size: int | None = None
+
+    def __call__(self, num_envs: int) -> ManiSkillVecEnv:
+        return ManiSkillVecEnv(self.tasks, num_envs, Setup(self.control, self.reward, self.image_size))

@@ -1,0 +1,100 @@
+"""ManiSkill's GPU backend, as far as a machine without a GPU can tell: the refusal, and the booking over a fake one."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from embodied_rl.errors import UserError
+from embodied_rl.sim.maniskill import gpu
+from embodied_rl.sim.maniskill.gpu import ManiSkillGpuVecEnv
+from embodied_rl.sim.maniskill.tasks import load_tasks
+from embodied_rl.sim.maniskill.vec_env import Setup
+from embodied_rl.types import EpisodeSpec
+from tests.sim.contract import check_result
+from tests.sim.optional import needs
+
+pytestmark = needs("mani_skill")
+PUSH = "maniskill/PushCube-v1"
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_without_a_gpu_it_is_refused_in_one_line() -> None:
+    with pytest.raises(UserError, match=r"needs an NVIDIA GPU.*take its CPU backend"):
+        ManiSkillGpuVecEnv(load_tasks(["PushCube-v1"])[0], 4)
+
+
+class Counting:
+    """Worlds that count: state = (seed, steps, action); success at step 3 + env number."""
+
+    control_mode, reward_mode, control_freq = "pd_joint_delta_pos", "normalized_dense", 20
+    agent = SimpleNamespace(uid="other", supported_control_modes=["pd_joint_delta_pos"])
+    single_action_space = SimpleNamespace(low=-np.ones(2), high=np.ones(2))
+    scene = SimpleNamespace(sensors={"base_camera": None})
+
+    def __init__(self, num_envs: int) -> None:
+        self.state = torch.zeros(num_envs, 3)
+
+    def reset(self, seed: Any, options: dict[str, Any] | None = None) -> tuple[torch.Tensor, dict[str, Any]]:
+        index = range(len(self.state)) if options is None else options["env_idx"].tolist()
+        for env_id in index:
+            self.state[env_id] = torch.tensor([float(seed if options is None else seed[env_id]) % 97, 0.0, 0.0])
+        return self.state.clone(), {"success": torch.zeros(len(self.state), dtype=torch.bool)}
+
+    def step(self, actions: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        self.state[:, 1] += 1
+        self.state[:, 2] = actions[:, 0]
+        success = self.state[:, 1] >= 3 + torch.arange(len(self.state))
+        return self.state.clone(), self.state[:, 1] / 10, success, torch.zeros_like(success), {"success": success}  # type: ignore[return-value]
+
+    def _get_obs_sensor_data(self) -> dict[str, dict[str, torch.Tensor]]:
+        picture = self.state[:, 1].byte()[:, None, None, None].expand(-1, 4, 4, 3)
+        return {"base_camera": {"rgb": picture}}
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture
+def env(monkeypatch: pytest.MonkeyPatch) -> ManiSkillGpuVecEnv:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(gpu, "make", lambda _, num_envs, **options: Counting(num_envs))
+    return ManiSkillGpuVecEnv(load_tasks(["PushCube-v1"])[0], 3, Setup(image_size=4))
+
+
+def test_ends_are_kept_while_other_worlds_move_on(env: ManiSkillGpuVecEnv) -> None:
+    env.reset(range(3), [EpisodeSpec(i, PUSH, i, 0) for i in range(3)])
+    actions = torch.full((3, 6, 2), 0.5)
+    result = env.step([0, 1, 2], actions[:, :4])
+    check_result(result, env.info, 3)
+    assert result.steps_taken.tolist() == [3, 4, 4]
+    assert result.terminated.tolist() == result.success.tolist() == [True, True, False]
+    assert result.reward[0].tolist() == pytest.approx([0.0, 0.1, 1.1, 0.0])
+    out = env.new_observation(3)
+    env.observe([0, 1, 2], out)
+    assert out.state is not None
+    assert out.state[:, 1].tolist() == [3, 4, 4]
+    assert out.images[:, 0, 0, 0, 0].tolist() == [3, 4, 4]
+    result = env.step([2], actions[:1, :2])
+    assert result.steps_taken.tolist() == [1]
+    env.observe([0], out)
+    assert out.state[0, 1] == 3
+
+
+def test_all_running_episodes_must_be_named(env: ManiSkillGpuVecEnv) -> None:
+    env.reset([0, 2], [EpisodeSpec(i, PUSH, i, 0) for i in range(2)])
+    for wrong in ([0], [0, 1, 2]):
+        with pytest.raises(ValueError, match="all running episodes at once"):
+            env.step(wrong, torch.zeros(len(wrong), 1, 2))
+    assert env.step([2, 0], torch.zeros(2, 1, 2)).steps_taken.tolist() == [1, 1]
+    with pytest.raises(ValueError, match="non-finite"):
+        env.step([2, 0], torch.full((2, 1, 2), torch.nan))
+    env.reset([0], [EpisodeSpec(5, PUSH, 5, 0)])  # of the others nothing changes
+    out = env.new_observation(2)
+    env.observe([0, 2], out)
+    assert out.state is not None
+    assert out.state[:, 1].tolist() == [0, 1]
