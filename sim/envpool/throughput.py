@@ -114,8 +114,8 @@ class EnvPoolStream:
             out.instruction[row] = self._task.instruction
 
     def frame(self, env_id: int, camera: str, size: int) -> Array:
-        """Draw the camera 'default': uint8 [size, size, 3]."""
-        if camera != CAMERA:
+        """Draw the camera 'default' (or ''): uint8 [size, size, 3]."""
+        if camera not in ("", CAMERA):
             raise UserError(f"unknown camera '{camera}': EnvPool's tasks show '{CAMERA}'.")
         with self._lock:
             return draw(self._pool, env_id, size)

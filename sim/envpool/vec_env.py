@@ -125,8 +125,8 @@ class EnvPoolVecEnv:
                 out.images[row, camera] = torch.from_numpy(draw(episode.pool, 0, self.info.image_shape[0]))
 
     def frame(self, env_id: int, camera: str, size: int) -> Array:
-        """Draw the camera 'default', also where observations have no images: uint8 [size, size, 3]."""
-        if camera != CAMERA:
+        """Draw the camera 'default' (or ''), also where observations have no images: uint8 [size, size, 3]."""
+        if camera not in ("", CAMERA):
             raise UserError(f"unknown camera '{camera}': EnvPool's tasks show '{CAMERA}'.")
         return draw(self._held(env_id).pool, 0, size)
 

@@ -172,7 +172,7 @@ class ManiSkillVecEnv:
                     out.images[row] = torch.from_numpy(world.images(self.info.cameras))
 
     def frame(self, env_id: int, camera: str, size: int) -> Array:
-        """Draw one of the robot's cameras, or 'render_camera', ManiSkill's for people: uint8 [size, size, 3].
+        """Draw a camera of the robot, or 'render_camera' (or ''), ManiSkill's for people: uint8 [size, size, 3].
 
         A camera draws at the size that it was made with; the picture is scaled.
         """
@@ -180,7 +180,7 @@ class ManiSkillVecEnv:
 
         with self._lock:
             world = self._world_of(env_id)
-            if camera == RENDER_CAMERA:
+            if camera in ("", RENDER_CAMERA):
                 drawn = world.env.render_rgb_array(RENDER_CAMERA)
                 if drawn is None:
                     raise NotImplementedError(f"{world.task.name} has no camera '{RENDER_CAMERA}'")
