@@ -1,0 +1,96 @@
+"""Forward kinematics of a chain of revolute joints, for any number of poses at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Origin:
+    """A frame in its parent, as URDF writes it: xyz in m; rpy in rad about the fixed axes x, then y, then z."""
+
+    xyz: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    rpy: tuple[float, float, float] = (0.0, 0.0, 0.0)
+
+    def rotation(self) -> np.ndarray:
+        """The rotation matrix [3, 3]."""
+        (cr, cp, cy), (sr, sp, sy) = np.cos(self.rpy), np.sin(self.rpy)
+        return np.array(
+            [
+                [cy * cp, cy * sp * sr - sy * cr, cy * sp * cr + sy * sr],
+                [sy * cp, sy * sp * sr + cy * cr, sy * sp * cr - cy * sr],
+                [-sp, cp * sr, cp * cr],
+            ]
+        )
+
+
+class Chain:
+    """The arm from its base frame to the tool.
+
+    Args:
+        origins: Each joint's frame in the frame of the joint before, at angle 0.
+        axes: Each joint's axis in its own frame, [n, 3]; any length but 0.
+        tool: The tool's frame in the last joint's.
+
+    Example:
+        >>> Chain([Origin((0, 0, 1))], [(0, 0, 1)], Origin((0.5, 0, 0))).position(np.array([0.0]))
+        array([0.5, 0. , 1. ])
+    """
+
+    def __init__(self, origins: Sequence[Origin], axes: Sequence[Sequence[float]], tool: Origin) -> None:
+        # Each joint's own axis is turned to z, so that a joint mixes two columns of the rotation only.
+        offsets, turns, back = [], [], np.eye(3)
+        for origin, axis in zip(origins, axes, strict=True):
+            to_axis = _z_to(np.asarray(axis, np.float64))
+            offsets.append(back @ np.asarray(origin.xyz, np.float64))
+            turns.append(back @ origin.rotation() @ to_axis)
+            back = to_axis.T
+        self._offsets, self._turns = np.array(offsets), np.array(turns)
+        self._tool_offset, self._tool_turn = back @ np.asarray(tool.xyz, np.float64), back @ tool.rotation()
+
+    def position(self, angles: np.ndarray) -> np.ndarray:
+        """Where the tool is.
+
+        Args:
+            angles: Joint angles [..., n], rad.
+
+        Returns:
+            Positions in the base frame [..., 3], m.
+        """
+        return self._frames(angles)[0]
+
+    def pose(self, angles: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The tool's position [..., 3] (m) and rotation matrix [..., 3, 3] in the base frame."""
+        position, columns = self._frames(angles)
+        return position, np.stack(columns, -1) @ self._tool_turn
+
+    def _frames(self, angles: np.ndarray) -> tuple[np.ndarray, list[np.ndarray]]:
+        """Position of the tool and the three columns of the last joint's rotation, each [..., 3]."""
+        cos, sin = np.cos(angles), np.sin(angles)
+        shape = (*angles.shape[:-1], 3)
+        position, columns = np.zeros(shape), [np.broadcast_to(axis, shape) for axis in np.eye(3)]
+        for joint, (offset, turn) in enumerate(zip(self._offsets, self._turns, strict=True)):
+            position = _add(position, columns, offset)
+            x, y, z = (_mix(columns, turn[:, i]) for i in range(3))
+            c, s = cos[..., joint, None], sin[..., joint, None]
+            columns = [c * x + s * y, c * y - s * x, z]
+        return _add(position, columns, self._tool_offset), columns
+
+
+def _mix(columns: list[np.ndarray], weights: np.ndarray) -> np.ndarray:
+    return columns[0] * weights[0] + columns[1] * weights[1] + columns[2] * weights[2]
+
+
+def _add(position: np.ndarray, columns: list[np.ndarray], offset: np.ndarray) -> np.ndarray:
+    return position + _mix(columns, offset)
+
+
+def _z_to(axis: np.ndarray) -> np.ndarray:
+    """A rotation matrix whose third column is `axis`'s direction."""
+    z = axis / np.linalg.norm(axis)
+    x = np.cross(z, np.eye(3)[np.argmin(np.abs(z))]) if abs(z[2]) < 1 - 1e-12 else np.array([1.0, 0.0, 0.0])
+    x = x / np.linalg.norm(x)
+    return np.stack([x, np.cross(z, x), z], 1)

@@ -1,0 +1,196 @@
+"""An arm's YAML: names, limits, kinematics, workspace and watchdog, checked when it is read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from embodied_rl.errors import UserError, suggest
+from embodied_rl.real_robot.core.gate import SafetyGate
+from embodied_rl.real_robot.core.kinematics import Chain, Origin
+from embodied_rl.real_robot.core.limits import AxisLimits
+from embodied_rl.real_robot.core.motion import Motion
+from embodied_rl.real_robot.core.watchdog import WatchdogLimits
+from embodied_rl.real_robot.core.yaml_reader import Section, read_yaml
+
+ROBOTS = Path(__file__).parents[1] / "robots"
+_MOST_STOP_TICKS = 2000
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """A box in the base frame that the tool's point must not leave.
+
+    Args:
+        chain: The arm's kinematics.
+        lower: Smallest x, y, z, m.
+        upper: Largest x, y, z, m.
+    """
+
+    chain: Chain
+    lower: np.ndarray
+    upper: np.ndarray
+
+    def inside(self, angles: np.ndarray) -> np.ndarray:
+        """Whether the tool is in the box, a micrometre from its walls at least: angles [..., n] -> bool [...]."""
+        position = self.chain.position(angles)
+        return np.all((position >= self.lower + 1e-6) & (position <= self.upper - 1e-6), axis=-1)
+
+
+@dataclass(frozen=True)
+class Robot:
+    """All that the core must know of an arm.
+
+    Attributes:
+        name: For people.
+        base_frame: The frame in which poses and the workspace are given.
+        tool_frame: The frame at the tool's point.
+        rate_hz: Set points per second.
+        limits: What commands may use: the maker's figures after margin and scaling.
+        home: Joint angles [n] from which episodes start, rad.
+        chain: Forward kinematics from `base_frame` to `tool_frame`.
+        workspace: Where the tool may be.
+        gripper: Limits of the gripper's one axis; None for an arm without.
+        watchdog: When to hold.
+    """
+
+    name: str
+    base_frame: str
+    tool_frame: str
+    rate_hz: float
+    limits: AxisLimits
+    home: np.ndarray
+    chain: Chain
+    workspace: Workspace
+    gripper: AxisLimits | None
+    watchdog: WatchdogLimits
+
+    def gate(self) -> SafetyGate:
+        """A gate for the arm's joints."""
+        return SafetyGate(self.limits, self.rate_hz, self.workspace.inside)
+
+    def gripper_gate(self) -> SafetyGate | None:
+        """A gate for the gripper, if there is one."""
+        return None if self.gripper is None else SafetyGate(self.gripper, self.rate_hz)
+
+
+def robot_path(robot: str) -> Path:
+    """The file of a robot: `fr3` is one that ships, `my/arm.yaml` is yours.
+
+    Raises:
+        UserError: There is no such file; names the shipped ones.
+    """
+    shipped = {path.stem: path for path in ROBOTS.glob("*.yaml")}
+    path = shipped.get(robot, Path(robot))
+    if not path.is_file():
+        raise UserError(f"robot {robot}: no such file, and none that ships.{suggest(robot, shipped)}")
+    return path
+
+
+def load_robot(robot: str) -> Robot:
+    """Read and check an arm's YAML.
+
+    Args:
+        robot: A shipped name or a path.
+
+    Returns:
+        The arm.
+
+    Raises:
+        UserError: One line with the file, the key and what to do.
+    """
+    file = read_yaml(robot_path(robot))
+    file.has("ros")  # the bridge's own section
+    rate_hz = file.number("rate_hz", "set points per second", positive=True)
+    limits, origins, axes = _joints(file)
+    tool = file.section("tool")
+    chain = Chain(origins, axes, _origin(tool))
+    tool.done()
+    box = file.section("workspace")
+    workspace = Workspace(chain, *(np.array(box.numbers(key, 3, "m, base frame")) for key in ("lower", "upper")))
+    box.done()
+    if (workspace.lower >= workspace.upper).any():
+        raise box.wrong("lower", "must lie below upper in x, y and z")
+    found = Robot(
+        name=file.text("name"),
+        base_frame=file.text("base_frame"),
+        tool_frame=file.text("tool_frame"),
+        rate_hz=rate_hz,
+        limits=limits,
+        home=np.array(file.numbers("home", len(limits.names), "rad, one per joint")),
+        chain=chain,
+        workspace=workspace,
+        gripper=_gripper(file.section("gripper")) if file.has("gripper") else None,
+        watchdog=_watchdog(file.section("watchdog")),
+    )
+    file.done()
+    _check(found, file)
+    return found
+
+
+def _check(robot: Robot, file: Section) -> None:
+    """What no single key shows: the home pose is allowed, and a stop is of a length that can be planned each tick."""
+    motion = Motion(robot.limits, 1 / robot.rate_hz, robot.workspace.inside)
+    if motion.allows_rest(robot.home[None]).any():
+        at = ", ".join(f"{x:.3f}" for x in robot.chain.position(robot.home))
+        raise file.wrong("home", f"outside the joints' ranges or the workspace (tool at {at} m); correct either")
+    limits = robot.limits
+    stop_s = float(np.max(limits.velocity / limits.acceleration + limits.acceleration / limits.jerk))
+    if stop_s * robot.rate_hz > _MOST_STOP_TICKS:
+        problem = (
+            f"a stop takes {stop_s:.2f} s, more than {_MOST_STOP_TICKS} ticks; lower rate_hz or raise acceleration"
+        )
+        raise file.wrong("rate_hz", problem)
+
+
+def _joints(file: Section) -> tuple[AxisLimits, list[Origin], list[tuple[float, ...]]]:
+    joints, scaling = file.section("joints"), file.section("scaling")
+    margin = file.number("position_margin", "rad kept from each end of a joint's range")
+    shares = np.array([scaling.number(key, "a share in (0, 1]") for key in ("velocity", "acceleration", "jerk")])
+    scaling.done()
+    if margin < 0 or (shares <= 0).any() or (shares > 1).any():
+        raise file.wrong("scaling", "shares lie in (0, 1], and position_margin is not negative")
+    ranges, figures, origins, axes = [], [], [], []
+    for name in joints.keys:
+        joint = joints.section(name)
+        lower, upper = joint.numbers("position", 2, "rad, [lower, upper]")
+        if lower + margin >= upper - margin:
+            raise joint.wrong("position", f"[{lower}, {upper}] is empty after position_margin {margin}")
+        ranges.append((lower + margin, upper - margin))
+        figures.append(_figures(joint, "rad") * shares)
+        origins.append(_origin(joint))
+        axis = joint.numbers("axis", 3, "a direction in the joint's frame")
+        if not any(axis):
+            raise joint.wrong("axis", "[0, 0, 0] is no direction; URDF's default is [1, 0, 0]")
+        axes.append(axis)
+        joint.done()
+    limits = AxisLimits(tuple(joints.keys), *np.array(ranges).T, *np.array(figures).T)
+    return limits, origins, axes
+
+
+def _figures(section: Section, unit: str) -> np.ndarray:
+    units = {"velocity": f"{unit}/s", "acceleration": f"{unit}/s^2", "jerk": f"{unit}/s^3"}
+    return np.array([section.number(key, of, positive=True) for key, of in units.items()])
+
+
+def _origin(section: Section) -> Origin:
+    xyz, rpy = section.numbers("xyz", 3, "m"), section.numbers("rpy", 3, "rad")
+    return Origin((xyz[0], xyz[1], xyz[2]), (rpy[0], rpy[1], rpy[2]))
+
+
+def _gripper(section: Section) -> AxisLimits:
+    name, (lower, upper) = section.text("joint"), section.numbers("position", 2, "m, [closed, open]")
+    if lower >= upper:
+        raise section.wrong("position", f"[{lower}, {upper}]: closed must be smaller than open")
+    velocity, acceleration, jerk = _figures(section, "m")[:, None]
+    section.done()
+    return AxisLimits((name,), np.array([lower]), np.array([upper]), velocity, acceleration, jerk)
+
+
+def _watchdog(section: Section) -> WatchdogLimits:
+    keys = ("camera_age_s", "joint_state_age_s", "policy_silence_s", "tick_jitter_s")
+    limits = WatchdogLimits(*(section.number(key, "s", positive=True) for key in keys))
+    section.done()
+    return limits

@@ -1,0 +1,102 @@
+"""When the arm must hold: old observations, a silent policy, a control loop out of time."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+NANOSECONDS = 1_000_000_000
+
+
+@dataclass(frozen=True)
+class WatchdogLimits:
+    """How long what may fail to come.
+
+    Args:
+        camera_age_s: Age of the newest image of each camera, s.
+        joint_state_age_s: Age of the newest joint states, s.
+        policy_silence_s: Time since the policy's last sign of life, s.
+        tick_jitter_s: Deviation of a control tick's length from its period, s.
+    """
+
+    camera_age_s: float
+    joint_state_age_s: float
+    policy_silence_s: float
+    tick_jitter_s: float
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One reason to hold. kind: 'camera', 'joint_states', 'policy' or 'jitter'."""
+
+    kind: str
+    detail: str
+
+
+class Watchdog:
+    """Keeps the times of what came and says what is overdue.
+
+    Nothing has come at the start, so everything is a fault until it does.
+
+    Args:
+        limits: The limits.
+        period_ns: Length of a control tick, ns.
+        cameras: Their names.
+        window: Ticks for which a tick out of time counts.
+
+    Example:
+        >>> watchdog = Watchdog(robot.watchdog, gate.period_ns, ["wrist"])
+        >>> watchdog.observed("wrist", stamp_ns)
+        >>> watchdog.faults(now_ns)
+        (Fault(kind='joint_states', detail='none yet'), Fault(kind='policy', detail='none yet'))
+    """
+
+    JOINT_STATES, POLICY = "joint_states", "policy"
+
+    def __init__(self, limits: WatchdogLimits, period_ns: int, cameras: Sequence[str], window: int = 20) -> None:
+        self._limits_ns = {(camera, "camera"): round(limits.camera_age_s * NANOSECONDS) for camera in cameras}
+        self._limits_ns[self.JOINT_STATES, self.JOINT_STATES] = round(limits.joint_state_age_s * NANOSECONDS)
+        self._limits_ns[self.POLICY, self.POLICY] = round(limits.policy_silence_s * NANOSECONDS)
+        self._seen: dict[str, int | None] = {name: None for name, _ in self._limits_ns}
+        self._period_ns, self._jitter_ns = period_ns, round(limits.tick_jitter_s * NANOSECONDS)
+        self._last_tick_ns: int | None = None
+        self._deviations_ns: deque[int] = deque(maxlen=window)
+
+    def observed(self, source: str, stamp_ns: int) -> None:
+        """Note an observation.
+
+        Args:
+            source: A camera's name, or `JOINT_STATES`.
+            stamp_ns: When it was taken (not when it arrived), ns of the control loop's clock.
+        """
+        last = self._seen[source]
+        self._seen[source] = stamp_ns if last is None else max(last, stamp_ns)
+
+    def heartbeat(self, now_ns: int) -> None:
+        """Note a sign of life of the policy: an answer, or its server's health."""
+        self.observed(self.POLICY, now_ns)
+
+    def tick(self, now_ns: int) -> None:
+        """Note the start of a control tick."""
+        if self._last_tick_ns is not None:
+            self._deviations_ns.append(abs(now_ns - self._last_tick_ns - self._period_ns))
+        self._last_tick_ns = now_ns
+
+    def faults(self, now_ns: int) -> tuple[Fault, ...]:
+        """All reasons to hold at `now_ns`. A stamp in the future by more than its limit is one: clocks disagree."""
+        found = []
+        for (source, kind), limit_ns in self._limits_ns.items():
+            stamp_ns = self._seen[source]
+            name = f"{source}: " if kind == "camera" else ""
+            if stamp_ns is None:
+                found.append(Fault(kind, f"{name}none yet"))
+            elif abs(now_ns - stamp_ns) > limit_ns:
+                age, limit = (now_ns - stamp_ns) / NANOSECONDS, limit_ns / NANOSECONDS
+                found.append(Fault(kind, f"{name}{age:.3f} s old, at most {limit:.3f}"))
+        late_ns = 0 if self._last_tick_ns is None else now_ns - self._last_tick_ns - self._period_ns
+        worst_ns = max(late_ns, *self._deviations_ns, 0)
+        if worst_ns > self._jitter_ns:
+            worst, most = worst_ns / NANOSECONDS, self._jitter_ns / NANOSECONDS
+            found.append(Fault("jitter", f"a tick was {worst:.4f} s off, at most {most:.4f}"))
+        return tuple(found)

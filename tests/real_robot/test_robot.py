@@ -1,0 +1,102 @@
+"""Arms' YAML files: the shipped ones hold, and whatever is wrong is said in one line with file, key and remedy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from embodied_rl.errors import UserError
+from embodied_rl.real_robot.core.robot import ROBOTS, load_robot
+
+SHIPPED = sorted(path.stem for path in ROBOTS.glob("*.yaml"))
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_the_shipped_arms_are_read(name: str) -> None:
+    robot = load_robot(name)
+    assert robot.workspace.inside(robot.home)
+    assert len(robot.limits.names) == len(robot.home)
+    gate = robot.gate()
+    gate.start(robot.home, 0)
+    assert gate.period_ns == round(1e9 / robot.rate_hz)
+
+
+def test_figures_are_scaled_and_keep_their_margin() -> None:
+    limits = load_robot("fr3").limits
+    np.testing.assert_allclose(limits.velocity, [1.31, 1.31, 1.31, 1.31, 2.63, 2.09, 2.63])
+    np.testing.assert_allclose(limits.acceleration, 5.0)
+    np.testing.assert_allclose(limits.jerk, 500.0)
+    np.testing.assert_allclose([limits.lower[3], limits.upper[3]], [-3.0421 + 0.05, -0.1518 - 0.05])
+
+
+def test_there_are_three_arms() -> None:
+    assert SHIPPED == ["fr3", "generic", "ur5e"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (
+            "rate_hz: 100.0",
+            "rate_hz: fast",
+            "arm.yaml: rate_hz: 'fast' is no finite number; give set points per second",
+        ),
+        ("rate_hz: 100.0", "rate_hz: 0", "rate_hz: 0 must be positive"),
+        ("rate_hz: 100.0", "rate_hz: 1.0e+6", "rate_hz: a stop takes"),
+        ("rate_hz: 100.0", "rate: 100.0", "arm.yaml: rate_hz: missing; give set points per second"),
+        ("rate_hz: 100.0", "rate_hz: 100.0\nrate: 5", "rate: unknown key. Did you mean 'rate_hz'?"),
+        ("rate_hz: 100.0", "rate_hz: 100.0\nrate_hz: 5", "the key rate_hz occurs twice; remove one"),
+        ("rate_hz: 100.0", "rate_hz: .nan", "rate_hz: nan is no finite number"),
+        ("rate_hz: 100.0", "rate_hz: yes", "rate_hz: True is no finite number"),
+        (
+            "jerk: 5000.0",
+            "jerk: 5e3",
+            "joints.fr3_joint1.jerk: '5e3' is no finite number; give rad/s^3 (5000.0, not 5e3)",
+        ),
+        ("jerk: 5000.0", "jerk: -1", "joints.fr3_joint1.jerk: -1 must be positive"),
+        ("jerk: 5000.0", "jerks: 5000.0", "joints.fr3_joint1.jerk: missing; give rad/s^3"),
+        ("[-2.7437, 2.7437]", "[2.7437, -2.7437]", "joints.fr3_joint1.position: [2.7437, -2.7437] is empty"),
+        ("[-2.7437, 2.7437]", "[-2.7437]", "joints.fr3_joint1.position: [-2.7437] is not a list of 2 numbers"),
+        ("axis: [0, 0, 1]", "axis: [0, 0, 0]", "joints.fr3_joint1.axis: [0, 0, 0] is no direction"),
+        ("velocity: 0.5,", "velocity: 1.5,", "scaling: shares lie in (0, 1]"),
+        ("position_margin: 0.05", "position_margin: -1", "scaling: shares lie in (0, 1], and position_margin"),
+        ("lower: [0.15,", "lower: [0.85,", "workspace.lower: must lie below upper"),
+        ("lower: [0.15,", "lower: [0.75,", "home: outside the joints' ranges or the workspace (tool at 0.451,"),
+        ("home: [0.0,", "home: [3.0,", "home: outside"),
+        ("home: [0.0,", "home: [", "is not a list of 7 numbers; give them in rad, one per joint"),
+        ("name: Franka Research 3", "name: 3", "name: 3 is no text"),
+        ("[0.0, 0.08]", "[0.08, 0.0]", "gripper.position: [0.08, 0.0]: closed must be smaller"),
+        ("camera_age_s: 0.2", "camera_age: 0.2", "watchdog.camera_age_s: missing"),
+        ("tool: {", "tool: [", "arm.yaml is no YAML"),
+        ("watchdog: ", "watchdogs: ", "watchdog: missing"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_line(tmp_path: Path, old: str, new: str, message: str) -> None:
+    text, path = (ROBOTS / "fr3.yaml").read_text(), tmp_path / "arm.yaml"
+    assert old in text
+    path.write_text(text.replace(old, new, 1))
+    with pytest.raises(UserError) as caught:
+        load_robot(str(path))
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["", "- 1\n", "just text\n", "\x00\n", "? [a]\n: 1\n"])
+def test_what_is_no_mapping_is_refused(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "arm.yaml"
+    path.write_text(text)
+    with pytest.raises(UserError, match=r"arm\.yaml"):
+        load_robot(str(path))
+
+
+def test_an_unknown_arm_lists_the_shipped_ones() -> None:
+    with pytest.raises(UserError, match="Did you mean 'fr3'"):
+        load_robot("fr4")
+
+
+def test_the_bridges_section_is_its_own(tmp_path: Path) -> None:
+    path = tmp_path / "arm.yaml"
+    path.write_text((ROBOTS / "fr3.yaml").read_text() + "\nros: {anything: 1}\n")
+    assert load_robot(str(path)).name == "Franka Research 3"

@@ -1,0 +1,91 @@
+"""The watchdog's limits, to the nanosecond."""
+
+from __future__ import annotations
+
+import pytest
+
+from embodied_rl.real_robot.core.watchdog import Watchdog, WatchdogLimits
+
+LIMITS = WatchdogLimits(camera_age_s=0.2, joint_state_age_s=0.05, policy_silence_s=0.3, tick_jitter_s=0.004)
+MS, TICK = 1_000_000, 10_000_000
+
+
+def healthy(now_ns: int = 0) -> Watchdog:
+    watchdog = Watchdog(LIMITS, TICK, ["wrist", "front"], window=5)
+    for source in ("wrist", "front", watchdog.JOINT_STATES):
+        watchdog.observed(source, now_ns)
+    watchdog.heartbeat(now_ns)
+    return watchdog
+
+
+def kinds(watchdog: Watchdog, now_ns: int) -> list[str]:
+    return [fault.kind for fault in watchdog.faults(now_ns)]
+
+
+def test_everything_must_have_come_once() -> None:
+    faults = Watchdog(LIMITS, TICK, ["wrist"]).faults(0)
+    assert [(fault.kind, fault.detail) for fault in faults] == [
+        ("camera", "wrist: none yet"),
+        ("joint_states", "none yet"),
+        ("policy", "none yet"),
+    ]
+    assert healthy().faults(0) == ()
+
+
+@pytest.mark.parametrize(
+    ("source", "kind", "limit_ms"),
+    [
+        ("wrist", "camera", 200),
+        ("front", "camera", 200),
+        ("joint_states", "joint_states", 50),
+        ("policy", "policy", 300),
+    ],
+)
+def test_each_source_has_its_age(source: str, kind: str, limit_ms: int) -> None:
+    watchdog, now = healthy(), limit_ms * MS
+    for other in {"wrist", "front", "joint_states", "policy"} - {source}:
+        watchdog.observed(other, now)
+    assert kinds(watchdog, now) == []
+    late = watchdog.faults(now + 1)
+    assert [fault.kind for fault in late] == [kind]
+    assert f"{limit_ms / 1000:.3f}" in late[0].detail
+    watchdog.observed(source, now)
+    assert kinds(watchdog, now + 1) == []
+
+
+def test_an_old_stamp_does_not_replace_a_newer_one() -> None:
+    watchdog = healthy(now_ns=100 * MS)
+    watchdog.observed("wrist", 0)
+    assert kinds(watchdog, 100 * MS) == []
+
+
+def test_a_stamp_from_the_future_is_a_fault() -> None:
+    watchdog = healthy()
+    watchdog.observed("wrist", 201 * MS)
+    assert kinds(watchdog, 0) == ["camera"]
+
+
+def test_an_unknown_source_is_an_error() -> None:
+    with pytest.raises(KeyError):
+        healthy().observed("side", 0)
+
+
+def test_a_tick_out_of_time_counts_for_a_while() -> None:
+    watchdog, now = healthy(), 0
+    watchdog.observed(watchdog.JOINT_STATES, 50 * MS)
+    watchdog.tick(now)
+    for length in (10, 14, 6, 10):
+        now += length * MS
+        watchdog.tick(now)
+        assert kinds(watchdog, now) == []
+    now += 15 * MS
+    assert kinds(watchdog, now) == ["jitter"], "while the tick is overdue"
+    watchdog.tick(now)
+    for _ in range(4):
+        assert kinds(watchdog, now) == ["jitter"]
+        now += TICK
+        watchdog.tick(now)
+        watchdog.observed(watchdog.JOINT_STATES, now)
+    now += TICK
+    watchdog.tick(now)
+    assert kinds(watchdog, now) == []
