@@ -25,6 +25,7 @@ COMMANDS = {
     "collect": "record demonstrations with the scripted expert",
     "sft": "train a policy on demonstrations (imitation)",
     "export": "write a policy in the layout that other programs read",
+    "serve": "answer robots' observations over the network",
     "plan": "say what training a policy needs, and what fits on a GPU",
     "bench": "measure speed; prints a table, writes JSON",
     "assets": "install benchmark files that cannot be shipped (LIBERO)",

@@ -19,6 +19,7 @@ CLASSES = {
     "collect": "embodied_rl.cli.collect:CollectCommand",
     "sft": "embodied_rl.cli.sft:SftCommand",
     "export": "embodied_rl.cli.export:ExportCommand",
+    "serve": "embodied_rl.cli.serve:ServeCommand",
     "plan": "embodied_rl.cli.plan:PlanCommand",
     "bench": "embodied_rl.cli.bench:BenchCommand",
     "doctor": "embodied_rl.jobs.findings:DoctorConfig",

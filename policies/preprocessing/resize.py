@@ -6,7 +6,7 @@ Each function documents how exactly it agrees; tests/policies/test_images.py hol
 from __future__ import annotations
 
 import math
-from functools import cache
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,6 +17,8 @@ from embodied_rl.types import Array
 
 _FIXED_POINT = 22
 """Fractional bits of Pillow's weights for pictures of 8 bits."""
+_KEPT = 64
+"""Pairs of sizes whose weights are kept: a client may send a picture of any size."""
 
 
 class Spans(NamedTuple):
@@ -44,12 +46,21 @@ def bilinear_pillow(image: Array, size: int) -> Array:
 
     Source: Pillow's src/libImaging/Resample.c (fixed-point weights, columns before rows, 8 bits in between).
     """
-    out = image
-    if image.shape[1] != size:
-        out = _resample_fixed(out.transpose(1, 0, 2), _triangle_spans(image.shape[1], size)).transpose(1, 0, 2)
-    if image.shape[0] != size:
-        out = _resample_fixed(out, _triangle_spans(image.shape[0], size))
-    return np.ascontiguousarray(out)
+    return _bilinear_pillow(image, size, size)
+
+
+def bilinear_pillow_padded(image: Array, size: int) -> Array:
+    """The whole picture in the middle of a black square: uint8 [H, W, 3] to square; of a square, `bilinear_pillow`.
+
+    As openpi's resize_with_pad for one picture, bit for bit: the longer side fills the square.
+    Source: packages/openpi-client/src/openpi_client/image_tools.py.
+    """
+    ratio = max(image.shape[0] / size, image.shape[1] / size)
+    height, width = (max(1, int(side / ratio)) for side in image.shape[:2])
+    out = np.zeros((size, size, 3), np.uint8)
+    top, left = (size - height) // 2, (size - width) // 2
+    out[top : top + height, left : left + width] = _bilinear_pillow(image, height, width)
+    return out
 
 
 def bicubic_torchvision(image: Array, size: int) -> Array:
@@ -76,7 +87,7 @@ def center_crop_tf(image: Array, area: float) -> Array:
     return out
 
 
-@cache
+@lru_cache(_KEPT)
 def _lanczos3_spans(source: int, target: int) -> Spans:
     one = np.float32(1)
     inverse = one / (np.float32(target) / np.float32(source))
@@ -111,7 +122,7 @@ def _sine(x: Any) -> Any:
     return math.sin(x)
 
 
-@cache
+@lru_cache(_KEPT)
 def _triangle_spans(source: int, target: int) -> Spans:
     scale = source / target
     stretch = max(scale, 1.0)
@@ -155,6 +166,15 @@ def _resample_float(image: Array, rows: Spans, columns: Spans, out: Array) -> No
                 green += w * line[at, 1]
                 blue += w * line[at, 2]
             out[y, x, 0], out[y, x, 1], out[y, x, 2] = _byte(red), _byte(green), _byte(blue)
+
+
+def _bilinear_pillow(image: Array, height: int, width: int) -> Array:
+    out = image
+    if image.shape[1] != width:
+        out = _resample_fixed(out.transpose(1, 0, 2), _triangle_spans(image.shape[1], width)).transpose(1, 0, 2)
+    if image.shape[0] != height:
+        out = _resample_fixed(out, _triangle_spans(image.shape[0], height))
+    return np.ascontiguousarray(out)
 
 
 def _resample_fixed(image: Array, spans: Spans) -> Array:

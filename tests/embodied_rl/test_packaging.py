@@ -29,7 +29,15 @@ DISTRIBUTIONS = {
 }
 # Runs in the environment that `assets install libero` makes for the official code.
 ELSEWHERE = "sim.libero.assets.official."
-OPTIONAL = {"matplotlib": "report", "tensorboard": "track", "wandb": "wandb", "transformers": "dev", "ray": "ray"}
+OPTIONAL = {
+    "matplotlib": "report",
+    "tensorboard": "track",
+    "wandb": "wandb",
+    "transformers": "dev",
+    "ray": "ray",
+    "websockets": "serve",
+    "msgpack": "serve",
+}
 
 
 def names(requirements: list[str]) -> set[str]:

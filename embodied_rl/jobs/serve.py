@@ -1,0 +1,239 @@
+"""Loads a policy and serves it to robots until Ctrl-C or SIGTERM. Imports torch and the server."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import ipaddress
+import logging
+import signal
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from embodied_rl import __version__
+from embodied_rl.errors import UserError
+from embodied_rl.factory.envs import describe_policy, open_policy, pick_device, policy_folder
+from embodied_rl.factory.policies import CheckpointOptions
+from embodied_rl.policies.checkpoints.folder import read_json, read_provenance
+from embodied_rl.policies.preprocessing.images import image_pipeline
+from embodied_rl.policy import ActMode
+from embodied_rl.real_robot.server.limits import ServerLimits
+from embodied_rl.real_robot.server.observations import GENERIC, MAX_SIDE, OPENPI, OPTIONS, PolicySpec
+from embodied_rl.real_robot.server.pictures import PictureFitter
+from embodied_rl.real_robot.server.served_policy import ServedPolicy
+from embodied_rl.sim.libero.protocol import NATIVE, PROTOCOLS
+from embodied_rl.utils.console import LastingConsole
+
+if TYPE_CHECKING:
+    from embodied_rl.factory.policies import AnyPolicy
+    from embodied_rl.real_robot.server.app import PolicyServer
+
+PROTOCOL = 1
+"""Version of the messages, in the metadata."""
+_PUBLISHED = {"openvla": "openvla", "openvla_oft": "openvla", "pi0": "openpi", "smolvla": "lerobot"}
+"""Protocols under which published policies of a family were trained."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServeRequest:
+    """What is served, where and to whom. images: an image pipeline, None for the checkpoint's."""
+
+    options: CheckpointOptions
+    host: str
+    port: int
+    token: str | None
+    mode: ActMode
+    seed: int
+    device: str
+    compile: bool
+    images: str | None
+    mirror: bool
+    limits: ServerLimits
+
+
+def run(request: ServeRequest) -> None:
+    """Serve until asked to stop; UserError where the policy or the address cannot be had."""
+    server_class = _server_class()
+    console = LastingConsole()
+    address = bind(request.host, request.port)
+    with address:
+        checkpoint = request.options.checkpoint
+        folder = policy_folder(checkpoint)
+        policy = open_policy(checkpoint, pick_device(request.device), request.options.load_options(folder))
+        policy.with_value = False
+        if request.compile:
+            from embodied_rl.policies.compile import need_compiler
+
+            need_compiler(policy.device.type)
+            policy.compiled = True
+        spec = spec_of(policy)
+        pipeline = request.images or pipeline_of(folder, policy)
+        image_pipeline(pipeline)
+        about = describe_policy(policy, checkpoint)
+        for line in _head(about, spec, pipeline, request):
+            console.say(line)
+        served = ServedPolicy(policy, spec, request.mode)
+        server = server_class(
+            served.decide,
+            spec,
+            PictureFitter(size=spec.image_size, pipeline=pipeline, mirror=request.mirror),
+            metadata=metadata(about, spec, pipeline, request),
+            limits=request.limits,
+            seed=request.seed,
+            token=request.token,
+        )
+        _log_to_stderr()
+        try:
+            asyncio.run(_serve(server, served, address, console))
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise
+            raise UserError(
+                f"port {request.port} was taken while the policy was loaded: name another --port."
+            ) from error
+    console.say(f"stopped after {server.metrics.requests['ok']} answers")
+
+
+async def _serve(server: PolicyServer, served: ServedPolicy, address: socket.socket, console: LastingConsole) -> None:
+    loop = asyncio.get_running_loop()
+
+    def stop() -> None:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)  # the second one ends the program at once
+        console.say("stopping: requests that are here are answered")
+        server.stop()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop)
+    rows = [rows for rows in (1, 2, 4, 8, 16, 32, 64) if rows < server.limits.max_batch] + [server.limits.max_batch]
+    host, port = address.getsockname()[:2]
+    shown = f"[{host}]" if ":" in host else host
+    ready = f"ready: ws://{shown}:{port}  (Ctrl-C stops it)"
+    await server.run(address, lambda: served.warm_up(rows), lambda: console.say(ready))
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A socket at that address that does not listen yet; UserError where it cannot be had."""
+    try:
+        family, kind, number, _, where = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        bound = socket.socket(family, kind, number)
+    except OSError as error:
+        raise UserError(f"--host {host}: {error.strerror}.") from error
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(where)
+    except OSError as error:
+        bound.close()
+        reason = f"cannot listen at {host}, port {port} ({error.strerror})"
+        raise UserError(f"{reason}: name another --port or --host.") from error
+    return bound
+
+
+def access(host: str, token: str | None) -> str:
+    """In words: who can use the policy."""
+    if is_local(host):
+        return f"programs of this machine only, {'with the token' if token else 'without a token'}"
+    if token:
+        return "whoever reaches this port and has the token; nothing is encrypted"
+    return "ANYBODY who reaches this port may use the policy: set --token, or leave --host 127.0.0.1"
+
+
+def is_local(host: str) -> bool:
+    """Whether only programs of this machine reach `host`."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def spec_of(policy: AnyPolicy) -> PolicySpec:
+    """What a loaded policy reads and answers."""
+    config = policy.config
+    return PolicySpec(
+        cameras=config.num_cameras,
+        image_size=config.image_size,
+        proprio_dim=config.proprio_dim if policy.uses_proprio else 0,
+        chunk_len=policy.chunk_len,
+        action_dim=policy.action_dim,
+    )
+
+
+def pipeline_of(folder: Path, policy: AnyPolicy) -> str:
+    """The image pipeline that the policy in `folder` was trained with: as its provenance says, else as its family's
+    published ones."""
+    return trained_pipeline(read_provenance(folder), read_json(folder / "config.json"), policy.architecture)
+
+
+def trained_pipeline(provenance: Mapping[str, Any], config: Mapping[str, Any], architecture: str) -> str:
+    """The same, from the checkpoint's provenance.json (empty without one), its config.json and its family."""
+    name = provenance.get("config", {}).get("protocol")
+    name = name or provenance.get("dataset", {}).get("collected", {}).get("protocol")
+    if name in PROTOCOLS:
+        return PROTOCOLS[name].images
+    if provenance or "architecture" in config or "embodied_rl" in config:
+        return NATIVE.images
+    return PROTOCOLS[_PUBLISHED[architecture]].images
+
+
+def metadata(about: dict[str, Any], spec: PolicySpec, pipeline: str, request: ServeRequest) -> dict[str, Any]:
+    """What a client is told first: plain values."""
+    return {
+        "server": "embodied-rl",
+        "version": __version__,
+        "protocol": PROTOCOL,
+        "policy": about["policy"],
+        "weights": about["weights"],
+        "unnorm_key": about["unnorm key"],
+        "cameras": spec.cameras,
+        "image_size": spec.image_size,
+        "proprio_dim": spec.proprio_dim,
+        "chunk_len": spec.chunk_len,
+        "action_dim": spec.action_dim,
+        "mode": request.mode,
+        "seed": request.seed,
+        "image_pipeline": pipeline,
+        "mirror": request.mirror,
+        "layouts": {"openpi": list(OPENPI), "generic": list(GENERIC), "options": list(OPTIONS)},
+        "max_image_side": MAX_SIDE,
+        "max_message_bytes": request.limits.max_message_bytes,
+        "deadline_ms": request.limits.deadline_ms,
+    }
+
+
+def _head(about: dict[str, Any], spec: PolicySpec, pipeline: str, request: ServeRequest) -> list[str]:
+    reads = f"{spec.cameras} pictures of {spec.image_size} x {spec.image_size}, "
+    reads += f"{spec.proprio_dim} numbers of proprio, an instruction" if spec.proprio_dim else "an instruction"
+    rows = {
+        "policy": f"{about['policy']}; {about['weights']}",
+        "unnorm key": about["unnorm key"],
+        "reads": reads,
+        "answers": f"{spec.chunk_len} actions of {spec.action_dim}, {request.mode}",
+        "pictures": f"of another size: {pipeline}" + ("; left and right are swapped" if request.mirror else ""),
+        "access": access(request.host, request.token),
+    }
+    return [f"{name:<12}{text}" for name, text in rows.items()]
+
+
+def _server_class() -> type[PolicyServer]:
+    try:
+        import msgpack  # noqa: F401 - found missing here, not at the first request
+
+        from embodied_rl.real_robot.server.app import PolicyServer
+    except ModuleNotFoundError as error:
+        if error.name not in ("websockets", "msgpack"):
+            raise
+        raise UserError(f"serve needs {error.name}: pip install 'embodied-rl[serve]'") from error
+    return PolicyServer
+
+
+def _log_to_stderr() -> None:
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
+    log = logging.getLogger("embodied_rl.serve")
+    log.handlers, log.propagate = [handler], False
+    log.setLevel(logging.INFO)

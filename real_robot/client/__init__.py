@@ -1,0 +1,5 @@
+"""The client of the policy server, for the robot's computer: NumPy, websockets and msgpack; no torch, no simulator."""
+
+from embodied_rl.real_robot.client.policy_client import PolicyClient, PolicyConnectionError, PolicyServerError
+
+__all__ = ["PolicyClient", "PolicyConnectionError", "PolicyServerError"]

@@ -1,0 +1,205 @@
+"""Clients that are malformed, oversized, slow or hostile: each is turned away for a reason, and others are answered."""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import tracemalloc
+from collections.abc import Iterator
+from contextlib import suppress
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from websockets.exceptions import ConnectionClosed
+
+from tests.real_robot.openpi_like import OpenpiLike, encode, libero_obs
+from tests.real_robot.serving import Serving
+from tests.real_robot.test_server import expected, get
+
+UPGRADE = (
+    b"GET / HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    b"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Version: 13\r\n\r\n"
+)
+BINARY, CONTINUED, PING, FIN = 0x2, 0x0, 0x9, 0x80
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Serving]:
+    with Serving(max_message_bytes=1 << 16, message_s=1.0, ping_s=1.0, handshake_s=1.0, max_pending=20) as running:
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def _others_are_still_answered(server: Serving) -> Iterator[None]:
+    with OpenpiLike(server.port) as bystander:
+        yield
+        answer = bystander.infer(libero_obs(2) | {"seed": 3})
+        assert np.array_equal(answer["actions"], expected(2, 3, 0))
+    assert server.error is None
+
+
+def frame(opcode: int, data: bytes, *, fin: bool = True, length: int | None = None) -> bytes:
+    """A client's frame, masked with zeros; `length` is what it claims."""
+    size = len(data) if length is None else length
+    head = bytes([opcode | (FIN if fin else 0)])
+    if size < 126:
+        return head + bytes([0x80 | size]) + bytes(4) + data
+    return head + bytes([0x80 | 127]) + struct.pack(">Q", size) + bytes(4) + data
+
+
+def opened(port: int) -> socket.socket:
+    """A connection whose handshake is done and whose metadata is read."""
+    raw = socket.create_connection(("127.0.0.1", port), timeout=60)
+    raw.sendall(UPGRADE)
+    seen = b""
+    while b"server" not in seen.partition(b"\r\n\r\n")[2]:
+        seen += raw.recv(4096)
+    return raw
+
+
+def ending(raw: socket.socket) -> tuple[int | None, str]:
+    """Read to the end; code and reason of the close frame, None where the connection was cut."""
+    seen = b""
+    with suppress(ConnectionError):
+        while piece := raw.recv(65536):
+            seen += piece
+    at = 0
+    while at + 2 <= len(seen):
+        opcode, size = seen[at] & 0x0F, seen[at + 1]
+        body = seen[at + 2 : at + 2 + size]
+        if opcode == 0x8:
+            return struct.unpack(">H", body[:2])[0], body[2:].decode()
+        at += 2 + size
+    return None, ""
+
+
+def test_an_oversized_message_closes_with_the_size(server: Serving) -> None:
+    with OpenpiLike(server.port) as client:
+        client.socket.send(bytes(70_000))
+        with pytest.raises(ConnectionClosed, match="65536") as found:
+            client.socket.recv(timeout=60)
+        assert found.value.rcvd is not None
+        assert found.value.rcvd.code == 1009
+
+
+def test_a_frame_that_only_claims_to_be_huge_costs_nothing(server: Serving) -> None:
+    raw = opened(server.port)
+    raw.sendall(frame(BINARY, b"", length=2**62))
+    assert ending(raw)[0] == 1009
+
+
+def test_a_message_in_endless_fragments_is_cut(server: Serving) -> None:
+    raw = opened(server.port)
+    with suppress(ConnectionError):
+        raw.sendall(frame(BINARY, b"", fin=False) + frame(CONTINUED, b"", fin=False) * 3000)
+    code, reason = ending(raw)
+    assert (code, reason) == (1008, "a message of more than 1024 fragments")
+
+
+def test_a_message_that_never_ends_is_cut(server: Serving) -> None:
+    with OpenpiLike(server.port) as client:
+
+        def pieces() -> Iterator[bytes]:
+            yield b"\x81"
+            with pytest.raises(ConnectionClosed, match="took longer than 1 s to arrive"):
+                client.socket.recv(timeout=60)
+
+        with pytest.raises(ConnectionClosed):
+            client.socket.send(pieces())
+
+
+def test_a_client_that_hangs_within_a_frame_is_cut(server: Serving) -> None:
+    raw = opened(server.port)
+    raw.sendall(frame(BINARY, b"\x81", length=1000))  # and nothing more; a pong would be part of it
+    assert ending(raw)[0] == 1011
+
+
+def test_a_handshake_that_never_ends_is_cut(server: Serving) -> None:
+    raw = socket.create_connection(("127.0.0.1", server.port), timeout=60)
+    raw.sendall(UPGRADE[:40])
+    assert ending(raw) == (None, "")
+
+
+def test_connections_that_never_open_are_bounded(server: Serving) -> None:
+    many = [socket.create_connection(("127.0.0.1", server.port), timeout=60) for _ in range(60)]
+    cut = 0
+    for raw in many[40:]:
+        with suppress(ConnectionError):
+            cut += raw.recv(1) == b""
+    assert cut == 20
+    for raw in many:
+        raw.close()
+
+
+def test_a_client_that_reads_nothing_is_cut() -> None:
+    with Serving(max_unread_bytes=1 << 16) as server:
+        raw = opened(server.port)
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        with suppress(ConnectionError):  # which ends it
+            while True:
+                raw.sendall(frame(PING, bytes(125)) * 1000)
+
+
+def test_a_request_that_is_no_websocket_gets_a_plain_answer(server: Serving) -> None:
+    status, text = get(server.port, "/")
+    assert status == 426
+    assert "WebSocket" in text
+    raw = socket.create_connection(("127.0.0.1", server.port), timeout=60)
+    raw.sendall(b"\x16\x03\x01 this is TLS \r\n\r\n")
+    assert raw.recv(4096) == b""
+    raw.close()
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    data=st.lists(
+        st.binary(max_size=80)
+        | st.builds(frame, st.integers(0, 15), st.binary(max_size=130), fin=st.booleans())
+        | st.builds(frame, st.integers(0, 15), st.binary(max_size=20), length=st.integers(0, 2**63 - 1)),
+        max_size=6,
+    )
+)
+def test_fuzzed_frames(server: Serving, data: list[bytes]) -> None:
+    raw = opened(server.port)
+    with suppress(ConnectionError):
+        raw.sendall(b"".join(data))
+        raw.shutdown(socket.SHUT_WR)
+    code, reason = ending(raw)
+    assert code in (None, 1000, 1002, 1005, 1007, 1008, 1009, 1011)
+    assert "\n" not in reason
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(at=st.integers(0, 700), patch=st.binary(min_size=1, max_size=8), cut=st.integers(0, 5))
+def test_fuzzed_messages_are_answered(server: Serving, at: int, patch: bytes, cut: int) -> None:
+    good = encode(libero_obs(0))
+    bad = (good[:at] + patch + good[at + len(patch) :])[: len(good) - cut]
+    with OpenpiLike(server.port) as client:
+        client.socket.send(bad)
+        answer = client.socket.recv(timeout=60)
+        assert isinstance(answer, bytes) or "\n" not in answer
+
+
+def test_memory_is_flat(server: Serving) -> None:
+    def rounds(count: int) -> None:
+        for _ in range(count):
+            with OpenpiLike(server.port) as client:
+                client.infer(libero_obs(0, size=16))
+                client.socket.send(os.urandom(2000))
+                client.socket.recv(timeout=60)
+            raw = opened(server.port)
+            raw.sendall(frame(BINARY, b"", fin=False) + frame(9, b"x"))
+            raw.close()
+
+    rounds(20)
+    tracemalloc.start()
+    rounds(20)
+    before = tracemalloc.get_traced_memory()[0]
+    rounds(60)
+    grown = tracemalloc.get_traced_memory()[0] - before
+    tracemalloc.stop()
+    assert grown < 200_000
+    assert "embodied_rl_serve_clients 1\n" in get(server.port, "/metrics")[1]
