@@ -26,6 +26,9 @@ DISTRIBUTIONS = {
     "OpenGL": "mujoco",
     "llvmlite": "numba",
     "huggingface_hub": "huggingface-hub",
+    "mani_skill": "mani-skill",
+    "mujoco_warp": "mujoco-warp",
+    "warp": "warp-lang",
 }
 # Runs in the environment that `assets install libero` makes for the official code.
 ELSEWHERE = "sim.libero.assets.official."
@@ -37,6 +40,10 @@ OPTIONAL = {
     "ray": "ray",
     "websockets": "serve",
     "msgpack": "serve",
+    "envpool": "envpool",
+    "mani-skill": "maniskill",
+    "mujoco-warp": "warp",
+    "warp-lang": "warp",
 }
 
 
