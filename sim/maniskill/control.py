@@ -40,7 +40,9 @@ class Control:
 
 def pick_mode(wanted: str, env: Any, task: str) -> str:
     """ManiSkill's control_mode for what was asked for; `env` has any. UserError for what its robot has not."""
-    known = list(env.agent.supported_control_modes) if hasattr(env.agent, "supported_control_modes") else []
+    if not hasattr(env.single_action_space, "low"):
+        raise UserError(f"{task} has several robots, whose actions are no vector: it can't be trained here.")
+    known = list(env.agent.supported_control_modes)
     fits = env.agent.uid.startswith("panda") and EE_DELTA_POSE in known and "stick" not in env.agent.uid
     if wanted == AUTO:
         return EE_DELTA_POSE if fits else env.control_mode
@@ -56,8 +58,6 @@ def pick_mode(wanted: str, env: Any, task: str) -> str:
 def describe_control(wanted: str, env: Any, task: str) -> Control:
     """The control of `env`, which was made with `pick_mode`."""
     space = env.single_action_space
-    if not hasattr(space, "low"):
-        raise UserError(f"{task} has several robots, whose actions are no vector.")
     low, high = np.asarray(space.low, np.float32), np.asarray(space.high, np.float32)
     if not (np.isfinite(low).all() and np.isfinite(high).all()):
         raise UserError(f"{task}'s actions have no bounds under {env.control_mode}: choose another control.")

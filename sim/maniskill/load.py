@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
@@ -16,6 +17,8 @@ from embodied_rl.errors import UserError
 from embodied_rl.sim.maniskill import vulkan
 
 INSTALL = "sh .ci/install-maniskill .venv/bin/python"
+REWARD_MODES = ("normalized_dense", "dense", "sparse")
+"""The best first. A task names another order; for some it begins with 'none'."""
 
 
 @cache
@@ -68,11 +71,18 @@ def _missing(env_id: str, names: Sequence[str]) -> str:
     )
 
 
+def reward_mode(env_id: str) -> str:
+    """Which of ManiSkill's reward modes a task is made with: the first of REWARD_MODES that it has, else 'none'."""
+    supported = registered()[env_id].cls.SUPPORTED_REWARD_MODES
+    return next((mode for mode in REWARD_MODES if mode in supported), "none")
+
+
 def make(env_id: str, **options: Any) -> Any:
     """ManiSkill's environment itself, without wrappers; UserError where it can't be made here."""
     import gymnasium
 
     check_assets(env_id)
+    options.setdefault("reward_mode", reward_mode(env_id))
     try:
         with _nobody_asks(env_id), warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -93,7 +103,11 @@ def _nobody_asks(env_id: str) -> Iterator[None]:
     from mani_skill.utils import download_asset
 
     def refuse(message: str) -> bool:
-        raise UserError(f"{env_id}: {' '.join(message.split())} python -m mani_skill.utils.download_asset does it.")
+        robot = next(iter(re.findall(r"Robot (\S+)", message)), "its robot")
+        raise UserError(
+            f"{env_id} needs files of a robot that ManiSkill does not bring ({robot}): "
+            f"python -m mani_skill.utils.download_asset {robot} -y (an internet connection is needed)"
+        )
 
     asked = download_asset.prompt_yes_no
     download_asset.prompt_yes_no = refuse

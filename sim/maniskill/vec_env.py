@@ -253,8 +253,8 @@ class ManiSkillFactory:
         tasks: see `load_tasks`.
         control: 'libero' (its scales, +1 closes the gripper; turns saturate at ManiSkill's 0.1 rad a step), the name of
             one of ManiSkill's controllers, or 'auto': 'libero' for a Panda with its gripper, else the task's first one.
-        reward: see `embodied_rl.sim.step_reward`; ManiSkill's own is its first mode, 'normalized_dense' in [0, 1] for
-            most tasks.
+        reward: see `embodied_rl.sim.step_reward`; ManiSkill's own is 'normalized_dense' in [0, 1] where a task
+            has it, else 'dense' or 'sparse'.
         image_size: also draw the robot's cameras at H = W of this many pixels; None: no images.
     """
 

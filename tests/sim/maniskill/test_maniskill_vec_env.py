@@ -150,6 +150,15 @@ def test_a_task_without_success_is_paid_natively() -> None:
         assert 0 < float(result.reward[0, 0]) <= 1
 
 
+def test_what_a_task_pays_and_which_robots_fit() -> None:
+    """Where a task names 'none' first, its best mode is taken all the same."""
+    assert load.reward_mode("PlugCharger-v1") == "sparse"
+    assert load.reward_mode("PushCube-v1") == "normalized_dense"
+    assert load.reward_mode("Empty-v1") == "none"
+    with pytest.raises(UserError, match="several robots"):
+        make("TwoRobotPickCube-v1")
+
+
 def test_rewards_are_what_their_mode_says() -> None:
     spec = EpisodeSpec(0, PUSH, 2, 1)
     actions = torch.cat([push_actions(spec), torch.zeros(1, 2, 7)], dim=1)
@@ -180,7 +189,7 @@ def test_missing_files_are_refused_before_anybody_is_asked(
     (tmp_path / str(assets.DATA_SOURCES["ycb"].target_path)).mkdir(parents=True)  # what a failed download leaves
     with pytest.raises(UserError, match="PickSingleYCB-v1 needs files"):
         load_tasks(["PickSingleYCB-v1"])
-    with pytest.raises(UserError, match=r"AnymalC-Reach-v1: .*download"):  # a robot's files
+    with pytest.raises(UserError, match=r"AnymalC-Reach-v1 needs files of a robot .*\(anymal_c\)"):  # a robot's files
         make("AnymalC-Reach-v1")
     with pytest.raises(UserError, match=r"no task 'PushCub-v1'.*PushCube-v1"):
         load_tasks(["PushCub-v1"])
