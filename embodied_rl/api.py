@@ -14,6 +14,8 @@ from embodied_rl.errors import UserError
 from embodied_rl.evaluation.benchmark import interleaved
 from embodied_rl.evaluation.evaluate import EvalReport
 from embodied_rl.evaluation.evaluate import evaluate as run_episodes
+from embodied_rl.factory.backends import SUITES as STATE_SUITES
+from embodied_rl.factory.backends import open_suite
 from embodied_rl.factory.envs import open_policy, pick_device, policy_folder
 from embodied_rl.factory.own import TaskEnv, load_own
 from embodied_rl.factory.policies import PublishedOptions
@@ -84,6 +86,8 @@ def make_vec_env(
     config = EnvConfig(
         num_envs=num_envs, num_threads=num_threads, processes=processes, era=era, reward=reward, reward_gamma=gamma
     )
+    if suite in STATE_SUITES:
+        return open_suite(suite, tasks, config)
     return SuiteEnv.open(
         suite, config, image_size=image_size, cameras=cameras, tasks=tasks, protocol_name=protocol, state=state
     )

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from embodied_rl.rng import DecisionRng
-from embodied_rl.types import ActOutput, Array, EvalOutput, Observation
+from embodied_rl.types import ActOutput, Array, EvalOutput, Observation, RolloutBatch
 
 if TYPE_CHECKING:
     import torch
@@ -28,6 +29,9 @@ class PolicyTraits:
     """`act` goes through torch.compile, and so stays in one thread."""
     critic: str | None = None
     """Start of the names of the critic's parameters, such as 'model.value_head.'; None without a critic."""
+    absorb: Callable[[RolloutBatch], None] | None = None
+    """Takes each batch that was learned from, with its returns, into running statistics; the learner calls it after
+    the last optimizer step of an update. None where a policy has no such statistics."""
     prefix_cache: Any = None
     """Where `act` leaves what a frozen language model computed (`policies.prefix_cache.PrefixCache`), or None."""
 

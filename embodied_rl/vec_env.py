@@ -38,6 +38,8 @@ class EnvInfo:
         action_low, action_high: A bounds each; `VecEnv.step` clips actions to them.
         control_hz: control steps a second of simulated time.
         max_episode_steps: control steps of the longest task's horizon.
+        has_success: whether tasks have a goal that `ChunkResult.success` reports; without one the mean return is what
+            counts.
         device: where observations and chunk results are: 'cpu', 'cuda:0'.
 
     Example:
@@ -58,6 +60,7 @@ class EnvInfo:
     control_hz: float
     max_episode_steps: int
     state_dim: int = 0
+    has_success: bool = True
     device: str = "cpu"
 
     def new_observation(self, rows: int) -> Observation:
@@ -115,6 +118,9 @@ class VecEnv(Protocol):
 
     def frame(self, env_id: int, camera: str, size: int) -> Array:
         """Render one camera at any size, for videos; also after an episode's end.
+
+        Args:
+            camera: one of `info.cameras`; '' is the view of a backend that shows policies no images.
 
         Returns:
             uint8 [size, size, 3], RGB, in host memory.

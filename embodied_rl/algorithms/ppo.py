@@ -25,6 +25,7 @@ from embodied_rl.policy import Policy
 from embodied_rl.types import RolloutBatch
 
 _STD_EPS = 1e-8
+_LEAST_VARIANCE = 1e-3
 
 
 class PPO:
@@ -81,6 +82,8 @@ class PPO:
         policy_loss, metrics = clipped_policy_loss(log_ratio, advantage, weight, config.clip_low, config.clip_high)
         entropy = mean_entropy(out.entropy, mask, weight.sum(dim=1))
         critic_loss = value_loss(out.value, batch.value[index].to(device), returns, row_weight, config.value_clip)
+        if config.normalize_value_loss:
+            critic_loss = critic_loss / batch.returns.var(correction=0).clamp_min(_LEAST_VARIANCE).to(device)
         loss = config.value_coef * critic_loss
         if self.trains_policy(iteration):
             loss = loss + policy_loss - config.entropy_coef * entropy

@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from embodied_rl.cli.outputs import try_file, try_folder
-from embodied_rl.cli.parse import parse, wants_help
+from embodied_rl.cli.parse import parse, wants_help, with_tasks
 from embodied_rl.config.train import AUTO, KINDS, SUITE, EnvConfig
+from embodied_rl.configs import STATE_BENCHMARKS
 from embodied_rl.errors import UserError, suggest
 from embodied_rl.jobs.efficient_inference import EfficientConfig
-from embodied_rl.jobs.eval_request import SUITES, BenchmarkCommand, suite_name
+from embodied_rl.jobs.eval_request import SUITES, BenchmarkCommand, StateCommand, suite_name
 from embodied_rl.policies.checkpoints.hub import is_repository
 from embodied_rl.policies.checkpoints.shipped import SHIPPED, is_shipped, shipped_for
 from embodied_rl.utils.signals import Interrupted
@@ -32,6 +33,7 @@ USAGE = f"""\
 usage: embodied-rl eval [--checkpoint DIR] [--suite NAME] [options]
        embodied-rl eval BENCHMARK [--suite NAME] [--protocol NAME] [options]
        embodied-rl eval --resume DIR
+       embodied-rl eval {"|".join(STATE_BENCHMARKS)} --checkpoint DIR [--task NAME] [options]
 
 Measure a policy's success on held-out initial states, each once, with 95 %
 Wilson intervals.
@@ -45,6 +47,16 @@ Wilson intervals.
 """
 
 
+STATE_USAGE = f"""\
+usage: embodied-rl eval SUITE --checkpoint DIR [--task NAME] [options]
+
+Measure a state policy on held-out initial states, each once: success with
+95 % Wilson intervals, or the mean return of tasks without a success flag.
+
+  SUITE           {", ".join(STATE_BENCHMARKS)}
+"""
+
+
 def main(argv: list[str]) -> int:
     """Run the command."""
     if any(word.partition("=")[0] == "--resume" for word in argv) and not wants_help(argv):
@@ -53,9 +65,11 @@ def main(argv: list[str]) -> int:
         command = _command(request["options"], folder)
         return _run(request["benchmark"], command, shlex.join(["embodied-rl", "eval", "--resume", str(folder)]))
     words = shlex.join(["embodied-rl", "eval", *argv])
+    if argv and argv[0] in STATE_BENCHMARKS:
+        return _run_state(argv[0], with_tasks(argv[1:]), words)
     if argv and not argv[0].startswith("-"):
         if argv[0] not in BENCHMARKS:
-            raise UserError(f"unknown benchmark '{argv[0]}'.{suggest(argv[0], BENCHMARKS)}")
+            raise UserError(f"unknown benchmark '{argv[0]}'.{suggest(argv[0], (*BENCHMARKS, *STATE_BENCHMARKS))}")
         command = parse(BenchmarkCommand, argv[1:], f"eval {argv[0]}", usage=USAGE)
         return _run(argv[0], checked(argv[0], command), words)
     command = parse(BenchmarkCommand, argv, "eval", QUICK, USAGE)
@@ -73,6 +87,17 @@ def _run(benchmark: str, command: BenchmarkCommand, words: str, *, keep: bool = 
     from embodied_rl.jobs.evaluate import run  # torch and the simulator, only now
 
     run(benchmark, command, request_of(benchmark, command), words, keep=keep)
+    return 0
+
+
+def _run_state(suite: str, argv: list[str], words: str) -> int:
+    command = parse(StateCommand, argv, f"eval {suite}", usage=STATE_USAGE)
+    command = dataclasses.replace(command, checkpoint=str(_whole_path("checkpoint", command.checkpoint)))
+    if command.json:
+        try_file("--json", command.json)
+    from embodied_rl.jobs.evaluate_state import run  # torch and the simulator, only now
+
+    run(suite, command, words)
     return 0
 
 

@@ -25,9 +25,9 @@ EXPERT = frozenset(
         "": "trace num-threads train-states",
         "env": "processes num-threads render-quality reward reward-gamma",
         "policy": "unnorm-key center-crop noise-range noise-level normalisation preset statistics tokenizer variant "
-        "head keep-stop num-cameras use-proprio film chunk-len horizon extra-delta-transform",
+        "head keep-stop num-cameras use-proprio film chunk-len horizon extra-delta-transform initial-std",
         "algorithm": "advantage-eps bootstrap-truncated critic-warmup-iterations loss-norm max-oversampling "
-        "normalize-advantage ratio-level value-clip value-coef",
+        "normalize-advantage normalize-value-loss ratio-level value-clip value-coef",
         "learner": "average-updates betas lr-decay-updates lr-warmup-updates ratio-tolerance recompute-old-log-probs "
         "weight-decay",
         "scheduler": "cpus-per-worker deadline-s max-batch-delay-ms max-lookahead act-device",
@@ -41,6 +41,7 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
         ("embodied-rl train tabletop", "PPO on the policy in the package; no GPU, no download"),
         ("embodied-rl train tabletop --algorithm grpo --seed 1 --iterations 10", "GRPO, ten updates, another seed"),
         ("embodied-rl train tabletop --policy pi0 --policy.checkpoint pi0-start", "a policy that `sft` made"),
+        ("embodied-rl train gymnasium --task Pendulum-v1", "a small policy of the state of any gymnasium task"),
         ("embodied-rl train --resume runs/NAME", "go on where the last checkpoint left off"),
     ),
     "eval": (

@@ -86,6 +86,24 @@ def flags(source: Any, prefix: str = "") -> set[str]:
     return found
 
 
+def with_tasks(argv: Sequence[str]) -> list[str]:
+    """`argv` with every `--task NAME` taken together as `--tasks NAME ...`; UserError if both are given."""
+    rest: list[str] = []
+    tasks: list[str] = []
+    words = iter(argv)
+    for word in words:
+        name, equals, value = word.partition("=")
+        if name != "--task":
+            rest.append(word)
+            continue
+        tasks.append(value if equals else next(words, ""))
+        if not tasks[-1] or tasks[-1].startswith("--"):
+            raise UserError("--task needs the name of a task.")
+    if tasks and "--tasks" in flag_words(rest):
+        raise UserError("--task and --tasks are the same option: give one of them.")
+    return [*rest, "--tasks", *tasks] if tasks else rest
+
+
 def suggest_flag(flag: str, known: set[str]) -> str:
     """A suggestion for a mistyped option: by its last part or the beginning of it, else by likeness, else none."""
     leaves = {name.rpartition(".")[2].lstrip("-"): name for name in sorted(known, reverse=True)}

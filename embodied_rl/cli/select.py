@@ -11,7 +11,7 @@ from pathlib import Path
 
 from embodied_rl import configs as recipes
 from embodied_rl.algorithms.config import GRPOConfig
-from embodied_rl.cli.parse import flag_words, flags, parse, wants_help
+from embodied_rl.cli.parse import flag_words, flags, parse, wants_help, with_tasks
 from embodied_rl.config.policies import OpenVLAConfig
 from embodied_rl.config.train import KINDS, TrainConfig, belongs_to, from_dict, kind_of, read_yaml, selectable
 from embodied_rl.errors import UserError, suggest
@@ -38,7 +38,13 @@ Improve a policy with reinforcement learning in simulation. A folder under runs/
 gets checkpoints, metrics, videos and report.html; Ctrl-C saves and stops.
 
   BENCHMARK         {", ".join(BENCHMARKS)}
-  --policy NAME     {", ".join(selectable("policy"))} (openvla if not given)
+  --task NAME       {
+    _wrapped(
+        f"task to train on, where the suite has many ({', '.join(recipes.STATE_BENCHMARKS)}): its id; may be given "
+        "several times"
+    )
+}
+  --policy NAME     {_wrapped(", ".join(selectable("policy")) + " (openvla if not given, mlp for a task's state)")}
   --algorithm NAME  {", ".join(KINDS["algorithm"])} (ppo if not given)
   --scheduler NAME  {", ".join(KINDS["scheduler"])} (serial if not given)
   --recipe NAME     {_wrapped(", ".join(recipes.names()))}
@@ -71,7 +77,7 @@ class Selection:
 
 def select(argv: Sequence[str]) -> Selection:
     """Read the words after `embodied-rl train`. UserError for anything unknown, inapplicable or ill-fitting."""
-    words, chosen = _take(argv)
+    words, chosen = _take(with_tasks(argv))
     benchmark = words.pop(0) if words and not words[0].startswith("-") else None
     if "--resume" in chosen:
         return _resume(benchmark, words, chosen)
@@ -85,7 +91,8 @@ def select(argv: Sequence[str]) -> Selection:
     if benchmark is None:
         raise UserError(f"train needs a benchmark ({', '.join(BENCHMARKS)}): embodied-rl train {BENCHMARKS[0]}")
     file = read_yaml(Path(chosen["--config"])) if "--config" in chosen else {}
-    policy = _kind("policy", chosen, file, "openvla" if named is None else kind_of("policy", named.policy))
+    usual = "mlp" if benchmark in recipes.STATE_BENCHMARKS else "openvla"
+    policy = _kind("policy", chosen, file, usual if named is None else kind_of("policy", named.policy))
     algorithm = _kind("algorithm", chosen, file, "ppo" if named is None else kind_of("algorithm", named.algorithm))
     scheduler = _kind("scheduler", chosen, file, "serial")
     if named is None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from embodied_rl.cli.outputs import try_file, try_folder
 from embodied_rl.cli.select import select
+from embodied_rl.config.policies import MLPConfig
 from embodied_rl.config.train import AUTO, OwnPolicyConfig, TrainConfig, kind_of
 from embodied_rl.errors import UserError
 from embodied_rl.jobs.run_folder import existing_run, new_run
@@ -51,7 +52,8 @@ def _check(config: TrainConfig) -> None:
         try_folder("--output", Path(config.output))
     if config.track != "none":
         need_tracker(config.track)
-    if not isinstance(config.policy, OwnPolicyConfig):
+    begins_new = isinstance(config.policy, MLPConfig) and not config.policy.checkpoint
+    if not isinstance(config.policy, OwnPolicyConfig) and not begins_new:
         _check_checkpoint(kind_of("policy", config.policy), config.policy.checkpoint)
 
 

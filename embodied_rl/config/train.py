@@ -18,6 +18,7 @@ import yaml
 from embodied_rl.algorithms.config import AlgorithmConfig, GRPOConfig, PPOConfig
 from embodied_rl.config.policies import (
     FlowPolicyConfig,
+    MLPConfig,
     OpenVLAConfig,
     OpenVLAOFTConfig,
     Pi0Config,
@@ -142,7 +143,7 @@ class TrainConfig:
                     raise UserError(f"{part}{'.' if key else ''}{key} must be a finite number, got {value}.")
         if isinstance(self.algorithm, GRPOConfig):
             self.rollout.groups(self.algorithm.group_size)  # raises unless the group size divides the episodes
-        if self.autotune and not isinstance(self.policy, OwnPolicyConfig) and self.policy.compile:
+        if self.autotune and not isinstance(self.policy, OwnPolicyConfig | MLPConfig) and self.policy.compile:
             raise UserError(
                 "--autotune would take the compiler's time for the policy's: run it without "
                 "--policy.compile, and then train with what it chose."
@@ -175,6 +176,7 @@ KINDS: dict[str, dict[str, type]] = {
         "openvla_oft": OpenVLAOFTConfig,
         "pi0": Pi0Config,
         "smolvla": SmolVLAConfig,
+        "mlp": MLPConfig,
         "own": OwnPolicyConfig,
     },
     "algorithm": {"grpo": GRPOConfig, "ppo": PPOConfig},

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from statistics import fmean, pstdev
 from typing import Any
 
 from embodied_rl.policy import ActMode, Policy
@@ -19,18 +20,31 @@ _Z95 = 1.959963984540054  # the 97.5 % quantile of the standard normal distribut
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """Successes of n episodes; low and high: the Wilson 95 % interval; mean_steps: control steps an episode."""
+    """Successes of n episodes; low and high: the Wilson 95 % interval; mean_steps: control steps an episode.
+
+    mean_return, return_std: of the episodes' summed rewards. has_success: whether the tasks have a goal that can be
+    reached; where they have none, the mean return is what counts.
+    """
 
     successes: int
     episodes: int
     low: float
     high: float
     mean_steps: float
+    mean_return: float = 0.0
+    return_std: float = 0.0
+    has_success: bool = True
 
     @property
     def rate(self) -> float:
         """successes / episodes."""
         return self.successes / self.episodes
+
+    @property
+    def return_interval(self) -> tuple[float, float]:
+        """The normal 95 % interval of the mean return."""
+        reach = _Z95 * self.return_std / math.sqrt(self.episodes)
+        return self.mean_return - reach, self.mean_return + reach
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,14 +57,24 @@ class EvalReport:
     results: list[EpisodeResult]
 
     def metrics(self) -> dict[str, float]:
-        """Flat numbers for a metrics file: eval/success, its interval, eval/steps and eval/success/<task>."""
+        """Flat numbers for a metrics file: eval/return, eval/steps, eval/return/<task>, and where the tasks have a
+        success flag eval/success, its interval and eval/success/<task>."""
         total = self.overall
+        low, high = total.return_interval
+        values = {
+            "eval/steps": total.mean_steps,
+            "eval/episodes": float(total.episodes),
+            "eval/return": total.mean_return,
+            "eval/return_ci_low": low,
+            "eval/return_ci_high": high,
+        } | {f"eval/return/{task}": score.mean_return for task, score in self.tasks.items()}
+        if not total.has_success:
+            return values
         return {
             "eval/success": total.rate,
             "eval/success_ci_low": total.low,
             "eval/success_ci_high": total.high,
-            "eval/steps": total.mean_steps,
-            "eval/episodes": float(total.episodes),
+            **values,
         } | {f"eval/success/{task}": score.rate for task, score in self.tasks.items()}
 
     def to_json(self) -> dict[str, Any]:
@@ -95,15 +119,16 @@ def evaluate(
         by_id[recording.result.spec.episode_id] = recording.result
         if on_episode is not None:
             on_episode(recording.result)
-    return report([by_id[spec.episode_id] for spec in specs], mode)
+    return report([by_id[spec.episode_id] for spec in specs], mode, has_success=env.info.has_success)
 
 
-def report(results: list[EpisodeResult], mode: ActMode) -> EvalReport:
+def report(results: list[EpisodeResult], mode: ActMode, *, has_success: bool = True) -> EvalReport:
     """Score finished episodes, overall and by task."""
     by_task: dict[str, list[EpisodeResult]] = {}
     for result in results:
         by_task.setdefault(result.spec.task, []).append(result)
-    return EvalReport(mode, _score(results), {task: _score(rows) for task, rows in by_task.items()}, results)
+    tasks = {task: _score(rows, has_success) for task, rows in by_task.items()}
+    return EvalReport(mode, _score(results, has_success), tasks, results)
 
 
 def wilson(successes: int, episodes: int) -> tuple[float, float]:
@@ -123,5 +148,7 @@ def score(successes: Sequence[bool], steps: Sequence[int]) -> Score:
     return Score(won, count, low, high, sum(steps) / count)
 
 
-def _score(results: Sequence[EpisodeResult]) -> Score:
-    return score([result.success for result in results], [result.num_steps for result in results])
+def _score(results: Sequence[EpisodeResult], has_success: bool) -> Score:
+    counted = score([result.success for result in results], [result.num_steps for result in results])
+    returns = [result.reward for result in results]
+    return replace(counted, mean_return=fmean(returns), return_std=pstdev(returns), has_success=has_success)

@@ -13,6 +13,8 @@ from torch import nn
 
 from embodied_rl.config.train import OwnPolicyConfig, TrainConfig
 from embodied_rl.errors import UserError
+from embodied_rl.factory.backends import SUITES as STATE_SUITES
+from embodied_rl.factory.backends import open_suite
 from embodied_rl.factory.suite_env import SuiteEnv
 from embodied_rl.learner.types import TrainablePolicy
 from embodied_rl.policies.checkpoints.folder import read_json, to_json
@@ -52,6 +54,8 @@ def open_own_env(config: TrainConfig) -> TaskEnv:
     """The simulator of the config's suite: one of `ENVS`, else a built-in one with two cameras of 64 pixels."""
     if config.suite in ENVS:
         return ENVS[config.suite](config.env.num_envs)
+    if config.suite in STATE_SUITES:
+        return open_suite(config.suite, config.tasks, config.env)
     return SuiteEnv.open(
         config.suite, config.env, image_size=64, cameras=2, tasks=config.tasks, protocol_name=config.protocol
     )

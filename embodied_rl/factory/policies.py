@@ -6,19 +6,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from embodied_rl.config.policies import SHIPPED, PolicyConfig
+from embodied_rl.config.policies import SHIPPED, MLPConfig, PolicyConfig
 from embodied_rl.errors import UserError, suggest
-from embodied_rl.policies import openvla, openvla_oft, pi0, smolvla
+from embodied_rl.policies import mlp, openvla, openvla_oft, pi0, smolvla
 from embodied_rl.policies.family import ExportRequest, PolicyFamily
 
 if TYPE_CHECKING:
+    from embodied_rl.policies.mlp.policy import MLPPolicy
     from embodied_rl.policies.openvla.policy import OpenVLAPolicy
     from embodied_rl.policies.pi0.policy import Pi0Policy
 
-    AnyPolicy = OpenVLAPolicy | Pi0Policy
+    AnyPolicy = OpenVLAPolicy | Pi0Policy  # of images
+    KnownPolicy = AnyPolicy | MLPPolicy
 
 FAMILIES: dict[str, PolicyFamily] = {
-    family.name: family for family in (openvla.FAMILY, openvla_oft.FAMILY, pi0.FAMILY, smolvla.FAMILY)
+    family.name: family for family in (openvla.FAMILY, openvla_oft.FAMILY, pi0.FAMILY, smolvla.FAMILY, mlp.FAMILY)
 }
 _OURS = "embodied_rl"  # the section that our exports add to a published config.json
 
@@ -116,7 +118,7 @@ def family_of(folder: Path, kind: str | None = None) -> PolicyFamily:
     return FAMILIES[kind or holding[0]]
 
 
-def family_named(policy: AnyPolicy) -> PolicyFamily:
+def family_named(policy: KnownPolicy) -> PolicyFamily:
     """The family of a loaded policy."""
     return FAMILIES[policy.architecture]
 
@@ -148,7 +150,7 @@ def load_policy(folder: Path, request: LoadRequest | None = None) -> AnyPolicy:
     return policy
 
 
-def save_policy(policy: AnyPolicy, folder: Path, provenance: dict[str, Any]) -> None:
+def save_policy(policy: KnownPolicy, folder: Path, provenance: dict[str, Any]) -> None:
     """Write `policy` to `folder` in our own layout, all or nothing."""
     family_named(policy).save(policy, folder, provenance)
 
@@ -164,6 +166,8 @@ def prepare_policy(policy: AnyPolicy, config: PolicyConfig, folder: Path) -> Non
     from embodied_rl.policies.nn.lora import set_training
 
     family_named(policy).prepare(policy, config, folder)
+    if isinstance(config, MLPConfig):
+        return
     set_training(policy, config.dtype, recompute=config.gradient_checkpointing)
     if config.compile:
         need_compiler(policy.device.type)

@@ -64,7 +64,7 @@ def open_policy_of(config: TrainConfig, resume: Path | None = None) -> tuple[Any
 
 def with_absolute_checkpoint(config: TrainConfig) -> TrainConfig:
     """The config with its checkpoint named so that a resume and Ray's workers find it from other working folders."""
-    if isinstance(config.policy, OwnPolicyConfig):
+    if isinstance(config.policy, OwnPolicyConfig) or not config.policy.checkpoint:
         return config
     checkpoint = Path(config.policy.checkpoint)
     if is_shipped(config.policy.checkpoint) or not checkpoint.exists():

@@ -16,8 +16,8 @@ from embodied_rl.factory.envs import open_env, pick_renderer
 from embodied_rl.factory.premises import judge
 from embodied_rl.factory.protocol_envs import open_protocol_env
 from embodied_rl.factory.tasks import load_tasks
+from embodied_rl.rollout.sampler import TaskStates
 from embodied_rl.sim.libero.protocol import NATIVE, Protocol, protocol
-from embodied_rl.sim.mujoco.task import MujocoTask
 from embodied_rl.sim.mujoco.vec_env import NativeVecEnv
 from embodied_rl.sim.wrappers.subprocess_env import ProcessVecEnv
 from embodied_rl.types import Array, ChunkResult, EpisodeSpec, Observation
@@ -33,10 +33,9 @@ class SuiteEnv:
         ...     print(env.info.simulator, list(env.train_states))
     """
 
-    def __init__(self, env: VecEnv, tasks: Sequence[MujocoTask], owned: ExitStack) -> None:
+    def __init__(self, env: VecEnv, train_states: TaskStates, heldout_states: TaskStates, owned: ExitStack) -> None:
         self.num_envs, self.info = env.num_envs, env.info
-        self.train_states = {task.name: list(task.train_states) for task in tasks}
-        self.heldout_states = {task.name: list(task.heldout_states) for task in tasks}
+        self.train_states, self.heldout_states = train_states, heldout_states
         self._env = env
         self._owned = owned
 
@@ -66,7 +65,9 @@ class SuiteEnv:
                 opened = open_env(found, config, image_size, cameras=cameras, state=state)
             else:
                 opened = open_protocol_env(found, config, chosen, image_size, cameras)
-            return cls(stack.enter_context(opened), found, stack.pop_all())
+            train = {task.name: list(task.train_states) for task in found}
+            heldout = {task.name: list(task.heldout_states) for task in found}
+            return cls(stack.enter_context(opened), train, heldout, stack.pop_all())
 
     def reset(self, env_ids: Sequence[int], episodes: Sequence[EpisodeSpec]) -> None:
         """As `VecEnv.reset`."""

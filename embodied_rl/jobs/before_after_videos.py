@@ -28,7 +28,7 @@ def video_path(folder: Path, task: str, when: str) -> Path:
 
 
 def _short(task: str) -> str:
-    return task.partition("/")[2] or task
+    return (task.partition("/")[2] or task).replace("/", "-")
 
 
 def _specs(held_out: Mapping[str, Sequence[int]], config: TrainConfig) -> list[EpisodeSpec]:

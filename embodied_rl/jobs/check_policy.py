@@ -17,6 +17,7 @@ import torch
 
 from embodied_rl.data.actions import MOST_BEYOND, share_beyond
 from embodied_rl.errors import UserError
+from embodied_rl.factory.backends import need_images
 from embodied_rl.factory.envs import pick_renderer, policy_folder
 from embodied_rl.factory.policies import family_named, load_policy
 from embodied_rl.jobs.findings import DoctorConfig, Finding
@@ -54,6 +55,7 @@ def check_policy(config: DoctorConfig) -> list[Finding]:
     try:
         folder = policy_folder(config.policy)
         policy = load_policy(folder, config.options_for(folder, config.kind))
+        need_images(policy, str(folder))
     except UserError as error:
         return [Finding("checkpoint", "problem", str(error), "see the line itself")]
     case = Case(

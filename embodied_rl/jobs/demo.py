@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from embodied_rl.config.train import EnvConfig
 from embodied_rl.evaluation.benchmark import interleaved
+from embodied_rl.factory.backends import need_images
 from embodied_rl.factory.envs import open_policy, pick_device, pick_renderer, policy_folder
 from embodied_rl.factory.protocol_envs import open_envs
 from embodied_rl.factory.tasks import load_tasks
@@ -40,6 +41,7 @@ def run(
     tasks = load_tasks(suite, names)
     folder = policy_folder(options.checkpoint)
     policy = open_policy(options.checkpoint, pick_device("auto"), options.load_options(folder))
+    need_images(policy, options.checkpoint)
     renderer = pick_renderer("auto", tasks)
     states = {task.name: list(task.heldout_states) for task in tasks}
     won: list[bool] = []

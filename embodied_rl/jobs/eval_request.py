@@ -58,6 +58,35 @@ class BenchmarkCommand(CheckpointOptions):
     """Also write the report's figures here."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class StateCommand:
+    """Measure a state policy on tasks of its suite."""
+
+    checkpoint: str
+    """Folder of a run or checkpoint of a state policy (mlp)."""
+    tasks: tuple[str, ...] = ()
+    """Ids of the tasks (none given: those that the checkpoint was trained on)."""
+    states: Literal["heldout", "train"] = "heldout"
+    """Initial states: heldout, which training never sees, or train."""
+    states_per_task: int = 50
+    """Only the first so many of them."""
+    mode: ActMode = "greedy"
+    """Take the most likely action (greedy), or sample as in training."""
+    seed: int = 0
+    """Seed of the episodes; matters where actions are sampled or the task is random."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where the policy is; auto takes a GPU if there is one."""
+    env: EnvConfig = field(default_factory=EnvConfig)
+    json: Path | None = None
+    """Also write the report's figures here."""
+
+    def __post_init__(self) -> None:
+        if self.states_per_task < 1:
+            raise UserError(f"--states-per-task must be at least 1, got {self.states_per_task}.")
+        if self.seed < 0:
+            raise UserError(f"--seed must be at least 0, got {self.seed}.")
+
+
 def suite_name(benchmark: str, suite: str) -> str:
     """'spatial' or 'libero_spatial' of benchmark libero is 'libero_spatial'; LIBERO's long suite is 'libero_10'.
 

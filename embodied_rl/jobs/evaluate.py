@@ -19,6 +19,7 @@ from embodied_rl.errors import UserError
 from embodied_rl.evaluation.benchmark import BenchmarkReport, interleaved, run_missing, summarise
 from embodied_rl.evaluation.overlap import Overlap, overlap, trained_states
 from embodied_rl.evaluation.results_log import EpisodeResultsLog, Outcome
+from embodied_rl.factory.backends import need_images
 from embodied_rl.factory.envs import (
     cpu_count,
     cpu_name,
@@ -85,10 +86,11 @@ def run(
         keep: whether the folder stays; if not, it isn't mentioned.
     """
     console = LastingConsole()
-    plan = _plan(benchmark, command, console)
     device = pick_device(command.device)
     checkpoint = policy_folder(command.checkpoint)
     policy = open_policy(command.checkpoint, device, command.load_options(checkpoint))
+    need_images(policy, command.checkpoint)
+    plan = _plan(benchmark, command, console)
     notes = policy_deviations(plan.protocol, policy)
     renderer = pick_renderer(command.env.renderer, plan.tasks, command.env.render_quality)
     efficient = make_efficient(policy, command.efficient, partial(_open, plan, policy, renderer.name), plan.specs)

@@ -113,16 +113,18 @@ def write_run_info(stamp: dict[str, Any], config: TrainConfig, *, resume: bool) 
         raise UserError(f"cannot write into {folder}: {error.strerror}; make room there.") from error
 
 
-def end_session(folder: Path, began: float, *, finished: bool) -> None:
+def end_session(folder: Path, began: float, *, finished: bool, result: str | None = None) -> None:
     """Add to run.json how long this session took in all, evaluations and films too; a killed session has no such line.
 
     Args:
         folder: of the run.
         began: `time.perf_counter()` when the session started. CPU time is the process's own, imports included.
         finished: the run has all its iterations, evaluations and films.
+        result: what came out, in words.
     """
     *earlier, last = read_run_info(folder)
-    times = {"seconds": round(time.perf_counter() - began, 1), "cpu_seconds": round(time.process_time(), 1)}
+    outcome = {} if result is None else {"result": result}
+    times = outcome | {"seconds": round(time.perf_counter() - began, 1), "cpu_seconds": round(time.process_time(), 1)}
     _replace(folder / RUN_INFO, json.dumps([*earlier, last | times | {"finished": finished}], indent=1))
 
 

@@ -58,11 +58,18 @@ def result_table(folder: Path) -> Table:
     """Success on held-out states before and after, with Wilson intervals."""
     outcomes = _outcomes(folder)
     labels = ["all tasks", *short_labels([outcome.label for outcome in outcomes[1:]])]
-    rows = [
-        (label, (cells(outcome.before), cells(outcome.after) if outcome.after else ("not yet", "")))
-        for label, outcome in zip(labels, outcomes, strict=True)
-    ]
-    return success_table(("held-out states", "before", "after"), rows)
+    rows = [(label, (cells(outcome.before), _after(outcome))) for label, outcome in zip(labels, outcomes, strict=True)]
+    what = "success" if outcomes[0].before.has_success else "mean return"
+    return success_table((f"{what} on held-out states", "before", "after"), rows)
+
+
+def _after(outcome: Outcome) -> tuple[str, str]:
+    if outcome.after is None:
+        return "not yet", ""
+    value, interval = cells(outcome.after)
+    if outcome.after.has_success:
+        return value, interval
+    return value, f"{interval}\nimproved by {outcome.after.mean_return - outcome.before.mean_return:+.1f}"
 
 
 def _outcomes(folder: Path) -> list[Outcome]:

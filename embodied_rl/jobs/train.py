@@ -27,7 +27,7 @@ from embodied_rl.scheduler.make import make_profiler
 from embodied_rl.telemetry.metrics import MetricsLog, make_trackers, read_metrics
 from embodied_rl.telemetry.observer import RunObserver, evaluation_path
 from embodied_rl.telemetry.progress import RunProgress
-from embodied_rl.telemetry.tables import without_reason
+from embodied_rl.telemetry.tables import change, without_reason
 from embodied_rl.telemetry.trace import write_trace
 from embodied_rl.training.on_policy import RunOptions, TaskSplit, TrainOutcome, TrainSettings, train
 from embodied_rl.utils.console import LastingConsole
@@ -77,13 +77,21 @@ def run(
             write_run_report(folder)
             raise
         try:
-            record_videos(setup.env, setup.policy, setup.states.heldout, config, folder, "after")
+            _film(setup, config, folder, "after", console)
         except KeyboardInterrupt:
             raise Interrupted(f"trained and saved, but not filmed; for that: {setup.resume_command}") from None
-    end_session(folder, began, finished=True)
+    result = change(outcome.before.overall, outcome.after.overall)
+    end_session(folder, began, finished=True, result=result)
     write_run_report(folder)
     _print_result(folder, console, setup.load_command)
     return outcome
+
+
+def _film(setup: RunSetup, config: TrainConfig, folder: Path, when: str, console: LastingConsole) -> None:
+    try:
+        record_videos(setup.env, setup.policy, setup.states.heldout, config, folder, when)
+    except NotImplementedError as error:
+        console.say(f"no videos {when} training: {error}")
 
 
 def _checkpoint(config: TrainConfig, start: str | None) -> Path | None:
@@ -150,7 +158,7 @@ def _train(
 
     def measured(updates: int) -> None:
         if updates == 0:  # after the evaluation, so that figures come first
-            record_videos(setup.env, setup.policy, setup.states.heldout, config, folder, "before")
+            _film(setup, config, folder, "before", console)
 
     def counted() -> dict[str, float]:
         cache = setup.policy.traits.prefix_cache
@@ -166,7 +174,7 @@ def _train(
             setup.files,
             _settings(config),
             TaskSplit(setup.states.train, setup.states.heldout),
-            RunObserver(folder, log, progress, measured, counted, begun),
+            RunObserver(folder, log, progress, measured, counted, begun, has_success=setup.env.info.has_success),
             RunOptions(
                 resume=checkpoint,
                 resume_command=setup.resume_command,

@@ -18,9 +18,18 @@ from rich.console import Console
 
 from embodied_rl import __version__
 from embodied_rl.autotune.tune import Tuning, further_devices, tune
+from embodied_rl.config.policies import MLPConfig
 from embodied_rl.config.train import EnvConfig, OwnPolicyConfig, TrainConfig, kind_of, to_dict
 from embodied_rl.errors import UserError
 from embodied_rl.evaluation.overlap import TRAINED_STATES, join_states, overlap, trained_states
+from embodied_rl.factory.backends import SUITES as STATE_SUITES
+from embodied_rl.factory.backends import (
+    checked_suite,
+    describe_state_env,
+    describe_state_policy,
+    open_state_policy,
+    open_suite,
+)
 from embodied_rl.factory.envs import (
     cpu_count,
     cpu_name,
@@ -55,7 +64,7 @@ from embodied_rl.utils.threads import set_torch_threads
 from embodied_rl.vec_env import VecEnv
 
 if TYPE_CHECKING:
-    from embodied_rl.factory.policies import AnyPolicy
+    from embodied_rl.factory.policies import AnyPolicy, KnownPolicy
     from embodied_rl.factory.tasks import SuiteTask
 
 
@@ -110,7 +119,8 @@ class RunSetup:
         """How the policy is used afterwards."""
         if isinstance(self.config.policy, OwnPolicyConfig):
             return f"embodied_rl.load_policy({self.config.output!r}, into=...)"
-        return shlex.join(["embodied-rl", "eval", "--checkpoint", self.config.output])
+        named = [self.config.suite, "--tasks", *self.config.tasks] if self.config.suite in STATE_SUITES else []
+        return shlex.join(["embodied-rl", "eval", *named, "--checkpoint", self.config.output])
 
 
 @contextmanager
@@ -124,6 +134,10 @@ def open_run(config: TrainConfig, given: Given, console: Console, *, resume: Pat
         worlds = EnvConfig(num_envs=given.env.num_envs, num_threads=config.env.num_threads)
         config = dataclasses.replace(config, suite=given.env.info.suite, tasks=(), env=worlds)
         yield _own_run(config, given, given.env, resume)
+        return
+    if given.policy is None and (config.suite in STATE_SUITES or isinstance(config.policy, MLPConfig)):
+        with closing(open_suite(checked_suite(config), config.tasks, config.env)) as env:
+            yield _state_run(config, env, resume)
         return
     if given.policy is not None or isinstance(config.policy, OwnPolicyConfig) or config.suite in ENVS:
         with closing(open_own_env(config)) as env:
@@ -200,13 +214,7 @@ def run_info(setup: RunSetup, command: str) -> dict[str, Any]:
 
 def _own_run(config: TrainConfig, given: Given, env: TaskEnv, resume: Path | None) -> RunSetup:
     """A run with a simulator or a policy of one's own, which is opened once, in this process."""
-    for asked, what in (
-        (isinstance(config.scheduler, RayConfig), "scheduler ray"),
-        (config.learner.num_processes > 1, "learner.num_processes above 1"),
-        (config.autotune, "autotune"),
-    ):
-        if asked:
-            raise UserError(f"{what} opens simulator and policy more than once: it does not go with your own.")
+    _refuse_copies(config, "your own")
     if given.policy is None and not isinstance(config.policy, OwnPolicyConfig):
         config = resolve(config, None, ())
         _use_threads(config)
@@ -226,6 +234,28 @@ def _own_run(config: TrainConfig, given: Given, env: TaskEnv, resume: Path | Non
     provenance = _provenance(config, states)
     files = PolicyFiles(lambda folder: save_own(policy, folder, provenance), lambda folder: load_own(policy, folder))
     return RunSetup(config, env, policy, files, states, _about_env(env, config) | describe_own(policy), given)
+
+
+def _state_run(config: TrainConfig, env: TaskEnv, resume: Path | None) -> RunSetup:
+    """A run of a suite of `factory.backends`, with the state policy."""
+    _refuse_copies(config, f"suite '{config.suite}'")
+    config = resolve(config, None, ())
+    _use_threads(config)
+    policy, checkpoint = open_state_policy(config, env.info, resume)
+    earlier = trained_states(read_provenance(policy_folder(checkpoint))) if checkpoint else {}
+    states = _states(config, env.train_states, env.heldout_states, earlier)
+    about = describe_state_env(env.info, config.env) | describe_state_policy(policy, checkpoint, config.seed)
+    return RunSetup(config, env, policy, _policy_files(policy, config, states), states, about, Given())
+
+
+def _refuse_copies(config: TrainConfig, what_runs: str) -> None:
+    for asked, what in (
+        (isinstance(config.scheduler, RayConfig), "scheduler ray"),
+        (config.learner.num_processes > 1, "learner.num_processes above 1"),
+        (config.autotune, "autotune"),
+    ):
+        if asked:
+            raise UserError(f"{what} opens simulator and policy more than once: it does not go with {what_runs}.")
 
 
 def _use_threads(config: TrainConfig) -> None:
@@ -262,7 +292,7 @@ def find_schedule(
     return tuning
 
 
-def _policy_files(policy: AnyPolicy, config: TrainConfig, states: RunStates) -> PolicyFiles:
+def _policy_files(policy: KnownPolicy, config: TrainConfig, states: RunStates) -> PolicyFiles:
     provenance = _provenance(config, states)
 
     def load(folder: Path) -> None:

@@ -20,8 +20,9 @@ def record_frames(env: VecEnv, policy: Policy, spec: EpisodeSpec, mode: ActMode)
 
     Raises:
         UserError: the simulator broke five times.
+        NotImplementedError: it draws no pictures.
     """
-    camera = env.info.cameras[0]
+    camera = next(iter(env.info.cameras), "")
     for _ in range(_ATTEMPTS):
         frames: list[Array] = []
         try:

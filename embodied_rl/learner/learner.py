@@ -123,6 +123,7 @@ class Learner:
                 metrics = self._update_by_groups(batch, self.config.minibatch_groups, iteration)
             else:
                 metrics = update_by_rows(self.optimizer_step, batch, self._seed, iteration)
+            self._absorb(batch)
             stale = stale_metrics(batch, self.algorithm.ratio_level, self.policy.terms_per_step)
             last = self.optimizer_step.ess
             self.ess = min(stale.get("train/ess_stale", 1.0), last)
@@ -133,6 +134,15 @@ class Learner:
         again, size = self.config.recompute_old_log_probs, self.config.microbatch_size
         drift = importance_correction(batch, self.model, size, self.collectives, self._threads, all_rows=again)
         return {DRIFT: drift} if again else {}
+
+    def _absorb(self, batch: RolloutBatch) -> None:
+        """Let the policy's running statistics take the batch in, with returns where the algorithm has them."""
+        absorb = self.policy.traits.absorb
+        if absorb is None:
+            return
+        if batch.returns is None and self.algorithm.needs_value:  # by groups, only parts of it were prepared
+            self.algorithm.prepare(batch, self.policy.terms_per_step)
+        absorb(batch)
 
     def _update_by_groups(self, batch: RolloutBatch, size: int, iteration: int) -> dict[str, float]:
         update, self._group_update = self._group_update, None

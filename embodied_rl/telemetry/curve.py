@@ -1,4 +1,4 @@
-"""The learning curve as a PNG: success against training episodes, with the Wilson band of the evaluations."""
+"""The learning curve as a PNG: success, or the mean return, against training episodes, with 95 % bands."""
 
 from __future__ import annotations
 
@@ -12,12 +12,16 @@ from embodied_rl.errors import UserError
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """episodes: training episodes before each point. held_out: (rate, low, high); rollout: success while training."""
+    """episodes: training episodes before each point. held_out: (rate, low, high); rollout: success while training.
+
+    by_return: both are mean returns, of tasks without a success flag.
+    """
 
     held_out_episodes: list[float]
     held_out: list[tuple[float, float, float]]
     rollout_episodes: list[float]
     rollout: list[float]
+    by_return: bool = False
 
 
 def curve_of(rows: Sequence[Mapping[str, Any]]) -> Curve:
@@ -25,15 +29,17 @@ def curve_of(rows: Sequence[Mapping[str, Any]]) -> Curve:
 
     A line with `rollout/episodes` adds to the episodes so far; an evaluation on the same line came after that update.
     """
-    curve, seen = Curve([], [], [], []), 0.0
+    by_return = not any("eval/success" in row for row in rows) and any("eval/return" in row for row in rows)
+    rollout, held_out = ("rollout/reward", "eval/return") if by_return else ("rollout/success", "eval/success")
+    curve, seen = Curve([], [], [], [], by_return), 0.0
     for row in rows:
         if row.get("rollout/episodes") is not None:
             seen += row["rollout/episodes"]
             curve.rollout_episodes.append(seen)
-            curve.rollout.append(row["rollout/success"])
-        if row.get("eval/success") is not None:
+            curve.rollout.append(row[rollout])
+        if row.get(held_out) is not None:
             curve.held_out_episodes.append(seen)
-            curve.held_out.append((row["eval/success"], row["eval/success_ci_low"], row["eval/success_ci_high"]))
+            curve.held_out.append((row[held_out], row[f"{held_out}_ci_low"], row[f"{held_out}_ci_high"]))
     return curve
 
 
@@ -52,8 +58,10 @@ def draw_curve(curve: Curve, title: str) -> bytes:
     if curve.held_out:
         rate, low, high = zip(*curve.held_out, strict=True)
         axes.fill_between(curve.held_out_episodes, low, high, color="#1f6feb", alpha=0.18, linewidth=0)
-        axes.plot(curve.held_out_episodes, rate, "o-", color="#1f6feb", label="held-out states (95 % Wilson band)")
-    axes.set(xlabel="training episodes", ylabel="success rate", ylim=(-0.02, 1.02))
+        axes.plot(curve.held_out_episodes, rate, "o-", color="#1f6feb", label="held-out states (95 % band)")
+    axes.set(xlabel="training episodes", ylabel="mean return" if curve.by_return else "success rate")
+    if not curve.by_return:
+        axes.set(ylim=(-0.02, 1.02))
     axes.set_title(title, fontsize="medium", parse_math=False)
     axes.grid(alpha=0.25)
     if curve.rollout or curve.held_out:

@@ -10,6 +10,7 @@ from embodied_rl.evaluation.evaluate import EvalReport
 from embodied_rl.telemetry.metrics import MetricsLog
 from embodied_rl.telemetry.progress import RunProgress
 from embodied_rl.telemetry.report import replace_text
+from embodied_rl.telemetry.tables import cells
 from embodied_rl.types import EpisodeResult
 
 
@@ -17,7 +18,8 @@ class RunObserver:
     """`embodied_rl.training.on_policy.Observer`: writes metrics.jsonl and evaluations/iter-NNNNNN.json in `folder`.
 
     measured: called with the number of updates after each evaluation. counted: further metrics of an update. begun:
-    called when all is ready, before the first evaluation.
+    called when all is ready, before the first evaluation. has_success: of `EnvInfo`; without it no success rate is
+    recorded.
     """
 
     def __init__(
@@ -28,7 +30,10 @@ class RunObserver:
         measured: Callable[[int], None] | None = None,
         counted: Callable[[], dict[str, float]] = dict,
         begun: Callable[[], object] = dict,
+        *,
+        has_success: bool = True,
     ) -> None:
+        self._has_success = has_success
         self._folder = folder
         self._log = log
         self._progress = progress
@@ -43,12 +48,14 @@ class RunObserver:
 
     def episode(self, result: EpisodeResult) -> None:
         """Count an episode."""
-        self._progress.episode(result.success)
+        self._progress.episode(result.success if self._has_success else None, result.reward)
 
     def metrics(self, iteration: int, values: dict[str, float]) -> None:
         """Record an update; adds the speed of the whole loop."""
         speed = values["rollout/decisions"] / values["time/iteration"]
         values = values | {"speed/decisions_per_s": speed} | self._counted()
+        if not self._has_success:
+            del values["rollout/success"]
         self._log.write(iteration, values)
         self._progress.iteration(iteration, values)
 
@@ -58,7 +65,8 @@ class RunObserver:
         path = evaluation_path(self._folder, iteration)
         path.parent.mkdir(exist_ok=True)
         replace_text(path, json.dumps(report.to_json()))
-        self._progress.message(f"held-out success after {iteration} updates: {describe(report)}")
+        what = "success" if report.overall.has_success else "mean return"
+        self._progress.message(f"held-out {what} after {iteration} updates: {describe(report)}")
         if self._measured is not None:
             self._measured(iteration)
 
@@ -82,6 +90,6 @@ def evaluation_path(folder: Path, iteration: int) -> Path:
 
 
 def describe(report: EvalReport) -> str:
-    """'62.0% (31/50), 95 % interval 48.2% to 74.1%'."""
-    score = report.overall
-    return f"{score.rate:.1%} ({score.successes}/{score.episodes}), 95 % interval {score.low:.1%} to {score.high:.1%}"
+    """'62.0% (31/50), 95 % interval 48.2% to 74.1%', or the same of the mean return."""
+    value, interval = cells(report.overall)
+    return f"{value}, 95 % interval {interval}"

@@ -28,7 +28,8 @@ class RunProgress(event.Listener):
         self._live = self.console.is_terminal
         self._iterations, self._done, self._first = iterations, done, done
         self._started = time.monotonic()
-        self._stage, self._episodes, self._successes, self._total = "", 0, 0, 0
+        self._stage, self._episodes, self._total = "", 0, 0
+        self._successes, self._returns = 0, 0.0
         self._compiling = ""
         """' (compiling)' from when something was compiled to the end of that iteration."""
         self._told = False
@@ -68,18 +69,21 @@ class RunProgress(event.Listener):
 
     def stage(self, name: str, episodes: int) -> None:
         """A rollout or evaluation of about `episodes` episodes begins."""
-        self._stage, self._episodes, self._successes, self._total = name, 0, 0, episodes
+        self._stage, self._episodes, self._total = name, 0, episodes
+        self._successes, self._returns = 0, 0.0
         self._bars.reset(self._part, description=escape(name), total=episodes, note="", visible=True)
         if name == "evaluate" and not self._live:
             self.message(f"evaluate: {episodes} episodes")
 
-    def episode(self, success: bool) -> None:
-        """An episode of the current stage ended."""
+    def episode(self, success: bool | None, reward: float = 0.0) -> None:
+        """An episode of the current stage ended; success: None where tasks have no goal, and `reward` counts."""
         self._episodes += 1
-        self._successes += success
+        self._successes += bool(success)
+        self._returns += reward
         # Dynamic sampling may run more episodes than were planned.
         self._total = max(self._total, self._episodes)
-        note = f"success {self._successes}/{self._episodes}"
+        mean = f"mean return {self._returns / self._episodes:.1f}"
+        note = mean if success is None else f"success {self._successes}/{self._episodes}"
         self._bars.update(self._part, completed=self._episodes, total=self._total, note=note)
 
     def iteration(self, done: int, metrics: Mapping[str, float]) -> None:
@@ -102,9 +106,11 @@ class RunProgress(event.Listener):
 
 def summary(metrics: Mapping[str, float]) -> str:
     """The three or four figures that a person follows, of those that are there."""
+    by_return = "rollout/success" not in metrics and "eval/success" not in metrics
     shown = [
         ("success", "rollout/success", "{:.0%}"),
         ("held-out", "eval/success", "{:.0%}"),
+        *([("return", "rollout/reward", "{:.1f}"), ("held-out", "eval/return", "{:.1f}")] if by_return else []),
         ("loss", "train/loss", "{:+.4f}"),
         ("decisions/s", "speed/decisions_per_s", "{:.0f}"),
     ]

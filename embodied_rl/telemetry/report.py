@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from embodied_rl.evaluation.evaluate import Score
-from embodied_rl.telemetry.tables import cells
+from embodied_rl.telemetry.tables import cells, figure
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +70,8 @@ _METRIC_COLUMNS = (
     "step",
     "rollout/success",
     "eval/success",
+    "rollout/reward",
+    "eval/return",
     "rollout/episodes",
     "rollout/filtered_groups",
     "train/loss",
@@ -79,7 +81,7 @@ _METRIC_COLUMNS = (
 
 def render_report(report: Report) -> str:
     """The page as text: the result first, what ran folded below. Nothing is loaded from anywhere."""
-    curve = _picture("success against training episodes", report.curve) if report.curve else ""
+    curve = _picture("learning curve against training episodes", report.curve) if report.curve else ""
     gantt = _picture("workers against time", report.gantt) if report.gantt else ""
     parts = [
         f"<h1>{escape(report.title)}</h1>",
@@ -147,15 +149,20 @@ def pairs(values: Mapping[str, Any]) -> str:
 
 
 def _headline(total: Outcome) -> str:
-    """'62.0% -> 96.0%' and the intervals."""
+    """'62.0% -> 96.0%' (or mean returns) and the intervals."""
     scores = [total.before] + ([total.after] if total.after else [])
     words = " and ".join(
-        f"{when}: {' of '.join(map(str, (score.successes, score.episodes)))} episodes, 95 % interval {cells(score)[1]}"
+        f"{when}: {_counted(score)} episodes, 95 % interval {cells(score)[1]}"
         for when, score in zip(("before", "after"), scores, strict=False)
     )
     ending = "" if total.after else " (the run has not ended)"
-    rates = [f"{score.rate:.1%}" for score in scores]
-    return headline(" \N{RIGHTWARDS ARROW} ".join(rates), f"Success on held-out initial states, {words}{ending}.")
+    what = "Success" if total.before.has_success else "Mean return"
+    figures = " \N{RIGHTWARDS ARROW} ".join(figure(score) for score in scores)
+    return headline(figures, f"{what} on held-out initial states, {words}{ending}.")
+
+
+def _counted(score: Score) -> str:
+    return f"{score.successes} of {score.episodes}" if score.has_success else str(score.episodes)
 
 
 def _outcomes(outcomes: Sequence[Outcome]) -> str:
@@ -183,7 +190,9 @@ def _clip(clip: Clip) -> str:
 
 
 def _metrics(rows: Sequence[Mapping[str, Any]]) -> str:
-    columns = [name for name in _METRIC_COLUMNS if any(name in row for row in rows)]
+    success = any("eval/success" in row for row in rows)
+    spare = ("rollout/reward", "eval/return") if success else ()
+    columns = [name for name in _METRIC_COLUMNS if name not in spare and any(name in row for row in rows)]
     head = "".join(f"<th>{escape(name)}</th>" for name in columns)
     lines = "".join(
         "<tr>" + "".join(f"<td>{escape(_number(row.get(name)))}</td>" for name in columns) + "</tr>" for row in rows

@@ -13,10 +13,26 @@ _FEWEST = 2
 
 
 def cells(score: Score | None) -> tuple[str, str]:
-    """Rate with counts, and 95 % interval: '62.0% (31/50)', '48.2% to 74.1%'."""
+    """Rate with counts, and 95 % interval: '62.0% (31/50)', '48.2% to 74.1%'; or those of the mean return."""
     if score is None:
         return "not measured", ""
+    if not score.has_success:
+        low, high = score.return_interval
+        return f"{figure(score)} ({score.episodes} episodes)", f"{low:.1f} to {high:.1f}"
     return f"{score.rate:.1%} ({score.successes}/{score.episodes})", f"{score.low:.1%} to {score.high:.1%}"
+
+
+def figure(score: Score) -> str:
+    """What counts: '62.0%', or the mean return '-153.2' where the tasks have no success flag."""
+    return f"{score.rate:.1%}" if score.has_success else f"{score.mean_return:.1f}"
+
+
+def change(before: Score, after: Score) -> str:
+    """'success 62.0% -> 96.0%', or 'mean return -1203.4 -> -153.2 (+1050.2)'."""
+    words = f"{figure(before)} -> {figure(after)}"
+    if after.has_success:
+        return f"success {words}"
+    return f"mean return {words} ({after.mean_return - before.mean_return:+.1f})"
 
 
 def short_labels(tasks: Sequence[str]) -> list[str]:

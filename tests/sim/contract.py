@@ -149,7 +149,7 @@ class VecEnvContract:
 
     def test_a_frame_is_rendered_on_demand_at_any_size(self, env: VecEnv) -> None:
         env.reset([2], self.specs(1))
-        cameras = env.info.cameras or ("",)
+        cameras = env.info.cameras or ("",)  # '' is the view of a backend without images
         try:
             frames = [env.frame(2, camera, 24) for camera in cameras]
         except NotImplementedError:

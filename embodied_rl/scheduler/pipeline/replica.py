@@ -29,6 +29,9 @@ def copy_weights(source: nn.Module, target: nn.Module) -> None:
         for new, old in zip(source.parameters(), target.parameters(), strict=True):
             if new.requires_grad:
                 old.copy_(new)
+        for new, old in zip(source.buffers(), target.buffers(), strict=True):
+            if new is not old:  # on another device: running statistics move too
+                old.copy_(new)
 
 
 def acting_device(wanted: str | None, policy: nn.Module) -> torch.device | None:

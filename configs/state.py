@@ -1,0 +1,28 @@
+"""The state policy on tasks with a state, trained by PPO on a CPU core or two."""
+
+from __future__ import annotations
+
+from embodied_rl.algorithms.config import PPOConfig
+from embodied_rl.config.policies import MLPConfig
+from embodied_rl.config.train import EnvConfig, TrainConfig
+from embodied_rl.evaluation.config import EvalConfig
+from embodied_rl.learner.config import CheckpointConfig, LearnerConfig
+from embodied_rl.rollout.config import RolloutConfig
+
+GYMNASIUM_PPO = TrainConfig(
+    suite="gymnasium",
+    env=EnvConfig(num_envs=16),
+    policy=MLPConfig(),
+    # Ten passes with a wide value target: the rows are cheap to learn from, and dear to simulate.
+    algorithm=PPOConfig(
+        gamma=0.98, value_clip=None, normalize_value_loss=True, epochs=10, ratio_level="action", entropy_coef=0.0
+    ),
+    rollout=RolloutConfig(episodes_per_iteration=16),
+    learner=LearnerConfig(lr=1e-3, value_lr=1e-3, minibatch_size=256, microbatch_size=256, max_grad_norm=0.5),
+    evaluation=EvalConfig(states_per_task=50, every=10),
+    checkpoint=CheckpointConfig(every=10),
+    iterations=60,
+    videos=1,
+)
+
+RECIPES: dict[str, TrainConfig] = {"gymnasium_mlp_ppo": GYMNASIUM_PPO}

@@ -1,0 +1,35 @@
+"""A small network for tasks with a state in place of images: Gaussian or squashed Gaussian actions, with a critic."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from embodied_rl.errors import UserError
+from embodied_rl.policies.family import PolicyFamily
+
+
+@dataclass(frozen=True, kw_only=True)
+class MLPConfig:
+    """The state policy. It begins with random weights; a checkpoint is not needed."""
+
+    checkpoint: str = ""
+    """Folder of a run or checkpoint to go on from (none given: random weights, which follow from --seed)."""
+    hidden: tuple[int, ...] | None = None
+    """Units of each hidden layer, in the policy and in its critic (None: 64 64, or as the checkpoint has)."""
+    chunk_len: int | None = None
+    """Control steps that it decides at once (None: 1, or as the checkpoint has)."""
+    squash: bool | None = None
+    """Bring sampled actions into their bounds by tanh and not by clipping (None: no, or as the checkpoint does)."""
+    initial_std: float | None = None
+    """Standard deviation of the actions that a new policy samples, in [-1, 1] units; it is learned (None: 0.6)."""
+
+    def __post_init__(self) -> None:
+        if self.hidden is not None and (not self.hidden or min(self.hidden) < 1):
+            raise UserError("--policy.hidden must name at least one layer, each with at least 1 unit.")
+        for name in ("chunk_len", "initial_std"):
+            value = getattr(self, name)
+            if value is not None and value <= 0:
+                raise UserError(f"--policy.{name.replace('_', '-')} must be positive, got {value}.")
+
+
+FAMILY = PolicyFamily(name="mlp", config=MLPConfig, given=(), holds=lambda config: False)

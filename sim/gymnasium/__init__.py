@@ -1,0 +1,1 @@
+"""Any gymnasium environment as a simulator, by its id."""

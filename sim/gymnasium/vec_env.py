@@ -1,0 +1,289 @@
+"""Single gymnasium environments behind the VecEnv contract, one an env id."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+import cv2
+import gymnasium
+import numpy as np
+import torch
+from gymnasium.envs.registration import EnvSpec, load_env_creator
+
+from embodied_rl.errors import UserError
+from embodied_rl.policy import action_array
+from embodied_rl.rng import philox
+from embodied_rl.sim.gymnasium.spaces import ActionMap, action_map, layout_of, write_observation
+from embodied_rl.types import Array, ChunkResult, EpisodeSpec, Observation
+from embodied_rl.vec_env import EnvInfo
+
+SUITE = "gymnasium"
+_PICTURE = "rgb_array"
+SUCCESS_KEYS = ("is_success", "success")
+"""What an env's info may call it when the goal holds."""
+DEFAULT_HORIZON = 1000
+"""Control steps of an episode whose id names no `max_episode_steps`."""
+_DEFAULT_HZ = 30.0
+# Philox streams: what an episode begins with, and what its steps draw.
+_RESET, _STEPS = 0x6E1, 0x6E2
+
+
+@dataclass(slots=True)
+class _World:
+    """An env in an env id. over: its episode has ended."""
+
+    env: gymnasium.Env[Any, Any]
+    task: str
+    observation: Any = None
+    steps: int = 0
+    over: bool = True
+
+
+class GymnasiumVecEnv:
+    """`VecEnv` over `gymnasium.make(id)`: one single environment an env id, stepped one after the other.
+
+    A task is called 'gymnasium/ID'. Everything that an episode begins with follows from `EpisodeSpec.init_state`, and
+    what its steps draw from `EpisodeSpec.seed`, as far as the environment uses gymnasium's `np_random`. The horizon is
+    the id's `max_episode_steps`, or 1,000 where it names none. Success is what info says under `is_success` or
+    `success`; an environment that says neither after its first step has none (`EnvInfo.has_success`).
+
+    Args:
+        ids: as `gymnasium.make` takes them, also MODULE:ID; their spaces must be equal.
+        num_envs: episodes that run at the same time.
+
+    Raises:
+        UserError: There is no such id, something that it needs is not installed, or its spaces are not supported.
+
+    Example:
+        >>> env = GymnasiumVecEnv(["Pendulum-v1"], num_envs=8)
+        >>> env.reset([0], [EpisodeSpec(0, "gymnasium/Pendulum-v1", init_state=3, seed=1)])
+    """
+
+    def __init__(self, ids: Sequence[str], num_envs: int) -> None:
+        self.num_envs = num_envs
+        self._ids = {f"{SUITE}/{name}": name for name in ids}
+        self._horizons = {task: _horizon(name) for task, name in self._ids.items()}
+        probe = [make(name) for name in ids]
+        try:
+            self._space, actions = _shared_spaces(ids, probe)
+            self._actions: ActionMap = action_map(actions)
+            self._layout = layout_of(self._space)
+            self._success_key = _success_key(probe[0], self._actions)
+            hz = float(probe[0].metadata.get("render_fps") or _DEFAULT_HZ)
+        finally:
+            for env in probe:
+                env.close()
+        self.info = EnvInfo(
+            backend="gymnasium",
+            suite=SUITE,
+            simulator=f"gymnasium {gymnasium.__version__}",
+            renderer=_PICTURE,
+            cameras=self._layout.cameras,
+            image_shape=self._layout.image_shape,
+            proprio_dim=0,
+            state_dim=self._layout.state_dim,
+            action_dim=self._actions.dim,
+            action_low=(-1.0,) * self._actions.dim,
+            action_high=(1.0,) * self._actions.dim,
+            control_hz=hz,
+            max_episode_steps=max(self._horizons.values()),
+            has_success=self._success_key is not None,
+        )
+        self._worlds: list[_World | None] = [None] * num_envs
+
+    def reset(self, env_ids: Sequence[int], episodes: Sequence[EpisodeSpec]) -> None:
+        """As `VecEnv.reset`."""
+        for env_id, spec in zip(env_ids, episodes, strict=True):
+            world = self._world(env_id, spec.task)
+            seed = int(philox(spec.init_state, _RESET).integers(2**31))
+            world.observation, _ = world.env.reset(seed=seed)
+            world.env.unwrapped.np_random = philox(spec.seed, _STEPS)
+            world.steps, world.over = 0, False
+
+    def step(self, env_ids: Sequence[int], actions: torch.Tensor) -> ChunkResult:
+        """As `VecEnv.step`. An observation or reward that is not finite makes the episode fail."""
+        array = action_array(actions).clip(-1.0, 1.0)
+        running = [self._worlds[env_id] for env_id in env_ids]
+        for env_id, world in zip(env_ids, running, strict=True):
+            if world is None or world.over:
+                raise ValueError(f"env {env_id} holds no running episode: reset it first")
+        out = ChunkResult.zeros(len(running), array.shape[1])
+        for row, world in enumerate(running):
+            assert world is not None
+            self._run(world, array[row], out, row)
+        return out
+
+    def observe(self, env_ids: Sequence[int], out: Observation) -> Sequence[int] | None:
+        """As `VecEnv.observe`. The instruction is the env's id."""
+        images = out.images.numpy()
+        state = None if out.state is None else out.state.numpy()
+        for row, env_id in enumerate(env_ids):
+            world = self._held(env_id)
+            write_observation(self._space, world.observation, images[row], None if state is None else state[row])
+            out.instruction[row] = self._ids[world.task]
+        return None
+
+    def frame(self, env_id: int, camera: str, size: int) -> Array:
+        """What the environment draws as `rgb_array`, scaled and with black bars to a square; `camera` is not read.
+
+        Raises:
+            NotImplementedError: It draws nothing, or something that drawing needs is not installed.
+        """
+        world = self._held(env_id)
+        name = self._ids[world.task]
+        if world.env.render_mode != _PICTURE:
+            raise NotImplementedError(f"{name} draws no pictures.")
+        try:
+            with _headless_gl():
+                picture = world.env.render()
+        except (gymnasium.error.DependencyNotInstalled, ImportError) as error:
+            raise NotImplementedError(f"{name} can't be drawn: {_one_line(error)}") from error
+        return _squared(np.asarray(picture), size)
+
+    def new_observation(self, rows: int) -> Observation:
+        """As `VecEnv.new_observation`."""
+        return self.info.new_observation(rows)
+
+    def close(self) -> None:
+        """Close every environment."""
+        for env_id, world in enumerate(self._worlds):
+            if world is not None:
+                world.env.close()
+                self._worlds[env_id] = None
+
+    def _world(self, env_id: int, task: str) -> _World:
+        """The world of `env_id` with an env of `task`; another task's is closed."""
+        if task not in self._ids:
+            raise ValueError(f"there is no task '{task}' here")
+        world = self._worlds[env_id]
+        if world is not None and world.task == task:
+            return world
+        if world is not None:
+            world.env.close()
+        world = self._worlds[env_id] = _World(make(self._ids[task]), task)
+        return world
+
+    def _held(self, env_id: int) -> _World:
+        world = self._worlds[env_id]
+        if world is None:
+            raise ValueError(f"env {env_id} holds no episode: reset it first")
+        return world
+
+    def _run(self, world: _World, chunk: Array, out: ChunkResult, row: int) -> None:
+        """Run `chunk`, float32 [K, A], until the episode ends."""
+        for k, action in enumerate(chunk):
+            observation, reward, terminated, truncated, info = world.env.step(self._actions.convert(action))
+            world.steps += 1
+            out.steps_taken[row] = k + 1
+            if not np.isfinite(float(reward)) or not _finite(observation):
+                world.over = True
+                out.failed[row] = True
+                return
+            world.observation = observation
+            out.reward[row, k] = float(reward)
+            out.success[row] |= self._succeeded(info)
+            out.terminated[row] = bool(terminated)
+            out.truncated[row] = not terminated and (truncated or world.steps >= self._horizons[world.task])
+            if terminated or out.truncated[row]:
+                world.over = True
+                return
+
+    def _succeeded(self, info: Mapping[str, Any]) -> bool:
+        return self._success_key is not None and bool(np.any(info.get(self._success_key, False)))
+
+
+def make(name: str) -> gymnasium.Env[Any, Any]:
+    """The environment of an id, without a time limit of its own; it draws as `rgb_array` where it can.
+
+    Raises:
+        UserError: There is no such id, or something that it needs is not installed.
+    """
+    drawing = {"render_mode": _PICTURE} if _draws(spec_of(name)) else {}  # not all environments take a render_mode
+    try:
+        return gymnasium.make(name, max_episode_steps=-1, disable_env_checker=True, **drawing)
+    except gymnasium.error.DependencyNotInstalled as error:
+        raise UserError(f"{name} needs something that is not installed: {_one_line(error)}") from error
+    except gymnasium.error.Error as error:
+        raise UserError(f"gymnasium can't make '{name}': {_one_line(error)}") from error
+
+
+def spec_of(name: str) -> EnvSpec:
+    """What gymnasium knows of an id, as `gymnasium.make` takes it.
+
+    Raises:
+        UserError: There is no such id.
+    """
+    module, _, plain = name.rpartition(":")
+    try:
+        if module:
+            import_module(module)
+        return gymnasium.spec(plain)
+    except (gymnasium.error.Error, ModuleNotFoundError) as error:
+        raise UserError(f"gymnasium has no '{name}': {_one_line(error)}") from error
+
+
+def _draws(spec: EnvSpec) -> bool:
+    made_by = load_env_creator(spec.entry_point) if isinstance(spec.entry_point, str) else spec.entry_point
+    metadata = getattr(made_by, "metadata", {})
+    return _PICTURE in metadata.get("render_modes", ())
+
+
+def _horizon(name: str) -> int:
+    return spec_of(name).max_episode_steps or DEFAULT_HORIZON
+
+
+def _shared_spaces(ids: Sequence[str], envs: Sequence[gymnasium.Env[Any, Any]]) -> tuple[Any, Any]:
+    """The observation and action space of all of `envs`."""
+    first = envs[0]
+    for name, env in zip(ids, envs, strict=True):
+        if (env.observation_space, env.action_space) != (first.observation_space, first.action_space):
+            raise UserError(f"{ids[0]} and {name} have other observations or actions: train them apart.")
+    return first.observation_space, first.action_space
+
+
+def _success_key(env: gymnasium.Env[Any, Any], actions: ActionMap) -> str | None:
+    """The key of `SUCCESS_KEYS` in the info of a first step."""
+    env.reset(seed=0)
+    *_, info = env.step(actions.convert(np.zeros(actions.dim, np.float32)))
+    return next((key for key in SUCCESS_KEYS if key in info), None)
+
+
+def _finite(observation: Any) -> bool:
+    if isinstance(observation, Mapping):
+        return all(_finite(part) for part in observation.values())
+    if isinstance(observation, tuple):
+        return all(_finite(part) for part in observation)
+    return bool(np.isfinite(np.asarray(observation, dtype=np.float64)).all())
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())
+
+
+@contextmanager
+def _headless_gl() -> Iterator[None]:
+    """Let gymnasium's MuJoCo renderer take EGL where there is no screen: its own choice ends the process there."""
+    if "MUJOCO_GL" in os.environ or "DISPLAY" in os.environ:
+        yield
+        return
+    os.environ["MUJOCO_GL"] = "egl"
+    try:
+        yield
+    finally:
+        del os.environ["MUJOCO_GL"]
+
+
+def _squared(picture: Array, size: int) -> Array:
+    height, width = picture.shape[:2]
+    scale = size / max(height, width)
+    small = (max(1, round(width * scale)), max(1, round(height * scale)))
+    shrunk = cv2.resize(np.ascontiguousarray(picture[..., :3]), small, interpolation=cv2.INTER_AREA)
+    out = np.zeros((size, size, 3), np.uint8)
+    top, left = (size - small[1]) // 2, (size - small[0]) // 2
+    out[top : top + small[1], left : left + small[0]] = shrunk
+    return out

@@ -1,0 +1,127 @@
+"""Training the state policy on a gymnasium task by the command line: results, resume, evaluation, refusals."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from embodied_rl.cli import main
+from embodied_rl.config.train import EnvConfig
+from embodied_rl.errors import UserError
+from embodied_rl.factory.backends import HELDOUT_STATES, SUITES, TRAIN_STATES, open_suite
+from embodied_rl.policies.checkpoints.folder import read_weights
+
+SHORT = (
+    "train gymnasium --task Pendulum-v1 --env.num-envs 4 --rollout.episodes-per-iteration 4 --checkpoint.every 1 "
+    "--evaluation.states-per-task 4 --evaluation.every 0 --checkpoint.keep 9"
+)
+
+
+def train(words: str, folder: Path) -> Path:
+    assert main([*words.split(), "--output", str(folder)]) == 0
+    return folder
+
+
+def weights(folder: Path, iteration: int) -> dict[str, torch.Tensor]:
+    return read_weights(folder / "checkpoints" / f"iter-{iteration:06d}" / "policy" / "model.safetensors")
+
+
+def same(one: dict[str, torch.Tensor], two: dict[str, torch.Tensor]) -> bool:
+    return all(torch.equal(one[name], two[name]) for name in one)
+
+
+def test_a_run_reports_the_mean_return_and_resumes_to_the_same_end(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = train(f"{SHORT} --iterations 3", tmp_path / "whole")
+    shown = capsys.readouterr().out
+    assert "mean return on held-out" in " ".join(shown.split())
+    assert "improved by" in shown
+    assert "success" not in shown
+    halves = train(f"{SHORT} --iterations 1", tmp_path / "halves")
+    assert main(["train", "--resume", str(halves), "--iterations", "3"]) == 0
+    assert same(weights(whole, 3), weights(halves, 3))
+    assert not same(weights(whole, 3), weights(whole, 2))
+    assert float(weights(whole, 3)["count"]) == 3 * 4 * 200  # statistics go on where they were
+    stamp = json.loads((whole / "run.json").read_text())[-1]
+    assert stamp["scored by"].startswith("mean return")
+    assert stamp["result"].startswith("mean return -")
+    page = (whole / "report.html").read_text()
+    assert "Mean return on held-out initial states" in page
+    assert "Success" not in page
+    rows = [json.loads(line) for line in (whole / "metrics.jsonl").read_text().splitlines()]
+    assert all("rollout/success" not in row and "eval/success" not in row for row in rows)
+    assert sum("eval/return" in row for row in rows) == 2
+
+
+def test_the_checkpoint_is_evaluated_on_its_task(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = train(f"{SHORT} --iterations 1", tmp_path / "run")
+    capsys.readouterr()
+    assert (
+        main(
+            [
+                "eval",
+                "gymnasium",
+                "--checkpoint",
+                str(folder),
+                "--states-per-task",
+                "4",
+                "--json",
+                str(tmp_path / "eval.json"),
+            ]
+        )
+        == 0
+    )
+    told = json.loads((folder / "evaluations" / "iter-000001.json").read_text())
+    again = json.loads((tmp_path / "eval.json").read_text())
+    assert again["overall"]["mean_return"] == told["overall"]["mean_return"]
+    assert "overlap" in again
+    for words, said in (
+        (["eval", "gymnasium", "--task", "CartPole-v1"], "reads 3 numbers and decides 1"),
+        (["eval"], "sees no images"),
+        (["demo"], "sees no images"),
+    ):
+        assert main([*words, "--checkpoint", str(folder)]) != 0
+        assert said in capsys.readouterr().err
+
+
+def test_a_run_may_begin_with_a_checkpoint(tmp_path: Path) -> None:
+    first = train(f"{SHORT} --iterations 1", tmp_path / "first")
+    second = train(f"{SHORT} --iterations 1 --policy.checkpoint {first}", tmp_path / "second")
+    assert float(weights(second, 1)["count"]) == 2 * 4 * 200
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("train gymnasium", "needs the name of a task"),
+        ("train gymnasium --task", "--task needs the name"),
+        ("train gymnasium --task A --tasks B", "the same option"),
+        ("train gymnasium --task Nope-v0", "gymnasium has no 'Nope-v0'"),
+        ("train gymnasium --task Pendulum-v1 --env.renderer egl", "does not apply"),
+        ("train gymnasium --task Pendulum-v1 --protocol openvla", "does not apply"),
+        ("train gymnasium --task Pendulum-v1 --scheduler ray", "more than once"),
+        ("train gymnasium --task Pendulum-v1 --policy openvla", "unknown recipe"),
+        ("train gymnasium --recipe gymnasium_mlp_ppo", "says what is trained"),
+        ("train --recipe gymnasium_mlp_ppo --suite tabletop_goal", "shows images"),
+        ("train --recipe tabletop_openvla_ppo --suite gymnasium --task Pendulum-v1", "has a state"),
+    ],
+)
+def test_what_does_not_go_together_is_refused_in_one_line(
+    words: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*words.split(), "--output", str(tmp_path / "run")]) != 0
+    error = capsys.readouterr().err
+    assert said in error
+    assert len(error.strip().splitlines()) == 1
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("suite", sorted(SUITES))
+def test_no_state_is_both_trained_and_evaluated(suite: str) -> None:
+    assert not set(TRAIN_STATES) & set(HELDOUT_STATES)
+    with pytest.raises(UserError, match="needs the name of a task"):
+        open_suite(suite, (), EnvConfig())
