@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -162,7 +163,8 @@ def test_a_damaged_or_other_checkpoint_is_refused(tmp_path: Path) -> None:
 
 
 def test_options_that_make_no_network_are_refused() -> None:
-    for options in ({"hidden": ()}, {"hidden": (8, 0)}, {"chunk_len": 0}, {"initial_std": -1.0}):
+    bad: list[dict[str, Any]] = [{"hidden": ()}, {"hidden": (8, 0)}, {"chunk_len": 0}, {"initial_std": -1.0}]
+    for options in bad:
         with pytest.raises(UserError, match="--policy"):
             MLPConfig(**options)
 
