@@ -190,7 +190,8 @@ def _gripper(section: Section) -> AxisLimits:
 
 
 def _watchdog(section: Section) -> WatchdogLimits:
-    keys = ("camera_age_s", "joint_state_age_s", "policy_silence_s", "tick_jitter_s")
-    limits = WatchdogLimits(*(section.number(key, "s", positive=True) for key in keys))
+    times = ("camera_age_s", "joint_state_age_s", "policy_silence_s", "tick_jitter_s")
+    units = {**dict.fromkeys(times, "s"), "tracking_error": "rad"}
+    limits = WatchdogLimits(*(section.number(key, unit, positive=True) for key, unit in units.items()))
     section.done()
     return limits

@@ -18,17 +18,19 @@ class WatchdogLimits:
         joint_state_age_s: Age of the newest joint states, s.
         policy_silence_s: Time since the policy's last sign of life, s.
         tick_jitter_s: Deviation of a control tick's length from its period, s.
+        tracking_error: Distance of any joint from its set point, rad: an arm that is stuck must not be pushed on.
     """
 
     camera_age_s: float
     joint_state_age_s: float
     policy_silence_s: float
     tick_jitter_s: float
+    tracking_error: float
 
 
 @dataclass(frozen=True)
 class Fault:
-    """One reason to hold. kind: 'camera', 'joint_states', 'policy' or 'jitter'."""
+    """One reason to hold. kind: 'camera', 'joint_states', 'policy', 'jitter' or 'tracking'."""
 
     kind: str
     detail: str
@@ -62,6 +64,7 @@ class Watchdog:
         self._period_ns, self._jitter_ns = period_ns, round(limits.tick_jitter_s * NANOSECONDS)
         self._last_tick_ns: int | None = None
         self._deviations_ns: deque[int] = deque(maxlen=window)
+        self._error, self._most_error = 0.0, limits.tracking_error
 
     def observed(self, source: str, stamp_ns: int) -> None:
         """Note an observation.
@@ -83,6 +86,10 @@ class Watchdog:
             self._deviations_ns.append(abs(now_ns - self._last_tick_ns - self._period_ns))
         self._last_tick_ns = now_ns
 
+    def tracked(self, error: float) -> None:
+        """Note the largest distance of a joint from its set point, rad."""
+        self._error = error
+
     def faults(self, now_ns: int) -> tuple[Fault, ...]:
         """All reasons to hold at `now_ns`. A stamp in the future by more than its limit is one: clocks disagree."""
         found = []
@@ -99,4 +106,6 @@ class Watchdog:
         if worst_ns > self._jitter_ns:
             worst, most = worst_ns / NANOSECONDS, self._jitter_ns / NANOSECONDS
             found.append(Fault("jitter", f"a tick was {worst:.4f} s off, at most {most:.4f}"))
+        if not self._error <= self._most_error:
+            found.append(Fault("tracking", f"{self._error:.3f} rad off, at most {self._most_error:.3f}"))
         return tuple(found)

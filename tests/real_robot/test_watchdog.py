@@ -6,7 +6,9 @@ import pytest
 
 from embodied_rl.real_robot.core.watchdog import Watchdog, WatchdogLimits
 
-LIMITS = WatchdogLimits(camera_age_s=0.2, joint_state_age_s=0.05, policy_silence_s=0.3, tick_jitter_s=0.004)
+LIMITS = WatchdogLimits(
+    camera_age_s=0.2, joint_state_age_s=0.05, policy_silence_s=0.3, tick_jitter_s=0.004, tracking_error=0.2
+)
 MS, TICK = 1_000_000, 10_000_000
 
 
@@ -89,3 +91,10 @@ def test_a_tick_out_of_time_counts_for_a_while() -> None:
     now += TICK
     watchdog.tick(now)
     assert kinds(watchdog, now) == []
+
+
+def test_an_arm_that_does_not_follow_is_held() -> None:
+    watchdog = healthy()
+    for error, found in ((0.2, []), (0.2001, ["tracking"]), (float("nan"), ["tracking"]), (0.0, [])):
+        watchdog.tracked(error)
+        assert kinds(watchdog, 0) == found

@@ -1,0 +1,154 @@
+"""One control tick of an arm: watchdog, state machine, mux and gate in their one right order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from embodied_rl.errors import UserError
+from embodied_rl.real_robot.core.gate import Command, Decision, Reason, Setpoint
+from embodied_rl.real_robot.core.mux import Selection, TakeoverMux
+from embodied_rl.real_robot.core.robot import Robot
+from embodied_rl.real_robot.core.states import ArmState, Event, StateMachine, Transition
+from embodied_rl.real_robot.core.watchdog import Fault, Watchdog
+
+_STOP_A_HUMAN = ("joint_states", "jitter", "tracking")
+"""Faults under which not even a human moves the arm; a human needs neither cameras nor the policy."""
+
+
+@dataclass(frozen=True)
+class Tick:
+    """What happened in a control tick, for the controller and for the record.
+
+    Args:
+        time_ns: When.
+        state: The state in which it was decided.
+        faults: What the watchdog found.
+        held: The transition, where the faults made the arm hold just now.
+        selection: Whose command counted.
+        decision: The gate's; None without a command.
+        setpoint: What goes to the controller; None: nothing is sent.
+    """
+
+    time_ns: int
+    state: ArmState
+    faults: tuple[Fault, ...]
+    held: Transition | None
+    selection: Selection
+    decision: Decision | None
+    setpoint: Setpoint | None
+
+    def record(self) -> dict[str, Any]:
+        """The tick in plain Python values that JSON takes."""
+        return {
+            "time_ns": self.time_ns,
+            "state": str(self.state),
+            "faults": [f"{fault.kind}: {fault.detail}" for fault in self.faults],
+            "source": self.selection.source,
+            "intervention": self.selection.intervention,
+            "intervention_number": self.selection.number,
+            "gate": None if self.decision is None else self.decision.record(),
+            "setpoint": None if self.setpoint is None else self.setpoint.positions.tolist(),
+        }
+
+
+class ArmRuntime:
+    """An arm's core as the bridge uses it: events and observations in, one set point per tick out.
+
+    Args:
+        robot: The arm.
+        cameras: Names of the cameras whose age counts.
+
+    Example:
+        >>> runtime = ArmRuntime(load_robot("fr3"), ["wrist"])
+        >>> runtime.joint_states(measured, stamp_ns)
+        >>> runtime.fire(Event.ARM, now_ns)
+        >>> setpoint = runtime.tick(now_ns, policy_command).setpoint
+    """
+
+    def __init__(self, robot: Robot, cameras: Sequence[str]) -> None:
+        self.robot, self.gate = robot, robot.gate()
+        self.machine = StateMachine()
+        self.mux = TakeoverMux(self.machine)
+        self.watchdog = Watchdog(robot.watchdog, self.gate.period_ns, cameras)
+        self._measured: np.ndarray | None = None
+        self._setpoint: Setpoint | None = None
+
+    def joint_states(self, names: Sequence[str], positions: Sequence[float], stamp_ns: int) -> Reason | None:
+        """Note measured joint positions, in any order and among others, as controllers publish them.
+
+        Args:
+            names: One name per position.
+            positions: Angles, rad.
+            stamp_ns: When they were measured.
+
+        Returns:
+            Why they are not used: a joint is missing or not finite. They then age, and the arm holds.
+        """
+        known = dict(zip(names, positions, strict=False))
+        missing = [name for name in self.robot.limits.names if name not in known]
+        if missing:
+            return Reason("names", f"no {', '.join(missing)} among {', '.join(names):.200}")
+        measured = np.array([known[name] for name in self.robot.limits.names], np.float64)
+        if not np.isfinite(measured).all():
+            return Reason("not_finite", "measured positions")
+        self._measured = measured
+        self.watchdog.observed(self.watchdog.JOINT_STATES, stamp_ns)
+        if self._setpoint is not None:
+            self.watchdog.tracked(float(np.abs(measured - self._setpoint.positions).max()))
+        return None
+
+    def fire(self, event: Event, now_ns: int, reason: str = "") -> Transition:
+        """Apply an event; arming starts the gate at the measured pose.
+
+        Args:
+            event: What somebody wants.
+            now_ns: The time.
+            reason: Why, for the record.
+
+        Returns:
+            What came of it; arming an arm outside its limits is refused with the gate's reason.
+        """
+        if event is Event.ARM and self.machine.state is ArmState.IDLE:
+            self._setpoint = None
+            self.watchdog.tracked(0.0)
+            try:
+                self.gate.start(np.array([]) if self._measured is None else self._measured, now_ns)
+            except UserError as error:
+                return Transition(now_ns, event, ArmState.IDLE, ArmState.IDLE, str(error), accepted=False)
+        return self.machine.fire(event, now_ns, reason, faults=bool(self.watchdog.faults(now_ns)))
+
+    def tick(self, now_ns: int, policy: Command | None) -> Tick:
+        """Run one control tick.
+
+        Args:
+            now_ns: The time.
+            policy: The policy's command for this tick, if it has one.
+
+        Returns:
+            What happened, with the set point to send, if any.
+        """
+        self.watchdog.tick(now_ns)
+        faults = self.watchdog.faults(now_ns)
+        stops = faults if self.machine.state is ArmState.RUNNING else self._human_stops(faults)
+        held = None
+        if stops and self.machine.state in (ArmState.RUNNING, ArmState.HUMAN):
+            held = self.machine.fire(Event.HOLD, now_ns, "; ".join(f"{fault.kind}: {fault.detail}" for fault in stops))
+        selection, decision, setpoint = self.mux.select(policy, now_ns), None, None
+        if self.machine.sends and selection.command is not None:
+            decision = self.gate.decide(selection.command, now_ns)
+            setpoint = decision.setpoint
+        elif self.machine.sends:
+            setpoint = self.gate.hold(now_ns)
+        if not self.machine.sends:
+            self._setpoint = None
+        elif setpoint is not None:
+            self._setpoint = setpoint
+        return Tick(now_ns, self.machine.state, faults, held, selection, decision, setpoint)
+
+    @staticmethod
+    def _human_stops(faults: tuple[Fault, ...]) -> tuple[Fault, ...]:
+        return tuple(fault for fault in faults if fault.kind in _STOP_A_HUMAN)

@@ -1,0 +1,198 @@
+"""An arm's ticks as a whole: what is sent in every state, and how fast a fault makes it hold."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from embodied_rl.real_robot.core.gate import Command
+from embodied_rl.real_robot.core.robot import load_robot
+from embodied_rl.real_robot.core.runtime import ArmRuntime, Tick
+from embodied_rl.real_robot.core.states import ArmState, Event
+
+ROBOT = load_robot("fr3")
+NAMES, HOME, TICK, MS = ROBOT.limits.names, ROBOT.home, 10_000_000, 1_000_000
+
+
+class Bench:
+    """A runtime on an arm that follows at once, with cameras and a policy that can be switched off."""
+
+    def __init__(self) -> None:
+        self.runtime, self.now, self.sent = ArmRuntime(ROBOT, ["wrist"]), 0, [HOME]
+        self.camera = self.policy = self.follows = self.measures = True
+        self.ticks: list[Tick] = []
+
+    def step(self, target: np.ndarray | None = None) -> Tick:
+        self.now += TICK
+        if self.camera:
+            self.runtime.watchdog.observed("wrist", self.now)
+        if self.policy:
+            self.runtime.watchdog.heartbeat(self.now)
+        if self.measures:
+            measured = self.sent[-1] if self.follows else HOME
+            assert self.runtime.joint_states(("finger", *NAMES[::-1]), (0.0, *measured[::-1]), self.now) is None
+        command = None if target is None else Command(self.now, NAMES, target)
+        tick = self.runtime.tick(self.now, command)
+        if tick.setpoint is not None:
+            self.sent.append(tick.setpoint.positions)
+        self.ticks.append(tick)
+        json.dumps(tick.record(), allow_nan=False)
+        return tick
+
+    def fire(self, event: Event) -> bool:
+        return self.runtime.fire(event, self.now).accepted
+
+
+def running() -> Bench:
+    bench = Bench()
+    bench.step()
+    assert bench.fire(Event.ARM)
+    assert bench.fire(Event.START)
+    return bench
+
+
+def moving() -> Bench:
+    bench = running()
+    for _ in range(20):
+        assert bench.step(HOME + 0.2).setpoint is not None
+    assert not bench.runtime.gate.at_rest
+    return bench
+
+
+def test_nothing_is_sent_before_arming_and_the_pose_is_kept_after() -> None:
+    bench = Bench()
+    assert bench.step(HOME + 0.1).setpoint is None
+    assert bench.fire(Event.ARM)
+    tick = bench.step(HOME + 0.1)
+    assert (tick.selection.source, tick.decision) == ("none", None)
+    assert tick.setpoint is not None
+    assert (tick.setpoint.positions == HOME).all()
+
+
+@pytest.mark.parametrize(
+    ("part", "kind", "limit_ms"),
+    [("camera", "camera", 250), ("policy", "policy", 250), ("measures", "joint_states", 100)],
+)
+def test_a_missing_part_makes_the_arm_hold_in_time_and_recover(part: str, kind: str, limit_ms: int) -> None:
+    bench = moving()
+    setattr(bench, part, False)
+    lost = bench.now
+    while bench.step(HOME + 0.2).held is None:
+        assert bench.now - lost < limit_ms * MS
+    held = bench.ticks[-1].held
+    assert held is not None
+    assert held.reason.startswith(kind)
+    assert bench.now - lost <= limit_ms * MS
+    while not bench.runtime.gate.at_rest:
+        assert bench.step(HOME + 0.2).decision is None
+    assert bench.now - lost <= 500 * MS
+    assert not bench.fire(Event.RESUME)
+    setattr(bench, part, True)
+    bench.step()
+    assert bench.runtime.machine.state is ArmState.HOLDING, "it does not move by itself"
+    assert bench.fire(Event.RESUME)
+    assert bench.step(HOME + 0.2).decision is not None
+
+
+def test_after_the_e_stop_nothing_is_sent_until_a_new_start() -> None:
+    bench = moving()
+    assert bench.fire(Event.ESTOP)
+    for _ in range(5):
+        tick = bench.step(HOME + 0.2)
+        assert (tick.setpoint, tick.decision, tick.state) == (None, None, ArmState.ESTOPPED)
+    assert not bench.fire(Event.RESUME)
+    assert not bench.fire(Event.START)
+    assert bench.fire(Event.RESET)
+    assert bench.step(HOME + 0.2).setpoint is None
+    assert bench.fire(Event.ARM)
+    assert bench.fire(Event.START)
+    again = bench.step(bench.sent[-1])
+    assert again.setpoint is not None
+    assert (again.setpoint.positions == bench.sent[-1]).all(), "it starts where the arm is, at rest"
+
+
+def test_a_tick_out_of_time_holds() -> None:
+    bench = moving()
+    bench.now += 30 * MS
+    assert bench.step(HOME + 0.2).held is not None
+    assert {fault.kind for fault in bench.ticks[-1].faults} == {"jitter"}
+
+
+def test_an_arm_that_is_stuck_is_not_pushed_on() -> None:
+    bench = moving()
+    bench.follows = False
+    while bench.step(HOME + 1.0).held is None:
+        assert np.abs(bench.sent[-1] - HOME).max() < 0.25
+    assert not bench.fire(Event.RESUME)
+    assert bench.fire(Event.DISARM)
+    assert bench.fire(Event.ARM), "armed again from where it is"
+
+
+def test_a_human_moves_the_arm_without_cameras_and_policy_but_not_blind() -> None:
+    bench = running()
+    bench.camera = bench.policy = False
+    for _ in range(30):
+        human = Command(bench.now + TICK, NAMES, HOME + 0.02, source="human")
+        bench.runtime.mux.human(human, bench.now + TICK, engaged=True)
+        tick = bench.step(HOME - 0.1)
+        assert tick.selection.intervention
+        assert tick.decision is not None
+        assert tick.decision.command.source == "human"
+    assert {fault.kind for fault in bench.ticks[-1].faults} == {"camera", "policy"}
+    bench.measures = False
+    for _ in range(6):
+        bench.step()
+    assert bench.runtime.machine.state is ArmState.HOLDING
+
+
+def test_an_arm_outside_its_workspace_is_not_armed() -> None:
+    bench = Bench()
+    bench.sent = [HOME + np.eye(7)[1]]
+    bench.step()
+    refused = bench.runtime.fire(Event.ARM, bench.now)
+    assert not refused.accepted
+    assert "workspace" in refused.reason
+    unmeasured = ArmRuntime(ROBOT, []).fire(Event.ARM, 0)
+    assert "joint states" in unmeasured.reason
+
+
+def test_joint_states_that_lack_a_joint_are_not_used() -> None:
+    runtime = ArmRuntime(ROBOT, [])
+    lacking = runtime.joint_states(NAMES[:6], HOME[:6].tolist(), 0)
+    assert lacking is not None
+    assert "fr3_joint7" in lacking.detail
+    broken = runtime.joint_states(NAMES, [float("nan")] * 7, 0)
+    assert broken is not None
+    assert {fault.kind for fault in runtime.watchdog.faults(0)} == {"joint_states", "policy"}
+
+
+@given(st.lists(st.sampled_from([*Event, "camera", "policy", "late", "human", *["step"] * 6]), max_size=60))
+@settings(max_examples=40, deadline=None, derandomize=True)
+def test_whatever_happens_the_limits_hold_and_a_stopped_arm_gets_nothing(happenings: list[Event | str]) -> None:
+    bench = running()
+    last_ns: int | None = None
+    for happening in happenings:
+        if isinstance(happening, Event):
+            bench.runtime.fire(happening, bench.now)
+            if not bench.runtime.machine.sends:
+                last_ns = None
+        elif happening in ("camera", "policy"):
+            setattr(bench, happening, not getattr(bench, happening))
+        elif happening == "late":
+            bench.now += 3 * TICK
+        elif happening == "human":
+            human = Command(bench.now + TICK, NAMES, HOME - 0.3, source="human")
+            bench.runtime.mux.human(human, bench.now + TICK, engaged=True)
+        sends, before = bench.runtime.machine.sends, bench.sent[-1]
+        tick = bench.step(HOME + 0.3)
+        assert (tick.setpoint is not None) == sends
+        if tick.setpoint is not None:
+            elapsed_s = 0.01 if last_ns is None else (tick.setpoint.stamp_ns - last_ns) / 1e9
+            last_ns = tick.setpoint.stamp_ns
+            speed = np.abs(tick.setpoint.positions - before) / elapsed_s
+            assert (speed <= ROBOT.limits.velocity).all()
+            assert ROBOT.workspace.inside(tick.setpoint.positions)
