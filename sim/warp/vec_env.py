@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import threading
 from collections.abc import Sequence
+from typing import Literal
 
 import mujoco
 import numpy as np
@@ -12,11 +12,15 @@ import torch
 
 from embodied_rl.errors import UserError, suggest
 from embodied_rl.policy import action_chunks
+from embodied_rl.sim.mujoco.pool import FrameRenderer
 from embodied_rl.sim.mujoco.task import MujocoTask
 from embodied_rl.sim.mujoco.vec_env import ACTION_DIM, CAMERAS, CONTROL_HZ, PROPRIO_DIM
 from embodied_rl.sim.warp import install, kernels
 from embodied_rl.sim.warp.batch import Settings, wp_device
 from embodied_rl.sim.warp.chunk import run_chunk
+from embodied_rl.sim.warp.host_pictures import HostPictures
+from embodied_rl.sim.warp.pictures import Pictures, digest, group
+from embodied_rl.sim.warp.render import View
 from embodied_rl.sim.warp.scene import Scene
 from embodied_rl.types import Array, ChunkResult, EpisodeSpec, Observation
 from embodied_rl.vec_env import EnvInfo
@@ -35,6 +39,9 @@ class WarpVecEnv:
         device: 'cpu' or 'cuda'; there are the worlds, observations and results.
         image_size: H = W in pixels of the images of `observe`.
         cameras: how many of CAMERAS `observe` renders, from the first; 0: `images` is empty.
+        renderer: 'warp' draws all worlds in one batch on the device; a renderer of `embodied_rl.sim.render` draws them
+            one by one on the CPU. Without one, `observe` fills no images and needs cameras=0.
+        exact: pictures of 'warp' have shadows and are antialiased.
         stop_at_success: as `NativeVecEnv`.
         graph: replay a control step as a CUDA graph. None: on a GPU. UserError where it can't be captured.
         deterministic: a GPU repeats an episode bit for bit, at some cost; a CPU always does.
@@ -54,6 +61,8 @@ class WarpVecEnv:
         device: str = "cpu",
         image_size: int = 128,
         cameras: int = len(CAMERAS),
+        renderer: FrameRenderer | Literal["warp"] | None = "warp",
+        exact: bool = False,
         stop_at_success: bool = True,
         graph: bool | None = None,
         deterministic: bool = True,
@@ -64,6 +73,8 @@ class WarpVecEnv:
             raise UserError("num_envs and image_size must be at least 1")
         if not 0 <= cameras <= len(CAMERAS):
             raise UserError(f"there are 0 to {len(CAMERAS)} cameras ({', '.join(CAMERAS)}), not {cameras}")
+        if renderer is None and cameras:
+            raise UserError("without a renderer an environment has no cameras: open it with cameras=0")
         on_gpu = torch.device(device).type == "cuda"
         if graph and not on_gpu:
             raise UserError("CUDA graphs need a GPU: leave graph out, or open with device='cuda'")
@@ -75,10 +86,15 @@ class WarpVecEnv:
         where = "cpu" if place.is_cpu else f"cuda:{place.ordinal}"
         self._settings = Settings(where, on_gpu if graph is None else graph, deterministic)
         self._stop = stop_at_success
+        view = View(CAMERAS[:cameras], image_size, exact)
+        if renderer == "warp":
+            self._pictures: Pictures | HostPictures | None = Pictures(num_envs, view, self._settings)
+        else:
+            self._pictures = None if renderer is None else HostPictures(renderer, view)
         self._scenes: dict[str, Scene] = {}
         self._scene_of_task: dict[str, tuple[Scene, int]] = {}
         self._held: dict[int, Scene] = {}
-        self._texts = [""] * num_envs
+        self._task_of: dict[int, MujocoTask] = {}
         self._steps = torch.zeros(num_envs, dtype=torch.int32, device=where)
         self._horizon = torch.zeros(num_envs, dtype=torch.int32, device=where)
         self._live = torch.zeros(num_envs, dtype=torch.bool, device=where)
@@ -88,7 +104,7 @@ class WarpVecEnv:
             backend="warp",
             suite="+".join(dict.fromkeys(task.suite for task in tasks)),
             simulator=f"mujoco-warp {install.version()} on {where}",
-            renderer="none",
+            renderer="none" if renderer is None else renderer if isinstance(renderer, str) else renderer.name,
             cameras=CAMERAS[:cameras],
             image_shape=(image_size, image_size),
             proprio_dim=PROPRIO_DIM,
@@ -116,7 +132,7 @@ class WarpVecEnv:
             for env_id, spec in zip(env_ids, episodes, strict=True):
                 scene, number = self._scene(spec.task)
                 self._held[env_id] = scene
-                self._texts[env_id] = self._tasks[spec.task].instruction
+                self._task_of[env_id] = self._tasks[spec.task]
                 _, ids, rows, numbers = by_scene.setdefault(id(scene), (scene, [], [], []))
                 ids.append(env_id)
                 rows.append(scene.start(number, spec.init_state))
@@ -183,14 +199,26 @@ class WarpVecEnv:
         with self._lock:
             for scene, places in self._by_scene(env_ids):
                 at = self._ids(places)
-                seen = scene.rows[self._ids([env_ids[place] for place in places])][:, scene.columns["seen"]]
+                ids = [env_ids[place] for place in places]
+                seen = scene.rows[self._ids(ids)][:, scene.columns["seen"]]
                 out.proprio[at] = _proprio(seen)
+                if self._pictures is not None and self.info.cameras:
+                    tasks = [self._task_of[env_id] for env_id in ids]
+                    self._pictures.draw(tasks, seen[:, kernels.SEEN_QPOS :], out.images, places)
         for row, env_id in enumerate(env_ids):
-            out.instruction[row] = self._texts[env_id]
+            out.instruction[row] = self._task_of[env_id].instruction
 
     def frame(self, env_id: int, camera: str, size: int) -> Array:
         """Render `camera` at `size`, also after the episode's end: uint8 [size, size, 3]."""
-        raise NotImplementedError
+        if camera not in CAMERAS:
+            raise UserError(f"unknown camera '{camera}'.{suggest(camera, CAMERAS)}")
+        if self._pictures is None:
+            raise NotImplementedError("this environment was opened without a renderer")
+        self._check_env_ids([env_id])
+        with self._lock:
+            scene = self._occupied(env_id)
+            qpos = scene.rows[env_id, scene.columns["seen"]][kernels.SEEN_QPOS :]
+            return self._pictures.frame(self._task_of[env_id], qpos, camera, size)
 
     def mirror(self, env_id: int, data: mujoco.MjData) -> None:
         """Put the state of an env into `data` of its physics model, with all that follows from it (mj_forward)."""
@@ -216,7 +244,7 @@ class WarpVecEnv:
         if name not in self._scene_of_task:
             task = self._tasks[name]
             model = task.build_physics()
-            key = _digest(model)
+            key = digest(model)
             if key in self._scenes:
                 scene = self._scenes[key]
                 self._scene_of_task[name] = scene, scene.add(task)
@@ -228,11 +256,8 @@ class WarpVecEnv:
 
     def _by_scene(self, env_ids: Sequence[int]) -> list[tuple[Scene, list[int]]]:
         """The scenes of these envs, each with the rows of the call that belong to it."""
-        found: dict[int, tuple[Scene, list[int]]] = {}
-        for row, env_id in enumerate(env_ids):
-            scene = self._occupied(env_id)
-            found.setdefault(id(scene), (scene, []))[1].append(row)
-        return list(found.values())
+        scenes = [self._occupied(env_id) for env_id in env_ids]
+        return [(scenes[rows[0]], rows) for rows in group(scenes)]
 
     def _occupied(self, env_id: int) -> Scene:
         if env_id not in self._held:
@@ -248,13 +273,6 @@ class WarpVecEnv:
         for index in env_ids:
             if not 0 <= index < self.num_envs:
                 raise ValueError(f"env {index} is not in 0..{self.num_envs - 1}")
-
-
-def _digest(model: mujoco.MjModel) -> str:
-    """SHA-256 of a compiled model; models of equal digests are the same to the last bit."""
-    binary = np.zeros(mujoco.mj_sizeModel(model), np.uint8)
-    mujoco.mj_saveModel(model, None, binary)
-    return hashlib.sha256(binary.tobytes()).hexdigest()
 
 
 def _any_bit(words: torch.Tensor) -> torch.Tensor:

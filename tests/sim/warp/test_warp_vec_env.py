@@ -32,12 +32,12 @@ class TestWarpContract(VecEnvContract):
     tasks = tuple(task.name for task in short_tasks())
 
     def make(self, num_envs: int) -> VecEnv:
-        return WarpVecEnv(short_tasks(6), num_envs, device=DEVICE, cameras=0)
+        return WarpVecEnv(short_tasks(6), num_envs, device=DEVICE, image_size=16)
 
 
 @pytest.fixture(scope="module")
 def env() -> Iterator[WarpVecEnv]:
-    with closing(WarpVecEnv(short_tasks(), 3, device=DEVICE, cameras=0)) as env:
+    with closing(WarpVecEnv(short_tasks(), 3, device=DEVICE, cameras=0, renderer=None)) as env:
         yield env
 
 
@@ -85,7 +85,7 @@ def test_a_weaker_null_space_is_seen_in_the_states(monkeypatch: pytest.MonkeyPat
         return robot._replace(gains=robot.gains._replace(null_kp=0.9 * robot.gains.null_kp))
 
     monkeypatch.setattr(scene_module, "find_robot", weakened)
-    with closing(WarpVecEnv(short_tasks(), 3, device=DEVICE, cameras=0)) as broken:
+    with closing(WarpVecEnv(short_tasks(), 3, device=DEVICE, cameras=0, renderer=None)) as broken:
         assert worst_difference(broken) > 1e-4
 
 
@@ -135,7 +135,7 @@ def test_a_reset_and_a_step_leave_other_worlds_untouched_bit_for_bit(env: WarpVe
 
 def test_contacts_beyond_the_buffers_fail_the_step_and_the_buffers_grow(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scene_module, "TABLETOP_SIZES", Sizes(contacts=2, rows=96))
-    with closing(WarpVecEnv(short_tasks(), 2, device=DEVICE, cameras=0)) as small:
+    with closing(WarpVecEnv(short_tasks(), 2, device=DEVICE, cameras=0, renderer=None)) as small:
         failures = []
         for _ in range(5):
             small.reset([0, 1], specs(2))

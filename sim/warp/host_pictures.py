@@ -1,0 +1,51 @@
+"""Pictures of worlds on a device by a renderer of the CPU, one by one: for comparisons, not for speed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import mujoco
+import numpy as np
+import torch
+
+from embodied_rl.sim.mujoco.indicators import Switch, compile_switches, lit_groups
+from embodied_rl.sim.mujoco.pool import FrameRenderer
+from embodied_rl.sim.mujoco.task import MujocoTask
+from embodied_rl.sim.warp.render import View
+from embodied_rl.types import Array
+
+
+class HostPictures:
+    """`pictures.Pictures` by a renderer of `embodied_rl.sim.render`.
+
+    Args:
+        renderer: draws from body poses.
+        view: what `draw` shows; its quality is the renderer's.
+    """
+
+    def __init__(self, renderer: FrameRenderer, view: View) -> None:
+        self._renderer, self._view = renderer, view
+        self._scenes: dict[str, tuple[mujoco.MjModel, mujoco.MjData, int, tuple[Switch, ...]]] = {}
+
+    def draw(self, tasks: Sequence[MujocoTask], qpos: torch.Tensor, out: torch.Tensor, rows: Sequence[int]) -> None:
+        """Fill rows of out, uint8 [.., V, H, W, 3]: out[rows[i]] shows tasks[i] at qpos[i], float [N, nq]."""
+        image = np.empty(out.shape[1:], np.uint8)
+        for task, at, row in zip(tasks, qpos.double().cpu().numpy(), rows, strict=True):
+            self._draw(task, at, self._view.cameras, image)
+            out[row] = torch.from_numpy(image).to(out.device)
+
+    def frame(self, task: MujocoTask, qpos: torch.Tensor, camera: str, size: int) -> Array:
+        """One picture: uint8 [size, size, 3]; qpos float [nq]."""
+        out = np.empty((1, size, size, 3), np.uint8)
+        self._draw(task, qpos.double().cpu().numpy(), (camera,), out)
+        return out[0]
+
+    def _draw(self, task: MujocoTask, qpos: Array, cameras: tuple[str, ...], out: Array) -> None:
+        if task.name not in self._scenes:
+            model = task.build_visual()
+            number, switches = self._renderer.add_scene(model), compile_switches(task.indicators, model)
+            self._scenes[task.name] = model, mujoco.MjData(model), number, switches
+        model, data, scene, switches = self._scenes[task.name]
+        data.qpos[:] = qpos
+        mujoco.mj_kinematics(model, data)
+        self._renderer.render(scene, data.xpos, data.xmat, cameras, out, lit_groups(switches, qpos))

@@ -1,0 +1,69 @@
+"""Which visual model draws which task: models are built when they are first asked for, equal ones once."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+import mujoco
+import numpy as np
+import torch
+
+from embodied_rl.sim.mujoco.task import MujocoTask
+from embodied_rl.sim.warp.batch import Settings
+from embodied_rl.sim.warp.render import SceneRenderer, View
+from embodied_rl.types import Array
+
+
+def digest(model: mujoco.MjModel) -> str:
+    """SHA-256 of a compiled model; models of equal digests are the same to the last bit."""
+    binary = np.zeros(mujoco.mj_sizeModel(model), np.uint8)
+    mujoco.mj_saveModel(model, None, binary)
+    return hashlib.sha256(binary.tobytes()).hexdigest()
+
+
+class Pictures:
+    """Draws envs of any tasks, each visual model's in one batch.
+
+    Args:
+        num_envs: most envs of a call.
+        view: what `draw` shows.
+        settings: where it draws.
+    """
+
+    def __init__(self, num_envs: int, view: View, settings: Settings) -> None:
+        self._num_envs, self._view, self._settings = num_envs, view, settings
+        self._by_digest: dict[str, SceneRenderer] = {}
+        self._by_task: dict[str, SceneRenderer] = {}
+
+    def renderer(self, task: MujocoTask) -> SceneRenderer:
+        """The renderer of a task's visual model."""
+        if task.name not in self._by_task:
+            model = task.build_visual()
+            key = digest(model)
+            if key not in self._by_digest:
+                self._by_digest[key] = SceneRenderer(model, self._num_envs, self._settings)
+            self._by_task[task.name] = self._by_digest[key]
+        return self._by_task[task.name]
+
+    def draw(self, tasks: Sequence[MujocoTask], qpos: torch.Tensor, out: torch.Tensor, rows: Sequence[int]) -> None:
+        """Fill rows of out, uint8 [.., V, H, W, 3] on the device: out[rows[i]] shows tasks[i] at qpos[i].
+
+        qpos: float [N, nq] on the device, of tasks with one physics model.
+        """
+        for part in group([self.renderer(task) for task in tasks]):
+            at = qpos if len(part) == len(tasks) else qpos[torch.tensor(part, device=qpos.device)]
+            drawn = self.renderer(tasks[part[0]]).draw(at, self._view)
+            out[torch.tensor([rows[i] for i in part], device=out.device)] = drawn
+
+    def frame(self, task: MujocoTask, qpos: torch.Tensor, camera: str, size: int) -> Array:
+        """One picture in host memory, antialiased: uint8 [size, size, 3]; qpos float [nq] on the device."""
+        return self.renderer(task).draw(qpos[None], View((camera,), size, exact=True))[0, 0].cpu().numpy()
+
+
+def group(owners: Sequence[object]) -> list[list[int]]:
+    """Rows by owner, in order of first appearance."""
+    found: dict[int, list[int]] = {}
+    for row, owner in enumerate(owners):
+        found.setdefault(id(owner), []).append(row)
+    return list(found.values())
