@@ -48,6 +48,9 @@ def make_vec_env(
     state: bool = False,
     reward: Literal["sparse", "staged", "shaped"] = "sparse",
     gamma: float | None = None,
+    simulator: Literal["native", "warp"] = "native",
+    renderer: Literal["auto", "egl", "osmesa", "raycast", "raster", "warp"] = "auto",
+    device: Literal["auto", "cpu", "cuda"] = "auto",
 ) -> SuiteEnv:
     """Open `num_envs` simulators of a suite; each runs any of its tasks.
 
@@ -67,6 +70,9 @@ def make_vec_env(
         reward: sparse pays 1 for success. staged adds, as a potential, the share of the goal's facts that hold; shaped
             adds how near hand and things are as well. No optimal policy changes.
         gamma: The learner's discount of a decision, which such a potential needs; None: 1.
+        simulator: native, or warp: MuJoCo Warp on `device`.
+        renderer: What draws the images; warp: MuJoCo Warp on `device`, where they stay.
+        device: Where MuJoCo Warp simulates and draws; auto takes a GPU if there is one. Without it all is on the CPU.
 
     Returns:
         A `VecEnv` with `train_states` and `heldout_states`, the initial states by task. Close it, or use `with`.
@@ -84,12 +90,26 @@ def make_vec_env(
         74
     """
     config = EnvConfig(
-        num_envs=num_envs, num_threads=num_threads, processes=processes, era=era, reward=reward, reward_gamma=gamma
+        num_envs=num_envs,
+        num_threads=num_threads,
+        processes=processes,
+        era=era,
+        reward=reward,
+        reward_gamma=gamma,
+        simulator=simulator,
+        renderer=renderer,
     )
     if suite in STATE_SUITES:
         return open_suite(suite, tasks, config)
     return SuiteEnv.open(
-        suite, config, image_size=image_size, cameras=cameras, tasks=tasks, protocol_name=protocol, state=state
+        suite,
+        config,
+        image_size=image_size,
+        cameras=cameras,
+        tasks=tasks,
+        protocol_name=protocol,
+        state=state,
+        device=pick_device(device) if "warp" in (simulator, renderer) else "cpu",
     )
 
 

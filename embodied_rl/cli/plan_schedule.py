@@ -26,8 +26,9 @@ def main(argv: list[str]) -> int:
     from embodied_rl.telemetry.trace import draw_gantt
 
     console = Console()
-    tasks = load_tasks(config.suite, config.tasks, config.env.era)
-    config = resolve(config, pick_renderer(config.env.renderer, tasks, config.env.render_quality), tasks)
+    tasks = load_tasks(config.suite, config.tasks, config.env.scene_era)
+    env = config.env
+    config = resolve(config, pick_renderer(env.renderer, tasks, env.render_quality, env.simulator), tasks)
     policy, _ = open_policy_of(config)
     tuning = find_schedule(config, tasks, policy, {task.name: list(task.train_states) for task in tasks}, console)
     if "--chart" in files:

@@ -42,8 +42,11 @@ class EnvConfig:
 
     num_envs: int = 32
     """Environments that run at the same time; more are faster up to a point, the result does not depend on it."""
-    renderer: Literal["auto", "egl", "osmesa", "raycast", "raster"] = "auto"
-    """What draws the images; auto takes the first that works and says which."""
+    simulator: Literal["native", "warp"] = "native"
+    """native: MuJoCo on the CPU, exact; warp: MuJoCo Warp, all worlds in one batch on the policy's device, float32."""
+    renderer: Literal["auto", "egl", "osmesa", "raycast", "raster", "warp"] = "auto"
+    """What draws the images; auto takes the first that works and says which. warp: all worlds ray traced in one batch
+    on the policy's device, where they stay; auto takes it with the simulator warp."""
     render_quality: Literal["auto", "exact", "fast"] = "auto"
     """exact: with shadows, reflections and antialiasing, pixel for pixel LIBERO's; fast: close to it, ten times
     cheaper on a CPU. auto: exact on LIBERO's suites, fast on the built-in ones."""
@@ -67,12 +70,21 @@ class EnvConfig:
         _positive("env.num_envs", self.num_envs)
         _positive("env.num_threads", self.num_threads)
         _positive("env.processes", self.processes)
+        if self.processes is not None and "warp" in (self.simulator, self.renderer):
+            raise UserError("--env.processes: MuJoCo Warp holds all worlds in one batch; leave the option out.")
+        if self.simulator == "warp" and self.era not in (AUTO, "current"):
+            raise UserError(f"--env.era {self.era}: MuJoCo Warp has its own contacts; leave the option out.")
         if self.processes is not None and self.processes > self.num_envs:
             raise UserError(f"--env.processes {self.processes}: there are only {self.num_envs} worlds.")
         if self.reward_gamma is not None and self.reward == "sparse":
             raise UserError("--env.reward-gamma goes with --env.reward staged or shaped.")
         if self.reward_gamma is not None and not 0.0 <= self.reward_gamma <= 1.0:
             raise UserError(f"--env.reward-gamma must lie in [0, 1], got {self.reward_gamma}.")
+
+    @property
+    def scene_era(self) -> str:
+        """`era` as `load_tasks` takes it: MuJoCo Warp runs the scenes of the current one."""
+        return "current" if self.simulator == "warp" else self.era
 
 
 @dataclass(frozen=True, kw_only=True)

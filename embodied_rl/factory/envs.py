@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from embodied_rl.config.train import EnvConfig
 from embodied_rl.errors import UserError
+from embodied_rl.factory.warp import WarpRequest, choose_warp, drawn_by_warp, open_warp
 from embodied_rl.policies.checkpoints.hub import is_repository, resolve
 from embodied_rl.policies.checkpoints.shipped import is_shipped, shipped_folder
 
@@ -108,10 +109,15 @@ def pick_device(wanted: str) -> str:
     return wanted
 
 
-def pick_renderer(wanted: str, tasks: Sequence[MujocoTask], quality: str = "auto") -> Choice:
-    """What will draw these tasks in this render quality, and why; UserError if nothing can."""
+def pick_renderer(wanted: str, tasks: Sequence[MujocoTask], quality: str = "auto", simulator: str = "native") -> Choice:
+    """What will draw these tasks in this render quality, and why; UserError if nothing can.
+
+    simulator: as `EnvConfig.simulator`.
+    """
     from embodied_rl.sim.mujoco.factory import choose_renderer
 
+    if wanted == "warp" or (wanted == "auto" and simulator == "warp"):
+        return choose_warp(wanted)
     return choose_renderer(wanted, tasks, pick_render_quality(quality, tasks))
 
 
@@ -130,12 +136,18 @@ def open_env(
     cameras: int = 2,
     stop_at_success: bool = True,
     state: bool = False,
+    device: str = "cpu",
 ) -> closing[VecEnv]:
     """The worlds, to be used in a `with` statement; `cameras` of the simulator's are drawn, from the first.
 
     config.renderer is what `pick_renderer` chose, for these tasks or for those that they are variants of; nothing is
-    drawn with 0 cameras. state: observations have one, with room for every task of the suites of `tasks`.
+    drawn with 0 cameras. state: observations have one, with room for every task of the suites of `tasks`. device: where
+    MuJoCo Warp simulates or draws, 'cpu' or 'cuda'.
     """
+    exact, by_warp = pick_render_quality(config.render_quality, tasks) == "exact", config.renderer == "warp"
+    if config.simulator == "warp":
+        asked = WarpRequest(config, image_size, cameras, stop_at_success, device, exact)
+        return closing(open_warp(tasks, asked, state=state))
     announce_compilation()
     from embodied_rl.factory.tasks import ladders_dir
     from embodied_rl.sim.mujoco.factory import NativeFactory
@@ -144,17 +156,19 @@ def open_env(
 
     factory = NativeFactory(
         tuple(tasks),
-        config.renderer,
-        official=pick_render_quality(config.render_quality, tasks) == "exact",
+        "auto" if config.renderer == "warp" else config.renderer,
+        official=exact,
         image_size=image_size,
         threads=_threads_each(config),
         stop_at_success=stop_at_success,
-        cameras=cameras,
+        cameras=0 if by_warp else cameras,
         max_scene_bytes=_SCENE_BYTES // (config.processes or 1),
         ladders=ladders_dir(),
         layout=_state_layout(tasks) if state else None,
         shaping=None if config.reward == "sparse" else Shaping(config.reward, _gamma(config)),
     )
+    if by_warp and cameras:
+        return closing(drawn_by_warp(factory(config.num_envs), cameras, device, exact=exact))
     if config.processes is None:
         return closing(factory(config.num_envs))
     factory.compile()
@@ -184,6 +198,8 @@ def _state_layout(tasks: Sequence[MujocoTask]) -> StateLayout:
 
 def describe_env_processes(config: EnvConfig) -> str:
     """In words, for the stamp."""
+    if config.simulator == "warp":
+        return "one batch for each physics model"
     config = replace(config, num_threads=config.num_threads or cpu_count())
     if config.processes is None:
         return f"{config.num_threads} threads"

@@ -33,11 +33,12 @@ def open_protocol_env(
     crop: bool = True,
     run_on: bool = False,
     translate: Callable[[EpisodeSpec], EpisodeSpec] | None = None,
+    device: str = "cpu",
 ) -> Iterator[ProtocolEnv]:
     """The worlds, run as `chosen` says; image_size, cameras: what the policy looks at.
 
     config.renderer is what `pick_renderer` chose. crop: cut the pictures as the protocol does; not where the policy
-    itself cuts out their middle. run_on, translate: see ProtocolEnv.
+    itself cuts out their middle. run_on, translate: see ProtocolEnv. device: see `open_env`.
 
     Raises:
         UserError: a staged or shaped reward is asked for.
@@ -57,7 +58,9 @@ def open_protocol_env(
         prepare(pipeline, frames, out, pool)
 
     with (
-        open_env(timed, settings, chosen.render_size or image_size, cameras=cameras, stop_at_success=False) as env,
+        open_env(
+            timed, settings, chosen.render_size or image_size, cameras=cameras, stop_at_success=False, device=device
+        ) as env,
         ThreadPoolExecutor(threads, "pictures") as pool,
     ):
         yield ProtocolEnv(
@@ -77,7 +80,13 @@ def open_envs(
     """The worlds under the protocol of that name, as `policy` sees them; under `native` just as they come."""
     seen = policy.config
     if chosen == NATIVE.name:
-        return open_env(tasks, config, seen.image_size, cameras=seen.num_cameras)
+        return open_env(tasks, config, seen.image_size, cameras=seen.num_cameras, device=policy.device.type)
     return open_protocol_env(
-        tasks, config, protocol(chosen), seen.image_size, seen.num_cameras, crop=policy.center_crop is None
+        tasks,
+        config,
+        protocol(chosen),
+        seen.image_size,
+        seen.num_cameras,
+        crop=policy.center_crop is None,
+        device=policy.device.type,
     )

@@ -43,7 +43,7 @@ class RemoteWorkerFactory:
             env=dataclasses.replace(config.env, num_threads=cores),
         )
         policy, _ = open_policy_of(config)
-        tasks = load_tasks(config.suite, config.tasks, config.env.era)
+        tasks = load_tasks(config.suite, config.tasks, config.env.scene_era)
         # Held and never closed: the worker's process ends with it.
         return _OPEN_ENVS.enter_context(open_envs(tasks, config.env, config.protocol, policy)), policy
 

@@ -50,21 +50,24 @@ class SuiteEnv:
         tasks: Sequence[str] = (),
         protocol_name: str = NATIVE.name,
         state: bool = False,
+        device: str = "cpu",
     ) -> Self:
         """Open the simulator; UserError as `load_tasks`, `pick_renderer` and `protocol`.
 
         cameras: 0 opens no renderer, and needs `state`. state: observations have one; of the protocols, `native` can.
+        device: see `open_env`.
         """
         chosen = protocol(protocol_name)
         _check_state(chosen, cameras, state)
-        found, _ = judge(load_tasks(suite, tasks, config.era), LastingConsole(stderr=True))
+        found, _ = judge(load_tasks(suite, tasks, config.scene_era), LastingConsole(stderr=True))
         if cameras:
-            config = replace(config, renderer=pick_renderer(config.renderer, found, config.render_quality).name)
+            renderer = pick_renderer(config.renderer, found, config.render_quality, config.simulator)
+            config = replace(config, renderer=renderer.name)
         with ExitStack() as stack:
             if chosen is NATIVE:
-                opened = open_env(found, config, image_size, cameras=cameras, state=state)
+                opened = open_env(found, config, image_size, cameras=cameras, state=state, device=device)
             else:
-                opened = open_protocol_env(found, config, chosen, image_size, cameras)
+                opened = open_protocol_env(found, config, chosen, image_size, cameras, device=device)
             train = {task.name: list(task.train_states) for task in found}
             heldout = {task.name: list(task.heldout_states) for task in found}
             return cls(stack.enter_context(opened), train, heldout, stack.pop_all())

@@ -92,7 +92,7 @@ def run(
     need_images(policy, command.checkpoint)
     plan = _plan(benchmark, command, console)
     notes = policy_deviations(plan.protocol, policy)
-    renderer = pick_renderer(command.env.renderer, plan.tasks, command.env.render_quality)
+    renderer = pick_renderer(command.env.renderer, plan.tasks, command.env.render_quality, command.env.simulator)
     efficient = make_efficient(policy, command.efficient, partial(_open, plan, policy, renderer.name), plan.specs)
     weights = describe_policy(policy, command.checkpoint) | {
         "unnorm key": statistics_line(policy, plan.suite),
@@ -100,7 +100,13 @@ def run(
     }
     frames = pick_render_quality(command.env.render_quality, plan.tasks)
     marks = fingerprint(
-        plan.tasks, renderer.name, frames, device, weights["weights"].rpartition(" ")[2], efficient.marks
+        plan.tasks,
+        command.env.simulator,
+        renderer.name,
+        frames,
+        device,
+        weights["weights"].rpartition(" ")[2],
+        efficient.marks,
     )
     provenance = read_provenance(checkpoint)
     seen = overlap(trained_states(provenance), plan.specs)
@@ -142,7 +148,7 @@ _USUAL = ("current", "exact", "no", "not judged", "hold in every state", "as tra
 
 def _plan(benchmark: str, command: BenchmarkCommand, console: LastingConsole) -> _Plan:
     suite = suite_name(benchmark, command.suite)
-    tasks, found = judge(load_tasks(suite, command.tasks, command.env.era), console)
+    tasks, found = judge(load_tasks(suite, command.tasks, command.env.scene_era), console)
     states = {task.name: _states(task, command) for task in tasks}
     specs = evaluation_specs(states, command.seed)
     failed = failed_premises({} if "object" in command.perturb else found, states)
@@ -173,6 +179,7 @@ def _open(plan: _Plan, policy: AnyPolicy, renderer: str) -> AbstractContextManag
         crop=policy.center_crop is None,
         run_on=plan.command.at_end,
         translate=variant_spec if plan.variants else None,
+        device=policy.device.type,
     )
 
 
@@ -215,7 +222,7 @@ def _run_info(
     plan: _Plan, words: str, reason: str, device: str, weights: Mapping[str, Any], notes: Sequence[str], seen: Overlap
 ) -> dict[str, Any]:
     """What really runs, in words."""
-    command = plan.command
+    command, env = plan.command, plan.command.env
     count = len({(spec.task, spec.init_state) for spec in plan.specs}) // len(plan.tasks)
     missing = missing_assets(plan.tasks)
     return {
@@ -228,7 +235,7 @@ def _run_info(
         "overlap": seen.describe(),
         "premises": _describe_premises(plan),
         "success": "once and at end" if command.at_end else "once (episodes end at success)",
-        "worlds": f"{command.env.num_envs} worlds, {describe_env_processes(command.env)}",
+        "worlds": f"{env.simulator} physics, {env.num_envs} worlds, {describe_env_processes(env)}",
         "renderer": reason,
         "device": device,
         **weights,

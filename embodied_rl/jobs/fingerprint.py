@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 def fingerprint(
     tasks: Sequence[SuiteTask],
+    simulator: str,
     renderer: str,
     render_quality: str,
     device: str,
@@ -22,16 +23,20 @@ def fingerprint(
 ) -> dict[str, Any]:
     """Plain values; two scores are comparable only where they agree.
 
-    renderer: one of sim/render's by name. render_quality: 'exact' or 'fast'. efficient: what the policy leaves out.
+    simulator: 'native' or 'warp'. renderer: one of sim/render's by name, or 'warp'. render_quality: 'exact' or 'fast'.
+    efficient: what the policy leaves out.
     """
     import mujoco
     import numba
     import torch
 
+    from embodied_rl.sim.warp.install import version as warp_version
+
     return {
         "embodied-rl": __version__,
         "mujoco": mujoco.__version__,
         "era": "+".join(dict.fromkeys(task.era for task in tasks)),
+        **({"simulator": f"mujoco-warp {warp_version()}"} if simulator == "warp" else {}),
         "renderer": renderer,
         "render_quality": render_quality,
         "driver": driver(renderer),
@@ -46,9 +51,12 @@ def fingerprint(
 def driver(renderer: str) -> str:
     """What draws: the GL device and driver version; the CPU renderers are part of this program."""
     from embodied_rl.sim.render import probe
+    from embodied_rl.sim.warp.install import version as warp_version
 
     if renderer == "raycast":
         return "none (CPU ray caster)"
+    if renderer == "warp":
+        return f"mujoco-warp {warp_version()}"
     if renderer == "raster":
         return "none (CPU rasteriser)"
     found = probe("egl" if renderer == "egl" else "osmesa")

@@ -143,8 +143,8 @@ def open_run(config: TrainConfig, given: Given, console: Console, *, resume: Pat
         with closing(open_own_env(config)) as env:
             yield _own_run(config, given, env, resume)
         return
-    tasks = load_tasks(config.suite, config.tasks, config.env.era)
-    renderer = pick_renderer(config.env.renderer, tasks, config.env.render_quality)
+    tasks = load_tasks(config.suite, config.tasks, config.env.scene_era)
+    renderer = pick_renderer(config.env.renderer, tasks, config.env.render_quality, config.env.simulator)
     if resume is not None:  # config.yaml names what was chosen, asked for or not
         renderer = dataclasses.replace(renderer, reason=renderer.reason.replace("asked for", "as the run began", 1))
     config = resolve(config, renderer, tasks)
@@ -308,6 +308,7 @@ def _provenance(config: TrainConfig, states: RunStates) -> dict[str, Any]:
         "version": __version__,
         "seed": config.seed,
         "suite": config.suite,
+        "simulator": config.env.simulator,
         "renderer": config.env.renderer,
         "era": config.env.era,
         "config": to_dict(config),

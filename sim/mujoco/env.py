@@ -115,6 +115,7 @@ class Env:
             np.zeros(4),
             np.zeros(9),
             np.zeros(model.nq),
+            np.zeros(model.nq),
         )
 
     def set_state(self, state: Array) -> None:
@@ -173,7 +174,7 @@ class Env:
         robot, view, seen = self._robot, self._view, self.seen
         seen.xpos[:], seen.xmat[:] = view.xpos, view.xmat
         seen.eef_pos[:], seen.eef_quat[:] = view.site_xpos[robot.site], view.xquat[robot.hand]
-        seen.switch_qpos[:] = view.qpos
+        seen.switch_qpos[:], seen.qpos[:] = view.qpos, view.qpos
         seen.joints[:7], seen.joints[7:] = view.qpos[robot.qpos], view.qpos[robot.finger_qpos]
 
     def run(

@@ -110,7 +110,7 @@ class RenderState(NamedTuple):
     """What an observation shows: a snapshot from within the last control step.
 
     Args:
-        xpos, xmat: [nbody, 3], [nbody, 9], body poses.
+        xpos, xmat: [nbody, 3], [nbody, 9], body poses; qpos: [nq], the joint positions that they follow from.
         eef_pos, eef_quat: [3], [4] (wxyz).
         joints: [9], arm and fingers.
         switch_qpos: [nq], joint positions when the control step began. Indicators are drawn by them: LIBERO switches
@@ -123,6 +123,7 @@ class RenderState(NamedTuple):
     eef_quat: Array
     joints: Array
     switch_qpos: Array
+    qpos: Array
 
 
 @njit(nogil=True)
@@ -191,6 +192,7 @@ def see_bodies(robot: Robot, view: MjView, seen: RenderState) -> None:
     """Copy the body poses that a frame and the eef observation show."""
     seen.xpos[:] = view.xpos
     seen.xmat[:] = view.xmat
+    seen.qpos[:] = view.qpos
     seen.eef_pos[:] = view.site_xpos[robot.site]
     seen.eef_quat[:] = view.xquat[robot.hand]
 

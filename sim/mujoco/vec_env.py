@@ -287,6 +287,11 @@ class NativeVecEnv:
         """Which predicates of its task's goal hold in an env since its last control step: bool [G]."""
         return _occupied(self._slots[env_id])[1].held.copy()
 
+    def world(self, env_id: int) -> tuple[MujocoTask, Env]:
+        """The task that an env holds or held last, and its physics, to read. ValueError before its first reset."""
+        scene, world = _occupied(self._slots[env_id])
+        return scene.task, world
+
     def task(self, env_id: int) -> MujocoTask:
         """The task that an env holds or held last."""
         return _occupied(self._slots[env_id])[0].task

@@ -64,6 +64,7 @@ def make_renderer(
     ladders: folder where the rasteriser keeps decimated meshes; None: in memory only.
     """
     name = choose(choice, models, fast=not pictures).name
+    assert name != "warp", "sim.warp draws by itself"
     if name == "raycast":
         return RaycastRenderer(samples=_PICTURE_SAMPLES if pictures else 1)
     if name == "raster":

@@ -46,9 +46,9 @@ print("GL_VERSION=" + GL.glGetString(GL.GL_VERSION).decode(), flush=True)
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The renderer that was chosen and why, in words for a person."""
+    """The renderer that was chosen and why, in words for a person; 'warp' draws batches, see embodied_rl.sim.warp."""
 
-    name: RendererName
+    name: RendererName | Literal["warp"]
     reason: str
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from importlib import metadata
 from importlib.util import find_spec
+from pathlib import Path
 
 from embodied_rl.errors import UserError
 
@@ -16,6 +17,15 @@ def require() -> None:
     missing = [name for name in PACKAGES if find_spec(name) is None]
     if missing:
         raise UserError(f"MuJoCo Warp is not installed ({', '.join(missing)} missing); run: {INSTALL}")
+
+
+def is_compiled() -> bool:
+    """Whether kernels of this program are in Warp's cache on this machine."""
+    import warp as wp
+
+    wp.config.log_level = wp.LOG_WARNING
+    wp.init()
+    return any(Path(str(wp.config.kernel_cache_dir)).glob("wp_embodied_rl.sim.warp.*"))
 
 
 def version() -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import threading
 from collections.abc import Sequence
 
 import mujoco
@@ -35,6 +36,7 @@ class Pictures:
         self._num_envs, self._view, self._settings = num_envs, view, settings
         self._by_digest: dict[str, SceneRenderer] = {}
         self._by_task: dict[str, SceneRenderer] = {}
+        self._lock = threading.RLock()
 
     def renderer(self, task: MujocoTask) -> SceneRenderer:
         """The renderer of a task's visual model."""
@@ -51,14 +53,16 @@ class Pictures:
 
         qpos: float [N, nq] on the device, of tasks with one physics model.
         """
-        for part in group([self.renderer(task) for task in tasks]):
-            at = qpos if len(part) == len(tasks) else qpos[torch.tensor(part, device=qpos.device)]
-            drawn = self.renderer(tasks[part[0]]).draw(at, self._view)
-            out[torch.tensor([rows[i] for i in part], device=out.device)] = drawn
+        with self._lock:
+            for part in group([self.renderer(task) for task in tasks]):
+                at = qpos if len(part) == len(tasks) else qpos[torch.tensor(part, device=qpos.device)]
+                drawn = self.renderer(tasks[part[0]]).draw(at, self._view)
+                out[torch.tensor([rows[i] for i in part], device=out.device)] = drawn
 
     def frame(self, task: MujocoTask, qpos: torch.Tensor, camera: str, size: int) -> Array:
         """One picture in host memory, antialiased: uint8 [size, size, 3]; qpos float [nq] on the device."""
-        return self.renderer(task).draw(qpos[None], View((camera,), size, exact=True))[0, 0].cpu().numpy()
+        with self._lock:
+            return self.renderer(task).draw(qpos[None], View((camera,), size, exact=True))[0, 0].cpu().numpy()
 
 
 def group(owners: Sequence[object]) -> list[list[int]]:

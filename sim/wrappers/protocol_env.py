@@ -19,7 +19,7 @@ class ProtocolEnv:
     """`embodied_rl.vec_env.VecEnv` that runs another one by the rules of an evaluation protocol.
 
     Args:
-        env: on the CPU. It goes on after success, as NativeVecEnv does with stop_at_success=False, and then pays a
+        env: goes on after success, as NativeVecEnv does with stop_at_success=False, and then pays a
             reward in every step in which the goal holds. Its tasks' horizons include the settle steps.
         protocol: says which actions settle a scene after a reset.
         image_size: H = W in pixels of the policy's images.
@@ -89,15 +89,15 @@ class ProtocolEnv:
         """Run up to K control steps in each env; actions float32 [N, K, A]."""
         whole = [row for row, env_id in enumerate(env_ids) if env_id not in self._broken]
         if len(whole) == len(env_ids):
-            result = self._env.step(env_ids, actions)
+            result = self._env.step(env_ids, actions).to("cpu")
         else:
             result = ChunkResult.zeros(*actions.shape[:2])
             result.failed[:], result.steps_taken[:] = True, 1
             if whole:
-                result.put(whole, self._env.step([env_ids[row] for row in whole], actions[whole]))
+                result.put(whole, self._env.step([env_ids[row] for row in whole], actions[whole]).to("cpu"))
         for row in whole:
             self._judge(env_ids[row], result, row)
-        return result
+        return result.to(self.info.device)
 
     def at_end(self, episode_id: int) -> bool:
         """Whether the goal held after the last control step of an episode that ran on to its end; ask once for each."""
@@ -113,7 +113,9 @@ class ProtocolEnv:
         if self._prepare is None:
             out.images[:rows] = seen
         else:
-            self._prepare(seen.numpy(), out.images[:rows].numpy())
+            images = out.images[:rows].cpu()  # a copy only where the env is on a GPU: pipelines run on the CPU
+            self._prepare(seen.cpu().numpy(), images.numpy())
+            out.images[:rows] = images
         return lost
 
     def new_observation(self, rows: int) -> Observation:

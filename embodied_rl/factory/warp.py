@@ -1,0 +1,83 @@
+"""Opens worlds that MuJoCo Warp simulates, draws, or both."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from embodied_rl.config.train import EnvConfig
+from embodied_rl.errors import UserError
+
+if TYPE_CHECKING:
+    from embodied_rl.sim.mujoco.task import MujocoTask
+    from embodied_rl.sim.mujoco.vec_env import NativeVecEnv
+    from embodied_rl.sim.render import Choice
+    from embodied_rl.vec_env import VecEnv
+
+
+@dataclass(frozen=True, slots=True)
+class WarpRequest:
+    """What `factory.envs.open_env` was asked for; exact: with shadows, and antialiased."""
+
+    config: EnvConfig
+    image_size: int
+    cameras: int
+    stop_at_success: bool
+    device: str
+    exact: bool
+
+
+def choose_warp(wanted: str) -> Choice:
+    """The renderer 'warp'; UserError where MuJoCo Warp is missing."""
+    from embodied_rl.sim.render import Choice
+    from embodied_rl.sim.warp import install
+
+    install.require()
+    why = "asked for" if wanted == "warp" else "the simulator's own"
+    return Choice("warp", f"{why}; MuJoCo Warp's ray tracer, whose pictures are not the official ones")
+
+
+def open_warp(tasks: Sequence[MujocoTask], asked: WarpRequest, *, state: bool) -> VecEnv:
+    """Worlds that MuJoCo Warp simulates; UserError where it is missing or lacks what is asked for."""
+    _prepare()
+    from embodied_rl.sim.render import make_renderer
+    from embodied_rl.sim.warp.vec_env import WarpVecEnv
+
+    config = asked.config
+    if state or config.reward != "sparse":
+        what = "observations have no state" if state else f"there is no {config.reward} reward"
+        raise UserError(f"with the simulator warp {what}: choose --env.simulator native")
+    if not asked.cameras:
+        renderer = None
+    elif config.renderer in ("auto", "warp"):
+        renderer = "warp"
+    else:
+        renderer = make_renderer(config.renderer, (), pictures=asked.exact)
+    return WarpVecEnv(
+        tasks,
+        config.num_envs,
+        device=asked.device,
+        image_size=asked.image_size,
+        cameras=asked.cameras,
+        renderer=renderer,
+        exact=asked.exact,
+        stop_at_success=asked.stop_at_success,
+    )
+
+
+def drawn_by_warp(native: NativeVecEnv, cameras: int, device: str, *, exact: bool) -> VecEnv:
+    """`native`, opened with cameras=0, with pictures by MuJoCo Warp."""
+    _prepare()
+    from embodied_rl.sim.warp.drawn_env import WarpDrawnEnv
+
+    return WarpDrawnEnv(native, cameras=cameras, device=device, exact=exact)
+
+
+def _prepare() -> None:
+    from embodied_rl.sim.warp import install
+
+    install.require()
+    if not install.is_compiled():
+        print("Compiling MuJoCo Warp's kernels, once for this machine: a few minutes.", file=sys.stderr)

@@ -1,0 +1,93 @@
+"""The native engine's exact physics with pictures of all envs ray traced in one batch on a device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from embodied_rl.errors import UserError, suggest
+from embodied_rl.sim.mujoco.vec_env import CAMERAS, NativeVecEnv
+from embodied_rl.sim.warp import install
+from embodied_rl.sim.warp.batch import Settings, wp_device
+from embodied_rl.sim.warp.pictures import Pictures, group
+from embodied_rl.sim.warp.render import View
+from embodied_rl.types import Array, ChunkResult, EpisodeSpec, Observation
+
+
+class WarpDrawnEnv:
+    """`embodied_rl.vec_env.VecEnv`: physics of a `NativeVecEnv`, pictures by MuJoCo Warp on `device`.
+
+    Joint positions go to the device, a few hundred bytes an env; pictures are made there and stay there. They show the
+    substep that the native engine's frames show.
+
+    Args:
+        native: the worlds; opened with cameras=0, and closed with this env.
+        cameras: how many of CAMERAS are drawn, from the first.
+        device: 'cpu' or 'cuda'; there are observations and results.
+        exact: draw shadows, and antialias.
+
+    Example:
+        >>> env = WarpDrawnEnv(NativeVecEnv(tasks, num_envs=256, image_size=128, cameras=0), device="cuda")
+        >>> env.observe(range(256), out := env.new_observation(256))
+        >>> out.images.device
+        device(type='cuda', index=0)
+    """
+
+    def __init__(
+        self, native: NativeVecEnv, *, cameras: int = len(CAMERAS), device: str = "cpu", exact: bool = False
+    ) -> None:
+        if native.info.cameras or not 1 <= cameras <= len(CAMERAS):
+            raise UserError(f"give 1 to {len(CAMERAS)} cameras, and worlds that were opened with cameras=0")
+        place = wp_device(device)
+        where = "cpu" if place.is_cpu else f"cuda:{place.ordinal}"
+        name = f"mujoco-warp {install.version()} on {where}"
+        info = replace(native.info, renderer=name, device=where, cameras=CAMERAS[:cameras])
+        self.num_envs, self.info = native.num_envs, info
+        self._native = native
+        view = View(info.cameras, info.image_shape[0], exact)
+        self._pictures = Pictures(native.num_envs, view, Settings(where, graph=False, deterministic=False))
+
+    def reset(self, env_ids: Sequence[int], episodes: Sequence[EpisodeSpec]) -> None:
+        """Put `episodes[i]` into `env_ids[i]`; UserError for an unknown task or initial state."""
+        self._native.reset(env_ids, episodes)
+
+    def step(self, env_ids: Sequence[int], actions: torch.Tensor) -> ChunkResult:
+        """As `NativeVecEnv.step`; results are on the device."""
+        return self._native.step(env_ids, actions).to(self.info.device)
+
+    def observe(self, env_ids: Sequence[int], out: Observation) -> None:
+        """Fill row i of `out` for `env_ids[i]`; `out` may have more rows."""
+        plain = self._native.new_observation(len(env_ids))
+        self._native.observe(env_ids, plain)
+        count = len(env_ids)
+        out.proprio[:count], out.instruction[:count] = plain.proprio.to(self.info.device), plain.instruction
+        if out.state is not None and plain.state is not None:
+            out.state[:count] = plain.state.to(self.info.device)
+        worlds = [self._native.world(env_id) for env_id in env_ids]
+        for rows in group([world.model for _, world in worlds]):
+            qpos = np.stack([worlds[row][1].seen.qpos for row in rows]).astype(np.float32)
+            tasks = [worlds[row][0] for row in rows]
+            self._pictures.draw(tasks, torch.from_numpy(qpos).to(self.info.device), out.images, rows)
+
+    def state(self, env_ids: Sequence[int]) -> torch.Tensor:
+        """As `NativeVecEnv.state`, on the device."""
+        return self._native.state(env_ids).to(self.info.device)
+
+    def frame(self, env_id: int, camera: str, size: int) -> Array:
+        """Render `camera` at `size`, also after the episode's end: uint8 [size, size, 3] in host memory."""
+        if camera not in CAMERAS:
+            raise UserError(f"unknown camera '{camera}'.{suggest(camera, CAMERAS)}")
+        task, world = self._native.world(env_id)
+        qpos = torch.from_numpy(world.seen.qpos.astype(np.float32)).to(self.info.device)
+        return self._pictures.frame(task, qpos, camera, size)
+
+    def new_observation(self, rows: int) -> Observation:
+        """Allocate an Observation of `rows` rows on the device."""
+        return self.info.new_observation(rows)
+
+    def close(self) -> None:
+        """Close the native worlds."""
+        self._native.close()
