@@ -104,7 +104,7 @@ class WarpVecEnv:
             backend="warp",
             suite="+".join(dict.fromkeys(task.suite for task in tasks)),
             simulator=f"mujoco-warp {install.version()} on {where}",
-            renderer="none" if renderer is None else renderer if isinstance(renderer, str) else renderer.name,
+            renderer=_name_of(renderer, where),
             cameras=CAMERAS[:cameras],
             image_shape=(image_size, image_size),
             proprio_dim=PROPRIO_DIM,
@@ -289,3 +289,9 @@ def _proprio(seen: torch.Tensor) -> torch.Tensor:
     angle = 2.0 * w.arccos()
     turn = torch.where(sine.abs() <= 1e-8, 0.0, quat[:, 1:] * angle / sine)
     return torch.cat([seen[:, :3], turn.float(), fingers], dim=1)
+
+
+def _name_of(renderer: FrameRenderer | str | None, where: str) -> str:
+    if renderer is None:
+        return "none"
+    return f"mujoco-warp {install.version()} on {where}" if isinstance(renderer, str) else renderer.name
