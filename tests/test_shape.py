@@ -14,6 +14,8 @@ MANY_PARAMETERS = {
     "policies/pi0/config.py nano": "the sizes of a network, all by keyword",
     "policies/cpu/decode.py decode": "hands arrays on to a compiled kernel",
     "sim/mujoco/vec_env.py __init__": "the options of a public class, all by keyword",
+    "sim/warp/vec_env.py __init__": "the options of a public class, all by keyword",
+    "embodied_rl/factory/protocol_envs.py open_protocol_env": "how episodes are run and shown, all by keyword",
 }
 
 
