@@ -21,7 +21,7 @@ GYMNASIUM_PPO = TrainConfig(
     learner=LearnerConfig(lr=1e-3, value_lr=1e-3, minibatch_size=256, microbatch_size=256, max_grad_norm=0.5),
     evaluation=EvalConfig(states_per_task=50, every=10),
     checkpoint=CheckpointConfig(every=10),
-    iterations=60,
+    iterations=40,
     videos=1,
 )
 

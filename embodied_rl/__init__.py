@@ -13,12 +13,22 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from embodied_rl.utils.on_import import on_import
+
 if TYPE_CHECKING:
     from embodied_rl import configs as recipes
     from embodied_rl.api import evaluate, load_policy, make_vec_env, train
 
 __version__ = "0.1.0"
 __all__ = ["__version__", "evaluate", "load_policy", "make_vec_env", "recipes", "train"]
+
+
+def _register_gymnasium_ids() -> None:
+    """Let `gymnasium.make("embodied_rl/tabletop_spatial-v0")` find our suites."""
+    importlib.import_module("embodied_rl.factory.gymnasium_ids").register()
+
+
+on_import("gymnasium", _register_gymnasium_ids)
 
 
 def __getattr__(name: str) -> Any:

@@ -1,7 +1,9 @@
-"""Names of LIBERO's suites and of LIBERO-PRO's; imports nothing, so that commands can list them at once."""
+"""Names of the built-in suites, LIBERO's and LIBERO-PRO's; imports nothing, so that commands can list them at once."""
 
 from __future__ import annotations
 
+TABLETOP_SUITES = ("tabletop_spatial", "tabletop_object", "tabletop_goal", "tabletop_long")
+"""The built-in ones."""
 SUITES = ("libero_spatial", "libero_object", "libero_goal", "libero_10", "libero_90")
 """LIBERO's own."""
 PRO_VARIANTS = ("object", "swap", "lan", "task")

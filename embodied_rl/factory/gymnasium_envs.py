@@ -1,0 +1,61 @@
+"""The classes behind the ids of `gymnasium_ids`: our suites opened for gymnasium."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from embodied_rl.config.train import EnvConfig
+from embodied_rl.errors import UserError
+from embodied_rl.factory.suite_env import SuiteEnv
+from embodied_rl.rollout.sampler import TaskStates
+from embodied_rl.sim.views.gymnasium import GymnasiumEnv, GymnasiumVectorEnv
+
+
+class SuiteGymnasiumEnv(GymnasiumEnv):
+    """`gymnasium.make("embodied_rl/tabletop_spatial-v0")`; arguments as `SuiteGymnasiumVectorEnv`.
+
+    Example:
+        >>> env = gymnasium.make("embodied_rl/tabletop_goal-v0", tasks=["turn_on_the_stove"], state=True, cameras=0)
+    """
+
+    def __init__(self, *, render_mode: str | None = None, **options: Any) -> None:
+        env, states = _open(1, render_mode, **options)
+        super().__init__(env, states, render_mode=render_mode)
+
+
+class SuiteGymnasiumVectorEnv(GymnasiumVectorEnv):
+    """`gymnasium.make_vec("embodied_rl/tabletop_spatial-v0", num_envs=8)`.
+
+    Args:
+        num_envs: episodes that run at the same time.
+        render_mode: None or 'rgb_array'.
+        options: suite (of the id), tasks, image_size, cameras, state, reward, num_threads, as `make_vec_env` takes
+            them; split: 'train' or 'heldout', the initial states that episodes are drawn from.
+    """
+
+    def __init__(self, num_envs: int = 1, *, render_mode: str | None = None, **options: Any) -> None:
+        env, states = _open(num_envs, render_mode, **options)
+        super().__init__(env, states, render_mode=render_mode)
+
+
+def _open(
+    num_envs: int,
+    render_mode: str | None,
+    *,
+    suite: str,
+    tasks: Sequence[str] = (),
+    split: Literal["train", "heldout"] = "train",
+    reward: Literal["sparse", "staged", "shaped"] = "sparse",
+    num_threads: int | None = None,
+    **seen: Any,
+) -> tuple[SuiteEnv, TaskStates]:
+    """The simulator, and the initial states of `split`; seen: image_size, cameras, state."""
+    seen = {"image_size": 64, "cameras": 2, "state": False} | seen
+    if render_mode is not None and not seen["cameras"]:
+        raise UserError("render_mode needs a renderer: take cameras=1 or more, or no render_mode.")
+    if split not in ("train", "heldout"):
+        raise UserError(f"split must be 'train' or 'heldout', got '{split}'.")
+    config = EnvConfig(num_envs=num_envs, num_threads=num_threads, reward=reward)
+    env = SuiteEnv.open(suite, config, tasks=tasks, **seen)
+    return env, env.train_states if split == "train" else env.heldout_states

@@ -1,0 +1,1 @@
+"""Our VecEnvs seen through the interfaces of other projects' trainers."""

@@ -1,0 +1,258 @@
+"""Any VecEnv as a `gymnasium.Env`, or as a `gymnasium.vector.VectorEnv` whose episodes follow each other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+from gymnasium import spaces
+from gymnasium.utils.seeding import np_random as new_generator
+from gymnasium.vector import AutoresetMode
+from gymnasium.vector.utils import batch_space
+
+from embodied_rl.types import Array, EpisodeSpec, Observation
+from embodied_rl.vec_env import EnvInfo, VecEnv
+
+TaskStates = Mapping[str, Sequence[int]]
+Parts = dict[str, Array]
+"""An observation: 'images' uint8 [V, H, W, 3], 'proprio' float32 [P], 'state' float32 [S]; each where there is one."""
+RENDER_SIZE = 256
+_PICTURE = "rgb_array"
+_SEEDS = 2**63 - 1
+
+
+class GymnasiumEnv(gymnasium.Env[Parts, Array]):
+    """Env 0 of a `VecEnv`, one control step at a time; episodes are drawn from `states` by `reset(seed=...)`.
+
+    info has 'is_success', 'instruction', 'task', 'init_state', and 'failed', which is True where the simulator broke:
+    such an episode is truncated and should not be learned from. `reset(options={'task': NAME, 'init_state': ROW})`
+    chooses what else is drawn.
+
+    Args:
+        env: with at least one env; closed by `close`.
+        states: by task, the rows of initial states to draw from.
+        render_mode: None or 'rgb_array', the first camera at 256 pixels.
+
+    Example:
+        >>> env = GymnasiumEnv(vec_env, {"tabletop_spatial/...": range(50)})
+        >>> observation, info = env.reset(seed=0)
+        >>> observation, reward, terminated, truncated, info = env.step(env.action_space.sample())
+    """
+
+    metadata: dict[str, Any] = {"render_modes": [_PICTURE], "render_fps": 20}  # noqa: RUF012 - as gymnasium has it
+
+    def __init__(self, env: VecEnv, states: TaskStates, *, render_mode: str | None = None) -> None:
+        self.render_mode = _checked(render_mode)
+        self.metadata = {**self.metadata, "render_fps": env.info.control_hz}
+        self.observation_space = observation_space(env.info)  # type: ignore[assignment]
+        self.action_space = action_space(env.info)
+        self._env, self._states = env, states
+        self._episodes = 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Parts, dict[str, Any]]:
+        """Begin an episode; the same seed begins the same one."""
+        super().reset(seed=seed, options=options)
+        spec = draw_episode(self._states, self.np_random, self._episodes, options)
+        self._episodes += 1
+        self._env.reset([0], [spec])
+        observation, instruction = self._look()
+        self._about = {"instruction": instruction, "task": spec.task, "init_state": spec.init_state}
+        return observation, {**self._about, "is_success": False, "failed": False}
+
+    def step(self, action: Array) -> tuple[Parts, float, bool, bool, dict[str, Any]]:
+        """Run one control step, float32 [A]."""
+        result = self._env.step([0], _actions(np.asarray(action)[None]))
+        failed = bool(result.failed[0])
+        observation, _ = self._look()
+        info = {**self._about, "is_success": bool(result.success[0]), "failed": failed}
+        terminated, truncated = bool(result.terminated[0]), bool(result.truncated[0])
+        return observation, float(result.reward[0, 0]), terminated, truncated or failed, info
+
+    def render(self) -> Array | None:  # type: ignore[override]
+        """uint8 [256, 256, 3] with render_mode 'rgb_array'."""
+        return None if self.render_mode is None else _frame(self._env, 0)
+
+    def close(self) -> None:
+        """Close the simulator."""
+        self._env.close()
+
+    def _look(self) -> tuple[Parts, str]:
+        out = self._env.new_observation(1)
+        self._env.observe([0], out)
+        return {name: values[0] for name, values in parts_of(out).items()}, out.instruction[0]
+
+
+class GymnasiumVectorEnv(gymnasium.vector.VectorEnv[dict[str, Array], Array, Array]):
+    """All envs of a `VecEnv` in step; an episode that ends is followed by the next one in the same step.
+
+    That is gymnasium's `AutoresetMode.SAME_STEP`: what the ended episode showed last is in info['final_obs'], its info
+    in info['final_info']. Env i of `reset(seed=s)` runs the episodes of a `GymnasiumEnv` of seed s + i.
+
+    Args:
+        env: closed by `close`.
+        states: by task, the rows of initial states to draw from.
+        render_mode: None or 'rgb_array', the first camera of each env at 256 pixels.
+
+    Example:
+        >>> envs = gymnasium.make_vec("embodied_rl/tabletop_spatial-v0", num_envs=8)
+        >>> observations, infos = envs.reset(seed=0)
+    """
+
+    metadata: dict[str, Any] = {  # noqa: RUF012 - as gymnasium has it
+        "render_modes": [_PICTURE],
+        "render_fps": 20,
+        "autoreset_mode": AutoresetMode.SAME_STEP,
+    }
+
+    def __init__(self, env: VecEnv, states: TaskStates, *, render_mode: str | None = None) -> None:
+        self.render_mode = _checked(render_mode)
+        self.metadata = {**self.metadata, "render_fps": env.info.control_hz}
+        self.num_envs = env.num_envs
+        self.single_observation_space = observation_space(env.info)  # type: ignore[assignment]
+        self.single_action_space = action_space(env.info)
+        self.observation_space = batch_space(self.single_observation_space, self.num_envs)
+        self.action_space = batch_space(self.single_action_space, self.num_envs)
+        self._env, self._states = env, states
+        self._randoms = [new_generator()[0] for _ in range(self.num_envs)]
+        self._episodes = [0] * self.num_envs
+        self._about: list[dict[str, Any]] = [{} for _ in range(self.num_envs)]
+
+    def reset(
+        self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[dict[str, Array], dict[str, Any]]:
+        """Begin an episode in every env, or in those of options['reset_mask'], bool [N]; others stay as they are."""
+        options = dict(options or {})
+        mask = options.pop("reset_mask", np.ones(self.num_envs, bool))
+        which = np.flatnonzero(mask).tolist()
+        for env_id, number in zip(range(self.num_envs), _seeds(seed, self.num_envs), strict=True):
+            if number is not None and mask[env_id]:
+                self._randoms[env_id] = new_generator(number)[0]
+                self._episodes[env_id] = 0
+        self._begin(which, options)
+        out = self._look(range(self.num_envs))
+        infos: dict[str, Any] = {}
+        for env_id in which:
+            self._about[env_id]["instruction"] = out.instruction[env_id]
+            infos = self._add_info(infos, {**self._about[env_id], "is_success": False, "failed": False}, env_id)
+        return parts_of(out), infos
+
+    def step(self, actions: Array) -> tuple[dict[str, Array], Array, Array, Array, dict[str, Any]]:
+        """Run one control step in every env, float32 [N, A]."""
+        result = self._env.step(range(self.num_envs), _actions(np.asarray(actions))).to("cpu")
+        terminated, truncated = result.terminated.numpy(), (result.truncated | result.failed).numpy()
+        ended = np.flatnonzero(terminated | truncated).tolist()
+        infos: dict[str, Any] = {}
+        last = [
+            {**about, "is_success": bool(success), "failed": bool(failed)}
+            for about, success, failed in zip(self._about, result.success, result.failed, strict=True)
+        ]
+        if ended:
+            finals = parts_of(self._look(ended))
+            for row, env_id in enumerate(ended):
+                final = {name: values[row] for name, values in finals.items()}
+                infos = self._add_info(infos, {"final_obs": final, "final_info": last[env_id]}, env_id)
+            self._begin(ended, {})
+        out = self._look(range(self.num_envs))
+        for env_id in ended:
+            self._about[env_id]["instruction"] = out.instruction[env_id]
+            last[env_id] = {**self._about[env_id], "is_success": False, "failed": False}
+        for env_id, info in enumerate(last):
+            infos = self._add_info(infos, info, env_id)
+        return parts_of(out), result.reward[:, 0].double().numpy(), terminated, truncated, infos
+
+    def render(self) -> tuple[Array, ...] | None:  # type: ignore[override]
+        """One uint8 [256, 256, 3] an env with render_mode 'rgb_array'."""
+        if self.render_mode is None:
+            return None
+        return tuple(_frame(self._env, env_id) for env_id in range(self.num_envs))
+
+    def close_extras(self, **kwargs: Any) -> None:
+        """Close the simulator."""
+        self._env.close()
+
+    def _begin(self, env_ids: Sequence[int], options: Mapping[str, Any]) -> None:
+        specs = [
+            draw_episode(self._states, self._randoms[env_id], self._episodes[env_id], options) for env_id in env_ids
+        ]
+        self._env.reset(env_ids, specs)
+        for env_id, spec in zip(env_ids, specs, strict=True):
+            self._episodes[env_id] += 1
+            self._about[env_id] = {"task": spec.task, "init_state": spec.init_state}
+
+    def _look(self, env_ids: Sequence[int]) -> Observation:
+        out = self._env.new_observation(len(env_ids))
+        self._env.observe(env_ids, out)
+        return out
+
+
+def draw_episode(
+    states: TaskStates, random: np.random.Generator, number: int, options: Mapping[str, Any] | None
+) -> EpisodeSpec:
+    """An episode of a task and an initial state of `states`; options: 'task', 'init_state', where they are chosen.
+
+    Raises:
+        ValueError: Another option is given, or `states` has no such task or row.
+    """
+    wanted = dict(options or {})
+    names = list(states)
+    drawn = names[int(random.integers(len(names)))]
+    task = wanted.pop("task", drawn)
+    if task not in states:
+        raise ValueError(f"there is no task '{task}' here: {', '.join(names)}")
+    rows = states[task]
+    row, seed = int(rows[int(random.integers(len(rows)))]), int(random.integers(_SEEDS))
+    chosen = int(wanted.pop("init_state", row))
+    if chosen not in rows:
+        raise ValueError(f"task '{task}' has no initial state {chosen} here")
+    if wanted:
+        raise ValueError(f"unknown reset options: {', '.join(wanted)}")
+    return EpisodeSpec(number, task, chosen, seed)
+
+
+def observation_space(info: EnvInfo) -> spaces.Dict:
+    """What `parts_of` makes of one row."""
+    parts: dict[str, spaces.Space[Any]] = {}
+    if info.cameras:
+        parts["images"] = spaces.Box(0, 255, (len(info.cameras), *info.image_shape, 3), np.uint8)
+    for name, dim in (("proprio", info.proprio_dim), ("state", info.state_dim)):
+        if dim:
+            parts[name] = spaces.Box(-np.inf, np.inf, (dim,), np.float32)
+    return spaces.Dict(parts)
+
+
+def action_space(info: EnvInfo) -> spaces.Box:
+    """The bounds of an action."""
+    return spaces.Box(np.array(info.action_low, np.float32), np.array(info.action_high, np.float32))
+
+
+def parts_of(observation: Observation) -> dict[str, Array]:
+    """The arrays of an observation, in host memory; parts without numbers are left out."""
+    parts = {"images": observation.images, "proprio": observation.proprio, "state": observation.state}
+    return {name: part.cpu().numpy() for name, part in parts.items() if part is not None and part.numel()}
+
+
+def _actions(values: Array) -> torch.Tensor:
+    """float32 [N, A] as [N, 1, A]."""
+    return torch.from_numpy(np.ascontiguousarray(values, np.float32))[:, None]
+
+
+def _frame(env: VecEnv, env_id: int) -> Array:
+    return env.frame(env_id, next(iter(env.info.cameras), ""), RENDER_SIZE)
+
+
+def _checked(render_mode: str | None) -> str | None:
+    if render_mode not in (None, _PICTURE):
+        raise ValueError(f"render_mode must be None or '{_PICTURE}', got {render_mode!r}")
+    return render_mode
+
+
+def _seeds(seed: int | Sequence[int | None] | None, count: int) -> Sequence[int | None]:
+    """A seed for each env, as gymnasium's own vector environments share one out."""
+    if seed is None:
+        return [None] * count
+    if isinstance(seed, int):
+        return [seed + env_id for env_id in range(count)]
+    return seed
