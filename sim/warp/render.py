@@ -13,9 +13,6 @@ from embodied_rl.sim.warp.batch import Settings, capacity, put_model, wp_device
 
 import mujoco_warp as mjw  # isort: skip
 
-_RGB = [2, 1, 0]
-"""Warp packs a pixel as blue, green, red, alpha."""
-
 
 @dataclass(frozen=True, slots=True)
 class View:
@@ -85,7 +82,7 @@ class SceneRenderer:
         """
         canvas = self._draw(qpos, view, geometry=False)
         bgra = wp.to_torch(canvas.context.rgb_data).view(torch.uint8)
-        return bgra[: len(qpos)].view(*canvas.shape(len(qpos)), 4)[..., _RGB]
+        return bgra[: len(qpos)].view(*canvas.shape(len(qpos)), 4)[..., :3].flip(-1)
 
     def geometry(self, qpos: torch.Tensor, view: View) -> tuple[torch.Tensor, torch.Tensor]:
         """What is where, of N worlds: geom id int32 [N, V, H, W] (-1: nothing), and depth along the camera's axis,
