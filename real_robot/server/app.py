@@ -204,10 +204,14 @@ class PolicyServer:
             pass
         except TimeoutError:
             connection.transport.abort()  # it reads nothing, so it would not read a reason either
+        except Exception:
+            _log.exception("an error of this program: the connection of %s is closed", _name(connection))
+            raise
         finally:
             watching.cancel()
             self._clients.discard(connection)
             self._answering.discard(connection)
+            self._batcher.client_left()
             _log.info("%s left: %s", _name(connection), _ending(connection))
 
     async def _talk(self, connection: ServerConnection) -> None:

@@ -86,6 +86,10 @@ class Batcher:
         self._arrived.set()
         return await answer
 
+    def client_left(self) -> None:
+        """A batch that waits for others looks again how many there are."""
+        self._arrived.set()
+
     async def in_thread(self, work: Callable[[], T]) -> T:
         """What `work` returns, in the thread that decides."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)

@@ -62,7 +62,7 @@ class Program:
 
 @pytest.fixture(scope="module")
 def program() -> Iterator[Program]:
-    running = Program("--token", "s3cret", "--max-batch", "4", "--max-batch-delay-ms", "300")
+    running = Program("--token", "s3cret", "--max-batch", "4", "--max-batch-delay-ms", "1000")
     yield running
     if running.process.poll() is None:
         running.process.kill()
