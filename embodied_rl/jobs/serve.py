@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from embodied_rl import __version__
 from embodied_rl.errors import UserError
+from embodied_rl.factory.backends import describe_state_policy
 from embodied_rl.factory.envs import describe_policy, open_policy, pick_device, policy_folder
 from embodied_rl.factory.policies import CheckpointOptions
 from embodied_rl.policies.checkpoints.folder import read_json, read_provenance
@@ -67,12 +68,14 @@ def run(request: ServeRequest) -> None:
         if request.compile:
             from embodied_rl.policies.compile import need_compiler
 
+            if policy.architecture == "mlp":
+                raise UserError("--compile does not apply to a state policy (mlp): leave it out.")
             need_compiler(policy.device.type)
             policy.compiled = True
         spec = spec_of(policy)
         pipeline = request.images or pipeline_of(folder, policy)
         image_pipeline(pipeline)
-        about = describe_policy(policy, checkpoint)
+        about = describe(policy, checkpoint)
         for line in _head(about, spec, pipeline, request):
             console.say(line)
         served = ServedPolicy(policy, spec, request.mode)
@@ -151,16 +154,25 @@ def is_local(host: str) -> bool:
         return host == "localhost"
 
 
-def spec_of(policy: AnyPolicy) -> PolicySpec:
+def spec_of(policy: Any) -> PolicySpec:
     """What a loaded policy reads and answers."""
     config = policy.config
+    sizes = {"chunk_len": policy.chunk_len, "action_dim": policy.action_dim}
+    if policy.architecture == "mlp":
+        return PolicySpec(cameras=0, image_size=1, proprio_dim=config.observation_dim, instruction=False, **sizes)
     return PolicySpec(
         cameras=config.num_cameras,
         image_size=config.image_size,
         proprio_dim=config.proprio_dim if policy.uses_proprio else 0,
-        chunk_len=policy.chunk_len,
-        action_dim=policy.action_dim,
+        **sizes,
     )
+
+
+def describe(policy: Any, checkpoint: str) -> dict[str, Any]:
+    """The policy and its weights in words."""
+    if policy.architecture == "mlp":
+        return describe_state_policy(policy, checkpoint, seed=0) | {"unnorm key": None}
+    return describe_policy(policy, checkpoint)
 
 
 def pipeline_of(folder: Path, policy: AnyPolicy) -> str:
@@ -192,6 +204,7 @@ def metadata(about: dict[str, Any], spec: PolicySpec, pipeline: str, request: Se
         "cameras": spec.cameras,
         "image_size": spec.image_size,
         "proprio_dim": spec.proprio_dim,
+        "instruction": spec.instruction,
         "chunk_len": spec.chunk_len,
         "action_dim": spec.action_dim,
         "mode": request.mode,
@@ -206,17 +219,21 @@ def metadata(about: dict[str, Any], spec: PolicySpec, pipeline: str, request: Se
 
 
 def _head(about: dict[str, Any], spec: PolicySpec, pipeline: str, request: ServeRequest) -> list[str]:
-    reads = f"{spec.cameras} pictures of {spec.image_size} x {spec.image_size}, "
-    reads += f"{spec.proprio_dim} numbers of proprio, an instruction" if spec.proprio_dim else "an instruction"
+    parts = {
+        f"{spec.cameras} pictures of {spec.image_size} x {spec.image_size}": spec.cameras,
+        f"{spec.proprio_dim} numbers of {'proprio' if spec.cameras else 'its state'}": spec.proprio_dim,
+        "an instruction": spec.instruction,
+    }
     rows = {
         "policy": f"{about['policy']}; {about['weights']}",
         "unnorm key": about["unnorm key"],
-        "reads": reads,
+        "reads": ", ".join(part for part, read in parts.items() if read),
         "answers": f"{spec.chunk_len} actions of {spec.action_dim}, {request.mode}",
         "pictures": f"of another size: {pipeline}" + ("; left and right are swapped" if request.mirror else ""),
         "access": access(request.host, request.token),
     }
-    return [f"{name:<12}{text}" for name, text in rows.items()]
+    left_out = () if spec.cameras else ("unnorm key", "pictures")
+    return [f"{name:<12}{text}" for name, text in rows.items() if name not in left_out]
 
 
 def _server_class() -> type[PolicyServer]:

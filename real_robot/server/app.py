@@ -99,7 +99,7 @@ class PolicyServer:
         """
         self._batcher = Batcher(self._decide, self.limits, self.metrics, lambda: len(self._clients))
         await self._batcher.in_thread(warm_up)
-        for height, width in _USUAL:
+        for height, width in _USUAL if self._spec.cameras else ():
             self._picture(np.zeros((height, width, 3), np.uint8))
         if self._stopping.is_set():
             return

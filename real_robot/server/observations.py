@@ -28,7 +28,12 @@ class RequestError(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class PolicySpec:
-    """What a policy reads and answers. proprio_dim: 0 where it reads none.
+    """What a policy reads and answers.
+
+    Args:
+        cameras: 0 for a state policy.
+        proprio_dim: Numbers; 0 where it reads none. Of a state policy proprio and state, one after the other.
+        instruction: Whether it reads one.
 
     Example:
         >>> spec = PolicySpec(cameras=2, image_size=64, proprio_dim=8, chunk_len=4, action_dim=7)
@@ -39,6 +44,7 @@ class PolicySpec:
     proprio_dim: int
     chunk_len: int
     action_dim: int
+    instruction: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,21 +75,19 @@ def read_request(message: Any, spec: PolicySpec, picture: Callable[[Array], Arra
     if not isinstance(message, dict):
         raise RequestError(f"a request is a map of keys, got {_kind(message)}")
     layout = _layout(message)
+    key, text = ("proprio", "instruction") if layout is GENERIC else ("observation/state", "prompt")
     if layout is GENERIC:
-        frames, state, words = message.get("images"), message.get("proprio"), _needed(message, "instruction")
-        named = [(f"images[{index}]", frame) for index, frame in enumerate(_frames(frames, spec))]
+        named = [(f"images[{index}]", frame) for index, frame in enumerate(_frames(message.get("images"), spec))]
     else:
-        state, words = message.get("observation/state"), _needed(message, "prompt")
         if spec.cameras > 2:
             raise RequestError(f"the policy looks at {spec.cameras} cameras: send them as 'images'")
         named = [(name, _needed(message, name)) for name in OPENPI[: spec.cameras]]
-    key = {GENERIC: "proprio", OPENPI: "observation/state"}[layout]
     pictures = [picture(_image(frame, name)) for name, frame in named]
     shape = (spec.cameras, spec.image_size, spec.image_size, 3)
     return Request(
         np.stack(pictures) if pictures else np.zeros(shape, np.uint8),
-        _numbers(state, key, spec.proprio_dim),
-        _text(words, "instruction" if layout is GENERIC else "prompt"),
+        _numbers(message.get(key), key, spec.proprio_dim),
+        _text(_needed(message, text), text) if spec.instruction or text in message else "",
         _whole(message, "seed"),
         _whole(message, "decision"),
         _deadline(message),

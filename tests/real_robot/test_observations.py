@@ -48,6 +48,21 @@ def test_a_policy_that_needs_less_takes_less() -> None:
         assert request.proprio.shape == (0,)
 
 
+def test_a_state_policy_takes_numbers_alone() -> None:
+    spec = PolicySpec(cameras=0, image_size=1, proprio_dim=3, chunk_len=1, action_dim=1, instruction=False)
+    for message in (
+        {"proprio": [1, 2, 3]},
+        {"observation/state": np.array([1, 2, 3])},
+        {"proprio": [1, 2, 3], "seed": 1},
+    ):
+        request = read(message, spec)
+        assert request.proprio.tolist() == [1, 2, 3]
+        assert request.images.shape == (0, 1, 1, 3)
+        assert request.instruction == ""
+    with pytest.raises(RequestError, match="missing key 'observation/state'"):
+        read({}, spec)
+
+
 def test_pictures_of_other_kinds() -> None:
     image = libero_obs(3)["observation/image"]
     for same in (image.transpose(2, 0, 1), image / 255, (image.transpose(2, 0, 1) / 255).astype(np.float32)):

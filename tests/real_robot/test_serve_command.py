@@ -20,7 +20,9 @@ import torch
 from embodied_rl.cli import main
 from embodied_rl.factory.envs import open_policy
 from embodied_rl.jobs import serve as job
-from embodied_rl.real_robot.server.observations import PolicySpec, Request
+from embodied_rl.policies.mlp.config import MLPModelConfig
+from embodied_rl.policies.mlp.policy import MLPPolicy
+from embodied_rl.real_robot.server.observations import PolicySpec, Request, read_request
 from embodied_rl.real_robot.server.served_policy import ServedPolicy
 from embodied_rl.rng import DecisionRng
 from embodied_rl.types import ActOutput, Array, Observation
@@ -191,6 +193,18 @@ def test_answers_do_not_depend_on_the_batch(mode: Any) -> None:
     alone = [served.decide([row])[0] for row in rows]
     for together, one in zip([*served.decide(rows[:2]), *served.decide(rows[2:])], alone, strict=True):
         assert np.array_equal(together, one)
+
+
+def test_a_state_policy_is_served() -> None:
+    policy = MLPPolicy.fresh(MLPModelConfig(observation_dim=3, action_dim=2, chunk_len=2), seed=0)
+    spec = job.spec_of(policy)
+    served = ServedPolicy(policy, spec)
+    served.warm_up([1, 2])
+    request = read_request({"proprio": [0.1, 0.2, 0.3], "seed": 0, "decision": 0}, spec, lambda picture: picture)
+    (actions,) = served.decide([request])
+    assert not isinstance(actions, str)
+    assert actions.shape == (2, 2)
+    assert job.describe(policy, "")["policy"].startswith("mlp, Gaussian")
 
 
 class Picky(ToyPolicy):
