@@ -1,4 +1,5 @@
 """`embodied-rl bench draw --suites ...`: cost and error of fast frames of LIBERO's tasks, beside plain OpenGL ones.
+With MuJoCo Warp installed also those of its renderer, with shadows and antialiasing, a batch at a time.
 
 Every task is drawn in a few poses by both cameras: as the official code does (`exact`), with OSMesa and nothing but
 antialiasing, reflections and haze left out (`plain`), and by the CPU rasteriser (`fast`). All of a task is measured in
@@ -12,11 +13,13 @@ import json
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from importlib.util import find_spec
 from itertools import zip_longest
 from pathlib import Path
 
 import mujoco
 import numpy as np
+import torch
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
@@ -30,7 +33,7 @@ from embodied_rl.sim.render import Renderer, make_renderer
 from embodied_rl.types import Array
 
 SIZES = (64, 128)
-KINDS = ("plain", "fast")
+KINDS = ("plain", "fast") if find_spec("mujoco_warp") is None else ("plain", "fast", "warp")
 _POSES = 2
 _REPEATS = {"exact": 1, "plain": 2, "fast": 5}
 _ARM = 0.25
@@ -39,7 +42,7 @@ _ARM = 0.25
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One task: CPU ms of a pair of cameras; PSNR (dB) and mean absolute difference (of 255) to the exact frames."""
+    """One task: CPU ms of a pair of cameras by a kind of frames; PSNR (dB) and mean absolute difference (of 255) to the exact frames."""
 
     task: str
     size: int
@@ -49,13 +52,19 @@ class Row:
     difference: float
 
 
-def poses(task: MujocoTask, model: mujoco.MjModel) -> list[tuple[Array, Array]]:
-    """Body positions and rotations of training states; every second one has its arm moved."""
+def joint_positions(task: MujocoTask, model: mujoco.MjModel) -> Array:
+    """float64 [poses, nq] of training states; every second one has its arm moved."""
+    found = task.init_states[list(task.train_states)[:_POSES], 1 : 1 + model.nq].copy()
+    for number in range(1, _POSES, 2):
+        found[number, :7] += np.random.default_rng(number).uniform(-_ARM, _ARM, 7)
+    return found
+
+
+def poses(qpos: Array, model: mujoco.MjModel) -> list[tuple[Array, Array]]:
+    """Body positions and rotations at each of these joint positions, float64 [poses, nq]."""
     data, found = mujoco.MjData(model), []
-    for number in range(_POSES):
-        data.qpos[:] = task.init_states[task.train_states[number]][1 : 1 + model.nq]
-        if number % 2:
-            data.qpos[:7] += np.random.default_rng(number).uniform(-_ARM, _ARM, 7)
+    for at in qpos:
+        data.qpos[:] = at
         mujoco.mj_kinematics(model, data)
         found.append((data.xpos.copy(), data.xmat.copy()))
     return found
@@ -79,6 +88,21 @@ def draw(
     return found
 
 
+def draw_by_warp(model: mujoco.MjModel, qpos: Array, sizes: Sequence[int]) -> dict[int, tuple[Array, float]]:
+    """As `draw`, by MuJoCo Warp on the CPU, all poses at once."""
+    from embodied_rl.sim.warp.batch import Settings
+    from embodied_rl.sim.warp.render import SceneRenderer, View
+
+    renderer, found = SceneRenderer(model, len(qpos), Settings("cpu", graph=False, deterministic=False)), {}
+    for size in sizes:
+        view = View(CAMERAS, size, exact=True)
+        renderer.draw(torch.from_numpy(qpos), view)
+        began = time.process_time()
+        frames = renderer.draw(torch.from_numpy(qpos), view).numpy()
+        found[size] = frames, 1e3 * (time.process_time() - began) / len(qpos)
+    return found
+
+
 def psnr(frames: Array, reference: Array) -> float:
     """Peak signal-to-noise ratio of uint8 images, dB: the mean over poses and cameras, 60 for equal ones."""
     square = ((frames.astype(np.float64) - reference) ** 2).mean((-3, -2, -1))
@@ -88,8 +112,11 @@ def psnr(frames: Array, reference: Array) -> float:
 def measure(task: MujocoTask, renderers: dict[str, Renderer], sizes: Sequence[int]) -> list[Row]:
     """Rows of one task. renderers: 'exact' and those of KINDS."""
     model = task.build_visual()
-    where = poses(task, model)
+    qpos = joint_positions(task, model)
+    where = poses(qpos, model)
     drawn = {kind: draw(renderers[kind], model, where, sizes, repeats) for kind, repeats in _REPEATS.items()}
+    if "warp" in KINDS:
+        drawn["warp"] = draw_by_warp(model, qpos, sizes)
     rows = []
     for size in sizes:
         exact, _ = drawn["exact"][size]
@@ -128,8 +155,8 @@ def summary(rows: Sequence[Row], suite: str, size: int) -> dict[str, float | str
         mine = [row for row in rows if (row.size, row.kind) == (size, kind) and row.task.startswith(suite)]
         for name in ("cpu_ms", "psnr", "difference"):
             found[f"{kind}_{name}"] = float(np.mean([getattr(row, name) for row in mine]))
-        found["tasks"], found["worst"] = len(mine), min(mine, key=lambda row: row.psnr).task
-        found["worst_psnr"] = min(row.psnr for row in mine)
+        worst = min(mine, key=lambda row: row.psnr)
+        found["tasks"], found[f"{kind}_worst"], found[f"{kind}_worst_psnr"] = len(mine), worst.task, worst.psnr
     found["ratio"] = float(found["plain_cpu_ms"]) / float(found["fast_cpu_ms"])
     return found
 
@@ -149,8 +176,8 @@ def run(json_path: Path | None, quick: bool, suites: Sequence[str]) -> None:
     machine = describe_machine(("mujoco", "numba"))
     rows = measure_all(tasks, kept, SIZES)
     table = Table(
-        "suite", "tasks", "pixels", "CPU ms plain", "fast", "ratio", "PSNR plain", "fast", "difference plain", "fast",
-        "worst fast", title="LIBERO's frames, two cameras, against the exact ones",
+        "suite", "tasks", "pixels", "frames", "CPU ms", "PSNR", "difference", "worst",
+        title="LIBERO's frames, two cameras, against the exact ones",
     )  # fmt: skip
     ratios: dict[str, float] = {}
     for size in SIZES:
@@ -158,12 +185,12 @@ def run(json_path: Path | None, quick: bool, suites: Sequence[str]) -> None:
             found = summary(rows, suite and f"{suite}/", size)
             label = suite or "all"
             ratios |= {f"{label}_{size}_{key}": value for key, value in found.items() if isinstance(value, float)}
-            table.add_row(
-                label, str(found["tasks"]), str(size), f"{found['plain_cpu_ms']:.1f}", f"{found['fast_cpu_ms']:.2f}",
-                f"{found['ratio']:.1f}", f"{found['plain_psnr']:.1f}", f"{found['fast_psnr']:.1f}",
-                f"{found['plain_difference']:.2f}", f"{found['fast_difference']:.2f}",
-                f"{str(found['worst']).partition('/')[2][:40]} ({found['worst_psnr']:.1f})",
-            )  # fmt: skip
+            for kind in KINDS:
+                table.add_row(
+                    label, str(found["tasks"]), str(size), kind, f"{found[f'{kind}_cpu_ms']:.2f}",
+                    f"{found[f'{kind}_psnr']:.1f}", f"{found[f'{kind}_difference']:.2f}",
+                    f"{str(found[f'{kind}_worst']).partition('/')[2][:40]} ({found[f'{kind}_worst_psnr']:.1f})",
+                )  # fmt: skip
     console = Console()
     console.print(table)
     console.print(machine_line(machine))

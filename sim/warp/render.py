@@ -8,6 +8,8 @@ import mujoco
 import torch
 import warp as wp
 
+from embodied_rl.sim.eras import CURRENT
+from embodied_rl.sim.mujoco.era import mark
 from embodied_rl.sim.warp import kernels  # noqa: F401 (before mujoco_warp: it keeps Warp quiet)
 from embodied_rl.sim.warp.batch import Settings, capacity, put_model, wp_device
 
@@ -59,7 +61,7 @@ class SceneRenderer:
     """Draws one visual model.
 
     Args:
-        host: the visual model, on the CPU.
+        host: the visual model, on the CPU; its mark of an era is taken off.
         num_envs: most worlds of a call.
 
     Example:
@@ -69,10 +71,10 @@ class SceneRenderer:
     """
 
     def __init__(self, host: mujoco.MjModel, num_envs: int, settings: Settings) -> None:
-        self.host = host
+        self.host = mark(host, CURRENT)  # another era's contacts do not show
         self._num_envs, self._settings = num_envs, settings
         self._device = wp_device(settings.device)
-        self._model = put_model(host, settings)
+        self._model = put_model(self.host, settings)
         self._canvases: dict[tuple[View, int, bool], _Canvas] = {}
 
     def draw(self, qpos: torch.Tensor, view: View) -> torch.Tensor:

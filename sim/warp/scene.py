@@ -7,8 +7,10 @@ import numpy as np
 import torch
 
 from embodied_rl.errors import UserError
+from embodied_rl.sim.eras import CURRENT
 from embodied_rl.sim.mujoco import kernel
 from embodied_rl.sim.mujoco.env import Env, find_robot
+from embodied_rl.sim.mujoco.era import era_of
 from embodied_rl.sim.mujoco.goal import Goal, compile_goal
 from embodied_rl.sim.mujoco.task import MujocoTask
 from embodied_rl.sim.warp import kernels
@@ -36,6 +38,8 @@ class Scene:
     """
 
     def __init__(self, model: mujoco.MjModel, task: MujocoTask, num_envs: int, settings: Settings) -> None:
+        if era_of(model) != CURRENT:
+            raise UserError(f"MuJoCo Warp has its own contacts, not those of {task.era}: load the tasks of era current")
         self.model, self.settings = model, settings
         self.robot = find_robot(model)
         self.columns = Columns(model)
