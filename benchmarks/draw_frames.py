@@ -42,7 +42,8 @@ _ARM = 0.25
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One task: CPU ms of a pair of cameras by a kind of frames; PSNR (dB) and mean absolute difference (of 255) to the exact frames."""
+    """One task: CPU ms of a pair of cameras by a kind of frames; PSNR (dB) and mean absolute difference (of 255) to the
+    exact ones."""
 
     task: str
     size: int
