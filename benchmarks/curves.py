@@ -16,7 +16,7 @@ import io
 import json
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from statistics import fmean
@@ -24,22 +24,25 @@ from typing import Any
 
 from embodied_rl.benchmarks.page import table
 from embodied_rl.config.train import kind_of, load_yaml
+from embodied_rl.configs import STATE_BENCHMARKS
 from embodied_rl.errors import UserError
 from embodied_rl.scheduler.config import PipelinedConfig
 from embodied_rl.telemetry.metrics import read_metrics
 
 ALL_TASKS = "all"
+_COLUMNS = 3
 COLOURS = ("#1f6feb", "#d9730d", "#2a9d5c", "#a13dbd", "#b3261e", "#5f6b7a")
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One evaluation or one update of one run; `success` is None where nothing was evaluated.
+    """One evaluation or one update of one run; `success` and `mean_return` are None where nothing was evaluated.
 
-    label: policy, algorithm and scheduler; rows of one label and different seeds belong together. task: 'all', or one
-    task of an evaluation. episodes: training episodes so far. success, low, high: on held-out initial states, with
-    the Wilson 95 % interval. rollout_success: of the training episodes of the last update. cpu_minutes: of the whole
-    run, on its last line only.
+    label: policy, algorithm and scheduler, or the tasks of a state policy; rows of one label and different seeds belong
+    together. task: 'all', or one task of an evaluation. episodes: training episodes so far. success, low, high: on
+    held-out initial states, with the Wilson 95 % interval; None where the tasks have no success flag, and then the mean
+    return counts, with its normal 95 % interval. rollout_*: of the training episodes of the last update. cpu_minutes:
+    of the whole run, on its last line only.
     """
 
     label: str
@@ -52,6 +55,25 @@ class Point:
     high: float | None
     rollout_success: float | None
     cpu_minutes: float | None
+    mean_return: float | None = None
+    return_low: float | None = None
+    return_high: float | None = None
+    rollout_return: float | None = None
+
+    @property
+    def value(self) -> float | None:
+        """What counts on the task: success, or the mean return."""
+        return self.mean_return if self.success is None else self.success
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """That of `value`."""
+        ends = (self.return_low, self.return_high) if self.success is None else (self.low, self.high)
+        return None if ends[0] is None or ends[1] is None else (ends[0], ends[1])
+
+
+_RETURNS = ("mean_return", "return_low", "return_high", "rollout_return")
+"""Columns that a CSV may lack."""
 
 
 def read_run(folder: Path) -> list[Point]:
@@ -62,6 +84,8 @@ def read_run(folder: Path) -> list[Point]:
     scheduler = config.scheduler
     how = scheduler.mode if isinstance(scheduler, PipelinedConfig) else kind_of("scheduler", scheduler)
     label = f"{kind_of('policy', config.policy)} {kind_of('algorithm', config.algorithm)} {how}"
+    if config.suite in STATE_BENCHMARKS:
+        label = f"{config.suite} {', '.join(config.tasks)}"
     return points_of(folder, label, config.seed)
 
 
@@ -77,10 +101,20 @@ def points_of(folder: Path, label: str, seed: int) -> list[Point]:
         last = cpu if number == len(rows) - 1 else None
         at = (label, seed, int(row["step"]), round(episodes))
         low, high = (row.get(f"eval/success_ci_{end}") for end in ("low", "high"))
-        points.append(Point(*at, ALL_TASKS, row.get("eval/success"), low, high, row.get("rollout/success"), last))
-        tasks = {name.removeprefix("eval/success/"): rate for name, rate in row.items() if name[:13] == "eval/success/"}
-        points += [Point(*at, task, rate, None, None, None, None) for task, rate in tasks.items()]
+        names = ("eval/return", "eval/return_ci_low", "eval/return_ci_high", "rollout/reward")
+        returns = {column: row.get(name) for column, name in zip(_RETURNS, names, strict=True)}
+        success = (row.get("eval/success"), low, high, row.get("rollout/success"))
+        points.append(Point(*at, ALL_TASKS, *success, last, **returns))
+        rates, means = (_by_task(row, f"eval/{what}/") for what in ("success", "return"))
+        points += [
+            Point(*at, task, rates.get(task), None, None, None, None, means.get(task))
+            for task in dict.fromkeys((*rates, *means))
+        ]
     return points
+
+
+def _by_task(row: Mapping[str, Any], prefix: str) -> dict[str, float]:
+    return {name.removeprefix(prefix): value for name, value in row.items() if name.startswith(prefix)}
 
 
 def write_csv(path: Path, points: Sequence[Point]) -> None:
@@ -98,7 +132,7 @@ def read_csv(path: Path) -> list[Point]:
     with path.open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     names = [field.name for field in fields(Point)]
-    if not rows or list(rows[0]) != names:
+    if not rows or list(rows[0]) not in (names, [name for name in names if name not in _RETURNS]):
         raise UserError(f"{path} has not the columns {', '.join(names)}.")
     return [Point(**{name: _value(name, text) for name, text in row.items()}) for row in rows]
 
@@ -115,13 +149,13 @@ def evaluations(points: Sequence[Point], task: str = ALL_TASKS) -> dict[str, dic
     """The evaluated points of `task` by label and seed, in the order of updates."""
     found: dict[str, dict[int, list[Point]]] = {}
     for point in points:
-        if point.task == task and point.success is not None:
+        if point.task == task and point.value is not None:
             found.setdefault(point.label, {}).setdefault(point.seed, []).append(point)
     return found
 
 
 def make_tables(points: Sequence[Point]) -> list[str]:
-    """Markdown: success before and after by seed, then by task."""
+    """Markdown: success, or the mean return, before and after by seed, then by task where there are several."""
     rows = []
     for label, seeds in evaluations(points).items():
         cpu = {point.seed: point.cpu_minutes for point in points if point.label == label and point.cpu_minutes}
@@ -129,10 +163,16 @@ def make_tables(points: Sequence[Point]) -> list[str]:
             first, last = run[0], run[-1]
             minutes = f"{cpu[seed]:.1f}" if seed in cpu else "not recorded"
             rows.append([label, str(seed), *_ends(first, last), str(last.update), str(last.episodes), minutes])
-        before, after = (fmean(_rate(run[at]) for run in seeds.values()) for at in (0, -1))
-        rows.append([f"**{label}**", "mean", _percent(before), "", f"**{_percent(after)}**", "", "", "", ""])
+        before, after = (_mean([run[at] for run in seeds.values()]) for at in (0, -1))
+        rows.append([f"**{label}**", "mean", before, "", f"**{after}**", "", "", "", ""])
     head = ["run", "seed", "before", "interval", "after", "interval", "updates", "episodes", "CPU minutes"]
-    return [*table(head, rows), "", "By task, mean over seeds:", "", *_task_table(points)]
+    lines = table(head, rows)
+    several = any(len(_tasks(points, label)) > 1 for label in evaluations(points))
+    return [*lines, "", "By task, mean over seeds:", "", *_task_table(points)] if several else lines
+
+
+def _tasks(points: Sequence[Point], label: str) -> set[str]:
+    return {point.task for point in points if point.label == label and point.task != ALL_TASKS}
 
 
 def _task_table(points: Sequence[Point]) -> list[str]:
@@ -145,48 +185,62 @@ def _task_table(points: Sequence[Point]) -> list[str]:
             continue
         runs = [list(found.get(label, {}).values()) for label in labels]
         known = [run for group in runs for run in group]
-        before = fmean(_rate(run[0]) for run in known)
-        after = [_percent(fmean(_rate(run[-1]) for run in group)) if group else "" for group in runs]
-        rows.append([task.rpartition("/")[2].replace("_", " "), _percent(before), *after])
+        before = _mean([run[0] for run in known])
+        after = [_mean([run[-1] for run in group]) if group else "" for group in runs]
+        rows.append([task.rpartition("/")[2].replace("_", " "), before, *after])
     return table(["task", "before", *(f"after, {label}" for label in labels)], rows)
 
 
 def _ends(first: Point, last: Point) -> list[str]:
-    return [_percent(_rate(first)), _interval(first), _percent(_rate(last)), _interval(last)]
+    return [_mean([first]), _interval(first), _mean([last]), _interval(last)]
 
 
-def _rate(point: Point) -> float:
-    assert point.success is not None, "`evaluations` keeps only points with a success"
-    return point.success
+def _value_of(point: Point) -> float:
+    assert point.value is not None, "`evaluations` keeps only points with a value"
+    return point.value
 
 
-def _percent(rate: float) -> str:
-    return f"{100 * rate:.1f} %"
+def _mean(points: Sequence[Point]) -> str:
+    """'96.0 %', or '-153.2' where the mean return counts."""
+    mean = fmean(_value_of(point) for point in points)
+    return f"{mean:.1f}" if points[0].success is None else f"{100 * mean:.1f} %"
 
 
 def _interval(point: Point) -> str:
-    return "" if point.low is None or point.high is None else f"{100 * point.low:.1f} to {100 * point.high:.1f} %"
+    if point.interval is None:
+        return ""
+    low, high = point.interval
+    return f"{low:.1f} to {high:.1f}" if point.success is None else f"{100 * low:.1f} to {100 * high:.1f} %"
 
 
 def draw(points: Sequence[Point]) -> bytes:
-    """A panel a label, a curve a seed: held-out success with its Wilson band against training episodes. PNG."""
+    """A panel a label, a curve a seed: held-out success or mean return with its 95 % band against training episodes."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     groups = evaluations(points)
-    figure = Figure(figsize=(4.6 * len(groups), 3.6), layout="constrained")
+    by_return = any(run[0].success is None for seeds in groups.values() for run in seeds.values())
+    columns = min(_COLUMNS, len(groups))
+    lines = -(-len(groups) // columns)
+    figure = Figure(figsize=(4.6 * columns, 3.6 * lines), layout="constrained")
     FigureCanvasAgg(figure)
-    panels = figure.subplots(1, len(groups), sharey=True, squeeze=False)[0]
-    for axes, (label, seeds) in zip(panels, groups.items(), strict=True):
+    panels = figure.subplots(lines, columns, sharey=not by_return, squeeze=False).flat
+    for (label, seeds), axes in zip(groups.items(), panels, strict=False):
         for colour, (seed, run) in zip(COLOURS, seeds.items(), strict=False):
             at = [point.episodes for point in run]
-            axes.fill_between(at, [p.low for p in run], [p.high for p in run], color=colour, alpha=0.14, linewidth=0)
-            axes.plot(at, [p.success for p in run], "o-", color=colour, label=f"seed {seed}")
-        axes.set(xlabel="training episodes", ylim=(-0.02, 1.02))
+            low, high = zip(*(point.interval or (_value_of(point),) * 2 for point in run), strict=True)
+            axes.fill_between(at, low, high, color=colour, alpha=0.14, linewidth=0)
+            axes.plot(at, [point.value for point in run], "o-", color=colour, label=f"seed {seed}")
+        axes.set(xlabel="training episodes")
+        if next(iter(seeds.values()))[0].success is None:
+            axes.set_ylabel("mean return on held-out states")
+        else:
+            axes.set(ylabel="success on held-out states", ylim=(-0.02, 1.02))
         axes.set_title(label, fontsize="medium", parse_math=False)
         axes.grid(alpha=0.25)
         axes.legend(loc="lower right", frameon=False)
-    panels[0].set_ylabel("success on held-out states")
+    for axes in panels:  # of the last line
+        axes.set_axis_off()
     picture = io.BytesIO()
     figure.savefig(picture, format="png", dpi=110)
     return picture.getvalue()

@@ -10,6 +10,7 @@ import pytest
 
 from embodied_rl.benchmarks.curves import main, make_tables, read_csv, read_run
 from embodied_rl.config.train import TrainConfig, dump_yaml
+from embodied_rl.configs import get
 from embodied_rl.telemetry.metrics import MetricsLog
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
@@ -50,7 +51,30 @@ def test_runs_to_csv_to_page_and_figure(tmp_path: Path) -> None:
     assert figure.read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.parametrize("name", ["tabletop", "policies"])
+def test_tasks_without_success_show_their_mean_return(tmp_path: Path) -> None:
+    folder, table, page, figure = (tmp_path / name for name in ("run", "t.csv", "page.md", "f.png"))
+    folder.mkdir()
+    config = replace(get("gymnasium_mlp_ppo"), tasks=("Pendulum-v1",))
+    (folder / "config.yaml").write_text(dump_yaml(config))
+    (folder / "run.json").write_text(json.dumps([{"cpu_seconds": 60.0}]))
+    with MetricsLog(folder / "metrics.jsonl") as log:
+        for step, mean in ((0, -1200.0), (1, -150.0)):
+            if step:
+                log.write(step, {"rollout/episodes": 16.0, "rollout/reward": -900.0})
+            values = {"eval/return": mean, "eval/return_ci_low": mean - 50, "eval/return_ci_high": mean + 50}
+            log.write(step, values | {"eval/return/gymnasium/Pendulum-v1": mean})
+    page.write_text(PAGE)
+    assert main([str(folder), "--csv", str(table)]) == 0
+    assert main(["--csv", str(table), "--page", str(page), "--figure", str(figure)]) == 0
+    text, label = page.read_text(), "gymnasium Pendulum-v1"
+    assert f"| {label} | 0 | -1200.0 | -1250.0 to -1150.0 | -150.0 | -200.0 to -100.0 | 1 | 16 | 1.0 |" in text
+    assert f"| **{label}** | mean | -1200.0 |  | **-150.0** |" in text
+    assert "By task" not in text
+    assert "%" not in text
+    assert figure.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("name", ["tabletop", "policies", "state"])
 def test_the_pages_in_docs_are_made_from_their_csv(name: str) -> None:
     tables = "\n".join(make_tables(read_csv(RESULTS / f"{name}.csv")))
     assert tables in (RESULTS / f"{name}.md").read_text(), "run the command at the end of the page"

@@ -11,8 +11,11 @@ A backend's test module makes a subclass whose `make` opens its env:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import gc
+import os
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -215,6 +218,41 @@ class SuccessContract:
             assert result.reward[0, int(result.steps_taken) - 1] > 0
 
 
+class LeakContract:
+    """A further test of cheap envs, of the same fixture `env`: 1,000 resets leave nothing behind."""
+
+    resets = 1000
+    specs: Callable[[int], list[EpisodeSpec]]
+
+    def test_many_resets_leave_nothing_behind(self, env: VecEnv) -> None:
+        out = env.new_observation(3)
+
+        def use(rounds: int) -> None:
+            for number in range(rounds):
+                env.reset([0, 1, 2], self.specs(3)[number % 3 :] + self.specs(3)[: number % 3])
+                env.step([0, 1, 2], draw(env.info, 3, 1))
+                env.observe([0, 1, 2], out)
+
+        use(self.resets // 9)  # until caches are full
+        before = _held()
+        use(self.resets // 3)
+        after = _held()
+        objects, memory, threads, files = (now - then for now, then in zip(after, before, strict=True))
+        assert threads <= 0
+        assert files <= 0
+        assert objects < self.resets / 10
+        assert memory < 16 << 20
+
+
+def _held() -> tuple[int, int, int, int]:
+    """Of this process: Python objects, resident memory (bytes), threads, open files."""
+    gc.collect()
+    proc = Path("/proc/self")
+    pages = int((proc / "statm").read_text().split()[1])
+    threads, files = (len(os.listdir(proc / name)) for name in ("task", "fd"))
+    return len(gc.get_objects()), pages * os.sysconf("SC_PAGESIZE"), threads, files
+
+
 def draw(info: EnvInfo, rows: int, steps: int = K, seed: int = 0) -> torch.Tensor:
     """Random actions float32 [rows, steps, A] in [-1, 1]."""
     values = np.random.default_rng(seed).uniform(-1, 1, (rows, steps, info.action_dim))
@@ -254,6 +292,7 @@ def check_result(result: ChunkResult, info: EnvInfo, rows: int) -> None:
     for name in ("terminated", "truncated", "success", "failed"):
         assert getattr(result, name).dtype == torch.bool
         assert getattr(result, name).shape == (rows,)
+    assert info.has_success or not result.success.any()
     assert result.steps_taken.dtype == torch.int32
     assert ((result.steps_taken >= 1) & (result.steps_taken <= steps)).all()
     assert torch.isfinite(result.reward).all()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from embodied_rl.sim.wrappers.protocol_env import ProtocolEnv
 from embodied_rl.sim.wrappers.subprocess_env import ProcessVecEnv
 from embodied_rl.types import ChunkResult, EpisodeSpec, Observation
 from embodied_rl.vec_env import VecEnv
-from tests.sim.contract import SuccessContract, VecEnvContract
+from tests.sim.contract import LeakContract, SuccessContract, VecEnvContract
 from tests.sim.wrappers.fragile import Fragile
 from tests.toy_world import TASKS, ToyEnv
 
@@ -134,6 +135,19 @@ class Unclipped(Reset):
         return super().step(env_ids, actions)
 
 
+class AlwaysSucceeds(Reset):
+    """Reports success although its tasks have no goal."""
+
+    def __init__(self, num_envs: int) -> None:
+        super().__init__(num_envs)
+        self.info = replace(self.info, has_success=False)
+
+    def step(self, env_ids: Sequence[int], actions: torch.Tensor) -> ChunkResult:
+        result = super().step(env_ids, actions)
+        result.success[:] = True
+        return result
+
+
 class WrongShape(Reset):
     """Allocates proprio of another size."""
 
@@ -152,6 +166,7 @@ class WrongShape(Reset):
         (RunsOn, "the_horizon_stops_a_chunk_early_and_truncates", ()),
         (RunsOn, "a_chunk_is_its_steps", ()),
         (WrongShape, "observations_have_the_documented_shapes", ()),
+        (AlwaysSucceeds, "chunk_results_have_the_documented_shapes_and_ranges", ()),
         (Unclipped, "actions_are_clipped_to_their_bounds", ()),
         (TakesWhatComes, "actions_that_are_not_finite_are_refused_and_move_nobody", (torch.nan,)),
     ],
@@ -165,3 +180,23 @@ def test_a_broken_env_is_found(broken: type[ToyEnv], test: str, arguments: tuple
     with pytest.raises((AssertionError, ValueError, pytest.fail.Exception)):
         run(broken(3), *arguments)
     getattr(TestToy(), f"test_{test}")(Reset(3), *arguments)  # the whole one passes
+
+
+class Forgets(Reset):
+    """The toy, which keeps a list of all that it began, without that list."""
+
+    def reset(self, env_ids: Sequence[int], episodes: Sequence[EpisodeSpec]) -> None:
+        super().reset(env_ids, episodes)
+        self.started.clear()
+
+
+class Leaks(TestToy, LeakContract):
+    """Not collected by itself: the toy would fail."""
+
+    __test__ = False
+
+
+def test_what_is_kept_of_every_reset_is_found() -> None:
+    Leaks().test_many_resets_leave_nothing_behind(Forgets(3))
+    with pytest.raises(AssertionError):
+        Leaks().test_many_resets_leave_nothing_behind(Reset(3))

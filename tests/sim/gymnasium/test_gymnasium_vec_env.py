@@ -16,7 +16,7 @@ from embodied_rl.sim.gymnasium.spaces import action_map
 from embodied_rl.sim.gymnasium.vec_env import DEFAULT_HORIZON, GymnasiumVecEnv
 from embodied_rl.types import Array, EpisodeSpec
 from embodied_rl.vec_env import VecEnv
-from tests.sim.contract import SuccessContract, VecEnvContract
+from tests.sim.contract import LeakContract, SuccessContract, VecEnvContract
 from tests.sim.gymnasium import toy_envs
 
 toy_envs.register()
@@ -36,7 +36,7 @@ def to_goal(state: int, seed: int) -> torch.Tensor:
     return (goal * 0.5)[None, None].repeat(1, toy_envs.HORIZON, 1)
 
 
-class TestReach(VecEnvContract, SuccessContract):
+class TestReach(VecEnvContract, SuccessContract, LeakContract):
     tasks = (f"gymnasium/{REACH}",)
     success = (EpisodeSpec(0, f"gymnasium/{REACH}", 2, 5), to_goal(2, 5))
 
@@ -51,7 +51,7 @@ class TestImages(VecEnvContract):
         return GymnasiumVecEnv([SEEN], num_envs)
 
 
-class TestPendulum(VecEnvContract):
+class TestPendulum(VecEnvContract, LeakContract):
     tasks = ("gymnasium/Pendulum-v1",)
 
     def make(self, num_envs: int) -> VecEnv:
