@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 import signal
@@ -26,6 +27,7 @@ from embodied_rl.real_robot.server.observations import PolicySpec, Request, read
 from embodied_rl.real_robot.server.served_policy import ServedPolicy
 from embodied_rl.rng import DecisionRng
 from embodied_rl.types import ActOutput, Array, Observation
+from tests.policies import oft_policies, pi0_models, smolvla_models
 from tests.real_robot.openpi_like import OpenpiLike, libero_obs
 from tests.real_robot.test_server import get
 from tests.toy import ToyPolicy
@@ -193,6 +195,30 @@ def test_answers_do_not_depend_on_the_batch(mode: Any) -> None:
     alone = [served.decide([row])[0] for row in rows]
     for together, one in zip([*served.decide(rows[:2]), *served.decide(rows[2:])], alone, strict=True):
         assert np.array_equal(together, one)
+
+
+@pytest.mark.parametrize("make", [oft_policies.policy, pi0_models.tiny_policy, smolvla_models.tiny_policy])
+def test_every_family_is_served(make: Any) -> None:
+    policy = make()
+    spec = job.spec_of(policy)
+    rng, shape = np.random.default_rng(0), (spec.image_size, spec.image_size, 3)
+    rows = []
+    for seed in range(3):
+        images = [rng.integers(0, 256, shape, np.uint8) for _ in range(spec.cameras)]
+        message = {"images": images, "proprio": rng.normal(size=spec.proprio_dim), "instruction": "open the drawer"}
+        rows.append(read_request(message | {"seed": seed, "decision": 1}, spec, lambda picture: picture))
+    served = ServedPolicy(policy, spec)
+    served.warm_up([2])
+    together = served.decide(rows)
+    for row, answer in zip(rows, together, strict=True):
+        (alone,) = served.decide([row])
+        assert not isinstance(answer, str)
+        assert not isinstance(alone, str)
+        assert answer.shape == (spec.chunk_len, spec.action_dim)
+        np.testing.assert_allclose(answer, alone, atol=1e-5)  # as far as matrix products agree
+    if policy.architecture != "openvla_oft":  # the start of the denoising is the seed's
+        (other,) = served.decide([dataclasses.replace(rows[0], seed=9)])
+        assert not np.array_equal(other, together[0])
 
 
 def test_a_state_policy_is_served() -> None:
