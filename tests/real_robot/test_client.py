@@ -66,7 +66,7 @@ def test_it_counts_decisions_and_begins_again(server: Serving) -> None:
         assert client.metadata == {"server": "test"}
         for decision in range(2):
             assert np.array_equal(client.infer(libero_obs(0))["actions"], expected(0, 3, decision))
-        with pytest.raises(PolicyServerError, match="missing key 'prompt'"):
+        with pytest.raises(PolicyServerError, match="missing key 'observation/image'"):
             client.infer({})
         assert client.infer(libero_obs(0))["decision"] == 2
         client.reset()
