@@ -167,12 +167,14 @@ def make_tables(points: Sequence[Point]) -> list[str]:
         rows.append([f"**{label}**", "mean", before, "", f"**{after}**", "", "", "", ""])
     head = ["run", "seed", "before", "interval", "after", "interval", "updates", "episodes", "CPU minutes"]
     lines = table(head, rows)
-    several = any(len(_tasks(points, label)) > 1 for label in evaluations(points))
-    return [*lines, "", "By task, mean over seeds:", "", *_task_table(points)] if several else lines
+    if all(_is_its_only_task(points, label) for label in evaluations(points)):
+        return lines
+    return [*lines, "", "By task, mean over seeds:", "", *_task_table(points)]
 
 
-def _tasks(points: Sequence[Point], label: str) -> set[str]:
-    return {point.task for point in points if point.label == label and point.task != ALL_TASKS}
+def _is_its_only_task(points: Sequence[Point], label: str) -> bool:
+    """Whether the label names the only task, as those of state policies do: 'gymnasium Pendulum-v1'."""
+    return {point.task for point in points if point.label == label} <= {ALL_TASKS, label.replace(" ", "/", 1)}
 
 
 def _task_table(points: Sequence[Point]) -> list[str]:
