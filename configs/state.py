@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from embodied_rl.algorithms.config import PPOConfig
 from embodied_rl.config.policies import MLPConfig
 from embodied_rl.config.train import EnvConfig, TrainConfig
@@ -25,4 +27,22 @@ GYMNASIUM_PPO = TrainConfig(
     videos=1,
 )
 
-RECIPES: dict[str, TrainConfig] = {"gymnasium_mlp_ppo": GYMNASIUM_PPO}
+# Success ends these episodes: a step may be worth as much as the way to the goal is long.
+METAWORLD_PPO = replace(GYMNASIUM_PPO, suite="metaworld", algorithm=replace(GYMNASIUM_PPO.algorithm, gamma=0.99))
+FETCH_PPO = replace(
+    METAWORLD_PPO,
+    suite="fetch",
+    algorithm=replace(GYMNASIUM_PPO.algorithm, gamma=0.95),
+    rollout=RolloutConfig(episodes_per_iteration=64),
+)
+# A world is stepped in Python: two processes share them out.
+MANISKILL_PPO = replace(FETCH_PPO, suite="maniskill", env=EnvConfig(num_envs=16, processes=2))
+
+RECIPES: dict[str, TrainConfig] = {
+    "gymnasium_mlp_ppo": GYMNASIUM_PPO,
+    "metaworld_mlp_ppo": METAWORLD_PPO,
+    "fetch_mlp_ppo": FETCH_PPO,
+    "playground_mlp_ppo": replace(METAWORLD_PPO, suite="playground"),
+    "dm_control_mlp_ppo": replace(METAWORLD_PPO, suite="dm_control"),
+    "maniskill_mlp_ppo": MANISKILL_PPO,
+}

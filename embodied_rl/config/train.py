@@ -59,6 +59,9 @@ class EnvConfig:
     how near the hand and what it must move are to where they must be. Both are potentials: no optimum changes."""
     reward_gamma: float | None = None
     """Discount of a staged or shaped reward's potential, the learner's (None: that of the algorithm, 1 for grpo)."""
+    control: str = AUTO
+    """What an action is in suite maniskill: libero (LIBERO's scales and gripper), one of the task's own controllers, or
+    auto: libero for a Panda with its gripper, else the controller that the task begins with."""
     num_threads: int | None = None
     """Threads that step physics and draw (None: one a CPU core)."""
     processes: int | None = None

@@ -35,9 +35,40 @@ def _gymnasium(tasks: Sequence[str], config: EnvConfig) -> EnvFactory:
     return GymnasiumFactory(tuple(tasks))
 
 
-SUITES: dict[str, Callable[[Sequence[str], EnvConfig], EnvFactory]] = {"gymnasium": _gymnasium}
+def _envpool(suite: str) -> Callable[[Sequence[str], EnvConfig], EnvFactory]:
+    def factory(tasks: Sequence[str], config: EnvConfig) -> EnvFactory:
+        from embodied_rl.sim.envpool.tasks import load_tasks
+        from embodied_rl.sim.envpool.vec_env import EnvPoolFactory
+
+        return EnvPoolFactory(tuple(load_tasks(suite, tasks)))
+
+    return factory
+
+
+def _maniskill(tasks: Sequence[str], config: EnvConfig) -> EnvFactory:
+    from embodied_rl.sim.maniskill.tasks import load_tasks
+    from embodied_rl.sim.maniskill.vec_env import ManiSkillFactory
+
+    return ManiSkillFactory(tuple(load_tasks(tasks)), control=config.control)
+
+
+SUITES: dict[str, Callable[[Sequence[str], EnvConfig], EnvFactory]] = {
+    "gymnasium": _gymnasium,
+    "metaworld": _envpool("metaworld"),
+    "fetch": _envpool("fetch"),
+    "playground": _envpool("playground"),
+    "dm_control": _envpool("dm_control"),
+    "maniskill": _maniskill,
+}
 """By name; called with the short names of the tasks. A task is called 'SUITE/SHORT' where it runs."""
-EXAMPLES = {"gymnasium": "Pendulum-v1"}
+EXAMPLES = {
+    "gymnasium": "Pendulum-v1",
+    "metaworld": "reach-v3",
+    "fetch": "FetchReachDense-v4",
+    "playground": "PandaPickCube-v1",
+    "dm_control": "cartpole-swingup",
+    "maniskill": "PushCube-v1",
+}
 """A task of each suite, for messages."""
 
 
@@ -52,7 +83,7 @@ def open_suite(suite: str, tasks: Sequence[str], config: EnvConfig) -> SuiteEnv:
     """
     if not tasks:
         raise UserError(f"suite '{suite}' needs the name of a task: --task {EXAMPLES[suite]}")
-    for name in _OF_OUR_SUITES:
+    for name in _OF_OUR_SUITES + (() if suite == "maniskill" else ("control",)):
         if getattr(config, name) != getattr(_DEFAULTS, name):
             raise UserError(f"--env.{name.replace('_', '-')} does not apply to suite '{suite}': leave it out.")
     factory = SUITES[suite](tasks, config)

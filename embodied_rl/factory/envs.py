@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from embodied_rl.config.train import EnvConfig
+from embodied_rl.config.train import AUTO, EnvConfig
 from embodied_rl.errors import UserError
 from embodied_rl.factory.warp import WarpRequest, choose_warp, drawn_by_warp, open_warp
 from embodied_rl.policies.checkpoints.hub import is_repository, resolve
@@ -144,6 +144,8 @@ def open_env(
     drawn with 0 cameras. state: observations have one, with room for every task of the suites of `tasks`. device: where
     MuJoCo Warp simulates or draws, 'cpu' or 'cuda'.
     """
+    if config.control != AUTO:
+        raise UserError("--env.control chooses a controller of suite 'maniskill': leave it out.")
     exact, by_warp = pick_render_quality(config.render_quality, tasks) == "exact", config.renderer == "warp"
     if config.simulator == "warp":
         asked = WarpRequest(config, image_size, cameras, stop_at_success, device, exact)

@@ -96,6 +96,7 @@ def describe(tasks: Sequence[EnvPoolTask], reward: RewardMode, image_size: int |
         action_high=high,
         control_hz=tasks[0].control_hz,
         max_episode_steps=max(task.max_episode_steps for task in tasks),
+        has_success=all(task.success_key is not None for task in tasks),
     )
 
 

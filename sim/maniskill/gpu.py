@@ -56,7 +56,7 @@ class ManiSkillGpuVecEnv:
         self._steps = torch.zeros(num_envs, dtype=torch.int32, device=state.device)
         self._live = torch.zeros(num_envs, dtype=torch.bool, device=state.device)
         self._held = [False] * num_envs
-        self.info = self._describe(state)
+        self.info = self._describe(state, "success" in info)
         self._images = self.info.new_observation(num_envs).images
 
     def _open(self, mode: str | None) -> Any:
@@ -175,7 +175,7 @@ class ManiSkillGpuVecEnv:
         """Close ManiSkill's environment."""
         self._env.close()
 
-    def _describe(self, state: torch.Tensor) -> EnvInfo:
+    def _describe(self, state: torch.Tensor, has_success: bool) -> EnvInfo:
         size, control = self._setup.image_size, self._control
         return EnvInfo(
             backend="maniskill",
@@ -192,5 +192,6 @@ class ManiSkillGpuVecEnv:
             action_high=tuple(map(float, control.high)),
             control_hz=float(self._env.control_freq),
             max_episode_steps=self._task.max_episode_steps,
+            has_success=has_success,
             device=str(state.device),
         )

@@ -242,6 +242,7 @@ def _describe(first: World, tasks: Sequence[ManiSkillTask], setup: Setup, contro
         action_high=tuple(map(float, control.high)),
         control_hz=float(first.env.control_freq),
         max_episode_steps=max(task.max_episode_steps for task in tasks),
+        has_success="success" in info,
     )
 
 

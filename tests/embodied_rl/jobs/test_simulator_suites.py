@@ -1,0 +1,78 @@
+"""Suites of other simulators by the command line: they train, are evaluated, and refuse what does not apply."""
+
+from __future__ import annotations
+
+import json
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from embodied_rl.cli import main
+from embodied_rl.config.train import EnvConfig
+from embodied_rl.errors import UserError
+from embodied_rl.factory.backends import EXAMPLES, SUITES, open_suite
+from tests.sim.optional import needs
+
+
+@needs("envpool")
+def test_fetch_trains_and_is_evaluated(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = (
+        "train fetch --task FetchReach-v4 --iterations 1 --env.num-envs 2 --rollout.episodes-per-iteration 2 "
+        f"--evaluation.states-per-task 2 --videos 0 --num-threads 1 --output {tmp_path / 'run'}"
+    )
+    assert main(words.split()) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "envpool 1.2.5, exact episodes, reward progress" in shown
+    assert "held-out success after 1 updates" in shown
+    again = f"eval fetch --checkpoint {tmp_path / 'run'} --states-per-task 2 --json {tmp_path / 'eval.json'}"
+    assert main(again.split()) == 0
+    told = json.loads((tmp_path / "run" / "evaluations" / "iter-000001.json").read_text())
+    assert json.loads((tmp_path / "eval.json").read_text())["overall"] == told["overall"]
+
+
+@needs("mani_skill")
+def test_maniskill_trains_in_a_watched_process(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = (
+        "train maniskill --task PushCube-v1 --iterations 1 --env.num-envs 2 --env.processes 1 "
+        "--rollout.episodes-per-iteration 2 --evaluation.states-per-task 2 --evaluation.every 0 --videos 0 --num-threads 1 "
+        f"--output {tmp_path / 'run'}"
+    )
+    assert main(words.split()) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "control libero, reward progress of normalized_dense" in shown
+    assert "1 watched processes" in shown
+
+
+@needs("mani_skill")
+def test_a_controller_by_name() -> None:
+    with closing(open_suite("maniskill", ["PushCube-v1"], EnvConfig(num_envs=1, control="pd_ee_delta_pos"))) as env:
+        assert env.info.action_dim == 4
+        assert env.info.has_success
+
+
+@needs("envpool")
+@pytest.mark.parametrize(("suite", "scored"), [("metaworld", True), ("fetch", True), ("dm_control", False)])
+def test_suites_open_with_their_example(suite: str, scored: bool) -> None:
+    with closing(open_suite(suite, [EXAMPLES[suite]], EnvConfig(num_envs=1))) as env:
+        assert env.info.suite == suite
+        assert env.info.has_success == scored
+        assert list(env.train_states) == [f"{suite}/{EXAMPLES[suite]}"]
+
+
+def test_every_suite_has_an_example() -> None:
+    assert SUITES.keys() == EXAMPLES.keys()
+
+
+@pytest.mark.parametrize("words", ["train tabletop", "train gymnasium --task Pendulum-v1"])
+def test_a_controller_is_refused_elsewhere(words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*words.split(), "--env.control", "libero", "--output", str(tmp_path / "run")]) == 2
+    assert "--env.control" in capsys.readouterr().err
+
+
+@needs("envpool")
+def test_a_wrong_name_is_refused_with_the_nearest() -> None:
+    with pytest.raises(UserError, match=r"no task 'reach-v2'.*reach-v3"):
+        open_suite("metaworld", ["reach-v2"], EnvConfig(num_envs=1))
+    with pytest.raises(UserError, match="needs the name of a task: --task reach-v3"):
+        open_suite("metaworld", [], EnvConfig(num_envs=1))
