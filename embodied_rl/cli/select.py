@@ -37,7 +37,7 @@ usage: embodied-rl train BENCHMARK [--policy NAME] [--algorithm NAME] [options]
 Improve a policy with reinforcement learning in simulation. A folder under runs/
 gets checkpoints, metrics, videos and report.html; Ctrl-C saves and stops.
 
-  BENCHMARK         {", ".join(BENCHMARKS)}
+  BENCHMARK         {_wrapped(", ".join(BENCHMARKS))}
   --task NAME       {
     _wrapped(
         f"task to train on, where the suite has many ({', '.join(recipes.STATE_BENCHMARKS)}): its id; may be given "
