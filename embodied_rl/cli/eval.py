@@ -33,11 +33,12 @@ USAGE = f"""\
 usage: embodied-rl eval [--checkpoint DIR] [--suite NAME] [options]
        embodied-rl eval BENCHMARK [--suite NAME] [--protocol NAME] [options]
        embodied-rl eval --resume DIR
-       embodied-rl eval {"|".join(STATE_BENCHMARKS)} --checkpoint DIR [--task NAME] [options]
+       embodied-rl eval STATE_SUITE --checkpoint DIR [--task NAME] [options]
 
 Measure a policy's success on held-out initial states, each once, with 95 %
 Wilson intervals.
 
+  STATE_SUITE     {", ".join(STATE_BENCHMARKS)}
   (no BENCHMARK)  a quick look: episodes end at success, a table is printed, and
                   nothing is kept without --json or --output
   BENCHMARK       {", ".join(BENCHMARKS)}: writes a folder with the episodes, a report

@@ -35,8 +35,8 @@ def test_fetch_trains_and_is_evaluated(tmp_path: Path, capsys: pytest.CaptureFix
 def test_maniskill_trains_in_a_watched_process(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = (
         "train maniskill --task PushCube-v1 --iterations 1 --env.num-envs 2 --env.processes 1 "
-        "--rollout.episodes-per-iteration 2 --evaluation.states-per-task 2 --evaluation.every 0 --videos 0 --num-threads 1 "
-        f"--output {tmp_path / 'run'}"
+        "--rollout.episodes-per-iteration 2 --evaluation.states-per-task 2 --evaluation.every 0 --videos 0 "
+        f"--num-threads 1 --output {tmp_path / 'run'}"
     )
     assert main(words.split()) == 0
     shown = " ".join(capsys.readouterr().out.split())
