@@ -41,6 +41,7 @@ class Chain:
     """
 
     def __init__(self, origins: Sequence[Origin], axes: Sequence[Sequence[float]], tool: Origin) -> None:
+        self.origins, self.axes, self.tool = tuple(origins), tuple(tuple(axis) for axis in axes), tool
         # Each joint's own axis is turned to z, so that a joint mixes two columns of the rotation only.
         offsets, turns, back = [], [], np.eye(3)
         for origin, axis in zip(origins, axes, strict=True):

@@ -40,6 +40,7 @@ OPTIONAL = {
     "ray": "ray",
     "websockets": "serve",
     "msgpack": "serve",
+    "mink": "ik",
     "envpool": "envpool",
     "mani-skill": "maniskill",
     "mujoco-warp": "warp",
