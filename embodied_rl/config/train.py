@@ -64,6 +64,16 @@ class EnvConfig:
     auto: libero for a Panda with its gripper, else the controller that the task begins with."""
     num_threads: int | None = None
     """Threads that step physics and draw (None: one a CPU core)."""
+    randomize_color: float = 0.0
+    """Renderer warp: multiply colours by factors in 1 +- this, drawn for each episode; 0: the tasks' own."""
+    randomize_light: float = 0.0
+    """Renderer warp: likewise the brightness of lights."""
+    randomize_camera: float = 0.0
+    """Renderer warp: move each camera by up to so many metres along each axis."""
+    randomize_friction: float = 0.0
+    """Simulator warp: multiply friction by a factor in 1 +- this, drawn for each episode."""
+    randomize_mass: float = 0.0
+    """Simulator warp: likewise the mass of each object."""
     processes: int | None = None
     """Watched processes that hold the envs: one that crashes, hangs or leaks memory is replaced, and its episodes
     run again (None: the envs are in this process, and a crash of the simulator ends the run). Env groups of a pipelined
@@ -75,6 +85,15 @@ class EnvConfig:
         _positive("env.processes", self.processes)
         if self.processes is not None and "warp" in (self.simulator, self.renderer):
             raise UserError("--env.processes: MuJoCo Warp holds all worlds in one batch; leave the option out.")
+        drawn_by_warp = self.renderer == "warp" or (self.simulator == "warp" and self.renderer == AUTO)
+        if not drawn_by_warp and max(self.randomize_color, self.randomize_light, self.randomize_camera) > 0:
+            raise UserError(
+                "--env.randomize-color, -light and -camera change what MuJoCo Warp draws: add --env.renderer warp."
+            )
+        if self.simulator != "warp" and max(self.randomize_friction, self.randomize_mass) > 0:
+            raise UserError(
+                "--env.randomize-friction and -mass change what MuJoCo Warp simulates: add --env.simulator warp."
+            )
         if self.simulator == "warp" and self.era not in (AUTO, "current"):
             raise UserError(f"--env.era {self.era}: MuJoCo Warp has its own contacts; leave the option out.")
         if self.processes is not None and self.processes > self.num_envs:

@@ -26,7 +26,19 @@ EnvFactory = Callable[[int], VecEnv]
 TRAIN_STATES, HELDOUT_STATES = range(4096), range(4096, 4196)
 """Rows that seed what an episode begins with; none is in both."""
 _DEFAULTS = EnvConfig()
-_OF_OUR_SUITES = ("simulator", "renderer", "render_quality", "era", "reward", "reward_gamma")
+_OF_OUR_SUITES = (
+    "simulator",
+    "randomize_color",
+    "randomize_light",
+    "randomize_camera",
+    "randomize_friction",
+    "randomize_mass",
+    "renderer",
+    "render_quality",
+    "era",
+    "reward",
+    "reward_gamma",
+)
 
 
 def _gymnasium(tasks: Sequence[str], config: EnvConfig) -> EnvFactory:

@@ -170,7 +170,7 @@ def open_env(
         shaping=None if config.reward == "sparse" else Shaping(config.reward, _gamma(config)),
     )
     if by_warp and cameras:
-        return closing(drawn_by_warp(factory(config.num_envs), cameras, device, exact=exact))
+        return closing(drawn_by_warp(factory(config.num_envs), cameras, device, config, exact=exact))
     if config.processes is None:
         return closing(factory(config.num_envs))
     factory.compile()

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from embodied_rl.sim.mujoco.task import MujocoTask
     from embodied_rl.sim.mujoco.vec_env import NativeVecEnv
     from embodied_rl.sim.render import Choice
+    from embodied_rl.sim.warp.randomize import Randomization
     from embodied_rl.vec_env import VecEnv
 
 
@@ -64,15 +65,29 @@ def open_warp(tasks: Sequence[MujocoTask], asked: WarpRequest, *, state: bool) -
         renderer=renderer,
         exact=asked.exact,
         stop_at_success=asked.stop_at_success,
+        randomize=randomization(config),
     )
 
 
-def drawn_by_warp(native: NativeVecEnv, cameras: int, device: str, *, exact: bool) -> VecEnv:
+def drawn_by_warp(native: NativeVecEnv, cameras: int, device: str, config: EnvConfig, *, exact: bool) -> VecEnv:
     """`native`, opened with cameras=0, with pictures by MuJoCo Warp."""
     _prepare()
     from embodied_rl.sim.warp.drawn_env import WarpDrawnEnv
 
-    return WarpDrawnEnv(native, cameras=cameras, device=device, exact=exact)
+    return WarpDrawnEnv(native, cameras=cameras, device=device, exact=exact, randomize=randomization(config))
+
+
+def randomization(config: EnvConfig) -> Randomization:
+    """How worlds differ by episode; UserError for shares that are none."""
+    from embodied_rl.sim.warp.randomize import Randomization
+
+    return Randomization(
+        color=config.randomize_color,
+        light=config.randomize_light,
+        camera=config.randomize_camera,
+        friction=config.randomize_friction,
+        mass=config.randomize_mass,
+    )
 
 
 def _prepare() -> None:

@@ -237,6 +237,11 @@ def put_model(host: mujoco.MjModel, settings: Settings, batch_sizes: dict[str, i
     return model
 
 
+def field_views(model: mjw.Model, names: Sequence[str]) -> dict[str, torch.Tensor]:
+    """Fields of a model that was put with a batch size for each, as tensors [W, ...] that share their memory."""
+    return {name: wp.to_torch(getattr(model, name)) for name in names}
+
+
 def capacity(count: int, most: int) -> int:
     """Worlds of the batch for `count` envs out of `most`: most divided by a power of 4, so that few sizes are built."""
     size = most

@@ -31,7 +31,7 @@ def run_chunk(
     device = actions.device
     batch = scene.batch(count)
     rest = env_ids.new_full((batch.worlds - count,), len(scene.rows) - 1)
-    batch.load(scene.rows[torch.cat([env_ids, rest])])
+    scene.load(batch, torch.cat([env_ids, rest]))
     which, rows = scene.task_of[env_ids], scene.rows[env_ids]
     reward = torch.zeros((count, steps), device=device)
     taken = torch.zeros(count, dtype=torch.int32, device=device)

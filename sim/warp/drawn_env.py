@@ -12,7 +12,8 @@ from embodied_rl.errors import UserError, suggest
 from embodied_rl.sim.mujoco.vec_env import CAMERAS, NativeVecEnv
 from embodied_rl.sim.warp import install
 from embodied_rl.sim.warp.batch import Settings, wp_device
-from embodied_rl.sim.warp.pictures import Pictures, group
+from embodied_rl.sim.warp.pictures import Pictures, Shown, group
+from embodied_rl.sim.warp.randomize import Randomization, described
 from embodied_rl.sim.warp.render import View
 from embodied_rl.types import Array, ChunkResult, EpisodeSpec, Observation
 
@@ -28,6 +29,7 @@ class WarpDrawnEnv:
         cameras: how many of CAMERAS are drawn, from the first.
         device: 'cpu' or 'cuda'; there are observations and results.
         exact: draw shadows, and antialias.
+        randomize: how the looks of episodes differ; the physics stays exact.
 
     Example:
         >>> env = WarpDrawnEnv(NativeVecEnv(tasks, num_envs=256, image_size=128, cameras=0), device="cuda")
@@ -37,22 +39,33 @@ class WarpDrawnEnv:
     """
 
     def __init__(
-        self, native: NativeVecEnv, *, cameras: int = len(CAMERAS), device: str = "cpu", exact: bool = False
+        self,
+        native: NativeVecEnv,
+        *,
+        cameras: int = len(CAMERAS),
+        device: str = "cpu",
+        exact: bool = False,
+        randomize: Randomization | None = None,
     ) -> None:
+        if randomize is not None and randomize.changes_physics:
+            raise UserError("the native engine's friction and masses do not vary: take the simulator warp")
         if native.info.cameras or not 1 <= cameras <= len(CAMERAS):
             raise UserError(f"give 1 to {len(CAMERAS)} cameras, and worlds that were opened with cameras=0")
         place = wp_device(device)
         where = "cpu" if place.is_cpu else f"cuda:{place.ordinal}"
         name = f"mujoco-warp {install.version()} on {where}"
-        info = replace(native.info, renderer=name, device=where, cameras=CAMERAS[:cameras])
+        info = replace(native.info, renderer=name + described(randomize), device=where, cameras=CAMERAS[:cameras])
         self.num_envs, self.info = native.num_envs, info
         self._native = native
         view = View(info.cameras, info.image_shape[0], exact)
-        self._pictures = Pictures(native.num_envs, view, Settings(where, graph=False, deterministic=False))
+        settings = Settings(where, graph=False, deterministic=False)
+        self._pictures = Pictures(native.num_envs, view, settings, randomize)
 
     def reset(self, env_ids: Sequence[int], episodes: Sequence[EpisodeSpec]) -> None:
         """Put `episodes[i]` into `env_ids[i]`; UserError for an unknown task or initial state."""
         self._native.reset(env_ids, episodes)
+        for env_id, spec in zip(env_ids, episodes, strict=True):
+            self._pictures.reset(env_id, self._native.world(env_id)[0], spec.seed)
 
     def step(self, env_ids: Sequence[int], actions: torch.Tensor) -> ChunkResult:
         """As `NativeVecEnv.step`; results are on the device."""
@@ -70,7 +83,12 @@ class WarpDrawnEnv:
         for rows in group([world.model for _, world in worlds]):
             qpos = np.stack([worlds[row][1].seen.qpos for row in rows]).astype(np.float32)
             tasks = [worlds[row][0] for row in rows]
-            self._pictures.draw(tasks, torch.from_numpy(qpos).to(self.info.device), out.images, rows)
+            self._pictures.draw(
+                tasks,
+                torch.from_numpy(qpos).to(self.info.device),
+                out.images,
+                Shown([env_ids[row] for row in rows], rows),
+            )
 
     def state(self, env_ids: Sequence[int]) -> torch.Tensor:
         """As `NativeVecEnv.state`, on the device."""
@@ -82,7 +100,7 @@ class WarpDrawnEnv:
             raise UserError(f"unknown camera '{camera}'.{suggest(camera, CAMERAS)}")
         task, world = self._native.world(env_id)
         qpos = torch.from_numpy(world.seen.qpos.astype(np.float32)).to(self.info.device)
-        return self._pictures.frame(task, qpos, camera, size)
+        return self._pictures.frame(task, qpos, View((camera,), size, exact=True), env_id)
 
     def new_observation(self, rows: int) -> Observation:
         """Allocate an Observation of `rows` rows on the device."""

@@ -11,6 +11,7 @@ import torch
 from embodied_rl.sim.mujoco.indicators import Switch, compile_switches, lit_groups
 from embodied_rl.sim.mujoco.pool import FrameRenderer
 from embodied_rl.sim.mujoco.task import MujocoTask
+from embodied_rl.sim.warp.pictures import Shown
 from embodied_rl.sim.warp.render import View
 from embodied_rl.types import Array
 
@@ -27,17 +28,20 @@ class HostPictures:
         self._renderer, self._view = renderer, view
         self._scenes: dict[str, tuple[mujoco.MjModel, mujoco.MjData, int, tuple[Switch, ...]]] = {}
 
-    def draw(self, tasks: Sequence[MujocoTask], qpos: torch.Tensor, out: torch.Tensor, rows: Sequence[int]) -> None:
-        """Fill rows of out, uint8 [.., V, H, W, 3]: out[rows[i]] shows tasks[i] at qpos[i], float [N, nq]."""
+    def draw(self, tasks: Sequence[MujocoTask], qpos: torch.Tensor, out: torch.Tensor, shown: Shown) -> None:
+        """Fill rows of out, uint8 [.., V, H, W, 3]: out[shown.rows[i]] shows tasks[i] at qpos[i], float [N, nq]."""
         image = np.empty(out.shape[1:], np.uint8)
-        for task, at, row in zip(tasks, qpos.double().cpu().numpy(), rows, strict=True):
+        for task, at, row in zip(tasks, qpos.double().cpu().numpy(), shown.rows, strict=True):
             self._draw(task, at, self._view.cameras, image)
             out[row] = torch.from_numpy(image).to(out.device)
 
-    def frame(self, task: MujocoTask, qpos: torch.Tensor, camera: str, size: int) -> Array:
+    def reset(self, env_id: int, task: MujocoTask, seed: int) -> None:
+        """Nothing is drawn by the episode's seed."""
+
+    def frame(self, task: MujocoTask, qpos: torch.Tensor, view: View, env_id: int) -> Array:
         """One picture: uint8 [size, size, 3]; qpos float [nq]."""
-        out = np.empty((1, size, size, 3), np.uint8)
-        self._draw(task, qpos.double().cpu().numpy(), (camera,), out)
+        out = np.empty((1, view.size, view.size, 3), np.uint8)
+        self._draw(task, qpos.double().cpu().numpy(), view.cameras, out)
         return out[0]
 
     def _draw(self, task: MujocoTask, qpos: Array, cameras: tuple[str, ...], out: Array) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import mujoco
 import numpy as np
@@ -12,6 +13,7 @@ import torch
 
 from embodied_rl.sim.mujoco.task import MujocoTask
 from embodied_rl.sim.warp.batch import Settings
+from embodied_rl.sim.warp.randomize import Randomization
 from embodied_rl.sim.warp.render import SceneRenderer, View
 from embodied_rl.types import Array
 
@@ -23,6 +25,14 @@ def digest(model: mujoco.MjModel) -> str:
     return hashlib.sha256(binary.tobytes()).hexdigest()
 
 
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """Envs that are drawn, and the rows of an observation that they fill."""
+
+    env_ids: Sequence[int]
+    rows: Sequence[int]
+
+
 class Pictures:
     """Draws envs of any tasks, each visual model's in one batch.
 
@@ -30,10 +40,12 @@ class Pictures:
         num_envs: most envs of a call.
         view: what `draw` shows.
         settings: where it draws.
+        randomize: how the looks of episodes differ; None: they have the model's own.
     """
 
-    def __init__(self, num_envs: int, view: View, settings: Settings) -> None:
+    def __init__(self, num_envs: int, view: View, settings: Settings, randomize: Randomization | None = None) -> None:
         self._num_envs, self._view, self._settings = num_envs, view, settings
+        self._randomize = randomize if randomize is not None and randomize.changes_looks else None
         self._by_digest: dict[str, SceneRenderer] = {}
         self._by_task: dict[str, SceneRenderer] = {}
         self._lock = threading.RLock()
@@ -48,21 +60,31 @@ class Pictures:
             self._by_task[task.name] = self._by_digest[key]
         return self._by_task[task.name]
 
-    def draw(self, tasks: Sequence[MujocoTask], qpos: torch.Tensor, out: torch.Tensor, rows: Sequence[int]) -> None:
-        """Fill rows of out, uint8 [.., V, H, W, 3] on the device: out[rows[i]] shows tasks[i] at qpos[i].
+    def reset(self, env_id: int, task: MujocoTask, seed: int) -> None:
+        """Draw the looks of the episode with this seed, where they are to differ."""
+        if self._randomize is not None:
+            renderer = self.renderer(task)
+            renderer.randomize([env_id], [self._randomize.looks(renderer.host, seed)])
+
+    def draw(self, tasks: Sequence[MujocoTask], qpos: torch.Tensor, out: torch.Tensor, shown: Shown) -> None:
+        """Fill rows of out, uint8 [.., V, H, W, 3] on the device: out[shown.rows[i]] shows tasks[i] at qpos[i].
 
         qpos: float [N, nq] on the device, of tasks with one physics model.
         """
         with self._lock:
             for part in group([self.renderer(task) for task in tasks]):
                 at = qpos if len(part) == len(tasks) else qpos[torch.tensor(part, device=qpos.device)]
-                drawn = self.renderer(tasks[part[0]]).draw(at, self._view)
-                out[torch.tensor([rows[i] for i in part], device=out.device)] = drawn
+                ids = None
+                if self._randomize is not None:
+                    ids = torch.tensor([shown.env_ids[i] for i in part], device=qpos.device)
+                drawn = self.renderer(tasks[part[0]]).draw(at, self._view, ids)
+                out[torch.tensor([shown.rows[i] for i in part], device=out.device)] = drawn
 
-    def frame(self, task: MujocoTask, qpos: torch.Tensor, camera: str, size: int) -> Array:
-        """One picture in host memory, antialiased: uint8 [size, size, 3]; qpos float [nq] on the device."""
+    def frame(self, task: MujocoTask, qpos: torch.Tensor, view: View, env_id: int) -> Array:
+        """One picture in host memory: uint8 [size, size, 3]; qpos float [nq] on the device."""
+        ids = None if self._randomize is None else torch.tensor([env_id], device=qpos.device)
         with self._lock:
-            return self.renderer(task).draw(qpos[None], View((camera,), size, exact=True))[0, 0].cpu().numpy()
+            return self.renderer(task).draw(qpos[None], view, ids)[0, 0].cpu().numpy()
 
 
 def group(owners: Sequence[object]) -> list[list[int]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import mujoco
@@ -11,7 +12,9 @@ import warp as wp
 from embodied_rl.sim.eras import CURRENT
 from embodied_rl.sim.mujoco.era import mark
 from embodied_rl.sim.warp import kernels  # noqa: F401 (before mujoco_warp: it keeps Warp quiet)
-from embodied_rl.sim.warp.batch import Settings, capacity, put_model, wp_device
+from embodied_rl.sim.warp.batch import Settings, capacity, field_views, put_model, wp_device
+from embodied_rl.sim.warp.randomize import EnvFields, Randomization
+from embodied_rl.types import Array
 
 import mujoco_warp as mjw  # isort: skip
 
@@ -75,14 +78,22 @@ class SceneRenderer:
         self._num_envs, self._settings = num_envs, settings
         self._device = wp_device(settings.device)
         self._model = put_model(self.host, settings)
+        self._fields: EnvFields | None = None
         self._canvases: dict[tuple[View, int, bool], _Canvas] = {}
 
-    def draw(self, qpos: torch.Tensor, view: View) -> torch.Tensor:
+    def randomize(self, env_ids: Sequence[int], drawn: Sequence[dict[str, Array]]) -> None:
+        """Fields of the model for these envs, such as 'geom_rgba', which `draw` takes with their env ids."""
+        if self._fields is None:
+            self._canvases.clear()  # their models have no room for it
+            self._fields = EnvFields(Randomization().looks(self.host, 0), self._num_envs, self._settings.device)
+        self._fields.put(env_ids, drawn)
+
+    def draw(self, qpos: torch.Tensor, view: View, env_ids: torch.Tensor | None = None) -> torch.Tensor:
         """uint8 [N, V, H, W, 3], RGB, row 0 at the top, of the joint positions float [N, nq] on the device.
 
-        The memory is used again by the next call.
+        env_ids: int64 [N], whose looks they have; only after `randomize`. The memory is used again by the next call.
         """
-        canvas = self._draw(qpos, view, geometry=False)
+        canvas = self._draw(qpos, view, geometry=False, env_ids=env_ids)
         bgra = wp.to_torch(canvas.context.rgb_data).view(torch.uint8)
         return bgra[: len(qpos)].view(*canvas.shape(len(qpos)), 4)[..., :3].flip(-1)
 
@@ -95,14 +106,21 @@ class SceneRenderer:
         depth = wp.to_torch(canvas.context.depth_data)[: len(qpos)].view(shape)
         return torch.where(seg[..., 1] == int(mujoco.mjtObj.mjOBJ_GEOM), seg[..., 0], -1), depth
 
-    def _draw(self, qpos: torch.Tensor, view: View, *, geometry: bool) -> _Canvas:
+    def _draw(self, qpos: torch.Tensor, view: View, *, geometry: bool, env_ids: torch.Tensor | None = None) -> _Canvas:
         worlds = capacity(len(qpos), self._num_envs)
         stream = None if self._device.is_cpu else wp.stream_from_torch(torch.cuda.current_stream(self._settings.device))
         with wp.ScopedDevice(self._device), wp.ScopedStream(stream):
             key = view, worlds, geometry
             if key not in self._canvases:
-                self._canvases[key] = _Canvas(self.host, self._model, view, worlds, geometry=geometry)
+                self._canvases[key] = _Canvas(self.host, self._model_for(worlds), view, worlds, geometry=geometry)
                 wp.synchronize_device(self._device)
             canvas = self._canvases[key]
+            if self._fields is not None and env_ids is not None:
+                self._fields.copy_to(field_views(canvas.model, self._fields.names), env_ids)
             canvas.draw(torch.nan_to_num(qpos))  # a tree of boxes must not hold NaN
         return canvas
+
+    def _model_for(self, worlds: int) -> mjw.Model:
+        if self._fields is None:
+            return self._model
+        return put_model(self.host, self._settings, dict.fromkeys(self._fields.names, worlds))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import mujoco
 import numpy as np
 import torch
@@ -21,10 +23,12 @@ from embodied_rl.sim.warp.batch import (
     Columns,
     Settings,
     capacity,
+    field_views,
     put_model,
     to_rows,
 )
 from embodied_rl.sim.warp.goal import GoalTable
+from embodied_rl.sim.warp.randomize import EnvFields, Randomization
 from embodied_rl.types import Array
 
 
@@ -35,9 +39,17 @@ class Scene:
         model: the physics model, on the CPU.
         tasks: the first task that has it.
         num_envs: N, of the VecEnv.
+        randomize: how worlds differ; None: they have the model's own fields.
     """
 
-    def __init__(self, model: mujoco.MjModel, task: MujocoTask, num_envs: int, settings: Settings) -> None:
+    def __init__(
+        self,
+        model: mujoco.MjModel,
+        task: MujocoTask,
+        num_envs: int,
+        settings: Settings,
+        randomize: Randomization | None = None,
+    ) -> None:
         if era_of(model) != CURRENT:
             raise UserError(f"MuJoCo Warp has its own contacts, not those of {task.era}: load the tasks of era current")
         self.model, self.settings = model, settings
@@ -49,6 +61,12 @@ class Scene:
         self._sizes = LIBERO_SIZES if task.is_official else TABLETOP_SIZES
         self._warp = put_model(model, settings)
         self._batches: dict[int, Batch] = {}
+        self._views: dict[int, dict[str, torch.Tensor]] = {}
+        self._randomize = randomize if randomize is not None and randomize.changes_physics else None
+        self._fields: EnvFields | None = None
+        if self._randomize is not None:
+            base = Randomization().physics(model, 0)
+            self._fields = EnvFields(base, num_envs + 1, settings.device)
         self._native = Env(model, self.robot, None, "fast")
         self._starts: dict[tuple[int, int], Array] = {}
         self.add(task)
@@ -99,9 +117,24 @@ class Scene:
         worlds = capacity(count, self._num_envs)
         batch = self._batches.get(worlds)
         if batch is None:
-            batch = Batch(self.model, self._warp, self.robot, worlds, self._sizes, self.settings)
+            model = self._warp
+            if self._fields is not None:
+                model = put_model(self.model, self.settings, dict.fromkeys(self._fields.names, worlds))
+                self._views[worlds] = field_views(model, self._fields.names)
+            batch = Batch(self.model, model, self.robot, worlds, self._sizes, self.settings)
             self._batches[worlds] = batch
         return batch
+
+    def randomize(self, env_ids: Sequence[int], seeds: Sequence[int]) -> None:
+        """Draw the physics of the episodes with these seeds, where it is to differ."""
+        if self._randomize is not None and self._fields is not None:
+            self._fields.put(env_ids, [self._randomize.physics(self.model, seed) for seed in seeds])
+
+    def load(self, batch: Batch, env_ids: torch.Tensor) -> None:
+        """Put the states and the fields of these envs, int64 [W], into the worlds of `batch`."""
+        batch.load(self.rows[env_ids])
+        if self._fields is not None:
+            self._fields.copy_to(self._views[batch.worlds], env_ids)
 
     def grow(self, overflow: int) -> None:
         """Give the next steps twice the room that ran out; overflow: bits of mujoco_warp.OverflowType."""

@@ -19,7 +19,8 @@ from embodied_rl.sim.warp import install, kernels
 from embodied_rl.sim.warp.batch import Settings, wp_device
 from embodied_rl.sim.warp.chunk import run_chunk
 from embodied_rl.sim.warp.host_pictures import HostPictures
-from embodied_rl.sim.warp.pictures import Pictures, digest, group
+from embodied_rl.sim.warp.pictures import Pictures, Shown, digest, group
+from embodied_rl.sim.warp.randomize import Randomization, described
 from embodied_rl.sim.warp.render import View
 from embodied_rl.sim.warp.scene import Scene
 from embodied_rl.types import Array, ChunkResult, EpisodeSpec, Observation
@@ -44,6 +45,7 @@ class WarpVecEnv:
         exact: pictures of 'warp' have shadows and are antialiased.
         stop_at_success: as `NativeVecEnv`.
         graph: replay a control step as a CUDA graph. None: on a GPU. UserError where it can't be captured.
+        randomize: how the worlds of episodes differ; None: they are the tasks' own.
         deterministic: a GPU repeats an episode bit for bit, at some cost; a CPU always does.
 
     Example:
@@ -66,6 +68,7 @@ class WarpVecEnv:
         stop_at_success: bool = True,
         graph: bool | None = None,
         deterministic: bool = True,
+        randomize: Randomization | None = None,
     ) -> None:
         if not tasks:
             raise UserError("an environment needs at least one task")
@@ -75,6 +78,9 @@ class WarpVecEnv:
             raise UserError(f"there are 0 to {len(CAMERAS)} cameras ({', '.join(CAMERAS)}), not {cameras}")
         if renderer is None and cameras:
             raise UserError("without a renderer an environment has no cameras: open it with cameras=0")
+        if randomize is not None and randomize.changes_looks and renderer != "warp":
+            raise UserError("colours, lights and cameras vary where MuJoCo Warp draws: take the renderer warp")
+        self._randomize = randomize
         on_gpu = torch.device(device).type == "cuda"
         if graph and not on_gpu:
             raise UserError("CUDA graphs need a GPU: leave graph out, or open with device='cuda'")
@@ -88,7 +94,7 @@ class WarpVecEnv:
         self._stop = stop_at_success
         view = View(CAMERAS[:cameras], image_size, exact)
         if renderer == "warp":
-            self._pictures: Pictures | HostPictures | None = Pictures(num_envs, view, self._settings)
+            self._pictures: Pictures | HostPictures | None = Pictures(num_envs, view, self._settings, randomize)
         else:
             self._pictures = None if renderer is None else HostPictures(renderer, view)
         self._scenes: dict[str, Scene] = {}
@@ -103,7 +109,7 @@ class WarpVecEnv:
         self.info = EnvInfo(
             backend="warp",
             suite="+".join(dict.fromkeys(task.suite for task in tasks)),
-            simulator=f"mujoco-warp {install.version()} on {where}",
+            simulator=f"mujoco-warp {install.version()} on {where}{described(randomize)}",
             renderer=_name_of(renderer, where),
             cameras=CAMERAS[:cameras],
             image_shape=(image_size, image_size),
@@ -133,6 +139,9 @@ class WarpVecEnv:
                 scene, number = self._scene(spec.task)
                 self._held[env_id] = scene
                 self._task_of[env_id] = self._tasks[spec.task]
+                scene.randomize([env_id], [spec.seed])
+                if self._pictures is not None:
+                    self._pictures.reset(env_id, self._tasks[spec.task], spec.seed)
                 _, ids, rows, numbers = by_scene.setdefault(id(scene), (scene, [], [], []))
                 ids.append(env_id)
                 rows.append(scene.start(number, spec.init_state))
@@ -204,7 +213,7 @@ class WarpVecEnv:
                 out.proprio[at] = _proprio(seen)
                 if self._pictures is not None and self.info.cameras:
                     tasks = [self._task_of[env_id] for env_id in ids]
-                    self._pictures.draw(tasks, seen[:, kernels.SEEN_QPOS :], out.images, places)
+                    self._pictures.draw(tasks, seen[:, kernels.SEEN_QPOS :], out.images, Shown(ids, places))
         for row, env_id in enumerate(env_ids):
             out.instruction[row] = self._task_of[env_id].instruction
 
@@ -218,7 +227,7 @@ class WarpVecEnv:
         with self._lock:
             scene = self._occupied(env_id)
             qpos = scene.rows[env_id, scene.columns["seen"]][kernels.SEEN_QPOS :]
-            return self._pictures.frame(self._task_of[env_id], qpos, camera, size)
+            return self._pictures.frame(self._task_of[env_id], qpos, View((camera,), size, exact=True), env_id)
 
     def mirror(self, env_id: int, data: mujoco.MjData) -> None:
         """Put the state of an env into `data` of its physics model, with all that follows from it (mj_forward)."""
@@ -249,7 +258,7 @@ class WarpVecEnv:
                 scene = self._scenes[key]
                 self._scene_of_task[name] = scene, scene.add(task)
             else:
-                scene = Scene(model, task, self.num_envs, self._settings)
+                scene = Scene(model, task, self.num_envs, self._settings, self._randomize)
                 self._scenes[key] = scene
                 self._scene_of_task[name] = scene, 0
         return self._scene_of_task[name]
