@@ -17,10 +17,10 @@ from embodied_rl.utils.on_import import on_import
 
 if TYPE_CHECKING:
     from embodied_rl import configs as recipes
-    from embodied_rl.api import evaluate, load_policy, make_vec_env, train
+    from embodied_rl.api import evaluate, load_policy, make_isaacgym_env, make_vec_env, train
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "evaluate", "load_policy", "make_vec_env", "recipes", "train"]
+__all__ = ["__version__", "evaluate", "load_policy", "make_isaacgym_env", "make_vec_env", "recipes", "train"]
 
 
 def _register_gymnasium_ids() -> None:

@@ -20,18 +20,20 @@ from embodied_rl.factory.envs import open_policy, pick_device, policy_folder
 from embodied_rl.factory.own import TaskEnv, load_own
 from embodied_rl.factory.policies import PublishedOptions
 from embodied_rl.factory.suite_env import SuiteEnv
+from embodied_rl.factory.views import SampledEpisodes
 from embodied_rl.jobs.run_folder import existing_run, new_run
 from embodied_rl.jobs.train import run
 from embodied_rl.jobs.train_setup import Given
 from embodied_rl.learner.types import TrainablePolicy
 from embodied_rl.policy import ActMode, Policy
 from embodied_rl.rollout.sampler import evaluation_specs
+from embodied_rl.sim.views.isaacgym import IsaacGymEnv
 from embodied_rl.training.on_policy import TrainOutcome
 
 if TYPE_CHECKING:
     from embodied_rl.factory.policies import AnyPolicy
 
-__all__ = ["evaluate", "load_policy", "make_vec_env", "recipes", "train"]
+__all__ = ["evaluate", "load_policy", "make_isaacgym_env", "make_vec_env", "recipes", "train"]
 
 
 def make_vec_env(
@@ -110,6 +112,57 @@ def make_vec_env(
         protocol_name=protocol,
         state=state,
         device=pick_device(device) if "warp" in (simulator, renderer) else "cpu",
+    )
+
+
+def make_isaacgym_env(
+    env: str | TaskEnv = "tabletop_goal",
+    num_envs: int = 64,
+    *,
+    seed: int = 0,
+    obs: Sequence[Literal["state", "proprio"]] | None = None,
+    states: Sequence[Literal["state", "proprio"]] = (),
+    reset_mode: Literal["same_step", "next_step"] = "same_step",
+    rl_device: str | None = None,
+    max_episode_length: int | None = None,
+    **options: Any,
+) -> IsaacGymEnv:
+    """A simulator with the interface of Isaac Gym's VecTask, for rl_games, rsl_rl and other trainers of state policies.
+
+    Args:
+        env: Name of a suite, or a simulator with `train_states`, which the view then closes.
+        num_envs: Envs that step together; not for a simulator that is open already.
+        seed: Fixes the order of episodes.
+        obs: What the policy sees, joined; None: the state, or the proprio where there is no state.
+        states: What only a critic sees.
+        reset_mode: same_step: a row that ended shows its next episode. next_step: as Isaac Gym's own tasks.
+        rl_device: Where the trainer's tensors are; None: where the simulator's are.
+        max_episode_length: Control steps after which an episode times out; None: the simulator's own horizon.
+        options: As of `make_vec_env`, such as tasks, reward and gamma. Cameras are left out and the state is in.
+
+    Raises:
+        UserError: As `make_vec_env`, or there is nothing of that name to observe.
+
+    Example:
+        >>> env = erl.make_isaacgym_env("tabletop_goal", 64, tasks=("turn_on_the_stove",), reward="shaped", gamma=0.99)
+        >>> env.reset()["obs"].shape
+        torch.Size([64, 74])
+    """
+    if isinstance(env, str):
+        options = {"cameras": 0, "state": True} | options
+        opened: TaskEnv = make_vec_env(env, num_envs, **options)
+    elif options:
+        raise UserError(f"{next(iter(options))} is for a suite by name: this simulator is open already.")
+    else:
+        opened = env
+    return IsaacGymEnv(
+        opened,
+        SampledEpisodes(opened, seed),
+        obs=obs,
+        states=states,
+        reset_mode=reset_mode,
+        rl_device=rl_device,
+        max_episode_length=max_episode_length,
     )
 
 

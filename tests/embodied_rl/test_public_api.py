@@ -29,7 +29,15 @@ TINY: dict[str, Any] = {
 
 
 def test_the_names_are_these() -> None:
-    assert sorted(erl.__all__) == ["__version__", "evaluate", "load_policy", "make_vec_env", "recipes", "train"]
+    assert sorted(erl.__all__) == [
+        "__version__",
+        "evaluate",
+        "load_policy",
+        "make_isaacgym_env",
+        "make_vec_env",
+        "recipes",
+        "train",
+    ]
     assert all(hasattr(erl, name) for name in erl.__all__)
     assert all(getattr(erl, name).__doc__ for name in erl.__all__ if name != "__version__")
     with pytest.raises(AttributeError, match="no attribute 'trian'"):

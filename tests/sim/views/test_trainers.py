@@ -1,0 +1,57 @@
+"""rl_games and rsl_rl, as they come from the package index, train through the view."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from embodied_rl.benchmarks.view_trainers import TRAINERS
+from embodied_rl.errors import UserError
+from embodied_rl.sim.views import rl_games as rl_games_view
+from embodied_rl.sim.views import rsl_rl as rsl_rl_view
+from tests.sim.views.test_isaacgym import World, view
+
+PACKAGES = {"rl_games": "rl_games.common", "rsl_rl": "tensordict"}
+
+
+def need(name: str) -> None:
+    """Skip where the trainer is not installed; never in CI."""
+    if importlib.util.find_spec(name) is None and os.environ.get("CI") != "true":
+        pytest.skip(f"{name} is not installed")
+
+
+@pytest.mark.parametrize("name", list(TRAINERS))
+def test_a_trainer_runs_unmodified(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    need(name)
+    monkeypatch.chdir(tmp_path)
+    worlds: list[World] = []
+
+    def make(num_envs: int, seed: int):
+        worlds.append(World(num_envs, breaks={1: 1}))
+        return view(worlds[-1], seed=seed)
+
+    TRAINERS[name](make, 1, tmp_path, num_envs=8, epochs=2)
+    assert len(worlds[0].started) > 24
+
+
+def test_rsl_rl_sees_observations_in_groups_and_may_shift_episodes() -> None:
+    need("tensordict")
+    env = rsl_rl_view.RslRlVecEnv(view(obs=("proprio",), states=("state",)))
+    groups = env.get_observations()
+    assert sorted(groups.keys()) == ["critic", "policy"]
+    assert torch.equal(groups["policy"], env.get_observations()["policy"])
+    env.episode_length_buf = torch.full_like(env.episode_length_buf, env.max_episode_length - 1)
+    _, _, reset, extras = env.step(torch.zeros(6, 2))
+    assert reset.all()
+    assert extras["time_outs"].all()
+
+
+@pytest.mark.parametrize("name", ["rl_games", "rsl_rl"])
+def test_a_missing_trainer_is_named_with_its_install_command(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, PACKAGES[name], None)
+    with pytest.raises(UserError, match="pip install"):
+        rl_games_view.register(view) if name == "rl_games" else rsl_rl_view.RslRlVecEnv(view())
