@@ -4,8 +4,8 @@
     python -m embodied_rl.benchmarks.view_learning --csv docs/results/view_learning.csv --page docs/views.md
     python -m embodied_rl.benchmarks.view_learning --csv docs/results/view_learning.csv --page docs/views.md --trainers
 
-The last one makes the table of a CSV file that is there. A run stops when its budget of CPU time is spent (10 minutes of
-two cores), or when nearly every episode succeeds. Success is that of training episodes as the trainer samples them,
+The last one makes the table of a CSV file that is there. A run stops when its budget of CPU time is spent (10 minutes
+of two cores), or when nearly every episode succeeds. Success is that of training episodes as the trainer samples them,
 exploration included: the first and the last 100.
 """
 
@@ -109,9 +109,8 @@ def learn(trainer: str, seed: int, cpu_seconds: float) -> list[Point]:
         return meters[0]
 
     torch.set_num_threads(1)
-    with tempfile.TemporaryDirectory() as folder:
-        with suppress(_Over):
-            TRAINERS[trainer](make, seed, Path(folder))
+    with tempfile.TemporaryDirectory() as folder, suppress(_Over):
+        TRAINERS[trainer](make, seed, Path(folder))
     meters[0].close()
     return meters[0].points
 

@@ -46,6 +46,7 @@ from embodied_rl.factory.own import (
     open_own_env,
     open_own_policy,
     own_class,
+    refuse_reward,
     save_own,
 )
 from embodied_rl.factory.policies import load_policy, save_policy
@@ -131,6 +132,7 @@ def open_run(config: TrainConfig, given: Given, console: Console, *, resume: Pat
         UserError: Something that the config names is not there, or does not go with what is given.
     """
     if given.env is not None:
+        refuse_reward(config.env, "the simulator that was passed")
         worlds = EnvConfig(num_envs=given.env.num_envs, num_threads=config.env.num_threads)
         config = dataclasses.replace(config, suite=given.env.info.suite, tasks=(), env=worlds)
         yield _own_run(config, given, given.env, resume)

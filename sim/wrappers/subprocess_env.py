@@ -264,6 +264,7 @@ class ProcessVecEnv:
 
         Raises:
             SimulatorFailed: if the simulator of one of them broke.
+            NotImplementedError: if it has no `state`.
         """
         out = torch.zeros(len(env_ids), self.info.state_dim)
         parts = self._parts(env_ids)
@@ -273,6 +274,8 @@ class ProcessVecEnv:
             for index, part in there.items():
                 self._children[index].send("state", part.local)
             for _, part, values in self._results(there):
+                if isinstance(values, str):
+                    raise NotImplementedError(values)
                 out[part.rows] = torch.from_numpy(values)
                 seen += len(part.rows)
         if seen < len(env_ids):

@@ -13,7 +13,7 @@ from embodied_rl.errors import UserError
 from embodied_rl.factory.views import SampledEpisodes
 from embodied_rl.sim.views.isaacgym import IsaacGymEnv
 from embodied_rl.types import ChunkResult, EpisodeSpec, Observation
-from tests.toy_world import HORIZON, TASKS, ToyEnv
+from tests.toy_world import HELDOUT, HORIZON, TASKS, ToyEnv
 
 N = 6
 
@@ -21,10 +21,10 @@ N = 6
 class World(ToyEnv):
     """The toy with a state (position, goal, steps), and resets that may replace an episode."""
 
-    def __init__(self, num_envs: int = N, **options: object) -> None:
-        super().__init__(num_envs, **options)  # type: ignore[arg-type]
+    def __init__(self, num_envs: int = N, breaks: dict[int, int] | None = None) -> None:
+        super().__init__(num_envs, breaks=breaks)
         self.info = replace(self.info, state_dim=5)
-        self.train_states = TASKS
+        self.train_states, self.heldout_states = TASKS, HELDOUT
 
     def reset(self, env_ids: Sequence[int], episodes: Sequence[EpisodeSpec]) -> None:
         for env_id in env_ids:
