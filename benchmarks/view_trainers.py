@@ -16,7 +16,7 @@ Make = Callable[..., Any]
 """Opens the view: make(num_envs=..., seed=...)."""
 
 
-def rl_games_config(seed: int, folder: Path, *, num_envs: int = ENVS, epochs: int = 100_000) -> dict[str, Any]:
+def rl_games_config(seed: int, folder: str | Path, *, num_envs: int = ENVS, epochs: int = 100_000) -> dict[str, Any]:
     """A whole rl_games config: PPO with a shared MLP; it stops after `epochs` updates."""
     network = {
         "name": "actor_critic",

@@ -15,7 +15,7 @@ from embodied_rl.errors import UserError, suggest
 
 # Each has `run(json_path: Path | None, quick: bool) -> None`, which prints a table and writes the same figures;
 # libero's, pipeline's and vla's also take the options that only they have.
-BENCHES = ("sim", "loop", "libero", "policy", "pipeline", "vla", "draw")
+BENCHES = ("sim", "loop", "libero", "policy", "pipeline", "vla", "draw", "view-learning")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,10 +30,11 @@ class BenchCommand:
     vla: an OpenVLA of published size with random weights, on a GPU: time to act and to learn, and memory as planned.
     draw: observations a second of the ray caster and of EGL, for one thread and for all; with --suites, CPU time of
     fast and of plain OpenGL frames of LIBERO's tasks, and how far they are from the official ones.
+    view-learning: rl_games and rsl_rl learn a tabletop task from its state, three seeds each (up to an hour).
     """
 
     name: Annotated[str, tyro.conf.Positional]
-    """sim, loop, libero, policy, pipeline, vla or draw."""
+    """sim, loop, libero, policy, pipeline, vla, draw or view-learning."""
     json: Path | None = None
     """File for the figures."""
     quick: bool = False
@@ -68,5 +69,7 @@ def main(argv: list[str]) -> int:
         raise UserError("--quick has a timed part only: leave --only out.")
     if command.preset and command.quick:
         raise UserError("--quick measures the nano preset: leave --preset out.")
-    importlib.import_module(f"embodied_rl.benchmarks.{command.name}").run(command.json, command.quick, **given)
+    importlib.import_module(f"embodied_rl.benchmarks.{command.name.replace('-', '_')}").run(
+        command.json, command.quick, **given
+    )
     return 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from embodied_rl.sim.views import rl_games as rl_games_view
 from embodied_rl.sim.views import rsl_rl as rsl_rl_view
 from tests.sim.views.test_isaacgym import World, view
 
+PAGE = Path(__file__).parents[3] / "docs" / "views.md"
 PACKAGES = {"rl_games": "rl_games.common", "rsl_rl": "tensordict"}
 
 
@@ -48,6 +50,17 @@ def test_rsl_rl_sees_observations_in_groups_and_may_shift_episodes() -> None:
     _, _, reset, extras = env.step(torch.zeros(6, 2))
     assert reset.all()
     assert extras["time_outs"].all()
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_the_examples_of_the_page_run(number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As they stand, but with fewer envs and updates."""
+    code = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)[number]
+    need("rl_games" if "rl_games" in code else "tensordict" if "rsl_rl" in code else "torch")
+    monkeypatch.chdir(tmp_path)
+    for long, short in (("num_envs=32", "num_envs=2"), (", 32,", ", 2,"), ("=60", "=1"), ("(60)", "(1)")):
+        code = code.replace(long, short)
+    exec(compile(code, f"views.md, block {number}", "exec"), {})
 
 
 @pytest.mark.parametrize("name", ["rl_games", "rsl_rl"])
