@@ -27,7 +27,7 @@ from typing import Any
 
 import torch
 
-import embodied_rl as erl
+from embodied_rl.api import make_isaacgym_env
 from embodied_rl.benchmarks.page import table
 from embodied_rl.benchmarks.view_trainers import GAMMA, TRAINERS
 from embodied_rl.errors import UserError
@@ -95,7 +95,7 @@ def learn(trainer: str, seed: int, cpu_seconds: float) -> list[Point]:
     meters: list[Meter] = []
 
     def make(num_envs: int, seed: int) -> Meter:
-        env = erl.make_isaacgym_env(
+        env = make_isaacgym_env(
             SUITE,
             num_envs,
             tasks=(TASK,),
