@@ -2,11 +2,10 @@
 
     embodied-rl bench view-learning                      # 3 seeds of each trainer, up to 10 minutes each
     python -m embodied_rl.benchmarks.view_learning --csv docs/results/view_learning.csv --page docs/views.md
-    python -m embodied_rl.benchmarks.view_learning --csv docs/results/view_learning.csv --page docs/views.md --trainers
 
-The last one makes the table of a CSV file that is there. A run stops when its budget of CPU time is spent (10 minutes
-of two cores), or when nearly every episode succeeds. Success is that of training episodes as the trainer samples them,
-exploration included: the first and the last 100.
+The second one goes on where it was stopped, and puts the table of the CSV file into the page. A run stops when its
+budget of CPU time is spent (10 minutes of two cores), or when nearly every episode succeeds. Success is that of
+training episodes as the trainer samples them, exploration included: the first and the last 100.
 """
 
 from __future__ import annotations
@@ -154,7 +153,7 @@ def write(path: Path, points: Sequence[Point]) -> None:
 def summary(points: Sequence[Point]) -> list[dict[str, Any]]:
     """A row a run: success of its first and last 100 episodes, and when it had gained 0.3."""
     rows = []
-    for trainer, seed in dict.fromkeys((point.trainer, point.seed) for point in points):
+    for trainer, seed in sorted(dict.fromkeys((point.trainer, point.seed) for point in points)):
         run = [point for point in points if (point.trainer, point.seed) == (trainer, seed)]
         first, last = run[0], run[-1]
         gained = next((point for point in run if point.success >= first.success + _GAIN), None)
@@ -187,13 +186,20 @@ def _table(points: Sequence[Point]) -> str:
     return "\n".join(table(list(rows[0]), [[str(value) for value in row.values()] for row in rows]))
 
 
-def measure(trainers: Sequence[str], seeds: Sequence[int], cpu_seconds: float) -> list[Point]:
-    """Every seed of every trainer, one after the other."""
-    points: list[Point] = []
+def measure(trainers: Sequence[str], seeds: Sequence[int], cpu_seconds: float, path: Path | None = None) -> list[Point]:
+    """Every seed of every trainer, one after the other; path: a CSV file that keeps finished runs, which are not
+    repeated."""
+    points = read(path) if path is not None and path.is_file() else []
+    done = {(point.trainer, point.seed) for point in points}
     for seed in seeds:
         for trainer in trainers:
-            points += learn_apart(trainer, seed, cpu_seconds)
-            print(" ".join(f"{key}: {value}," for key, value in summary(points)[-1].items()), flush=True)
+            if (trainer, seed) in done:
+                continue
+            fresh = learn_apart(trainer, seed, cpu_seconds)
+            points += fresh
+            print(" ".join(f"{key}: {value}," for key, value in summary(fresh)[0].items()), flush=True)
+            if path is not None:
+                write(path, points)
     return points
 
 
@@ -211,15 +217,14 @@ def main() -> None:
     parser.add_argument("--trainers", nargs="*", default=list(TRAINERS), choices=list(TRAINERS))
     parser.add_argument("--seeds", nargs="*", type=int, default=[0, 1, 2])
     parser.add_argument("--cpu-seconds", type=float, default=CPU_SECONDS)
-    parser.add_argument("--csv", type=Path, required=True, help="written, or read where --trainers names none")
+    parser.add_argument("--csv", type=Path, required=True, help="finished runs, which are not repeated")
     parser.add_argument("--page", type=Path, help="page whose table is replaced")
     parser.add_argument("--here", action="store_true", help="in this process, one run")
     args = parser.parse_args()
     if args.here:
         write(args.csv, learn(args.trainers[0], args.seeds[0], args.cpu_seconds))
         return
-    if args.trainers:
-        write(args.csv, measure(args.trainers, args.seeds, args.cpu_seconds))
+    measure(args.trainers, args.seeds, args.cpu_seconds, args.csv)
     if args.page is not None:
         put_table(args.page, read(args.csv))
 
