@@ -1,0 +1,67 @@
+"""`--env.simulator warp` and `--env.renderer warp`: what is opened, what is refused, what the stamps say."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+import embodied_rl as erl
+from embodied_rl.config.train import EnvConfig
+from embodied_rl.errors import UserError
+from embodied_rl.factory.envs import open_env, pick_renderer
+from embodied_rl.sim.tabletop import load_suite
+from tests.sim.warp.worlds import needs_warp
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"renderer": "warp", "processes": 1}, "processes"),
+        ({"simulator": "warp", "processes": 1}, "processes"),
+        ({"simulator": "warp", "era": "published"}, "own contacts"),
+        ({"randomize_color": 0.1}, "--env.renderer warp"),
+        ({"randomize_camera": 0.1, "simulator": "warp", "renderer": "raycast"}, "--env.renderer warp"),
+        ({"randomize_mass": 0.1, "renderer": "warp"}, "--env.simulator warp"),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(options: dict[str, object], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        dataclasses.replace(EnvConfig(num_envs=2), **options)  # type: ignore[arg-type]
+
+
+def test_the_scenes_of_warp_are_those_of_the_current_era() -> None:
+    assert EnvConfig(simulator="warp").scene_era == "current"
+    assert EnvConfig(renderer="warp").scene_era == "auto"
+
+
+@needs_warp
+def test_a_state_or_a_staged_reward_needs_the_native_engine() -> None:
+    tasks = load_suite("tabletop_spatial")[:1]
+    with pytest.raises(UserError, match="no state"):
+        open_env(tasks, EnvConfig(num_envs=1, simulator="warp"), 16, state=True)
+    with pytest.raises(UserError, match="no staged reward"):
+        open_env(tasks, EnvConfig(num_envs=1, simulator="warp", reward="staged"), 16)
+
+
+@needs_warp
+def test_auto_draws_with_warp_where_warp_simulates() -> None:
+    tasks = load_suite("tabletop_spatial")[:1]
+    assert pick_renderer("auto", tasks, simulator="warp").name == "warp"
+    assert "not the official ones" in pick_renderer("warp", tasks).reason
+    assert pick_renderer("raycast", tasks, simulator="warp").name == "raycast"
+
+
+@needs_warp
+@pytest.mark.parametrize(
+    ("options", "simulator", "renderer"),
+    [
+        ({"renderer": "warp"}, "native-mujoco", "mujoco-warp"),
+        ({"simulator": "warp"}, "mujoco-warp", "mujoco-warp"),
+        ({"simulator": "warp", "renderer": "raycast"}, "mujoco-warp", "raycast"),
+    ],
+)
+def test_the_stamp_says_what_simulates_and_what_draws(options: dict[str, str], simulator: str, renderer: str) -> None:
+    with erl.make_vec_env("tabletop_spatial", 1, image_size=16, device="cpu", **options) as env:  # type: ignore[arg-type]
+        assert env.info.simulator.startswith(simulator)
+        assert env.info.renderer.startswith(renderer)
