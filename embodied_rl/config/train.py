@@ -74,6 +74,8 @@ class EnvConfig:
     """Simulator warp: multiply friction by a factor in 1 +- this, drawn for each episode."""
     randomize_mass: float = 0.0
     """Simulator warp: likewise the mass of each object."""
+    deterministic: bool = False
+    """Simulator warp on a GPU: repeat episodes bit for bit, ten times slower and more. All else repeats anyway."""
     processes: int | None = None
     """Watched processes that hold the envs: one that crashes, hangs or leaks memory is replaced, and its episodes
     run again (None: the envs are in this process, and a crash of the simulator ends the run). Env groups of a pipelined
@@ -94,6 +96,8 @@ class EnvConfig:
             raise UserError(
                 "--env.randomize-friction and -mass change what MuJoCo Warp simulates: add --env.simulator warp."
             )
+        if self.deterministic and self.simulator != "warp":
+            raise UserError("--env.deterministic goes with --env.simulator warp; the native simulator always repeats.")
         if self.simulator == "warp" and self.era not in (AUTO, "current"):
             raise UserError(f"--env.era {self.era}: MuJoCo Warp has its own contacts; leave the option out.")
         if self.processes is not None and self.processes > self.num_envs:

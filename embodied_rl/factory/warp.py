@@ -66,6 +66,7 @@ def open_warp(tasks: Sequence[MujocoTask], asked: WarpRequest, *, state: bool) -
         exact=asked.exact,
         stop_at_success=asked.stop_at_success,
         randomize=randomization(config),
+        deterministic=config.deterministic,
     )
 
 

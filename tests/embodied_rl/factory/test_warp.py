@@ -23,6 +23,7 @@ from tests.sim.warp.worlds import needs_warp
         ({"randomize_color": 0.1}, "--env.renderer warp"),
         ({"randomize_camera": 0.1, "simulator": "warp", "renderer": "raycast"}, "--env.renderer warp"),
         ({"randomize_mass": 0.1, "renderer": "warp"}, "--env.simulator warp"),
+        ({"deterministic": True, "renderer": "warp"}, "goes with --env.simulator warp"),
     ],
 )
 def test_options_that_do_not_go_together_are_refused(options: dict[str, object], message: str) -> None:

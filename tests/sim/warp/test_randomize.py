@@ -51,7 +51,9 @@ def test_looks_differ_by_seed_and_by_nothing_else(what: str) -> None:
 
 def test_friction_and_mass_change_motions_by_seed() -> None:
     randomize = Randomization(friction=0.5, mass=0.5)
-    with closing(WarpVecEnv(short_tasks(), 3, device=DEVICE, cameras=0, renderer=None, randomize=randomize)) as env:
+    with closing(
+        WarpVecEnv(short_tasks(), 3, device=DEVICE, cameras=0, renderer=None, randomize=randomize, deterministic=True)
+    ) as env:
         env.reset([0, 1, 2], [spec(1), spec(2), spec(1)])
         rows, actions = env._held[0].rows, draw(env.info, 1).expand(3, -1, -1)
         actions = actions[:, :2].contiguous()
