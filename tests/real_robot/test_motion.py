@@ -198,7 +198,7 @@ def test_a_million_commands() -> None:
     """0 set points beyond a limit, NaN or the box, through the form check and the kernel of the gate."""
     robot = load_robot("fr3")
     motion = Motion(robot.limits, 1 / robot.rate_hz, robot.workspace.inside)
-    found = run(robot, motion, arms=500, ticks=2000, seed=1)
+    found = run(robot, motion, arms=2000, ticks=500, seed=1)
     assert max(found.worst.values()) <= 1
     assert min(found.seen.values()) > 1000
     assert found.allowed > 5000
