@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from embodied_rl.algorithms.base import OnPolicyAlgorithm
-from embodied_rl.learner.batches import split_groups
+from embodied_rl.learner.batches import join_batches, split_groups
 from embodied_rl.learner.config import LearnerConfig
 from embodied_rl.learner.distributed.collectives import SINGLE_PROCESS, Collectives
 from embodied_rl.learner.group_update import GroupUpdate
@@ -75,6 +75,7 @@ class Learner:
         self._seed = seed
         self._reward_model = reward_model
         self._group_update: GroupUpdate | None = None
+        self._accumulated: list[RolloutBatch] = []
         self._threads = WorkerPool(threads, "learn", cores=self.cores) if threads > 1 else None
         self.model = collectives.prepare(policy) if collectives.size > 1 else policy
         self.optimizer_step = OptimizerStep(self.model, algorithm, config, collectives, self._threads, dump_dir)
@@ -100,6 +101,8 @@ class Learner:
             if self._group_update is None:
                 self._group_update = GroupUpdate(self.optimizer_step, self.config.minibatch_groups, self.version)
             self._group_update.add(self._reward_model.relabel(group))
+            if self.policy.traits.absorb is not None:
+                self._accumulated.append(group)
 
     def update(self, batch: RolloutBatch) -> dict[str, float]:
         """Improve the policy with `batch` and return metrics, means over the batch and its epochs.
@@ -140,6 +143,8 @@ class Learner:
         absorb = self.policy.traits.absorb
         if absorb is None:
             return
+        if self._accumulated:  # the batch itself has come without what the policy saw
+            batch, self._accumulated = self._reward_model.relabel(join_batches(self._accumulated)), []
         if batch.returns is None and self.algorithm.needs_value:  # by groups, only parts of it were prepared
             self.algorithm.prepare(batch, self.policy.terms_per_step)
         absorb(batch)

@@ -125,3 +125,10 @@ def test_no_state_is_both_trained_and_evaluated(suite: str) -> None:
     assert not set(TRAIN_STATES) & set(HELDOUT_STATES)
     with pytest.raises(UserError, match="needs the name of a task"):
         open_suite(suite, (), EnvConfig())
+
+
+def test_statistics_take_in_what_a_pipelined_run_learned_by_groups(tmp_path: Path) -> None:
+    folder = train(f"{SHORT} --iterations 1 --scheduler pipelined --algorithm.epochs 1", tmp_path / "run")
+    learned = weights(folder, 1)
+    assert float(learned["count"]) == 4 * 200
+    assert float(learned["return_count"]) == 1
