@@ -135,6 +135,69 @@ def vla_table(figures: Figures) -> list[str]:
     return table(head, rows)
 
 
+def cell(value: Any) -> str:
+    """A number with about four digits, an empty cell for None."""
+    if value is None:
+        return ""
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+_TIMES = {"rows": "rows", "ms a row": "ms", "low": "low", "high": "high", "GPU busy": "gpu_busy", "kernels": "kernels"}
+_MEMORY = {"planned, GiB": "planned_gib", "allocated": "allocated_gib", "reserved": "reserved_gib"}
+GPU_TABLES: tuple[tuple[str, tuple[str, ...], dict[str, str]], ...] = (
+    ("act and update", ("act", "update"), {"part": "part", "network": "network"} | _TIMES | _MEMORY),
+    (
+        "observations",
+        ("render",),
+        {"renderer": "renderer", "pixels": "size", "at once": "at_once", "observations/s": "per_s", "CPU ms": "cpu_ms"},
+    ),
+    (
+        "the training loop",
+        ("nano", "loaded"),
+        {"policy": "part", "scheduler": "scheduler", "decisions/s": "decisions_per_s", "low": "low", "high": "high"}
+        | {"GPU busy": "gpu_busy", "kernels a decision": "kernels", "rows of an act call": "act_rows"}
+        | {"its ms": "act_ms", "its CPU ms": "act_cpu_ms", "learn, ms a decision": "learn", "simulate": "simulate"}
+        | {"render": "render", "sim busy": "sim_busy", "act busy": "act_busy", "learner busy": "learner_busy"},
+    ),
+)
+"""Tables of `bench gpu`: title, parts whose rows are in it, and the rows' keys by column."""
+
+
+def gpu_table(figures: Figures) -> list[str]:
+    """A table for policies, one for renderers and one for schedulers, of the parts that were measured."""
+    lines: list[str] = []
+    for _, parts, columns in GPU_TABLES:
+        if rows := [row for row in figures["rows"] if row["part"] in parts]:
+            cells = [[cell(row.get(name)) for name in columns.values()] for row in rows]
+            lines += [*([""] if lines else []), *table(list(columns), cells)]
+    failed = [f"- part {name} failed: {reason}" for name, reason in figures["failures"].items()]
+    return [*lines, *([""] if failed else []), *failed]
+
+
+BACKEND_COLUMNS = {
+    "backend": "part",
+    "simulator": "simulator",
+    "task": "task",
+    "device": "device",
+    "envs": "num_envs",
+    "mode": "mode",
+    "renderer": "renderer",
+    "pixels": "size",
+    "env-steps/s": "env_steps_per_s",
+    "pictures/s": "frames_per_s",
+    "CPU ms": "cpu_ms",
+}
+"""Columns of `bench backends`: the rows' keys by column."""
+
+
+def backends_table(figures: Figures) -> list[str]:
+    """A row a backend, number of envs, mode and size; then what is not installed, and what failed."""
+    rows = [[cell(row[name] or None) for name in BACKEND_COLUMNS.values()] for row in figures["rows"]]
+    notes = [f"- {name}: not measured, {reason}" for name, reason in figures["missing"].items()]
+    notes += [f"- {name} failed: {reason}" for name, reason in figures["failures"].items()]
+    return [*table(list(BACKEND_COLUMNS), rows), *([""] if notes else []), *notes]
+
+
 TABLES: dict[str, Callable[[Figures], list[str]]] = {
     "sim": sim_table,
     "loop": loop_table,
@@ -142,6 +205,8 @@ TABLES: dict[str, Callable[[Figures], list[str]]] = {
     "policy": policy_table,
     "pipeline": pipeline_table,
     "vla": vla_table,
+    "gpu": gpu_table,
+    "backends": backends_table,
 }
 
 

@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Generator, Sequence
+from collections import Counter
+from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -48,11 +49,17 @@ from embodied_rl.vec_env import VecEnv
 
 if TYPE_CHECKING:
     from embodied_rl.factory.policies import AnyPolicy
+    from embodied_rl.sim.mujoco.task import MujocoTask
 
 TURNS = 7
 RUN_UP = 3
 """Iterations of `async` in a turn, of which the last counts: the first for which as much was done ahead as it does."""
 MINIBATCH_EPISODES = 16
+_MOST_SPANS = 1 << 20
+
+
+MakePolicy = Callable[[TrainConfig, Sequence["MujocoTask"]], "AnyPolicy"]
+"""Opens the policy that learns on these tasks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,10 +115,10 @@ class RendersEachStep:
         return out
 
 
-def real_config() -> TrainConfig:
+def real_config(quick: bool = False) -> TrainConfig:
     """The preset with minibatches of whole episodes, about as large as its minibatches of rows, and no warm-up of the
     critic."""
-    config = bench_config(quick=False)
+    config = bench_config(quick)
     assert isinstance(config.algorithm, PPOConfig)
     return replace(
         config,
@@ -120,15 +127,21 @@ def real_config() -> TrainConfig:
     )
 
 
-def iterations(way: Way, config: TrainConfig) -> Generator[dict[str, Any]]:
-    """Train, and yield a row an iteration; until it is asked for the next, an on-policy scheduler does nothing."""
-    cores = cpu_count()
-    set_torch_threads(cores)
-    tasks = load_tasks(config.suite, config.tasks, config.env.era)
+def shipped_policy(config: TrainConfig, tasks: Sequence[MujocoTask]) -> AnyPolicy:
+    """The policy of the package, as the recipe trains it."""
     policy = open_policy(SHIPPED, pick_device(config.device))
     assert not isinstance(config.policy, OwnPolicyConfig), "the recipe names a family"
     prepare_policy(policy, config.policy, policy_folder(SHIPPED))
     policy.with_value = isinstance(config.algorithm, PPOConfig)
+    return policy
+
+
+def iterations(way: Way, config: TrainConfig, make_policy: MakePolicy = shipped_policy) -> Generator[dict[str, Any]]:
+    """Train, and yield a row an iteration; until it is asked for the next, an on-policy scheduler does nothing."""
+    cores = cpu_count()
+    set_torch_threads(cores)
+    tasks = load_tasks(config.suite, config.tasks, config.env.era)
+    policy = make_policy(config, tasks)
     renderer = pick_renderer(config.env.renderer, tasks, config.env.render_quality)
     env_config = replace(config.env, renderer=renderer.name, num_threads=cores)
     algorithm = make_algorithm(config.algorithm)
@@ -136,8 +149,9 @@ def iterations(way: Way, config: TrainConfig) -> Generator[dict[str, Any]]:
         assert isinstance(config.algorithm, PPOConfig)
         algorithm = PPOWithMaskedRows(config.algorithm)
     sampler = EpisodeSampler(config.seed, {t.name: list(t.train_states) for t in tasks}, algorithm.group_size)
-    clock = make_profiler(way.scheduler)
-    worlds = open_env(tasks, env_config, policy.config.image_size, stop_at_success=not way.peer)
+    clock = make_profiler(way.scheduler, max_spans=_MOST_SPANS)
+    cameras = policy.config.num_cameras
+    worlds = open_env(tasks, env_config, policy.config.image_size, cameras=cameras, stop_at_success=not way.peer)
     with tempfile.TemporaryDirectory() as dumps, worlds as env:
         learner = Learner(
             policy,
@@ -166,7 +180,9 @@ def iterations(way: Way, config: TrainConfig) -> Generator[dict[str, Any]]:
                     "decisions": decisions,
                     "threads": cores,
                     "times": clock.drain(),
+                    "calls": Counter(span.name for span in clock.spans),
                 }
+                clock.spans.clear()
                 with clock.excluded():  # others have their turn
                     yield row
                 began, used = time.perf_counter(), time.process_time()
@@ -192,14 +208,14 @@ def _scheduler(
 
 def measure_all(config: TrainConfig, turns: int = TURNS) -> Generator[dict[str, Any]]:
     """Rows of `turns` turns, as they are measured; in a turn each scheduler does one iteration, on this machine."""
-    live = {way.name: iterations(way, config) for way in WAYS if not _runs_ahead(way)}
+    live = {way.name: iterations(way, config) for way in WAYS if not runs_ahead(way)}
     try:
         for rows in live.values():
             next(rows)
         for turn in range(turns):
             # there and back, so that a machine that gets slower or faster does so for all alike
             for way in WAYS if turn % 2 == 0 else reversed(WAYS):
-                if _runs_ahead(way):
+                if runs_ahead(way):
                     with closing(iterations(way, config)) as rows:
                         *_, row = islice(rows, RUN_UP)
                 else:
@@ -210,7 +226,8 @@ def measure_all(config: TrainConfig, turns: int = TURNS) -> Generator[dict[str, 
             rows.close()
 
 
-def _runs_ahead(way: Way) -> bool:
+def runs_ahead(way: Way) -> bool:
+    """Whether the next iteration's episodes begin before the update is done."""
     return isinstance(way.scheduler, PipelinedConfig) and way.scheduler.mode == "async"
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 
@@ -22,10 +24,12 @@ _EPISODE_ROWS = 4
 _STD = 0.02
 
 
-def make_policy(config: OpenVLAModelConfig) -> OpenVLAPolicy:
+def make_policy(
+    config: OpenVLAModelConfig, mode: Mode = MODE, instructions: Sequence[str] = (memory.INSTRUCTION,)
+) -> OpenVLAPolicy:
     """The policy as it trains, without storage: float32 weights of the large one would not fit beside anything."""
     with torch.device("meta"):
-        return memory.trainable(config, WAY)
+        return memory.trainable(config, pick(TrainingMode, mode), instructions)
 
 
 @torch.no_grad()

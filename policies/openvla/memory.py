@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 from embodied_rl.policies.family import TrainingMode
@@ -20,13 +22,15 @@ INSTRUCTION = " ".join(f"word{number}" for number in range(_PROMPT_TOKENS - 2))
 """Makes a prompt of so many tokens with the tokenizer of `trainable`."""
 
 
-def trainable(config: OpenVLAModelConfig, mode: TrainingMode) -> OpenVLAPolicy:
-    """A fresh policy with a critic as it is trained, which knows `INSTRUCTION`; lora_rank 0 trains every parameter.
+def trainable(
+    config: OpenVLAModelConfig, mode: TrainingMode, instructions: Sequence[str] = (INSTRUCTION,)
+) -> OpenVLAPolicy:
+    """A fresh policy with a critic as it is trained, which knows `instructions`; lora_rank 0 trains every parameter.
 
     For the meta device: where tensors have storage, the weights of large ones would take it twice.
     """
     kind = OpenVLAOFTPolicy if isinstance(config, OFTModelConfig) else OpenVLAPolicy
-    policy = kind.fresh(config, [INSTRUCTION])
+    policy = kind.fresh(config, instructions)
     policy.with_value = True
     if mode.lora_rank:
         lora.add_lora(policy.model, mode.lora_rank)

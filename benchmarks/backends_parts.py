@@ -1,0 +1,101 @@
+"""The parts of `bench backends`: `python -m embodied_rl.benchmarks.backends_parts PART FILE [--quick]`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, replace
+from functools import partial
+from importlib.util import find_spec
+
+from embodied_rl.benchmarks.backends_measure import Mode, RandomEpisodes, measure
+from embodied_rl.benchmarks.parts import Part, Row, Work, serve
+from embodied_rl.config.train import EnvConfig
+from embodied_rl.factory.backends import EXAMPLES, SUITES, open_suite
+from embodied_rl.factory.envs import open_env, pick_device, pick_renderer
+from embodied_rl.factory.tasks import load_tasks
+
+SUITE = "tabletop_object"
+SIZES = (64, 128)
+SECONDS = 1.0
+NEEDS: dict[str, tuple[str, ...]] = {
+    "warp": ("warp", "mujoco_warp"),
+    "warp_renderer": ("warp", "mujoco_warp"),
+    "metaworld": ("envpool",),
+    "fetch": ("envpool",),
+    "playground": ("envpool",),
+    "dm_control": ("envpool",),
+    "maniskill": ("mani_skill",),
+}
+"""Modules of the packages that a backend needs, where they are optional."""
+
+
+def native(quick: bool) -> Iterator[Row]:
+    """The native engine: MuJoCo on the CPU's cores, drawn by what `--env.renderer auto` takes."""
+    yield from pictures(EnvConfig(), (8,) if quick else (32, 256), quick)
+
+
+def warp(quick: bool) -> Iterator[Row]:
+    """MuJoCo Warp steps and draws all envs in one batch, on a GPU if there is one."""
+    yield from pictures(EnvConfig(simulator="warp", renderer="warp"), _many(quick), quick)
+
+
+def warp_renderer(quick: bool) -> Iterator[Row]:
+    """The native engine's physics on the CPU's cores, pictures of all envs in one batch by MuJoCo Warp."""
+    yield from pictures(EnvConfig(renderer="warp"), _many(quick), quick)
+
+
+def _many(quick: bool) -> tuple[int, ...]:
+    if pick_device("auto") == "cpu":
+        return (4,)
+    return (64,) if quick else (256, 1024, 4096)
+
+
+def pictures(config: EnvConfig, counts: Sequence[int], quick: bool) -> Iterator[Row]:
+    """A simulator with cameras: one task of `SUITE` for every number of envs and size."""
+    tasks, device = load_tasks(SUITE)[:1], pick_device("auto")
+    renderer = pick_renderer(config.renderer, tasks, simulator=config.simulator).name
+    for count in counts:
+        for size in SIZES[:1] if quick else SIZES:
+            now = replace(config, num_envs=count, renderer=renderer)
+            with open_env(tasks, now, size, device=device) as env:
+                episodes = RandomEpisodes(env, [tasks[0].name])
+                modes: tuple[Mode, ...] = ("physics", "frames", "both") if size == SIZES[0] else ("frames", "both")
+                for mode in modes:
+                    yield _row(episodes, mode, quick)
+
+
+def state(suite: str, quick: bool) -> Iterator[Row]:
+    """A suite of `factory.backends`: its example task, with a state and no pictures."""
+    for count in (2,) if quick else (32, 256):
+        with open_suite(suite, (EXAMPLES[suite],), EnvConfig(num_envs=count)) as env:
+            yield _row(RandomEpisodes(env, list(env.train_states)), "physics", quick)
+
+
+def _row(episodes: RandomEpisodes, mode: Mode, quick: bool) -> Row:
+    info, speed = episodes.env.info, measure(episodes, mode, 0.1 if quick else SECONDS, 1 if quick else 2)
+    return {
+        "simulator": info.simulator,
+        "renderer": info.renderer if mode != "physics" else None,
+        "device": info.device,
+        "task": info.suite,
+        "num_envs": episodes.env.num_envs,
+        "size": info.image_shape[0] if mode != "physics" else None,
+        "mode": mode,
+    } | asdict(speed)
+
+
+WORKS: dict[str, Work] = {"native": native, "warp": warp, "warp_renderer": warp_renderer} | {
+    suite: partial(state, suite) for suite in SUITES
+}
+PARTS = tuple(Part(name, 120) for name in WORKS)
+
+
+def missing(part: str) -> str | None:
+    """Why a backend can't be measured here, None if it can."""
+    absent = [name for name in NEEDS.get(part, ()) if find_spec(name) is None]
+    return f"{', '.join(absent)} not installed" if absent else None
+
+
+if __name__ == "__main__":
+    sys.exit(serve(sys.argv[1:], WORKS))
