@@ -29,6 +29,8 @@ DISTRIBUTIONS = {
     "mani_skill": "mani-skill",
     "mujoco_warp": "mujoco-warp",
     "warp": "warp-lang",
+    "rl_games": "rl-games",
+    "rsl_rl": "rsl-rl-lib",
 }
 # Runs in the environment that `assets install libero` makes for the official code.
 ELSEWHERE = "sim.libero.assets.official."
@@ -45,6 +47,9 @@ OPTIONAL = {
     "mani-skill": "maniskill",
     "mujoco-warp": "warp",
     "warp-lang": "warp",
+    "rl-games": "rl-games",
+    "rsl-rl-lib": "rsl-rl",
+    "tensordict": "rsl-rl",
 }
 
 
