@@ -12,7 +12,7 @@ from embodied_rl.policies.checkpoints import shipped
 
 @pytest.fixture
 def two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    for name in ("nano", "libero_spatial", "libero_object"):
+    for name in ("nano", "libero_spatial"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "config.json").write_text("{}")
     monkeypatch.setattr(shipped, "_folder", lambda: tmp_path)
