@@ -20,6 +20,7 @@ SIZES = (64, 128)
 SECONDS = 1.0
 NEEDS: dict[str, tuple[str, ...]] = {
     "warp": ("warp", "mujoco_warp"),
+    "warp_deterministic": ("warp", "mujoco_warp"),
     "warp_renderer": ("warp", "mujoco_warp"),
     "metaworld": ("envpool",),
     "fetch": ("envpool",),
@@ -38,6 +39,11 @@ def native(quick: bool) -> Iterator[Row]:
 def warp(quick: bool) -> Iterator[Row]:
     """MuJoCo Warp steps and draws all envs in one batch, on a GPU if there is one."""
     yield from pictures(EnvConfig(simulator="warp", renderer="warp"), _many(quick), quick)
+
+
+def warp_deterministic(quick: bool) -> Iterator[Row]:
+    """The same with exact repetition, which costs a GPU much and a CPU nothing."""
+    yield from pictures(EnvConfig(simulator="warp", renderer="warp", deterministic=True), _many(quick), quick)
 
 
 def warp_renderer(quick: bool) -> Iterator[Row]:
@@ -85,15 +91,20 @@ def _row(episodes: RandomEpisodes, mode: Mode, quick: bool) -> Row:
     } | asdict(speed)
 
 
-WORKS: dict[str, Work] = {"native": native, "warp": warp, "warp_renderer": warp_renderer} | {
-    suite: partial(state, suite) for suite in SUITES
-}
+WORKS: dict[str, Work] = {
+    "native": native,
+    "warp": warp,
+    "warp_deterministic": warp_deterministic,
+    "warp_renderer": warp_renderer,
+} | {suite: partial(state, suite) for suite in SUITES}
 PARTS = tuple(Part(name, 120) for name in WORKS)
 
 
 def missing(part: str) -> str | None:
     """Why a backend can't be measured here, None if it can."""
     absent = [name for name in NEEDS.get(part, ()) if find_spec(name) is None]
+    if part == "warp_deterministic" and not absent and pick_device("auto") == "cpu":
+        return "without a GPU it is the same as warp"
     return f"{', '.join(absent)} not installed" if absent else None
 
 
