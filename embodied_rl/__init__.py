@@ -23,12 +23,8 @@ __version__ = "0.1.0"
 __all__ = ["__version__", "evaluate", "load_policy", "make_isaacgym_env", "make_vec_env", "recipes", "train"]
 
 
-def _register_gymnasium_ids() -> None:
-    """Let `gymnasium.make("embodied_rl/tabletop_spatial-v0")` find our suites."""
-    importlib.import_module("embodied_rl.factory.gymnasium_ids").register()
-
-
-on_import("gymnasium", _register_gymnasium_ids)
+# Lets `gymnasium.make("embodied_rl/tabletop_spatial-v0")` find our suites.
+on_import("gymnasium", "embodied_rl.factory.gymnasium_ids", "register")
 
 
 def __getattr__(name: str) -> Any:

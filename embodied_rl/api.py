@@ -15,7 +15,7 @@ from embodied_rl.evaluation.benchmark import interleaved
 from embodied_rl.evaluation.evaluate import EvalReport
 from embodied_rl.evaluation.evaluate import evaluate as run_episodes
 from embodied_rl.factory.backends import SUITES as STATE_SUITES
-from embodied_rl.factory.backends import open_suite
+from embodied_rl.factory.backends import check_fits, open_suite
 from embodied_rl.factory.envs import open_policy, pick_device, policy_folder
 from embodied_rl.factory.own import TaskEnv, load_own
 from embodied_rl.factory.policies import PublishedOptions
@@ -57,7 +57,8 @@ def make_vec_env(
     """Open `num_envs` simulators of a suite; each runs any of its tasks.
 
     Args:
-        suite: A built-in suite (tabletop_spatial, tabletop_object, tabletop_goal, tabletop_long), or one of LIBERO's.
+        suite: A built-in suite (tabletop_spatial, tabletop_object, tabletop_goal, tabletop_long), one of LIBERO's, or
+            one whose tasks have a state: gymnasium, metaworld, fetch, playground, dm_control, maniskill.
         num_envs: Episodes that run at the same time. Results do not depend on it.
         tasks: Short names of the tasks; none given: all of the suite.
         image_size: Height and width in pixels of what the policy sees.
@@ -101,7 +102,12 @@ def make_vec_env(
         simulator=simulator,
         renderer=renderer,
     )
+    by_warp = "warp" in (simulator, renderer)
+    if pick_device(device) == "cuda" and device == "cuda" and not by_warp:
+        raise UserError("device 'cuda' goes with simulator or renderer 'warp'; the rest of a simulator is on the CPU.")
     if suite in STATE_SUITES:
+        if (image_size, protocol) != (64, "native") or cameras not in (0, 2):
+            raise UserError(f"image_size, cameras and protocol do not apply to '{suite}': its tasks have a state.")
         return open_suite(suite, tasks, config)
     return SuiteEnv.open(
         suite,
@@ -111,7 +117,7 @@ def make_vec_env(
         tasks=tasks,
         protocol_name=protocol,
         state=state,
-        device=pick_device(device) if "warp" in (simulator, renderer) else "cpu",
+        device=pick_device(device) if by_warp else "cpu",
     )
 
 
@@ -225,6 +231,8 @@ def evaluate(
         >>> report = erl.evaluate(env, policy, episodes=50)
         >>> print(f"{report.overall.rate:.0%}, {report.overall.low:.0%} to {report.overall.high:.0%}")
     """
+    if getattr(policy, "architecture", None) == "mlp":
+        check_fits(policy, env.info, "the policy")
     specs = interleaved(evaluation_specs(env.heldout_states, seed))
     if not 1 <= episodes <= len(specs):
         raise UserError(f"episodes must lie in 1..{len(specs)}, the number of held-out states; got {episodes}.")

@@ -136,13 +136,17 @@ def _quiet_tyro(cls: type[T], argv: Sequence[str], prog: str, default: T | None)
 
 
 def _one_line(box: str) -> str:
-    """The message inside tyro's box, up to its first rule, without frame or colour."""
-    message: list[str] = []
-    for line in re.sub(r"\x1b\[[0-9;]*m", "", box).splitlines():
-        text = line.strip("│ ")
-        if re.match(r"[╭╰]", text):
-            continue
-        if text and not set(text) - set("─"):
-            break
-        message.append(text)
+    """The message inside tyro's box, up to its first rule, without frame or colour.
+
+    Where the terminal has no lines to draw with, the box is a title, a rule of '-', the message and another rule.
+    """
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", box)
+    parts: list[list[str]] = [[]]
+    for line in plain.splitlines():
+        text = line.strip("│| ")
+        if len(text) > 3 and not set(text) - set("─-"):
+            parts.append([])
+        elif not re.match(r"[╭╰]", text):
+            parts[-1].append(text)
+    message = parts[0] if "╭" in plain or len(parts) < 2 else parts[1]
     return re.sub(r"\s+", " ", " ".join(message)).strip()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from embodied_rl import configs as recipes
 from embodied_rl.cli.select import select
 from embodied_rl.config.train import dump_yaml
 from embodied_rl.errors import UserError
@@ -14,7 +15,11 @@ _OWN = ("--write", "--chart")
 def main(argv: list[str]) -> int:
     """Run the command: what `train --autotune` does before it trains."""
     words, files = _take(argv)
-    config = select(words).config
+    selected = select(words)
+    if selected.benchmark in recipes.STATE_BENCHMARKS:
+        name = selected.benchmark
+        raise UserError(f"plan is for policies that see images; {name} needs none: embodied-rl train {name}")
+    config = selected.config
     if config is None:
         raise UserError("plan needs a benchmark, not a run to resume: embodied-rl plan tabletop")
     from rich.console import Console

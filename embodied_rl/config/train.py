@@ -11,7 +11,7 @@ import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import yaml
 
@@ -36,25 +36,31 @@ AUTO = "auto"
 SUITE = "tabletop_spatial"
 
 
+Simulator = Literal["native", "warp"]
+RenderQuality = Literal["auto", "exact", "fast"]
+Reward = Literal["sparse", "staged", "shaped"]
+_CHOICES = {"simulator": get_args(Simulator), "render_quality": get_args(RenderQuality), "reward": get_args(Reward)}
+
+
 @dataclass(frozen=True, kw_only=True)
 class EnvConfig:
     """The simulated environments."""
 
     num_envs: int = 32
     """Environments that run at the same time; more are faster up to a point, the result does not depend on it."""
-    simulator: Literal["native", "warp"] = "native"
+    simulator: Simulator = "native"
     """native: MuJoCo on the CPU, exact; warp: MuJoCo Warp, all worlds in one batch on the policy's device, float32."""
     renderer: Literal["auto", "egl", "osmesa", "raycast", "raster", "warp"] = "auto"
     """What draws the images; auto takes the first that works and says which. warp: all worlds ray traced in one batch
     on the policy's device, where they stay; auto takes it with the simulator warp."""
-    render_quality: Literal["auto", "exact", "fast"] = "auto"
+    render_quality: RenderQuality = "auto"
     """exact: with shadows, reflections and antialiasing, pixel for pixel LIBERO's; fast: close to it, ten times
     cheaper on a CPU. auto: exact on LIBERO's suites, fast on the built-in ones."""
     era: Literal["auto", "published", "current", "mujoco-3.3", "mujoco-2.3.7"] = "auto"
     """Whose contacts and texture colours LIBERO's scenes have: published (mujoco-3.3, on which most published scores
     were measured), mujoco-2.3.7 (LIBERO's own), or current (this MuJoCo as it is). auto: published on LIBERO's suites,
     current on the built-in ones, which have no other."""
-    reward: Literal["sparse", "staged", "shaped"] = "sparse"
+    reward: Reward = "sparse"
     """sparse: an episode pays 1 for success. staged: besides, the share of the goal's facts that hold; shaped: besides,
     how near the hand and what it must move are to where they must be. Both are potentials: no optimum changes."""
     reward_gamma: float | None = None
@@ -82,6 +88,9 @@ class EnvConfig:
     scheduler whose envs share a process wait for each other: take at least as many."""
 
     def __post_init__(self) -> None:
+        for name, known in _CHOICES.items():  # from Python anything may come
+            if getattr(self, name) not in known:
+                raise UserError(f"env.{name} '{getattr(self, name)}': choose {', '.join(known)}.")
         _positive("env.num_envs", self.num_envs)
         _positive("env.num_threads", self.num_threads)
         _positive("env.processes", self.processes)

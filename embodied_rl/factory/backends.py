@@ -44,6 +44,9 @@ _OF_OUR_SUITES = (
 def _gymnasium(tasks: Sequence[str], config: EnvConfig) -> EnvFactory:
     from embodied_rl.sim.gymnasium.factory import GymnasiumFactory
 
+    for task in tasks:
+        if task.startswith("embodied_rl/"):
+            raise UserError(f"{task} is a suite of this project and shows images: embodied-rl train tabletop.")
     return GymnasiumFactory(tuple(tasks))
 
 
@@ -183,8 +186,10 @@ def open_state_policy(config: TrainConfig, info: EnvInfo, resume: Path | None) -
 def need_images(policy: Any, checkpoint: str) -> None:
     """UserError for a state policy where images are shown."""
     if policy.architecture == "mlp":
-        known = " or ".join(f"embodied-rl eval {suite}" for suite in SUITES)
-        raise UserError(f"{checkpoint} holds a state policy (mlp), which sees no images: {known} --checkpoint DIR.")
+        raise UserError(
+            f"{checkpoint} holds a state policy (mlp), which sees no images: name its suite and task, as in "
+            f"embodied-rl eval gymnasium --task ID --checkpoint {checkpoint}."
+        )
 
 
 def check_fits(policy: Any, info: EnvInfo, checkpoint: str) -> None:

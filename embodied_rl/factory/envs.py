@@ -102,6 +102,8 @@ def pick_device(wanted: str) -> str:
     """'cpu' or 'cuda'; UserError if a GPU is asked for and there is none."""
     import torch
 
+    if wanted not in ("auto", "cpu", "cuda"):
+        raise UserError(f"device '{wanted}': choose auto, cpu or cuda.")
     if wanted == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     if wanted == "cuda" and not torch.cuda.is_available():

@@ -73,6 +73,8 @@ def run(request: ServeRequest) -> None:
             need_compiler(policy.device.type)
             policy.compiled = True
         spec = spec_of(policy)
+        if policy.architecture == "mlp" and (request.images or request.mirror):
+            raise UserError("--images and --mirror do not apply to a state policy (mlp): leave them out.")
         pipeline = request.images or pipeline_of(folder, policy)
         image_pipeline(pipeline)
         about = describe(policy, checkpoint)

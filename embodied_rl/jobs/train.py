@@ -19,7 +19,7 @@ from embodied_rl.factory.tasks import LIBERO_SUITES, libero_notice
 from embodied_rl.jobs.before_after_videos import record_videos
 from embodied_rl.jobs.run_folder import check_unchanged, end_session, is_finished, write_run_info
 from embodied_rl.jobs.run_report import result_table, write_gantt, write_run_report
-from embodied_rl.jobs.train_setup import Given, RunSetup, open_run, run_info
+from embodied_rl.jobs.train_setup import Given, RunSetup, load_command, open_run, run_info
 from embodied_rl.learner.checkpoint import POLICY, Checkpoints, iteration_of, verify
 from embodied_rl.policies.checkpoints.shipped import SHIPPED, is_shipped
 from embodied_rl.scheduler.config import PipelinedConfig
@@ -83,7 +83,7 @@ def run(
     result = change(outcome.before.overall, outcome.after.overall)
     end_session(folder, began, finished=True, result=result)
     write_run_report(folder)
-    _print_result(folder, console, setup.load_command)
+    _print_result(folder, console, load_command(setup.config))
     return outcome
 
 
@@ -123,7 +123,7 @@ def _finished(config: TrainConfig, checkpoint: Path, console: LastingConsole) ->
         f"{folder} is finished: it has its {config.iterations} iterations. To go on for longer: "
         f"{resume} --iterations {2 * config.iterations}"
     )
-    _print_result(folder, console, shlex.join(["embodied-rl", "eval", "--checkpoint", config.output]))
+    _print_result(folder, console, load_command(config))
     before, after = (
         EvalReport.from_json(json.loads(evaluation_path(folder, iteration).read_text(encoding="utf-8")))
         for iteration in (0, config.iterations)
@@ -131,10 +131,10 @@ def _finished(config: TrainConfig, checkpoint: Path, console: LastingConsole) ->
     return TrainOutcome(before, after, checkpoint)
 
 
-def _print_result(folder: Path, console: LastingConsole, load_command: str) -> None:
+def _print_result(folder: Path, console: LastingConsole, command: str) -> None:
     console.print(result_table(folder))
     console.say(f"report: {folder / 'report.html'}")
-    console.say(f"policy: {folder / 'checkpoints'} ({load_command})")
+    console.say(f"policy: {folder / 'checkpoints'} ({command})")
 
 
 @contextmanager

@@ -115,13 +115,13 @@ class RunSetup:
         objects = ", ".join(f"{name}=..." for name in ("env", "policy") if getattr(self.given, name) is not None)
         return f"embodied_rl.train(resume={self.config.output!r}, {objects})"
 
-    @property
-    def load_command(self) -> str:
-        """How the policy is used afterwards."""
-        if isinstance(self.config.policy, OwnPolicyConfig):
-            return f"embodied_rl.load_policy({self.config.output!r}, into=...)"
-        named = [self.config.suite, "--tasks", *self.config.tasks] if self.config.suite in STATE_SUITES else []
-        return shlex.join(["embodied-rl", "eval", *named, "--checkpoint", self.config.output])
+
+def load_command(config: TrainConfig) -> str:
+    """How a run's policy is used afterwards."""
+    if isinstance(config.policy, OwnPolicyConfig):
+        return f"embodied_rl.load_policy({config.output!r}, into=...)"
+    named = [config.suite, "--tasks", *config.tasks] if config.suite in STATE_SUITES else []
+    return shlex.join(["embodied-rl", "eval", *named, "--checkpoint", config.output])
 
 
 @contextmanager

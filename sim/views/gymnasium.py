@@ -125,7 +125,9 @@ class GymnasiumVectorEnv(gymnasium.vector.VectorEnv[dict[str, Array], Array, Arr
     ) -> tuple[dict[str, Array], dict[str, Any]]:
         """Begin an episode in every env, or in those of options['reset_mask'], bool [N]; others stay as they are."""
         options = dict(options or {})
-        mask = options.pop("reset_mask", np.ones(self.num_envs, bool))
+        mask = np.asarray(options.pop("reset_mask", np.ones(self.num_envs, bool)))
+        if mask.shape != (self.num_envs,):
+            raise ValueError(f"reset_mask must be bool [{self.num_envs}], got {mask.shape}")
         which = np.flatnonzero(mask).tolist()
         for env_id, number in zip(range(self.num_envs), _seeds(seed, self.num_envs), strict=True):
             if number is not None and mask[env_id]:
@@ -253,6 +255,8 @@ def _seeds(seed: int | Sequence[int | None] | None, count: int) -> Sequence[int 
     """A seed for each env, as gymnasium's own vector environments share one out."""
     if seed is None:
         return [None] * count
-    if isinstance(seed, int):
-        return [seed + env_id for env_id in range(count)]
+    if isinstance(seed, int | np.integer):
+        return [int(seed) + env_id for env_id in range(count)]
+    if len(seed) != count:
+        raise ValueError(f"there are {len(seed)} seeds for {count} envs")
     return seed

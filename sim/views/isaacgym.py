@@ -83,6 +83,10 @@ class IsaacGymEnv:
     ) -> None:
         if reset_mode not in ("same_step", "next_step"):
             raise UserError(f"unknown reset mode '{reset_mode}': same_step or next_step")
+        if max_episode_length is not None and max_episode_length < 1:
+            raise UserError(f"max_episode_length must be at least 1, got {max_episode_length}")
+        if rl_device is not None and rl_device.startswith("cuda") and not torch.cuda.is_available():
+            raise UserError(f"rl_device {rl_device}: torch sees no GPU here")
         info, count = env.info, env.num_envs
         self.env, self.reset_mode = env, reset_mode
         self._episodes = episodes

@@ -14,6 +14,8 @@ import torch
 import embodied_rl as erl
 from embodied_rl.config.train import TrainConfig, load_yaml
 from embodied_rl.errors import UserError
+from embodied_rl.policies.mlp.config import MLPModelConfig
+from embodied_rl.policies.mlp.policy import MLPPolicy
 from tests.embodied_rl.toy_task_env import ToyTaskEnv
 from tests.toy import ToyPolicy
 
@@ -131,3 +133,27 @@ def test_a_resume_with_another_class_or_by_the_command_line_says_what_to_do(
     assert main(["eval", "--checkpoint", str(out)]) == 2
     lines = capsys.readouterr().err.splitlines()
     assert len([line for line in lines if line.startswith("embodied-rl: error:")]) == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"simulator": "Warp"}, "choose native, warp"),
+        ({"reward": "dense", "state": True, "cameras": 0}, "choose sparse, staged, shaped"),
+        ({"device": "gpu"}, "choose auto, cpu or cuda"),
+        ({"suite": "gymnasium", "tasks": ["CartPole-v1"], "image_size": 128}, "do not apply to 'gymnasium'"),
+    ],
+)
+def test_a_value_that_is_none_of_the_choices_is_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        erl.make_vec_env(**options)
+
+
+def test_a_state_policy_is_evaluated_on_its_own_task_only() -> None:
+    with (
+        erl.make_vec_env("gymnasium", 1, tasks=["CartPole-v1"]) as env,
+        erl.make_vec_env("gymnasium", 1, tasks=["Pendulum-v1"]) as other,
+    ):
+        policy = MLPPolicy(MLPModelConfig(observation_dim=4, action_dim=env.info.action_dim))
+        with pytest.raises(UserError, match="it was trained on another task"):
+            erl.evaluate(other, policy, episodes=1)

@@ -107,6 +107,16 @@ def test_env_i_of_a_vector_runs_what_a_single_env_of_its_seed_runs(vector: Gymna
     assert any(row[2].any() for row in seen[1:]) or any(row[3].any() for row in seen[1:])
 
 
+def test_seeds_and_masks_that_do_not_fit_are_refused(vector: GymnasiumVectorEnv) -> None:
+    first, _ = vector.reset(seed=3)
+    again, _ = vector.reset(seed=np.int64(3))  # type: ignore[arg-type]
+    assert all(np.array_equal(first[name], again[name]) for name in first)
+    with pytest.raises(ValueError, match="1 seeds for 3 envs"):
+        vector.reset(seed=[1])
+    with pytest.raises(ValueError, match="reset_mask must be bool"):
+        vector.reset(options={"reset_mask": np.array([True])})
+
+
 def test_a_mask_resets_some_envs_and_leaves_the_others(vector: GymnasiumVectorEnv) -> None:
     before, _ = vector.reset(seed=1)
     moved, *_ = vector.step(np.full((3, 2), 0.5, np.float32))
