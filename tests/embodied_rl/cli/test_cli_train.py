@@ -292,7 +292,7 @@ def test_eval_of_a_run_writes_what_it_shows(
     assert overall["episodes"] == 3 * len(found["tasks"]) == len(found["episodes"])
     assert found["overall"]["at_end"] is None
     assert "success at end" not in said
-    assert found["worlds"] == f"4 worlds, {len(os.sched_getaffinity(0))} threads"
+    assert found["worlds"] == f"native physics, 4 worlds, {len(os.sched_getaffinity(0))} threads"
     assert found["command"].startswith("embodied-rl eval --checkpoint")
 
 
