@@ -104,7 +104,7 @@ def test_a_run_may_begin_with_a_checkpoint(tmp_path: Path) -> None:
         ("train gymnasium --task Pendulum-v1 --env.renderer egl", "does not apply"),
         ("train gymnasium --task Pendulum-v1 --protocol openvla", "does not apply"),
         ("train gymnasium --task Pendulum-v1 --scheduler ray", "more than once"),
-        ("train gymnasium --task Pendulum-v1 --policy openvla", "unknown recipe"),
+        ("train gymnasium --task Pendulum-v1 --policy openvla", "sees images, and gymnasium has a state"),
         ("train gymnasium --recipe gymnasium_mlp_ppo", "says what is trained"),
         ("train --recipe gymnasium_mlp_ppo --suite tabletop_goal", "shows images"),
         ("train --recipe tabletop_openvla_ppo --suite gymnasium --task Pendulum-v1", "has a state"),
