@@ -97,7 +97,7 @@ def select(argv: Sequence[str]) -> Selection:
     scheduler = _kind("scheduler", chosen, file, "serial")
     if named is None:
         _known("benchmark", benchmark, BENCHMARKS)
-        _suits(benchmark, policy, algorithm)
+        _suits(benchmark, policy, algorithm, words)
         named = recipes.get(_recipe_of(_at_hand(benchmark), policy, algorithm, words))
     config = from_dict(file, _scheduled(named, scheduler), chosen.get("--config", "config"))
     _check_applicable(words, {"policy": policy, "algorithm": algorithm, "scheduler": scheduler}, flags(config))
@@ -106,12 +106,14 @@ def select(argv: Sequence[str]) -> Selection:
     return Selection(benchmark, config)
 
 
-def _suits(benchmark: str, policy: str, algorithm: str) -> None:
-    """UserError for a policy or an algorithm that has nothing to do with the benchmark."""
+def _suits(benchmark: str, policy: str, algorithm: str, words: Sequence[str]) -> None:
+    """UserError for a policy, an algorithm or threads that have nothing to do with the benchmark."""
     if benchmark in recipes.STATE_BENCHMARKS and policy != "mlp":
         raise UserError(f"--policy {policy} sees images, and {benchmark} has a state: leave --policy out (mlp).")
     if benchmark not in recipes.STATE_BENCHMARKS and policy == "mlp":
         raise UserError(f"--policy mlp reads a state, and {benchmark} shows images: choose another --policy.")
+    if benchmark in recipes.STATE_BENCHMARKS and _value(words, "--env.num-threads") is not None:
+        raise UserError(f"--env.num-threads does not apply to {benchmark}: its envs share out by --env.processes.")
     if policy == "mlp" and algorithm != "ppo":
         raise UserError(f"--algorithm {algorithm} is not offered for mlp: leave --algorithm out (ppo).")
 

@@ -46,7 +46,7 @@ class WarpVecEnv:
         stop_at_success: as `NativeVecEnv`.
         graph: replay a control step as a CUDA graph. None: on a GPU. UserError where it can't be captured.
         randomize: how the worlds of episodes differ; None: they are the tasks' own.
-        deterministic: a GPU repeats an episode bit for bit, ten times slower and more; a CPU always does.
+        deterministic: a GPU repeats an episode bit for bit, much slower; a CPU always does.
 
     Example:
         >>> env = WarpVecEnv(load_suite("tabletop_spatial"), 1024, device="cuda", image_size=128)

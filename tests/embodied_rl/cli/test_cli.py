@@ -81,6 +81,7 @@ def test_no_command_shows_help_and_fails(capsys: pytest.CaptureFixture[str]) -> 
         ("train metaworld --task reach-v3 --policy openvla", "sees images, and metaworld has a state"),
         ("train metaworld --task reach-v3 --algorithm grpo", "--algorithm grpo is not offered for mlp"),
         ("train gymnasium --task embodied_rl/tabletop_goal-v0", "shows images: embodied-rl train tabletop"),
+        ("train metaworld --task reach-v3 --env.num-threads 2", "--env.num-threads does not apply to metaworld"),
         ("plan metaworld --task reach-v3", "metaworld needs none: embodied-rl train metaworld"),
         ("eval tabletop --env.reward staged", "--env.reward: an evaluation counts success; leave it out"),
         ("eval tabletop --env.control libero", "--env.control belongs to suite maniskill"),
