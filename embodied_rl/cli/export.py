@@ -37,6 +37,8 @@ def main(argv: list[str]) -> int:
     command = parse(ExportCommand, argv, "export")
     if command.out.exists():
         raise UserError(f"{command.out} already exists; choose another --out or remove it")
+    if command.layout == "native" and command.cameras:
+        raise UserError("--cameras gives LeRobot's names; --layout native has none: leave it out.")
     import torch  # after the checks: a typing error should not wait for it
 
     from embodied_rl import __version__

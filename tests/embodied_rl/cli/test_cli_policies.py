@@ -289,6 +289,7 @@ def test_a_policy_is_opened_as_what_it_is(folders: dict[str, Path], capsys: pyte
         (["--layout", "openpi"], "--layout openpi is for pi0"),
         (["--unnorm-key", "x"], "--unnorm-key does not apply"),
         (["--cameras", "a", "b"], "has its own: not written"),
+        (["--layout", "native", "--cameras", "a", "b"], "--layout native has none: leave it out"),
     ):
         assert main(["export", *smolvla, *words]) == 2
         assert message in capsys.readouterr().err
