@@ -190,6 +190,18 @@ class Forgets(Reset):
         self.started.clear()
 
 
+class Hoards(Forgets):
+    """The toy, which keeps 256 KiB of every call of `reset`."""
+
+    def __init__(self, num_envs: int) -> None:
+        super().__init__(num_envs)
+        self.hoard = bytearray()
+
+    def reset(self, env_ids: Sequence[int], episodes: Sequence[EpisodeSpec]) -> None:
+        super().reset(env_ids, episodes)
+        self.hoard += bytes(1 << 18)
+
+
 class Leaks(TestToy, LeakContract):
     """Not collected by itself: the toy would fail."""
 
@@ -198,5 +210,6 @@ class Leaks(TestToy, LeakContract):
 
 def test_what_is_kept_of_every_reset_is_found() -> None:
     Leaks().test_many_resets_leave_nothing_behind(Forgets(3))
-    with pytest.raises(AssertionError):
-        Leaks().test_many_resets_leave_nothing_behind(Reset(3))
+    for broken in (Reset, Hoards):
+        with pytest.raises(AssertionError):
+            Leaks().test_many_resets_leave_nothing_behind(broken(3))
