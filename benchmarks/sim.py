@@ -1,4 +1,5 @@
-"""`embodied-rl bench sim`: our simulation engine against gymnasium's vector environments over the same task.
+"""`embodied-rl bench sim`: our simulation engine against gymnasium's vector environments and MuJoCo's own batch, over
+the same task.
 
 What is measured, for N worlds: control steps a second and CPU milliseconds a step, physics alone and with two 128x128
 cameras. Ours steps chunks of 8 and draws once a decision; the others step one by one and draw after every step, as the
@@ -22,6 +23,7 @@ from rich.console import Console
 from rich.progress import Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from embodied_rl.benchmarks.batch_env import BatchContender, has_batch
 from embodied_rl.benchmarks.gym_envs import BindingsEnv, KernelEnv, TaskEnv
 from embodied_rl.benchmarks.report import describe_machine, machine_line, write_json
 from embodied_rl.sim.mujoco.vec_env import ACTION_DIM, NativeVecEnv
@@ -37,6 +39,7 @@ RATIO_AT = 8
 Mode = Literal["physics", "cameras"]
 OURS, SYNC, ASYNC = "ours", "sync", "async"
 KERNEL_SYNC, KERNEL_ASYNC = "kernel sync", "kernel async"
+BATCH = "mujoco batch"
 CONTENDERS = {
     OURS: "NativeVecEnv: compiled kernel, threads, chunks of 8, cameras once a chunk",
     SYNC: "SyncVectorEnv; Python loop over 25 substeps, numpy controller, cameras every step",
@@ -44,6 +47,8 @@ CONTENDERS = {
     KERNEL_SYNC: "SyncVectorEnv; our compiled kernel for each single step, cameras every step",
     KERNEL_ASYNC: "AsyncVectorEnv; otherwise as kernel sync",
 }
+if has_batch():
+    CONTENDERS[BATCH] = "mujoco.batch on all cores; a call a substep, numpy controller, cameras every step"
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +123,10 @@ class _Gym:
         self._envs.close()
 
 
+def _batch(count: int, mode: Mode) -> BatchContender:
+    return BatchContender(SUITE, TASK, count, IMAGE_SIZE if mode == "cameras" else None)
+
+
 _MAKERS: dict[str, Callable[[int, Mode], Any]] = {
     OURS: _Ours,
     SYNC: partial(_Gym, BindingsEnv, False),
@@ -125,6 +134,8 @@ _MAKERS: dict[str, Callable[[int, Mode], Any]] = {
     KERNEL_SYNC: partial(_Gym, KernelEnv, False),
     KERNEL_ASYNC: partial(_Gym, KernelEnv, True),
 }
+if has_batch():
+    _MAKERS[BATCH] = _batch
 
 
 def _measure(contender: Any, actions: Array) -> tuple[float, float]:
@@ -167,7 +178,8 @@ def _ratios(rows: list[Row]) -> dict[str, float]:
     return {
         f"{mode}_vs_{other.replace(' ', '_')}": speed[OURS, mode, RATIO_AT] / speed[other, mode, RATIO_AT]
         for mode in ("cameras", "physics")
-        for other in (SYNC, ASYNC, KERNEL_SYNC, KERNEL_ASYNC)
+        for other in _MAKERS
+        if other != OURS
     }
 
 
