@@ -43,6 +43,8 @@ OPTIONAL = {
     "websockets": "serve",
     "msgpack": "serve",
     "mink": "ik",
+    "mcap": "record",
+    "zstandard": "record",
     "envpool": "envpool",
     "mani-skill": "maniskill",
     "mujoco-warp": "warp",
