@@ -31,6 +31,7 @@ from embodied_rl.sim.mujoco.task import MujocoTask
 from embodied_rl.sim.mujoco.vec_env import CAMERAS
 from embodied_rl.sim.render import Renderer, make_renderer
 from embodied_rl.types import Array
+from embodied_rl.utils.suites import SUITES
 
 SIZES = (64, 128)
 KINDS = ("plain", "fast") if find_spec("mujoco_warp") is None else ("plain", "fast", "warp")
@@ -165,9 +166,9 @@ def summary(rows: Sequence[Row], suite: str, size: int) -> dict[str, float | str
 def run(json_path: Path | None, quick: bool, suites: Sequence[str]) -> None:
     """Print the table by suite; write rows, flat ratios and the machine to `json_path`.
 
-    quick: the first task of each suite. suites: of LIBERO, or 'all'.
+    quick: the first task of each suite. suites: of LIBERO or LIBERO-PRO, or "all": LIBERO's five.
     """
-    names = LIBERO_SUITES if "all" in suites else tuple(dict.fromkeys(suites))
+    names = SUITES if "all" in suites else tuple(dict.fromkeys(suites))
     if unknown := [name for name in names if name not in LIBERO_SUITES]:
         raise UserError(f"bench draw --suites: '{unknown[0]}' is not one of LIBERO's: {', '.join(LIBERO_SUITES)}, all")
     suite_tasks = [load_tasks(name)[: 1 if quick else None] for name in names]
