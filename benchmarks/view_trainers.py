@@ -1,4 +1,4 @@
-"""rl_games and rsl_rl, unmodified, with the settings under which `bench view-learning` lets them learn."""
+"""rl_games, rsl_rl and skrl, unmodified, with the settings under which `bench view-learning` lets them learn."""
 
 from __future__ import annotations
 
@@ -138,4 +138,24 @@ def train_rsl_rl(make: Make, seed: int, folder: Path, *, num_envs: int = ENVS, e
     OnPolicyRunner(env, rsl_rl_config(seed), log_dir=None, device="cpu").learn(epochs)  # type: ignore[arg-type]
 
 
-TRAINERS: dict[str, Callable[..., None]] = {"rl_games": train_rl_games, "rsl_rl": train_rsl_rl}
+def train_skrl(make: Make, seed: int, folder: Path, *, num_envs: int = ENVS, epochs: int = 100_000) -> None:
+    """Let skrl 2 train until its updates are over or the env raises; it writes nothing."""
+    from skrl.trainers.torch import SequentialTrainer
+    from skrl.utils import set_seed
+
+    from embodied_rl.benchmarks.view_skrl import ppo
+    from embodied_rl.sim.views.skrl import SkrlVecEnv
+
+    os.chdir(folder)
+    set_seed(seed)
+    env = SkrlVecEnv(make(num_envs=num_envs, seed=seed))
+    options = {
+        "timesteps": epochs * STEPS,
+        "headless": True,
+        "disable_progressbar": True,
+        "close_environment_at_exit": False,
+    }
+    SequentialTrainer(env=env, agents=ppo(env, folder), cfg=options).train()  # type: ignore[arg-type]
+
+
+TRAINERS: dict[str, Callable[..., None]] = {"rl_games": train_rl_games, "rsl_rl": train_rsl_rl, "skrl": train_skrl}

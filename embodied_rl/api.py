@@ -50,6 +50,8 @@ def make_vec_env(
     state: bool = False,
     reward: Literal["sparse", "staged", "shaped"] = "sparse",
     gamma: float | None = None,
+    step_reward: Literal["auto", "progress", "native", "success"] = "auto",
+    control: str = "auto",
     simulator: Literal["native", "warp"] = "native",
     renderer: Literal["auto", "egl", "osmesa", "raycast", "raster", "warp"] = "auto",
     device: Literal["auto", "cpu", "cuda"] = "auto",
@@ -73,6 +75,9 @@ def make_vec_env(
         reward: sparse pays 1 for success. staged adds, as a potential, the share of the goal's facts that hold; shaped
             adds how near hand and things are as well. No optimal policy changes.
         gamma: The learner's discount of a decision, which such a potential needs; None: 1.
+        step_reward: What a step pays in EnvPool's and ManiSkill's suites: progress, native or success; see
+            `embodied_rl.sim.step_reward`.
+        control: What an action is in suite maniskill: libero, or the name of one of the task's own controllers.
         simulator: native, or warp: MuJoCo Warp on `device`.
         renderer: What draws the images; warp: MuJoCo Warp on `device`, where they stay.
         device: Where MuJoCo Warp simulates and draws; auto takes a GPU if there is one. Without it all is on the CPU.
@@ -99,6 +104,8 @@ def make_vec_env(
         era=era,
         reward=reward,
         reward_gamma=gamma,
+        step_reward=step_reward,
+        control=control,
         simulator=simulator,
         renderer=renderer,
     )

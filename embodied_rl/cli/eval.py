@@ -127,6 +127,8 @@ def checked(benchmark: str, command: BenchmarkCommand) -> BenchmarkCommand:
         raise UserError("--env.reward: an evaluation counts success; leave it out.")
     if command.env.control != AUTO:
         raise UserError("--env.control belongs to suite maniskill; leave it out.")
+    if command.env.step_reward != AUTO:
+        raise UserError("--env.step-reward: an evaluation counts success; leave it out.")
     for name, least in (("states_per_task", 1), ("videos", 0), ("seed", 0), ("perturb_level", 0)):
         value = getattr(command, name)
         if value is not None and value < least:

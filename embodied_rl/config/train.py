@@ -39,7 +39,13 @@ SUITE = "tabletop_spatial"
 Simulator = Literal["native", "warp"]
 RenderQuality = Literal["auto", "exact", "fast"]
 Reward = Literal["sparse", "staged", "shaped"]
-_CHOICES = {"simulator": get_args(Simulator), "render_quality": get_args(RenderQuality), "reward": get_args(Reward)}
+StepReward = Literal["auto", "progress", "native", "success"]
+_CHOICES = {
+    "simulator": get_args(Simulator),
+    "render_quality": get_args(RenderQuality),
+    "reward": get_args(Reward),
+    "step_reward": get_args(StepReward),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +71,10 @@ class EnvConfig:
     how near the hand and what it must move are to where they must be. Both are potentials: no optimum changes."""
     reward_gamma: float | None = None
     """Discount of a staged or shaped reward's potential, the learner's (None: that of the algorithm, 1 for grpo)."""
+    step_reward: StepReward = "auto"
+    """What a step pays in EnvPool's and ManiSkill's suites. progress: how much the simulator's own reward grew, and 1
+    for success, which ends the episode; native: the simulator's own reward, and success does not end the episode;
+    success: 1 for it. auto: progress where the task has a success, else native."""
     control: str = AUTO
     """What an action is in suite maniskill: libero (LIBERO's scales and gripper), one of the task's own controllers, or
     auto: libero for a Panda with its gripper, else the controller that the task begins with."""

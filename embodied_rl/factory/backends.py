@@ -55,7 +55,7 @@ def _envpool(suite: str) -> Callable[[Sequence[str], EnvConfig], EnvFactory]:
         from embodied_rl.sim.envpool.tasks import load_tasks
         from embodied_rl.sim.envpool.vec_env import EnvPoolFactory
 
-        return EnvPoolFactory(tuple(load_tasks(suite, tasks)))
+        return EnvPoolFactory(tuple(load_tasks(suite, tasks)), reward=config.step_reward)
 
     return factory
 
@@ -64,7 +64,7 @@ def _maniskill(tasks: Sequence[str], config: EnvConfig) -> EnvFactory:
     from embodied_rl.sim.maniskill.tasks import load_tasks
     from embodied_rl.sim.maniskill.vec_env import ManiSkillFactory
 
-    return ManiSkillFactory(tuple(load_tasks(tasks)), control=config.control)
+    return ManiSkillFactory(tuple(load_tasks(tasks)), control=config.control, reward=config.step_reward)
 
 
 SUITES: dict[str, Callable[[Sequence[str], EnvConfig], EnvFactory]] = {
@@ -98,7 +98,8 @@ def open_suite(suite: str, tasks: Sequence[str], config: EnvConfig) -> SuiteEnv:
     """
     if not tasks:
         raise UserError(f"suite '{suite}' needs the name of a task: --task {EXAMPLES[suite]}")
-    for name in _OF_OUR_SUITES + (() if suite == "maniskill" else ("control",)):
+    only_elsewhere = {"control": suite != "maniskill", "step_reward": suite == "gymnasium"}
+    for name in (*_OF_OUR_SUITES, *(name for name, refused in only_elsewhere.items() if refused)):
         if getattr(config, name) != getattr(_DEFAULTS, name):
             raise UserError(f"--env.{name.replace('_', '-')} does not apply to suite '{suite}': leave it out.")
     factory = SUITES[suite](tasks, config)

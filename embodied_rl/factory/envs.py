@@ -148,6 +148,8 @@ def open_env(
     """
     if config.control != AUTO:
         raise UserError("--env.control chooses a controller of suite 'maniskill': leave it out.")
+    if config.step_reward != AUTO:
+        raise UserError("--env.step-reward is for EnvPool's and ManiSkill's suites: here it is --env.reward.")
     exact, by_warp = pick_render_quality(config.render_quality, tasks) == "exact", config.renderer == "warp"
     if config.simulator == "warp":
         asked = WarpRequest(config, image_size, cameras, stop_at_success, device, exact)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Mapping
 from contextlib import closing
@@ -10,6 +11,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from embodied_rl.config.train import AUTO, EnvConfig
 from embodied_rl.errors import UserError
 from embodied_rl.evaluation.benchmark import interleaved
 from embodied_rl.evaluation.evaluate import EvalReport, evaluate
@@ -38,6 +40,7 @@ def run(suite: str, command: StateCommand, words: str) -> None:
     policy: Any = load_policy(folder)
     policy.to(pick_device(command.device))
     tasks = command.tasks or _trained_tasks(suite, provenance)
+    command = dataclasses.replace(command, env=_as_trained(command.env, suite, provenance))
     with closing(open_suite(suite, tasks, command.env)) as env:
         need_state(env.info)
         check_fits(policy, env.info, command.checkpoint)
@@ -64,6 +67,15 @@ def _trained_tasks(suite: str, provenance: Mapping[str, Any]) -> tuple[str, ...]
     """The tasks that the checkpoint was trained on, where it says so and they are of this suite."""
     config = provenance.get("config", {})
     return tuple(config.get("tasks", ())) if provenance.get("suite") == suite else ()
+
+
+def _as_trained(env: EnvConfig, suite: str, provenance: Mapping[str, Any]) -> EnvConfig:
+    """`env` with the controller and the step reward of the checkpoint's training, where it asks for none."""
+    if provenance.get("suite") != suite:
+        return env
+    trained = provenance.get("config", {}).get("env", {})
+    kept = {name: trained[name] for name in ("control", "step_reward") if name in trained}
+    return dataclasses.replace(env, **{name: value for name, value in kept.items() if getattr(env, name) == AUTO})
 
 
 def _states(env: SuiteEnv, command: StateCommand) -> TaskStates:

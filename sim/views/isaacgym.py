@@ -7,6 +7,8 @@ for robot learning"); what differs is said at `IsaacGymEnv`.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib import import_module
+from importlib.util import find_spec
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -280,7 +282,11 @@ def _size(env: VecEnv, part: Part) -> int:
 
 
 def _box(size: int, bound: float) -> spaces.Box:
-    return spaces.Box(-bound, bound, (size,), np.float32)
+    """A gymnasium Box; where the gym of Isaac Gym's days is installed, one of its boxes too: trainers ask for that."""
+    kind: type[spaces.Box] = spaces.Box
+    if find_spec("gym") is not None:
+        kind = type("Box", (spaces.Box, import_module("gym.spaces").Box), {})
+    return kind(-bound, bound, (size,), np.float32)
 
 
 def _bounds(low: Sequence[float], high: Sequence[float], device: str) -> tuple[Tensor, Tensor]:

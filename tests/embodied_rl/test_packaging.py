@@ -52,6 +52,7 @@ OPTIONAL = {
     "rl-games": "rl-games",
     "rsl-rl-lib": "rsl-rl",
     "tensordict": "rsl-rl",
+    "skrl": "skrl",
 }
 
 

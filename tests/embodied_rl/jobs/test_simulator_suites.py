@@ -44,6 +44,22 @@ def test_maniskill_trains_in_a_watched_process(tmp_path: Path, capsys: pytest.Ca
     assert "1 watched processes" in shown
 
 
+@needs("envpool")
+def test_an_evaluation_pays_as_the_training_did(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = (
+        "train fetch --task FetchReachDense-v4 --env.step-reward native --iterations 1 --env.num-envs 2 "
+        "--rollout.episodes-per-iteration 2 --evaluation.states-per-task 1 --evaluation.every 0 --videos 0 "
+        f"--num-threads 1 --output {tmp_path / 'run'}"
+    )
+    assert main(words.split()) == 0
+    assert "reward native" in " ".join(capsys.readouterr().out.split())
+    asked = f"eval fetch --checkpoint {tmp_path / 'run'} --states-per-task 1"
+    assert main(asked.split()) == 0
+    assert "reward native" in " ".join(capsys.readouterr().out.split())
+    assert main([*asked.split(), "--env.step-reward", "success"]) == 0
+    assert "reward success" in " ".join(capsys.readouterr().out.split())
+
+
 @needs("mani_skill")
 def test_a_controller_by_name() -> None:
     with closing(open_suite("maniskill", ["PushCube-v1"], EnvConfig(num_envs=1, control="pd_ee_delta_pos"))) as env:
@@ -68,6 +84,12 @@ def test_every_suite_has_an_example() -> None:
 def test_a_controller_is_refused_elsewhere(words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*words.split(), "--env.control", "libero", "--output", str(tmp_path / "run")]) == 2
     assert "--env.control" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", ["train tabletop", "train gymnasium --task Pendulum-v1"])
+def test_a_step_reward_is_refused_elsewhere(words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*words.split(), "--env.step-reward", "native", "--output", str(tmp_path / "run")]) == 2
+    assert "--env.step-reward" in capsys.readouterr().err
 
 
 @needs("envpool")

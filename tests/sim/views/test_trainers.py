@@ -1,4 +1,4 @@
-"""rl_games and rsl_rl, as they come from the package index, train through the view."""
+"""rl_games, rsl_rl and skrl, as they come from the package index, train through the view."""
 
 from __future__ import annotations
 
@@ -6,17 +6,22 @@ import importlib.util
 import os
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
+from gymnasium import spaces
 
 from embodied_rl.benchmarks.view_trainers import TRAINERS
 from embodied_rl.errors import UserError
+from embodied_rl.sim.views import isaacgym
 from embodied_rl.sim.views import rl_games as rl_games_view
 from embodied_rl.sim.views import rsl_rl as rsl_rl_view
-from tests.sim.views.test_isaacgym import World, view
+from embodied_rl.sim.views.skrl import SkrlVecEnv
+from tests.sim.views.test_isaacgym import World, actions, view
 
 PAGE = Path(__file__).parents[3] / "docs" / "views.md"
+IMPORTS = {"rl_games": "rl_games", "rsl_rl": "tensordict", "skrl": "skrl"}
 PACKAGES = {"rl_games": "rl_games.common", "rsl_rl": "tensordict"}
 
 
@@ -52,13 +57,60 @@ def test_rsl_rl_sees_observations_in_groups_and_may_shift_episodes() -> None:
     assert extras["time_outs"].all()
 
 
-@pytest.mark.parametrize("number", range(3))
+def test_skrl_tells_the_end_of_an_episode_from_the_end_of_its_time() -> None:
+    env = SkrlVecEnv(view())
+    first, _ = env.reset()
+    assert torch.equal(first, env.reset()[0])  # it resets again where it evaluates, and must not lose episodes
+    ended, late = 0, 0
+    for action in actions(40):
+        obs, reward, terminated, truncated, extras = env.step(action)
+        assert (obs.shape, reward.shape, terminated.shape, truncated.shape) == ((6, 5), (6, 1), (6, 1), (6, 1))
+        assert terminated.dtype == truncated.dtype == torch.bool
+        assert torch.equal(truncated[:, 0], extras["time_outs"])
+        assert torch.equal(terminated[:, 0], extras["success"])
+        ended, late = ended + int(terminated.sum()), late + int(truncated.sum())
+    assert ended
+    assert late
+    assert env.state_space is None
+    assert env.state() is None
+
+
+def test_skrl_shows_states_to_a_critic_alone() -> None:
+    env = SkrlVecEnv(view(obs=("proprio",), states=("state",)))
+    env.reset()
+    before = env.state()
+    env.step(torch.ones(6, 2))
+    assert env.state_space is not None
+    assert before is not None
+    assert before.shape == (6, env.env.num_states)
+
+
+def test_spaces_are_also_those_of_gym_where_it_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    class OldBox:
+        """As gym.spaces.Box: a class of its own, not gymnasium's."""
+
+    assert not isinstance(view().observation_space, OldBox)
+    monkeypatch.setattr(isaacgym, "find_spec", lambda name: object() if name == "gym" else None)
+    monkeypatch.setattr(isaacgym, "import_module", lambda name: SimpleNamespace(Box=OldBox))
+    space = view().action_space
+    assert isinstance(space, OldBox)
+    assert isinstance(space, spaces.Box)
+    assert space.contains(space.sample())
+
+
+@pytest.mark.parametrize("number", range(4))
 def test_the_examples_of_the_page_run(number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As they stand, but with fewer envs and updates."""
     code = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)[number]
-    need("rl_games" if "rl_games" in code else "tensordict" if "rsl_rl" in code else "torch")
+    need(next((package for word, package in IMPORTS.items() if f"views.{word}" in code), "torch"))
     monkeypatch.chdir(tmp_path)
-    for long, short in (("num_envs=32", "num_envs=2"), (", 32,", ", 2,"), ("=60", "=1"), ("(60)", "(1)")):
+    for long, short in (
+        ("num_envs=32", "num_envs=2"),
+        (", 32,", ", 2,"),
+        ("=60", "=1"),
+        ("(60)", "(1)"),
+        ("32 * 60", "32"),
+    ):
         code = code.replace(long, short)
     exec(compile(code, f"views.md, block {number}", "exec"), {})
 
