@@ -6,12 +6,13 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 STAMP := $(VENV)/.installed
 
-.PHONY: help train train-libero simulators test lint types wheel-smoke setup clean
+.PHONY: help train train-libero simulators ros2 test lint types wheel-smoke setup clean
 
 help:
 	@echo "make train        train the small OpenVLA on the tabletop suite (sets everything up first)"
 	@echo "make train-libero install LIBERO's official tasks, and train the small OpenVLA on libero_spatial"
 	@echo "make simulators   install EnvPool, MuJoCo Warp, and ManiSkill with a Vulkan driver for the CPU"
+	@echo "make ros2         install rclpy for the twin and the tests; a robot's own ROS 2 serves as well"
 	@echo "make test         run the tests (sets everything up first)"
 	@echo "make lint types   ruff (rules and format); pyright"
 	@echo "make wheel-smoke  build the wheel and try it in an environment of its own"
@@ -29,6 +30,9 @@ simulators: $(STAMP)
 	@sh .ci/install-maniskill $(BIN)/python
 	@sh .ci/install-lavapipe
 	@sh .ci/check-no-cuda $(BIN)/python
+
+ros2: $(STAMP)
+	@sh .ci/install-ros2 $(BIN)/python
 
 # One thread a worker: workers whose threads wait for each other in a busy loop are far slower than one thread each.
 test: $(STAMP)

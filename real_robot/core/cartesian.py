@@ -142,7 +142,10 @@ class PoseReference:
         dt = seconds / steps
         for _ in range(steps):
             self._linear += dt * (self.law.kp * (self._goal_position - self.position) - self.law.kd * self._linear)
-            error = np.cross(self.rotation, self._goal_rotation, axis=0).sum(1) / 2
+            # half the sum of the columns' cross products is the skew part of this
+            across = self.rotation @ self._goal_rotation.T
+            skew = across - across.T
+            error = np.array([skew[1, 2], skew[2, 0], skew[0, 1]]) / 2
             self._angular += dt * (self.law.kp * error - self.law.kd * self._angular)
             self.position = self.position + dt * self._linear
             self.rotation = rotation_matrix(dt * self._angular) @ self.rotation

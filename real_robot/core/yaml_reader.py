@@ -87,6 +87,13 @@ class Section:
             raise self.wrong(key, f"{value!r} is not a list of {count} numbers; give them in {unit}")
         return tuple(self._number(key, item, unit, False) for item in value)
 
+    def texts(self, key: str) -> tuple[str, ...]:
+        """One text or more."""
+        value = self._value(key, "[a text, ...]")
+        if not isinstance(value, list) or not value or not all(isinstance(item, str) and item for item in value):
+            raise self.wrong(key, f"{value!r} is no list of texts; give one or more")
+        return tuple(value)
+
     def section(self, key: str) -> Section:
         """A mapping within this one."""
         value = self._value(key, "keys and values")

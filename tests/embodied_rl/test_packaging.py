@@ -31,6 +31,13 @@ DISTRIBUTIONS = {
     "warp": "warp-lang",
     "rl_games": "rl-games",
     "rsl_rl": "rsl-rl-lib",
+    "rclpy": "ros-rclpy",
+    "std_msgs": "ros-std-msgs",
+    "sensor_msgs": "ros-sensor-msgs",
+    "geometry_msgs": "ros-geometry-msgs",
+    "trajectory_msgs": "ros-trajectory-msgs",
+    "diagnostic_msgs": "ros-diagnostic-msgs",
+    "std_srvs": "ros-std-srvs",
 }
 # Runs in the environment that `assets install libero` makes for the official code.
 ELSEWHERE = "sim.libero.assets.official."
@@ -53,6 +60,13 @@ OPTIONAL = {
     "rsl-rl-lib": "rsl-rl",
     "tensordict": "rsl-rl",
     "skrl": "skrl",
+    "ros-rclpy": "ros-test",
+    "ros-std-msgs": "ros-test",
+    "ros-sensor-msgs": "ros-test",
+    "ros-geometry-msgs": "ros-test",
+    "ros-trajectory-msgs": "ros-test",
+    "ros-diagnostic-msgs": "ros-test",
+    "ros-std-srvs": "ros-test",
 }
 
 

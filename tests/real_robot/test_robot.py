@@ -31,8 +31,8 @@ def test_figures_are_scaled_and_keep_their_margin() -> None:
     np.testing.assert_allclose([limits.lower[3], limits.upper[3]], [-3.0421 + 0.05, -0.1518 - 0.05])
 
 
-def test_there_are_three_arms() -> None:
-    assert SHIPPED == ["fr3", "generic", "ur5e"]
+def test_there_are_three_arms_and_a_twin() -> None:
+    assert SHIPPED == ["fr3", "generic", "twin", "ur5e"]
 
 
 @pytest.mark.parametrize(
@@ -98,5 +98,5 @@ def test_an_unknown_arm_lists_the_shipped_ones() -> None:
 
 def test_the_bridges_section_is_its_own(tmp_path: Path) -> None:
     path = tmp_path / "arm.yaml"
-    path.write_text((ROBOTS / "fr3.yaml").read_text() + "\nros: {anything: 1}\n")
+    path.write_text((ROBOTS / "fr3.yaml").read_text().partition("\nros:")[0] + "\nros: {anything: 1}\n")
     assert load_robot(str(path)).name == "Franka Research 3"

@@ -1,0 +1,1 @@
+"""Starts server, twin and bridge as processes, and talks to them over ROS 2."""

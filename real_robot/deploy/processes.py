@@ -1,0 +1,119 @@
+"""Processes that say when they are ready, and end together."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+
+from embodied_rl.errors import UserError
+
+_LOOK_S = 0.05
+_TERM_S = 5.0
+
+
+class Process:
+    """A Python module as a process of its own.
+
+    Args:
+        name: For messages.
+        module: What `python -m` runs.
+        arguments: Its command line.
+        environment: All of it.
+        ready: A pattern of the line with which it says that it is ready.
+
+    Example:
+        >>> twin = Process("twin", "embodied_rl.real_robot.twin", [options], ros_environment(), "twin ready")
+        >>> twin.wait_ready(60.0)
+    """
+
+    def __init__(
+        self, name: str, module: str, arguments: Sequence[str], environment: Mapping[str, str], ready: str
+    ) -> None:
+        self.name, self._ready = name, re.compile(ready)
+        self.lines: deque[str] = deque(maxlen=200)
+        """What it said last."""
+        self._found: re.Match[str] | None = None
+        self._popen = subprocess.Popen(
+            [sys.executable, "-m", module, *arguments],
+            env={**environment, "PYTHONUNBUFFERED": "1"},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            process_group=0,  # Ctrl-C is for this process, which ends them in order
+        )
+        self._reader = threading.Thread(target=self._read, name=f"{name} output", daemon=True)
+        self._reader.start()
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._popen.pid
+
+    @property
+    def running(self) -> bool:
+        """Whether it has not ended."""
+        return self._popen.poll() is None
+
+    def wait_ready(self, seconds: float) -> re.Match[str]:
+        """The ready line's match.
+
+        Raises:
+            UserError: It ended first, or is not ready in time; with its last line.
+        """
+        deadline = time.monotonic() + seconds
+        while self._found is None:
+            if not self.running:
+                self._reader.join(timeout=2.0)
+                raise UserError(f"the {self.name} ended before it was ready: {self.last_line}")
+            if time.monotonic() > deadline:
+                raise UserError(f"the {self.name} is not ready after {seconds:.0f} s: {self.last_line}")
+            time.sleep(_LOOK_S)
+        return self._found
+
+    @property
+    def last_line(self) -> str:
+        """The last that it said."""
+        return next((line for line in reversed(self.lines) if line.strip()), "it said nothing")
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal."""
+        if self.running:
+            os.kill(self.pid, number)
+
+    def close(self) -> None:
+        """SIGTERM, and SIGKILL where that does not end it."""
+        if self.running:
+            self.signal(signal.SIGCONT)
+            self.signal(signal.SIGTERM)
+            try:
+                self._popen.wait(_TERM_S)
+            except subprocess.TimeoutExpired:
+                self.signal(signal.SIGKILL)
+        self._popen.wait()
+        self._reader.join(timeout=2.0)
+        if self._popen.stdout is not None:
+            self._popen.stdout.close()
+
+    def __enter__(self) -> Process:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _read(self) -> None:
+        assert self._popen.stdout is not None
+        for line in self._popen.stdout:
+            self.lines.append(line.rstrip("\n"))
+            if self._found is None:
+                self._found = self._ready.search(line)

@@ -1,0 +1,165 @@
+"""A bridge and a twin as seen from another process: their topics and services."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from embodied_rl.errors import UserError
+from embodied_rl.real_robot.ros2 import qos
+from embodied_rl.real_robot.ros2.operator import SERVICES
+from embodied_rl.real_robot.ros2.preflight import Check, from_json
+from embodied_rl.real_robot.ros2.session import Session
+from embodied_rl.real_robot.twin.options import TOPICS
+
+BRIDGE = "/embodied_rl"
+_CALL_S = 15.0
+
+
+class BridgeRemote:
+    """Calls a bridge's services and hears what it says.
+
+    Args:
+        session: A node; start it after this is made.
+        emergency_stop: Topic of the button.
+
+    Example:
+        >>> remote.instruct("open the drawer")
+        >>> remote.call("arm")
+        >>> remote.state
+        'armed'
+    """
+
+    def __init__(self, session: Session, emergency_stop: str = "/emergency_stop") -> None:
+        from std_msgs.msg import Bool, String
+        from std_srvs.srv import Trigger
+
+        self._bool, self._text, self._trigger = Bool, String, Trigger
+        self._changed = threading.Condition()
+        self.state, self.status = "", dict[str, Any]()
+        self.transitions: list[dict[str, Any]] = []
+        """What the state machine said, with `heard_ns` of this process's monotonic clock."""
+        node = session.node
+        names = (*SERVICES, "release", "preflight")
+        self._clients = {name: node.create_client(Trigger, f"{BRIDGE}/{name}") for name in names}
+        self._instruction = node.create_publisher(String, f"{BRIDGE}/instruction", qos.latched())
+        self._outcome = node.create_publisher(String, f"{BRIDGE}/outcome", qos.event())
+        self._button = node.create_publisher(Bool, emergency_stop, qos.event())
+        node.create_subscription(String, f"{BRIDGE}/state", self._on_state, qos.latched())
+        node.create_subscription(String, f"{BRIDGE}/status", self._on_status, qos.command())
+
+    def call(self, name: str) -> tuple[bool, str]:
+        """Call a service of `SERVICES`, 'release' or 'preflight': whether it was done, and its words.
+
+        Raises:
+            UserError: The bridge does not answer.
+        """
+        client = self._clients[name]
+        if not client.wait_for_service(timeout_sec=_CALL_S):
+            raise UserError(f"no bridge offers {BRIDGE}/{name}: is it running, on the same ROS_DOMAIN_ID?")
+        answered = threading.Event()
+        future = client.call_async(self._trigger.Request())
+        future.add_done_callback(lambda _: answered.set())
+        if not answered.wait(_CALL_S):
+            raise UserError(f"the bridge did not answer {BRIDGE}/{name} in {_CALL_S:.0f} s")
+        answer = future.result()
+        return bool(answer.success), str(answer.message)
+
+    def must(self, name: str) -> None:
+        """Call a service that has to succeed; UserError with its words where it does not."""
+        done, words = self.call(name)
+        if not done:
+            raise UserError(f"{name} was refused: {words}")
+
+    def preflight(self) -> list[Check]:
+        """What the bridge finds before the arm is armed."""
+        return from_json(self.call("preflight")[1])
+
+    def instruct(self, words: str) -> None:
+        """Say what the policy shall do."""
+        self._instruction.publish(self._text(data=words))
+
+    def outcome(self, words: str) -> None:
+        """Say how the episode ended, for the record."""
+        self._outcome.publish(self._text(data=words))
+
+    def press(self, pressed: bool = True) -> int:
+        """Press the emergency stop, or let it out: the monotonic time at which it was sent, ns."""
+        sent_ns = time.monotonic_ns()
+        self._button.publish(self._bool(data=pressed))
+        return sent_ns
+
+    def wait(self, condition: Callable[[], bool], seconds: float) -> bool:
+        """Whether `condition` holds within `seconds`; looked at whenever the bridge says something."""
+        with self._changed:
+            return self._changed.wait_for(condition, seconds)
+
+    def wait_state(self, state: str, seconds: float) -> bool:
+        """Whether the bridge is in `state` within `seconds`."""
+        return self.wait(lambda: self.state == state, seconds)
+
+    def _on_state(self, message: Any) -> None:
+        heard_ns = time.monotonic_ns()
+        with self._changed:
+            said = json.loads(message.data)
+            self.state = said["state"]
+            self.transitions.append({**said, "heard_ns": heard_ns})
+            self._changed.notify_all()
+
+    def _on_status(self, message: Any) -> None:
+        with self._changed:
+            self.status = json.loads(message.data)
+            self._changed.notify_all()
+
+
+class TwinRemote:
+    """Begins episodes on a twin and hears how they go.
+
+    Args:
+        session: A node; start it after this is made.
+
+    Attributes:
+        state: number, task, instruction, seconds, success, behind_s.
+    """
+
+    def __init__(self, session: Session) -> None:
+        from std_msgs.msg import String
+
+        self._text = String
+        self._changed = threading.Condition()
+        self.state: dict[str, Any] = {}
+        self._number = 0
+        self._episode = session.node.create_publisher(String, TOPICS["episode"], qos.latched())
+        self._faults = session.node.create_publisher(String, TOPICS["faults"], qos.event())
+        session.node.create_subscription(String, TOPICS["state"], self._on_state, qos.latched())
+
+    def begin(self, task: str, state: int, seed: int, seconds: float = 30.0) -> str:
+        """Put the scene into an initial state: the instruction.
+
+        Raises:
+            UserError: The twin does not say so in time.
+        """
+        self._number += 1
+        number = self._number
+        words = {"number": number, "task": task, "state": state, "seed": seed}
+        self._episode.publish(self._text(data=json.dumps(words)))
+        if not self.wait(lambda: self.state.get("number") == number, seconds):
+            raise UserError(f"the twin did not begin {task} in {seconds:.0f} s")
+        return str(self.state["instruction"])
+
+    def drop_cameras(self, *cameras: str) -> None:
+        """These cameras send nothing from now on; none: all send again."""
+        self._faults.publish(self._text(data=json.dumps({"dropped": list(cameras)})))
+
+    def wait(self, condition: Callable[[], bool], seconds: float) -> bool:
+        """Whether `condition` holds within `seconds`; looked at whenever the twin says something."""
+        with self._changed:
+            return self._changed.wait_for(condition, seconds)
+
+    def _on_state(self, message: Any) -> None:
+        with self._changed:
+            self.state = json.loads(message.data)
+            self._changed.notify_all()

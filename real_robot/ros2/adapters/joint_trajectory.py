@@ -1,0 +1,55 @@
+"""ros2_control's joint_trajectory_controller: each set point with the stop that would follow it.
+
+The controller follows a trajectory to its end and stays there. Every message therefore ends at rest, by the gate's own
+stop: where the next message does not come, the arm brakes within its limits. Points have velocities, so that the
+controller interpolates by cubics; the stamp is the tick's time, so that what is late is dropped and not replayed.
+"""
+
+from __future__ import annotations
+
+from array import array
+from typing import Any
+
+from embodied_rl.real_robot.core.gate import NANOSECONDS, Setpoint
+from embodied_rl.real_robot.core.robot import Robot
+from embodied_rl.real_robot.ros2 import qos
+from embodied_rl.real_robot.ros2.adapters.stamps import set_time
+from embodied_rl.real_robot.ros2.loop import Output
+
+LEAD_TICKS = 2
+"""A set point is due so many ticks after its message: one for the way, one for a late tick."""
+_STRIDE = 3
+"""Ticks between the points of a stop."""
+
+
+class JointTrajectoryAdapter:
+    """Publishes trajectory_msgs/JointTrajectory.
+
+    Args:
+        node: The bridge's.
+        topic: Such as /joint_trajectory_controller/joint_trajectory.
+        robot: Names and rate.
+    """
+
+    def __init__(self, node: Any, topic: str, robot: Robot) -> None:
+        from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
+
+        self._message, self._point = JointTrajectory, JointTrajectoryPoint
+        self._names = list(robot.limits.names)
+        self._period_ns = round(NANOSECONDS / robot.rate_hz)
+        self._publisher = node.create_publisher(JointTrajectory, topic, qos.command())
+
+    def send(self, output: Output, ros_ns: int) -> None:
+        """Send the set point and the stop after it."""
+        setpoint = output.tick.setpoint
+        assert setpoint is not None
+        message = self._message(joint_names=self._names)
+        set_time(message.header.stamp, ros_ns)
+        ends = [*range(_STRIDE - 1, len(output.stop) - 1, _STRIDE), len(output.stop) - 1] if output.stop else []
+        message.points = [self._of(setpoint, 0), *(self._of(output.stop[index], index + 1) for index in ends)]
+        self._publisher.publish(message)
+
+    def _of(self, setpoint: Setpoint, tick: int) -> Any:
+        point = self._point(positions=array("d", setpoint.positions), velocities=array("d", setpoint.velocities))
+        set_time(point.time_from_start, (tick + LEAD_TICKS) * self._period_ns)
+        return point

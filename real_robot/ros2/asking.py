@@ -1,0 +1,166 @@
+"""Asks the policy server in threads of their own, so that the control loop never waits."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+
+from embodied_rl.real_robot.client import PolicyConnectionError, PolicyServerError
+from embodied_rl.real_robot.core.executor import Chunk
+from embodied_rl.real_robot.core.states import ArmState
+from embodied_rl.real_robot.ros2.clock import Clock
+from embodied_rl.real_robot.ros2.loop import ControlLoop
+from embodied_rl.real_robot.ros2.observations import Observations, request_of
+
+_LOOK_S = 0.05
+
+
+class Client(Protocol):
+    """What is needed of a `PolicyClient`."""
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """What the server says of its policy."""
+        ...
+
+    def infer(self, obs: dict[str, Any]) -> dict[str, Any]:
+        """The answer, with `actions` [K, A]."""
+        ...
+
+    def close(self) -> None:
+        """End."""
+        ...
+
+
+@dataclass(frozen=True)
+class AskConfig:
+    """How the policy is asked.
+
+    Args:
+        aligned: A chunk belongs to its observation's time, and the next is asked for while it runs. Without, it begins
+            when it arrives and the arm rests while the policy thinks: the naive way, to compare with.
+        latency_s: Added to each answer: what a network would add.
+        seed: Of the policy's draws.
+    """
+
+    aligned: bool = True
+    latency_s: float = 0.0
+    seed: int = 0
+
+
+@dataclass
+class AskReport:
+    """Counts for status and diagnostics."""
+
+    answers: int = 0
+    errors: int = 0
+    last_error: str = ""
+    answer_ms: list[float] = field(default_factory=list)
+    """From question to answer, of the last answers."""
+
+
+class Asking:
+    """One thread a client: each asks when the executor wants a chunk and a new picture is there.
+
+    Several clients keep several questions on their way, which long latencies need.
+
+    Args:
+        loop: Takes the chunks.
+        observations: Gives what is asked.
+        clients: Connections to one server.
+        clock: The control loop's.
+        config: How.
+    """
+
+    def __init__(
+        self, loop: ControlLoop, observations: Observations, clients: list[Client], clock: Clock, config: AskConfig
+    ) -> None:
+        self.report = AskReport()
+        self._loop, self._observations, self._clock, self._config = loop, observations, clock, config
+        self._clients, self._lock = clients, threading.Lock()
+        self._stopping = threading.Event()
+        self._asked_ns, self._decision, self._episode = -1, 0, 0
+        self._threads = [
+            threading.Thread(target=self._work, args=(client,), name="policy", daemon=True) for client in clients
+        ]
+
+    def start(self) -> None:
+        """Ask from now on."""
+        for thread in self._threads:
+            thread.start()
+
+    def new_episode(self, seed: int) -> None:
+        """Count decisions from 0 again; answers to earlier questions are thrown away."""
+        with self._lock:
+            self._decision, self._episode, self._asked_ns = 0, self._episode + 1, self._clock.now_ns()
+            self._config = AskConfig(self._config.aligned, self._config.latency_s, seed)
+        self._loop.forget_chunks()
+
+    def close(self) -> None:
+        """End the threads and their connections."""
+        self._stopping.set()
+        for thread in self._threads:
+            if thread.is_alive():
+                thread.join(timeout=2.0)
+        for client in self._clients:
+            client.close()
+
+    def _work(self, client: Client) -> None:
+        while not self._stopping.is_set():
+            self._observations.wait(_LOOK_S)
+            with self._lock:
+                asked = self._question(client)
+            if asked is None:
+                continue
+            request, observed_ns, episode, began_ns = asked
+            try:
+                answer = client.infer(request)
+            except (PolicyServerError, PolicyConnectionError) as error:
+                if not self._stopping.is_set():
+                    self._failed(str(error))
+                continue
+            self._clock.sleep_until(began_ns + round(self._config.latency_s * 1e9))
+            self._take(answer, client.metadata, observed_ns, episode, began_ns)
+
+    def _question(self, client: Client) -> tuple[dict[str, Any], int, int, int] | None:
+        """The next question; None where none is due or nothing new has been seen."""
+        now_ns = self._clock.now_ns()
+        if not self._due(now_ns):
+            return None
+        observation = self._observations.take(now_ns)
+        if observation is None or observation.stamp_ns <= self._asked_ns or not observation.instruction:
+            return None
+        self._loop.request(observation.stamp_ns)
+        self._loop.events.emit(observation)
+        draws = {"seed": self._config.seed, "decision": self._decision}
+        self._decision, self._asked_ns = self._decision + 1, observation.stamp_ns
+        return {**request_of(observation, client.metadata), **draws}, observation.stamp_ns, self._episode, now_ns
+
+    def _due(self, now_ns: int) -> bool:
+        if self._config.aligned or self._loop.state is not ArmState.RUNNING:
+            return self._loop.due(now_ns)
+        return not self._loop.planned(now_ns)
+
+    def _take(
+        self, answer: dict[str, Any], metadata: dict[str, Any], observed_ns: int, episode: int, began_ns: int
+    ) -> None:
+        now_ns = self._clock.now_ns()
+        with self._lock:
+            if episode != self._episode:
+                self._loop.heartbeat(now_ns)
+                return
+            self.report.answers += 1
+            self.report.answer_ms = [*self.report.answer_ms[-99:], (now_ns - began_ns) / 1e6]
+        stamp_ns = observed_ns if self._config.aligned else now_ns
+        actions = np.asarray(answer["actions"], np.float64)
+        chunk = Chunk(stamp_ns, actions, str(metadata.get("weights", "")))
+        self._loop.chunk(chunk, now_ns, (now_ns - began_ns) / 1e6)
+
+    def _failed(self, why: str) -> None:
+        with self._lock:
+            self.report.errors += 1
+            self.report.last_error = why
+        self._stopping.wait(_LOOK_S)

@@ -1,0 +1,123 @@
+"""The `ros` section of an arm's YAML: topics, controllers, cameras, and where the base stands in training's world."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from embodied_rl.real_robot.core.kinematics import Origin
+from embodied_rl.real_robot.core.robot import robot_path
+from embodied_rl.real_robot.core.yaml_reader import Section, read_yaml
+
+ARM_ADAPTERS = ("joint_trajectory", "position_array", "crisp_pose", "crisp_joint", "servo_twist")
+GRIPPER_ADAPTERS = ("float64_array", "gripper_command")
+
+
+@dataclass(frozen=True)
+class CameraTopic:
+    """A camera: `name` is for people, `compressed` says sensor_msgs/CompressedImage."""
+
+    name: str
+    topic: str
+    compressed: bool
+
+
+@dataclass(frozen=True)
+class ArmTopic:
+    """Where set points go, and in which controller's words (one of ARM_ADAPTERS)."""
+
+    adapter: str
+    topic: str
+
+
+@dataclass(frozen=True)
+class GripperTopic:
+    """Where the gripper's width goes.
+
+    Args:
+        adapter: One of GRIPPER_ADAPTERS.
+        topic: The controller's topic or action.
+        scale: What is sent for each metre of width: 0.5 for a controller that takes one finger's position.
+        fingers: Names in the joint states whose absolute positions add up to the width.
+    """
+
+    adapter: str
+    topic: str
+    scale: float
+    fingers: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class RosConfig:
+    """All that the bridge must know beyond the core's `Robot`.
+
+    Attributes:
+        joint_states: Topic of sensor_msgs/JointState.
+        emergency_stop: Topic of std_msgs/Bool, the button.
+        arm: Where set points go.
+        gripper: The same for the gripper; None for an arm without.
+        cameras: In the order in which the policy reads them.
+        base: The base frame in the world in which the policy was trained.
+    """
+
+    joint_states: str
+    emergency_stop: str
+    arm: ArmTopic
+    gripper: GripperTopic | None
+    cameras: tuple[CameraTopic, ...]
+    base: Origin
+
+
+def load_ros_config(robot: str) -> RosConfig:
+    """Read the `ros` section of a shipped arm or of a file.
+
+    Raises:
+        UserError: One line with the file, the key and what to do.
+    """
+    file = read_yaml(robot_path(robot))
+    ros = file.section("ros")
+    arm = ros.section("arm")
+    base = ros.section("base_in_training")
+    config = RosConfig(
+        joint_states=ros.text("joint_states"),
+        emergency_stop=ros.text("emergency_stop"),
+        arm=ArmTopic(_one_of(arm, "adapter", ARM_ADAPTERS), arm.text("topic")),
+        gripper=_gripper(ros.section("gripper")) if ros.has("gripper") else None,
+        cameras=_cameras(ros.section("cameras")),
+        base=Origin(_three(base, "xyz", "m"), _three(base, "rpy", "rad")),
+    )
+    for section in (arm, base, ros):
+        section.done()
+    return config
+
+
+def _gripper(section: Section) -> GripperTopic:
+    found = GripperTopic(
+        adapter=_one_of(section, "adapter", GRIPPER_ADAPTERS),
+        topic=section.text("topic"),
+        scale=section.number("scale", "what is sent per metre of width"),
+        fingers=section.texts("fingers"),
+    )
+    section.done()
+    return found
+
+
+def _cameras(section: Section) -> tuple[CameraTopic, ...]:
+    cameras = []
+    for name in section.keys:
+        camera = section.section(name)
+        kind = _one_of(camera, "type", ("raw", "compressed"))
+        cameras.append(CameraTopic(name, camera.text("topic"), kind == "compressed"))
+        camera.done()
+    return tuple(cameras)
+
+
+def _one_of(section: Section, key: str, known: tuple[str, ...]) -> str:
+    value = section.text(key)
+    if value not in known:
+        raise section.wrong(key, f"'{value}' is none of {', '.join(known)}")
+    return value
+
+
+def _three(section: Section, key: str, unit: str) -> tuple[float, float, float]:
+    x, y, z = section.numbers(key, 3, unit)
+    return x, y, z

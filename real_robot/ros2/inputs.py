@@ -1,0 +1,140 @@
+"""What the bridge subscribes to: joints, pictures, the emergency stop, a human's device."""
+
+from __future__ import annotations
+
+from collections import deque
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from embodied_rl.real_robot.ros2 import qos
+from embodied_rl.real_robot.ros2.adapters.stamps import nanoseconds
+from embodied_rl.real_robot.ros2.config import CameraTopic
+from embodied_rl.real_robot.ros2.pictures import PictureError, of_compressed, of_raw
+from embodied_rl.real_robot.ros2.station import Station
+
+_SILENCE_NS = 200_000_000
+"""A dead man's switch that says nothing for so long is open."""
+
+
+class Flow:
+    """When the last messages of a topic came and how old they were, for the checks."""
+
+    def __init__(self) -> None:
+        self._came: deque[tuple[int, int]] = deque(maxlen=200)
+        self.problem = ""
+        """Why the last message was not used."""
+
+    def note(self, now_ns: int, stamp_ns: int) -> None:
+        """A message came."""
+        self._came.append((now_ns, now_ns - stamp_ns))
+
+    def rate_hz(self, now_ns: int) -> float:
+        """Messages a second over the last two seconds."""
+        recent = [came for came, _ in self._came if now_ns - came < 2_000_000_000]
+        return (len(recent) - 1) * 1e9 / (recent[-1] - recent[0]) if len(recent) > 1 else 0.0
+
+    @property
+    def age_ms(self) -> float:
+        """Median age of a message when it comes: delay, and the difference of clocks."""
+        return float(np.median([age for _, age in self._came])) / 1e6 if self._came else float("nan")
+
+
+class Inputs:
+    """Subscriptions and what became of them.
+
+    Args:
+        station: Its loop and observations take what comes.
+
+    Attributes:
+        flows: What came of joint states and of each camera, by name.
+        outcome: How the running episode ended, as somebody said.
+    """
+
+    def __init__(self, station: Station) -> None:
+        from geometry_msgs.msg import TwistStamped
+        from sensor_msgs.msg import CompressedImage, Image, JointState
+        from std_msgs.msg import Bool, Float64, String
+
+        self._station, self._node = station, station.session.node
+        self.outcome = ""
+        self._names: list[str] = []
+        self._fingers: list[float] = []
+        self._engaged_ns, self._grip = 0, 0.0
+        config, node = station.config, self._node
+        self.flows = {"joint_states": Flow(), **{name: Flow() for name in station.observations.cameras}}
+        node.create_subscription(JointState, config.joint_states, self._joints, qos.sensor(5))
+        for camera in config.cameras:
+            if camera.name in self.flows:
+                kind = CompressedImage if camera.compressed else Image
+                node.create_subscription(kind, camera.topic, partial(self._picture, camera), qos.sensor())
+        node.create_subscription(Bool, config.emergency_stop, self._button, qos.event())
+        node.create_subscription(String, "~/instruction", self._instruction, qos.latched())
+        node.create_subscription(String, "~/outcome", self._on_outcome, qos.event())
+        node.create_subscription(TwistStamped, "~/takeover/twist", self._twist, qos.command())
+        node.create_subscription(Bool, "~/takeover/engaged", self._engage, qos.event())
+        node.create_subscription(Float64, "~/takeover/gripper", self._grip_by_hand, qos.command())
+
+    def pretend(self, angles: np.ndarray) -> None:
+        """In a dry run: the arm is where it is asked to be."""
+        names = [*self._station.robot.limits.names, *self._names]
+        self._station.loop.joint_states(names, [*angles, *self._fingers], self._station.clock.now_ns())
+
+    def other_publishers(self) -> str:
+        """Who else commands the arm; empty where nobody does."""
+        topic = self._station.config.arm.topic
+        own = self._node.get_name()
+        others = {info.node_name for info in self._node.get_publishers_info_by_topic(topic)} - {own}
+        return f"{', '.join(sorted(others))} also publishes {topic}: stop it" if others else ""
+
+    def _joints(self, message: Any) -> None:
+        station = self._station
+        now_ns, stamp_ns = station.clock.now_ns(), station.clock.own_ns(nanoseconds(message.header.stamp))
+        flow = self.flows["joint_states"]
+        flow.note(now_ns, stamp_ns)
+        names = station.config.gripper.fingers if station.config.gripper is not None else ()
+        own = [(name, value) for name, value in zip(message.name, message.position, strict=False) if name in names]
+        if own:
+            self._names, self._fingers = [name for name, _ in own], [value for _, value in own]
+        if station.options.mode == "dry_run" and station.loop.runtime.machine.sends:
+            return
+        refused = station.loop.joint_states(message.name, message.position, stamp_ns)
+        flow.problem = "" if refused is None else f"{refused.kind}: {refused.detail}"
+
+    def _picture(self, camera: CameraTopic, message: Any) -> None:
+        station, flow = self._station, self.flows[camera.name]
+        stamp_ns = station.clock.own_ns(nanoseconds(message.header.stamp))
+        flow.note(station.clock.now_ns(), stamp_ns)
+        try:
+            image = of_compressed(message) if camera.compressed else of_raw(message)
+        except PictureError as error:
+            flow.problem = str(error)
+            return
+        flow.problem = ""
+        station.observations.picture(camera.name, image, stamp_ns)
+
+    def _button(self, message: Any) -> None:
+        self._station.loop.button(bool(message.data), self._station.clock.now_ns())
+
+    def _instruction(self, message: Any) -> None:
+        self._station.observations.instruction = message.data.strip()
+
+    def _on_outcome(self, message: Any) -> None:
+        self.outcome = message.data
+
+    def _engage(self, message: Any) -> None:
+        now_ns = self._station.clock.now_ns()
+        self._engaged_ns = now_ns if message.data else 0
+        self._station.loop.human(np.zeros(6), 0.0, now_ns, engaged=bool(message.data))
+
+    def _grip_by_hand(self, message: Any) -> None:
+        self._grip = float(message.data)
+
+    def _twist(self, message: Any) -> None:
+        """Move by hand while the dead man's switch is held."""
+        linear, angular = message.twist.linear, message.twist.angular
+        twist = np.array([linear.x, linear.y, linear.z, angular.x, angular.y, angular.z], np.float64)
+        now_ns = self._station.clock.now_ns()
+        engaged = self._engaged_ns > 0 and now_ns - self._engaged_ns < _SILENCE_NS
+        self._station.loop.human(twist, self._grip, now_ns, engaged=engaged)

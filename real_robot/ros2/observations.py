@@ -1,0 +1,82 @@
+"""From pictures and joints that come one by one to what the policy is asked."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from embodied_rl.real_robot.ros2.events import ObservationTaken
+from embodied_rl.real_robot.ros2.loop import ControlLoop
+from embodied_rl.real_robot.ros2.proprio import Proprio
+
+
+class Observations:
+    """The newest picture of each camera, and the joints of its time.
+
+    Args:
+        loop: Where joints are kept and pictures are noted.
+        cameras: Their names, in the policy's order.
+        proprio: Makes what the policy reads of the joints.
+
+    Example:
+        >>> observations.picture("wrist", image, stamp_ns)
+        >>> observations.take(now_ns).images["wrist"].shape
+        (480, 640, 3)
+    """
+
+    def __init__(self, loop: ControlLoop, cameras: Sequence[str], proprio: Proprio) -> None:
+        self.cameras = tuple(cameras)
+        self.instruction = ""
+        self._loop, self._proprio = loop, proprio
+        self._newest: dict[str, tuple[int, np.ndarray]] = {}
+        self._changed = threading.Condition()
+
+    def picture(self, camera: str, image: np.ndarray, stamp_ns: int) -> None:
+        """Take a picture, uint8 [H, W, 3]; one that is older than the newest is left out."""
+        with self._changed:
+            if camera in self._newest and stamp_ns <= self._newest[camera][0]:
+                return
+            self._newest[camera] = (stamp_ns, image)
+            self._changed.notify_all()
+        self._loop.picture(camera, stamp_ns)
+
+    def wait(self, seconds: float) -> None:
+        """Until a picture comes, or so long."""
+        with self._changed:
+            self._changed.wait(seconds)
+
+    def take(self, now_ns: int) -> ObservationTaken | None:
+        """What the policy is asked now; None before each camera and the joints have come.
+
+        Its stamp is that of the oldest picture, and the joints are those measured nearest to it.
+        """
+        with self._changed:
+            newest = {name: self._newest[name] for name in self.cameras if name in self._newest}
+        if len(newest) < len(self.cameras):
+            return None
+        stamp_ns = min((stamp for stamp, _ in newest.values()), default=now_ns)
+        measured = self._loop.measured(stamp_ns)
+        if measured is None:
+            return None
+        images = {name: image for name, (_, image) in newest.items()}
+        proprio = self._proprio(measured.angles, measured.fingers)
+        return ObservationTaken(now_ns, stamp_ns, images, measured.angles, proprio, self.instruction)
+
+
+def request_of(observation: ObservationTaken, metadata: dict[str, Any]) -> dict[str, Any]:
+    """An observation in the server's words, as much as its policy reads.
+
+    Args:
+        observation: With at least as many cameras as the policy has.
+        metadata: What the server says of its policy.
+    """
+    images = list(observation.images.values())[: metadata["cameras"]]
+    request: dict[str, Any] = {"proprio": observation.proprio}
+    if images:
+        request["images"] = images
+    if metadata["instruction"]:
+        request["instruction"] = observation.instruction
+    return request

@@ -1,0 +1,75 @@
+"""Services by which somebody arms, starts, holds and stops: one std_srvs/Trigger for each wish."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from embodied_rl.real_robot.core.states import Event
+from embodied_rl.real_robot.ros2.inputs import Inputs
+from embodied_rl.real_robot.ros2.preflight import checks, to_json
+from embodied_rl.real_robot.ros2.station import Station
+
+SERVICES = {
+    "arm": Event.ARM,
+    "start": Event.START,
+    "hold": Event.HOLD,
+    "resume": Event.RESUME,
+    "disarm": Event.DISARM,
+    "emergency_stop": Event.ESTOP,
+    "reset": Event.RESET,
+}
+"""Names under the node, and what they fire."""
+
+
+class Operator:
+    """The services.
+
+    Args:
+        station: Whose state machine is fired.
+        inputs: Says who else commands the arm.
+
+    Attributes:
+        wants_to_run: Whether somebody started the arm and nobody has stopped it since.
+    """
+
+    def __init__(self, station: Station, inputs: Inputs) -> None:
+        from std_srvs.srv import Trigger
+
+        self._station, self._inputs = station, inputs
+        self.wants_to_run = False
+        node = station.session.node
+        for name, event in SERVICES.items():
+            node.create_service(Trigger, f"~/{name}", partial(self._serve, event))
+        node.create_service(Trigger, "~/release", self._release)
+        node.create_service(Trigger, "~/preflight", self._preflight)
+
+    def fire(self, event: Event) -> str:
+        """Fire an event as somebody's wish: why it was refused; empty where it was done."""
+        station = self._station
+        if event is Event.ARM and station.options.mode == "shadow":
+            return "in shadow mode nothing is sent: the arm cannot be armed"
+        if event is Event.ARM and station.options.mode == "live" and (problem := self._inputs.other_publishers()):
+            return problem
+        if event is Event.START and not station.observations.instruction:
+            return "there is no instruction yet: publish one to ~/instruction"
+        transition = station.loop.fire(event, station.clock.now_ns(), "service")
+        if not transition.accepted:
+            return transition.reason
+        self.wants_to_run = event in (Event.START, Event.RESUME)
+        return ""
+
+    def _serve(self, event: Event, request: Any, response: Any) -> Any:
+        response.message = self.fire(event)
+        response.success = not response.message
+        return response
+
+    def _release(self, request: Any, response: Any) -> Any:
+        transition = self._station.loop.release(self._station.clock.now_ns())
+        response.success, response.message = transition.accepted, "" if transition.accepted else transition.reason
+        return response
+
+    def _preflight(self, request: Any, response: Any) -> Any:
+        found = checks(self._station, self._inputs)
+        response.success, response.message = all(check.passed for check in found), to_json(found)
+        return response

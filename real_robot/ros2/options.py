@@ -1,0 +1,56 @@
+"""What the bridge is told on its command line, as one JSON text between processes."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Literal
+
+from embodied_rl.real_robot.core.executor import Overlap
+
+Mode = Literal["live", "dry_run", "shadow"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class BridgeOptions:
+    """How the bridge runs.
+
+    Args:
+        robot: A shipped arm or the path of its file.
+        host: Of the policy server.
+        port: The same.
+        token: The server's, None for none.
+        mode: live sends set points. dry_run decides them and takes them for measured joints, and sends nothing.
+            shadow asks the policy while something else moves the arm, and cannot be armed.
+        overlap: What overlapping chunks do.
+        blend_steps: Control steps of a blend.
+        horizon: Control steps after which the policy is asked again, at most a chunk.
+        aligned: See `AskConfig`.
+        latency_s: Added to each answer of the policy.
+        requests: Questions that may be on their way at once.
+        speed: See `Clock`; for twins only.
+        resume_s: Resume by itself so long after the last fault has gone; None: somebody must. For twins only.
+    """
+
+    robot: str = "twin"
+    host: str = "127.0.0.1"
+    port: int = 8000
+    token: str | None = None
+    mode: Mode = "live"
+    overlap: str = Overlap.BLEND
+    blend_steps: int = 1
+    horizon: int = 2
+    aligned: bool = True
+    latency_s: float = 0.0
+    requests: int = 1
+    speed: float = 1.0
+    resume_s: float | None = None
+
+    def to_json(self) -> str:
+        """One line."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> BridgeOptions:
+        """What `to_json` wrote."""
+        return cls(**json.loads(text))

@@ -1,0 +1,52 @@
+"""From sensor_msgs/Image and CompressedImage to uint8 [H, W, 3] RGB."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+_CHANNELS = {"rgb8": (3, (0, 1, 2)), "bgr8": (3, (2, 1, 0)), "rgba8": (4, (0, 1, 2)), "bgra8": (4, (2, 1, 0))}
+MOST_PIXELS = 4096 * 4096
+
+
+class PictureError(ValueError):
+    """A message that is no picture; the text says why."""
+
+
+def of_raw(message: Any) -> np.ndarray:
+    """The picture of a sensor_msgs/Image.
+
+    Args:
+        message: Of 8 bits a channel.
+
+    Raises:
+        PictureError: Another encoding, or fewer bytes than the header says.
+    """
+    encoding, height, width, step = message.encoding, message.height, message.width, message.step
+    if encoding == "mono8":
+        channels, order = 1, (0, 0, 0)
+    elif encoding in _CHANNELS:
+        channels, order = _CHANNELS[encoding]
+    else:
+        raise PictureError(f"encoding '{encoding}': publish {', '.join(_CHANNELS)} or mono8")
+    data = np.frombuffer(message.data, np.uint8)
+    if not 0 < height * width <= MOST_PIXELS or step < width * channels or len(data) < height * step:
+        raise PictureError(f"{width} x {height} of {encoding} do not fit {len(data)} bytes in rows of {step}")
+    rows = data[: height * step].reshape(height, step)[:, : width * channels]
+    return np.ascontiguousarray(rows.reshape(height, width, channels)[:, :, order])
+
+
+def of_compressed(message: Any) -> np.ndarray:
+    """The picture of a sensor_msgs/CompressedImage (JPEG or PNG).
+
+    Raises:
+        PictureError: It cannot be decoded.
+    """
+    import cv2
+
+    data = np.frombuffer(message.data, np.uint8)
+    decoded = cv2.imdecode(data, cv2.IMREAD_COLOR) if len(data) else None
+    if decoded is None:
+        raise PictureError(f"{len(data)} bytes of format '{message.format}' cannot be decoded")
+    return np.ascontiguousarray(decoded[:, :, ::-1])

@@ -1,0 +1,114 @@
+"""What must hold before an arm is armed: topics, rates, clocks, names, limits, workspace, controller, policy."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+
+import numpy as np
+
+from embodied_rl.real_robot.core.motion import Limit, Motion
+from embodied_rl.real_robot.core.states import ArmState
+from embodied_rl.real_robot.ros2.inputs import Inputs
+from embodied_rl.real_robot.ros2.station import Station
+
+
+@dataclass(frozen=True)
+class Check:
+    """One line of the list: what was looked at, whether it holds, and what was found or is to be done."""
+
+    name: str
+    passed: bool
+    detail: str
+
+
+def to_json(checks: list[Check]) -> str:
+    """One line for a service's answer."""
+    return json.dumps([asdict(check) for check in checks])
+
+
+def from_json(text: str) -> list[Check]:
+    """What `to_json` wrote."""
+    return [Check(**check) for check in json.loads(text)]
+
+
+def checks(station: Station, inputs: Inputs) -> list[Check]:
+    """Every check, also after one that fails."""
+    return [*_flows(station, inputs), *_arm(station), _controller(station, inputs), _policy(station), _stop(station)]
+
+
+def _flows(station: Station, inputs: Inputs) -> list[Check]:
+    """Rate, age and use of joint states and of each camera."""
+    watch, now_ns = station.robot.watchdog, station.clock.now_ns()
+    found = []
+    for name, flow in inputs.flows.items():
+        age_s = watch.joint_state_age_s if name == "joint_states" else watch.camera_age_s
+        rate_hz = flow.rate_hz(now_ns)
+        topic = station.config.joint_states if name == "joint_states" else _topic(station, name)
+        if not rate_hz:
+            found.append(Check(name, False, f"nothing comes on {topic}: is the driver running, is the name right?"))
+        elif flow.problem:
+            found.append(Check(name, False, flow.problem))
+        elif rate_hz < 2 / age_s:
+            found.append(Check(name, False, f"{rate_hz:.0f} Hz; {2 / age_s:.0f} are needed for an age of {age_s:g} s"))
+        elif not -10 < flow.age_ms < 1000 * age_s:
+            advice = "the clocks disagree (chrony), or it is slow"
+            found.append(Check(name, False, f"stamps are {flow.age_ms:.0f} ms old: {advice}"))
+        else:
+            found.append(Check(name, True, f"{rate_hz:.0f} Hz, {flow.age_ms:.0f} ms old, {topic}"))
+    return found
+
+
+def _arm(station: Station) -> list[Check]:
+    """Whether the arm stands still within its limits and workspace."""
+    robot, measured = station.robot, station.loop.measured(station.clock.now_ns())
+    if measured is None:
+        return [Check("pose", False, "no joint states yet")]
+    motion = Motion(robot.limits, 1 / robot.rate_hz, robot.workspace.inside)
+    broken = motion.allows_rest(measured.angles[None])[0]
+    where = np.array2string(robot.chain.position(measured.angles), precision=3)
+    outside = [name for name, bits in zip(robot.limits.names, broken, strict=True) if bits & ~Limit.WORKSPACE]
+    boxed = bool((broken & Limit.WORKSPACE).any())
+    return [
+        Check("limits", not outside, f"outside: {', '.join(outside)}; move it by hand" if outside else "within"),
+        Check("workspace", not boxed, f"{robot.tool_frame} at {where} m in {robot.base_frame}" + ", outside" * boxed),
+    ]
+
+
+def _controller(station: Station, inputs: Inputs) -> Check:
+    """Whether somebody listens to set points, and nobody else sends any."""
+    config, node = station.config.arm, station.session.node
+    if station.options.mode != "live":
+        return Check("controller", True, f"{station.options.mode}: nothing is sent")
+    if problem := inputs.other_publishers():
+        return Check("controller", False, problem)
+    if not node.count_subscribers(config.topic):
+        return Check("controller", False, f"nobody listens to {config.topic}: is the controller active?")
+    return Check("controller", True, f"{config.adapter} on {config.topic}")
+
+
+def _policy(station: Station) -> Check:
+    """Whether the server answers, and how fast."""
+    report, metadata = station.asking.report, station.metadata
+    if not station.observations.instruction:
+        return Check("policy", False, "there is no instruction yet: publish one to ~/instruction")
+    if not report.answer_ms:
+        return Check("policy", False, report.last_error or "it has not answered yet")
+    median = float(np.median(report.answer_ms))
+    reach = 50.0 * (metadata["chunk_len"] - station.loop.horizon)
+    fits = median < max(reach, 50.0)
+    advice = "" if fits else f"; a chunk of {metadata['chunk_len']} reaches {reach:.0f} ms: lower the horizon"
+    return Check("policy", fits, f"{metadata['policy']}; answers in {median:.0f} ms{advice}")
+
+
+def _stop(station: Station) -> Check:
+    """Whether a button is there, and the arm is not stopped."""
+    topic = station.config.emergency_stop
+    if station.loop.state is ArmState.ESTOPPED:
+        return Check("emergency stop", False, "the arm is e-stopped: look at it, then call ~/reset")
+    count = station.session.node.count_publishers(topic)
+    return Check("emergency stop", True, f"{count} button(s) on {topic}; the service ~/emergency_stop works always")
+
+
+def _topic(station: Station, name: str) -> str:
+    return next(camera.topic for camera in station.config.cameras if camera.name == name)

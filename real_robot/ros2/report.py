@@ -1,0 +1,128 @@
+"""What the bridge says of itself: its state at once, a status ten times and diagnostics once a second."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, deque
+from typing import Any
+
+import numpy as np
+
+from embodied_rl.real_robot.core.states import ArmState
+from embodied_rl.real_robot.ros2 import qos
+from embodied_rl.real_robot.ros2.adapters.stamps import set_time
+from embodied_rl.real_robot.ros2.events import ActionTaken, Event, Intervened, StateChanged
+from embodied_rl.real_robot.ros2.inputs import Inputs
+from embodied_rl.real_robot.ros2.loop import Output
+from embodied_rl.real_robot.ros2.station import Station
+
+_STATUS_S, _DIAGNOSTICS_S = 0.1, 1.0
+
+
+class Reporter:
+    """Publishes ~/state, ~/status and /diagnostics.
+
+    Args:
+        station: What is reported on.
+        inputs: What comes in.
+    """
+
+    def __init__(self, station: Station, inputs: Inputs) -> None:
+        from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
+        from std_msgs.msg import String
+
+        self._station, self._inputs, self._text = station, inputs, String
+        self._array, self._status, self._pair = DiagnosticArray, DiagnosticStatus, KeyValue
+        node = station.session.node
+        self._states = node.create_publisher(String, "~/state", qos.latched())
+        self._statuses = node.create_publisher(String, "~/status", qos.command())
+        self._diagnostics = node.create_publisher(DiagnosticArray, "/diagnostics", qos.event(10))
+        self._ticks: deque[int] = deque(maxlen=500)
+        self._outcomes: Counter[str] = Counter()
+        self._reasons: Counter[str] = Counter()
+        self._steps: deque[int] = deque(maxlen=200)
+        self._holds, self._interventions = 0, 0
+        self._last_hold, self._last_intervention_ns = "", 0
+        self._faults: list[str] = []
+        station.loop.events.subscribe(self._on_event)
+        self._states.publish(String(data=json.dumps({"state": str(ArmState.IDLE), "event": "", "reason": ""})))
+        node.create_timer(_STATUS_S, self._publish_status)
+        node.create_timer(_DIAGNOSTICS_S, self._publish_diagnostics)
+
+    def tick(self, output: Output, now_ns: int) -> None:
+        """Note a control tick; called by the control thread."""
+        self._ticks.append(now_ns)
+        self._faults = [f"{fault.kind}: {fault.detail}" for fault in output.tick.faults]
+        if output.tick.held is not None:
+            self._holds, self._last_hold = self._holds + 1, output.tick.held.reason
+        decision = output.tick.decision
+        if decision is not None:
+            self._outcomes[str(decision.outcome)] += 1
+            self._reasons.update(reason.kind for reason in decision.reasons)
+
+    def status(self) -> dict[str, Any]:
+        """All of it, in plain values."""
+        station, now_ns = self._station, self._station.clock.now_ns()
+        gaps = np.diff(np.array(self._ticks)) / 1e6
+        steps = np.diff(np.array(self._steps)) / 1e6
+        answers = station.asking.report.answer_ms
+        return {
+            "state": str(station.loop.state),
+            "mode": station.options.mode,
+            "faults": self._faults,
+            "tick_ms": _spread(gaps),
+            "step_ms": _spread(steps),
+            "answer_ms": _spread(np.array(answers)),
+            "delay_steps": station.loop.delay_steps,
+            "answers": station.asking.report.answers,
+            "errors": station.asking.report.errors,
+            "last_error": station.asking.report.last_error,
+            "outcomes": dict(self._outcomes),
+            "reasons": dict(self._reasons),
+            "holds": self._holds,
+            "last_hold": self._last_hold,
+            "interventions": self._interventions,
+            "since_intervention_s": (now_ns - self._last_intervention_ns) / 1e9 if self._interventions else None,
+            "instruction": station.observations.instruction,
+            "policy": station.metadata["policy"],
+            "flows": {
+                name: {"rate_hz": flow.rate_hz(now_ns), "age_ms": flow.age_ms, "problem": flow.problem}
+                for name, flow in self._inputs.flows.items()
+            },
+        }
+
+    def _on_event(self, event: Event) -> None:
+        if isinstance(event, StateChanged):
+            transition = event.transition
+            words = {
+                "state": str(transition.after),
+                "event": str(transition.event),
+                "accepted": transition.accepted,
+                "reason": transition.reason,
+            }
+            self._states.publish(self._text(data=json.dumps(words)))
+        elif isinstance(event, Intervened) and event.began:
+            self._interventions, self._last_intervention_ns = event.number, event.time_ns
+        elif isinstance(event, ActionTaken):
+            self._steps.append(event.time_ns)
+
+    def _publish_status(self) -> None:
+        self._statuses.publish(self._text(data=json.dumps(self.status())))
+
+    def _publish_diagnostics(self) -> None:
+        said = self.status()
+        stopped = said["state"] == str(ArmState.ESTOPPED)
+        level = self._status.ERROR if stopped else self._status.WARN if said["faults"] else self._status.OK
+        words = "; ".join(said["faults"]) or said["state"]
+        pairs = [self._pair(key=key, value=str(value)) for key, value in said.items()]
+        status = self._status(level=level, name="embodied_rl bridge", message=words, values=pairs)
+        message = self._array(status=[status])
+        set_time(message.header.stamp, self._station.clock.ros_ns())
+        self._diagnostics.publish(message)
+
+
+def _spread(values: np.ndarray) -> dict[str, float] | None:
+    """Median, 99th percentile and largest; None without values."""
+    if not len(values):
+        return None
+    return {"p50": float(np.median(values)), "p99": float(np.quantile(values, 0.99)), "max": float(values.max())}

@@ -1,0 +1,97 @@
+"""What the bridge's parts share: the arm, the node, the loop and who asks the policy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from embodied_rl.errors import UserError
+from embodied_rl.real_robot.core.executor import ExecutorConfig, Overlap
+from embodied_rl.real_robot.core.robot import Robot, load_robot
+from embodied_rl.real_robot.ros2.asking import AskConfig, Asking, Client
+from embodied_rl.real_robot.ros2.clock import Clock
+from embodied_rl.real_robot.ros2.config import RosConfig, load_ros_config
+from embodied_rl.real_robot.ros2.loop import ControlLoop
+from embodied_rl.real_robot.ros2.observations import Observations
+from embodied_rl.real_robot.ros2.options import BridgeOptions
+from embodied_rl.real_robot.ros2.proprio import Proprio
+from embodied_rl.real_robot.ros2.session import Session
+
+ACTION_DIM, PROPRIO_DIM, STEP_NS = 7, 8, 50_000_000
+GRIPPER_AXIS = 6
+"""The action's number that opens or closes: never averaged."""
+
+
+@dataclass(frozen=True)
+class Station:
+    """One arm with its policy.
+
+    Attributes:
+        options: How the bridge runs.
+        robot: The arm.
+        config: Its topics.
+        session: The node.
+        metadata: What the server says of its policy.
+        clock: The control loop's.
+        loop: Decides every set point.
+        observations: What the policy is asked.
+        asking: Who asks it.
+    """
+
+    options: BridgeOptions
+    robot: Robot
+    config: RosConfig
+    session: Session
+    metadata: dict[str, Any]
+    clock: Clock
+    loop: ControlLoop
+    observations: Observations
+    asking: Asking
+
+
+def make_station(session: Session, options: BridgeOptions, clients: Sequence[Client]) -> Station:
+    """Read the arm's file and check that the policy fits it.
+
+    Args:
+        session: The node.
+        options: How the bridge runs.
+        clients: Connections to the policy server.
+
+    Raises:
+        UserError: The file is wrong, or the policy wants other cameras, proprio or actions.
+    """
+    robot, config, metadata = load_robot(options.robot), load_ros_config(options.robot), clients[0].metadata
+    cameras = [camera.name for camera in config.cameras][: metadata["cameras"]]
+    loop = ControlLoop(
+        robot,
+        cameras,
+        _executor_config(metadata, options, len(cameras)),
+        fingers=() if config.gripper is None else config.gripper.fingers,
+        stops=config.arm.adapter == "joint_trajectory",
+    )
+    clock = Clock(options.speed)
+    observations = Observations(loop, cameras, Proprio(robot.chain, config.base))
+    asking = Asking(loop, observations, list(clients), clock, AskConfig(options.aligned, options.latency_s))
+    return Station(options, robot, config, session, metadata, clock, loop, observations, asking)
+
+
+def _executor_config(metadata: dict[str, Any], options: BridgeOptions, cameras: int) -> ExecutorConfig:
+    if metadata["action_dim"] != ACTION_DIM:
+        raise UserError(
+            f"the policy's actions have {metadata['action_dim']} numbers; the bridge takes LIBERO's {ACTION_DIM}: "
+            "a change of position, a change of orientation, the gripper"
+        )
+    if cameras < metadata["cameras"]:
+        raise UserError(f"the policy looks at {metadata['cameras']} cameras: name them under ros.cameras")
+    if metadata["proprio_dim"] not in (0, PROPRIO_DIM):
+        raise UserError(f"the policy reads {metadata['proprio_dim']} numbers; the bridge has LIBERO's {PROPRIO_DIM}")
+    return ExecutorConfig(
+        chunk_len=metadata["chunk_len"],
+        action_dim=ACTION_DIM,
+        period_ns=STEP_NS,
+        overlap=Overlap(options.overlap),
+        blend_steps=options.blend_steps,
+        discrete=(GRIPPER_AXIS,),
+        execution_horizon=min(options.horizon, metadata["chunk_len"]),
+    )

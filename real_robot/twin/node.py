@@ -1,0 +1,211 @@
+"""The twin as a ROS 2 node: an arm's topics over the simulated tabletop, in real time."""
+
+from __future__ import annotations
+
+import json
+import threading
+from array import array
+from collections import deque
+from typing import Any
+
+import numpy as np
+
+from embodied_rl.real_robot.core.robot import load_robot
+from embodied_rl.real_robot.ros2 import qos
+from embodied_rl.real_robot.ros2.adapters.stamps import nanoseconds, set_time
+from embodied_rl.real_robot.ros2.clock import Clock
+from embodied_rl.real_robot.ros2.config import load_ros_config
+from embodied_rl.real_robot.ros2.session import Session
+from embodied_rl.real_robot.twin.follower import Point, TrajectoryFollower
+from embodied_rl.real_robot.twin.options import TOPICS, TwinOptions
+from embodied_rl.real_robot.twin.plant import CAMERAS, Difference, Plant
+from embodied_rl.rng import philox
+
+TIMESTEP_NS = 2_000_000
+_MOST_BEHIND_NS = 200_000_000
+"""Simulated time that is caught up with; what a busy computer lacks beyond it is left out, and reported."""
+_JUDGE_NS = 50_000_000
+
+
+class TwinNode:
+    """The plant, its controller, its sensors and their faults.
+
+    Args:
+        session: The node.
+        options: How it differs from training and from a perfect arm.
+    """
+
+    def __init__(self, session: Session, options: TwinOptions) -> None:
+        from sensor_msgs.msg import Image, JointState
+        from std_msgs.msg import Float64MultiArray, String
+        from trajectory_msgs.msg import JointTrajectory
+
+        self._session, self.options, self._clock = session, options, Clock(options.speed)
+        self._joint_state, self._image, self._text = JointState, Image, String
+        difference = Difference(options.friction, options.damping, options.looks, options.level, options.noise)
+        self.plant = Plant(options.suite, difference, options.image_size)
+        robot, config = load_robot("twin"), load_ros_config("twin")
+        assert config.gripper is not None
+        self._names = [*robot.limits.names, *config.gripper.fingers]
+        node = session.node
+        self._joints = node.create_publisher(JointState, config.joint_states, qos.sensor(5))
+        self._cameras = [node.create_publisher(Image, camera.topic, qos.sensor()) for camera in config.cameras]
+        self._state = node.create_publisher(String, TOPICS["state"], qos.latched())
+        node.create_subscription(JointTrajectory, config.arm.topic, self._trajectory, qos.command())
+        node.create_subscription(Float64MultiArray, config.gripper.topic, self._gripper, qos.command())
+        node.create_subscription(String, TOPICS["episode"], self._episode, qos.latched())
+        node.create_subscription(String, TOPICS["faults"], self._inject, qos.event())
+        self._lock, self._stopping = threading.Lock(), threading.Event()
+        self._commands: deque[tuple[int, Any]] = deque()
+        self._late: deque[tuple[int, int, Any]] = deque()
+        self._rng = philox(options.seed, 2)
+        self._dropped: set[str] = set()
+        self._wanted: dict[str, Any] | None = None
+        self._number, self._sim_ns, self._behind_ns = 0, 0, 0
+        self._succeeded = False
+        home = self.plant.reset(self.plant.tasks[0], 0, options.seed)
+        self._instruction, self._task = home, self.plant.tasks[0]
+        self._finger = float(self.plant.joints()[0][7])
+        self._follower = TrajectoryFollower(self.plant.joints()[0][:7])
+        self._threads = [
+            threading.Thread(target=run, name=name, daemon=True)
+            for name, run in (("physics", self._run_physics), ("cameras", self._run_cameras))
+        ]
+        self.error: BaseException | None = None
+
+    def start(self) -> None:
+        """Simulate, publish and listen from now on."""
+        self._say()
+        self._session.start()
+        for thread in self._threads:
+            thread.start()
+
+    def close(self) -> None:
+        """End the threads."""
+        self._stopping.set()
+        for thread in self._threads:
+            thread.join(timeout=2.0)
+
+    def _trajectory(self, message: Any) -> None:
+        now_ns = self._clock.ros_ns()
+        order = [list(message.joint_names).index(name) for name in self._names[:7]]
+        stamp_ns = nanoseconds(message.header.stamp) or now_ns
+        points = [
+            Point(
+                stamp_ns + nanoseconds(point.time_from_start),
+                np.array(point.positions)[order],
+                np.array(point.velocities)[order] if len(point.velocities) else np.zeros(7),
+            )
+            for point in message.points
+        ]
+        with self._lock:
+            self._commands.append((now_ns + round(self.options.command_latency_s * 1e9), points))
+
+    def _gripper(self, message: Any) -> None:
+        with self._lock:
+            due_ns = self._clock.ros_ns() + round(self.options.command_latency_s * 1e9)
+            self._commands.append((due_ns, float(np.clip(message.data[0], 0.0, 0.04))))
+
+    def _episode(self, message: Any) -> None:
+        with self._lock:
+            self._wanted = json.loads(message.data)
+
+    def _inject(self, message: Any) -> None:
+        """{"dropped": [cameras]}: these send nothing until told otherwise."""
+        self._dropped = set(json.loads(message.data)["dropped"])
+
+    def _run_physics(self) -> None:
+        try:
+            self._simulate()
+        except BaseException as error:
+            self.error = error
+            raise
+
+    def _simulate(self) -> None:
+        steps = max(1, round(1e9 / self.options.joint_hz / TIMESTEP_NS))
+        period_ns = steps * TIMESTEP_NS
+        due_ns = self._clock.now_ns()
+        while not self._stopping.is_set():
+            self._clock.sleep_until(due_ns)
+            late_ns = self._clock.now_ns() - due_ns
+            if late_ns > _MOST_BEHIND_NS:
+                self._behind_ns += late_ns
+                due_ns += late_ns
+            due_ns += period_ns
+            self._begin_if_asked()
+            now_ns = self._clock.ros_ns()
+            self._obey(now_ns)
+            angles, velocities = self._follower.at(now_ns)
+            self.plant.advance(angles, velocities, self._finger, steps)
+            self._sim_ns += period_ns
+            self._publish_joints()
+            if self._sim_ns // _JUDGE_NS != (self._sim_ns - period_ns) // _JUDGE_NS:
+                self._succeeded = self._succeeded or self.plant.succeeded()
+                self._say()
+
+    def _begin_if_asked(self) -> None:
+        with self._lock:
+            wanted, self._wanted = self._wanted, None
+        if wanted is None or wanted["number"] == self._number:
+            return
+        self._instruction = self.plant.reset(wanted["task"], wanted["state"], wanted["seed"])
+        self._task, self._number, self._sim_ns, self._succeeded = wanted["task"], wanted["number"], 0, False
+        positions = self.plant.joints()[0]
+        with self._lock:
+            self._commands.clear()
+        self._follower, self._finger = TrajectoryFollower(positions[:7]), float(positions[7])
+        self._say()
+
+    def _obey(self, now_ns: int) -> None:
+        with self._lock:
+            while self._commands and self._commands[0][0] <= now_ns:
+                _, command = self._commands.popleft()
+                if isinstance(command, float):
+                    self._finger = command
+                else:
+                    self._follower.take(command, now_ns)
+
+    def _publish_joints(self) -> None:
+        if self.options.joint_drop and self._rng.random() < self.options.joint_drop:
+            return
+        positions, velocities = self.plant.joints()
+        message = self._joint_state(name=self._names, position=array("d", positions), velocity=array("d", velocities))
+        set_time(message.header.stamp, self._clock.ros_ns())
+        self._joints.publish(message)
+
+    def _run_cameras(self) -> None:
+        period_ns, due_ns = round(1e9 / self.options.camera_hz), self._clock.now_ns()
+        latency_ns = round(self.options.camera_latency_s * 1e9)
+        while not self._stopping.is_set():
+            ahead = [due_ns, *(self._late[0][:1] if self._late else ())]
+            self._clock.sleep_until(min(ahead))
+            while self._late and self._late[0][0] <= self._clock.now_ns():
+                _, index, message = self._late.popleft()
+                self._cameras[index].publish(message)
+            if self._clock.now_ns() < due_ns:
+                continue
+            due_ns = max(due_ns + period_ns, self._clock.now_ns())
+            stamp_ns, pictures = self._clock.ros_ns(), self.plant.pictures()
+            for index, picture in enumerate(pictures):
+                if CAMERAS[index] in self._dropped or self._rng.random() < self.options.camera_drop:
+                    continue
+                self._late.append((self._clock.now_ns() + latency_ns, index, self._as_image(picture, index, stamp_ns)))
+
+    def _as_image(self, picture: np.ndarray, index: int, stamp_ns: int) -> Any:
+        height, width = picture.shape[:2]
+        message = self._image(height=height, width=width, encoding="rgb8", step=3 * width)
+        message.header.frame_id = CAMERAS[index]
+        message.data = array("B", picture.tobytes())
+        set_time(message.header.stamp, stamp_ns)
+        return message
+
+    def _say(self) -> None:
+        words = {
+            "number": self._number,
+            "task": self._task,
+            "instruction": self._instruction,
+            "seconds": self._sim_ns / 1e9,
+            "success": self._succeeded,
+            "behind_s": self._behind_ns / 1e9,
+        }
+        self._state.publish(self._text(data=json.dumps(words)))

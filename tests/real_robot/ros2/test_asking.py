@@ -1,0 +1,123 @@
+"""Who asks the policy: when, about what, and what becomes of answers that come late, wrong or not at all."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+
+from embodied_rl.real_robot.client import PolicyServerError
+from embodied_rl.real_robot.ros2.asking import AskConfig, Asking
+from embodied_rl.real_robot.ros2.clock import Clock
+from embodied_rl.real_robot.ros2.events import ChunkDecided, ObservationTaken
+from embodied_rl.real_robot.ros2.observations import Observations
+from embodied_rl.real_robot.ros2.proprio import Proprio
+from tests.real_robot.ros2.bench import CONFIG, ROBOT, Bench
+
+METADATA = {"cameras": 1, "instruction": True, "weights": "w", "policy": "p"}
+
+
+class Server:
+    """Answers with the number of the question; `open` lets answers out."""
+
+    def __init__(self) -> None:
+        self.metadata: dict[str, Any] = METADATA
+        self.questions: list[dict[str, Any]] = []
+        self.open, self.refuses = threading.Event(), False
+        self.open.set()
+
+    def infer(self, obs: dict[str, Any]) -> dict[str, Any]:
+        self.questions.append(obs)
+        self.open.wait(10)
+        if self.refuses:
+            raise PolicyServerError("no")
+        return {"actions": np.full((8, 7), len(self.questions) / 10)}
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+class Robot:
+    """A loop in real time's stamps, an observer, and a server."""
+
+    def __init__(self, **config: Any) -> None:
+        self.bench, self.server, self.clock = Bench(), Server(), Clock()
+        self.observations = Observations(self.bench.loop, ["front"], Proprio(ROBOT.chain, CONFIG.base))
+        self.observations.instruction = "open the drawer"
+        self.asking = Asking(self.bench.loop, self.observations, [self.server], self.clock, AskConfig(**config))
+        self.asking.start()
+
+    def look(self) -> int:
+        now_ns = self.clock.now_ns()
+        self.bench.loop.joint_states(ROBOT.limits.names, ROBOT.home, now_ns)
+        self.observations.picture("front", np.zeros((8, 8, 3), np.uint8), now_ns)
+        return now_ns
+
+    def chunks(self, count: int) -> list[ChunkDecided]:
+        """The answers, once there are so many."""
+        for _ in range(1000):
+            found = [event for event in self.bench.events if isinstance(event, ChunkDecided)]
+            if len(found) >= count:
+                return found
+            time.sleep(0.01)
+        raise AssertionError("no answer")
+
+
+@pytest.fixture
+def robot() -> Any:
+    made = Robot()
+    yield made
+    made.server.open.set()
+    made.asking.close()
+
+
+def test_a_chunk_belongs_to_the_time_of_its_observation(robot: Robot) -> None:
+    stamp = robot.look()
+    chunk = robot.chunks(1)[0]
+    assert (chunk.observed_ns, chunk.policy, chunk.receipt.accepted) == (stamp, "w", True)
+    question = robot.server.questions[0]
+    assert (question["instruction"], question["decision"], len(question["images"])) == ("open the drawer", 0, 1)
+    taken = next(event for event in robot.bench.events if isinstance(event, ObservationTaken))
+    assert taken.stamp_ns == stamp
+
+
+def test_nothing_is_asked_twice_about_one_picture(robot: Robot) -> None:
+    robot.look()
+    robot.chunks(1)
+    robot.bench.loop.forget_chunks()
+    time.sleep(0.15)
+    assert len(robot.server.questions) == 1
+
+
+def test_an_answer_to_the_episode_before_is_thrown_away(robot: Robot) -> None:
+    robot.server.open.clear()
+    robot.look()
+    while not robot.server.questions:
+        time.sleep(0.01)
+    robot.asking.new_episode(5)
+    robot.server.open.set()
+    stamp = robot.look()
+    assert [chunk.observed_ns for chunk in robot.chunks(1)] == [stamp]
+    assert (robot.server.questions[1]["seed"], robot.server.questions[1]["decision"]) == (5, 0)
+
+
+def test_a_refusal_is_counted_and_asking_goes_on(robot: Robot) -> None:
+    robot.server.refuses = True
+    robot.look()
+    while not robot.asking.report.errors:
+        time.sleep(0.01)
+    assert robot.asking.report.last_error == "no"
+    robot.server.refuses = False
+    robot.bench.loop.forget_chunks()
+    robot.look()
+    assert robot.chunks(1)
+
+
+def test_the_naive_way_stamps_a_chunk_with_its_arrival() -> None:
+    robot = Robot(aligned=False, latency_s=0.05)
+    stamp = robot.look()
+    assert robot.chunks(1)[0].observed_ns >= stamp + 50_000_000
+    robot.asking.close()

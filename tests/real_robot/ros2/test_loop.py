@@ -1,0 +1,147 @@
+"""The control loop without ROS: an action moves the tool as training's controller would, and every stop is a stop."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from embodied_rl.real_robot.core.cartesian import ControlLaw, PoseReference
+from embodied_rl.real_robot.core.states import ArmState, Event
+from embodied_rl.real_robot.ros2.events import (
+    ActionTaken,
+    ChunkDecided,
+    CommandJudged,
+    EpisodeMarked,
+    Intervened,
+    StateChanged,
+)
+from embodied_rl.real_robot.ros2.proprio import Proprio
+from tests.real_robot.ros2.bench import CONFIG, ROBOT, Bench
+
+
+def test_an_action_moves_the_tool_as_the_control_law_says() -> None:
+    bench = Bench().run()
+    reference = PoseReference(ControlLaw(), *ROBOT.chain.pose(bench.angles))
+    bench.plan(0, 0.2, 0.2, 0, 0, 0.05, -1)
+    for _ in range(6):
+        reference.act(np.array([0, 0.2, 0.2, 0, 0, 0.05, -1]))
+        for _ in range(5):
+            reference.advance(0.01)
+    bench.step(15)
+    assert np.linalg.norm(bench.tool - reference.position) < 0.004
+    assert np.linalg.norm(bench.tool - ROBOT.chain.position(ROBOT.home)) > 0.02
+
+
+def test_the_arm_rests_where_no_chunk_reaches() -> None:
+    bench = Bench().run()
+    bench.plan(0, 0.5, 0, 0, 0, 0, -1)
+    bench.step(40)
+    before = bench.tool
+    bench.step(10)
+    assert np.linalg.norm(bench.tool - before) < 1e-3
+    assert any(isinstance(event, ActionTaken) and event.action is None for event in bench.events)
+
+
+@pytest.mark.parametrize("state", [ArmState.ARMED, ArmState.RUNNING, ArmState.HOLDING, ArmState.HUMAN])
+def test_nothing_is_sent_after_an_emergency_stop(state: ArmState) -> None:
+    bench = Bench()
+    bench.step(3)
+    assert bench.fire(Event.ARM)
+    if state is not ArmState.ARMED:
+        assert bench.fire(Event.START)
+        bench.plan(0, 0.5, 0, 0, 0, 0, -1)
+    if state is ArmState.HOLDING:
+        assert bench.fire(Event.HOLD)
+    if state is ArmState.HUMAN:
+        assert bench.loop.human(np.zeros(6), 0.0, bench.now, engaged=True) is not None
+    bench.step(5)
+    assert bench.loop.state is state
+    bench.loop.button(True, bench.now)
+    for _ in range(30):
+        bench.loop.human(np.ones(6), 0.0, bench.now, engaged=True)
+        assert bench.step().tick.setpoint is None
+    assert not bench.fire(Event.RESET)
+    bench.loop.button(False, bench.now)
+    assert bench.fire(Event.RESET)
+    assert bench.step().tick.setpoint is None
+
+
+def test_a_lost_camera_holds_the_arm_until_somebody_resumes() -> None:
+    bench = Bench().run()
+    bench.plan(0, 0.5, 0, 0, 0, 0, -1)
+    bench.camera = False
+    bench.step(20)
+    assert bench.loop.state is ArmState.HOLDING
+    assert not bench.fire(Event.RESUME)
+    bench.camera = True
+    bench.step(5)
+    assert bench.loop.state is ArmState.HOLDING
+    assert bench.fire(Event.RESUME)
+
+
+def test_a_human_moves_the_arm_and_lets_go() -> None:
+    bench = Bench().run()
+    bench.plan(0, 0.5, 0, 0, 0, 0, -1)
+    bench.step(5)
+    start = bench.tool
+    for _ in range(20):
+        bench.loop.human(np.array([0, 0, 0.1, 0, 0, 0]), 0.0, bench.now, engaged=True)
+        assert bench.step().tick.selection.intervention
+    assert 0.02 < bench.tool[2] - start[2] < 0.05
+    still = bench.step(30).tick.setpoint
+    assert still is not None
+    assert not still.velocities.any(), "a silent device moves nothing"
+    assert bench.loop.release(bench.now).accepted
+    assert bench.loop.state is ArmState.HOLDING
+    assert [event.began for event in bench.events if isinstance(event, Intervened)] == [True, False]
+
+
+def test_malformed_words_of_a_human_are_void() -> None:
+    bench = Bench().run()
+    for twist in (np.full(6, np.nan), np.zeros(3)):
+        assert bench.loop.human(twist, 0.0, bench.now, engaged=True) is None
+    assert bench.loop.human(np.zeros(6), np.inf, bench.now, engaged=True) is None
+    assert bench.loop.state is ArmState.RUNNING
+
+
+def test_a_chunk_closes_the_gripper_within_its_limits() -> None:
+    bench = Bench().run()
+    bench.plan(0, 0, 0, 0, 0, 0, 1)
+    widths = [bench.step().width for _ in range(20)]
+    assert widths[0] == pytest.approx(0.04, abs=5e-3)
+    assert widths[-1] == pytest.approx(0.0, abs=1e-3)
+    assert ROBOT.gripper is not None
+    steps = np.abs(np.diff(np.array(widths, float))) / 0.02
+    assert steps.max() <= ROBOT.gripper.velocity[0] * (1 + 1e-6)
+
+
+def test_everything_is_told() -> None:
+    bench = Bench().run()
+    bench.plan(0, 0.1, 0, 0, 0, 0, -1)
+    bench.step(3)
+    kinds = {type(event) for event in bench.events}
+    assert kinds == {StateChanged, ChunkDecided, ActionTaken, CommandJudged}
+    assert EpisodeMarked not in kinds, "the bridge marks episodes"
+
+
+def test_joints_of_a_gripper_may_come_on_their_own() -> None:
+    bench = Bench()
+    assert CONFIG.gripper is not None
+    assert bench.loop.joint_states(CONFIG.gripper.fingers, [0.03, -0.01], 1) is None
+    assert bench.loop.measured(1) is None
+    assert bench.loop.joint_states(ROBOT.limits.names, ROBOT.home, 2) is None
+    measured = bench.loop.measured(2)
+    assert measured is not None
+    assert measured.fingers == (0.03, -0.01)
+    assert bench.loop.joint_states(ROBOT.limits.names[:3], ROBOT.home[:3], 3) is not None
+
+
+def test_proprio_is_the_simulators() -> None:
+    from embodied_rl.real_robot.twin.plant import Plant
+
+    plant = Plant("tabletop_object")
+    plant.reset(plant.tasks[0], 0, 0)
+    proprio, rng = Proprio(ROBOT.chain, CONFIG.base), np.random.default_rng(0)
+    for _ in range(5):
+        angles = ROBOT.home + rng.uniform(-0.4, 0.4, 7)
+        assert np.allclose(proprio(angles, (0.03, -0.01)), plant.proprio_at(angles, (0.03, -0.01)), atol=1e-6)
