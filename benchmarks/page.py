@@ -223,8 +223,26 @@ def section(figures: Figures) -> str:
     return "\n".join([" ".join(lines), "", *TABLES[figures["bench"].split()[0]](figures), "", *ratios])
 
 
+_GPU_SECTIONS = {"gpu policies": ("act", "update"), "gpu loop": ("render", "nano", "loaded")}
+"""Sections of `bench gpu` on the page, and the parts whose figures are in each."""
+
+
+def _gpu_parts(figures: Figures) -> list[Figures]:
+    found: list[Figures] = []
+    for bench, parts in _GPU_SECTIONS.items():
+        rows = [row for row in figures["rows"] if row["part"] in parts]
+        failures = {name: reason for name, reason in figures["failures"].items() if name in parts}
+        starts = tuple("draw." if part == "render" else f"{part}." for part in parts)
+        ratios = {name: value for name, value in figures["ratios"].items() if name.startswith(starts)}
+        if rows or failures:
+            found.append({**figures, "bench": bench, "rows": rows, "failures": failures, "ratios": ratios})
+    return found
+
+
 def parts_of(figures: Figures) -> list[Figures]:
-    """The benches that a file has figures of: a whole run of bench pipeline is two."""
+    """The sections that a file has figures of: whole runs of bench pipeline and bench gpu have two."""
+    if figures["bench"] == "gpu":
+        return _gpu_parts(figures)
     if figures["bench"] != "pipeline":
         return [figures]
     real = {name: value for name, value in figures["ratios"].items() if name.startswith("real.")}

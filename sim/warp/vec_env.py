@@ -46,7 +46,8 @@ class WarpVecEnv:
         stop_at_success: as `NativeVecEnv`.
         graph: replay a control step as a CUDA graph. None: on a GPU. UserError where it can't be captured.
         randomize: how the worlds of episodes differ; None: they are the tasks' own.
-        deterministic: a GPU repeats an episode bit for bit, much slower; a CPU always does.
+        deterministic: a GPU repeats an episode bit for bit, much slower; not where `randomize` changes physics. A CPU
+            always does.
 
     Example:
         >>> env = WarpVecEnv(load_suite("tabletop_spatial"), 1024, device="cuda", image_size=128)
@@ -106,10 +107,11 @@ class WarpVecEnv:
         self._live = torch.zeros(num_envs, dtype=torch.bool, device=where)
         self._overflow: list[tuple[Scene, torch.Tensor]] = []
         self._lock = threading.RLock()
+        repeats = _repeats(self._settings, randomize)
         self.info = EnvInfo(
             backend="warp",
             suite="+".join(dict.fromkeys(task.suite for task in tasks)),
-            simulator=f"mujoco-warp {install.version()} on {where}{_repeats(self._settings)}{described(randomize)}",
+            simulator=f"mujoco-warp {install.version()} on {where}{repeats}{described(randomize)}",
             renderer=_name_of(renderer, where),
             cameras=CAMERAS[:cameras],
             image_shape=(image_size, image_size),
@@ -300,11 +302,12 @@ def _proprio(seen: torch.Tensor) -> torch.Tensor:
     return torch.cat([seen[:, :3], turn.float(), fingers], dim=1)
 
 
-def _repeats(settings: Settings) -> str:
-    """For the stamp: whether a GPU repeats an episode."""
+def _repeats(settings: Settings, randomize: Randomization | None = None) -> str:
+    """For the stamp: whether a GPU repeats an episode; worlds of different physics do so up to rounding at most."""
     if settings.device == "cpu":
         return ""
-    return ", repeats bit for bit" if settings.deterministic else ", repeats up to rounding"
+    differ = randomize is not None and randomize.changes_physics
+    return ", repeats bit for bit" if settings.deterministic and not differ else ", repeats up to rounding"
 
 
 def _name_of(renderer: FrameRenderer | str | None, where: str) -> str:

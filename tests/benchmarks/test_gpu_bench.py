@@ -13,7 +13,7 @@ import torch
 from embodied_rl.benchmarks import backends, gpu
 from embodied_rl.benchmarks.backends_measure import RandomEpisodes, measure
 from embodied_rl.benchmarks.gpu_schedule import ratios_of, row_of
-from embodied_rl.benchmarks.page import section
+from embodied_rl.benchmarks.page import parts_of, section
 from embodied_rl.cli import main
 from embodied_rl.errors import UserError
 from tests.toy import TASKS, ToyEnv
@@ -109,6 +109,22 @@ def test_a_driver_counts_steps_pictures_and_begins_ended_episodes_anew() -> None
     assert episodes.turn("frames") == (0, 3 * len(env.info.cameras))
     speed = measure(episodes, "frames", 0.0)
     assert speed.frames_per_s > 0 == speed.env_steps_per_s
+
+
+def test_a_file_has_a_section_for_policies_and_one_for_the_loop() -> None:
+    rows = [{"part": name} for name in ("act", "render", "nano")]
+    ratios = {"act.nano.1_ms": 1.0, "draw.egl_64_1": 2.0, "nano.stream_1_group.vs_serial": 3.0}
+    figures = {"bench": "gpu", "rows": rows, "ratios": ratios, "failures": {"loaded": "exit code 1"}}
+    policies, loop = parts_of(figures)
+    assert (policies["bench"], policies["rows"], list(policies["ratios"])) == (
+        "gpu policies",
+        rows[:1],
+        list(ratios)[:1],
+    )
+    assert (loop["bench"], loop["rows"], list(loop["ratios"])) == ("gpu loop", rows[1:], list(ratios)[1:])
+    assert (policies["failures"], loop["failures"]) == ({}, {"loaded": "exit code 1"})
+    only = figures | {"rows": rows[1:]}
+    assert [part["bench"] for part in parts_of(only)] == ["gpu loop"]
 
 
 def test_parts_are_added_to_a_file_of_the_same_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

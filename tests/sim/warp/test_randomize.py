@@ -14,7 +14,7 @@ from embodied_rl.errors import UserError
 from embodied_rl.sim.mujoco.vec_env import NativeVecEnv
 from embodied_rl.types import EpisodeSpec, Observation
 from embodied_rl.vec_env import VecEnv
-from tests.sim.contract import draw, same_observations
+from tests.sim.contract import draw
 from tests.sim.warp.worlds import DEVICE, MISSING, needs_warp, short_tasks
 
 if TYPE_CHECKING or not MISSING:
@@ -58,9 +58,12 @@ def test_friction_and_mass_change_motions_by_seed() -> None:
         rows, actions = env._held[0].rows, draw(env.info, 1).expand(3, -1, -1)
         actions = actions[:, :2].contiguous()
         assert not env.step([0, 1, 2], actions).failed.any()
-        assert torch.equal(rows[0], rows[2])
-        assert not torch.equal(rows[0], rows[1])
-        same_observations(seen(env, [0]), seen(env, [2]))
+        # a GPU sums in an order of its own for each world, also where it is deterministic
+        rounding = 0.0 if DEVICE == "cpu" else 1e-9
+        assert float((rows[0] - rows[2]).abs().max()) <= rounding
+        assert float((rows[0] - rows[1]).abs().max()) > rounding
+        one, other = (seen(env, [env_id]).proprio for env_id in (0, 2))
+        torch.testing.assert_close(one, other, rtol=0, atol=rounding)
 
 
 def test_a_scaled_object_is_a_heavier_model() -> None:

@@ -21,6 +21,7 @@ from tests.sim.warp.worlds import DEVICE, MISSING, needs_warp, short_tasks
 if TYPE_CHECKING or not MISSING:
     from embodied_rl.sim.warp import scene as scene_module
     from embodied_rl.sim.warp.batch import Settings, Sizes, capacity
+    from embodied_rl.sim.warp.randomize import Randomization
     from embodied_rl.sim.warp.vec_env import WarpVecEnv, _repeats
 
 pytestmark = needs_warp
@@ -183,4 +184,10 @@ def test_what_cannot_run_is_refused() -> None:
     [("cpu", False, ""), ("cuda:0", False, ", repeats up to rounding"), ("cuda:0", True, ", repeats bit for bit")],
 )
 def test_the_stamp_says_whether_a_gpu_repeats(device: str, deterministic: bool, says: str) -> None:
-    assert _repeats(Settings(device, graph=False, deterministic=deterministic)) == says
+    settings = Settings(device, graph=False, deterministic=deterministic)
+    assert _repeats(settings) == says == _repeats(settings, Randomization(color=0.1))
+
+
+def test_the_stamp_promises_no_exact_repetition_of_worlds_of_different_physics() -> None:
+    settings = Settings("cuda:0", graph=False, deterministic=True)
+    assert _repeats(settings, Randomization(mass=0.1)) == ", repeats up to rounding"
