@@ -91,7 +91,8 @@ class EnvConfig:
     randomize_mass: float = 0.0
     """Simulator warp: likewise the mass of each object."""
     deterministic: bool = False
-    """Simulator warp on a GPU: repeat episodes bit for bit, much slower. All else repeats anyway."""
+    """Simulator warp on a GPU: repeat episodes bit for bit, much slower; up to rounding with randomised friction or
+    mass. All else repeats anyway."""
     processes: int | None = None
     """Watched processes that hold the envs: one that crashes, hangs or leaks memory is replaced, and its episodes
     run again (None: the envs are in this process, and a crash of the simulator ends the run). Env groups of a pipelined
