@@ -27,8 +27,9 @@ from embodied_rl.jobs.train_setup import Given
 from embodied_rl.learner.types import TrainablePolicy
 from embodied_rl.policy import ActMode, Policy
 from embodied_rl.rollout.sampler import evaluation_specs
-from embodied_rl.sim.views.isaacgym import IsaacGymEnv
+from embodied_rl.sim.views.isaacgym import IsaacGymEnv, Part
 from embodied_rl.training.on_policy import TrainOutcome
+from embodied_rl.utils.suites import as_names
 
 if TYPE_CHECKING:
     from embodied_rl.factory.policies import AnyPolicy
@@ -40,7 +41,7 @@ def make_vec_env(
     suite: str = "tabletop_spatial",
     num_envs: int = 8,
     *,
-    tasks: Sequence[str] = (),
+    tasks: str | Sequence[str] = (),
     image_size: int = 64,
     cameras: int = 2,
     protocol: str = "native",
@@ -62,7 +63,7 @@ def make_vec_env(
         suite: A built-in suite (tabletop_spatial, tabletop_object, tabletop_goal, tabletop_long), one of LIBERO's, or
             one whose tasks have a state: gymnasium, metaworld, fetch, playground, dm_control, maniskill.
         num_envs: Episodes that run at the same time. Results do not depend on it.
-        tasks: Short names of the tasks; none given: all of the suite.
+        tasks: Short names of the tasks, or one; none given: all of the suite.
         image_size: Height and width in pixels of what the policy sees.
         cameras: How many of the simulator's cameras the policy sees, from the first; 0 opens no renderer.
         protocol: How an episode is run: native, or as the authors of a published policy run it, such as openvla_oft.
@@ -133,8 +134,8 @@ def make_isaacgym_env(
     num_envs: int = 64,
     *,
     seed: int = 0,
-    obs: Sequence[Literal["state", "proprio"]] | None = None,
-    states: Sequence[Literal["state", "proprio"]] = (),
+    obs: Part | Sequence[Part] | None = None,
+    states: Part | Sequence[Part] = (),
     reset_mode: Literal["same_step", "next_step"] = "same_step",
     rl_device: str | None = None,
     max_episode_length: int | None = None,
@@ -288,6 +289,8 @@ def train(
     if recipe is None:
         raise UserError(f"train needs a recipe ({', '.join(recipes.names())}), a config, or resume=.")
     config = recipes.get(recipe) if isinstance(recipe, str) else recipe
+    if isinstance(overrides.get("tasks"), str):
+        overrides["tasks"] = as_names(overrides["tasks"])
     named = {"iterations": iterations, "output": None if output is None else str(output)}
     config = from_dict({**overrides, **{k: v for k, v in named.items() if v is not None}}, config, "train()")
     if env is not None:

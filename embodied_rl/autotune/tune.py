@@ -27,6 +27,7 @@ from embodied_rl.rollout.sampler import EpisodeSampler
 from embodied_rl.scheduler.config import PipelinedConfig, RayConfig, SchedulerConfig, SerialConfig
 from embodied_rl.scheduler.pipeline.replica import replicate
 from embodied_rl.utils.signals import Interrupted
+from embodied_rl.utils.words import counted
 from embodied_rl.vec_env import VecEnv
 
 OpenEnv = Callable[[EnvConfig], AbstractContextManager[VecEnv]]
@@ -45,7 +46,7 @@ class Tuning:
         """The choice, in a line."""
         env, learner = self.config.env, self.config.learner
         return (
-            f"chosen of {len(self.outcomes)}: {self.config.scheduler.describe()}; {env.num_envs} worlds, "
+            f"chosen of {len(self.outcomes)}: {self.config.scheduler.describe()}; {counted(env.num_envs, 'world')}, "
             f"micro-batches of {learner.microbatch_size} rows; {self.best.rate:.0f} decisions/s"
         )
 

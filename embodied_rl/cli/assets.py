@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NoReturn
 from embodied_rl.cli.help import example_lines
 from embodied_rl.errors import UserError, suggest
 from embodied_rl.factory.tasks import cache_dir
+from embodied_rl.utils.words import counted
 
 if TYPE_CHECKING:
     from embodied_rl.sim.libero.assets.benchmarks import Benchmark
@@ -118,7 +119,9 @@ def _install(root: Path, benchmark: Benchmark, options: argparse.Namespace) -> i
             report=report,
         )
         judge_states(root, report.step, report.progress)
-    print(f"{made} tasks exported to {root}" if made else f"nothing to do: everything is installed in {root}")
+    print(
+        f"{counted(made, 'task')} exported to {root}" if made else f"nothing to do: everything is installed in {root}"
+    )
     return _status(root, benchmark)
 
 

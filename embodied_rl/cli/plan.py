@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from embodied_rl.cli.outputs import try_file
 from embodied_rl.cli.parse import parse
 from embodied_rl.errors import UserError, suggest
+from embodied_rl.utils.words import counted
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -181,7 +182,7 @@ def _table(needs: list[Need], budget: int, envs: int) -> Table:
     for name, figure in figures.items():
         table.add_row(name, *(_gib(figure(need) / GIB) for need in needs))
     rows = [need.most_rows(budget) if need.most_envs(budget) else 0 for need in needs]
-    table.add_row("micro-batch", *(f"{count} rows" if count else "does not fit" for count in rows))
+    table.add_row("micro-batch", *(counted(count, "row") if count else "does not fit" for count in rows))
     return table
 
 
@@ -205,5 +206,5 @@ def _advice(fitting: list[Need], needs: list[Need], budget: int, command: PlanCo
         f"--learner.microbatch-size {min(rows, 64)}"
     ]
     if envs < command.num_envs:
-        lines.append(f"only {envs} worlds can be decided for at once: --env.num-envs {envs}")
+        lines.append(f"only {counted(envs, 'world')} can be decided for at once: --env.num-envs {envs}")
     return lines

@@ -15,6 +15,7 @@ from embodied_rl.config.sft import SftConfig
 from embodied_rl.errors import UserError, suggest
 from embodied_rl.utils.lock import locked
 from embodied_rl.utils.output import try_output
+from embodied_rl.utils.words import counted
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -105,7 +106,7 @@ def _run(command: SftCommand, argv: list[str]) -> int:
         )
     fingerprint = lerobot.fingerprint(command.dataset)
     console.print(
-        f"{command.dataset}: {len(data)} episodes, {len(data.images)} frames, "
+        f"{command.dataset}: {counted(len(data), 'episode')}, {counted(len(data.images), 'frame')}, "
         f"{len(set(data.instruction))} instructions, cameras {', '.join(data.camera_names)}, sha256 {fingerprint[:12]}",
         soft_wrap=True,
     )
@@ -195,8 +196,8 @@ def _check_fit(command: SftCommand, data: Demonstrations, model: Any) -> None:
         )
     if views != model.num_cameras:
         raise UserError(
-            f"{command.dataset}: {views} cameras ({', '.join(data.camera_names)}), {need} {model.num_cameras}: "
-            "choose with --cameras"
+            f"{command.dataset}: {counted(views, 'camera')} ({', '.join(data.camera_names)}), {need} "
+            f"{model.num_cameras}: choose with --cameras"
         )
     for name, found, wanted in (
         ("actions", data.action.shape[1], model.action_dim),

@@ -107,15 +107,7 @@ class EnvConfig:
         _positive("env.processes", self.processes)
         if self.processes is not None and "warp" in (self.simulator, self.renderer):
             raise UserError("--env.processes: MuJoCo Warp holds all worlds in one batch; leave the option out.")
-        drawn_by_warp = self.renderer == "warp" or (self.simulator == "warp" and self.renderer == AUTO)
-        if not drawn_by_warp and max(self.randomize_color, self.randomize_light, self.randomize_camera) > 0:
-            raise UserError(
-                "--env.randomize-color, -light and -camera change what MuJoCo Warp draws: add --env.renderer warp."
-            )
-        if self.simulator != "warp" and max(self.randomize_friction, self.randomize_mass) > 0:
-            raise UserError(
-                "--env.randomize-friction and -mass change what MuJoCo Warp simulates: add --env.simulator warp."
-            )
+        self._check_randomization()
         if self.deterministic and self.simulator != "warp":
             raise UserError("--env.deterministic goes with --env.simulator warp; the native simulator always repeats.")
         if self.simulator == "warp" and self.era not in (AUTO, "current"):
@@ -126,6 +118,23 @@ class EnvConfig:
             raise UserError("--env.reward-gamma goes with --env.reward staged or shaped.")
         if self.reward_gamma is not None and not 0.0 <= self.reward_gamma <= 1.0:
             raise UserError(f"--env.reward-gamma must lie in [0, 1], got {self.reward_gamma}.")
+
+    def _check_randomization(self) -> None:
+        for name in ("color", "light", "friction", "mass"):
+            share = getattr(self, f"randomize_{name}")
+            if not 0 <= share < 1:
+                raise UserError(f"--env.randomize-{name} is a share in [0, 1), got {share:g}.")
+        if not 0 <= self.randomize_camera <= 1:
+            raise UserError(f"--env.randomize-camera is in metres, 0 to 1, got {self.randomize_camera:g}.")
+        drawn_by_warp = self.renderer == "warp" or (self.simulator == "warp" and self.renderer == AUTO)
+        if not drawn_by_warp and max(self.randomize_color, self.randomize_light, self.randomize_camera) > 0:
+            raise UserError(
+                "--env.randomize-color, -light and -camera change what MuJoCo Warp draws: add --env.renderer warp."
+            )
+        if self.simulator != "warp" and max(self.randomize_friction, self.randomize_mass) > 0:
+            raise UserError(
+                "--env.randomize-friction and -mass change what MuJoCo Warp simulates: add --env.simulator warp."
+            )
 
     @property
     def scene_era(self) -> str:
@@ -148,7 +157,7 @@ class TrainConfig:
     suite: str = SUITE
     """Suite of tasks to train and evaluate on."""
     tasks: tuple[str, ...] = ()
-    """Short names of the tasks to train and evaluate on (none given: all of the suite)."""
+    """Short names of the tasks to train and evaluate on (none given: all of the suite); --task NAME names one."""
     protocol: str = "native"
     """Whose way to run an episode: native (this project's), libero (the same after 10 settle steps), openvla,
     openvla_oft, openpi, rlinf, rlinf_pi, simplevla or lerobot."""
@@ -189,6 +198,8 @@ class TrainConfig:
     def __post_init__(self) -> None:
         _positive("iterations", self.iterations)
         _positive("num_threads", self.num_threads)
+        if isinstance(self.tasks, str):  # from Python: it would be read letter by letter
+            raise UserError(f"tasks must be a list of names, got '{self.tasks}': write tasks=('{self.tasks}',).")
         for name in ("seed", "videos"):
             if getattr(self, name) < 0:
                 raise UserError(f"{name} must not be negative, got {getattr(self, name)}.")

@@ -17,6 +17,7 @@ from embodied_rl.data.layout import ACTION, EXECUTED, NAMESPACE, STATE
 from embodied_rl.data.metadata import Metadata, one_line, read_metadata, short_name
 from embodied_rl.errors import UserError
 from embodied_rl.types import Array
+from embodied_rl.utils.words import counted
 
 _FILE, _ROW = "file", "row in its file"
 
@@ -173,8 +174,8 @@ def _vectors(meta: Metadata, table: pa.Table, name: str) -> Array:
     if len(bad):
         episode, frame = (int(_numbers(meta, table, column)[bad[0]]) for column in ("episode_index", "frame_index"))
         raise UserError(
-            f"{meta.root}: '{name}' is not finite in {len(bad)} frames, first in frame {frame} of episode {episode}: "
-            "correct them or leave those episodes out"
+            f"{meta.root}: '{name}' is not finite in {counted(len(bad), 'frame')}, first in frame {frame} of episode "
+            f"{episode}: correct them or leave those episodes out"
         )
     declared = meta.info["features"].get(name, {}).get("shape")
     if declared is not None and declared not in ([values.shape[1]], (values.shape[1],)):

@@ -17,6 +17,8 @@ from embodied_rl.config.train import EnvConfig, TrainConfig, kind_of
 from embodied_rl.errors import UserError
 from embodied_rl.factory.suite_env import SuiteEnv
 from embodied_rl.rollout.sampler import TaskStates
+from embodied_rl.utils.suites import as_names
+from embodied_rl.utils.words import counted
 from embodied_rl.vec_env import EnvInfo, VecEnv
 
 if TYPE_CHECKING:
@@ -87,7 +89,7 @@ EXAMPLES = {
 """A task of each suite, for messages."""
 
 
-def open_suite(suite: str, tasks: Sequence[str], config: EnvConfig) -> SuiteEnv:
+def open_suite(suite: str, tasks: str | Sequence[str], config: EnvConfig) -> SuiteEnv:
     """The simulator of a suite of `SUITES`, in this process or in watched ones, with its train and held-out states.
 
     Args:
@@ -96,6 +98,7 @@ def open_suite(suite: str, tasks: Sequence[str], config: EnvConfig) -> SuiteEnv:
     Raises:
         UserError: No task is named, one does not exist, the simulator is not installed, or an option does not apply.
     """
+    tasks = as_names(tasks)
     if not tasks:
         raise UserError(f"suite '{suite}' needs the name of a task: --task {EXAMPLES[suite]}")
     only_elsewhere = {"control": suite != "maniskill", "step_reward": suite == "gymnasium"}
@@ -139,12 +142,12 @@ def checked_suite(config: TrainConfig) -> str:
 
 def describe_state_env(info: EnvInfo, config: EnvConfig) -> dict[str, str]:
     """What a run stamps about its simulator."""
-    where = f"{config.processes} watched processes" if config.processes else "in this process"
+    where = f"{counted(config.processes, 'watched process')}" if config.processes else "in this process"
     images = f"{len(info.cameras)} images and " if info.cameras else ""
     return {
-        "simulator": f"{info.simulator}, {config.num_envs} worlds, {where}",
+        "simulator": f"{info.simulator}, {counted(config.num_envs, 'world')}, {where}",
         "renderer": f"{info.renderer}, for videos; policies see {images}{info.state_dim + info.proprio_dim} numbers",
-        "horizon": f"{info.max_episode_steps} steps at {info.control_hz:g} Hz",
+        "horizon": f"{counted(info.max_episode_steps, 'step')} at {info.control_hz:g} Hz",
         "scored by": "success" if info.has_success else "mean return (its tasks have no success flag)",
     }
 

@@ -16,6 +16,7 @@ from embodied_rl.errors import UserError
 from embodied_rl.factory.warp import WarpRequest, choose_warp, drawn_by_warp, open_warp
 from embodied_rl.policies.checkpoints.hub import is_repository, resolve
 from embodied_rl.policies.checkpoints.shipped import is_shipped, shipped_folder
+from embodied_rl.utils.words import counted
 
 if TYPE_CHECKING:
     from embodied_rl.factory.policies import AnyPolicy, LoadRequest
@@ -70,7 +71,7 @@ def describe_policy(policy: AnyPolicy, checkpoint: str) -> dict[str, Any]:
     digest = files_digest(policy.source_files, policy_folder(checkpoint))
     cache = policy.traits.prefix_cache
     return {
-        "policy": f"{policy.architecture}, {size}, chunks of {policy.chunk_len} steps"
+        "policy": f"{policy.architecture}, {size}, chunks of {counted(policy.chunk_len, 'step')}"
         + (f", {steps} denoising steps" if steps else ""),
         "weights": f"{origin}, sha256 {digest[:16]}",
         "unnorm key": policy.unnorm_key,
@@ -206,10 +207,11 @@ def describe_env_processes(config: EnvConfig) -> str:
     """In words, for the stamp."""
     if config.simulator == "warp":
         return "one batch for each physics model"
-    config = replace(config, num_threads=config.num_threads or cpu_count())
-    if config.processes is None:
-        return f"{config.num_threads} threads"
-    return f"{config.processes} watched processes, threads of each: {_threads_each(config)}"
+    threads, processes = config.num_threads or cpu_count(), config.processes
+    if processes is None:
+        return counted(threads, "thread")
+    each = _threads_each(replace(config, num_threads=threads))
+    return f"{counted(processes, 'watched process')}, threads of each: {each}"
 
 
 def _threads_each(config: EnvConfig) -> int | None:

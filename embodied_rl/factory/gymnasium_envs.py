@@ -44,7 +44,7 @@ def _open(
     render_mode: str | None,
     *,
     suite: str,
-    tasks: Sequence[str] = (),
+    tasks: str | Sequence[str] = (),
     split: Literal["train", "heldout"] = "train",
     reward: Literal["sparse", "staged", "shaped"] = "sparse",
     num_threads: int | None = None,

@@ -19,6 +19,7 @@ from embodied_rl.factory.suite_env import SuiteEnv
 from embodied_rl.learner.types import TrainablePolicy
 from embodied_rl.policies.checkpoints.folder import read_json, to_json
 from embodied_rl.rollout.sampler import TaskStates
+from embodied_rl.utils.words import counted
 from embodied_rl.vec_env import EnvInfo, VecEnv
 
 WEIGHTS, CONFIG, PROVENANCE = "model.safetensors", "config.json", "provenance.json"
@@ -97,7 +98,7 @@ def describe_own(policy: TrainablePolicy) -> dict[str, Any]:
     """What a run stamps about a policy that was passed to it."""
     count = sum(parameter.numel() for _, parameter in policy.named_parameters())
     return {
-        "policy": f"{own_class(policy)}, {count / 1e6:.2f} M parameters, chunks of {policy.chunk_len} steps",
+        "policy": f"{own_class(policy)}, {count / 1e6:.2f} M parameters, chunks of {counted(policy.chunk_len, 'step')}",
         "weights": "as passed to train",
     }
 

@@ -47,7 +47,7 @@ class SuiteEnv:
         *,
         image_size: int,
         cameras: int,
-        tasks: Sequence[str] = (),
+        tasks: str | Sequence[str] = (),
         protocol_name: str = NATIVE.name,
         state: bool = False,
         device: str = "cpu",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from embodied_rl.errors import UserError, suggest
 from embodied_rl.utils.cache_dir import cache_dir
-from embodied_rl.utils.suites import PRO_SUITES, SUITES
+from embodied_rl.utils.suites import PRO_SUITES, SUITES, as_names
 
 if TYPE_CHECKING:
     from embodied_rl.sim.eras import Era
@@ -42,8 +42,8 @@ def libero_notice(suite: str) -> list[str]:
     ]
 
 
-def load_tasks(suite: str, names: Sequence[str] = (), era: str = "auto") -> list[SuiteTask]:
-    """The tasks of `suite`, or those with the short `names`.
+def load_tasks(suite: str, names: str | Sequence[str] = (), era: str = "auto") -> list[SuiteTask]:
+    """The tasks of `suite`, or those with the short `names`; a text is one name.
 
     era: `EnvConfig.era`; every task says which one that is. UserError for unknown names, missing assets, or an era that
     the suite has not or that can't run here.
@@ -51,6 +51,7 @@ def load_tasks(suite: str, names: Sequence[str] = (), era: str = "auto") -> list
     from embodied_rl.sim import tabletop
     from embodied_rl.sim.eras import choose_era
 
+    names = as_names(names)
     if suite in LIBERO_SUITES:
         found = _load_libero(suite, choose_era(era, suite, official=True))
     elif suite in tabletop.suites():

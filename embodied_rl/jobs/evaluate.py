@@ -52,6 +52,7 @@ from embodied_rl.telemetry.tables import cells, short_labels, success_table, wit
 from embodied_rl.types import EpisodeResult, EpisodeSpec
 from embodied_rl.utils.console import LastingConsole
 from embodied_rl.utils.signals import Interrupted, StopRequest
+from embodied_rl.utils.words import counted
 
 if TYPE_CHECKING:
     from embodied_rl.factory.policies import AnyPolicy
@@ -227,7 +228,8 @@ def _run_info(
     missing = missing_assets(plan.tasks)
     return {
         "command": words,
-        "suite": f"{plan.suite}, {len(plan.tasks)} tasks, {count} {command.states} initial states each",
+        "suite": f"{plan.suite}, {counted(len(plan.tasks), 'task')}, "
+        f"{count} {command.states} {'state' if count == 1 else 'states'} each",
         "protocol": plan.protocol.name,
         "deviations": "; ".join(notes) or "none",
         "perturbed": f"{', '.join(command.perturb)} at level {command.perturb_level:g}" if command.perturb else "no",
@@ -235,13 +237,13 @@ def _run_info(
         "overlap": seen.describe(),
         "premises": _describe_premises(plan),
         "success": "once and at end" if command.at_end else "once (episodes end at success)",
-        "worlds": f"{env.simulator} physics, {env.num_envs} worlds, {describe_env_processes(env)}",
+        "worlds": f"{env.simulator} physics, {counted(env.num_envs, 'world')}, {describe_env_processes(env)}",
         "renderer": reason,
         "device": device,
         **weights,
         "mode": command.mode,
         "seed": command.seed,
-        "machine": f"{cpu_name()}, {cpu_count()} cores",
+        "machine": f"{cpu_name()}, {counted(cpu_count(), 'core')}",
         "output": command.output,
     }
 
@@ -319,6 +321,6 @@ def _table(report: BenchmarkReport, premises: Mapping[str, Mapping[int, Sequence
     for label, tally in rows_of(report):
         values = [cells(tally.once), *([cells(tally.at_end)] if measured else []), (f"{tally.once.mean_steps:.0f}", "")]
         if failing:
-            values.append((f"{count} states" if (count := len(premises.get(label, ()))) else "", ""))
+            values.append((counted(count, "state") if (count := len(premises.get(label, ()))) else "", ""))
         rows.append((names.get(label, label), values))
     return success_table(heads, rows)

@@ -26,6 +26,7 @@ from embodied_rl.rollout.sampler import TaskStates, evaluation_specs
 from embodied_rl.telemetry.progress import RunProgress
 from embodied_rl.telemetry.tables import cells, short_labels, success_table
 from embodied_rl.utils.console import LastingConsole
+from embodied_rl.utils.words import counted
 
 
 def run(suite: str, command: StateCommand, words: str) -> None:
@@ -53,7 +54,7 @@ def run(suite: str, command: StateCommand, words: str) -> None:
             **describe_state_policy(policy, command.checkpoint, 0),
             "mode": command.mode,
             "seed": command.seed,
-            "machine": f"{cpu_name()}, {cpu_count()} cores",
+            "machine": f"{cpu_name()}, {counted(cpu_count(), 'core')}",
         }
         for name in ("policy", "weights", "simulator", "horizon", "overlap"):
             console.say(f"  {name:<10}{stamp[name]}")

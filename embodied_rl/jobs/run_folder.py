@@ -18,6 +18,7 @@ from typing import Any
 from embodied_rl.config.train import AUTO, TrainConfig, dump_yaml, from_dict, kind_of, read_yaml, to_dict
 from embodied_rl.errors import UserError
 from embodied_rl.utils.lock import LOCK, locked
+from embodied_rl.utils.words import counted
 
 CONFIG_FILE, RUN_INFO = "config.yaml", "run.json"
 MAY_DIFFER = frozenset(
@@ -88,7 +89,8 @@ def existing_run(folder: Path, iterations: int | None) -> Iterator[TrainConfig]:
         config = dataclasses.replace(_read_whole(path), output=str(folder))
         if iterations is not None and iterations < config.iterations:
             raise UserError(
-                f"--iterations {iterations}: {folder} is a run of {config.iterations} iterations; give as many or more."
+                f"--iterations {iterations}: {folder} is a run of {counted(config.iterations, 'iteration')}; "
+                "give as many or more."
             )
         yield config if iterations is None else dataclasses.replace(config, iterations=iterations)
 

@@ -27,6 +27,7 @@ from embodied_rl.real_robot.server.pictures import PictureFitter
 from embodied_rl.real_robot.server.served_policy import ServedPolicy
 from embodied_rl.sim.libero.protocol import NATIVE, PROTOCOLS
 from embodied_rl.utils.console import LastingConsole
+from embodied_rl.utils.words import counted
 
 if TYPE_CHECKING:
     from embodied_rl.factory.policies import AnyPolicy
@@ -99,7 +100,7 @@ def run(request: ServeRequest) -> None:
             raise UserError(
                 f"port {request.port} was taken while the policy was loaded: name another --port."
             ) from error
-    console.say(f"stopped after {server.metrics.requests['ok']} answers")
+    console.say(f"stopped after {counted(server.metrics.requests['ok'], 'answer')}")
 
 
 async def _serve(server: PolicyServer, served: ServedPolicy, address: socket.socket, console: LastingConsole) -> None:
@@ -222,7 +223,7 @@ def metadata(about: dict[str, Any], spec: PolicySpec, pipeline: str, request: Se
 
 def _head(about: dict[str, Any], spec: PolicySpec, pipeline: str, request: ServeRequest) -> list[str]:
     parts = {
-        f"{spec.cameras} pictures of {spec.image_size} x {spec.image_size}": spec.cameras,
+        f"{counted(spec.cameras, 'picture')} of {spec.image_size} x {spec.image_size}": spec.cameras,
         f"{spec.proprio_dim} numbers of {'proprio' if spec.cameras else 'its state'}": spec.proprio_dim,
         "an instruction": spec.instruction,
     }

@@ -33,6 +33,7 @@ from embodied_rl.training.on_policy import RunOptions, TaskSplit, TrainOutcome, 
 from embodied_rl.utils.console import LastingConsole
 from embodied_rl.utils.profiler import Profiler
 from embodied_rl.utils.signals import Interrupted
+from embodied_rl.utils.words import counted
 
 SPANS = 20_000
 """Pieces of work that a timeline shows at most: the first ones."""
@@ -120,7 +121,7 @@ def _finished(config: TrainConfig, checkpoint: Path, console: LastingConsole) ->
     write_run_report(folder)
     resume = shlex.join(["embodied-rl", "train", "--resume", config.output])
     console.say(
-        f"{folder} is finished: it has its {config.iterations} iterations. To go on for longer: "
+        f"{folder} is finished: it has its {counted(config.iterations, 'iteration')}. To go on for longer: "
         f"{resume} --iterations {2 * config.iterations}"
     )
     _print_result(folder, console, load_command(config))
@@ -146,7 +147,9 @@ def _timeline(config: TrainConfig, profiler: Profiler, folder: Path) -> Iterator
         if config.trace:
             write_trace(Path(config.trace), profiler.spans)
         if isinstance(config.scheduler, PipelinedConfig):
-            write_gantt(folder, profiler.spans, f"{config.scheduler.env_groups} stages, {config.scheduler.mode}")
+            write_gantt(
+                folder, profiler.spans, f"{counted(config.scheduler.env_groups or 0, 'stage')}, {config.scheduler.mode}"
+            )
 
 
 def _train(

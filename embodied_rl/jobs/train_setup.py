@@ -62,6 +62,7 @@ from embodied_rl.scheduler.config import PipelinedConfig, RayConfig
 from embodied_rl.scheduler.pipeline.replica import acting_device
 from embodied_rl.training.on_policy import PolicyFiles
 from embodied_rl.utils.threads import set_torch_threads
+from embodied_rl.utils.words import counted
 from embodied_rl.vec_env import VecEnv
 
 if TYPE_CHECKING:
@@ -188,17 +189,18 @@ def run_info(setup: RunSetup, command: str) -> dict[str, Any]:
     names = [task.partition("/")[2] or task for task in states.train]
     return {
         "command": command,
-        "suite": f"{config.suite}, {len(names)} tasks: {', '.join(names)}",
+        "suite": f"{config.suite}, {counted(len(names), 'task')}: {', '.join(names)}",
         "protocol": config.protocol,
         "overlap": states.overlap(config),
         **setup.about,
-        "machine": f"{cpu_name()}, {cpu_count()} cores",
-        "device": f"{config.device}, torch {torch.__version__}, {config.num_threads} threads",
-        "algorithm": f"{kind_of('algorithm', config.algorithm)}, {config.rollout.episodes_per_iteration} episodes an "
-        f"iteration, {config.iterations} iterations",
+        "machine": f"{cpu_name()}, {counted(cpu_count(), 'core')}",
+        "device": f"{config.device}, torch {torch.__version__}, {counted(config.num_threads or 0, 'thread')}",
+        "algorithm": f"{kind_of('algorithm', config.algorithm)}, "
+        f"{counted(config.rollout.episodes_per_iteration, 'episode')} an iteration, "
+        f"{counted(config.iterations, 'iteration')}",
         "scheduler": config.scheduler.describe(),
         **(
-            {"learner": f"{learner.num_processes} processes, {'FSDP2' if learner.fsdp else 'replicated'}"}
+            {"learner": f"{counted(learner.num_processes, 'process')}, {'FSDP2' if learner.fsdp else 'replicated'}"}
             if learner.num_processes > 1
             else {}
         ),
@@ -275,8 +277,8 @@ def _states(
 def _about_env(env: VecEnv, config: TrainConfig, drawn: str = "") -> dict[str, Any]:
     info, (height, width) = env.info, env.info.image_shape
     return {
-        "simulator": f"{info.simulator}, {config.env.num_envs} worlds, {describe_env_processes(config.env)}",
-        "renderer": f"{info.renderer}{drawn}, {len(info.cameras)} cameras of {height}x{width}",
+        "simulator": f"{info.simulator}, {counted(config.env.num_envs, 'world')}, {describe_env_processes(config.env)}",
+        "renderer": f"{info.renderer}{drawn}, {counted(len(info.cameras), 'camera')} of {height}x{width}",
     }
 
 

@@ -9,6 +9,7 @@ from typing import Literal
 
 from embodied_rl.errors import UserError
 from embodied_rl.rollout.lookahead import Lookahead
+from embodied_rl.utils.words import counted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,7 +131,7 @@ class RayConfig:
 
     def describe(self) -> str:
         """In words, for the run's stamp."""
-        return f"ray, {self.workers} workers, rows of at most {self.max_staleness} updates"
+        return f"ray, {counted(self.workers, 'worker')}, rows of at most {self.max_staleness} updates"
 
 
 SchedulerConfig = SerialConfig | PipelinedConfig | RayConfig

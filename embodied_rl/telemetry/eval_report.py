@@ -11,6 +11,7 @@ from typing import Any
 from embodied_rl.evaluation.benchmark import BenchmarkReport, Tally
 from embodied_rl.telemetry.report import data_uri, folded, headline, page, pairs, rate_cell, replace_text, section
 from embodied_rl.telemetry.tables import cells
+from embodied_rl.utils.words import counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +76,7 @@ def _table(report: BenchmarkReport, premises: Mapping[str, Mapping[int, Sequence
 
 
 def _count(failed: Mapping[int, Sequence[str]]) -> str:
-    return f"{len(failed)} states" if failed else "none"
+    return counted(len(failed), "state") if failed else "none"
 
 
 def _failing(content: EvalPage) -> bool:

@@ -11,6 +11,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from embodied_rl.utils.words import counted
+
 
 class RunProgress(event.Listener):
     """One bar for the iterations and one for the episodes of the current rollout or evaluation.
@@ -73,7 +75,7 @@ class RunProgress(event.Listener):
         self._successes, self._returns = 0, 0.0
         self._bars.reset(self._part, description=escape(name), total=episodes, note="", visible=True)
         if name == "evaluate" and not self._live:
-            self.message(f"evaluate: {episodes} episodes")
+            self.message(f"evaluate: {counted(episodes, 'episode')}")
 
     def episode(self, success: bool | None, reward: float = 0.0) -> None:
         """An episode of the current stage ended; success: None where tasks have no goal, and `reward` counts."""

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from rich.table import Table
 
 from embodied_rl.evaluation.evaluate import Score
+from embodied_rl.utils.words import counted
 
 _FEWEST = 2
 """Words that tasks must share at an end of their names before they are left out there."""
@@ -18,7 +19,7 @@ def cells(score: Score | None) -> tuple[str, str]:
         return "not measured", ""
     if not score.has_success:
         low, high = score.return_interval
-        return f"{figure(score)} ({score.episodes} episodes)", f"{low:.1f} to {high:.1f}"
+        return f"{figure(score)} ({counted(score.episodes, 'episode')})", f"{low:.1f} to {high:.1f}"
     return f"{score.rate:.1%} ({score.successes}/{score.episodes})", f"{score.low:.1%} to {score.high:.1%}"
 
 

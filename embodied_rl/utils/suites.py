@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 TABLETOP_SUITES = ("tabletop_spatial", "tabletop_object", "tabletop_goal", "tabletop_long")
 """The built-in ones."""
 SUITES = ("libero_spatial", "libero_object", "libero_goal", "libero_10", "libero_90")
@@ -15,3 +17,8 @@ PRO_SUITES = tuple(f"{suite}_{variant}" for suite in SUITES if suite != "libero_
 def base_suite(suite: str) -> str:
     """The suite of LIBERO that a suite of LIBERO-PRO varies; every other name is its own."""
     return suite.rpartition("_")[0] if suite in PRO_SUITES else suite
+
+
+def as_names(names: str | Sequence[str]) -> tuple[str, ...]:
+    """The names; a text is one name and not a sequence of letters."""
+    return (names,) if isinstance(names, str) else tuple(names)

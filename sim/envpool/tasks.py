@@ -14,6 +14,7 @@ from embodied_rl.errors import UserError, suggest
 from embodied_rl.rng import philox
 from embodied_rl.sim.envpool.load import load_envpool
 from embodied_rl.sim.task import TaskSpec
+from embodied_rl.utils.suites import as_names
 
 SUITES = ("metaworld", "fetch", "playground", "dm_control")
 TRAIN, HELDOUT = 10_000, 100
@@ -66,9 +67,9 @@ class EnvPoolTask(TaskSpec):
     control_hz: float
 
 
-def load_tasks(suite: str, names: Sequence[str] = ()) -> list[EnvPoolTask]:
+def load_tasks(suite: str, names: str | Sequence[str] = ()) -> list[EnvPoolTask]:
     """The tasks of `suite` with these names, all of them without names; UserError for what there is not."""
-    known = task_ids(suite)
+    known, names = task_ids(suite), as_names(names)
     for name in names:
         if name not in known:
             raise UserError(f"suite '{suite}' has no task '{name}'.{suggest(name, known)}")

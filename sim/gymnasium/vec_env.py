@@ -20,6 +20,7 @@ from embodied_rl.policy import action_array
 from embodied_rl.rng import philox
 from embodied_rl.sim.gymnasium.spaces import ActionMap, action_map, layout_of, write_observation
 from embodied_rl.types import Array, ChunkResult, EpisodeSpec, Observation
+from embodied_rl.utils.suites import as_names
 from embodied_rl.vec_env import EnvInfo
 
 SUITE = "gymnasium"
@@ -64,7 +65,8 @@ class GymnasiumVecEnv:
         >>> env.reset([0], [EpisodeSpec(0, "gymnasium/Pendulum-v1", init_state=3, seed=1)])
     """
 
-    def __init__(self, ids: Sequence[str], num_envs: int) -> None:
+    def __init__(self, ids: str | Sequence[str], num_envs: int) -> None:
+        ids = as_names(ids)
         self.num_envs = num_envs
         self._ids = {f"{SUITE}/{name}": name for name in ids}
         self._horizons = {task: _horizon(name) for task, name in self._ids.items()}

@@ -14,6 +14,7 @@ from embodied_rl.errors import UserError, suggest
 from embodied_rl.rng import philox
 from embodied_rl.sim.maniskill.load import check_assets, registered
 from embodied_rl.sim.task import TaskSpec
+from embodied_rl.utils.suites import as_names
 
 SUITE = "maniskill"
 TRAIN, HELDOUT = 10_000, 100
@@ -34,9 +35,9 @@ class ManiSkillTask(TaskSpec):
     env_id: str
 
 
-def load_tasks(names: Sequence[str]) -> list[ManiSkillTask]:
+def load_tasks(names: str | Sequence[str]) -> list[ManiSkillTask]:
     """The tasks with these ids; UserError for unknown ones, and for those whose files are not here."""
-    known = registered()
+    known, names = registered(), as_names(names)
     if not names:
         raise UserError("ManiSkill's tasks differ too much to be trained together: name one, as --task PushCube-v1.")
     for name in names:

@@ -195,15 +195,15 @@ def draw_episode(
 ) -> EpisodeSpec:
     """An episode of a task and an initial state of `states`; options: 'task', 'init_state', where they are chosen.
 
+    A task is named in full ('tabletop_goal/turn_on_the_stove') or, where only one has it, by its short name.
+
     Raises:
         ValueError: Another option is given, or `states` has no such task or row.
     """
     wanted = dict(options or {})
     names = list(states)
     drawn = names[int(random.integers(len(names)))]
-    task = wanted.pop("task", drawn)
-    if task not in states:
-        raise ValueError(f"there is no task '{task}' here: {', '.join(names)}")
+    task = _named(wanted.pop("task", drawn), names)
     rows = states[task]
     row, seed = int(rows[int(random.integers(len(rows)))]), int(random.integers(_SEEDS))
     chosen = int(wanted.pop("init_state", row))
@@ -212,6 +212,16 @@ def draw_episode(
     if wanted:
         raise ValueError(f"unknown reset options: {', '.join(wanted)}")
     return EpisodeSpec(number, task, chosen, seed)
+
+
+def _named(task: str, names: Sequence[str]) -> str:
+    """The one of `names` that `task` is, in full or without its suite."""
+    found = [name for name in names if name == task] or [name for name in names if name.partition("/")[2] == task]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise ValueError(f"several tasks are called '{task}', name one in full: {', '.join(found)}")
+    raise ValueError(f"there is no task '{task}' here: {', '.join(names)}")
 
 
 def observation_space(info: EnvInfo) -> spaces.Dict:

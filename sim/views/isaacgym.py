@@ -18,6 +18,7 @@ from torch import Tensor
 
 from embodied_rl.errors import UserError
 from embodied_rl.types import Array, ChunkResult, EpisodeSpec
+from embodied_rl.utils.suites import as_names
 from embodied_rl.vec_env import VecEnv
 
 ResetMode = Literal["same_step", "next_step"]
@@ -77,8 +78,8 @@ class IsaacGymEnv:
         env: VecEnv,
         episodes: Episodes,
         *,
-        obs: Sequence[Part] | None = None,
-        states: Sequence[Part] = (),
+        obs: Part | Sequence[Part] | None = None,
+        states: Part | Sequence[Part] = (),
         reset_mode: ResetMode = "same_step",
         rl_device: str | None = None,
         max_episode_length: int | None = None,
@@ -92,8 +93,8 @@ class IsaacGymEnv:
         info, count = env.info, env.num_envs
         self.env, self.reset_mode = env, reset_mode
         self._episodes = episodes
-        self._obs = tuple(obs) if obs is not None else ("state",) if info.state_dim else ("proprio",)
-        self._states = tuple(states)
+        self._obs = as_names(obs) if obs is not None else ("state",) if info.state_dim else ("proprio",)
+        self._states = as_names(states)
         self.num_envs = self.num_environments = count
         self.num_obs = self.num_observations = sum(_size(env, part) for part in self._obs)
         self.num_states = sum(_size(env, part) for part in self._states)
@@ -243,7 +244,7 @@ class IsaacGymEnv:
         if self.num_states:
             self.states_buf[kept] = self._join(self._states)[rows].to(self.device)
 
-    def _join(self, parts: Sequence[Part]) -> Tensor:
+    def _join(self, parts: Sequence[str]) -> Tensor:
         found = [getattr(self._seen, part) for part in parts]
         return found[0] if len(found) == 1 else torch.cat(found, dim=1)
 
@@ -274,7 +275,7 @@ class IsaacGymEnv:
         self.env.close()
 
 
-def _size(env: VecEnv, part: Part) -> int:
+def _size(env: VecEnv, part: str) -> int:
     size = {"state": env.info.state_dim, "proprio": env.info.proprio_dim}.get(part)
     if not size:
         raise UserError(f"suite '{env.info.suite}' has no '{part}' to observe; for a state open it with state=True.")

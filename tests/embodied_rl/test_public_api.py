@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import pytest
 import torch
 
@@ -67,6 +69,25 @@ def test_a_suite_is_opened_and_the_shipped_policy_evaluated_in_it() -> None:
             erl.evaluate(env, policy, episodes=51)
     assert report.overall.episodes == 2
     assert {result.spec.init_state for result in report.results} <= set(env.heldout_states[report.results[0].spec.task])
+
+
+def test_a_text_is_one_name_and_not_its_letters(tmp_path: Path) -> None:
+    """Wherever a program may name tasks or parts of an observation."""
+    task = "turn_on_the_stove"
+    options: dict[str, Any] = {"tasks": task, "num_threads": 1}
+    with erl.make_vec_env("tabletop_goal", 1, cameras=0, state=True, **options) as env:
+        assert list(env.train_states) == [f"tabletop_goal/{task}"]
+    with closing(erl.make_isaacgym_env("tabletop_goal", 1, obs="proprio", states="state", **options)) as view:
+        assert (view.num_obs, view.num_states) == (env.info.proprio_dim, env.info.state_dim)
+    with closing(gymnasium.make("embodied_rl/tabletop_goal-v0", cameras=0, state=True, **options)) as single:
+        assert single.reset(seed=0, options={"task": task})[1]["task"] == f"tabletop_goal/{task}"
+    with erl.make_vec_env("gymnasium", 1, tasks="CartPole-v1") as env:
+        assert list(env.train_states) == ["gymnasium/CartPole-v1"]
+    with pytest.raises(UserError, match="has no task 'nope'"):
+        erl.train("tabletop_openvla_ppo", tasks="nope", output=tmp_path / "run", num_threads=1)
+    assert not (tmp_path / "run").exists()
+    with pytest.raises(UserError, match=r"write tasks=\('nope',\)"):
+        TrainConfig(tasks="nope")  # type: ignore[arg-type]
 
 
 def test_episodes_are_spread_over_the_tasks() -> None:

@@ -22,6 +22,7 @@ from embodied_rl.sim.libero.assets.export import Official, Outcome, count_jobs, 
 from embodied_rl.sim.libero.assets.report import Reporter
 from embodied_rl.sim.libero.assets.sources import Source, check_source, fetch_assets
 from embodied_rl.sim.libero.bundle import FORMAT, is_whole, read_bundle, sweep, write_atomically
+from embodied_rl.utils.words import counted
 
 NEEDED_GB = 5.0
 """Free disk space at the start: environment 1.5, downloads and assets 1, scenes in work 0.2 each, bundles 1."""
@@ -99,7 +100,9 @@ def install(
 
 def _plan(root: Path, benchmark: Benchmark, source: Source | Path, what: Sequence[str] | Mapping[str, int]) -> str:
     """What the user should know before it starts. what: the tasks to make, or the suites; empty: everything."""
-    tasks = f"{len(what)} tasks" if isinstance(what, Mapping) else ", ".join(what) or f"{benchmark.tasks} tasks"
+    tasks = (
+        counted(len(what), "task") if isinstance(what, Mapping) else ", ".join(what) or counted(benchmark.tasks, "task")
+    )
     fetched = DOWNLOADS_MB.get(str(source), 0)
     assets = f"{fetched} MB of assets and " if fetched else ""
     return (

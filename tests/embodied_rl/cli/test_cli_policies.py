@@ -230,7 +230,7 @@ def test_a_published_folder_trains_and_goes_on(case: str, published: Path, tmp_p
     assert main(_train(published, run, kind, "grpo", "--policy.unnorm-key", KEY, *more)) == 0
     stamp = _stamp(run)
     assert stamp["unnorm key"] == KEY
-    assert f"1 cameras of {SIZE}x{SIZE}" in stamp["renderer"]
+    assert f"1 camera of {SIZE}x{SIZE}" in stamp["renderer"]
     resolved = run / "config.yaml"
     resolved.write_text(resolved.read_text().replace("iterations: 1", "iterations: 2"))
     assert main(["train", "--resume", str(run)]) == 0

@@ -104,7 +104,7 @@ def test_a_finished_run_goes_on_for_longer(
     assert main(words(checkpoint, whole, "--videos", "0")) == 0
     assert main(words(checkpoint, longer, "--videos", "0", "--iterations", "1")) == 0
     before = load_yaml(longer / "config.yaml")
-    for count, said in (("0", "is a run of 1 iterations; give as many or more"), ("two", "does not apply")):
+    for count, said in (("0", "is a run of 1 iteration; give as many or more"), ("two", "does not apply")):
         assert main(["train", "--resume", str(longer), "--iterations", count]) == 2
         assert said in capsys.readouterr().err
     assert load_yaml(longer / "config.yaml") == before
@@ -330,7 +330,7 @@ def test_what_train_prints_is_a_checkpoint(
     assert main(["eval", "--checkpoint", str(run / "checkpoints"), *quick]) == 0
     capsys.readouterr()
     assert main(["train", "--resume", str(run)]) == 0
-    assert f"is finished: it has its 1 iterations. To go on for longer: embodied-rl train --resume '{run}'" in (
+    assert f"is finished: it has its 1 iteration. To go on for longer: embodied-rl train --resume '{run}'" in (
         capsys.readouterr().out
     )
 

@@ -174,7 +174,7 @@ def test_every_file_of_a_checkpoint_has_the_mode_that_the_umask_allows(demo: Pat
         (["--seed", str(2**64)], "--seed must be at least 0"),
         (["--image-cache-gib", "nan"], "--image-cache-gib must be"),
         (["--cameras", "agentvew"], "Did you mean 'agentview'"),
-        (["--cameras", "agentview"], "1 cameras .* needs 2"),
+        (["--cameras", "agentview"], "1 camera .* needs 2"),
     ],
 )
 def test_sft_refuses_bad_input(demo: Path, tmp_path: Path, words: list[str], message: str) -> None:

@@ -73,7 +73,7 @@ def _with(column: str, row: int, value: float, width: int = 7) -> dict[str, Any]
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (_with("action", 11, np.nan), "'action' is not finite in 1 frames, first in frame 2 of episode 1"),
+        (_with("action", 11, np.nan), "'action' is not finite in 1 frame, first in frame 2 of episode 1"),
         (_with("action", 11, np.inf) | {"executed": True}, "'action' is not finite"),
         (_with("executed_action", 0, np.nan) | {"executed": True}, "'executed_action' is not finite"),
         (_with("observation.state", 3, -np.inf, 8), r"'observation.state' is not finite"),

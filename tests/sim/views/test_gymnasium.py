@@ -158,7 +158,10 @@ def test_an_episode_can_be_chosen() -> None:
     assert (spec.task, spec.init_state) == ("a/y", 7)
     drawn = {draw_episode(states, random, i, None).task for i in range(50)}
     assert drawn == {"a/x", "a/y"}
-    for options in ({"task": "a/z"}, {"task": "a/x", "init_state": 7}, {"speed": 1}):
+    assert draw_episode(states, random, 0, {"task": "y"}).task == "a/y"
+    with pytest.raises(ValueError, match="several tasks are called 'y'"):
+        draw_episode({"a/y": [1], "b/y": [1]}, random, 0, {"task": "y"})
+    for options in ({"task": "a/z"}, {"task": ""}, {"task": "a"}, {"task": "a/x", "init_state": 7}, {"speed": 1}):
         with pytest.raises(ValueError):
             draw_episode(states, random, 0, options)
 
