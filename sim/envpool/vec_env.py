@@ -13,7 +13,8 @@ from typing import Any, Literal
 
 import torch
 
-from embodied_rl.errors import UserError, suggest
+from embodied_rl.errors import UserError
+from embodied_rl.sim.checks import check_episodes
 from embodied_rl.sim.envpool.pools import CAMERA, describe, draw, make_pool, read_reset, read_step
 from embodied_rl.sim.envpool.tasks import EnvPoolTask
 from embodied_rl.sim.envpool.throughput import EnvPoolStream
@@ -73,10 +74,7 @@ class EnvPoolVecEnv:
 
     def reset(self, env_ids: Sequence[int], episodes: Sequence[EpisodeSpec]) -> None:
         """Put `episodes[i]` into `env_ids[i]`; UserError for an unknown task or initial state."""
-        if len(env_ids) != len(episodes):
-            raise ValueError(f"{len(env_ids)} envs for {len(episodes)} episodes")
-        for spec in episodes:
-            self._check_spec(spec)
+        check_episodes(env_ids, episodes, self._tasks)
         for env_id, spec in zip(env_ids, episodes, strict=True):
             task = self._tasks[spec.task]
             mode = choose_reward(self._reward, task.success_key is not None, task.name)
@@ -86,13 +84,6 @@ class EnvPoolVecEnv:
             self._resets += 1
             if self._resets % _TRIM_EVERY == 0:
                 _give_memory_back()
-
-    def _check_spec(self, spec: EpisodeSpec) -> None:
-        if spec.task not in self._tasks:
-            raise UserError(f"unknown task '{spec.task}'.{suggest(spec.task, self._tasks)}")
-        count = len(self._tasks[spec.task].init_states)
-        if not 0 <= spec.init_state < count:
-            raise UserError(f"task '{spec.task}' has initial states 0 to {count - 1}, got {spec.init_state}")
 
     def step(self, env_ids: Sequence[int], actions: torch.Tensor) -> ChunkResult:
         """Run up to K control steps in each env, all envs side by side.

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from embodied_rl.errors import UserError, suggest
+from embodied_rl.sim.checks import check_episodes
 from embodied_rl.sim.maniskill.control import AUTO, LIBERO, Control, describe_control, pick_mode
 from embodied_rl.sim.maniskill.load import load_maniskill, make
 from embodied_rl.sim.maniskill.tasks import ManiSkillTask
@@ -115,14 +116,7 @@ class ManiSkillVecEnv:
 
     def reset(self, env_ids: Sequence[int], episodes: Sequence[EpisodeSpec]) -> None:
         """Put `episodes[i]` into `env_ids[i]`; UserError for an unknown task or initial state."""
-        if len(env_ids) != len(episodes):
-            raise ValueError(f"{len(env_ids)} envs for {len(episodes)} episodes")
-        for spec in episodes:
-            if spec.task not in self._tasks:
-                raise UserError(f"unknown task '{spec.task}'.{suggest(spec.task, self._tasks)}")
-            count = len(self._tasks[spec.task].init_states)
-            if not 0 <= spec.init_state < count:
-                raise UserError(f"task '{spec.task}' has initial states 0 to {count - 1}, got {spec.init_state}")
+        check_episodes(env_ids, episodes, self._tasks)
         with self._lock:
             for env_id, spec in zip(env_ids, episodes, strict=True):
                 world = self._world(env_id, self._tasks[spec.task])

@@ -13,6 +13,7 @@ import torch
 
 from embodied_rl.errors import UserError, suggest
 from embodied_rl.policy import action_array
+from embodied_rl.sim.checks import check_env_ids, check_episodes
 from embodied_rl.sim.eras import CURRENT
 from embodied_rl.sim.mujoco import kernel
 from embodied_rl.sim.mujoco.env import ControllerMode, Env
@@ -122,15 +123,8 @@ class NativeVecEnv:
 
     def reset(self, env_ids: Sequence[int], episodes: Sequence[EpisodeSpec]) -> None:
         """Put `episodes[i]` into `env_ids[i]`; UserError for an unknown task or initial state."""
-        if len(env_ids) != len(episodes):
-            raise ValueError(f"{len(env_ids)} envs for {len(episodes)} episodes")
-        self._check_env_ids(env_ids)
-        for spec in episodes:
-            if spec.task not in self._tasks:
-                raise UserError(f"unknown task '{spec.task}'.{suggest(spec.task, self._tasks)}")
-            available = len(self._tasks[spec.task].init_states)
-            if not 0 <= spec.init_state < available:
-                raise UserError(f"task '{spec.task}' has initial states 0 to {available - 1}, got {spec.init_state}")
+        check_env_ids(env_ids, len(self._slots))
+        check_episodes(env_ids, episodes, self._tasks)
         self._each(len(env_ids), lambda i: self._reset(self._slots[env_ids[i]], episodes[i]))
 
     def _reset(self, slot: _Slot, spec: EpisodeSpec) -> None:
@@ -158,7 +152,7 @@ class NativeVecEnv:
         rows, steps, dim = arrays.shape
         if rows != len(env_ids) or steps < 1 or dim != ACTION_DIM:
             raise ValueError(f"actions must be [{len(env_ids)}, K, {ACTION_DIM}] with K >= 1, got {arrays.shape}")
-        self._check_env_ids(env_ids)
+        check_env_ids(env_ids, len(self._slots))
         for index in env_ids:
             if not self._slots[index].live:
                 raise ValueError(f"env {index} holds no running episode; reset it first")
@@ -220,7 +214,7 @@ class NativeVecEnv:
         and no renderer."""
         if self._renderer is None and self.info.cameras:
             raise UserError("this environment has no renderer; pass one made by embodied_rl.sim.render.make_renderer")
-        self._check_env_ids(env_ids)
+        check_env_ids(env_ids, len(self._slots))
         shape = (len(self.info.cameras), *self.info.image_shape, 3)
         if len(out.instruction) < len(env_ids) or out.images.shape[1:] != shape:
             raise ValueError(f"the observation does not fit {len(env_ids)} envs; allocate it with new_observation")
@@ -252,7 +246,7 @@ class NativeVecEnv:
         """
         if not self.info.state_dim:
             raise UserError("this environment has no state; make it with a layout (make_vec_env: state=True)")
-        self._check_env_ids(env_ids)
+        check_env_ids(env_ids, len(self._slots))
         out = torch.zeros(len(env_ids), self.info.state_dim)
         for row, env_id in enumerate(env_ids):
             scene, world = _occupied(self._slots[env_id])
@@ -270,7 +264,7 @@ class NativeVecEnv:
             raise NotImplementedError("this environment has no cameras; make it with cameras=1 or 2")
         if camera not in CAMERAS:
             raise UserError(f"unknown camera '{camera}'.{suggest(camera, CAMERAS)}")
-        self._check_env_ids([env_id])
+        check_env_ids([env_id], len(self._slots))
         out = np.empty((1, size, size, 3), np.uint8)
         self._draw(*_occupied(self._slots[env_id]), (camera,), out)
         return out[0]
@@ -305,13 +299,6 @@ class NativeVecEnv:
         if self._pool is not None:
             self._pool.shutdown()
         self._slots = []
-
-    def _check_env_ids(self, env_ids: Sequence[int]) -> None:
-        if len(set(env_ids)) != len(env_ids):
-            raise ValueError(f"env_ids must differ, got {list(env_ids)}")
-        for index in env_ids:
-            if not 0 <= index < len(self._slots):
-                raise ValueError(f"env {index} is not in 0..{len(self._slots) - 1}")
 
     def _each(self, rows: int, job: Callable[[int], None]) -> None:
         """Run `job` for every row; threads take the next row as they get free, so a short chunk holds nobody up."""

@@ -12,6 +12,7 @@ import torch
 
 from embodied_rl.errors import UserError, suggest
 from embodied_rl.policy import action_chunks
+from embodied_rl.sim.checks import check_env_ids, check_episodes
 from embodied_rl.sim.mujoco.pool import FrameRenderer
 from embodied_rl.sim.mujoco.task import MujocoTask
 from embodied_rl.sim.mujoco.vec_env import ACTION_DIM, CAMERAS, CONTROL_HZ, PROPRIO_DIM
@@ -126,15 +127,8 @@ class WarpVecEnv:
 
     def reset(self, env_ids: Sequence[int], episodes: Sequence[EpisodeSpec]) -> None:
         """Put `episodes[i]` into `env_ids[i]`; UserError for an unknown task or initial state."""
-        if len(env_ids) != len(episodes):
-            raise ValueError(f"{len(env_ids)} envs for {len(episodes)} episodes")
-        self._check_env_ids(env_ids)
-        for spec in episodes:
-            if spec.task not in self._tasks:
-                raise UserError(f"unknown task '{spec.task}'.{suggest(spec.task, self._tasks)}")
-            available = len(self._tasks[spec.task].init_states)
-            if not 0 <= spec.init_state < available:
-                raise UserError(f"task '{spec.task}' has initial states 0 to {available - 1}, got {spec.init_state}")
+        check_env_ids(env_ids, self.num_envs)
+        check_episodes(env_ids, episodes, self._tasks)
         with self._lock:
             by_scene: dict[int, tuple[Scene, list[int], list[Array], list[int]]] = {}
             for env_id, spec in zip(env_ids, episodes, strict=True):
@@ -167,7 +161,7 @@ class WarpVecEnv:
         rows, steps, dim = action_chunks(actions).shape
         if rows != len(env_ids) or steps < 1 or dim != ACTION_DIM:
             raise ValueError(f"actions must be [{len(env_ids)}, K, {ACTION_DIM}] with K >= 1, got {(rows, steps, dim)}")
-        self._check_env_ids(env_ids)
+        check_env_ids(env_ids, self.num_envs)
         actions = actions.to(self.info.device)
         with self._lock:
             index = self._ids(env_ids)
@@ -203,7 +197,7 @@ class WarpVecEnv:
 
     def observe(self, env_ids: Sequence[int], out: Observation) -> None:
         """Fill row i of `out` for `env_ids[i]`; `out` may have more rows."""
-        self._check_env_ids(env_ids)
+        check_env_ids(env_ids, self.num_envs)
         shape = (len(self.info.cameras), *self.info.image_shape, 3)
         if len(out.instruction) < len(env_ids) or out.images.shape[1:] != shape:
             raise ValueError(f"the observation does not fit {len(env_ids)} envs; allocate it with new_observation")
@@ -225,7 +219,7 @@ class WarpVecEnv:
             raise UserError(f"unknown camera '{camera}'.{suggest(camera, CAMERAS)}")
         if self._pictures is None:
             raise NotImplementedError("this environment was opened without a renderer")
-        self._check_env_ids([env_id])
+        check_env_ids([env_id], self.num_envs)
         with self._lock:
             scene = self._occupied(env_id)
             qpos = scene.rows[env_id, scene.columns["seen"]][kernels.SEEN_QPOS :]
@@ -277,13 +271,6 @@ class WarpVecEnv:
 
     def _ids(self, values: Sequence[int]) -> torch.Tensor:
         return torch.tensor(values, dtype=torch.int64).to(self.info.device, non_blocking=True)
-
-    def _check_env_ids(self, env_ids: Sequence[int]) -> None:
-        if len(set(env_ids)) != len(env_ids):
-            raise ValueError(f"env_ids must differ, got {list(env_ids)}")
-        for index in env_ids:
-            if not 0 <= index < self.num_envs:
-                raise ValueError(f"env {index} is not in 0..{self.num_envs - 1}")
 
 
 def _any_bit(words: torch.Tensor) -> torch.Tensor:
