@@ -27,9 +27,9 @@ from websockets.protocol import State
 
 from embodied_rl.real_robot.client.wire import WireError, pack, unpack
 from embodied_rl.real_robot.server.batcher import Batcher, Decide, LateError
-from embodied_rl.real_robot.server.gate import has_token, plain
+from embodied_rl.real_robot.server.gate import WrongTokens, has_token, plain
 from embodied_rl.real_robot.server.limits import ServerLimits
-from embodied_rl.real_robot.server.messages import receive
+from embodied_rl.real_robot.server.messages import address_of, ending, name_of, receive
 from embodied_rl.real_robot.server.metrics import ServerMetrics
 from embodied_rl.real_robot.server.observations import PolicySpec, Request, RequestError, read_request
 from embodied_rl.types import Array
@@ -79,6 +79,7 @@ class PolicyServer:
         self._decide, self._spec, self._picture = decide, spec, picture
         self._first = pack(dict(metadata))
         self._seed, self._token = seed, token
+        self._wrong = WrongTokens(self.limits.wrong_tokens, self.limits.wrong_tokens_s)
         self._sockets = 0
         """Connections, open or not yet."""
         self._clients: set[ServerConnection] = set()
@@ -171,8 +172,15 @@ class PolicyServer:
             well = not self._stopping.is_set()
             status = HTTPStatus.OK if well else HTTPStatus.SERVICE_UNAVAILABLE
             return plain(connection, status, "OK\n" if well else "shutting down\n")
+        address = address_of(connection)
+        if self._wrong.too_many(address):
+            self.metrics.refused["tries"] += 1
+            text = f"too many wrong tokens came from your address: wait {self.limits.wrong_tokens_s:g} s\n"
+            return plain(connection, HTTPStatus.TOO_MANY_REQUESTS, text)
         if not has_token(request, self._token):
             self.metrics.refused["token"] += 1
+            if "Authorization" in request.headers:
+                self._wrong.add(address)
             text = "this server wants its token: Authorization: Bearer TOKEN\n"
             return plain(connection, HTTPStatus.UNAUTHORIZED, text)
         if path == "/metrics":
@@ -197,7 +205,7 @@ class PolicyServer:
         self._clients.add(connection)
         self.metrics.connections += 1
         watching = asyncio.create_task(self._watch(connection))
-        _log.info("%s connected: %d of %d", _name(connection), len(self._clients), self.limits.max_clients)
+        _log.info("%s connected: %d of %d", name_of(connection), len(self._clients), self.limits.max_clients)
         try:
             await self._talk(connection)
         except ConnectionClosed:
@@ -205,14 +213,14 @@ class PolicyServer:
         except TimeoutError:
             connection.transport.abort()  # it reads nothing, so it would not read a reason either
         except Exception:
-            _log.exception("an error of this program: the connection of %s is closed", _name(connection))
+            _log.exception("an error of this program: the connection of %s is closed", name_of(connection))
             raise
         finally:
             watching.cancel()
             self._clients.discard(connection)
             self._answering.discard(connection)
             self._batcher.client_left()
-            _log.info("%s left: %s", _name(connection), _ending(connection))
+            _log.info("%s left: %s", name_of(connection), ending(connection))
 
     async def _talk(self, connection: ServerConnection) -> None:
         await self._send(connection, self._first)
@@ -286,14 +294,3 @@ class PolicyServer:
         while connection.transport.get_write_buffer_size() <= self.limits.max_unread_bytes:
             await asyncio.sleep(_LOOK_S)
         connection.transport.abort()
-
-
-def _ending(connection: ServerConnection) -> str:
-    if connection.close_code in (None, 1006):
-        return "the connection was cut"
-    return connection.close_reason or f"closed ({connection.close_code})"
-
-
-def _name(connection: ServerConnection) -> str:
-    address = connection.remote_address
-    return f"{address[0]}:{address[1]}" if address else "a client"

@@ -36,3 +36,7 @@ class ServerLimits:
     """Connections that have not been opened yet; one more is cut off."""
     max_unread_bytes: int = 1 << 20
     """Of pongs and the like that a client leaves unread; beyond it is cut off."""
+    wrong_tokens: int = 10
+    """Of one address within `wrong_tokens_s`; all that it asks for is refused then, until they are that old."""
+    wrong_tokens_s: float = 60.0
+    """For how long a wrong token counts."""

@@ -33,3 +33,22 @@ async def receive(connection: ServerConnection, seconds: float) -> bytes | str |
         await connection.close(POLICY_VIOLATION, f"a message took longer than {seconds:g} s to arrive")
         return None
     return type(pieces[0])().join(pieces)
+
+
+def ending(connection: ServerConnection) -> str:
+    """How a closed connection ended, in words."""
+    if connection.close_code in (None, 1006):
+        return "the connection was cut"
+    return connection.close_reason or f"closed ({connection.close_code})"
+
+
+def address_of(connection: ServerConnection) -> str:
+    """The address at its other end, without the port; '' where it has none."""
+    address = connection.remote_address
+    return address[0] if address else ""
+
+
+def name_of(connection: ServerConnection) -> str:
+    """The address and port at its other end."""
+    address = connection.remote_address
+    return f"{address[0]}:{address[1]}" if address else "a client"

@@ -47,7 +47,7 @@ class ServerMetrics:
     def __init__(self) -> None:
         self.requests: defaultdict[str, int] = defaultdict(int, ok=0, error=0, late=0)
         """By result: ok, error (refused, or the policy failed), late (waited too long)."""
-        self.refused: defaultdict[str, int] = defaultdict(int, token=0, full=0, origin=0)
+        self.refused: defaultdict[str, int] = defaultdict(int, token=0, tries=0, full=0, origin=0)
         """Connections by the reason of their refusal."""
         self.connections = 0
         self.received = 0

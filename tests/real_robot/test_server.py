@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
+from embodied_rl.real_robot.server.gate import WrongTokens
 from embodied_rl.real_robot.server.observations import Request, read_request
 from embodied_rl.real_robot.server.pictures import PictureFitter
 from embodied_rl.types import Array
@@ -172,6 +173,46 @@ def test_the_token() -> None:
         status, page = get(server.port, "/metrics", Authorization="Bearer s3cret")
         assert status == 200
         assert 'refused_total{reason="token"} 5' in page
+
+
+def test_a_token_is_not_found_by_trying() -> None:
+    """Whoever tried too often waits, with the right token too; requests without a token are no tries."""
+    with Serving(token="s3cret", wrong_tokens=3) as server:
+        for _ in range(5):
+            assert get(server.port, "/metrics")[0] == 401
+        for key in ("a", "b", "c"):
+            assert get(server.port, "/metrics", Authorization=f"Bearer {key}")[0] == 401
+        status, text = get(server.port, "/metrics", Authorization="Bearer s3cret")
+        assert status == 429
+        assert "wait 60 s" in text
+        assert get(server.port, "/healthz") == (200, "OK\n")
+        assert server.server.metrics.refused["tries"] == 1
+
+
+def test_wrong_tokens_are_counted_by_address_and_forgotten() -> None:
+    now = [0.0]
+    wrong = WrongTokens(most=2, within_s=60, clock=lambda: now[0])
+    for address in ("10.0.0.1", "2001:db8::1", "::ffff:10.0.0.1", "2001:db8::2%eth0"):
+        assert not wrong.too_many(address)
+        wrong.add(address)
+    for address, many in (("10.0.0.1", True), ("10.0.0.2", False), ("2001:db8::3", True), ("2001:db8:0:1::1", False)):
+        assert wrong.too_many(address) == many
+    now[0] = 30.0
+    wrong.add("10.0.0.1")
+    now[0] = 59.9
+    assert wrong.too_many("10.0.0.1")
+    now[0] = 60.0
+    assert not wrong.too_many("10.0.0.1")
+    assert not wrong.too_many("2001:db8::1")
+    now[0] = 61.0
+    wrong.add("10.0.0.1")
+    now[0] = 89.9
+    assert wrong.too_many("10.0.0.1")
+    now[0] = 121.0
+    assert not wrong.too_many("10.0.0.1")
+    for number in range(5000):
+        wrong.add(f"10.1.{number // 256}.{number % 256}")
+    assert len(wrong._tries) == 4096
 
 
 def test_web_pages_and_one_client_too_many_are_turned_away() -> None:
