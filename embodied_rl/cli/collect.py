@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from embodied_rl.cli.parse import parse
+from embodied_rl.cli.parse import parse, with_tasks
+from embodied_rl.cli.suites import as_positional
 from embodied_rl.errors import UserError, suggest
 from embodied_rl.utils.lock import locked
 from embodied_rl.utils.output import try_output
+from embodied_rl.utils.words import counted
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -58,7 +60,7 @@ class CollectCommand:
     out: Path
     """Folder of the dataset; it must not exist yet."""
     tasks: tuple[str, ...] = ()
-    """Short names of the tasks to record (none given: all)."""
+    """Short names of the tasks to record (none given: all); --task NAME names one."""
     episodes_per_task: int = 50
     """Attempts at each task; initial states are taken in turn."""
     image_size: int = 64
@@ -96,7 +98,7 @@ class CollectCommand:
 
 def main(argv: list[str]) -> int:
     """Run the command; 0 when the dataset is written, 130 when Ctrl-C stopped it."""
-    command = parse(CollectCommand, argv, "collect")
+    command = parse(CollectCommand, as_positional(with_tasks(argv)), "collect")
     try_output(command.out)
     if command.out.exists():
         raise UserError(f"{command.out} already exists; choose another --out or remove it")
@@ -119,8 +121,8 @@ def _collect(command: CollectCommand, argv: list[str]) -> int:
     tasks = _tasks(command)
     info = _describe(tasks, command)
     console.print(
-        f"{len(tasks)} tasks of {command.suite}; {info.simulator}; renderer {info.renderer}; "
-        f"{len(info.cameras)} cameras of {command.image_size} pixels; {command.workers} workers",
+        f"{counted(len(tasks), 'task')} of {command.suite}; {info.simulator}; renderer {info.renderer}; "
+        f"{counted(len(info.cameras), 'camera')} of {command.image_size} pixels; {counted(command.workers, 'worker')}",
         soft_wrap=True,
     )
     split = _split(command)
@@ -135,7 +137,9 @@ def _collect(command: CollectCommand, argv: list[str]) -> int:
         _run(build, job, attempts, command.workers, console)
     except KeyboardInterrupt:
         kept = len(writer.stored(begun)[0])
-        console.print(f"stopped; {kept} episodes are kept in {begun}. The same command goes on.", soft_wrap=True)
+        console.print(
+            f"stopped; {counted(kept, 'episode')} are kept in {begun}. The same command goes on.", soft_wrap=True
+        )
         return 130
     failed = writer.stored(begun)[1]
     rows = collect.summary(attempts, failed)
@@ -298,4 +302,4 @@ def _report(rows: list[dict[str, Any]], failed: dict[int, str], out: Path, conso
         console.print(f"failed: {failed[key]}", soft_wrap=True)
     size = sum(path.stat().st_size for path in out.rglob("*") if path.is_file())
     kept = sum(row["successes"] for row in rows)
-    console.print(f"wrote {out}: {kept} episodes, {size / 1e6:.1f} MB", soft_wrap=True)
+    console.print(f"wrote {out}: {counted(kept, 'episode')}, {size / 1e6:.1f} MB", soft_wrap=True)

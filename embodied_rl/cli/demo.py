@@ -6,10 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from embodied_rl.cli.outputs import try_file, try_folder
-from embodied_rl.cli.parse import parse
+from embodied_rl.cli.parse import flag_words, parse, with_tasks
+from embodied_rl.cli.suites import with_suite
 from embodied_rl.config.train import SUITE
 from embodied_rl.errors import UserError
 from embodied_rl.factory.policies import CheckpointOptions
+from embodied_rl.jobs.eval_request import SUITES, suite_name
 
 MAX_EPISODES = 100
 
@@ -21,7 +23,7 @@ class DemoCommand(CheckpointOptions):
     suite: str = SUITE
     """Suite of tasks."""
     tasks: tuple[str, ...] = ()
-    """Short names of the tasks (none given: all of the suite)."""
+    """Short names of the tasks (none given: all of the suite); --task NAME names one."""
     episodes: int = 3
     """Episodes, each of the next task, from held-out initial states."""
     out: Path = Path("demo.mp4")
@@ -32,7 +34,11 @@ class DemoCommand(CheckpointOptions):
 
 def main(argv: list[str]) -> int:
     """Run the command."""
-    command = parse(DemoCommand, argv, "demo")
+    words = with_suite(with_tasks(argv))
+    named = words[:1] if words and words[0] in SUITES else []
+    if named and "--suite" not in flag_words(words):
+        words += ["--suite", suite_name(named[0], "spatial")]
+    command = parse(DemoCommand, words[len(named) :], "demo")
     if not 1 <= command.episodes <= MAX_EPISODES:
         raise UserError(f"--episodes must lie in 1 to {MAX_EPISODES}, got {command.episodes}.")
     if command.out.suffix != ".mp4":

@@ -13,11 +13,13 @@ from importlib.resources import files
 from pathlib import Path
 
 from embodied_rl.cli import TESTED_MUJOCO, newer_mujoco
+from embodied_rl.cli.doctor_optional import optional
 from embodied_rl.cli.parse import parse
 from embodied_rl.errors import UserError
 from embodied_rl.factory.tasks import cache_dir, libero_bundles
 from embodied_rl.jobs.findings import DoctorConfig, Finding
 from embodied_rl.utils.kernel_cache import SOURCES, folder_of_cache
+from embodied_rl.utils.words import counted
 
 MIN_PYTHON = (3, 11)
 MIN_MEMORY_GB, MIN_DISK_GB = 3.0, 1.0
@@ -155,7 +157,9 @@ def libero() -> list[Finding]:
     folder = libero_bundles()
     if folder:
         count = len(list(folder.glob("tasks/*/*.json")))
-        return [Finding("LIBERO", "ok", f"{count} tasks in {folder} (more: embodied-rl assets status libero)")]
+        return [
+            Finding("LIBERO", "ok", f"{counted(count, 'task')} in {folder} (more: embodied-rl assets status libero)")
+        ]
     advice = (
         "optional: embodied-rl assets install libero, or set EMBODIED_RL_CACHE where it is elsewhere; "
         "`train libero` uses the tabletop suites instead"
@@ -195,6 +199,7 @@ CHECKS: Sequence[Callable[[], list[Finding]]] = (
     libero,
     eras,
     checkpoint,
+    optional,
 )
 
 _PRIMITIVE = "<mujoco><worldbody><geom size='.1'/></worldbody></mujoco>"

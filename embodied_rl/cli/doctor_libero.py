@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from embodied_rl.cli.parse import parse
+from embodied_rl.cli.parse import parse, with_tasks
 from embodied_rl.factory.tasks import LIBERO_SUITES, load_tasks
 from embodied_rl.jobs.eval_request import suite_name
 from embodied_rl.sim.eras import EraChoice
@@ -40,7 +40,7 @@ class LiberoDoctorConfig:
     """Suite: spatial, object, goal, long (also called 10), 90, or one of LIBERO-PRO's, such as spatial_swap (None: all
     that are installed)."""
     tasks: tuple[str, ...] = ()
-    """Short names of the tasks (none given: all of the suite)."""
+    """Short names of the tasks (none given: all of the suite); --task NAME names one."""
     era: EraChoice = "auto"
     """Whose contacts the scenes have: published (mujoco-3.3, which auto takes as well), mujoco-2.3.7 (LIBERO's own), or
     current (this MuJoCo as it is)."""
@@ -65,7 +65,7 @@ class Row:
 
 def main(argv: list[str]) -> int:
     """Run `embodied-rl doctor libero`; 0 where every premise holds, else 1."""
-    config = parse(LiberoDoctorConfig, argv, "doctor libero", usage=USAGE)
+    config = parse(LiberoDoctorConfig, with_tasks(argv), "doctor libero", usage=USAGE)
     from rich.console import Console
 
     from embodied_rl.factory.premises import judge

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from embodied_rl.cli.outputs import try_file, try_folder
-from embodied_rl.cli.parse import parse, wants_help, with_tasks
+from embodied_rl.cli.parse import flag_words, parse, wants_help, with_tasks
+from embodied_rl.cli.suites import with_suite
 from embodied_rl.config.train import AUTO, KINDS, SUITE, EnvConfig
 from embodied_rl.configs import STATE_BENCHMARKS
 from embodied_rl.errors import UserError, suggest
@@ -31,7 +32,7 @@ QUICK = BenchmarkCommand(suite=SUITE, at_end=False, videos=0)
 
 USAGE = f"""\
 usage: embodied-rl eval [--checkpoint DIR] [--suite NAME] [options]
-       embodied-rl eval BENCHMARK [--suite NAME] [--protocol NAME] [options]
+       embodied-rl eval BENCHMARK [--suite NAME] [--task NAME] [options]
        embodied-rl eval --resume DIR
        embodied-rl eval STATE_SUITE --checkpoint DIR [--task NAME] [options]
 
@@ -47,6 +48,8 @@ Wilson intervals.
                   the others run
 """
 
+_OF_FOLDERS = ("--videos", "--output", "--resume")
+"""Options of an evaluation that keeps a folder."""
 
 STATE_USAGE = f"""\
 usage: embodied-rl eval SUITE --checkpoint DIR [--task NAME] [options]
@@ -66,8 +69,9 @@ def main(argv: list[str]) -> int:
         command = _command(request["options"], folder)
         return _run(request["benchmark"], command, shlex.join(["embodied-rl", "eval", "--resume", str(folder)]))
     words = shlex.join(["embodied-rl", "eval", *argv])
+    argv = with_suite(with_tasks(argv))
     if argv and argv[0] in STATE_BENCHMARKS:
-        return _run_state(argv[0], with_tasks(argv[1:]), words)
+        return _run_state(argv[0], argv[1:], words)
     if argv and not argv[0].startswith("-"):
         if argv[0] not in BENCHMARKS:
             raise UserError(f"unknown benchmark '{argv[0]}'.{suggest(argv[0], (*BENCHMARKS, *STATE_BENCHMARKS))}")
@@ -92,6 +96,12 @@ def _run(benchmark: str, command: BenchmarkCommand, words: str, *, keep: bool = 
 
 
 def _run_state(suite: str, argv: list[str], words: str) -> int:
+    for flag in flag_words(argv):
+        if flag in _OF_FOLDERS:
+            raise UserError(
+                f"{flag} does not apply to eval {suite}, which keeps no folder: --json FILE writes its figures, and "
+                "train films episodes."
+            )
     command = parse(StateCommand, argv, f"eval {suite}", usage=STATE_USAGE)
     command = dataclasses.replace(command, checkpoint=str(_whole_path("checkpoint", command.checkpoint)))
     if command.json:

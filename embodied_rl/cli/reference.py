@@ -25,6 +25,11 @@ CLASSES = {
     "doctor": "embodied_rl.jobs.findings:DoctorConfig",
 }
 """The dataclass of each command's options; `train` has the config's, `assets` has its own parser."""
+FURTHER = {
+    "eval": {"eval STATE_SUITE": "embodied_rl.jobs.eval_request:StateCommand"},
+    "doctor": {"doctor libero": "embodied_rl.cli.doctor_libero:LiberoDoctorConfig"},
+}
+"""Forms of a command that have options of their own."""
 _NOTE = "<!-- Made by `python -m embodied_rl.cli.reference`: change the texts in the code, then run it again. -->\n"
 _OF_THE_MACHINE = {"workers": "one a CPU core"}
 """Defaults that differ from machine to machine."""
@@ -42,6 +47,9 @@ def cli_page() -> str:
         parts.append("```sh\n" + "\n".join(f"{line}  # {text}" for line, text in EXAMPLES[name]) + "\n```\n")
         if name in CLASSES:
             parts += _tables(options_class(name))
+        for title, dotted in FURTHER.get(name, {}).items():
+            parts.append(f"### `embodied-rl {title}`\n\n{_first(_class(dotted))}\n")
+            parts += _tables(_class(dotted))
     parts.append(
         "The options of `train` are the keys of its [configuration](config.md), written `--learner.lr 1e-4`.\n"
     )
@@ -50,7 +58,11 @@ def cli_page() -> str:
 
 def options_class(command: str) -> type:
     """The dataclass of a command's options."""
-    module, _, name = CLASSES[command].partition(":")
+    return _class(CLASSES[command])
+
+
+def _class(dotted: str) -> type:
+    module, _, name = dotted.partition(":")
     return getattr(importlib.import_module(module), name)
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from embodied_rl import configs as recipes
 from embodied_rl.algorithms.config import GRPOConfig
 from embodied_rl.cli.parse import flag_words, flags, parse, wants_help, with_tasks
+from embodied_rl.cli.suites import with_suite
 from embodied_rl.config.policies import OpenVLAConfig
 from embodied_rl.config.train import KINDS, TrainConfig, belongs_to, from_dict, kind_of, read_yaml, selectable
 from embodied_rl.errors import UserError, suggest
@@ -77,10 +78,11 @@ class Selection:
 
 def select(argv: Sequence[str]) -> Selection:
     """Read the words after `embodied-rl train`. UserError for anything unknown, inapplicable or ill-fitting."""
-    words, chosen = _take(with_tasks(argv))
-    benchmark = words.pop(0) if words and not words[0].startswith("-") else None
+    words, chosen = _take(argv)
     if "--resume" in chosen:
-        return _resume(benchmark, words, chosen)
+        return _resume(words, chosen)
+    words = with_suite(with_tasks(words))
+    benchmark = words.pop(0) if words and not words[0].startswith("-") else None
     if "--from" in chosen:
         raise UserError("--from names a checkpoint of a run that is resumed: give --resume DIR too.")
     named = _recipe(benchmark, chosen)
@@ -111,7 +113,10 @@ def _suits(benchmark: str, policy: str, algorithm: str, words: Sequence[str]) ->
     if benchmark in recipes.STATE_BENCHMARKS and policy != "mlp":
         raise UserError(f"--policy {policy} sees images, and {benchmark} has a state: leave --policy out (mlp).")
     if benchmark not in recipes.STATE_BENCHMARKS and policy == "mlp":
-        raise UserError(f"--policy mlp reads a state, and {benchmark} shows images: choose another --policy.")
+        raise UserError(
+            f"--policy mlp learns in suites of tasks with a state ({', '.join(recipes.STATE_BENCHMARKS)}). {benchmark} "
+            "has a state for programs only (docs/views.md): choose another --policy."
+        )
     if benchmark in recipes.STATE_BENCHMARKS and _value(words, "--env.num-threads") is not None:
         raise UserError(f"--env.num-threads does not apply to {benchmark}: its envs share out by --env.processes.")
     if policy == "mlp" and algorithm != "ppo":
@@ -193,11 +198,11 @@ def _recipe(benchmark: str | None, chosen: dict[str, str]) -> TrainConfig | None
     return recipes.get(chosen["--recipe"])
 
 
-def _resume(benchmark: str | None, words: list[str], chosen: dict[str, str]) -> Selection:
+def _resume(words: list[str], chosen: dict[str, str]) -> Selection:
     folder = Path(chosen["--resume"])
     longer = re.fullmatch(r"--iterations[= ](\d+)", " ".join(words))
     others = [name for name in chosen if name not in ("--resume", "--from")]
-    extra = ([benchmark] if benchmark else []) + ([] if longer else words) + others
+    extra = ([] if longer else words) + others
     if extra:
         raise UserError(
             f"--resume continues a run with its own config, so '{extra[0]}' does not apply: "

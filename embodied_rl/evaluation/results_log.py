@@ -63,7 +63,11 @@ class EpisodeResultsLog:
         request: what fixes the episodes and their outcomes; fingerprint: what draws and computes here. UserError when
         the folder holds another evaluation, one begun under another fingerprint (a score must not mix two renderers),
         or one that another process is running.
+
+        What is refused inside, before its first episode has ended, leaves nothing behind: a resume would only be
+        refused again.
         """
+        made = [path for path in (folder, *folder.parents) if not path.exists()]
         head = json.loads(json.dumps({"request": request, "fingerprint": fingerprint}))
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -71,9 +75,23 @@ class EpisodeResultsLog:
             if error.errno == errno.ENOSPC:
                 raise
             raise UserError(f"cannot write into {folder}: {error.strerror}; choose another --output.") from error
-        with locked(folder / LOCK, f"evaluating into {folder}"), (folder / EPISODES).open("ab") as file:
-            _check_head(folder, head)
-            yield EpisodeResultsLog(folder, _read(folder / EPISODES), file)
+        try:
+            with locked(folder / LOCK, f"evaluating into {folder}"), (folder / EPISODES).open("ab") as file:
+                new = not (folder / REQUEST).exists()
+                _check_head(folder, head)
+                ledger = EpisodeResultsLog(folder, _read(folder / EPISODES), file)
+                try:
+                    yield ledger
+                except UserError:
+                    if new and not ledger.outcomes:
+                        for name in (REQUEST, EPISODES):
+                            (folder / name).unlink()
+                    raise
+        except UserError:
+            for path in made:
+                if path.is_dir() and not any(path.iterdir()):
+                    path.rmdir()
+            raise
 
     def add(self, outcome: Outcome) -> None:
         """Record a finished episode; it is on disk when this returns. ValueError if it was recorded before."""

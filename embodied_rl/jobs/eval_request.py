@@ -28,7 +28,7 @@ class BenchmarkCommand(CheckpointOptions):
     """Suite of the benchmark: spatial, object, goal, long (LIBERO's is also called 10), LIBERO's 90, or one of
     LIBERO-PRO's: spatial_swap, goal_lan, ..."""
     tasks: tuple[str, ...] = ()
-    """Short names of the tasks (none given: all of the suite)."""
+    """Short names of the tasks (none given: all of the suite); --task NAME names one."""
     protocol: str = AUTO
     """Whose way to run an episode: auto (native on the built-in suites, libero on LIBERO's), native (this project's),
     libero (the same after 10 settle steps), openvla, openvla_oft, openpi, rlinf, rlinf_pi, simplevla or lerobot."""
@@ -60,12 +60,15 @@ class BenchmarkCommand(CheckpointOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class StateCommand:
-    """Measure a state policy on tasks of its suite."""
+    """Measure a state policy on tasks of its suite: gymnasium, metaworld, fetch, playground, dm_control or maniskill.
+
+    Nothing is kept but what --json writes; train films episodes.
+    """
 
     checkpoint: str
     """Folder of a run or checkpoint of a state policy (mlp)."""
     tasks: tuple[str, ...] = ()
-    """Ids of the tasks (none given: those that the checkpoint was trained on)."""
+    """Ids of the tasks (none given: those that the checkpoint was trained on); --task ID names one."""
     states: Literal["heldout", "train"] = "heldout"
     """Initial states: heldout, which training never sees, or train."""
     states_per_task: int = 50

@@ -16,6 +16,7 @@ import torch
 
 from embodied_rl.cli import main
 from embodied_rl.cli.eval import checked, request_of
+from embodied_rl.errors import UserError
 from embodied_rl.factory.tasks import task_digest
 from embodied_rl.jobs.eval_request import BenchmarkCommand, suite_name
 from embodied_rl.sim.tabletop import load_suite
@@ -211,6 +212,19 @@ def test_a_perturbed_evaluation_in_the_real_simulator(tmp_path: Path) -> None:
         ("eval tabletop --checkpoint /no/such/folder", "no checkpoint at /no/such/folder"),
         ("eval tabletop --output /proc/x", "cannot write into /proc/x"),
         ("eval tabletop --protocl openpi", "unknown option '--protocl'. Did you mean '--protocol'?"),
+        ("eval tabletop --task no_such", "suite 'tabletop_spatial' has no task 'no_such'."),
+        ("eval tabletop --task a --tasks b", "--task and --tasks are the same option"),
+        ("eval tabletop_goal --suite goal", "tabletop_goal is a suite already: leave --suite out."),
+        ("eval tabletop_goal --task no_such", "suite 'tabletop_goal' has no task 'no_such'."),
+        ("eval tabletop --env.randomize-color 5 --output e", "--env.randomize-color is a share in [0, 1), got 5."),
+        (
+            "eval metaworld --checkpoint . --videos 1",
+            "--videos does not apply to eval metaworld, which keeps no folder",
+        ),
+        (
+            "eval gymnasium --checkpoint . --output=e",
+            "--output does not apply to eval gymnasium, which keeps no folder",
+        ),
         ("eval --resume", "--resume takes a folder"),
         ("eval --resume /x --seed 1", "--resume takes a folder and nothing else"),
         ("eval --resume /no/such/folder", "is not the folder of an evaluation"),
@@ -226,6 +240,23 @@ def test_bad_input_is_one_line(
     assert said.startswith("embodied-rl: error: ")
     assert message in said
     assert said.count("\n") == 1
+    assert not list(tmp_path.iterdir()), "nothing is left behind"
+
+
+def test_what_is_refused_before_its_first_episode_leaves_no_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The simulator refuses after the folder is claimed: a resume would be refused again."""
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise UserError("no such simulator here")
+
+    monkeypatch.setattr("embodied_rl.factory.protocol_envs.open_env", refuse)
+    (tmp_path / "mine").mkdir()
+    for folder in (tmp_path / "mine", tmp_path / "new" / "e"):
+        assert main(words(folder)) == 2
+        assert "no such simulator here" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.rglob("*")] == ["mine"], "what was there stays"
 
 
 def test_an_older_request_that_no_longer_fits_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

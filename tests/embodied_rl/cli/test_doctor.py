@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
+import tomllib
 from pathlib import Path
 
 import pytest
 
 from embodied_rl.cli import doctor as module
+from embodied_rl.cli import doctor_optional
 from embodied_rl.cli.doctor import doctor, main
 from embodied_rl.errors import UserError
 from embodied_rl.jobs.findings import Finding
@@ -36,6 +39,21 @@ def test_json_lists_every_check(capsys) -> None:
     assert code == (1 if any(row["state"] == "problem" for row in rows) else 0)
     for row in rows:
         assert row["state"] == "ok" or row["advice"] or row["name"] == "gpu"
+
+
+def test_each_optional_package_has_its_version_or_the_way_to_install_it(monkeypatch) -> None:
+    versions = {"envpool": "1.2.5", "mujoco-warp": "4.0.0"}
+    monkeypatch.setattr(doctor_optional, "_version", versions.get)
+    rows = {row.name: row for row in doctor_optional.optional()}
+    assert (rows["EnvPool"].state, rows["EnvPool"].found) == ("ok", "envpool 1.2.5")
+    half = rows["MuJoCo Warp"]
+    assert (half.state, half.found) == ("note", "warp-lang not installed")
+    assert half.advice.endswith("pip install 'embodied-rl[warp]'")
+    assert {"ManiSkill", "gymnasium-robotics", "rl_games", "rsl_rl", "Ray"} <= rows.keys()
+    declared = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]
+    for row in rows.values():
+        for extra in re.findall(r"embodied-rl\[(.*)\]", row.advice):
+            assert extra in declared["optional-dependencies"]
 
 
 def test_an_unknown_option_is_refused() -> None:

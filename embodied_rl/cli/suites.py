@@ -1,0 +1,53 @@
+"""Suites as users type them, the same for every command: `tabletop_goal`, `tabletop --suite goal`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from embodied_rl.cli.parse import flag_words
+from embodied_rl.errors import UserError
+from embodied_rl.jobs.eval_request import SUITES as BENCHMARKS
+from embodied_rl.jobs.eval_request import suite_name
+from embodied_rl.utils.suites import PRO_SUITES, SUITES, TABLETOP_SUITES
+
+_WHOLE = (*TABLETOP_SUITES, *SUITES, *PRO_SUITES)
+
+
+def with_suite(argv: Sequence[str]) -> list[str]:
+    """`tabletop_goal ...` and `tabletop --suite goal ...` as `tabletop --suite tabletop_goal ...`.
+
+    Words that begin otherwise, and suites that the benchmark has not, stay as they are.
+
+    Raises:
+        UserError: A suite is named twice.
+    """
+    first, rest = next(iter(argv), ""), list(argv[1:])
+    if first in _WHOLE:
+        if "--suite" in flag_words(rest):
+            raise UserError(f"{first} is a suite already: leave --suite out.")
+        return [first.partition("_")[0], "--suite", first, *rest]
+    if first not in BENCHMARKS:
+        return list(argv)
+    words = [first]
+    for word, before in zip(rest, ["", *rest], strict=False):
+        head, equals, value = word.partition("=")
+        if before == "--suite":
+            words.append(_whole(first, word))
+        else:
+            words.append(f"{head}={_whole(first, value)}" if equals and head == "--suite" else word)
+    return words
+
+
+def as_positional(argv: Sequence[str]) -> list[str]:
+    """`tabletop --suite tabletop_goal ...` as `tabletop_goal ...`, for commands whose first word is the suite."""
+    words = with_suite(argv)
+    for index, word in enumerate(words[1:], 1):
+        head, equals, value = word.partition("=")
+        if head == "--suite" and (equals or index + 1 < len(words)):
+            return [value or words[index + 1], *words[1:index], *words[index + (1 if equals else 2) :]]
+    return words
+
+
+def _whole(benchmark: str, suite: str) -> str:
+    short = suite.removeprefix(f"{benchmark}_")
+    return suite_name(benchmark, suite) if short in BENCHMARKS[benchmark] else suite
