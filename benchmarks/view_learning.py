@@ -1,11 +1,13 @@
-"""Trainers from the package index, unmodified, learn a tabletop task from its state through the isaacgym view.
+"""Trainers from the package index, unmodified, learn a task from its state through the isaacgym view.
 
     embodied-rl bench view-learning                      # 3 seeds of each trainer, up to 10 minutes each
     python -m embodied_rl.benchmarks.view_learning --csv docs/results/view_learning.csv --page docs/views.md
+    python -m embodied_rl.benchmarks.view_learning --problem push-cube --trainers rsl_rl --csv push_cube.csv
 
-The second one goes on where it was stopped, and puts the table of the CSV file into the page. A run stops when its
-budget of CPU time is spent (10 minutes of two cores), or when nearly every episode succeeds. Success is that of
-training episodes as the trainer samples them, exploration included: the first and the last 100.
+The first learns a tabletop task, the last one of ManiSkill's. With --csv a command goes on where it was stopped, and
+--page puts the table of the CSV file into the page. A run stops when its budget of CPU time is spent (10 minutes of two
+cores), or when nearly every episode succeeds. Success is that of training episodes as the trainer samples them,
+exploration included: the first and the last 100.
 """
 
 from __future__ import annotations
@@ -32,8 +34,24 @@ from embodied_rl.benchmarks.view_trainers import GAMMA, TRAINERS
 from embodied_rl.errors import UserError
 from embodied_rl.sim.views.isaacgym import IsaacGymEnv
 
-SUITE, TASK, HORIZON = "tabletop_goal", "turn_on_the_stove", 100
-"""Episodes of 5 s, the arm's 7 actions, reward `shaped`."""
+STOVE = "stove"
+PROBLEMS: dict[str, dict[str, Any]] = {
+    STOVE: {
+        "env": "tabletop_goal",
+        "tasks": ("turn_on_the_stove",),
+        "reward": "shaped",
+        "gamma": GAMMA,
+        "max_episode_length": 100,
+        "num_threads": 1,
+    },
+    "push-cube": {
+        "env": "maniskill",
+        "tasks": ("PushCube-v1",),
+        "step_reward": "native",
+        "control": "pd_ee_delta_pose",
+    },
+}
+"""Arguments of `make_isaacgym_env`. The stove: episodes of 5 s, the arm's 7 actions."""
 CPU_SECONDS = 2 * 600.0
 """Ten minutes of two cores."""
 _WINDOW, _SOLVED, _EVERY = 100, 0.9, 100
@@ -89,21 +107,12 @@ class Meter:
         return result
 
 
-def learn(trainer: str, seed: int, cpu_seconds: float) -> list[Point]:
+def learn(trainer: str, seed: int, cpu_seconds: float, problem: str = STOVE) -> list[Point]:
     """Run one trainer in this process until its budget is spent or the task is solved."""
     meters: list[Meter] = []
 
     def make(num_envs: int, seed: int) -> Meter:
-        env = make_isaacgym_env(
-            SUITE,
-            num_envs,
-            tasks=(TASK,),
-            seed=seed,
-            reward="shaped",
-            gamma=GAMMA,
-            max_episode_length=HORIZON,
-            num_threads=1,
-        )
+        env = make_isaacgym_env(num_envs=num_envs, seed=seed, **PROBLEMS[problem])
         meters.append(Meter(env, trainer, seed, cpu_seconds))
         return meters[0]
 
@@ -114,12 +123,13 @@ def learn(trainer: str, seed: int, cpu_seconds: float) -> list[Point]:
     return meters[0].points
 
 
-def learn_apart(trainer: str, seed: int, cpu_seconds: float) -> list[Point]:
+def learn_apart(trainer: str, seed: int, cpu_seconds: float, problem: str = STOVE) -> list[Point]:
     """`learn` in a process of its own: trainers keep global state, and CPU time is that of a process."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "points.csv"
         command = [sys.executable, "-m", "embodied_rl.benchmarks.view_learning", "--csv", str(out), "--here"]
         command += ["--trainers", trainer, "--seeds", str(seed), "--cpu-seconds", str(cpu_seconds)]
+        command += ["--problem", problem]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             raise UserError(f"{trainer}, seed {seed}: {(done.stderr.strip() or done.stdout.strip())[-500:]}")
@@ -186,7 +196,9 @@ def _table(points: Sequence[Point]) -> str:
     return "\n".join(table(list(rows[0]), [[str(value) for value in row.values()] for row in rows]))
 
 
-def measure(trainers: Sequence[str], seeds: Sequence[int], cpu_seconds: float, path: Path | None = None) -> list[Point]:
+def measure(
+    trainers: Sequence[str], seeds: Sequence[int], cpu_seconds: float, path: Path | None = None, problem: str = STOVE
+) -> list[Point]:
     """Every seed of every trainer, one after the other; path: a CSV file that keeps finished runs, which are not
     repeated."""
     points = read(path) if path is not None and path.is_file() else []
@@ -195,7 +207,7 @@ def measure(trainers: Sequence[str], seeds: Sequence[int], cpu_seconds: float, p
         for trainer in trainers:
             if (trainer, seed) in done:
                 continue
-            fresh = learn_apart(trainer, seed, cpu_seconds)
+            fresh = learn_apart(trainer, seed, cpu_seconds, problem)
             points += fresh
             print(" ".join(f"{key}: {value}," for key, value in summary(fresh)[0].items()), flush=True)
             if path is not None:
@@ -214,6 +226,7 @@ def run(json_path: Path | None, quick: bool) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--problem", default=STOVE, choices=list(PROBLEMS))
     parser.add_argument("--trainers", nargs="*", default=list(TRAINERS), choices=list(TRAINERS))
     parser.add_argument("--seeds", nargs="*", type=int, default=[0, 1, 2])
     parser.add_argument("--cpu-seconds", type=float, default=CPU_SECONDS)
@@ -222,10 +235,12 @@ def main() -> None:
     parser.add_argument("--here", action="store_true", help="in this process, one run")
     args = parser.parse_args()
     if args.here:
-        write(args.csv, learn(args.trainers[0], args.seeds[0], args.cpu_seconds))
+        write(args.csv, learn(args.trainers[0], args.seeds[0], args.cpu_seconds, args.problem))
         return
-    measure(args.trainers, args.seeds, args.cpu_seconds, args.csv)
+    measure(args.trainers, args.seeds, args.cpu_seconds, args.csv, args.problem)
     if args.page is not None:
+        if args.problem != STOVE:
+            parser.error("--page has a table of the stove only: leave --problem out")
         put_table(args.page, read(args.csv))
 
 

@@ -31,7 +31,7 @@ def test_a_row_says_when_a_third_was_gained() -> None:
 def test_a_csv_keeps_finished_runs_and_they_are_not_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ran = []
 
-    def learn_apart(trainer: str, seed: int, cpu_seconds: float) -> list[Point]:
+    def learn_apart(trainer: str, seed: int, cpu_seconds: float, problem: str) -> list[Point]:
         ran.append((trainer, seed))
         if len(ran) == 2:
             raise KeyboardInterrupt
