@@ -26,6 +26,7 @@ COMMANDS = {
     "sft": "train a policy on demonstrations (imitation)",
     "export": "write a policy in the layout that other programs read",
     "serve": "answer robots' observations over the network",
+    "deploy": "run a policy on an arm under ROS 2, or on its twin",
     "plan": "say what training a policy needs, and what fits on a GPU",
     "bench": "measure speed; prints a table, writes JSON",
     "assets": "install benchmark files that cannot be shipped (LIBERO)",

@@ -61,6 +61,10 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
         ("embodied-rl serve shipped --port 8000", "the policy in the package, for programs of this machine"),
         ("embodied-rl serve runs/NAME --host 0.0.0.0 --token SECRET", "a trained one, for robots on the network"),
     ),
+    "deploy": (
+        ("embodied-rl deploy shipped --robot twin --episodes 5", "a simulated arm over real ROS 2"),
+        ("embodied-rl deploy --robot arm.yaml --instruction 'open it' --dry-run", "nothing moves"),
+    ),
     "plan": (
         ("embodied-rl plan --policy openvla --gpu 80", "what fits on an 80 GiB GPU"),
         ("embodied-rl plan tabletop", "which scheduler suits this machine"),

@@ -20,6 +20,7 @@ CLASSES = {
     "sft": "embodied_rl.cli.sft:SftCommand",
     "export": "embodied_rl.cli.export:ExportCommand",
     "serve": "embodied_rl.cli.serve:ServeCommand",
+    "deploy": "embodied_rl.cli.deploy:DeployCommand",
     "plan": "embodied_rl.cli.plan:PlanCommand",
     "bench": "embodied_rl.cli.bench:BenchCommand",
     "doctor": "embodied_rl.jobs.findings:DoctorConfig",

@@ -44,8 +44,8 @@ def run_episode(bridge: BridgeRemote, twin: TwinRemote, task: str, state: int, h
     to_idle(bridge)
     bridge.instruct(twin.begin(task, state, seed=state))
     holds = int(bridge.status.get("holds", 0))
-    _patiently(bridge, "arm")
-    _patiently(bridge, "start")
+    patiently(bridge, "arm")
+    patiently(bridge, "start")
     began_s = float(twin.state["seconds"])
 
     def over() -> bool:
@@ -74,8 +74,12 @@ def to_idle(bridge: BridgeRemote) -> None:
         raise UserError(f"the arm is {bridge.state}: bring it to rest first")
 
 
-def _patiently(bridge: BridgeRemote, wish: str) -> None:
-    """Call a service again until the watchdog is content: with a new scene, on a busy computer."""
+def patiently(bridge: BridgeRemote, wish: str) -> None:
+    """Call a service again until the watchdog is content: with a new scene, on a busy computer.
+
+    Raises:
+        UserError: It is still refused after half a minute; with what the preflight checks say.
+    """
     words = ""
     for _ in range(int(_READY_S / _PAUSE_S)):
         done, words = bridge.call(wish)

@@ -17,6 +17,7 @@ from embodied_rl.real_robot.twin.options import TOPICS
 
 BRIDGE = "/embodied_rl"
 _CALL_S = 15.0
+_SETTLED_S = 0.15
 
 
 class BridgeRemote:
@@ -146,7 +147,8 @@ class TwinRemote:
         number = self._number
         words = {"number": number, "task": task, "state": state, "seed": seed}
         self._episode.publish(self._text(data=json.dumps(words)))
-        if not self.wait(lambda: self.state.get("number") == number, seconds):
+        # a moment later, so that the joints of the new scene have been heard too
+        if not self.wait(lambda: self.state.get("number") == number and self.state["seconds"] >= _SETTLED_S, seconds):
             raise UserError(f"the twin did not begin {task} in {seconds:.0f} s")
         return str(self.state["instruction"])
 

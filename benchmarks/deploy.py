@@ -1,0 +1,102 @@
+"""python -m embodied_rl.benchmarks.deploy: a policy on the twin over ROS 2, its success and timing, and fault drills.
+
+Server, twin and bridge are processes of their own; figures come from their messages.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from embodied_rl.cli.deploy import DeployCommand
+from embodied_rl.jobs.deploy import fleet_config, held_out, summary
+from embodied_rl.real_robot.deploy.episodes import run_episode
+from embodied_rl.real_robot.deploy.faults import Drills
+from embodied_rl.real_robot.deploy.fleet import Fleet, FleetConfig
+from embodied_rl.real_robot.ros2.environment import enter, ros_environment
+
+MODULE = "embodied_rl.benchmarks.deploy"
+VARIANTS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "latency 150 ms": {"latency_ms": 150.0, "requests": 4, "horizon": 1},
+    "latency 150 ms, naive": {"latency_ms": 150.0},
+    "friction x 0.5": {"friction": 0.5},
+    "pictures 50 ms late": {"camera_latency_ms": 50.0},
+    "light and texture": {"looks": ("light", "texture")},
+}
+"""What the twin and the network differ in, as options of `deploy`."""
+
+
+def main() -> int:
+    """Run the chosen parts and print one line each."""
+    parser = argparse.ArgumentParser(prog=f"python -m {MODULE}")
+    parser.add_argument("--checkpoint", default="shipped")
+    parser.add_argument("--suite", default="tabletop_spatial")
+    parser.add_argument("--episodes", type=int, default=10, help="of each variant")
+    parser.add_argument("--variants", nargs="*", default=["plain"], choices=list(VARIANTS))
+    parser.add_argument("--drills", type=int, default=0, help="rounds of fault drills")
+    parser.add_argument("--speed", type=float, default=1.0, help="the twin's seconds in one of the wall clock")
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    environment = ros_environment(domain=1 + os.getpid() % 100, loopback=True)
+    enter(MODULE, sys.argv[1:], environment)
+    found: dict[str, Any] = {"load": os.getloadavg()[0], "speed": options.speed}
+    for name in options.variants:
+        found[name] = _success(name, options, environment)
+    if options.drills:
+        found["drills"] = _drills(options, environment)
+    if options.json is not None:
+        options.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    return 0
+
+
+def _config(name: str, options: argparse.Namespace, environment: dict[str, str]) -> FleetConfig:
+    command = DeployCommand(checkpoint=options.checkpoint, suite=options.suite, speed=options.speed, **VARIANTS[name])
+    config = fleet_config(command, environment)
+    return replace(config, bridge=replace(config.bridge, aligned="naive" not in name))
+
+
+def _success(name: str, options: argparse.Namespace, environment: dict[str, str]) -> dict[str, Any]:
+    with Fleet(_config(name, options, environment)) as fleet:
+        assert fleet.twin is not None
+        done = []
+        for task, state, horizon_s in held_out(options.suite, options.episodes):
+            done.append(run_episode(fleet.bridge, fleet.twin, task, state, horizon_s))
+            print(f"  {name}: {done[-1].success} {task.partition('/')[2]} {state}", flush=True)
+        said = summary(done, fleet.bridge.status)
+    status = said["status"]
+    step, answer = status["step_ms"], status["answer_ms"]
+    timing = f"action every {step['p50']:.0f} ms (p99 {step['p99']:.0f}); answers {answer['p50']:.0f} ms"
+    print(f"{name}: {said['text']}; {timing} (p99 {answer['p99']:.0f})", flush=True)
+    return said
+
+
+def _drills(options: argparse.Namespace, environment: dict[str, str]) -> list[dict[str, Any]]:
+    config = _config("plain", options, environment)
+    fleet = Fleet(replace(config, bridge=replace(config.bridge, resume_s=None)))
+    found = []
+    try:
+        drills = Drills(fleet, held_out(options.suite, 1)[0][0], options.speed)
+        for _ in range(options.drills):
+            found += [drills.emergency_stop(), drills.drop_camera()]
+            found += [drills.stop(name) for name in ("server", "twin", "bridge")]
+        found += [drills.kill(name) for name in ("server", "twin", "bridge")]
+    finally:
+        fleet.close()
+    for drill in found:
+        state, still = _ms(drill.state_s), _ms(drill.still_s)
+        print(f"{drill.fault}: {drill.state or 'gone'} after {state}, at rest after {still}", flush=True)
+    return [asdict(drill) for drill in found]
+
+
+def _ms(seconds: float | None) -> str:
+    return "(not seen)" if seconds is None else f"{1000 * seconds:.0f} ms"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

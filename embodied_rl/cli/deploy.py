@@ -1,0 +1,122 @@
+"""`embodied-rl deploy`: a policy on an arm under ROS 2, or on its twin."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from embodied_rl.cli.outputs import try_file
+from embodied_rl.cli.parse import parse, wants_help
+from embodied_rl.errors import UserError
+from embodied_rl.real_robot.core.robot import robot_path
+from embodied_rl.real_robot.ros2.environment import enter, ros_environment
+
+TWIN = "twin"
+USAGE = """\
+usage: embodied-rl deploy [CHECKPOINT] --robot twin [options]
+       embodied-rl deploy [CHECKPOINT] --robot ARM --instruction WORDS [options]
+
+Run a policy on an arm under ROS 2: starts the policy server and the bridge,
+goes through the checks before the arm is armed, and shows what happens.
+
+  CHECKPOINT      the folder of a run or checkpoint, OWNER/NAME of a published
+                  one, or shipped, the small policy in the package
+  --robot twin    a simulated arm on the same topics: runs episodes and reports
+                  success
+  --robot ARM     fr3, ur5e, generic or your own file; keys arm, start and stop
+                  it
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeployCommand:
+    """Run a policy on an arm under ROS 2."""
+
+    checkpoint: str = "shipped"
+    """What `serve` takes: a run's folder, OWNER/NAME or shipped."""
+    robot: str = TWIN
+    """twin, a shipped arm (fr3, ur5e, generic), or the path of your arm's file."""
+    instruction: str | None = None
+    """What a real arm shall do; a twin's tasks have their own."""
+    server: str | None = None
+    """HOST:PORT of a policy server that runs already (None: one is started here)."""
+    dry_run: bool = False
+    """Decide every set point and send none: the arm is taken to be where it was asked to be."""
+    shadow: bool = False
+    """Ask the policy while something else moves the arm; it cannot be armed."""
+    horizon: int = 2
+    """Control steps after which the policy is asked again, at most a chunk."""
+    overlap: Literal["blend", "newest", "ensemble"] = "blend"
+    """What happens where chunks overlap."""
+    requests: int = 1
+    """Questions that may be on their way at once: more for long latencies."""
+    latency_ms: float = 0.0
+    """Added to each answer, to see what a network would do."""
+    suite: str = "tabletop_spatial"
+    """The twin's tasks."""
+    episodes: int = 10
+    """The twin's episodes, the suite's tasks in turn, from held-out states."""
+    friction: float = 1.0
+    """Factor on the twin's friction."""
+    looks: tuple[Literal["camera", "light", "texture"], ...] = ()
+    """What looks different from training in each of the twin's episodes."""
+    camera_latency_ms: float = 0.0
+    """How late the twin's pictures come."""
+    camera_drop: float = 0.0
+    """Share of the twin's pictures that never come."""
+    speed: float = 1.0
+    """The twin's seconds in a second: below 1 where the computer is too busy for real time."""
+    json: Path | None = None
+    """Write the twin's report there."""
+    domain: int | None = None
+    """ROS_DOMAIN_ID (None: the environment's for an arm, one of its own for a twin)."""
+
+
+def main(argv: list[str]) -> int:
+    """Run the command."""
+    words = list(argv)
+    if words and not words[0].startswith("-") and not wants_help(words):
+        words = ["--checkpoint", *words]
+    command = parse(DeployCommand, words, "deploy", usage=USAGE)
+    _check(command)
+    twin = command.robot == TWIN
+    domain = command.domain if command.domain is not None or not twin else 1 + os.getpid() % 100
+    enter("embodied_rl", ["deploy", *argv], ros_environment(domain=domain, loopback=twin))
+    from embodied_rl.jobs.deploy import run
+
+    return run(command, ros_environment(domain=domain, loopback=twin))
+
+
+def _check(command: DeployCommand) -> None:
+    twin = command.robot == TWIN
+    robot_path(command.robot)
+    bounds = {
+        "horizon": (1, 1000),
+        "requests": (1, 16),
+        "latency_ms": (0, 10_000),
+        "episodes": (1, 10_000),
+        "camera_latency_ms": (0, 10_000),
+        "camera_drop": (0, 1),
+        "speed": (0.01, 1),
+        "friction": (0.01, 10),
+    }
+    for name, (least, most) in bounds.items():
+        value = getattr(command, name)
+        if not least <= value <= most:
+            raise UserError(f"--{name.replace('_', '-')} must lie in {least} to {most}, got {value}.")
+    if command.domain is not None and not 0 <= command.domain <= 232:
+        raise UserError(f"--domain must lie in 0 to 232, got {command.domain}.")
+    if command.dry_run and command.shadow:
+        raise UserError("--dry-run and --shadow: choose one.")
+    if twin and (command.instruction or command.dry_run or command.shadow):
+        raise UserError("--instruction, --dry-run and --shadow are for a real arm: name it with --robot.")
+    if not twin and not command.instruction:
+        raise UserError("say what the arm shall do: --instruction 'open the drawer'.")
+    if not twin and command.speed != 1.0:
+        raise UserError("--speed is for the twin: a real arm's time cannot be changed.")
+    if command.server is not None and not command.server.rpartition(":")[2].isdigit():
+        raise UserError(f"--server is HOST:PORT, got '{command.server}'.")
+    if command.json is not None:
+        try_file("--json", command.json)

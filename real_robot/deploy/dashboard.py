@@ -1,0 +1,78 @@
+"""What a person sees while an arm runs: state, latency, limits hit, the last hold and intervention."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from embodied_rl.real_robot.deploy.episodes import Episode
+from embodied_rl.real_robot.ros2.preflight import Check
+
+_COLOURS = {"running": "bold green", "human": "bold cyan", "holding": "bold yellow", "e-stopped": "bold white on red"}
+
+
+def dashboard(status: Mapping[str, Any], episodes: Sequence[Episode], note: str) -> Table:
+    """The bridge's status as a table.
+
+    Args:
+        status: What the bridge publishes on ~/status; empty before the first.
+        episodes: Those that are over.
+        note: The last line.
+    """
+    table = Table(show_header=False, title="embodied-rl deploy", width=100)
+    table.add_column(style="bold", width=14)
+    table.add_column()
+    if not status:
+        table.add_row("bridge", "not heard yet")
+        return table
+    state = str(status["state"])
+    table.add_row("state", Text(f" {state} ", style=_COLOURS.get(state, "bold")) + Text(f"  {status['mode']}"))
+    table.add_row("instruction", str(status["instruction"]))
+    table.add_row("policy", f"{status['policy']}; {status['answers']} answers, {status['errors']} errors")
+    table.add_row("answers", f"{_times(status['answer_ms'])}; {status['delay_steps']} control steps late")
+    table.add_row("control", f"tick {_times(status['tick_ms'])}; action every {_times(status['step_ms'])}")
+    flows = [f"{name} {flow['rate_hz']:.0f} Hz, {flow['age_ms']:.0f} ms" for name, flow in status["flows"].items()]
+    table.add_row("inputs", "; ".join(flows))
+    table.add_row("gate", _counts(status["outcomes"]) + _hit(status["reasons"]))
+    faults = status["faults"]
+    table.add_row("faults", Text("; ".join(faults) or "none", style="yellow" if faults else ""))
+    table.add_row("holds", f"{status['holds']}" + (f", last: {status['last_hold']}" if status["last_hold"] else ""))
+    table.add_row("takeovers", _interventions(status))
+    if episodes:
+        won = sum(episode.success for episode in episodes)
+        table.add_row("episodes", f"{won} of {len(episodes)} succeeded")
+    if note:
+        table.add_row("", Text(note, style="dim"))
+    return table
+
+
+def checklist(checks: Sequence[Check]) -> Table:
+    """The checks before the arm is armed."""
+    table = Table(title="before the arm is armed", width=100)
+    for column in ("check", "", "found"):
+        table.add_column(column)
+    for check in checks:
+        mark = Text("ok", style="green") if check.passed else Text("NO", style="bold red")
+        table.add_row(check.name, mark, check.detail)
+    return table
+
+
+def _times(spread: Mapping[str, float] | None) -> str:
+    return "-" if spread is None else f"{spread['p50']:.0f} ms ({spread['p99']:.0f} at p99)"
+
+
+def _counts(outcomes: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} {outcome}" for outcome, count in outcomes.items()) or "no command yet"
+
+
+def _hit(reasons: Mapping[str, int]) -> str:
+    most = sorted(reasons.items(), key=lambda item: -item[1])[:4]
+    return "; limits hit: " + ", ".join(f"{kind} {count}" for kind, count in most) if most else ""
+
+
+def _interventions(status: Mapping[str, Any]) -> str:
+    count = status["interventions"]
+    return f"{count}, the last {status['since_intervention_s']:.0f} s ago" if count else "none"

@@ -1,0 +1,42 @@
+"""A policy server of a few lines that keeps the arm moving to and fro: python moving_server.py --port P."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import sys
+from collections.abc import Sequence
+
+import numpy as np
+
+from embodied_rl.real_robot.server.app import PolicyServer
+from embodied_rl.real_robot.server.limits import ServerLimits
+from embodied_rl.real_robot.server.observations import PolicySpec, Request
+from embodied_rl.real_robot.server.pictures import PictureFitter
+from embodied_rl.types import Array
+
+SPEC = PolicySpec(cameras=2, image_size=16, proprio_dim=8, chunk_len=4, action_dim=7)
+
+
+def decide(requests: Sequence[Request]) -> list[Array | str]:
+    """Sideways for a second, and back, without ever resting long."""
+    answers: list[Array | str] = []
+    for request in requests:
+        side = 0.6 if (request.decision or 0) // 12 % 2 == 0 else -0.6
+        answers.append(np.tile(np.array([0, side, 0.0, 0, 0, 0, -1], np.float32), (4, 1)))
+    return answers
+
+
+def main() -> None:
+    """Serve until killed."""
+    address = socket.create_server(("127.0.0.1", int(sys.argv[sys.argv.index("--port") + 1])))
+    fitter = PictureFitter(size=SPEC.image_size, pipeline="as_rendered", mirror=False)
+    names = ("cameras", "image_size", "proprio_dim", "chunk_len", "action_dim", "instruction")
+    metadata = {name: getattr(SPEC, name) for name in names} | {"policy": "to and fro", "weights": "none"}
+    server = PolicyServer(decide, SPEC, fitter, metadata=metadata, limits=ServerLimits())
+    ready = f"ready: ws://127.0.0.1:{address.getsockname()[1]}"
+    asyncio.run(server.run(address, lambda: None, lambda: print(ready, flush=True)))
+
+
+if __name__ == "__main__":
+    main()
