@@ -24,7 +24,7 @@ COMMANDS = {
     "demo": "film a policy at work, in about 20 seconds",
     "collect": "record demonstrations with the scripted expert",
     "sft": "train a policy on demonstrations (imitation)",
-    "export": "write a policy in the layout that other programs read",
+    "export": "write a policy, or a robot's recordings, as other programs read them",
     "serve": "answer robots' observations over the network",
     "deploy": "run a policy on an arm under ROS 2, or on its twin",
     "plan": "say what training a policy needs, and what fits on a GPU",

@@ -1,4 +1,4 @@
-"""`embodied-rl export --checkpoint DIR --out DIR`: a policy in the published layout of its kind."""
+"""`embodied-rl export --checkpoint DIR --out DIR`: a policy in the published layout of its kind; or recordings."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from embodied_rl.cli.export_recording import ExportRecordingCommand, is_of_recordings, run
 from embodied_rl.cli.parse import parse
 from embodied_rl.errors import UserError
 from embodied_rl.factory.policies import CheckpointOptions
@@ -20,6 +21,8 @@ class ExportCommand(CheckpointOptions):
     of its own, which other programs ignore. pi0: the files of openpi or LeRobot, SmolVLA: of LeRobot, without what only
     training needs. Small presets have parts that none of these layouts has a place for: --layout native writes any
     policy in embodied-rl's own, in one folder with its adapters merged.
+
+    A robot's recordings become a data set: `embodied-rl export run.mcap --help` lists the options of that.
     """
 
     out: Path
@@ -34,6 +37,8 @@ class ExportCommand(CheckpointOptions):
 
 def main(argv: list[str]) -> int:
     """Run the command."""
+    if is_of_recordings(argv):
+        return run(parse(ExportRecordingCommand, argv, "export"), argv)
     command = parse(ExportCommand, argv, "export")
     if command.out.exists():
         raise UserError(f"{command.out} already exists; choose another --out or remove it")

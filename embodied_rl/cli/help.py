@@ -56,7 +56,10 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
     ),
     "collect": (("embodied-rl collect tabletop_spatial --out demos", "demonstrations of a suite"),),
     "sft": (("embodied-rl sft demos --out start", "imitate them, from scratch"),),
-    "export": (("embodied-rl export --checkpoint runs/NAME --out exported", "the layout of the policy's own project"),),
+    "export": (
+        ("embodied-rl export --checkpoint runs/NAME --out exported", "the layout of the policy's own project"),
+        ("embodied-rl export run.mcap --to lerobot --out demos", "a robot's recording, as a data set for sft"),
+    ),
     "serve": (
         ("embodied-rl serve shipped --port 8000", "the policy in the package, for programs of this machine"),
         ("embodied-rl serve runs/NAME --host 0.0.0.0 --token SECRET", "a trained one, for robots on the network"),

@@ -28,6 +28,7 @@ CLASSES = {
 """The dataclass of each command's options; `train` has the config's, `assets` has its own parser."""
 FURTHER = {
     "eval": {"eval STATE_SUITE": "embodied_rl.jobs.eval_request:StateCommand"},
+    "export": {"export RECORDING": "embodied_rl.cli.export_recording:ExportRecordingCommand"},
     "doctor": {"doctor libero": "embodied_rl.cli.doctor_libero:LiberoDoctorConfig"},
 }
 """Forms of a command that have options of their own."""
@@ -49,8 +50,8 @@ def cli_page() -> str:
         if name in CLASSES:
             parts += _tables(options_class(name))
         for title, dotted in FURTHER.get(name, {}).items():
-            parts.append(f"### `embodied-rl {title}`\n\n{_first(_class(dotted))}\n")
-            parts += _tables(_class(dotted))
+            parts.append(f"### `embodied-rl {title}`\n\n{_first(named(dotted))}\n")
+            parts += _tables(named(dotted))
     parts.append(
         "The options of `train` are the keys of its [configuration](config.md), written `--learner.lr 1e-4`.\n"
     )
@@ -59,10 +60,11 @@ def cli_page() -> str:
 
 def options_class(command: str) -> type:
     """The dataclass of a command's options."""
-    return _class(CLASSES[command])
+    return named(CLASSES[command])
 
 
-def _class(dotted: str) -> type:
+def named(dotted: str) -> type:
+    """The class of a name such as 'package.module:Class'."""
     module, _, name = dotted.partition(":")
     return getattr(importlib.import_module(module), name)
 

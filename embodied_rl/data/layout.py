@@ -38,7 +38,10 @@ CAMERA_PREFIX = "observation.images."
 
 @dataclass(frozen=True, slots=True)
 class DatasetSpec:
-    """What every frame of a dataset holds. cameras: in the order of axis V; image_size: H = W in pixels; fps: Hz."""
+    """What every frame of a dataset holds.
+
+    cameras: in the order of axis V; image_size: H = W in pixels; fps: Hz; flags: names of further yes-or-no columns.
+    """
 
     cameras: tuple[str, ...]
     image_size: int
@@ -46,6 +49,7 @@ class DatasetSpec:
     action_names: tuple[str, ...]
     fps: int = 20
     robot_type: str = "panda"
+    flags: tuple[str, ...] = ()
 
     def features(self) -> dict[str, dict[str, Any]]:
         """The `features` of info.json, without the video blocks that are known only once a video is written."""
@@ -60,7 +64,8 @@ class DatasetSpec:
             name: {"dtype": "float32" if name == "timestamp" else "int64", "shape": [1], "names": None}
             for name in ("timestamp", "frame_index", "episode_index", "index", "task_index")
         }
-        return images | {STATE: state, ACTION: actions, EXECUTED: dict(actions)} | scalars
+        flags = {name: {"dtype": "bool", "shape": [1], "names": None} for name in self.flags}
+        return images | {STATE: state, ACTION: actions, EXECUTED: dict(actions)} | flags | scalars
 
 
 @dataclass(slots=True)
@@ -70,6 +75,7 @@ class Episode:
     key: number in the plan that produced it; it fixes the order in the dataset. instruction: the language task.
     images uint8 [T,V,H,W,3]; state float32 [T,P]; action float32 [T,A], what the policy should learn;
     executed float32 [T,A], what the simulator was given. extra: values for the columns `embodied_rl/<name>`.
+    flags: bool [T] for each of the layout's flags.
     """
 
     key: int
@@ -79,6 +85,7 @@ class Episode:
     action: Array
     executed: Array
     extra: dict[str, str | int | float] = field(default_factory=dict)
+    flags: dict[str, Array] = field(default_factory=dict)
 
     def check(self, spec: DatasetSpec) -> None:
         """Raise ValueError unless shapes and types are those of `spec` and all numbers are finite."""
@@ -89,6 +96,7 @@ class Episode:
             "state": (self.state, np.float32, (t, len(spec.state_names))),
             "action": (self.action, np.float32, (t, len(spec.action_names))),
             "executed": (self.executed, np.float32, (t, len(spec.action_names))),
+            **{name: (self.flags[name], np.bool_, (t,)) for name in spec.flags},
         }
         for name, (value, dtype, shape) in expected.items():
             if value.dtype != dtype or value.shape != shape or t == 0:

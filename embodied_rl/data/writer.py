@@ -77,6 +77,7 @@ def add_episode(partial: Path, spec: DatasetSpec, episode: Episode) -> None:
                 (layout.EXECUTED, episode.executed),
             )
         }
+        | {name: pa.array(episode.flags[name]) for name in spec.flags}
     ).replace_schema_metadata({layout.NAMESPACE: json.dumps(head)})
     # The parquet file comes last: where it stands, the episode is whole.
     part = stem.with_suffix(".part")
@@ -258,7 +259,7 @@ def _statistics(spec: DatasetSpec, table: pa.Table, histograms: np.ndarray) -> d
     for name in table.column_names:
         column = table.column(name).combine_chunks()
         values = column.flatten() if pa.types.is_fixed_size_list(column.type) else column
-        stats[name] = array_statistics(values.to_numpy().reshape(len(column), -1))
+        stats[name] = array_statistics(values.to_numpy(zero_copy_only=False).reshape(len(column), -1))
     for camera, counts in zip(spec.cameras, histograms, strict=True):
         stats[layout.camera_key(camera)] = image_statistics(counts, table.num_rows)
     return stats

@@ -1,0 +1,101 @@
+"""Episodes of a recording: what was seen and asked in each control step, and what people said of it afterwards."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from embodied_rl.real_robot.record.codec import CAMERA_TOPIC, decode_image, decode_image_head
+from embodied_rl.real_robot.record.events import ControlStep, EpisodeEnded, EpisodeStarted
+from embodied_rl.real_robot.record.reader import RecordingFile
+
+EpisodeChoice = Literal["all", "success", "labelled"]
+StepChoice = Literal["all", "human"]
+Picture = tuple[str, int]
+"""A camera and the time of one of its pictures."""
+
+
+@dataclass(frozen=True)
+class RecordedEpisode:
+    """One attempt, or the part of it that a human steered.
+
+    Args:
+        number: The attempt's number within the recording.
+        instruction: The task.
+        success: The last label; None: nobody gave one.
+        labelled_by: Who gave it.
+        steps: Control steps in which something was asked, in time order; those in which the arm held are left out.
+    """
+
+    number: int
+    instruction: str
+    success: bool | None
+    labelled_by: str
+    steps: Sequence[ControlStep]
+
+    def pictures(self, cameras: Sequence[str]) -> list[list[Picture]]:
+        """For each step, the picture of each camera that was the newest then; [] where a camera had none yet."""
+        return [
+            [(camera, step.images_ns[camera]) for camera in cameras] if set(cameras) <= set(step.images_ns) else []
+            for step in self.steps
+        ]
+
+    def chosen(self, episodes: EpisodeChoice) -> bool:
+        """Whether the episode belongs to a choice."""
+        if episodes == "success":
+            return self.success is True
+        return episodes == "all" or self.success is not None
+
+    def human_parts(self) -> list[RecordedEpisode]:
+        """Each intervention as an episode of its own."""
+        parts = []
+        for human, steps in itertools.groupby(self.steps, lambda step: step.intervention and step.intervention_number):
+            if human is not False:
+                parts.append(RecordedEpisode(self.number, self.instruction, self.success, self.labelled_by, [*steps]))
+        return parts
+
+
+def read_episodes(recording: RecordingFile, steps: StepChoice = "all") -> list[RecordedEpisode]:
+    """The episodes in the order of their beginnings; those without a step are left out.
+
+    Args:
+        recording: The recording.
+        steps: 'human': interventions only, each an episode of its own.
+    """
+    started: dict[int, EpisodeStarted] = {}
+    ended: dict[int, EpisodeEnded] = {}
+    asked: dict[int, list[ControlStep]] = {}
+    for event in recording.events(EpisodeStarted, EpisodeEnded, ControlStep):
+        if isinstance(event, EpisodeStarted):
+            started[event.episode] = event
+        elif isinstance(event, EpisodeEnded):
+            ended[event.episode] = event  # the last label counts
+        elif event.source != "none":
+            asked.setdefault(event.episode, []).append(event)
+    found = []
+    for number, start in started.items():
+        end = ended.get(number, EpisodeEnded(0, number, None))
+        if taken := asked.get(number):
+            found.append(RecordedEpisode(number, start.instruction, end.success, end.labelled_by, taken))
+    return found if steps == "all" else [part for episode in found for part in episode.human_parts()]
+
+
+def stored_pictures(recording: RecordingFile, cameras: Sequence[str]) -> set[Picture]:
+    """The pictures that the recording has."""
+    topics = [CAMERA_TOPIC + camera for camera in cameras]
+    heads = (decode_image_head(message.data) for message in recording.messages(topics))
+    return {(camera, time_ns) for camera, time_ns, _ in heads}
+
+
+def read_pictures(recording: RecordingFile, wanted: set[Picture]) -> Iterator[tuple[Picture, np.ndarray]]:
+    """The wanted pictures, uint8 [H, W, 3], in the order of writing; each once."""
+    left = set(wanted)
+    for message in recording.messages([CAMERA_TOPIC + camera for camera in {camera for camera, _ in wanted}]):
+        camera, time_ns, _ = decode_image_head(message.data)
+        if (camera, time_ns) in left:
+            left.remove((camera, time_ns))
+            yield (camera, time_ns), decode_image(message.data).image
