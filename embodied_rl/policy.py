@@ -32,6 +32,8 @@ class PolicyTraits:
     absorb: Callable[[RolloutBatch], None] | None = None
     """Takes each batch that was learned from, with its returns, into running statistics; the learner calls it after
     the last optimizer step of an update. None where a policy has no such statistics."""
+    continue_chunk: Callable[..., torch.Tensor] | None = None
+    """Decides a chunk that goes on from planned actions (`policies.pi0.continuing`), or None where a policy can't."""
     prefix_cache: Any = None
     """Where `act` leaves what a frozen language model computed (`policies.prefix_cache.PrefixCache`), or None."""
 

@@ -167,6 +167,7 @@ def spec_of(policy: Any) -> PolicySpec:
         cameras=config.num_cameras,
         image_size=config.image_size,
         proprio_dim=config.proprio_dim if policy.uses_proprio else 0,
+        continues=policy.traits.continue_chunk is not None,
         **sizes,
     )
 
@@ -210,6 +211,7 @@ def metadata(about: dict[str, Any], spec: PolicySpec, pipeline: str, request: Se
         "instruction": spec.instruction,
         "chunk_len": spec.chunk_len,
         "action_dim": spec.action_dim,
+        "realtime_chunking": spec.continues,
         "mode": request.mode,
         "seed": request.seed,
         "image_pipeline": pipeline,

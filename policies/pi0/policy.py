@@ -38,6 +38,7 @@ from embodied_rl.policies.flow import (
 )
 from embodied_rl.policies.pi0.compile import compiled_denoising
 from embodied_rl.policies.pi0.config import Pi0ModelConfig, preset
+from embodied_rl.policies.pi0.continuing import continue_chunk
 from embodied_rl.policies.pi0.model import Pi0Model, Prefix
 from embodied_rl.policies.pi0.normalise import Pi0Statistics, fit, unit
 from embodied_rl.policies.pi0.prompt import Pi0Prompt, word_tokenizer
@@ -128,7 +129,12 @@ class Pi0Policy(nn.Module):
     @property
     def traits(self) -> PolicyTraits:
         """See `PolicyTraits`."""
-        return PolicyTraits(compiled=self.compiled, critic="model.value_head.", prefix_cache=self.prefix_cache)
+        return PolicyTraits(
+            compiled=self.compiled,
+            critic="model.value_head.",
+            prefix_cache=self.prefix_cache,
+            continue_chunk=partial(continue_chunk, self),
+        )
 
     @property
     def center_crop(self) -> None:
@@ -184,7 +190,7 @@ class Pi0Policy(nn.Module):
         path = sample_path(step, noise, self.flow, explore=mode == "sample")
         actions = self.statistics.action.unnormalise(self._executed(path.action))
         if config.delta_dims:
-            actions = actions + self._state(obs.proprio)
+            actions = actions + self.state_offset(obs.proprio)
         log_prob = self._executed(path.log_prob).sum(dim=1).flatten(1)
         bounded = void_rows(actions.clamp(-1.0, 1.0), actions, log_prob)
         value = self._value(prefix, path.summary) if self.with_value else None
@@ -228,13 +234,13 @@ class Pi0Policy(nn.Module):
             raise ValueError(f"actions must be [N,{config.horizon},{config.action_dim}], got {tuple(actions.shape)}")
         wanted = actions.to(self.device)
         if config.delta_dims:
-            wanted = wanted - self._state(proprio)
+            wanted = wanted - self.state_offset(proprio)
         wanted = self.statistics.action.normalise(wanted)
         wanted = F.pad(wanted, (0, config.max_action_dim - config.action_dim))
         normal, uniform = self._loss_noise(len(actions), samples)
         x, time, target = training_inputs(wanted, normal, uniform)
         prefix = self.read_prefix(images, proprio, instruction, samples)
-        with self._precision():
+        with self.precision():
             velocity, _ = self.model.velocity(prefix, x, time)
         return F.mse_loss(velocity, target)
 
@@ -274,7 +280,7 @@ class Pi0Policy(nn.Module):
         if state is not None and config.state_input == "token":
             token = F.pad(state, (0, config.max_state_dim - config.proprio_dim)).to(self.device)
         summarise = self.with_value and config.critic_input == "prefix"
-        with self._precision():
+        with self.precision():
             read = partial(self.model.read_language, suffixes=suffixes, summarise=summarise)
             if self.prefix_cache is None or kept == "ignore":
                 part = read(images.to(self.device), ids, lengths)
@@ -292,7 +298,7 @@ class Pi0Policy(nn.Module):
     def denoise(self, prefix: Prefix, x: Tensor, time: Tensor) -> Transition:
         """`denoise_step`, where the steps begin at `time` float32 [N,M]."""
         steps = self.flow.num_inference_steps
-        with self._precision():
+        with self.precision():
             velocity, hidden = self.model.velocity(prefix, x, time)
             raw_std = self.model.raw_std(hidden) if self.flow.exploration == "flow_noise" else None
         ode = ode_step(x, velocity, steps)
@@ -302,10 +308,11 @@ class Pi0Policy(nn.Module):
             mean, std = ode, learned_std(raw_std, self.flow)
         return Transition(mean, std, ode, hidden.mean(dim=2))
 
-    def _precision(self) -> AbstractContextManager[Any]:
+    def precision(self) -> AbstractContextManager[Any]:
+        """The context in which the network computes."""
         return torch.autocast(self.device.type, torch.bfloat16) if self.mixed_precision else nullcontext()
 
-    def _state(self, proprio: Tensor) -> Tensor:
+    def state_offset(self, proprio: Tensor) -> Tensor:
         """[N,1,A]: what `delta_dims` adds to an action, from the raw state float32 [N,P]."""
         dims = self.config.delta_dims
         return F.pad(proprio.to(self.device)[:, None, :dims], (0, self.action_dim - dims))

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 import numpy as np
 
@@ -118,6 +119,25 @@ class PrefixRequest:
     planned: int
     frozen: int
     weights: np.ndarray
+
+    @property
+    def message(self) -> dict[str, Any]:
+        """What a request to the policy server needs besides the observation; {} where nothing is planned.
+
+        `weights` are those that the server makes of it.
+        """
+        if not self.planned:
+            return {}
+        return {
+            "prev_action_chunk": self.previous[: self.planned].astype(np.float32),
+            "inference_delay": self.frozen,
+            "prefix_attention_horizon": min(self.planned, self.horizon),
+        }
+
+    @property
+    def horizon(self) -> int:
+        """From which action on the chunk is free."""
+        return int(np.count_nonzero(self.weights))
 
 
 def prefix_weights(chunk_len: int, frozen: int, execution_horizon: int) -> np.ndarray:

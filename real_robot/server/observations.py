@@ -10,13 +10,15 @@ import numpy as np
 
 from embodied_rl.errors import suggest
 from embodied_rl.real_robot.client.wire import short
+from embodied_rl.real_robot.server.prefix import KEYS as PREFIX_KEYS
+from embodied_rl.real_robot.server.prefix import Prefix, PrefixError, read_prefix
 from embodied_rl.types import Array
 
 OPENPI = ("observation/image", "observation/wrist_image", "observation/state", "prompt")
 """Keys of openpi's LIBERO example."""
 GENERIC = ("images", "proprio", "instruction")
 """Keys of this project's `Observation`."""
-OPTIONS = ("seed", "decision", "deadline_ms")
+OPTIONS = ("seed", "decision", "deadline_ms", *PREFIX_KEYS)
 MIN_SIDE, MAX_SIDE, MAX_PROMPT = 8, 4096, 1024
 """Pixels of a picture's side; characters of an instruction."""
 _LARGEST = 2**63
@@ -34,6 +36,7 @@ class PolicySpec:
         cameras: 0 for a state policy.
         proprio_dim: Numbers; 0 where it reads none. Of a state policy proprio and state, one after the other.
         instruction: Whether it reads one.
+        continues: Whether it can go on from planned actions (real-time chunking).
 
     Example:
         >>> spec = PolicySpec(cameras=2, image_size=64, proprio_dim=8, chunk_len=4, action_dim=7)
@@ -45,6 +48,7 @@ class PolicySpec:
     chunk_len: int
     action_dim: int
     instruction: bool = True
+    continues: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +56,7 @@ class Request:
     """One observation, as the policy reads it.
 
     images: uint8 [V, S, S, 3]. proprio: float32 [P]. seed, decision: of the draws; None where the client leaves them
-    to the server. deadline_ms: longest wait, None for the server's.
+    to the server. deadline_ms: longest wait, None for the server's. prefix: what the chunk goes on from.
     """
 
     images: Array
@@ -61,6 +65,7 @@ class Request:
     seed: int | None = None
     decision: int | None = None
     deadline_ms: float | None = None
+    prefix: Prefix | None = None
 
 
 def read_request(message: Any, spec: PolicySpec, picture: Callable[[Array], Array]) -> Request:
@@ -91,6 +96,7 @@ def read_request(message: Any, spec: PolicySpec, picture: Callable[[Array], Arra
         _whole(message, "seed"),
         _whole(message, "decision"),
         _deadline(message),
+        _prefix(message, spec),
     )
 
 
@@ -192,6 +198,16 @@ def _deadline(message: Mapping[Any, Any]) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float | np.number) or not 0 < value < float("inf"):
         raise RequestError(f"'deadline_ms' is a number above 0, got {_kind(value)}")
     return float(value)
+
+
+def _prefix(message: Mapping[Any, Any], spec: PolicySpec) -> Prefix | None:
+    try:
+        prefix = read_prefix(message, spec.chunk_len, spec.action_dim)
+    except PrefixError as error:
+        raise RequestError(short(str(error))) from None
+    if prefix is not None and not spec.continues:
+        raise RequestError("the policy cannot go on from planned actions: leave 'prev_action_chunk' out")
+    return prefix
 
 
 def _kind(value: Any) -> str:

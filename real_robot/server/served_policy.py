@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections.abc import Sequence
 
 import numpy as np
 import torch
 
+from embodied_rl.policies.realtime import ChunkPrefix
 from embodied_rl.policy import ActMode, Policy
 from embodied_rl.real_robot.client.wire import short
 from embodied_rl.real_robot.server.observations import PolicySpec, Request
+from embodied_rl.real_robot.server.prefix import Prefix
 from embodied_rl.rng import DecisionRng
 from embodied_rl.types import Array, Observation
 
@@ -63,8 +66,22 @@ class ServedPolicy:
         request = Request(images, np.zeros(spec.proprio_dim, np.float32), "do nothing", 0, 0)
         for count in rows:
             self._act([request] * count)
+        if spec.continues:
+            prefix = Prefix(
+                np.zeros((spec.chunk_len, spec.action_dim), np.float32), np.ones(spec.chunk_len, np.float32)
+            )
+            self._act([dataclasses.replace(request, prefix=prefix)])
 
     def _act(self, requests: Sequence[Request]) -> list[Array | str]:
+        """Those that go on from planned actions are decided apart: they take another way through the policy."""
+        answers: list[Array | str] = [""] * len(requests)
+        for continues in (False, True):
+            rows = [row for row, request in enumerate(requests) if (request.prefix is not None) == continues]
+            for row, answer in zip(rows, self._act_alike([requests[row] for row in rows]) if rows else (), strict=True):
+                answers[row] = answer
+        return answers
+
+    def _act_alike(self, requests: Sequence[Request]) -> list[Array | str]:
         images = torch.from_numpy(np.stack([request.images for request in requests]))
         proprio = torch.from_numpy(np.stack([request.proprio for request in requests]))
         obs = Observation(images, proprio, [request.instruction for request in requests])
@@ -72,7 +89,16 @@ class ServedPolicy:
             np.array([request.seed for request in requests], np.int64),
             np.array([request.decision for request in requests], np.int64),
         )
-        chunks = self._policy.act(obs, rng, self._mode).actions.float().cpu().numpy()
+        prefixes = [request.prefix for request in requests if request.prefix is not None]
+        if prefixes:
+            continue_chunk = self._policy.traits.continue_chunk
+            if continue_chunk is None:
+                raise ValueError("the policy cannot go on from planned actions")
+            previous, weights = (torch.from_numpy(np.stack(parts)) for parts in zip(*prefixes, strict=True))
+            actions = continue_chunk(obs, rng, ChunkPrefix(previous, weights))
+        else:
+            actions = self._policy.act(obs, rng, self._mode).actions
+        chunks = actions.float().cpu().numpy()
         wanted = (len(requests), self.spec.chunk_len, self.spec.action_dim)
         if chunks.shape != wanted:
             raise ValueError(f"the policy returned actions {chunks.shape}, not {wanted}")
