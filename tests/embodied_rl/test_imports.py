@@ -28,7 +28,7 @@ ORDER: tuple[tuple[str, ...], ...] = (
 )
 RANK = {part: rank for rank, parts in enumerate(ORDER) for part in parts} | {"policy": 0.5, "vec_env": 0.5, "rng": 0.25}
 # What an arm's computer lacks; only these parts of real_robot run elsewhere.
-HEAVY, OFF_BOARD = ("torch", "mujoco", "embodied_rl.sim", "embodied_rl.policies"), ("server", "twin")
+HEAVY, OFF_BOARD = ("torch", "mujoco", "embodied_rl.sim", "embodied_rl.policies"), ("server", "twin", "env")
 # Where a controller takes joints: mink, which is optional, brings MuJoCo.
 BROUGHT = {"ik": ("mujoco",)}
 # The only place that names the classes of simulators and policies; a benchmark may name what it measures.

@@ -88,6 +88,7 @@ def test_a_served_flow_policy_goes_on_and_the_others_of_its_batch_are_as_without
     plain, continued, again = served.decide([read_request(row, spec, lambda picture: picture) for row in rows])
     assert isinstance(plain, np.ndarray)
     assert isinstance(continued, np.ndarray)
+    assert isinstance(again, np.ndarray)
     np.testing.assert_allclose(plain, again, atol=1e-6)
     assert np.abs(continued - previous)[:2].mean() < np.abs(plain - previous)[:2].mean() / 2
     assert torch.is_grad_enabled()

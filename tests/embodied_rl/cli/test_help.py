@@ -69,7 +69,9 @@ def test_every_help_has_examples_of_options_that_exist(name: str, capsys: pytest
         assert shlex.split(line)[:2] == ["embodied-rl", name]
         if name in reference.CLASSES:
             known = flags(reference.options_class(name)) | {"--resume"}
-            known |= {flag for dotted in reference.FURTHER.get(name, {}).values() for flag in flags(reference.named(dotted))}
+            known |= {
+                flag for dotted in reference.FURTHER.get(name, {}).values() for flag in flags(reference.named(dotted))
+            }
             assert set(flag_words(shlex.split(line))) <= known
 
 

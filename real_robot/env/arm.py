@@ -1,0 +1,90 @@
+"""What an environment needs of an arm, and resets and judgements by a human."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from embodied_rl.errors import UserError
+from embodied_rl.types import Array, EpisodeSpec
+
+
+class ArmFailedError(RuntimeError):
+    """The arm cannot go on: it was e-stopped, a human has it, or what it measures is missing. Its episode is lost."""
+
+
+@dataclass(frozen=True)
+class ArmView:
+    """What the policy is shown: images uint8 [V,H,W,3], proprio float32 [P]."""
+
+    images: Array
+    proprio: Array
+
+
+class LiveArm(Protocol):
+    """An arm in its own time. Every method returns when it is done, and raises `ArmFailedError` where it cannot be.
+
+    Between calls the arm holds: whoever decides may take as long as it likes.
+    """
+
+    def begin(self, episode: EpisodeSpec) -> str:
+        """Bring the scene to the episode's start, by a script or a human; the instruction."""
+        ...
+
+    def see(self) -> ArmView:
+        """The newest pictures and the joints of their time."""
+        ...
+
+    def act(self, action: Array) -> bool:
+        """Do one control step, through the safety gate: float32 [A] in bounds. Whether the goal holds after it."""
+        ...
+
+    def judge(self) -> bool:
+        """At the horizon, after a last step without success: whether the goal holds all the same."""
+        ...
+
+    def close(self) -> None:
+        """Bring the arm to rest and let it go."""
+        ...
+
+
+@dataclass(frozen=True)
+class HumanStep:
+    """A human resets the scene and says how an episode ended.
+
+    Args:
+        instructions: What each task asks of the policy, by task.
+        ask: Shows a line and returns what the human types; `input` in a terminal.
+
+    Example:
+        >>> HumanStep({"drawer": "open the drawer"}).reset(EpisodeSpec(0, "drawer", 3, seed=1))
+        'open the drawer'
+    """
+
+    instructions: Mapping[str, str]
+    ask: Callable[[str], str] = input
+
+    def reset(self, episode: EpisodeSpec) -> str:
+        """Wait until the human has put the scene into the episode's initial state.
+
+        Raises:
+            UserError: The task has no instruction.
+            ArmFailedError: The human typed 'skip'.
+        """
+        words = self.instructions.get(episode.task)
+        if words is None:
+            raise UserError(f"no instruction for task {episode.task}; there are {', '.join(self.instructions)}")
+        shown = (
+            f"episode {episode.episode_id}: {words}. Set up state {episode.init_state}, then Enter (skip: leave out) "
+        )
+        if self.ask(shown).strip() == "skip":
+            raise ArmFailedError("skipped by the human")
+        return words
+
+    def judge(self) -> bool:
+        """Ask until the human says yes or no."""
+        while True:
+            answer = self.ask("did it succeed? (y/n) ").strip().lower()
+            if answer in ("y", "yes", "n", "no"):
+                return answer.startswith("y")

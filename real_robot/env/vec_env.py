@@ -1,0 +1,153 @@
+"""`LiveVecEnv`: real arms as a `VecEnv`, one env an arm."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import cv2
+import numpy as np
+import torch
+
+from embodied_rl.policy import action_array
+from embodied_rl.real_robot.env.arm import ArmFailedError, ArmView, LiveArm
+from embodied_rl.types import Array, ChunkResult, EpisodeSpec, Observation
+from embodied_rl.vec_env import EnvInfo, SimulatorFailed
+
+_log = logging.getLogger("embodied_rl.live")
+
+
+@dataclass
+class _Attempt:
+    """The episode that an arm is in. failed: it was lost before or between steps."""
+
+    instruction: str
+    steps: int = 0
+    over: bool = False
+    failed: bool = False
+
+
+class LiveVecEnv:
+    """Arms behind the simulator contract: the evaluator and the trainer see no difference, only the time it takes.
+
+    A chunk is done step by step in the arm's own time. Success pays 1 and ends the episode; at the horizon the arm's
+    judge has the last word. An episode in which the arm fails is reported as failed: it is run again, never counted.
+
+    Args:
+        arms: One an env; they move one after the other.
+        info: What they are; `info.max_episode_steps` is the horizon.
+
+    Example:
+        >>> with closing(LiveVecEnv([arm], info)) as env:
+        ...     report = evaluate(env, policy, specs)
+    """
+
+    def __init__(self, arms: Sequence[LiveArm], info: EnvInfo) -> None:
+        self.num_envs, self.info = len(arms), info
+        self._arms = list(arms)
+        self._attempts: list[_Attempt | None] = [None] * len(arms)
+        self._low, self._high = (np.array(bound, np.float32) for bound in (info.action_low, info.action_high))
+
+    def reset(self, env_ids: Sequence[int], episodes: Sequence[EpisodeSpec]) -> None:
+        """See `VecEnv.reset`; waits for the human where one resets the scene."""
+        for env_id, episode in zip(env_ids, episodes, strict=True):
+            try:
+                self._attempts[env_id] = _Attempt(self._arms[env_id].begin(episode))
+            except ArmFailedError as error:
+                self._attempts[env_id] = _Attempt("", failed=True)
+                _log.warning("arm %d, episode %d: %s", env_id, episode.episode_id, error)
+
+    def step(self, env_ids: Sequence[int], actions: torch.Tensor) -> ChunkResult:
+        """See `VecEnv.step`."""
+        chunks = np.clip(action_array(actions), self._low, self._high)
+        attempts = [self._open(env_id) for env_id in env_ids]
+        result = ChunkResult.zeros(len(attempts), chunks.shape[1])
+        for row, (env_id, attempt) in enumerate(zip(env_ids, attempts, strict=True)):
+            try:
+                self._run_chunk(self._arms[env_id], attempt, chunks[row], result, row)
+            except ArmFailedError as error:
+                attempt.failed = True
+                _log.warning("arm %d: %s", env_id, error)
+            if attempt.failed:
+                attempt.over = True
+                result.failed[row] = True
+                result.terminated[row] = result.truncated[row] = result.success[row] = False
+                result.reward[row] = 0.0
+                result.steps_taken[row] = max(int(result.steps_taken[row]), 1)
+        return result
+
+    def observe(self, env_ids: Sequence[int], out: Observation) -> list[int] | None:
+        """See `VecEnv.observe`."""
+        lost = []
+        for row, env_id in enumerate(env_ids):
+            attempt = self._attempts[env_id]
+            if attempt is None:
+                raise ValueError(f"env {env_id} was never reset")
+            try:
+                if attempt.failed:
+                    raise ArmFailedError("its episode is lost")
+                seen = self._see(env_id)
+            except ArmFailedError as error:
+                _log.warning("arm %d: %s", env_id, error)
+                attempt.failed = True
+                lost.append(row)
+                continue
+            out.images[row] = torch.from_numpy(seen.images)
+            out.proprio[row] = torch.from_numpy(seen.proprio)
+            out.instruction[row] = attempt.instruction
+        return lost or None
+
+    def frame(self, env_id: int, camera: str, size: int) -> Array:
+        """See `VecEnv.frame`: the camera's newest picture, brought to that size."""
+        try:
+            seen = self._see(env_id)
+        except ArmFailedError as error:
+            raise SimulatorFailed(str(error)) from error
+        picture = seen.images[self.info.cameras.index(camera)]
+        return np.asarray(cv2.resize(picture, (size, size), interpolation=cv2.INTER_AREA))
+
+    def new_observation(self, rows: int) -> Observation:
+        """See `VecEnv.new_observation`."""
+        return self.info.new_observation(rows)
+
+    def close(self) -> None:
+        """Bring all arms to rest and let them go."""
+        arms, self._arms = self._arms, []
+        for arm in arms:
+            arm.close()
+
+    def _open(self, env_id: int) -> _Attempt:
+        attempt = self._attempts[env_id]
+        if attempt is None or attempt.over:
+            raise ValueError(f"env {env_id} holds no running episode: reset it first")
+        return attempt
+
+    def _see(self, env_id: int) -> ArmView:
+        """What the arm sees; `ArmFailedError` unless it is what `info` says."""
+        seen, info = self._arms[env_id].see(), self.info
+        shape = (len(info.cameras), *info.image_shape, 3)
+        if seen.images.shape != shape or seen.proprio.shape != (info.proprio_dim,):
+            found = f"pictures {seen.images.shape} and proprio {seen.proprio.shape}"
+            raise ArmFailedError(f"it shows {found}, not {shape} and ({info.proprio_dim},)")
+        if not np.isfinite(seen.proprio).all():
+            raise ArmFailedError("its proprio is not finite")
+        return seen
+
+    def _run_chunk(self, arm: LiveArm, attempt: _Attempt, chunk: Array, result: ChunkResult, row: int) -> None:
+        if attempt.failed:
+            raise ArmFailedError("its episode is lost")
+        for k, action in enumerate(chunk):
+            result.steps_taken[row] = k + 1
+            success = arm.act(action)
+            attempt.steps += 1
+            at_end = attempt.steps >= self.info.max_episode_steps
+            success = success or (at_end and self.info.has_success and arm.judge())
+            attempt.over = success or at_end
+            if success:
+                result.success[row] = result.terminated[row] = True
+                result.reward[row, k] = 1.0
+            elif at_end:
+                result.truncated[row] = True
+            if attempt.over:
+                return

@@ -1,0 +1,189 @@
+"""From the bridge's events to the recorder's: control steps with what was seen, and a human's motion as actions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from embodied_rl.real_robot.core.cartesian import ControlLaw
+from embodied_rl.real_robot.core.executor import Chunk
+from embodied_rl.real_robot.core.gate import Outcome
+from embodied_rl.real_robot.core.states import ArmState
+from embodied_rl.real_robot.record.events import (
+    CameraImage,
+    ChunkArrived,
+    ControlStep,
+    EpisodeEnded,
+    EpisodeStarted,
+    EventSink,
+    PolicyChanged,
+)
+from embodied_rl.real_robot.ros2.events import (
+    ActionTaken,
+    ChunkDecided,
+    CommandJudged,
+    EpisodeMarked,
+    Event,
+    ObservationTaken,
+    StateChanged,
+)
+
+_LABELS = {"success": True, "failure": False}
+_SAME_WIDTH = 1e-4
+
+
+@dataclass(frozen=True)
+class _Pose:
+    """Where the tool was asked to be at a time: position [3], m; quaternion x, y, z, w; width of the gripper, m."""
+
+    time_ns: int
+    position: np.ndarray
+    quaternion: np.ndarray
+    width: float | None
+
+
+class BridgeRecorder:
+    """A sink for the bridge's events; put it behind a `BackgroundSink`, since it looks at pictures.
+
+    A human's action is what the controller of training would have to be asked for, again and again, to move as fast as
+    the tool was asked to (`ControlLaw`); its gripper closes or opens where the width does.
+
+    Args:
+        sink: The recorder.
+        observe: The bridge's `Observations.take`: what the policy would be asked about now; None before there is any.
+        law: The controller of training.
+        labelled_by: Who says how episodes end: 'human', or 'simulator' on a twin.
+
+    Example:
+        >>> bridge.loop.events.subscribe(BackgroundSink(BridgeRecorder(recorder, observations.take, ControlLaw())))
+    """
+
+    def __init__(
+        self,
+        sink: EventSink,
+        observe: Callable[[int], ObservationTaken | None],
+        law: ControlLaw,
+        labelled_by: str = "human",
+    ) -> None:
+        self._sink, self._observe, self._law, self._labelled_by = sink, observe, law, labelled_by
+        self._step_ns = round(1e9 / law.rate_hz)
+        self._policy, self._episode, self._seen_ns = "", 0, -1
+        self._open: ControlStep | None = None
+        """The control step under way: it is recorded once it is over."""
+        self._began: _Pose | None = None
+        self._grip = -1.0
+
+    def __call__(self, event: Event) -> None:
+        """Record an event."""
+        if isinstance(event, CommandJudged):
+            self._judged(event)
+        elif isinstance(event, ActionTaken):
+            self._action(event)
+        elif isinstance(event, ChunkDecided):
+            if event.policy != self._policy:
+                self._policy = event.policy
+                self._sink.record(PolicyChanged(event.time_ns, event.policy))
+            chunk = Chunk(event.observed_ns, event.actions, event.policy)
+            self._sink.record(ChunkArrived(event.time_ns, chunk, event.receipt))
+        elif isinstance(event, StateChanged):
+            self._sink.record(event.transition)
+            if event.transition.accepted:
+                self._close()
+        elif isinstance(event, EpisodeMarked):
+            self._mark(event)
+
+    def close(self) -> None:
+        """Record the step under way."""
+        self._close()
+
+    def _mark(self, event: EpisodeMarked) -> None:
+        self._close()
+        if event.began:
+            self._episode = event.number
+            seen = self._observe(event.time_ns)
+            words = "" if seen is None else seen.instruction
+            self._sink.record(EpisodeStarted(event.time_ns, event.number, words, "none"))
+        else:
+            success = _LABELS.get(event.outcome)
+            by = "" if success is None else self._labelled_by
+            self._sink.record(EpisodeEnded(event.time_ns, event.number, success, by, event.outcome))
+
+    def _action(self, event: ActionTaken) -> None:
+        """A step of the policy begins."""
+        self._close()
+        if event.action is not None:
+            self._begin(event.time_ns, np.asarray(event.action.values, np.float64), "policy", 0)
+            self._grip = float(np.sign(event.action.values[-1])) or self._grip
+
+    def _judged(self, event: CommandJudged) -> None:
+        tick = event.tick
+        self._sink.record(tick)
+        human = tick.state is ArmState.HUMAN
+        pose = _Pose(event.time_ns, event.position, event.quaternion, event.width)
+        step = event.time_ns // self._step_ns
+        if human and (self._open is None or self._open.step != step):
+            self._close(pose)
+            self._begin(event.time_ns, np.zeros(7), "human", tick.selection.number)
+            self._began = pose
+        elif self._open is not None and self._open.intervention and not human:
+            self._close()
+        if self._open is not None and tick.decision is not None and tick.decision.outcome is not Outcome.ALLOW:
+            self._open = replace(self._open, rewritten=True)
+
+    def _begin(self, time_ns: int, action: np.ndarray, source: str, number: int) -> None:
+        """Note what is seen as a step begins; a step before the first observation is none to learn from."""
+        seen = self._observe(time_ns)
+        if seen is None:
+            return
+        if seen.stamp_ns > self._seen_ns:
+            self._seen_ns = seen.stamp_ns
+            for camera, image in seen.images.items():
+                self._sink.record(CameraImage(seen.stamp_ns, camera, image))
+        human = source == "human"
+        self._open = ControlStep(
+            time_ns=time_ns,
+            episode=self._episode,
+            step=time_ns // self._step_ns,
+            proprio=np.asarray(seen.proprio, np.float64),
+            images_ns=dict.fromkeys(seen.images, self._seen_ns),
+            action=action,
+            source=source,
+            intervention=human,
+            intervention_number=number,
+            policy="" if human else self._policy,
+        )
+
+    def _close(self, ended: _Pose | None = None) -> None:
+        """Record the step under way; a human's only where its whole motion is known."""
+        step, began = self._open, self._began
+        self._open = self._began = None
+        if step is None:
+            return
+        if step.intervention:
+            if began is None or ended is None:
+                return
+            step = replace(step, action=self._human_action(began, ended))
+        self._sink.record(step)
+
+    def _human_action(self, began: _Pose, ended: _Pose) -> np.ndarray:
+        """[7] in [-1, 1]: the steady speed of an action of 1 is kp / kd times its scale."""
+        law, seconds = self._law, max((ended.time_ns - began.time_ns) / 1e9, 1e-9)
+        speed = law.kp / law.kd * seconds
+        moved = (ended.position - began.position) / (speed * law.position_scale)
+        turned = _rotation_vector(began.quaternion, ended.quaternion) / (speed * law.rotation_scale)
+        if began.width is not None and ended.width is not None and abs(ended.width - began.width) > _SAME_WIDTH:
+            self._grip = 1.0 if ended.width < began.width else -1.0
+        return np.clip(np.concatenate([moved, turned, [self._grip]]), -1.0, 1.0)
+
+
+def _rotation_vector(before: np.ndarray, after: np.ndarray) -> np.ndarray:
+    """The turn from one orientation to another in the base frame [3], rad; quaternions x, y, z, w."""
+    u, w = after[:3], after[3]
+    v, s = -before[:3], before[3]
+    vector, scalar = w * v + s * u + np.cross(u, v), w * s - u @ v
+    if scalar < 0:
+        vector, scalar = -vector, -scalar
+    length = float(np.linalg.norm(vector))
+    return vector * (2.0 if length < 1e-9 else 2.0 * float(np.arctan2(length, scalar)) / length)
