@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import sys
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -45,6 +46,7 @@ def main() -> int:
     options = parser.parse_args()
     environment = ros_environment(domain=1 + os.getpid() % 100, loopback=True)
     enter(MODULE, sys.argv[1:], environment)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the processes are ended on the way out
     found: dict[str, Any] = {"load": os.getloadavg()[0], "speed": options.speed}
     for name in options.variants:
         found[name] = _success(name, options, environment)
@@ -67,7 +69,7 @@ def _success(name: str, options: argparse.Namespace, environment: dict[str, str]
         done = []
         for task, state, horizon_s in held_out(options.suite, options.episodes):
             done.append(run_episode(fleet.bridge, fleet.twin, task, state, horizon_s))
-            print(f"  {name}: {done[-1].success} {task.partition('/')[2]} {state}", flush=True)
+            print(f"  {name}: {done[-1]}", flush=True)
         said = summary(done, fleet.bridge.status)
     status = said["status"]
     step, answer = status["step_ms"], status["answer_ms"]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import signal
+import sys
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
@@ -36,6 +38,7 @@ def run(wanted: Any, environment: Mapping[str, str]) -> int:
     Returns:
         0, or 1 where the checks before arming fail.
     """
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the processes are ended on the way out
     console = LastingConsole()
     console.say("starting: a first time compiles for a minute or two")
     with Fleet(fleet_config(wanted, environment)) as fleet:

@@ -112,7 +112,11 @@ class Fleet:
         self.session.close()
 
     def __enter__(self) -> Fleet:
-        self.open()
+        try:
+            self.open()
+        except BaseException:
+            self.close()
+            raise
         return self
 
     def __exit__(

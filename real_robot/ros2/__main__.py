@@ -18,9 +18,9 @@ _LOOK_S = 0.1
 
 
 def main() -> int:
-    """Run until SIGINT or SIGTERM; 1 where the bridge could not go on."""
+    """Run until SIGINT, SIGTERM, or whoever started it is gone; 1 where the bridge could not go on."""
     options = BridgeOptions.from_json(sys.argv[1])
-    stopping = threading.Event()
+    stopping, parent = threading.Event(), os.getppid()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stopping.set())
     token = options.token or os.environ.get("EMBODIED_RL_TOKEN") or None
@@ -32,7 +32,7 @@ def main() -> int:
         bridge = Bridge(session, options, clients)
         bridge.start()
         print("bridge ready", flush=True)
-        while not stopping.wait(_LOOK_S):
+        while not stopping.wait(_LOOK_S) and os.getppid() == parent:
             if error := bridge.error:
                 print(f"the bridge failed: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
                 bridge.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import threading
@@ -15,15 +16,15 @@ _LOOK_S = 0.1
 
 
 def main() -> int:
-    """Run until SIGINT or SIGTERM; 1 where the simulation failed."""
-    stopping = threading.Event()
+    """Run until SIGINT, SIGTERM, or whoever started it is gone; 1 where the simulation failed."""
+    stopping, parent = threading.Event(), os.getppid()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stopping.set())
     with Session("twin") as session:
         twin = TwinNode(session, TwinOptions.from_json(sys.argv[1]))
         twin.start()
         print("twin ready", flush=True)
-        while not stopping.wait(_LOOK_S):
+        while not stopping.wait(_LOOK_S) and os.getppid() == parent:
             if error := twin.error or session.error:
                 print(f"the twin failed: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
                 return 1
