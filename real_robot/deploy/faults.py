@@ -103,7 +103,7 @@ class Drills:
 
     def emergency_stop(self) -> Drill:
         """Press the button; afterwards it is let out and reset."""
-        drill = self._drill("emergency stop", lambda: self._fleet.bridge.press() and None, "e-stopped")
+        drill = self._drill("emergency stop", self._fleet.bridge.press, "e-stopped")
         done, words = self._fleet.bridge.call("reset")
         if done or "pressed" not in words:
             raise UserError(f"a reset with the button pressed was not refused: {words}")
@@ -142,7 +142,7 @@ class Drills:
             to_idle(fleet.bridge)
         return drill
 
-    def _drill(self, fault: str, inject: Callable[[], None], wanted: str) -> Drill:
+    def _drill(self, fault: str, inject: Callable[[], object], wanted: str) -> Drill:
         bridge, clock = self._fleet.bridge, self._clock
         self._move()
         seen = len(bridge.transitions)

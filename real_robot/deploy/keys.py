@@ -6,6 +6,7 @@ import os
 import select
 import sys
 from types import TracebackType
+from typing import Any
 
 from embodied_rl.errors import UserError
 
@@ -37,7 +38,7 @@ class Keys:
         if not sys.stdin.isatty():
             raise UserError("a real arm is started by a person at a terminal: run deploy in one")
         self._file = sys.stdin.fileno()
-        self._before: list[object] = []
+        self._before: list[Any] = []
 
     def read(self, seconds: float) -> str:
         """The next key within so long; empty without one."""

@@ -63,8 +63,8 @@ class Reporter:
     def status(self) -> dict[str, Any]:
         """All of it, in plain values."""
         station, now_ns = self._station, self._station.clock.now_ns()
-        gaps = np.diff(np.array(self._ticks)) / 1e6
-        steps = np.diff(np.array(self._steps)) / 1e6
+        gaps = np.diff(list(self._ticks)) / 1e6  # list() of a deque is one step: others append meanwhile
+        steps = np.diff(list(self._steps)) / 1e6
         answers = station.asking.report.answer_ms
         return {
             "state": str(station.loop.state),
