@@ -13,7 +13,6 @@ from skrl.resources.preprocessors.torch import RunningStandardScaler
 from skrl.resources.schedulers.torch import KLAdaptiveLR
 from torch import nn
 
-from embodied_rl.benchmarks.view_trainers import GAMMA, STEPS
 from embodied_rl.sim.views.skrl import SkrlVecEnv
 
 
@@ -44,14 +43,14 @@ class Critic(DeterministicMixin, Model):
         return self.net(inputs["observations"]), {}
 
 
-def ppo(env: SkrlVecEnv, folder: Path) -> Any:
-    """The agent, for `skrl.trainers.torch.SequentialTrainer`."""
+def ppo(env: SkrlVecEnv, folder: Path, steps: int, gamma: float) -> Any:
+    """The agent, for `skrl.trainers.torch.SequentialTrainer`; steps: of each env between updates."""
     scaled = {"size": env.observation_space, "device": env.device}
     config = PPO_CFG(
-        rollouts=STEPS,
+        rollouts=steps,
         learning_epochs=5,
         mini_batches=4,
-        discount_factor=GAMMA,
+        discount_factor=gamma,
         learning_rate=1e-3,
         learning_rate_scheduler=KLAdaptiveLR,
         learning_rate_scheduler_kwargs={"kl_threshold": 0.012},
@@ -68,7 +67,7 @@ def ppo(env: SkrlVecEnv, folder: Path) -> Any:
     config.experiment.write_interval = config.experiment.checkpoint_interval = 0
     return PPO(
         models={"policy": Actor(env), "value": Critic(env)},
-        memory=RandomMemory(memory_size=STEPS, num_envs=env.num_envs, device=env.device),
+        memory=RandomMemory(memory_size=steps, num_envs=env.num_envs, device=env.device),
         cfg=config,
         observation_space=env.observation_space,
         action_space=env.action_space,

@@ -155,7 +155,7 @@ def train_skrl(make: Make, seed: int, folder: Path, *, num_envs: int = ENVS, epo
         "disable_progressbar": True,
         "close_environment_at_exit": False,
     }
-    SequentialTrainer(env=env, agents=ppo(env, folder), cfg=options).train()  # type: ignore[arg-type]
+    SequentialTrainer(env=env, agents=ppo(env, folder, STEPS, GAMMA), cfg=options).train()  # type: ignore[arg-type]
 
 
 TRAINERS: dict[str, Callable[..., None]] = {"rl_games": train_rl_games, "rsl_rl": train_rsl_rl, "skrl": train_skrl}
