@@ -104,6 +104,7 @@ def _install_era(argv: list[str]) -> int:
 
 
 def _install(root: Path, benchmark: Benchmark, options: argparse.Namespace) -> int:
+    from embodied_rl.cli.suites import whole_suite
     from embodied_rl.sim.libero.assets.install import install
     from embodied_rl.sim.libero.assets.judge import judge_states
     from embodied_rl.sim.libero.assets.report import progress_bars
@@ -115,7 +116,7 @@ def _install(root: Path, benchmark: Benchmark, options: argparse.Namespace) -> i
             options.folder or options.source or SOURCES[0],
             fill_missing=options.fill_missing,
             jobs=options.jobs,
-            wanted=options.suites,
+            wanted=[whole_suite("libero", name) for name in options.suites],
             report=report,
         )
         judge_states(root, report.step, report.progress)

@@ -33,6 +33,7 @@ from embodied_rl.training.on_policy import RunOptions, TaskSplit, TrainOutcome, 
 from embodied_rl.utils.console import LastingConsole
 from embodied_rl.utils.profiler import Profiler
 from embodied_rl.utils.signals import Interrupted
+from embodied_rl.utils.suites import SUITES
 from embodied_rl.utils.words import counted
 
 SPANS = 20_000
@@ -210,9 +211,10 @@ def _notices(config: TrainConfig, benchmark: str) -> list[str]:
     lines = libero_notice(config.suite) if benchmark == "libero" else []
     checkpoint = "" if isinstance(config.policy, OwnPolicyConfig) else config.policy.checkpoint
     if benchmark and checkpoint == SHIPPED and config.suite in LIBERO_SUITES:
+        made = f": embodied-rl collect {config.suite} --out demos, then embodied-rl sft demos --out start"
         lines.append(
             f"No policy for {config.suite} ships with the package: the one for the tabletop will not succeed on it. "
-            "Name one with --policy.checkpoint."
+            "Name one with --policy.checkpoint" + (f", or make one{made}." if config.suite in SUITES else ".")
         )
     elif benchmark == "libero" and is_shipped(checkpoint):
         lines.append(

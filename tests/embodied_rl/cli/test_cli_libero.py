@@ -239,3 +239,14 @@ def test_doctor_without_libero_says_how_to_install_it(
     monkeypatch.setenv("EMBODIED_RL_CACHE", str(tmp_path))
     assert main(["doctor", "libero"]) == 2
     assert "run: embodied-rl assets install libero" in capsys.readouterr().err
+
+
+def test_a_suite_without_a_start_of_its_own_says_how_to_make_one(
+    installed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    assert main(["train", "libero", "--suite", "10", "--output", str(run)]) == 2  # not among the installed ones
+    said = " ".join(capsys.readouterr().out.split())
+    assert "No policy for libero_10 ships" in said
+    assert "make one: embodied-rl collect libero_10 --out demos, then embodied-rl sft demos" in said
+    assert not run.exists()

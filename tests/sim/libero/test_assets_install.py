@@ -300,6 +300,8 @@ def test_the_commands(stage: Stage, monkeypatch: pytest.MonkeyPatch, capsys: pyt
         ("assets install libero --jobs many", "argument --jobs: invalid int value: 'many'"),
         ("assets install libero --from /no/such", "/no/such is neither LIBERO's assets folder nor a checkout"),
         ("assets install libero --suites libero_gaol", "unknown LIBERO suite 'libero_gaol'"),
+        ("assets install libero-pro --suites goal", "unknown LIBERO-PRO suite 'libero_goal'"),
+        ("assets install libero --suites goal_swap", "unknown LIBERO suite 'libero_goal_swap'"),
         ("assets verify libero", "LIBERO is not installed in"),
         ("assets remove libero", "LIBERO is not installed: there is no"),
         ("assets status libero --jobs 2", "assets status takes no options"),
