@@ -34,9 +34,10 @@ simulators: $(STAMP)
 ros2: $(STAMP)
 	@sh .ci/install-ros2 $(BIN)/python
 
+# A worker takes tests in a row, so that few fixtures of a module are made twice, and then from those that another has.
 # One thread a worker: workers whose threads wait for each other in a busy loop are far slower than one thread each.
 test: $(STAMP)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(ARGS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -92,7 +92,7 @@ class Case:
     spoil: str = ""
     stream: bool = False
     stale: bool = False
-    episodes: int = 32
+    episodes: int = 16
 
 
 def by_rows(rows: int, micro: int, **more: Any) -> LearnerConfig:
@@ -106,17 +106,17 @@ def by_groups(groups: int, micro: int, **more: Any) -> LearnerConfig:
 
 
 CASES = {
-    "grpo by rows": Case(GRPO, by_rows(50, 7)),
-    "ppo by rows, uneven": Case(PPO, by_rows(41, 100)),
+    "grpo by rows": Case(GRPO, by_rows(25, 7)),
+    "ppo by rows, uneven": Case(PPO, by_rows(20, 100)),
     "ppo, one minibatch": Case(PPO, by_rows(10**6, 16)),
-    "ppo in warm-up": Case(PPOConfig(critic_warmup_iterations=1), by_rows(50, 7)),
+    "ppo in warm-up": Case(PPOConfig(critic_warmup_iterations=1), by_rows(25, 7)),
     "fewer rows than ranks": Case(PPO, by_rows(2, 1), episodes=4),
     "grpo by groups": Case(GRPO, by_groups(3, 10)),
     "ppo by groups, one row at a time": Case(PPO, by_groups(1, 1), episodes=4),
     "grpo as a stream": Case(GRPO, by_groups(3, 10), stream=True),
     "stale rows in a stream": Case(GRPO, by_groups(3, 10), stream=True, stale=True),
-    "recomputed": Case(GRPO, by_rows(50, 7, recompute_old_log_probs=True)),
-    "stale": Case(PPO, by_rows(50, 7), stale=True),
+    "recomputed": Case(GRPO, by_rows(25, 7, recompute_old_log_probs=True)),
+    "stale": Case(PPO, by_rows(25, 7), stale=True),
     "loss": Case(GRPO, by_rows(10**6, 7, ratio_tolerance=1e9), spoil="loss"),
     "gradient": Case(GRPO, by_rows(10**6, 7), spoil="gradient"),
     "ratio": Case(GRPO, by_rows(10**6, 7), spoil="ratio"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -67,12 +68,17 @@ def together() -> dict[str, Found]:
     return found
 
 
+@cache
+def by_one(name: str) -> Result:
+    """The case in one process."""
+    return learn(CASES[name], SINGLE_PROCESS, batch_of(CASES[name]))
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", CASES)
 def test_the_result_is_that_of_one_process(name: str, kind: str, together: dict[str, Found]) -> None:
     lead, others = together[kind]
-    case, found = CASES[name], lead[name]
-    alone = learn(case, SINGLE_PROCESS, batch_of(case))
+    case, found, alone = CASES[name], lead[name], by_one(name)
     assert found.error == alone.error
     assert (found.error != "") == (case.spoil != "")
     assert found.dumps == alone.dumps == (case.spoil in ("loss", "gradient"))
