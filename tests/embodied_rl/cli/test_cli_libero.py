@@ -189,7 +189,7 @@ def test_the_report_marks_states_that_are_not_what_the_task_says(
     assert main(command) == 0
     said = capsys.readouterr().out
     assert "FAIL in 1 of 2 initial states, of 1 tasks" in said
-    assert "1 states" in said
+    assert "1 state" in said
     figures = json.loads((folder / "report.json").read_text())
     assert figures["failed_premises"] == {NAME: {"1": ["bowl 1 is not on plate 1"]}}
     page = (folder / "report.html").read_text()
