@@ -255,7 +255,8 @@ def _describe_premises(plan: _Plan) -> str:
     if not any(failed):
         return "hold in every state"
     total = len({(spec.task, spec.init_state) for spec in plan.specs})
-    return f"FAIL in {sum(failed)} of {total} initial states, of {sum(map(bool, failed))} tasks (see the report)"
+    tasks = counted(sum(map(bool, failed)), "task")
+    return f"FAIL in {sum(failed)} of {total} initial states, of {tasks} (see the report)"
 
 
 def policy_deviations(chosen: Protocol, policy: AnyPolicy) -> list[str]:

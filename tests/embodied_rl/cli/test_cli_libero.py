@@ -188,13 +188,13 @@ def test_the_report_marks_states_that_are_not_what_the_task_says(
     ]
     assert main(command) == 0
     said = capsys.readouterr().out
-    assert "FAIL in 1 of 2 initial states, of 1 tasks" in said
+    assert "FAIL in 1 of 2 initial states, of 1 task " in said
     assert "1 state" in said
     figures = json.loads((folder / "report.json").read_text())
     assert figures["failed_premises"] == {NAME: {"1": ["bowl 1 is not on plate 1"]}}
     page = (folder / "report.html").read_text()
     assert "<td>1</td><td>bowl 1 is not on plate 1</td><td>failure</td>" in page
-    assert "<td>1 states</td>" in page
+    assert "<td>1 state</td>" in page
     assert "falls off" not in page, "a training state is none of an evaluation's business"
 
 
