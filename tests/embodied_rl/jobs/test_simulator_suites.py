@@ -41,7 +41,7 @@ def test_maniskill_trains_in_a_watched_process(tmp_path: Path, capsys: pytest.Ca
     assert main(words.split()) == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert "control libero, reward native of normalized_dense" in shown
-    assert "1 watched processes" in shown
+    assert "1 watched process" in shown
 
 
 @needs("envpool")
