@@ -21,6 +21,7 @@ TESTED_MUJOCO = "4.0.0"
 COMMANDS = {
     "train": "improve a policy with reinforcement learning in simulation",
     "eval": "measure a policy's success on held-out initial states",
+    "leaderboard": "measure several checkpoints alike, and say which are better",
     "demo": "film a policy at work, in about 20 seconds",
     "collect": "record demonstrations with the scripted expert",
     "sft": "train a policy on demonstrations (imitation)",
@@ -39,7 +40,7 @@ embodied-rl {__version__}: reinforcement learning for vision-language-action rob
 usage: embodied-rl COMMAND [options]        (embodied-rl COMMAND --help lists a command's options)
 
 commands:
-{chr(10).join(f"  {name:<9}{summary}" for name, summary in COMMANDS.items())}
+{chr(10).join(f"  {name:<13}{summary}" for name, summary in COMMANDS.items())}
 
 examples:
   embodied-rl train libero --policy openvla

@@ -21,7 +21,7 @@ from embodied_rl.config.train import AUTO, KINDS, SUITE, EnvConfig
 from embodied_rl.configs import STATE_BENCHMARKS
 from embodied_rl.errors import UserError, suggest
 from embodied_rl.jobs.efficient_inference import EfficientConfig
-from embodied_rl.jobs.eval_request import SUITES, BenchmarkCommand, StateCommand, suite_name
+from embodied_rl.jobs.eval_request import SUITES, BenchmarkCommand, StateCommand, request_of, suite_name
 from embodied_rl.policies.checkpoints.hub import is_repository
 from embodied_rl.policies.checkpoints.shipped import SHIPPED, is_shipped, shipped_for
 from embodied_rl.utils.signals import Interrupted
@@ -110,14 +110,6 @@ def _run_state(suite: str, argv: list[str], words: str) -> int:
 
     run(suite, command, words)
     return 0
-
-
-def request_of(benchmark: str, command: BenchmarkCommand) -> dict[str, Any]:
-    """What an evaluation's folder records, so that it can be resumed from anywhere."""
-    options = {
-        name: str(value) if isinstance(value, Path) else value for name, value in dataclasses.asdict(command).items()
-    }
-    return {"benchmark": benchmark, "options": {k: v for k, v in options.items() if k not in ("output", "json")}}
 
 
 def checked(benchmark: str, command: BenchmarkCommand) -> BenchmarkCommand:

@@ -50,6 +50,10 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
         ("embodied-rl eval tabletop --suite goal --output runs/goal", "a whole suite, with a report and videos"),
         ("embodied-rl eval --resume runs/goal", "finish one that was stopped"),
     ),
+    "leaderboard": (
+        ("embodied-rl leaderboard tabletop.yaml", "into runs/leaderboard-tabletop; again: goes on where it stopped"),
+        ("embodied-rl leaderboard tabletop.yaml --output board", "into a folder of your own"),
+    ),
     "demo": (
         ("embodied-rl demo", "film the policy in the package"),
         ("embodied-rl demo --checkpoint runs/NAME --episodes 2 --gif", "a trained one, as a GIF too"),

@@ -16,6 +16,7 @@ DOCS = Path(__file__).resolve().parents[2] / "docs" / "reference"
 CLASSES = {
     "demo": "embodied_rl.cli.demo:DemoCommand",
     "eval": "embodied_rl.jobs.eval_request:BenchmarkCommand",
+    "leaderboard": "embodied_rl.cli.leaderboard:LeaderboardCommand",
     "collect": "embodied_rl.cli.collect:CollectCommand",
     "sft": "embodied_rl.cli.sft:SftCommand",
     "export": "embodied_rl.cli.export:ExportCommand",

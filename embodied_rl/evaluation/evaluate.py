@@ -15,7 +15,7 @@ from embodied_rl.types import EpisodeResult, EpisodeSpec
 from embodied_rl.utils.profiler import Profiler
 from embodied_rl.vec_env import VecEnv
 
-_Z95 = 1.959963984540054  # the 97.5 % quantile of the standard normal distribution
+Z95 = 1.959963984540054  # the 97.5 % quantile of the standard normal distribution
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Score:
     @property
     def return_interval(self) -> tuple[float, float]:
         """The normal 95 % interval of the mean return."""
-        reach = _Z95 * self.return_std / math.sqrt(self.episodes)
+        reach = Z95 * self.return_std / math.sqrt(self.episodes)
         return self.mean_return - reach, self.mean_return + reach
 
 
@@ -135,9 +135,9 @@ def wilson(successes: int, episodes: int) -> tuple[float, float]:
     """The 95 % score interval of a proportion (Wilson 1927); ValueError unless 0 <= successes <= episodes > 0."""
     if not 0 <= successes <= episodes or episodes == 0:
         raise ValueError(f"{successes} successes of {episodes} episodes make no proportion")
-    rate, z2 = successes / episodes, _Z95**2
+    rate, z2 = successes / episodes, Z95**2
     centre = (rate + z2 / (2 * episodes)) / (1 + z2 / episodes)
-    spread = _Z95 / (1 + z2 / episodes) * math.sqrt(rate * (1 - rate) / episodes + z2 / (4 * episodes**2))
+    spread = Z95 / (1 + z2 / episodes) * math.sqrt(rate * (1 - rate) / episodes + z2 / (4 * episodes**2))
     return max(0.0, centre - spread), min(1.0, centre + spread)
 
 

@@ -22,12 +22,14 @@ REQUEST, EPISODES = "evaluation.json", "episodes.jsonl"
 class Outcome:
     """A finished episode. at_end: the goal held after its last step, None where episodes stop at success.
 
-    perturbation: what a perturbation changed in this episode.
+    perturbation: what a perturbation changed in this episode. motion: how smooth it was, as
+    `evaluation.actions.smoothness`; empty where nobody recorded it.
     """
 
     result: EpisodeResult
     at_end: bool | None = None
     perturbation: Mapping[str, Any] = field(default_factory=dict)
+    motion: Mapping[str, float] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
@@ -38,7 +40,7 @@ class Outcome:
         """The inverse of `to_json`."""
         result = dict(data["result"])
         spec = EpisodeSpec(**result.pop("spec"))
-        return Outcome(EpisodeResult(spec=spec, **result), data["at_end"], data["perturbation"])
+        return Outcome(EpisodeResult(spec=spec, **result), data["at_end"], data["perturbation"], data["motion"])
 
 
 class EpisodeResultsLog:
@@ -92,6 +94,17 @@ class EpisodeResultsLog:
                 if path.is_dir() and not any(path.iterdir()):
                     path.rmdir()
             raise
+
+    @staticmethod
+    def read(folder: Path) -> dict[int, Outcome]:
+        """The finished episodes in `folder`, by id, which nobody else is writing; none where it has none yet."""
+        return _read(folder / EPISODES) if (folder / EPISODES).exists() else {}
+
+    @staticmethod
+    def fingerprint(folder: Path) -> dict[str, Any]:
+        """Under what the evaluation in `folder` was begun; UserError when there is none."""
+        read_request(folder)
+        return json.loads((folder / REQUEST).read_bytes())["fingerprint"]
 
     def add(self, outcome: Outcome) -> None:
         """Record a finished episode; it is on disk when this returns. ValueError if it was recorded before."""

@@ -124,7 +124,7 @@ def gripper(case: Case) -> Iterator[Finding]:
 
 def images(case: Case) -> Iterator[Finding]:
     """Whether the pictures are made as the network knows them, and whether it looks at them."""
-    from embodied_rl.jobs.evaluate import policy_deviations
+    from embodied_rl.jobs.evaluation_setup import policy_deviations
     from embodied_rl.policies.checkpoints.folder import read_json
     from embodied_rl.sim.libero.protocol import NATIVE, protocol
 

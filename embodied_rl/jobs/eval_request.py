@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from embodied_rl.config.train import AUTO, EnvConfig
 from embodied_rl.errors import UserError, suggest
@@ -101,3 +102,11 @@ def suite_name(benchmark: str, suite: str) -> str:
     if benchmark == "libero" and short == "long":
         short = "10"
     return f"{benchmark}_{short}"
+
+
+def request_of(benchmark: str, command: BenchmarkCommand) -> dict[str, Any]:
+    """What an evaluation's folder records, so that it can be resumed from anywhere."""
+    options = {
+        name: str(value) if isinstance(value, Path) else value for name, value in dataclasses.asdict(command).items()
+    }
+    return {"benchmark": benchmark, "options": {k: v for k, v in options.items() if k not in ("output", "json")}}

@@ -15,10 +15,10 @@ import pytest
 import torch
 
 from embodied_rl.cli import main
-from embodied_rl.cli.eval import checked, request_of
+from embodied_rl.cli.eval import checked
 from embodied_rl.errors import UserError
 from embodied_rl.factory.tasks import task_digest
-from embodied_rl.jobs.eval_request import BenchmarkCommand, suite_name
+from embodied_rl.jobs.eval_request import BenchmarkCommand, request_of, suite_name
 from embodied_rl.sim.tabletop import load_suite
 from embodied_rl.types import ChunkResult, EpisodeSpec
 from tests.embodied_rl.stand_in import StandIn

@@ -1,0 +1,173 @@
+"""Does the leaderboard's test keep its error rate, and how many episodes does it save?
+
+`python -m embodied_rl.benchmarks.sequential` simulates success and failure, with no simulator: each initial state has a
+difficulty that all policies share. It prints, for each case, how often a comparison of two equal policies was decided,
+how often a real difference was found (also by the same test with one look at the end), and which share of the fixed
+design's episodes was run. It exits with 1 if an error rate is above the level, or if more than 0.7 of the episodes were
+run where two policies are 10 points apart.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import NormalDist
+
+import numpy as np
+import tyro
+
+from embodied_rl.evaluation.sequential_test import ComparisonPlan, ComparisonState, compare
+from embodied_rl.rng import philox
+from embodied_rl.types import Array
+
+LIMIT = 0.7
+"""Share of the fixed design's episodes that a clear difference may need."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """Policies by their true success, and how many initial states each may run."""
+
+    name: str
+    rates: tuple[float, ...]
+    states: int
+
+    def equal(self, first: int, second: int) -> bool:
+        """Whether neither of two policies is better."""
+        return self.rates[first] == self.rates[second]
+
+
+CASES = (
+    Case("two equal", (0.8, 0.8), 250),
+    Case("three equal", (0.6, 0.6, 0.6), 250),
+    Case("six equal", (0.9,) * 6, 500),
+    Case("two equal, one better", (0.6, 0.6, 0.8), 250),
+    Case("three equal, three better", (0.6, 0.6, 0.6, 0.75, 0.75, 0.75), 500),
+    Case("10 points", (0.8, 0.9), 250),
+    Case("10 points, low", (0.45, 0.55), 500),
+    Case("20 points", (0.6, 0.8), 250),
+    Case("start, GRPO, PPO", (0.59, 0.78, 0.88), 250),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Simulation:
+    """Simulate comparisons of policies, to see error rate, power and cost of the leaderboard's test."""
+
+    simulations: int = 2000
+    """Of each case."""
+    level: float = 0.05
+    """Family-wise error rate that the test promises."""
+    looks: int = 5
+    """Looks at the data."""
+    flips: int = 2000
+    """Random sign vectors; new ones in each simulation."""
+    correlation: float = 0.5
+    """How much of a state's difficulty all policies share."""
+    json: Path | None = None
+    """File for the figures."""
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """Of one case. error: share of simulations in which equal policies were told apart; None where none are equal.
+    power, power_fixed: share of the real differences that were found, with all looks and with one at the end; None
+    where there are none. used: share of the fixed design's episodes."""
+
+    case: str
+    error: float | None
+    power: float | None
+    power_fixed: float | None
+    used: float
+
+
+def outcomes(case: Case, correlation: float, seed: int) -> dict[str, Array]:
+    """Success of each policy in each state, float64 [states]; of equal marginal rates whatever the correlation."""
+    draw = philox(seed, 21)
+    shared = draw.standard_normal(case.states)
+    found = {}
+    for number, rate in enumerate(case.rates):
+        own = draw.standard_normal(case.states)
+        skill = np.sqrt(correlation) * shared + np.sqrt(1 - correlation) * own
+        found[str(number)] = (skill < NormalDist().inv_cdf(rate)).astype(np.float64)
+    return found
+
+
+def episodes_used(state: ComparisonState, plan: ComparisonPlan, names: list[str]) -> int:
+    """Episodes of all policies together: each runs until its last comparison is decided."""
+    total = 0
+    for name in names:
+        ends = [
+            plan.looks[-1] if row.look is None else plan.looks[row.look - 1]
+            for row in state.comparisons
+            if name in (row.first, row.second)
+        ]
+        total += max(ends)
+    return total
+
+
+def simulate(case: Case, given: Simulation) -> Figures:
+    """One case, as often as asked."""
+    looks = tuple(case.states * (look + 1) // given.looks for look in range(given.looks))
+    pairs = list(itertools.combinations(range(len(case.rates)), 2))
+    same = [case.equal(*pair) for pair in pairs]
+    errors = found = found_fixed = used = 0
+    for seed in range(given.simulations):
+        data = outcomes(case, given.correlation, seed)
+        plan = ComparisonPlan(looks=looks, level=given.level, flips=given.flips, seed=seed)
+        signs = plan.signs()
+        state = compare(data, plan, signs)
+        fixed = compare(data, ComparisonPlan(looks=looks[-1:], level=given.level, flips=given.flips, seed=seed), signs)
+        errors += any(row.look is not None for row, equal in zip(state.comparisons, same, strict=True) if equal)
+        found += sum(_right(state, number, case, pair) for number, pair in enumerate(pairs))
+        found_fixed += sum(_right(fixed, number, case, pair) for number, pair in enumerate(pairs))
+        used += episodes_used(state, plan, list(data))
+    real = (len(same) - sum(same)) * given.simulations
+    return Figures(
+        case.name,
+        errors / given.simulations if any(same) else None,
+        found / real if real else None,
+        found_fixed / real if real else None,
+        used / (given.simulations * case.states * len(case.rates)),
+    )
+
+
+def _right(state: ComparisonState, number: int, case: Case, pair: tuple[int, int]) -> bool:
+    """Whether a real difference was found, with its right sign."""
+    first, second = (case.rates[index] for index in pair)
+    return state.comparisons[number].verdict == ("better" if first > second else "worse") and first != second
+
+
+def failures(figures: Figures, case: Case, level: float) -> list[str]:
+    """What this case was to show and did not."""
+    said = []
+    if figures.error is not None and figures.error > level:
+        said.append(f"{case.name}: error rate {figures.error:.4f} is above {level}")
+    if figures.error is None and figures.used > LIMIT:
+        said.append(f"{case.name}: {figures.used:.2f} of the fixed design's episodes were run")
+    return said
+
+
+def main(given: Simulation) -> int:
+    """Print the table; 1 if something is not as promised."""
+    rows, said = [], []
+    print(f"{'case':<28}{'error':>8}{'power':>8}{'fixed':>8}{'episodes':>10}")
+    for case in CASES:
+        row = simulate(case, given)
+        rows.append(row)
+        said += failures(row, case, given.level)
+        cells = ("" if value is None else f"{value:.3f}" for value in (row.error, row.power, row.power_fixed))
+        print(f"{case.name:<28}" + "".join(f"{cell:>8}" for cell in cells) + f"{row.used:>10.2f}", flush=True)
+    if given.json is not None:
+        options = {name: value for name, value in asdict(given).items() if name != "json"}
+        figures = {"options": options, "rows": [asdict(row) for row in rows]}
+        given.json.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
+    print("\n".join(said))
+    return 1 if said else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(tyro.cli(Simulation)))

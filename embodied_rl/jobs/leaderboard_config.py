@@ -1,0 +1,176 @@
+"""The file that a leaderboard is made from. Imports neither torch nor a simulator."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from embodied_rl.config.train import AUTO, EnvConfig, read_yaml
+from embodied_rl.errors import UserError
+from embodied_rl.jobs.eval_request import SUITES, BenchmarkCommand, suite_name
+from embodied_rl.policies.checkpoints.hub import is_repository
+from embodied_rl.policies.checkpoints.shipped import SHIPPED, is_shipped, shipped_for
+from embodied_rl.policy import ActMode
+from embodied_rl.utils.dataclass_io import read_dataclass
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._+-]*")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeaderboardOptions:
+    """How the checkpoints of a leaderboard are measured and compared."""
+
+    title: str = "Leaderboard"
+    """Title of the page."""
+    suites: tuple[str, ...] = ("tabletop_spatial",)
+    """Suites by their whole names, such as libero_spatial."""
+    states_per_task: int | None = None
+    """Only the first so many held-out states of each task (None: all)."""
+    seeds: tuple[int, ...] = (0,)
+    """Seeds of the episodes; several matter where actions are sampled."""
+    protocol: str = AUTO
+    """Whose way to run an episode, as `eval --protocol`."""
+    mode: ActMode = "greedy"
+    """Take the most likely action (greedy), or sample."""
+    level: float = 0.05
+    """How probable it is, at most, that any two equal policies are told apart."""
+    looks: int = 5
+    """How often the test looks at the data; each look needs as many further states."""
+    stop_early: bool = True
+    """A policy whose comparisons are all decided runs no further states; without it every policy runs every state."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where the policies are."""
+    env: EnvConfig = field(default_factory=EnvConfig)
+
+    def __post_init__(self) -> None:
+        if not self.suites or not self.seeds:
+            raise UserError("a leaderboard needs at least one of suites and of seeds.")
+        if self.looks < 1:
+            raise UserError(f"looks must be at least 1, got {self.looks}.")
+        if self.states_per_task is not None and self.states_per_task < 1:
+            raise UserError(f"states_per_task must be at least 1, got {self.states_per_task}.")
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One evaluation of one checkpoint: a row has one for each of its checkpoints, suites and seeds.
+
+    folder: relative to the leaderboard's. command: as `eval` would get it.
+    """
+
+    row: str
+    benchmark: str
+    suite: str
+    folder: Path
+    command: BenchmarkCommand
+
+
+@dataclass(frozen=True, slots=True)
+class Leaderboard:
+    """A leaderboard's file, read. checkpoints: by row; several are training seeds of one recipe."""
+
+    checkpoints: dict[str, tuple[str, ...]]
+    options: LeaderboardOptions
+
+    def cells(self, output: Path) -> list[Cell]:
+        """Every evaluation, row by row."""
+        return [
+            self._cell(output, row, number, suite, seed)
+            for row, sources in self.checkpoints.items()
+            for number in range(len(sources))
+            for suite in self.options.suites
+            for seed in self.options.seeds
+        ]
+
+    def _cell(self, output: Path, row: str, number: int, suite: str, seed: int) -> Cell:
+        options = self.options
+        benchmark = benchmark_of(suite)
+        protocol = options.protocol
+        if protocol == AUTO:
+            protocol = "libero" if benchmark == "libero" else "native"
+        part = row.replace(" ", "_") + (f"-{number}" if len(self.checkpoints[row]) > 1 else "")
+        folder = Path("cells") / part / f"{suite}-{protocol}-seed{seed}"
+        checkpoint = self.checkpoints[row][number]
+        command = BenchmarkCommand(
+            checkpoint=(shipped_for(suite) or SHIPPED) if checkpoint == SHIPPED else checkpoint,
+            suite=suite,
+            protocol=protocol,
+            states_per_task=options.states_per_task,
+            at_end=False,
+            mode=options.mode,
+            seed=seed,
+            device=options.device,
+            env=options.env,
+            videos=0,
+            output=str(output / folder),
+        )
+        return Cell(row, benchmark, suite, folder, command)
+
+
+def benchmark_of(suite: str) -> str:
+    """'libero' or 'tabletop'; UserError for another suite."""
+    name = suite.partition("_")[0]
+    if name not in SUITES:
+        raise UserError(f"suites: '{suite}' is none of {', '.join(SUITES)}; write libero_spatial or tabletop_goal.")
+    suite_name(name, suite)
+    return name
+
+
+def read_leaderboard(path: Path) -> Leaderboard:
+    """The leaderboard's file, checkpoints by whole paths; UserError for what can't be meant."""
+    from embodied_rl.sim.libero.protocol import protocol
+
+    data = read_yaml(path)
+    checkpoints = data.pop("checkpoints", None)
+    if not isinstance(checkpoints, dict) or not checkpoints:
+        raise UserError(f"{path}: 'checkpoints' must name at least one, as in 'checkpoints: {{start: shipped}}'.")
+    env = data.pop("env", {})
+    options = read_dataclass(LeaderboardOptions, data, where="leaderboard", source=str(path))
+    options = replace(options, env=read_dataclass(EnvConfig, env, where="env", source=str(path)))
+    for suite in options.suites:
+        benchmark_of(suite)
+    if options.protocol != AUTO:
+        protocol(options.protocol)
+    rows = {_row_name(name, path): _sources(str(name), value, path) for name, value in checkpoints.items()}
+    return Leaderboard(rows, options)
+
+
+def _row_name(name: Any, path: Path) -> str:
+    if not _NAME.fullmatch(str(name)):
+        raise UserError(f"{path}: '{name}' cannot name a row: take letters, digits, spaces and . _ + -.")
+    return str(name)
+
+
+def _sources(name: str, value: Any, path: Path) -> tuple[str, ...]:
+    """A row's checkpoints; folders as whole paths, from the leaderboard's file."""
+    listed = value if isinstance(value, list) else [value]
+    if not listed or not all(isinstance(item, str) for item in listed):
+        raise UserError(f"{path}: checkpoint '{name}' must be a folder, OWNER/NAME, shipped, or a list of them.")
+    return tuple(_source(item, path) for item in listed)
+
+
+def _source(text: str, path: Path) -> str:
+    if is_shipped(text):
+        return text
+    for folder in (path.parent / text, Path(text)):
+        if folder.exists():
+            return str(folder.absolute())
+    if is_repository(text):
+        return text
+    raise UserError(f"{path}: no checkpoint at {text}: name the folder that sft or train wrote.")
+
+
+def describe_options(options: LeaderboardOptions) -> Mapping[str, Any]:
+    """What a reader of the result must know."""
+    return {
+        "suites": list(options.suites),
+        "states_per_task": options.states_per_task,
+        "seeds": list(options.seeds),
+        "mode": options.mode,
+        "level": options.level,
+        "looks": options.looks,
+        "stop_early": options.stop_early,
+    }

@@ -1,0 +1,122 @@
+"""What leaderboard.json says, from the finished episodes alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from statistics import fmean
+from typing import Any
+
+from embodied_rl.evaluation.evaluate import Score, score
+from embodied_rl.evaluation.overlap import Overlap
+from embodied_rl.evaluation.results_log import Outcome
+from embodied_rl.evaluation.sequential_test import ComparisonPlan, ComparisonState
+from embodied_rl.jobs.leaderboard_config import Cell, Leaderboard, describe_options
+from embodied_rl.types import EpisodeSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A cell with its finished episodes, its fingerprint, and its overlap with training."""
+
+    cell: Cell
+    outcomes: Mapping[int, Outcome]
+    marks: Mapping[str, Any]
+    seen: Overlap
+
+
+def paired_outcomes(
+    blocks: Sequence[tuple[str, str, int]], parts: Sequence[tuple[str, Sequence[EpisodeSpec], Mapping[int, Outcome]]]
+) -> list[float]:
+    """Mean success in each of the first blocks (suite, task, initial state) that every part of its suite has run.
+
+    parts: suite, episodes and finished episodes of each cell of a row.
+    """
+    found: dict[tuple[str, str, int], list[float]] = {}
+    wanted: dict[str, int] = {}
+    for suite, specs, done in parts:
+        wanted[suite] = wanted.get(suite, 0) + 1
+        for spec in specs:
+            if spec.episode_id in done:
+                success = float(done[spec.episode_id].result.success)
+                found.setdefault((suite, spec.task, spec.init_state), []).append(success)
+    values: list[float] = []
+    for block in blocks:
+        runs = found.get(block, [])
+        if len(runs) < wanted[block[0]]:
+            break
+        values.append(fmean(runs))
+    return values
+
+
+def figures_of(
+    board: Leaderboard,
+    measured: Sequence[Measured],
+    plan: ComparisonPlan,
+    state: ComparisonState,
+    ranked: Sequence[str],
+) -> dict[str, Any]:
+    """Plain values; the same episodes give the same ones. ranked: the rows that were compared."""
+    ranks = state.ranks(ranked)
+    rows = [_row(name, [m for m in measured if m.cell.row == name], ranks.get(name)) for name in board.checkpoints]
+    rows.sort(key=lambda row: (row["rank"] is None, row["rank"] or 0, -row["success"]["rate"]))
+    return {
+        "title": board.options.title,
+        "measured": describe_options(board.options),
+        "test": {
+            "procedure": "group-sequential sign flips of paired episodes, step-down over all pairs (AdaStop)",
+            "speaks_of": "these checkpoints, on these initial states; not of other training seeds",
+            "level": plan.level,
+            "looks": list(plan.looks),
+            "flips": plan.flips,
+        },
+        "rows": rows,
+        "comparisons": [asdict(row) for row in state.comparisons],
+        "machine": {part.cell.suite: _machine(part.marks) for part in measured},
+    }
+
+
+def _machine(marks: Mapping[str, Any]) -> dict[str, Any]:
+    """What all rows of a suite have in common."""
+    return {key: value for key, value in marks.items() if key not in ("weights", "efficient")}
+
+
+def _row(name: str, parts: Sequence[Measured], rank: int | None) -> dict[str, Any]:
+    outcomes = [outcome for part in parts for _, outcome in sorted(part.outcomes.items())]
+    suites: dict[str, list[Outcome]] = {}
+    tasks: dict[str, list[Outcome]] = {}
+    for part in parts:
+        for _, outcome in sorted(part.outcomes.items()):
+            suites.setdefault(part.cell.suite, []).append(outcome)
+            tasks.setdefault(outcome.result.spec.task, []).append(outcome)
+    shared = sum(part.seen.shared for part in parts)
+    unknown = any(part.seen.seen is None for part in parts)
+    total = sum(part.seen.episodes for part in parts)
+    return {
+        "name": name,
+        "rank": rank,
+        "not_ranked": f"trained on {shared} of its {total} evaluated states: not ranked" if shared else "",
+        "overlap": "not recorded" if unknown else f"{shared} of {total}",
+        "checkpoints": sorted({part.cell.command.checkpoint for part in parts}),
+        "weights": sorted({str(part.marks["weights"]) for part in parts}),
+        "success": _score(outcomes),
+        "motion": {key: round(fmean(o.motion[key] for o in outcomes), 6) for key in ("path_length", "jerk")},
+        "suites": {suite: _score(rows) for suite, rows in suites.items()},
+        "tasks": {task: _score(rows) for task, rows in tasks.items()},
+        "cells": [
+            {"folder": part.cell.folder.as_posix(), "again": f"embodied-rl eval --resume {part.cell.folder.as_posix()}"}
+            for part in parts
+        ],
+    }
+
+
+def _score(outcomes: Sequence[Outcome]) -> dict[str, Any]:
+    found: Score = score([o.result.success for o in outcomes], [o.result.num_steps for o in outcomes])
+    return {
+        "rate": found.rate,
+        "low": found.low,
+        "high": found.high,
+        "successes": found.successes,
+        "episodes": found.episodes,
+        "mean_steps": found.mean_steps,
+    }

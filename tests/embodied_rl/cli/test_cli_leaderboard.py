@@ -1,0 +1,195 @@
+"""`embodied-rl leaderboard`: the same bytes however often it is killed, who is ranked, bad input in one line."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+
+from embodied_rl.cli import main
+from embodied_rl.sim.tabletop import load_suite
+from embodied_rl.types import ChunkResult, EpisodeSpec
+from tests.embodied_rl.stand_in import StandIn
+
+TASKS = load_suite("tabletop_object")[:2]
+SHORT = [task.name.partition("/")[2] for task in TASKS]
+
+
+class Killed(BaseException):
+    """As abrupt as a kill: nobody catches it."""
+
+
+class World(StandIn):
+    """A stand-in whose policies differ for good: success where their first action is above a bound."""
+
+    started: list[EpisodeSpec] = []  # noqa: RUF012
+    kill = -1
+
+    def reset(self, env_ids: Sequence[int], episodes: Sequence[EpisodeSpec]) -> None:
+        super().reset(env_ids, episodes)
+        World.started += episodes
+
+    def step(self, env_ids: Sequence[int], actions: torch.Tensor) -> ChunkResult:
+        World.kill -= 1
+        if World.kill == 0:
+            raise Killed
+        return super().step(env_ids, actions)
+
+
+def open_world(
+    tasks: Any, config: Any, image_size: int, *, cameras: int, stop_at_success: bool, device: str
+) -> contextlib.closing[World]:
+    return contextlib.closing(World(config.num_envs, image_size, cameras))
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> type[World]:
+    monkeypatch.setattr("embodied_rl.factory.protocol_envs.open_env", open_world)
+    World.started, World.kill = [], -1
+    return World
+
+
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Two policies that move to either side and say what they trained on, and one that trained on evaluated states."""
+    from embodied_rl.policies.openvla.checkpoint import save_policy
+    from embodied_rl.policies.openvla.config import nano
+    from embodied_rl.policies.openvla.policy import OpenVLAPolicy
+
+    found = {}
+    for name, seen in (("left", {}), ("right", {}), ("cheat", {TASKS[0].name: [int(TASKS[0].heldout_states[0])]})):
+        policy = OpenVLAPolicy.fresh(nano(), ["pick up the mug"], seed=len(found))
+        found[name] = str(tmp_path_factory.mktemp("weights") / name)
+        save_policy(policy, Path(found[name]), {"train_states": seen})
+    return found
+
+
+def config(folder: Path, checkpoints: dict[str, Any], **more: Any) -> Path:
+    path = folder / "board.yaml"
+    options = {"suites": ["tabletop_object"], "states_per_task": 4, "looks": 2, "env": {"num_envs": 3}} | more
+    path.write_text(yaml.safe_dump({"title": "A <board>", "checkpoints": checkpoints, **options}))
+    return path
+
+
+def figures(folder: Path) -> dict[str, Any]:
+    return json.loads((folder / "leaderboard.json").read_text())
+
+
+def test_the_same_bytes_twice_and_after_kills(
+    world: type[World], rows: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = config(tmp_path, rows, states_per_task=2)
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    assert main(["leaderboard", str(path), "--output", str(whole)]) == 0
+    count = len(world.started)
+    assert main(["leaderboard", str(path), "--output", str(whole)]) == 0
+    assert len(world.started) == count
+    for kill in (3, 9):
+        world.kill = kill
+        with contextlib.suppress(Killed):
+            main(["leaderboard", str(path), "--output", str(killed)])
+    torn = next(killed.glob("cells/*/*/episodes.jsonl"))
+    with torn.open("ab") as file:
+        file.write(b'{"result": {"spec"')
+    world.kill = -1
+    assert main(["leaderboard", str(path), "--output", str(killed)]) == 0
+    for name in ("leaderboard.json", "index.html"):
+        assert (whole / name).read_bytes() == (killed / name).read_bytes()
+    assert "page: " in capsys.readouterr().out
+
+
+def test_a_row_that_trained_on_evaluated_states_is_shown_and_not_ranked(
+    world: type[World], rows: dict[str, str], tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    assert main(["leaderboard", str(config(tmp_path, rows)), "--output", str(out)]) == 0
+    found = figures(out)
+    cheat = next(row for row in found["rows"] if row["name"] == "cheat")
+    states = sum(len(task.heldout_states[:4]) for task in load_suite("tabletop_object"))
+    assert (cheat["rank"], cheat["not_ranked"]) == (None, f"trained on 1 of its {states} evaluated states: not ranked")
+    assert {(row["first"], row["second"]) for row in found["comparisons"]} == {("left", "right")}
+    assert found["rows"][-1] is cheat
+    # one policy always succeeds and one never: the first look decides, and only the row that is not ranked goes on
+    assert found["comparisons"][0]["verdict"] != "not decided"
+    assert {row["name"]: row["success"]["episodes"] for row in found["rows"]} == {
+        "left": states // 2,
+        "right": states // 2,
+        "cheat": states,
+    }
+    assert sorted(row["rank"] for row in found["rows"][:2]) == [1, 2]
+    for row in found["rows"]:
+        total = row["success"]
+        assert total["episodes"] == sum(score["episodes"] for score in row["tasks"].values())
+        assert -1e-9 <= total["low"] - 1e-9 <= total["rate"] <= total["high"] <= 1
+        assert row["motion"]["path_length"] > 0
+        for cell in row["cells"]:
+            assert (out / cell["folder"] / "episodes.jsonl").is_file()
+
+
+def test_several_checkpoints_of_a_row_and_several_seeds_are_pooled(
+    world: type[World], rows: dict[str, str], tmp_path: Path
+) -> None:
+    board = {"one": rows["left"], "two": [rows["left"], rows["right"]]}
+    out = tmp_path / "out"
+    path = config(tmp_path, board, seeds=[0, 1], states_per_task=1, looks=1, mode="sample")
+    assert main(["leaderboard", str(path), "--output", str(out)]) == 0
+    counts = {row["name"]: row["success"]["episodes"] for row in figures(out)["rows"]}
+    assert counts["two"] == 2 * counts["one"]
+    assert figures(out)["comparisons"][0]["pairs"] == counts["one"] // 2
+
+
+def test_the_page_opens_offline_and_says_all_without_its_script(
+    world: type[World], rows: dict[str, str], tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    assert main(["leaderboard", str(config(tmp_path, rows, states_per_task=1)), "--output", str(out)]) == 0
+    page = (out / "index.html").read_text()
+    assert not re.search(r"(src|href)=|https?://|url\(", page)
+    assert "A &lt;board&gt;" in page
+    assert "<board>" not in page
+    for row in figures(out)["rows"]:
+        assert f"{row['success']['rate']:.1%} ({row['success']['successes']}/" in page
+    assert "@media(max-width" in page
+    assert ":focus-visible" in page
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("suites: [tabletop_object]", "'checkpoints' must name at least one"),
+        ("checkpoints: {a: nowhere/at/all}", "no checkpoint at nowhere/at/all"),
+        ("checkpoints: {a: shipped}\nsuits: [x]", "unknown key 'leaderboard.suits'. Did you mean 'suites'"),
+        ("checkpoints: {a: shipped}\nsuites: [tabletop_spatail]", "unknown suite"),
+        ("checkpoints: {a: shipped}\nsuites: [gym]", "is none of libero, tabletop"),
+        ("checkpoints: {'../a': shipped}", "cannot name a row"),
+        ("checkpoints: {a: shipped}\nlooks: 0", "looks must be at least 1"),
+        ("checkpoints: {a: shipped}\nprotocol: opnvla", "unknown protocol"),
+        ("checkpoints: {a: shipped}\nenv: {num_env: 3}", "unknown key 'env.num_env'"),
+        ("- 1", "must hold keys and values"),
+    ],
+)
+def test_bad_input_is_one_line_and_leaves_nothing(
+    text: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "board.yaml"
+    path.write_text(text)
+    assert main(["leaderboard", str(path), "--output", str(tmp_path / "out")]) == 2
+    said = capsys.readouterr().err.strip()
+    assert message in said
+    assert "\n" not in said
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_board_does_not_mix_two_questions(world: type[World], rows: dict[str, str], tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    left = {"left": rows["left"]}
+    assert main(["leaderboard", str(config(tmp_path, left, states_per_task=1)), "--output", str(out)]) == 0
+    assert figures(out)["rows"][0]["rank"] == 1
+    assert main(["leaderboard", str(config(tmp_path, left, states_per_task=2)), "--output", str(out)]) == 2
