@@ -22,6 +22,7 @@ COMMANDS = {
     "train": "improve a policy with reinforcement learning in simulation",
     "eval": "measure a policy's success on held-out initial states",
     "leaderboard": "measure several checkpoints alike, and say which are better",
+    "runs": "find a training run, and say whether it went as it should",
     "demo": "film a policy at work, in about 20 seconds",
     "collect": "record demonstrations with the scripted expert",
     "sft": "train a policy on demonstrations (imitation)",

@@ -54,6 +54,11 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
         ("embodied-rl leaderboard tabletop.yaml", "into runs/leaderboard-tabletop; again: goes on where it stopped"),
         ("embodied-rl leaderboard tabletop.yaml --output board", "into a folder of your own"),
     ),
+    "runs": (
+        ("embodied-rl runs list", "what is in runs/"),
+        ("embodied-rl runs compare runs/NAME", "is it inside the band of its recipe?"),
+        ("embodied-rl runs compare runs/A runs/B", "what differs, and success on the same states"),
+    ),
     "demo": (
         ("embodied-rl demo", "film the policy in the package"),
         ("embodied-rl demo --checkpoint runs/NAME --episodes 2 --gif", "a trained one, as a GIF too"),

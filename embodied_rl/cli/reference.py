@@ -30,6 +30,10 @@ CLASSES = {
 FURTHER = {
     "eval": {"eval STATE_SUITE": "embodied_rl.jobs.eval_request:StateCommand"},
     "export": {"export RECORDING": "embodied_rl.cli.export_recording:ExportRecordingCommand"},
+    "runs": {
+        f"runs {name.lower()}": f"embodied_rl.cli.runs:{name}{'Runs' if name == 'Export' else ''}Command"
+        for name in ("List", "Show", "Compare", "Rerun", "Export")
+    },
     "doctor": {"doctor libero": "embodied_rl.cli.doctor_libero:LiberoDoctorConfig"},
 }
 """Forms of a command that have options of their own."""

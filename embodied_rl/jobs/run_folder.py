@@ -157,7 +157,7 @@ def check_unchanged(config: TrainConfig, before: Mapping[str, Any]) -> None:
         config: of the run that is resumed.
         before: `to_dict` of the config, as the checkpoint has it.
     """
-    now, then = _flat(to_dict(config)), _flat(before)
+    now, then = flat(to_dict(config)), flat(before)
     differ = [key for key in sorted({*now, *then}) if now.get(key) != then.get(key) and key not in MAY_DIFFER]
     if differ:
         changes = "; ".join(f"{key} was {then.get(key)!r} and is {now.get(key)!r}" for key in differ[:_KEYS_NAMED])
@@ -223,7 +223,7 @@ def _read_whole(path: Path) -> TrainConfig:
     """The config in a file that must have every key: a default in place of a lost one would be another run."""
     data = read_yaml(path)
     config = from_dict(data, None, str(path))
-    lost = [key for key in _flat(to_dict(config)) if key not in _flat(data)]
+    lost = [key for key in flat(to_dict(config)) if key not in flat(data)]
     if lost:
         raise UserError(
             f"{path} lacks {', '.join(lost[:_KEYS_NAMED])}{_more(lost)}: a run is resumed with every value that it "
@@ -232,7 +232,7 @@ def _read_whole(path: Path) -> TrainConfig:
     return config
 
 
-def _flat(data: Mapping[str, Any]) -> dict[str, Any]:
+def flat(data: Mapping[str, Any]) -> dict[str, Any]:
     """{'learner': {'lr': 1}} as {'learner.lr': 1}."""
     flat: dict[str, Any] = {}
     for key, value in data.items():

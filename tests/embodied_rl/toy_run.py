@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -116,10 +117,11 @@ def run(
     hold: int = -1,
     shuffle_reward: bool = False,
     console: Console | None = None,
+    seed: int = 3,
     **learner: float,
 ) -> tuple[TrainOutcome, ToyPolicy]:
     torch.set_num_threads(1)
-    settings = settings_of(ALGORITHMS[algorithm], iterations, **learner)
+    settings = replace(settings_of(ALGORITHMS[algorithm], iterations, **learner), seed=seed)
     policy = ToyPolicy(with_value=algorithm == "ppo")
     outcome = train(
         folder,

@@ -1,0 +1,145 @@
+"""`embodied-rl runs ACTION`: find a run, see what it was, and whether it went as it should."""
+
+from __future__ import annotations
+
+import dataclasses
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from embodied_rl.cli.help import example_lines
+from embodied_rl.cli.outputs import try_folder
+from embodied_rl.cli.parse import parse, wants_help
+from embodied_rl.config.train import AUTO, OwnPolicyConfig
+from embodied_rl.errors import UserError, suggest
+from embodied_rl.jobs.recipe_cards import card_for, cards
+from embodied_rl.jobs.run_folder import new_run
+from embodied_rl.jobs.run_records import read_record
+from embodied_rl.jobs.run_tables import band_lines, export_runs, list_lines, pair_lines, show_lines
+
+ACTIONS = ("list", "show", "compare", "rerun", "export")
+USAGE = """\
+usage: embodied-rl runs list [FOLDER]
+       embodied-rl runs show RUN
+       embodied-rl runs compare RUN [RUN] [--recipe NAME]
+       embodied-rl runs rerun RUN [--output DIR]
+       embodied-rl runs export RUN ... --out DIR
+
+Find a training run, see what it was, and whether it went as it should.
+
+  list     every run in FOLDER (runs): what it trains, how far it is, success
+  show     config, versions, machine and success of one; where it will end
+  compare  one run: is it inside the band of its recipe's card? exit code 1
+           if not. Two runs: what differs, and success on the same states
+  rerun    train again as the run's config says, in a new folder
+  export   runs.json and metrics.parquet of one or several runs
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ListCommand:
+    """Every training run in a folder."""
+
+    folder: Annotated[Path, tyro.conf.Positional] = Path("runs")
+    """Folder with runs, at any depth."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShowCommand:
+    """One training run."""
+
+    run: Annotated[Path, tyro.conf.Positional]
+    """Folder of the run."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompareCommand:
+    """A run with its recipe's card, or two runs with each other."""
+
+    runs: Annotated[tuple[Path, ...], tyro.conf.Positional]
+    """Folders of one or two runs."""
+    recipe: str | None = None
+    """Whose card one run is compared with (None: the one that trains the same)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RerunCommand:
+    """Train again as a run's config says."""
+
+    run: Annotated[Path, tyro.conf.Positional]
+    """Folder of the run."""
+    output: str = AUTO
+    """Folder of the new run; auto makes one under runs/."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportRunsCommand:
+    """Write runs as files that other programs read."""
+
+    runs: Annotated[tuple[Path, ...], tyro.conf.Positional]
+    """Folders of the runs."""
+    out: Path
+    """Folder for runs.json and metrics.parquet."""
+
+
+def main(argv: list[str]) -> int:
+    """Run the command: 0, or 1 where a run lies outside its band."""
+    action, rest = (argv[0], argv[1:]) if argv else ("", [])
+    if action not in ACTIONS and wants_help(argv):
+        print(USAGE + "\n".join(example_lines("runs")))
+        return 0
+    if action not in ACTIONS:
+        given = f"unknown action '{action}'.{suggest(action, ACTIONS)}" if action else "choose an action."
+        raise UserError(f"runs: {given} There are {', '.join(ACTIONS)}.")
+    if action == "list":
+        listed = parse(ListCommand, rest, "runs list")
+        print("\n".join(list_lines(listed.folder)))
+    elif action == "show":
+        shown = parse(ShowCommand, rest, "runs show")
+        print("\n".join(show_lines(read_record(shown.run))))
+    elif action == "compare":
+        return _compare(parse(CompareCommand, rest, "runs compare"))
+    elif action == "rerun":
+        return _rerun(parse(RerunCommand, rest, "runs rerun"), shlex.join(["embodied-rl", "runs", *argv]))
+    else:
+        exported = parse(ExportRunsCommand, rest, "runs export")
+        try_folder("--out", exported.out)
+        export_runs([read_record(folder) for folder in exported.runs], exported.out)
+        print(f"wrote {exported.out / 'runs.json'} and {exported.out / 'metrics.parquet'}")
+    return 0
+
+
+def _compare(command: CompareCommand) -> int:
+    if len(command.runs) == 2:
+        if command.recipe:
+            raise UserError("--recipe goes with one run: leave it out, or name one run.")
+        first, second = map(read_record, command.runs)
+        print("\n".join(pair_lines(first, second)))
+        return 0
+    if len(command.runs) != 1:
+        raise UserError("runs compare takes one run or two.")
+    record = read_record(command.runs[0])
+    if command.recipe and command.recipe not in cards():
+        raise UserError(f"no card of '{command.recipe}'.{suggest(command.recipe, cards())}")
+    card = cards()[command.recipe] if command.recipe else card_for(record.config)
+    if card is None:
+        names = ", ".join(cards())
+        raise UserError(f"{record.folder}: no recipe card trains the same; name one with --recipe: {names}.")
+    lines, inside = band_lines(record, card)
+    print("\n".join(lines))
+    return 0 if inside else 1
+
+
+def _rerun(command: RerunCommand, words: str) -> int:
+    record = read_record(command.run)
+    if isinstance(record.config.policy, OwnPolicyConfig):
+        raise UserError(f"{command.run} trains a policy of your own: run your program again.")
+    with new_run(dataclasses.replace(record.config, output=command.output)) as config:
+        from embodied_rl.jobs.train import run  # torch and the simulator, only now
+
+        run(config, words)
+        print("\n".join(pair_lines(record, read_record(Path(config.output)))))
+    return 0

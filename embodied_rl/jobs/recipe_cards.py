@@ -1,0 +1,79 @@
+"""Recipe cards: what a user of a recipe should see. Read from configs/cards.yaml, which `benchmarks.cards` makes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import yaml
+
+from embodied_rl import configs
+from embodied_rl.config.train import TrainConfig, kind_of
+from embodied_rl.evaluation.band import Band
+
+CARDS = Path(configs.__file__).with_name("cards.yaml")
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """Success on held-out states after so many updates, of all recorded runs together."""
+
+    update: int
+    band: Band
+
+
+@dataclass(frozen=True, slots=True)
+class RecipeCard:
+    """What recorded runs of a recipe gave.
+
+    Args:
+        recipe: its name.
+        source: file with the recorded runs.
+        runs: how many there are.
+        episodes: of one evaluation.
+        cpu_minutes: of the fastest and the slowest run; None where they were not recorded.
+        curve: evaluations after at least one update, in their order; the last is the end.
+    """
+
+    recipe: str
+    source: str
+    runs: int
+    episodes: int
+    cpu_minutes: tuple[float, float] | None
+    curve: tuple[Point, ...]
+
+    @property
+    def end(self) -> Point:
+        """The last evaluation."""
+        return self.curve[-1]
+
+
+@cache
+def cards() -> dict[str, RecipeCard]:
+    """Every card by its recipe's name."""
+    found = {}
+    for recipe, data in yaml.safe_load(CARDS.read_text(encoding="utf-8")).items():
+        curve = tuple(Point(row["update"], Band(row["mean"], row["low"], row["high"])) for row in data["curve"])
+        minutes = data["cpu_minutes"]
+        found[recipe] = RecipeCard(
+            recipe, data["source"], data["runs"], data["episodes"], tuple(minutes) if minutes else None, curve
+        )
+    return found
+
+
+def card_for(config: TrainConfig) -> RecipeCard | None:
+    """The card of the recipe that trains the same kind of policy on the same tasks by the same algorithm, or None."""
+    for name, card in cards().items():
+        recipe = configs.get(name)
+        same = all(kind_of(part, getattr(config, part)) == kind_of(part, getattr(recipe, part)) for part in _KINDS)
+        if same and (config.suite, config.tasks) == (recipe.suite, recipe.tasks) and _explores_alike(config, recipe):
+            return card
+    return None
+
+
+_KINDS = ("policy", "algorithm")
+
+
+def _explores_alike(config: TrainConfig, recipe: TrainConfig) -> bool:
+    return getattr(config.policy, "exploration", None) == getattr(recipe.policy, "exploration", None)

@@ -1,0 +1,143 @@
+"""What a run's folder says of it: config, versions, machine, metrics. Reads plain files and opens no simulator."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from embodied_rl.config.train import TrainConfig, kind_of, load_yaml, to_dict
+from embodied_rl.errors import UserError
+from embodied_rl.evaluation.evaluate import EvalReport
+from embodied_rl.evaluation.forecast import Forecast, Rate, forecast
+from embodied_rl.evaluation.sequential_test import paired_interval
+from embodied_rl.jobs.run_folder import CONFIG_FILE, MAY_DIFFER, RUN_INFO, flat, read_run_info
+from embodied_rl.telemetry.metrics import read_metrics
+from embodied_rl.telemetry.observer import evaluation_path
+
+
+@dataclass(frozen=True, slots=True)
+class RunRecord:
+    """A training run, read from its folder.
+
+    Args:
+        folder: where it is.
+        config: as it was begun.
+        sessions: what ran, one entry a start, oldest first.
+        metrics: rows of metrics.jsonl.
+    """
+
+    folder: Path
+    config: TrainConfig
+    sessions: list[dict[str, Any]]
+    metrics: list[dict[str, Any]]
+
+    @property
+    def updates(self) -> int:
+        """How many are done."""
+        return max((int(row["step"]) for row in self.metrics), default=0)
+
+    @property
+    def finished(self) -> bool:
+        """Whether the newest session came to the run's end."""
+        return bool(self.sessions[-1].get("finished"))
+
+    @property
+    def title(self) -> str:
+        """Policy, algorithm and scheduler."""
+        return " ".join(kind_of(part, getattr(self.config, part)) for part in ("policy", "algorithm", "scheduler"))
+
+    def evaluations(self) -> dict[int, dict[str, float]]:
+        """Metrics of each evaluation by the number of updates before it; the last one where it was made again."""
+        return {int(row["step"]): row for row in self.metrics if "eval/episodes" in row}
+
+    def ends(self) -> tuple[str, str]:
+        """Success (or the mean return) of the first and the newest evaluation, in words; '' where there is none."""
+        found = list(self.evaluations().items())
+        if not found:
+            return "", ""
+        return _figure(found[0][1]), _figure(found[-1][1]) if found[-1][0] else ""
+
+    def forecast(self) -> Forecast | None:
+        """Where the run will end, from what it has measured; None before the first update or without successes."""
+        total = self.config.iterations
+        rollouts = [
+            Rate((row["step"] - 1) / total, row["rollout/success"], row["rollout/episodes"])
+            for row in self.metrics
+            if "rollout/success" in row
+        ]
+        evaluated = [
+            Rate(step / total, row["eval/success"], row["eval/episodes"])
+            for step, row in self.evaluations().items()
+            if step and "eval/success" in row
+        ]
+        return forecast(rollouts, evaluated) if rollouts else None
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything but the metrics, as plain values."""
+        return {
+            "folder": str(self.folder),
+            "config": to_dict(self.config),
+            "sessions": self.sessions,
+            "updates": self.updates,
+            "finished": self.finished,
+            "evaluations": {str(step): row for step, row in self.evaluations().items()},
+        }
+
+
+def read_record(folder: Path) -> RunRecord:
+    """The run in `folder`; UserError if it is none or a file of it is damaged."""
+    if not (folder / CONFIG_FILE).is_file() or not (folder / RUN_INFO).is_file():
+        raise UserError(f"{folder} is not the folder of a training run: it lacks {CONFIG_FILE} or {RUN_INFO}.")
+    metrics = folder / "metrics.jsonl"
+    rows = read_metrics(metrics) if metrics.is_file() else []
+    return RunRecord(folder, load_yaml(folder / CONFIG_FILE), read_run_info(folder), rows)
+
+
+def find_runs(root: Path) -> Iterable[Path]:
+    """Folders of training runs in `root`, at any depth, by name; UserError if there is no such folder."""
+    if not root.is_dir():
+        raise UserError(f"there is no folder {root}: name the one that holds your runs.")
+    return sorted(path.parent for path in root.rglob(RUN_INFO) if (path.parent / CONFIG_FILE).is_file())
+
+
+def config_changes(first: TrainConfig, second: TrainConfig) -> dict[str, tuple[Any, Any]]:
+    """Keys whose values differ, of those that decide what is learned; the seed and the folder aside."""
+    one, two = flat(to_dict(first)), flat(to_dict(second))
+    names = [name for name in dict.fromkeys((*one, *two)) if name not in MAY_DIFFER and name != "seed"]
+    return {name: (one.get(name), two.get(name)) for name in names if one.get(name) != two.get(name)}
+
+
+def session_changes(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """What else differs between two runs: versions, machine, device, weights."""
+    names = ("versions", "machine", "device", "weights", "simulator", "renderer", "era")
+    return {name: (first.get(name), second.get(name)) for name in names if first.get(name) != second.get(name)}
+
+
+def paired_ends(first: RunRecord, second: RunRecord) -> tuple[float, float, float, int] | None:
+    """Success of the first run's newest evaluation minus the second's, on the states that both evaluated.
+
+    Returns:
+        (difference, low, high, number of states); None where they share none.
+    """
+    one, two = (_outcomes(record) for record in (first, second))
+    shared = [key for key in one if key in two]
+    if not shared:
+        return None
+    return (*paired_interval([one[key] for key in shared], [two[key] for key in shared]), len(shared))
+
+
+def _outcomes(record: RunRecord) -> dict[tuple[str, int], float]:
+    """Success of the newest evaluation by task and initial state."""
+    steps = list(record.evaluations())
+    path = evaluation_path(record.folder, steps[-1]) if steps else None
+    if path is None or not path.is_file():
+        return {}
+    report = EvalReport.from_json(json.loads(path.read_text(encoding="utf-8")))
+    return {(result.spec.task, result.spec.init_state): float(result.success) for result in report.results}
+
+
+def _figure(row: Mapping[str, float]) -> str:
+    return f"{row['eval/success']:.1%}" if "eval/success" in row else f"{row['eval/return']:.1f}"

@@ -1,0 +1,133 @@
+"""What `runs` says of a record, line by line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from embodied_rl import configs
+from embodied_rl.errors import UserError
+from embodied_rl.jobs.recipe_cards import RecipeCard, card_for
+from embodied_rl.jobs.run_records import RunRecord, config_changes, find_runs, paired_ends, read_record, session_changes
+from embodied_rl.telemetry.report import replace_text
+from embodied_rl.utils.words import counted
+
+_SHOWN = (
+    *("suite", "policy", "weights", "algorithm", "scheduler"),
+    *("simulator", "renderer", "device", "machine", "versions"),
+)
+
+
+def list_lines(root: Path) -> list[str]:
+    """One line a run; a run that cannot be read says why."""
+    lines = [f"{'run':<44}{'what':<30}{'seed':>5}{'updates':>10}{'before':>9}{'after':>9}  state"]
+    for folder in find_runs(root):
+        name = str(folder.relative_to(root))
+        try:
+            record = read_record(folder)
+        except UserError as error:
+            lines.append(f"{name:<44}{error}")
+            continue
+        before, after = record.ends()
+        done = f"{record.updates}/{record.config.iterations}"
+        state = "finished" if record.finished else "not finished"
+        what = f"{record.config.suite} {record.title}"
+        lines.append(f"{name:<44}{what:<30}{record.config.seed:>5}{done:>10}{before:>9}{after:>9}  {state}")
+    return lines
+
+
+def show_lines(record: RunRecord) -> list[str]:
+    """Everything that a reader asks first."""
+    last = record.sessions[-1]
+    rows: dict[str, Any] = {name: last[name] for name in _SHOWN if name in last}
+    rows["command"] = last.get("command", "")
+    rows["sessions"] = counted(len(record.sessions), "session")
+    seconds = [session.get("cpu_seconds") for session in record.sessions]
+    known = [value for value in seconds if value is not None]
+    rows["CPU time"] = f"{sum(known) / 60:.1f} minutes" + ("" if len(known) == len(seconds) else ", killed ones apart")
+    rows["updates"] = f"{record.updates} of {record.config.iterations}"
+    before, after = record.ends()
+    rows["held-out"] = " -> ".join(part for part in (before, after) if part) or "not evaluated yet"
+    lines = [f"  {name:<12}{value}" for name, value in rows.items()]
+    card = card_for(record.config)
+    if card is not None:
+        lines.append(f"  {'recipe card':<12}{card_line(card)}")
+    return lines + forecast_lines(record)
+
+
+def card_line(card: RecipeCard) -> str:
+    """What a user should see."""
+    band, minutes = card.end.band, card.cpu_minutes
+    cost = f"; {minutes[0]:.0f} to {minutes[1]:.0f} CPU minutes" if minutes else ""
+    return (
+        f"{card.recipe}: {band.mean:.1%} after {card.end.update} updates, another run in {band.low:.1%} to "
+        f"{band.high:.1%} ({counted(card.runs, 'run')}, {card.source}){cost}"
+    )
+
+
+def forecast_lines(record: RunRecord) -> list[str]:
+    """Where an unfinished run will end."""
+    if record.finished or (said := record.forecast()) is None:
+        return []
+    share = record.updates / record.config.iterations
+    interval = f"{said.low:.1%} to {said.high:.1%}"
+    return [f"  {'forecast':<12}{said.expected:.1%} at the end ({interval}), from {share:.0%} of the run"]
+
+
+def band_lines(record: RunRecord, card: RecipeCard) -> tuple[list[str], bool]:
+    """Each evaluation in the band of its recipe; and whether the newest of them is inside."""
+    changed = config_changes(configs.get(card.recipe), record.config)
+    lines = [f"  {record.folder} against the recipe card {card_line(card)}"]
+    lines += [f"  {name}: {now!r}, the recipe has {then!r}" for name, (then, now) in changed.items()]
+    inside, judged = True, False
+    for point in card.curve:
+        row = record.evaluations().get(point.update)
+        if row is None or "eval/success" not in row:
+            continue
+        judged, rate = True, row["eval/success"]
+        inside = rate in point.band
+        place = "inside" if inside else "OUTSIDE"
+        band = f"{point.band.low:.1%} to {point.band.high:.1%}"
+        lines.append(f"  after {point.update:>3} updates: {rate:.1%}, {place} the band {band}")
+    if not judged:
+        at = ", ".join(str(point.update) for point in card.curve)
+        raise UserError(f"{record.folder} has no evaluation after {at} updates, which the card of {card.recipe} has.")
+    return lines + forecast_lines(record), inside
+
+
+def pair_lines(first: RunRecord, second: RunRecord) -> list[str]:
+    """What differs between two runs, and their newest evaluations on the same states."""
+    changes: Mapping[str, tuple[Any, Any]] = config_changes(first.config, second.config)
+    lines = [f"  {name}: {one!r} and {two!r}" for name, (one, two) in changes.items()]
+    others = session_changes(first.sessions[-1], second.sessions[-1])
+    lines += [f"  {name}: {one} and {two}" for name, (one, two) in others.items()]
+    lines += [f"  seed: {first.config.seed} and {second.config.seed}"]
+    paired = paired_ends(first, second)
+    if paired is None:
+        return [*lines, "  they have no evaluated initial state in common"]
+    difference, low, high, count = paired
+    return [
+        *lines,
+        f"  newest evaluations: {first.ends()[-1]} and {second.ends()[-1]}; difference {difference:+.1%} "
+        f"({low:+.1%} to {high:+.1%}) on the same {counted(count, 'state')}, of these two runs alone",
+    ]
+
+
+def export_runs(records: Sequence[RunRecord], out: Path) -> None:
+    """Write runs.json (all but the metrics) and metrics.parquet (run, step, name, value) into the folder `out`."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    out.mkdir(parents=True, exist_ok=True)
+    replace_text(out / "runs.json", json.dumps([record.to_json() for record in records], indent=1) + "\n")
+    columns: dict[str, list[Any]] = {"run": [], "step": [], "name": [], "value": []}
+    for record in records:
+        for row in record.metrics:
+            for name, value in row.items():
+                if name != "step":
+                    for key, item in zip(columns, (str(record.folder), row["step"], name, value), strict=True):
+                        columns[key].append(item)
+    schema = pa.schema([("run", pa.string()), ("step", pa.int64()), ("name", pa.string()), ("value", pa.float64())])
+    pq.write_table(pa.table(columns, schema=schema), out / "metrics.parquet")
