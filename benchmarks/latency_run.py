@@ -18,7 +18,7 @@ from embodied_rl.types import Array, EpisodeSpec, Observation
 from embodied_rl.vec_env import VecEnv
 
 STEP_NS = 50_000_000
-Way = Literal["naive", "aligned", "rtc"]
+Way = Literal["naive", "aligned", "newest", "rtc"]
 
 
 @dataclass(frozen=True)
@@ -26,8 +26,8 @@ class Setting:
     """How chunks are executed.
 
     way: naive: executed whole, from its first action on when it comes; the arm waits meanwhile. aligned: each action at
-        the step that it was decided for, chunks blended where they overlap. rtc: aligned, and each chunk goes on from
-        the actions under way.
+        the step that it was decided for, chunks blended where they overlap. newest: the same with the newer chunk from
+        its arrival on. rtc: newest, and each chunk goes on from the actions under way.
     latency: control steps from an observation to its chunk.
     horizon: control steps from one question to the next.
     """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,8 +49,8 @@ class DeployCommand:
     """Ask the policy while something else moves the arm; it cannot be armed."""
     horizon: int = 2
     """Control steps after which the policy is asked again, at most a chunk."""
-    overlap: Literal["blend", "newest", "ensemble"] = "blend"
-    """What happens where chunks overlap."""
+    overlap: Literal["blend", "newest", "ensemble", "realtime"] = "blend"
+    """What happens where chunks overlap; realtime: a flow policy goes on from what is planned."""
     requests: int = 1
     """Questions that may be on their way at once: more for long latencies."""
     latency_ms: float = 0.0
@@ -68,6 +69,10 @@ class DeployCommand:
     """Share of the twin's pictures that never come."""
     speed: float = 1.0
     """The twin's seconds in a second: below 1 where the computer is too busy for real time."""
+    record: str = "auto"
+    """The recording, an MCAP file that does not exist yet; auto: runs/deploy/DATE-TIME.mcap; none: nothing."""
+    training_view: Path | None = None
+    """A LeRobot data set that the policy was trained on: its first pictures beside what the cameras see, in a PNG."""
     json: Path | None = None
     """Write the twin's report there."""
     domain: int | None = None
@@ -90,7 +95,6 @@ def main(argv: list[str]) -> int:
 
 
 def _check(command: DeployCommand) -> None:
-    twin = command.robot == TWIN
     robot_path(command.robot)
     bounds = {
         "horizon": (1, 1000),
@@ -110,13 +114,36 @@ def _check(command: DeployCommand) -> None:
         raise UserError(f"--domain must lie in 0 to 232, got {command.domain}.")
     if command.dry_run and command.shadow:
         raise UserError("--dry-run and --shadow: choose one.")
-    if twin and (command.instruction or command.dry_run or command.shadow):
-        raise UserError("--instruction, --dry-run and --shadow are for a real arm: name it with --robot.")
-    if not twin and not command.instruction:
-        raise UserError("say what the arm shall do: --instruction 'open the drawer'.")
-    if not twin and command.speed != 1.0:
-        raise UserError("--speed is for the twin: a real arm's time cannot be changed.")
     if command.server is not None and not command.server.rpartition(":")[2].isdigit():
         raise UserError(f"--server is HOST:PORT, got '{command.server}'.")
     if command.json is not None:
         try_file("--json", command.json)
+    _check_robot(command)
+    _check_record(command.record)
+
+
+def _check_robot(command: DeployCommand) -> None:
+    """What is for the twin alone, and what for a real arm."""
+    twin = command.robot == TWIN
+    if twin and command.instruction:
+        raise UserError("--instruction is for a real arm: name it with --robot. A twin's tasks have their own.")
+    if not twin and not command.instruction:
+        raise UserError("say what the arm shall do: --instruction 'open the drawer'.")
+    if not twin and command.speed != 1.0:
+        raise UserError("--speed is for the twin: a real arm's time cannot be changed.")
+    view = command.training_view
+    if twin and view is not None:
+        raise UserError("--training-view is for a real arm: the twin's views are drawn by its simulator.")
+    if view is not None and not (view / "meta" / "info.json").is_file():
+        raise UserError(f"--training-view: {view} is no LeRobot data set.")
+
+
+def _check_record(record: str) -> None:
+    if record == "none":
+        return
+    if importlib.util.find_spec("mcap") is None:
+        raise UserError("recording needs mcap: pip install 'embodied-rl[record]', or --record none.")
+    if record != "auto":
+        if Path(record).exists():
+            raise UserError(f"--record: {record} exists already; choose another name.")
+        try_file("--record", Path(record))

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import signal
 import sys
+import time
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
 from rich.live import Live
@@ -14,17 +16,19 @@ from rich.table import Table
 
 from embodied_rl.errors import UserError
 from embodied_rl.evaluation.evaluate import wilson
+from embodied_rl.jobs.deploy_views import data_set_views, recorded_views, simulated_views, write_views
 from embodied_rl.real_robot.deploy.dashboard import checklist, dashboard
-from embodied_rl.real_robot.deploy.episodes import Episode, run_episode, to_idle
+from embodied_rl.real_robot.deploy.episodes import Episode, run_episode, shadow_episode, to_idle
 from embodied_rl.real_robot.deploy.fleet import Fleet, FleetConfig
-from embodied_rl.real_robot.deploy.keys import KEYS, Keys
+from embodied_rl.real_robot.deploy.keys import KEYS, LABELS, Keys
 from embodied_rl.real_robot.ros2.options import BridgeOptions
 from embodied_rl.real_robot.twin.options import TwinOptions
 from embodied_rl.sim.tabletop import load_suite
 from embodied_rl.utils.console import LastingConsole
 
+RECORDINGS = Path("runs/deploy")
 _REFRESH_S = 0.1
-_RESUME_S = 0.3
+_RESUME_S, _ANSWER_S = 0.3, 30.0
 _CONTROL_HZ = 20.0
 
 
@@ -41,10 +45,36 @@ def run(wanted: Any, environment: Mapping[str, str]) -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the processes are ended on the way out
     console = LastingConsole()
     console.say("starting: a first time compiles for a minute or two")
-    with Fleet(fleet_config(wanted, environment)) as fleet:
-        if fleet.twin is None:
-            return _by_hand(wanted, fleet, console)
-        return _on_twin(wanted, fleet, console)
+    path, config = recording_path(wanted.record), fleet_config(wanted, environment)
+    with Fleet(replace(config, bridge=replace(config.bridge, record=None if path is None else str(path)))) as fleet:
+        bridge = fleet.bridge
+        bridge.instruct(wanted.instruction if fleet.twin is None else fleet.twin.state["instruction"])
+        bridge.wait(lambda: bool(bridge.status.get("answers")), _ANSWER_S)
+        if path is not None and bridge.status.get("answers"):
+            _show_views(wanted, path, console)
+        done = _by_hand(fleet, console) if fleet.twin is None else _on_twin(wanted, fleet, console)
+    if path is not None and not wanted.dry_run and not wanted.shadow:
+        console.say(f"recorded {path}; train on it: embodied-rl export {path} --to lerobot --out demos")
+    return done
+
+
+def _show_views(wanted: Any, recording: Path, console: LastingConsole) -> None:
+    """Write what the cameras see now beside what training saw, and say where."""
+    path = recording.with_suffix(".png")
+    training = simulated_views(wanted.suite) if wanted.robot == "twin" else []
+    if wanted.training_view is not None:
+        training = data_set_views(wanted.training_view)
+    write_views(path, recorded_views(recording), training)
+    console.say(f"what the cameras see{', beside training' if training else ''}: {path}")
+
+
+def recording_path(record: str) -> Path | None:
+    """Where the recording goes, its folder made; None for none."""
+    if record == "none":
+        return None
+    path = RECORDINGS / time.strftime("%Y%m%d-%H%M%S.mcap") if record == "auto" else Path(record)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path
 
 
 def fleet_config(wanted: Any, environment: Mapping[str, str]) -> FleetConfig:
@@ -62,6 +92,7 @@ def fleet_config(wanted: Any, environment: Mapping[str, str]) -> FleetConfig:
         latency_s=wanted.latency_ms / 1e3,
         requests=wanted.requests,
         speed=wanted.speed,
+        labelled_by="simulator" if twin else "human",
         resume_s=_RESUME_S if twin else None,
     )
     options = TwinOptions(
@@ -95,10 +126,13 @@ def _on_twin(wanted: Any, fleet: Fleet, console: LastingConsole) -> int:
     plan = held_out(wanted.suite, wanted.episodes)
     with Live(console=console, refresh_per_second=4, transient=True, get_renderable=lambda: _shown(fleet, done)):
         for task, state, horizon_s in plan:
-            done.append(run_episode(fleet.bridge, fleet.twin, task, state, horizon_s))
+            run = shadow_episode if wanted.shadow else run_episode
+            done.append(run(fleet.bridge, fleet.twin, task, state, horizon_s))
             if problem := fleet.ended():
                 raise UserError(problem)
-    console.print(_shown(fleet, done))
+    bridge = fleet.bridge
+    bridge.wait(lambda: bridge.status["state"] == bridge.state, 1.0)
+    console.print(dashboard(bridge.status, done, ""))
     words = summary(done, fleet.bridge.status)
     console.say(words["text"])
     if wanted.json is not None:
@@ -113,6 +147,11 @@ def summary(done: list[Episode], status: Mapping[str, Any]) -> dict[str, Any]:
     holds = sum(episode.holds for episode in done)
     share = f"{won / len(done):.0%}, {low:.0%} to {high:.0%} at 95 %"
     text = f"{won} of {len(done)} episodes succeeded ({share}); {holds} holds"
+    if status.get("mode") == "dry_run":
+        decided = ", ".join(f"{count} {outcome}" for outcome, count in status["outcomes"].items()) or "none"
+        text = f"dry run: set points decided in {len(done)} episodes: {decided}; none was sent; {holds} holds"
+    if status.get("mode") == "shadow":
+        text = f"shadow: {status['answers']} answers in {len(done)} episodes; the arm was {status['state']}"
     episodes = [asdict(episode) for episode in done]
     return {
         "text": text,
@@ -124,11 +163,9 @@ def summary(done: list[Episode], status: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _by_hand(wanted: Any, fleet: Fleet, console: LastingConsole) -> int:
+def _by_hand(fleet: Fleet, console: LastingConsole) -> int:
     """Checks, then keys until the person leaves."""
     bridge = fleet.bridge
-    bridge.instruct(wanted.instruction)
-    bridge.wait(lambda: bool(bridge.status.get("answers")), 30.0)
     checks = bridge.preflight()
     console.print(checklist(checks))
     if not all(check.passed for check in checks):
@@ -144,8 +181,10 @@ def _by_hand(wanted: Any, fleet: Fleet, console: LastingConsole) -> int:
             if key == "q":
                 break
             if key in KEYS:
-                _, words = bridge.call(KEYS[key])
-                note = words
+                _, note = bridge.call(KEYS[key])
+            elif key in LABELS:
+                bridge.outcome(LABELS[key])
+                note = f"labelled: {LABELS[key]}"
     if bridge.state in ("running", "armed", "holding"):
         to_idle(bridge)
     return 0
@@ -157,4 +196,4 @@ def _shown(fleet: Fleet, done: list[Episode]) -> Table:
 
 
 def _help() -> str:
-    return "  ".join(f"[{key}] {name.replace('_', ' ')}" for key, name in KEYS.items()) + "  [q] leave"
+    return "  ".join(f"[{key}] {name.replace('_', ' ')}" for key, name in {**KEYS, **LABELS}.items()) + "  [q] leave"

@@ -74,6 +74,7 @@ def export_recordings(plan: ExportPlan, resize: Callable[[Array, int], Array], s
     """
     files = [RecordingFile(path) for path in plan.recordings]
     session = _same_session(files)
+    _must_be_live(files)
     fps = round(session.control_hz)
     if abs(fps - session.control_hz) > 1e-6 or fps < 1:
         raise UserError(f"{session.control_hz:g} control steps a second: LeRobot's layout needs a whole number")
@@ -123,6 +124,14 @@ def _same_session(files: Sequence[RecordingFile]) -> SessionStarted:
                     f"{getattr(other.session, name)}): export them apart"
                 )
     return first
+
+
+def _must_be_live(files: Sequence[RecordingFile]) -> None:
+    """UserError where nothing was sent: what was asked did not happen, and teaches nothing."""
+    for recording in files:
+        mode = recording.session.settings.get("options", {}).get("mode", "live")
+        if mode != "live":
+            raise UserError(f"{recording.path} is of deploy --{mode.replace('_', '-')}: nothing was sent, leave it out")
 
 
 def _recorded_size(files: Sequence[RecordingFile], session: SessionStarted) -> int:

@@ -22,7 +22,7 @@ def dashboard(status: Mapping[str, Any], episodes: Sequence[Episode], note: str)
         episodes: Those that are over.
         note: The last line.
     """
-    table = Table(show_header=False, title="embodied-rl deploy", width=100)
+    table = Table(show_header=False, title="embodied-rl deploy", expand=True)
     table.add_column(style="bold", width=14)
     table.add_column()
     if not status:
@@ -41,7 +41,9 @@ def dashboard(status: Mapping[str, Any], episodes: Sequence[Episode], note: str)
     table.add_row("faults", Text("; ".join(faults) or "none", style="yellow" if faults else ""))
     table.add_row("holds", f"{status['holds']}" + (f", last: {status['last_hold']}" if status["last_hold"] else ""))
     table.add_row("takeovers", _interventions(status))
-    if episodes:
+    if status["recording"] is not None:
+        table.add_row("recording", _recording(status["recording"]))
+    if episodes and status["mode"] == "live":
         won = sum(episode.success for episode in episodes)
         table.add_row("episodes", f"{won} of {len(episodes)} succeeded")
     if note:
@@ -49,9 +51,15 @@ def dashboard(status: Mapping[str, Any], episodes: Sequence[Episode], note: str)
     return table
 
 
+def _recording(said: Mapping[str, Any]) -> Text:
+    lost = f", {said['dropped']} events lost" if said["dropped"] else ""
+    words = f"{said['file']}{lost}" + (f": {said['problem']}" if said["problem"] else "")
+    return Text(words, style="bold red" if said["problem"] else "yellow" if lost else "")
+
+
 def checklist(checks: Sequence[Check]) -> Table:
     """The checks before the arm is armed."""
-    table = Table(title="before the arm is armed", width=100)
+    table = Table(title="before the arm is armed")
     for column in ("check", "", "found"):
         table.add_column(column)
     for check in checks:

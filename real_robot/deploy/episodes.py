@@ -59,9 +59,35 @@ def run_episode(bridge: BridgeRemote, twin: TwinRemote, task: str, state: int, h
             break
         last = float(twin.state["seconds"])
     success, seconds = bool(twin.state["success"]), float(twin.state["seconds"]) - began_s
-    bridge.outcome("success" if success else "failure")
+    if bridge.status.get("mode") == "live":  # what was not sent has no outcome
+        bridge.outcome("success" if success else "failure")
     to_idle(bridge)
     return Episode(task, state, success, seconds, int(bridge.status.get("holds", 0)) - holds, note)
+
+
+def shadow_episode(bridge: BridgeRemote, twin: TwinRemote, task: str, state: int, horizon_s: float) -> Episode:
+    """Reset the twin and let the policy be asked until the horizon; nothing moves the arm.
+
+    Args:
+        bridge: In shadow mode.
+        twin: Where the scene is.
+        task: Its name.
+        state: Number of the initial state.
+        horizon_s: Simulated time, s.
+    """
+    bridge.instruct(twin.begin(task, state, seed=state))
+    began_s = float(twin.state["seconds"])
+
+    def over() -> bool:
+        return bool(twin.state["seconds"] - began_s >= horizon_s)
+
+    note, last = "", -1.0
+    while not twin.wait(over, _SILENCE_S):
+        if twin.state["seconds"] == last:
+            note = f"the twin stands still at {last:.2f} s"
+            break
+        last = float(twin.state["seconds"])
+    return Episode(task, state, bool(twin.state["success"]), float(twin.state["seconds"]) - began_s, 0, note)
 
 
 def to_idle(bridge: BridgeRemote) -> None:

@@ -10,7 +10,7 @@ from embodied_rl.errors import UserError
 from embodied_rl.real_robot.deploy.processes import Process
 from embodied_rl.real_robot.deploy.remote import BridgeRemote, TwinRemote
 from embodied_rl.real_robot.ros2.config import load_ros_config
-from embodied_rl.real_robot.ros2.options import BridgeOptions
+from embodied_rl.real_robot.ros2.options import BridgeOptions, Mode
 from embodied_rl.real_robot.ros2.session import Session
 from embodied_rl.real_robot.twin.options import TwinOptions
 
@@ -82,8 +82,15 @@ class Fleet:
         assert self.config.twin is not None
         self._start("twin", "embodied_rl.real_robot.twin", self.config.twin.to_json())
 
-    def start_bridge(self) -> None:
-        """Start the bridge, and wait until it is ready."""
+    def start_bridge(self, mode: Mode | None = None) -> None:
+        """Start the bridge, in another mode than before if one is given, and wait until it is ready.
+
+        One bridge writes the recording: a later one, in the place of one that was killed, has none.
+        """
+        if "bridge" in self.processes:
+            self._options = replace(self._options, record=None)
+        if mode is not None:
+            self._options = replace(self._options, mode=mode)
         self._start("bridge", "embodied_rl.real_robot.ros2", self._options.to_json())
 
     @property

@@ -21,6 +21,8 @@ KEYS = {
     "l": "release",
 }
 """Keys, and the bridge's services that they call. The space bar is the emergency stop."""
+LABELS = {"y": "success", "n": "failure"}
+"""Keys that say how the running or the last episode ended, for the recording."""
 
 
 class Keys:

@@ -82,6 +82,10 @@ class HumanStep:
             raise ArmFailedError("skipped by the human")
         return words
 
+    def succeeded(self) -> bool:
+        """Never before the horizon: nobody is asked while the arm moves."""
+        return False
+
     def judge(self) -> bool:
         """Ask until the human says yes or no."""
         while True:

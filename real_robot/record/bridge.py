@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -15,17 +16,21 @@ from embodied_rl.real_robot.record.events import (
     CameraImage,
     ChunkArrived,
     ControlStep,
+    EmergencyStop,
     EpisodeEnded,
     EpisodeStarted,
     EventSink,
+    JointStates,
     PolicyChanged,
 )
 from embodied_rl.real_robot.ros2.events import (
     ActionTaken,
+    ButtonMoved,
     ChunkDecided,
     CommandJudged,
     EpisodeMarked,
     Event,
+    JointsMeasured,
     ObservationTaken,
     StateChanged,
 )
@@ -55,6 +60,7 @@ class BridgeRecorder:
         observe: The bridge's `Observations.take`: what the policy would be asked about now; None before there is any.
         law: The controller of training.
         labelled_by: Who says how episodes end: 'human', or 'simulator' on a twin.
+        policy: What the server says of its policy, `weights` among it; kept where that policy answers.
 
     Example:
         >>> bridge.loop.events.subscribe(BackgroundSink(BridgeRecorder(recorder, observations.take, ControlLaw())))
@@ -66,9 +72,11 @@ class BridgeRecorder:
         observe: Callable[[int], ObservationTaken | None],
         law: ControlLaw,
         labelled_by: str = "human",
+        policy: Mapping[str, Any] | None = None,
     ) -> None:
         self._sink, self._observe, self._law, self._labelled_by = sink, observe, law, labelled_by
         self._step_ns = round(1e9 / law.rate_hz)
+        self._stamp = policy or {}
         self._policy, self._episode, self._seen_ns = "", 0, -1
         self._open: ControlStep | None = None
         """The control step under way: it is recorded once it is over."""
@@ -82,11 +90,13 @@ class BridgeRecorder:
         elif isinstance(event, ActionTaken):
             self._action(event)
         elif isinstance(event, ChunkDecided):
-            if event.policy != self._policy:
-                self._policy = event.policy
-                self._sink.record(PolicyChanged(event.time_ns, event.policy))
-            chunk = Chunk(event.observed_ns, event.actions, event.policy)
-            self._sink.record(ChunkArrived(event.time_ns, chunk, event.receipt))
+            self._chunk(event)
+        elif isinstance(event, ObservationTaken):
+            self._pictures(event)
+        elif isinstance(event, JointsMeasured):
+            self._sink.record(JointStates(event.time_ns, event.names, event.positions, event.velocities))
+        elif isinstance(event, ButtonMoved):
+            self._sink.record(EmergencyStop(event.time_ns, event.pressed))
         elif isinstance(event, StateChanged):
             self._sink.record(event.transition)
             if event.transition.accepted:
@@ -97,6 +107,21 @@ class BridgeRecorder:
     def close(self) -> None:
         """Record the step under way."""
         self._close()
+
+    def _chunk(self, event: ChunkDecided) -> None:
+        if event.policy != self._policy:
+            self._policy = event.policy
+            stamp = self._stamp if self._stamp.get("weights") == event.policy else {}
+            self._sink.record(PolicyChanged(event.time_ns, event.policy, stamp))
+        chunk = Chunk(event.observed_ns, event.actions, event.policy)
+        self._sink.record(ChunkArrived(event.time_ns, chunk, event.receipt, event.frozen))
+
+    def _pictures(self, seen: ObservationTaken) -> None:
+        """Record the pictures of an observation, each once."""
+        if seen.stamp_ns > self._seen_ns:
+            self._seen_ns = seen.stamp_ns
+            for camera, image in seen.images.items():
+                self._sink.record(CameraImage(seen.stamp_ns, camera, image))
 
     def _mark(self, event: EpisodeMarked) -> None:
         self._close()
@@ -137,10 +162,7 @@ class BridgeRecorder:
         seen = self._observe(time_ns)
         if seen is None:
             return
-        if seen.stamp_ns > self._seen_ns:
-            self._seen_ns = seen.stamp_ns
-            for camera, image in seen.images.items():
-                self._sink.record(CameraImage(seen.stamp_ns, camera, image))
+        self._pictures(seen)
         human = source == "human"
         self._open = ControlStep(
             time_ns=time_ns,

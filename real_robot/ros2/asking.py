@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -44,11 +44,32 @@ class AskConfig:
             when it arrives and the arm rests while the policy thinks: the naive way, to compare with.
         latency_s: Added to each answer: what a network would add.
         seed: Of the policy's draws.
+        continues: The policy is told what is planned, and goes on from there (real-time chunking).
     """
 
     aligned: bool = True
     latency_s: float = 0.0
     seed: int = 0
+    continues: bool = False
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is asked, and of when.
+
+    Args:
+        request: For the server.
+        observed_ns: Stamp of the observation.
+        began_ns: When it was asked.
+        episode: Which one.
+        frozen: Actions that the answer must go on from.
+    """
+
+    request: dict[str, Any]
+    observed_ns: int
+    began_ns: int
+    episode: int
+    frozen: int
 
 
 @dataclass
@@ -96,7 +117,7 @@ class Asking:
         """Count decisions from 0 again; answers to earlier questions are thrown away."""
         with self._lock:
             self._decision, self._episode, self._asked_ns = 0, self._episode + 1, self._clock.now_ns()
-            self._config = AskConfig(self._config.aligned, self._config.latency_s, seed)
+            self._config = replace(self._config, seed=seed)
         self._loop.forget_chunks()
 
     def close(self) -> None:
@@ -115,17 +136,16 @@ class Asking:
                 asked = self._question(client)
             if asked is None:
                 continue
-            request, observed_ns, episode, began_ns = asked
             try:
-                answer = client.infer(request)
+                answer = client.infer(asked.request)
             except (PolicyServerError, PolicyConnectionError) as error:
                 if not self._stopping.is_set():
                     self._failed(str(error))
                 continue
-            self._clock.sleep_until(began_ns + round(self._config.latency_s * 1e9))
-            self._take(answer, client.metadata, observed_ns, episode, began_ns)
+            self._clock.sleep_until(asked.began_ns + round(self._config.latency_s * 1e9))
+            self._take(answer, client.metadata, asked)
 
-    def _question(self, client: Client) -> tuple[dict[str, Any], int, int, int] | None:
+    def _question(self, client: Client) -> Question | None:
         """The next question; None where none is due or nothing new has been seen."""
         now_ns = self._clock.now_ns()
         if not self._due(now_ns):
@@ -133,31 +153,34 @@ class Asking:
         observation = self._observations.take(now_ns)
         if observation is None or observation.stamp_ns <= self._asked_ns or not observation.instruction:
             return None
-        self._loop.request(observation.stamp_ns)
+        planned = self._loop.request(observation.stamp_ns)
         self._loop.events.emit(observation)
-        draws = {"seed": self._config.seed, "decision": self._decision}
+        request = request_of(observation, client.metadata)
+        request |= {"seed": self._config.seed, "decision": self._decision}
+        if self._config.continues:
+            request |= planned.message
         self._decision, self._asked_ns = self._decision + 1, observation.stamp_ns
-        return {**request_of(observation, client.metadata), **draws}, observation.stamp_ns, self._episode, now_ns
+        frozen = planned.frozen if self._config.continues else 0
+        return Question(request, observation.stamp_ns, now_ns, self._episode, frozen)
 
     def _due(self, now_ns: int) -> bool:
         if self._config.aligned or self._loop.state is not ArmState.RUNNING:
             return self._loop.due(now_ns)
         return not self._loop.planned(now_ns)
 
-    def _take(
-        self, answer: dict[str, Any], metadata: dict[str, Any], observed_ns: int, episode: int, began_ns: int
-    ) -> None:
+    def _take(self, answer: dict[str, Any], metadata: dict[str, Any], asked: Question) -> None:
         now_ns = self._clock.now_ns()
+        infer_ms = (now_ns - asked.began_ns) / 1e6
         with self._lock:
-            if episode != self._episode:
+            if asked.episode != self._episode:
                 self._loop.heartbeat(now_ns)
                 return
             self.report.answers += 1
-            self.report.answer_ms = [*self.report.answer_ms[-99:], (now_ns - began_ns) / 1e6]
-        stamp_ns = observed_ns if self._config.aligned else now_ns
+            self.report.answer_ms = [*self.report.answer_ms[-99:], infer_ms]
+        stamp_ns = asked.observed_ns if self._config.aligned else now_ns
         actions = np.asarray(answer["actions"], np.float64)
         chunk = Chunk(stamp_ns, actions, str(metadata.get("weights", "")))
-        self._loop.chunk(chunk, now_ns, (now_ns - began_ns) / 1e6)
+        self._loop.chunk(chunk, now_ns, infer_ms, asked.frozen)
 
     def _failed(self, why: str) -> None:
         with self._lock:

@@ -7,17 +7,20 @@ the policy's wait for the server. They meet in `ControlLoop`, behind its lock.
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 from embodied_rl.real_robot.core.states import ArmState, Event
 from embodied_rl.real_robot.ros2.adapters import ArmAdapter, GripperAdapter, arm_adapter, gripper_adapter
 from embodied_rl.real_robot.ros2.asking import Client
-from embodied_rl.real_robot.ros2.events import EpisodeMarked, StateChanged
-from embodied_rl.real_robot.ros2.events import Event as BridgeEvent
+from embodied_rl.real_robot.ros2.episodes import EpisodeBook
 from embodied_rl.real_robot.ros2.inputs import Inputs
 from embodied_rl.real_robot.ros2.loop import ControlLoop, Output
 from embodied_rl.real_robot.ros2.operator import Operator
 from embodied_rl.real_robot.ros2.options import BridgeOptions
+from embodied_rl.real_robot.ros2.parameters import declare_parameters
+from embodied_rl.real_robot.ros2.recording import BridgeRecording
 from embodied_rl.real_robot.ros2.report import Reporter
 from embodied_rl.real_robot.ros2.session import Session
 from embodied_rl.real_robot.ros2.station import Station, make_station
@@ -32,25 +35,34 @@ class Bridge:
         session: The node.
         options: How it runs.
         clients: Connections to the policy server; each may have a question on its way.
+        metadata: What is known of the policy; None: what its server says.
 
     Attributes:
         station: Its parts.
 
     Raises:
-        UserError: The policy does not fit the arm's cameras or its actions are no Cartesian deltas.
+        UserError: The policy does not fit the arm's cameras, its actions are no Cartesian deltas, or the recording
+            cannot be written.
 
     Example:
         >>> with Session("embodied_rl") as session:
         ...     bridge = Bridge(session, BridgeOptions(robot="fr3"), [PolicyClient("gpu-box", 8000)])
-        ...     bridge.loop.events.subscribe(BackgroundSink(recorder.write))
         ...     bridge.start()
     """
 
-    def __init__(self, session: Session, options: BridgeOptions, clients: Sequence[Client]) -> None:
-        self.station: Station = make_station(session, options, clients)
-        self._inputs = Inputs(self.station)
+    def __init__(
+        self,
+        session: Session,
+        options: BridgeOptions,
+        clients: Sequence[Client],
+        metadata: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.station: Station = make_station(session, options, clients, metadata)
+        declare_parameters(session.node, options)
+        self._recording = BridgeRecording(self.station, Path(options.record)) if options.record else None
+        self._inputs = Inputs(self.station, EpisodeBook(self.loop, self.station.asking))
         self._operator = Operator(self.station, self._inputs)
-        self._reporter = Reporter(self.station, self._inputs)
+        self._reporter = Reporter(self.station, self._inputs, self._recording)
         self._arm: ArmAdapter | None = None
         self._gripper: GripperAdapter | None = None
         config = self.station.config
@@ -58,8 +70,7 @@ class Bridge:
             self._arm = arm_adapter(session.node, config.arm, self.station.robot)
             if config.gripper is not None:
                 self._gripper = gripper_adapter(session.node, config.gripper)
-        self._episode, self._healthy_ns = 0, 0
-        self.loop.events.subscribe(self._on_event)
+        self._healthy_ns = 0
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._control, name="control", daemon=True)
         self._error: BaseException | None = None
@@ -74,6 +85,10 @@ class Bridge:
         """What ended the control or the callback thread; None while both run."""
         return self._error or self.station.session.error
 
+    def fire(self, event: Event) -> str:
+        """Fire an event as somebody's wish, as the services do: why it was refused; empty where it was done."""
+        return self._operator.fire(event)
+
     def start(self) -> None:
         """Run callbacks, ask the policy and tick from now on."""
         self.station.session.start()
@@ -81,7 +96,11 @@ class Bridge:
         self._thread.start()
 
     def close(self) -> None:
-        """Hold, then end: control thread, policy threads. The session is closed by whoever made it."""
+        """Hold, then end: control thread, policy threads, recording. The session is closed by whoever made it.
+
+        Raises:
+            UserError: The recording is not complete.
+        """
         if self.loop.state in (ArmState.RUNNING, ArmState.HUMAN):
             self.loop.fire(Event.HOLD, self.station.clock.now_ns(), "the bridge ends")
             self._stopping.wait(_STOP_S)  # the stop's set points still go out
@@ -89,17 +108,8 @@ class Bridge:
         if self._thread.is_alive():
             self._thread.join(timeout=2.0)
         self.station.asking.close()
-
-    def _on_event(self, event: BridgeEvent) -> None:
-        if not isinstance(event, StateChanged) or not event.transition.accepted:
-            return
-        transition = event.transition
-        if transition.event is Event.START:
-            self._episode, self._inputs.outcome = self._episode + 1, ""
-            self.station.asking.new_episode(self._episode)
-            self.loop.events.emit(EpisodeMarked(event.time_ns, self._episode, True, ""))
-        elif transition.event is Event.DISARM and transition.before is ArmState.HOLDING:
-            self.loop.events.emit(EpisodeMarked(event.time_ns, self._episode, False, self._inputs.outcome))
+        if self._recording is not None:
+            self._recording.close()
 
     def _control(self) -> None:
         try:

@@ -8,7 +8,14 @@ from embodied_rl.real_robot.core.kinematics import Origin
 from embodied_rl.real_robot.core.robot import robot_path
 from embodied_rl.real_robot.core.yaml_reader import Section, read_yaml
 
-ARM_ADAPTERS = ("joint_trajectory", "position_array", "crisp_pose", "crisp_joint", "servo_twist")
+ARM_ADAPTERS = (
+    "joint_trajectory",
+    "joint_trajectory_action",
+    "position_array",
+    "crisp_pose",
+    "crisp_joint",
+    "servo_twist",
+)
 GRIPPER_ADAPTERS = ("float64_array", "gripper_command")
 
 
@@ -27,6 +34,16 @@ class ArmTopic:
 
     adapter: str
     topic: str
+
+    @property
+    def has_stops(self) -> bool:
+        """Whether each set point comes with the stop after it."""
+        return self.adapter in ("joint_trajectory", "joint_trajectory_action")
+
+    @property
+    def goals(self) -> str:
+        """The service by which an action takes goals; empty for a topic."""
+        return f"{self.topic}/_action/send_goal" if self.adapter == "joint_trajectory_action" else ""
 
 
 @dataclass(frozen=True)

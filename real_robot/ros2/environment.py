@@ -56,11 +56,12 @@ def ros_environment(*, domain: int | None = None, loopback: bool = False) -> dic
 
 
 def enter(module: str, arguments: Sequence[str], environment: Mapping[str, str]) -> None:
-    """Start this process again as `python -m module arguments` if it lacks rclpy's folders; else do nothing.
+    """Start this process again as `python -m module arguments` if it lacks rclpy's folders; else take the environment.
 
-    The dynamic loader reads its search path once, when a process starts.
+    The dynamic loader reads its search path once, when a process starts; ROS reads its variables when a node is made.
     """
     if has_rclpy() or _AGAIN in os.environ:
+        os.environ.update(environment)
         return
     sys.stdout.flush()
     os.execve(sys.executable, [sys.executable, "-m", module, *arguments], {**environment, _AGAIN: "1"})

@@ -42,6 +42,23 @@ class ObservationTaken:
 
 
 @dataclass(frozen=True)
+class JointsMeasured:
+    """Joint states as they came, by name, in rad or m.
+
+    Args:
+        time_ns: When they were measured, ns of the bridge's clock.
+        names: One name per position.
+        positions: [n].
+        velocities: [n], per second; None where they are not sent.
+    """
+
+    time_ns: int
+    names: tuple[str, ...]
+    positions: np.ndarray
+    velocities: np.ndarray | None
+
+
+@dataclass(frozen=True)
 class ChunkDecided:
     """What the policy answered.
 
@@ -52,6 +69,7 @@ class ChunkDecided:
         policy: The policy's version, as its server names it.
         infer_ms: From the question to the answer.
         receipt: What the executor made of it.
+        frozen: Actions that it had to go on from (real-time chunking).
     """
 
     time_ns: int
@@ -60,6 +78,7 @@ class ChunkDecided:
     policy: str
     infer_ms: float
     receipt: Receipt
+    frozen: int = 0
 
 
 @dataclass(frozen=True)
@@ -98,6 +117,14 @@ class StateChanged:
 
 
 @dataclass(frozen=True)
+class ButtonMoved:
+    """The emergency stop's button was pressed or let out."""
+
+    time_ns: int
+    pressed: bool
+
+
+@dataclass(frozen=True)
 class Intervened:
     """A human took the arm over (`began`) or gave it back; `number` counts takeovers."""
 
@@ -116,7 +143,17 @@ class EpisodeMarked:
     outcome: str
 
 
-Event = ObservationTaken | ChunkDecided | ActionTaken | CommandJudged | StateChanged | Intervened | EpisodeMarked
+Event = (
+    ObservationTaken
+    | JointsMeasured
+    | ChunkDecided
+    | ActionTaken
+    | CommandJudged
+    | StateChanged
+    | ButtonMoved
+    | Intervened
+    | EpisodeMarked
+)
 Sink = Callable[[Event], None]
 
 

@@ -11,6 +11,8 @@ import numpy as np
 from embodied_rl.real_robot.ros2 import qos
 from embodied_rl.real_robot.ros2.adapters.stamps import nanoseconds
 from embodied_rl.real_robot.ros2.config import CameraTopic
+from embodied_rl.real_robot.ros2.episodes import EpisodeBook
+from embodied_rl.real_robot.ros2.events import ButtonMoved, JointsMeasured
 from embodied_rl.real_robot.ros2.pictures import PictureError, of_compressed, of_raw
 from embodied_rl.real_robot.ros2.station import Station
 
@@ -46,19 +48,19 @@ class Inputs:
 
     Args:
         station: Its loop and observations take what comes.
+        episodes: Is told what somebody says of an episode.
 
     Attributes:
         flows: What came of joint states and of each camera, by name.
-        outcome: How the running episode ended, as somebody said.
     """
 
-    def __init__(self, station: Station) -> None:
+    def __init__(self, station: Station, episodes: EpisodeBook) -> None:
         from geometry_msgs.msg import TwistStamped
         from sensor_msgs.msg import CompressedImage, Image, JointState
         from std_msgs.msg import Bool, Float64, String
 
         self._station, self._node = station, station.session.node
-        self.outcome = ""
+        self._episodes, self._pressed = episodes, False
         self._names: list[str] = []
         self._fingers: list[float] = []
         self._engaged_ns, self._grip = 0, 0.0
@@ -97,6 +99,9 @@ class Inputs:
         own = [(name, value) for name, value in zip(message.name, message.position, strict=False) if name in names]
         if own:
             self._names, self._fingers = [name for name, _ in own], [value for _, value in own]
+        velocities = np.array(message.velocity) if len(message.velocity) == len(message.name) else None
+        measured = JointsMeasured(stamp_ns, tuple(message.name), np.array(message.position), velocities)
+        station.loop.events.emit(measured)
         if station.options.mode == "dry_run" and station.loop.runtime.machine.sends:
             return
         refused = station.loop.joint_states(message.name, message.position, stamp_ns)
@@ -104,24 +109,28 @@ class Inputs:
 
     def _picture(self, camera: CameraTopic, message: Any) -> None:
         station, flow = self._station, self.flows[camera.name]
-        stamp_ns = station.clock.own_ns(nanoseconds(message.header.stamp))
-        flow.note(station.clock.now_ns(), stamp_ns)
+        now_ns, stamp_ns = station.clock.now_ns(), station.clock.own_ns(nanoseconds(message.header.stamp))
+        flow.note(now_ns, stamp_ns)
         try:
             image = of_compressed(message) if camera.compressed else of_raw(message)
         except PictureError as error:
             flow.problem = str(error)
             return
         flow.problem = ""
-        station.observations.picture(camera.name, image, stamp_ns)
+        station.observations.picture(camera.name, image, stamp_ns, now_ns)
 
     def _button(self, message: Any) -> None:
-        self._station.loop.button(bool(message.data), self._station.clock.now_ns())
+        pressed, now_ns = bool(message.data), self._station.clock.now_ns()
+        self._station.loop.button(pressed, now_ns)
+        if pressed != self._pressed:
+            self._pressed = pressed
+            self._station.loop.events.emit(ButtonMoved(now_ns, pressed))
 
     def _instruction(self, message: Any) -> None:
         self._station.observations.instruction = message.data.strip()
 
     def _on_outcome(self, message: Any) -> None:
-        self.outcome = message.data
+        self._episodes.say(message.data, self._station.clock.now_ns())
 
     def _engage(self, message: Any) -> None:
         now_ns = self._station.clock.now_ns()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,6 +13,18 @@ import numpy as np
 from embodied_rl.real_robot.ros2.events import ObservationTaken
 from embodied_rl.real_robot.ros2.loop import ControlLoop
 from embodied_rl.real_robot.ros2.proprio import Proprio
+
+_KEPT = 4
+"""Pictures of each camera: whoever looks back a little, such as the recorder, sees what was there then."""
+
+
+@dataclass(frozen=True)
+class _Picture:
+    """uint8 [H, W, 3], taken at `stamp_ns`; it came at `came_ns`."""
+
+    came_ns: int
+    stamp_ns: int
+    image: np.ndarray
 
 
 class Observations:
@@ -22,7 +36,7 @@ class Observations:
         proprio: Makes what the policy reads of the joints.
 
     Example:
-        >>> observations.picture("wrist", image, stamp_ns)
+        >>> observations.picture("wrist", image, stamp_ns, now_ns)
         >>> observations.take(now_ns).images["wrist"].shape
         (480, 640, 3)
     """
@@ -31,15 +45,16 @@ class Observations:
         self.cameras = tuple(cameras)
         self.instruction = ""
         self._loop, self._proprio = loop, proprio
-        self._newest: dict[str, tuple[int, np.ndarray]] = {}
+        self._pictures = {name: deque[_Picture](maxlen=_KEPT) for name in self.cameras}
         self._changed = threading.Condition()
 
-    def picture(self, camera: str, image: np.ndarray, stamp_ns: int) -> None:
-        """Take a picture, uint8 [H, W, 3]; one that is older than the newest is left out."""
+    def picture(self, camera: str, image: np.ndarray, stamp_ns: int, now_ns: int) -> None:
+        """Take a picture, uint8 [H, W, 3], that comes now; one that is older than the newest is left out."""
         with self._changed:
-            if camera in self._newest and stamp_ns <= self._newest[camera][0]:
+            kept = self._pictures[camera]
+            if kept and stamp_ns <= kept[-1].stamp_ns:
                 return
-            self._newest[camera] = (stamp_ns, image)
+            kept.append(_Picture(now_ns, stamp_ns, image))
             self._changed.notify_all()
         self._loop.picture(camera, stamp_ns)
 
@@ -49,19 +64,20 @@ class Observations:
             self._changed.wait(seconds)
 
     def take(self, now_ns: int) -> ObservationTaken | None:
-        """What the policy is asked now; None before each camera and the joints have come.
+        """What the policy is asked at `now_ns`; None before each camera and the joints have come.
 
         Its stamp is that of the oldest picture, and the joints are those measured nearest to it.
         """
         with self._changed:
-            newest = {name: self._newest[name] for name in self.cameras if name in self._newest}
-        if len(newest) < len(self.cameras):
+            come = {name: [one for one in kept if one.came_ns <= now_ns] for name, kept in self._pictures.items()}
+        if not all(come.values()):
             return None
-        stamp_ns = min((stamp for stamp, _ in newest.values()), default=now_ns)
+        newest = {name: pictures[-1] for name, pictures in come.items()}
+        stamp_ns = min((picture.stamp_ns for picture in newest.values()), default=now_ns)
         measured = self._loop.measured(stamp_ns)
         if measured is None:
             return None
-        images = {name: image for name, (_, image) in newest.items()}
+        images = {name: picture.image for name, picture in newest.items()}
         proprio = self._proprio(measured.angles, measured.fingers)
         return ObservationTaken(now_ns, stamp_ns, images, measured.angles, proprio, self.instruction)
 

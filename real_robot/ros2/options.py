@@ -9,6 +9,8 @@ from typing import Literal
 from embodied_rl.real_robot.core.executor import Overlap
 
 Mode = Literal["live", "dry_run", "shadow"]
+REALTIME = "realtime"
+"""The way of joining chunks in which the policy itself goes on from what is planned."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,13 +24,15 @@ class BridgeOptions:
         token: The server's, None for none.
         mode: live sends set points. dry_run decides them and takes them for measured joints, and sends nothing.
             shadow asks the policy while something else moves the arm, and cannot be armed.
-        overlap: What overlapping chunks do.
+        overlap: What overlapping chunks do (`Overlap`), or 'realtime': real-time chunking, for flow policies.
         blend_steps: Control steps of a blend.
         horizon: Control steps after which the policy is asked again, at most a chunk.
         aligned: See `AskConfig`.
         latency_s: Added to each answer of the policy.
         requests: Questions that may be on their way at once.
         speed: See `Clock`; for twins only.
+        record: The recording, an MCAP file that does not exist yet; None: nothing is recorded.
+        labelled_by: Who says how episodes end, for the recording: 'human' or 'simulator'.
         resume_s: Resume by itself so long after the last fault has gone; None: somebody must. For twins only.
     """
 
@@ -44,6 +48,8 @@ class BridgeOptions:
     latency_s: float = 0.0
     requests: int = 1
     speed: float = 1.0
+    record: str | None = None
+    labelled_by: str = "human"
     resume_s: float | None = None
 
     def to_json(self) -> str:

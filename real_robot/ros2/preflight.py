@@ -82,7 +82,8 @@ def _controller(station: Station, inputs: Inputs) -> Check:
         return Check("controller", True, f"{station.options.mode}: nothing is sent")
     if problem := inputs.other_publishers():
         return Check("controller", False, problem)
-    if not node.count_subscribers(config.topic):
+    listens = node.count_services(config.goals) if config.goals else node.count_subscribers(config.topic)
+    if not listens:
         return Check("controller", False, f"nobody listens to {config.topic}: is the controller active?")
     return Check("controller", True, f"{config.adapter} on {config.topic}")
 

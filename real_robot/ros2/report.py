@@ -14,6 +14,7 @@ from embodied_rl.real_robot.ros2.adapters.stamps import set_time
 from embodied_rl.real_robot.ros2.events import ActionTaken, Event, Intervened, StateChanged
 from embodied_rl.real_robot.ros2.inputs import Inputs
 from embodied_rl.real_robot.ros2.loop import Output
+from embodied_rl.real_robot.ros2.recording import BridgeRecording
 from embodied_rl.real_robot.ros2.station import Station
 
 _STATUS_S, _DIAGNOSTICS_S = 0.1, 1.0
@@ -25,13 +26,14 @@ class Reporter:
     Args:
         station: What is reported on.
         inputs: What comes in.
+        recording: What is written; None where nothing is.
     """
 
-    def __init__(self, station: Station, inputs: Inputs) -> None:
+    def __init__(self, station: Station, inputs: Inputs, recording: BridgeRecording | None) -> None:
         from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
         from std_msgs.msg import String
 
-        self._station, self._inputs, self._text = station, inputs, String
+        self._station, self._inputs, self._recording, self._text = station, inputs, recording, String
         self._array, self._status, self._pair = DiagnosticArray, DiagnosticStatus, KeyValue
         node = station.session.node
         self._states = node.create_publisher(String, "~/state", qos.latched())
@@ -85,6 +87,7 @@ class Reporter:
             "since_intervention_s": (now_ns - self._last_intervention_ns) / 1e9 if self._interventions else None,
             "instruction": station.observations.instruction,
             "policy": station.metadata["policy"],
+            "recording": None if self._recording is None else self._recording.status(),
             "flows": {
                 name: {"rate_hz": flow.rate_hz(now_ns), "age_ms": flow.age_ms, "problem": flow.problem}
                 for name, flow in self._inputs.flows.items()

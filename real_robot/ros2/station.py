@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,7 @@ from embodied_rl.real_robot.ros2.clock import Clock
 from embodied_rl.real_robot.ros2.config import RosConfig, load_ros_config
 from embodied_rl.real_robot.ros2.loop import ControlLoop
 from embodied_rl.real_robot.ros2.observations import Observations
-from embodied_rl.real_robot.ros2.options import BridgeOptions
+from embodied_rl.real_robot.ros2.options import REALTIME, BridgeOptions
 from embodied_rl.real_robot.ros2.proprio import Proprio
 from embodied_rl.real_robot.ros2.session import Session
 
@@ -43,40 +43,45 @@ class Station:
     robot: Robot
     config: RosConfig
     session: Session
-    metadata: dict[str, Any]
+    metadata: Mapping[str, Any]
     clock: Clock
     loop: ControlLoop
     observations: Observations
     asking: Asking
 
 
-def make_station(session: Session, options: BridgeOptions, clients: Sequence[Client]) -> Station:
+def make_station(
+    session: Session, options: BridgeOptions, clients: Sequence[Client], metadata: Mapping[str, Any] | None = None
+) -> Station:
     """Read the arm's file and check that the policy fits it.
 
     Args:
         session: The node.
         options: How the bridge runs.
         clients: Connections to the policy server.
+        metadata: What is known of the policy; None: what its server says.
 
     Raises:
         UserError: The file is wrong, or the policy wants other cameras, proprio or actions.
     """
-    robot, config, metadata = load_robot(options.robot), load_ros_config(options.robot), clients[0].metadata
+    robot, config = load_robot(options.robot), load_ros_config(options.robot)
+    metadata = clients[0].metadata if metadata is None else metadata
     cameras = [camera.name for camera in config.cameras][: metadata["cameras"]]
     loop = ControlLoop(
         robot,
         cameras,
         _executor_config(metadata, options, len(cameras)),
         fingers=() if config.gripper is None else config.gripper.fingers,
-        stops=config.arm.adapter == "joint_trajectory",
+        stops=config.arm.has_stops,
     )
     clock = Clock(options.speed)
     observations = Observations(loop, cameras, Proprio(robot.chain, config.base))
-    asking = Asking(loop, observations, list(clients), clock, AskConfig(options.aligned, options.latency_s))
+    ask = AskConfig(options.aligned, options.latency_s, continues=options.overlap == REALTIME)
+    asking = Asking(loop, observations, list(clients), clock, ask)
     return Station(options, robot, config, session, metadata, clock, loop, observations, asking)
 
 
-def _executor_config(metadata: dict[str, Any], options: BridgeOptions, cameras: int) -> ExecutorConfig:
+def _executor_config(metadata: Mapping[str, Any], options: BridgeOptions, cameras: int) -> ExecutorConfig:
     if metadata["action_dim"] != ACTION_DIM:
         raise UserError(
             f"the policy's actions have {metadata['action_dim']} numbers; the bridge takes LIBERO's {ACTION_DIM}: "
@@ -86,11 +91,15 @@ def _executor_config(metadata: dict[str, Any], options: BridgeOptions, cameras: 
         raise UserError(f"the policy looks at {metadata['cameras']} cameras: name them under ros.cameras")
     if metadata["proprio_dim"] not in (0, PROPRIO_DIM):
         raise UserError(f"the policy reads {metadata['proprio_dim']} numbers; the bridge has LIBERO's {PROPRIO_DIM}")
+    if options.overlap == REALTIME and not metadata.get("realtime_chunking"):
+        raise UserError(
+            f"{metadata['policy']} cannot go on from planned actions: --overlap realtime is for flow policies"
+        )
     return ExecutorConfig(
         chunk_len=metadata["chunk_len"],
         action_dim=ACTION_DIM,
         period_ns=STEP_NS,
-        overlap=Overlap(options.overlap),
+        overlap=Overlap.NEWEST if options.overlap == REALTIME else Overlap(options.overlap),
         blend_steps=options.blend_steps,
         discrete=(GRIPPER_AXIS,),
         execution_horizon=min(options.horizon, metadata["chunk_len"]),

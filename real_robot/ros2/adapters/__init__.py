@@ -36,6 +36,10 @@ def arm_adapter(node: Any, config: ArmTopic, robot: Robot) -> ArmAdapter:
         from embodied_rl.real_robot.ros2.adapters.joint_trajectory import JointTrajectoryAdapter
 
         return JointTrajectoryAdapter(node, config.topic, robot)
+    if config.adapter == "joint_trajectory_action":
+        from embodied_rl.real_robot.ros2.adapters.joint_trajectory import JointTrajectoryActionAdapter
+
+        return JointTrajectoryActionAdapter(node, config.topic, robot)
     if config.adapter == "position_array":
         from embodied_rl.real_robot.ros2.adapters.position_array import PositionArrayAdapter
 

@@ -7,9 +7,11 @@ controller interpolates by cubics; the stamp is the tick's time, so that what is
 
 from __future__ import annotations
 
+import importlib
 from array import array
 from typing import Any
 
+from embodied_rl.errors import UserError
 from embodied_rl.real_robot.core.gate import NANOSECONDS, Setpoint
 from embodied_rl.real_robot.core.robot import Robot
 from embodied_rl.real_robot.ros2 import qos
@@ -22,6 +24,36 @@ _STRIDE = 3
 """Ticks between the points of a stop."""
 
 
+class Trajectories:
+    """Makes trajectory_msgs/JointTrajectory of set points.
+
+    Args:
+        robot: Names and rate.
+    """
+
+    def __init__(self, robot: Robot) -> None:
+        from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
+
+        self.kind, self._point = JointTrajectory, JointTrajectoryPoint
+        self._names = list(robot.limits.names)
+        self._period_ns = round(NANOSECONDS / robot.rate_hz)
+
+    def of(self, output: Output, ros_ns: int) -> Any:
+        """The set point of `output` and the stop after it, stamped with the tick's time."""
+        setpoint = output.tick.setpoint
+        assert setpoint is not None
+        message = self.kind(joint_names=self._names)
+        set_time(message.header.stamp, ros_ns)
+        ends = [*range(_STRIDE - 1, len(output.stop) - 1, _STRIDE), len(output.stop) - 1] if output.stop else []
+        message.points = [self._one(setpoint, 0), *(self._one(output.stop[index], index + 1) for index in ends)]
+        return message
+
+    def _one(self, setpoint: Setpoint, tick: int) -> Any:
+        point = self._point(positions=array("d", setpoint.positions), velocities=array("d", setpoint.velocities))
+        set_time(point.time_from_start, (tick + LEAD_TICKS) * self._period_ns)
+        return point
+
+
 class JointTrajectoryAdapter:
     """Publishes trajectory_msgs/JointTrajectory.
 
@@ -32,24 +64,41 @@ class JointTrajectoryAdapter:
     """
 
     def __init__(self, node: Any, topic: str, robot: Robot) -> None:
-        from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
-
-        self._message, self._point = JointTrajectory, JointTrajectoryPoint
-        self._names = list(robot.limits.names)
-        self._period_ns = round(NANOSECONDS / robot.rate_hz)
-        self._publisher = node.create_publisher(JointTrajectory, topic, qos.command())
+        self._trajectories = Trajectories(robot)
+        self._publisher = node.create_publisher(self._trajectories.kind, topic, qos.command())
 
     def send(self, output: Output, ros_ns: int) -> None:
         """Send the set point and the stop after it."""
-        setpoint = output.tick.setpoint
-        assert setpoint is not None
-        message = self._message(joint_names=self._names)
-        set_time(message.header.stamp, ros_ns)
-        ends = [*range(_STRIDE - 1, len(output.stop) - 1, _STRIDE), len(output.stop) - 1] if output.stop else []
-        message.points = [self._of(setpoint, 0), *(self._of(output.stop[index], index + 1) for index in ends)]
-        self._publisher.publish(message)
+        self._publisher.publish(self._trajectories.of(output, ros_ns))
 
-    def _of(self, setpoint: Setpoint, tick: int) -> Any:
-        point = self._point(positions=array("d", setpoint.positions), velocities=array("d", setpoint.velocities))
-        set_time(point.time_from_start, (tick + LEAD_TICKS) * self._period_ns)
-        return point
+
+class JointTrajectoryActionAdapter:
+    """Sends the same as goals of control_msgs/action/FollowJointTrajectory, each in place of the one before.
+
+    For controllers that offer no topic: a goal costs more than a message, so prefer the topic where there is one.
+
+    Args:
+        node: The bridge's.
+        action: Such as /joint_trajectory_controller/follow_joint_trajectory.
+        robot: Names and rate.
+
+    Raises:
+        UserError: control_msgs is not installed.
+    """
+
+    def __init__(self, node: Any, action: str, robot: Robot) -> None:
+        try:
+            actions = importlib.import_module("control_msgs.action")
+        except ImportError:
+            raise UserError(
+                "ros.arm.adapter joint_trajectory_action needs control_msgs: "
+                "apt-get install ros-$ROS_DISTRO-control-msgs, or take joint_trajectory"
+            ) from None
+        from rclpy.action import ActionClient
+
+        self._action, self._trajectories = actions.FollowJointTrajectory, Trajectories(robot)
+        self._client = ActionClient(node, actions.FollowJointTrajectory, action)
+
+    def send(self, output: Output, ros_ns: int) -> None:
+        """Send the set point and the stop after it as a goal."""
+        self._client.send_goal_async(self._action.Goal(trajectory=self._trajectories.of(output, ros_ns)))

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import cv2
+import numpy as np
 import pytest
 
 from embodied_rl.cli import deploy, main
 from embodied_rl.errors import UserError
-from embodied_rl.jobs.deploy import fleet_config, held_out, summary
+from embodied_rl.jobs.deploy import fleet_config, held_out, recording_path, summary
+from embodied_rl.jobs.deploy_views import write_views
 from embodied_rl.real_robot.deploy.dashboard import checklist, dashboard
 from embodied_rl.real_robot.deploy.episodes import Episode
 from embodied_rl.real_robot.ros2.preflight import Check, from_json, to_json
@@ -21,7 +24,10 @@ from embodied_rl.real_robot.ros2.preflight import Check, from_json, to_json
         ("deploy --robot fr3", "--instruction"),
         ("deploy --robot fr3 --instruction x --speed 0.5", "--speed is for the twin"),
         ("deploy --robot fr3 --instruction x --dry-run --shadow", "choose one"),
-        ("deploy --shadow", "for a real arm"),
+        ("deploy --instruction x", "for a real arm"),
+        ("deploy --record pyproject.toml", "exists already"),
+        ("deploy --training-view demos", "for a real arm"),
+        ("deploy --robot fr3 --instruction x --training-view demos", "no LeRobot data set"),
         ("deploy --episodes 0", "--episodes must lie in 1"),
         ("deploy --server gpu-box", "--server is HOST:PORT"),
         ("deploy --domain 400", "--domain must lie in 0 to 232"),
@@ -44,6 +50,33 @@ def test_without_ros_it_says_how_to_get_it(
     monkeypatch.setattr(deploy, "ros_environment", missing)
     assert main(["deploy"]) == 2
     assert "make ros2" in capsys.readouterr().err
+
+
+def test_recording_is_the_default_and_needs_mcap(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert recording_path("none") is None
+    path = recording_path("auto")
+    assert path is not None
+    assert (path.parent, path.suffix, path.exists()) == (Path("runs/deploy"), ".mcap", False)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert main(["deploy"]) == 2
+    assert "--record none" in capsys.readouterr().err
+
+
+def test_what_cameras_see_lies_beside_training(tmp_path: Path) -> None:
+    live = {"front": np.full((48, 64, 3), 200, np.uint8), "wrist": np.full((32, 32, 3), 100, np.uint8)}
+    write_views(tmp_path / "views.png", live, [np.full((256, 256, 3), 50, np.uint8)] * 2)
+    picture = cv2.imread(str(tmp_path / "views.png"))
+    assert picture is not None
+    height = picture.shape[0] // 2
+    assert picture.shape == (2 * height, 512, 3)
+    middle = picture[height - 128 :: height, [128, 384], 0]
+    assert middle.tolist() == [[200, 50], [100, 50]]
+    assert picture[height - 250, 128, 0] == 0, "black bars, not stretched"
+    with pytest.raises(UserError, match="training had 1"):
+        write_views(tmp_path / "views.png", live, [live["front"]])
 
 
 def test_options_reach_bridge_and_twin() -> None:
@@ -70,6 +103,9 @@ def test_what_a_person_sees() -> None:
     said = summary(done, {})
     assert said["won"] == 1
     assert "1 of 2 episodes succeeded (50%, 9% to 91% at 95 %); 2 holds" in said["text"]
+    dry = summary(done, {"mode": "dry_run", "outcomes": {"allow": 7, "rewrite": 2}})
+    assert "7 allow, 2 rewrite; none was sent" in dry["text"]
+    assert "succeeded" not in dry["text"]
     assert dashboard({}, done, "").row_count == 1
     checks = [Check("limits", False, "outside: joint 1"), Check("policy", True, "answers")]
     assert from_json(to_json(checks)) == checks

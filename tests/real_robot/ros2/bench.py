@@ -20,9 +20,9 @@ NAMES = (*ROBOT.limits.names, *CONFIG.gripper.fingers)
 class Bench:
     """A loop, its clock, and all that it emitted."""
 
-    def __init__(self, overlap: Overlap = Overlap.NEWEST) -> None:
+    def __init__(self, overlap: Overlap = Overlap.NEWEST, horizon: int = 8) -> None:
         assert CONFIG.gripper is not None
-        config = ExecutorConfig(8, 7, STEP, overlap, execution_horizon=8, discrete=(6,))
+        config = ExecutorConfig(8, 7, STEP, overlap, execution_horizon=horizon, discrete=(6,))
         self.loop = ControlLoop(ROBOT, ["front"], config, fingers=CONFIG.gripper.fingers)
         self.events: list[BridgeEvent] = []
         self.loop.events.subscribe(self.events.append)

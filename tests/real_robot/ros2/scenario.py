@@ -1,42 +1,87 @@
-"""Server, twin and bridge through faults, as a process that has rclpy: prints one JSON line for the tests."""
+"""Server, twin and bridge through faults, as a process that has rclpy: prints one JSON line for the tests.
+
+python -m tests.real_robot.ros2.scenario SPEED FOLDER: recordings go into the folder.
+"""
 
 from __future__ import annotations
 
 import json
 import os
 import sys
+import threading
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
-from embodied_rl.real_robot.deploy.episodes import run_episode
+from embodied_rl.real_robot.deploy.episodes import run_episode, shadow_episode
 from embodied_rl.real_robot.deploy.faults import Drills
 from embodied_rl.real_robot.deploy.fleet import Fleet, FleetConfig
-from embodied_rl.real_robot.ros2.options import BridgeOptions
+from embodied_rl.real_robot.ros2.options import BridgeOptions, Mode
 from embodied_rl.real_robot.twin.options import TwinOptions
 
+TASK = "tabletop_object/pick_up_the_bottle_and_place_it_in_the_basket"
 
-def main(speed: float) -> dict[str, Any]:
-    """An episode, then every fault."""
+
+def main(speed: float, folder: Path) -> dict[str, Any]:
+    """An episode, then every fault, then a dry run and a shadow run."""
     config = FleetConfig(
         environment=os.environ,
         server=("tests.real_robot.ros2.moving_server",),
-        bridge=BridgeOptions(port=0, speed=speed),
+        bridge=BridgeOptions(port=0, speed=speed, record=str(folder / "live.mcap"), labelled_by="simulator"),
         twin=TwinOptions(suite="tabletop_object", speed=speed, image_size=16),
     )
     fleet = Fleet(config)
     try:
         assert fleet.twin is not None
-        drills = Drills(fleet, "tabletop_object/pick_up_the_bottle_and_place_it_in_the_basket", speed)
+        drills = Drills(fleet, TASK, speed)
         episode = run_episode(fleet.bridge, fleet.twin, drills.task, 50, 1.0)
         checks = [asdict(check) for check in fleet.bridge.preflight()]
+        parameters = [_parameters(fleet, "robot", "horizon"), _parameters(fleet, "token")]
         said = [drills.emergency_stop(), drills.drop_camera()]
         said += [drills.stop(name) for name in ("server", "twin", "bridge")]
         said += [drills.kill(name) for name in ("server", "twin", "bridge")]
         outcomes = fleet.bridge.status["outcomes"]
-        return {"episode": asdict(episode), "checks": checks, "drills": [asdict(drill) for drill in said], **outcomes}
+        modes = {mode: _without_sending(fleet, drills, mode) for mode in ("dry_run", "shadow")}
+        told = {"episode": asdict(episode), "checks": checks, "drills": [asdict(drill) for drill in said]}
+        told["parameters"] = parameters
+        return {**told, **outcomes, **modes}
     finally:
         fleet.close()
 
 
+def _parameters(fleet: Fleet, *names: str) -> list[Any]:
+    """What the bridge's parameters say; None where there is none."""
+    from rcl_interfaces.srv import GetParameters
+    from rclpy.parameter import parameter_value_to_python
+
+    client = fleet.session.node.create_client(GetParameters, "/embodied_rl/get_parameters")
+    assert client.wait_for_service(timeout_sec=15.0)
+    answered = threading.Event()
+    future = client.call_async(GetParameters.Request(names=names))
+    future.add_done_callback(lambda _: answered.set())
+    assert answered.wait(15.0)
+    return [parameter_value_to_python(value) for value in future.result().values]
+
+
+def _without_sending(fleet: Fleet, drills: Drills, mode: Mode) -> dict[str, Any]:
+    """Half a second in a mode that sends nothing; `commands` is what another process heard of the bridge."""
+    if "bridge" in fleet.processes:
+        fleet.processes["bridge"].close()
+    heard = len(drills.watch.commands)
+    fleet.start_bridge(mode=mode)
+    assert fleet.twin is not None
+    assert fleet.bridge.wait(lambda: fleet.bridge.status["mode"] == mode, 30.0)
+    run = run_episode if mode == "dry_run" else shadow_episode
+    episode = run(fleet.bridge, fleet.twin, TASK, 50, 0.5)
+    refused = "" if mode == "dry_run" else fleet.bridge.call("arm")[1]
+    status = fleet.bridge.status
+    return {
+        "episode": asdict(episode),
+        "status": status,
+        "refused": refused,
+        "commands": len(drills.watch.commands) - heard,
+    }
+
+
 if __name__ == "__main__":
-    print(json.dumps(main(float(sys.argv[1]))))
+    print(json.dumps(main(float(sys.argv[1]), Path(sys.argv[2]))))

@@ -43,8 +43,8 @@ class Server:
 class Robot:
     """A loop in real time's stamps, an observer, and a server."""
 
-    def __init__(self, **config: Any) -> None:
-        self.bench, self.server, self.clock = Bench(), Server(), Clock()
+    def __init__(self, horizon: int = 8, **config: Any) -> None:
+        self.bench, self.server, self.clock = Bench(horizon=horizon), Server(), Clock()
         self.observations = Observations(self.bench.loop, ["front"], Proprio(ROBOT.chain, CONFIG.base))
         self.observations.instruction = "open the drawer"
         self.asking = Asking(self.bench.loop, self.observations, [self.server], self.clock, AskConfig(**config))
@@ -53,7 +53,7 @@ class Robot:
     def look(self) -> int:
         now_ns = self.clock.now_ns()
         self.bench.loop.joint_states(ROBOT.limits.names, ROBOT.home, now_ns)
-        self.observations.picture("front", np.zeros((8, 8, 3), np.uint8), now_ns)
+        self.observations.picture("front", np.zeros((8, 8, 3), np.uint8), now_ns, now_ns)
         return now_ns
 
     def chunks(self, count: int) -> list[ChunkDecided]:
@@ -102,6 +102,23 @@ def test_an_answer_to_the_episode_before_is_thrown_away(robot: Robot) -> None:
     stamp = robot.look()
     assert [chunk.observed_ns for chunk in robot.chunks(1)] == [stamp]
     assert (robot.server.questions[1]["seed"], robot.server.questions[1]["decision"]) == (5, 0)
+
+
+def test_a_flow_policy_is_told_what_is_planned() -> None:
+    robot = Robot(horizon=1, continues=True)
+    robot.look()
+    robot.chunks(1)
+    assert "prev_action_chunk" not in robot.server.questions[0], "nothing was planned"
+    time.sleep(0.1)
+    robot.look()
+    chunk = robot.chunks(2)[1]
+    question = robot.server.questions[1]
+    planned = question["prev_action_chunk"]
+    assert (planned.shape[1], planned.dtype) == (7, np.float32)
+    assert 1 <= len(planned) < 8, "the first actions are past"
+    assert (planned == np.float32(0.1)).all()
+    assert question["inference_delay"] == chunk.frozen <= len(planned)
+    robot.asking.close()
 
 
 def test_a_refusal_is_counted_and_asking_goes_on(robot: Robot) -> None:

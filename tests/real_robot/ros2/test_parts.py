@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from pathlib import Path
 from types import SimpleNamespace
@@ -111,6 +112,13 @@ def test_without_ros_one_line_says_what_to_do(monkeypatch: pytest.MonkeyPatch, t
     monkeypatch.setattr(environment, "wheels_folder", lambda: tmp_path)
     with pytest.raises(UserError, match="make ros2"):
         environment.ros_environment()
+
+
+def test_with_ros_sourced_a_process_takes_the_environment_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environment, "has_rclpy", lambda: True)
+    monkeypatch.setenv("ROS_DOMAIN_ID", "0")
+    environment.enter("nowhere", [], environment.ros_environment(domain=7))
+    assert os.environ["ROS_DOMAIN_ID"] == "7", "as the processes that it starts"
 
 
 def test_the_loopback_profile_is_named_only_where_it_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,9 +12,16 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from embodied_rl.cli import main
+from embodied_rl.data.lerobot import load
 from embodied_rl.errors import UserError
+from embodied_rl.real_robot.core.runtime import Tick
+from embodied_rl.real_robot.core.states import ArmState, Event, Transition
+from embodied_rl.real_robot.record.events import ChunkArrived, EmergencyStop, JointStates
+from embodied_rl.real_robot.record.reader import RecordingFile
 from embodied_rl.real_robot.ros2.environment import ros_environment
 
 ROOT = Path(__file__).parents[3]
@@ -23,7 +30,12 @@ SPEED, HOLD_S = "0.35", 0.6
 
 
 @pytest.fixture(scope="module")
-def scenario() -> dict[str, Any]:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("recordings")
+
+
+@pytest.fixture(scope="module")
+def scenario(folder: Path) -> dict[str, Any]:
     try:
         environment = ros_environment(domain=10 + os.getpid() % 80, loopback=True)
     except UserError as missing:
@@ -31,7 +43,7 @@ def scenario() -> dict[str, Any]:
             raise
         pytest.skip(str(missing))  # .ci/run installs it
     environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), environment.get("PYTHONPATH", "")])
-    command = [sys.executable, "-m", "tests.real_robot.ros2.scenario", SPEED]
+    command = [sys.executable, "-m", "tests.real_robot.ros2.scenario", SPEED, str(folder)]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=500, check=False)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
@@ -46,6 +58,12 @@ def test_an_episode_through_all_three(scenario: dict[str, Any]) -> None:
     assert scenario["episode"]["note"] == ""
     assert 1.0 <= scenario["episode"]["seconds"] < 1.6
     assert scenario["allow"] > 20
+
+
+def test_the_bridges_options_are_parameters_and_its_token_is_not(scenario: dict[str, Any]) -> None:
+    known, secret = scenario["parameters"]
+    assert known == ["twin", 2]
+    assert secret in ([], [None])
 
 
 def test_every_preflight_check_passes(scenario: dict[str, Any]) -> None:
@@ -75,3 +93,51 @@ def test_a_fault_that_the_bridge_sees_makes_the_arm_hold(fault: str, drills: dic
 def test_without_its_bridge_the_arm_comes_to_rest(fault: str, drills: dict[str, Any]) -> None:
     assert drills[fault]["still_s"] < HOLD_S
     assert drills[fault]["last_command_s"] < 0.1
+
+
+@pytest.mark.parametrize("mode", ["dry_run", "shadow"])
+def test_nothing_is_sent_where_nothing_should_be(mode: str, scenario: dict[str, Any]) -> None:
+    said = scenario[mode]
+    assert said["commands"] == 0
+    assert said["episode"]["note"] == ""
+    assert said["status"]["answers"] > 0
+    assert said["status"]["mode"] == mode
+    if mode == "dry_run":
+        assert said["status"]["outcomes"]["allow"] > 5, "every set point is decided all the same"
+    else:
+        assert "cannot be armed" in said["refused"]
+
+
+@pytest.fixture(scope="module")
+def recording(scenario: dict[str, Any], folder: Path) -> RecordingFile:
+    return RecordingFile(folder / "live.mcap")
+
+
+def test_the_recording_of_a_killed_bridge_has_what_came_before(recording: RecordingFile) -> None:
+    kinds = {type(event) for event in recording.events(JointStates, ChunkArrived, EmergencyStop)}
+    assert kinds == {JointStates, ChunkArrived, EmergencyStop}
+    assert not recording.whole
+    assert recording.session.settings["options"]["mode"] == "live"
+    assert "token" not in recording.session.settings["options"]
+
+
+def test_no_command_after_an_emergency_stop_in_the_recording(recording: RecordingFile) -> None:
+    changes = [change for change in recording.events(Transition) if change.accepted]
+    (stopped,) = [change.time_ns for change in changes if change.after is ArmState.ESTOPPED]
+    (reset,) = [change.time_ns for change in changes if change.event is Event.RESET]
+    sent = np.array([tick["time_ns"] for tick in recording.events(Tick) if tick["setpoint"] is not None])
+    assert (sent < stopped).sum() > 20
+    assert (sent > reset).sum() > 20
+    assert not ((sent > stopped) & (sent < reset)).any()
+    assert [event.pressed for event in recording.events(EmergencyStop)] == [True, False]
+
+
+def test_the_recording_becomes_a_policy(recording: RecordingFile, tmp_path: Path) -> None:
+    out = ["--image-size", "64", "--out"]
+    assert main(["export", str(recording.path), "--to", "lerobot", *out, str(tmp_path / "demos")]) == 0
+    data = load(tmp_path / "demos")
+    assert len(data.starts) > 5
+    assert np.ptp(data.action[:, 1]) > 1, "to and fro"
+    fast = ["--steps", "1", "--batch-size", "4", "--warmup", "1", "--val-samples", "4", "--chunk-len", "2"]
+    words = ["sft", str(tmp_path / "demos"), "--out", str(tmp_path / "policy"), "--preset", "nano", "--threads", "1"]
+    assert main([*words, *fast]) == 0

@@ -1,0 +1,68 @@
+"""What the arm measured of its joints and fingers in the last moments."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+_HISTORY = 256
+"""Joint states that are kept: a second at the rates of arms."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Joint angles [n] (rad) and finger positions (m) at a time."""
+
+    stamp_ns: int
+    angles: np.ndarray
+    fingers: tuple[float, float]
+
+
+class JointHistory:
+    """The last joint states, in the order of the arm's joints.
+
+    Args:
+        joints: The arm's joints.
+        fingers: Joints whose absolute positions add up to the gripper's width; often in messages of their own.
+
+    Example:
+        >>> history = JointHistory(robot.limits.names, ["finger_1", "finger_2"])
+        >>> history.add({"joint_1": 0.1, ...}, stamp_ns)
+        >>> history.nearest(stamp_ns).angles
+    """
+
+    def __init__(self, joints: Sequence[str], fingers: Sequence[str]) -> None:
+        self._joints = tuple(joints)
+        self._fingers = dict.fromkeys(fingers, 0.0)
+        self._kept: deque[Measured] = deque(maxlen=_HISTORY)
+
+    def fingers_alone(self, known: Mapping[str, float]) -> bool:
+        """Note the fingers of a message; whether it is the gripper's own, without any of the arm's joints."""
+        own = {name: abs(known[name]) for name in self._fingers if name in known}
+        self._fingers.update(own)
+        return bool(own) and not any(name in known for name in self._joints)
+
+    def add(self, known: Mapping[str, float], stamp_ns: int) -> None:
+        """Keep a joint state that has all of the arm's joints."""
+        angles = np.array([known[name] for name in self._joints], np.float64)
+        self._kept.append(Measured(stamp_ns, angles, self._two_fingers()))
+
+    def nearest(self, stamp_ns: int) -> Measured | None:
+        """The joints measured nearest to a time; None before the first."""
+        return min(self._kept, key=lambda seen: abs(seen.stamp_ns - stamp_ns), default=None)
+
+    @property
+    def last(self) -> Measured:
+        """The last one; IndexError before the first."""
+        return self._kept[-1]
+
+    def _two_fingers(self) -> tuple[float, float]:
+        """As a policy reads them: the second one's position is negative."""
+        found = list(self._fingers.values())
+        if len(found) == 2:
+            return found[0], -found[1]
+        half = sum(found) / 2
+        return half, -half

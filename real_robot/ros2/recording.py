@@ -1,0 +1,101 @@
+"""Records the bridge: all of its events into one MCAP file, in threads that the control loop never waits for."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from embodied_rl.errors import UserError
+from embodied_rl.real_robot.core.robot import robot_path
+from embodied_rl.real_robot.record.bridge import BridgeRecorder
+from embodied_rl.real_robot.record.events import SessionStarted
+from embodied_rl.real_robot.record.recorder import Recorder
+from embodied_rl.real_robot.ros2.events import BackgroundSink
+from embodied_rl.real_robot.ros2.station import STEP_NS, Station
+
+STATE_NAMES = (
+    "eef_x",
+    "eef_y",
+    "eef_z",
+    "eef_axis_angle_x",
+    "eef_axis_angle_y",
+    "eef_axis_angle_z",
+    "finger_1",
+    "finger_2",
+)
+ACTION_NAMES = ("delta_x", "delta_y", "delta_z", "delta_rot_x", "delta_rot_y", "delta_rot_z", "gripper")
+
+
+class BridgeRecording:
+    """The bridge's recording while it is written.
+
+    Args:
+        station: Whose events are recorded; subscribe before its threads start.
+        path: The file; it must not exist yet.
+
+    Raises:
+        UserError: The file exists or cannot be made, or mcap is not installed.
+
+    Example:
+        >>> recording = BridgeRecording(station, Path("run.mcap"))
+        >>> recording.status()
+        {'file': 'run.mcap', 'dropped': 0, 'problem': ''}
+    """
+
+    def __init__(self, station: Station, path: Path) -> None:
+        self._recorder = Recorder(path, _session(station))
+        stamp = {name: value for name, value in station.metadata.items() if name != "layouts"}
+        self._events = BridgeRecorder(
+            self._recorder,
+            station.observations.take,
+            station.loop.law,
+            labelled_by=station.options.labelled_by,
+            policy=stamp,
+        )
+        self._sink = BackgroundSink(self._events)
+        station.loop.events.subscribe(self._sink)
+
+    def status(self) -> Mapping[str, Any]:
+        """The file, how many events it lacks, and why it is not complete; '' while all is well."""
+        lost = self._sink.dropped + sum(self._recorder.dropped.values())
+        problem = self._recorder.problem or ("" if self._sink.error is None else str(self._sink.error))
+        return {"file": str(self._recorder.path), "dropped": lost, "problem": problem}
+
+    def close(self) -> None:
+        """Write what waits and finish the file.
+
+        Raises:
+            UserError: Something was not written; says what.
+        """
+        try:
+            self._sink.close()
+            self._events.close()
+        except RuntimeError as error:
+            raise UserError(f"{self._recorder.path} is not complete: {error}") from error
+        finally:
+            self._recorder.close()
+
+
+def _session(station: Station) -> SessionStarted:
+    """What the recording says of itself; the server's token stays out of it."""
+    robot, now_ns = station.robot, station.clock.now_ns()
+    options = {name: value for name, value in asdict(station.options).items() if name != "token"}
+    return SessionStarted(
+        time_ns=now_ns,
+        wall_ns=time.time_ns(),
+        robot=robot.name,
+        joint_names=robot.limits.names,
+        rate_hz=robot.rate_hz,
+        control_hz=1e9 / STEP_NS,
+        cameras=station.observations.cameras,
+        state_names=STATE_NAMES,
+        action_names=ACTION_NAMES,
+        settings={
+            "options": options,
+            "policy": station.metadata,
+            "robot_file": robot_path(station.options.robot).read_text(encoding="utf-8"),
+        },
+    )

@@ -1,0 +1,90 @@
+"""What a controller is sent, without ROS: messages are plain objects here."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from embodied_rl.errors import UserError
+from embodied_rl.real_robot.ros2.adapters import arm_adapter
+from embodied_rl.real_robot.ros2.adapters.stamps import nanoseconds
+from embodied_rl.real_robot.ros2.config import ArmTopic
+from tests.real_robot.ros2.bench import ROBOT, Bench
+
+ACTION = ArmTopic("joint_trajectory_action", "/joint_trajectory_controller/follow_joint_trajectory")
+
+
+def stamp() -> SimpleNamespace:
+    return SimpleNamespace(sec=0, nanosec=0)
+
+
+def trajectory(joint_names: list[str]) -> SimpleNamespace:
+    return SimpleNamespace(joint_names=joint_names, header=SimpleNamespace(stamp=stamp()), points=[])
+
+
+def point(**values: Any) -> SimpleNamespace:
+    return SimpleNamespace(**values, time_from_start=stamp())
+
+
+class Action:
+    """An action server's client that keeps its goals."""
+
+    goals: list[Any]
+
+    def __init__(self, node: object, kind: object, name: str) -> None:
+        assert name == ACTION.topic
+        Action.goals = []
+
+    def send_goal_async(self, goal: Any) -> None:
+        Action.goals.append(goal)
+
+
+def module(name: str, **values: Any) -> ModuleType:
+    made = ModuleType(name)
+    vars(made).update(values)
+    return made
+
+
+@pytest.fixture
+def ros(monkeypatch: pytest.MonkeyPatch) -> None:
+    kind = SimpleNamespace(Goal=SimpleNamespace)
+    for made in (
+        module("trajectory_msgs"),
+        module("trajectory_msgs.msg", JointTrajectory=trajectory, JointTrajectoryPoint=point),
+        module("rclpy"),
+        module("rclpy.action", ActionClient=Action),
+        module("control_msgs"),
+        module("control_msgs.action", FollowJointTrajectory=kind),
+    ):
+        monkeypatch.setitem(sys.modules, made.__name__, made)
+
+
+@pytest.mark.usefixtures("ros")
+def test_each_goal_is_a_set_point_and_a_stop() -> None:
+    bench = Bench().run()
+    bench.plan(0, 0.8, 0, 0, 0, 0, -1)
+    output = bench.step(12)
+    adapter = arm_adapter(None, ACTION, ROBOT)
+    adapter.send(output, 5_250_000_000)
+    (goal,) = Action.goals
+    sent = goal.trajectory
+    assert sent.joint_names == list(ROBOT.limits.names)
+    assert nanoseconds(sent.header.stamp) == 5_250_000_000
+    assert output.tick.setpoint is not None
+    np.testing.assert_array_equal(sent.points[0].positions, output.tick.setpoint.positions)
+    assert np.abs(sent.points[0].velocities).max() > 0.05, "it moves"
+    assert np.abs(sent.points[-1].velocities).max() < 1e-9, "and comes to rest where nothing follows"
+    times = [nanoseconds(one.time_from_start) for one in sent.points]
+    assert times == sorted(set(times))
+    assert times[0] > 0
+
+
+@pytest.mark.usefixtures("ros")
+def test_without_control_msgs_one_line_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "control_msgs.action", None)
+    with pytest.raises(UserError, match=r"control-msgs, or take joint_trajectory"):
+        arm_adapter(None, ACTION, ROBOT)
