@@ -3,8 +3,8 @@
 `python -m embodied_rl.benchmarks.sequential` simulates success and failure, with no simulator: each initial state has a
 difficulty that all policies share. It prints, for each case, how often a comparison of two equal policies was decided,
 how often a real difference was found (also by the same test with one look at the end), and which share of the fixed
-design's episodes was run. It exits with 1 if an error rate is above the level, or if more than 0.7 of the episodes were
-run where two policies are 10 points apart.
+design's episodes was run. It exits with 1 if an error rate is above the level (by more than chance: its Wilson interval
+lies above), or if more than 0.7 of the episodes were run where two policies are 10 points apart.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from statistics import NormalDist
 import numpy as np
 import tyro
 
+from embodied_rl.evaluation.evaluate import wilson
 from embodied_rl.evaluation.sequential_test import ComparisonPlan, ComparisonState, compare
 from embodied_rl.rng import philox
 from embodied_rl.types import Array
@@ -141,10 +142,10 @@ def _right(state: ComparisonState, number: int, case: Case, pair: tuple[int, int
     return state.comparisons[number].verdict == ("better" if first > second else "worse") and first != second
 
 
-def failures(figures: Figures, case: Case, level: float) -> list[str]:
+def failures(figures: Figures, case: Case, level: float, simulations: int) -> list[str]:
     """What this case was to show and did not."""
     said = []
-    if figures.error is not None and figures.error > level:
+    if figures.error is not None and wilson(round(figures.error * simulations), simulations)[0] > level:
         said.append(f"{case.name}: error rate {figures.error:.4f} is above {level}")
     if figures.error is None and figures.used > LIMIT:
         said.append(f"{case.name}: {figures.used:.2f} of the fixed design's episodes were run")
@@ -158,7 +159,7 @@ def main(given: Simulation) -> int:
     for case in CASES:
         row = simulate(case, given)
         rows.append(row)
-        said += failures(row, case, given.level)
+        said += failures(row, case, given.level, given.simulations)
         cells = ("" if value is None else f"{value:.3f}" for value in (row.error, row.power, row.power_fixed))
         print(f"{case.name:<28}" + "".join(f"{cell:>8}" for cell in cells) + f"{row.used:>10.2f}", flush=True)
     if given.json is not None:

@@ -23,6 +23,7 @@ COMMANDS = {
     "eval": "measure a policy's success on held-out initial states",
     "leaderboard": "measure several checkpoints alike, and say which are better",
     "runs": "find a training run, and say whether it went as it should",
+    "explain": "say why two evaluations of one checkpoint differ",
     "demo": "film a policy at work, in about 20 seconds",
     "collect": "record demonstrations with the scripted expert",
     "sft": "train a policy on demonstrations (imitation)",

@@ -54,6 +54,11 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
         ("embodied-rl leaderboard tabletop.yaml", "into runs/leaderboard-tabletop; again: goes on where it stopped"),
         ("embodied-rl leaderboard tabletop.yaml --output board", "into a folder of your own"),
     ),
+    "explain": (
+        ("embodied-rl explain mine.yaml theirs.yaml", "which difference costs how much success"),
+        ("embodied-rl explain runs/eval-a runs/eval-b --episodes 200", "two evaluations that were run here"),
+        ("embodied-rl explain mine.yaml --perturb camera light", "what each perturbation costs, on the same states"),
+    ),
     "runs": (
         ("embodied-rl runs list", "what is in runs/"),
         ("embodied-rl runs compare runs/NAME", "is it inside the band of its recipe?"),

@@ -17,6 +17,7 @@ CLASSES = {
     "demo": "embodied_rl.cli.demo:DemoCommand",
     "eval": "embodied_rl.jobs.eval_request:BenchmarkCommand",
     "leaderboard": "embodied_rl.cli.leaderboard:LeaderboardCommand",
+    "explain": "embodied_rl.cli.explain:ExplainCommand",
     "collect": "embodied_rl.cli.collect:CollectCommand",
     "sft": "embodied_rl.cli.sft:SftCommand",
     "export": "embodied_rl.cli.export:ExportCommand",

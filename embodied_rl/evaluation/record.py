@@ -13,6 +13,8 @@ from embodied_rl.rng import DecisionRng
 from embodied_rl.types import Array, EpisodeResult, EpisodeSpec
 from embodied_rl.vec_env import SimulatorFailed, VecEnv
 
+_SIZE = 256
+
 
 def record_episode(
     env: VecEnv,
@@ -60,3 +62,36 @@ def record_episode(
             if outcome.terminated or outcome.truncated:
                 break
     return outcome
+
+
+def seen_at(env: VecEnv, policy: Policy, spec: EpisodeSpec, mode: ActMode, step: int) -> list[Array]:
+    """Run `spec` in env 0 up to the decision of a control step, and show what the policy sees then.
+
+    Args:
+        step: counted from 0.
+
+    Returns:
+        The policy's pictures, uint8 [H, W, 3] each, and after them a frame of 256 x 256 for people where the env draws
+        one.
+
+    Raises:
+        SimulatorFailed: if the simulator does.
+        ValueError: the episode ends before that step.
+    """
+    env.reset([0], [spec])
+    obs = env.new_observation(1)
+    taken = decisions = 0
+    while True:
+        env.observe([0], obs)
+        rng = DecisionRng(np.array([spec.seed]), np.array([decisions]))
+        chunk = policy.act(obs, rng, mode).actions
+        if step < taken + chunk.shape[1]:
+            break
+        result = env.step([0], chunk)
+        if result.failed[0]:
+            raise SimulatorFailed(f"the simulator failed in task '{spec.task}', initial state {spec.init_state}.")
+        if result.terminated[0] or result.truncated[0]:
+            raise ValueError(f"the episode ended after {taken + int(result.steps_taken[0])} steps, before step {step}")
+        taken, decisions = taken + int(result.steps_taken[0]), decisions + 1
+    pictures = [picture.cpu().numpy().copy() for picture in obs.images[0]]
+    return [*pictures, env.frame(0, next(iter(env.info.cameras), ""), _SIZE)]

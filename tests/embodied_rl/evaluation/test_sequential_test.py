@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from embodied_rl.benchmarks.sequential import Case, Simulation, episodes_used, failures, outcomes, simulate
+from embodied_rl.benchmarks.sequential import Case, Figures, Simulation, episodes_used, failures, outcomes, simulate
 from embodied_rl.errors import UserError
 from embodied_rl.evaluation.sequential_test import ComparisonPlan, compare, paired_interval
 
@@ -88,9 +88,10 @@ def test_a_clear_difference_saves_episodes_and_what_is_short_is_said() -> None:
     figures = simulate(case, Simulation(simulations=100, flips=500))
     assert figures.used <= 0.7
     assert (figures.power or 0.0) > 0.9
-    assert failures(figures, case, 0.05) == []
+    assert failures(figures, case, 0.05, 100) == []
+    assert failures(Figures("x", 0.09, None, None, 1.0), case, 0.05, 2000)
     short = simulate(Case("1 point", (0.60, 0.61), 100), Simulation(simulations=20, flips=500))
-    assert failures(short, Case("1 point", (0.60, 0.61), 100), 0.05)
+    assert failures(short, Case("1 point", (0.60, 0.61), 100), 0.05, 20)
 
 
 def test_episodes_are_counted_until_the_last_comparison_of_each() -> None:

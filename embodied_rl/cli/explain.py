@@ -1,0 +1,92 @@
+"""`embodied-rl explain A B`: why two evaluations of one checkpoint differ."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from embodied_rl.cli.outputs import try_folder
+from embodied_rl.cli.parse import parse
+from embodied_rl.config.train import AUTO
+from embodied_rl.errors import UserError, suggest
+from embodied_rl.jobs.explain_config import Factor, factors, read_side
+
+USAGE = """\
+usage: embodied-rl explain A B [options]
+       embodied-rl explain A --perturb KIND ... [options]
+
+Why do two evaluations of one checkpoint give different scores? Runs the same
+initial states, changes one difference at a time, and ranks them: success with
+paired intervals, the first control step at which commands part, and pictures
+of what the policy saw there.
+
+A and B are YAML files, or folders of evaluations (runs/eval-...). A file has
+the options of eval, and may change its protocol:
+
+  checkpoint: runs/ppo        # both files name the same
+  suite: tabletop_spatial
+  protocol: openpi
+  images: as_rendered         # the protocol's but for this picture pipeline
+  settle_steps: 0
+  max_steps: 220              # horizon in control steps
+  flip_gripper: true          # the gripper's command negated
+  env: {renderer: raycast}
+
+With --perturb, each kind is changed alone: camera, light, texture, object,
+instruction.
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExplainCommand:
+    """Why do two evaluations of one checkpoint give different scores?"""
+
+    sides: Annotated[tuple[Path, ...], tyro.conf.Positional]
+    """Options of the two evaluations: YAML files, or folders of evaluations; one with --perturb."""
+    perturb: tuple[str, ...] = ()
+    """Perturbations instead of a second evaluation: camera, light, texture, object, instruction."""
+    perturb_level: float = 1.0
+    """Scales what --perturb draws."""
+    episodes: int = 100
+    """Episodes in all, shared out over the variations; those that are run again for pictures come on top."""
+    output: str = AUTO
+    """Folder for explain.json and the pictures; auto is runs/explain-A-B."""
+
+
+def main(argv: list[str]) -> int:
+    """Run the command."""
+    command = parse(ExplainCommand, argv, "explain", usage=USAGE)
+    if len(command.sides) != (1 if command.perturb else 2):
+        raise UserError("explain takes two evaluations, or one with --perturb.")
+    if command.episodes < 1:
+        raise UserError(f"--episodes must be at least 1, got {command.episodes}.")
+    first = read_side(command.sides[0])
+    second = None if command.perturb else read_side(command.sides[1])
+    found = _perturbations(command) if second is None else factors(first, second)
+    if second is None and first.command.perturb:
+        raise UserError(f"{command.sides[0]} is perturbed already: leave perturb out there, or --perturb here.")
+    if second is None:
+        level = dataclasses.replace(first.command, perturb_level=command.perturb_level)
+        first = dataclasses.replace(first, command=level)
+    names = [path.stem for path in command.sides] + list(command.perturb)
+    output = Path("runs") / f"explain-{'-'.join(names)}" if command.output == AUTO else Path(command.output)
+    try_folder("--output", output)
+    from embodied_rl.jobs.explain import run  # torch and the simulator, only now
+
+    run(first, second, found, output, command.episodes)
+    return 0
+
+
+def _perturbations(command: ExplainCommand) -> list[Factor]:
+    from embodied_rl.sim.perturb import KINDS
+
+    for kind in command.perturb:
+        if kind not in KINDS:
+            raise UserError(f"--perturb: unknown kind '{kind}'.{suggest(kind, KINDS)}")
+    if command.perturb_level <= 0:
+        raise UserError(f"--perturb-level must be above 0, got {command.perturb_level}.")
+    return [Factor(kind, ("no", f"level {command.perturb_level:g}")) for kind in command.perturb]

@@ -1,0 +1,122 @@
+"""Which of several differences between two evaluations makes their scores differ: paired runs, one change at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+import numpy as np
+
+from embodied_rl.evaluation.sequential_test import paired_interval
+from embodied_rl.types import Array, EpisodeResult, EpisodeSpec
+
+_SAME = 1e-6
+"""Commands that differ by less are the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """One episode: its outcome and its commands, float32 [steps, A]."""
+
+    result: EpisodeResult
+    actions: Array
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """What one factor does, on the same initial states.
+
+    Args:
+        factor: its name.
+        first, second: its value in each evaluation, in words.
+        success: of the episodes with the first value, and with the second.
+        difference: success with the second value minus that with the first; low, high: its 95 % interval.
+        episodes: pairs.
+        parted: pairs in which the commands differ at some step that both ran.
+        step: the first such step, median over those pairs; None where none parted.
+        example: the pair that parted at the earliest step: its episode and that step; None where none did.
+    """
+
+    factor: str
+    first: str
+    second: str
+    success: tuple[float, float]
+    difference: float
+    low: float
+    high: float
+    episodes: int
+    parted: int
+    step: float | None
+    example: tuple[EpisodeSpec, int] | None
+
+
+def first_parting(first: Array, second: Array) -> int | None:
+    """The first control step at which two episodes command something else; None where they agree as long as both ran.
+
+    first, second: float32 [steps, A].
+    """
+    count = min(len(first), len(second))
+    apart = np.abs(first[:count] - second[:count]).max(axis=1, initial=0.0) > _SAME
+    return int(apart.argmax()) if apart.any() else None
+
+
+def effect(factor: str, values: tuple[str, str], first: Sequence[Trace], second: Sequence[Trace]) -> Effect:
+    """Compare the same episodes under two values of a factor.
+
+    Args:
+        factor: its name.
+        values: in words.
+        first, second: traces of the same episodes, in the same order.
+
+    Raises:
+        ValueError: they are of other episodes.
+    """
+    if [t.result.spec for t in first] != [t.result.spec for t in second] or not first:
+        raise ValueError("the two runs must have the same episodes, at least one")
+    outcomes = [[float(trace.result.success) for trace in side] for side in (first, second)]
+    difference, low, high = paired_interval(outcomes[1], outcomes[0])
+    parted = {
+        index: step
+        for index, (one, two) in enumerate(zip(first, second, strict=True))
+        if (step := first_parting(one.actions, two.actions)) is not None
+    }
+    earliest = min(parted, key=lambda index: (parted[index], index), default=None)
+    return Effect(
+        factor,
+        *values,
+        (sum(outcomes[0]) / len(first), sum(outcomes[1]) / len(second)),
+        difference,
+        low,
+        high,
+        len(first),
+        len(parted),
+        median(parted.values()) if parted else None,
+        None if earliest is None else (first[earliest].result.spec, parted[earliest]),
+    )
+
+
+def ranked(effects: Sequence[Effect]) -> list[Effect]:
+    """The largest difference first; of equal ones that which changes more episodes, and earlier."""
+    return sorted(effects, key=lambda e: (-abs(e.difference), -e.parted, e.step is None, e.step or 0.0))
+
+
+def to_json(item: Effect) -> dict[str, object]:
+    """Plain values."""
+    example: Mapping[str, object] | None = None
+    if item.example is not None:
+        spec, step = item.example
+        example = {"task": spec.task, "init_state": spec.init_state, "step": step}
+    return {
+        "factor": item.factor,
+        "first": item.first,
+        "second": item.second,
+        "success": list(item.success),
+        "difference": item.difference,
+        "low": item.low,
+        "high": item.high,
+        "episodes": item.episodes,
+        "parted": item.parted,
+        "step": item.step,
+        "example": example,
+    }

@@ -1,0 +1,187 @@
+"""Why two evaluations of one checkpoint differ, from options to a ranked table. Imports torch and the simulator."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from embodied_rl.evaluation.actions import ActionRecorder
+from embodied_rl.evaluation.benchmark import interleaved
+from embodied_rl.evaluation.evaluate import evaluate
+from embodied_rl.evaluation.explain import Effect, Trace, effect, ranked, to_json
+from embodied_rl.evaluation.record import seen_at
+from embodied_rl.jobs.evaluation_setup import EvaluationPlan, make_plan, open_evaluation_env, prepare
+from embodied_rl.jobs.explain_config import Factor, Side, with_factor
+from embodied_rl.rollout.sampler import evaluation_specs
+from embodied_rl.sim.libero.protocol import Protocol
+from embodied_rl.sim.wrappers.flip_gripper import FlipGripper
+from embodied_rl.telemetry.pictures import side_by_side, write_png
+from embodied_rl.telemetry.progress import RunProgress
+from embodied_rl.telemetry.report import replace_text
+from embodied_rl.types import Array, EpisodeSpec
+from embodied_rl.utils.console import LastingConsole
+from embodied_rl.vec_env import VecEnv
+
+PICTURES = 3
+"""Factors whose partings are shown in pictures: the first of the ranking."""
+
+
+@dataclass(frozen=True, slots=True)
+class Variation:
+    """One way to evaluate: a side and its protocol."""
+
+    side: Side
+    protocol: Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class _Study:
+    """What is compared. per_task: states of each task; specs: the episodes, the same under every variation."""
+
+    console: LastingConsole
+    progress: RunProgress
+    per_task: int
+    specs: list[EpisodeSpec]
+
+    def plan(self, variation: Variation) -> EvaluationPlan:
+        """The variation's plan for these episodes."""
+        command = dataclasses.replace(variation.side.command, states_per_task=self.per_task)
+        plan = make_plan(variation.side.benchmark, command, self.console)
+        return dataclasses.replace(plan, protocol=variation.protocol)
+
+    def traces(self, name: str, variation: Variation) -> list[Trace]:
+        """Run the episodes under the variation."""
+        plan = self.plan(variation)
+        ready = prepare(plan, plan.command)
+        seeds = {spec.episode_id: spec for spec in plan.specs}
+        specs = [seeds[spec.episode_id] for spec in self.specs]
+        self.progress.stage(name, len(specs))
+        with open_evaluation_env(plan, ready.policy, ready.renderer) as env:
+            recorder = ActionRecorder(env)
+            report = evaluate(
+                _played(recorder, variation.side),
+                ready.policy,
+                specs,
+                plan.command.mode,
+                on_episode=lambda result: self.progress.episode(result.success),
+            )
+        return [Trace(result, recorder.take(result.spec.episode_id)) for result in report.results]
+
+    def picture(self, variation: Variation, example: tuple[EpisodeSpec, int]) -> list[Array]:
+        """What the policy sees, and a person, when it decides the step at which the example parted."""
+        plan = self.plan(variation)
+        ready = prepare(plan, plan.command)
+        spec = next(spec for spec in plan.specs if spec.episode_id == example[0].episode_id)
+        with open_evaluation_env(plan, ready.policy, ready.renderer) as env:
+            return seen_at(_played(env, variation.side), ready.policy, spec, plan.command.mode, example[1])
+
+
+def run(first: Side, second: Side | None, found: Sequence[Factor], output: Path, episodes: int) -> list[Effect]:
+    """Change one factor at a time, write explain.json and pictures into `output`, and print the ranking.
+
+    Args:
+        first: the side that is changed.
+        second: where the values come from; None: each factor is a perturbation of `first`.
+        found: what differs.
+        output: folder.
+        episodes: at most so many are run in all, pictures apart; at least one for each variation.
+
+    Returns:
+        The effects, ranked.
+    """
+    console = LastingConsole()
+    variations = {factor.name: Variation(*_changed(first, second, factor)) for factor in found}
+    base = Variation(first, first.protocol())
+    with RunProgress(0, console=console) as progress:
+        sides = len(variations) + 1 + (second is not None and len(found) > 1)
+        count = max(1, episodes // sides)
+        tasks = make_plan(first.benchmark, dataclasses.replace(first.command, states_per_task=1), console).tasks
+        per_task = -(-count // len(tasks))
+        states = {task.name: list(task.heldout_states)[:per_task] for task in tasks}
+        specs = interleaved(evaluation_specs(states, first.command.seed))[:count]
+        study = _Study(console, progress, per_task, specs)
+        before = study.traces("as the first", base)
+        effects = [
+            effect(factor.name, factor.words(), before, _same_specs(before, study.traces(factor.name, variation)))
+            for factor, variation in zip(found, variations.values(), strict=True)
+        ]
+        whole = None
+        if second is not None:
+            traces = study.traces("as the second", Variation(second, second.protocol())) if len(found) > 1 else None
+            whole = (
+                effects[0]
+                if traces is None
+                else effect("everything", ("the first", "the second"), before, _same_specs(before, traces))
+            )
+        effects = ranked(effects)
+        output.mkdir(parents=True, exist_ok=True)
+        shown = _pictures(study, base, variations, effects, output)
+    result = {
+        "checkpoint": first.command.checkpoint,
+        "suite": first.command.suite,
+        "episodes": len(before),
+        "everything": None if whole is None else to_json(whole),
+        "factors": [to_json(item) | {"picture": shown.get(item.factor)} for item in effects],
+    }
+    replace_text(output / "explain.json", json.dumps(result, indent=1) + "\n")
+    for line in _lines(effects, whole, len(before)):
+        console.say(line)
+    console.say(f"figures and pictures: {output}")
+    return effects
+
+
+def _changed(first: Side, second: Side | None, factor: Factor) -> tuple[Side, Protocol]:
+    if second is not None:
+        return with_factor(first, second, factor.name)
+    command = dataclasses.replace(first.command, perturb=(factor.name,))
+    return dataclasses.replace(first, command=command), first.protocol()
+
+
+def _played(env: VecEnv, side: Side) -> VecEnv:
+    return FlipGripper(env) if side.changes.flip_gripper else env
+
+
+def _same_specs(first: Sequence[Trace], second: Sequence[Trace]) -> list[Trace]:
+    """`second` under the specs of `first`: another evaluation seed gives the same states other seeds."""
+    return [
+        dataclasses.replace(two, result=dataclasses.replace(two.result, spec=one.result.spec))
+        for one, two in zip(first, second, strict=True)
+    ]
+
+
+def _pictures(
+    study: _Study, base: Variation, variations: dict[str, Variation], effects: Sequence[Effect], output: Path
+) -> dict[str, str]:
+    """A picture for each of the first factors that made commands part: the first side above, the second below."""
+    shown = {}
+    for number, item in enumerate(effects[:PICTURES], 1):
+        if item.example is not None:
+            rows = [study.picture(variation, item.example) for variation in (base, variations[item.factor])]
+            name = f"{number}-{item.factor.replace(' ', '_')}-step{item.example[1]}.png"
+            write_png(output / name, side_by_side(rows))
+            shown[item.factor] = name
+    return shown
+
+
+def _lines(effects: Sequence[Effect], whole: Effect | None, episodes: int) -> list[str]:
+    head = f"  {'factor':<18}{'success':<18}{'difference':<28}{'commands part':<30}from, to"
+    lines = [head, *(_line(item) for item in effects)]
+    if whole is not None and len(effects) > 1:
+        lines.append(_line(whole))
+    return [*lines, f"  the same {episodes} episodes each time; intervals are of one factor alone"]
+
+
+def _line(item: Effect) -> str:
+    success = f"{item.success[0]:.0%} -> {item.success[1]:.0%}"
+    difference = f"{item.difference:+.1%} ({item.low:+.1%} to {item.high:+.1%})"
+    step = "never" if item.step is None else f"at step {item.step:.0f}, in {item.parted} of {item.episodes}"
+    return f"  {item.factor:<18}{success:<18}{difference:<28}{step:<30}{item.first}, {item.second}"
+
+
+def figures(output: Path) -> dict[str, Any]:
+    """What `run` wrote."""
+    return json.loads((output / "explain.json").read_text(encoding="utf-8"))

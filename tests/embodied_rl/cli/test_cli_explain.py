@@ -1,0 +1,136 @@
+"""`embodied-rl explain`: which options are factors, what is written, and that bad input is one line."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from pathlib import Path
+from typing import Any
+
+import cv2
+import pytest
+import yaml
+
+from embodied_rl.cli import main
+from embodied_rl.jobs.explain_config import factors, read_side, with_factor
+from tests.embodied_rl.stand_in import StandIn
+
+
+def open_world(
+    tasks: Any, config: Any, image_size: int, *, cameras: int, stop_at_success: bool, device: str
+) -> contextlib.closing[StandIn]:
+    return contextlib.closing(StandIn(config.num_envs, image_size, cameras))
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("embodied_rl.factory.protocol_envs.open_env", open_world)
+
+
+def side(path: Path, **options: Any) -> Path:
+    path.write_text(yaml.safe_dump({"suite": "tabletop_object"} | options))
+    return path
+
+
+def test_every_difference_is_one_factor_and_changes_that_alone(tmp_path: Path) -> None:
+    first = read_side(side(tmp_path / "a.yaml", mode="greedy", env={"num_envs": 2}))
+    second = read_side(
+        side(
+            tmp_path / "b.yaml",
+            protocol="openvla",
+            settle_steps=3,
+            max_steps=7,
+            flip_gripper=True,
+            mode="sample",
+            perturb=["light"],
+            env={"renderer": "raycast"},
+        )
+    )
+    found = factors(first, second)
+    names = [factor.name for factor in found]
+    assert names == ["mode", "env.renderer", "pictures", "settling", "horizon", "perturbed", "gripper sign"]
+    command, protocol = first.command, first.protocol()
+    for factor in found:
+        changed, chosen = with_factor(first, second, factor.name)
+        assert all(factor.words())
+        moved = [
+            changed.command.mode != command.mode,
+            changed.command.env.renderer != command.env.renderer,
+            (chosen.images, chosen.render_size) != (protocol.images, protocol.render_size),
+            chosen.settle_steps != protocol.settle_steps,
+            chosen.horizons != protocol.horizons,
+            changed.command.perturb != command.perturb,
+            changed.changes.flip_gripper,
+        ]
+        assert moved == [name == factor.name for name in names]
+    assert with_factor(first, second, "settling")[1].settle_steps == 3
+    assert with_factor(first, second, "horizon")[1].horizons == {"object": 7}
+
+
+@pytest.mark.usefixtures("world")
+def test_two_files_are_explained_with_pictures(
+    checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    common = {"checkpoint": str(checkpoint), "env": {"num_envs": 2}}
+    first = side(tmp_path / "mine.yaml", **common)
+    second = side(tmp_path / "theirs.yaml", **common, images="lerobot", seed=4)
+    out = tmp_path / "out"
+    assert main(["explain", str(first), str(second), "--episodes", "16", "--output", str(out)]) == 0
+    found = json.loads((out / "explain.json").read_text())
+    assert {row["factor"] for row in found["factors"]} == {"pictures", "seed"}
+    assert found["episodes"] == 4
+    assert found["everything"]["episodes"] == 4
+    for row in found["factors"]:
+        if row["picture"]:
+            picture = cv2.imread(str(out / row["picture"]))
+            assert picture is not None
+            assert picture.shape[0] == 2 * 264
+    said = capsys.readouterr().out
+    assert "the same 4 episodes each time" in said
+    assert "as_rendered, None, lerobot, None" in said
+
+
+@pytest.mark.usefixtures("world")
+def test_perturbations_are_changed_one_by_one_on_the_same_states(checkpoint: Path, tmp_path: Path) -> None:
+    first = side(tmp_path / "mine.yaml", checkpoint=str(checkpoint), env={"num_envs": 2})
+    out = tmp_path / "out"
+    words = ["explain", str(first), "--perturb", "instruction", "light", "--episodes", "6", "--output", str(out)]
+    assert main(words) == 0
+    found = json.loads((out / "explain.json").read_text())
+    assert [row["factor"] for row in found["factors"]] in (["instruction", "light"], ["light", "instruction"])
+    assert found["everything"] is None
+    assert {row["episodes"] for row in found["factors"]} == {2}
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "more", "message"),
+    [
+        ({}, {}, "", "the same options"),
+        ({}, {"suite": "tabletop_goal"}, "", "but suite is"),
+        ({}, {"checkpoint": "x"}, "", "but checkpoint is"),
+        ({}, {"suite": "object"}, "", "write its whole name"),
+        ({}, {"images": "jpeg"}, "", "unknown image pipeline"),
+        ({}, {"max_steps": 0}, "", "max_steps must be at least 1"),
+        ({}, {"protocl": "openvla"}, "", "Did you mean 'protocol'"),
+        ({}, None, "", "takes two evaluations"),
+        ({}, None, "--perturb lite", "unknown kind 'lite'"),
+        ({"perturb": ["light"]}, None, "--perturb light", "is perturbed already"),
+        ({}, {"seed": 1}, "--episodes 0", "--episodes must be at least 1"),
+    ],
+)
+def test_bad_input_is_one_line(
+    first: dict[str, Any],
+    second: dict[str, Any] | None,
+    more: str,
+    message: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    paths = [side(tmp_path / "a.yaml", **first)]
+    if second is not None:
+        paths.append(side(tmp_path / "b.yaml", **second))
+    assert main(["explain", *map(str, paths), "--output", str(tmp_path / "out"), *more.split()]) == 2
+    said = capsys.readouterr().err.strip()
+    assert message in said
+    assert "\n" not in said
+    assert not (tmp_path / "out").exists()
