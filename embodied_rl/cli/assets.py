@@ -41,7 +41,9 @@ def _parser() -> _Parser:
         epilog="\n".join(["actions:", *(f"  {name:<9}{text}" for name, text in ACTIONS.items()), *examples]),
     )
     parser.add_argument("action", metavar="ACTION", help=", ".join(ACTIONS))
-    parser.add_argument("benchmark", metavar="NAME", help=", ".join((*BENCHMARKS, ERA)))
+    parser.add_argument(
+        "benchmark", metavar="NAME", nargs="?", help=f"{', '.join((*BENCHMARKS, ERA))}; status: default all benchmarks"
+    )
     install = parser.add_argument_group("options of install")
     install.add_argument(
         "--source",
@@ -68,11 +70,27 @@ def _parser() -> _Parser:
 def main(argv: list[str]) -> int:
     """Run `embodied-rl assets ACTION NAME`; 0 done, 1 when `verify` finds something wrong."""
     options, unknown = _parser().parse_known_args(argv)
-    if options.action not in ACTIONS:
-        raise UserError(f"unknown action '{options.action}'.{suggest(options.action, ACTIONS)}")
     if options.benchmark == ERA:
         return _install_era(argv)
-    if options.benchmark not in BENCHMARKS:
+    _check(options, unknown)
+    from embodied_rl.sim.libero.assets.benchmarks import BENCHMARKS as KNOWN
+
+    root = cache_dir() / "libero"
+    if options.benchmark is None:
+        return _status_of_all(root)
+    benchmark = KNOWN[options.benchmark]
+    if options.action == "install":
+        return _install(root, benchmark, options)
+    return {"status": _status, "verify": _verify, "remove": _remove}[options.action](root, benchmark)
+
+
+def _check(options: argparse.Namespace, unknown: list[str]) -> None:
+    """UserError for what was typed wrongly."""
+    if options.action not in ACTIONS:
+        raise UserError(f"unknown action '{options.action}'.{suggest(options.action, ACTIONS)}")
+    if options.benchmark is None and options.action != "status":
+        raise UserError(f"assets {options.action} what? One of {', '.join((*BENCHMARKS, ERA))}")
+    if options.benchmark not in (None, *BENCHMARKS):
         raise UserError(f"no assets for '{options.benchmark}'.{suggest(options.benchmark, BENCHMARKS)}")
     if unknown:
         known = ("--source", "--from", "--fill-missing", "--suites", "--jobs")
@@ -86,12 +104,6 @@ def main(argv: list[str]) -> int:
     install_only = options.source or options.folder or options.fill_missing or options.suites or options.jobs
     if options.action != "install" and install_only:
         raise UserError(f"assets {options.action} takes no options; they belong to assets install")
-    from embodied_rl.sim.libero.assets.benchmarks import BENCHMARKS as KNOWN
-
-    root, benchmark = cache_dir() / "libero", KNOWN[options.benchmark]
-    if options.action == "install":
-        return _install(root, benchmark, options)
-    return {"status": _status, "verify": _verify, "remove": _remove}[options.action](root, benchmark)
 
 
 def _install_era(argv: list[str]) -> int:
@@ -124,6 +136,15 @@ def _install(root: Path, benchmark: Benchmark, options: argparse.Namespace) -> i
         f"{counted(made, 'task')} exported to {root}" if made else f"nothing to do: everything is installed in {root}"
     )
     return _status(root, benchmark)
+
+
+def _status_of_all(root: Path) -> int:
+    from embodied_rl.sim.libero.assets.benchmarks import BENCHMARKS as KNOWN
+
+    for name in BENCHMARKS:
+        print(f"{KNOWN[name].title}: embodied-rl assets status {name}")
+        _status(root, KNOWN[name])
+    return 0
 
 
 def _status(root: Path, benchmark: Benchmark) -> int:

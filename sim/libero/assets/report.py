@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
@@ -67,11 +68,34 @@ class _Bars:
             self._bars.update(self._now, completed=1, total=1)
 
 
+class _Lines:
+    """Shows steps as lines, and every tenth of a step that counts: for a log, where a bar would show only its end."""
+
+    def __init__(self) -> None:
+        self._step, self._tenth = "", 0
+
+    def say(self, text: str) -> None:
+        print(text, flush=True)
+
+    def step(self, text: str) -> None:
+        self._step, self._tenth = text, 0
+        print(text, flush=True)
+
+    def progress(self, done: int, total: int) -> None:
+        tenth = 10 * done // total if total else 10
+        if tenth > self._tenth:
+            self._tenth = tenth
+            print(f"{self._step}: {10 * tenth} %", flush=True)
+
+
 @contextmanager
 def progress_bars() -> Iterator[Reporter]:
-    """A reporter with a progress bar a step."""
+    """A reporter with a progress bar a step; where the output is no terminal, lines."""
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+    if not sys.stdout.isatty():
+        yield _Lines()
+        return
     percent = TextColumn("{task.percentage:>3.0f} %")
     with Progress(TextColumn("{task.description}"), BarColumn(), percent, TimeElapsedColumn()) as bars:
         yield _Bars(bars)

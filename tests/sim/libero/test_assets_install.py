@@ -271,7 +271,13 @@ def test_the_commands(stage: Stage, monkeypatch: pytest.MonkeyPatch, capsys: pyt
     assert main(["assets", "status", "libero"]) == 0
     assert "not installed in" in capsys.readouterr().out
     assert main(["assets", "install", "libero", "--from", str(stage.assets)]) == 0
-    assert "2 tasks exported to" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "2 tasks exported to" in said
+    assert "exporting tasks: 50 %\nexporting tasks: 100 %\n" in said, "a log has lines where a terminal has bars"
+    assert main(["assets", "status"]) == 0
+    said = capsys.readouterr().out
+    assert "LIBERO: embodied-rl assets status libero" in said
+    assert "LIBERO-PRO: embodied-rl assets status libero-pro" in said
     assert len(list((root / "premises").rglob("*.json"))) == 2, "the last step has judged the initial states"
     assert main(["assets", "install", "libero", "--from", str(stage.assets)]) == 0
     assert "nothing to do" in capsys.readouterr().out
@@ -292,7 +298,8 @@ def test_the_commands(stage: Stage, monkeypatch: pytest.MonkeyPatch, capsys: pyt
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("assets", "the following arguments are required: ACTION, NAME"),
+        ("assets", "the following arguments are required: ACTION"),
+        ("assets install", "assets install what? One of libero, libero-pro, era"),
         ("assets instal libero", "unknown action 'instal'. Did you mean 'install'?"),
         ("assets install libreo", "no assets for 'libreo'. Did you mean 'libero'?"),
         ("assets install libero --form x", "unknown option '--form'. Did you mean '--from'?"),
