@@ -4,7 +4,7 @@
 
 Answers come `latency` control steps of 50 ms after their observation. Naive: a chunk is executed whole and the arm
 waits for the next one. Aligned: each action at the step that it was decided for, chunks blended. RTC: real-time
-chunking, for flow policies (Black et al. 2025).
+chunking, for flow policies (Black et al. 2025); newest: the same without guidance, to compare with.
 """
 
 from __future__ import annotations
@@ -40,7 +40,9 @@ def settings_for(chunk_len: int, latency: int, *, flow: bool) -> list[Setting]:
         Setting("naive", latency, chunk_len),
         Setting("aligned", latency, max(1, min(horizon, chunk_len - latency - 3))),
     ]
-    return [*found, Setting("rtc", 0, horizon), Setting("rtc", latency, horizon)] if flow else found
+    if not flow:
+        return found
+    return [*found, *(Setting(way, late, horizon) for late in (0, latency) for way in ("newest", "rtc"))]
 
 
 def run(checkpoint: str, suite: str, tasks: tuple[str, ...], states: int, latencies: tuple[int, ...]) -> list[Row]:

@@ -69,13 +69,25 @@ def run(
         steps: Control steps of an episode.
         environment: Of the twin's process: `ros_environment`.
     """
-    cameras = tuple(camera.name for camera in load_ros_config("twin").cameras)
-    info = EnvInfo(
+    arguments = [options.to_json()]
+    with (
+        Process("twin", "embodied_rl.real_robot.twin", arguments, environment, "twin ready") as process,
+        Session("embodied_rl") as session,
+    ):
+        process.wait_ready(_READY_S)
+        arm = BridgeArm(session, BridgeOptions(robot="twin", speed=options.speed), TwinScene(TwinRemote(session)))
+        with closing(LiveVecEnv([arm], twin_info(options, steps))) as env:
+            return evaluate(env, policy, specs, "greedy")
+
+
+def twin_info(options: TwinOptions, steps: int) -> EnvInfo:
+    """The twin as the environment that `LiveVecEnv` is; `steps`: control steps of an episode."""
+    return EnvInfo(
         backend="live",
         suite=options.suite,
         simulator="twin",
         renderer="twin",
-        cameras=cameras,
+        cameras=tuple(camera.name for camera in load_ros_config("twin").cameras),
         image_shape=(options.image_size, options.image_size),
         proprio_dim=PROPRIO_DIM,
         action_dim=ACTION_DIM,
@@ -84,16 +96,6 @@ def run(
         control_hz=1e9 / STEP_NS,
         max_episode_steps=steps,
     )
-    arguments = [options.to_json()]
-    with (
-        Process("twin", "embodied_rl.real_robot.twin", arguments, environment, "twin ready") as process,
-        Session("embodied_rl") as session,
-    ):
-        process.wait_ready(_READY_S)
-        scene = TwinScene(TwinRemote(session))
-        arm = BridgeArm(session, BridgeOptions(robot="twin", speed=options.speed), scene, cameras=len(cameras))
-        with closing(LiveVecEnv([arm], info)) as env:
-            return evaluate(env, policy, specs, "greedy")
 
 
 if __name__ == "__main__":

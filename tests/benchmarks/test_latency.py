@@ -112,7 +112,10 @@ def test_seams_are_where_another_chunk_begins_to_act() -> None:
 
 def test_the_settings_and_the_table() -> None:
     ways = [(s.way, s.latency, s.horizon) for s in settings_for(8, 3, flow=True)]
-    assert ways == [("naive", 0, 8), ("naive", 3, 8), ("aligned", 3, 2), ("rtc", 0, 4), ("rtc", 3, 4)]
+    assert ways == [
+        ("naive", 0, 8), ("naive", 3, 8), ("aligned", 3, 2),
+        ("newest", 0, 4), ("rtc", 0, 4), ("newest", 3, 4), ("rtc", 3, 4),
+    ]  # fmt: skip
     assert ("rtc", 4, 4) in [(s.way, s.latency, s.horizon) for s in settings_for(8, 4, flow=True)]
     assert len(settings_for(4, 3, flow=False)) == 3
     episode = OpenEpisode(executor_for(Setting("naive", 0, K), K, 7))

@@ -9,15 +9,25 @@ import json
 import os
 import sys
 import threading
+from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from embodied_rl.benchmarks.live_eval import twin_info
+from embodied_rl.evaluation.evaluate import evaluate
+from embodied_rl.policy import PolicyTraits
 from embodied_rl.real_robot.deploy.episodes import run_episode, shadow_episode
 from embodied_rl.real_robot.deploy.faults import Drills
 from embodied_rl.real_robot.deploy.fleet import Fleet, FleetConfig
+from embodied_rl.real_robot.env.bridge import BridgeArm, TwinScene
+from embodied_rl.real_robot.env.vec_env import LiveVecEnv
 from embodied_rl.real_robot.ros2.options import BridgeOptions, Mode
+from embodied_rl.real_robot.ros2.session import Session
 from embodied_rl.real_robot.twin.options import TwinOptions
+from embodied_rl.types import ActOutput, EpisodeSpec, Observation
 
 TASK = "tabletop_object/pick_up_the_bottle_and_place_it_in_the_basket"
 
@@ -42,6 +52,7 @@ def main(speed: float, folder: Path) -> dict[str, Any]:
         said += [drills.kill(name) for name in ("server", "twin", "bridge")]
         outcomes = fleet.bridge.status["outcomes"]
         modes = {mode: _without_sending(fleet, drills, mode) for mode in ("dry_run", "shadow")}
+        modes["evaluated"] = _evaluated(fleet, drills)
         told = {"episode": asdict(episode), "checks": checks, "drills": [asdict(drill) for drill in said]}
         told["parameters"] = parameters
         return {**told, **outcomes, **modes}
@@ -81,6 +92,35 @@ def _without_sending(fleet: Fleet, drills: Drills, mode: Mode) -> dict[str, Any]
         "refused": refused,
         "commands": len(drills.watch.commands) - heard,
     }
+
+
+class Sideways:
+    """A policy that pushes sideways, and keeps what it was shown."""
+
+    chunk_len, action_dim, terms_per_step, with_value, traits = 4, 7, 7, False, PolicyTraits()
+
+    def __init__(self) -> None:
+        self.seen: list[list[float]] = []
+
+    def act(self, obs: Observation, rng: object, mode: str) -> ActOutput:
+        self.seen.append([float(obs.images.float().std()), *obs.proprio[0].tolist()])
+        actions = torch.tensor([0, 0.6, 0, 0, 0, 0, -1.0]).expand(len(obs.proprio), 4, 7)
+        return ActOutput(actions, torch.zeros(len(actions), 28), None, {})
+
+
+def _evaluated(fleet: Fleet, drills: Drills) -> dict[str, Any]:
+    """Two short episodes by the evaluator: its environment is the twin, with the bridge in this process."""
+    fleet.processes["bridge"].close()
+    assert fleet.twin is not None
+    assert fleet.config.twin is not None
+    policy, heard = Sideways(), len(drills.watch.commands)
+    with Session("embodied_rl") as session:
+        arm = BridgeArm(session, BridgeOptions(speed=fleet.config.bridge.speed), TwinScene(fleet.twin))
+        with closing(LiveVecEnv([arm], twin_info(fleet.config.twin, 8))) as env:
+            specs = [EpisodeSpec(number, TASK, 50 + number, seed=number) for number in range(2)]
+            report = evaluate(env, policy, specs, "greedy")  # type: ignore[arg-type]
+    steps = [result.num_steps for result in report.results]
+    return {"steps": steps, "seen": policy.seen, "commands": len(drills.watch.commands) - heard}
 
 
 if __name__ == "__main__":

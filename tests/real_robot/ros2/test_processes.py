@@ -108,6 +108,19 @@ def test_nothing_is_sent_where_nothing_should_be(mode: str, scenario: dict[str, 
         assert "cannot be armed" in said["refused"]
 
 
+def test_the_evaluator_runs_on_the_twin_through_the_bridge(scenario: dict[str, Any]) -> None:
+    said = scenario["evaluated"]
+    assert said["steps"] == [8, 8]
+    seen = np.array(said["seen"])
+    assert seen.shape == (4, 9), "two decisions an episode: a picture's spread and the proprio"
+    assert (seen[:, 0] > 10).all()
+    moved = seen[[1, 3], 2] - seen[[0, 2], 2]
+    # four steps of 0.6 from rest under training's control law: 0.6 * 0.05 m * (0.27 + ...) a step
+    assert (moved > 0.01).all()
+    assert (moved < 0.05).all()
+    assert said["commands"] > 20
+
+
 @pytest.fixture(scope="module")
 def recording(scenario: dict[str, Any], folder: Path) -> RecordingFile:
     return RecordingFile(folder / "live.mcap")
