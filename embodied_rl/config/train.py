@@ -28,6 +28,7 @@ from embodied_rl.config.policies import (
 from embodied_rl.errors import UserError, suggest
 from embodied_rl.evaluation.config import EvalConfig
 from embodied_rl.learner.config import CheckpointConfig, LearnerConfig
+from embodied_rl.learner.guard import GuardConfig
 from embodied_rl.rollout.config import RolloutConfig
 from embodied_rl.scheduler.config import PipelinedConfig, RayConfig, SchedulerConfig, SerialConfig, check_fit
 from embodied_rl.utils.dataclass_io import check_keys, read_dataclass, typed
@@ -194,6 +195,7 @@ class TrainConfig:
     scheduler: SchedulerConfig = field(default_factory=SerialConfig)
     evaluation: EvalConfig = field(default_factory=EvalConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    guard: GuardConfig = field(default_factory=GuardConfig)
 
     def __post_init__(self) -> None:
         _positive("iterations", self.iterations)
@@ -223,6 +225,11 @@ class TrainConfig:
             raise UserError(
                 "--policy.prefix-cache-gib keeps what this process computed, and with scheduler ray others "
                 "act: leave it out, or choose --scheduler serial or pipelined."
+            )
+        if self.learner.num_processes > 1 and self.guard.action == "roll_back":
+            raise UserError(
+                "--guard.action roll_back puts back the weights of this process alone: leave it or "
+                "--learner.num-processes out."
             )
         if self.learner.num_processes > 1 and keeps:
             raise UserError(

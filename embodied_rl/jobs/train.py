@@ -235,6 +235,7 @@ def _settings(config: TrainConfig) -> TrainSettings:
         iterations=config.iterations,
         seed=config.seed,
         scheduler=config.scheduler,
+        guard=config.guard,
         workers=config.env.num_threads,
         threads=config.num_threads if config.device == "cpu" else 1,
         train_on_heldout=config.train_states == "heldout",

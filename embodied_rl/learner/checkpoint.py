@@ -53,6 +53,8 @@ class Checkpoints:
     def __init__(self, folder: Path, keep: int) -> None:
         self.folder = folder
         self.keep = keep
+        self.protected: str | None = None
+        """Name of a checkpoint that is kept whatever its age; None: there is none."""
 
     def save(
         self, iteration: int, save_policy: Callable[[Path], None], trainer: dict[str, Any], state: dict[str, Any]
@@ -83,7 +85,7 @@ class Checkpoints:
             _sync_tree(partial)
             partial.rename(final)
             self.point_latest(final.name)
-            self._delete(self.names()[: -self.keep])
+            self._delete(self._old())
         except (OSError, UserError) as error:
             shutil.rmtree(partial, ignore_errors=True)
             raise UserError(self._cannot_write(final, error)) from error
@@ -124,7 +126,7 @@ class Checkpoints:
             if loaded is not None:
                 self.point_latest(loaded.path.name)
             self._delete([name for name in self.names() if _number(name) > first])
-            self._delete(self.names()[: -self.keep])
+            self._delete(self._old())
         except OSError as error:
             raise UserError(f"cannot change {self.folder} ({error.strerror}): check its permissions.") from error
 
@@ -140,6 +142,9 @@ class Checkpoints:
         """Complete checkpoints, oldest first."""
         found = (path.parent.name for path in self.folder.glob(f"iter-*/{STATE}"))
         return sorted((name for name in found if _NAME.fullmatch(name)), key=_number)
+
+    def _old(self) -> list[str]:
+        return [name for name in self.names()[: -self.keep] if name != self.protected]
 
     def _delete(self, names: list[str]) -> None:
         """Under another name first: a kill in between must not leave half a checkpoint."""

@@ -15,7 +15,7 @@ from embodied_rl.types import EpisodeResult
 
 
 class RunObserver:
-    """`embodied_rl.training.on_policy.Observer`: writes metrics.jsonl and evaluations/iter-NNNNNN.json in `folder`.
+    """`embodied_rl.training.observer.Observer`: writes metrics.jsonl and evaluations/iter-NNNNNN.json in `folder`.
 
     measured: called with the number of updates after each evaluation. counted: further metrics of an update. begun:
     called when all is ready, before the first evaluation. has_success: of `EnvInfo`; without it no success rate is

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from embodied_rl.algorithms.config import AlgorithmConfig
 from embodied_rl.algorithms.make import make_algorithm
@@ -19,13 +19,14 @@ from embodied_rl.learner.checkpoint import Checkpoints, Loaded, load, restore_rn
 from embodied_rl.learner.config import CheckpointConfig, LearnerConfig
 from embodied_rl.learner.distributed.learner import make_learner
 from embodied_rl.learner.distributed.processes import PolicyFactory
+from embodied_rl.learner.guard import Guard, GuardConfig
 from embodied_rl.learner.types import TrainablePolicy
 from embodied_rl.rollout.config import RolloutConfig
 from embodied_rl.rollout.sampler import EpisodeSampler, TaskStates, evaluation_specs
 from embodied_rl.scheduler.base import Callbacks, WorkerFactory
 from embodied_rl.scheduler.config import SchedulerConfig, SerialConfig
 from embodied_rl.scheduler.make import make_profiler, make_scheduler
-from embodied_rl.types import EpisodeResult
+from embodied_rl.training.observer import Observer
 from embodied_rl.utils.profiler import Profiler
 from embodied_rl.utils.signals import Interrupted, StopRequest
 from embodied_rl.vec_env import VecEnv
@@ -43,6 +44,7 @@ class TrainSettings:
     iterations: int
     seed: int
     scheduler: SchedulerConfig = field(default_factory=SerialConfig)
+    guard: GuardConfig = field(default_factory=GuardConfig)
     workers: int | None = None
     """Threads that step and render under the pipelined scheduler (None: one a CPU core)."""
     threads: int = 1
@@ -84,38 +86,6 @@ class RunOptions:
     """Opens envs and policy on another machine, for `RayConfig`."""
     worker_policy: PolicyFactory | None = None
     """Opens the policy of a further learner process, for `learner.num_processes` > 1."""
-
-
-class Observer(Protocol):
-    """Who watches a run: progress on the screen, metrics in files. It never changes what the run computes."""
-
-    def phase(self, name: str, iteration: int, episodes: int) -> None:
-        """'evaluate', 'rollout' or 'update' begins; episodes: how many it will finish, about (0: none)."""
-        ...
-
-    def episode(self, result: EpisodeResult) -> None:
-        """An episode of this phase ended."""
-        ...
-
-    def metrics(self, iteration: int, values: dict[str, float]) -> None:
-        """`iteration` updates are done; the last one gave these values."""
-        ...
-
-    def evaluation(self, iteration: int, report: EvalReport) -> None:
-        """The policy after `iteration` updates scored this."""
-        ...
-
-    def log(self, text: str) -> None:
-        """Something the user should read."""
-        ...
-
-    def position(self) -> int:
-        """Where the metrics file ends now (bytes)."""
-        ...
-
-    def begin(self, position: int) -> None:
-        """All is ready and the run begins; forget what was recorded after `position`: it is computed again."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +162,7 @@ class _Run:
             workers=settings.workers,
         )
         self.checkpoints = Checkpoints(run_dir / "checkpoints", settings.checkpoint.keep)
+        self.guard = Guard(settings.guard)
         self.before: EvalReport | None = None
         self.after: EvalReport | None = None
         self.boundary: _Boundary
@@ -207,6 +178,8 @@ class _Run:
         before = loaded.state["before"]
         self.before = EvalReport.from_json(before) if before is not None else None
         restore_rng(loaded.trainer["rng"])
+        self.guard.load_state_dict(loaded.state["guard"])
+        self.checkpoints.protected = self.guard.good
         # Only now files change, when everything above was found to fit; and the pointer first: a kill after the metrics
         # were cut must not leave a checkpoint to go on from that needs them.
         self.checkpoints.point_latest(loaded.path.name)
@@ -235,6 +208,7 @@ class _Run:
                 metrics = self.learner.update(batch)
                 if self.average is not None:
                     self.average.add()
+            metrics |= self._guard(metrics | batch.info)
             self.scheduler.publish(self.learner.version)
             ended = time.perf_counter()
             metrics |= batch.info | self.profiler.drain() | {"time/iteration": ended - began}
@@ -252,6 +226,29 @@ class _Run:
         assert self.saved is not None
         return TrainOutcome(self.before, self.after, self.saved)
 
+    def _guard(self, metrics: dict[str, float]) -> dict[str, float]:
+        """Say why this update looks like a collapse, and go back to the last good checkpoint where that is asked for.
+
+        Weights, their mean and the optimiser go back; episodes and updates are counted on, so that what comes differs.
+        """
+        alarms = self.guard.check(metrics)
+        if not alarms:
+            return {}
+        text = f"ALARM after update {self.learner.version}: {'; '.join(alarms)}"
+        good = self.guard.good
+        back = self.guard.may_roll_back() and good is not None and good in self.checkpoints.names()
+        if back and good is not None:
+            version = self.learner.version
+            loaded = load(self.checkpoints.folder / good)
+            self.files.load(loaded.policy)
+            resume_average(self.average, self.policy, loaded.trainer.get("average"))
+            self.learner.load_state_dict(loaded.trainer["learner"])
+            self.learner.version = version
+            self.guard.rolled_back()
+            text += f". Rolled back to {good}"
+        self.observer.log(text)
+        return {"guard/alarms": float(len(alarms)), "guard/rolled_back": float(back)}
+
     def _check_interrupt(self) -> None:
         """Stop if that was asked for, but not in the middle of an update that single groups have begun."""
         if not self.learner.update_in_progress:
@@ -260,8 +257,12 @@ class _Run:
     def save(self) -> Path:
         """Write a checkpoint of the last boundary, unless it is there already."""
         boundary = self.boundary
-        if self.saved is None or self.saved.name != f"iter-{boundary.iteration:06d}":
+        name = f"iter-{boundary.iteration:06d}"
+        if self.saved is None or self.saved.name != name:
+            self.guard.saving(name)
+            self.checkpoints.protected = self.guard.good
             state = {
+                "guard": self.guard.state_dict(),
                 "sampler": boundary.sampler,
                 "metrics_position": boundary.metrics_position,
                 "before": self.before.to_json() if self.before is not None else None,

@@ -91,7 +91,17 @@ def test_help_fits_80_columns(capsys: pytest.CaptureFixture[str], monkeypatch: p
 def test_every_option_says_what_it_does() -> None:
     for source in [TrainConfig, *(cls for kinds in KINDS.values() for cls in kinds.values())]:
         missing = set(source.__dataclass_fields__) - set(field_texts(source))
-        assert missing <= {"env", "policy", "algorithm", "rollout", "learner", "scheduler", "evaluation", "checkpoint"}
+        assert missing <= {
+            "env",
+            "policy",
+            "algorithm",
+            "rollout",
+            "learner",
+            "scheduler",
+            "evaluation",
+            "checkpoint",
+            "guard",
+        }
 
 
 @pytest.mark.parametrize(("name", "text"), [("cli.md", reference.cli_page), ("config.md", reference.config_page)])

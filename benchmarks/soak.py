@@ -1,0 +1,256 @@
+"""Does a training run survive whatever happens to it? `python -m embodied_rl.benchmarks.soak --kills 200`.
+
+Trains a small policy on a gymnasium task by the real `train` command, in processes that are killed, interrupted, run
+out of disk, stall on it, or live through a jump of the clock; between them checkpoints are corrupted and files torn.
+Each run is resumed until it ends, and must then have the metrics, the episode counts and the weights of a run that
+nothing happened to, byte for byte. Exits with 1 if one has not, if a resume is refused for another reason than a
+damaged checkpoint, or if a run that ended needed more memory than the undisturbed one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tyro
+
+from embodied_rl.benchmarks.soak_faults import FAULTS, corrupt, live_through, tear
+from embodied_rl.cli import main as command
+from embodied_rl.jobs.run_folder import is_finished
+from embodied_rl.rng import philox
+from embodied_rl.telemetry.metrics import read_metrics
+
+MEMORY_MARGIN = 1.25
+"""What a run that was disturbed may need of the undisturbed one's memory."""
+_WORDS = (
+    *("train", "gymnasium", "--task", "CartPole-v1", "--videos", "0", "--num-threads", "1"),
+    *("--evaluation.states-per-task", "1", "--evaluation.every", "2", "--env.num-envs", "2"),
+    *("--rollout.episodes-per-iteration", "4", "--algorithm.epochs", "1"),
+    *("--checkpoint.every", "1", "--checkpoint.keep", "2"),
+)
+_TIMED = ("time/", "cpu/", "speed/")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Soak:
+    """Disturb small training runs, and see that each ends as if nothing had happened."""
+
+    kills: int = 200
+    """Go on until so many processes were killed."""
+    iterations: int = 3
+    """Updates of a run."""
+    seed: int = 0
+    """Of what happens, and when."""
+    json: Path | None = None
+    """File for the figures."""
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """What a finished run is compared by. metrics: without times; ledger: the sampler's counts; weights: SHA-256."""
+
+    metrics: list[dict[str, Any]]
+    ledger: dict[str, Any]
+    weights: str
+
+
+@dataclass
+class Tally:
+    """What happened. happened: by name; refused: resumes that a damaged checkpoint stopped, as it must; wrong: what was
+    not as promised; peak_mib: largest memory of a process that ended a run."""
+
+    happened: Counter[str] = field(default_factory=Counter)
+    runs: int = 0
+    resumes: int = 0
+    refused: int = 0
+    wrong: list[str] = field(default_factory=list)
+    peak_mib: float = 0.0
+
+
+def main(given: Soak) -> int:
+    """Soak; 1 if something is not as promised."""
+    with tempfile.TemporaryDirectory(prefix="embodied-rl-soak-") as place:
+        root = Path(place)
+        with _silent():  # imports what every process that is forked from this one then has
+            command(_begin(root / "warm", given))
+        began = time.perf_counter()
+        code, calm_mib = _attempt(_begin(root / "calm", given), None, given.seed, 0)
+        duration = time.perf_counter() - began
+        if code != 0:
+            print(f"the undisturbed run ended with exit code {code}", file=sys.stderr)
+            return 1
+        whole, tally = end_of(root / "calm"), Tally()
+        while tally.happened["kill"] < given.kills and not tally.wrong:
+            _one_run(root / f"run{tally.runs}", given, whole, duration, tally)
+            print(f"{tally.runs} runs, {tally.resumes} resumes, {tally.happened['kill']} kills", flush=True)
+    if tally.peak_mib > MEMORY_MARGIN * calm_mib:
+        tally.wrong.append(f"memory: {tally.peak_mib:.0f} MiB, undisturbed {calm_mib:.0f}")
+    figures = {
+        "runs": tally.runs,
+        "resumes": tally.resumes,
+        "refused": tally.refused,
+        **{f"happened_{name}": count for name, count in sorted(tally.happened.items())},
+        "calm_mib": round(calm_mib),
+        "peak_mib": round(tally.peak_mib),
+        "wrong": tally.wrong,
+    }
+    print("\n".join(f"{name:<28}{value}" for name, value in figures.items()))
+    if given.json is not None:
+        given.json.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
+    return 1 if tally.wrong else 0
+
+
+def _begin(folder: Path, given: Soak) -> list[str]:
+    return [*_WORDS, "--iterations", str(given.iterations), "--output", str(folder)]
+
+
+def _one_run(folder: Path, given: Soak, whole: End, duration: float, tally: Tally) -> None:
+    """Begin a run and disturb it until it ends."""
+    words, number, damaged, ended = _begin(folder, given), tally.runs, False, False
+    for attempt in itertools.count():
+        draw = philox(given.seed, 31, number, attempt)
+        fault = FAULTS[int(draw.integers(len(FAULTS)))]
+        if attempt:
+            damaged = _disturb_files(folder, draw, tally, damaged)
+            words = _resume(folder, given)
+            ended = words[1] == "--resume" and is_finished(folder)
+            tally.resumes += words[1] == "--resume"
+        code, mib = _attempt(words, fault, int(draw.integers(2**31)), float(draw.uniform(0, duration)))
+        if code == 0 and (ended or not damaged):  # a run that has ended needs no more of its checkpoint than the policy
+            tally.peak_mib = max(tally.peak_mib, mib)
+            break
+        if code == 2 and damaged:
+            tally.refused += 1
+            _go_back(folder, tally)
+            damaged = False
+        elif code in EXPECTED.get(fault, (-signal.SIGKILL,)):
+            tally.happened["kill" if code == -signal.SIGKILL else fault] += 1
+            tally.happened[fault] += fault in ("slow disk", "clock jump")
+        else:
+            state = ", from a damaged checkpoint" if damaged else ""
+            tally.wrong.append(f"run {number}, attempt {attempt}: exit code {code} after '{fault}'{state}")
+            return
+    tally.runs += 1
+    if (end := end_of(folder)) != whole:
+        parts = [name for name in ("metrics", "ledger", "weights") if getattr(end, name) != getattr(whole, name)]
+        tally.wrong.append(f"run {number} ended with other {', '.join(parts)}")
+    shutil.rmtree(folder)
+
+
+EXPECTED = {"interrupt": (130, -signal.SIGTERM), "disk full": (2, -signal.SIGKILL)}
+"""How a process may end that had this fault: SIGTERM saves and says 130, and ends one that is still starting."""
+
+
+def _resume(folder: Path, given: Soak) -> list[str]:
+    """How the user goes on: a run that was killed before it wrote its config begins again."""
+    if not (folder / "config.yaml").is_file():
+        return _begin(folder, given)
+    return ["train", "--resume", str(folder)]
+
+
+def _disturb_files(folder: Path, draw: np.random.Generator, tally: Tally, damaged: bool) -> bool:
+    """Sometimes tear the metrics file or corrupt the newest checkpoint; whether that is corrupt now."""
+    chance = draw.random()
+    if chance < 0.1 and tear(folder / "metrics.jsonl"):
+        tally.happened["torn metrics"] += 1
+    if chance > 0.9 and not damaged and corrupt(folder / "checkpoints", draw):
+        tally.happened["corrupt checkpoint"] += 1
+        return True
+    return damaged
+
+
+def _go_back(folder: Path, tally: Tally) -> None:
+    """What the refusal says to do: go on from the older checkpoint, or begin anew where there is none."""
+    from embodied_rl.learner.checkpoint import Checkpoints
+
+    checkpoints = folder / "checkpoints"
+    names = Checkpoints(checkpoints, 1).names()
+    newest = (checkpoints / "latest").read_text().strip() if (checkpoints / "latest").is_file() else names[-1]
+    older = [name for name in names if name != newest]
+    if not older:
+        shutil.rmtree(checkpoints)
+        return
+    shutil.rmtree(checkpoints / newest)
+    (checkpoints / "latest").write_text(older[-1] + "\n")
+    tally.happened["went back"] += 1
+
+
+def _attempt(words: list[str], fault: str | None, seed: int, kill_after: float) -> tuple[int, float]:
+    """Run one command in a process of its own: exit code (negative: the signal), and its largest memory in MiB."""
+    child = os.fork()
+    if child == 0:
+        _be_the_run(words, fault, seed)
+    if fault in ("kill", "interrupt"):
+        _wait(child, kill_after)
+        os.kill(child, signal.SIGKILL if fault == "kill" else signal.SIGTERM)
+    elif fault is not None:  # it is lived through; the kill comes later, so that the run goes on a while
+        _wait(child, kill_after * 2)
+        os.kill(child, signal.SIGKILL)
+    _, status, usage = os.wait4(child, 0)
+    return os.waitstatus_to_exitcode(status), usage.ru_maxrss / 1024
+
+
+def _wait(child: int, seconds: float) -> None:
+    """Wait until the time is over or the child has ended, which stays to be waited for."""
+    until = time.perf_counter() + seconds
+    while time.perf_counter() < until:
+        if os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None:
+            return
+        time.sleep(0.01)
+
+
+def _be_the_run(words: list[str], fault: str | None, seed: int) -> None:
+    """In the child: run the command and leave."""
+    code = 70
+    try:
+        with _silent(), live_through(fault, seed):
+            code = command(words)
+    finally:
+        os._exit(code)
+
+
+@contextmanager
+def _silent() -> Iterator[None]:
+    """A `with` block whose output goes nowhere."""
+    sys.stdout.flush()
+    nowhere, kept = os.open(os.devnull, os.O_WRONLY), [os.dup(1), os.dup(2)]
+    try:
+        for stream in (1, 2):
+            os.dup2(nowhere, stream)
+        yield
+    finally:
+        for stream, old in enumerate(kept, 1):
+            os.dup2(old, stream)
+            os.close(old)
+        os.close(nowhere)
+
+
+def end_of(folder: Path) -> End:
+    """What the finished run in `folder` is compared by."""
+    rows = [
+        {name: value for name, value in row.items() if not name.startswith(_TIMED)}
+        for row in read_metrics(folder / "metrics.jsonl")
+    ]
+    newest = folder / "checkpoints" / (folder / "checkpoints" / "latest").read_text().strip()
+    sampler = json.loads((newest / "state.json").read_text())["state"]["sampler"]
+    ledger = {name: sampler[name] for name in ("next_group", "issued", "finished", "reissued")}
+    with open(newest / "policy" / "model.safetensors", "rb") as file:
+        return End(rows, ledger, hashlib.file_digest(file, "sha256").hexdigest())
+
+
+if __name__ == "__main__":
+    sys.exit(main(tyro.cli(Soak)))

@@ -1,0 +1,112 @@
+"""The soak in miniature, and that it says so when a run is not what it should be."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from embodied_rl.benchmarks import soak
+from embodied_rl.benchmarks.soak import End, Soak, Tally, end_of
+from embodied_rl.benchmarks.soak_faults import corrupt, live_through, tear
+from embodied_rl.errors import UserError
+from embodied_rl.learner.checkpoint import Checkpoints, load
+from embodied_rl.rng import philox
+from embodied_rl.telemetry.metrics import MetricsLog
+
+ROOT = Path(__file__).parents[2]
+LEDGER = {"next_group": 4, "issued": 4, "finished": 4, "reissued": 0}
+
+
+def finished_run(folder: Path, reward: float = 1.0) -> Path:
+    """A run of one update, as far as it is compared."""
+    folder.mkdir(parents=True)
+    (folder / "config.yaml").touch()
+    with MetricsLog(folder / "metrics.jsonl") as log:
+        log.write(1, {"rollout/reward": reward, "time/iteration": time.perf_counter()})
+
+    def save_policy(path: Path) -> None:
+        path.mkdir()
+        save_file({"w": torch.ones(3)}, path / "model.safetensors")
+
+    Checkpoints(folder / "checkpoints", 2).save(1, save_policy, {"t": torch.zeros(2)}, {"sampler": LEDGER})
+    return folder
+
+
+def test_a_few_kills_end_as_if_nothing_had_happened(tmp_path: Path) -> None:
+    out = tmp_path / "soak.json"
+    words = [sys.executable, "-m", "embodied_rl.benchmarks.soak", "--kills", "1", "--iterations", "2"]
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [*words, "--json", str(out)], env=environment, cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads(out.read_text())
+    assert found["wrong"] == []
+    assert found["happened_kill"] >= 1
+    assert found["runs"] >= 1
+
+
+@pytest.mark.parametrize(
+    ("code", "whole", "wrong"),
+    [
+        (0, {}, ""),
+        (0, {"weights": "0"}, "ended with other weights"),
+        (0, {"ledger": LEDGER | {"finished": 3}}, "ended with other ledger"),
+        (0, {"metrics": []}, "ended with other metrics"),
+        (2, {}, "exit code 2"),
+        (1, {}, "exit code 1"),
+        (-signal.SIGSEGV, {}, "exit code -11"),
+    ],
+)
+def test_what_is_not_as_promised_is_said(
+    code: int, whole: dict[str, object], wrong: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = finished_run(tmp_path / "run")
+    end = end_of(run)
+    expected = End(**{"metrics": end.metrics, "ledger": end.ledger, "weights": end.weights} | whole)  # type: ignore[arg-type]
+    monkeypatch.setattr(soak, "_attempt", lambda *_: (code, 300.0))
+    monkeypatch.setattr(soak, "FAULTS", ("kill",))
+    tally = Tally()
+    soak._one_run(run, Soak(), expected, 1.0, tally)
+    assert [wrong in text for text in tally.wrong] == ([True] if wrong else [])
+    assert tally.runs == (code == 0)
+
+
+def test_a_corrupt_checkpoint_is_refused_and_a_torn_line_is_read_over(tmp_path: Path) -> None:
+    run = finished_run(tmp_path / "run")
+    before = end_of(run)
+    assert tear(run / "metrics.jsonl")
+    assert end_of(run) == before
+    for number in range(8):
+        fresh = finished_run(tmp_path / str(number))
+        assert corrupt(fresh / "checkpoints", philox(number, 1))
+        with pytest.raises(UserError, match="checkpoint"):
+            load(fresh / "checkpoints" / "iter-000001")
+    assert not corrupt(tmp_path / "nowhere", philox(0, 1))
+    assert not tear(tmp_path / "nowhere")
+
+
+def test_faults_end_with_their_block(tmp_path: Path) -> None:
+    real, now = os.fsync, time.time()
+    with live_through("clock jump", 5):
+        assert abs(time.time() - now) > 3600
+    with live_through("disk full", 5), (tmp_path / "x").open("w") as file:
+        for _ in range(100):
+            with contextlib.suppress(OSError):
+                os.fsync(file.fileno())
+        with pytest.raises(OSError, match="No space"):
+            os.fsync(file.fileno())
+    with live_through("slow disk", 5):
+        assert os.fsync is not real
+    assert os.fsync is real
+    assert abs(time.time() - now) < 3600
