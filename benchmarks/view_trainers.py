@@ -16,7 +16,9 @@ Make = Callable[..., Any]
 """Opens the view: make(num_envs=..., seed=...)."""
 
 
-def rl_games_config(seed: int, folder: str | Path, *, num_envs: int = ENVS, epochs: int = 100_000) -> dict[str, Any]:
+def rl_games_config(
+    seed: int, folder: str | Path, *, num_envs: int = ENVS, epochs: int = 100_000, gamma: float = GAMMA
+) -> dict[str, Any]:
     """A whole rl_games config: PPO with a shared MLP; it stops after `epochs` updates."""
     network = {
         "name": "actor_critic",
@@ -47,7 +49,7 @@ def rl_games_config(seed: int, folder: str | Path, *, num_envs: int = ENVS, epoc
         "normalize_input": True,
         "normalize_value": True,
         "value_bootstrap": True,
-        "gamma": GAMMA,
+        "gamma": gamma,
         "tau": 0.95,
         "learning_rate": 1e-3,
         "lr_schedule": "adaptive",
@@ -82,7 +84,7 @@ def rl_games_config(seed: int, folder: str | Path, *, num_envs: int = ENVS, epoc
     }
 
 
-def rsl_rl_config(seed: int) -> dict[str, Any]:
+def rsl_rl_config(seed: int, gamma: float = GAMMA) -> dict[str, Any]:
     """A whole rsl_rl 5 config: PPO with two MLPs."""
     net = {"class_name": "MLPModel", "hidden_dims": [128, 128], "activation": "elu", "obs_normalization": True}
     std = {"class_name": "GaussianDistribution", "init_std": 0.6, "std_type": "scalar"}
@@ -98,7 +100,7 @@ def rsl_rl_config(seed: int) -> dict[str, Any]:
             "num_learning_epochs": 5,
             "num_mini_batches": 4,
             "clip_param": 0.2,
-            "gamma": GAMMA,
+            "gamma": gamma,
             "lam": 0.95,
             "value_loss_coef": 1.0,
             "entropy_coef": 0.0,
@@ -113,7 +115,7 @@ def rsl_rl_config(seed: int) -> dict[str, Any]:
     }
 
 
-def train_rl_games(make: Make, seed: int, folder: Path, **sizes: int) -> None:
+def train_rl_games(make: Make, seed: int, folder: Path, *, gamma: float = GAMMA, **sizes: int) -> None:
     """Let rl_games train until its epochs are over or the env raises; it writes to `folder`."""
     from rl_games.torch_runner import Runner
 
@@ -121,11 +123,13 @@ def train_rl_games(make: Make, seed: int, folder: Path, **sizes: int) -> None:
 
     register(make)
     runner = Runner()
-    runner.load(rl_games_config(seed, folder, **sizes))
+    runner.load(rl_games_config(seed, folder, gamma=gamma, **sizes))
     runner.run({"train": True, "play": False})
 
 
-def train_rsl_rl(make: Make, seed: int, folder: Path, *, num_envs: int = ENVS, epochs: int = 100_000) -> None:
+def train_rsl_rl(
+    make: Make, seed: int, folder: Path, *, gamma: float = GAMMA, num_envs: int = ENVS, epochs: int = 100_000
+) -> None:
     """Let rsl_rl train until its iterations are over or the env raises; it writes nothing."""
     import torch
     from rsl_rl.runners import OnPolicyRunner
@@ -135,10 +139,12 @@ def train_rsl_rl(make: Make, seed: int, folder: Path, *, num_envs: int = ENVS, e
     os.chdir(folder)
     torch.manual_seed(seed)
     env = RslRlVecEnv(make(num_envs=num_envs, seed=seed))
-    OnPolicyRunner(env, rsl_rl_config(seed), log_dir=None, device="cpu").learn(epochs)  # type: ignore[arg-type]
+    OnPolicyRunner(env, rsl_rl_config(seed, gamma), log_dir=None, device="cpu").learn(epochs)  # type: ignore[arg-type]
 
 
-def train_skrl(make: Make, seed: int, folder: Path, *, num_envs: int = ENVS, epochs: int = 100_000) -> None:
+def train_skrl(
+    make: Make, seed: int, folder: Path, *, gamma: float = GAMMA, num_envs: int = ENVS, epochs: int = 100_000
+) -> None:
     """Let skrl 2 train until its updates are over or the env raises; it writes nothing."""
     from skrl.trainers.torch import SequentialTrainer
     from skrl.utils import set_seed
@@ -155,7 +161,7 @@ def train_skrl(make: Make, seed: int, folder: Path, *, num_envs: int = ENVS, epo
         "disable_progressbar": True,
         "close_environment_at_exit": False,
     }
-    SequentialTrainer(env=env, agents=ppo(env, folder, STEPS, GAMMA), cfg=options).train()  # type: ignore[arg-type]
+    SequentialTrainer(env=env, agents=ppo(env, folder, STEPS, gamma), cfg=options).train()  # type: ignore[arg-type]
 
 
 TRAINERS: dict[str, Callable[..., None]] = {"rl_games": train_rl_games, "rsl_rl": train_rsl_rl, "skrl": train_skrl}
