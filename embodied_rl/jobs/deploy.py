@@ -29,6 +29,8 @@ from embodied_rl.utils.console import LastingConsole
 RECORDINGS = Path("runs/deploy")
 _REFRESH_S = 0.1
 _RESUME_S, _ANSWER_S = 0.3, 30.0
+_ANSWERS = 10
+"""Answers before the checks: the first ones are slow."""
 _CONTROL_HZ = 20.0
 
 
@@ -49,12 +51,14 @@ def run(wanted: Any, environment: Mapping[str, str]) -> int:
     with Fleet(replace(config, bridge=replace(config.bridge, record=None if path is None else str(path)))) as fleet:
         bridge = fleet.bridge
         bridge.instruct(wanted.instruction if fleet.twin is None else fleet.twin.state["instruction"])
-        bridge.wait(lambda: bool(bridge.status.get("answers")), _ANSWER_S)
+        bridge.wait(lambda: bridge.status.get("answers", 0) >= _ANSWERS, _ANSWER_S)
         if path is not None and bridge.status.get("answers"):
             _show_views(wanted, path, console)
         done = _by_hand(fleet, console) if fleet.twin is None else _on_twin(wanted, fleet, console)
-    if path is not None and not wanted.dry_run and not wanted.shadow:
-        console.say(f"recorded {path}; train on it: embodied-rl export {path} --to lerobot --out demos")
+    if path is not None:
+        console.say(f"recorded {path}")
+    if path is not None and not (done or wanted.dry_run or wanted.shadow):
+        console.say(f"train on it: embodied-rl export {path} --to lerobot --out demos")
     return done
 
 
@@ -168,7 +172,7 @@ def _by_hand(fleet: Fleet, console: LastingConsole) -> int:
     bridge = fleet.bridge
     checks = bridge.preflight()
     console.print(checklist(checks))
-    if not all(check.passed for check in checks):
+    if not all(check.passed for check in checks) and bridge.status["mode"] != "shadow":
         console.say("not armed: mend what is marked, and start again")
         return 1
     note = ""
@@ -196,4 +200,5 @@ def _shown(fleet: Fleet, done: list[Episode]) -> Table:
 
 
 def _help() -> str:
-    return "  ".join(f"[{key}] {name.replace('_', ' ')}" for key, name in {**KEYS, **LABELS}.items()) + "  [q] leave"
+    named = {"space" if key == " " else key: name.replace("_", " ") for key, name in {**KEYS, **LABELS}.items()}
+    return "  ".join(f"[{key}] {name}" for key, name in named.items()) + "  [q] leave"
