@@ -44,6 +44,7 @@ def run(wanted: Any, environment: Mapping[str, str]) -> int:
     Returns:
         0, or 1 where the checks before arming fail.
     """
+    keys = None if wanted.robot == "twin" else Keys()  # no terminal, no arm
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the processes are ended on the way out
     console = LastingConsole()
     console.say("starting: a first time compiles for a minute or two")
@@ -54,7 +55,7 @@ def run(wanted: Any, environment: Mapping[str, str]) -> int:
         bridge.wait(lambda: bridge.status.get("answers", 0) >= _ANSWERS, _ANSWER_S)
         if path is not None and bridge.status.get("answers"):
             _show_views(wanted, path, console)
-        done = _by_hand(fleet, console) if fleet.twin is None else _on_twin(wanted, fleet, console)
+        done = _on_twin(wanted, fleet, console) if keys is None else _by_hand(fleet, keys, console)
     if path is not None:
         console.say(f"recorded {path}")
     if path is not None and not (done or wanted.dry_run or wanted.shadow):
@@ -139,6 +140,9 @@ def _on_twin(wanted: Any, fleet: Fleet, console: LastingConsole) -> int:
     console.print(dashboard(bridge.status, done, ""))
     words = summary(done, fleet.bridge.status)
     console.say(words["text"])
+    if fleet.twin.state["behind_s"] >= 1.0:
+        behind = f"{fleet.twin.state['behind_s']:.0f} s"
+        console.say(f"this computer is too busy: the twin fell behind by {behind}; try --speed {wanted.speed / 3:.2g}")
     if wanted.json is not None:
         wanted.json.write_text(json.dumps(words, indent=1) + "\n", encoding="utf-8")
     return 0
@@ -167,7 +171,7 @@ def summary(done: list[Episode], status: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _by_hand(fleet: Fleet, console: LastingConsole) -> int:
+def _by_hand(fleet: Fleet, keys: Keys, console: LastingConsole) -> int:
     """Checks, then keys until the person leaves."""
     bridge = fleet.bridge
     checks = bridge.preflight()
@@ -176,7 +180,7 @@ def _by_hand(fleet: Fleet, console: LastingConsole) -> int:
         console.say("not armed: mend what is marked, and start again")
         return 1
     note = ""
-    with Keys() as keys, Live(console=console, auto_refresh=False) as live:
+    with keys, Live(console=console, auto_refresh=False) as live:
         while True:
             live.update(dashboard(bridge.status, [], f"{_help()}   {note}"), refresh=True)
             key = keys.read(_REFRESH_S)

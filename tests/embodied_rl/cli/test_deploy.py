@@ -10,7 +10,7 @@ import pytest
 
 from embodied_rl.cli import deploy, main
 from embodied_rl.errors import UserError
-from embodied_rl.jobs.deploy import fleet_config, held_out, recording_path, summary
+from embodied_rl.jobs.deploy import fleet_config, held_out, recording_path, run, summary
 from embodied_rl.jobs.deploy_views import write_views
 from embodied_rl.real_robot.deploy.dashboard import checklist, dashboard
 from embodied_rl.real_robot.deploy.episodes import Episode
@@ -77,6 +77,14 @@ def test_what_cameras_see_lies_beside_training(tmp_path: Path) -> None:
     assert picture[height - 250, 128, 0] == 0, "black bars, not stretched"
     with pytest.raises(UserError, match="training had 1"):
         write_views(tmp_path / "views.png", live, [live["front"]])
+
+
+def test_a_real_arm_needs_a_person_at_a_terminal(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.stdin", (tmp_path / "nobody").open("w+"))
+    with pytest.raises(UserError, match="at a terminal"):
+        run(deploy.DeployCommand(robot="fr3", instruction="x"), {})
+    assert not (tmp_path / "runs").exists(), "nothing was started"
 
 
 def test_options_reach_bridge_and_twin() -> None:
