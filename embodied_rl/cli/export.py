@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from embodied_rl.cli.export_recording import ExportRecordingCommand, is_of_recordings, run
 from embodied_rl.cli.parse import parse
@@ -33,6 +33,9 @@ class ExportCommand(CheckpointOptions):
     """Whose files a pi0 becomes (None: openpi's); a SmolVLA becomes LeRobot's. native: ours, for any policy."""
     cameras: tuple[str, ...] = ()
     """LeRobot's names of the cameras, in their order, such as image image2."""
+    verify: bool = False
+    """Read the export back and compare its actions with the policy's on eight observations, of the suite that it was
+    trained on where that is built in; a pi0 in LeRobot's layout also in transformers, where that is installed."""
 
 
 def main(argv: list[str]) -> int:
@@ -65,4 +68,13 @@ def main(argv: list[str]) -> int:
     export_policy(policy, request)
     size = sum(path.stat().st_size for path in command.out.rglob("*") if path.is_file())
     print(f"wrote {command.out}: {policy.architecture}, {size / 1e9:.2f} GB")
+    if command.verify:
+        from embodied_rl.jobs.verify_export import verify
+        from embodied_rl.sim.tabletop import suites
+
+        trained = str(read_provenance(source).get("suite", ""))
+        before: Any = load_policy(source, command.load_options(source))  # an export may merge or round its own
+        suite = trained if trained in suites() else ""
+        for found in verify(before, command.out, command.layout, suite, dtype):
+            print(found.describe())
     return 0
