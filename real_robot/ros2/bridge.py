@@ -132,7 +132,7 @@ class Bridge:
 
     def _send(self, output: Output) -> None:
         setpoint = output.tick.setpoint
-        if setpoint is None:
+        if setpoint is None or self.loop.state is ArmState.ESTOPPED:  # the button may have come during the tick
             return
         if self.station.options.mode == "dry_run":
             self._inputs.pretend(setpoint.positions)
