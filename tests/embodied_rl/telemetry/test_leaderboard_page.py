@@ -1,0 +1,175 @@
+"""The leaderboard's page in headless Chromium: no console error, filters, the keyboard alone, a narrow screen."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from embodied_rl.telemetry.leaderboard_page import render, write_leaderboard_page
+
+BROWSER = next(
+    (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), ""
+)
+
+
+def score(successes: int, episodes: int = 50) -> dict[str, Any]:
+    rate = successes / episodes
+    counts = {"successes": successes, "episodes": episodes, "mean_steps": 100.0 - successes}
+    return {"rate": rate, "low": max(0.0, rate - 0.1), "high": min(1.0, rate + 0.1)} | counts
+
+
+def row(name: str, rank: int | None, wins: int, tasks: dict[str, int]) -> dict[str, Any]:
+    return {
+        "name": name,
+        "rank": rank,
+        "not_ranked": "" if rank else "trained on 3 of its 50 evaluated states: not ranked",
+        "overlap": "0 of 50",
+        "success": score(wins),
+        "motion": {"path_length": 10.0 + wins, "jerk": 0.3},
+        "suites": {"toy": score(wins)},
+        "tasks": {f"toy/{task}": score(count, 25) for task, count in tasks.items()},
+        "cells": [{"folder": "cells/x", "again": "embodied-rl eval --resume cells/x"}],
+    }
+
+
+FIGURES: dict[str, Any] = {
+    "title": "A <board>",
+    "protocol": {"name": "native"},
+    "measured": {"suites": ["toy"], "seeds": [0]},
+    "test": {"level": 0.05, "looks": [25, 50]},
+    "rows": [
+        row("good & <great>", 1, 45, {"reach": 25, "touch": 20}),
+        row("fair", 2, 30, {"reach": 5, "touch": 25}),
+        row("trained on it", None, 49, {"reach": 25}),
+    ],
+    "comparisons": [
+        {
+            "first": "good & <great>",
+            "second": "fair",
+            "verdict": "better",
+            "difference": 0.3,
+            "low": 0.1,
+            "high": 0.45,
+            "pairs": 50,
+            "look": 2,
+        }
+    ],
+    "machine": {"toy": {"mujoco": "4.0.0"}},
+}
+
+
+def test_names_are_text_and_not_markup() -> None:
+    page = render(FIGURES)
+    assert "good &amp; &lt;great&gt;" in page
+    assert "<great>" not in page
+    assert "not ranked" in page
+    assert "+30.0%" in page
+
+
+class Tab:
+    """A page in a browser, over Chromium's DevTools protocol."""
+
+    def __init__(self, socket: Any) -> None:
+        self._socket = socket
+        self._count = 0
+        self.errors: list[str] = []
+
+    def ask(self, method: str, **params: Any) -> dict[str, Any]:
+        self._count += 1
+        self._socket.send(json.dumps({"id": self._count, "method": method, "params": params}))
+        while True:
+            message = json.loads(self._socket.recv(timeout=60))
+            if message.get("method") in ("Runtime.exceptionThrown", "Log.entryAdded"):
+                self.errors.append(str(message["params"]))
+            if message.get("id") == self._count:
+                return message["result"]
+
+    def value(self, code: str) -> Any:
+        return self.ask("Runtime.evaluate", expression=code, returnByValue=True)["result"].get("value")
+
+    def press(self, key: str) -> None:
+        codes = {"Tab": 9, "Enter": 13}
+        text = {"text": "\r"} if key == "Enter" else {}
+        for kind in ("keyDown", "keyUp"):
+            more = text if kind == "keyDown" else {}
+            self.ask("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=codes[key], **more)
+
+
+def until(asked: Callable[[], Any]) -> Any:
+    """The first answer that is something."""
+    for _ in range(1200):
+        if answer := asked():
+            return answer
+        time.sleep(0.05)
+    raise AssertionError("the browser does not answer")
+
+
+def addresses(port: str) -> list[str]:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/json") as answer:
+        return [page["webSocketDebuggerUrl"] for page in json.load(answer) if page["type"] == "page"]
+
+
+@contextmanager
+def opened(path: Path, profile: Path) -> Iterator[Tab]:
+    from websockets.sync.client import connect
+
+    flags = [
+        "--headless=new",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--remote-debugging-port=0",
+        f"--user-data-dir={profile}",
+    ]
+    browser = subprocess.Popen([BROWSER, *flags, path.as_uri()], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        file = profile / "DevToolsActivePort"
+        until(lambda: file.is_file() and "\n" in file.read_text())
+        port = file.read_text().split()[0]
+        (address,) = until(lambda: addresses(port))
+        with connect(address, max_size=None, proxy=None) as socket:
+            tab = Tab(socket)
+            for domain in ("Runtime", "Log", "Page"):
+                tab.ask(f"{domain}.enable")
+            tab.ask("Page.reload")
+            until(lambda: "rows shown" in (tab.value("document.getElementById('said')?.textContent") or ""))
+            yield tab
+    finally:
+        browser.kill()
+        browser.wait()
+
+
+@pytest.mark.skipif(not BROWSER, reason="no Chromium is installed")
+def test_the_page_works_by_keyboard_and_on_a_narrow_screen(tmp_path: Path) -> None:
+    page = tmp_path / "index.html"
+    write_leaderboard_page(page, FIGURES)
+    names = "[...document.querySelectorAll('#board tbody tr:not([hidden])')].map(r => r.dataset.name)"
+    with opened(page, tmp_path / "profile") as tab:
+        assert tab.value(names) == ["good & <great>", "fair", "trained on it"]
+        choose = "scope.value='toy/touch'; scope.dispatchEvent(new Event('change'))"
+        tab.value(choose)
+        assert tab.value(names) == ["good & <great>", "fair"]
+        assert tab.value("document.querySelector('#board .rate').textContent") == "80.0% (20/25)"
+        focus = "document.activeElement.textContent"
+        for _ in range(12):
+            tab.press("Tab")
+            if tab.value(focus) == "success":
+                break
+        assert tab.value(focus) == "success"
+        tab.press("Enter")
+        assert tab.value("document.activeElement.closest('th').getAttribute('aria-sort')") == "descending"
+        assert tab.value(names) == ["fair", "good & <great>"]
+        tab.value("document.getElementById('name').value='GOOD'")
+        tab.value("document.getElementById('name').dispatchEvent(new Event('input'))")
+        assert tab.value(names) == ["good & <great>"]
+        tab.ask("Emulation.setDeviceMetricsOverride", width=360, height=800, deviceScaleFactor=1, mobile=True)
+        assert tab.value("document.documentElement.scrollWidth") <= 360
+        assert tab.errors == []
