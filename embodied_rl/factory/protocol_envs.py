@@ -68,7 +68,7 @@ def open_protocol_env(
             chosen,
             image_size=image_size,
             cameras=cameras,
-            prepare=None if chosen.render_size is None else pictures,
+            prepare=None if pipeline == image_pipeline(NATIVE.images) else pictures,
             run_on=run_on,
             translate=translate,
         )

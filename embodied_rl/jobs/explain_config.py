@@ -13,7 +13,8 @@ from embodied_rl.evaluation.results_log import REQUEST, read_request
 from embodied_rl.jobs.eval_request import BenchmarkCommand
 from embodied_rl.jobs.leaderboard_config import benchmark_of
 from embodied_rl.policies.checkpoints.shipped import SHIPPED, shipped_for
-from embodied_rl.sim.libero.protocol import Protocol, protocol
+from embodied_rl.policies.preprocessing.images import image_pipeline
+from embodied_rl.sim.libero.protocol import HOLD, OPEN, Protocol, protocol
 from embodied_rl.utils.dataclass_io import read_dataclass
 from embodied_rl.utils.suites import base_suite
 
@@ -21,6 +22,7 @@ _NO_FACTORS = (
     *("checkpoint", "suite", "tasks", "states", "states_per_task", "output", "json", "videos", "at_end"),
     *("protocol", "perturb", "perturb_level"),
 )
+_OFFICIAL_SIZE = 256
 _NO_ENV_FACTORS = ("num_envs", "num_threads", "processes")
 """Options that decide no outcome, or that both sides must share."""
 
@@ -64,6 +66,9 @@ class Side:
         if changes.max_steps is not None:
             family = base_suite(self.command.suite).partition("_")[2]
             given["horizons"] = {"10" if family == "long" else family: changes.max_steps}
+        if changes.images is not None and changes.render_size is None:  # a pipeline that can't resize needs none
+            resizes = image_pipeline(changes.images).resize is not None
+            given["render_size"] = (base.render_size or _OFFICIAL_SIZE) if resizes else None
         return replace(base, **given)
 
 
@@ -121,10 +126,7 @@ def read_side(path: Path) -> Side:
 
 
 def _check_pictures(side: Side, path: Path) -> None:
-    from embodied_rl.policies.preprocessing.images import image_pipeline
-
-    chosen = side.protocol()
-    image_pipeline(chosen.images)
+    side.protocol()  # raises for an unknown pipeline
     for name, least in (("settle_steps", 0), ("max_steps", 1), ("render_size", 1)):
         value = getattr(side.changes, name)
         if value is not None and value < least:
@@ -158,12 +160,18 @@ def factors(first: Side, second: Side) -> list[Factor]:
     return found
 
 
+def _settle_words(chosen: Protocol) -> str:
+    """What the settle steps command."""
+    known = {OPEN: "gripper opens", HOLD: "zero action"}
+    return known.get(chosen.settle_action, str(chosen.settle_action))
+
+
 def _protocol_values(side: Side) -> dict[str, Any]:
     chosen = side.protocol()
     horizons = dict(sorted(chosen.horizons.items())) or "the task's own"
     return {
-        "pictures": (chosen.images, chosen.render_size),
-        "settling": (chosen.settle_steps, *(chosen.settle_action if chosen.settle_steps else ())),
+        "pictures": f"{chosen.images}, frames of {chosen.render_size or 'the policy'}",
+        "settling": f"{chosen.settle_steps} steps, {_settle_words(chosen)}" if chosen.settle_steps else "none",
         "horizon": side.changes.max_steps or horizons,
         "perturbed": (side.command.perturb, side.command.perturb_level) if side.command.perturb else "no",
         "gripper sign": "flipped" if side.changes.flip_gripper else "as commanded",

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import cv2
 import pytest
+import torch
 import yaml
 
 from embodied_rl.cli import main
+from embodied_rl.config.train import EnvConfig
+from embodied_rl.factory.protocol_envs import open_protocol_env
 from embodied_rl.jobs.explain_config import factors, read_side, with_factor
+from embodied_rl.sim.libero.protocol import protocol
+from embodied_rl.types import EpisodeSpec
 from tests.embodied_rl.stand_in import StandIn
 
 
@@ -67,6 +73,28 @@ def test_every_difference_is_one_factor_and_changes_that_alone(tmp_path: Path) -
     assert with_factor(first, second, "horizon")[1].horizons == {"object": 7}
 
 
+def test_a_picture_pipeline_brings_the_frames_that_it_needs(tmp_path: Path) -> None:
+    plain = read_side(side(tmp_path / "a.yaml", protocol="openvla", images="as_rendered")).protocol()
+    resized = read_side(side(tmp_path / "b.yaml", images="openpi")).protocol()
+    assert (plain.render_size, resized.render_size) == (None, 256)
+
+
+@pytest.mark.usefixtures("world")
+def test_pictures_are_mirrored_where_a_protocol_mirrors_them_at_the_policys_size() -> None:
+    """As LeRobot does; a policy that was trained so sees another world otherwise."""
+    spec = EpisodeSpec(0, "tabletop_object/x", 60, 1)
+    seen = []
+    for name in ("native", "lerobot"):
+        chosen = replace(protocol(name), settle_steps=0)
+        with open_protocol_env([], EnvConfig(num_envs=1, num_threads=1), chosen, 32, 2) as env:
+            env.reset([0], [spec])
+            obs = env.new_observation(1)
+            env.observe([0], obs)
+            seen.append(obs.images.clone())
+    assert torch.equal(seen[0].flip(3), seen[1])
+    assert not torch.equal(seen[0], seen[1])
+
+
 @pytest.mark.usefixtures("world")
 def test_two_files_are_explained_with_pictures(
     checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -87,7 +115,7 @@ def test_two_files_are_explained_with_pictures(
             assert picture.shape[0] == 2 * 264
     said = capsys.readouterr().out
     assert "the same 4 episodes each time" in said
-    assert "as_rendered, None, lerobot, None" in said
+    assert "as_rendered, frames of the policy, lerobot, frames of the policy" in said
 
 
 @pytest.mark.usefixtures("world")
