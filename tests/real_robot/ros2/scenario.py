@@ -19,11 +19,13 @@ import torch
 from embodied_rl.benchmarks.live_eval import twin_info
 from embodied_rl.evaluation.evaluate import evaluate
 from embodied_rl.policy import PolicyTraits
-from embodied_rl.real_robot.deploy.episodes import run_episode, shadow_episode
+from embodied_rl.real_robot.deploy.episodes import patiently, run_episode, shadow_episode, to_idle
 from embodied_rl.real_robot.deploy.faults import Drills
 from embodied_rl.real_robot.deploy.fleet import Fleet, FleetConfig
 from embodied_rl.real_robot.env.bridge import BridgeArm, TwinScene
 from embodied_rl.real_robot.env.vec_env import LiveVecEnv
+from embodied_rl.real_robot.ros2 import qos
+from embodied_rl.real_robot.ros2.clock import Clock
 from embodied_rl.real_robot.ros2.options import BridgeOptions, Mode
 from embodied_rl.real_robot.ros2.session import Session
 from embodied_rl.real_robot.twin.options import TwinOptions
@@ -33,7 +35,7 @@ TASK = "tabletop_object/pick_up_the_bottle_and_place_it_in_the_basket"
 
 
 def main(speed: float, folder: Path) -> dict[str, Any]:
-    """An episode, then every fault, then a dry run and a shadow run."""
+    """An episode, a takeover, every fault, a dry and a shadow run, and the evaluator."""
     config = FleetConfig(
         environment=os.environ,
         server=("tests.real_robot.ros2.moving_server",),
@@ -45,6 +47,7 @@ def main(speed: float, folder: Path) -> dict[str, Any]:
         assert fleet.twin is not None
         drills = Drills(fleet, TASK, speed)
         episode = run_episode(fleet.bridge, fleet.twin, drills.task, 50, 1.0)
+        _take_over(fleet, Clock(speed))
         checks = [asdict(check) for check in fleet.bridge.preflight()]
         parameters = [_parameters(fleet, "robot", "horizon"), _parameters(fleet, "token")]
         said = [drills.emergency_stop(), drills.drop_camera()]
@@ -58,6 +61,30 @@ def main(speed: float, folder: Path) -> dict[str, Any]:
         return {**told, **outcomes, **modes}
     finally:
         fleet.close()
+
+
+def _take_over(fleet: Fleet, clock: Clock) -> None:
+    """A person takes the running arm, moves it sideways for a second, gives it back, and says that it went well."""
+    from geometry_msgs.msg import TwistStamped
+    from std_msgs.msg import Bool
+
+    bridge, node = fleet.bridge, fleet.session.node
+    engaged = node.create_publisher(Bool, "/embodied_rl/takeover/engaged", qos.event())
+    twists = node.create_publisher(TwistStamped, "/embodied_rl/takeover/twist", qos.command())
+    assert fleet.twin is not None
+    bridge.instruct(fleet.twin.begin(TASK, 51, 0))
+    patiently(bridge, "arm")
+    patiently(bridge, "start")
+    assert bridge.wait(lambda: bool(engaged.get_subscription_count() and twists.get_subscription_count()), 15.0)
+    twist = TwistStamped()
+    twist.twist.linear.y = 0.1
+    for _ in range(40):
+        engaged.publish(Bool(data=True))
+        twists.publish(twist)
+        clock.sleep_until(clock.now_ns() + 25_000_000)
+    bridge.must("release")
+    bridge.outcome("success")
+    to_idle(bridge)
 
 
 def _parameters(fleet: Fleet, *names: str) -> list[Any]:

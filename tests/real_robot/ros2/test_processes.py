@@ -145,6 +145,17 @@ def test_no_command_after_an_emergency_stop_in_the_recording(recording: Recordin
     assert [event.pressed for event in recording.events(EmergencyStop)] == [True, False]
 
 
+def test_a_takeover_becomes_training_data(recording: RecordingFile, tmp_path: Path) -> None:
+    chosen = ["--steps", "human", "--episodes", "success"]
+    assert main(["export", str(recording.path), *chosen, "--out", str(tmp_path / "human")]) == 0
+    action = load(tmp_path / "human").action
+    assert len(action) >= 8, "of a second's 20 steps, on a busy computer"
+    # 0.1 m/s as training's controller moves; the arm rests where a busy computer's device falls silent
+    assert action[:, 1].max() == pytest.approx(0.1 / 0.306, rel=0.1)
+    assert action[:, 1].min() > -0.1
+    assert np.abs(np.median(action[:, [0, 2]], axis=0)).max() < 0.1
+
+
 def test_the_recording_becomes_a_policy(recording: RecordingFile, tmp_path: Path) -> None:
     out = ["--image-size", "64", "--out"]
     assert main(["export", str(recording.path), "--to", "lerobot", *out, str(tmp_path / "demos")]) == 0
