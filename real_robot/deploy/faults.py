@@ -18,7 +18,7 @@ from embodied_rl.real_robot.ros2.config import load_ros_config
 
 MOVING, STILL = 0.10, 0.03
 """Largest joint speed, rad/s, from which the arm counts as moving, and up to which it counts as still."""
-_WAIT_S, _WATCHED_NS = 20.0, 1_200_000_000
+_WAIT_S, _HELD_S, _WATCHED_NS = 20.0, 2.0, 1_200_000_000
 
 
 @dataclass(frozen=True)
@@ -163,8 +163,12 @@ class Drills:
         bridge.instruct(twin.begin(self.task, 50, 0))
         patiently(bridge, "arm")
         patiently(bridge, "start")
-        if not bridge.wait(lambda: self.watch.speed > MOVING and bridge.state == "running", _WAIT_S):
-            raise UserError(f"the arm does not move; the bridge is {bridge.state}, faults {bridge.status['faults']}")
+        for _ in range(round(_WAIT_S / _HELD_S)):
+            if bridge.wait(lambda: self.watch.speed > MOVING and bridge.state == "running", _HELD_S):
+                return
+            if bridge.state == "holding":  # a busy computer, before the fault
+                patiently(bridge, "resume")
+        raise UserError(f"the arm does not move; the bridge is {bridge.state}, faults {bridge.status['faults']}")
 
     def _recover(self) -> None:
         """Resume once the fault is gone: an arm that holds goes on when somebody says so."""
