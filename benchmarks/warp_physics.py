@@ -1,9 +1,11 @@
-"""Do episodes end alike under MuJoCo Warp and the native engine? The scripted expert of the tabletop runs in both.
+"""Do episodes end alike under MuJoCo Warp and the native engine? Scripted experts run in both.
 
-python -m embodied_rl.benchmarks.warp_physics --episodes 200 --json warp_physics.json
+    python -m embodied_rl.benchmarks.warp_physics --episodes 200 --json warp_physics.json
+    python -m embodied_rl.benchmarks.warp_physics --suites libero_spatial --tasks 0-2 --episodes 24
 
 The same initial states under both, each engine's expert reacting to that engine's world. Episodes are split evenly over
-the tasks; a suite's run together. It prints, by suite, how many succeed under each and how many agree.
+the tasks; a suite's run together, LIBERO's by task. It prints how many succeed under each engine and how many agree.
+LIBERO's scenes are those of the current era in both.
 """
 
 from __future__ import annotations
@@ -11,45 +13,51 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import mujoco
 import numpy as np
 import torch
 
+from embodied_rl.benchmarks.expert import numbers
 from embodied_rl.benchmarks.report import describe_machine
+from embodied_rl.benchmarks.warp_experts import expert_of, settle_actions, tasks_of
+from embodied_rl.factory.tasks import LIBERO_SUITES
 from embodied_rl.sim import tabletop
+from embodied_rl.sim.libero.expert import Surface
 from embodied_rl.sim.mujoco.task import MujocoTask
 from embodied_rl.sim.mujoco.vec_env import NativeVecEnv
-from embodied_rl.sim.tabletop.expert import Expert
 from embodied_rl.sim.warp.vec_env import WarpVecEnv
 from embodied_rl.types import EpisodeSpec
-from embodied_rl.vec_env import VecEnv
 
 Row = dict[str, Any]
 
 
 def main() -> None:
     """Run the suites that are asked for and write what is known after each."""
+    known = (*tabletop.suites(), *LIBERO_SUITES)
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--suites", nargs="+", default=["tabletop_spatial", "tabletop_goal"], choices=tabletop.suites())
+    parser.add_argument("--suites", nargs="+", default=["tabletop_spatial", "tabletop_goal"], choices=known)
+    parser.add_argument("--tasks", type=numbers, default=(), help="numbers of tasks in each suite, as 0-2,7 (all)")
     parser.add_argument("--episodes", type=int, default=200, help="of all suites together")
     parser.add_argument("--device", default="cpu", help="where MuJoCo Warp runs: cpu or cuda")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     rows: list[Row] = []
-    counts = [len(tabletop.load_suite(suite)) for suite in args.suites]
+    tasks = {suite: tasks_of(suite, args.tasks) for suite in args.suites}
+    states = -(-args.episodes // sum(map(len, tasks.values())))
     for suite in args.suites:
-        rows.append(compare(suite, -(-args.episodes // sum(counts)), args.device))
-        print(line(rows[-1]), flush=True)
-        if args.json is not None:
-            machine = describe_machine(("mujoco", "mujoco-warp", "torch"))
-            args.json.write_text(json.dumps({"machine": machine, "rows": rows}, indent=1), encoding="utf-8")
+        together = [tasks[suite]] if suite in tabletop.suites() else [[task] for task in tasks[suite]]
+        for group in together:
+            rows.append(compare(suite, group, states, args.device))
+            print(line(rows[-1]), flush=True)
+            if args.json is not None:
+                machine = describe_machine(("mujoco", "mujoco-warp", "torch"))
+                args.json.write_text(json.dumps({"machine": machine, "rows": rows}, indent=1), encoding="utf-8")
     total = {key: sum(row[key] for row in rows) for key in ("episodes", "native", "warp", "agree", "failed")}
-    print(line({"suite": "all", **total}))
+    print(line({"suite": "all", "tasks": [], **total}))
 
 
 def line(row: Row) -> str:
@@ -61,9 +69,8 @@ def line(row: Row) -> str:
     )
 
 
-def compare(suite: str, states: int, device: str) -> Row:
-    """The first `states` held-out states of each task of a suite, under both."""
-    tasks = tabletop.load_suite(suite)
+def compare(suite: str, tasks: Sequence[MujocoTask], states: int, device: str) -> Row:
+    """The first `states` held-out states of each of these tasks, under both."""
     specs = [
         EpisodeSpec(i, task.name, state, seed=i)
         for i, (task, state) in enumerate(
@@ -72,14 +79,15 @@ def compare(suite: str, states: int, device: str) -> Row:
     ]
     with closing(NativeVecEnv(tasks, len(specs), cameras=0)) as native:
         begin = time.process_time()
-        first, _ = run(native, tasks, specs, lambda i, _: native.data(i))
+        first, _ = run(native, tasks, specs)
         cpu_s = time.process_time() - begin
     with closing(WarpVecEnv(tasks, len(specs), device=device, cameras=0, renderer=None)) as warp:
         begin = time.process_time()
-        second, failed = run(warp, tasks, specs, warp_data(warp))
+        second, failed = run(warp, tasks, specs)
         warp_cpu_s = time.process_time() - begin
     return {
         "suite": suite,
+        "tasks": [task.name for task in tasks],
         "episodes": len(specs),
         "native": sum(first),
         "warp": sum(second),
@@ -91,35 +99,21 @@ def compare(suite: str, states: int, device: str) -> Row:
     }
 
 
-def warp_data(env: WarpVecEnv) -> Callable[[int, MujocoTask], mujoco.MjData]:
-    """What an expert looks at: native MuJoCo's data of an env's state."""
-    known: dict[str, mujoco.MjData] = {}
-
-    def data(env_id: int, task: MujocoTask) -> mujoco.MjData:
-        if task.name not in known:
-            known[task.name] = mujoco.MjData(env.model(env_id))
-        env.mirror(env_id, known[task.name])
-        return known[task.name]
-
-    return data
-
-
 def run(
-    env: VecEnv,
-    tasks: Sequence[MujocoTask],
-    specs: Sequence[EpisodeSpec],
-    data: Callable[[int, MujocoTask], mujoco.MjData],
+    env: NativeVecEnv | WarpVecEnv, tasks: Sequence[MujocoTask], specs: Sequence[EpisodeSpec]
 ) -> tuple[list[bool], int]:
     """Which episodes succeed, and how many failed (they count as not succeeded)."""
     by_name = {task.name: task for task in tasks}
     owners = [by_name[spec.task] for spec in specs]
     env.reset(range(len(specs)), specs)
-    experts = [Expert(task, data(i, task).model) for i, task in enumerate(owners)]
-    for expert in experts:
-        expert.reset()
+    settle = settle_actions(tasks[0])
+    if len(settle):
+        env.step(range(len(specs)), torch.from_numpy(np.stack([settle] * len(specs))))
+    surfaces: dict[str, Surface] = {}
+    experts = [expert_of(env, i, task, surfaces) for i, task in enumerate(owners)]
     won, failed, running = [False] * len(specs), 0, list(range(len(specs)))
     while running:
-        actions = np.stack([experts[i].act(data(i, owners[i])) for i in running]).astype(np.float32)
+        actions = np.stack([experts[i]() for i in running]).astype(np.float32)
         result = env.step(running, torch.from_numpy(actions)[:, None]).to("cpu")
         for row, i in enumerate(running):
             won[i] = bool(result.success[row])
