@@ -38,6 +38,7 @@ DISTRIBUTIONS = {
     "trajectory_msgs": "ros-trajectory-msgs",
     "diagnostic_msgs": "ros-diagnostic-msgs",
     "std_srvs": "ros-std-srvs",
+    "rcl_interfaces": "ros-rcl-interfaces",
 }
 # Runs in the environment that `assets install libero` makes for the official code.
 ELSEWHERE = "sim.libero.assets.official."
@@ -67,6 +68,7 @@ OPTIONAL = {
     "ros-trajectory-msgs": "ros-test",
     "ros-diagnostic-msgs": "ros-test",
     "ros-std-srvs": "ros-test",
+    "ros-rcl-interfaces": "ros-test",
 }
 
 
