@@ -26,8 +26,8 @@ from embodied_rl.real_robot.ros2.environment import ros_environment
 
 ROOT = Path(__file__).parents[3]
 SPEED, HOLD_S = "0.35", 3.0
-"""Held within, s. How fast is measured by benchmarks/deploy.py; here the arm must hold at all, however busy the computer is:
-a server that moves it rests for no such time."""
+"""Held within, s. benchmarks/deploy.py measures how fast; here the arm must hold at all, however busy the computer is. The
+server that moves it never lets it rest so long."""
 
 
 @pytest.fixture(scope="module")
