@@ -19,6 +19,8 @@ from embodied_rl.real_robot.ros2.config import load_ros_config
 MOVING, STILL = 0.10, 0.03
 """Largest joint speed, rad/s, from which the arm counts as moving, and up to which it counts as still."""
 _WAIT_S, _HELD_S, _WATCHED_NS = 20.0, 2.0, 1_200_000_000
+_WATCHED_ALONE_NS = 3_000_000_000
+"""How long the arm is watched where no bridge says that it holds."""
 
 
 @dataclass(frozen=True)
@@ -149,7 +151,8 @@ class Drills:
         inject()
         began_ns = clock.now_ns()
         bridge.wait(lambda: bool(wanted) and bridge.state == wanted, 3.0)
-        clock.sleep_until(max(began_ns + _WATCHED_NS, clock.now_ns() + 500_000_000))
+        watched_ns = _WATCHED_ALONE_NS if fault.endswith(" bridge") else _WATCHED_NS
+        clock.sleep_until(max(began_ns + watched_ns, clock.now_ns() + 500_000_000))
         heard = [said for said in bridge.transitions[seen:] if said["state"] == wanted and said["accepted"]]
         state_s = (int(heard[0]["heard_ns"] * clock.speed) - began_ns) / 1e9 if heard else None
         still_s, last_s = self.watch.still_s(began_ns), self.watch.last_command_s(began_ns)

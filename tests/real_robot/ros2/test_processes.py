@@ -25,9 +25,9 @@ from embodied_rl.real_robot.record.reader import RecordingFile
 from embodied_rl.real_robot.ros2.environment import ros_environment
 
 ROOT = Path(__file__).parents[3]
-SPEED, HOLD_S = "0.35", 3.0
-"""Held within, s. benchmarks/deploy.py measures how fast; here the arm must hold at all, however busy the computer is. The
-server that moves it never lets it rest so long."""
+SPEED, HOLD_S, ALONE_S = "0.35", 0.9, 2.5
+"""Held within, s: benchmarks/deploy.py measures how fast. Here the bounds lie below the time for which an arm is watched
+(1.2 s, and 3 s without its bridge), so that one which goes on moving fails, and above what a busy computer needs."""
 
 
 @pytest.fixture(scope="module")
@@ -92,8 +92,8 @@ def test_a_fault_that_the_bridge_sees_makes_the_arm_hold(fault: str, drills: dic
 
 @pytest.mark.parametrize("fault", ["SIGSTOP bridge", "kill -9 bridge"])
 def test_without_its_bridge_the_arm_comes_to_rest(fault: str, drills: dict[str, Any]) -> None:
-    assert drills[fault]["still_s"] < HOLD_S
-    assert drills[fault]["last_command_s"] < HOLD_S
+    assert drills[fault]["still_s"] < ALONE_S
+    assert drills[fault]["last_command_s"] < 0.5
 
 
 @pytest.mark.parametrize("mode", ["dry_run", "shadow"])
