@@ -26,8 +26,8 @@ from embodied_rl.real_robot.ros2.environment import ros_environment
 
 ROOT = Path(__file__).parents[3]
 SPEED, HOLD_S, ALONE_S = "0.35", 0.9, 2.5
-"""Held within, s: benchmarks/deploy.py measures how fast. Here the bounds lie below the time for which an arm is watched
-(1.2 s, and 3 s without its bridge), so that one which goes on moving fails, and above what a busy computer needs."""
+"""Held within, s: benchmarks/deploy.py measures how fast. Less than the time for which an arm is watched (1.2 s, and
+3 s without its bridge), so that one which goes on moving fails, and more than a busy computer needs."""
 
 
 @pytest.fixture(scope="module")
