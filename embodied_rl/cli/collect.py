@@ -33,17 +33,6 @@ if TYPE_CHECKING:
 ALL_SUITES = "tabletop"
 AUTO = "auto"
 EXPECTED_SUCCESS = 0.95
-PROPRIO_NAMES = (
-    "eef_x",
-    "eef_y",
-    "eef_z",
-    "eef_axis_angle_x",
-    "eef_axis_angle_y",
-    "eef_axis_angle_z",
-    "finger_1",
-    "finger_2",
-)
-ACTION_NAMES = ("delta_x", "delta_y", "delta_z", "delta_rot_x", "delta_rot_y", "delta_rot_z", "gripper")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,7 +103,7 @@ def main(argv: list[str]) -> int:
 
 def _collect(command: CollectCommand, argv: list[str]) -> int:
     from embodied_rl.data import collect, writer  # after the parsing: a typing error should not wait for the simulator
-    from embodied_rl.data.layout import DatasetSpec
+    from embodied_rl.data.layout import ACTION_NAMES, PROPRIO_NAMES, DatasetSpec
     from embodied_rl.utils.console import LastingConsole
 
     console = LastingConsole()

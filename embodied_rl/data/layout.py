@@ -21,6 +21,19 @@ import numpy as np
 
 from embodied_rl.types import Array
 
+PROPRIO_NAMES = (
+    "eef_x",
+    "eef_y",
+    "eef_z",
+    "eef_axis_angle_x",
+    "eef_axis_angle_y",
+    "eef_axis_angle_z",
+    "finger_1",
+    "finger_2",
+)
+ACTION_NAMES = ("delta_x", "delta_y", "delta_z", "delta_rot_x", "delta_rot_y", "delta_rot_z", "gripper")
+"""What LIBERO's proprioception and actions are called in a data set."""
+
 VERSION = "v3.0"
 CHUNK_FILES = 1000
 DATA_FILE_MB = 100

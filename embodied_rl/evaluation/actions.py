@@ -7,13 +7,14 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from embodied_rl.types import Array, ChunkResult, EpisodeSpec, Observation
-from embodied_rl.vec_env import EnvInfo, VecEnv
+from embodied_rl.sim.wrappers.forwarding import VecEnvWrapper
+from embodied_rl.types import Array, ChunkResult, EpisodeSpec
+from embodied_rl.vec_env import VecEnv
 
 _TRANSLATION = 3
 
 
-class ActionRecorder:
+class ActionRecorder(VecEnvWrapper):
     """`embodied_rl.vec_env.VecEnv` that runs another one and keeps the actions of its episodes.
 
     Args:
@@ -27,9 +28,7 @@ class ActionRecorder:
     """
 
     def __init__(self, env: VecEnv) -> None:
-        self.num_envs = env.num_envs
-        self.info: EnvInfo = env.info
-        self._env = env
+        super().__init__(env)
         self._low, self._high = (np.asarray(row, np.float32) for row in (env.info.action_low, env.info.action_high))
         self._episode: dict[int, int] = {}
         """Episode id by env id."""
@@ -38,14 +37,14 @@ class ActionRecorder:
 
     def reset(self, env_ids: Sequence[int], episodes: Sequence[EpisodeSpec]) -> None:
         """As `VecEnv.reset`; an episode that begins again is recorded anew."""
-        self._env.reset(env_ids, episodes)
+        super().reset(env_ids, episodes)
         for env_id, spec in zip(env_ids, episodes, strict=True):
             self._episode[env_id] = spec.episode_id
             self._steps[spec.episode_id] = []
 
     def step(self, env_ids: Sequence[int], actions: torch.Tensor) -> ChunkResult:
         """As `VecEnv.step`."""
-        result = self._env.step(env_ids, actions)
+        result = super().step(env_ids, actions)
         commands = actions.detach().cpu().numpy().clip(self._low, self._high)
         for env_id, row, taken in zip(env_ids, commands, result.steps_taken.tolist(), strict=True):
             self._steps[self._episode[env_id]].append(row[:taken].copy())
@@ -55,22 +54,6 @@ class ActionRecorder:
         """float32 [steps, A], the clipped commands of a finished episode; ask once for each."""
         parts = self._steps.pop(episode_id)
         return np.concatenate(parts) if parts else np.zeros((0, self.info.action_dim), np.float32)
-
-    def observe(self, env_ids: Sequence[int], out: Observation) -> Sequence[int] | None:
-        """As `VecEnv.observe`."""
-        return self._env.observe(env_ids, out)
-
-    def frame(self, env_id: int, camera: str, size: int) -> Array:
-        """As `VecEnv.frame`."""
-        return self._env.frame(env_id, camera, size)
-
-    def new_observation(self, rows: int) -> Observation:
-        """As `VecEnv.new_observation`."""
-        return self._env.new_observation(rows)
-
-    def close(self) -> None:
-        """As `VecEnv.close`."""
-        self._env.close()
 
 
 def smoothness(actions: Array) -> dict[str, float]:

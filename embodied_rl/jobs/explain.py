@@ -7,7 +7,6 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from embodied_rl.evaluation.actions import ActionRecorder
 from embodied_rl.evaluation.benchmark import interleaved
@@ -180,8 +179,3 @@ def _line(item: Effect) -> str:
     difference = f"{item.difference:+.1%} ({item.low:+.1%} to {item.high:+.1%})"
     step = "never" if item.step is None else f"at step {item.step:.0f}, in {item.parted} of {item.episodes}"
     return f"  {item.factor:<18}{success:<18}{difference:<28}{step:<30}{item.first}, {item.second}"
-
-
-def figures(output: Path) -> dict[str, Any]:
-    """What `run` wrote."""
-    return json.loads((output / "explain.json").read_text(encoding="utf-8"))

@@ -22,9 +22,9 @@ _NO_FACTORS = (
     *("checkpoint", "suite", "tasks", "states", "states_per_task", "output", "json", "videos", "at_end"),
     *("protocol", "perturb", "perturb_level"),
 )
-_OFFICIAL_SIZE = 256
 _NO_ENV_FACTORS = ("num_envs", "num_threads", "processes")
 """Options that decide no outcome, or that both sides must share."""
+_OFFICIAL_SIZE = 256
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -92,6 +92,14 @@ class Guard:
         """Whether an alarm is answered by going back."""
         return self.config.action == "roll_back" and self._memory.rollbacks < self.config.max_rollbacks
 
+    def why_not(self) -> str:
+        """Why an alarm of a run that asked for `roll_back` was not answered so; '' where it did not ask."""
+        if self.config.action != "roll_back":
+            return ""
+        if not self.may_roll_back():
+            return f". Not rolled back: that was done {self._memory.rollbacks} times (--guard.max-rollbacks)"
+        return ". Not rolled back: there is no good checkpoint yet (--checkpoint.every)"
+
     def rolled_back(self) -> None:
         """Weights of the good checkpoint are in place: what came since says nothing about them."""
         self._memory.rollbacks += 1

@@ -246,6 +246,8 @@ class _Run:
             self.learner.version = version
             self.guard.rolled_back()
             text += f". Rolled back to {good}"
+        else:
+            text += self.guard.why_not()
         self.observer.log(text)
         return {"guard/alarms": float(len(alarms)), "guard/rolled_back": float(back)}
 

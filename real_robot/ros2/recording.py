@@ -8,6 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from embodied_rl.data.layout import ACTION_NAMES, PROPRIO_NAMES
 from embodied_rl.errors import UserError
 from embodied_rl.real_robot.core.robot import robot_path
 from embodied_rl.real_robot.record.bridge import BridgeRecorder
@@ -15,18 +16,6 @@ from embodied_rl.real_robot.record.events import SessionStarted
 from embodied_rl.real_robot.record.recorder import Recorder
 from embodied_rl.real_robot.ros2.events import BackgroundSink
 from embodied_rl.real_robot.ros2.station import STEP_NS, Station
-
-STATE_NAMES = (
-    "eef_x",
-    "eef_y",
-    "eef_z",
-    "eef_axis_angle_x",
-    "eef_axis_angle_y",
-    "eef_axis_angle_z",
-    "finger_1",
-    "finger_2",
-)
-ACTION_NAMES = ("delta_x", "delta_y", "delta_z", "delta_rot_x", "delta_rot_y", "delta_rot_z", "gripper")
 
 
 class BridgeRecording:
@@ -91,7 +80,7 @@ def _session(station: Station) -> SessionStarted:
         rate_hz=robot.rate_hz,
         control_hz=1e9 / STEP_NS,
         cameras=station.observations.cameras,
-        state_names=STATE_NAMES,
+        state_names=PROPRIO_NAMES,
         action_names=ACTION_NAMES,
         settings={
             "options": options,

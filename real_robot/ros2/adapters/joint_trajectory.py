@@ -96,9 +96,16 @@ class JointTrajectoryActionAdapter:
             ) from None
         from rclpy.action import ActionClient
 
+        self._log, self._name = node.get_logger(), action
         self._action, self._trajectories = actions.FollowJointTrajectory, Trajectories(robot)
         self._client = ActionClient(node, actions.FollowJointTrajectory, action)
 
     def send(self, output: Output, ros_ns: int) -> None:
         """Send the set point and the stop after it as a goal."""
-        self._client.send_goal_async(self._action.Goal(trajectory=self._trajectories.of(output, ros_ns)))
+        goal = self._action.Goal(trajectory=self._trajectories.of(output, ros_ns))
+        self._client.send_goal_async(goal).add_done_callback(self._answered)
+
+    def _answered(self, future: Any) -> None:
+        """Say where the controller refuses goals: the arm then stands still."""
+        if not future.result().accepted:
+            self._log.error(f"{self._name} refuses goals: is the controller active?", throttle_duration_sec=1.0)

@@ -15,7 +15,7 @@ import torch
 from embodied_rl.cli import collect as collect_command
 from embodied_rl.cli import sft as sft_command
 from embodied_rl.data import writer
-from embodied_rl.data.layout import DatasetSpec, Episode
+from embodied_rl.data.layout import ACTION_NAMES, PROPRIO_NAMES, DatasetSpec, Episode
 from embodied_rl.data.lerobot import fingerprint, load
 from embodied_rl.errors import UserError
 from embodied_rl.policies.checkpoints.folder import read_provenance
@@ -52,7 +52,7 @@ def demo(tmp_path: Path) -> Path:
 
 
 def _dataset(out: Path, size: int, split: str) -> Path:
-    spec = DatasetSpec(("agentview", "wrist"), size, collect_command.PROPRIO_NAMES, collect_command.ACTION_NAMES)
+    spec = DatasetSpec(("agentview", "wrist"), size, PROPRIO_NAMES, ACTION_NAMES)
     partial = writer.begin(out, {})
     rng = np.random.default_rng(0)
     for key in range(3):

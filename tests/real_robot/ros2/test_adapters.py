@@ -30,17 +30,36 @@ def point(**values: Any) -> SimpleNamespace:
     return SimpleNamespace(**values, time_from_start=stamp())
 
 
+class Answer:
+    """What a controller says to a goal, at once."""
+
+    def add_done_callback(self, answered: Any) -> None:
+        answered(SimpleNamespace(result=lambda: SimpleNamespace(accepted=Action.accepts)))
+
+
+class Node:
+    """A node of which only the log is used."""
+
+    def __init__(self) -> None:
+        self.errors: list[str] = []
+
+    def get_logger(self) -> Any:
+        return SimpleNamespace(error=lambda text, throttle_duration_sec: self.errors.append(text))
+
+
 class Action:
     """An action server's client that keeps its goals."""
 
     goals: list[Any]
+    accepts = True
 
     def __init__(self, node: object, kind: object, name: str) -> None:
         assert name == ACTION.topic
         Action.goals = []
 
-    def send_goal_async(self, goal: Any) -> None:
+    def send_goal_async(self, goal: Any) -> Answer:
         Action.goals.append(goal)
+        return Answer()
 
 
 def module(name: str, **values: Any) -> ModuleType:
@@ -68,8 +87,10 @@ def test_each_goal_is_a_set_point_and_a_stop() -> None:
     bench = Bench().run()
     bench.plan(0, 0.8, 0, 0, 0, 0, -1)
     output = bench.step(12)
-    adapter = arm_adapter(None, ACTION, ROBOT)
+    node = Node()
+    adapter = arm_adapter(node, ACTION, ROBOT)
     adapter.send(output, 5_250_000_000)
+    assert node.errors == []
     (goal,) = Action.goals
     sent = goal.trajectory
     assert sent.joint_names == list(ROBOT.limits.names)
@@ -81,6 +102,15 @@ def test_each_goal_is_a_set_point_and_a_stop() -> None:
     times = [nanoseconds(one.time_from_start) for one in sent.points]
     assert times == sorted(set(times))
     assert times[0] > 0
+
+
+@pytest.mark.usefixtures("ros")
+def test_a_controller_that_refuses_goals_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Action, "accepts", False)
+    bench, node = Bench().run(), Node()
+    bench.plan(0, 0.8, 0, 0, 0, 0, -1)
+    arm_adapter(node, ACTION, ROBOT).send(bench.step(12), 0)
+    assert node.errors == [f"{ACTION.topic} refuses goals: is the controller active?"]
 
 
 @pytest.mark.usefixtures("ros")

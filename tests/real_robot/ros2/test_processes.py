@@ -25,7 +25,7 @@ from embodied_rl.real_robot.record.reader import RecordingFile
 from embodied_rl.real_robot.ros2.environment import ros_environment
 
 ROOT = Path(__file__).parents[3]
-SPEED, HOLD_S, ALONE_S = "0.35", 0.9, 2.5
+SPEED, HOLD_S, ALONE_S = "0.35", 0.6, 2.5
 """Held within, s: benchmarks/deploy.py measures how fast. Less than the time for which an arm is watched (1.2 s, and
 3 s without its bridge), so that one which goes on moving fails, and more than a busy computer needs."""
 
@@ -93,7 +93,7 @@ def test_a_fault_that_the_bridge_sees_makes_the_arm_hold(fault: str, drills: dic
 @pytest.mark.parametrize("fault", ["SIGSTOP bridge", "kill -9 bridge"])
 def test_without_its_bridge_the_arm_comes_to_rest(fault: str, drills: dict[str, Any]) -> None:
     assert drills[fault]["still_s"] < ALONE_S
-    assert drills[fault]["last_command_s"] < 0.5
+    assert drills[fault]["last_command_s"] < 0.1
 
 
 @pytest.mark.parametrize("mode", ["dry_run", "shadow"])
