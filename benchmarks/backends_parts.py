@@ -13,15 +13,17 @@ from embodied_rl.benchmarks.parts import Part, Row, Work, serve
 from embodied_rl.config.train import EnvConfig
 from embodied_rl.factory.backends import EXAMPLES, SUITES, open_suite
 from embodied_rl.factory.envs import open_env, pick_device, pick_renderer
-from embodied_rl.factory.tasks import load_tasks
+from embodied_rl.factory.tasks import libero_bundles, load_tasks
 
 SUITE = "tabletop_object"
+LIBERO_SUITE = "libero_spatial"
 SIZES = (64, 128)
 SECONDS = 1.0
 NEEDS: dict[str, tuple[str, ...]] = {
     "warp": ("warp", "mujoco_warp"),
     "warp_deterministic": ("warp", "mujoco_warp"),
     "warp_renderer": ("warp", "mujoco_warp"),
+    "libero_warp_renderer": ("warp", "mujoco_warp"),
     "metaworld": ("envpool",),
     "fetch": ("envpool",),
     "playground": ("envpool",),
@@ -51,15 +53,21 @@ def warp_renderer(quick: bool) -> Iterator[Row]:
     yield from pictures(EnvConfig(renderer="warp"), _many(quick), quick)
 
 
+def libero_warp_renderer(quick: bool) -> Iterator[Row]:
+    """A task of LIBERO, stepped by the native engine on the CPU's cores, its meshes and textures drawn in one batch."""
+    counts = (2 if quick else 4,) if pick_device("auto") == "cpu" else (64,) if quick else (128, 512)
+    yield from pictures(EnvConfig(renderer="warp", era="current"), counts, quick, LIBERO_SUITE)
+
+
 def _many(quick: bool) -> tuple[int, ...]:
     if pick_device("auto") == "cpu":
         return (4,)
     return (64,) if quick else (256, 1024, 4096)
 
 
-def pictures(config: EnvConfig, counts: Sequence[int], quick: bool) -> Iterator[Row]:
-    """A simulator with cameras: one task of `SUITE` for every number of envs and size."""
-    tasks, device = load_tasks(SUITE)[:1], pick_device("auto")
+def pictures(config: EnvConfig, counts: Sequence[int], quick: bool, suite: str = SUITE) -> Iterator[Row]:
+    """A simulator with cameras: the suite's first task for every number of envs and size."""
+    tasks, device = load_tasks(suite, era=config.era)[:1], pick_device("auto")
     renderer = pick_renderer(config.renderer, tasks, simulator=config.simulator).name
     for count in counts:
         for size in SIZES[:1] if quick else SIZES:
@@ -96,6 +104,7 @@ WORKS: dict[str, Work] = {
     "warp": warp,
     "warp_deterministic": warp_deterministic,
     "warp_renderer": warp_renderer,
+    "libero_warp_renderer": libero_warp_renderer,
 } | {suite: partial(state, suite) for suite in SUITES}
 PARTS = tuple(Part(name, 120) for name in WORKS)
 
@@ -105,6 +114,8 @@ def missing(part: str) -> str | None:
     absent = [name for name in NEEDS.get(part, ()) if find_spec(name) is None]
     if part == "warp_deterministic" and not absent and pick_device("auto") == "cpu":
         return "without a GPU it is the same as warp"
+    if part == "libero_warp_renderer" and not absent and libero_bundles() is None:
+        return "LIBERO's tasks are not installed; run: embodied-rl assets install libero"
     return f"{', '.join(absent)} not installed" if absent else None
 
 

@@ -2,7 +2,8 @@
 
 `nano` is the shipped policy, in the loop of `bench pipeline --only real`. `loaded` is `gpu_policy`'s large network with
 random weights, whose episodes therefore run to the horizon. Each way trains on its own from the same start: an
-iteration that does not count, then those that do, then one under the profiler, which gives the GPU's busy share.
+iteration that does not count (with the large network for the first way only), then those that do, then, but for the
+lockstep loop, one under the profiler, which gives the GPU's busy share.
 
 What tells the causes of a slow pipeline apart: rows and milliseconds of an act call (halves of a batch cost two calls),
 the CPU time of the acting thread beside it (the rest is waiting: for the GPU, or for another thread's Python), busy
@@ -44,7 +45,6 @@ WAYS = (
     Way("stream, 1 group", PipelinedConfig(env_groups=1)),
     Way("stream, 2 groups", PipelinedConfig(env_groups=2)),
     Way("async, 1 group", PipelinedConfig(mode="async", env_groups=1)),
-    Way("async, 2 groups", PipelinedConfig(mode="async", env_groups=2)),
 )
 QUICK_WAYS = (WAYS[0], WAYS[3])
 NANO_EPISODES = 64
@@ -69,16 +69,19 @@ def loaded(quick: bool) -> Iterator[dict[str, Any]]:
     def make(config: TrainConfig, tasks: Sequence[MujocoTask]) -> AnyPolicy:
         return open_network(network, pick_device(config.device), sorted({task.instruction for task in tasks}))
 
-    yield from _measure(config, make, QUICK_WAYS if quick else WAYS[:-1], 1)
+    yield from _measure(config, make, QUICK_WAYS if quick else WAYS[:-1], 1, warm_each=False)
 
 
-def _measure(config: TrainConfig, make: MakePolicy, ways: Sequence[Way], measured: int) -> Iterator[dict[str, Any]]:
+def _measure(
+    config: TrainConfig, make: MakePolicy, ways: Sequence[Way], measured: int, warm_each: bool = True
+) -> Iterator[dict[str, Any]]:
+    """warm_each: an iteration that does not count before each way; otherwise before the first one."""
     for way in ways:
         with closing(iterations(way, config, make)) as rows:
-            for _ in range(RUN_UP - 1 if runs_ahead(way) else 1):
+            for _ in range(RUN_UP - 1 if runs_ahead(way) else int(warm_each or way is ways[0])):
                 next(rows)
             found = [next(rows) for _ in range(measured)]
-            busy = gpu_busy(lambda rows=rows: next(rows))
+            busy = None if way.each_step else gpu_busy(lambda rows=rows: next(rows))
         share = {"gpu_busy": None, "kernels": None} if busy is None else {"gpu_busy": busy.share}
         if busy is not None:
             share["kernels"] = busy.kernels / found[-1]["decisions"]
