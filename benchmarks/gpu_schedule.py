@@ -49,13 +49,17 @@ WAYS = (
 QUICK_WAYS = (WAYS[0], WAYS[3])
 NANO_EPISODES = 64
 """Of an iteration: twice the envs."""
+QUICK_EPISODES = 2
 
 
 def nano(quick: bool) -> Iterator[dict[str, Any]]:
     """The shipped policy."""
     config = real_config(quick)
-    config = config if quick else replace(config, rollout=RolloutConfig(episodes_per_iteration=NANO_EPISODES))
-    yield from _measure(config, shipped_policy, QUICK_WAYS if quick else WAYS, 1 if quick else 2)
+    config = replace(config, rollout=RolloutConfig(episodes_per_iteration=QUICK_EPISODES if quick else NANO_EPISODES))
+    if quick:
+        yield from _measure(config, shipped_policy, QUICK_WAYS, 1, warm=())
+    else:
+        yield from _measure(config, shipped_policy, WAYS, 2, warm=WAYS)
 
 
 def loaded(quick: bool) -> Iterator[dict[str, Any]]:
@@ -63,22 +67,22 @@ def loaded(quick: bool) -> Iterator[dict[str, Any]]:
     network = networks(pick_device("auto"))[1]
     config = real_config(quick)
     learner = replace(config.learner, microbatch_size=network.microbatch, ratio_tolerance=ANY_RATIO)
-    episodes = config.rollout.episodes_per_iteration if quick else config.env.num_envs
+    episodes = QUICK_EPISODES if quick else config.env.num_envs
     config = replace(config, rollout=RolloutConfig(episodes_per_iteration=episodes), learner=learner)
 
     def make(config: TrainConfig, tasks: Sequence[MujocoTask]) -> AnyPolicy:
         return open_network(network, pick_device(config.device), sorted({task.instruction for task in tasks}))
 
-    yield from _measure(config, make, QUICK_WAYS if quick else WAYS[:-1], 1, warm_each=False)
+    yield from _measure(config, make, QUICK_WAYS if quick else WAYS[:-1], 1, warm=() if quick else WAYS[:1])
 
 
 def _measure(
-    config: TrainConfig, make: MakePolicy, ways: Sequence[Way], measured: int, warm_each: bool = True
+    config: TrainConfig, make: MakePolicy, ways: Sequence[Way], measured: int, warm: Sequence[Way]
 ) -> Iterator[dict[str, Any]]:
-    """warm_each: an iteration that does not count before each way; otherwise before the first one."""
+    """warm: the ways with an iteration before it that does not count."""
     for way in ways:
         with closing(iterations(way, config, make)) as rows:
-            for _ in range(RUN_UP - 1 if runs_ahead(way) else int(warm_each or way is ways[0])):
+            for _ in range(RUN_UP - 1 if runs_ahead(way) else int(way in warm)):
                 next(rows)
             found = [next(rows) for _ in range(measured)]
             busy = None if way.each_step else gpu_busy(lambda rows=rows: next(rows))

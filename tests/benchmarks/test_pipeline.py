@@ -96,7 +96,7 @@ def test_real_turns_do_the_same_work() -> None:
     config = replace(
         config,
         env=replace(config.env, num_envs=2),
-        rollout=replace(config.rollout, episodes_per_iteration=4),
+        rollout=replace(config.rollout, episodes_per_iteration=2),
         learner=replace(config.learner, minibatch_groups=1),
         tasks=config.tasks[:1],
     )

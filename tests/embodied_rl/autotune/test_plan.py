@@ -47,18 +47,15 @@ def _plan(path: Path, *words: str) -> tuple[int, dict]:
 
 
 def test_lora_on_the_published_7b_fits_on_24_gib() -> None:
-    """Two of the four ways to train it, for counting each takes a while."""
-    config, found = openvla_preset("7b"), {}
-    for checkpointing in (True, False):
-        mode = Mode(lora_rank=32, dtype="bfloat16", gradient_checkpointing=checkpointing)
-        found[checkpointing] = need(mode, measure(config, pick(TrainingMode, mode)), cache_bytes(config, 2))
-    lora = found[True]
+    """The way of the recipe: counting it takes a while."""
+    config = openvla_preset("7b")
+    mode = Mode(lora_rank=32, dtype="bfloat16", gradient_checkpointing=True)
+    lora = need(mode, measure(config, pick(TrainingMode, mode)), cache_bytes(config, 2))
     trained = lora.gradients // 4
     assert 1e7 < trained < 3e8
     assert lora.optimizer == 8 * trained
     assert lora.weights == 2 * OPENVLA_7B + 4 * trained, "adapters and value head train in float32"
     assert lora.most_rows(24 * GIB) >= 1
-    assert lora.row < 0.5 * found[False].row, "recomputation saves activations"
     assert 2 * OPENVLA_7B < serving_bytes(OPENVLA_7B, lora.rollout_row, lora.cache_row) < 24 * GIB
 
 
