@@ -69,6 +69,7 @@ OPTIONAL = {
     "ros-diagnostic-msgs": "ros-test",
     "ros-std-srvs": "ros-test",
     "ros-rcl-interfaces": "ros-test",
+    "cyclonedds": "ros-test",
 }
 
 

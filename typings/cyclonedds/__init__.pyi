@@ -1,0 +1,1 @@
+# Of Eclipse Cyclone DDS for Python, as much as the tests use.

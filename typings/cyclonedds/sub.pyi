@@ -1,0 +1,9 @@
+from typing import Any
+
+from cyclonedds.core import Qos
+from cyclonedds.domain import DomainParticipant
+from cyclonedds.topic import Topic
+
+class DataReader:
+    def __init__(self, participant: DomainParticipant, topic: Topic, qos: Qos | None = None) -> None: ...
+    def take(self, N: int = 1) -> list[Any]: ...
