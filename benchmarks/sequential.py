@@ -3,8 +3,9 @@
 `python -m embodied_rl.benchmarks.sequential` simulates success and failure, with no simulator: each initial state has a
 difficulty that all policies share. It prints, for each case, how often a comparison of two equal policies was decided,
 how often a real difference was found (also by the same test with one look at the end), and which share of the fixed
-design's episodes was run. It exits with 1 if an error rate is above the level (by more than chance: its Wilson interval
-lies above), or if more than 0.7 of the episodes were run where two policies are 10 points apart.
+design's episodes was run. A second table does the same over training seeds. It exits with 1 if an error rate is above
+the level (by more than chance: its Wilson interval lies above), or if more than 0.7 of the episodes were run where two
+policies are 10 points apart.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from __future__ import annotations
 import itertools
 import json
 import sys
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import NormalDist
 
@@ -20,6 +22,7 @@ import numpy as np
 import tyro
 
 from embodied_rl.evaluation.evaluate import wilson
+from embodied_rl.evaluation.seed_test import compare_seeds, seed_looks
 from embodied_rl.evaluation.sequential_test import ComparisonPlan, ComparisonState, compare
 from embodied_rl.rng import philox
 from embodied_rl.types import Array
@@ -54,6 +57,41 @@ CASES = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class SeedCase:
+    """Recipes by the mean success of their training seeds.
+
+    Args:
+        name: of the case.
+        rates: mean success of each recipe's seeds.
+        spreads: standard deviation of a seed's true success, of each recipe.
+        seeds: of each recipe.
+        states: evaluated ones of each seed.
+    """
+
+    name: str
+    rates: tuple[float, ...]
+    spreads: tuple[float, ...]
+    seeds: int
+    states: int = 250
+
+    def equal(self, first: int, second: int) -> bool:
+        """Whether two recipes' means are the same."""
+        return self.rates[first] == self.rates[second]
+
+
+SEED_CASES = (
+    SeedCase("two equal, 5 seeds", (0.8, 0.8), (0.08, 0.08), 5),
+    SeedCase("two equal, 10 seeds", (0.8, 0.8), (0.08, 0.08), 10),
+    SeedCase("equal means, one unstable", (0.7, 0.7), (0.02, 0.2), 10),
+    SeedCase("four equal, 10 seeds", (0.7,) * 4, (0.08,) * 4, 10),
+    SeedCase("two equal, one better", (0.6, 0.6, 0.85), (0.08,) * 3, 10),
+    SeedCase("10 points, 10 seeds", (0.75, 0.85), (0.05, 0.05), 10),
+    SeedCase("20 points, 10 seeds", (0.65, 0.85), (0.08, 0.08), 10),
+    SeedCase("20 points, 5 seeds", (0.65, 0.85), (0.08, 0.08), 5),
+)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Simulation:
     """Simulate comparisons of policies, to see error rate, power and cost of the leaderboard's test."""
@@ -64,8 +102,8 @@ class Simulation:
     """Family-wise error rate that the test promises."""
     looks: int = 5
     """Looks at the data."""
-    flips: int = 2000
-    """Random sign vectors; new ones in each simulation."""
+    draws: int = 2000
+    """Random sign vectors, or permutations; new ones in each simulation."""
     correlation: float = 0.5
     """How much of a state's difficulty all policies share."""
     json: Path | None = None
@@ -74,9 +112,15 @@ class Simulation:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Of one case. error: share of simulations in which equal policies were told apart; None where none are equal.
-    power, power_fixed: share of the real differences that were found, with all looks and with one at the end; None
-    where there are none. used: share of the fixed design's episodes."""
+    """Of one case.
+
+    Args:
+        case: its name.
+        error: share of simulations in which equal ones were told apart; None where none are equal.
+        power: share of the real differences that were found; None where there are none.
+        power_fixed: the same with one look at the end.
+        used: share of the fixed design's episodes, or training seeds.
+    """
 
     case: str
     error: float | None
@@ -110,18 +154,43 @@ def episodes_used(state: ComparisonState, plan: ComparisonPlan, names: list[str]
     return total
 
 
+def seed_scores(case: SeedCase, seed: int) -> dict[str, Array]:
+    """Success of each training seed of each recipe on the states, float64 [seeds]."""
+    draw = philox(seed, 22)
+    found = {}
+    for number, (rate, spread) in enumerate(zip(case.rates, case.spreads, strict=True)):
+        weight = rate * (1 - rate) / spread**2 - 1  # of a beta distribution with this mean and spread
+        true = draw.beta(rate * weight, (1 - rate) * weight, case.seeds)
+        found[str(number)] = draw.binomial(case.states, true) / case.states
+    return found
+
+
 def simulate(case: Case, given: Simulation) -> Figures:
     """One case, as often as asked."""
     looks = tuple(case.states * (look + 1) // given.looks for look in range(given.looks))
+    return _repeat(case, given, looks, lambda seed: outcomes(case, given.correlation, seed), compare)
+
+
+def simulate_seeds(case: SeedCase, given: Simulation) -> Figures:
+    """One case over training seeds, as often as asked."""
+    looks = seed_looks(case.seeds, None, given.level)
+    return _repeat(case, given, looks, lambda seed: seed_scores(case, seed), compare_seeds)
+
+
+def _repeat(
+    case: Case | SeedCase,
+    given: Simulation,
+    looks: tuple[int, ...],
+    draw: Callable[[int], dict[str, Array]],
+    test: Callable[[dict[str, Array], ComparisonPlan], ComparisonState],
+) -> Figures:
     pairs = list(itertools.combinations(range(len(case.rates)), 2))
     same = [case.equal(*pair) for pair in pairs]
     errors = found = found_fixed = used = 0
     for seed in range(given.simulations):
-        data = outcomes(case, given.correlation, seed)
-        plan = ComparisonPlan(looks=looks, level=given.level, flips=given.flips, seed=seed)
-        signs = plan.signs()
-        state = compare(data, plan, signs)
-        fixed = compare(data, ComparisonPlan(looks=looks[-1:], level=given.level, flips=given.flips, seed=seed), signs)
+        data = draw(seed)
+        plan = ComparisonPlan(looks=looks, level=given.level, draws=given.draws, seed=seed)
+        state, fixed = test(data, plan), test(data, replace(plan, looks=looks[-1:]))
         errors += any(row.look is not None for row, equal in zip(state.comparisons, same, strict=True) if equal)
         found += sum(_right(state, number, case, pair) for number, pair in enumerate(pairs))
         found_fixed += sum(_right(fixed, number, case, pair) for number, pair in enumerate(pairs))
@@ -132,36 +201,37 @@ def simulate(case: Case, given: Simulation) -> Figures:
         errors / given.simulations if any(same) else None,
         found / real if real else None,
         found_fixed / real if real else None,
-        used / (given.simulations * case.states * len(case.rates)),
+        used / (given.simulations * looks[-1] * len(case.rates)),
     )
 
 
-def _right(state: ComparisonState, number: int, case: Case, pair: tuple[int, int]) -> bool:
+def _right(state: ComparisonState, number: int, case: Case | SeedCase, pair: tuple[int, int]) -> bool:
     """Whether a real difference was found, with its right sign."""
     first, second = (case.rates[index] for index in pair)
     return state.comparisons[number].verdict == ("better" if first > second else "worse") and first != second
 
 
-def failures(figures: Figures, case: Case, level: float, simulations: int) -> list[str]:
+def failures(figures: Figures, case: Case | SeedCase, level: float, simulations: int) -> list[str]:
     """What this case was to show and did not."""
     said = []
     if figures.error is not None and wilson(round(figures.error * simulations), simulations)[0] > level:
         said.append(f"{case.name}: error rate {figures.error:.4f} is above {level}")
-    if figures.error is None and figures.used > LIMIT:
+    if figures.error is None and isinstance(case, Case) and figures.used > LIMIT:
         said.append(f"{case.name}: {figures.used:.2f} of the fixed design's episodes were run")
     return said
 
 
 def main(given: Simulation) -> int:
-    """Print the table; 1 if something is not as promised."""
+    """Print the tables; 1 if something is not as promised."""
     rows, said = [], []
-    print(f"{'case':<28}{'error':>8}{'power':>8}{'fixed':>8}{'episodes':>10}")
-    for case in CASES:
-        row = simulate(case, given)
-        rows.append(row)
-        said += failures(row, case, given.level, given.simulations)
-        cells = ("" if value is None else f"{value:.3f}" for value in (row.error, row.power, row.power_fixed))
-        print(f"{case.name:<28}" + "".join(f"{cell:>8}" for cell in cells) + f"{row.used:>10.2f}", flush=True)
+    for cases, unit in ((CASES, "episodes"), (SEED_CASES, "seeds")):
+        print(f"{'case':<28}{'error':>8}{'power':>8}{'fixed':>8}{unit:>10}")
+        for case in cases:
+            row = simulate(case, given) if isinstance(case, Case) else simulate_seeds(case, given)
+            rows.append(row)
+            said += failures(row, case, given.level, given.simulations)
+            cells = ("" if value is None else f"{value:.3f}" for value in (row.error, row.power, row.power_fixed))
+            print(f"{case.name:<28}" + "".join(f"{cell:>8}" for cell in cells) + f"{row.used:>10.2f}", flush=True)
     if given.json is not None:
         options = {name: value for name, value in asdict(given).items() if name != "json"}
         figures = {"options": options, "rows": [asdict(row) for row in rows]}

@@ -54,6 +54,7 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
     "leaderboard": (
         ("embodied-rl leaderboard tabletop.yaml", "into runs/leaderboard-tabletop; again: goes on where it stopped"),
         ("embodied-rl leaderboard tabletop.yaml --output board", "into a folder of your own"),
+        ("embodied-rl leaderboard tabletop.yaml --jobs 4", "four evaluations side by side"),
     ),
     "explain": (
         ("embodied-rl explain mine.yaml theirs.yaml", "which difference costs how much success"),

@@ -5,13 +5,15 @@ agents", algorithm 1). Its permutations become sign flips here, because two poli
 make a pair: if neither is better, a difference d is as likely as -d. One set of signs flips the differences of all
 comparisons, so that what they share is kept. A statistic is a sum of differences over the root of their sum of squares,
 which no flip changes: so a pair that differs in many states does not hide one that differs in few.
+
+`seed_test` has the procedure with its permutations, over training seeds.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -31,10 +33,11 @@ class ComparisonPlan:
     """What is fixed before the first episode.
 
     Args:
-        looks: how many pairs of episodes there are at each look at the data, rising; the last is the most that is run.
+        looks: how many pairs of episodes (or training seeds) there are at each look at the data, rising; the last is
+            the most that is run.
         level: how probable it is, at most, that any of the comparisons is decided though neither policy is better.
-        flips: random sign vectors, the observed signs among them.
-        seed: of the random signs.
+        draws: random sign vectors (or permutations), the observed one among them.
+        seed: of the random draws.
 
     Example:
         >>> plan = ComparisonPlan(looks=(50, 100, 150, 200, 250))
@@ -42,21 +45,21 @@ class ComparisonPlan:
 
     looks: tuple[int, ...]
     level: float = 0.05
-    flips: int = 10_000
+    draws: int = 10_000
     seed: int = 0
 
     def __post_init__(self) -> None:
         if not self.looks or self.looks[0] < 1 or any(a >= b for a, b in itertools.pairwise(self.looks)):
-            raise UserError(f"the looks at the data must be rising numbers of episodes, got {list(self.looks)}.")
+            raise UserError(f"the looks at the data must be rising numbers from 1, got {list(self.looks)}.")
         if not 0 < self.level < 1:
             raise UserError(f"the level must lie between 0 and 1, got {self.level}.")
-        if self.flips * self.level < len(self.looks):
+        if self.draws * self.level < len(self.looks):
             least = math.ceil(len(self.looks) / self.level)
-            raise UserError(f"{self.flips} flips cannot tell a level of {self.level}: take at least {least}.")
+            raise UserError(f"{self.draws} draws cannot tell a level of {self.level}: take at least {least}.")
 
     def signs(self) -> Array:
-        """float32 [flips, pairs] of -1 and 1; the first row is the observed one, all 1."""
-        bits = philox(self.seed, _SIGNS).integers(0, 2, (self.flips, self.looks[-1]), dtype=np.int8)
+        """float32 [draws, pairs] of -1 and 1; the first row is the observed one, all 1."""
+        bits = philox(self.seed, _SIGNS).integers(0, 2, (self.draws, self.looks[-1]), dtype=np.int8)
         bits[0] = 1
         return (2 * bits - 1).astype(np.float32)
 
@@ -68,9 +71,9 @@ class Comparison:
     Args:
         first, second: their names.
         verdict: of `first`; 'not decided' is no proof of equality.
-        difference: mean outcome of `first` minus that of `second`, on the states that both have run.
-        low, high: its 95 % interval (Agresti and Min 2005), of this pair alone.
-        pairs: states that both have run.
+        difference: mean outcome of `first` minus that of `second`, on the states (or seeds) that both have run.
+        low, high: its 95 % interval, of this pair alone: Agresti and Min's (2005) over states, Welch's over seeds.
+        pairs: states (or training seeds of each) that both have run.
         look: number of the look that decided, from 1; None where none did.
     """
 
@@ -112,12 +115,19 @@ class ComparisonState:
         }
 
 
+Statistics = Callable[[Sequence[Pair], int], tuple[Array, Array]]
+"""Of the pairs at a look (from 1): their sizes, float [looks so far, draws, pairs], the observed draw first, of one
+scale for all pairs; and the observed differences, float [pairs]."""
+
 _SIGNS = 11
 _OPPOSITE: dict[Decision, Decision] = {"better": "worse", "worse": "better", "not decided": "not decided"}
 
 
 def compare(
-    outcomes: Mapping[str, Sequence[float] | Array], plan: ComparisonPlan, signs: Array | None = None
+    outcomes: Mapping[str, Sequence[float] | Array],
+    plan: ComparisonPlan,
+    signs: Array | None = None,
+    pairs: Sequence[Pair] | None = None,
 ) -> ComparisonState:
     """Look at the data as often as `plan` says and `outcomes` allow; a function of its arguments alone.
 
@@ -128,53 +138,78 @@ def compare(
             or a mean over several runs of one state.
         plan: what was fixed before.
         signs: `plan.signs()`, where a caller keeps it.
+        pairs: what is compared; None: each with each.
 
     Returns:
         The verdicts so far, and how many episodes whom the next look needs.
     """
-    names = list(outcomes)
-    data = {name: np.asarray(outcomes[name], np.float32) for name in names}
+    data = {name: np.asarray(values, np.float32) for name, values in outcomes.items()}
+    drawn = plan.signs() if signs is None else signs
+
+    def statistics(open_pairs: Sequence[Pair], look: int) -> tuple[Array, Array]:
+        ends = plan.looks[:look]
+        apart = np.stack([data[a][: ends[-1]] - data[b][: ends[-1]] for a, b in open_pairs], axis=1)
+        parts = [drawn[:, start:end] @ apart[start:end] for start, end in zip((0, *ends[:-1]), ends, strict=True)]
+        norms = np.sqrt(np.stack([(apart[:end] ** 2).sum(axis=0) for end in ends]))
+        return np.abs(np.cumsum(parts, axis=0)) / np.maximum(norms, TINY)[:, None], apart.sum(axis=0)
+
+    return look_in_turn(data, plan, statistics, paired_interval, pairs)
+
+
+def look_in_turn(
+    data: Mapping[str, Array],
+    plan: ComparisonPlan,
+    statistics: Statistics,
+    interval: Callable[[Array, Array], tuple[float, float, float]],
+    pairs: Sequence[Pair] | None = None,
+) -> ComparisonState:
+    """AdaStop's procedure over any statistics.
+
+    Args:
+        data: by name, what there is so far, [samples].
+        plan: what was fixed before.
+        statistics: of the open pairs at a look.
+        interval: difference of two rows of equal length, with its 95 % interval.
+        pairs: what is compared; None: each with each.
+    """
+    compared = list(itertools.combinations(data, 2)) if pairs is None else list(pairs)
+    open_pairs, needed = list(compared), {}
     found: dict[Pair, tuple[Decision, int]] = {}
-    signs = plan.signs() if signs is None else signs
-    open_pairs: list[Pair] = list(itertools.combinations(names, 2))
     for look, count in enumerate(plan.looks, 1):
-        if not open_pairs:
-            break
         involved = {name for pair in open_pairs for name in pair}
         if any(len(data[name]) < count for name in involved):
-            needed = {name: count for name in names if name in involved}
-            return ComparisonState(_comparisons(data, found, plan), needed)
-        for pair, sign in _decide(data, open_pairs, signs, plan, look):
+            needed = {name: count for name in data if name in involved}
+            break
+        for pair, sign in _decide(open_pairs, *statistics(open_pairs, look), plan) if open_pairs else ():
             found[pair] = ("better" if sign > 0 else "worse", look)
             open_pairs.remove(pair)
-    return ComparisonState(_comparisons(data, found, plan), {})
+    rows = []
+    for first, second in compared:
+        count = min(len(data[first]), len(data[second]))
+        difference, low, high = interval(data[first][:count], data[second][:count])
+        verdict, look_of = found.get((first, second), ("not decided", None))
+        rows.append(Comparison(first, second, verdict, difference, low, high, count, look_of))
+    return ComparisonState(tuple(rows), needed)
 
 
-def _decide(
-    data: Mapping[str, Array], pairs: Sequence[Pair], signs: Array, plan: ComparisonPlan, look: int
-) -> list[tuple[Pair, float]]:
-    """The comparisons that this look decides, the clearest first, each with the sign of its difference."""
-    ends = plan.looks[:look]
-    apart = np.stack([data[a][: ends[-1]] - data[b][: ends[-1]] for a, b in pairs], axis=1)  # [pairs of episodes, C]
-    parts = [signs[:, start:end] @ apart[start:end] for start, end in zip((0, *ends[:-1]), ends, strict=True)]
-    norms = np.sqrt(np.stack([(apart[:end] ** 2).sum(axis=0) for end in ends]))  # [look, C]
-    sums = np.abs(np.cumsum(parts, axis=0)) / np.maximum(norms, _TINY)[:, None]  # [look, flips, C]
+def _decide(pairs: Sequence[Pair], sizes: Array, apart: Array, plan: ComparisonPlan) -> list[tuple[Pair, float]]:
+    """The comparisons that this look decides, the clearest first, each with its difference."""
     decided: list[tuple[Pair, float]] = []
     left = list(range(len(pairs)))
     while left:
-        largest = sums[:, :, left].max(axis=2)  # [look, flips]
-        observed = sums[-1, 0, left]
+        largest = sizes[:, :, left].max(axis=2)  # [look, draws]
+        observed = sizes[-1, 0, left]
         if observed.max() <= _boundary(largest, plan):
             break
         at = left.pop(int(observed.argmax()))
-        decided.append((pairs[at], float(apart[:, at].sum())))
+        decided.append((pairs[at], float(apart[at])))
     return decided
 
 
 def _boundary(largest: Array, plan: ComparisonPlan) -> float:
     """What the newest statistic must exceed: all looks so far spend at most their share of the level.
 
-    largest: [looks so far, flips], the largest statistic over the open comparisons.
+    largest: [looks so far, draws], the largest statistic over the open comparisons.
     """
     alive = np.ones(largest.shape[1], bool)
     spent, boundary = 0, math.inf
@@ -188,20 +223,8 @@ def _boundary(largest: Array, plan: ComparisonPlan) -> float:
     return boundary
 
 
-_ROUNDING, _TINY = 1e-4, 1e-6
+_ROUNDING, TINY = 1e-4, 1e-6
 """Equal statistics differ by less where their sums were rounded; the norm where all differences are zero."""
-
-
-def _comparisons(
-    data: Mapping[str, Array], found: Mapping[Pair, tuple[Decision, int]], plan: ComparisonPlan
-) -> tuple[Comparison, ...]:
-    rows = []
-    for first, second in itertools.combinations(data, 2):
-        count = min(len(data[first]), len(data[second]))
-        difference, low, high = paired_interval(data[first][:count], data[second][:count])
-        verdict, look = found.get((first, second), ("not decided", None))
-        rows.append(Comparison(first, second, verdict, difference, low, high, count, look))
-    return tuple(rows)
 
 
 def paired_interval(first: Sequence[float] | Array, second: Sequence[float] | Array) -> tuple[float, float, float]:

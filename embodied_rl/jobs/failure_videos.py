@@ -23,15 +23,26 @@ def record_failure_videos(
 
     Films that are there from an earlier session are not made again; videos/films.json says how each run went.
     """
-    index = _read_index(folder / "videos" / _INDEX)
+    index = film_index(folder)
     films = []
     for spec in failures(report)[:count]:
-        path = folder / "videos" / f"{spec.task.partition('/')[2] or spec.task}-state{spec.init_state}.mp4"
+        path = film_path(folder, spec)
         if path.name not in index or not path.is_file():
             index[path.name] = _record(env, policy, spec, mode, path)
             replace_text(path.with_name(_INDEX), json.dumps(index, indent=1))
         films.append(FailureVideo(spec.task, spec.init_state, path.read_bytes(), index[path.name]))
     return films
+
+
+def film_index(folder: Path) -> dict[str, bool]:
+    """By name of each film that was made: whether its run succeeded, as the evaluated one had not."""
+    path = folder / "videos" / _INDEX
+    return json.loads(path.read_bytes()) if path.is_file() else {}
+
+
+def film_path(folder: Path, spec: EpisodeSpec) -> Path:
+    """Where the film of an episode is."""
+    return folder / "videos" / f"{spec.task.partition('/')[2] or spec.task}-state{spec.init_state}.mp4"
 
 
 def failures(report: BenchmarkReport) -> list[EpisodeSpec]:
@@ -43,7 +54,3 @@ def _record(env: VecEnv, policy: Policy, spec: EpisodeSpec, mode: ActMode, path:
     """Whether this run succeeded: where it did, the episode does not repeat itself on this machine."""
     caption = f"state {spec.init_state}: {spec.task.partition('/')[2].replace('_', ' ')}"
     return record_video(env, policy, spec, mode, path, caption).success
-
-
-def _read_index(path: Path) -> dict[str, bool]:
-    return json.loads(path.read_bytes()) if path.is_file() else {}

@@ -37,10 +37,16 @@ class LeaderboardOptions:
     """Take the most likely action (greedy), or sample."""
     level: float = 0.05
     """How probable it is, at most, that any two equal policies are told apart."""
-    looks: int = 5
-    """How often the test looks at the data; each look needs as many further states."""
+    compare: Literal["episodes", "seeds"] = "episodes"
+    """episodes: these checkpoints, on the same initial states. seeds: the recipes, each by several checkpoints that
+    were trained alike with different seeds."""
+    looks: int | None = None
+    """How often the test looks at the data; each look needs as many further states, or training seeds (None: 5, or one
+    after every five training seeds)."""
     stop_early: bool = True
     """A policy whose comparisons are all decided runs no further states; without it every policy runs every state."""
+    videos: int = 1
+    """Failed episodes of each evaluation that are filmed, spread over the tasks; 0 films none."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where the policies are."""
     env: EnvConfig = field(default_factory=EnvConfig)
@@ -48,7 +54,9 @@ class LeaderboardOptions:
     def __post_init__(self) -> None:
         if not self.suites or not self.seeds:
             raise UserError("a leaderboard needs at least one of suites and of seeds.")
-        if self.looks < 1:
+        if self.videos < 0:
+            raise UserError(f"videos must be at least 0, got {self.videos}.")
+        if self.looks is not None and self.looks < 1:
             raise UserError(f"looks must be at least 1, got {self.looks}.")
         if self.states_per_task is not None and self.states_per_task < 1:
             raise UserError(f"states_per_task must be at least 1, got {self.states_per_task}.")
@@ -58,10 +66,11 @@ class LeaderboardOptions:
 class Cell:
     """One evaluation of one checkpoint: a row has one for each of its checkpoints, suites and seeds.
 
-    folder: relative to the leaderboard's. command: as `eval` would get it.
+    number: of the checkpoint in its row. folder: relative to the leaderboard's. command: as `eval` would get it.
     """
 
     row: str
+    number: int
     benchmark: str
     suite: str
     folder: Path
@@ -74,6 +83,15 @@ class Leaderboard:
 
     checkpoints: dict[str, tuple[str, ...]]
     options: LeaderboardOptions
+
+    @property
+    def seeds_each(self) -> int:
+        """Training seeds of each row that has several; UserError where rows have different numbers, or none has two."""
+        counts = {row: len(sources) for row, sources in self.checkpoints.items() if len(sources) > 1}
+        if len(set(counts.values())) != 1 or len(counts) < 2:
+            said = ", ".join(f"{row} {count}" for row, count in counts.items()) or "none has several"
+            raise UserError(f"compare: seeds needs two rows or more with as many checkpoints each; here: {said}.")
+        return next(iter(counts.values()))
 
     def cells(self, output: Path) -> list[Cell]:
         """Every evaluation, row by row."""
@@ -107,7 +125,7 @@ class Leaderboard:
             videos=0,
             output=str(output / folder),
         )
-        return Cell(row, benchmark, suite, folder, command)
+        return Cell(row, number, benchmark, suite, folder, command)
 
 
 def benchmark_of(suite: str) -> str:
@@ -135,7 +153,12 @@ def read_leaderboard(path: Path) -> Leaderboard:
     if options.protocol != AUTO:
         protocol(options.protocol)
     rows = {_row_name(name, path): _sources(str(name), value, path) for name, value in checkpoints.items()}
-    return Leaderboard(rows, options)
+    board = Leaderboard(rows, options)
+    if options.compare == "seeds":
+        from embodied_rl.evaluation.seed_test import seed_looks  # torch, only where it is needed
+
+        seed_looks(board.seeds_each, options.looks, options.level)
+    return board
 
 
 def _row_name(name: Any, path: Path) -> str:
@@ -171,6 +194,6 @@ def describe_options(options: LeaderboardOptions) -> Mapping[str, Any]:
         "seeds": list(options.seeds),
         "mode": options.mode,
         "level": options.level,
-        "looks": options.looks,
+        "compare": options.compare,
         "stop_early": options.stop_early,
     }

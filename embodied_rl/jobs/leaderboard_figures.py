@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from embodied_rl.evaluation.evaluate import Score, score
 from embodied_rl.evaluation.overlap import Overlap
 from embodied_rl.evaluation.results_log import Outcome
+from embodied_rl.evaluation.seed_test import mean_interval
 from embodied_rl.evaluation.sequential_test import ComparisonPlan, ComparisonState
 from embodied_rl.jobs.leaderboard_config import Cell, Leaderboard, describe_options
+from embodied_rl.policies.checkpoints.shipped import is_shipped
+from embodied_rl.telemetry.curve import curve_of
+from embodied_rl.telemetry.metrics import read_metrics
 from embodied_rl.types import EpisodeSpec
 
 
@@ -49,27 +54,39 @@ def paired_outcomes(
     return values
 
 
+_TESTS = {
+    "episodes": {
+        "procedure": "group-sequential sign flips of paired episodes, step-down over all pairs (AdaStop)",
+        "speaks_of": "these checkpoints, on these initial states; not of other training seeds",
+        "unit": "states",
+    },
+    "seeds": {
+        "procedure": "group-sequential permutations of training seeds, step-down over all pairs (AdaStop)",
+        "speaks_of": "the recipes, over training seeds, by their success on these initial states",
+        "unit": "training seeds",
+    },
+}
+
+
 def figures_of(
     board: Leaderboard,
     measured: Sequence[Measured],
     plan: ComparisonPlan,
     state: ComparisonState,
-    ranked: Sequence[str],
+    not_ranked: Mapping[str, str],
 ) -> dict[str, Any]:
-    """Plain values; the same episodes give the same ones. ranked: the rows that were compared."""
-    ranks = state.ranks(ranked)
-    rows = [_row(name, [m for m in measured if m.cell.row == name], ranks.get(name)) for name in board.checkpoints]
+    """Plain values; the same episodes give the same ones. not_ranked: by row, why it was not compared."""
+    ranks = state.ranks([row for row in board.checkpoints if row not in not_ranked])
+    rows = [
+        _row(name, [m for m in measured if m.cell.row == name], ranks.get(name), not_ranked.get(name, ""))
+        for name in board.checkpoints
+    ]
     rows.sort(key=lambda row: (row["rank"] is None, row["rank"] or 0, -row["success"]["rate"]))
+    limits = {"level": plan.level, "looks": list(plan.looks), "draws": plan.draws}
     return {
         "title": board.options.title,
         "measured": describe_options(board.options),
-        "test": {
-            "procedure": "group-sequential sign flips of paired episodes, step-down over all pairs (AdaStop)",
-            "speaks_of": "these checkpoints, on these initial states; not of other training seeds",
-            "level": plan.level,
-            "looks": list(plan.looks),
-            "flips": plan.flips,
-        },
+        "test": _TESTS[board.options.compare] | limits,
         "rows": rows,
         "comparisons": [asdict(row) for row in state.comparisons],
         "machine": {part.cell.suite: _machine(part.marks) for part in measured},
@@ -81,7 +98,7 @@ def _machine(marks: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in marks.items() if key not in ("weights", "efficient")}
 
 
-def _row(name: str, parts: Sequence[Measured], rank: int | None) -> dict[str, Any]:
+def _row(name: str, parts: Sequence[Measured], rank: int | None, not_ranked: str) -> dict[str, Any]:
     outcomes = [outcome for part in parts for _, outcome in sorted(part.outcomes.items())]
     suites: dict[str, list[Outcome]] = {}
     tasks: dict[str, list[Outcome]] = {}
@@ -95,11 +112,13 @@ def _row(name: str, parts: Sequence[Measured], rank: int | None) -> dict[str, An
     return {
         "name": name,
         "rank": rank,
-        "not_ranked": f"trained on {shared} of its {total} evaluated states: not ranked" if shared else "",
+        "not_ranked": not_ranked,
         "overlap": "not recorded" if unknown else f"{shared} of {total}",
         "checkpoints": sorted({part.cell.command.checkpoint for part in parts}),
         "weights": sorted({str(part.marks["weights"]) for part in parts}),
         "success": _score(outcomes),
+        "seeds": _seeds(parts),
+        "training": [curve for part in _one_each(parts) if (curve := _curve(part.cell.command.checkpoint)) is not None],
         "motion": {key: round(fmean(o.motion[key] for o in outcomes), 6) for key in ("path_length", "jerk")},
         "suites": {suite: _score(rows) for suite, rows in suites.items()},
         "tasks": {task: _score(rows) for task, rows in tasks.items()},
@@ -108,6 +127,42 @@ def _row(name: str, parts: Sequence[Measured], rank: int | None) -> dict[str, An
             for part in parts
         ],
     }
+
+
+def _one_each(parts: Sequence[Measured]) -> list[Measured]:
+    """A part of each checkpoint."""
+    return list({part.cell.number: part for part in reversed(parts)}.values())[::-1]
+
+
+def _seeds(parts: Sequence[Measured]) -> dict[str, Any] | None:
+    """Success of each training seed, and their mean with Student's interval; None of a single one."""
+    found: dict[int, list[float]] = {}
+    for part in parts:
+        found.setdefault(part.cell.number, []).extend(float(o.result.success) for o in part.outcomes.values())
+    rates = [fmean(values) for values in found.values()]
+    if len(rates) < 2:
+        return None
+    mean, low, high = mean_interval(rates)
+    return {"rates": rates, "mean": mean, "low": low, "high": high}
+
+
+def _curve(checkpoint: str) -> dict[str, Any] | None:
+    """The learning curve of the run that wrote a checkpoint; None where it has no metrics of one."""
+    folder = Path(checkpoint)
+    runs = [place for place in (folder, *folder.parents[:_RUN_ABOVE]) if (place / METRICS).is_file()]
+    if is_shipped(checkpoint) or not runs:
+        return None
+    curve = curve_of(read_metrics(runs[0] / METRICS))
+    points = zip(curve.held_out_episodes, curve.held_out, strict=True)
+    return {
+        "by_return": curve.by_return,
+        "held_out": [[episodes, *values] for episodes, values in points],
+        "rollout": [list(pair) for pair in zip(curve.rollout_episodes, curve.rollout, strict=True)],
+    }
+
+
+METRICS, _RUN_ABOVE = "metrics.jsonl", 3
+"""A run's file; and how far above a checkpoint its run is at most: RUN/checkpoints/iter-N/policy."""
 
 
 def _score(outcomes: Sequence[Outcome]) -> dict[str, Any]:

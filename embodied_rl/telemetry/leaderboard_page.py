@@ -1,4 +1,7 @@
-"""The page of a leaderboard: one HTML file that opens offline. Tables are whole without scripts, which filter them."""
+"""The page of a leaderboard: one HTML file, with films beside it, which opens offline.
+
+Tables are whole without scripts, which filter them.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from embodied_rl.telemetry.leaderboard_media import MEDIA_STYLE, Extras, curves, films, speed
 from embodied_rl.telemetry.report import folded, headline, page, pairs, replace_text, section
 
 ALL = "all tasks"
@@ -76,12 +80,12 @@ document.getElementById('controls').hidden=false;show();
 """
 
 
-def write_leaderboard_page(path: Path, figures: Mapping[str, Any]) -> None:
+def write_leaderboard_page(path: Path, figures: Mapping[str, Any], extras: Extras) -> None:
     """Write the page of `figures`, as leaderboard.json has them; one that is there is replaced whole."""
-    replace_text(path, render(figures))
+    replace_text(path, render(figures, extras))
 
 
-def render(figures: Mapping[str, Any]) -> str:
+def render(figures: Mapping[str, Any], extras: Extras) -> str:
     """The page as text."""
     best = figures["rows"][0]
     score = best["success"]
@@ -91,11 +95,14 @@ def render(figures: Mapping[str, Any]) -> str:
         f"{score['high']:.1%}. At level {test['level']:g} for all comparisons together."
     )
     parts = [
-        f"<style>{_STYLE}</style>",
+        f"<style>{_STYLE}{MEDIA_STYLE}</style>",
         f"<h1>{escape(figures['title'])}</h1>",
         headline(f"{best['name']}: {score['rate']:.1%}", words),
         section("Rows", _controls(figures["rows"]) + _board(figures["rows"])),
-        section("Comparisons", _comparisons(figures["comparisons"])) if figures["comparisons"] else "",
+        section("Comparisons", _comparisons(figures["comparisons"], test)) if figures["comparisons"] else "",
+        curves(figures["rows"]),
+        films(extras.films),
+        speed(extras),
         folded("How it was measured", pairs({**figures["measured"], "protocol": figures["protocol"]["name"]})),
         folded("How it was compared", pairs(test)),
         folded("Run it again", _again(figures["rows"])),
@@ -136,7 +143,7 @@ def _row(row: Mapping[str, Any]) -> str:
     cells = [
         _cell("rank", "999" if row["rank"] is None else rank, f"<span>{rank}</span>"),
         _cell("name", row["name"], f"<span>{escape(row['name'])}{note}</span>"),
-        _cell("success", score["rate"], _bar(score), "success"),
+        _cell("success", score["rate"], _bar(score, row["seeds"]), "success"),
         _cell("steps", score["mean_steps"], f"<span>{score['mean_steps']:.0f}</span>", "steps"),
         _cell("path length", row["motion"]["path_length"], f"<span>{row['motion']['path_length']:.1f}</span>"),
         _cell("jerk", row["motion"]["jerk"], f"<span>{row['motion']['jerk']:.3f}</span>"),
@@ -151,32 +158,43 @@ def _cell(label: str, value: Any, content: str, kind: str = "") -> str:
     return f"<td{named} data-label='{label}' data-value='{escape(str(value), quote=True)}'>{content}</td>"
 
 
-def _bar(score: Mapping[str, Any]) -> str:
+def _bar(score: Mapping[str, Any], seeds: Mapping[str, Any] | None) -> str:
     low, high, rate = (100 * score[name] for name in ("low", "high", "rate"))
     return (
         f"<div><span class='rate'>{score['rate']:.1%} ({score['successes']}/{score['episodes']})</span>"
         f"<small>{score['low']:.1%} to {score['high']:.1%}</small>"
         f"<div class='bar' aria-hidden='true'><i style='left:{low:.2f}%;width:{high - low:.2f}%'></i>"
-        f"<b style='left:calc({rate:.2f}% - 1px)'></b></div></div>"
+        f"<b style='left:calc({rate:.2f}% - 1px)'></b></div>{_seeds(seeds)}</div>"
     )
 
 
-def _comparisons(rows: Sequence[Mapping[str, Any]]) -> str:
-    head = "".join(
-        f"<th scope='col'>{name}</th>" for name in ("row", "against", "verdict", "difference", "states", "decided at")
+def _seeds(seeds: Mapping[str, Any] | None) -> str:
+    """How far apart training seeds are; '' of a single one."""
+    if seeds is None:
+        return ""
+    rates, interval = seeds["rates"], f"{seeds['low']:.1%} to {seeds['high']:.1%}"
+    return (
+        f"<span>{len(rates)} training seeds: {min(rates):.1%} to {max(rates):.1%}, mean {seeds['mean']:.1%} "
+        f"({interval})</span>"
     )
+
+
+def _comparisons(rows: Sequence[Mapping[str, Any]], test: Mapping[str, Any]) -> str:
+    labels = ("row", "against", "verdict", "difference", test["unit"], "decided at")
+    head = "".join(f"<th scope='col'>{name}</th>" for name in labels)
     body = ""
     for row in rows:
         look = "" if row["look"] is None else f"look {row['look']}"
         interval = f"<small>{row['low']:+.1%} to {row['high']:+.1%}</small>"
         difference = f"<div>{row['difference']:+.1%}{interval}</div>"
         values = (escape(row["first"]), escape(row["second"]), row["verdict"], difference, str(row["pairs"]), look)
-        labels = ("row", "against", "verdict", "difference", "states", "decided at")
         body += "<tr>" + "".join(
             f"<td data-label='{label}'>{value}</td>" for label, value in zip(labels, values, strict=True)
         )
         body += "</tr>"
-    return f"<div class='wide'><table class='stack'><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+    said = f"<p>Said of {escape(test['speaks_of'])}. Not decided is no proof of equality.</p>"
+    table = f"<table class='stack'><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    return f"{said}<div class='wide'>{table}</div>"
 
 
 def _again(rows: Sequence[Mapping[str, Any]]) -> str:

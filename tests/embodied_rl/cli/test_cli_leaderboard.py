@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import pytest
 import torch
@@ -15,6 +17,7 @@ import yaml
 
 from embodied_rl.cli import main
 from embodied_rl.sim.tabletop import load_suite
+from embodied_rl.telemetry.metrics import MetricsLog
 from embodied_rl.types import ChunkResult, EpisodeSpec
 from tests.embodied_rl.stand_in import StandIn
 
@@ -73,9 +76,22 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 def config(folder: Path, checkpoints: dict[str, Any], **more: Any) -> Path:
     path = folder / "board.yaml"
-    options = {"suites": ["tabletop_object"], "states_per_task": 4, "looks": 2, "env": {"num_envs": 3}} | more
+    options = {
+        "suites": ["tabletop_object"],
+        "states_per_task": 4,
+        "looks": 2,
+        "videos": 0,
+        "env": {"num_envs": 3},
+    } | more
     path.write_text(yaml.safe_dump({"title": "A <board>", "checkpoints": checkpoints, **options}))
     return path
+
+
+def untimed(folder: Path) -> str:
+    """The page without its speed, which no repetition repeats."""
+    page, count = re.subn(r"<section id='speed'>.*?</section>", "", (folder / "index.html").read_text())
+    assert count == 1
+    return page
 
 
 def figures(folder: Path) -> dict[str, Any]:
@@ -100,8 +116,8 @@ def test_the_same_bytes_twice_and_after_kills(
         file.write(b'{"result": {"spec"')
     world.kill = -1
     assert main(["leaderboard", str(path), "--output", str(killed)]) == 0
-    for name in ("leaderboard.json", "index.html"):
-        assert (whole / name).read_bytes() == (killed / name).read_bytes()
+    assert (whole / "leaderboard.json").read_bytes() == (killed / "leaderboard.json").read_bytes()
+    assert untimed(whole) == untimed(killed)
     assert "page: " in capsys.readouterr().out
 
 
@@ -149,9 +165,21 @@ def test_the_page_opens_offline_and_says_all_without_its_script(
     world: type[World], rows: dict[str, str], tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
-    assert main(["leaderboard", str(config(tmp_path, rows, states_per_task=1)), "--output", str(out)]) == 0
+    assert main(["leaderboard", str(config(tmp_path, rows, states_per_task=1, videos=1)), "--output", str(out)]) == 0
     page = (out / "index.html").read_text()
-    assert not re.search(r"(src|href)=|https?://|url\(", page)
+    assert not re.search(r"href=|https?://|url\(", page)
+    films = re.findall(r"src='([^']*)'", page)
+    assert films
+    for film in films:
+        assert (out / unquote(film)).is_file()
+    timed = json.loads((out / "speed.json").read_text())["rows"]
+    for row in figures(out)["rows"]:
+        assert timed[row["name"]]["decisions_per_s"] > 0
+        assert timed[row["name"]]["decisions"] == sum(
+            json.loads(line)["result"]["num_decisions"]
+            for cell in row["cells"]
+            for line in (out / cell["folder"] / "episodes.jsonl").read_text().splitlines()
+        )
     assert "A &lt;board&gt;" in page
     assert "<board>" not in page
     for row in figures(out)["rows"]:
@@ -170,6 +198,11 @@ def test_the_page_opens_offline_and_says_all_without_its_script(
         ("checkpoints: {a: shipped}\nsuites: [gym]", "is none of libero, tabletop"),
         ("checkpoints: {'../a': shipped}", "cannot name a row"),
         ("checkpoints: {a: shipped}\nlooks: 0", "looks must be at least 1"),
+        ("checkpoints: {a: shipped}\nvideos: -1", "videos must be at least 0"),
+        ("checkpoints: {a: shipped}\ncompare: speed", "leaderboard.compare"),
+        ("checkpoints: {a: shipped, b: shipped}\ncompare: seeds", "none has several"),
+        ("checkpoints: {a: [shipped, shipped], b: [shipped, shipped, shipped]}\ncompare: seeds", "a 2, b 3"),
+        ("checkpoints: {a: [shipped, shipped], b: [shipped, shipped]}\ncompare: seeds", "take more seeds"),
         ("checkpoints: {a: shipped}\nprotocol: opnvla", "unknown protocol"),
         ("checkpoints: {a: shipped}\nenv: {num_env: 3}", "unknown key 'env.num_env'"),
         ("- 1", "must hold keys and values"),
@@ -193,3 +226,52 @@ def test_a_board_does_not_mix_two_questions(world: type[World], rows: dict[str, 
     assert main(["leaderboard", str(config(tmp_path, left, states_per_task=1)), "--output", str(out)]) == 0
     assert figures(out)["rows"][0]["rank"] == 1
     assert main(["leaderboard", str(config(tmp_path, left, states_per_task=2)), "--output", str(out)]) == 2
+
+
+def test_recipes_are_ranked_over_training_seeds_and_decided_ones_run_no_further_seeds(
+    world: type[World], rows: dict[str, str], tmp_path: Path
+) -> None:
+    """One policy always succeeds and one never: the first look, after 3 of 5 seeds, finds it in 2 of 20 ways."""
+    recipes = {"left": [rows["left"]] * 5, "right": [rows["right"]] * 5, "one": rows["left"]}
+    path = config(tmp_path, recipes, compare="seeds", states_per_task=1, level=0.25)
+    out = tmp_path / "out"
+    assert main(["leaderboard", str(path), "--output", str(out)]) == 0
+    found = figures(out)
+    (comparison,) = found["comparisons"]
+    by_name = {row["name"]: row for row in found["rows"]}
+    winner = max(("left", "right"), key=lambda name: by_name[name]["success"]["rate"])
+    assert comparison["verdict"] == ("better" if comparison["first"] == winner else "worse")
+    assert comparison["pairs"] == 3
+    assert {name: len(row["cells"]) for name, row in by_name.items()} == {"left": 3, "right": 3, "one": 1}
+    assert by_name["one"]["not_ranked"] == "a single training seed: not ranked"
+    assert by_name[winner]["seeds"]["rates"] == [1.0, 1.0, 1.0]
+    assert found["test"]["unit"] == "training seeds"
+    assert "over training seeds" in found["test"]["speaks_of"]
+    assert "3 training seeds: 100.0% to 100.0%" in (out / "index.html").read_text()
+
+
+def test_processes_side_by_side_write_the_same_bytes(tmp_path: Path) -> None:
+    """The real simulator and the policy in the package: neither can be replaced in another process."""
+    board = {"one": "shipped", "two": "shipped"}
+    path = config(tmp_path, board, suites=["tabletop_spatial"], states_per_task=1, looks=1)
+    for jobs in ("1", "2"):
+        assert main(["leaderboard", str(path), "--output", str(tmp_path / jobs), "--jobs", jobs]) == 0
+    assert (tmp_path / "1" / "leaderboard.json").read_bytes() == (tmp_path / "2" / "leaderboard.json").read_bytes()
+    assert untimed(tmp_path / "1") == untimed(tmp_path / "2")
+    assert json.loads((tmp_path / "2" / "speed.json").read_text())["rows"]["one"]["jobs"] == 2
+    assert main(["leaderboard", str(path), "--jobs", "0"]) == 2
+
+
+def test_a_training_run_brings_its_curve(world: type[World], rows: dict[str, str], tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(rows["left"], run / "policy")
+    with MetricsLog(run / "metrics.jsonl") as log:
+        log.write(0, {"eval/success": 0.25, "eval/success_ci_low": 0.1, "eval/success_ci_high": 0.4})
+        log.write(1, {"rollout/episodes": 8, "rollout/success": 0.5})
+        log.write(1, {"eval/success": 0.75, "eval/success_ci_low": 0.6, "eval/success_ci_high": 0.9})
+    path = config(tmp_path, {"run": str(run), "bare": rows["right"]}, states_per_task=1)
+    assert main(["leaderboard", str(path), "--output", str(tmp_path / "out")]) == 0
+    training = {row["name"]: row["training"] for row in figures(tmp_path / "out")["rows"]}
+    assert training["bare"] == []
+    assert training["run"][0]["held_out"] == [[0.0, 0.25, 0.1, 0.4], [8.0, 0.75, 0.6, 0.9]]
+    assert "8 episodes: 75.0% (60.0% to 90.0%)" in (tmp_path / "out" / "index.html").read_text()

@@ -12,9 +12,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from embodied_rl.telemetry.leaderboard_media import Extras, Film
 from embodied_rl.telemetry.leaderboard_page import render, write_leaderboard_page
+from embodied_rl.telemetry.video import VideoWriter
 
 BROWSER = next(
     (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), ""
@@ -35,6 +38,8 @@ def row(name: str, rank: int | None, wins: int, tasks: dict[str, int]) -> dict[s
         "overlap": "0 of 50",
         "success": score(wins),
         "motion": {"path_length": 10.0 + wins, "jerk": 0.3},
+        "seeds": None,
+        "training": [],
         "suites": {"toy": score(wins)},
         "tasks": {f"toy/{task}": score(count, 25) for task, count in tasks.items()},
         "cells": [{"folder": "cells/x", "again": "embodied-rl eval --resume cells/x"}],
@@ -45,7 +50,7 @@ FIGURES: dict[str, Any] = {
     "title": "A <board>",
     "protocol": {"name": "native"},
     "measured": {"suites": ["toy"], "seeds": [0]},
-    "test": {"level": 0.05, "looks": [25, 50]},
+    "test": {"level": 0.05, "looks": [25, 50], "unit": "states", "speaks_of": "these checkpoints"},
     "rows": [
         row("good & <great>", 1, 45, {"reach": 25, "touch": 20}),
         row("fair", 2, 30, {"reach": 5, "touch": 25}),
@@ -67,12 +72,38 @@ FIGURES: dict[str, Any] = {
 }
 
 
+FIGURES["rows"][0] |= {
+    "seeds": {"rates": [0.85, 0.95], "mean": 0.9, "low": 0.4, "high": 1.0},
+    "training": [{"by_return": False, "held_out": [[0, 0.5, 0.4, 0.6], [64, 0.9, 0.8, 0.95]], "rollout": []}],
+}
+EXTRAS = Extras(
+    speed={"good & <great>": {"decisions_per_s": 123.4, "jobs": 2}},
+    machine="a <machine>",
+    films=[Film("good & <great>", "toy/reach", 7, "cells/good_&/videos/reach state7.mp4", True)],
+)
+
+
 def test_names_are_text_and_not_markup() -> None:
-    page = render(FIGURES)
+    page = render(FIGURES, EXTRAS)
     assert "good &amp; &lt;great&gt;" in page
     assert "<great>" not in page
     assert "not ranked" in page
     assert "+30.0%" in page
+
+
+def test_curves_films_speed_and_seeds_are_shown_where_there_are_some() -> None:
+    page = render(FIGURES, EXTRAS)
+    assert "64 episodes: 90.0% (80.0% to 95.0%)" in page
+    assert "src='cells/good_%26/videos/reach%20state7.mp4'" in page
+    assert "which was filmed, succeeded" in page
+    assert "<td>123.4</td><td>2</td>" in page
+    assert "a &lt;machine&gt;" in page
+    assert "2 training seeds: 85.0% to 95.0%, mean 90.0% (40.0% to 100.0%)" in page
+    bare = FIGURES | {"rows": FIGURES["rows"][1:]}
+    empty = render(bare, Extras({}, "", []))
+    for heading in ("Training", "Failures", "Speed"):
+        assert f"<h2>{heading}</h2>" in page
+        assert f"<h2>{heading}</h2>" not in empty
 
 
 class Tab:
@@ -150,7 +181,10 @@ def opened(path: Path, profile: Path) -> Iterator[Tab]:
 @pytest.mark.skipif(not BROWSER, reason="no Chromium is installed")
 def test_the_page_works_by_keyboard_and_on_a_narrow_screen(tmp_path: Path) -> None:
     page = tmp_path / "index.html"
-    write_leaderboard_page(page, FIGURES)
+    write_leaderboard_page(page, FIGURES, EXTRAS)
+    with VideoWriter(tmp_path / EXTRAS.films[0].source, 20) as film:
+        for shade in range(4):
+            film.write(np.full((64, 64, 3), 60 * shade, np.uint8))
     names = "[...document.querySelectorAll('#board tbody tr:not([hidden])')].map(r => r.dataset.name)"
     with opened(page, tmp_path / "profile") as tab:
         assert tab.value(names) == ["good & <great>", "fair", "trained on it"]
@@ -172,4 +206,5 @@ def test_the_page_works_by_keyboard_and_on_a_narrow_screen(tmp_path: Path) -> No
         assert tab.value(names) == ["good & <great>"]
         tab.ask("Emulation.setDeviceMetricsOverride", width=360, height=800, deviceScaleFactor=1, mobile=True)
         assert tab.value("document.documentElement.scrollWidth") <= 360
+        assert until(lambda: tab.value("document.querySelector('video').duration")) == pytest.approx(0.2)
         assert tab.errors == []

@@ -1,0 +1,25 @@
+"""The films of a leaderboard's failures, as its page links them."""
+
+from __future__ import annotations
+
+from embodied_rl.evaluation.benchmark import summarise
+from embodied_rl.jobs.failure_videos import failures, film_index, film_path
+from embodied_rl.jobs.leaderboard_board import OpenBoard
+from embodied_rl.jobs.leaderboard_cells import read_cell
+from embodied_rl.telemetry.leaderboard_media import Film
+
+
+def films_of(it: OpenBoard) -> list[Film]:
+    """The films that are there, row by row."""
+    films = []
+    for cell in it.cells:
+        folder = it.output / cell.folder
+        outcomes = read_cell(folder)
+        wanted = failures(summarise(outcomes.values()))[: it.board.options.videos] if outcomes else []
+        index = film_index(folder)
+        for spec in wanted:
+            path = film_path(folder, spec)
+            if path.is_file():
+                source = path.relative_to(it.output).as_posix()
+                films.append(Film(cell.row, spec.task, spec.init_state, source, index[path.name]))
+    return films
