@@ -15,6 +15,7 @@ from embodied_rl.config.train import AUTO
 from embodied_rl.errors import UserError, suggest
 from embodied_rl.jobs.explain_config import Factor, factors, read_side
 
+_LOOKS = 4
 USAGE = """\
 usage: embodied-rl explain A B [options]
        embodied-rl explain A --perturb KIND ... [options]
@@ -37,7 +38,8 @@ the options of eval, and may change its protocol:
   env: {renderer: raycast}
 
 With --perturb, each kind is changed alone: camera, light, texture, object,
-instruction.
+instruction. Each is better, worse or not decided than as it is, with one error
+rate for all; what is decided runs no further episodes.
 """
 
 
@@ -53,6 +55,8 @@ class ExplainCommand:
     """Scales what --perturb draws."""
     episodes: int = 100
     """Episodes in all, shared out over the variations; those that are run again for pictures come on top."""
+    looks: int | None = None
+    """With --perturb: how often the test looks at the data, after as many further episodes each (None: 4)."""
     output: str = AUTO
     """Folder for explain.json and the pictures; auto is runs/explain-A-B."""
 
@@ -64,6 +68,10 @@ def main(argv: list[str]) -> int:
         raise UserError("explain takes two evaluations, or one with --perturb.")
     if command.episodes < 1:
         raise UserError(f"--episodes must be at least 1, got {command.episodes}.")
+    if command.looks is not None and not command.perturb:
+        raise UserError("--looks goes with --perturb: leave it out.")
+    if command.looks is not None and command.looks < 1:
+        raise UserError(f"--looks must be at least 1, got {command.looks}.")
     first = read_side(command.sides[0])
     second = None if command.perturb else read_side(command.sides[1])
     found = _perturbations(command) if second is None else factors(first, second)
@@ -75,9 +83,9 @@ def main(argv: list[str]) -> int:
     names = [path.stem for path in command.sides] + list(command.perturb)
     output = Path("runs") / f"explain-{'-'.join(names)}" if command.output == AUTO else Path(command.output)
     try_folder("--output", output)
-    from embodied_rl.jobs.explain import run  # torch and the simulator, only now
+    from embodied_rl.jobs.explain import Budget, run  # torch and the simulator, only now
 
-    run(first, second, found, output, command.episodes)
+    run(first, second, found, output, Budget(command.episodes, command.looks or _LOOKS))
     return 0
 
 

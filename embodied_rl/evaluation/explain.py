@@ -8,7 +8,7 @@ from statistics import median
 
 import numpy as np
 
-from embodied_rl.evaluation.sequential_test import paired_interval
+from embodied_rl.evaluation.sequential_test import Decision, paired_interval
 from embodied_rl.types import Array, EpisodeResult, EpisodeSpec
 
 _SAME = 1e-6
@@ -36,6 +36,7 @@ class Effect:
         parted: pairs in which the commands differ at some step that both ran.
         step: the first such step, median over those pairs; None where none parted.
         example: the pair that parted at the earliest step: its episode and that step; None where none did.
+        verdict: of the second value where looks were taken one after another: is it 'better', 'worse' or 'not decided'.
     """
 
     factor: str
@@ -49,6 +50,7 @@ class Effect:
     parted: int
     step: float | None
     example: tuple[EpisodeSpec, int] | None
+    verdict: Decision | None = None
 
 
 def first_parting(first: Array, second: Array) -> int | None:
@@ -119,4 +121,5 @@ def to_json(item: Effect) -> dict[str, object]:
         "parted": item.parted,
         "step": item.step,
         "example": example,
+        "verdict": item.verdict,
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from embodied_rl.evaluation.benchmark import interleaved
 from embodied_rl.evaluation.evaluate import evaluate
 from embodied_rl.evaluation.explain import Effect, Trace, effect, ranked, to_json
 from embodied_rl.evaluation.record import seen_at
+from embodied_rl.evaluation.sequential_test import ComparisonPlan, compare
 from embodied_rl.jobs.evaluation_setup import EvaluationPlan, make_plan, open_evaluation_env, prepare
 from embodied_rl.jobs.explain_config import Factor, Side, with_factor
 from embodied_rl.rollout.sampler import evaluation_specs
@@ -23,10 +24,14 @@ from embodied_rl.telemetry.progress import RunProgress
 from embodied_rl.telemetry.report import replace_text
 from embodied_rl.types import Array, EpisodeSpec
 from embodied_rl.utils.console import LastingConsole
+from embodied_rl.utils.words import counted
 from embodied_rl.vec_env import VecEnv
 
 PICTURES = 3
 """Factors whose partings are shown in pictures: the first of the ranking."""
+LEVEL = 0.05
+"""How probable it is, at most, that any perturbation without an effect is said to have one."""
+_BASE = "as it is"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +57,12 @@ class _Study:
         plan = make_plan(variation.side.benchmark, command, self.console)
         return dataclasses.replace(plan, protocol=variation.protocol)
 
-    def traces(self, name: str, variation: Variation) -> list[Trace]:
-        """Run the episodes under the variation."""
+    def traces(self, name: str, variation: Variation, wanted: slice = slice(None)) -> list[Trace]:
+        """Run those of the episodes under the variation."""
         plan = self.plan(variation)
         ready = prepare(plan, plan.command)
         seeds = {spec.episode_id: spec for spec in plan.specs}
-        specs = [seeds[spec.episode_id] for spec in self.specs]
+        specs = [seeds[spec.episode_id] for spec in self.specs[wanted]]
         self.progress.stage(name, len(specs))
         with open_evaluation_env(plan, ready.policy, ready.renderer) as env:
             recorder = ActionRecorder(env)
@@ -79,7 +84,16 @@ class _Study:
             return seen_at(_played(env, variation.side), ready.policy, spec, plan.command.mode, example[1])
 
 
-def run(first: Side, second: Side | None, found: Sequence[Factor], output: Path, episodes: int) -> list[Effect]:
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """How much is run. episodes: at most so many in all, pictures apart; at least one for each variation. looks: at
+    perturbations, how often the test looks; what is decided runs no further episodes."""
+
+    episodes: int
+    looks: int
+
+
+def run(first: Side, second: Side | None, found: Sequence[Factor], output: Path, budget: Budget) -> list[Effect]:
     """Change one factor at a time, write explain.json and pictures into `output`, and print the ranking.
 
     Args:
@@ -87,7 +101,7 @@ def run(first: Side, second: Side | None, found: Sequence[Factor], output: Path,
         second: where the values come from; None: each factor is a perturbation of `first`.
         found: what differs.
         output: folder.
-        episodes: at most so many are run in all, pictures apart; at least one for each variation.
+        budget: how much is run.
 
     Returns:
         The effects, ranked.
@@ -97,19 +111,21 @@ def run(first: Side, second: Side | None, found: Sequence[Factor], output: Path,
     base = Variation(first, first.protocol())
     with RunProgress(0, console=console) as progress:
         sides = len(variations) + 1 + (second is not None and len(found) > 1)
-        count = max(1, episodes // sides)
+        count = max(1, budget.episodes // sides)
         tasks = make_plan(first.benchmark, dataclasses.replace(first.command, states_per_task=1), console).tasks
         per_task = -(-count // len(tasks))
         states = {task.name: list(task.heldout_states)[:per_task] for task in tasks}
         specs = interleaved(evaluation_specs(states, first.command.seed))[:count]
         study = _Study(console, progress, per_task, specs)
-        before = study.traces("as the first", base)
-        effects = [
-            effect(factor.name, factor.words(), before, _same_specs(before, study.traces(factor.name, variation)))
-            for factor, variation in zip(found, variations.values(), strict=True)
-        ]
         whole = None
-        if second is not None:
+        if second is None:
+            effects = _in_looks(study, base, variations, found, budget.looks)
+        else:
+            before = study.traces("as the first", base)
+            effects = [
+                effect(factor.name, factor.words(), before, _same_specs(before, study.traces(factor.name, variation)))
+                for factor, variation in zip(found, variations.values(), strict=True)
+            ]
             traces = study.traces("as the second", Variation(second, second.protocol())) if len(found) > 1 else None
             whole = (
                 effects[0]
@@ -122,12 +138,13 @@ def run(first: Side, second: Side | None, found: Sequence[Factor], output: Path,
     result = {
         "checkpoint": first.command.checkpoint,
         "suite": first.command.suite,
-        "episodes": len(before),
+        "episodes": max(item.episodes for item in effects),
+        "level": LEVEL if second is None else None,
         "everything": None if whole is None else to_json(whole),
         "factors": [to_json(item) | {"picture": shown.get(item.factor)} for item in effects],
     }
     replace_text(output / "explain.json", json.dumps(result, indent=1) + "\n")
-    for line in _lines(effects, whole, len(before)):
+    for line in _lines(effects, whole):
         console.say(line)
     console.say(f"figures and pictures: {output}")
     return effects
@@ -138,6 +155,30 @@ def _changed(first: Side, second: Side | None, factor: Factor) -> tuple[Side, Pr
         return with_factor(first, second, factor.name)
     command = dataclasses.replace(first.command, perturb=(factor.name,))
     return dataclasses.replace(first, command=command), first.protocol()
+
+
+def _in_looks(
+    study: _Study, base: Variation, variations: Mapping[str, Variation], found: Sequence[Factor], looks: int
+) -> list[Effect]:
+    """Perturb until each factor is decided or all episodes have run: one error rate for all factors and looks."""
+    ends = sorted({-(-len(study.specs) * look // looks) for look in range(1, looks + 1)})
+    plan = ComparisonPlan(looks=tuple(ends), level=LEVEL)
+    signs, pairs = plan.signs(), [(factor.name, _BASE) for factor in found]
+    traces: dict[str, list[Trace]] = {_BASE: [], **{factor.name: [] for factor in found}}
+    while True:
+        outcomes = {name: [float(trace.result.success) for trace in rows] for name, rows in traces.items()}
+        state = compare(outcomes, plan, signs, pairs)
+        if not state.needed:
+            break
+        for name, count in state.needed.items():
+            variation = base if name == _BASE else variations[name]
+            traces[name] += study.traces(name, variation, slice(len(traces[name]), count))
+    effects = []
+    for factor, row in zip(found, state.comparisons, strict=True):
+        before = traces[_BASE][: row.pairs]
+        item = effect(factor.name, factor.words(), before, _same_specs(before, traces[factor.name]))
+        effects.append(dataclasses.replace(item, verdict=row.verdict))
+    return effects
 
 
 def _played(env: VecEnv, side: Side) -> VecEnv:
@@ -153,7 +194,7 @@ def _same_specs(first: Sequence[Trace], second: Sequence[Trace]) -> list[Trace]:
 
 
 def _pictures(
-    study: _Study, base: Variation, variations: dict[str, Variation], effects: Sequence[Effect], output: Path
+    study: _Study, base: Variation, variations: Mapping[str, Variation], effects: Sequence[Effect], output: Path
 ) -> dict[str, str]:
     """A picture for each of the first factors that made commands part: the first side above, the second below."""
     shown = {}
@@ -166,12 +207,15 @@ def _pictures(
     return shown
 
 
-def _lines(effects: Sequence[Effect], whole: Effect | None, episodes: int) -> list[str]:
+def _lines(effects: Sequence[Effect], whole: Effect | None) -> list[str]:
     head = f"  {'factor':<18}{'success':<18}{'difference':<28}{'commands part':<30}from, to"
     lines = [head, *(_line(item) for item in effects)]
     if whole is not None and len(effects) > 1:
         lines.append(_line(whole))
-    return [*lines, f"  the same {episodes} episodes each time; intervals are of one factor alone"]
+    if effects[0].verdict is None:
+        return [*lines, f"  the same {effects[0].episodes} episodes each time; intervals are of one factor alone"]
+    verdicts = [f"{item.factor} {item.verdict} ({counted(item.episodes, 'episode')})" for item in effects]
+    return [*lines, f"  at level {LEVEL:g} for all together: {', '.join(verdicts)}"]
 
 
 def _line(item: Effect) -> str:

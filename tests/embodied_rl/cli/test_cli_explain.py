@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,8 @@ from embodied_rl.config.train import EnvConfig
 from embodied_rl.factory.protocol_envs import open_protocol_env
 from embodied_rl.jobs.explain_config import factors, read_side, with_factor
 from embodied_rl.sim.libero.protocol import protocol
-from embodied_rl.types import EpisodeSpec
+from embodied_rl.sim.tabletop import load_suite
+from embodied_rl.types import ChunkResult, EpisodeSpec
 from tests.embodied_rl.stand_in import StandIn
 
 
@@ -128,6 +130,38 @@ def test_perturbations_are_changed_one_by_one_on_the_same_states(checkpoint: Pat
     assert [row["factor"] for row in found["factors"]] in (["instruction", "light"], ["light", "instruction"])
     assert found["everything"] is None
     assert {row["episodes"] for row in found["factors"]} == {2}
+    assert {row["verdict"] for row in found["factors"]} == {"not decided"}
+
+
+class Dark(StandIn):
+    """Whatever is done succeeds, but nothing where perturbations do harm."""
+
+    harmful = False
+
+    def step(self, env_ids: Sequence[int], actions: torch.Tensor) -> ChunkResult:
+        return super().step(env_ids, torch.full_like(actions, -1.0 if self.harmful else 1.0))
+
+
+def test_a_perturbation_that_is_decided_early_runs_no_further_episodes(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Light always fails, 8 of 8 pairs at the first of two looks: 2 of 256 sign vectors. Words change nothing."""
+
+    def open_dark(tasks: Any, config: Any, image_size: int, **options: Any) -> contextlib.closing[Dark]:
+        env = Dark(config.num_envs, image_size, options["cameras"])
+        env.harmful = "#" in tasks[0].name and tasks[0].instruction == plain
+        return contextlib.closing(env)
+
+    plain = load_suite("tabletop_object")[0].instruction
+    monkeypatch.setattr("embodied_rl.factory.protocol_envs.open_env", open_dark)
+    first = side(tmp_path / "mine.yaml", checkpoint=str(checkpoint), env={"num_envs": 2})
+    out = tmp_path / "out"
+    words = ["explain", str(first), "--perturb", "instruction", "light", "--episodes", "48", "--looks", "2"]
+    assert main([*words, "--output", str(out)]) == 0
+    found = {row["factor"]: row for row in json.loads((out / "explain.json").read_text())["factors"]}
+    assert (found["light"]["verdict"], found["light"]["episodes"]) == ("worse", 8)
+    assert (found["instruction"]["verdict"], found["instruction"]["episodes"]) == ("not decided", 16)
+    assert "at level 0.05 for all together: light worse (8 episodes)" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -144,6 +178,8 @@ def test_perturbations_are_changed_one_by_one_on_the_same_states(checkpoint: Pat
         ({}, None, "--perturb lite", "unknown kind 'lite'"),
         ({"perturb": ["light"]}, None, "--perturb light", "is perturbed already"),
         ({}, {"seed": 1}, "--episodes 0", "--episodes must be at least 1"),
+        ({}, {"seed": 1}, "--looks 3", "--looks goes with --perturb"),
+        ({}, None, "--perturb light --looks 0", "--looks must be at least 1"),
     ],
 )
 def test_bad_input_is_one_line(
