@@ -82,8 +82,10 @@ class Fleet:
         assert self.config.twin is not None
         self._start("twin", "embodied_rl.real_robot.twin", self.config.twin.to_json())
 
-    def start_bridge(self, mode: Mode | None = None) -> None:
+    def start_bridge(self, mode: Mode | None = None, *, autostart: bool = True) -> None:
         """Start the bridge, in another mode than before if one is given, and wait until it is ready.
+
+        Without `autostart` it waits for somebody who configures and activates it.
 
         One bridge writes the recording: a later one, in the place of one that was killed, has none.
         """
@@ -91,7 +93,8 @@ class Fleet:
             self._options = replace(self._options, record=None)
         if mode is not None:
             self._options = replace(self._options, mode=mode)
-        self._start("bridge", "embodied_rl.real_robot.ros2", self._options.to_json())
+        options = replace(self._options, autostart=autostart)
+        self._start("bridge", "embodied_rl.real_robot.ros2", options.to_json())
 
     @property
     def port(self) -> int:

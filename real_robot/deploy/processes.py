@@ -84,6 +84,13 @@ class Process:
         """The last that it said."""
         return next((line for line in reversed(self.lines) if line.strip()), "it said nothing")
 
+    def wait_end(self, seconds: float) -> int:
+        """Its exit code, once it has ended by itself; UserError where it has not in so many seconds."""
+        try:
+            return self._popen.wait(seconds)
+        except subprocess.TimeoutExpired:
+            raise UserError(f"the {self.name} has not ended after {seconds:.0f} s: {self.last_line}") from None
+
     def signal(self, number: signal.Signals) -> None:
         """Send a signal."""
         if self.running:

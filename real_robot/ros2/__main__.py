@@ -7,27 +7,36 @@ import sys
 import threading
 
 from embodied_rl.real_robot.client import PolicyClient
-from embodied_rl.real_robot.ros2.bridge import Bridge
+from embodied_rl.real_robot.ros2.lifecycle import ManagedBridge
 from embodied_rl.real_robot.ros2.options import BridgeOptions
 from embodied_rl.real_robot.ros2.process import run_process, watch
 from embodied_rl.real_robot.ros2.session import Session
 
 NODE = "embodied_rl"
+_LOADING_S, _ANSWER_S = 120.0, 5.0
+"""How long a policy server is waited for: one that may still be loading, and one that should be there."""
 
 
 def main(stopping: threading.Event) -> int:
     """Run until told to end, or whoever started it is gone; 1 where the bridge could not go on."""
     options = BridgeOptions.from_json(sys.argv[1])
     token = options.token or os.environ.get("EMBODIED_RL_TOKEN") or None
-    clients = [
-        PolicyClient(options.host, options.port, token=token, timeout=2.0, connect_timeout=120.0)
-        for _ in range(options.requests)
-    ]
-    with Session(NODE) as session:
-        bridge = Bridge(session, options, clients)
-        bridge.start()
-        code = watch("bridge", stopping, lambda: bridge.error)
-        bridge.close()
+
+    def connect() -> list[PolicyClient]:
+        wait_s = _LOADING_S if options.autostart else _ANSWER_S
+        return [
+            PolicyClient(options.host, options.port, token=token, timeout=2.0, connect_timeout=wait_s)
+            for _ in range(options.requests)
+        ]
+
+    with Session(NODE, managed=True) as session:
+        managed = ManagedBridge(session, options, connect)
+        if options.autostart:
+            managed.autostart()
+        else:
+            session.start()
+        code = watch("bridge", stopping, lambda: managed.error, lambda: managed.finalized)
+        managed.close()
     return code
 
 

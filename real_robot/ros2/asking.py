@@ -102,16 +102,22 @@ class Asking:
         self.report = AskReport()
         self._loop, self._observations, self._clock, self._config = loop, observations, clock, config
         self._clients, self._lock = clients, threading.Lock()
-        self._stopping = threading.Event()
+        self._stopping, self._on = threading.Event(), threading.Event()
         self._asked_ns, self._decision, self._episode = -1, 0, 0
         self._threads = [
             threading.Thread(target=self._work, args=(client,), name="policy", daemon=True) for client in clients
         ]
 
     def start(self) -> None:
-        """Ask from now on."""
+        """Ask from now on, also after a pause."""
+        self._on.set()
         for thread in self._threads:
-            thread.start()
+            if thread.ident is None:
+                thread.start()
+
+    def pause(self) -> None:
+        """Ask nothing more until `start`; an answer that is on its way still comes."""
+        self._on.clear()
 
     def new_episode(self, seed: int) -> None:
         """Count decisions from 0 again; answers to earlier questions are thrown away."""
@@ -133,7 +139,7 @@ class Asking:
         while not self._stopping.is_set():
             self._observations.wait(_LOOK_S)
             with self._lock:
-                asked = self._question(client)
+                asked = self._question(client) if self._on.is_set() else None
             if asked is None:
                 continue
             try:

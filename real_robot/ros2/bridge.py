@@ -25,7 +25,9 @@ from embodied_rl.real_robot.ros2.report import Reporter
 from embodied_rl.real_robot.ros2.session import Session
 from embodied_rl.real_robot.ros2.station import Station, make_station
 
-_STOP_S = 0.3
+_REST_S = 1.0
+"""An arm is at rest sooner: its limits of jerk and acceleration take 0.3 s from full speed."""
+_LOOK_S = 0.01
 
 
 class Bridge:
@@ -72,7 +74,7 @@ class Bridge:
                 self._gripper = gripper_adapter(session.node, config.gripper)
         self._healthy_ns = 0
         self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._control, name="control", daemon=True)
+        self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
 
     @property
@@ -90,38 +92,66 @@ class Bridge:
         return self._operator.fire(event)
 
     def start(self) -> None:
-        """Run callbacks, ask the policy and tick from now on."""
+        """Run callbacks, and be active."""
         self.station.session.start()
+        self.activate()
+
+    def activate(self) -> None:
+        """Ask the policy and tick from now on: the arm may be armed."""
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._control, args=(self._stopping,), name="control", daemon=True)
         self.station.asking.start()
         self._thread.start()
+        self._operator.active = True
+
+    def deactivate(self) -> None:
+        """Bring the arm to rest and disarm it, then end the control thread: nothing is sent until `activate`.
+
+        An emergency stop stays latched.
+        """
+        self._operator.active = self._operator.wants_to_run = False
+        loop, clock = self.loop, self.station.clock
+        if loop.state in (ArmState.RUNNING, ArmState.HUMAN):
+            loop.fire(Event.HOLD, clock.now_ns(), "the bridge is deactivated")
+        until_ns = clock.now_ns() + round(_REST_S * 1e9)
+        while self._moves and clock.now_ns() < until_ns:
+            self._stopping.wait(_LOOK_S)  # the stop's set points still go out
+        if loop.state in (ArmState.ARMED, ArmState.HOLDING):
+            loop.fire(Event.DISARM, clock.now_ns(), "the bridge is deactivated")
+        self._stopping.set()
+        if self._thread is not None:
+            self._thread.join(timeout=2.0)
+        self.station.asking.pause()
 
     def close(self) -> None:
-        """Hold, then end: control thread, policy threads, recording. The session is closed by whoever made it.
+        """Deactivate, then end: policy threads, recording. The session is closed by whoever made it.
 
         Raises:
             UserError: The recording is not complete.
         """
-        if self.loop.state in (ArmState.RUNNING, ArmState.HUMAN):
-            self.loop.fire(Event.HOLD, self.station.clock.now_ns(), "the bridge ends")
-            self._stopping.wait(_STOP_S)  # the stop's set points still go out
-        self._stopping.set()
-        if self._thread.is_alive():
-            self._thread.join(timeout=2.0)
+        self.deactivate()
         self.station.asking.close()
         if self._recording is not None:
             self._recording.close()
 
-    def _control(self) -> None:
+    @property
+    def _moves(self) -> bool:
+        """Whether set points are sent that do not stand still."""
+        runtime = self.loop.runtime
+        ticks = self._thread is not None and self._thread.is_alive()
+        return ticks and runtime.machine.sends and not runtime.gate.at_rest
+
+    def _control(self, stopping: threading.Event) -> None:
         try:
-            self._tick_on_time()
+            self._tick_on_time(stopping)
         except BaseException as error:
             self._error = error
             raise
 
-    def _tick_on_time(self) -> None:
+    def _tick_on_time(self, stopping: threading.Event) -> None:
         clock, period_ns = self.station.clock, self.loop.period_ns
         due_ns = clock.now_ns()
-        while not self._stopping.is_set():
+        while not stopping.is_set():
             clock.sleep_until(due_ns)
             now_ns = clock.now_ns()
             output = self.loop.tick(now_ns)

@@ -31,13 +31,14 @@ class Operator:
 
     Attributes:
         wants_to_run: Whether somebody started the arm and nobody has stopped it since.
+        active: Whether the arm may be armed.
     """
 
     def __init__(self, station: Station, inputs: Inputs) -> None:
         from std_srvs.srv import Trigger
 
         self._station, self._inputs = station, inputs
-        self.wants_to_run = False
+        self.wants_to_run, self.active = False, False
         node = station.session.node
         for name, event in SERVICES.items():
             node.create_service(Trigger, f"~/{name}", partial(self._serve, event))
@@ -47,6 +48,8 @@ class Operator:
     def fire(self, event: Event) -> str:
         """Fire an event as somebody's wish: why it was refused; empty where it was done."""
         station = self._station
+        if event is Event.ARM and not self.active:
+            return "the bridge is not active: ros2 lifecycle set /embodied_rl activate"
         if event is Event.ARM and station.options.mode == "shadow":
             return "in shadow mode nothing is sent: the arm cannot be armed"
         if event is Event.ARM and station.options.mode == "live" and (problem := self._inputs.other_publishers()):

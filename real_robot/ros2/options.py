@@ -34,6 +34,7 @@ class BridgeOptions:
         record: The recording, an MCAP file that does not exist yet; None: nothing is recorded.
         labelled_by: Who says how episodes end, for the recording: 'human' or 'simulator'.
         resume_s: Resume by itself so long after the last fault has gone; None: somebody must. For twins only.
+        autostart: The bridge's process configures and activates its node by itself; without, somebody else does.
     """
 
     robot: str = "twin"
@@ -51,6 +52,7 @@ class BridgeOptions:
     record: str | None = None
     labelled_by: str = "human"
     resume_s: float | None = None
+    autostart: bool = True
 
     def to_json(self) -> str:
         """One line."""

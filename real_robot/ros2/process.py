@@ -35,19 +35,25 @@ def run_process(name: str, main: Callable[[threading.Event], int]) -> int:
         return 2
 
 
-def watch(name: str, stopping: threading.Event, error: Callable[[], BaseException | None]) -> int:
+def watch(
+    name: str,
+    stopping: threading.Event,
+    error: Callable[[], BaseException | None],
+    ended: Callable[[], bool] = lambda: False,
+) -> int:
     """Say that the process is ready, and wait until it should end.
 
     Args:
         name: Of the process; the line on standard output is 'NAME ready'.
         stopping: Set where somebody wants it to end.
         error: What has gone wrong in one of its threads, if anything.
+        ended: Whether it has ended by itself, as a node that was shut down.
 
     Returns:
-        0 where it was told to end or whoever started it is gone, 1 after an error, which is printed.
+        0 where it was told to end, has ended or whoever started it is gone, 1 after an error, which is printed.
     """
     print(f"{name} ready", flush=True)
-    while not stopping.wait(_LOOK_S) and os.getppid() == _PARENT:
+    while not stopping.wait(_LOOK_S) and not ended() and os.getppid() == _PARENT:
         if wrong := error():
             print(f"the {name} failed: {type(wrong).__name__}: {wrong}", file=sys.stderr, flush=True)
             return 1

@@ -16,6 +16,7 @@ class Session:
 
     Args:
         name: Of the node.
+        managed: Whether the node has a lifecycle: `node.add_managed_entity` says what its transitions do.
 
     Raises:
         UserError: rclpy cannot be imported.
@@ -26,10 +27,12 @@ class Session:
         ...     session.start()
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, managed: bool = False) -> None:
         try:
             import rclpy
             from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
+            from rclpy.lifecycle import LifecycleNode
+            from rclpy.node import Node
             from rclpy.signals import SignalHandlerOptions
         except ImportError as error:
             raise UserError(
@@ -38,7 +41,7 @@ class Session:
         self._rclpy, self._ended = rclpy, ExternalShutdownException
         self.context = rclpy.Context()
         rclpy.init(context=self.context, signal_handler_options=SignalHandlerOptions.NO)
-        self.node: Any = rclpy.create_node(name, context=self.context)
+        self.node: Any = (LifecycleNode if managed else Node)(name, context=self.context)
         self._executor = SingleThreadedExecutor(context=self.context)
         self._executor.add_node(self.node)
         self._thread = threading.Thread(target=self._spin, name=f"{name} callbacks", daemon=True)

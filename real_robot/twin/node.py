@@ -67,6 +67,7 @@ class TwinNode:
         self._instruction, self._task = home, self.plant.tasks[0]
         self._finger = float(self.plant.joints()[0][7])
         self._follower = TrajectoryFollower(self.plant.joints()[0][:7])
+        self.plant.pictures()  # the first one compiles the renderer's kernels, which takes long
         self._threads = [
             threading.Thread(target=run, name=name, daemon=True)
             for name, run in (("physics", self._run_physics), ("cameras", self._run_cameras))

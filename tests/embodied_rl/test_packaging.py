@@ -39,6 +39,7 @@ DISTRIBUTIONS = {
     "diagnostic_msgs": "ros-diagnostic-msgs",
     "std_srvs": "ros-std-srvs",
     "rcl_interfaces": "ros-rcl-interfaces",
+    "lifecycle_msgs": "ros-lifecycle-msgs",
 }
 # Runs in the environment that `assets install libero` makes for the official code.
 ELSEWHERE = "sim.libero.assets.official."
@@ -69,6 +70,7 @@ OPTIONAL = {
     "ros-diagnostic-msgs": "ros-test",
     "ros-std-srvs": "ros-test",
     "ros-rcl-interfaces": "ros-test",
+    "ros-lifecycle-msgs": "ros-test",
     "cyclonedds": "ros-test",
 }
 

@@ -24,6 +24,20 @@ _STRIDE = 3
 """Ticks between the points of a stop."""
 
 
+def waypoints(output: Output, period_ns: int) -> list[tuple[int, Setpoint]]:
+    """The set point of `output` and the stop after it, thinned: when each is due, ns after the tick.
+
+    Args:
+        output: With a set point.
+        period_ns: Length of a tick.
+    """
+    setpoint = output.tick.setpoint
+    assert setpoint is not None
+    ends = [*range(_STRIDE - 1, len(output.stop) - 1, _STRIDE), len(output.stop) - 1] if output.stop else []
+    chosen = [(0, setpoint), *((index + 1, output.stop[index]) for index in ends)]
+    return [((tick + LEAD_TICKS) * period_ns, one) for tick, one in chosen]
+
+
 class Trajectories:
     """Makes trajectory_msgs/JointTrajectory of set points.
 
@@ -40,17 +54,14 @@ class Trajectories:
 
     def of(self, output: Output, ros_ns: int) -> Any:
         """The set point of `output` and the stop after it, stamped with the tick's time."""
-        setpoint = output.tick.setpoint
-        assert setpoint is not None
         message = self.kind(joint_names=self._names)
         set_time(message.header.stamp, ros_ns)
-        ends = [*range(_STRIDE - 1, len(output.stop) - 1, _STRIDE), len(output.stop) - 1] if output.stop else []
-        message.points = [self._one(setpoint, 0), *(self._one(output.stop[index], index + 1) for index in ends)]
+        message.points = [self._one(due_ns, setpoint) for due_ns, setpoint in waypoints(output, self._period_ns)]
         return message
 
-    def _one(self, setpoint: Setpoint, tick: int) -> Any:
+    def _one(self, due_ns: int, setpoint: Setpoint) -> Any:
         point = self._point(positions=array("d", setpoint.positions), velocities=array("d", setpoint.velocities))
-        set_time(point.time_from_start, (tick + LEAD_TICKS) * self._period_ns)
+        set_time(point.time_from_start, due_ns)
         return point
 
 

@@ -30,12 +30,13 @@ from embodied_rl.real_robot.ros2.options import BridgeOptions, Mode
 from embodied_rl.real_robot.ros2.session import Session
 from embodied_rl.real_robot.twin.options import TwinOptions
 from embodied_rl.types import ActOutput, EpisodeSpec, Observation
+from tests.real_robot.ros2.lifecycle import managed
 
 TASK = "tabletop_object/pick_up_the_bottle_and_place_it_in_the_basket"
 
 
 def main(speed: float, folder: Path) -> dict[str, Any]:
-    """An episode, a takeover, every fault, a dry and a shadow run, and the evaluator."""
+    """An episode, a takeover, every fault, a dry and a shadow run, the evaluator, and a managed node's states."""
     config = FleetConfig(
         environment=os.environ,
         server=("tests.real_robot.ros2.moving_server",),
@@ -56,6 +57,7 @@ def main(speed: float, folder: Path) -> dict[str, Any]:
         outcomes = fleet.bridge.status["outcomes"]
         modes = {mode: _without_sending(fleet, drills, mode) for mode in ("dry_run", "shadow")}
         modes["evaluated"] = _evaluated(fleet, drills)
+        modes["managed"] = managed(fleet, drills, speed)
         told = {"episode": asdict(episode), "checks": checks, "drills": [asdict(drill) for drill in said]}
         told["parameters"] = parameters
         return {**told, **outcomes, **modes}
