@@ -21,6 +21,7 @@ from embodied_rl.factory.own import TaskEnv, load_own
 from embodied_rl.factory.policies import PublishedOptions
 from embodied_rl.factory.suite_env import SuiteEnv
 from embodied_rl.factory.views import SampledEpisodes
+from embodied_rl.jobs.ranks import follow
 from embodied_rl.jobs.run_folder import existing_run, new_run
 from embodied_rl.jobs.train import run
 from embodied_rl.jobs.train_setup import Given
@@ -29,6 +30,7 @@ from embodied_rl.policy import ActMode, Policy
 from embodied_rl.rollout.sampler import evaluation_specs
 from embodied_rl.sim.views.isaacgym import IsaacGymEnv, Part
 from embodied_rl.training.on_policy import TrainOutcome
+from embodied_rl.utils.ranks import ProcessRank
 from embodied_rl.utils.suites import as_names
 
 if TYPE_CHECKING:
@@ -281,6 +283,8 @@ def train(
         >>> erl.train("tabletop_openvla_ppo", env=MyEnv(), policy=MyPolicy(), videos=0)
     """
     given = Given(env, policy)
+    if not ProcessRank.from_env().is_main:
+        return follow(given)
     if resume is not None:
         if recipe is not None or output is not None or overrides:
             raise UserError("resume= continues a run with its own config: only iterations, env and policy go with it.")

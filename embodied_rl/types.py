@@ -226,6 +226,8 @@ class RolloutBatch:
         advantage, returns: float32 [B], filled in by the algorithm.
         log_importance: float32 [B, L], log-prob of `version` minus that of the policy that acted; filled in by the
             learner where rows are stale.
+        frame_row: int64 [B], which row of `images` and `replay` belongs to each row, -1 where another rank has it.
+            None: they have B rows, all here.
 
     Example:
         >>> batch = gather(trajectories, version=3)
@@ -247,6 +249,7 @@ class RolloutBatch:
     advantage: torch.Tensor | None = None
     returns: torch.Tensor | None = None
     log_importance: torch.Tensor | None = None
+    frame_row: torch.Tensor | None = None
     info: dict[str, float] = field(default_factory=dict)
 
     def __len__(self) -> int:

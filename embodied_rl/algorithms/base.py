@@ -54,11 +54,12 @@ class LossOutput:
 
 def evaluate_rows(policy: Policy, batch: RolloutBatch, index: Tensor) -> EvalOutput:
     """Evaluate rows `index` (int64 [r]) of `batch` under the policy's present weights."""
+    frame = index if batch.frame_row is None else batch.frame_row[index]
     return policy.evaluate(
-        batch.images[index],
+        batch.images[frame],
         batch.proprio[index],
         [batch.instruction[i] for i in index.tolist()],
-        {key: tensor[index] for key, tensor in batch.replay.items()},
+        {key: tensor[frame] for key, tensor in batch.replay.items()},
     )
 
 

@@ -15,7 +15,7 @@ from embodied_rl.errors import UserError, suggest
 
 # Each has `run(json_path: Path | None, quick: bool) -> int | None`, which prints a table, writes the same figures and
 # may return an exit code; some also take the options that only they have.
-BENCHES = ("sim", "loop", "libero", "policy", "pipeline", "vla", "draw", "view-learning", "gpu", "backends")
+BENCHES = ("sim", "loop", "libero", "policy", "pipeline", "vla", "draw", "view-learning", "gpu", "backends", "ranks")
 _OWNERS = {
     "assets": ("libero",),
     "environment": ("libero",),
@@ -40,10 +40,11 @@ class BenchCommand:
     view-learning: rl_games, rsl_rl and skrl learn a tabletop task from its state, three seeds each (up to 90 min).
     gpu: act, update, memory, drawing, and serial against pipelined with a small and a large policy; at most 17 minutes.
     backends: env-steps and pictures a second of every simulator that is installed.
+    ranks: the training loop in two ranks against one process with two threads (about 10 min on two idle cores).
     """
 
     name: Annotated[str, tyro.conf.Positional]
-    """sim, loop, libero, policy, pipeline, vla, draw, view-learning, gpu or backends."""
+    """sim, loop, libero, policy, pipeline, vla, draw, view-learning, gpu, backends or ranks."""
     json: Path | None = None
     """File for the figures."""
     quick: bool = False

@@ -74,6 +74,8 @@ class Selection:
     """Of the resumed run, in all; None: as many as it was to have."""
     start: str | None = None
     """Checkpoint that the resumed run goes on from; None: the newest."""
+    processes: int | None = None
+    """Ranks of the resumed run; None: as many as it had."""
 
 
 def select(argv: Sequence[str]) -> Selection:
@@ -200,16 +202,23 @@ def _recipe(benchmark: str | None, chosen: dict[str, str]) -> TrainConfig | None
 
 def _resume(words: list[str], chosen: dict[str, str]) -> Selection:
     folder = Path(chosen["--resume"])
-    longer = re.fullmatch(r"--iterations[= ](\d+)", " ".join(words))
+    known = re.compile(r"--(iterations|learner\.num-processes)[= ](\d+) ?")
+    given, rest = dict(known.findall(" ".join(words))), known.sub("", " ".join(words)).split()
     others = [name for name in chosen if name not in ("--resume", "--from")]
-    extra = ([] if longer else words) + others
+    extra = rest + others
     if extra:
         raise UserError(
             f"--resume continues a run with its own config, so '{extra[0]}' does not apply: "
             f"{shlex.join(['embodied-rl', 'train', '--resume', str(folder)])} (and --iterations N to go on for longer, "
-            "--from CHECKPOINT to go back)"
+            "--from CHECKPOINT to go back, --learner.num-processes N for another number of ranks)"
         )
-    return Selection(resume=folder, iterations=int(longer[1]) if longer else None, start=chosen.get("--from"))
+    numbers = {name: int(value) for name, value in given.items()}
+    return Selection(
+        resume=folder,
+        iterations=numbers.get("iterations"),
+        start=chosen.get("--from"),
+        processes=numbers.get("learner.num-processes"),
+    )
 
 
 def _kind(part: str, chosen: dict[str, str], file: dict[str, object], default: str) -> str:

@@ -2,42 +2,99 @@
 
 from __future__ import annotations
 
+import dataclasses
+import os
 import shlex
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
+from embodied_rl.cli.launch import LAUNCHED, end_with_launcher, launch
 from embodied_rl.cli.outputs import try_file, try_folder
-from embodied_rl.cli.select import select
+from embodied_rl.cli.select import Selection, select
 from embodied_rl.config.policies import MLPConfig
-from embodied_rl.config.train import AUTO, OwnPolicyConfig, TrainConfig, kind_of
+from embodied_rl.config.train import AUTO, OwnPolicyConfig, TrainConfig, kind_of, read_yaml
 from embodied_rl.errors import UserError
-from embodied_rl.jobs.run_folder import existing_run, new_run
+from embodied_rl.jobs.run_folder import CONFIG_FILE, existing_run, new_run
 from embodied_rl.policies.checkpoints.hub import is_repository
 from embodied_rl.policies.checkpoints.shipped import is_shipped
 from embodied_rl.telemetry.metrics import need_tracker
+from embodied_rl.utils.ranks import ProcessRank
+
+EXIT_BAD_INPUT, EXIT_INTERRUPTED = 2, 130
 
 
 def main(argv: list[str]) -> int:
     """Run the command: 0 when training is done, 1 when it broke down, 130 when Ctrl-C stopped it."""
+    place = ProcessRank.from_env()
+    if not place.is_main:
+        end_with_launcher()
+        return _guarded(_follow, speaks=False)
     chosen = select(argv)
+    if chosen.config is not None:
+        _check(chosen.config)
+    processes = num_processes(chosen)
+    if processes > 1 and not place.launched:
+        return launch(processes, [sys.executable, "-m", "embodied_rl", "train", *argv])
+    end_with_launcher()
+    command = shlex.join(["embodied-rl", "train", *argv])
     if chosen.resume:
         claimed = existing_run(chosen.resume, chosen.iterations)
     else:
         assert chosen.config is not None
-        _check(chosen.config)
         claimed = new_run(chosen.config)
-    command = shlex.join(["embodied-rl", "train", *argv])
     with claimed as config:
-        # Only now torch and the simulator: a typing error should not wait for them.
-        from embodied_rl.jobs.train import run
-        from embodied_rl.learner.distributed.collectives import RankError
-        from embodied_rl.learner.types import NonFiniteError, RatioError
 
-        try:
-            run(config, command, benchmark=chosen.benchmark, resume=chosen.resume is not None, start=chosen.start)
-        except (NonFiniteError, RatioError, RankError) as error:
+        def lead() -> None:
+            # Only now torch and the simulator: a typing error should not wait for them.
+            from embodied_rl.jobs.train import run
+
+            if chosen.processes is not None:
+                ranked = dataclasses.replace(config.learner, num_processes=chosen.processes)
+                asked = dataclasses.replace(config, learner=ranked)
+            else:
+                asked = config
+            run(asked, command, benchmark=chosen.benchmark, resume=chosen.resume is not None, start=chosen.start)
+
+        return _guarded(lead, speaks=True)
+
+
+def num_processes(chosen: Selection) -> int:
+    """How many ranks the command asks for; a resumed run has as many as it had, unless told."""
+    if chosen.config is not None:
+        return chosen.config.learner.num_processes
+    assert chosen.resume is not None
+    if chosen.processes is not None:
+        return chosen.processes
+    path = chosen.resume / CONFIG_FILE
+    learner = read_yaml(path).get("learner") if path.is_file() else None
+    found = learner.get("num_processes") if isinstance(learner, dict) else None
+    return found if isinstance(found, int) else 1  # what is wrong with the file is said when the run is claimed
+
+
+def _follow() -> None:
+    from embodied_rl.jobs.ranks import FollowerError, follow
+
+    try:
+        follow()
+    except FollowerError:
+        raise SystemExit(EXIT_BAD_INPUT) from None
+    except KeyboardInterrupt:
+        raise SystemExit(EXIT_INTERRUPTED) from None
+
+
+def _guarded(work: Callable[[], None], *, speaks: bool) -> int:
+    """Do the work; 1 after a line if training broke down. speaks: this is the rank that says what all ranks find."""
+    from embodied_rl.learner.distributed.collectives import RankError
+    from embodied_rl.learner.types import NonFiniteError, RatioError
+
+    try:
+        work()
+    except (NonFiniteError, RatioError, RankError) as error:
+        # A launcher of ours says which rank was lost; under others each rank must.
+        if LAUNCHED not in os.environ if isinstance(error, RankError) else speaks:
             print(f"embodied-rl: error: {error}", file=sys.stderr)
-            return 1
+        return 1
     return 0
 
 

@@ -30,7 +30,14 @@ from embodied_rl.evaluation.config import EvalConfig
 from embodied_rl.learner.config import CheckpointConfig, LearnerConfig
 from embodied_rl.learner.guard import GuardConfig
 from embodied_rl.rollout.config import RolloutConfig
-from embodied_rl.scheduler.config import PipelinedConfig, RayConfig, SchedulerConfig, SerialConfig, check_fit
+from embodied_rl.scheduler.config import (
+    PipelinedConfig,
+    RayConfig,
+    SchedulerConfig,
+    SerialConfig,
+    check_fit,
+    check_ranks,
+)
 from embodied_rl.utils.dataclass_io import check_keys, read_dataclass, typed
 
 AUTO = "auto"
@@ -226,16 +233,13 @@ class TrainConfig:
                 "--policy.prefix-cache-gib keeps what this process computed, and with scheduler ray others "
                 "act: leave it out, or choose --scheduler serial or pipelined."
             )
-        if self.learner.num_processes > 1 and self.guard.action == "roll_back":
+        if self.learner.fsdp and keeps:
             raise UserError(
-                "--guard.action roll_back puts back the weights of this process alone: leave it or "
-                "--learner.num-processes out."
+                "--policy.prefix-cache-gib keeps what the weights that act computed, and with --learner.fsdp a sharded "
+                "copy learns: leave one of the two out."
             )
-        if self.learner.num_processes > 1 and keeps:
-            raise UserError(
-                "--policy.prefix-cache-gib keeps what this process computed, and the other ranks of the "
-                "learner have not: leave it or --learner.num-processes out."
-            )
+        if self.learner.num_processes > 1:
+            check_ranks(self.scheduler)
         if isinstance(self.scheduler, PipelinedConfig) and self.scheduler.act_device is not None and keeps:
             raise UserError(
                 "--policy.prefix-cache-gib keeps what the weights that learn can read, and others act on "

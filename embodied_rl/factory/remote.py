@@ -1,4 +1,4 @@
-"""Opens a run's worlds and policy in other processes: Ray's workers, and further ranks of the learner."""
+"""Opens a run's worlds and policy in Ray's workers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import dataclasses
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from embodied_rl.config.train import TrainConfig, from_dict, to_dict
@@ -51,20 +50,6 @@ class RemoteWorkerFactory:
 def remote_worker_factory(config: TrainConfig) -> Callable[[], tuple[VecEnv, Policy]] | None:
     """How workers on other machines open worlds, if the config asks for such."""
     return RemoteWorkerFactory(to_dict(config)) if isinstance(config.scheduler, RayConfig) else None
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerPolicyFactory:
-    """`learner.distributed.processes.PolicyFactory`; config: as `to_dict` writes it. Weights that learn come from the
-    lead; the others from the checkpoint that the lead opened."""
-
-    config: dict[str, Any]
-    resume: Path | None
-
-    def __call__(self, rank: int) -> Policy:
-
-        policy, _ = open_policy_of(from_dict(self.config), self.resume)  # 'cuda' is the rank's own GPU here
-        return policy
 
 
 @contextmanager

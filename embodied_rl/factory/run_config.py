@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING
 
 from embodied_rl.algorithms.config import PPOConfig
 from embodied_rl.algorithms.make import make_algorithm
-from embodied_rl.config.train import OwnPolicyConfig, TrainConfig
+from embodied_rl.config.train import EnvConfig, OwnPolicyConfig, TrainConfig
+from embodied_rl.errors import UserError
 from embodied_rl.factory.envs import cpu_count, open_policy, pick_device, pick_render_quality, policy_folder
 from embodied_rl.factory.policies import load_options, prepare_policy
 from embodied_rl.learner.checkpoint import POLICY
 from embodied_rl.policies.checkpoints.shipped import is_shipped
 from embodied_rl.scheduler.config import PipelinedConfig
+from embodied_rl.utils.ranks import ProcessRank
 
 if TYPE_CHECKING:
     from embodied_rl.factory.policies import AnyPolicy
@@ -71,3 +73,22 @@ def with_absolute_checkpoint(config: TrainConfig) -> TrainConfig:
         return config
     policy = dataclasses.replace(config.policy, checkpoint=str(checkpoint.absolute()))
     return dataclasses.replace(config, policy=policy)
+
+
+def envs_of_rank(env: EnvConfig) -> EnvConfig:
+    """This rank's share of the envs, and of its machine's threads and processes for them.
+
+    Raises:
+        UserError: there are fewer envs than ranks.
+    """
+    place = ProcessRank.from_env()
+    if place.size == 1:
+        return env
+    if env.num_envs < place.size:
+        raise UserError(f"--env.num-envs {env.num_envs} is too few for {place.size} ranks: give each one or more.")
+    return dataclasses.replace(
+        env,
+        num_envs=place.share(env.num_envs),
+        num_threads=place.local_share(env.num_threads or cpu_count()),
+        processes=None if env.processes is None else place.local_share(env.processes),
+    )

@@ -6,7 +6,7 @@ import json
 import shlex
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,13 +14,15 @@ from typing import Any
 from embodied_rl.config.train import OwnPolicyConfig, TrainConfig, to_dict
 from embodied_rl.errors import UserError
 from embodied_rl.evaluation.evaluate import EvalReport
-from embodied_rl.factory.remote import WorkerPolicyFactory, remote_worker_factory
+from embodied_rl.factory.remote import remote_worker_factory
 from embodied_rl.factory.tasks import LIBERO_SUITES, libero_notice
 from embodied_rl.jobs.before_after_videos import record_videos
+from embodied_rl.jobs.ranks import RunRanks, dismiss, lead, open_together, settings_of
 from embodied_rl.jobs.run_folder import check_unchanged, end_session, is_finished, write_run_info
 from embodied_rl.jobs.run_report import result_table, write_gantt, write_run_report
-from embodied_rl.jobs.train_setup import Given, RunSetup, load_command, open_run, run_info
+from embodied_rl.jobs.train_setup import Given, RunSetup, load_command, run_info
 from embodied_rl.learner.checkpoint import POLICY, Checkpoints, iteration_of, verify
+from embodied_rl.learner.distributed.join import joined
 from embodied_rl.policies.checkpoints.shipped import SHIPPED, is_shipped
 from embodied_rl.scheduler.config import PipelinedConfig
 from embodied_rl.scheduler.make import make_profiler
@@ -29,9 +31,10 @@ from embodied_rl.telemetry.observer import RunObserver, evaluation_path
 from embodied_rl.telemetry.progress import RunProgress
 from embodied_rl.telemetry.tables import change, without_reason
 from embodied_rl.telemetry.trace import write_trace
-from embodied_rl.training.on_policy import RunOptions, TaskSplit, TrainOutcome, TrainSettings, train
+from embodied_rl.training.on_policy import RunOptions, TaskSplit, TrainOutcome, train
 from embodied_rl.utils.console import LastingConsole
 from embodied_rl.utils.profiler import Profiler
+from embodied_rl.utils.ranks import ProcessRank
 from embodied_rl.utils.signals import Interrupted
 from embodied_rl.utils.suites import SUITES
 from embodied_rl.utils.words import counted
@@ -61,19 +64,22 @@ def run(
         given: Simulator and policy, where they are objects and not names in the config.
     """
     console, began, folder = LastingConsole(), time.perf_counter(), Path(config.output)
-    checkpoint = _checkpoint(config, start) if resume else None
-    if checkpoint is not None and iteration_of(checkpoint) == config.iterations and is_finished(folder):
-        return _finished(config, checkpoint, console)
-    for line in _notices(config, benchmark):
-        console.say(line)
-    with open_run(config, given or Given(), console, resume=checkpoint) as setup:
+    with ExitStack() as stack:
+        collectives = stack.enter_context(joined(ProcessRank.from_env()))
+        checkpoint = _checkpoint(config, start) if resume else None
+        if checkpoint is not None and iteration_of(checkpoint) == config.iterations and is_finished(folder):
+            return dismiss(_finished(config, checkpoint, console), collectives)
+        ranks = lead(config, checkpoint, collectives)
+        for line in _notices(config, benchmark):
+            console.say(line)
+        setup = stack.enter_context(open_together(ranks, given or Given(), console))
         config = setup.config
         stamp = run_info(setup, command)
         for line in _head(stamp):
             console.say(line)
         begun = partial(write_run_info, stamp, config, resume=resume)
         try:
-            outcome = _train(setup, checkpoint, console, begun)
+            outcome = _train(setup, ranks, console, begun)
         except Interrupted:
             end_session(folder, began, finished=False)
             write_run_report(folder)
@@ -153,10 +159,8 @@ def _timeline(config: TrainConfig, profiler: Profiler, folder: Path) -> Iterator
             )
 
 
-def _train(
-    setup: RunSetup, checkpoint: Path | None, console: LastingConsole, begun: Callable[[], None]
-) -> TrainOutcome:
-    config, folder = setup.config, Path(setup.config.output)
+def _train(setup: RunSetup, ranks: RunRanks, console: LastingConsole, begun: Callable[[], None]) -> TrainOutcome:
+    config, folder, checkpoint = setup.config, Path(setup.config.output), ranks.checkpoint
     trackers = make_trackers(config.track, folder, to_dict(config))
     progress = RunProgress(config.iterations, iteration_of(checkpoint) if checkpoint else 0, console)
 
@@ -176,7 +180,7 @@ def _train(
             setup.env,
             setup.policy,
             setup.files,
-            _settings(config),
+            settings_of(config),
             TaskSplit(setup.states.train, setup.states.heldout),
             RunObserver(folder, log, progress, measured, counted, begun, has_success=setup.env.info.has_success),
             RunOptions(
@@ -185,7 +189,7 @@ def _train(
                 config=to_dict(config),
                 profiler=profiler,
                 remote=remote_worker_factory(config),
-                worker_policy=WorkerPolicyFactory(to_dict(config), checkpoint),
+                collectives=ranks.collectives,
             ),
         )
 
@@ -222,21 +226,3 @@ def _notices(config: TrainConfig, benchmark: str) -> list[str]:
             "not from the published 7B weights."
         )
     return lines
-
-
-def _settings(config: TrainConfig) -> TrainSettings:
-    assert config.num_threads is not None
-    return TrainSettings(
-        algorithm=config.algorithm,
-        learner=config.learner,
-        rollout=config.rollout,
-        evaluation=config.evaluation,
-        checkpoint=config.checkpoint,
-        iterations=config.iterations,
-        seed=config.seed,
-        scheduler=config.scheduler,
-        guard=config.guard,
-        workers=config.env.num_threads,
-        threads=config.num_threads if config.device == "cpu" else 1,
-        train_on_heldout=config.train_states == "heldout",
-    )

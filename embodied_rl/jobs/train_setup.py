@@ -53,7 +53,7 @@ from embodied_rl.factory.policies import load_policy, save_policy
 from embodied_rl.factory.premises import describe_left_out, judge
 from embodied_rl.factory.protocol_envs import open_envs
 from embodied_rl.factory.remote import cluster
-from embodied_rl.factory.run_config import open_policy_of, resolve
+from embodied_rl.factory.run_config import envs_of_rank, open_policy_of, resolve
 from embodied_rl.factory.tasks import describe_era, load_tasks, missing_assets
 from embodied_rl.learner.types import TrainablePolicy
 from embodied_rl.policies.checkpoints.folder import read_provenance
@@ -61,6 +61,7 @@ from embodied_rl.rollout.sampler import TaskStates, evaluation_specs
 from embodied_rl.scheduler.config import PipelinedConfig, RayConfig
 from embodied_rl.scheduler.pipeline.replica import acting_device
 from embodied_rl.training.on_policy import PolicyFiles
+from embodied_rl.utils.ranks import ProcessRank
 from embodied_rl.utils.threads import set_torch_threads
 from embodied_rl.utils.words import counted
 from embodied_rl.vec_env import VecEnv
@@ -139,11 +140,11 @@ def open_run(config: TrainConfig, given: Given, console: Console, *, resume: Pat
         yield _own_run(config, given, given.env, resume)
         return
     if given.policy is None and (config.suite in STATE_SUITES or isinstance(config.policy, MLPConfig)):
-        with closing(open_suite(checked_suite(config), config.tasks, config.env)) as env:
+        with closing(open_suite(checked_suite(config), config.tasks, envs_of_rank(config.env))) as env:
             yield _state_run(config, env, resume)
         return
     if given.policy is not None or isinstance(config.policy, OwnPolicyConfig) or config.suite in ENVS:
-        with closing(open_own_env(config)) as env:
+        with closing(open_own_env(dataclasses.replace(config, env=envs_of_rank(config.env)))) as env:
             yield _own_run(config, given, env, resume)
         return
     tasks = load_tasks(config.suite, config.tasks, config.env.scene_era)
@@ -165,7 +166,7 @@ def open_run(config: TrainConfig, given: Given, console: Console, *, resume: Pat
         acting_device(config.scheduler.act_device, policy)  # refused before anything is written
     if config.autotune:
         config = find_schedule(config, tasks, policy, states.train, console).config
-    with cluster(config), open_envs(tasks, config.env, config.protocol, policy) as env:
+    with cluster(config), open_envs(tasks, envs_of_rank(config.env), config.protocol, policy) as env:
         about = _about_env(env, config, f" ({renderer.reason}), {config.env.render_quality} frames")
         about["era"] = describe_era(tasks, provenance.get("era"))
         about |= describe_left_out(tasks)
@@ -200,7 +201,7 @@ def run_info(setup: RunSetup, command: str) -> dict[str, Any]:
         f"{counted(config.iterations, 'iteration')}",
         "scheduler": config.scheduler.describe(),
         **(
-            {"learner": f"{counted(learner.num_processes, 'process')}, {'FSDP2' if learner.fsdp else 'replicated'}"}
+            {"ranks": f"{learner.num_processes}, {'FSDP2' if learner.fsdp else 'replicated'}"}
             if learner.num_processes > 1
             else {}
         ),
@@ -253,18 +254,14 @@ def _state_run(config: TrainConfig, env: TaskEnv, resume: Path | None) -> RunSet
 
 
 def _refuse_copies(config: TrainConfig, what_runs: str) -> None:
-    for asked, what in (
-        (isinstance(config.scheduler, RayConfig), "scheduler ray"),
-        (config.learner.num_processes > 1, "learner.num_processes above 1"),
-        (config.autotune, "autotune"),
-    ):
+    for asked, what in ((isinstance(config.scheduler, RayConfig), "scheduler ray"), (config.autotune, "autotune")):
         if asked:
             raise UserError(f"{what} opens simulator and policy more than once: it does not go with {what_runs}.")
 
 
 def _use_threads(config: TrainConfig) -> None:
     assert config.num_threads is not None, "resolve names a number"
-    set_torch_threads(config.num_threads)
+    set_torch_threads(ProcessRank.from_env().local_share(config.num_threads))
 
 
 def _states(

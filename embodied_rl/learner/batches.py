@@ -1,15 +1,14 @@
-"""Splitting a batch into its groups, joining groups into one batch, and batches as plain data."""
+"""Splitting a batch into its groups, joining groups into one batch, and batches without their frames."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, fields, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import groupby
-from typing import Any
 
 import torch
 
-from embodied_rl.types import EpisodeResult, EpisodeSpec, RolloutBatch
+from embodied_rl.types import RolloutBatch
 
 
 def split_groups(batch: RolloutBatch) -> Iterator[RolloutBatch]:
@@ -24,11 +23,17 @@ def split_groups(batch: RolloutBatch) -> Iterator[RolloutBatch]:
 
 def _rows(batch: RolloutBatch, start: int, end: int, first: int, last: int) -> RolloutBatch:
     """Rows start, ..., end - 1, which are those of episodes first, ..., last - 1."""
+    frames, frame_row = slice(start, end), None
+    if batch.frame_row is not None:
+        frame_row = batch.frame_row[start:end]
+        here = frame_row[frame_row >= 0]
+        frames = slice(int(here.min()), int(here.max()) + 1) if len(here) else slice(0, 0)
+        frame_row = torch.where(frame_row >= 0, frame_row - frames.start, -1)
     return RolloutBatch(
-        images=batch.images[start:end],
+        images=batch.images[frames],
         proprio=batch.proprio[start:end],
         instruction=batch.instruction[start:end],
-        replay={key: tensor[start:end] for key, tensor in batch.replay.items()},
+        replay={key: tensor[frames] for key, tensor in batch.replay.items()},
         log_prob=batch.log_prob[start:end],
         value=None if batch.value is None else batch.value[start:end],
         reward=batch.reward[start:end],
@@ -38,24 +43,26 @@ def _rows(batch: RolloutBatch, start: int, end: int, first: int, last: int) -> R
         version=batch.version,
         row_version=None if batch.row_version is None else batch.row_version[start:end],
         log_importance=None if batch.log_importance is None else batch.log_importance[start:end],
+        frame_row=frame_row,
     )
-
-
-def to_dict(batch: RolloutBatch) -> dict[str, Any]:
-    """A batch as tensors and plain values only, which `torch.load(weights_only=True)` accepts."""
-    plain = {field.name: getattr(batch, field.name) for field in fields(batch)}
-    return plain | {"episodes": [asdict(episode) for episode in batch.episodes]}
-
-
-def from_dict(data: Mapping[str, Any]) -> RolloutBatch:
-    """The inverse of `to_dict`."""
-    episodes = [EpisodeResult(**{**row, "spec": EpisodeSpec(**row["spec"])}) for row in data["episodes"]]
-    return RolloutBatch(**{**data, "episodes": episodes})
 
 
 def without_frames(batch: RolloutBatch) -> RolloutBatch:
     """A batch without what only forward passes read: images and replay data."""
-    return replace(batch, images=torch.empty(len(batch), 0), replay={})
+    return replace(batch, images=torch.empty(len(batch), 0), replay={}, frame_row=None)
+
+
+def frames_elsewhere(batch: RolloutBatch, kept: int = 0) -> RolloutBatch:
+    """A batch as a rank has it that did not run its episodes: frames of the first `kept` rows only, all on the CPU."""
+    frame_row = torch.full((len(batch),), -1)
+    frame_row[:kept] = torch.arange(kept)
+    return replace(
+        batch,
+        images=batch.images[:kept].cpu().clone(),
+        proprio=batch.proprio.cpu(),
+        replay={key: tensor[:kept].cpu().clone() for key, tensor in batch.replay.items()},
+        frame_row=frame_row,
+    )
 
 
 def join_batches(parts: Sequence[RolloutBatch]) -> RolloutBatch:
@@ -69,11 +76,12 @@ def join_batches(parts: Sequence[RolloutBatch]) -> RolloutBatch:
     versions = [part.row_version for part in parts if part.row_version is not None]
     stale = any(part.log_importance is not None for part in parts)
     ratios = [torch.zeros_like(part.log_prob) if part.log_importance is None else part.log_importance for part in parts]
+    framed = [part for part in parts if len(part.images)] or [parts[0]]
     return RolloutBatch(
-        images=torch.cat([part.images for part in parts]),
+        images=torch.cat([part.images for part in framed]),
         proprio=torch.cat([part.proprio for part in parts]),
         instruction=[text for part in parts for text in part.instruction],
-        replay={key: torch.cat([part.replay[key] for part in parts]) for key in parts[0].replay},
+        replay={key: torch.cat([part.replay[key] for part in framed]) for key in framed[0].replay},
         log_prob=torch.cat([part.log_prob for part in parts]),
         value=torch.cat(values) if len(values) == len(parts) else None,
         reward=torch.cat([part.reward for part in parts]),
@@ -83,4 +91,16 @@ def join_batches(parts: Sequence[RolloutBatch]) -> RolloutBatch:
         version=parts[0].version,
         row_version=torch.cat(versions) if len(versions) == len(parts) else None,
         log_importance=torch.cat(ratios) if stale else None,
+        frame_row=_joined_frame_rows(parts),
     )
+
+
+def _joined_frame_rows(parts: Sequence[RolloutBatch]) -> torch.Tensor | None:
+    if all(part.frame_row is None for part in parts):
+        return None
+    found, first = [], 0
+    for part in parts:
+        row = torch.arange(len(part)) if part.frame_row is None else part.frame_row
+        found.append(torch.where(row >= 0, row + first, -1))
+        first += len(part.images)
+    return torch.cat(found)

@@ -44,10 +44,11 @@ class LearnerConfig:
     """Compute the rollout's log-probs again before an update, as the update does: for bfloat16, whose rounding would
     otherwise move probability ratios; costs one forward pass over the batch."""
     num_processes: int = 1
-    """Processes of this machine that learn together, each on a share of every minibatch; on GPUs, one each."""
+    """Ranks to start on this machine: each has its share of the envs, its policy and on GPUs one of them, and learns
+    from its own episodes; gradients are summed. torchrun and accelerate say it themselves."""
     fsdp: bool = False
-    """FSDP2: each process holds a part only of the weights that learn, gradients and optimiser state, for policies
-    that do not fit; slower, because weights travel for every microbatch."""
+    """FSDP2: each rank holds a part only of the gradients, the optimiser state and the weights as they learn, for
+    policies whose training does not fit; slower, because weights travel for every microbatch."""
 
     def __post_init__(self) -> None:
         positive = (
@@ -73,8 +74,6 @@ class LearnerConfig:
             if getattr(self, name) < 0:
                 option = f"--learner.{name.replace('_', '-')}"
                 raise UserError(f"{option} must not be negative, got {getattr(self, name)}.")
-        if self.fsdp and self.num_processes == 1:
-            raise UserError("--learner.fsdp needs processes to shard over: give --learner.num-processes 2.")
         if self.weight_decay < 0:
             raise UserError(f"--learner.weight-decay must not be negative, got {self.weight_decay}.")
         if not all(0 <= beta < 1 for beta in self.betas):

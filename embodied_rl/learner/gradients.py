@@ -26,6 +26,7 @@ class BatchFault(NamedTuple):
     microbatch: int
     what: Literal["loss", "ratio"]
     value: float
+    rank: int
 
 
 class MicrobatchGrad(NamedTuple):
@@ -64,11 +65,11 @@ class Gradients:
         self._totals: dict[str, float] = {}
         self._faults: list[BatchFault] = []
 
-    def begin(self, micros: Sequence[Rows]) -> None:
-        """Begin with this process's share of the next microbatches."""
+    def begin(self, micros: Sequence[tuple[Rows, bool]]) -> None:
+        """Begin with this rank's next microbatches, each with whether it counts (FSDP pads with some that do not)."""
         first = len(self.micros)
-        self.micros += micros
-        for number, counts in self._collectives.shard(range(first, len(self.micros))):
+        self.micros += [rows for rows, _ in micros]
+        for number, (_, counts) in enumerate(micros, first):
             if self._line is not None:
                 self._line.put(number)
                 continue
@@ -79,7 +80,7 @@ class Gradients:
                 self._add_metrics(out)
 
     def collect(self) -> tuple[dict[str, float], BatchFault | None]:
-        """Wait for what was begun; return the sums of all processes' metrics, and on each the same first fault."""
+        """Wait for what was begun; return the sums of all ranks' metrics, and on each the same first fault."""
         if self._line is not None:
             self._line.finish()
         reports = self._collectives.gather((self._totals, self._faults))
@@ -89,9 +90,9 @@ class Gradients:
     def _checked_loss(self, number: int) -> LossOutput:
         out, tolerance = self._loss(self.micros[number]), self._ratio_tolerance
         if not math.isfinite(value := out.loss.item()):
-            self._faults.append(BatchFault(number, "loss", value))
+            self._faults.append(BatchFault(number, "loss", value, self._collectives.rank))
         if tolerance is not None and not (error := out.ratio_error.item()) <= tolerance:
-            self._faults.append(BatchFault(number, "ratio", error))
+            self._faults.append(BatchFault(number, "ratio", error, self._collectives.rank))
         return out
 
     def _differentiate(self, number: int) -> MicrobatchGrad:

@@ -31,6 +31,7 @@ class GroupUpdate:
     def __init__(self, step: OptimizerStep, groups: int, iteration: int) -> None:
         self.rows = 0
         self._optimizer_step = step
+        self._part_rows = step.config.microbatch_size * step.collectives.size
         self._size = groups
         self._iteration = iteration
         self._groups = 0  # of the present minibatch
@@ -52,7 +53,7 @@ class GroupUpdate:
         self._pending.append(group)
         if self._groups == self._size:
             self._take_pending(whole=True)
-        elif sum(map(len, self._pending)) >= self._optimizer_step.config.microbatch_size:
+        elif sum(map(len, self._pending)) >= self._part_rows:
             self._take_pending(whole=False)
 
     def finish(self) -> dict[str, float]:
@@ -89,14 +90,15 @@ class GroupUpdate:
     def _backward(self, piece: _Piece) -> None:
         """Begin the backward passes of a piece, in microbatches of about equal size."""
         batch, weight, share = piece
-        step, rows = self._optimizer_step, torch.arange(len(batch))
-        parts = len(step.collectives.cut(rows, step.config.microbatch_size))
-        parts = min(len(batch), step.round_up_to_workers(parts))
+        step, rows, size = self._optimizer_step, torch.arange(len(batch)), self._optimizer_step.config.microbatch_size
+        own = step.collectives.own(batch, rows)
+        parts = min(len(own), step.round_up_to_threads(-(-len(own) // size)))
+        pieces = step.collectives.pad(batch, rows, size, own.tensor_split(parts) if parts else [])
         row_weight = torch.full((len(batch),), share / len(batch))
         if self._gradients is None:
             self._gradients = step.begin(self._iteration, check_ratio=self._steps == 0)
         self._gradients.begin(
-            [Rows(batch, index, weight[index], row_weight[index]) for index in rows.tensor_split(parts)]
+            [(Rows(batch, index, weight[index], row_weight[index]), counts) for index, counts in pieces]
         )
 
     def _end_minibatch(self) -> None:

@@ -55,9 +55,9 @@ class OptimizerStep:
             groups.append({"params": self._critic, "lr": config.value_lr})
         self.optimizer = torch.optim.AdamW(groups, betas=config.betas, weight_decay=config.weight_decay)
 
-    def round_up_to_workers(self, parts: int) -> int:
-        """Round up to a multiple of processes times threads."""
-        count = self.collectives.size * (1 if self._threads is None else self._threads.count)
+    def round_up_to_threads(self, parts: int) -> int:
+        """Round up to a multiple of the threads."""
+        count = 1 if self._threads is None else self._threads.count
         return -(-parts // count) * count
 
     def begin(self, iteration: int, *, check_ratio: bool) -> Gradients:
@@ -78,8 +78,9 @@ class OptimizerStep:
         totals, fault = gradients.collect()
         self.ess = effective_sample_size(*(totals.pop(name) for name in RATIO_STATS))
         if fault is not None and fault.what == "loss":
-            rows = gradients.micros[fault.microbatch]
-            self._dump_and_raise(rows.batch, rows.index, iteration, f"the loss is {fault.value}")
+            here = fault.rank == self.collectives.rank
+            rows = gradients.micros[fault.microbatch] if here else None
+            self._dump_and_raise(rows, iteration, f"the loss is {fault.value}")
         if fault is not None:
             self._raise_ratio_error(fault.value, iteration)
         return totals
@@ -111,7 +112,8 @@ class OptimizerStep:
                 parameter.grad = None  # parts of a policy get their gradients whether they may move or not
         norm = self.collectives.clip(moving, self.config.max_grad_norm)
         if not math.isfinite(norm):
-            self._dump_and_raise(batch, index, iteration, f"the gradient's norm is {norm}")
+            rows = Rows(batch, index, torch.empty(0), torch.empty(0)) if self.collectives.rank == 0 else None
+            self._dump_and_raise(rows, iteration, f"the gradient's norm is {norm}")
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)  # their memory is the rollout's now: `plan` counts on it
         return norm
@@ -134,12 +136,14 @@ class OptimizerStep:
             f"check that temperature, dropout and number format are the same in both. {advice}"
         )
 
-    def _dump_and_raise(self, batch: RolloutBatch, index: Tensor, iteration: int, what: str) -> NoReturn:
+    def _dump_and_raise(self, rows: Rows | None, iteration: int, what: str) -> NoReturn:
+        """rows: None where another rank writes them."""
         path = self._dump_dir / f"nonfinite-{iteration:06d}.pt"
-        if self.collectives.rank == 0:
+        if rows is not None:
+            batch, index = rows.batch, rows.index
             self._dump_dir.mkdir(parents=True, exist_ok=True)
             tensors = ("images", "proprio", "log_prob", "value", "reward", "mask", "episode", "advantage", "returns")
-            dump: dict[str, Any] = {name: getattr(batch, name) for name in tensors}
+            dump: dict[str, Any] = {name: getattr(batch, name) for name in (*tensors, "frame_row")}
             torch.save(dump | {"replay": batch.replay, "instruction": batch.instruction, "index": index}, path)
         raise NonFiniteError(
             f"{what} in update {iteration + 1}; no step was taken with it. The batch is in {path}. Begin a new "

@@ -22,7 +22,7 @@ def evaluate_again(
 ) -> tuple[Tensor, Tensor | None]:
     """Log-probs float32 [r, L] and values float32 [r] (None without a critic) of rows `index` (int64 [r], not empty).
 
-    Both on the CPU. Each process takes its share of the microbatches. threads: take these side by side.
+    Both on the CPU. Each rank takes the rows that it has. threads: take microbatches side by side.
     """
 
     def evaluate(piece: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -30,9 +30,15 @@ def evaluate_again(
             out = evaluate_rows(policy, batch, piece)
         return out.log_prob.cpu(), None if out.value is None else out.value.cpu()
 
-    pieces = ranks.cut(index, microbatch_size)
-    share = [piece for piece, _ in ranks.shard(pieces)]
-    parts = ranks.gather([evaluate(piece) for piece in share] if threads is None else threads.map(evaluate, share))
-    found = [parts[number % ranks.size][number // ranks.size] for number in range(len(pieces))]
-    values = [value for _, value in found if value is not None]
-    return torch.cat([log_prob for log_prob, _ in found]), torch.cat(values) if values else None
+    own = ranks.own(batch, index)
+    share = ranks.pad(batch, index, microbatch_size, own.split(microbatch_size))
+    pieces = [piece for piece, _ in share]
+    found = [evaluate(piece) for piece in pieces] if threads is None else threads.map(evaluate, pieces)
+    parts = ranks.gather([part for part, (_, counts) in zip(found, share, strict=True) if counts])
+    every = [part for rank in parts for part in rank]
+    log_prob, values = torch.cat([part for part, _ in every]), [value for _, value in every if value is not None]
+    value = torch.cat(values) if values else None
+    if ranks.size > 1:
+        place = ranks.owners(batch, index).argsort(stable=True).argsort()
+        log_prob, value = log_prob[place], None if value is None else value[place]
+    return log_prob, value

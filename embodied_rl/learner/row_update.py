@@ -28,9 +28,12 @@ def update_by_rows(step: OptimizerStep, batch: RolloutBatch, seed: int, iteratio
         for part, rows in enumerate(np.array_split(order, parts)):
             index = torch.from_numpy(rows)
             gradients = step.begin(iteration, check_ratio=epoch == 0 and part == 0)
-            micros = step.collectives.cut(index, config.microbatch_size)
+            own = step.collectives.own(batch, index).split(config.microbatch_size)
             gradients.begin(
-                [Rows(batch, micro, weight[micro], torch.full((len(micro),), parts / len(batch))) for micro in micros]
+                [
+                    (Rows(batch, micro, weight[micro], torch.full((len(micro),), parts / len(batch))), counts)
+                    for micro, counts in step.collectives.pad(batch, index, config.microbatch_size, own)
+                ]
             )
             totals = step.collect(gradients, iteration)
             totals["grad_norm"] = step.apply(batch, index, iteration, ess_ratio([batch], index))

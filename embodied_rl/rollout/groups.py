@@ -122,15 +122,30 @@ class GroupQueue:
             return None
         if self._retries:
             return self._retries.popleft()
-        if not self._queue:
-            if not self._may_issue():
+        while not self._queue:
+            if not self._issue():
                 return None
-            specs = self.sampler.next_group()
-            group = Group(specs[0].group, len(specs))
-            self._groups.append(group)
-            self._by_index[group.index] = group
-            self._queue.extend(specs)
         return self._queue.popleft()
+
+    def _issue(self) -> bool:
+        """Issue the next group, if there may be one."""
+        if not self._may_issue():
+            return False
+        specs = self.sampler.next_group()
+        group = Group(specs[0].group, len(specs))
+        self._groups.append(group)
+        self._by_index[group.index] = group
+        if self._runs_here(group.index):
+            self._queue.extend(specs)
+        return True
+
+    def _runs_here(self, index: int) -> bool:
+        """Whether this process runs the episodes of the group."""
+        return True
+
+    def _is_known(self, group: Group) -> bool:
+        """Whether what became of a group may be told."""
+        return group.status is not GroupStatus.OPEN
 
     def _may_issue(self) -> bool:
         """Whether the batch of a new group is wanted and within the lookahead, if all open groups are accepted."""
@@ -211,7 +226,7 @@ class GroupQueue:
             if self._yielded == len(self._groups):
                 return None
             group = self._groups[self._yielded]
-            if group.status is GroupStatus.OPEN:
+            if not self._is_known(group):
                 return None
             self._yielded += 1
             if group.status is GroupStatus.ACCEPTED:

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from embodied_rl.algorithms.base import OnPolicyAlgorithm
 from embodied_rl.learner.config import LearnerConfig
+from embodied_rl.learner.distributed.collectives import Collectives
 from embodied_rl.learner.types import TrainablePolicy
 from embodied_rl.policy import Policy
 from embodied_rl.types import EpisodeResult, RolloutBatch
@@ -66,6 +67,11 @@ class StreamingLearner(Protocol):
     @property
     def config(self) -> LearnerConfig:
         """Says how an update cuts a batch."""
+        ...
+
+    @property
+    def collectives(self) -> Collectives:
+        """The ranks that learn together; groups are dealt over them."""
         ...
 
     @property

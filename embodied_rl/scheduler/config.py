@@ -148,3 +148,17 @@ def check_fit(config: PipelinedConfig, num_envs: int, minibatch_groups: int | No
             "--scheduler.mode on_policy needs minibatches that can be filled while others still run: give "
             "--learner.minibatch-size None --learner.minibatch-groups 2 (or more)."
         )
+
+
+def check_ranks(config: SchedulerConfig) -> None:
+    """Raise UserError for a scheduler that several ranks cannot have."""
+    if isinstance(config, RayConfig):
+        raise UserError(
+            "--scheduler ray runs episodes on other machines for one learner: leave it out, as each rank runs its own, "
+            "or train with one rank."
+        )
+    if isinstance(config, PipelinedConfig) and config.mode != "on_policy":
+        raise UserError(
+            f"--scheduler.mode {config.mode} does not go with several ranks, whose groups must not depend on timing: "
+            "use mode on_policy."
+        )

@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import os
+from functools import partial
+from typing import Any
 
 import torch
 from torch import nn
 
 from embodied_rl.learner.off_policy import importance_correction
 from embodied_rl.rollout.collector import Collector
+from embodied_rl.rollout.dealt_groups import DealtGroups
 from embodied_rl.rollout.groups import GroupQueue
 from embodied_rl.rollout.lookahead import ON_POLICY, Lookahead
 from embodied_rl.rollout.sampler import EpisodeSampler
 from embodied_rl.scheduler.base import Callbacks, Scheduler, StreamingLearner
-from embodied_rl.scheduler.config import PipelinedConfig, RayConfig, SchedulerConfig, check_fit
+from embodied_rl.scheduler.config import PipelinedConfig, RayConfig, SchedulerConfig, check_fit, check_ranks
+from embodied_rl.scheduler.exchange import GroupExchange
 from embodied_rl.scheduler.pipeline.engine import EngineOptions, RolloutEngine
+from embodied_rl.scheduler.pipeline.ranked import RankedPipelinedScheduler
+from embodied_rl.scheduler.pipeline.ranked_engine import RankedEngine
 from embodied_rl.scheduler.pipeline.replica import acting_device, copy_weights, replicate
 from embodied_rl.scheduler.pipeline.scheduler import PipelinedScheduler
+from embodied_rl.scheduler.ranked_collector import RankedCollector
 from embodied_rl.scheduler.ray.scheduler import RayScheduler
 from embodied_rl.scheduler.serial import SerialScheduler
 from embodied_rl.types import RolloutBatch
@@ -49,25 +56,32 @@ def make_scheduler(
         workers: threads that step and render under `PipelinedConfig` (None: one a CPU core).
 
     Raises:
-        UserError: the options do not fit the environment or the learner.
+        UserError: the options do not fit the environment, the learner or the ranks.
     """
-    algorithm = learner.algorithm
-    queue = GroupQueue(
-        sampler,
-        groups=groups,
-        success_rate_range=algorithm.success_rate_range,
-        max_oversampling=algorithm.max_oversampling,
-        lookahead=_lookahead(config, env.num_envs, groups, learner),
-    )
+    algorithm, collectives = learner.algorithm, learner.collectives
+    limits: dict[str, Any] = {
+        "groups": groups,
+        "success_rate_range": algorithm.success_rate_range,
+        "max_oversampling": algorithm.max_oversampling,
+        "lookahead": _lookahead(config, env.num_envs, groups, learner),
+    }
+    exchange = None
+    if collectives.size > 1:
+        check_ranks(config)
+        dealt = DealtGroups(collectives.rank, collectives.size, sampler, **limits)
+        frames_too = learner.policy.traits.absorb is not None
+        exchange = GroupExchange(collectives, dealt, callbacks.on_episode, frames_too=frames_too)
+    queue = exchange.queue if exchange else GroupQueue(sampler, **limits)
     if isinstance(config, RayConfig):
         return RayScheduler(config, learner, queue, callbacks, num_envs=env.num_envs)
     if isinstance(config, PipelinedConfig):
-        return _make_pipelined(
-            config, env, learner, queue, profiler, callbacks, workers or len(os.sched_getaffinity(0))
-        )
-    collector = Collector(
-        env, learner.policy, queue, profiler, final_value=algorithm.needs_final_value, on_step=callbacks.check_interrupt
-    )
+        workers = workers or len(os.sched_getaffinity(0))
+        return _make_pipelined(config, env, learner, queue, profiler, callbacks, workers, exchange)
+    options = {"final_value": algorithm.needs_final_value, "on_step": callbacks.check_interrupt}
+    if exchange is None:
+        collector = Collector(env, learner.policy, queue, profiler, **options)
+    else:
+        collector = RankedCollector(env, learner.policy, exchange, profiler, **options)
     return SerialScheduler(collector, callbacks.on_episode)
 
 
@@ -88,6 +102,7 @@ def _make_pipelined(
     profiler: Profiler,
     callbacks: Callbacks,
     workers: int,
+    exchange: GroupExchange | None,
 ) -> PipelinedScheduler:
     policy, options, size = learner.policy, learner.config, learner.config.minibatch_groups
     check_fit(config, env.num_envs, size)
@@ -103,7 +118,7 @@ def _make_pipelined(
         return drift if again else None
 
     threads, on_cpu = torch.get_num_threads(), next(actor.parameters()).device.type == "cpu"
-    engine = RolloutEngine(
+    engine = (RolloutEngine if exchange is None else RankedEngine)(
         env,
         actor,
         queue,
@@ -118,7 +133,8 @@ def _make_pipelined(
         ),
         learner.cores,
     )
-    return PipelinedScheduler(
+    make: Any = partial(RankedPipelinedScheduler, exchange) if exchange else PipelinedScheduler
+    return make(
         engine,
         learner,
         callbacks,

@@ -4,16 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, Protocol
 
-from embodied_rl.rollout.collector import Collector
+from embodied_rl.rollout.sampler import EpisodeSampler
 from embodied_rl.types import EpisodeResult, RolloutBatch
+
+
+class BatchCollector(Protocol):
+    """Collects batch after batch: `Collector`, or over ranks `RankedCollector`."""
+
+    sampler: EpisodeSampler
+
+    def collect(self, version: int, on_episode: Callable[[EpisodeResult], None] | None = None) -> RolloutBatch:
+        """Run the episodes of batch `version` and return their rows."""
+        ...
 
 
 class SerialScheduler:
     """Rollout and learner take turns on one copy of the weights, so every batch is on-policy."""
 
-    def __init__(self, collector: Collector, on_episode: Callable[[EpisodeResult], None] | None = None) -> None:
+    def __init__(self, collector: BatchCollector, on_episode: Callable[[EpisodeResult], None] | None = None) -> None:
         self._collector = collector
         self._on_episode = on_episode
         self._published = 0

@@ -38,3 +38,29 @@ class Observer(Protocol):
     def begin(self, position: int) -> None:
         """All is ready and the run begins; forget what was recorded after `position`: it is computed again."""
         ...
+
+
+class SilentObserver:
+    """An `Observer` that does nothing: rank 0 alone writes and speaks."""
+
+    def phase(self, name: str, iteration: int, episodes: int) -> None:
+        """Not shown."""
+
+    def episode(self, result: EpisodeResult) -> None:
+        """Not counted."""
+
+    def metrics(self, iteration: int, values: dict[str, float]) -> None:
+        """Not recorded."""
+
+    def evaluation(self, iteration: int, report: EvalReport) -> None:
+        """Not recorded."""
+
+    def log(self, text: str) -> None:
+        """Not shown."""
+
+    def position(self) -> int:
+        """There is no file."""
+        return 0
+
+    def begin(self, position: int) -> None:
+        """There is nothing to forget."""

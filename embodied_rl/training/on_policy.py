@@ -13,20 +13,21 @@ from embodied_rl.algorithms.config import AlgorithmConfig
 from embodied_rl.algorithms.make import make_algorithm
 from embodied_rl.errors import UserError
 from embodied_rl.evaluation.config import EvalConfig
-from embodied_rl.evaluation.evaluate import EvalReport, evaluate
+from embodied_rl.evaluation.evaluate import EvalReport
 from embodied_rl.learner.average import WeightAverage, resume_average
 from embodied_rl.learner.checkpoint import Checkpoints, Loaded, load, restore_rng, rng_state
 from embodied_rl.learner.config import CheckpointConfig, LearnerConfig
-from embodied_rl.learner.distributed.learner import make_learner
-from embodied_rl.learner.distributed.processes import PolicyFactory
+from embodied_rl.learner.distributed.collectives import SINGLE_PROCESS, Collectives
 from embodied_rl.learner.guard import Guard, GuardConfig
+from embodied_rl.learner.learner import Learner
 from embodied_rl.learner.types import TrainablePolicy
 from embodied_rl.rollout.config import RolloutConfig
 from embodied_rl.rollout.sampler import EpisodeSampler, TaskStates, evaluation_specs
 from embodied_rl.scheduler.base import Callbacks, WorkerFactory
 from embodied_rl.scheduler.config import SchedulerConfig, SerialConfig
 from embodied_rl.scheduler.make import make_profiler, make_scheduler
-from embodied_rl.training.observer import Observer
+from embodied_rl.training.observer import Observer, SilentObserver
+from embodied_rl.training.ranked import evaluate_together, stop_together
 from embodied_rl.utils.profiler import Profiler
 from embodied_rl.utils.signals import Interrupted, StopRequest
 from embodied_rl.vec_env import VecEnv
@@ -84,8 +85,8 @@ class RunOptions:
     """To read spans from afterwards (of `make_profiler`)."""
     remote: WorkerFactory | None = None
     """Opens envs and policy on another machine, for `RayConfig`."""
-    worker_policy: PolicyFactory | None = None
-    """Opens the policy of a further learner process, for `learner.num_processes` > 1."""
+    collectives: Collectives = SINGLE_PROCESS
+    """The ranks of which this process is one; each calls `train` with simulator and policy of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +129,8 @@ class _Run:
         self.files = files
         self.settings = settings
         self.config = options.config
+        self.collectives = options.collectives
+        observer = observer if self.collectives.rank == 0 else SilentObserver()
         self.observer = observer
         self.stop = StopRequest(
             lambda: observer.log("stopping: finishing this step, then saving (again: leave at once)")
@@ -135,14 +138,14 @@ class _Run:
         self.profiler = options.profiler or make_profiler(settings.scheduler)
         self.sampler = EpisodeSampler(settings.seed, states.train, algorithm.group_size)
         self.heldout = evaluation_specs(_first_states(states.heldout, settings.evaluation), settings.seed)
-        self.learner = make_learner(
+        self.learner = Learner(
             policy,
             algorithm,
             settings.learner,
             seed=settings.seed,
             dump_dir=run_dir / "dumps",
-            threads=settings.threads,
-            worker_policy=options.worker_policy,
+            threads=1 if settings.learner.fsdp else settings.threads,  # parts take one pass at a time
+            collectives=self.collectives,
         )
         updates = settings.learner.average_updates
         self.average = WeightAverage(policy, updates) if updates > 0 else None
@@ -180,18 +183,21 @@ class _Run:
         restore_rng(loaded.trainer["rng"])
         self.guard.load_state_dict(loaded.state["guard"])
         self.checkpoints.protected = self.guard.good
+        self.collectives.gather(None)  # all have read it
         # Only now files change, when everything above was found to fit; and the pointer first: a kill after the metrics
         # were cut must not leave a checkpoint to go on from that needs them.
-        self.checkpoints.point_latest(loaded.path.name)
-        self.observer.begin(int(loaded.state["metrics_position"]))
-        self.checkpoints.continue_from(loaded)
+        if self.collectives.rank == 0:
+            self.checkpoints.point_latest(loaded.path.name)
+            self.observer.begin(int(loaded.state["metrics_position"]))
+            self.checkpoints.continue_from(loaded)
         self.boundary = self._boundary_now(loaded.iteration)
         self.saved = loaded.path
 
     def begin(self) -> None:
         """Start at iteration 0, also where an earlier start was killed before its first checkpoint."""
-        self.observer.begin(0)
-        self.checkpoints.continue_from(None)
+        if self.collectives.rank == 0:
+            self.observer.begin(0)
+            self.checkpoints.continue_from(None)
         self.boundary = self._boundary_now(0)
 
     def run(self) -> TrainOutcome:
@@ -216,7 +222,7 @@ class _Run:
             self.boundary = self._boundary_now(iteration)
             if iteration % settings.checkpoint.every == 0 or iteration == settings.iterations:
                 self.save()
-            self.stop.check_interrupt()
+            stop_together(self.collectives, self.stop)
             began = ended + self._evaluate_if_due(iteration)
             self._announce_rollout(iteration)
         if self.average is not None:
@@ -257,7 +263,7 @@ class _Run:
             self.stop.check_interrupt()
 
     def save(self) -> Path:
-        """Write a checkpoint of the last boundary, unless it is there already."""
+        """Write a checkpoint of the last boundary, unless it is there already; rank 0 does, and all wait for it."""
         boundary = self.boundary
         name = f"iter-{boundary.iteration:06d}"
         if self.saved is None or self.saved.name != name:
@@ -273,7 +279,10 @@ class _Run:
             trainer = {"learner": self.learner.state_dict(), "rng": boundary.rng}
             if self.average is not None:
                 trainer["average"] = self.average.state_dict()
-            self.saved = self.checkpoints.save(boundary.iteration, self._save_policy, trainer, state)
+            self.saved = self.checkpoints.folder / name
+            if self.collectives.rank == 0:
+                self.checkpoints.save(boundary.iteration, self._save_policy, trainer, state)
+            self.collectives.gather(None)
         return self.saved
 
     def _save_policy(self, folder: Path) -> None:
@@ -303,7 +312,8 @@ class _Run:
         self.observer.phase("evaluate", iteration, len(self.heldout))
         with self.scheduler.paused(), self.profiler.excluded(), self._averaged():
             began = time.perf_counter()
-            report = evaluate(
+            report = evaluate_together(
+                self.collectives,
                 self.env,
                 self.policy,
                 self.heldout,
@@ -344,7 +354,8 @@ def train(
 
     Raises:
         UserError: settings that do not fit together, a damaged checkpoint, a full disk.
-        NonFiniteError, RatioError, RankError: as `Learner.update` and `DistributedLearner`.
+        NonFiniteError, RatioError: as `Learner.update`.
+        RankError: another rank was lost.
         Interrupted: stopped by a signal; the message says how to go on.
     """
     if not settings.train_on_heldout:

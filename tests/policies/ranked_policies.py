@@ -10,14 +10,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, distributed
+from torch import Tensor
 
 from embodied_rl.algorithms.config import PPOConfig
 from embodied_rl.algorithms.make import make_algorithm
 from embodied_rl.learner.config import LearnerConfig
 from embodied_rl.learner.distributed.collectives import Collectives
 from embodied_rl.learner.distributed.fsdp import FSDPCollectives
-from embodied_rl.learner.distributed.processes import join, open_store
+from embodied_rl.learner.distributed.join import joined
 from embodied_rl.learner.learner import Learner
 from embodied_rl.policies.flow import FlowSettings
 from embodied_rl.policies.nn import lora
@@ -27,6 +27,7 @@ from embodied_rl.policies.pi0.policy import Pi0Policy
 from embodied_rl.policies.smolvla.policy import SmolVLAPolicy
 from embodied_rl.rng import DecisionRng
 from embodied_rl.types import EpisodeResult, EpisodeSpec, Observation, RolloutBatch
+from tests.embodied_rl.ranks import place
 from tests.policies import oft_policies, pi0_models, smolvla_models
 
 ROWS = 7
@@ -133,11 +134,10 @@ def learn(name: str, ranks: Collectives, batch: RolloutBatch) -> Result:
     return Result({key: tensor.clone() for key, tensor in policy.state_dict().items()}, metrics)
 
 
-def every_policy(rank: int, size: int, port: int) -> None:
+def every_policy(rank: int, size: int) -> None:
     """The other ranks' side of the test."""
     torch.set_num_threads(1)
-    ranks = join(rank, size, open_store(port, size, lead=False))
-    for kind in (ranks, FSDPCollectives(rank, size)):
-        for name in POLICIES:
-            learn(name, kind, batch_of(name))
-    distributed.destroy_process_group()
+    with joined(place(rank, size)) as ranks:
+        for kind in (ranks, FSDPCollectives(rank, size)):
+            for name in POLICIES:
+                learn(name, kind, batch_of(name))

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import multiprocessing
-
 import pytest
 import torch
-from torch import distributed
 
 from embodied_rl.learner.distributed.collectives import SINGLE_PROCESS
 from embodied_rl.learner.distributed.fsdp import FSDPCollectives
-from embodied_rl.learner.distributed.processes import join, open_store
+from embodied_rl.learner.distributed.join import joined
+from tests.embodied_rl.ranks import others, place
 from tests.policies.ranked_policies import POLICIES, Result, batch_of, every_policy, learn
 
 SIZE = 2
@@ -20,19 +18,11 @@ KINDS = ("whole", "in parts")
 @pytest.fixture(scope="module")
 def together() -> dict[str, dict[str, Result]]:
     """The lead's results, by kind and policy."""
-    store = open_store(0, SIZE, lead=True)
-    context = multiprocessing.get_context("spawn")
-    other = context.Process(target=every_policy, args=(1, SIZE, store.port), daemon=True)
-    other.start()
-    ranks = join(0, SIZE, store)
-    try:
+    with others(SIZE, every_policy), joined(place(0, SIZE)) as ranks:
         return {
             kind: {name: learn(name, by, batch_of(name)) for name in POLICIES}
             for kind, by in zip(KINDS, (ranks, FSDPCollectives(0, SIZE)), strict=True)
         }
-    finally:
-        distributed.destroy_process_group()
-        other.join(30)
 
 
 @pytest.fixture(scope="module", params=list(POLICIES))

@@ -1,4 +1,4 @@
-"""Collective operations of processes that take the same optimiser steps, each on its share of the rows.
+"""Collective operations of ranks: processes that take the same optimiser steps, each on the rows of its own episodes.
 
 Every rank runs the same `Learner` code on the same batch; only what is here differs. Values are combined in the order
 of ranks, so the same number of ranks gives the same bits every time.
@@ -6,12 +6,16 @@ of ranks, so the same number of ranks gives the same bits every time.
 
 from __future__ import annotations
 
+import io
+import pickle
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, distributed, nn
+
+from embodied_rl.types import RolloutBatch
 
 ValueT = TypeVar("ValueT")
 
@@ -21,31 +25,34 @@ _POLL_SECONDS = 0.0005
 
 
 class RankError(RuntimeError):
-    """A rank of the learner was lost: no step was taken without it."""
+    """A rank was lost: no step was taken without it."""
 
 
 class Collectives:
-    """This process is `rank` of `size`; for several, torch's default process group must exist.
+    """This process is `rank` of `size`; for several, torch's default process group must exist."""
 
-    lost: says what became of the other ranks, None while they live; called while waiting for one.
-    """
+    example_rows = 0
+    """How many rows of a group every rank gets with their frames."""
 
-    def __init__(self, rank: int = 0, size: int = 1, lost: Callable[[], str | None] = lambda: None) -> None:
+    def __init__(self, rank: int = 0, size: int = 1) -> None:
         self.rank = rank
         self.size = size
-        self._lost = lost
 
-    def cut(self, index: Tensor, rows: int) -> list[Tensor]:
-        """Cut row numbers int64 [B] into pieces of at most `rows`, equally many for each rank if there are enough."""
-        if self.size == 1:
-            return list(index.split(rows))
-        pieces = -(-len(index) // rows)
-        pieces += -pieces % self.size
-        return list(index.tensor_split(min(pieces, len(index))))
+    def own(self, batch: RolloutBatch, index: Tensor) -> Tensor:
+        """Those of the rows `index` (int64 [r]) whose episodes this rank ran."""
+        return index if self.size == 1 else index[self.owners(batch, index) == self.rank]
 
-    def shard(self, items: Sequence[ValueT]) -> list[tuple[ValueT, bool]]:
-        """This rank's items, each with whether it counts (FSDP pads with items that do not)."""
-        return [(item, True) for item in items[self.rank :: self.size]]
+    def owners(self, batch: RolloutBatch, index: Tensor) -> Tensor:
+        """The rank that has each of the rows `index`: groups are dealt by number; int64 [r]."""
+        groups = torch.tensor([episode.spec.group for episode in batch.episodes])
+        return groups[batch.episode[index]] % self.size
+
+    def pad(self, batch: RolloutBatch, index: Tensor, rows: int, pieces: Sequence[Tensor]) -> list[tuple[Tensor, bool]]:
+        """This rank's `pieces` of the rows `index`, of at most `rows` each, and whether each counts.
+
+        FSDP adds some that do not count.
+        """
+        return [(piece, True) for piece in pieces if len(piece)]
 
     def prepare(self, policy: Any) -> Any:
         """The model that learns, with rank 0's weights; here `policy` itself."""
@@ -53,7 +60,7 @@ class Collectives:
         return policy
 
     def refresh(self, policy: Any, model: Any) -> None:
-        """Give `model`, which learns, the weights that rank 0's `policy` has now."""
+        """Give `policy`, and `model`, which learns, the weights that rank 0's `policy` has now."""
         self.copy_from_main([parameter for parameter in policy.parameters() if parameter.requires_grad])
 
     def publish(self, policy: Any, model: Any) -> None:
@@ -76,13 +83,19 @@ class Collectives:
         return state
 
     def gather(self, value: ValueT) -> list[ValueT]:
-        """The values of all ranks, by rank. Values are plain or tensors of the CPU. Raises RankError."""
+        """The values of all ranks, by rank: anything that can be pickled. Raises RankError."""
         if self.size == 1:
             return [value]
-        found: list[Any] = [None] * self.size
-        with Watched(self._lost):
-            distributed.all_gather_object(found, value)
-        return found
+        data = torch.frombuffer(bytearray(pickle.dumps(value)), dtype=torch.uint8)
+        sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
+        self._run(distributed.all_gather, sizes, torch.tensor([len(data)]))
+        lengths = [int(size) for size in sizes]
+        parts = [torch.zeros(max(lengths), dtype=torch.uint8) for _ in lengths]
+        self._run(distributed.all_gather, parts, torch.nn.functional.pad(data, (0, max(lengths) - len(data))))
+        return [
+            pickle.load(io.BytesIO(part[:length].numpy().tobytes()))
+            for part, length in zip(parts, lengths, strict=True)
+        ]
 
     def add_gradients(self, parameters: Sequence[nn.Parameter]) -> None:
         """Put the sum over ranks of each parameter's gradient in its place; where no rank has one it stays None.
@@ -98,7 +111,7 @@ class Collectives:
                 parameter.grad = torch.zeros_like(parameter)
         for bucket in _buckets([parameter.grad for parameter in wanted if parameter.grad is not None]):
             flat = torch.cat([tensor.flatten() for tensor in bucket])
-            self._wait(distributed.all_reduce(flat, async_op=True))
+            self._run(distributed.all_reduce, flat)
             _unpack(flat, bucket)
 
     def copy_from_main(self, tensors: Sequence[Tensor]) -> None:
@@ -108,44 +121,28 @@ class Collectives:
         with torch.no_grad():
             for bucket in _buckets(list(tensors)):
                 flat = torch.cat([tensor.flatten() for tensor in bucket])
-                self._wait(distributed.broadcast(flat, 0, async_op=True))
+                self._run(distributed.broadcast, flat, 0)
                 _unpack(flat, bucket)
 
-    def message(self, content: bytes | bytearray, length: int) -> bytes:
-        """Rank 0's `content`, of `length` bytes, on every rank; that of others is ignored. Raises RankError."""
-        data = torch.frombuffer(bytearray(content or length), dtype=torch.uint8)
-        self._wait(distributed.broadcast(data, 0, async_op=True))
-        return data.numpy().tobytes()
-
-    def _wait(self, work: Any) -> None:
-        """Wait for a collective, but not for a rank that has died: on a GPU that would be for ever."""
-        with Watched(self._lost):
+    def _run(self, operation: Any, *arguments: Any) -> None:
+        """Run a collective; while it waits for other ranks, signals are heard."""
+        try:
+            work = operation(*arguments, async_op=True)
             while not work.is_completed():
-                if (what := self._lost()) is not None:
-                    raise RankError(what)
                 time.sleep(_POLL_SECONDS)
             work.wait()
+        except RuntimeError as error:  # torch's own, when a connection breaks
+            raise RankError(lost(error)) from error
 
 
 SINGLE_PROCESS = Collectives()
-"""A learner of one process."""
+"""The only process."""
 
 
-class Watched:
-    """A context that turns torch's errors about a lost peer into a RankError that names it."""
-
-    def __init__(self, lost: Callable[[], str | None]) -> None:
-        self._lost = lost
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, RuntimeError) and not isinstance(error, RankError):
-            until = time.monotonic() + 5.0  # the connection breaks before the process is gone
-            while (what := self._lost()) is None and time.monotonic() < until:
-                time.sleep(0.01)
-            raise RankError(what or f"the ranks of the learner lost each other: {error}") from error
+def lost(error: BaseException) -> str:
+    """What to say when other ranks cannot be reached any more."""
+    why = " ".join(str(error).split())[:160]
+    return f"another rank stopped; no step was taken without it ({why}). The last checkpoint is intact: resume from it."
 
 
 def _buckets(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:

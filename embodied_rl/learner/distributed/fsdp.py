@@ -1,7 +1,7 @@
 """FSDP2: each rank holds a shard of the weights, gradients and optimiser state, for policies that do not fit.
 
 A module's weights are gathered while it computes, so all ranks take every forward and backward pass together.
-Rank 0 also keeps a whole policy, which acts, is evaluated and is saved.
+Every rank also keeps the whole policy, which acts; rank 0's is saved.
 """
 
 from __future__ import annotations
@@ -17,21 +17,27 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from embodied_rl.learner.distributed.collectives import Collectives, ValueT
+from embodied_rl.learner.distributed.collectives import Collectives
+from embodied_rl.types import RolloutBatch
 
 
 class FSDPCollectives(Collectives):
-    """`Collectives` whose `prepare` returns a sharded model: on rank 0 a copy of the policy, elsewhere the policy."""
+    """`Collectives` whose `prepare` returns a sharded copy of the policy."""
 
-    def shard(self, items: Sequence[ValueT]) -> list[tuple[ValueT, bool]]:
-        """Pad this rank's items with one that does not count, so that all ranks run equally many passes."""
-        own = super().shard(items)
-        return own + [(items[0], False)] * (-(-len(items) // self.size) - len(own))
+    example_rows = 1
+    """A rank without rows takes the others' passes with this one."""
+
+    def pad(self, batch: RolloutBatch, index: Tensor, rows: int, pieces: Sequence[Tensor]) -> list[tuple[Tensor, bool]]:
+        """Pad this rank's pieces with a row that does not count, so that all ranks run equally many passes."""
+        own = super().pad(batch, index, rows, pieces)
+        most = max(-(-count // rows) for count in self.owners(batch, index).bincount().tolist())
+        here = 0 if batch.frame_row is None else int((batch.frame_row >= 0).nonzero()[0])
+        return own + [(torch.tensor([here]), False)] * (most - len(own))
 
     def prepare(self, policy: Any) -> Any:
         """The sharded model, with rank 0's weights."""
-        self.copy_from_main([parameter for parameter in policy.parameters() if parameter.requires_grad])
-        model = copy.deepcopy(policy) if self.rank == 0 else policy
+        super().refresh(policy, policy)
+        model = copy.deepcopy(policy)
         mesh = init_device_mesh(next(model.parameters()).device.type, (self.size,))
         # Layers are brought together one by one; what is not in a list of layers, with the policy as a whole.
         layers = [layer for module in model.modules() if isinstance(module, nn.ModuleList) for layer in module]
@@ -49,25 +55,18 @@ class FSDPCollectives(Collectives):
 
     def refresh(self, policy: Any, model: Any) -> None:
         """Give every rank its shard of the weights that rank 0's `policy` has now."""
+        super().refresh(policy, model)
         with torch.no_grad():
             for part, whole in zip(model.parameters(), policy.parameters(), strict=True):
                 if part.requires_grad:
-                    found = (
-                        whole.detach()
-                        if self.rank == 0
-                        else torch.empty(part.shape, dtype=part.dtype, device=part.device)
-                    )
-                    self.copy_from_main([found])
-                    part.copy_(_cut(found, part))
+                    part.copy_(_cut(whole.detach(), part))
 
     def publish(self, policy: Any, model: Any) -> None:
-        """Gather the weights in rank 0's `policy`."""
+        """Gather the weights in every rank's `policy`."""
         with torch.no_grad():
             for part, whole in zip(model.parameters(), policy.parameters(), strict=True):
                 if part.requires_grad:
-                    found = part.full_tensor()
-                    if self.rank == 0:
-                        whole.copy_(found)
+                    whole.copy_(part.full_tensor())
 
     def add_gradients(self, parameters: Sequence[nn.Parameter]) -> None:
         """Every backward pass has added them up."""

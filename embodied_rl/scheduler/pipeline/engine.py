@@ -41,7 +41,7 @@ from embodied_rl.utils.profiler import Profiler
 from embodied_rl.utils.threads import CoreBudget, set_torch_threads, shared_cores
 from embodied_rl.vec_env import VecEnv
 
-_POLL_SECONDS = 0.1
+POLL_SECONDS = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,7 +139,7 @@ class RolloutEngine:
                 event = self.queue.take()
                 results, self._results = self._results, []
                 if event is None and not results and block:
-                    self._owner_cv.wait(_POLL_SECONDS)
+                    self._owner_cv.wait(POLL_SECONDS)
             for result in results:
                 on_episode(result)
             if event is not None or not block:
@@ -162,7 +162,7 @@ class RolloutEngine:
                     self._raise()
                     if not self._busy and not self._valuing:
                         break
-                    self._owner_cv.wait(_POLL_SECONDS)
+                    self._owner_cv.wait(POLL_SECONDS)
             yield
         finally:
             with self._lock:

@@ -6,23 +6,21 @@ import copy
 import os
 import signal
 import tempfile
-import threading
-import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, distributed
+from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from embodied_rl.algorithms.config import AlgorithmConfig, GRPOConfig, PPOConfig
 from embodied_rl.algorithms.make import make_algorithm
-from embodied_rl.learner.batches import split_groups
+from embodied_rl.learner.batches import frames_elsewhere, join_batches, split_groups
 from embodied_rl.learner.config import LearnerConfig
 from embodied_rl.learner.distributed.collectives import Collectives
 from embodied_rl.learner.distributed.fsdp import FSDPCollectives
-from embodied_rl.learner.distributed.processes import join, open_store
+from embodied_rl.learner.distributed.join import joined
 from embodied_rl.learner.learner import Learner
 from embodied_rl.learner.types import NonFiniteError, RatioError
 from embodied_rl.rollout.collector import Collector
@@ -30,35 +28,11 @@ from embodied_rl.rollout.groups import GroupQueue
 from embodied_rl.rollout.sampler import EpisodeSampler
 from embodied_rl.types import EvalOutput, RolloutBatch
 from embodied_rl.utils.profiler import Profiler
+from tests.embodied_rl.ranks import place
 from tests.toy import TASKS, ToyEnv, ToyPolicy
 
 GRPO = GRPOConfig(group_size=4, success_rate_range=None, entropy_coef=0.01, epochs=2)
 PPO = PPOConfig(gamma=0.9, entropy_coef=0.01)
-
-
-@dataclass(frozen=True)
-class ToyRank:
-    """A `PolicyFactory`. dies: the rank kills itself when its policy is evaluated for that time (from 1)."""
-
-    dies: int = 0
-    with_value: bool = True
-
-    def __call__(self, rank: int) -> ToyPolicy:
-        policy = Mortal(seed=rank, with_value=self.with_value)  # other weights than the lead's: they must come from it
-        policy.left = self.dies or -1
-        return policy
-
-
-@dataclass(frozen=True)
-class ShortLived:
-    """A `PolicyFactory`: rank 1 ends soon after it was ready, while rank 2 still begins."""
-
-    def __call__(self, rank: int) -> ToyPolicy:
-        if rank == 1:
-            threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGKILL)).start()
-        else:
-            time.sleep(3)
-        return ToyPolicy()
 
 
 class Mortal(ToyPolicy):
@@ -73,13 +47,6 @@ class Mortal(ToyPolicy):
         if self.left == 0:
             os.kill(os.getpid(), signal.SIGKILL)
         return super().evaluate(images, proprio, instruction, replay)
-
-
-class BrokenRank:
-    """A `PolicyFactory` that finds nothing."""
-
-    def __call__(self, rank: int) -> ToyPolicy:
-        raise FileNotFoundError(f"no weights for rank {rank}")
 
 
 @dataclass(frozen=True)
@@ -110,7 +77,7 @@ CASES = {
     "ppo by rows, uneven": Case(PPO, by_rows(20, 100)),
     "ppo, one minibatch": Case(PPO, by_rows(10**6, 16)),
     "ppo in warm-up": Case(PPOConfig(critic_warmup_iterations=1), by_rows(25, 7)),
-    "fewer rows than ranks": Case(PPO, by_rows(2, 1), episodes=4),
+    "ranks without rows": Case(PPO, by_rows(2, 1), episodes=2),
     "grpo by groups": Case(GRPO, by_groups(3, 10)),
     "ppo by groups, one row at a time": Case(PPO, by_groups(1, 1), episodes=4),
     "grpo as a stream": Case(GRPO, by_groups(3, 10), stream=True),
@@ -157,6 +124,20 @@ def batch_of(case: Case, policy: ToyPolicy | None = None) -> RolloutBatch:
     return batch
 
 
+def as_seen_by(ranks: Collectives, batch: RolloutBatch) -> RolloutBatch:
+    """What a rank has of it: frames of the groups that it ran only."""
+    if ranks.size == 1:
+        return batch
+    return join_batches(
+        [
+            group
+            if group.episodes[0].spec.group % ranks.size == ranks.rank
+            else frames_elsewhere(group, ranks.example_rows)
+            for group in split_groups(batch)
+        ]
+    )
+
+
 @dataclass
 class Result:
     """What became of two updates: the policy's weights (not of parts), metrics, what was raised, files dumped."""
@@ -192,7 +173,7 @@ def learn(case: Case, ranks: Collectives, batch: RolloutBatch) -> Result:
         error = ""
         try:
             for _ in range(2):
-                part = copy.deepcopy(batch)
+                part = as_seen_by(ranks, copy.deepcopy(batch))
                 part.version = learner.version
                 if case.stream:
                     for group in split_groups(part):
@@ -203,27 +184,20 @@ def learn(case: Case, ranks: Collectives, batch: RolloutBatch) -> Result:
         except (NonFiniteError, RatioError) as raised:
             error = str(raised).replace(folder, "DIR")
         dumps = len(list(Path(folder).iterdir()))
-    whole = learner.model is policy or ranks.rank == 0
-    weights = {name: tensor.clone() for name, tensor in policy.state_dict().items() if whole and not is_part(tensor)}
+    weights = {name: tensor.clone() for name, tensor in policy.state_dict().items()}
     moments = [state["exp_avg"] for state in learner.optimizer_step.optimizer.state.values()]
     held = sum((tensor.to_local() if isinstance(tensor, DTensor) else tensor).numel() for tensor in moments)
     return Result(weights, metrics, error, dumps, held)
 
 
-def is_part(tensor: Tensor) -> bool:
-    """Whether it is cut up over ranks."""
-    return isinstance(tensor, DTensor)
-
-
-def every_case(rank: int, size: int, port: int, queue: Any) -> None:
+def every_case(rank: int, size: int, queue: Any) -> None:
     """The other ranks' side of the test: every case whole, then every case in parts."""
     torch.set_num_threads(1)
-    ranks = join(rank, size, open_store(port, size, lead=False))
-    for kind in (ranks, FSDPCollectives(rank, size)):
-        plain = {}
-        for name, case in CASES.items():
-            found = learn(case, kind, batch_of(case))
-            weights = {key: value.numpy() for key, value in found.weights.items()}
-            plain[name] = (found.metrics, found.error, found.dumps, weights, found.held)
-        queue.put((rank, plain))
-    distributed.destroy_process_group()
+    with joined(place(rank, size)) as ranks:
+        for kind in (ranks, FSDPCollectives(rank, size)):
+            plain = {}
+            for name, case in CASES.items():
+                found = learn(case, kind, batch_of(case))
+                weights = {key: value.numpy() for key, value in found.weights.items()}
+                plain[name] = (found.metrics, found.error, found.dumps, weights, found.held)
+            queue.put((rank, plain))

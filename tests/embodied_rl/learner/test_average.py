@@ -149,7 +149,7 @@ def test_stopped_in_the_middle_of_an_evaluation(tmp_path: Path, monkeypatch: pyt
                 raise Interrupted("Ctrl-C")
             return evaluate(*arguments, **options)
 
-        patch.setattr("embodied_rl.training.on_policy.evaluate", stopped)
+        patch.setattr("embodied_rl.training.ranked.evaluate", stopped)
         with pytest.raises(Interrupted):
             run(tmp_path / "stopped", "ppo", average_updates=3)
     run(tmp_path / "stopped", "ppo", average_updates=3, resume=True)

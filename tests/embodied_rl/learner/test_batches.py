@@ -1,24 +1,54 @@
-"""Batches as plain data: what goes to other processes of the learner."""
+"""Batches whose frames are partly elsewhere: splitting and joining them keeps each row's own."""
 
 from __future__ import annotations
 
-import io
-from dataclasses import replace
-from pathlib import Path
-
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
-from embodied_rl.learner.batches import from_dict, to_dict
-from tests.embodied_rl.scheduler.toys import PPO, Setup, assert_same_rows, serial
+from embodied_rl.learner.batches import frames_elsewhere, join_batches, split_groups
+from embodied_rl.types import EpisodeResult, EpisodeSpec, RolloutBatch
 
 
-def test_a_batch_survives_a_message_that_can_run_no_code(tmp_path: Path) -> None:
-    (batch,) = serial(Setup(replace(PPO, bootstrap_truncated=True), iterations=1), tmp_path).batches
-    batch.row_version = torch.zeros(len(batch), dtype=torch.int64)
-    message = io.BytesIO()
-    torch.save(to_dict(batch), message)
-    message.seek(0)
-    found = from_dict(torch.load(message, weights_only=True))
-    assert_same_rows(batch, found)
-    assert found.info == batch.info
-    assert torch.equal(found.row_version, batch.row_version)  # type: ignore[arg-type]
+def batch_of(lengths: list[int]) -> RolloutBatch:
+    """One group an episode; row i of the batch has the number i everywhere."""
+    rows = sum(lengths)
+    number = torch.arange(rows)
+    episodes = [
+        EpisodeResult(EpisodeSpec(group, "t", 0, group, group), True, True, False, 1.0, length, length)
+        for group, length in enumerate(lengths)
+    ]
+    return RolloutBatch(
+        images=number.to(torch.uint8).reshape(rows, 1, 1, 1, 1),
+        proprio=number[:, None].float(),
+        instruction=[str(row) for row in range(rows)],
+        replay={"tokens": number[:, None].clone()},
+        log_prob=number[:, None].float(),
+        value=number.float(),
+        reward=number.float(),
+        mask=torch.ones(rows, 1, dtype=torch.bool),
+        episode=torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths)),
+        episodes=episodes,
+    )
+
+
+@given(st.lists(st.integers(1, 4), min_size=1, max_size=7), st.integers(1, 4), st.integers(0, 1))
+def test_a_row_keeps_its_own_frame_wherever_the_others_are(lengths: list[int], size: int, kept: int) -> None:
+    whole = batch_of(lengths)
+    for rank in range(size):
+        parts = [
+            group if number % size == rank else frames_elsewhere(group, kept)
+            for number, group in enumerate(split_groups(whole))
+        ]
+        joined = join_batches(parts)
+        again = join_batches(list(split_groups(joined)))
+        for found in (joined, again):
+            assert torch.equal(found.reward, whole.reward)
+            assert torch.equal(found.proprio, whole.proprio)
+            frame_row = torch.arange(len(found)) if found.frame_row is None else found.frame_row
+            here = frame_row >= 0
+            assert torch.equal(found.images[frame_row[here]], whole.images[here])
+            assert torch.equal(found.replay["tokens"][frame_row[here]], whole.replay["tokens"][here])
+            groups = torch.arange(len(lengths))[found.episode]
+            assert bool(here[groups % size == rank].all())
+            assert int(here[groups % size != rank].sum()) == kept * sum(g % size != rank for g in range(len(lengths)))

@@ -13,8 +13,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from embodied_rl.learner.distributed.learner import make_learner
-from embodied_rl.learner.distributed.processes import PolicyFactory
 from embodied_rl.scheduler.base import Callbacks
 from embodied_rl.scheduler.config import RayConfig
 from embodied_rl.scheduler.make import make_scheduler
@@ -34,20 +32,13 @@ def train(
     at: dict[int, Callable[[], None]] | None = None,
     look: Callable[[RolloutBatch, ToyPolicy], None] | None = None,
     ess: Callable[[], float] | None = None,
-    helper: PolicyFactory | None = None,
     say: Callable[[str], None] = print,
 ) -> Outcome:
     """Train with two workers. at: what happens when that many episodes have ended; look: before each update, with the
-    policy that is to be updated; ess: in place of the learner's; helper: opens the policy of a second rank."""
+    policy that is to be updated; ess: in place of the learner's."""
     config = config or RayConfig(workers=2)
     policy, heard = ToyPolicy(), list[int]()
-    sampler, alone = setup.parts(policy, folder)
-    algorithm = alone.algorithm
-    learner = (
-        alone
-        if helper is None
-        else make_learner(policy, algorithm, setup.learner, seed=0, dump_dir=folder, threads=1, worker_policy=helper)
-    )
+    sampler, learner = setup.parts(policy, folder)
     due = dict(at or {})
 
     def poll() -> None:

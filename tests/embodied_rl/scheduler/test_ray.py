@@ -10,16 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from embodied_rl.errors import UserError
-from embodied_rl.learner.config import LearnerConfig
 from embodied_rl.rollout.retries import FailureCause
 from embodied_rl.scheduler.config import RayConfig
 from embodied_rl.scheduler.ray.cluster import connect
 from embodied_rl.scheduler.ray.worker import RolloutWorker
 from embodied_rl.types import RolloutBatch
-from tests.embodied_rl.learner.ranked import ToyRank
 from tests.embodied_rl.scheduler.far import DyingFactory, LostFactory, ToyFactory
 from tests.embodied_rl.scheduler.over_ray import Witness, assert_same_run, train
 from tests.embodied_rl.scheduler.toys import GRPO, KEEPING, NanPolicy, Setup, SlowEnv, serial
@@ -112,16 +109,6 @@ def test_rows_are_of_the_weights_that_they_name_and_never_too_old(cluster: Any, 
     far = train(setup, tmp_path, ToyFactory(seconds=0.01), RayConfig(workers=2, max_staleness=2), look=look)
     assert max(witness.worst) >= 1
     assert sorted(far.episodes) == list(range(5 * 12))
-
-
-def test_a_learner_of_two_processes_learns_the_same(cluster: Any, tmp_path: Path) -> None:
-    learner = LearnerConfig(lr=1e-3, minibatch_size=50, microbatch_size=7)
-    near = serial(Setup(GRPO, learner=learner), tmp_path)
-    far = train(Setup(GRPO, learner=replace(learner, num_processes=2)), tmp_path, ToyFactory(), helper=ToyRank())
-    for one, two in zip(far.batches, near.batches, strict=True):
-        assert [episode.spec for episode in one.episodes] == [episode.spec for episode in two.episodes]
-    for name, tensor in near.weights.items():
-        torch.testing.assert_close(far.weights[name], tensor, rtol=0, atol=1e-6, msg=name)
 
 
 def test_more_workers_than_the_cluster_can_place_are_refused(cluster: Any) -> None:

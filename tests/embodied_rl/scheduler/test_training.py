@@ -23,7 +23,7 @@ from embodied_rl.learner.types import RatioError
 from embodied_rl.rollout.config import RolloutConfig
 from embodied_rl.rollout.lookahead import Lookahead
 from embodied_rl.scheduler.config import PipelinedConfig, SchedulerConfig, SerialConfig
-from embodied_rl.training import on_policy
+from embodied_rl.training import ranked
 from embodied_rl.training.on_policy import RunOptions, TaskSplit, TrainSettings, train
 from embodied_rl.types import EpisodeResult
 from embodied_rl.utils.profiler import Profiler
@@ -127,7 +127,7 @@ def test_evaluations_are_nobodys_idle_time(
         late[0] += 1e6
         return evaluate(*args, **options)
 
-    monkeypatch.setattr(on_policy, "evaluate", slow)
+    monkeypatch.setattr(ranked, "evaluate", slow)
     observer, policy, clock = (
         Shares(tmp_path / "metrics.jsonl", late),
         ToyPolicy(with_value=False),

@@ -122,7 +122,7 @@ class Streaming:
 
     def __init__(self, learner: Learner, ess: Callable[[], float] | None = None) -> None:
         self.policy, self.algorithm, self.config = learner.policy, learner.algorithm, learner.config
-        self.cores, self._learner, self._ess = learner.cores, learner, ess
+        self.collectives, self.cores, self._learner, self._ess = learner.collectives, learner.cores, learner, ess
 
     @property
     def ess(self) -> float:

@@ -11,7 +11,6 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from embodied_rl.config.train import TrainConfig
 from embodied_rl.errors import UserError
 from embodied_rl.learner.guard import Guard, GuardConfig
 from embodied_rl.learner.learner import Learner
@@ -144,10 +143,3 @@ def test_it_goes_back_only_so_often_and_only_where_asked() -> None:
     assert "was done 2 times (--guard.max-rollbacks)" in guard.why_not()
     with pytest.raises(UserError, match=r"--guard.max-kl must not be negative"):
         GuardConfig(max_kl=-1.0)
-
-
-def test_several_learners_do_not_roll_back() -> None:
-    config = TrainConfig()
-    broken = replace(config, guard=GuardConfig(action="roll_back"), learner=replace(config.learner, num_processes=2))
-    with pytest.raises(UserError, match=r"--guard.action roll_back"):
-        broken.check()

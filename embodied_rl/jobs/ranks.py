@@ -1,0 +1,144 @@
+"""A training run over ranks: rank 0 has the folder and tells the others what to train; all open and train alike."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from embodied_rl.config.train import TrainConfig, from_dict, to_dict
+from embodied_rl.errors import UserError
+from embodied_rl.jobs.train_setup import Given, RunSetup, open_run
+from embodied_rl.learner.distributed.collectives import Collectives
+from embodied_rl.learner.distributed.join import for_learner, joined
+from embodied_rl.training.observer import SilentObserver
+from embodied_rl.training.on_policy import RunOptions, TaskSplit, TrainOutcome, TrainSettings, train
+from embodied_rl.utils.ranks import ProcessRank
+
+_Told = tuple[dict[str, Any] | None, Path | None, TrainOutcome | None]
+"""What rank 0 says at first: config and checkpoint, or the outcome of a run that is finished."""
+_NOTHING: _Told = (None, None, None)
+
+
+class FollowerError(UserError):
+    """Another rank has told the user what is wrong; this one only ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunRanks:
+    """What all ranks of a run know: its config, the checkpoint to go on from, and each other."""
+
+    config: TrainConfig
+    checkpoint: Path | None
+    collectives: Collectives
+
+
+def lead(config: TrainConfig, checkpoint: Path | None, collectives: Collectives) -> RunRanks:
+    """Tell the other ranks what to train, as rank 0 or the only process.
+
+    Raises:
+        UserError: the config asks for ranks, and nothing started them, or for something that does not go with them.
+        RankError: another rank was lost.
+    """
+    if config.learner.num_processes > 1 and not ProcessRank.from_env().launched:
+        raise UserError(
+            f"learner.num_processes is {config.learner.num_processes}: start your program with "
+            f"torchrun --nproc-per-node {config.learner.num_processes}, or train with embodied-rl train."
+        )
+    size = collectives.size
+    config = dataclasses.replace(config, learner=dataclasses.replace(config.learner, num_processes=size))
+    if size > 1:
+        config.check()
+    if config.autotune and size > 1:
+        raise UserError("--autotune measures a learner of one process: leave it out, or train with one rank.")
+    ranked = for_learner(collectives, fsdp=config.learner.fsdp)
+    collectives.gather((to_dict(config), checkpoint, None))
+    return RunRanks(config, checkpoint, ranked)
+
+
+def dismiss(outcome: TrainOutcome, collectives: Collectives) -> TrainOutcome:
+    """Tell the other ranks that there is nothing to train."""
+    collectives.gather((None, None, outcome))
+    return outcome
+
+
+def follow(given: Given | None = None) -> TrainOutcome:
+    """Train as one of the ranks that rank 0 leads; nothing is written or said.
+
+    Raises:
+        RankError: another rank was lost, or rank 0 did not begin.
+        FollowerError, Interrupted, NonFiniteError, RatioError: rank 0 says what it is.
+        UserError: this rank alone cannot go on.
+    """
+    with ExitStack() as stack:
+        collectives = stack.enter_context(joined(ProcessRank.from_env()))
+        data, checkpoint, outcome = collectives.gather(_NOTHING)[0]
+        if data is None:
+            assert outcome is not None
+            return outcome
+        config = from_dict(data)
+        ranks = RunRanks(config, checkpoint, for_learner(collectives, fsdp=config.learner.fsdp))
+        setup = stack.enter_context(open_together(ranks, given or Given(), Console(quiet=True)))
+        return train(
+            Path(setup.config.output),
+            setup.env,
+            setup.policy,
+            setup.files,
+            settings_of(setup.config),
+            TaskSplit(setup.states.train, setup.states.heldout),
+            SilentObserver(),
+            RunOptions(resume=checkpoint, collectives=ranks.collectives),
+        )
+
+
+@contextmanager
+def open_together(ranks: RunRanks, given: Given, console: Console) -> Iterator[RunSetup]:
+    """`open_run` on every rank; what is wrong on any of them is said once, before anything is written.
+
+    Raises:
+        UserError: this rank, or the first that could not open, says why.
+        FollowerError: rank 0 says why.
+    """
+    collectives = ranks.collectives
+    with ExitStack() as stack:
+        setup, wrong = None, None
+        try:
+            setup = stack.enter_context(open_run(ranks.config, given, console, resume=ranks.checkpoint))
+        except UserError as error:
+            wrong = error
+        found = collectives.gather(None if wrong is None else str(wrong))
+        if wrong is not None and collectives.rank == 0:
+            raise wrong
+        for rank, text in enumerate(found):
+            if text is not None and collectives.rank == 0:
+                raise UserError(f"rank {rank} could not begin: {text}")
+        if any(text is not None for text in found):
+            raise FollowerError("rank 0 says what is wrong.") from wrong
+        assert setup is not None
+        yield setup
+
+
+def settings_of(config: TrainConfig) -> TrainSettings:
+    """What `train` takes of a resolved config, with this rank's share of the machine's threads."""
+    place = ProcessRank.from_env()
+    assert config.num_threads is not None
+    assert config.env.num_threads is not None
+    return TrainSettings(
+        algorithm=config.algorithm,
+        learner=config.learner,
+        rollout=config.rollout,
+        evaluation=config.evaluation,
+        checkpoint=config.checkpoint,
+        iterations=config.iterations,
+        seed=config.seed,
+        scheduler=config.scheduler,
+        guard=config.guard,
+        workers=place.local_share(config.env.num_threads),
+        threads=place.local_share(config.num_threads) if config.device == "cpu" else 1,
+        train_on_heldout=config.train_states == "heldout",
+    )

@@ -1,0 +1,164 @@
+"""Whole toy runs as every rank makes them; also a program that launchers start.
+
+python -m tests.embodied_rl.training.ranked_runs FOLDER [--dies | --hold] [--resume]
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from embodied_rl.algorithms.config import AlgorithmConfig, GRPOConfig, PPOConfig
+from embodied_rl.cli.launch import end_with_launcher
+from embodied_rl.learner.distributed.collectives import Collectives, RankError
+from embodied_rl.learner.distributed.join import for_learner, joined
+from embodied_rl.rollout.config import RolloutConfig
+from embodied_rl.scheduler.config import PipelinedConfig
+from embodied_rl.training.on_policy import RunOptions, TaskSplit, train
+from embodied_rl.types import EpisodeResult, EvalOutput
+from embodied_rl.utils.ranks import ProcessRank
+from embodied_rl.utils.signals import Interrupted
+from tests.embodied_rl.ranks import place
+from tests.embodied_rl.toy_run import JsonObserver, files_of, newest, settings_of
+from tests.toy import HELDOUT, TASKS, ToyEnv, ToyPolicy
+
+GRPO = GRPOConfig(group_size=4, entropy_coef=0.01, success_rate_range=(0.1, 0.9), max_oversampling=3.0)
+PPO = PPOConfig(gamma=0.9, entropy_coef=0.01)
+
+
+@dataclass(frozen=True)
+class Run:
+    """Three updates. breaks: episodes whose simulator fails so often."""
+
+    algorithm: AlgorithmConfig
+    episodes: int
+    stream: bool = False
+    fsdp: bool = False
+    breaks: bool = False
+
+
+RUNS = {
+    "ppo": Run(PPO, 10, breaks=True),
+    "grpo, groups filtered": Run(GRPO, 24),
+    "ppo, stream": Run(PPO, 10, stream=True),
+    "grpo, stream, groups filtered": Run(GRPO, 20, stream=True),
+    "ppo, ranks without rows": Run(PPO, 1),
+    "grpo, stream, ranks without rows, in parts": Run(GRPO, 4, stream=True, fsdp=True),
+    "ppo, in parts": Run(PPO, 10, fsdp=True),
+}
+
+
+class Recorded(JsonObserver):
+    """Keeps the results of training's episodes."""
+
+    def __init__(self, path: Path, hold: int = -1) -> None:
+        super().__init__(path, hold)
+        self.results: list[EpisodeResult] = []
+        self._rollout = False
+
+    def phase(self, name: str, iteration: int, episodes: int) -> None:
+        self._rollout = name == "rollout"
+
+    def episode(self, result: EpisodeResult) -> None:
+        if self._rollout:
+            self.results.append(result)
+
+
+class Mortal(ToyPolicy):
+    """Ends its process as `kill -9` does, when it is evaluated for the `left`th time."""
+
+    left = -1
+
+    def evaluate(
+        self, images: Tensor, proprio: Tensor, instruction: list[str], replay: dict[str, Tensor]
+    ) -> EvalOutput:
+        self.left -= 1
+        if self.left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().evaluate(images, proprio, instruction, replay)
+
+
+def train_toy(
+    folder: Path,
+    run: Run,
+    ranks: Collectives,
+    *,
+    iterations: int = 3,
+    left: int = -1,
+    hold: int = -1,
+    resume: bool = False,
+) -> tuple[dict[str, Tensor], list[EpisodeResult]]:
+    """The policy's weights and the episodes, by number."""
+    folder.mkdir(parents=True, exist_ok=True)
+    groups = {"minibatch_size": None, "minibatch_groups": 2} if run.stream else {"minibatch_size": 16}
+    settings = settings_of(run.algorithm, iterations, microbatch_size=5, fsdp=run.fsdp and ranks.size > 1, **groups)  # type: ignore[arg-type]
+    settings = replace(settings, rollout=RolloutConfig(episodes_per_iteration=run.episodes), workers=2)
+    if run.stream:
+        settings = replace(settings, scheduler=PipelinedConfig(env_groups=2))
+    policy = Mortal(seed=ranks.rank, with_value=isinstance(run.algorithm, PPOConfig))  # rank 0's weights are taken
+    policy.left = left
+    observer = Recorded(folder / f"metrics-{ranks.rank}.jsonl", hold)
+    train(
+        folder,
+        ToyEnv(3, breaks={1: 1, 4: 2} if run.breaks else {}),
+        policy,
+        files_of(policy),
+        settings,
+        TaskSplit(TASKS, HELDOUT),
+        observer,
+        RunOptions(
+            resume=newest(folder) if resume else None, collectives=for_learner(ranks, fsdp=settings.learner.fsdp)
+        ),
+    )
+    return policy.state_dict(), sorted(observer.results, key=lambda result: result.spec.episode_id)
+
+
+def every_run(rank: int, most: int, ports: dict[int, int], folder: Path) -> dict[tuple[int, str], Any]:
+    """All runs, first with few ranks and then with more; those that are not wanted wait."""
+    torch.set_num_threads(1)
+    found = {}
+    for size, port in ports.items():
+        if rank >= size:
+            continue
+        os.environ["MASTER_PORT"] = str(port)
+        with joined(place(rank, size)) as ranks:
+            for name, run in RUNS.items():
+                found[size, name] = train_toy(folder / f"{size}-{name}", run, ranks)
+    return found
+
+
+def main() -> int:
+    torch.set_num_threads(1)
+    end_with_launcher()
+    here = ProcessRank.from_env()
+    dies = here.size > 1 and "--dies" in sys.argv and here.rank == 1
+    try:
+        with joined(here) as ranks:
+            weights, _ = train_toy(
+                Path(sys.argv[1]),
+                Run(PPO, 10),
+                ranks,
+                iterations=4,
+                left=35 if dies else -1,
+                hold=3 if "--hold" in sys.argv else -1,
+                resume="--resume" in sys.argv,
+            )
+    except Interrupted:
+        return 130
+    except RankError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    if here.is_main:
+        torch.save(weights, Path(sys.argv[1]) / "weights.pt")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
