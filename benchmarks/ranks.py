@@ -20,7 +20,7 @@ from rich.table import Table
 from embodied_rl.benchmarks.report import describe_machine, machine_line, write_json
 from embodied_rl.errors import UserError
 
-ITERATIONS, ROUNDS = 5, 3
+ITERATIONS, ROUNDS = 3, 3
 ONE, TWO = "1 process, 2 threads", "2 ranks, 1 thread each"
 _OPTIONS = (
     *("--videos", "0", "--evaluation.every", "0", "--evaluation.states-per-task", "1"),
@@ -60,7 +60,7 @@ def run(json_path: Path | None, quick: bool) -> None:
 
 
 def _train(name: str, ranks: int, quick: bool) -> RanksRow:
-    iterations, episodes, worlds = (2, 4, 2) if quick else (1 + ITERATIONS, 32, 16)
+    iterations, episodes, worlds = (2, 4, 2) if quick else (1 + ITERATIONS, 16, 16)
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "run"
         sizes = ("--iterations", iterations, "--rollout.episodes-per-iteration", episodes, "--env.num-envs", worlds)

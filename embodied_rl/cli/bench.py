@@ -40,7 +40,7 @@ class BenchCommand:
     view-learning: rl_games, rsl_rl and skrl learn a tabletop task from its state, three seeds each (up to 90 min).
     gpu: act, update, memory, drawing, and serial against pipelined with a small and a large policy; at most 17 minutes.
     backends: env-steps and pictures a second of every simulator that is installed.
-    ranks: the training loop in two ranks against one process with two threads (about 10 min on two idle cores).
+    ranks: the training loop in two ranks against one process with two threads (about 6 min on two idle cores).
     """
 
     name: Annotated[str, tyro.conf.Positional]

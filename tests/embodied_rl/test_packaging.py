@@ -108,7 +108,8 @@ def test_every_import_of_the_tests_is_declared() -> None:
 
 
 def test_every_dependency_is_used() -> None:
-    assert names(PROJECT["dependencies"]) - set(third_party(modules())) == set()
+    by_command = {"accelerate"}  # its launcher starts ranks
+    assert names(PROJECT["dependencies"]) - set(third_party(modules())) == by_command
 
 
 def test_constraints_pin_every_dependency_and_no_build_of_torch() -> None:
