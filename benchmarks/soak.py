@@ -1,10 +1,11 @@
 """Does a training run survive whatever happens to it? `python -m embodied_rl.benchmarks.soak --kills 200`.
 
 Trains a small policy on a gymnasium task by the real `train` command, in processes that are killed, interrupted, run
-out of disk, stall on it, or live through a jump of the clock; between them checkpoints are corrupted and files torn.
-Each run is resumed until it ends, and must then have the metrics, the episode counts and the weights of a run that
-nothing happened to, byte for byte. Exits with 1 if one has not, if a resume is refused for another reason than a
-damaged checkpoint, or if a run that ended needed more memory than the undisturbed one.
+out of disk or memory, stall, or live through a jump of the clock; between them checkpoints are corrupted and files
+torn. In every fourth run the envs are in a process of their own, which is killed too. Each run is resumed until it
+ends, and must then have the metrics, the episode counts and the weights of a run that nothing happened to, byte for
+byte. Exits with 1 if one has not, if a resume is refused for another reason than a damaged checkpoint, or if a run that
+ended needed more memory than the undisturbed one.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from typing import Any
 import numpy as np
 import tyro
 
-from embodied_rl.benchmarks.soak_faults import FAULTS, corrupt, live_through, tear
+from embodied_rl.benchmarks.soak_faults import FAULTS, WORKER, corrupt, live_through, tear
 from embodied_rl.cli import main as command
 from embodied_rl.jobs.run_folder import is_finished
 from embodied_rl.rng import philox
@@ -43,6 +44,10 @@ _WORDS = (
     *("--checkpoint.every", "1", "--checkpoint.keep", "2"),
 )
 _TIMED = ("time/", "cpu/", "speed/")
+_WATCHED, _START = 4, 8.0
+"""One in so many runs has its envs in a process of their own, whose start takes so much longer (s)."""
+FAILED = 70
+"""Exit code of a process that an exception ended."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,16 +125,21 @@ def _begin(folder: Path, given: Soak) -> list[str]:
 
 def _one_run(folder: Path, given: Soak, whole: End, duration: float, tally: Tally) -> None:
     """Begin a run and disturb it until it ends."""
-    words, number, damaged, ended = _begin(folder, given), tally.runs, False, False
+    number, damaged, ended = tally.runs, False, False
+    watched = number % _WATCHED == _WATCHED - 1
+    words = begin = _begin(folder, given) + (["--env.processes", "1"] if watched else [])
     for attempt in itertools.count():
         draw = philox(given.seed, 31, number, attempt)
         fault = FAULTS[int(draw.integers(len(FAULTS)))]
+        if watched and draw.random() < 0.5:
+            fault = WORKER
         if attempt:
             damaged = _disturb_files(folder, draw, tally, damaged)
-            words = _resume(folder, given)
+            words = _resume(folder, begin)
             ended = words[1] == "--resume" and is_finished(folder)
             tally.resumes += words[1] == "--resume"
-        code, mib = _attempt(words, fault, int(draw.integers(2**31)), float(draw.uniform(0, duration)))
+        longest = duration + (_START if watched else 0.0)
+        code, mib = _attempt(words, fault, int(draw.integers(2**31)), float(draw.uniform(0, longest)))
         if code == 0 and (ended or not damaged):  # a run that has ended needs no more of its checkpoint than the policy
             tally.peak_mib = max(tally.peak_mib, mib)
             break
@@ -145,20 +155,36 @@ def _one_run(folder: Path, given: Soak, whole: End, duration: float, tally: Tall
             tally.wrong.append(f"run {number}, attempt {attempt}: exit code {code} after '{fault}'{state}")
             return
     tally.runs += 1
-    if (end := end_of(folder)) != whole:
+    end = end_of(folder)
+    if watched:  # episodes of a worker that was killed run again, and are counted
+        tally.happened[WORKER] += end.ledger["reissued"] > 0
+        end, whole = _without_reissues(end), _without_reissues(whole)
+    if end != whole:
         parts = [name for name in ("metrics", "ledger", "weights") if getattr(end, name) != getattr(whole, name)]
         tally.wrong.append(f"run {number} ended with other {', '.join(parts)}")
     shutil.rmtree(folder)
 
 
-EXPECTED = {"interrupt": (130, -signal.SIGTERM), "disk full": (2, -signal.SIGKILL)}
-"""How a process may end that had this fault: SIGTERM saves and says 130, and ends one that is still starting."""
+EXPECTED = {
+    "interrupt": (130, -signal.SIGTERM),
+    "disk full": (2, -signal.SIGKILL),
+    "out of memory": (2, FAILED, -signal.SIGABRT, -signal.SIGKILL),
+    WORKER: (),
+}
+"""How a process may end that had this fault: SIGTERM saves and says 130, and ends one that is still starting. One whose
+worker is killed goes on to the end."""
 
 
-def _resume(folder: Path, given: Soak) -> list[str]:
+def _without_reissues(end: End) -> End:
+    """What must be equal where episodes had to run again."""
+    rows = [{name: value for name, value in row.items() if name != "rollout/requeued_total"} for row in end.metrics]
+    return End(rows, end.ledger | {"reissued": 0}, end.weights)
+
+
+def _resume(folder: Path, begin: list[str]) -> list[str]:
     """How the user goes on: a run that was killed before it wrote its config begins again."""
     if not (folder / "config.yaml").is_file():
-        return _begin(folder, given)
+        return begin
     return ["train", "--resume", str(folder)]
 
 
@@ -197,7 +223,9 @@ def _attempt(words: list[str], fault: str | None, seed: int, kill_after: float) 
     if fault in ("kill", "interrupt"):
         _wait(child, kill_after)
         os.kill(child, signal.SIGKILL if fault == "kill" else signal.SIGTERM)
-    elif fault is not None:  # it is lived through; the kill comes later, so that the run goes on a while
+    elif (
+        fault is not None and fault != WORKER
+    ):  # it is lived through; the kill comes later, so that the run goes on a while
         _wait(child, kill_after * 2)
         os.kill(child, signal.SIGKILL)
     _, status, usage = os.wait4(child, 0)
@@ -215,7 +243,7 @@ def _wait(child: int, seconds: float) -> None:
 
 def _be_the_run(words: list[str], fault: str | None, seed: int) -> None:
     """In the child: run the command and leave."""
-    code = 70
+    code = FAILED
     try:
         with _silent(), live_through(fault, seed):
             code = command(words)

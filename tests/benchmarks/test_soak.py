@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -17,10 +18,12 @@ from safetensors.torch import save_file
 
 from embodied_rl.benchmarks import soak
 from embodied_rl.benchmarks.soak import End, Soak, Tally, end_of
-from embodied_rl.benchmarks.soak_faults import corrupt, live_through, tear
+from embodied_rl.benchmarks.soak_faults import WORKER, corrupt, live_through, tear
 from embodied_rl.errors import UserError
 from embodied_rl.learner.checkpoint import Checkpoints, load
 from embodied_rl.rng import philox
+from embodied_rl.rollout import collector
+from embodied_rl.sim.wrappers.subprocess_env import ProcessVecEnv
 from embodied_rl.telemetry.metrics import MetricsLog
 
 ROOT = Path(__file__).parents[2]
@@ -108,5 +111,17 @@ def test_faults_end_with_their_block(tmp_path: Path) -> None:
             os.fsync(file.fileno())
     with live_through("slow disk", 5):
         assert os.fsync is not real
+    step, gather = ProcessVecEnv.step, collector.gather
+    limit = resource.getrlimit(resource.RLIMIT_AS)
+    with live_through(WORKER, 5):
+        assert ProcessVecEnv.step is not step
+    with live_through("out of memory", 5):
+        for _ in range(10):
+            with contextlib.suppress(ValueError, MemoryError):  # a batch without rows, and none at all
+                collector.gather([], 0)
+        with pytest.raises(MemoryError):
+            collector.gather([], 0)
+    assert (ProcessVecEnv.step, collector.gather) == (step, gather)
+    assert resource.getrlimit(resource.RLIMIT_AS) == limit
     assert os.fsync is real
     assert abs(time.time() - now) < 3600
