@@ -66,7 +66,8 @@ def _train(name: str, ranks: int, quick: bool) -> RanksRow:
         sizes = ("--iterations", iterations, "--rollout.episodes-per-iteration", episodes, "--env.num-envs", worlds)
         options = ("--learner.num-processes", ranks, "--checkpoint.every", iterations, "--output", out)
         command = [sys.executable, "-m", "embodied_rl", "train", "tabletop", *map(str, (*sizes, *options)), *_OPTIONS]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        # in sessions of their own, as ranks are: Linux shares cores out by session
+        done = subprocess.run(command, capture_output=True, text=True, check=False, start_new_session=True)
         if done.returncode:
             raise UserError(f"{name} failed: {done.stderr.strip()[-300:]}")
         lines = map(json.loads, (out / "metrics.jsonl").read_text().splitlines())

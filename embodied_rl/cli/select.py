@@ -54,7 +54,8 @@ gets checkpoints, metrics, videos and report.html; Ctrl-C saves and stops.
     _wrapped(
         "continue the run in DIR, with its own config, exactly where its last checkpoint left it; with --iterations N "
         "go on to more iterations than it had (learning rates stay where they fell to), with --from iter-000010 go "
-        "back to that one of DIR/checkpoints (the newer ones are deleted)"
+        "back to that one of DIR/checkpoints (the newer ones are deleted), with --learner.num-processes N in another "
+        "number of ranks"
     )
 }
 

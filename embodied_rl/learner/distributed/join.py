@@ -56,7 +56,8 @@ def for_learner(collectives: Collectives, *, fsdp: bool) -> Collectives:
         return collectives
     if collectives.size == 1:
         raise UserError(
-            "--learner.fsdp needs ranks to shard over: give --learner.num-processes 2, or start it with torchrun."
+            "--learner.fsdp needs ranks to shard over: give --learner.num-processes 2, start it with torchrun, or set "
+            "learner.fsdp: false in the config."
         )
     from embodied_rl.learner.distributed.fsdp import FSDPCollectives
 
