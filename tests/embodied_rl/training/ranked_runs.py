@@ -19,6 +19,7 @@ from embodied_rl.algorithms.config import AlgorithmConfig, GRPOConfig, PPOConfig
 from embodied_rl.cli.launch import end_with_launcher
 from embodied_rl.learner.distributed.collectives import Collectives, RankError
 from embodied_rl.learner.distributed.join import for_learner, joined
+from embodied_rl.learner.guard import GuardConfig
 from embodied_rl.rollout.config import RolloutConfig
 from embodied_rl.scheduler.config import PipelinedConfig
 from embodied_rl.training.on_policy import RunOptions, TaskSplit, train
@@ -35,13 +36,14 @@ PPO = PPOConfig(gamma=0.9, entropy_coef=0.01)
 
 @dataclass(frozen=True)
 class Run:
-    """Three updates. breaks: episodes whose simulator fails so often."""
+    """Three updates. breaks: some episodes' simulator fails. rolls_back: the last update is taken back."""
 
     algorithm: AlgorithmConfig
     episodes: int
     stream: bool = False
     fsdp: bool = False
     breaks: bool = False
+    rolls_back: bool = False
 
 
 RUNS = {
@@ -51,7 +53,7 @@ RUNS = {
     "grpo, stream, groups filtered": Run(GRPO, 20, stream=True),
     "ppo, ranks without rows": Run(PPO, 1),
     "grpo, stream, ranks without rows, in parts": Run(GRPO, 4, stream=True, fsdp=True),
-    "ppo, in parts": Run(PPO, 10, fsdp=True),
+    "ppo, in parts, rolled back": Run(PPO, 10, fsdp=True, rolls_back=True),
 }
 
 
@@ -100,6 +102,8 @@ def train_toy(
     groups = {"minibatch_size": None, "minibatch_groups": 2} if run.stream else {"minibatch_size": 16}
     settings = settings_of(run.algorithm, iterations, microbatch_size=5, fsdp=run.fsdp and ranks.size > 1, **groups)  # type: ignore[arg-type]
     settings = replace(settings, rollout=RolloutConfig(episodes_per_iteration=run.episodes), workers=2)
+    if run.rolls_back:  # every update alarms, and after the second there is a checkpoint
+        settings = replace(settings, guard=GuardConfig(action="roll_back", max_kl=0.0))
     if run.stream:
         settings = replace(settings, scheduler=PipelinedConfig(env_groups=2))
     policy = Mortal(seed=ranks.rank, with_value=isinstance(run.algorithm, PPOConfig))  # rank 0's weights are taken
@@ -117,6 +121,8 @@ def train_toy(
             resume=newest(folder) if resume else None, collectives=for_learner(ranks, fsdp=settings.learner.fsdp)
         ),
     )
+    if ranks.rank == 0:
+        assert any("Rolled back to iter-000002" in note for note in observer.notes) == run.rolls_back
     return policy.state_dict(), sorted(observer.results, key=lambda result: result.spec.episode_id)
 
 
