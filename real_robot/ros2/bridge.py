@@ -27,7 +27,16 @@ from embodied_rl.real_robot.ros2.station import Station, make_station
 
 _REST_S = 1.0
 """An arm is at rest sooner: its limits of jerk and acceleration take 0.3 s from full speed."""
-_LOOK_S = 0.01
+_LOOK_S, _MOMENT_NS = 0.01, 500_000
+
+
+def first_tick(now_ns: int, period_ns: int) -> int:
+    """The next multiple of a tick's length, and a moment.
+
+    Control steps begin at multiples of theirs. Ticks on the same grid are late by what a computer needs, never early:
+    where a step is a whole number of ticks, each begins with its own, and all are equally long.
+    """
+    return (now_ns // period_ns + 1) * period_ns + _MOMENT_NS
 
 
 class Bridge:
@@ -150,7 +159,7 @@ class Bridge:
 
     def _tick_on_time(self, stopping: threading.Event) -> None:
         clock, period_ns = self.station.clock, self.loop.period_ns
-        due_ns = clock.now_ns()
+        due_ns = first_tick(clock.now_ns(), period_ns)
         while not stopping.is_set():
             clock.sleep_until(due_ns)
             now_ns = clock.now_ns()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from embodied_rl.real_robot.core.executor import Chunk, ExecutorConfig, Overlap
@@ -11,7 +13,8 @@ from embodied_rl.real_robot.ros2.config import load_ros_config
 from embodied_rl.real_robot.ros2.events import Event as BridgeEvent
 from embodied_rl.real_robot.ros2.loop import ControlLoop, Output
 
-ROBOT, CONFIG = load_robot("twin"), load_ros_config("twin")
+ROBOT, CONFIG = replace(load_robot("twin"), rate_hz=50.0), load_ros_config("twin")
+"""Ticks of 20 ms, which tests count by hand."""
 STEP = 50_000_000
 assert CONFIG.gripper is not None
 NAMES = (*ROBOT.limits.names, *CONFIG.gripper.fingers)

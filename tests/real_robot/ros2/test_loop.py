@@ -6,7 +6,10 @@ import numpy as np
 import pytest
 
 from embodied_rl.real_robot.core.cartesian import ControlLaw, PoseReference
+from embodied_rl.real_robot.core.executor import ExecutorConfig, Overlap
+from embodied_rl.real_robot.core.robot import load_robot
 from embodied_rl.real_robot.core.states import ArmState, Event
+from embodied_rl.real_robot.ros2.bridge import first_tick
 from embodied_rl.real_robot.ros2.events import (
     ActionTaken,
     ChunkDecided,
@@ -15,8 +18,9 @@ from embodied_rl.real_robot.ros2.events import (
     Intervened,
     StateChanged,
 )
+from embodied_rl.real_robot.ros2.loop import ControlLoop
 from embodied_rl.real_robot.ros2.proprio import Proprio
-from tests.real_robot.ros2.bench import CONFIG, ROBOT, Bench
+from tests.real_robot.ros2.bench import CONFIG, ROBOT, STEP, Bench
 
 
 def test_an_action_moves_the_tool_as_the_control_law_says() -> None:
@@ -30,6 +34,26 @@ def test_an_action_moves_the_tool_as_the_control_law_says() -> None:
     bench.step(15)
     assert np.linalg.norm(bench.tool - reference.position) < 0.004
     assert np.linalg.norm(bench.tool - ROBOT.chain.position(ROBOT.home)) > 0.02
+
+
+def test_the_twins_actions_begin_every_50_ms_however_late_its_ticks_are() -> None:
+    robot, rng = load_robot("twin"), np.random.default_rng(0)
+    config = ExecutorConfig(8, 7, STEP, Overlap.NEWEST, execution_horizon=8, discrete=(6,))
+    loop, began = ControlLoop(robot, [], config), list[int]()
+    loop.events.subscribe(lambda event: began.append(event.time_ns) if isinstance(event, ActionTaken) else None)
+    due = first_tick(123_456_789, loop.period_ns)
+    assert due > 123_456_789
+    for tick in range(200):
+        now = due + tick * loop.period_ns + int(rng.integers(0, 5_000_000))
+        loop.joint_states(robot.limits.names, robot.home, now)
+        loop.heartbeat(now)
+        loop.tick(now)
+        if tick == 1:
+            assert loop.fire(Event.ARM, now).accepted
+            assert loop.fire(Event.START, now).accepted
+    gaps = np.diff(began)
+    assert len(gaps) > 90
+    assert np.abs(gaps - STEP).max() <= 5_000_000, "a tick that is late makes no step a tick longer"
 
 
 def test_the_arm_rests_where_no_chunk_reaches() -> None:
