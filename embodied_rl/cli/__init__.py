@@ -27,6 +27,7 @@ COMMANDS = {
     "demo": "film a policy at work, in about 20 seconds",
     "collect": "record demonstrations with the scripted expert",
     "sft": "train a policy on demonstrations (imitation)",
+    "reward": "make a reward model from demonstrations, and say how far to trust it",
     "export": "write a policy, or a robot's recordings, as other programs read them",
     "serve": "answer robots' observations over the network",
     "deploy": "run a policy on an arm under ROS 2, or on its twin",

@@ -72,6 +72,10 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
     ),
     "collect": (("embodied-rl collect tabletop_spatial --out demos", "demonstrations of a suite"),),
     "sft": (("embodied-rl sft demos --out start", "imitate them, from scratch"),),
+    "reward": (
+        ("embodied-rl reward train demos --out reward", "a small network that sees progress and success"),
+        ("embodied-rl reward card reward demos", "does it follow time, know success, reward failures?"),
+    ),
     "export": (
         ("embodied-rl export --checkpoint runs/NAME --out exported", "the layout of the policy's own project"),
         ("embodied-rl export run.mcap --to lerobot --out demos", "a robot's recording, as a data set for sft"),

@@ -35,6 +35,7 @@ FURTHER = {
         f"runs {name.lower()}": f"embodied_rl.cli.runs:{name}{'Runs' if name == 'Export' else ''}Command"
         for name in ("List", "Show", "Compare", "Rerun", "Export")
     },
+    "reward": {f"reward {name.lower()}": f"embodied_rl.cli.reward:{name}RewardCommand" for name in ("Train", "Card")},
     "doctor": {"doctor libero": "embodied_rl.cli.doctor_libero:LiberoDoctorConfig"},
 }
 """Forms of a command that have options of their own."""

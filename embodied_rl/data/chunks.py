@@ -75,6 +75,16 @@ def split(data: Demonstrations, chunk_len: int, *, validation: float, seed: int)
     An episode counts for the instruction that it begins with; the only one of an instruction goes to train.
     Raises UserError when `validation` is outside [0, 1).
     """
+    held_out = held_out_episodes(data, validation=validation, seed=seed)
+    episode = np.repeat(np.arange(len(data)), np.diff(data.starts))
+    usable = undisturbed(data.pushed, data.starts[episode + 1], chunk_len)
+    parts = (np.flatnonzero((held_out[episode] == flag) & usable) for flag in (False, True))
+    train, val = (ChunkDataset(data, chunk_len, rows, episode) for rows in parts)
+    return train, val
+
+
+def held_out_episodes(data: Demonstrations, *, validation: float, seed: int) -> Array:
+    """bool [E]: the episodes that `split` gives to validation; UserError when `validation` is outside [0, 1)."""
     if not 0.0 <= validation < 1.0:
         raise UserError(f"--validation must be in [0, 1), got {validation}")
     order = philox(seed, _SPLIT).permutation(len(data))
@@ -83,11 +93,7 @@ def split(data: Demonstrations, chunk_len: int, *, validation: float, seed: int)
     for instruction in dict.fromkeys(first):
         members = [e for e in order if first[e] == instruction]
         held_out[members[: min(round(validation * len(members)), len(members) - 1)]] = True
-    episode = np.repeat(np.arange(len(data)), np.diff(data.starts))
-    usable = undisturbed(data.pushed, data.starts[episode + 1], chunk_len)
-    parts = (np.flatnonzero((held_out[episode] == flag) & usable) for flag in (False, True))
-    train, val = (ChunkDataset(data, chunk_len, rows, episode) for rows in parts)
-    return train, val
+    return held_out
 
 
 def undisturbed(pushed: Array, ends: Array, chunk_len: int) -> Array:

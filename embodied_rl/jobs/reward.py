@@ -1,0 +1,148 @@
+"""Trains a reward model on demonstrations and writes its card. Imports torch."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from embodied_rl import __version__
+from embodied_rl.config.reward import RewardTrainConfig
+from embodied_rl.data import lerobot
+from embodied_rl.data.chunks import held_out_episodes
+from embodied_rl.data.lerobot import Demonstrations
+from embodied_rl.errors import UserError
+from embodied_rl.factory.policies import CheckpointOptions
+from embodied_rl.jobs.reward_rollouts import judge_rollouts
+from embodied_rl.rewards.card import HIGH, JudgedEpisode, auc, rewarded_failures, time_correlations
+from embodied_rl.rewards.progress import ProgressModel, load_progress, save_progress
+from embodied_rl.training.progress import fit_progress
+from embodied_rl.utils.words import counted
+
+_EARLIER = 0.8
+"""Share of a demonstration in which it certainly has not succeeded yet."""
+
+
+def train_reward(dataset: Path, out: Path, config: RewardTrainConfig, command: str, console: Console) -> None:
+    """Train a progress model on `dataset`, into the folder `out`, and print how well it follows held-out episodes."""
+    data = _load(dataset)
+    sha256, began = lerobot.fingerprint(dataset), time.process_time()
+    console.print(
+        f"{dataset}: {counted(len(data), 'demonstration')}, {counted(len(data.images), 'frame')}, sha256 {sha256[:12]}",
+        soft_wrap=True,
+    )
+    model = fit_progress(data, config, console)
+    seconds = round(time.process_time() - began)
+    provenance = {
+        "command": command,
+        "version": __version__,
+        "config": dataclasses.asdict(config),
+        "dataset": {"path": str(dataset), "sha256": sha256, "collected": data.source},
+        "cameras": data.camera_names,
+        "cpu_seconds": seconds,
+    }
+    save_progress(model, out, provenance)
+    console.print(f"wrote {out} after {counted(seconds, 'CPU second')}", soft_wrap=True)
+    held_out = _held_out(data, sha256, provenance)
+    if len(held_out):
+        console.print(f"held out: {demonstration_figures(_judge(model, data, held_out))}", soft_wrap=True)
+
+
+def write_card(
+    folder: Path, dataset: Path, options: CheckpointOptions, episodes: int, suite: str, console: Console
+) -> dict[str, Any]:
+    """Measure the model in `folder` on held-out demonstrations and on a policy's episodes; print and return figures.
+
+    card.json in the folder has them too. Of another data set than the one that it learned from, all episodes count.
+
+    Args:
+        episodes: of the policy; 0 for none.
+        suite: where it acts; '' for the one that the data set was collected in.
+
+    Raises:
+        UserError: no demonstration is held out, or the data set does not name its suite.
+    """
+    model, provenance = load_progress(folder)
+    data, sha256 = _load(dataset), lerobot.fingerprint(dataset)
+    rows = _held_out(data, sha256, provenance)
+    if not len(rows):
+        raise UserError(f"{folder} learned from all of {dataset}: train it with --validation, or name other data")
+    demonstrated = _judge(model, data, rows)
+    figures: dict[str, Any] = {"dataset": sha256} | demonstration_figures(demonstrated)
+    if episodes:
+        suite = suite or data.source.get("suite", "")
+        if not suite:
+            raise UserError(f"{dataset} does not say in which suite it was collected: name it with --suite")
+        rolled = judge_rollouts(model, options, suite, episodes)
+        figures |= rollout_figures(demonstrated, rolled) | {"policy": options.checkpoint, "suite": suite}
+    try:
+        (folder / "card.json").write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"cannot write {folder / 'card.json'} ({error.strerror})") from error
+    table = Table("figure", "value")
+    for name, value in figures.items():
+        table.add_row(name.replace("_", " "), f"{value:.3f}" if isinstance(value, float) else str(value))
+    console.print(table)
+    return figures
+
+
+def demonstration_figures(episodes: list[JudgedEpisode]) -> dict[str, Any]:
+    """Rank correlation with time, and the AUC of last frames against those of the first four fifths."""
+    correlations = time_correlations(episodes)
+    last = np.array([episode.done[-1] for episode in episodes])
+    earlier = np.concatenate([episode.done[: int(_EARLIER * len(episode.done))] for episode in episodes])
+    return {
+        "demonstrations": len(episodes),
+        "rank_correlation": float(correlations.mean()),
+        "rank_correlation_lowest": float(correlations.min()),
+        "auc_earlier_frames": auc(last, earlier),
+    }
+
+
+def rollout_figures(demonstrated: list[JudgedEpisode], rolled: list[JudgedEpisode]) -> dict[str, Any]:
+    """AUC of demonstrations' last frames against frames of failed episodes, and of ends; the share that is rewarded."""
+    fooled, failures = rewarded_failures(rolled)
+    figures: dict[str, Any] = {"episodes": len(rolled), "failed_episodes": failures}
+    if not failures:
+        return figures
+    failed = [episode.done for episode in rolled if not episode.success]
+    last = np.array([episode.done[-1] for episode in demonstrated])
+    figures["auc_failed_episodes"] = auc(last, np.concatenate(failed))
+    won = np.array([episode.done[-1] for episode in rolled if episode.success])
+    if len(won):
+        figures["auc_ends_of_episodes"] = auc(won, np.array([done[-1] for done in failed]))
+        figures["successes_seen"] = float((won >= HIGH).mean())
+    return figures | {"failed_episodes_rewarded": fooled / failures}
+
+
+def _load(dataset: Path) -> Demonstrations:
+    data = lerobot.load(dataset)
+    if data.source.get("split") == "heldout":
+        raise UserError(
+            f"{dataset} starts from held-out states, which evaluation needs unseen; collect with --split train"
+        )
+    return data
+
+
+def _held_out(data: Demonstrations, sha256: str, provenance: dict[str, Any]) -> list[int]:
+    """Numbers of the episodes that the model has not learned from."""
+    if provenance["dataset"]["sha256"] != sha256:
+        return list(range(len(data)))
+    config = provenance["config"]
+    return np.flatnonzero(held_out_episodes(data, validation=config["validation"], seed=config["seed"])).tolist()
+
+
+def _judge(model: ProgressModel, data: Demonstrations, episodes: list[int]) -> list[JudgedEpisode]:
+    judged = []
+    for episode in episodes:
+        rows = np.arange(data.starts[episode], data.starts[episode + 1])
+        progress, done = model.judge(torch.from_numpy(data.images[rows]), [data.instruction[row] for row in rows])
+        judged.append(JudgedEpisode(progress.numpy(), done.numpy(), True))
+    return judged

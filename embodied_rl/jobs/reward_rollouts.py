@@ -1,0 +1,87 @@
+"""Episodes of a policy with the pictures of every decision and of the end, for a reward model to judge."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from embodied_rl.config.train import EnvConfig
+from embodied_rl.evaluation.benchmark import interleaved
+from embodied_rl.factory.backends import need_images
+from embodied_rl.factory.envs import open_policy, pick_device, pick_renderer, policy_folder
+from embodied_rl.factory.policies import CheckpointOptions
+from embodied_rl.factory.protocol_envs import open_envs
+from embodied_rl.factory.tasks import load_tasks
+from embodied_rl.policy import Policy
+from embodied_rl.rewards.card import JudgedEpisode
+from embodied_rl.rewards.progress import ProgressModel
+from embodied_rl.rng import DecisionRng
+from embodied_rl.rollout.sampler import evaluation_specs
+from embodied_rl.types import EpisodeSpec
+from embodied_rl.vec_env import VecEnv
+
+_WORLDS = 8
+
+
+def judge_rollouts(model: ProgressModel, options: CheckpointOptions, suite: str, episodes: int) -> list[JudgedEpisode]:
+    """Let `options`' policy act in `episodes` episodes of held-out states of a suite, task by task, and judge them.
+
+    The policy samples, as in training: greedy it would fail too rarely.
+    """
+    tasks = load_tasks(suite, ())
+    policy = open_policy(
+        options.checkpoint, pick_device("auto"), options.load_options(policy_folder(options.checkpoint))
+    )
+    need_images(policy, options.checkpoint)
+    specs = interleaved(evaluation_specs({task.name: list(task.heldout_states) for task in tasks}, seed=0))[:episodes]
+    config = EnvConfig(num_envs=_WORLDS, renderer=pick_renderer("auto", tasks).name)
+    judged: list[JudgedEpisode] = []
+    with open_envs(tasks, config, "native", policy) as env:
+        for first in range(0, len(specs), _WORLDS):
+            judged += _judge_some(model, env, policy, specs[first : first + _WORLDS])
+    return judged
+
+
+def _judge_some(model: ProgressModel, env: VecEnv, policy: Policy, specs: Sequence[EpisodeSpec]) -> list[JudgedEpisode]:
+    """One episode in each of the first envs; those whose simulator fails are left out."""
+    env.reset(list(range(len(specs))), list(specs))
+    progress: list[list[float]] = [[] for _ in specs]
+    done: list[list[float]] = [[] for _ in specs]
+    success, failed = [False] * len(specs), [False] * len(specs)
+    running, decisions = list(range(len(specs))), 0
+    while running:
+        obs = env.new_observation(len(running))
+        env.observe(running, obs)
+        _note(model.judge(obs.images, obs.instruction), running, progress, done)
+        seeds = np.array([specs[env_id].seed for env_id in running])
+        actions = policy.act(obs, DecisionRng(seeds, np.full(len(running), decisions)), "sample").actions
+        result = env.step(running, actions)
+        decisions += 1
+        over = result.terminated | result.truncated | result.failed
+        for row, env_id in enumerate(running):
+            success[env_id] = bool(result.success[row])
+            failed[env_id] = bool(result.failed[row])
+        ended = [env_id for row, env_id in enumerate(running) if over[row] and not failed[env_id]]
+        running = [env_id for row, env_id in enumerate(running) if not over[row]]
+        if ended:
+            last = env.new_observation(len(ended))
+            env.observe(ended, last)
+            _note(model.judge(last.images, last.instruction), ended, progress, done)
+    return [
+        JudgedEpisode(np.array(progress[env_id]), np.array(done[env_id]), success[env_id])
+        for env_id in range(len(specs))
+        if not failed[env_id]
+    ]
+
+
+def _note(
+    judged: tuple[torch.Tensor, torch.Tensor],
+    env_ids: Sequence[int],
+    progress: list[list[float]],
+    done: list[list[float]],
+) -> None:
+    for row, env_id in enumerate(env_ids):
+        progress[env_id].append(float(judged[0][row]))
+        done[env_id].append(float(judged[1][row]))
