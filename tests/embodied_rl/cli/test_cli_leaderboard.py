@@ -16,6 +16,7 @@ import torch
 import yaml
 
 from embodied_rl.cli import main
+from embodied_rl.jobs.leaderboard_config import read_leaderboard
 from embodied_rl.sim.tabletop import load_suite
 from embodied_rl.telemetry.metrics import MetricsLog
 from embodied_rl.types import ChunkResult, EpisodeSpec
@@ -275,3 +276,12 @@ def test_a_training_run_brings_its_curve(world: type[World], rows: dict[str, str
     assert training["bare"] == []
     assert training["run"][0]["held_out"] == [[0.0, 0.25, 0.1, 0.4], [8.0, 0.75, 0.6, 0.9]]
     assert "8 episodes: 75.0% (60.0% to 90.0%)" in (tmp_path / "out" / "index.html").read_text()
+
+
+def test_the_example_can_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("ppo", "grpo"):
+        (tmp_path / "runs" / name).mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    board = read_leaderboard(Path(__file__).parents[3] / "examples" / "leaderboard.yaml")
+    assert list(board.checkpoints) == ["start", "ppo", "grpo"]
+    assert len(board.cells(tmp_path)) == 3
