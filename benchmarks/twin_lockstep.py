@@ -154,7 +154,7 @@ class Lockstep:
         self._take(now_ns)
         if looked and self._answer is None and self._loop.due(now_ns):
             self._ask(now_ns)
-        if now_ns % self._loop.period_ns == 0:
+        if now_ns // self._loop.period_ns > (now_ns - TIMESTEP_NS) // self._loop.period_ns:
             self._control(now_ns)
 
     def _take(self, now_ns: int) -> None:
