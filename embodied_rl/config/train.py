@@ -29,6 +29,7 @@ from embodied_rl.errors import UserError, suggest
 from embodied_rl.evaluation.config import EvalConfig
 from embodied_rl.learner.config import CheckpointConfig, LearnerConfig
 from embodied_rl.learner.guard import GuardConfig
+from embodied_rl.rewards.config import RewardConfig
 from embodied_rl.rollout.config import RolloutConfig
 from embodied_rl.scheduler.config import (
     PipelinedConfig,
@@ -203,6 +204,7 @@ class TrainConfig:
     evaluation: EvalConfig = field(default_factory=EvalConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     guard: GuardConfig = field(default_factory=GuardConfig)
+    reward: RewardConfig = field(default_factory=RewardConfig)
 
     def __post_init__(self) -> None:
         _positive("iterations", self.iterations)
@@ -221,6 +223,11 @@ class TrainConfig:
                     raise UserError(f"{part}{'.' if key else ''}{key} must be a finite number, got {value}.")
         if isinstance(self.algorithm, GRPOConfig):
             self.rollout.groups(self.algorithm.group_size)  # raises unless the group size divides the episodes
+        if self.reward.model and not isinstance(self.algorithm, PPOConfig):
+            raise UserError(
+                "--reward.model adds differences of a potential, which leave the return of each episode that GRPO "
+                "compares as it was: use --algorithm ppo."
+            )
         if self.autotune and not isinstance(self.policy, OwnPolicyConfig | MLPConfig) and self.policy.compile:
             raise UserError(
                 "--autotune would take the compiler's time for the policy's: run it without "

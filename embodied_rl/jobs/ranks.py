@@ -13,6 +13,7 @@ from rich.console import Console
 
 from embodied_rl.config.train import TrainConfig, from_dict, to_dict
 from embodied_rl.errors import UserError
+from embodied_rl.jobs.reward_model import pin_reward, reward_model_of
 from embodied_rl.jobs.train_setup import Given, RunSetup, open_run
 from embodied_rl.learner.distributed.collectives import Collectives
 from embodied_rl.learner.distributed.join import for_learner, joined
@@ -108,7 +109,7 @@ def open_together(ranks: RunRanks, given: Given, console: Console) -> Iterator[R
     with ExitStack() as stack:
         setup, wrong = None, None
         try:
-            setup = stack.enter_context(open_run(ranks.config, given, console, resume=ranks.checkpoint))
+            setup = pin_reward(stack.enter_context(open_run(ranks.config, given, console, resume=ranks.checkpoint)))
         except UserError as error:
             wrong = error
         found = collectives.gather(None if wrong is None else str(wrong))
@@ -138,6 +139,7 @@ def settings_of(config: TrainConfig) -> TrainSettings:
         seed=config.seed,
         scheduler=config.scheduler,
         guard=config.guard,
+        reward_model=reward_model_of(config),
         workers=place.local_share(config.env.num_threads),
         threads=place.local_share(config.num_threads) if config.device == "cpu" else 1,
         train_on_heldout=config.train_states == "heldout",

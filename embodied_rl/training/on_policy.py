@@ -21,6 +21,7 @@ from embodied_rl.learner.distributed.collectives import SINGLE_PROCESS, Collecti
 from embodied_rl.learner.guard import Guard, GuardConfig
 from embodied_rl.learner.learner import Learner
 from embodied_rl.learner.types import TrainablePolicy
+from embodied_rl.rewards.base import SIMULATOR_REWARD, RewardModel
 from embodied_rl.rollout.config import RolloutConfig
 from embodied_rl.rollout.sampler import EpisodeSampler, TaskStates, evaluation_specs
 from embodied_rl.scheduler.base import Callbacks, WorkerFactory
@@ -46,6 +47,7 @@ class TrainSettings:
     seed: int
     scheduler: SchedulerConfig = field(default_factory=SerialConfig)
     guard: GuardConfig = field(default_factory=GuardConfig)
+    reward_model: RewardModel = SIMULATOR_REWARD
     workers: int | None = None
     """Threads that step and render under the pipelined scheduler (None: one a CPU core)."""
     threads: int = 1
@@ -146,6 +148,7 @@ class _Run:
             dump_dir=run_dir / "dumps",
             threads=1 if settings.learner.fsdp else settings.threads,  # parts take one pass at a time
             collectives=self.collectives,
+            reward_model=settings.reward_model,
         )
         updates = settings.learner.average_updates
         self.average = WeightAverage(policy, updates) if updates > 0 else None

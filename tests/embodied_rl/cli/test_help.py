@@ -93,6 +93,7 @@ def test_every_option_says_what_it_does() -> None:
         missing = set(source.__dataclass_fields__) - set(field_texts(source))
         assert missing <= {
             "env",
+            "reward",
             "policy",
             "algorithm",
             "rollout",

@@ -1,0 +1,79 @@
+"""A run's reward model: pinned by its digest, refused where it does not belong, and handed to the learner."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from embodied_rl.algorithms.config import GRPOConfig
+from embodied_rl.config.train import TrainConfig, from_dict, to_dict
+from embodied_rl.errors import UserError
+from embodied_rl.jobs.ranks import settings_of
+from embodied_rl.jobs.reward_model import pin_reward
+from embodied_rl.jobs.run_folder import check_unchanged
+from embodied_rl.jobs.train_setup import Given, RunSetup
+from embodied_rl.rewards.base import SIMULATOR_REWARD
+from embodied_rl.rewards.config import RewardConfig
+from embodied_rl.rewards.progress import ProgressConfig, ProgressModel, digest, save_progress
+from embodied_rl.rewards.progress_reward import ProgressReward
+
+
+def save(folder: Path, seed: int) -> Path:
+    torch.manual_seed(seed)
+    save_progress(ProgressModel(ProgressConfig(cameras=2, image_size=16, words=("go",))), folder, {})
+    return folder
+
+
+def opened(config: TrainConfig, size: int = 16) -> RunSetup:
+    env: Any = SimpleNamespace(info=SimpleNamespace(cameras=("agentview", "wrist"), image_shape=(size, size)))
+    none: Any = None
+    return RunSetup(config, env, none, none, none, {"simulator": "a stand-in"}, Given())
+
+
+def asks_for(folder: Path) -> TrainConfig:
+    return TrainConfig(reward=RewardConfig(model=str(folder), weight=0.25))
+
+
+def test_the_model_is_pinned_and_another_is_refused(tmp_path: Path) -> None:
+    folder = save(tmp_path / "reward", 0)
+    setup = pin_reward(opened(asks_for(folder)))
+    assert setup.config.reward.digest == digest(folder)
+    assert digest(folder)[:12] in setup.about["reward"]
+    assert pin_reward(setup).config == setup.config, "a resumed run finds the same"
+    assert from_dict(to_dict(setup.config)) == setup.config
+    save(folder, 1)
+    with pytest.raises(UserError, match="another reward model"):
+        pin_reward(setup)
+    edited = replace(setup.config, reward=replace(setup.config.reward, digest=digest(folder)))
+    with pytest.raises(UserError, match=r"reward\.digest was"):
+        check_unchanged(edited, to_dict(setup.config))
+
+
+def test_a_run_without_one_has_the_simulators_rewards() -> None:
+    setup = opened(TrainConfig())
+    assert pin_reward(setup) is setup
+
+
+def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
+    folder = save(tmp_path / "reward", 0)
+    with pytest.raises(UserError, match="train one on such data"):
+        pin_reward(opened(asks_for(folder), size=32))
+    with pytest.raises(UserError, match="no reward model"):
+        pin_reward(opened(asks_for(tmp_path)))
+    with pytest.raises(UserError, match="use --algorithm ppo"):
+        replace(asks_for(folder), algorithm=GRPOConfig()).check()
+    with pytest.raises(UserError, match="weight must be above 0"):
+        RewardConfig(model=str(folder), weight=0)
+
+
+def test_the_settings_of_a_run_have_it(tmp_path: Path) -> None:
+    base = TrainConfig(num_threads=1)
+    base = replace(base, env=replace(base.env, num_threads=1))
+    assert settings_of(base).reward_model is SIMULATOR_REWARD
+    asked = replace(base, reward=RewardConfig(model=str(save(tmp_path / "reward", 0))))
+    assert isinstance(settings_of(asked).reward_model, ProgressReward)
