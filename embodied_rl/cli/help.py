@@ -31,7 +31,7 @@ EXPERT = frozenset(
         "normalize-advantage normalize-value-loss ratio-level value-clip value-coef",
         "learner": "average-updates betas lr-decay-updates lr-warmup-updates ratio-tolerance recompute-old-log-probs "
         "weight-decay",
-        "reward": "weight digest",
+        "reward": "model weight digest",
         "guard": "action max-kl min-ess min-entropy max-success-drop max-rollbacks",
         "scheduler": "cpus-per-worker deadline-s max-batch-delay-ms max-lookahead act-device",
     }.items()
