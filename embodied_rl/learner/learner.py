@@ -138,6 +138,11 @@ class Learner:
         drift = importance_correction(batch, self.model, size, self.collectives, self._threads, all_rows=again)
         return {DRIFT: drift} if again else {}
 
+    @property
+    def needs_all_frames(self) -> bool:
+        """Whether the policy or the reward model looks at the frames of every row, also of those that others learn."""
+        return self.policy.traits.absorb is not None or self._reward_model is not SIMULATOR_REWARD
+
     def _absorb(self, batch: RolloutBatch) -> None:
         """Let the policy's running statistics take the batch in, with returns where the algorithm has them."""
         absorb = self.policy.traits.absorb

@@ -69,7 +69,7 @@ def make_scheduler(
     if collectives.size > 1:
         check_ranks(config)
         dealt = DealtGroups(collectives.rank, collectives.size, sampler, **limits)
-        frames_too = learner.policy.traits.absorb is not None
+        frames_too = learner.needs_all_frames
         exchange = GroupExchange(collectives, dealt, callbacks.on_episode, frames_too=frames_too)
     queue = exchange.queue if exchange else GroupQueue(sampler, **limits)
     if isinstance(config, RayConfig):

@@ -20,10 +20,11 @@ from embodied_rl.cli.launch import end_with_launcher
 from embodied_rl.learner.distributed.collectives import Collectives, RankError
 from embodied_rl.learner.distributed.join import for_learner, joined
 from embodied_rl.learner.guard import GuardConfig
+from embodied_rl.rewards.base import with_rewards
 from embodied_rl.rollout.config import RolloutConfig
 from embodied_rl.scheduler.config import PipelinedConfig
 from embodied_rl.training.on_policy import RunOptions, TaskSplit, train
-from embodied_rl.types import EpisodeResult, EvalOutput
+from embodied_rl.types import EpisodeResult, EvalOutput, RolloutBatch
 from embodied_rl.utils.ranks import ProcessRank
 from embodied_rl.utils.signals import Interrupted
 from tests.embodied_rl.ranks import place
@@ -36,7 +37,8 @@ PPO = PPOConfig(gamma=0.9, entropy_coef=0.01)
 
 @dataclass(frozen=True)
 class Run:
-    """Three updates. breaks: some episodes' simulator fails. rolls_back: the last update is taken back."""
+    """Three updates. breaks: some episodes' simulator fails. rolls_back: the last update is taken back. looks: a reward
+    model sees the frames."""
 
     algorithm: AlgorithmConfig
     episodes: int
@@ -44,6 +46,14 @@ class Run:
     fsdp: bool = False
     breaks: bool = False
     rolls_back: bool = False
+    looks: bool = False
+
+
+class LooksAtFrames:
+    """A reward model for which every row's frames count."""
+
+    def relabel(self, batch: RolloutBatch) -> RolloutBatch:
+        return with_rewards(batch, batch.reward + batch.images.float().flatten(1).mean(1))
 
 
 RUNS = {
@@ -54,6 +64,8 @@ RUNS = {
     "ppo, ranks without rows": Run(PPO, 1),
     "grpo, stream, ranks without rows, in parts": Run(GRPO, 4, stream=True, fsdp=True),
     "ppo, in parts, rolled back": Run(PPO, 10, fsdp=True, rolls_back=True),
+    "ppo, a reward model": Run(PPO, 10, looks=True),
+    "ppo, stream, a reward model": Run(PPO, 10, stream=True, looks=True),
 }
 
 
@@ -106,6 +118,8 @@ def train_toy(
         settings = replace(settings, guard=GuardConfig(action="roll_back", max_kl=0.0))
     if run.stream:
         settings = replace(settings, scheduler=PipelinedConfig(env_groups=2))
+    if run.looks:
+        settings = replace(settings, reward_model=LooksAtFrames())
     policy = Mortal(seed=ranks.rank, with_value=isinstance(run.algorithm, PPOConfig))  # rank 0's weights are taken
     policy.left = left
     observer = Recorded(folder / f"metrics-{ranks.rank}.jsonl", hold)
