@@ -116,6 +116,8 @@ def _without_sending(fleet: Fleet, drills: Drills, mode: Mode) -> dict[str, Any]
     assert fleet.bridge.wait(lambda: fleet.bridge.status["mode"] == mode, 30.0)
     run = run_episode if mode == "dry_run" else shadow_episode
     episode = run(fleet.bridge, fleet.twin, TASK, 50, 0.5)
+    # the policy is asked on; a busy computer may answer after that half second
+    assert fleet.bridge.wait(lambda: fleet.bridge.status["answers"] > 0, 15.0)
     refused = "" if mode == "dry_run" else fleet.bridge.call("arm")[1]
     status = fleet.bridge.status
     return {

@@ -185,8 +185,12 @@ def test_a_takeover_becomes_training_data(recording: RecordingFile, tmp_path: Pa
     assert main(["export", str(recording.path), *chosen, "--out", str(tmp_path / "human")]) == 0
     action = load(tmp_path / "human").action
     assert len(action) >= 8, "of a second's 20 steps, on a busy computer"
-    # 0.1 m/s as training's controller moves; the arm rests where a busy computer's device falls silent
-    assert action[:, 1].max() == pytest.approx(0.1 / 0.306, rel=0.1)
+    # 0.1 m/s as training's controller moves, in most steps: the arm rests where a busy computer's device falls silent,
+    # and a tick that comes late is another step's
+    moving = action[:, 1][action[:, 1] > 0.05]
+    assert len(moving) >= 5
+    assert np.median(moving) == pytest.approx(0.1 / 0.306, rel=0.1)
+    assert action[:, 1].max() < 0.1 / 0.306 * 2
     assert action[:, 1].min() > -0.1
     assert np.abs(np.median(action[:, [0, 2]], axis=0)).max() < 0.1
 
