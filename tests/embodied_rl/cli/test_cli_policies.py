@@ -179,8 +179,15 @@ def test_prefixes_are_kept_from_rollout_to_update(scheduler: str, folders: dict[
             "--scheduler serial or",
         ),
         (
-            ["--policy.train-expert-only", "--policy.prefix-cache-gib", "1", "--learner.num-processes", "2"],
-            "--learner.num-processes out",
+            [
+                "--policy.train-expert-only",
+                "--policy.prefix-cache-gib",
+                "1",
+                "--learner.num-processes",
+                "2",
+                "--learner.fsdp",
+            ],
+            "a sharded copy learns",
         ),
         (
             [
