@@ -18,6 +18,7 @@ import torch
 
 from embodied_rl.algorithms.base import OnPolicyAlgorithm
 from embodied_rl.learner.config import LearnerConfig
+from embodied_rl.learner.distributed.collectives import SINGLE_PROCESS
 from embodied_rl.policy import ActMode, PolicyTraits
 from embodied_rl.rng import DecisionRng, philox
 from embodied_rl.scheduler.config import PipelinedConfig
@@ -260,6 +261,7 @@ class TimedLearner:
         self.policy: Any = TimedPolicy(profile, devices)
         self.algorithm = algorithm
         self.config = LearnerConfig(minibatch_size=None, minibatch_groups=MINIBATCH, microbatch_size=microbatch)
+        self.collectives, self.needs_all_frames = SINGLE_PROCESS, False
         self.ess = 1.0
         self.cores = CoreBudget()
         self._cost, self._devices, self._microbatch = profile.learn, devices, microbatch

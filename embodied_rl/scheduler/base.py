@@ -75,6 +75,11 @@ class StreamingLearner(Protocol):
         ...
 
     @property
+    def needs_all_frames(self) -> bool:
+        """Whether the policy or the reward model looks at the frames of every row, also of those that others learn."""
+        ...
+
+    @property
     def ess(self) -> float:
         """Effective sample size ratio of one-update-old rows, in (0, 1]."""
         ...
