@@ -123,6 +123,7 @@ class Streaming:
     def __init__(self, learner: Learner, ess: Callable[[], float] | None = None) -> None:
         self.policy, self.algorithm, self.config = learner.policy, learner.algorithm, learner.config
         self.collectives, self.cores, self._learner, self._ess = learner.collectives, learner.cores, learner, ess
+        self.needs_all_frames = learner.needs_all_frames
 
     @property
     def ess(self) -> float:
