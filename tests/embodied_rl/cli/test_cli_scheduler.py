@@ -111,7 +111,7 @@ def test_a_tuned_run_is_the_run_that_its_config_gives(
 
 @pytest.mark.usefixtures("stand_in")
 def test_two_ranks_learn_together_under_a_pipelined_schedule(checkpoint: Path, tmp_path: Path) -> None:
-    """The helper opens the run's policy in a process of its own; the result is that of one process, also in parts."""
+    """Each rank opens the run's policy in a process of its own; the result is that of one process, also in parts."""
     runs = [tmp_path / "one", tmp_path / "two", tmp_path / "parts"]
     for run, ranks in zip(runs, (["1"], ["2"], ["2", "--learner.fsdp"]), strict=True):
         pipelined = [
@@ -131,8 +131,8 @@ def test_two_ranks_learn_together_under_a_pipelined_schedule(checkpoint: Path, t
             *ranks,
         ]
         assert main(words(checkpoint, run, *pipelined)) == 0
-    stamps = [json.loads((run / "run.json").read_text())[0].get("learner") for run in runs]
-    assert stamps == [None, "2 processes, replicated", "2 processes, FSDP2"]
+    stamps = [json.loads((run / "run.json").read_text())[0].get("ranks") for run in runs]
+    assert stamps == [None, "2, replicated", "2, FSDP2"]
     start = load_file(checkpoint / "model.safetensors")
     one, *others = (load_file(run / "checkpoints/iter-000002/policy/model.safetensors") for run in runs)
     assert max(float((tensor - start[name]).abs().max()) for name, tensor in one.items()) > 1e-4
