@@ -59,6 +59,14 @@ def test_lora_on_the_published_7b_fits_on_24_gib() -> None:
     assert 2 * OPENVLA_7B < serving_bytes(OPENVLA_7B, lora.rollout_row, lora.cache_row) < 24 * GIB
 
 
+def test_gradient_checkpointing_saves_activations() -> None:
+    config, row = openvla_preset("tiny"), {}
+    for checkpointing in (True, False):
+        mode = Mode(lora_rank=32, dtype="bfloat16", gradient_checkpointing=checkpointing)
+        row[checkpointing] = need(mode, measure(config, pick(TrainingMode, mode)), 0).row
+    assert row[True] < 0.5 * row[False]
+
+
 def test_the_7b_has_the_published_parameters_and_training_all_of_them_needs_more_than_24_gib() -> None:
     with torch.device("meta"):
         policy = trainable(openvla_preset("7b"), _mode(train_expert_only=False, dtype="float32", checkpointing=False))

@@ -117,9 +117,8 @@ def test_the_evaluator_runs_on_the_twin_through_the_bridge(scenario: dict[str, A
     assert seen.shape == (4, 9), "two decisions an episode: a picture's spread and the proprio"
     assert (seen[:, 0] > 10).all()
     moved = seen[[1, 3], 2] - seen[[0, 2], 2]
-    # four steps of 0.6 from rest under training's control law: 0.6 * 0.05 m * (0.27 + ...) a step, as far as a twin on
-    # a busy computer has come when the picture is taken
-    assert (moved > 0.004).all()
+    # four steps of 0.6 from rest under training's control law: 0.6 * 0.05 m * (0.27 + ...) a step
+    assert (moved > 0.01).all()
     assert (moved < 0.05).all()
     assert said["commands"] > 20
 
