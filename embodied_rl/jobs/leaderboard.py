@@ -35,7 +35,7 @@ RESULT, PAGE, SPEED = "leaderboard.json", "index.html", "speed.json"
 
 
 @dataclass(frozen=True, slots=True)
-class _Crew:
+class _Executor:
     """Who does the work: `jobs` processes, or this one where there is no pool."""
 
     it: OpenBoard
@@ -74,12 +74,12 @@ def run(board: Leaderboard, output: Path, words: str, jobs: int) -> None:
     with locked(output / LOCK, f"making the leaderboard in {output}"):
         it = open_board(board, output, console)
         try:
-            with RunProgress(0, console=console) as progress, _crew(it, jobs, progress) as crew:
-                state = _run(it, crew)
+            with RunProgress(0, console=console) as progress, _executor(it, jobs, progress) as executor:
+                state = _run(it, executor)
                 figures = _figures(it, state)
                 replace_text(output / RESULT, json.dumps(figures, indent=1) + "\n")
                 films = [CellWork(cell, videos=board.options.videos, jobs=jobs) for cell in it.cells]
-                crew.carry_out([work for work in films if unfilmed(work)], "films")
+                executor.carry_out([work for work in films if unfilmed(work)], "films")
         except Interrupted:
             raise Interrupted(f"the finished episodes are saved; continue with: {words}") from None
         speed = {row: speed_of([output / c.folder for c in it.cells if c.row == row]) for row in board.checkpoints}
@@ -96,30 +96,30 @@ def run(board: Leaderboard, output: Path, words: str, jobs: int) -> None:
 
 
 @contextmanager
-def _crew(it: OpenBoard, jobs: int, progress: RunProgress) -> Iterator[_Crew]:
+def _executor(it: OpenBoard, jobs: int, progress: RunProgress) -> Iterator[_Executor]:
     """A `with` block in which the first Ctrl-C lets the episodes' decisions come to their end."""
     stop = StopRequest(lambda: progress.message("stopping after this decision (again: leave at once)"))
     with stop:
         if jobs == 1:
-            yield _Crew(it, None, jobs, progress, stop)
+            yield _Executor(it, None, jobs, progress, stop)
         else:
             with WorkPool(jobs, run_cell) as pool:
-                yield _Crew(it, pool, jobs, progress, stop)
+                yield _Executor(it, pool, jobs, progress, stop)
 
 
-def _run(it: OpenBoard, crew: _Crew) -> ComparisonState:
+def _run(it: OpenBoard, executor: _Executor) -> ComparisonState:
     """Run episodes until nothing is open; rows that are not ranked run everything and are not compared."""
     drawn = it.drawn()
     all_run = not it.board.options.stop_early or len(it.ranked) < 2
     everything = list(it.board.checkpoints) if all_run else list(it.not_ranked)
-    first = [work for row in everything for work in it.missing(row, it.whole(row), crew.jobs)]
+    first = [work for row in everything for work in it.missing(row, it.whole(row), executor.jobs)]
     while True:
         state = it.compare(drawn)
         needed = {} if all_run else state.needed
-        works = first + [work for row, count in needed.items() for work in it.missing(row, count, crew.jobs)]
+        works = first + [work for row, count in needed.items() for work in it.missing(row, count, executor.jobs)]
         if not works:
             return state
-        crew.carry_out(works, "episodes")
+        executor.carry_out(works, "episodes")
         first = []
 
 

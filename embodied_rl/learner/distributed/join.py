@@ -13,7 +13,7 @@ from embodied_rl.errors import UserError
 from embodied_rl.learner.distributed.collectives import SINGLE_PROCESS, Collectives, RankError, lost
 from embodied_rl.utils.ranks import ProcessRank
 
-PATIENCE = timedelta(hours=6)
+TIMEOUT = timedelta(hours=6)
 """How long a rank waits for the others: they may still roll out. A rank that has died is noticed at once."""
 
 
@@ -33,7 +33,7 @@ def joined(place: ProcessRank) -> Iterator[Collectives]:
         torch.cuda.set_device(place.local_rank % gpus)
     backend = "cpu:gloo,cuda:nccl" if gpus >= place.local_size else "gloo"
     try:
-        distributed.init_process_group(backend, rank=place.rank, world_size=place.size, timeout=PATIENCE)
+        distributed.init_process_group(backend, rank=place.rank, world_size=place.size, timeout=TIMEOUT)
     except (RuntimeError, ValueError) as error:
         raise RankError(lost(error)) from error
     try:
