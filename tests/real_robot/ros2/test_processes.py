@@ -18,10 +18,11 @@ import pytest
 from embodied_rl.cli import main
 from embodied_rl.data.lerobot import load
 from embodied_rl.errors import UserError
+from embodied_rl.real_robot.core.robot import load_robot
 from embodied_rl.real_robot.core.runtime import Tick
 from embodied_rl.real_robot.core.states import ArmState, Event, Transition
 from embodied_rl.real_robot.deploy.faults import STILL
-from embodied_rl.real_robot.record.events import ChunkArrived, EmergencyStop, JointStates
+from embodied_rl.real_robot.record.events import ChunkArrived, ControlStep, EmergencyStop, JointStates
 from embodied_rl.real_robot.record.reader import RecordingFile
 from embodied_rl.real_robot.ros2.environment import ros_environment
 
@@ -184,11 +185,21 @@ def test_a_takeover_becomes_training_data(recording: RecordingFile, tmp_path: Pa
     assert main(["export", str(recording.path), *chosen, "--out", str(tmp_path / "human")]) == 0
     action = load(tmp_path / "human").action
     assert len(action) >= 8, "of a second's 20 steps, on a busy computer"
-    # 0.1 m/s as training's controller moves, in most steps: the arm rests where a busy computer's device falls silent,
-    # and a tick that comes late is another step's
-    moving = action[:, 1][action[:, 1] > 0.05]
-    assert len(moving) >= 5
-    assert np.median(moving) == pytest.approx(0.1 / 0.306, rel=0.1)
+    chain, moved = load_robot("twin").chain, dict[int, float]()
+    for tick in recording.events(Tick):
+        if tick["source"] == "human" and tick["setpoint"] is not None:
+            moved[tick["time_ns"]] = float(chain.pose(np.array(tick["setpoint"]))[0][1])
+    ticks = np.diff(list(moved.values()))
+    assert np.median(ticks[ticks > 1e-4]) == pytest.approx(0.1 * 0.025, rel=0.1), "0.1 m/s, however late a tick comes"
+    steps = [step for step in recording.events(ControlStep) if step.intervention]
+    assert len(steps) == len(action)
+    checked = 0
+    for step, following, asked in zip(steps, steps[1:], action, strict=False):
+        if following.time_ns in moved and step.time_ns in moved:
+            seconds, metres = (following.time_ns - step.time_ns) / 1e9, moved[following.time_ns] - moved[step.time_ns]
+            assert asked[1] == pytest.approx(metres / seconds / 0.306, rel=1e-3, abs=1e-4), "as training's controller"
+            checked += abs(asked[1]) > 0.05
+    assert checked >= 5
     assert action[:, 1].max() < 0.1 / 0.306 * 2
     assert action[:, 1].min() > -0.1
     assert np.abs(np.median(action[:, [0, 2]], axis=0)).max() < 0.1
