@@ -46,7 +46,8 @@ class TaskEnv(VecEnv, Protocol):
 
 
 ENVS: dict[str, Callable[[int], TaskEnv]] = {}
-"""Simulators of one's own by the name of their suite; called with the number of environments."""
+"""Simulators of one's own by the name of their suite, such as `{"point": PointEnv}`; called with the number of
+environments."""
 POLICIES: dict[str, Callable[[EnvInfo], TrainablePolicy]] = {}
 """Policies of one's own by name; called with what the simulator says of itself."""
 

@@ -92,9 +92,9 @@ def test_without_mink_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPa
 
 @needs_mink
 def test_the_guides_examples_run(capsys: pytest.CaptureFixture[str]) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "real_robot.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "real_robot_core.md").read_text(encoding="utf-8")
     examples = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
     assert len(examples) == 2
     for example in examples:
-        exec(compile(example, "docs/real_robot.md", "exec"), {})
+        exec(compile(example, "docs/real_robot_core.md", "exec"), {})
     assert "'outcome': 'allow'" in capsys.readouterr().out
