@@ -82,8 +82,7 @@ class DealtGroups(GroupQueue):
             group.members = [Trajectory(result) for result in report.results]
             group.stopped = report.stopped
             group.status = GroupStatus.ACCEPTED if report.accepted else GroupStatus.FILTERED
-            for spec in self.sampler.group(report.index):
-                self.sampler.finish(spec)
+            self.sampler.finish_group(report.index)
 
     def take(self) -> Group | BatchEnd | None:
         """As `GroupQueue.take`, of what all ranks know."""

@@ -12,6 +12,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from enum import Enum
 
+from embodied_rl.rollout.adaptive import GroupOutcome
 from embodied_rl.rollout.lookahead import ON_POLICY, Lookahead
 from embodied_rl.rollout.observation_pool import Trajectory
 from embodied_rl.rollout.retries import FailureCause
@@ -47,11 +48,15 @@ class Group:
 
 @dataclass(slots=True)
 class BatchEnd:
-    """The end of a batch: all its groups in order. num_wanted: how many accepted ones it was to have."""
+    """The end of a batch: all its groups in order. num_wanted: how many accepted ones it was to have.
+
+    info: the sampler's metrics.
+    """
 
     version: int
     groups: list[Group]
     num_wanted: int
+    info: dict[str, float] = field(default_factory=dict)
 
     @property
     def num_stopped(self) -> int:
@@ -129,9 +134,10 @@ class GroupQueue:
 
     def _issue(self) -> bool:
         """Issue the next group, if there may be one."""
-        if not self._may_issue():
+        batch = self._batch_of_next()
+        if batch is None:
             return False
-        specs = self.sampler.next_group()
+        specs = self.sampler.next_group(batch - self._max_lookahead.max_staleness)
         group = Group(specs[0].group, len(specs))
         self._groups.append(group)
         self._by_index[group.index] = group
@@ -147,8 +153,8 @@ class GroupQueue:
         """Whether what became of a group may be told."""
         return group.status is not GroupStatus.OPEN
 
-    def _may_issue(self) -> bool:
-        """Whether the batch of a new group is wanted and within the lookahead, if all open groups are accepted."""
+    def _batch_of_next(self) -> int | None:
+        """The batch of a new group if all open ones are accepted; None if it is not wanted or beyond the lookahead."""
         batch, kept, count, ahead = self._batch, 0, 0, 0
         for group in self._groups:
             count += 1
@@ -157,8 +163,9 @@ class GroupQueue:
             if kept == self.num_wanted or count == self._max_groups:
                 batch, kept, count = batch + 1, 0, 0
         if batch >= self._end or batch - self.version > self._lookahead.max_staleness:
-            return False
-        return batch <= self.version or self._lookahead.groups is None or ahead < self._lookahead.groups
+            return None
+        within = batch <= self.version or self._lookahead.groups is None or ahead < self._lookahead.groups
+        return batch if within else None
 
     def add(self, trajectory: Trajectory) -> list[Trajectory]:
         """Count a finished episode; return the trajectories that are not needed any more because of it."""
@@ -240,4 +247,19 @@ class GroupQueue:
             del self._by_index[group.index]
         self._yielded = 0
         self._batch += 1
-        return BatchEnd(self._batch - 1, groups, self.num_wanted)
+        outcomes = [self._outcome(group) for group in groups]
+        info = self.sampler.close_batch(self._batch - 1, outcomes, self._max_lookahead.max_staleness)
+        return BatchEnd(self._batch - 1, groups, self.num_wanted, info)
+
+    def _outcome(self, group: Group) -> GroupOutcome:
+        """How a group ended, the same whichever of its episodes were given up.
+
+        One that was filtered out counts as all successes or all failures: on which side of the range it falls is
+        certain, how far from it is not.
+        """
+        spec = group.members[0].result.spec
+        wins = sum(member.result.success for member in group.members)
+        if group.status is GroupStatus.FILTERED:
+            assert self._success_rate_range is not None, "or none is filtered"
+            wins = group.size if wins > self._success_rate_range[1] * group.size else 0
+        return GroupOutcome(spec.task, spec.init_state, wins, group.size)

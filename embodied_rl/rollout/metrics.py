@@ -16,18 +16,31 @@ def summarize_rollout(end: BatchEnd, requeued: int) -> dict[str, float]:
     results = [member.result for group in end.groups for member in group.members]
     accepted = sum(group.status is GroupStatus.ACCEPTED for group in end.groups)
     count = len(results)
-    return {
-        "rollout/success": sum(result.success for result in results) / count,
-        "rollout/reward": sum(result.reward for result in results) / count,
-        "rollout/steps": sum(result.num_steps for result in results) / count,
-        "rollout/decisions": float(sum(result.num_decisions for result in results)),
-        "rollout/env_steps": float(sum(result.num_steps for result in results)),
-        "rollout/episodes": float(count),
-        "rollout/accepted_groups": float(accepted),
-        "rollout/filtered_groups": float(len(end.groups) - accepted),
-        "rollout/incomplete_batch": float(accepted < end.num_wanted),
-        "rollout/requeued_total": float(requeued),
-    }
+    return (
+        end.info
+        | _contrast(end)
+        | {
+            "rollout/success": sum(result.success for result in results) / count,
+            "rollout/reward": sum(result.reward for result in results) / count,
+            "rollout/steps": sum(result.num_steps for result in results) / count,
+            "rollout/decisions": float(sum(result.num_decisions for result in results)),
+            "rollout/env_steps": float(sum(result.num_steps for result in results)),
+            "rollout/episodes": float(count),
+            "rollout/accepted_groups": float(accepted),
+            "rollout/filtered_groups": float(len(end.groups) - accepted),
+            "rollout/incomplete_batch": float(accepted < end.num_wanted),
+            "rollout/requeued_total": float(requeued),
+        }
+    )
+
+
+def _contrast(end: BatchEnd) -> dict[str, float]:
+    """Share of groups all of whose episodes got the same reward; nothing where a group is one episode."""
+    groups = [group for group in end.groups if group.size > 1]
+    if not groups:
+        return {}
+    flat = sum(len({member.result.reward for member in group.members}) == 1 for group in groups)
+    return {"rollout/groups_without_contrast": flat / len(groups)}
 
 
 def empty_batch(version: int) -> RolloutBatch:

@@ -1,17 +1,20 @@
 """Which episode runs next: a deterministic sequence of groups, and counts of what became of them.
 
-Group g is a pure function of (seed, g). So the sequence does not depend on envs, workers or the order in which episodes
-end, and a resumed run needs only the number of groups issued.
+Group g is a pure function of (seed, g), and if the sampler is adaptive of the batches that had ended. So the sequence
+does not depend on envs, workers or the order in which episodes end, and a resumed run needs only the number of groups
+issued and what ended batches showed.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from embodied_rl.errors import UserError
 from embodied_rl.rng import philox
+from embodied_rl.rollout.adaptive import AdaptiveDraws, GroupOutcome
 from embodied_rl.rollout.retries import FailureCause, RetryPolicy
 from embodied_rl.types import EpisodeSpec
 
@@ -38,9 +41,12 @@ class EpisodeSampler:
     Tasks come in rounds: each round names every task once, in a fresh random order, and each task walks through a
     fresh random order of its initial states before it repeats one. So any batch is balanced over tasks.
     tasks: initial states by task name. Episode ids count up from 0; episode e belongs to group e // group_size.
+    adaptive: draws tasks and initial states by the success of earlier batches instead.
     """
 
-    def __init__(self, seed: int, tasks: TaskStates, group_size: int = 1) -> None:
+    def __init__(
+        self, seed: int, tasks: TaskStates, group_size: int = 1, adaptive: AdaptiveDraws | None = None
+    ) -> None:
         if not tasks:
             raise UserError("there are no tasks to train on: name at least one.")
         empty = [name for name, states in tasks.items() if len(states) == 0]
@@ -55,28 +61,39 @@ class EpisodeSampler:
         self._names = list(self._tasks)
         self._next_group = 0
         self._attempts = RetryPolicy()
+        self._adaptive = adaptive
 
-    def next_group(self) -> list[EpisodeSpec]:
-        """Issue the next group."""
-        group = self.group(self._next_group)
+    def next_group(self, closed: int = 0) -> list[EpisodeSpec]:
+        """Issue the next group; an adaptive sampler draws it from what the first `closed` batches showed."""
+        if self._adaptive is None:
+            group = self.group(self._next_group)
+        else:
+            group = self._group(self._next_group, *self._adaptive.draw(self._next_group, closed))
         self._next_group += 1
         self.counts.issued += len(group)
         self.counts.outstanding.update((spec.episode_id, spec) for spec in group)
         return group
 
     def group(self, index: int) -> list[EpisodeSpec]:
-        """Return group `index` of the sequence without issuing it."""
+        """Return group `index` of the sequence without issuing it, of a sampler that is not adaptive."""
         round_, place = divmod(index, len(self._names))
         task = int(philox(self.seed, _TASK_ORDER, round_).permutation(len(self._names))[place])
         states = self._tasks[self._names[task]]
         lap, step = divmod(round_, len(states))
         # Laps and tasks share one counter word; 2**32 laps of a task are out of reach.
         order = philox(self.seed, _STATE_ORDER, task * 2**32 + lap).permutation(len(states))
-        first = index * self.group_size
-        return [
-            self._spec(first + member, self._names[task], int(states[order[step]]), index, attempt=0)
-            for member in range(self.group_size)
-        ]
+        return self._group(index, self._names[task], int(states[order[step]]))
+
+    def close_batch(self, batch: int, outcomes: Sequence[GroupOutcome], lag: int = 0) -> dict[str, float]:
+        """Batch `batch` has ended with these groups; return the metrics that an adaptive sampler has of it.
+
+        lag: later groups are drawn from what at most so many batches fewer showed.
+        """
+        if self._adaptive is None:
+            return {}
+        self._adaptive.close_batch(batch, outcomes, lag)
+        drawn = Counter(outcome.task for outcome in outcomes)
+        return {f"rollout/share/{task}": drawn[task] / len(outcomes) for task in self._names}
 
     def finish(self, spec: EpisodeSpec) -> None:
         """Record that `spec` ended and counts; raise ValueError if it was not outstanding."""
@@ -84,6 +101,11 @@ class EpisodeSampler:
         del self.counts.outstanding[spec.episode_id]
         self._attempts.forget(spec)
         self.counts.finished += 1
+
+    def finish_group(self, index: int) -> None:
+        """Record that every episode of a group ended elsewhere."""
+        for episode in range(index * self.group_size, (index + 1) * self.group_size):
+            self.finish(self.counts.outstanding[episode])
 
     def requeue(self, spec: EpisodeSpec, cause: FailureCause = FailureCause.SIMULATOR) -> EpisodeSpec:
         """Return what to run in place of `spec`, which was lost.
@@ -127,16 +149,24 @@ class EpisodeSampler:
             "issued": self.counts.issued - back,
             "finished": self.counts.finished - (back - len(self.counts.outstanding)),
             "reissued": self.counts.requeued,
-        }
+        } | ({} if self._adaptive is None else {"adaptive": self._adaptive.state_dict()})
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue where `state` left off; raise UserError if it belongs to another stream of episodes."""
         for name, mine in (("seed", self.seed), ("group_size", self.group_size), ("tasks", self._tasks)):
             if state[name] != mine:
                 raise UserError(f"the checkpoint's episodes have another {name}; resume with the run's own config.")
+        if ("adaptive" in state) != (self._adaptive is not None):
+            raise UserError("the checkpoint's episodes have another sampler; resume with the run's own config.")
+        if self._adaptive is not None:
+            self._adaptive.load_state_dict(state["adaptive"])
         self._next_group = int(state["next_group"])
         self.counts = EpisodeCounts(int(state["issued"]), int(state["finished"]), int(state["reissued"]))
         self._attempts = RetryPolicy()
+
+    def _group(self, index: int, task: str, init_state: int) -> list[EpisodeSpec]:
+        first = index * self.group_size
+        return [self._spec(first + member, task, init_state, index, attempt=0) for member in range(self.group_size)]
 
     def _spec(self, episode: int, task: str, init_state: int, group: int, attempt: int) -> EpisodeSpec:
         seed = int(philox(self.seed, _EPISODE, episode, attempt).integers(_SEED_RANGE))

@@ -37,14 +37,14 @@ ASYNC = PipelinedConfig(env_groups=3, mode="async", max_staleness=2)
 ALGORITHM = GRPOConfig(group_size=4, success_rate_range=None, entropy_coef=0.01)
 
 
-def settings(scheduler: SchedulerConfig, minibatch_groups: int = 2) -> TrainSettings:
+def settings(scheduler: SchedulerConfig, minibatch_groups: int = 2, sampler: Any = "uniform") -> TrainSettings:
     learner = LearnerConfig(lr=1e-2, minibatch_size=None, minibatch_groups=minibatch_groups, microbatch_size=24)
     return replace(
         settings_of(ALGORITHM, iterations=5),
         scheduler=scheduler,
         learner=learner,
         workers=2,
-        rollout=RolloutConfig(episodes_per_iteration=24),
+        rollout=RolloutConfig(episodes_per_iteration=24, sampler=sampler),
     )
 
 
@@ -103,11 +103,11 @@ def metrics(folder: Path) -> list[dict[str, Any]]:
     return [{k: v for k, v in json.loads(line).items() if k != "rollout/stopped"} for line in lines]
 
 
-@pytest.mark.parametrize("minibatch_groups", [2, 6])
-def test_stream_gives_the_figures_of_serial(tmp_path: Path, minibatch_groups: int) -> None:
+@pytest.mark.parametrize(("minibatch_groups", "sampler"), [(2, "uniform"), (6, "uniform"), (2, "adaptive")])
+def test_stream_gives_the_figures_of_serial(tmp_path: Path, minibatch_groups: int, sampler: str) -> None:
     """With six groups a minibatch, policy and learner share their weights."""
-    one = run(tmp_path / "serial", settings(SerialConfig(), minibatch_groups))
-    two = run(tmp_path / "stream", settings(STREAM, minibatch_groups))
+    one = run(tmp_path / "serial", settings(SerialConfig(), minibatch_groups, sampler))
+    two = run(tmp_path / "stream", settings(STREAM, minibatch_groups, sampler))
     for left, right in zip(metrics(tmp_path / "serial"), metrics(tmp_path / "stream"), strict=True):
         assert right == pytest.approx(left, rel=1e-4, abs=1e-6)
     for name, tensor in one.state_dict().items():
@@ -153,18 +153,22 @@ def test_evaluations_are_nobodys_idle_time(
 
 
 @pytest.mark.parametrize("stop", [70, 92])
-@pytest.mark.parametrize("scheduler", [STREAM, ASYNC], ids=["stream", "async"])
-def test_stopped_and_resumed(tmp_path: Path, scheduler: PipelinedConfig, stop: int) -> None:
+@pytest.mark.parametrize(
+    ("scheduler", "sampler"),
+    [(STREAM, "uniform"), (STREAM, "adaptive"), (ASYNC, "adaptive")],
+    ids=["stream", "stream, adaptive", "async"],
+)
+def test_stopped_and_resumed(tmp_path: Path, scheduler: PipelinedConfig, sampler: str, stop: int) -> None:
     """In the third or fourth iteration, or with async perhaps later. The last boundary has a checkpoint already in the
     third only; a stream has taken steps by then, which must not be in one."""
     with pytest.raises(Interrupted):
-        run(tmp_path / "run", settings(scheduler), stop=stop)
-    resumed = run(tmp_path / "run", settings(scheduler), resume=True)
+        run(tmp_path / "run", settings(scheduler, sampler=sampler), stop=stop)
+    resumed = run(tmp_path / "run", settings(scheduler, sampler=sampler), resume=True)
     lines = [line for line in metrics(tmp_path / "run") if "rollout/episodes" in line]
     assert [line["iteration"] for line in lines] == [1, 2, 3, 4, 5]
     assert [line["rollout/episodes"] for line in lines] == [24] * 5
     if scheduler is STREAM:
-        whole = run(tmp_path / "whole", settings(scheduler))
+        whole = run(tmp_path / "whole", settings(scheduler, sampler=sampler))
         for left, right in zip(metrics(tmp_path / "run"), metrics(tmp_path / "whole"), strict=True):
             assert left == pytest.approx(right, rel=1e-4, abs=1e-6)
         for name, tensor in whole.state_dict().items():

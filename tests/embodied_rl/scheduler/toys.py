@@ -22,6 +22,7 @@ from embodied_rl.learner.learner import Learner
 from embodied_rl.learner.off_policy import importance_correction
 from embodied_rl.policy import ActMode, action_chunks
 from embodied_rl.rng import DecisionRng, philox
+from embodied_rl.rollout.adaptive import AdaptiveDraws
 from embodied_rl.rollout.collector import Collector
 from embodied_rl.rollout.groups import GroupQueue
 from embodied_rl.rollout.lookahead import ON_POLICY, Lookahead
@@ -109,12 +110,15 @@ class Setup:
     breaks: dict[int, int] = field(default_factory=dict)
     threads: int = 1
     """Of the learner, and of the pipelined rollout's policy."""
+    adaptive: bool = False
+    """Episodes are drawn by the success of earlier batches."""
 
     def parts(self, policy: ToyPolicy, folder: Path) -> tuple[EpisodeSampler, Learner]:
         """A sampler and a learner of this run."""
         algorithm = make_algorithm(self.algorithm)
         learner = Learner(policy, algorithm, self.learner, seed=0, dump_dir=folder, threads=self.threads)
-        return EpisodeSampler(5, TASKS, algorithm.group_size), learner
+        draws = AdaptiveDraws(5, TASKS) if self.adaptive else None
+        return EpisodeSampler(5, TASKS, algorithm.group_size, draws), learner
 
 
 class Streaming:

@@ -10,7 +10,7 @@ import signal
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -38,7 +38,7 @@ PPO = PPOConfig(gamma=0.9, entropy_coef=0.01)
 @dataclass(frozen=True)
 class Run:
     """Three updates. breaks: some episodes' simulator fails. rolls_back: the last update is taken back. looks: a reward
-    model sees the frames."""
+    model sees the frames. sampler: of `RolloutConfig`."""
 
     algorithm: AlgorithmConfig
     episodes: int
@@ -47,6 +47,7 @@ class Run:
     breaks: bool = False
     rolls_back: bool = False
     looks: bool = False
+    sampler: Literal["uniform", "adaptive"] = "uniform"
 
 
 class LooksAtFrames:
@@ -66,6 +67,7 @@ RUNS = {
     "ppo, in parts, rolled back": Run(PPO, 10, fsdp=True, rolls_back=True),
     "ppo, a reward model": Run(PPO, 10, looks=True),
     "ppo, stream, a reward model": Run(PPO, 10, stream=True, looks=True),
+    "grpo, stream, groups filtered, adaptive": Run(GRPO, 20, stream=True, sampler="adaptive"),
 }
 
 
@@ -113,7 +115,8 @@ def train_toy(
     folder.mkdir(parents=True, exist_ok=True)
     groups = {"minibatch_size": None, "minibatch_groups": 2} if run.stream else {"minibatch_size": 16}
     settings = settings_of(run.algorithm, iterations, microbatch_size=5, fsdp=run.fsdp and ranks.size > 1, **groups)  # type: ignore[arg-type]
-    settings = replace(settings, rollout=RolloutConfig(episodes_per_iteration=run.episodes), workers=2)
+    rollout = RolloutConfig(episodes_per_iteration=run.episodes, sampler=run.sampler)
+    settings = replace(settings, rollout=rollout, workers=2)
     if run.rolls_back:  # every update alarms, and after the second there is a checkpoint
         settings = replace(settings, guard=GuardConfig(action="roll_back", max_kl=0.0))
     if run.stream:
