@@ -38,6 +38,9 @@ class LearnerConfig:
     normalised within a minibatch."""
     microbatch_size: int = 64
     """Rows of one forward and backward pass; gradients add up exactly to those of the minibatch."""
+    row_share: float = 1.0
+    """Share of the rows of each minibatch that are learned from: drawn by |advantage| and by how surprising the actions
+    were, and weighted so that the gradient's expectation stays. Epochs draw anew."""
     ratio_tolerance: float = 0.01
     """Before the first step of an update every probability ratio must be 1 within this."""
     recompute_old_log_probs: bool = False
@@ -74,6 +77,8 @@ class LearnerConfig:
             if getattr(self, name) < 0:
                 option = f"--learner.{name.replace('_', '-')}"
                 raise UserError(f"{option} must not be negative, got {getattr(self, name)}.")
+        if not 0 < self.row_share <= 1:
+            raise UserError(f"--learner.row-share must lie in (0, 1], got {self.row_share}.")
         if self.weight_decay < 0:
             raise UserError(f"--learner.weight-decay must not be negative, got {self.weight_decay}.")
         if not all(0 <= beta < 1 for beta in self.betas):

@@ -10,6 +10,7 @@ from embodied_rl.learner.batches import join_batches
 from embodied_rl.learner.gradients import Gradients
 from embodied_rl.learner.off_policy import ess_ratio
 from embodied_rl.learner.optimizer_step import OptimizerStep
+from embodied_rl.learner.row_selection import RowSelection
 from embodied_rl.types import RolloutBatch
 
 # Rows prepared together, their unit weights [B, U], and the weight of the whole in its minibatch.
@@ -26,10 +27,13 @@ class GroupUpdate:
     The optimiser step of a minibatch is deferred until the next minibatch starts, so that waiting for it overlaps; the
     last step is taken by `finish`. An update of one minibatch thus leaves the weights alone until then.
     A last minibatch with fewer groups counts in proportion. The result does not depend on when groups arrive.
+    selection: which rows of each minibatch are learned from.
     """
 
-    def __init__(self, step: OptimizerStep, groups: int, iteration: int) -> None:
+    def __init__(self, step: OptimizerStep, selection: RowSelection, groups: int, iteration: int) -> None:
         self.rows = 0
+        self._learned = 0
+        self._selection = selection
         self._optimizer_step = step
         self._part_rows = step.config.microbatch_size * step.collectives.size
         self._size = groups
@@ -60,17 +64,18 @@ class GroupUpdate:
         """Step on what is left, go through the further epochs, and return metrics: means over the steps."""
         self._end_minibatch()
         self._step()
-        for _ in range(1, self._optimizer_step.algorithm.epochs):
+        epochs = self._optimizer_step.algorithm.epochs
+        for epoch in range(1, epochs):
             for minibatch in self._whole:
                 for piece in minibatch[0]:
-                    self._backward(piece)
+                    self._backward(piece, epoch)
                 self._due = minibatch
                 self._step()
         episodes = sum(count for count, _ in self._prepared)
         names = self._prepared[0][1]
         metrics = {name: sum(count * values[name] for count, values in self._prepared) / episodes for name in names}
         metrics |= {f"train/{name}": value / self._steps for name, value in self._sums.items()}
-        return metrics | {"train/num_samples": float(self.rows), "train/steps": float(self._steps)}
+        return metrics | {"train/num_samples": self._learned / epochs, "train/steps": float(self._steps)}
 
     def _take_pending(self, *, whole: bool) -> None:
         """Begin the backward passes of the pending groups. whole: the minibatch is complete with them."""
@@ -84,17 +89,21 @@ class GroupUpdate:
         share = float(len(batch.episodes) if algorithm.part_weight == "episodes" else weight.count_nonzero())
         piece = (batch, weight * share, share)
         self._step()  # of the previous minibatch: the threads had work while this one was collected
-        self._backward(piece)
+        self._backward(piece, 0)
         self._pieces.append(piece)
 
-    def _backward(self, piece: _Piece) -> None:
+    def _backward(self, piece: _Piece, epoch: int) -> None:
         """Begin the backward passes of a piece, in microbatches of about equal size."""
         batch, weight, share = piece
-        step, rows, size = self._optimizer_step, torch.arange(len(batch)), self._optimizer_step.config.microbatch_size
+        step, size = self._optimizer_step, self._optimizer_step.config.microbatch_size
+        # Pieces of a minibatch depend on the number of ranks, which must not matter.
+        by_group = step.algorithm.part_weight is not None
+        rows, factor = self._selection.take(batch, self._iteration, epoch, by_group=by_group)
+        self._learned += len(rows)
         own = step.collectives.own(batch, rows)
         parts = min(len(own), step.round_up_to_threads(-(-len(own) // size)))
         pieces = step.collectives.pad(batch, rows, size, own.tensor_split(parts) if parts else [])
-        row_weight = torch.full((len(batch),), share / len(batch))
+        weight, row_weight = weight * factor[:, None], factor * (share / len(batch))
         if self._gradients is None:
             self._gradients = step.begin(self._iteration, check_ratio=self._steps == 0)
         self._gradients.begin(

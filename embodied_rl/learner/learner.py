@@ -5,6 +5,7 @@ Reading map of one update, from the batch to the weights:
   algorithms/        PPO.prepare, GRPO.prepare: advantages and row weights; PPO.loss, GRPO.loss (terms in losses.py)
   row_update.py      strategy 1: shuffled minibatches of rows (learner.minibatch_size)
   group_update.py    strategy 2: minibatches of whole groups that may come one by one (learner.minibatch_groups)
+  row_selection.py   which rows either of them learns from (learner.row_share)
   optimizer_step.py  one step: begin, collect, clip, apply
   gradients.py       the gradient of one step, summed over microbatches, threads and processes
   distributed/       the same over several processes
@@ -22,6 +23,7 @@ from embodied_rl.learner.distributed.collectives import SINGLE_PROCESS, Collecti
 from embodied_rl.learner.group_update import GroupUpdate
 from embodied_rl.learner.off_policy import DRIFT, importance_correction, stale_metrics
 from embodied_rl.learner.optimizer_step import OptimizerStep
+from embodied_rl.learner.row_selection import RowSelection
 from embodied_rl.learner.row_update import update_by_rows
 from embodied_rl.learner.types import TrainablePolicy
 from embodied_rl.rewards.base import SIMULATOR_REWARD, RewardModel
@@ -73,6 +75,7 @@ class Learner:
         self.ess = 1.0
         self.cores = CoreBudget()
         self._seed = seed
+        self._selection = RowSelection(config.row_share, seed)
         self._reward_model = reward_model
         self._group_update: GroupUpdate | None = None
         self._accumulated: list[RolloutBatch] = []
@@ -99,7 +102,7 @@ class Learner:
         assert self.config.minibatch_groups is not None, "the config sees to it"
         with self.cores.at_work("learner"):
             if self._group_update is None:
-                self._group_update = GroupUpdate(self.optimizer_step, self.config.minibatch_groups, self.version)
+                self._group_update = self._begin_groups(self.config.minibatch_groups, self.version)
             self._group_update.add(self._reward_model.relabel(group))
             if self.policy.traits.absorb is not None:
                 self._accumulated.append(group)
@@ -125,7 +128,7 @@ class Learner:
             if self.config.minibatch_groups is not None:
                 metrics = self._update_by_groups(batch, self.config.minibatch_groups, iteration)
             else:
-                metrics = update_by_rows(self.optimizer_step, batch, self._seed, iteration)
+                metrics = update_by_rows(self.optimizer_step, batch, self._selection, self._seed, iteration)
             self._absorb(batch)
             stale = stale_metrics(batch, self.algorithm.ratio_level, self.policy.terms_per_step)
             last = self.optimizer_step.ess
@@ -154,10 +157,13 @@ class Learner:
             self.algorithm.prepare(batch, self.policy.terms_per_step)
         absorb(batch)
 
+    def _begin_groups(self, size: int, iteration: int) -> GroupUpdate:
+        return GroupUpdate(self.optimizer_step, self._selection, size, iteration)
+
     def _update_by_groups(self, batch: RolloutBatch, size: int, iteration: int) -> dict[str, float]:
         update, self._group_update = self._group_update, None
         if update is None:
-            update = GroupUpdate(self.optimizer_step, size, iteration)
+            update = self._begin_groups(size, iteration)
             for group in split_groups(batch):
                 update.add(group)
         if update.rows != len(batch):

@@ -8,6 +8,7 @@ import torch
 from embodied_rl.algorithms.base import Rows
 from embodied_rl.learner.off_policy import ess_ratio
 from embodied_rl.learner.optimizer_step import OptimizerStep
+from embodied_rl.learner.row_selection import RowSelection
 from embodied_rl.rng import philox
 from embodied_rl.types import RolloutBatch
 
@@ -15,23 +16,31 @@ from embodied_rl.types import RolloutBatch
 _SHUFFLE = 5
 
 
-def update_by_rows(step: OptimizerStep, batch: RolloutBatch, seed: int, iteration: int) -> dict[str, float]:
-    """Take one step per minibatch of about `config.minibatch_size` rows, and return metrics: means over the steps."""
+def update_by_rows(
+    step: OptimizerStep, batch: RolloutBatch, selection: RowSelection, seed: int, iteration: int
+) -> dict[str, float]:
+    """Take one step per minibatch of about `config.minibatch_size` rows, and return metrics: means over the steps.
+
+    Of each minibatch about `selection.share` of the rows are learned from.
+    """
     config, algorithm = step.config, step.algorithm
     assert config.minibatch_size is not None, "LearnerConfig sees to it"
     weight, metrics = algorithm.prepare(batch, step.model.terms_per_step)
-    parts = max(1, round(len(batch) / config.minibatch_size))
-    weight = weight * parts
     sums: dict[str, float] = {}
+    steps = learned = 0
     for epoch in range(algorithm.epochs):
-        order = philox(seed, _SHUFFLE, iteration, epoch).permutation(len(batch))
+        taken, factor = selection.take(batch, iteration, epoch, by_group=False)
+        parts = min(len(taken), max(1, round(len(batch) / config.minibatch_size)))
+        unit_weight, row_weight = weight * parts * factor[:, None], factor * (parts / len(batch))
+        learned, steps = learned + len(taken), steps + parts
+        order = philox(seed, _SHUFFLE, iteration, epoch).permutation(len(taken))
         for part, rows in enumerate(np.array_split(order, parts)):
-            index = torch.from_numpy(rows)
+            index = taken[torch.from_numpy(rows)]
             gradients = step.begin(iteration, check_ratio=epoch == 0 and part == 0)
             own = step.collectives.own(batch, index).split(config.microbatch_size)
             gradients.begin(
                 [
-                    (Rows(batch, micro, weight[micro], torch.full((len(micro),), parts / len(batch))), counts)
+                    (Rows(batch, micro, unit_weight[micro], row_weight[micro]), counts)
                     for micro, counts in step.collectives.pad(batch, index, config.microbatch_size, own)
                 ]
             )
@@ -39,6 +48,5 @@ def update_by_rows(step: OptimizerStep, batch: RolloutBatch, seed: int, iteratio
             totals["grad_norm"] = step.apply(batch, index, iteration, ess_ratio([batch], index))
             for name, value in totals.items():
                 sums[name] = sums.get(name, 0.0) + value
-    steps = parts * algorithm.epochs
     metrics |= {f"train/{name}": value / steps for name, value in sums.items()}
-    return metrics | {"train/num_samples": float(len(batch)), "train/steps": float(steps)}
+    return metrics | {"train/num_samples": learned / algorithm.epochs, "train/steps": float(steps)}
