@@ -29,8 +29,9 @@ EXPERT = frozenset(
         "head keep-stop num-cameras use-proprio film chunk-len horizon extra-delta-transform initial-std",
         "algorithm": "advantage-eps bootstrap-truncated critic-warmup-iterations loss-norm max-oversampling "
         "normalize-advantage normalize-value-loss ratio-level value-clip value-coef",
+        "rollout": "uniform-share",
         "learner": "average-updates betas lr-decay-updates lr-warmup-updates ratio-tolerance recompute-old-log-probs "
-        "weight-decay",
+        "row-share weight-decay",
         "reward": "model weight digest",
         "guard": "action max-kl min-ess min-entropy max-success-drop max-rollbacks",
         "scheduler": "cpus-per-worker deadline-s max-batch-delay-ms max-lookahead act-device",
