@@ -29,7 +29,7 @@ EXPERT = frozenset(
         "head keep-stop num-cameras use-proprio film chunk-len horizon extra-delta-transform initial-std",
         "algorithm": "advantage-eps bootstrap-truncated critic-warmup-iterations loss-norm max-oversampling "
         "normalize-advantage normalize-value-loss ratio-level value-clip value-coef",
-        "rollout": "uniform-share",
+        "rollout": "sampler uniform-share",
         "learner": "average-updates betas lr-decay-updates lr-warmup-updates ratio-tolerance recompute-old-log-probs "
         "row-share weight-decay",
         "reward": "model weight digest",
