@@ -24,7 +24,9 @@ class Parsed(Exception):
 
 
 def commands(page: str) -> Iterator[list[str]]:
-    """The words after `embodied-rl` of each command in a fenced block or in backticks on a line of its own."""
+    """The words after `embodied-rl` of each command in a fenced block, or alone in a cell of a table."""
+    for line in re.findall(r"\| `(embodied-rl [^`]+)` \|", page):
+        yield shlex.split(line)[1:]
     for block in re.findall(r"```(?:bash)?\n(.*?)```", page, flags=re.DOTALL):
         for line in block.replace("\\\n", " ").splitlines():
             if re.match(r"\s*embodied-rl [a-z]+", line):
