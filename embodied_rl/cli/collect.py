@@ -72,6 +72,9 @@ class CollectCommand:
     the built-in ones."""
     era: Literal["auto", "published", "current", "mujoco-3.3", "mujoco-2.3.7"] = "auto"
     """Whose contacts and texture colours LIBERO's scenes have, as `--env.era` of `train`."""
+    start_bank: bool = False
+    """Also keep the simulator's full state every 10 control steps in OUT, so that training can begin there:
+    train --rollout.start-bank OUT."""
     video: bool = False
     """Also write a video of the first attempt at each task, for people to watch, into OUT_videos."""
 
@@ -115,7 +118,7 @@ def _collect(command: CollectCommand, argv: list[str]) -> int:
         soft_wrap=True,
     )
     split = _split(command)
-    settings = _settings(command, tasks, info)
+    settings = _settings(command, tasks, info) | _bank_settings(command, tasks)
     begun = writer.begin(command.out, settings)
     states = {task.name: task.heldout_states if split == "heldout" else task.train_states for task in tasks}
     attempts = collect.plan(states, command.episodes_per_task, command.seed)
@@ -198,7 +201,8 @@ def _bench(command: CollectCommand) -> Bench:
     """What a worker process runs on."""
     from embodied_rl.factory.demonstrations import hold_bench
 
-    return hold_bench(_tasks(command), _env_config(command), _protocol(command), command.image_size)
+    tasks, config, size = _tasks(command), _env_config(command), command.image_size
+    return hold_bench(tasks, config, _protocol(command), size, snapshots=command.start_bank)
 
 
 def _env_config(command: CollectCommand) -> EnvConfig:
@@ -249,6 +253,15 @@ def _settings(command: CollectCommand, tasks: Sequence[SuiteTask], info: EnvInfo
         "era": "+".join(dict.fromkeys(task.era for task in tasks)),
         "render_quality": pick_render_quality(command.render_quality, tasks),
     }
+
+
+def _bank_settings(command: CollectCommand, tasks: Sequence[SuiteTask]) -> dict[str, Any]:
+    """What the states of a start bank go with; nothing where none is kept."""
+    if not command.start_bank:
+        return {}
+    from embodied_rl.factory.start_bank import models_of
+
+    return {"start_bank": models_of(tasks)}
 
 
 def _run_info(

@@ -25,6 +25,7 @@ from embodied_rl.config.policies import (
     PolicyConfig,
     SmolVLAConfig,
 )
+from embodied_rl.config.training_episodes import check_changes, check_perturb
 from embodied_rl.errors import UserError, suggest
 from embodied_rl.evaluation.config import EvalConfig
 from embodied_rl.learner.config import CheckpointConfig, LearnerConfig
@@ -49,6 +50,7 @@ Simulator = Literal["native", "warp"]
 RenderQuality = Literal["auto", "exact", "fast"]
 Reward = Literal["sparse", "staged", "shaped"]
 StepReward = Literal["auto", "progress", "native", "success"]
+Perturbation = Literal["camera", "light", "texture", "object", "instruction"]
 _CHOICES = {
     "simulator": get_args(Simulator),
     "render_quality": get_args(RenderQuality),
@@ -173,6 +175,13 @@ class TrainConfig:
     train_states: Literal["train", "heldout"] = "train"
     """Initial states to train on: train, which are never evaluated, or heldout, the evaluated ones themselves, as
     some published results do; the run and its checkpoints then say so."""
+    perturb: tuple[Perturbation, ...] = ()
+    """Change training episodes as embodied-rl eval --perturb does: camera, light, texture, object, instruction. The
+    held-out episodes of the run stay as they are."""
+    perturb_level: float = 1.0
+    """Scales what --perturb draws."""
+    perturb_share: float = 0.75
+    """Share of the training episodes (GRPO: of the groups) that --perturb changes."""
     iterations: int = 30
     """Policy updates."""
     seed: int = 0
@@ -214,6 +223,7 @@ class TrainConfig:
         for name in ("seed", "videos"):
             if getattr(self, name) < 0:
                 raise UserError(f"{name} must not be negative, got {getattr(self, name)}.")
+        check_perturb(self.perturb, self.perturb_level, self.perturb_share)
 
     def check(self) -> None:
         """Raise UserError if a number is not finite, or parts that are fine by themselves do not fit together."""
@@ -221,6 +231,8 @@ class TrainConfig:
             for key, value in values.items() if isinstance(values, dict) else [("", values)]:
                 if isinstance(value, float) and not math.isfinite(value):
                     raise UserError(f"{part}{'.' if key else ''}{key} must be a finite number, got {value}.")
+        backends = (self.env.simulator, self.env.renderer)
+        check_changes(self.perturb, self.rollout.start_bank, *backends, isinstance(self.policy, MLPConfig))
         if isinstance(self.algorithm, GRPOConfig):
             self.rollout.groups(self.algorithm.group_size)  # raises unless the group size divides the episodes
         if self.reward.model and not isinstance(self.algorithm, PPOConfig):

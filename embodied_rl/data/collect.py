@@ -23,7 +23,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from embodied_rl.data import video, writer
+from embodied_rl.data import start_bank, video, writer
 from embodied_rl.data.layout import DatasetSpec, Episode
 from embodied_rl.errors import UserError
 from embodied_rl.rng import philox
@@ -62,11 +62,12 @@ class Attempt:
 class Bench:
     """What a worker needs: the simulator with one env, and an expert for the episode that is in env 0 now.
 
-    expert: from the episode's task and seed.
+    expert: from the episode's task and seed. snapshot: the full state of env 0, float64 [D]; None: nobody wants it.
     """
 
     env: VecEnv
     expert: Callable[[str, int], Expert]
+    snapshot: Callable[[], Array] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,10 +144,12 @@ def record(bench: Bench, attempt: Attempt, dart_noise_rate: float) -> tuple[Epis
     env.reset([0], [EpisodeSpec(attempt.key, attempt.task, attempt.init_state, attempt.seed)])
     expert = bench.expert(attempt.task, attempt.seed)
     pushes = _Pushes(dart_noise_rate, philox(attempt.seed, _NOISE))
-    images, states, labels, executed = [], [], [], []
+    images, states, labels, executed, snapshots = [], [], [], [], []
     obs = env.new_observation(1)
     while True:
         env.observe([0], obs)
+        if bench.snapshot is not None and len(images) % start_bank.EVERY == 0:
+            snapshots.append(bench.snapshot())
         label = np.clip(np.asarray(expert.act(), dtype=np.float32), -1.0, 1.0)
         action = pushes.apply(label)
         images.append(obs.images[0].numpy().copy())
@@ -165,6 +168,8 @@ def record(bench: Bench, attempt: Attempt, dart_noise_rate: float) -> tuple[Epis
     episode = Episode(
         attempt.key, obs.instruction[0], np.stack(images), np.stack(states), np.stack(labels), np.stack(executed), extra
     )
+    if snapshots:
+        episode.snapshots = np.stack(snapshots)
     if result.failed[0]:
         return episode, "the simulation broke down"
     return episode, "" if result.success[0] else f"no success in {len(images)} steps"

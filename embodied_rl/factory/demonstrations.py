@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from embodied_rl.config.train import EnvConfig
@@ -29,8 +30,13 @@ _HELD = ExitStack()
 
 
 @contextmanager
-def open_bench(tasks: Sequence[SuiteTask], config: EnvConfig, chosen: Protocol, image_size: int) -> Iterator[Bench]:
-    """One env, drawn and run as `config` and `chosen` say, and the expert of each task at the start of an episode."""
+def open_bench(
+    tasks: Sequence[SuiteTask], config: EnvConfig, chosen: Protocol, image_size: int, *, snapshots: bool = False
+) -> Iterator[Bench]:
+    """One env, drawn and run as `config` and `chosen` say, and the expert of each task at the start of an episode.
+
+    snapshots: the simulator's full state is asked for.
+    """
     renderer = pick_renderer(config.renderer, tasks, config.render_quality)
     settings = replace(config, num_envs=1, num_threads=1, processes=None, renderer=renderer.name)
     with ExitStack() as stack:
@@ -40,12 +46,14 @@ def open_bench(tasks: Sequence[SuiteTask], config: EnvConfig, chosen: Protocol, 
             env = stack.enter_context(open_protocol_env(tasks, settings, chosen, image_size, len(CAMERAS)))
             simulator = env.simulator
         assert isinstance(simulator, NativeVecEnv)
-        yield Bench(env, _Experts(simulator, tasks))
+        yield Bench(env, _Experts(simulator, tasks), partial(simulator.snapshot, 0) if snapshots else None)
 
 
-def hold_bench(tasks: Sequence[SuiteTask], config: EnvConfig, chosen: Protocol, image_size: int) -> Bench:
+def hold_bench(
+    tasks: Sequence[SuiteTask], config: EnvConfig, chosen: Protocol, image_size: int, *, snapshots: bool = False
+) -> Bench:
     """`open_bench` for a worker process: closed when the process ends."""
-    return _HELD.enter_context(open_bench(tasks, config, chosen, image_size))
+    return _HELD.enter_context(open_bench(tasks, config, chosen, image_size, snapshots=snapshots))
 
 
 class _Experts:

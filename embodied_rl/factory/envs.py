@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from embodied_rl.config.train import AUTO, EnvConfig
+from embodied_rl.config.training_episodes import refuse_changes
 from embodied_rl.errors import UserError
 from embodied_rl.factory.warp import WarpRequest, choose_warp, drawn_by_warp, open_warp
 from embodied_rl.policies.checkpoints.hub import is_repository, resolve
@@ -20,6 +21,7 @@ from embodied_rl.utils.words import counted
 
 if TYPE_CHECKING:
     from embodied_rl.factory.policies import AnyPolicy, LoadRequest
+    from embodied_rl.sim.mujoco.episodes import TrainingEpisodes
     from embodied_rl.sim.mujoco.task import MujocoTask
     from embodied_rl.sim.render import Choice
     from embodied_rl.sim.state.vector import StateLayout
@@ -140,23 +142,28 @@ def open_env(
     stop_at_success: bool = True,
     state: bool = False,
     device: str = "cpu",
+    training: TrainingEpisodes | None = None,
 ) -> closing[VecEnv]:
     """The worlds, to be used in a `with` statement; `cameras` of the simulator's are drawn, from the first.
 
     config.renderer is what `pick_renderer` chose, for these tasks or for those that they are variants of; nothing is
     drawn with 0 cameras. state: observations have one, with room for every task of the suites of `tasks`. device: where
-    MuJoCo Warp simulates or draws, 'cpu' or 'cuda'.
+    MuJoCo Warp simulates or draws, 'cpu' or 'cuda'. training: how episodes may differ from the tasks' own (None: they
+    may not).
     """
     if config.control != AUTO:
         raise UserError("--env.control chooses a controller of suite 'maniskill': leave it out.")
     if config.step_reward != AUTO:
         raise UserError("--env.step-reward is for EnvPool's and ManiSkill's suites: here it is --env.reward.")
     exact, by_warp = pick_render_quality(config.render_quality, tasks) == "exact", config.renderer == "warp"
+    if training is not None and "warp" in (config.simulator, config.renderer):
+        refuse_changes(training.perturb, None, "MuJoCo Warp")
     if config.simulator == "warp":
         asked = WarpRequest(config, image_size, cameras, stop_at_success, device, exact)
         return closing(open_warp(tasks, asked, state=state))
     announce_compilation()
     from embodied_rl.factory.tasks import ladders_dir
+    from embodied_rl.sim.mujoco.episodes import TASKS_OWN
     from embodied_rl.sim.mujoco.factory import NativeFactory
     from embodied_rl.sim.state.staged import Shaping
     from embodied_rl.sim.wrappers.subprocess_env import ProcessVecEnv
@@ -173,6 +180,7 @@ def open_env(
         ladders=ladders_dir(),
         layout=_state_layout(tasks) if state else None,
         shaping=None if config.reward == "sparse" else Shaping(config.reward, _gamma(config)),
+        training=training or TASKS_OWN,
     )
     if by_warp and cameras:
         return closing(drawn_by_warp(factory(config.num_envs), cameras, device, config, exact=exact))

@@ -8,11 +8,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING
 
-from embodied_rl.config.train import EnvConfig
+from embodied_rl.config.train import EnvConfig, TrainConfig
 from embodied_rl.errors import UserError
 from embodied_rl.factory.envs import cpu_count, open_env
+from embodied_rl.factory.start_bank import bank_file
 from embodied_rl.policies.preprocessing.images import image_pipeline, prepare
 from embodied_rl.sim.libero.protocol import NATIVE, Protocol, protocol
+from embodied_rl.sim.mujoco.episodes import TrainingEpisodes
 from embodied_rl.sim.mujoco.task import MujocoTask
 from embodied_rl.sim.wrappers.protocol_env import ProtocolEnv
 from embodied_rl.types import Array, EpisodeSpec
@@ -20,6 +22,14 @@ from embodied_rl.vec_env import VecEnv
 
 if TYPE_CHECKING:
     from embodied_rl.factory.policies import AnyPolicy
+
+
+def training_episodes(config: TrainConfig) -> TrainingEpisodes | None:
+    """How the training episodes of a run may differ from its tasks' own; None: they may not."""
+    bank = bank_file(config)
+    if not config.perturb and bank is None:
+        return None
+    return TrainingEpisodes(config.perturb, config.perturb_level, bank)
 
 
 @contextmanager
@@ -34,11 +44,12 @@ def open_protocol_env(
     run_on: bool = False,
     translate: Callable[[EpisodeSpec], EpisodeSpec] | None = None,
     device: str = "cpu",
+    training: TrainingEpisodes | None = None,
 ) -> Iterator[ProtocolEnv]:
     """The worlds, run as `chosen` says; image_size, cameras: what the policy looks at.
 
     config.renderer is what `pick_renderer` chose. crop: cut the pictures as the protocol does; not where the policy
-    itself cuts out their middle. run_on, translate: see ProtocolEnv. device: see `open_env`.
+    itself cuts out their middle. run_on, translate: see ProtocolEnv. device, training: see `open_env`.
 
     Raises:
         UserError: a staged or shaped reward is asked for.
@@ -59,7 +70,13 @@ def open_protocol_env(
 
     with (
         open_env(
-            timed, settings, chosen.render_size or image_size, cameras=cameras, stop_at_success=False, device=device
+            timed,
+            settings,
+            chosen.render_size or image_size,
+            cameras=cameras,
+            stop_at_success=False,
+            device=device,
+            training=training,
         ) as env,
         ThreadPoolExecutor(threads, "pictures") as pool,
     ):
@@ -75,12 +92,21 @@ def open_protocol_env(
 
 
 def open_envs(
-    tasks: Sequence[MujocoTask], config: EnvConfig, chosen: str, policy: AnyPolicy
+    tasks: Sequence[MujocoTask],
+    config: EnvConfig,
+    chosen: str,
+    policy: AnyPolicy,
+    training: TrainingEpisodes | None = None,
 ) -> AbstractContextManager[VecEnv]:
-    """The worlds under the protocol of that name, as `policy` sees them; under `native` just as they come."""
+    """The worlds under the protocol of that name, as `policy` sees them; under `native` just as they come.
+
+    training: see `open_env`.
+    """
     seen = policy.config
     if chosen == NATIVE.name:
-        return open_env(tasks, config, seen.image_size, cameras=seen.num_cameras, device=policy.device.type)
+        return open_env(
+            tasks, config, seen.image_size, cameras=seen.num_cameras, device=policy.device.type, training=training
+        )
     return open_protocol_env(
         tasks,
         config,
@@ -89,4 +115,5 @@ def open_envs(
         seen.num_cameras,
         crop=policy.center_crop is None,
         device=policy.device.type,
+        training=training,
     )

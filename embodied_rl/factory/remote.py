@@ -28,7 +28,7 @@ class RemoteWorkerFactory:
     config: dict[str, Any]
 
     def __call__(self) -> tuple[VecEnv, Policy]:
-        from embodied_rl.factory.protocol_envs import open_envs
+        from embodied_rl.factory.protocol_envs import open_envs, training_episodes
         from embodied_rl.factory.tasks import load_tasks
         from embodied_rl.utils.threads import set_torch_threads
 
@@ -44,7 +44,8 @@ class RemoteWorkerFactory:
         policy, _ = open_policy_of(config)
         tasks = load_tasks(config.suite, config.tasks, config.env.scene_era)
         # Held and never closed: the worker's process ends with it.
-        return _OPEN_ENVS.enter_context(open_envs(tasks, config.env, config.protocol, policy)), policy
+        opened = open_envs(tasks, config.env, config.protocol, policy, training_episodes(config))
+        return _OPEN_ENVS.enter_context(opened), policy
 
 
 def remote_worker_factory(config: TrainConfig) -> Callable[[], tuple[VecEnv, Policy]] | None:

@@ -13,6 +13,7 @@ from rich.console import Console
 
 from embodied_rl.config.train import TrainConfig, from_dict, to_dict
 from embodied_rl.errors import UserError
+from embodied_rl.factory.start_bank import episode_mix
 from embodied_rl.jobs.reward_model import pin_reward, reward_model_of
 from embodied_rl.jobs.train_setup import Given, RunSetup, open_run
 from embodied_rl.learner.distributed.collectives import Collectives
@@ -142,5 +143,6 @@ def settings_of(config: TrainConfig) -> TrainSettings:
         reward_model=reward_model_of(config),
         workers=place.local_share(config.env.num_threads),
         threads=place.local_share(config.num_threads) if config.device == "cpu" else 1,
+        episode_mix=episode_mix(config),
         train_on_heldout=config.train_states == "heldout",
     )

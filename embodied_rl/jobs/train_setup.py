@@ -20,6 +20,7 @@ from embodied_rl import __version__
 from embodied_rl.autotune.tune import Tuning, further_devices, tune
 from embodied_rl.config.policies import MLPConfig
 from embodied_rl.config.train import EnvConfig, OwnPolicyConfig, TrainConfig, kind_of, to_dict
+from embodied_rl.config.training_episodes import describe_perturb, refuse_changes
 from embodied_rl.errors import UserError
 from embodied_rl.evaluation.overlap import TRAINED_STATES, join_states, overlap, trained_states
 from embodied_rl.factory.backends import SUITES as STATE_SUITES
@@ -51,9 +52,10 @@ from embodied_rl.factory.own import (
 )
 from embodied_rl.factory.policies import load_policy, save_policy
 from embodied_rl.factory.premises import describe_left_out, judge
-from embodied_rl.factory.protocol_envs import open_envs
+from embodied_rl.factory.protocol_envs import open_envs, training_episodes
 from embodied_rl.factory.remote import cluster
 from embodied_rl.factory.run_config import envs_of_rank, open_policy_of, resolve
+from embodied_rl.factory.start_bank import pin_bank
 from embodied_rl.factory.tasks import describe_era, load_tasks, missing_assets
 from embodied_rl.learner.types import TrainablePolicy
 from embodied_rl.policies.checkpoints.folder import read_provenance
@@ -156,6 +158,7 @@ def open_run(config: TrainConfig, given: Given, console: Console, *, resume: Pat
     policy, checkpoint = open_policy_of(config, resume)
     provenance = read_provenance(policy_folder(checkpoint))
     tasks, _ = judge(tasks, console)
+    config, bank = pin_bank(config, tasks)
     states = _states(
         config,
         {task.name: list(task.train_states) for task in tasks},
@@ -166,10 +169,11 @@ def open_run(config: TrainConfig, given: Given, console: Console, *, resume: Pat
         acting_device(config.scheduler.act_device, policy)  # refused before anything is written
     if config.autotune:
         config = find_schedule(config, tasks, policy, states.train, console).config
-    with cluster(config), open_envs(tasks, envs_of_rank(config.env), config.protocol, policy) as env:
+    changes, worlds = training_episodes(config), envs_of_rank(config.env)
+    with cluster(config), open_envs(tasks, worlds, config.protocol, policy, changes) as env:
         about = _about_env(env, config, f" ({renderer.reason}), {config.env.render_quality} frames")
         about["era"] = describe_era(tasks, provenance.get("era"))
-        about |= describe_left_out(tasks)
+        about |= describe_left_out(tasks) | bank
         missing = missing_assets(tasks)
         if missing:
             about = {"assets": f"APPROXIMATE: {len(missing)} official files are stand-ins"} | about
@@ -194,6 +198,7 @@ def run_info(setup: RunSetup, command: str) -> dict[str, Any]:
         "protocol": config.protocol,
         "overlap": states.overlap(config),
         **setup.about,
+        **describe_perturb(config.perturb, config.perturb_level, config.perturb_share),
         "machine": f"{cpu_name()}, {counted(cpu_count(), 'core')}",
         "device": f"{config.device}, torch {torch.__version__}, {counted(config.num_threads or 0, 'thread')}",
         "algorithm": f"{kind_of('algorithm', config.algorithm)}, "
@@ -220,6 +225,7 @@ def run_info(setup: RunSetup, command: str) -> dict[str, Any]:
 def _own_run(config: TrainConfig, given: Given, env: TaskEnv, resume: Path | None) -> RunSetup:
     """A run with a simulator or a policy of one's own, which is opened once, in this process."""
     _refuse_copies(config, "your own")
+    refuse_changes(config.perturb, config.rollout.start_bank, "a simulator or policy of your own")
     if given.policy is None and not isinstance(config.policy, OwnPolicyConfig):
         config = resolve(config, None, ())
         _use_threads(config)

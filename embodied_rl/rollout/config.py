@@ -22,8 +22,20 @@ class RolloutConfig:
     uniform_share: float | None = None
     """adaptive: share of groups (PPO: of episodes) that are drawn uniformly, so that no task is left out (null:
     0.25)."""
+    start_bank: str | None = None
+    """Folder of demonstrations from collect --start-bank: a share of training episodes begins in states on their way,
+    with the time that was left there, in place of the task's initial states (None: none does). Never in evaluations."""
+    start_bank_share: float = 0.5
+    """Share of the training episodes (GRPO: of the groups) of a task with such states that begins in one."""
+    start_bank_digest: str = "auto"
+    """SHA-256 of the bank; auto: of the one in the folder. A folder with another one is refused."""
 
     def __post_init__(self) -> None:
+        if not 0 < self.start_bank_share <= 1:
+            raise UserError(
+                f"--rollout.start-bank-share must lie above 0 and at most at 1, got {self.start_bank_share:g}; leave "
+                "--rollout.start-bank out for none."
+            )
         if self.episodes_per_iteration < 1:
             raise UserError(f"--rollout.episodes-per-iteration must be at least 1, got {self.episodes_per_iteration}.")
         if self.sampler not in ("uniform", "adaptive"):

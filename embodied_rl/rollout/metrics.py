@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 from embodied_rl.rollout.groups import BatchEnd, GroupStatus
-from embodied_rl.types import RolloutBatch
+from embodied_rl.types import EpisodeResult, RolloutBatch
 
 STOPPED = "rollout/stopped"
 """Metric: episodes given up because their group had been filtered out already."""
@@ -19,8 +21,8 @@ def summarize_rollout(end: BatchEnd, requeued: int) -> dict[str, float]:
     return (
         end.info
         | _contrast(end)
+        | _success(results)
         | {
-            "rollout/success": sum(result.success for result in results) / count,
             "rollout/reward": sum(result.reward for result in results) / count,
             "rollout/steps": sum(result.num_steps for result in results) / count,
             "rollout/decisions": float(sum(result.num_decisions for result in results)),
@@ -41,6 +43,24 @@ def _contrast(end: BatchEnd) -> dict[str, float]:
         return {}
     flat = sum(len({member.result.reward for member in group.members}) == 1 for group in groups)
     return {"rollout/groups_without_contrast": flat / len(groups)}
+
+
+def _success(results: Sequence[EpisodeResult]) -> dict[str, float]:
+    """Of episodes from initial states; apart, of perturbed ones among them and of those from the start bank.
+
+    Of no episodes there is no success: an update whose episodes all began in the bank has no 'rollout/success'.
+    """
+    own = [result for result in results if result.spec.bank_row is None]
+    parts = {"": own, "_from_bank": [result for result in results if result.spec.bank_row is not None]}
+    if any(result.spec.perturb_seed is not None for result in own):
+        parts["_perturbed"] = [result for result in own if result.spec.perturb_seed is not None]
+        parts["_unperturbed"] = [result for result in own if result.spec.perturb_seed is None]
+    found = {
+        f"rollout/success{name}": sum(result.success for result in those) / len(those)
+        for name, those in parts.items()
+        if those
+    }
+    return found | ({"rollout/episodes_from_bank": float(len(parts["_from_bank"]))} if parts["_from_bank"] else {})
 
 
 def empty_batch(version: int) -> RolloutBatch:

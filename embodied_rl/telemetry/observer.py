@@ -55,7 +55,7 @@ class RunObserver:
         speed = values["rollout/decisions"] / values["time/iteration"]
         values = values | {"speed/decisions_per_s": speed} | self._counted()
         if not self._has_success:
-            del values["rollout/success"]
+            values.pop("rollout/success", None)
         self._log.write(iteration, values)
         self._progress.iteration(iteration, values)
 

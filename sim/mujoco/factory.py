@@ -11,6 +11,7 @@ from typing import Literal
 import torch
 
 from embodied_rl.sim.mujoco import kernel
+from embodied_rl.sim.mujoco.episodes import TASKS_OWN, TrainingEpisodes
 from embodied_rl.sim.mujoco.task import MujocoTask
 from embodied_rl.sim.mujoco.vec_env import ACTION_DIM, NativeVecEnv
 from embodied_rl.sim.render import Choice, RendererChoice, choose, make_renderer
@@ -54,6 +55,7 @@ class NativeFactory:
     ladders: Path | None = None
     layout: StateLayout | None = None
     shaping: Shaping | None = None
+    training: TrainingEpisodes = TASKS_OWN
 
     def __call__(self, num_envs: int) -> NativeVecEnv:
         renderer = None
@@ -70,6 +72,7 @@ class NativeFactory:
             max_scene_bytes=self.max_scene_bytes,
             layout=self.layout,
             shaping=self.shaping,
+            training=self.training,
         )
 
     def compile(self) -> None:

@@ -56,10 +56,12 @@ class Scene:
         self.users = 0
         self.drawn: int | None = None
         """The renderer's number for this scene."""
+        self.visual: mujoco.MjModel | None = None
+        """What is drawn."""
         if renderer is not None:
-            visual = task.build_visual()
-            self.size += int(mujoco.mj_sizeModel(visual))
-            self.drawn = renderer.add_scene(visual)
+            self.visual = task.build_visual()
+            self.size += int(mujoco.mj_sizeModel(self.visual))
+            self.drawn = renderer.add_scene(self.visual)
 
 
 class ScenePool:

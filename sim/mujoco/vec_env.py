@@ -15,8 +15,9 @@ from embodied_rl.errors import UserError, suggest
 from embodied_rl.policy import action_array
 from embodied_rl.sim.checks import check_env_ids, check_episodes
 from embodied_rl.sim.eras import CURRENT
-from embodied_rl.sim.mujoco import kernel
+from embodied_rl.sim.mujoco import kernel, snapshot
 from embodied_rl.sim.mujoco.env import ControllerMode, Env
+from embodied_rl.sim.mujoco.episodes import TASKS_OWN, Shown, Shows, TrainingEpisodes
 from embodied_rl.sim.mujoco.indicators import lit_groups
 from embodied_rl.sim.mujoco.pool import FrameRenderer, Scene, ScenePool
 from embodied_rl.sim.mujoco.task import MujocoTask
@@ -38,6 +39,7 @@ class _Slot:
     def __init__(self) -> None:
         self.scene: Scene | None = None
         self.world: Env | None = None
+        self.shown: Shown | None = None
         self.steps = 0
         self.live = False
         self.potential = 0.0
@@ -63,6 +65,7 @@ class NativeVecEnv:
         cameras: how many of CAMERAS `observe` renders, from the first; 0 needs no renderer.
         layout: of `Observation.state`, see `StateLayout`. None: there is no state.
         shaping: what is added to the sparse reward. None: an episode pays 1 for success, and nothing else.
+        training: how episodes may differ from the tasks' own, where their specs say so.
 
     Example:
         >>> env = NativeVecEnv(tasks, num_envs=8, image_size=64, renderer=make_renderer("raycast", ()))
@@ -85,6 +88,7 @@ class NativeVecEnv:
         cameras: int = len(CAMERAS),
         layout: StateLayout | None = None,
         shaping: Shaping | None = None,
+        training: TrainingEpisodes = TASKS_OWN,
     ) -> None:
         if not tasks:
             raise UserError("an environment needs at least one task")
@@ -100,6 +104,7 @@ class NativeVecEnv:
         if len(self._tasks) != len(tasks):
             raise UserError("two tasks have the same name")
         self._scenes = ScenePool(self._tasks, renderer, controller, max_scene_bytes, num_envs, layout)
+        self._shows = Shows(tuple(tasks), renderer, training)
         self._slots = [_Slot() for _ in range(num_envs)]
         self._stop, self._shaping = stop_at_success, shaping
         self._renderer = renderer
@@ -135,10 +140,17 @@ class NativeVecEnv:
                 self._scenes.give_back(scene, world)
             scene, world = self._scenes.take(spec.task)
             slot.scene, slot.world = scene, world
-        world.reset(scene.task.init_states[spec.init_state], scene.start)
-        slot.steps, slot.live = 0, True
-        if self._shaping is not None or scene.reader is not None:
-            world.judge_start()
+        self._shows.end(slot.shown)
+        slot.shown = None
+        begun = self._shows.begin(scene, spec)
+        slot.shown, slot.live = begun.shown, True
+        if begun.full:
+            slot.steps = snapshot.restore(world, begun.state)
+        else:
+            world.reset(begun.state, scene.start)
+            slot.steps = 0
+            if self._shaping is not None or scene.reader is not None:
+                world.judge_start()
         if self._shaping is not None:
             slot.potential = self._shaping.potential(scene.facts, world.data, world.held)
 
@@ -222,21 +234,25 @@ class NativeVecEnv:
         state = None if out.state is None else out.state.numpy()
 
         def fill(row: int) -> None:
-            scene, world = _occupied(self._slots[env_ids[row]])
+            slot = self._slots[env_ids[row]]
+            scene, world = _occupied(slot)
             if self.info.cameras:
-                self._draw(scene, world, self.info.cameras, images[row])
+                self._draw(slot, self.info.cameras, images[row])
             world.proprio(proprio[row])
             if scene.reader is not None and state is not None:
                 scene.reader.read(world, state[row])
-            out.instruction[row] = scene.task.instruction
+            assert slot.shown is not None
+            out.instruction[row] = slot.shown.instruction
 
         self._each(len(env_ids), fill)
 
-    def _draw(self, scene: Scene, world: Env, cameras: tuple[str, ...], out: Array) -> None:
-        if self._renderer is None or scene.drawn is None:
+    def _draw(self, slot: _Slot, cameras: tuple[str, ...], out: Array) -> None:
+        scene, world = _occupied(slot)
+        drawn = None if slot.shown is None else slot.shown.drawn
+        if self._renderer is None or drawn is None:
             raise UserError("this environment has no renderer; pass one made by embodied_rl.sim.render.make_renderer")
         seen, lit = world.seen, lit_groups(scene.switches, world.seen.switch_qpos)
-        self._renderer.render(scene.drawn, seen.xpos, seen.xmat, cameras, out, lit)
+        self._renderer.render(drawn, seen.xpos, seen.xmat, cameras, out, lit)
 
     def state(self, env_ids: Sequence[int]) -> torch.Tensor:
         """What `Observation.state` would be now, without a picture: float32 [N, S], laid out as `StateLayout` says.
@@ -266,8 +282,13 @@ class NativeVecEnv:
             raise UserError(f"unknown camera '{camera}'.{suggest(camera, CAMERAS)}")
         check_env_ids([env_id], len(self._slots))
         out = np.empty((1, size, size, 3), np.uint8)
-        self._draw(*_occupied(self._slots[env_id]), (camera,), out)
+        self._draw(self._slots[env_id], (camera,), out)
         return out[0]
+
+    def snapshot(self, env_id: int) -> Array:
+        """The full state of an env, from which its episode can go on: float64 [D], see `sim.mujoco.snapshot`."""
+        slot = self._slots[env_id]
+        return snapshot.take(_occupied(slot)[1], slot.steps)
 
     def data(self, env_id: int) -> mujoco.MjData:
         """MuJoCo's state of an env (of the task it holds or held last), to read. ValueError before its first reset."""

@@ -1,6 +1,7 @@
 """Perturbed episodes, in the manner of LIBERO-PRO and LIBERO-Plus: another view, light, colour, layout or wording.
 
-    variant = Perturber(tasks, ("camera", "instruction")).variant(spec)
+    variant = Perturber(tasks, ("camera", "instruction")).variant(spec)  # a task of its own, for an evaluation
+    drawn = perturber.draw(task, spec, physics)                          # the same in the task's scene, for training
 
 Every draw comes from the episode's own seed, so an episode is perturbed alike on every machine and in every order.
 """
@@ -22,7 +23,7 @@ from embodied_rl.rng import philox
 from embodied_rl.sim.mujoco.task import MujocoTask
 from embodied_rl.sim.perturb.objects import move_objects
 from embodied_rl.sim.perturb.visual import (
-    Drawn,
+    Values,
     change_colours,
     change_light,
     draw_camera,
@@ -31,12 +32,12 @@ from embodied_rl.sim.perturb.visual import (
     move_camera,
 )
 from embodied_rl.sim.perturb.words import paraphrase
-from embodied_rl.types import EpisodeSpec
+from embodied_rl.types import Array, EpisodeSpec
 
 KINDS = ("camera", "light", "texture", "object", "instruction")
 _STREAM = 2**40
 """Philox counter of the first kind: far above any decision's number, which the policy's draws are keyed by."""
-_Look = tuple[Callable[[np.random.Generator, float], Drawn], Callable[[mujoco.MjModel, Drawn], None]]
+_Look = tuple[Callable[[np.random.Generator, float], Values], Callable[[mujoco.MjModel, Values], None]]
 _LOOKS: dict[str, _Look] = {
     "camera": (draw_camera, move_camera),
     "light": (draw_light, change_light),
@@ -50,6 +51,21 @@ class Variant:
 
     task: MujocoTask
     drawn: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """What was drawn for one episode.
+
+    Args:
+        state: float64 [1 + nq + nv], the initial state.
+        instruction: what the policy is told.
+        changes: what was changed, by kind, plain values.
+    """
+
+    state: Array
+    instruction: str
+    changes: Mapping[str, Any]
 
 
 def variant_spec(spec: EpisodeSpec) -> EpisodeSpec:
@@ -81,26 +97,31 @@ class Perturber:
     def variant(self, spec: EpisodeSpec) -> Variant:
         """The task of one episode, perturbed."""
         task = self._tasks[spec.task]
-        drawn: dict[str, Any] = {}
-        state, instruction = task.init_states[spec.init_state], task.instruction
-        if "object" in self.kinds:
-            state, drawn["object"] = move_objects(self._model(task), state, _rng(spec, "object"), self.level)
-        if "instruction" in self.kinds:
-            drawn["instruction"] = instruction = paraphrase(instruction, _rng(spec, "instruction"))
-        for kind in self.kinds:
-            if kind in _LOOKS:
-                drawn[kind] = _LOOKS[kind][0](_rng(spec, kind), self.level)
+        drawn = self.draw(task, spec, partial(self._model, task))
         variant = replace(
             task,
             name=variant_spec(spec).task,
-            instruction=instruction,
-            init_states=state[None],
+            instruction=drawn.instruction,
+            init_states=drawn.state[None],
             train_states=range(0),
             heldout_states=range(1),
             build_physics=partial(self._model, task),
-            build_visual=partial(_look, task, drawn),
+            build_visual=partial(_build_look, task, drawn.changes),
         )
-        return Variant(variant, drawn)
+        return Variant(variant, drawn.changes)
+
+    def draw(self, task: MujocoTask, spec: EpisodeSpec, physics: Callable[[], mujoco.MjModel]) -> Drawn:
+        """What changes in the episode `spec` of `task`; physics: the task's model, asked for where objects move."""
+        changes: dict[str, Any] = {}
+        state, instruction = task.init_states[spec.init_state], task.instruction
+        if "object" in self.kinds:
+            state, changes["object"] = move_objects(physics(), state, _rng(spec, "object"), self.level)
+        if "instruction" in self.kinds:
+            changes["instruction"] = instruction = paraphrase(instruction, _rng(spec, "instruction"))
+        for kind in self.kinds:
+            if kind in _LOOKS:
+                changes[kind] = _LOOKS[kind][0](_rng(spec, kind), self.level)
+        return Drawn(state, instruction, changes)
 
     def _model(self, task: MujocoTask) -> mujoco.MjModel:
         """The physics model, which all variants of a task share."""
@@ -109,13 +130,22 @@ class Perturber:
         return self._physics[task.name]
 
 
-def _look(task: MujocoTask, drawn: Mapping[str, Any]) -> mujoco.MjModel:
-    """The visual model with what was drawn; UserError for a scene that lacks what a kind changes."""
-    model = copy.copy(task.build_visual())
+def changes_look(changes: Mapping[str, Any]) -> bool:
+    """Whether any of these changes shows in a visual model."""
+    return any(kind in changes for kind in _LOOKS)
+
+
+def look(model: mujoco.MjModel, changes: Mapping[str, Any]) -> mujoco.MjModel:
+    """A copy of a visual model with these changes; UserError for a scene that lacks what a kind changes."""
+    model = copy.copy(model)
     for kind, (_, change) in _LOOKS.items():
-        if kind in drawn:
-            change(model, drawn[kind])
+        if kind in changes:
+            change(model, changes[kind])
     return model
+
+
+def _build_look(task: MujocoTask, changes: Mapping[str, Any]) -> mujoco.MjModel:
+    return look(task.build_visual(), changes)
 
 
 def _rng(spec: EpisodeSpec, kind: str) -> np.random.Generator:

@@ -15,7 +15,7 @@ from embodied_rl.errors import UserError
 from embodied_rl.rng import philox
 from embodied_rl.types import Array
 
-Drawn = dict[str, Any]
+Values = dict[str, Any]
 """Plain values."""
 CAMERA = "agentview"
 """The camera that moves; the one in the hand stays where the robot carries it."""
@@ -32,13 +32,13 @@ _OWN = ("robot0", "gripper0", "mount0")
 """Names of bodies that are the robot, which keeps its looks."""
 
 
-def draw_camera(rng: np.random.Generator, level: float) -> Drawn:
+def draw_camera(rng: np.random.Generator, level: float) -> Values:
     """Orbit sideways and up or down (degrees), and the new distance as a share of the old."""
     turn, tilt, dolly = level * rng.uniform(-1, 1, 3) * (_TURN, _TILT, _DOLLY)
     return {"turn_deg": turn, "tilt_deg": tilt, "distance": 1.0 + dolly}
 
 
-def move_camera(model: mujoco.MjModel, drawn: Drawn) -> None:
+def move_camera(model: mujoco.MjModel, drawn: Values) -> None:
     """Orbit the camera about the scene, still looking at it. UserError when no such camera is fixed to the world."""
     index = mujoco.mj_name2id(model, mujoco.mjtObj.mjOBJ_CAMERA, CAMERA)
     if index < 0 or model.cam_bodyid[index] != 0:
@@ -53,7 +53,7 @@ def move_camera(model: mujoco.MjModel, drawn: Drawn) -> None:
     model.cam_quat[index] = quat
 
 
-def draw_light(rng: np.random.Generator, level: float) -> Drawn:
+def draw_light(rng: np.random.Generator, level: float) -> Values:
     """Factor on each colour channel of every light, and how far (degrees, about which axis) they swing."""
     strength = 1.0 + level * _BRIGHTNESS * rng.uniform(-1, 1)
     warmth = level * _WARMTH * rng.uniform(-1, 1)
@@ -65,7 +65,7 @@ def draw_light(rng: np.random.Generator, level: float) -> Drawn:
     }
 
 
-def change_light(model: mujoco.MjModel, drawn: Drawn) -> None:
+def change_light(model: mujoco.MjModel, drawn: Values) -> None:
     """Scale and swing every light; the headlight, which moves with the camera, is only scaled."""
     swing, colour = _rotation(np.array(drawn["axis"]), drawn["swing_deg"]), np.array(drawn["colour"])
     model.light_dir[:] = model.light_dir @ swing.T
@@ -75,12 +75,12 @@ def change_light(model: mujoco.MjModel, drawn: Drawn) -> None:
         part[:] = np.clip(part * colour, 0.0, 1.0)
 
 
-def draw_colours(rng: np.random.Generator, level: float) -> Drawn:
+def draw_colours(rng: np.random.Generator, level: float) -> Values:
     """Largest change of a channel (share), and the seed of the bodies' tints."""
     return {"amount": level * _TINT, "seed": int(rng.integers(2**62))}
 
 
-def change_colours(model: mujoco.MjModel, drawn: Drawn) -> None:
+def change_colours(model: mujoco.MjModel, drawn: Values) -> None:
     """Tint everything that stands still (floor, walls, table, fixtures), texture or not; one tint a body.
 
     Objects that move keep their colours, by which instructions name them, and so does the robot.

@@ -59,7 +59,7 @@ class RaycastRenderer:
         self._scenes: dict[int, tuple[mujoco.MjModel, Scene]] = {}
         self._numbers = count()
         self._lock = threading.Lock()
-        self._cameras = lru_cache(maxsize=None)(self._camera_indices)
+        self._cameras = lru_cache(maxsize=1024)(self._camera_indices)
 
     def add_scene(self, visual_model: mujoco.MjModel) -> int:
         """Pack a model (poses of its bodies come with each `render`). UserError for what cannot be drawn."""

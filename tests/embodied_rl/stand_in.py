@@ -72,7 +72,14 @@ class StandIn:
 
 
 def open_stand_in(
-    tasks: Any, config: Any, image_size: int, *, cameras: int, stop_at_success: bool = True, device: str
+    tasks: Any,
+    config: Any,
+    image_size: int,
+    *,
+    cameras: int,
+    stop_at_success: bool = True,
+    device: str,
+    training: Any = None,
 ) -> contextlib.closing[StandIn]:
     """Takes the place of `embodied_rl.factory.envs.open_env`."""
     return contextlib.closing(StandIn(config.num_envs, image_size, cameras))

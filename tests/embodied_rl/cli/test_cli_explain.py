@@ -25,7 +25,7 @@ from tests.embodied_rl.stand_in import StandIn
 
 
 def open_world(
-    tasks: Any, config: Any, image_size: int, *, cameras: int, stop_at_success: bool, device: str
+    tasks: Any, config: Any, image_size: int, *, cameras: int, stop_at_success: bool, device: str, **_: Any
 ) -> contextlib.closing[StandIn]:
     return contextlib.closing(StandIn(config.num_envs, image_size, cameras))
 

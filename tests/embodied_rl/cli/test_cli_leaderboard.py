@@ -48,7 +48,7 @@ class World(StandIn):
 
 
 def open_world(
-    tasks: Any, config: Any, image_size: int, *, cameras: int, stop_at_success: bool, device: str
+    tasks: Any, config: Any, image_size: int, *, cameras: int, stop_at_success: bool, device: str, **_: Any
 ) -> contextlib.closing[World]:
     return contextlib.closing(World(config.num_envs, image_size, cameras))
 

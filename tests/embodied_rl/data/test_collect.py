@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from embodied_rl.data import collect, writer
+from embodied_rl.data import collect, start_bank, writer
 from embodied_rl.data.layout import DatasetSpec
 from embodied_rl.data.lerobot import fingerprint, load
 from embodied_rl.errors import UserError
@@ -178,7 +178,7 @@ _RUN_UNTIL_KILLED = """
 import os, sys
 from pathlib import Path
 import fake_line_simulator
-from embodied_rl.data import collect, writer
+from embodied_rl.data import collect, start_bank, writer
 from embodied_rl.data.layout import DatasetSpec
 
 def build():
@@ -223,3 +223,20 @@ def test_preview_places_cameras_side_by_side() -> None:
     assert shown.shape == (2, 258, 516, 3)  # 86 times larger: at least 256 pixels, and even
     assert shown[:, :, :258].max() == 0
     assert shown[:, :, 258:].min() == 9
+
+
+def test_states_on_the_way_are_kept_where_they_are_asked_for(fake, tmp_path: Path) -> None:
+    bench, attempt = fake.build(), collect.Attempt(0, 0, "line/home", 3, 77)
+    assert collect.record(bench, attempt, dart_noise_rate=0.0)[0].snapshots is None
+    env = bench.env
+    asking = collect.Bench(env, bench.expert, lambda: np.array([env.t, env.x]))
+    episode, _ = collect.record(asking, attempt, dart_noise_rate=0.0)
+    steps = list(range(0, len(episode.images), start_bank.EVERY))
+    assert episode.snapshots is not None
+    assert episode.snapshots[:, 0].tolist() == steps
+    np.testing.assert_allclose(episode.snapshots[:, 1], episode.state[steps, 0], atol=1e-6)
+    partial = writer.begin(tmp_path / "demo", {})
+    writer.add_episode(partial, SPEC, episode)
+    writer.finalize(tmp_path / "demo", SPEC, {})
+    with np.load(tmp_path / "demo" / start_bank.FILE) as arrays:
+        np.testing.assert_array_equal(arrays["line/home"], episode.snapshots)
