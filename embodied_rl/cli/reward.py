@@ -14,12 +14,13 @@ from embodied_rl.cli.parse import parse, wants_help
 from embodied_rl.config.reward import RewardTrainConfig
 from embodied_rl.errors import UserError, suggest
 from embodied_rl.factory.policies import CheckpointOptions
+from embodied_rl.rewards.config import PromptConfig
 from embodied_rl.utils.output import try_output
 
 ACTIONS = ("train", "card")
 USAGE = """\
 usage: embodied-rl reward train DATASET --out DIR
-       embodied-rl reward card DIR DATASET [--episodes N]
+       embodied-rl reward card MODEL DATASET [--episodes N]
 
 Make a reward model from demonstrations, and say how far it can be trusted.
 
@@ -27,6 +28,8 @@ Make a reward model from demonstrations, and say how far it can be trusted.
            done, from demonstrations that `embodied-rl collect` made
   card     on demonstrations that it has not seen: does it follow time, does it
            know success? On a policy's episodes: does it reward failures?
+           MODEL may also be a CLIP-like or an image-text-to-text model of
+           transformers: a folder, or OWNER/NAME on the Hugging Face hub
 """
 
 
@@ -41,17 +44,22 @@ class TrainRewardCommand(RewardTrainConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CardRewardCommand(CheckpointOptions):
+class CardRewardCommand(CheckpointOptions, PromptConfig):
     """Measure a reward model on held-out demonstrations and on a policy's episodes."""
 
-    model: Annotated[Path, tyro.conf.Positional]
-    """Folder of the reward model; card.json there will hold the figures."""
+    model: Annotated[str, tyro.conf.Positional]
+    """Folder of the reward model, where card.json will hold the figures, or OWNER/NAME[@REVISION] of one on the Hugging
+    Face hub."""
     dataset: Annotated[Path, tyro.conf.Positional]
     """Folder of the dataset; where the model learned from it, only the episodes that were held out count."""
     episodes: int = 100
     """Episodes of the policy, sampled from held-out initial states; 0: demonstrations alone."""
     suite: str = ""
     """Suite in which the policy acts ('': the one that the dataset was collected in)."""
+
+    def __post_init__(self) -> None:
+        CheckpointOptions.__post_init__(self)
+        PromptConfig.__post_init__(self)
 
 
 def main(argv: list[str]) -> int:
@@ -85,8 +93,9 @@ def _card(argv: list[str]) -> int:
     command = parse(CardRewardCommand, argv, "reward card")
     if not 0 <= command.episodes <= 100_000:
         raise UserError(f"--episodes must lie in 0 to 100000, got {command.episodes}")
-    from embodied_rl.jobs.reward import write_card  # torch and the simulator, only now
+    from embodied_rl.jobs.reward import CardSample, write_card  # torch and the simulator, only now
     from embodied_rl.utils.console import LastingConsole
 
-    write_card(command.model, command.dataset, command, command.episodes, command.suite, LastingConsole())
+    sample = CardSample(command.episodes, command.suite)
+    write_card(command.model, command.dataset, command, command, sample, LastingConsole())
     return 0

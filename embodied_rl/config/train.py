@@ -235,11 +235,7 @@ class TrainConfig:
         check_changes(self.perturb, self.rollout.start_bank, *backends, isinstance(self.policy, MLPConfig))
         if isinstance(self.algorithm, GRPOConfig):
             self.rollout.groups(self.algorithm.group_size)  # raises unless the group size divides the episodes
-        if self.reward.model and not isinstance(self.algorithm, PPOConfig):
-            raise UserError(
-                "--reward.model adds differences of a potential, which leave the return of each episode that GRPO "
-                "compares as it was: use --algorithm ppo."
-            )
+        self._check_reward()
         if self.autotune and not isinstance(self.policy, OwnPolicyConfig | MLPConfig) and self.policy.compile:
             raise UserError(
                 "--autotune would take the compiler's time for the policy's: run it without "
@@ -266,6 +262,18 @@ class TrainConfig:
             )
         if isinstance(self.scheduler, PipelinedConfig):
             check_fit(self.scheduler, self.env.num_envs, self.learner.minibatch_groups)
+
+    def _check_reward(self) -> None:
+        if self.reward.model and not isinstance(self.algorithm, PPOConfig):
+            raise UserError(
+                "--reward.model adds differences of a potential, which leave the return of each episode that GRPO "
+                "compares as it was: use --algorithm ppo."
+            )
+        if self.reward.alone and self.env.reward != "sparse":
+            raise UserError(
+                f"--reward.alone leaves the simulator's rewards out, and --env.reward is {self.env.reward}: give one "
+                "of the two."
+            )
 
 
 # A part that comes in several kinds is written with its kind as `name`.

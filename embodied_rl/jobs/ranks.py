@@ -14,10 +14,11 @@ from rich.console import Console
 from embodied_rl.config.train import TrainConfig, from_dict, to_dict
 from embodied_rl.errors import UserError
 from embodied_rl.factory.start_bank import episode_mix
-from embodied_rl.jobs.reward_model import pin_reward, reward_model_of
+from embodied_rl.jobs.reward_model import pin_reward
 from embodied_rl.jobs.train_setup import Given, RunSetup, open_run
 from embodied_rl.learner.distributed.collectives import Collectives
 from embodied_rl.learner.distributed.join import for_learner, joined
+from embodied_rl.rewards.base import SIMULATOR_REWARD, RewardModel
 from embodied_rl.training.observer import SilentObserver
 from embodied_rl.training.on_policy import RunOptions, TaskSplit, TrainOutcome, TrainSettings, train
 from embodied_rl.utils.ranks import ProcessRank
@@ -91,7 +92,7 @@ def follow(given: Given | None = None) -> TrainOutcome:
             setup.env,
             setup.policy,
             setup.files,
-            settings_of(setup.config),
+            settings_of(setup.config, setup.reward_model),
             TaskSplit(setup.states.train, setup.states.heldout),
             SilentObserver(),
             RunOptions(resume=checkpoint, collectives=ranks.collectives),
@@ -125,7 +126,7 @@ def open_together(ranks: RunRanks, given: Given, console: Console) -> Iterator[R
         yield setup
 
 
-def settings_of(config: TrainConfig) -> TrainSettings:
+def settings_of(config: TrainConfig, reward_model: RewardModel = SIMULATOR_REWARD) -> TrainSettings:
     """What `train` takes of a resolved config, with this rank's share of the machine's threads."""
     place = ProcessRank.from_env()
     assert config.num_threads is not None
@@ -140,7 +141,7 @@ def settings_of(config: TrainConfig) -> TrainSettings:
         seed=config.seed,
         scheduler=config.scheduler,
         guard=config.guard,
-        reward_model=reward_model_of(config),
+        reward_model=reward_model,
         workers=place.local_share(config.env.num_threads),
         threads=place.local_share(config.num_threads) if config.device == "cpu" else 1,
         episode_mix=episode_mix(config),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +20,28 @@ from embodied_rl.data import lerobot
 from embodied_rl.data.chunks import held_out_episodes
 from embodied_rl.data.lerobot import Demonstrations
 from embodied_rl.errors import UserError
+from embodied_rl.factory.envs import pick_device
 from embodied_rl.factory.policies import CheckpointOptions
+from embodied_rl.factory.rewards import open_judge, reward_folder
 from embodied_rl.jobs.reward_rollouts import judge_rollouts
+from embodied_rl.policies.checkpoints.hub import is_repository
+from embodied_rl.rewards.base import Judge
 from embodied_rl.rewards.card import HIGH, JudgedEpisode, auc, rewarded_failures, time_correlations
+from embodied_rl.rewards.config import PromptConfig
 from embodied_rl.rewards.progress import ProgressModel, load_progress, save_progress
 from embodied_rl.training.progress import fit_progress
 from embodied_rl.utils.words import counted
 
 _EARLIER = 0.8
 """Share of a demonstration in which it certainly has not succeeded yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class CardSample:
+    """The policy's episodes on a card: how many, 0 for none, and where ('': in the suite of the data set)."""
+
+    episodes: int
+    suite: str = ""
 
 
 def train_reward(dataset: Path, out: Path, config: RewardTrainConfig, command: str, console: Console) -> None:
@@ -56,41 +70,59 @@ def train_reward(dataset: Path, out: Path, config: RewardTrainConfig, command: s
 
 
 def write_card(
-    folder: Path, dataset: Path, options: CheckpointOptions, episodes: int, suite: str, console: Console
+    model: str, dataset: Path, options: CheckpointOptions, prompts: PromptConfig, sample: CardSample, console: Console
 ) -> dict[str, Any]:
-    """Measure the model in `folder` on held-out demonstrations and on a policy's episodes; print and return figures.
+    """Measure a reward model on held-out demonstrations and on a policy's episodes; print and return figures.
 
-    card.json in the folder has them too. Of another data set than the one that it learned from, all episodes count.
-
-    Args:
-        episodes: of the policy; 0 for none.
-        suite: where it acts; '' for the one that the data set was collected in.
+    card.json in its folder has them too, unless the folder is in the hub's cache. Of another data set than the one that
+    it learned from, all demonstrations count.
 
     Raises:
-        UserError: no demonstration is held out, or the data set does not name its suite.
+        UserError: no demonstration is held out, the data set does not name its suite, or no episode could be judged.
     """
-    model, provenance = load_progress(folder)
+    folder, device = reward_folder(model), pick_device("auto")
+    judge = open_judge(folder, prompts, device)
     data, sha256 = _load(dataset), lerobot.fingerprint(dataset)
-    rows = _held_out(data, sha256, provenance)
-    if not len(rows):
+    rows = list(range(len(data)))
+    if isinstance(judge, ProgressModel):
+        rows = _held_out(data, sha256, load_progress(folder)[1])
+    if not rows:
         raise UserError(f"{folder} learned from all of {dataset}: train it with --validation, or name other data")
-    demonstrated = _judge(model, data, rows)
-    figures: dict[str, Any] = {"dataset": sha256} | demonstration_figures(demonstrated)
-    if episodes:
-        suite = suite or data.source.get("suite", "")
+    figures: dict[str, Any] = {"dataset": sha256}
+    demonstrated, unknown = _known(_judge(judge, data, rows), f"demonstration of {dataset}")
+    figures |= demonstration_figures(demonstrated)
+    if sample.episodes:
+        suite = sample.suite or data.source.get("suite", "")
         if not suite:
             raise UserError(f"{dataset} does not say in which suite it was collected: name it with --suite")
-        rolled = judge_rollouts(model, options, suite, episodes)
+        rolled, more = _known(judge_rollouts(judge, options, suite, sample.episodes), "episode of the policy")
+        unknown += more
         figures |= rollout_figures(demonstrated, rolled) | {"policy": options.checkpoint, "suite": suite}
-    try:
-        (folder / "card.json").write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise UserError(f"cannot write {folder / 'card.json'} ({error.strerror})") from error
+    if answers := judge.drain():
+        figures |= {name.removeprefix("reward/"): int(count) for name, count in answers.items()}
+        figures["episodes_left_out"] = unknown
+    if not is_repository(model):
+        _write(folder / "card.json", figures)
     table = Table("figure", "value")
     for name, value in figures.items():
         table.add_row(name.replace("_", " "), f"{value:.3f}" if isinstance(value, float) else str(value))
     console.print(table)
     return figures
+
+
+def _write(path: Path, figures: dict[str, Any]) -> None:
+    try:
+        path.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"cannot write {path} ({error.strerror})") from error
+
+
+def _known(episodes: list[JudgedEpisode], what: str) -> tuple[list[JudgedEpisode], int]:
+    """The episodes of which every frame was judged, and the number of the others."""
+    known = [each for each in episodes if not (np.isnan(each.progress).any() or np.isnan(each.done).any())]
+    if episodes and not known:
+        raise UserError(f"the model's answers to not one {what} can all be read: it does not judge as asked")
+    return known, len(episodes) - len(known)
 
 
 def demonstration_figures(episodes: list[JudgedEpisode]) -> dict[str, Any]:
@@ -139,10 +171,11 @@ def _held_out(data: Demonstrations, sha256: str, provenance: dict[str, Any]) -> 
     return np.flatnonzero(held_out_episodes(data, validation=config["validation"], seed=config["seed"])).tolist()
 
 
-def _judge(model: ProgressModel, data: Demonstrations, episodes: list[int]) -> list[JudgedEpisode]:
+def _judge(judge: Judge, data: Demonstrations, episodes: list[int]) -> list[JudgedEpisode]:
     judged = []
     for episode in episodes:
         rows = np.arange(data.starts[episode], data.starts[episode + 1])
-        progress, done = model.judge(torch.from_numpy(data.images[rows]), [data.instruction[row] for row in rows])
+        images, words = torch.from_numpy(data.images[rows]), [data.instruction[row] for row in rows]
+        progress, done = judge.progress(images, words), judge.done(images, words)
         judged.append(JudgedEpisode(progress.numpy(), done.numpy(), True))
     return judged

@@ -15,17 +15,17 @@ from embodied_rl.factory.policies import CheckpointOptions
 from embodied_rl.factory.protocol_envs import open_envs
 from embodied_rl.factory.tasks import load_tasks
 from embodied_rl.policy import Policy
+from embodied_rl.rewards.base import Judge
 from embodied_rl.rewards.card import JudgedEpisode
-from embodied_rl.rewards.progress import ProgressModel
 from embodied_rl.rng import DecisionRng
 from embodied_rl.rollout.sampler import evaluation_specs
-from embodied_rl.types import EpisodeSpec
+from embodied_rl.types import EpisodeSpec, Observation
 from embodied_rl.vec_env import VecEnv
 
 _WORLDS = 8
 
 
-def judge_rollouts(model: ProgressModel, options: CheckpointOptions, suite: str, episodes: int) -> list[JudgedEpisode]:
+def judge_rollouts(judge: Judge, options: CheckpointOptions, suite: str, episodes: int) -> list[JudgedEpisode]:
     """Let `options`' policy act in `episodes` episodes of held-out states of a suite, task by task, and judge them.
 
     The policy samples, as in training: greedy it would fail too rarely.
@@ -40,21 +40,28 @@ def judge_rollouts(model: ProgressModel, options: CheckpointOptions, suite: str,
     judged: list[JudgedEpisode] = []
     with open_envs(tasks, config, "native", policy) as env:
         for first in range(0, len(specs), _WORLDS):
-            judged += _judge_some(model, env, policy, specs[first : first + _WORLDS])
+            judged += _judge_some(judge, env, policy, specs[first : first + _WORLDS])
     return judged
 
 
-def _judge_some(model: ProgressModel, env: VecEnv, policy: Policy, specs: Sequence[EpisodeSpec]) -> list[JudgedEpisode]:
+def _judge_some(judge: Judge, env: VecEnv, policy: Policy, specs: Sequence[EpisodeSpec]) -> list[JudgedEpisode]:
     """One episode in each of the first envs; those whose simulator fails are left out."""
     env.reset(list(range(len(specs))), list(specs))
-    progress: list[list[float]] = [[] for _ in specs]
-    done: list[list[float]] = [[] for _ in specs]
+    frames: list[list[torch.Tensor]] = [[] for _ in specs]
+    words = [""] * len(specs)
     success, failed = [False] * len(specs), [False] * len(specs)
     running, decisions = list(range(len(specs))), 0
+
+    def observe(env_ids: Sequence[int]) -> Observation:
+        obs = env.new_observation(len(env_ids))
+        env.observe(env_ids, obs)
+        for row, env_id in enumerate(env_ids):
+            frames[env_id].append(obs.images[row].cpu())
+            words[env_id] = obs.instruction[row]
+        return obs
+
     while running:
-        obs = env.new_observation(len(running))
-        env.observe(running, obs)
-        _note(model.judge(obs.images, obs.instruction), running, progress, done)
+        obs = observe(running)
         seeds = np.array([specs[env_id].seed for env_id in running])
         actions = policy.act(obs, DecisionRng(seeds, np.full(len(running), decisions)), "sample").actions
         result = env.step(running, actions)
@@ -66,22 +73,11 @@ def _judge_some(model: ProgressModel, env: VecEnv, policy: Policy, specs: Sequen
         ended = [env_id for row, env_id in enumerate(running) if over[row] and not failed[env_id]]
         running = [env_id for row, env_id in enumerate(running) if not over[row]]
         if ended:
-            last = env.new_observation(len(ended))
-            env.observe(ended, last)
-            _note(model.judge(last.images, last.instruction), ended, progress, done)
-    return [
-        JudgedEpisode(np.array(progress[env_id]), np.array(done[env_id]), success[env_id])
-        for env_id in range(len(specs))
-        if not failed[env_id]
-    ]
-
-
-def _note(
-    judged: tuple[torch.Tensor, torch.Tensor],
-    env_ids: Sequence[int],
-    progress: list[list[float]],
-    done: list[list[float]],
-) -> None:
-    for row, env_id in enumerate(env_ids):
-        progress[env_id].append(float(judged[0][row]))
-        done[env_id].append(float(judged[1][row]))
+            observe(ended)
+    judged = []
+    for env_id in range(len(specs)):
+        if not failed[env_id]:
+            images, texts = torch.stack(frames[env_id]), [words[env_id]] * len(frames[env_id])
+            progress, done = judge.progress(images, texts), judge.done(images, texts)
+            judged.append(JudgedEpisode(progress.numpy(), done.numpy(), success[env_id]))
+    return judged

@@ -59,6 +59,7 @@ from embodied_rl.factory.start_bank import pin_bank
 from embodied_rl.factory.tasks import describe_era, load_tasks, missing_assets
 from embodied_rl.learner.types import TrainablePolicy
 from embodied_rl.policies.checkpoints.folder import read_provenance
+from embodied_rl.rewards.base import SIMULATOR_REWARD, RewardModel
 from embodied_rl.rollout.sampler import TaskStates, evaluation_specs
 from embodied_rl.scheduler.config import PipelinedConfig, RayConfig
 from embodied_rl.scheduler.pipeline.replica import acting_device
@@ -101,7 +102,10 @@ class RunStates:
 
 @dataclass(frozen=True, slots=True)
 class RunSetup:
-    """A run that is ready to start. config: every 'auto' filled in. about: simulator and policy in words."""
+    """A run that is ready to start.
+
+    config: every 'auto' filled in. about: simulator and policy in words. reward_model: see `jobs.reward_model`.
+    """
 
     config: TrainConfig
     env: VecEnv
@@ -110,6 +114,7 @@ class RunSetup:
     states: RunStates
     about: dict[str, Any]
     given: Given
+    reward_model: RewardModel = SIMULATOR_REWARD
 
     @property
     def resume_command(self) -> str:

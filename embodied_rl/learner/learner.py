@@ -134,7 +134,8 @@ class Learner:
             last = self.optimizer_step.ess
             self.ess = min(stale.get("train/ess_stale", 1.0), last)
             self.collectives.publish(self.policy, self.model)
-            return metrics | {"train/ess_last_minibatch": last} | drift | stale
+            rewards = self._reward_model.drain()
+            return metrics | {"train/ess_last_minibatch": last} | drift | stale | rewards
 
     def _correct(self, batch: RolloutBatch) -> dict[str, float]:
         again, size = self.config.recompute_old_log_probs, self.config.microbatch_size

@@ -1,4 +1,4 @@
-"""The contract of a reward model, and the one that leaves the simulator's rewards as they are."""
+"""The contracts of reward models and of what they ask, and the one that leaves the simulator's rewards as they are."""
 
 from __future__ import annotations
 
@@ -20,10 +20,44 @@ class RewardModel(Protocol):
         class Progress:
             def relabel(self, batch: RolloutBatch) -> RolloutBatch:
                 return with_rewards(batch, self.network(batch.images, batch.instruction))
+
+            def drain(self) -> dict[str, float]:
+                return {}
     """
 
     def relabel(self, batch: RolloutBatch) -> RolloutBatch:
         """Return the batch with the rewards to learn from; `batch` itself is not changed."""
+        ...
+
+    def drain(self) -> dict[str, float]:
+        """Metrics of what was relabelled since the last call."""
+        ...
+
+
+class Judge(Protocol):
+    """Sees in pictures how far a task has come, and whether it is done.
+
+    Example:
+        >>> progress = judge.progress(images, instruction)  # of one episode
+        >>> done = judge.done(images[-1:], instruction[-1:])
+    """
+
+    def progress(self, images: Tensor, instruction: list[str]) -> Tensor:
+        """How far the task has come, float32 [T] on the CPU, in the T frames of one episode in time order.
+
+        images: uint8 [T, V, H, W, 3]. NaN from where on it is not known.
+        """
+        ...
+
+    def done(self, images: Tensor, instruction: list[str]) -> Tensor:
+        """The probability that the task is done, float32 [N] on the CPU, frame by frame; NaN where it is not known.
+
+        images: uint8 [N, V, H, W, 3].
+        """
+        ...
+
+    def drain(self) -> dict[str, float]:
+        """Metrics of what was judged since the last call."""
         ...
 
 
@@ -33,6 +67,10 @@ class SimulatorReward:
     def relabel(self, batch: RolloutBatch) -> RolloutBatch:
         """Return `batch`."""
         return batch
+
+    def drain(self) -> dict[str, float]:
+        """None."""
+        return {}
 
 
 SIMULATOR_REWARD = SimulatorReward()

@@ -15,7 +15,7 @@ HIGH = 0.5
 
 @dataclass(frozen=True, slots=True)
 class JudgedEpisode:
-    """A reward model's judgement of the frames of an episode: progress and done, float32 [T] in [0, 1]."""
+    """A reward model's judgement of the frames of an episode: progress and done, float32 [T]; done lies in [0, 1]."""
 
     progress: Array
     done: Array

@@ -100,6 +100,18 @@ class ProgressModel(nn.Module):
         progress, done = (torch.cat(parts) if parts else torch.zeros(0, 2)).unbind(1)
         return progress, done
 
+    def progress(self, images: Tensor, instruction: list[str]) -> Tensor:
+        """As `Judge.progress`."""
+        return self.judge(images, instruction)[0]
+
+    def done(self, images: Tensor, instruction: list[str]) -> Tensor:
+        """As `Judge.done`."""
+        return self.judge(images, instruction)[1]
+
+    def drain(self) -> dict[str, float]:
+        """None: every picture has an answer."""
+        return {}
+
     def _read(self, instruction: list[str]) -> Tensor:
         """Float32 [N, width]: the mean of the words' embeddings, each with its place in the sentence."""
         texts = list(dict.fromkeys(instruction))

@@ -9,7 +9,7 @@ from embodied_rl.errors import UserError
 
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+(@[\w.-]+)?")
 # weights, tokenizer and settings; no Python: code of a repository is never run
-_WANTED = ("*.json", "*.safetensors", "*.pt", "tokenizer.model")
+_WANTED = ("*.json", "*.safetensors", "*.pt", "*.model", "*.jinja", "*.txt")
 
 
 def is_repository(source: str) -> bool:

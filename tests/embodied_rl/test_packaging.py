@@ -21,6 +21,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 # Import names that are not the package's own.
 # mujoco brings PyOpenGL and numba brings llvmlite, each in the version that it needs.
 DISTRIBUTIONS = {
+    "PIL": "pillow",
     "cv2": "opencv-python-headless",
     "yaml": "pyyaml",
     "OpenGL": "mujoco",
@@ -47,7 +48,8 @@ OPTIONAL = {
     "matplotlib": "report",
     "tensorboard": "track",
     "wandb": "wandb",
-    "transformers": "dev",
+    "transformers": "vlm",
+    "pillow": "vlm",
     "ray": "ray",
     "websockets": "serve",
     "msgpack": "serve",

@@ -13,6 +13,7 @@ import torch
 from embodied_rl.algorithms.config import GRPOConfig
 from embodied_rl.config.train import TrainConfig, from_dict, to_dict
 from embodied_rl.errors import UserError
+from embodied_rl.factory.rewards import reward_digest
 from embodied_rl.jobs.ranks import settings_of
 from embodied_rl.jobs.reward_model import pin_reward
 from embodied_rl.jobs.run_folder import check_unchanged
@@ -21,6 +22,7 @@ from embodied_rl.rewards.base import SIMULATOR_REWARD
 from embodied_rl.rewards.config import RewardConfig
 from embodied_rl.rewards.progress import ProgressConfig, ProgressModel, digest, save_progress
 from embodied_rl.rewards.progress_reward import ProgressReward
+from tests.embodied_rl.rewards.tiny_models import save_clip
 
 
 def save(folder: Path, seed: int) -> Path:
@@ -36,7 +38,9 @@ def opened(config: TrainConfig, size: int = 16) -> RunSetup:
 
 
 def asks_for(folder: Path) -> TrainConfig:
-    return TrainConfig(reward=RewardConfig(model=str(folder), weight=0.25))
+    base = TrainConfig(device="cpu", num_threads=1)
+    reward = RewardConfig(model=str(folder), weight=0.25)
+    return replace(base, reward=reward, env=replace(base.env, num_threads=1))
 
 
 def test_the_model_is_pinned_and_another_is_refused(tmp_path: Path) -> None:
@@ -72,8 +76,35 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_settings_of_a_run_have_it(tmp_path: Path) -> None:
-    base = TrainConfig(num_threads=1)
-    base = replace(base, env=replace(base.env, num_threads=1))
-    assert settings_of(base).reward_model is SIMULATOR_REWARD
-    asked = replace(base, reward=RewardConfig(model=str(save(tmp_path / "reward", 0))))
-    assert isinstance(settings_of(asked).reward_model, ProgressReward)
+    setup = pin_reward(opened(asks_for(save(tmp_path / "reward", 0))))
+    assert isinstance(settings_of(setup.config, setup.reward_model).reward_model, ProgressReward)
+    assert settings_of(setup.config).reward_model is SIMULATOR_REWARD
+
+
+def test_one_of_transformers_is_pinned_with_its_prompts(tmp_path: Path) -> None:
+    """A resumed run refuses other weights, and other prompts."""
+    folder = save_clip(tmp_path / "clip")
+    asked = asks_for(folder)
+    asked = replace(asked, reward=replace(asked.reward, goal_prompt="a robot arm {instruction}", alone=True))
+    setup = pin_reward(opened(asked, size=32))
+    assert setup.config.reward.digest == reward_digest(folder)
+    assert "alone" in setup.about["reward"]
+    assert from_dict(to_dict(setup.config)) == setup.config
+    other = replace(setup.config, reward=replace(setup.config.reward, goal_prompt="a table"))
+    with pytest.raises(UserError, match=r"reward\.goal_prompt was"):
+        check_unchanged(other, to_dict(setup.config))
+    save_clip(folder, seed=1)
+    with pytest.raises(UserError, match="another reward model"):
+        pin_reward(setup)
+
+
+def test_alone_does_not_go_with_other_rewards(tmp_path: Path) -> None:
+    asked = asks_for(tmp_path)
+    asked = replace(asked, reward=replace(asked.reward, alone=True), env=replace(asked.env, reward="staged"))
+    with pytest.raises(UserError, match="leaves the simulator's rewards out"):
+        asked.check()
+    with pytest.raises(UserError, match=r"name it with --reward\.model"):
+        RewardConfig(alone=True)
+    prompted = RewardConfig(model=str(save(tmp_path / "reward", 0)), goal_prompt="go")
+    with pytest.raises(UserError, match="goal-prompt does not apply"):
+        pin_reward(opened(replace(asked, reward=prompted)))

@@ -33,6 +33,9 @@ class Length:
         self.given.append(batch)
         return with_rewards(batch, batch.reward - 0.1 * batch.mask.sum(dim=1))
 
+    def drain(self) -> dict[str, float]:
+        return {}
+
 
 def rollout(path: Path, config: AlgorithmConfig) -> RolloutBatch:
     return setup(path, config, ToyPolicy(), minibatch_size=40)[1]

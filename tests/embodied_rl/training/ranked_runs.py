@@ -56,6 +56,9 @@ class LooksAtFrames:
     def relabel(self, batch: RolloutBatch) -> RolloutBatch:
         return with_rewards(batch, batch.reward + batch.images.float().flatten(1).mean(1))
 
+    def drain(self) -> dict[str, float]:
+        return {}
+
 
 RUNS = {
     "ppo": Run(PPO, 10, breaks=True),
