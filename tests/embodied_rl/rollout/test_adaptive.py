@@ -38,7 +38,7 @@ def test_weights_are_the_expected_variance_of_the_outcome(pairs: list[tuple[int,
     """Against integrals over the posterior's density."""
     counts = np.array([(min(pair), max(pair)) for pair in pairs], np.float64)
     wins, episodes = counts.sum(axis=0)
-    mean = beta.mean(1 + wins, 1 + episodes - wins)
+    mean = float(np.asarray(beta.mean(1 + wins, 1 + episodes - wins)))
     for (won, ran), weight in zip(counts, learnability(counts), strict=True):
         a, b = STATE_PRIOR * mean + won, STATE_PRIOR * (1 - mean) + ran - won
         expected, _ = quad(lambda p, a=a, b=b: p * (1 - p) * beta.pdf(p, a, b), 0, 1)
