@@ -37,6 +37,7 @@ from embodied_rl.scheduler.config import (
     RayConfig,
     SchedulerConfig,
     SerialConfig,
+    check_filtered_draws,
     check_fit,
     check_ranks,
 )
@@ -235,6 +236,8 @@ class TrainConfig:
         check_changes(self.perturb, self.rollout.start_bank, *backends, isinstance(self.policy, MLPConfig))
         if isinstance(self.algorithm, GRPOConfig):
             self.rollout.groups(self.algorithm.group_size)  # raises unless the group size divides the episodes
+            if self.rollout.sampler == "adaptive" and self.algorithm.success_rate_range is not None:
+                check_filtered_draws(self.scheduler)
         self._check_reward()
         if self.autotune and not isinstance(self.policy, OwnPolicyConfig | MLPConfig) and self.policy.compile:
             raise UserError(

@@ -64,9 +64,10 @@ class RunRecord:
         """Where the run will end, from what it has measured; None before the first update or without successes."""
         total = self.config.iterations
         rollouts = [
-            Rate((row["step"] - 1) / total, row["rollout/success"], row["rollout/episodes"])
+            Rate((row["step"] - 1) / total, row["rollout/success"], row["rollout/episodes"] - from_bank)
             for row in self.metrics
             if "rollout/success" in row
+            for from_bank in (row.get("rollout/episodes_from_bank", 0.0),)
         ]
         evaluated = [
             Rate(step / total, row["eval/success"], row["eval/episodes"])

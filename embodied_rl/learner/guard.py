@@ -54,6 +54,8 @@ class Guard:
 
     Args:
         config: the bounds.
+        by_success: whether success of training episodes says how good the policy is. Under an adaptive sampler it does
+            not: episodes get harder as the policy gets better.
 
     Example:
         >>> guard = Guard(GuardConfig(max_kl=0.1))
@@ -61,8 +63,9 @@ class Guard:
         ['the policy moved too far: train/approx_kl 0.3 is above 0.1']
     """
 
-    def __init__(self, config: GuardConfig) -> None:
+    def __init__(self, config: GuardConfig, *, by_success: bool = True) -> None:
         self.config = config
+        self._by_success = by_success
         self._memory = _Memory()
 
     def check(self, metrics: Mapping[str, float]) -> list[str]:
@@ -138,7 +141,7 @@ class Guard:
 
     def _success(self, metrics: Mapping[str, float]) -> list[str]:
         value = metrics.get("rollout/success")
-        if value is None:
+        if value is None or not self._by_success:
             return []
         memory = self._memory
         memory.recent = [*memory.recent, float(value)][-WINDOW:]

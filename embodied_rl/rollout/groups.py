@@ -249,7 +249,8 @@ class GroupQueue:
         self._batch += 1
         own = [group for group in groups if group.members[0].result.spec.bank_row is None]
         outcomes = [self._outcome(group) for group in own]  # success from the start bank is not the initial state's
-        info = self.sampler.close_batch(self._batch - 1, outcomes, self._max_lookahead.max_staleness)
+        tasks = [group.members[0].result.spec.task for group in groups]
+        info = self.sampler.close_batch(self._batch - 1, tasks, outcomes, self._max_lookahead.max_staleness)
         return BatchEnd(self._batch - 1, groups, self.num_wanted, info)
 
     def _outcome(self, group: Group) -> GroupOutcome:

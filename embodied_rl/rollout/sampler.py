@@ -112,16 +112,22 @@ class EpisodeSampler:
         order = philox(self.seed, _STATE_ORDER, task * 2**32 + lap).permutation(len(states))
         return self._group(index, self._names[task], int(states[order[step]]))
 
-    def close_batch(self, batch: int, outcomes: Sequence[GroupOutcome], lag: int = 0) -> dict[str, float]:
-        """Batch `batch` has ended with these groups; return the metrics that an adaptive sampler has of it.
+    def close_batch(
+        self, batch: int, tasks: Sequence[str], outcomes: Sequence[GroupOutcome], lag: int = 0
+    ) -> dict[str, float]:
+        """Batch `batch` has ended; return the metrics that an adaptive sampler has of it.
 
-        lag: later groups are drawn from what at most so many batches fewer showed.
+        Args:
+            batch: its number.
+            tasks: the task of each of its groups.
+            outcomes: how those groups ended that began in their task's initial states.
+            lag: later groups are drawn from what at most so many batches fewer showed.
         """
         if self._adaptive is None:
             return {}
         self._adaptive.close_batch(batch, outcomes, lag)
-        drawn = Counter(outcome.task for outcome in outcomes)
-        return {f"rollout/share/{task}": drawn[task] / len(outcomes) for task in self._names}
+        drawn = Counter(tasks)
+        return {f"rollout/share/{task}": drawn[task] / len(tasks) for task in self._names}
 
     def finish(self, spec: EpisodeSpec) -> None:
         """Record that `spec` ended and counts; raise ValueError if it was not outstanding."""

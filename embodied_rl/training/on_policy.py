@@ -172,7 +172,7 @@ class _Run:
             workers=settings.workers,
         )
         self.checkpoints = Checkpoints(run_dir / "checkpoints", settings.checkpoint.keep)
-        self.guard = Guard(settings.guard)
+        self.guard = Guard(settings.guard, by_success=settings.rollout.sampler == "uniform")
         self.before: EvalReport | None = None
         self.after: EvalReport | None = None
         self.boundary: _Boundary

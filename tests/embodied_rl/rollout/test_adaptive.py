@@ -6,6 +6,7 @@ import json
 import random
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,13 +16,16 @@ from hypothesis import strategies as st
 from scipy.integrate import quad
 from scipy.stats import beta
 
+from embodied_rl.algorithms.config import GRPOConfig
+from embodied_rl.config.train import TrainConfig
 from embodied_rl.errors import UserError
 from embodied_rl.rollout.adaptive import MEMORY, STATE_PRIOR, AdaptiveDraws, GroupOutcome, SuccessTracker, learnability
 from embodied_rl.rollout.config import RolloutConfig
 from embodied_rl.rollout.groups import BatchEnd, Group, GroupQueue
 from embodied_rl.rollout.lookahead import Lookahead
 from embodied_rl.rollout.observation_pool import Trajectory
-from embodied_rl.rollout.sampler import EpisodeSampler
+from embodied_rl.rollout.sampler import EpisodeMix, EpisodeSampler
+from embodied_rl.scheduler.config import PipelinedConfig, RayConfig, SchedulerConfig, SerialConfig
 from embodied_rl.types import EpisodeResult, EpisodeSpec
 
 TASKS = {"always": [0, 1, 2], "never": [5, 6], "half": [0, 1, 2, 3]}
@@ -184,6 +188,21 @@ def test_more_of_what_is_neither_certain_nor_hopeless() -> None:
     assert min(late.values()) >= 0.25 / 3 * late.total() - 4 * 4
 
 
+def test_a_batch_that_began_in_the_start_bank_counts_its_tasks_and_teaches_nothing() -> None:
+    mix = EpisodeMix(from_bank=1.0, bank_rows=dict.fromkeys(TASKS, 2))
+    sampler = EpisodeSampler(3, TASKS, 4, AdaptiveDraws(3, TASKS), mix=mix)
+    before = sampler.state_dict()["adaptive"]["trackers"]["0"]
+    queue = GroupQueue(sampler, groups=6)
+    queue.begin(0, 1)
+    while (spec := queue.next_episode()) is not None:
+        assert spec.bank_row is not None
+        queue.add(Trajectory(EpisodeResult(spec, True, True, False, 1.0, 1, 1)))
+    while not isinstance(end := queue.take(), BatchEnd):
+        assert end is not None
+    assert sum(end.info[f"rollout/share/{task}"] for task in TASKS) == pytest.approx(1)
+    assert sampler.state_dict()["adaptive"]["trackers"]["1"] == before
+
+
 def test_another_sampler_does_not_go_on() -> None:
     uniform = EpisodeSampler(3, TASKS)
     adaptive = EpisodeSampler(3, TASKS, adaptive=AdaptiveDraws(3, TASKS))
@@ -205,6 +224,27 @@ def test_another_sampler_does_not_go_on() -> None:
 def test_options_that_do_not_fit(options: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
         RolloutConfig(**options)
+
+
+@pytest.mark.parametrize(
+    "scheduler",
+    [PipelinedConfig(mode="async"), PipelinedConfig(mode="async", max_staleness=2), RayConfig(max_staleness=1)],
+)
+def test_filtered_groups_and_a_rollout_that_runs_ahead_do_not_go_together(scheduler: SchedulerConfig) -> None:
+    """Which batch a group belongs to would be known too late: what is drawn then depends on timing."""
+    adaptive, filtered = RolloutConfig(sampler="adaptive"), GRPOConfig()
+    config = TrainConfig(rollout=adaptive, algorithm=filtered, scheduler=scheduler)
+    with pytest.raises(UserError, match="would draw other tasks in every run"):
+        config.check()
+    replace(config, scheduler=SerialConfig()).check()
+    replace(config, algorithm=replace(filtered, success_rate_range=None)).check()
+    replace(config, rollout=RolloutConfig()).check()
+
+
+def test_filtered_groups_ahead_of_the_learner_do_depend_on_timing() -> None:
+    """Why the config refuses them."""
+    runs = [play(make_queue((0.5, 0.75), 1), envs, 6, random.Random(envs))[0] for envs in (1, 3, 9, 24)]
+    assert len({str(groups(specs, 36)) for specs in runs}) > 1
 
 
 def test_tasks_without_success_have_nothing_to_go_by() -> None:

@@ -131,6 +131,16 @@ def test_each_alarm_has_its_bound(first: dict[str, float], then: dict[str, float
     assert off.check(then) == []
 
 
+def test_episodes_that_an_adaptive_sampler_makes_harder_are_no_collapse() -> None:
+    guard, told = Guard(GuardConfig(), by_success=False), Guard(GuardConfig())
+    for rate in (0.9, 0.9, 0.9, 0.4, 0.4, 0.4):
+        assert guard.check({"rollout/success": rate}) == []
+        alarms = told.check({"rollout/success": rate})
+    guard.saving("iter-000006")
+    assert guard.good == "iter-000006"
+    assert alarms, "the same of a uniform sampler is one"
+
+
 def test_it_goes_back_only_so_often_and_only_where_asked() -> None:
     assert not Guard(GuardConfig()).may_roll_back()
     assert Guard(GuardConfig()).why_not() == ""
