@@ -32,7 +32,7 @@ EXPERT = frozenset(
         "rollout": "sampler uniform-share start-bank start-bank-share start-bank-digest",
         "learner": "average-updates betas lr-decay-updates lr-warmup-updates ratio-tolerance recompute-old-log-probs "
         "row-share weight-decay",
-        "reward": "model weight alone goal-prompt baseline-prompt projection digest",
+        "reward": "model weight goal-prompt baseline-prompt projection digest",
         "guard": "action max-kl min-ess min-entropy max-success-drop max-rollbacks",
         "scheduler": "cpus-per-worker deadline-s max-batch-delay-ms max-lookahead act-device",
     }.items()

@@ -272,11 +272,6 @@ class TrainConfig:
                 "--reward.model adds differences of a potential, which leave the return of each episode that GRPO "
                 "compares as it was: use --algorithm ppo."
             )
-        if self.reward.alone and self.env.reward != "sparse":
-            raise UserError(
-                f"--reward.alone leaves the simulator's rewards out, and --env.reward is {self.env.reward}: give one "
-                "of the two."
-            )
 
 
 # A part that comes in several kinds is written with its kind as `name`.

@@ -18,7 +18,8 @@ def pin_reward(setup: RunSetup) -> RunSetup:
     """The setup with its reward model, whose digest is now in the config, which every checkpoint then holds.
 
     Raises:
-        UserError: there is no whole model, it is another one than the run began with, or it sees other pictures.
+        UserError: there is no whole model, it is another one than the run began with, it sees other pictures or cannot
+            read an instruction, or the suite says nothing of success.
     """
     asked = setup.config.reward
     if not asked.model:
@@ -38,13 +39,17 @@ def pin_reward(setup: RunSetup) -> RunSetup:
         setup,
         config=dataclasses.replace(setup.config, reward=dataclasses.replace(asked, digest=found)),
         about=setup.about | {"reward": _describe(asked, found)},
-        reward_model=ProgressReward(judge, gamma=gamma, weight=asked.weight, alone=asked.alone),
+        reward_model=ProgressReward(judge, gamma=gamma, weight=asked.weight),
     )
 
 
 def _check_pictures(judge: object, info: EnvInfo, model: str) -> None:
     if not info.cameras:
         raise UserError(f"the reward model in {model} judges pictures, and this suite has none: leave it out.")
+    if not info.has_success:
+        raise UserError(
+            f"the reward model in {model} counts in successes, of which this suite says nothing: leave it out."
+        )
     if not isinstance(judge, ProgressModel):
         return
     size = judge.config.image_size
@@ -56,7 +61,4 @@ def _check_pictures(judge: object, info: EnvInfo, model: str) -> None:
 
 
 def _describe(asked: RewardConfig, digest: str) -> str:
-    what = f"{asked.weight:g} x progress of {asked.model} ({digest[:12]})"
-    if asked.alone:
-        return f"of the model alone: 1 and {what} where it sees the task done"
-    return f"simulator, and {what} where it succeeds"
+    return f"simulator, and {asked.weight:g} x progress of {asked.model} ({digest[:12]}) where it succeeds"

@@ -31,8 +31,9 @@ def save(folder: Path, seed: int) -> Path:
     return folder
 
 
-def opened(config: TrainConfig, size: int = 16) -> RunSetup:
-    env: Any = SimpleNamespace(info=SimpleNamespace(cameras=("agentview", "wrist"), image_shape=(size, size)))
+def opened(config: TrainConfig, size: int = 16, *, has_success: bool = True) -> RunSetup:
+    info = SimpleNamespace(cameras=("agentview", "wrist"), image_shape=(size, size), has_success=has_success)
+    env: Any = SimpleNamespace(info=info)
     none: Any = None
     return RunSetup(config, env, none, none, none, {"simulator": "a stand-in"}, Given())
 
@@ -67,6 +68,8 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
     folder = save(tmp_path / "reward", 0)
     with pytest.raises(UserError, match="train one on such data"):
         pin_reward(opened(asks_for(folder), size=32))
+    with pytest.raises(UserError, match="of which this suite says nothing"):
+        pin_reward(opened(asks_for(folder), has_success=False))
     with pytest.raises(UserError, match="no reward model"):
         pin_reward(opened(asks_for(tmp_path)))
     with pytest.raises(UserError, match="use --algorithm ppo"):
@@ -85,10 +88,9 @@ def test_one_of_transformers_is_pinned_with_its_prompts(tmp_path: Path) -> None:
     """A resumed run refuses other weights, and other prompts."""
     folder = save_clip(tmp_path / "clip")
     asked = asks_for(folder)
-    asked = replace(asked, reward=replace(asked.reward, goal_prompt="a robot arm {instruction}", alone=True))
+    asked = replace(asked, reward=replace(asked.reward, goal_prompt="a robot arm {instruction}"))
     setup = pin_reward(opened(asked, size=32))
     assert setup.config.reward.digest == reward_digest(folder)
-    assert "alone" in setup.about["reward"]
     assert from_dict(to_dict(setup.config)) == setup.config
     other = replace(setup.config, reward=replace(setup.config.reward, goal_prompt="a table"))
     with pytest.raises(UserError, match=r"reward\.goal_prompt was"):
@@ -98,13 +100,9 @@ def test_one_of_transformers_is_pinned_with_its_prompts(tmp_path: Path) -> None:
         pin_reward(setup)
 
 
-def test_alone_does_not_go_with_other_rewards(tmp_path: Path) -> None:
-    asked = asks_for(tmp_path)
-    asked = replace(asked, reward=replace(asked.reward, alone=True), env=replace(asked.env, reward="staged"))
-    with pytest.raises(UserError, match="leaves the simulator's rewards out"):
-        asked.check()
+def test_prompts_without_a_use_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"name it with --reward\.model"):
-        RewardConfig(alone=True)
+        RewardConfig(goal_prompt="go")
     prompted = RewardConfig(model=str(save(tmp_path / "reward", 0)), goal_prompt="go")
     with pytest.raises(UserError, match="goal-prompt does not apply"):
-        pin_reward(opened(replace(asked, reward=prompted)))
+        pin_reward(opened(replace(asks_for(tmp_path), reward=prompted)))
