@@ -25,7 +25,7 @@ from embodied_rl.config.policies import (
     PolicyConfig,
     SmolVLAConfig,
 )
-from embodied_rl.config.training_episodes import check_changes, check_perturb
+from embodied_rl.config.training_episodes import LEVEL, SHARE, check_changes, check_perturb
 from embodied_rl.errors import UserError, suggest
 from embodied_rl.evaluation.config import EvalConfig
 from embodied_rl.learner.config import CheckpointConfig, LearnerConfig
@@ -179,10 +179,11 @@ class TrainConfig:
     perturb: tuple[Perturbation, ...] = ()
     """Change training episodes as embodied-rl eval --perturb does: camera, light, texture, object, instruction. The
     held-out episodes of the run stay as they are."""
-    perturb_level: float = 1.0
-    """Scales what --perturb draws."""
-    perturb_share: float = 0.75
-    """Share of the training episodes (GRPO: of the groups) that --perturb changes."""
+    perturb_level: float | None = None
+    """Scales what --perturb draws (None: 1)."""
+    perturb_share: float | None = None
+    """Share of the training episodes (GRPO: of the groups) that --perturb changes, of those that do not begin in a
+    start bank (None: 0.75)."""
     iterations: int = 30
     """Policy updates."""
     seed: int = 0
@@ -225,6 +226,12 @@ class TrainConfig:
             if getattr(self, name) < 0:
                 raise UserError(f"{name} must not be negative, got {getattr(self, name)}.")
         check_perturb(self.perturb, self.perturb_level, self.perturb_share)
+
+    @property
+    def perturbation(self) -> tuple[float, float]:
+        """Level and share of --perturb, given or not."""
+        level, share = self.perturb_level, self.perturb_share
+        return LEVEL if level is None else level, SHARE if share is None else share
 
     def check(self) -> None:
         """Raise UserError if a number is not finite, or parts that are fine by themselves do not fit together."""

@@ -7,15 +7,23 @@ from collections.abc import Sequence
 
 from embodied_rl.errors import UserError
 
+LEVEL = 1.0
+"""What --perturb-level is unless it is given."""
+SHARE = 0.75
+"""What --perturb-share is unless it is given."""
 
-def check_perturb(kinds: Sequence[str], level: float, share: float) -> None:
-    """UserError for kinds named twice, a negative level, or a share that is none."""
+
+def check_perturb(kinds: Sequence[str], level: float | None, share: float | None) -> None:
+    """UserError for kinds named twice, a negative level, a share that is none, or one of the two without kinds."""
+    for name, value in (("level", level), ("share", share)):
+        if value is not None and not kinds:
+            raise UserError(f"--perturb-{name} goes with --perturb.")
     twice = [kind for kind in dict.fromkeys(kinds) if list(kinds).count(kind) > 1]
     if twice:
         raise UserError(f"--perturb: '{twice[0]}' is named twice.")
-    if not 0 <= level < math.inf:
+    if level is not None and not 0 <= level < math.inf:
         raise UserError(f"--perturb-level must not be negative, got {level:g}.")
-    if not 0 < share <= 1:
+    if share is not None and not 0 < share <= 1:
         raise UserError(
             f"--perturb-share must lie above 0 and at most at 1, got {share:g}; leave --perturb out for none."
         )
@@ -41,8 +49,12 @@ def check_changes(kinds: Sequence[str], bank: str | None, simulator: str, render
         refuse_changes((), bank, "the simulator warp")
 
 
-def describe_perturb(kinds: Sequence[str], level: float, share: float) -> dict[str, str]:
-    """What a run stamps about it; nothing where episodes are as their tasks say."""
+def describe_perturb(kinds: Sequence[str], level: float, share: float, bank: str | None) -> dict[str, str]:
+    """What a run stamps about it; nothing where episodes are as their tasks say.
+
+    bank: the start bank; episodes that begin in it are not perturbed.
+    """
     if not kinds:
         return {}
-    return {"perturbed": f"{', '.join(kinds)} at level {level:g}, in {share:.0%} of the training episodes"}
+    episodes = "training episodes" if bank is None else "training episodes that do not begin in the start bank"
+    return {"perturbed": f"{', '.join(kinds)} at level {level:g}, in {share:.0%} of the {episodes}"}

@@ -29,7 +29,7 @@ def training_episodes(config: TrainConfig) -> TrainingEpisodes | None:
     bank = bank_file(config)
     if not config.perturb and bank is None:
         return None
-    return TrainingEpisodes(config.perturb, config.perturb_level, bank)
+    return TrainingEpisodes(config.perturb, config.perturbation[0], bank)
 
 
 @contextmanager

@@ -19,8 +19,6 @@ from embodied_rl.utils.words import counted
 if TYPE_CHECKING:
     from embodied_rl.sim.mujoco.task import MujocoTask
 
-AUTO = "auto"
-
 
 def models_of(tasks: Sequence[MujocoTask]) -> dict[str, str]:
     """By task, the digest of the physics model whose states a bank holds."""
@@ -43,7 +41,7 @@ def pin_bank(config: TrainConfig, tasks: Sequence[MujocoTask]) -> tuple[TrainCon
     if not path.is_file():
         raise UserError(f"{folder} has no {FILE}: make one with embodied-rl collect SUITE --start-bank --out DIR.")
     found = hashlib.sha256(path.read_bytes()).hexdigest()
-    if asked.start_bank_digest not in (AUTO, found):
+    if asked.start_bank_digest not in (None, found):
         raise UserError(
             f"{folder} holds another start bank ({found[:12]}) than the run began with "
             f"({asked.start_bank_digest[:12]}): put that one back, or begin a new run."
@@ -55,7 +53,7 @@ def pin_bank(config: TrainConfig, tasks: Sequence[MujocoTask]) -> tuple[TrainCon
     rows = _rows(path)
     states = sum(rows.get(task.name, 0) for task in tasks)
     few = sum(rows.get(task.name, 0) > 0 for task in tasks)
-    about = f"{asked.start_bank_share:.0%} of the episodes of {counted(few, 'task')}, from {counted(states, 'state')}"
+    about = f"{asked.bank_share:.0%} of the episodes of {counted(few, 'task')}, from {counted(states, 'state')}"
     return config, {"starts": f"{about} of {folder} ({found[:12]})"}
 
 
@@ -68,8 +66,8 @@ def episode_mix(config: TrainConfig) -> EpisodeMix:
     """Which training episodes of a pinned config are not as their tasks say."""
     path = bank_file(config)
     return EpisodeMix(
-        perturbed=config.perturb_share if config.perturb else 0.0,
-        from_bank=0.0 if path is None else config.rollout.start_bank_share,
+        perturbed=config.perturbation[1] if config.perturb else 0.0,
+        from_bank=config.rollout.bank_share,
         bank_rows={} if path is None else _rows(path),
     )
 

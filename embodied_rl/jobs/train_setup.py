@@ -203,7 +203,7 @@ def run_info(setup: RunSetup, command: str) -> dict[str, Any]:
         "protocol": config.protocol,
         "overlap": states.overlap(config),
         **setup.about,
-        **describe_perturb(config.perturb, config.perturb_level, config.perturb_share),
+        **describe_perturb(config.perturb, *config.perturbation, config.rollout.start_bank),
         "machine": f"{cpu_name()}, {counted(cpu_count(), 'core')}",
         "device": f"{config.device}, torch {torch.__version__}, {counted(config.num_threads or 0, 'thread')}",
         "algorithm": f"{kind_of('algorithm', config.algorithm)}, "

@@ -9,6 +9,9 @@ from typing import Literal
 from embodied_rl.errors import UserError
 from embodied_rl.rollout.adaptive import UNIFORM_SHARE, AdaptiveDraws
 
+START_BANK_SHARE = 0.5
+"""What --rollout.start-bank-share is unless it is given."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class RolloutConfig:
@@ -25,13 +28,17 @@ class RolloutConfig:
     start_bank: str | None = None
     """Folder of demonstrations from collect --start-bank: a share of training episodes begins in states on their way,
     with the time that was left there, in place of the task's initial states (None: none does). Never in evaluations."""
-    start_bank_share: float = 0.5
-    """Share of the training episodes (GRPO: of the groups) of a task with such states that begins in one."""
-    start_bank_digest: str = "auto"
-    """SHA-256 of the bank; auto: of the one in the folder. A folder with another one is refused."""
+    start_bank_share: float | None = None
+    """Share of the training episodes (GRPO: of the groups) of a task with such states that begins in one (None:
+    0.5)."""
+    start_bank_digest: str | None = None
+    """SHA-256 of the bank (None: of the one in the folder). A folder with another one is refused."""
 
     def __post_init__(self) -> None:
-        if not 0 < self.start_bank_share <= 1:
+        for name in ("share", "digest"):
+            if getattr(self, f"start_bank_{name}") is not None and self.start_bank is None:
+                raise UserError(f"--rollout.start-bank-{name} goes with --rollout.start-bank.")
+        if self.start_bank_share is not None and not 0 < self.start_bank_share <= 1:
             raise UserError(
                 f"--rollout.start-bank-share must lie above 0 and at most at 1, got {self.start_bank_share:g}; leave "
                 "--rollout.start-bank out for none."
@@ -44,6 +51,13 @@ class RolloutConfig:
             raise UserError("--rollout.uniform-share goes with --rollout.sampler adaptive.")
         if self.uniform_share is not None and not 0 < self.uniform_share <= 1:
             raise UserError(f"--rollout.uniform-share must lie in (0, 1], got {self.uniform_share}.")
+
+    @property
+    def bank_share(self) -> float:
+        """Share of the episodes that begin in a start bank; 0 without one."""
+        if self.start_bank is None:
+            return 0.0
+        return START_BANK_SHARE if self.start_bank_share is None else self.start_bank_share
 
     def draws(self, seed: int, tasks: Mapping[str, Sequence[int]], *, has_success: bool = True) -> AdaptiveDraws | None:
         """What an adaptive sampler draws episodes from; None: it draws uniformly.

@@ -23,6 +23,7 @@ EEF_BODY = "robot0_right_hand"
 GRIP_SITE = "gripper0_grip_site"
 TIMESTEP = 0.002
 _NO_RECORD = np.zeros((0, 0))
+_MEASURED = ("pos", "ori", "velocity", "q", "qd", "jac", "mass")
 
 
 def find_robot(model: mujoco.MjModel) -> kernel.Robot:
@@ -69,7 +70,8 @@ class Env:
         data: MuJoCo's state.
         control: the controller's state (`kernel.ControllerState`).
         seen: what an observation shows (`kernel.RenderState`).
-        held: bool [G], which predicates of the goal held after the last step.
+        held: bool [G], which predicates of the goal held after the last step; none before an episode's first, unless
+            `judge_start` was called.
 
     Example:
         env = Env(model, find_robot(model), compile_goal(task, model), "fast")
@@ -149,6 +151,8 @@ class Env:
         control.posture[:] = view.qpos[robot.qpos]
         control.grip[:] = 0.0
         control.stale[0] = kernel.KEEP_FRESH
+        for array in (self.held, *(getattr(control, name) for name in _MEASURED)):
+            array.fill(0)  # of the episode before; the first substep measures before it reads
         self.look()
         self._started = start
         if start is not None:

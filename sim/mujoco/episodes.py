@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import zipfile
+import zlib
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -69,7 +71,7 @@ def load_bank(path: Path) -> dict[str, Array]:
     try:
         with np.load(path) as arrays:
             return {name: arrays[name] for name in arrays.files}
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise UserError(f"cannot read the start bank {path} ({error}): make it anew") from error
 
 

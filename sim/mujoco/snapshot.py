@@ -23,10 +23,18 @@ _POSES = ("xpos", "xquat", "xmat", "xipos", "site_xpos", "site_xmat")
 
 
 def take(world: Env, steps: int) -> Array:
-    """The state of `world`, which its episode reached after so many control steps: float64 [D]."""
+    """The state of `world`, which its episode reached after so many control steps: float64 [D].
+
+    Before the first step the goal is judged for the row alone: `world` itself stays as it is.
+    """
+    held = world.held.copy()
+    if steps == 0:
+        world.judge_start()
     state = np.empty(_state_size(world))
     mujoco.mj_getState(world.model, world.data, state, _INTEGRATION)
-    return np.concatenate([[float(steps)], state, *(array.ravel() for array in _arrays(world))])
+    row = np.concatenate([[float(steps)], state, *(array.ravel() for array in _arrays(world))])
+    world.held[:] = held
+    return row
 
 
 def restore(world: Env, row: Array) -> int:

@@ -10,12 +10,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from embodied_rl.config.train import TrainConfig, from_dict
+from embodied_rl.config.train import TrainConfig, from_dict, to_dict
 from embodied_rl.data.layout import INFO_PATH, NAMESPACE, VERSION
 from embodied_rl.data.start_bank import FILE, add, join
 from embodied_rl.errors import UserError
 from embodied_rl.factory.protocol_envs import training_episodes
+from embodied_rl.factory.remote import RemoteWorkerFactory
 from embodied_rl.factory.start_bank import episode_mix, models_of, pin_bank
+from embodied_rl.rollout.config import RolloutConfig
+from embodied_rl.rollout.sampler import EpisodeMix
+from embodied_rl.scheduler.config import RayConfig
 from embodied_rl.sim.tabletop import load_suite
 
 TASKS = load_suite("tabletop_long")[:2]
@@ -59,7 +63,7 @@ def test_without_states_there_is_no_bank(tmp_path: Path) -> None:
 
 def test_a_bank_is_pinned_and_told(bank: Path) -> None:
     pinned, about = pin_bank(config(bank, start_bank_share=0.3), TASKS)
-    assert len(pinned.rollout.start_bank_digest) == 64
+    assert len(pinned.rollout.start_bank_digest or "") == 64
     assert "30% of the episodes of 1 task, from 4 states" in about["starts"]
     assert pin_bank(pinned, TASKS)[0] == pinned
     mix, changes = episode_mix(pinned), training_episodes(pinned)
@@ -76,6 +80,19 @@ def test_another_bank_in_its_place_is_refused(bank: Path) -> None:
     join(bank, bank)
     with pytest.raises(UserError, match="holds another start bank"):
         pin_bank(pinned, TASKS)
+
+
+def test_a_worker_elsewhere_refuses_another_bank(bank: Path) -> None:
+    far = TrainConfig(suite="tabletop_long", scheduler=RayConfig())
+    rollout = RolloutConfig(start_bank=str(bank), start_bank_digest="0" * 64)
+    with pytest.raises(UserError, match="holds another start bank"):
+        RemoteWorkerFactory(to_dict(replace(far, rollout=rollout)))()
+
+
+def test_without_a_share_it_is_half(bank: Path) -> None:
+    pinned, about = pin_bank(config(bank), TASKS)
+    assert "50% of the episodes of" in about["starts"]
+    assert episode_mix(pinned).from_bank == 0.5
 
 
 @pytest.mark.parametrize(
@@ -102,4 +119,4 @@ def test_a_run_without_one_stays_as_it_is() -> None:
     plain = TrainConfig()
     assert pin_bank(plain, TASKS) == (plain, {})
     assert training_episodes(plain) is None
-    assert episode_mix(plain) == episode_mix(replace(plain, perturb_share=0.1))
+    assert episode_mix(plain) == EpisodeMix()

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from embodied_rl.config.train import Perturbation, TrainConfig, from_dict, to_dict
+from embodied_rl.config.training_episodes import describe_perturb
 from embodied_rl.errors import UserError
 from embodied_rl.jobs.run_folder import check_unchanged
 from embodied_rl.rng import philox
@@ -214,6 +215,10 @@ def test_the_kinds_are_those_of_eval() -> None:
         ({"rollout": {"start_bank": "d"}, "policy": {"name": "mlp"}}, "start-bank does not go with a state policy"),
         ({"rollout": {"start_bank": "d"}, "env": {"simulator": "warp"}}, "start-bank does not go with the simulator"),
         ({"rollout": {"start_bank": "d", "start_bank_share": 0.0}}, "--rollout.start-bank-share must lie above 0"),
+        ({"perturb_level": 1.0}, "--perturb-level goes with --perturb"),
+        ({"perturb_share": 0.75}, "--perturb-share goes with --perturb"),
+        ({"rollout": {"start_bank_share": 0.5}}, "--rollout.start-bank-share goes with --rollout.start-bank"),
+        ({"rollout": {"start_bank_digest": "0"}}, "--rollout.start-bank-digest goes with --rollout.start-bank"),
     ],
 )
 def test_what_cannot_be_perturbed_is_refused(options: dict[str, Any], message: str) -> None:
@@ -228,3 +233,13 @@ def test_a_run_is_resumed_with_its_own_perturbations(name: str, value: Any) -> N
     changed: dict[str, Any] = {"perturb": ("camera",)} | {name: value}
     with pytest.raises(UserError, match=f"edited since the checkpoint: {name} was"):
         check_unchanged(TrainConfig(**changed), before)
+
+
+def test_a_run_says_which_episodes_it_perturbs() -> None:
+    level, share = TrainConfig(perturb=("light",)).perturbation
+    assert (level, share) == (1.0, 0.75)
+    assert describe_perturb((), level, share, "demos") == {}
+    said = describe_perturb(("light",), level, share, None)["perturbed"]
+    assert said == "light at level 1, in 75% of the training episodes"
+    beside = describe_perturb(("light",), level, share, "demos")["perturbed"]
+    assert beside == f"{said} that do not begin in the start bank"

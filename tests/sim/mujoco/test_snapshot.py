@@ -12,7 +12,7 @@ import torch
 
 from embodied_rl.errors import UserError
 from embodied_rl.sim.mujoco import snapshot
-from embodied_rl.sim.mujoco.episodes import TrainingEpisodes
+from embodied_rl.sim.mujoco.episodes import TrainingEpisodes, load_bank
 from embodied_rl.sim.mujoco.vec_env import NativeVecEnv
 from embodied_rl.sim.render import make_renderer
 from embodied_rl.sim.state.staged import Shaping
@@ -27,14 +27,14 @@ TASK = TASKS[0]
 BEFORE, AFTER = 70, 12
 
 
-def open_env(bank: Path | None = None, *, shaped: bool = False) -> NativeVecEnv:
+def open_env(bank: Path | None = None, *, shaped: bool = False, state: bool = True) -> NativeVecEnv:
     return NativeVecEnv(
         TASKS,
         2,
         image_size=24,
         renderer=make_renderer("raycast", ()),
         threads=1,
-        layout=StateLayout.of(TASKS),
+        layout=StateLayout.of(TASKS) if state else None,
         shaping=Shaping("shaped", 0.99) if shaped else None,
         training=TrainingEpisodes(start_bank=bank),
     )
@@ -167,3 +167,57 @@ def test_what_the_bank_lacks_is_refused(env: NativeVecEnv, bank: Path, tmp_path:
     (tmp_path / "broken.npz").write_bytes(b"none")
     with pytest.raises(UserError, match="cannot read the start bank"):
         open_env(tmp_path / "broken.npz")
+
+
+@pytest.mark.parametrize("broken", ["half", "no end", "zeros within", "nothing"])
+def test_a_broken_bank_is_refused_in_one_line(broken: str, tmp_path: Path) -> None:
+    path = tmp_path / "start_bank.npz"
+    np.savez_compressed(path, **{TASK.name: np.random.default_rng(0).normal(size=(9, 99))})  # pyright: ignore[reportArgumentType]
+    whole = path.read_bytes()
+    half = len(whole) // 2
+    zeros = whole[:half] + bytes(64) + whole[half + 64 :]
+    path.write_bytes({"half": whole[:half], "no end": whole[:-30], "zeros within": zeros, "nothing": b""}[broken])
+    with pytest.raises(UserError, match="cannot read the start bank") as refused:
+        load_bank(path)
+    assert "\n" not in str(refused.value)
+
+
+def after_an_earlier_episode(env: NativeVecEnv, spec: EpisodeSpec) -> Array:
+    """The state in which `spec` begins in an env whose episode before reached the goal, moving."""
+    env.reset([0], [EpisodeSpec(8, TASK.name, 5, 0)])
+    env.step([0], torch.from_numpy(np.random.default_rng(2).uniform(-1, 1, (1, 7, 7)).astype(np.float32)))
+    env.world(0)[1].held[:] = True
+    env.reset([0], [spec])
+    return env.snapshot(0)
+
+
+def test_the_first_state_has_nothing_of_the_episode_before() -> None:
+    spec = EpisodeSpec(2, TASK.name, 4, 0)
+    with closing(open_env(state=False)) as env, closing(open_env(shaped=True)) as shaped:
+        env.reset([0], [spec])
+        fresh = env.snapshot(0)
+        np.testing.assert_array_equal(after_an_earlier_episode(env, spec), fresh)
+        assert not env.held(0).any()
+        shaped.reset([1], [spec])
+        np.testing.assert_array_equal(shaped.snapshot(1), fresh)
+
+
+def test_an_episode_from_a_first_state_pays_what_the_demonstration_s_did(tmp_path: Path) -> None:
+    spec, path = EpisodeSpec(2, TASK.name, 4, 0), tmp_path / "start_bank.npz"
+    with closing(open_env(state=False)) as env:
+        np.savez(path, **{TASK.name: after_an_earlier_episode(env, spec)[None]})  # pyright: ignore[reportArgumentType]
+    with closing(open_env(path, shaped=True)) as env:
+        actions = np.random.default_rng(1).uniform(-1, 1, (3, 7))
+        env.reset([0, 1], [spec, FROM_BANK])
+        assert same(look(env, 1), look(env, 0))
+        assert equal(onward(env, 1, actions), onward(env, 0, actions))
+
+
+def test_what_holds_before_the_first_step_is_judged_and_the_env_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where a goal is reached in part from the start."""
+    with closing(open_env()) as env:
+        env.reset([0], [EpisodeSpec(2, TASK.name, 4, 0)])
+        world, row = env.world(0)[1], env.snapshot(0)
+        monkeypatch.setattr(world, "judge_start", lambda: world.held.fill(True))
+        assert (env.snapshot(0) != row).sum() == world.held.size
+        assert not world.held.any()
