@@ -98,6 +98,8 @@ def tune(
         raise UserError(
             "plan and --autotune measure a learner of one process: leave out --learner.num-processes for them."
         )
+    if config.reward.model:
+        raise UserError("plan and --autotune have no reward model in their trials: leave out --reward.model for them.")
     try:
         with _Trials(config, open_env, policy, states) as trials:
             return _tune(config, trials, console, others)

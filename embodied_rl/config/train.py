@@ -274,6 +274,8 @@ class TrainConfig:
             check_fit(self.scheduler, self.env.num_envs, self.learner.minibatch_groups)
 
     def _check_reward(self) -> None:
+        if self.reward.model and self.autotune:
+            raise UserError("--autotune has no reward model in its trials: tune without --reward.model, then train.")
         if self.reward.model and not isinstance(self.algorithm, PPOConfig):
             raise UserError(
                 "--reward.model adds differences of a potential, which leave the return of each episode that GRPO "

@@ -81,5 +81,5 @@ def reward_digest(folder: Path) -> str:
 def _refuse(folder: Path, prompts: PromptConfig, names: tuple[str, ...]) -> None:
     for name in names:
         if getattr(prompts, name) not in ("", None):
-            option = name.replace("_", "-")
-            raise UserError(f"--reward.{option} does not apply to the reward model in {folder}: leave it out.")
+            what = name.replace("_", " ")
+            raise UserError(f"a {what} does not apply to the reward model in {folder}: leave it out.")

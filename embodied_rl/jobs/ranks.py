@@ -104,7 +104,7 @@ def open_together(ranks: RunRanks, given: Given, console: Console) -> Iterator[R
     """`open_run` on every rank; what is wrong on any of them is said once, before anything is written.
 
     Raises:
-        UserError: this rank, or the first that could not open, says why.
+        UserError: this rank, or the first that could not open, says why; or the ranks found other files.
         FollowerError: rank 0 says why.
     """
     collectives = ranks.collectives
@@ -114,7 +114,9 @@ def open_together(ranks: RunRanks, given: Given, console: Console) -> Iterator[R
             setup = pin_reward(stack.enter_context(open_run(ranks.config, given, console, resume=ranks.checkpoint)))
         except UserError as error:
             wrong = error
-        found = collectives.gather(None if wrong is None else str(wrong))
+        pinned = {} if setup is None else _pinned(setup.config)
+        said = collectives.gather((None if wrong is None else str(wrong), pinned))
+        found = [text for text, _ in said]
         if wrong is not None and collectives.rank == 0:
             raise wrong
         for rank, text in enumerate(found):
@@ -123,7 +125,28 @@ def open_together(ranks: RunRanks, given: Given, console: Console) -> Iterator[R
         if any(text is not None for text in found):
             raise FollowerError("rank 0 says what is wrong.") from wrong
         assert setup is not None
+        if differs := _difference([files for _, files in said]):
+            raise UserError(differs) if collectives.rank == 0 else FollowerError("rank 0 says what is wrong.")
         yield setup
+
+
+def _pinned(config: TrainConfig) -> dict[str, str]:
+    """Digests of what each rank has read from its own disk, by name and where it lies."""
+    return {
+        f"reward model in {config.reward.model}": config.reward.digest,
+        f"start bank in {config.rollout.start_bank}": config.rollout.start_bank_digest or "",
+    }
+
+
+def _difference(pinned: list[dict[str, str]]) -> str:
+    """The first rank that found other files than rank 0, in a line; '' if there is none."""
+    for rank, files in enumerate(pinned):
+        for (what, first), digest in zip(pinned[0].items(), files.values(), strict=True):
+            if digest != first:
+                return (
+                    f"rank {rank} has another {what} ({digest[:12]}) than rank 0 ({first[:12]}): copy rank 0's there."
+                )
+    return ""
 
 
 def settings_of(config: TrainConfig, reward_model: RewardModel = SIMULATOR_REWARD) -> TrainSettings:

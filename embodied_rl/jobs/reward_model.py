@@ -8,6 +8,7 @@ from embodied_rl.algorithms.config import PPOConfig
 from embodied_rl.errors import UserError
 from embodied_rl.factory.rewards import open_judge, reward_digest, reward_folder
 from embodied_rl.jobs.train_setup import RunSetup
+from embodied_rl.rewards.clip import ClipJudge
 from embodied_rl.rewards.config import AUTO, RewardConfig
 from embodied_rl.rewards.progress import ProgressModel
 from embodied_rl.rewards.progress_reward import ProgressReward
@@ -34,6 +35,8 @@ def pin_reward(setup: RunSetup) -> RunSetup:
         )
     judge = open_judge(folder, asked, setup.config.device)
     _check_pictures(judge, setup.env.info, asked.model)
+    if isinstance(judge, ClipJudge):
+        judge.check(setup.instructions)
     gamma = setup.config.algorithm.gamma
     return dataclasses.replace(
         setup,

@@ -104,7 +104,8 @@ class RunStates:
 class RunSetup:
     """A run that is ready to start.
 
-    config: every 'auto' filled in. about: simulator and policy in words. reward_model: see `jobs.reward_model`.
+    config: every 'auto' filled in. about: simulator and policy in words. instructions: of its tasks, as far as they are
+    known before an episode. reward_model: see `jobs.reward_model`.
     """
 
     config: TrainConfig
@@ -114,6 +115,7 @@ class RunSetup:
     states: RunStates
     about: dict[str, Any]
     given: Given
+    instructions: tuple[str, ...] = ()
     reward_model: RewardModel = SIMULATOR_REWARD
 
     @property
@@ -190,6 +192,7 @@ def open_run(config: TrainConfig, given: Given, console: Console, *, resume: Pat
             states,
             about | describe_policy(policy, checkpoint),
             given,
+            tuple(task.instruction for task in tasks),
         )
 
 

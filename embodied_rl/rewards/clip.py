@@ -5,6 +5,7 @@ After "Vision-Language Models are Zero-Shot Reward Models for Reinforcement Lear
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,11 @@ class ClipJudge:
         scale = self._model.logit_scale.float().exp().cpu() if hasattr(self._model, "logit_scale") else 1.0
         return (scale * (seen * (goal - self._baseline)).sum(1)).sigmoid()
 
+    def check(self, instruction: Sequence[str]) -> None:
+        """UserError if a task's goal is too long for the model, or is the baseline."""
+        if instruction:
+            self._goals(instruction)
+
     def drain(self) -> dict[str, float]:
         """None: every picture has an answer."""
         return {}
@@ -73,11 +79,11 @@ class ClipJudge:
             parts.append(self._vectors(self._model.get_image_features(**self._here(inputs))))
         return torch.cat(parts)
 
-    def _goals(self, instruction: list[str]) -> Tensor:
+    def _goals(self, instruction: Sequence[str]) -> Tensor:
         """Float32 [N, D]."""
         goals = [self._prompts.goal(words) for words in instruction]
         if self._baseline_text in goals:
-            raise UserError(f"the goal is the baseline prompt, '{self._baseline_text}': name another --baseline-prompt")
+            raise UserError(f"the goal is the baseline prompt, '{self._baseline_text}': choose another baseline prompt")
         return torch.cat([self._text(goal) for goal in goals])
 
     @torch.no_grad()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,15 +11,19 @@ from typing import Any
 
 import pytest
 import torch
+from rich.console import Console
 
 from embodied_rl.algorithms.config import GRPOConfig
+from embodied_rl.autotune.tune import tune
+from embodied_rl.cli import main
 from embodied_rl.config.train import TrainConfig, from_dict, to_dict
 from embodied_rl.errors import UserError
 from embodied_rl.factory.rewards import reward_digest
-from embodied_rl.jobs.ranks import settings_of
+from embodied_rl.jobs.ranks import FollowerError, RunRanks, open_together, settings_of
 from embodied_rl.jobs.reward_model import pin_reward
 from embodied_rl.jobs.run_folder import check_unchanged
 from embodied_rl.jobs.train_setup import Given, RunSetup
+from embodied_rl.learner.distributed.collectives import Collectives
 from embodied_rl.rewards.base import SIMULATOR_REWARD
 from embodied_rl.rewards.config import RewardConfig
 from embodied_rl.rewards.progress import ProgressConfig, ProgressModel, digest, save_progress
@@ -104,5 +110,69 @@ def test_prompts_without_a_use_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"name it with --reward\.model"):
         RewardConfig(goal_prompt="go")
     prompted = RewardConfig(model=str(save(tmp_path / "reward", 0)), goal_prompt="go")
-    with pytest.raises(UserError, match="goal-prompt does not apply"):
+    with pytest.raises(UserError, match="a goal prompt does not apply"):
         pin_reward(opened(replace(asks_for(tmp_path), reward=prompted)))
+
+
+@pytest.mark.parametrize(
+    ("prompts", "said"),
+    [
+        ({"goal_prompt": "the {instruction}", "baseline_prompt": "the drawer"}, "choose another baseline prompt"),
+        ({}, "reads 12 tokens"),
+    ],
+)
+def test_a_goal_that_clip_cannot_read_is_found_before_the_first_episode(
+    tmp_path: Path, prompts: dict[str, str], said: str
+) -> None:
+    asked = asks_for(save_clip(tmp_path / "clip"))
+    setup = opened(replace(asked, reward=replace(asked.reward, **prompts)))
+    assert pin_reward(replace(setup, instructions=("go", "open"))).config.reward.digest != "auto"
+    with pytest.raises(UserError, match=said):
+        pin_reward(replace(setup, instructions=("go", "drawer" if prompts else "go " * 30)))
+
+
+def test_autotune_has_no_reward_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["tabletop", "--reward.model", str(save(tmp_path / "reward", 0))]
+    assert main(["train", *words, "--autotune", "--output", str(tmp_path / "run")]) == 2
+    said = capsys.readouterr().err
+    assert "--autotune has no reward model in its trials" in said
+    assert said.count("\n") == 1
+    none: Any = None
+    with pytest.raises(UserError, match=r"leave out --reward\.model"):
+        tune(asks_for(tmp_path), none, none, {}, none)
+
+
+class Told(Collectives):
+    """Rank `rank` of two, the other of which says the same but for its digests."""
+
+    def __init__(self, rank: int, **other: str) -> None:
+        self.rank, self.size, self._other = rank, 2, other
+
+    def gather(self, value: Any) -> list[Any]:
+        text, pinned = value
+        other = {what: self._other.get(what.split()[0], digest) for what, digest in pinned.items()}
+        return [value, (text, other)] if self.rank == 0 else [(text, other), value]
+
+
+@pytest.mark.parametrize(("what", "named"), [("reward", "reward model in"), ("start", "start bank in")])
+def test_ranks_with_other_files_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str, named: str
+) -> None:
+    config = asks_for(save(tmp_path / "reward", 0))
+
+    @contextmanager
+    def open_run(*_: object, **__: object) -> Iterator[RunSetup]:
+        yield opened(config)
+
+    monkeypatch.setattr("embodied_rl.jobs.ranks.open_run", open_run)
+
+    def begin(collectives: Collectives) -> str:
+        with open_together(RunRanks(config, None, collectives), Given(), Console(quiet=True)) as setup:
+            return setup.config.reward.digest
+
+    assert begin(Told(0)) == digest(Path(config.reward.model))
+    with pytest.raises(UserError, match=f"rank 1 has another {named} .*: copy rank 0's") as refused:
+        begin(Told(0, **{what: "f" * 64}))
+    assert "\n" not in str(refused.value)
+    with pytest.raises(FollowerError):
+        begin(Told(1, **{what: "f" * 64}))

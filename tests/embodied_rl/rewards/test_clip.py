@@ -134,7 +134,7 @@ def test_each_kind_is_known_by_its_config(folder: Path, tmp_path: Path) -> None:
     assert type(open_judge(folder, PromptConfig(), "cpu")) is ClipJudge
     judge = open_judge(save_vlm(tmp_path / "vlm", ["yes", "no"]), PromptConfig(goal_prompt="go"), "cpu")
     assert type(judge).__name__ == "VlmJudge"
-    with pytest.raises(UserError, match="baseline-prompt does not apply"):
+    with pytest.raises(UserError, match="a baseline prompt does not apply"):
         open_judge(tmp_path / "vlm", PromptConfig(baseline_prompt="go"), "cpu")
 
 
