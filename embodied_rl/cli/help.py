@@ -22,7 +22,7 @@ from typing import Annotated, Any, Literal
 EXPERT = frozenset(
     f"{part}.{name}" if part else name
     for part, names in {
-        "": "trace num-threads train-states perturb-share",
+        "": "trace num-threads train-states perturb perturb-level perturb-share",
         "env": "processes num-threads render-quality simulator randomize-color randomize-light randomize-camera "
         "randomize-friction randomize-mass deterministic reward reward-gamma step-reward control",
         "policy": "unnorm-key center-crop noise-range noise-level normalisation preset statistics tokenizer variant "

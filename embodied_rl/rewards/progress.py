@@ -19,10 +19,11 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from embodied_rl.errors import UserError
+from embodied_rl.rewards.pretrained import CONFIG, read_config
 from embodied_rl.utils.dataclass_io import read_dataclass
 
 ARCHITECTURE, FORMAT = "progress", 1
-CONFIG, WEIGHTS = "config.json", "model.safetensors"
+WEIGHTS = "model.safetensors"
 _UNKNOWN = 0
 _CHANNELS = (16, 32, 64, 64)
 _MICROBATCH = 256
@@ -162,16 +163,8 @@ def load_progress(folder: Path) -> tuple[ProgressModel, dict[str, Any]]:
 
 def read_reward_config(folder: Path) -> dict[str, Any]:
     """config.json of a reward model's folder; UserError unless it is one of a progress model."""
-    path = folder / CONFIG
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(
-            f"no reward model in {folder}: make one with embodied-rl reward train DATASET --out DIR"
-        ) from error
-    except ValueError as error:
-        raise UserError(f"{path} is not valid JSON ({error}): train the reward model again") from error
-    if not isinstance(config, dict) or config.get("architecture") != ARCHITECTURE or config.get("format") != FORMAT:
+    config = read_config(folder)
+    if config.get("architecture") != ARCHITECTURE or config.get("format") != FORMAT:
         raise UserError(f"{folder} holds no reward model of this version: make one with embodied-rl reward train")
     return config
 

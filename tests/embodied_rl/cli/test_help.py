@@ -20,7 +20,7 @@ KINDS_OF_RUNS = [
     for policy, algorithm, scheduler in itertools.product(selectable("policy"), KINDS["algorithm"], KINDS["scheduler"])
     if (policy, algorithm) != ("mlp", "grpo")  # no recipe
 ]
-MOST = 47
+MOST = 45
 """Options that a newcomer is shown."""
 
 
