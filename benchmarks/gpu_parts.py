@@ -12,6 +12,7 @@ WORKS: dict[str, Work] = {
     "update": gpu_policy.update,
     "render": gpu_render.render,
     "nano": gpu_schedule.nano,
+    "compiled": gpu_schedule.compiled,
     "loaded": gpu_schedule.loaded,
 }
 

@@ -1,6 +1,7 @@
 """Serial against pipelined for `bench gpu`: the whole training loop on the tabletop with a small and a large policy.
 
-`nano` is the shipped policy, in the loop of `bench pipeline --only real`. `loaded` is `gpu_policy`'s large network with
+`nano` is the shipped policy, in the loop of `bench pipeline --only real`; `compiled` the same with `--policy.compile`,
+whose CUDA graphs take the launches off the processor. `loaded` is `gpu_policy`'s large network with
 random weights, whose episodes therefore run to the horizon. Each way trains on its own from the same start: an
 iteration that does not count (with the large network for the first way only), then those that do, then, but for the
 lockstep loop, one under the profiler, which gives the GPU's busy share.
@@ -29,6 +30,7 @@ from embodied_rl.benchmarks.pipeline_real import (
     runs_ahead,
     shipped_policy,
 )
+from embodied_rl.config.policies import OpenVLAConfig
 from embodied_rl.config.train import TrainConfig
 from embodied_rl.factory.envs import pick_device
 from embodied_rl.rollout.config import RolloutConfig
@@ -47,6 +49,7 @@ WAYS = (
     Way("async, 1 group", PipelinedConfig(mode="async", env_groups=1)),
 )
 QUICK_WAYS = (WAYS[0], WAYS[3])
+COMPILED_WAYS = (WAYS[0], WAYS[2], WAYS[3], WAYS[4])
 NANO_EPISODES = 64
 """Of an iteration: twice the envs."""
 QUICK_EPISODES = 2
@@ -60,6 +63,16 @@ def nano(quick: bool) -> Iterator[dict[str, Any]]:
         yield from _measure(config, shipped_policy, QUICK_WAYS, 1, warm=())
     else:
         yield from _measure(config, shipped_policy, WAYS, 2, warm=WAYS)
+
+
+def compiled(quick: bool) -> Iterator[dict[str, Any]]:
+    """The shipped policy, which acts through CUDA graphs; only for a GPU."""
+    config = real_config(quick)
+    config = replace(config, rollout=RolloutConfig(episodes_per_iteration=QUICK_EPISODES if quick else NANO_EPISODES))
+    assert isinstance(config.policy, OpenVLAConfig), "the recipe's policy"
+    config = replace(config, policy=replace(config.policy, compile=True))
+    # the first iteration of a way compiles, and the second may still meet new numbers of rows
+    yield from _measure(config, shipped_policy, QUICK_WAYS if quick else COMPILED_WAYS, 2, warm=COMPILED_WAYS, run_up=2)
 
 
 def loaded(quick: bool) -> Iterator[dict[str, Any]]:
@@ -77,12 +90,12 @@ def loaded(quick: bool) -> Iterator[dict[str, Any]]:
 
 
 def _measure(
-    config: TrainConfig, make: MakePolicy, ways: Sequence[Way], measured: int, warm: Sequence[Way]
+    config: TrainConfig, make: MakePolicy, ways: Sequence[Way], measured: int, warm: Sequence[Way], run_up: int = 1
 ) -> Iterator[dict[str, Any]]:
-    """warm: the ways with an iteration before it that does not count."""
+    """warm: the ways with `run_up` iterations before it that do not count."""
     for way in ways:
         with closing(iterations(way, config, make)) as rows:
-            for _ in range(RUN_UP - 1 if runs_ahead(way) else int(way in warm)):
+            for _ in range(max(RUN_UP - 1, run_up) if runs_ahead(way) else run_up * (way in warm)):
                 next(rows)
             found = [next(rows) for _ in range(measured)]
             busy = None if way.each_step else gpu_busy(lambda rows=rows: next(rows))

@@ -153,7 +153,7 @@ GPU_TABLES: tuple[tuple[str, tuple[str, ...], dict[str, str]], ...] = (
     ),
     (
         "the training loop",
-        ("nano", "loaded"),
+        ("nano", "compiled", "loaded"),
         {"policy": "part", "scheduler": "scheduler", "decisions/s": "decisions_per_s", "low": "low", "high": "high"}
         | {"GPU busy": "gpu_busy", "kernels a decision": "kernels", "rows of an act call": "act_rows"}
         | {"its ms": "act_ms", "its CPU ms": "act_cpu_ms", "learn, ms a decision": "learn", "simulate": "simulate"}
