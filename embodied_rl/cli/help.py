@@ -26,9 +26,10 @@ EXPERT = frozenset(
         "env": "processes num-threads render-quality simulator randomize-color randomize-light randomize-camera "
         "randomize-friction randomize-mass deterministic reward reward-gamma step-reward control",
         "policy": "unnorm-key center-crop noise-range noise-level normalisation preset statistics tokenizer variant "
-        "head keep-stop num-cameras use-proprio film chunk-len horizon extra-delta-transform initial-std",
+        "head keep-stop num-cameras use-proprio film chunk-len horizon extra-delta-transform initial-std "
+        "critic-input detach-critic-input",
         "algorithm": "advantage-eps bootstrap-truncated critic-warmup-iterations loss-norm max-oversampling "
-        "normalize-advantage normalize-value-loss ratio-level value-clip value-coef",
+        "normalize-advantage normalize-value-loss ratio-level value-bins value-clip value-coef value-loss value-range",
         "rollout": "sampler uniform-share start-bank start-bank-share start-bank-digest",
         "learner": "average-updates betas lr-decay-updates lr-warmup-updates ratio-tolerance recompute-old-log-probs "
         "row-share weight-decay",

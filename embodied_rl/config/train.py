@@ -25,6 +25,7 @@ from embodied_rl.config.policies import (
     PolicyConfig,
     SmolVLAConfig,
 )
+from embodied_rl.config.policy_checks import check_flow_policy, check_state_critic
 from embodied_rl.config.training_episodes import LEVEL, SHARE, check_changes, check_perturb
 from embodied_rl.errors import UserError, suggest
 from embodied_rl.evaluation.config import EvalConfig
@@ -251,25 +252,12 @@ class TrainConfig:
                 "--autotune would take the compiler's time for the policy's: run it without "
                 "--policy.compile, and then train with what it chose."
             )
-        far = isinstance(self.scheduler, RayConfig)
-        keeps = isinstance(self.policy, FlowPolicyConfig) and self.policy.prefix_cache_gib > 0
-        if far and keeps:
-            raise UserError(
-                "--policy.prefix-cache-gib keeps what this process computed, and with scheduler ray others "
-                "act: leave it out, or choose --scheduler serial or pipelined."
-            )
-        if self.learner.fsdp and keeps:
-            raise UserError(
-                "--policy.prefix-cache-gib keeps what the weights that act computed, and with --learner.fsdp a sharded "
-                "copy learns: leave one of the two out."
-            )
+        if isinstance(self.policy, FlowPolicyConfig):
+            check_flow_policy(self.policy, self.algorithm, self.scheduler, fsdp=self.learner.fsdp)
+        if isinstance(self.policy, MLPConfig) and isinstance(self.algorithm, PPOConfig):
+            check_state_critic(self.algorithm)
         if self.learner.num_processes > 1:
             check_ranks(self.scheduler)
-        if isinstance(self.scheduler, PipelinedConfig) and self.scheduler.act_device is not None and keeps:
-            raise UserError(
-                "--policy.prefix-cache-gib keeps what the weights that learn can read, and others act on "
-                "--scheduler.act-device: leave one of the two out."
-            )
         if isinstance(self.scheduler, PipelinedConfig):
             check_fit(self.scheduler, self.env.num_envs, self.learner.minibatch_groups)
 

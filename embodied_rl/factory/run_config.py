@@ -11,6 +11,7 @@ from embodied_rl.algorithms.config import PPOConfig
 from embodied_rl.algorithms.make import make_algorithm
 from embodied_rl.config.train import EnvConfig, OwnPolicyConfig, TrainConfig
 from embodied_rl.errors import UserError
+from embodied_rl.factory.critic import fit_critic
 from embodied_rl.factory.envs import cpu_count, open_policy, pick_device, pick_render_quality, policy_folder
 from embodied_rl.factory.policies import load_options, prepare_policy
 from embodied_rl.learner.checkpoint import POLICY
@@ -59,6 +60,7 @@ def open_policy_of(config: TrainConfig, resume: Path | None = None) -> tuple[Any
     if resume is not None:
         checkpoint, options = str(resume / POLICY), None  # our own checkpoints say everything themselves
     policy = open_policy(checkpoint, config.device, options)
+    fit_critic(policy, config)
     prepare_policy(policy, config.policy, policy_folder(checkpoint))
     policy.with_value = isinstance(config.algorithm, PPOConfig)
     return policy, checkpoint

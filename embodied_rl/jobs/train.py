@@ -201,7 +201,7 @@ def _head(stamp: dict[str, Any]) -> list[str]:
         "policy": f"{stamp['policy']}; {stamp['weights']}" if "weights" in stamp else stamp["policy"],
         "algorithm": f"{stamp['algorithm']}, {stamp['scheduler']}, seed {stamp['seed']}",
         "simulator": f"{stamp['simulator']}; {without_reason(stamp['renderer'])}",
-        **{name: stamp[name] for name in ("perturbed", "starts", "reward") if name in stamp},
+        **{name: stamp[name] for name in ("critic", "perturbed", "starts", "reward") if name in stamp},
         "device": stamp["device"],
         "output": stamp["output"],
         **({"era": stamp["era"]} if stamp.get("era", "current") != "current" else {}),

@@ -371,11 +371,11 @@ class Decoder(nn.Module):
         return self.norm.gated(x, condition)[0]
 
     def fill(
-        self, x: Tensor, rope: Rope, mask: Tensor | None, cache: Cache, *, summarise: bool = False
+        self, x: Tensor, rope: Rope, mask: Tensor | None, cache: Cache, *, summarise: bool = False, attach: bool = False
     ) -> Tensor | None:
         """`forward` without `causal`, for the cache's sake: of the last layer only keys and values are computed.
 
-        Plain norms only. summarise: return what `forward` would, without gradients; the cache must be empty.
+        Plain norms only. summarise: return what `forward` would, with gradients if `attach`; the cache must be empty.
         """
         call = AttentionCall(rope, rope, mask, cache, False, None)
         *layers, final = self.layers
@@ -386,7 +386,7 @@ class Decoder(nn.Module):
         cache.length += rope.cos.shape[-2]
         if not summarise:
             return None
-        with torch.no_grad():
+        with torch.set_grad_enabled(attach and torch.is_grad_enabled()):
             return self.norm(final(x, replace(call, cache=None), len(layers), None))
 
 

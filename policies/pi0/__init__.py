@@ -8,6 +8,8 @@ from typing import Literal
 from embodied_rl.errors import UserError
 from embodied_rl.policies.family import PolicyFamily
 
+CriticInput = Literal["action_tokens", "all_steps", "prefix"]
+
 
 @dataclass(frozen=True, kw_only=True)
 class FlowPolicyConfig:
@@ -40,6 +42,11 @@ class FlowPolicyConfig:
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Number format: bfloat16 holds frozen parameters and multiplies in it; what trains, and densities, stay
     float32."""
+    critic_input: CriticInput | None = None
+    """What PPO's critic reads: the mean hidden state of action_tokens in the denoising steps whose density counts, in
+    all_steps of acting, or of images and prompt (prefix); None: as the checkpoint says."""
+    detach_critic_input: bool = True
+    """No gradient of PPO's critic reaches what it reads; off: it teaches the network too."""
     gradient_checkpointing: bool = False
     """Compute activations again in the backward pass instead of keeping them: much less memory, about a third
     slower."""
@@ -60,8 +67,22 @@ class FlowPolicyConfig:
                 "--policy.prefix-cache-gib keeps what a frozen language model computed, and this one "
                 "trains: add --policy.train-expert-only, or leave it out."
             )
+        self.check_critic(self.critic_input)
         if self.chunk_len is not None and self.chunk_len < 1:
             raise UserError(f"--policy.chunk-len must be at least 1, got {self.chunk_len}.")
+
+    def check_critic(self, critic_input: CriticInput | None) -> None:
+        """UserError if a critic on `critic_input` has nothing to teach and is asked to teach it."""
+        why = {
+            "all_steps": "the update has what acting computed of them, and no gradient flows through that",
+            "prefix": "a frozen language model computes it (--policy.train-expert-only)",
+        }
+        teaches = critic_input == "all_steps" or (critic_input == "prefix" and self.train_expert_only)
+        if critic_input is not None and teaches and not self.detach_critic_input:
+            raise UserError(
+                f"--policy.no-detach-critic-input does nothing with critic input {critic_input}: {why[critic_input]}. "
+                "Leave it out, or take --policy.critic-input action_tokens."
+            )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -64,7 +64,10 @@ def load_policy(folder: Path, kind: type[AnyPi0] = Pi0Policy) -> AnyPi0:
     """
     folder = Path(folder)
     config = read_config(folder, kind.architecture, _FORMAT, ("model", "flow", "unnorm_key"))
-    model_config = read_dataclass(kind.config_class, config["model"], where="model", source="config.json")
+    model = config["model"]
+    if isinstance(model, dict) and model.get("critic_input") == "suffix":  # as earlier versions wrote it
+        model = model | {"critic_input": "action_tokens"}
+    model_config = read_dataclass(kind.config_class, model, where="model", source="config.json")
     flow = read_dataclass(FlowSettings, config["flow"], where="flow", source="config.json")
     key = config["unnorm_key"]
     prompt = kind.prompt_class(load_tokenizer(folder / "tokenizer.json"), model_config.decoder.vocab_size)
@@ -165,6 +168,7 @@ def prepare(policy: Pi0Policy, config: FlowPolicyConfig, folder: Path) -> None:
     """Freeze what does not train, and let `policy` explore as `config` says."""
     if config.train_expert_only:
         policy.model.freeze_language_model()
+    policy.detach_critic_input = config.detach_critic_input
     policy.prefix_cache = PrefixCache(int(config.prefix_cache_gib * GIB)) if config.prefix_cache_gib else None
     policy.flow = replace(
         policy.flow,

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from embodied_rl.policies.efficient import VisualPruner
 from embodied_rl.policies.nn.decoder import Cache, Decoder, GradientKV, KVCache, Rope
-from embodied_rl.policies.nn.heads import make_value_head
+from embodied_rl.policies.nn.heads import ValueHead, mixed
 from embodied_rl.policies.nn.linear import Linear
 from embodied_rl.policies.nn.vision import ViT, normalise_images
 from embodied_rl.policies.pi0.config import Pi0ModelConfig
@@ -88,8 +88,7 @@ class Pi0Model(nn.Module):
         if config.learned_positions:
             self.camera_embed = nn.Parameter(torch.randn(config.num_cameras, dim) * _POSITION_STD)
             self.step_embed = nn.Parameter(torch.randn(config.horizon, width) * _POSITION_STD)
-        heads = make_heads(config)
-        self.value_head, self.noise_head = heads["value_head"], heads["noise_head"]
+        self.value_head, self.noise_head = make_heads(config)
         # embeddings are scaled by sqrt(dim) where they are used
         nn.init.normal_(self.language.embed_tokens.weight, std=_EMBEDDING_STD / math.sqrt(dim))
 
@@ -127,12 +126,19 @@ class Pi0Model(nn.Module):
         return torch.cat([patches.flatten(1, 2), text], dim=1)
 
     def read_language(
-        self, images: Tensor, ids: Tensor, lengths: Sequence[int], *, suffixes: int, summarise: bool = False
+        self,
+        images: Tensor,
+        ids: Tensor,
+        lengths: Sequence[int],
+        *,
+        suffixes: int,
+        summarise: bool = False,
+        attach: bool = False,
     ) -> LanguagePart:
         """Compute what the denoising steps of N observations share but for the state; `finish_prefix` adds that.
 
         ids: [N,T], row i valid up to lengths[i]. suffixes: action sequences an observation that one `velocity` call
-        will hold (M). summarise: also fill `summary`.
+        will hold (M). summarise: also fill `summary`, whose gradients flow with `attach`.
         """
         x, first = self.embed_prefix(images, ids), None
         if self.pruner is not None:
@@ -144,7 +150,7 @@ class Pi0Model(nn.Module):
         valid = valid_slots(used, slots, x.device)
         cache = self._new_cache(x, rows, slots + 1 + suffixes * self.config.horizon)
         here, mask = self.language.rope(slots, x.device, first), _key_mask(valid)
-        hidden = self.language.fill(x, here, mask, cache, summarise=summarise)
+        hidden = self.language.fill(x, here, mask, cache, summarise=summarise, attach=attach)
         if hidden is None:
             return LanguagePart(cache, used, valid, None)
         weight = torch.ones_like(hidden[..., :1]) if valid is None else valid[..., None].to(hidden.dtype)
@@ -211,20 +217,25 @@ class Pi0Model(nn.Module):
         """Hidden states [...,W] -> what `flow.learned_std` turns into standard deviations [...,D]."""
         return self.noise_head(hidden)
 
-    def value(self, summary: Tensor) -> Tensor:
-        """[...,D] or [...,W], see `Pi0ModelConfig.critic_input` -> float32 [...]. No gradient flows back from it."""
-        return self.value_head(summary.detach().to(next(self.value_head.parameters()).dtype))[..., 0].float()
+    def value(self, summary: Tensor) -> tuple[Tensor, Tensor | None]:
+        """[N,D], or [N,M,W] of several denoising steps, whose values are averaged -> float32 [N], and its bins' logits.
+
+        See `Pi0ModelConfig.critic_input` and `ValueHead.read`.
+        """
+        value, logits = self.value_head.read(summary)
+        if summary.ndim == 2:
+            return value, logits
+        return value.mean(dim=1), None if logits is None else mixed(logits)
 
 
-def make_heads(config: Pi0ModelConfig) -> nn.ModuleDict:
+def make_heads(config: Pi0ModelConfig) -> tuple[ValueHead, nn.Sequential]:
     """What reinforcement learning adds to the published network, fresh: `value_head` and `noise_head`."""
     first, second = config.noise_hidden
     width = config.expert.dim
     noise_head = nn.Sequential(
         Linear(width, first), nn.Tanh(), Linear(first, second), nn.Tanh(), Linear(second, config.max_action_dim)
     )
-    critic_width = config.decoder.dim if config.critic_input == "prefix" else width
-    return nn.ModuleDict({"value_head": make_value_head(critic_width, config.value_hidden), "noise_head": noise_head})
+    return ValueHead.of(config), noise_head
 
 
 def time_features(time: Tensor, width: int, dtype: torch.dtype = torch.float32) -> Tensor:

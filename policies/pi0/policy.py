@@ -57,13 +57,15 @@ _LOSS_SEED, _VALIDATION_SEED = 0xF10, 0xF11
 class Pi0Policy(nn.Module):
     """A pi0 or pi0.5 policy (see `embodied_rl.policy.Policy`).
 
-    flow: how it samples. with_value: fill `value`; no gradient of it reaches the rest of the policy. mixed_precision:
-        the network multiplies in bfloat16 (autocast); the sampler and all densities are float32. kept: where `act`
+    flow: how it samples. with_value: fill `value`. detach_critic_input: no gradient of it reaches the rest of the
+        policy. fresh_critic: why its value head is new, '' where it is its checkpoint's. mixed_precision: the network
+        multiplies in bfloat16 (autocast); the sampler and all densities are float32. kept: where `act`
         leaves what it computed of images and prompt, for `evaluate`; needs `Pi0Model.freeze_language_model`.
     compiled: `act` runs its denoising steps through `torch.compile`, see `policies.compiled`; `evaluate` does not.
     denoise_reuse: only every so many denoising steps run the action expert (see `prune.DenoiseReuse`), for
         evaluation and serving.
-    `replay` is {'points': float32 [N,M+1,H,D], 'step': int64 [N,M]}, the recorded part of the denoising path.
+    `replay` is {'points': float32 [N,M+1,H,D], 'step': int64 [N,M]}, the recorded part of the denoising path, and what
+    a critic on all of it read: 'critic_input' float32 [N,W].
     """
 
     architecture: ClassVar[str] = "pi0"
@@ -95,11 +97,13 @@ class Pi0Policy(nn.Module):
         self.flow = flow
         self.unnorm_key = unnorm_key
         self.with_value = False
+        self.detach_critic_input = True
         self.mixed_precision = False
         self.compiled = False
         self.denoise_reuse = 1
         self.prefix_cache: PrefixCache | None = None
         self.source_files: tuple[Path, ...] = ()
+        self.fresh_critic = ""
         self.chunk_len = config.chunk_len
         self.action_dim = config.action_dim
         self.terms_per_step = config.action_dim
@@ -193,8 +197,11 @@ class Pi0Policy(nn.Module):
             actions = actions + self.state_offset(obs.proprio)
         log_prob = self._executed(path.log_prob).sum(dim=1).flatten(1)
         bounded = void_rows(actions.clamp(-1.0, 1.0), actions, log_prob)
-        value = self._value(prefix, path.summary) if self.with_value else None
-        return ActOutput(action_chunks(bounded), log_prob, value, {"points": path.points, "step": path.step})
+        replay, value = {"points": path.points, "step": path.step}, None
+        if self.with_value:
+            replay |= {"critic_input": path.mean_summary} if config.critic_input == "all_steps" else {}
+            value, _ = self._value(prefix, path.summary, replay)
+        return ActOutput(action_chunks(bounded), log_prob, value, replay)
 
     def evaluate(
         self, images: Tensor, proprio: Tensor, instruction: list[str], replay: dict[str, Tensor]
@@ -213,8 +220,8 @@ class Pi0Policy(nn.Module):
         log_prob, entropy = (
             self._executed(terms).sum(dim=1).flatten(1) for terms in (log_prob, normal_entropy(out.std))
         )
-        value = self._value(prefix, out.summary) if self.with_value else None
-        return EvalOutput(log_prob, entropy, value)
+        value, bins = self._value(prefix, out.summary, replay) if self.with_value else (None, None)
+        return EvalOutput(log_prob, entropy, value, bins)
 
     def sft_loss(
         self,
@@ -281,7 +288,8 @@ class Pi0Policy(nn.Module):
             token = F.pad(state, (0, config.max_state_dim - config.proprio_dim)).to(self.device)
         summarise = self.with_value and config.critic_input == "prefix"
         with self.precision():
-            read = partial(self.model.read_language, suffixes=suffixes, summarise=summarise)
+            attach = not self.detach_critic_input
+            read = partial(self.model.read_language, suffixes=suffixes, summarise=summarise, attach=attach)
             if self.prefix_cache is None or kept == "ignore":
                 part = read(images.to(self.device), ids, lengths)
             else:
@@ -321,11 +329,13 @@ class Pi0Policy(nn.Module):
         """[...,H,D] -> [...,K,A]: the steps that are executed and the dimensions that exist."""
         return x[..., : self.chunk_len, : self.action_dim]
 
-    def _value(self, prefix: Prefix, summary: Tensor) -> Tensor:
-        """float32 [N]; over action tokens, the mean of the recorded steps' values."""
-        if prefix.summary is not None:
-            return self.model.value(prefix.summary)
-        return self.model.value(summary).mean(dim=1)
+    def _value(self, prefix: Prefix, summary: Tensor, replay: dict[str, Tensor]) -> tuple[Tensor, Tensor | None]:
+        """Value float32 [N] and its bins' logits; summary: [N,M,W], of the recorded steps."""
+        if self.config.critic_input == "all_steps":
+            summary = replay["critic_input"].to(self.device)
+        elif prefix.summary is not None:
+            summary = prefix.summary
+        return self.model.value(summary.detach() if self.detach_critic_input else summary)
 
     def _loss_noise(self, rows: int, samples: int) -> tuple[Tensor, Tensor]:
         """Normal [rows,samples,H,D] and uniform [rows,samples] numbers of this call of the loss."""

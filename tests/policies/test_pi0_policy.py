@@ -162,7 +162,7 @@ def test_the_critic_reads_the_documented_place_and_pulls_nothing_else() -> None:
         points[:, 0] += 0.5
         moved = policy.evaluate(*tensors(obs), out.replay | {"points": points}).value
         assert moved is not None
-        assert ((moved - value).abs().max() > 1e-6) == (policy.config.critic_input == "suffix")
+        assert ((moved - value).abs().max() > 1e-6) == (policy.config.critic_input == "action_tokens")
 
 
 def test_greedy_is_the_same_again_and_follows_the_ode() -> None:
