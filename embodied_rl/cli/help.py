@@ -30,7 +30,8 @@ EXPERT = frozenset(
         "critic-input detach-critic-input",
         "algorithm": "advantage-eps bootstrap-truncated critic-warmup-iterations loss-norm max-oversampling "
         "normalize-advantage normalize-value-loss ratio-level value-bins value-clip value-coef value-loss value-range",
-        "rollout": "sampler uniform-share start-bank start-bank-share start-bank-digest",
+        "rollout": "sampler uniform-share start-bank start-bank-share start-bank-digest stop-hopeless false-stops "
+        "audit-share",
         "learner": "average-updates betas lr-decay-updates lr-warmup-updates ratio-tolerance recompute-old-log-probs "
         "row-share weight-decay",
         "reward": "model weight goal-prompt baseline-prompt projection digest",

@@ -31,7 +31,7 @@ from embodied_rl.errors import UserError, suggest
 from embodied_rl.evaluation.config import EvalConfig
 from embodied_rl.learner.config import CheckpointConfig, LearnerConfig
 from embodied_rl.learner.guard import GuardConfig
-from embodied_rl.rewards.config import RewardConfig
+from embodied_rl.rewards.config import RewardConfig, check_reward
 from embodied_rl.rollout.config import RolloutConfig
 from embodied_rl.scheduler.config import (
     PipelinedConfig,
@@ -41,6 +41,7 @@ from embodied_rl.scheduler.config import (
     check_filtered_draws,
     check_fit,
     check_ranks,
+    check_stopping,
 )
 from embodied_rl.utils.dataclass_io import check_keys, read_dataclass, typed
 
@@ -246,7 +247,9 @@ class TrainConfig:
             self.rollout.groups(self.algorithm.group_size)  # raises unless the group size divides the episodes
             if self.rollout.sampler == "adaptive" and self.algorithm.success_rate_range is not None:
                 check_filtered_draws(self.scheduler)
-        self._check_reward()
+        has_critic = isinstance(self.algorithm, PPOConfig)
+        check_stopping(self.scheduler, wanted=self.rollout.stop_hopeless, has_critic=has_critic)
+        check_reward(self.reward, autotune=self.autotune, has_critic=has_critic)
         if self.autotune and not isinstance(self.policy, OwnPolicyConfig | MLPConfig) and self.policy.compile:
             raise UserError(
                 "--autotune would take the compiler's time for the policy's: run it without "
@@ -260,15 +263,6 @@ class TrainConfig:
             check_ranks(self.scheduler)
         if isinstance(self.scheduler, PipelinedConfig):
             check_fit(self.scheduler, self.env.num_envs, self.learner.minibatch_groups)
-
-    def _check_reward(self) -> None:
-        if self.reward.model and self.autotune:
-            raise UserError("--autotune has no reward model in its trials: tune without --reward.model, then train.")
-        if self.reward.model and not isinstance(self.algorithm, PPOConfig):
-            raise UserError(
-                "--reward.model adds differences of a potential, which leave the return of each episode that GRPO "
-                "compares as it was: use --algorithm ppo."
-            )
 
 
 # A part that comes in several kinds is written with its kind as `name`.

@@ -55,3 +55,14 @@ class RewardConfig(PromptConfig):
             raise UserError(
                 "a goal prompt, a baseline prompt and a projection are for a reward model: name it with --reward.model."
             )
+
+
+def check_reward(config: RewardConfig, *, autotune: bool, has_critic: bool) -> None:
+    """Raise UserError where a reward model does not go with the rest of a run."""
+    if config.model and autotune:
+        raise UserError("--autotune has no reward model in its trials: tune without --reward.model, then train.")
+    if config.model and not has_critic:
+        raise UserError(
+            "--reward.model adds differences of a potential, which leave the return of each episode that GRPO "
+            "compares as it was: use --algorithm ppo."
+        )

@@ -42,7 +42,9 @@ class Collector:
     ) -> None:
         self.sampler = queue.sampler
         self._queue = queue
-        self._runner = EnvRunner(env, policy, clock, record=True, final_value=final_value, on_step=on_step)
+        self._runner = EnvRunner(
+            env, policy, clock, record=True, final_value=final_value, on_step=on_step, stopping=self.sampler.stopping
+        )
         self._clock = clock
 
     def collect(self, version: int, on_episode: Callable[[EpisodeResult], None] | None = None) -> RolloutBatch:

@@ -8,6 +8,7 @@ from typing import Literal
 
 from embodied_rl.errors import UserError
 from embodied_rl.rollout.adaptive import UNIFORM_SHARE, AdaptiveDraws
+from embodied_rl.rollout.hopeless import AUDIT_SHARE, FALSE_STOPS, HopelessRule
 
 START_BANK_SHARE = 0.5
 """What --rollout.start-bank-share is unless it is given."""
@@ -33,6 +34,14 @@ class RolloutConfig:
     0.5)."""
     start_bank_digest: str | None = None
     """SHA-256 of the bank (None: of the one in the folder). A folder with another one is refused."""
+    stop_hopeless: bool = False
+    """End a training episode before a decision at which the critic values it lower than nearly all successes of the
+    batches before, with PPO; it counts as a failure. Never in evaluations."""
+    false_stops: float | None = None
+    """stop_hopeless: at most this share of the remembered successes would have been stopped (None: 0.03)."""
+    audit_share: float | None = None
+    """stop_hopeless: share of the training episodes that is never stopped, and tells how many of those stopped would
+    have succeeded (None: 0.1)."""
 
     def __post_init__(self) -> None:
         for name in ("share", "digest"):
@@ -43,6 +52,12 @@ class RolloutConfig:
                 f"--rollout.start-bank-share must lie above 0 and at most at 1, got {self.start_bank_share:g}; leave "
                 "--rollout.start-bank out for none."
             )
+        for name in ("false_stops", "audit_share"):
+            share, option = getattr(self, name), name.replace("_", "-")
+            if share is not None and not self.stop_hopeless:
+                raise UserError(f"--rollout.{option} goes with --rollout.stop-hopeless.")
+            if share is not None and not 0 < share < 1:
+                raise UserError(f"--rollout.{option} must lie between 0 and 1, got {share:g}.")
         if self.episodes_per_iteration < 1:
             raise UserError(f"--rollout.episodes-per-iteration must be at least 1, got {self.episodes_per_iteration}.")
         if self.sampler not in ("uniform", "adaptive"):
@@ -72,6 +87,15 @@ class RolloutConfig:
         if not has_success:
             raise UserError("--rollout.sampler adaptive goes by success, which these tasks do not have: leave it out.")
         return AdaptiveDraws(seed, tasks, UNIFORM_SHARE if self.uniform_share is None else self.uniform_share)
+
+    def stopping(self, *, has_success: bool = True) -> HopelessRule | None:
+        """What ends training episodes early; UserError where there is no success (`EnvInfo`) to go by."""
+        if not self.stop_hopeless:
+            return None
+        if not has_success:
+            raise UserError("--rollout.stop-hopeless goes by success, which these tasks do not have: leave it out.")
+        level, share = self.false_stops, self.audit_share
+        return HopelessRule(FALSE_STOPS if level is None else level, AUDIT_SHARE if share is None else share)
 
     def groups(self, group_size: int) -> int:
         """Return the groups of an iteration; raise UserError unless the group size divides its episodes."""

@@ -32,7 +32,9 @@ class RankedCollector:
     ) -> None:
         self.sampler = exchange.queue.sampler
         self._exchange = exchange
-        self._runner = EnvRunner(env, policy, clock, record=True, final_value=final_value, on_step=on_step)
+        self._runner = EnvRunner(
+            env, policy, clock, record=True, final_value=final_value, on_step=on_step, stopping=self.sampler.stopping
+        )
         self._clock = clock
 
     def collect(self, version: int, on_episode: Callable[[EpisodeResult], None] | None = None) -> RolloutBatch:

@@ -251,7 +251,7 @@ class RolloutEngine:
         view, decision = env_group.view, env_group.decision
         assert view is not None
         assert decision is not None
-        rows = list(range(len(view.env_ids)))
+        rows = [row for row in range(len(view.env_ids)) if row not in decision.stopped]
         with self.profiler.span("simulate"):
             result = step_rows(self.env, view.env_ids, decision.act.actions, rows)
         mask = executed_terms(result.steps_taken, self.policy.chunk_len, self.policy.terms_per_step)
@@ -288,6 +288,11 @@ class RolloutEngine:
         self._turns.commit(env_group)
         self._commit_cv.notify_all()
         assert env_group.view is not None
+        assert env_group.decision is not None
+        for row in env_group.decision.stopped:
+            self._pool.release([(record, row)])
+            episode = env_group.active.pop(env_group.view.env_ids[row])
+            self._finish(episode.given_up(bootstrap=self._options.final_value))
         valued = set(finals.env_ids) if finals is not None else set()
         over = result.terminated | result.truncated | result.failed
         for row in over.nonzero().flatten().tolist():
@@ -371,8 +376,10 @@ class RolloutEngine:
             self._stream.wait_for_weights()
             version = self.version
             acts = self._actor.act(join(views), decision_rng(episodes), "sample")
-        for env_group, act in zip(env_groups, split(acts, [len(view.env_ids) for view in views]), strict=True):
-            env_group.decision = Decision(act, version)
+        parts, rule = split(acts, [len(view.env_ids) for view in views]), self.queue.sampler.stopping
+        for env_group, view, act in zip(env_groups, views, parts, strict=True):
+            stopped = [] if rule is None else rule.judge(view.episodes, act.value)
+            env_group.decision = Decision(act, version, stopped)
             self._submit(env_group)
 
     def _value(self, finals: list[EnvGroupView]) -> None:

@@ -25,10 +25,11 @@ class EnvGroupView:
 
 @dataclass(slots=True)
 class Decision:
-    """The policy's output for a view, and which version of the policy it was."""
+    """The policy's output for a view, and which version of the policy it was. stopped: rows that end before it."""
 
     act: ActOutput
     version: int
+    stopped: list[int]
 
 
 @dataclass(slots=True, eq=False)

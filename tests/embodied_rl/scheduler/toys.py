@@ -25,6 +25,7 @@ from embodied_rl.rng import DecisionRng, philox
 from embodied_rl.rollout.adaptive import AdaptiveDraws
 from embodied_rl.rollout.collector import Collector
 from embodied_rl.rollout.groups import GroupQueue
+from embodied_rl.rollout.hopeless import HopelessRule
 from embodied_rl.rollout.lookahead import ON_POLICY, Lookahead
 from embodied_rl.rollout.sampler import EpisodeSampler
 from embodied_rl.scheduler.base import Callbacks
@@ -112,13 +113,15 @@ class Setup:
     """Of the learner, and of the pipelined rollout's policy."""
     adaptive: bool = False
     """Episodes are drawn by the success of earlier batches."""
+    stopping: Callable[[], HopelessRule | None] = lambda: None
+    """What ends episodes early."""
 
     def parts(self, policy: ToyPolicy, folder: Path) -> tuple[EpisodeSampler, Learner]:
         """A sampler and a learner of this run."""
         algorithm = make_algorithm(self.algorithm)
         learner = Learner(policy, algorithm, self.learner, seed=0, dump_dir=folder, threads=self.threads)
         draws = AdaptiveDraws(5, TASKS) if self.adaptive else None
-        return EpisodeSampler(5, TASKS, algorithm.group_size, draws), learner
+        return EpisodeSampler(5, TASKS, algorithm.group_size, draws, stopping=self.stopping()), learner
 
 
 class Streaming:
