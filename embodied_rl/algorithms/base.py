@@ -6,6 +6,7 @@ off-policy:  targets(transitions), then loss(transitions, targets)
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -74,6 +75,7 @@ class OnPolicyAlgorithm(Protocol):
         part_weight: how to weight groups that are prepared one at a time: by episodes or by ratio units. None:
             `prepare` needs the whole batch.
         ratio_level: what gets one probability ratio.
+        critic_ready: whether the critic's warm-up has ended before its time; part of a checkpoint.
     """
 
     group_size: int
@@ -84,6 +86,7 @@ class OnPolicyAlgorithm(Protocol):
     epochs: int
     part_weight: PartWeight | None
     ratio_level: RatioLevel
+    critic_ready: bool
 
     def trains_policy(self, iteration: int) -> bool:
         """False while only the critic learns."""
@@ -95,6 +98,10 @@ class OnPolicyAlgorithm(Protocol):
 
     def loss(self, policy: Policy, rows: Rows, iteration: int) -> LossOutput:
         """The loss of some rows, a weighted sum."""
+        ...
+
+    def finish(self, iteration: int, metrics: Mapping[str, float]) -> dict[str, float]:
+        """Take what update `iteration` found into account for the next one; return further metrics."""
         ...
 
 

@@ -90,6 +90,9 @@ class PPOConfig:
     """Bring the advantages of a batch to mean 0 and standard deviation 1."""
     critic_warmup_iterations: int = 0
     """First iterations in which only the value head learns."""
+    critic_warmup_level: float | None = None
+    """End the warm-up earlier: after the first batch of whose returns the critic explained this share of the variance
+    (train/explained_variance)."""
 
     def __post_init__(self) -> None:
         _require(0 <= self.gamma <= 1, f"algorithm.gamma must lie in [0, 1], got {self.gamma}")
@@ -98,6 +101,16 @@ class PPOConfig:
         _require(self.value_clip is None or self.value_clip > 0, "algorithm.value_clip must be positive or None")
         self._check_value_loss()
         _require(self.critic_warmup_iterations >= 0, "algorithm.critic_warmup_iterations must not be negative")
+        if self.critic_warmup_level is not None:
+            _require(
+                0 < self.critic_warmup_level <= 1,
+                f"algorithm.critic_warmup_level must lie in (0, 1], got {self.critic_warmup_level:g}",
+            )
+            _require(
+                self.critic_warmup_iterations > 0,
+                "algorithm.critic_warmup_level ends a warm-up, and there is none: say how long it may last with "
+                "algorithm.critic_warmup_iterations",
+            )
         _check_shared(self.clip_low, self.clip_high, self.entropy_coef, self.epochs)
 
     def _check_value_loss(self) -> None:

@@ -5,6 +5,8 @@ No critic and no KL penalty. Top to bottom: advantages of a batch, then the loss
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor
 
@@ -29,6 +31,7 @@ class GRPO:
 
     needs_value = False
     needs_final_value = False
+    critic_ready = False
 
     def __init__(self, config: GRPOConfig) -> None:
         self.config = config
@@ -42,6 +45,10 @@ class GRPO:
     def trains_policy(self, iteration: int) -> bool:
         """Always."""
         return True
+
+    def finish(self, iteration: int, metrics: Mapping[str, float]) -> dict[str, float]:
+        """Nothing."""
+        return {}
 
     def prepare(self, batch: RolloutBatch, terms_per_step: int) -> tuple[Tensor, dict[str, float]]:
         """Give each row the group-relative advantage of its episode's summed reward."""

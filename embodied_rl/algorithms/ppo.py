@@ -5,6 +5,8 @@ Top to bottom: advantages and returns of a batch, then the loss of some of its r
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor
 
@@ -45,10 +47,20 @@ class PPO:
         self.needs_final_value = config.bootstrap_truncated
         self.epochs = config.epochs
         self.ratio_level: RatioLevel = config.ratio_level
+        self.critic_ready = False
 
     def trains_policy(self, iteration: int) -> bool:
         """False in the critic's warm-up."""
-        return iteration >= self.config.critic_warmup_iterations
+        return self.critic_ready or iteration >= self.config.critic_warmup_iterations
+
+    def finish(self, iteration: int, metrics: Mapping[str, float]) -> dict[str, float]:
+        """End the warm-up if the critic sees enough; from the next update on, as all steps of one move the same."""
+        level = self.config.critic_warmup_level
+        if level is None:
+            return {}
+        alone = not self.trains_policy(iteration)
+        self.critic_ready = self.critic_ready or metrics["train/explained_variance"] >= level
+        return {"train/critic_alone": float(alone)}
 
     def prepare(self, batch: RolloutBatch, terms_per_step: int) -> tuple[Tensor, dict[str, float]]:
         """Give each row its GAE advantage (normalised over the batch if asked) and its return."""

@@ -129,6 +129,7 @@ class Learner:
                 metrics = self._update_by_groups(batch, self.config.minibatch_groups, iteration)
             else:
                 metrics = update_by_rows(self.optimizer_step, batch, self._selection, self._seed, iteration)
+            metrics |= self.algorithm.finish(iteration, metrics)
             self._absorb(batch)
             stale = stale_metrics(batch, self.algorithm.ratio_level, self.policy.terms_per_step)
             last = self.optimizer_step.ess
@@ -172,13 +173,15 @@ class Learner:
         return update.finish()
 
     def state_dict(self) -> dict[str, Any]:
-        """Optimiser state and version; the policy's weights are saved apart."""
-        return {"optimizer": self.collectives.gather_state(self.optimizer_step.optimizer), "version": self.version}
+        """Optimiser state, version, and whether the critic is ready; the policy's weights are saved apart."""
+        optimizer = self.collectives.gather_state(self.optimizer_step.optimizer)
+        return {"optimizer": optimizer, "version": self.version, "critic_ready": self.algorithm.critic_ready}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from `state`, with the weights that the policy has now."""
         optimizer = self.optimizer_step.optimizer
         optimizer.load_state_dict(self.collectives.scatter_state(state["optimizer"], optimizer))
         self.version = int(state["version"])
+        self.algorithm.critic_ready = bool(state.get("critic_ready", False))
         if self.collectives.size > 1:
             self.collectives.refresh(self.policy, self.model)
