@@ -1,9 +1,10 @@
-"""Which training episodes are given up: those that the critic values lower than it ever valued a success.
+"""Which training episodes are given up: those that the critic values lower than nearly all successes before them.
 
 A failure runs to the horizon, so most control steps of an unskilled policy are spent on failures. An episode is stopped
-before a decision at which fewer than k of N remembered successes had a value as low as its own. Late decisions, which
-fewer than k of them reached, stop it whatever its value: a horizon learned from successes. k is the largest for which
-at most a given share of these successes would have been stopped anywhere, each judged by the others.
+where its value lies more standard deviations below the mean of successes at the same decision than nearly any of
+these ever did, or after more decisions than nearly any of them took: a horizon learned from successes. Each of the two
+is one number that may cost half of the allowed share of successes; limits set for every decision apart would fit the
+successes that are remembered, and cost far more of those to come.
 
 Successes that the rule would stop are seen only in the audited share of the episodes, so there they count for several
 (inverse probability weights). What is stopped in batch b depends on batches that ended before b, not on timing.
@@ -30,12 +31,15 @@ FALSE_STOPS, AUDIT_SHARE = 0.03, 0.1
 """Defaults of the share of successes that may be stopped, and of the episodes that never are."""
 FIRST_BATCH = 2
 """Values before this batch are a new critic's, and are not learned from."""
-ENOUGH, MEMORY = 200, 10
+ENOUGH, MEMORY = 400, 10
 """Batches are remembered until newer ones have so many successes, and at most so many."""
-OWN_STOPS = 3
-"""A task is judged by its own successes where so many of them may be stopped, otherwise by those of all tasks."""
+MIN_STOPS = 2
+"""Successes set limits where so many of them may be stopped: those of a task, or else those of all tasks."""
 MIN_OWN = 5
 """No episode of a task with fewer remembered successes is stopped: it must not lose the few that it will have."""
+MIN_THERE = 20
+"""Where fewer successes still run, mean and standard deviation are those of the decision before."""
+_LEAST_STD, _ROUNDING = 1e-6, 1e-6
 # DecisionRng keys an episode's draws by (seed, decision, 0 or 1).
 _AUDIT = 2
 
@@ -54,44 +58,47 @@ def calibrate(successes: Sequence[Success], false_stops: float) -> Array:
 
     Args:
         successes: the longest has T decisions.
-        false_stops: share of their weight that may be stopped, each judged by the others.
+        false_stops: share of their weight that may be stopped.
 
     Returns:
-        -inf where nothing is stopped (always at the first decision), inf where everything is.
+        -inf where nothing is stopped: at the first decision, and everywhere if there are too few successes. inf where
+        everything is.
     """
     decisions = max((len(success.values) for success in successes), default=0)
-    own = np.array([success.weight for success in successes])
-    least = np.full(len(successes), np.inf)  # of the weight of other successes with a value as low, over decisions
-    levels: list[tuple[Array, Array]] = []
-    for decision in range(1, decisions):
-        there = np.array([row for row, success in enumerate(successes) if len(success.values) > decision])
-        value = np.array([successes[row].values[decision] for row in there])
-        order = np.argsort(value, kind="stable")
-        value, there = value[order], there[order]
-        below = np.cumsum(own[there])
-        as_low = below[np.searchsorted(value, value, side="right") - 1] - own[there]
-        least[there] = np.minimum(least[there], as_low)
-        levels.append((value, below))
-    needed = _needed(least, own, false_stops)
-    thresholds = np.full(decisions + 1, -np.inf)
-    if needed > 0:
-        for decision, (value, below) in enumerate(levels, start=1):
-            place = int(np.searchsorted(below, needed))
-            thresholds[decision] = value[place] if place < len(value) else np.inf
-        thresholds[-1] = np.inf
-    return thresholds
+    limits = np.full(decisions + 1, -np.inf)
+    if len(successes) * false_stops < MIN_STOPS:
+        return limits
+    weight = np.array([success.weight for success in successes])
+    length = np.array([len(success.values) for success in successes])
+    value = np.full((len(successes), decisions), np.nan)
+    for row, success in enumerate(successes):
+        value[row, : length[row]] = success.values
+    mean, std = _spread(value, weight)
+    lowest = np.nanmin((value[:, 1:] - mean[1:]) / std[1:], axis=1, initial=np.inf)
+    budget = 0.5 * false_stops * weight.sum()
+    limits[1:-1] = mean[1:] + (_quantile(lowest, weight, budget) - _ROUNDING) * std[1:]
+    limits[int(-_quantile(-length.astype(float), weight, budget)) :] = np.inf
+    return limits
 
 
-def _needed(least: Array, weight: Array, false_stops: float) -> float:
-    """The largest k such that the weight of those with `least` below k is a share of at most `false_stops`.
+def _spread(value: Array, weight: Array) -> tuple[Array, Array]:
+    """Mean and standard deviation by decision, float64 [T] each, of float64 [N, T] that is NaN where none was made."""
+    mean, std = np.zeros(value.shape[1]), np.ones(value.shape[1])
+    for decision, column in enumerate(value.T):
+        there = ~np.isnan(column)
+        if decision > 0 and there.sum() < MIN_THERE:
+            mean[decision], std[decision] = mean[decision - 1], std[decision - 1]
+            continue
+        mean[decision] = np.average(column[there], weights=weight[there])
+        variance = np.average((column[there] - mean[decision]) ** 2, weights=weight[there])
+        std[decision] = max(float(np.sqrt(variance)), _LEAST_STD)
+    return mean, std
 
-    0 where they are too few for one of them to be stopped.
-    """
-    if len(least) * false_stops < 1:
-        return 0.0
-    order = np.argsort(least, kind="stable")
-    over = np.cumsum(weight[order]) > false_stops * weight.sum()
-    return float(least[order[int(np.argmax(over))]])
+
+def _quantile(number: Array, weight: Array, budget: float) -> float:
+    """The largest of `number`, float64 [N], below which lies a weight of at most `budget`."""
+    order = np.argsort(number, kind="stable")
+    return float(number[order[int(np.argmax(np.cumsum(weight[order]) > budget))]])
 
 
 class HopelessRule:
@@ -182,7 +189,7 @@ class HopelessRule:
             own = [success for success in everything if success.task == task]
             if len(own) < MIN_OWN:
                 continue
-            enough = len(own) * self._false_stops >= OWN_STOPS
+            enough = len(own) * self._false_stops >= MIN_STOPS
             self._thresholds[task] = calibrate(own, self._false_stops) if enough else together
 
     def _metrics(self, results: Sequence[EpisodeResult]) -> dict[str, float]:
