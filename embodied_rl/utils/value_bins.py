@@ -50,4 +50,4 @@ class ValueBins:
 
     def mean(self, logits: Tensor) -> Tensor:
         """What logits [..., bins] say the value is: float32 [...]."""
-        return logits.float().softmax(dim=-1) @ self.centres(logits)
+        return (logits.float().softmax(dim=-1) * self.centres(logits)).sum(dim=-1)  # autocast would halve a product

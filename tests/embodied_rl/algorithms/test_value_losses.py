@@ -107,6 +107,13 @@ def test_hl_gauss_wants_a_policy_with_bins() -> None:
         algorithm.loss(policy, rows, 0)
 
 
+def test_mixed_precision_does_not_round_the_value() -> None:
+    bins, logits = ValueBins(51, 0.0, 1.0), torch.randn(16, 51)
+    plain = bins.mean(logits)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(bins.mean(logits), plain)
+
+
 def test_a_fresh_distribution_is_even() -> None:
     bins = ValueBins(51, 0.0, 1.0)
     assert float(bins.mean(torch.zeros(51))) == pytest.approx(0.5)
