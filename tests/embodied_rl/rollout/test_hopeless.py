@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +19,8 @@ from hypothesis import strategies as st
 from embodied_rl.algorithms.config import GRPOConfig, PPOConfig
 from embodied_rl.config.train import TrainConfig
 from embodied_rl.errors import UserError
+from embodied_rl.evaluation.config import EvalConfig
+from embodied_rl.evaluation.evaluate import EvalReport
 from embodied_rl.learner.config import LearnerConfig
 from embodied_rl.policy import ActMode
 from embodied_rl.rng import DecisionRng
@@ -28,10 +32,13 @@ from embodied_rl.rollout.groups import GroupQueue
 from embodied_rl.rollout.hopeless import HopelessRule, Success, calibrate
 from embodied_rl.rollout.sampler import EpisodeSampler
 from embodied_rl.scheduler.config import PipelinedConfig, RayConfig, SchedulerConfig, SerialConfig
+from embodied_rl.training.on_policy import RunOptions, TaskSplit, train
 from embodied_rl.types import ActOutput, EpisodeResult, EpisodeSpec, Observation, StopTrace
 from embodied_rl.utils.profiler import Profiler
+from embodied_rl.utils.signals import Interrupted
 from tests.embodied_rl.scheduler.toys import Outcome, Setup, SlowEnv, assert_same_rows, jitter, pipelined, serial
-from tests.toy import TASKS, ToyPolicy
+from tests.embodied_rl.toy_run import JsonObserver, files_of, newest, settings_of
+from tests.toy import HELDOUT, TASKS, ToyPolicy
 
 LEVEL, AUDITS = 0.6, 0.25
 VALUES = st.lists(st.floats(-1, 1, width=16), min_size=1, max_size=6)
@@ -183,6 +190,52 @@ def test_serial_and_pipelined_stop_the_same_episodes_and_count_each_once(tmp_pat
     assert rule.spared, "or nothing shows that audited episodes go on"
     assert not rule.spared & {x.spec.episode_id for x in stopped}
     assert all(rule.audits(x.spec) for x in results(one) if x.spec.episode_id in rule.spared)
+
+
+class Watches(JsonObserver):
+    """Interrupts the run when the n-th episode of training has ended; evaluations must not be stopped."""
+
+    def __init__(self, path: Path, after: int) -> None:
+        super().__init__(path)
+        self.after, self.training, self.evaluated = after, False, 0
+
+    def phase(self, name: str, iteration: int, episodes: int) -> None:
+        self.training = name == "rollout"
+
+    def episode(self, result: EpisodeResult) -> None:
+        self.after -= self.training
+        if self.after == 0 and self.training:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    def evaluation(self, iteration: int, report: EvalReport) -> None:
+        super().evaluation(iteration, report)
+        self.evaluated += 1
+        assert {result.stop for result in report.results} == {None}
+
+
+def train_toy(folder: Path, scheduler: SchedulerConfig, *, after: int = -1, resume: bool = False) -> list[Any]:
+    """Its metrics, of each update and evaluation."""
+    rollout = RolloutConfig(episodes_per_iteration=32, stop_hopeless=True, false_stops=LEVEL, audit_share=AUDITS)
+    what = replace(
+        settings_of(SETUP.algorithm, iterations=6), scheduler=scheduler, learner=LEARNER, workers=2, rollout=rollout
+    )
+    what = replace(what, evaluation=EvalConfig(every=2, states_per_task=6))
+    policy, observer = ToyPolicy(), Watches(folder / "metrics.jsonl", after)
+    options = RunOptions(resume=newest(folder) if resume else None, resume_command="x")
+    train(folder, SlowEnv(6), policy, files_of(policy), what, TaskSplit(TASKS, HELDOUT), observer, options)
+    assert observer.evaluated
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [{key: value for key, value in line.items() if key != "rollout/stopped"} for line in lines]
+
+
+def test_a_run_that_was_interrupted_goes_on_as_if_not_and_evaluations_are_whole(tmp_path: Path) -> None:
+    whole = train_toy(tmp_path / "whole", SerialConfig())
+    assert sum(line.get("rollout/hopeless", 0) for line in whole) > 0
+    stream = PipelinedConfig(env_groups=3)
+    with pytest.raises(Interrupted):
+        train_toy(tmp_path / "run", stream, after=32 * 4 + 7)
+    for left, right in zip(train_toy(tmp_path / "run", stream, resume=True), whole, strict=True):
+        assert left == pytest.approx(right, rel=1e-4, abs=1e-6)
 
 
 class Falling(ToyPolicy):

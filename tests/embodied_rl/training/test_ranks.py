@@ -54,6 +54,7 @@ def test_episodes_and_weights_are_those_of_one_process(
             two.num_decisions,
         )
     same(weights, found)
+    assert any(result.stop is not None and result.stop.stopped for result in ran) == RUNS[name].stops
 
 
 def same(expected: dict[str, Tensor], found: dict[str, Tensor]) -> None:
