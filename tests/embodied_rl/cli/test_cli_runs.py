@@ -74,11 +74,14 @@ def test_list_and_show(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
 def test_a_run_is_inside_its_recipes_band_or_not(
     wins: int, inside: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run = write_run(tmp_path / "run", replace(RECIPE, seed=3, learner=replace(RECIPE.learner, lr=1e-3)), wins)
+    env = replace(RECIPE.env, renderer="raycast", era="current")  # what the recipe's 'auto' became
+    config = replace(RECIPE, seed=3, env=env, learner=replace(RECIPE.learner, lr=1e-3))
+    run = write_run(tmp_path / "run", config, wins)
     assert main(["runs", "compare", str(run)]) == (0 if inside else 1)
     said = capsys.readouterr().out
     assert f"after  30 updates: {wins / 50:.1%}, {'inside' if inside else 'OUTSIDE'} the band" in said
     assert "learner.lr: 0.001, the recipe has 0.0002" in said
+    assert said.count("the recipe has") == 1
 
 
 def test_two_runs_are_compared_on_the_same_states(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
