@@ -81,9 +81,7 @@ def band_lines(record: RunRecord, card: RecipeCard) -> tuple[list[str], bool]:
     changed = config_changes(configs.get(card.recipe), record.config)
     lines = [f"  {record.folder} against the recipe card {card_line(card)}"]
     # a run's config says what 'auto' became on its machine, which is no departure from the recipe
-    lines += [
-        f"  {name}: {now!r}, the recipe has {then!r}" for name, (then, now) in changed.items() if then != "auto"
-    ]
+    lines += [f"  {name}: {now!r}, the recipe has {then!r}" for name, (then, now) in changed.items() if then != "auto"]
     inside, judged = True, False
     for point in card.curve:
         row = record.evaluations().get(point.update)
