@@ -29,6 +29,8 @@ class PolicyTraits:
     """`act` goes through torch.compile, and so stays in one thread."""
     critic: str | None = None
     """Start of the names of the critic's parameters, such as 'model.value_head.'; None without a critic."""
+    fresh_critic: str = ""
+    """Why the critic is new, '' where it is its checkpoint's."""
     absorb: Callable[[RolloutBatch], None] | None = None
     """Takes each batch that was learned from, with its returns, into running statistics; the learner calls it after
     the last optimizer step of an update. None where a policy has no such statistics."""

@@ -183,8 +183,6 @@ class EvalOutput:
     Args:
         log_prob, entropy: float32 [N, L].
         value: float32 [N], None without a critic.
-        value_logits: float32 [N, bins], of the distribution whose mean `value` is (`utils.value_bins`); None where the
-            critic says the value alone.
 
     Example:
         >>> ratio = (policy.evaluate(images, proprio, instruction, replay).log_prob - old_log_prob).exp()
@@ -193,7 +191,6 @@ class EvalOutput:
     log_prob: torch.Tensor
     entropy: torch.Tensor
     value: torch.Tensor | None
-    value_logits: torch.Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)

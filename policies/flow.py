@@ -78,8 +78,7 @@ DenoiseStep = Callable[[Tensor, Tensor], Transition]
 class Path:
     """A sampled path. action: [N,H,D]. points: [N,M+1,H,D], consecutive; step: int64 [N,M], where each step began.
 
-    log_prob: [N,M,H,D] of each recorded step. summary: [N,M,W], see `Transition`. mean_summary: float32 [N,W], over all
-    steps, recorded or not.
+    log_prob: [N,M,H,D] of each recorded step. summary: [N,M,W], see `Transition`.
     """
 
     action: Tensor
@@ -87,7 +86,6 @@ class Path:
     step: Tensor
     log_prob: Tensor
     summary: Tensor
-    mean_summary: Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,8 +165,8 @@ def sample_path(step: DenoiseStep, noise: PathNoise, settings: FlowSettings, *, 
     begins = torch.arange(count, device=x.device).expand(len(x), -1) if every else noise.chosen[:, None]
     ends = torch.cat([begins, begins[:, -1:] + 1], dim=1)
     at, to = (rows[:, None], begins), (rows[:, None], ends)
-    log_prob, seen = torch.stack(densities, dim=1)[at], torch.stack(summaries, dim=1)
-    return Path(x, torch.stack(points, dim=1)[to], begins, log_prob, seen[at], seen.float().mean(dim=1))
+    recorded = (torch.stack(parts, dim=1)[at] for parts in (densities, summaries))
+    return Path(x, torch.stack(points, dim=1)[to], begins, *recorded)
 
 
 def training_inputs(actions: Tensor, normal: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor, Tensor]:

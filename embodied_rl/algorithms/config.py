@@ -9,10 +9,6 @@ from embodied_rl.errors import UserError
 
 RatioLevel = Literal["token", "action", "chunk"]
 LossNorm = Literal["token", "trajectory"]
-ValueLoss = Literal["mse", "huber", "hl_gauss"]
-
-VALUE_BINS, LEAST_VALUE_BINS = 51, 8
-VALUE_RANGE = (0.0, 1.0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,16 +66,8 @@ class PPOConfig:
     """One ratio for every token, for every action (its tokens together) or for the whole chunk."""
     value_coef: float = 0.5
     """Weight of the value loss."""
-    value_loss: ValueLoss = "mse"
-    """What the critic minimises: the squared error; huber, which grows linearly beyond an error of 0.5; or hl_gauss,
-    the cross entropy of a distribution over bins, whose mean is the value (Farebrother et al. 2024)."""
-    value_bins: int | None = None
-    """Bins of hl_gauss (None: 51)."""
-    value_range: tuple[float, float] | None = None
-    """Smallest and largest return that hl_gauss tells apart, the ones beyond count as these (None: 0 1)."""
     value_clip: float | None = 0.2
-    """The value may move by this much from the rollout's value before its loss stops improving; None does not clip, and
-    hl_gauss never does."""
+    """The value may move by this much from the rollout's value before its loss stops improving; None does not clip."""
     normalize_value_loss: bool = False
     """Divide the value loss by the variance of the batch's returns: its weight is the same whatever rewards are in."""
     entropy_coef: float = 0.0
@@ -99,7 +87,6 @@ class PPOConfig:
         _require(0 <= self.gae_lambda <= 1, f"algorithm.gae_lambda must lie in [0, 1], got {self.gae_lambda}")
         _require(self.value_coef > 0, "algorithm.value_coef must be positive: PPO needs its critic")
         _require(self.value_clip is None or self.value_clip > 0, "algorithm.value_clip must be positive or None")
-        self._check_value_loss()
         _require(self.critic_warmup_iterations >= 0, "algorithm.critic_warmup_iterations must not be negative")
         if self.critic_warmup_level is not None:
             _require(
@@ -112,26 +99,6 @@ class PPOConfig:
                 "algorithm.critic_warmup_iterations",
             )
         _check_shared(self.clip_low, self.clip_high, self.entropy_coef, self.epochs)
-
-    def _check_value_loss(self) -> None:
-        if self.value_loss != "hl_gauss":
-            for name in ("value_bins", "value_range"):
-                _require(getattr(self, name) is None, f"algorithm.{name} goes with algorithm.value_loss hl_gauss")
-            return
-        bins, (low, high) = self.bins
-        _require(bins >= LEAST_VALUE_BINS, f"algorithm.value_bins must be at least {LEAST_VALUE_BINS}, got {bins}")
-        _require(low < high, f"algorithm.value_range must be two numbers, the smaller first, got {low:g} {high:g}")
-        _require(
-            not self.normalize_value_loss,
-            "algorithm.normalize_value_loss is for errors in units of the returns, and hl_gauss has none: leave it out",
-        )
-
-    @property
-    def bins(self) -> tuple[int, tuple[float, float]]:
-        """Outputs of the value head and the range that they stand for; 1 output is the value itself."""
-        if self.value_loss != "hl_gauss":
-            return 1, VALUE_RANGE
-        return VALUE_BINS if self.value_bins is None else self.value_bins, self.value_range or VALUE_RANGE
 
 
 AlgorithmConfig = GRPOConfig | PPOConfig

@@ -18,8 +18,6 @@ MAX_IMPORTANCE = 2.0
 
 # exp(20) is 5e8: a ratio beyond it is clipped anyway, and must not overflow to inf * 0 = nan.
 _MAX_LOG_RATIO = 20.0
-# Half the way between the returns of failure and success.
-_HUBER_DELTA = 0.5
 
 
 def units(terms: Tensor, mask: Tensor, level: RatioLevel, terms_per_step: int) -> Tensor:
@@ -116,28 +114,14 @@ def mean_entropy(entropy: Tensor, mask: Tensor, row_weight: Tensor) -> Tensor:
     return (row_weight * per_row).sum()
 
 
-def value_loss(
-    value: Tensor, old: Tensor, returns: Tensor, row_weight: Tensor, clip: float | None, *, huber: bool = False
-) -> Tensor:
-    """sum of row_weight [B] times half the squared error, all [B]; a scalar. huber: linear from an error of 0.5 on.
+def value_loss(value: Tensor, old: Tensor, returns: Tensor, row_weight: Tensor, clip: float | None) -> Tensor:
+    """sum of row_weight [B] times half the squared error, all [B]; a scalar.
 
     With `clip`, the value counts as moved by at most `clip` from `old`, and the larger of both errors counts (as in
     the PPO of OpenAI Baselines).
     """
-    error = _squared(value - returns, huber)
+    error = (value - returns).square()
     if clip is not None:
         moved = old + (value - old).clamp(-clip, clip)
-        error = torch.maximum(error, _squared(moved - returns, huber))
+        error = torch.maximum(error, (moved - returns).square())
     return 0.5 * (row_weight * error).sum()
-
-
-def _squared(error: Tensor, huber: bool) -> Tensor:
-    if not huber:
-        return error.square()
-    size = error.abs()
-    return torch.where(size <= _HUBER_DELTA, error.square(), _HUBER_DELTA * (2 * size - _HUBER_DELTA))
-
-
-def distribution_loss(logits: Tensor, target: Tensor, row_weight: Tensor) -> Tensor:
-    """sum of row_weight [B] times the cross entropy (nats) of logits to target, both [B, bins]; a scalar."""
-    return -(row_weight[:, None] * target * logits.log_softmax(dim=-1)).sum()

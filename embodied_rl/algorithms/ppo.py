@@ -15,7 +15,6 @@ from embodied_rl.algorithms.base import LossOutput, PartWeight, Rows, evaluate_r
 from embodied_rl.algorithms.config import PPOConfig, RatioLevel
 from embodied_rl.algorithms.losses import (
     clipped_policy_loss,
-    distribution_loss,
     importance_weights,
     mean_entropy,
     ratio_stats,
@@ -24,10 +23,8 @@ from embodied_rl.algorithms.losses import (
     units,
     value_loss,
 )
-from embodied_rl.errors import UserError
 from embodied_rl.policy import Policy
-from embodied_rl.types import EvalOutput, RolloutBatch
-from embodied_rl.utils.value_bins import ValueBins
+from embodied_rl.types import RolloutBatch
 
 _STD_EPS = 1e-8
 _LEAST_VARIANCE = 1e-3
@@ -86,6 +83,7 @@ class PPO:
         assert batch.returns is not None, "prepare() first"
         assert batch.value is not None, "prepare() checks it"
         out = evaluate_rows(policy, batch, index)
+        assert out.value is not None, "the policy acted with a critic and now has none"
         device = out.log_prob.device
         mask = batch.mask[index].to(device)
         terms = out.log_prob - batch.log_prob[index].to(device)
@@ -95,7 +93,7 @@ class PPO:
 
         policy_loss, metrics = clipped_policy_loss(log_ratio, advantage, weight, config.clip_low, config.clip_high)
         entropy = mean_entropy(out.entropy, mask, weight.sum(dim=1))
-        critic_loss = self._value_loss(out, batch.value[index].to(device), returns, row_weight)
+        critic_loss = value_loss(out.value, batch.value[index].to(device), returns, row_weight, config.value_clip)
         if config.normalize_value_loss:
             critic_loss = critic_loss / batch.returns.var(correction=0).clamp_min(_LEAST_VARIANCE).to(device)
         loss = config.value_coef * critic_loss
@@ -109,19 +107,3 @@ class PPO:
         }
         ratio_error = torch.where(mask, terms.detach().expm1().abs(), 0.0).max()
         return LossOutput(loss, metrics, ratio_error, ratio_stats(terms, mask))
-
-    def _value_loss(self, out: EvalOutput, old: Tensor, returns: Tensor, row_weight: Tensor) -> Tensor:
-        """Of values float32 [r] or their distributions, as `value_loss` says; a scalar."""
-        assert out.value is not None, "the policy acted with a critic and now has none"
-        config = self.config
-        if config.value_loss != "hl_gauss":
-            return value_loss(
-                out.value, old, returns, row_weight, config.value_clip, huber=config.value_loss == "huber"
-            )
-        count, span = config.bins
-        if out.value_logits is None or out.value_logits.shape[1] != count:
-            raise UserError(
-                f"--algorithm.value-loss hl_gauss needs a policy whose value head says {count} bins, and this one's "
-                "does not: use mse or huber."
-            )
-        return distribution_loss(out.value_logits, ValueBins(count, *span).targets(returns), row_weight)

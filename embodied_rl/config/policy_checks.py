@@ -33,12 +33,3 @@ def check_flow_policy(
             "--policy.prefix-cache-gib keeps what the weights that learn can read, and others act on "
             "--scheduler.act-device: leave one of the two out."
         )
-
-
-def check_state_critic(algorithm: PPOConfig) -> None:
-    """UserError for a loss that the state policy's critic does not have."""
-    if algorithm.value_loss == "hl_gauss":
-        raise UserError(
-            "--algorithm.value-loss hl_gauss is for value heads of bins, and policy mlp predicts normalised returns: "
-            "use mse or huber."
-        )

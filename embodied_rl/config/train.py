@@ -25,7 +25,7 @@ from embodied_rl.config.policies import (
     PolicyConfig,
     SmolVLAConfig,
 )
-from embodied_rl.config.policy_checks import check_flow_policy, check_state_critic
+from embodied_rl.config.policy_checks import check_flow_policy
 from embodied_rl.config.training_episodes import LEVEL, SHARE, check_changes, check_perturb
 from embodied_rl.errors import UserError, suggest
 from embodied_rl.evaluation.config import EvalConfig
@@ -257,8 +257,6 @@ class TrainConfig:
             )
         if isinstance(self.policy, FlowPolicyConfig):
             check_flow_policy(self.policy, self.algorithm, self.scheduler, fsdp=self.learner.fsdp)
-        if isinstance(self.policy, MLPConfig) and isinstance(self.algorithm, PPOConfig):
-            check_state_critic(self.algorithm)
         if self.learner.num_processes > 1:
             check_ranks(self.scheduler)
         if isinstance(self.scheduler, PipelinedConfig):

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from embodied_rl.algorithms.config import PPOConfig
 from embodied_rl.config.policies import FlowPolicyConfig
 from embodied_rl.config.train import TrainConfig
@@ -14,27 +16,26 @@ if TYPE_CHECKING:
 
 
 def fit_critic(policy: AnyPolicy, config: TrainConfig) -> None:
-    """Let the critic of `policy`, as it was loaded, read and say what `config` asks for.
+    """Let the critic of a flow `policy`, as it was loaded, read what `config` asks for.
 
-    A value head that does not fit is replaced by a fresh one, and `policy.fresh_critic` says so.
+    A value head that learned to read something else is replaced by a fresh one, and `traits.fresh_critic` says so.
 
     Raises:
         UserError: it is to teach the network, and what it reads does not allow that.
     """
-    if not isinstance(config.algorithm, PPOConfig):
+    if not isinstance(config.algorithm, PPOConfig) or not isinstance(config.policy, FlowPolicyConfig):
         return
-    before: Any = policy.config
-    bins, span = config.algorithm.bins
-    wanted: Any = replace(before, value_bins=bins, value_range=span)
-    read = "the last prompt token"
-    if isinstance(config.policy, FlowPolicyConfig):
-        read = config.policy.critic_input or before.critic_input
-        config.policy.check_critic(read)
-        wanted = replace(wanted, critic_input=read)
-    policy.config = policy.model.config = wanted
-    head = policy.model.value_head
-    policy.model.value_head = head.fitted(wanted)
-    if policy.model.value_head is not head:
-        says = "says the value" if bins == 1 else f"says {bins} bins over {span[0]:g} to {span[1]:g}"
-        state = "had learned and does not fit" if head.has_learned else "does not fit and had not learned"
-        policy.fresh_critic = f"a fresh value head that reads {read} and {says}; the checkpoint's {state}"
+    from embodied_rl.policies.pi0.model import make_heads
+
+    flow: Any = policy
+    before = flow.config.critic_input
+    wanted = config.policy.critic_input or before
+    config.policy.check_critic(wanted)
+    if wanted == before:
+        return
+    flow.config = flow.model.config = replace(flow.config, critic_input=wanted)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        fresh = make_heads(flow.config)["value_head"]
+    flow.model.value_head = fresh.to(next(flow.model.value_head.parameters()))
+    flow.fresh_critic = f"a fresh value head that reads {wanted}; the checkpoint's reads {before}"

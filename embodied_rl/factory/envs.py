@@ -78,7 +78,7 @@ def describe_policy(policy: AnyPolicy, checkpoint: str) -> dict[str, Any]:
         "weights": f"{origin}, sha256 {digest[:16]}",
         "unnorm key": policy.unnorm_key,
         "acts": acts(policy),
-        **({"critic": policy.fresh_critic} if policy.fresh_critic else {}),
+        **({"critic": policy.traits.fresh_critic} if policy.traits.fresh_critic else {}),
         **({} if cache is None else {"prefixes": f"kept for the update, up to {cache.max_bytes / 2**30:g} GiB"}),
     }
 

@@ -72,13 +72,12 @@ def load_policy(folder: Path, options: LoadOptions | None = None) -> OpenVLAPoli
     home = _base_folder(described, folder) if described.lora else folder
     policy = _empty(described)
     state = public_state(home, described.model) if is_public(home) else read_weights(home / SINGLE)
-    trained = read_weights(folder / _TRAINED) if described.lora else {}
-    state |= {name: tensor for name, tensor in trained.items() if name in state}  # a base's critic may have other bins
     check_keys(policy.model.state_dict(), state, home)
     policy.model.load_state_dict(state, assign=True)
     if described.lora:
         lora.add_lora(policy.model, described.lora["rank"])
         lora.load_lora(policy.model, folder / _ADAPTER_FOLDER)
+        trained = read_weights(folder / _TRAINED)
         check_keys(lora.trained_whole(policy.model), trained, folder / _TRAINED)
         policy.model.load_state_dict(trained, strict=False)
         policy.base = Base(described.lora["base"], described.lora["base_sha256"], described.lora["rank"])

@@ -53,10 +53,6 @@ class OpenVLAModelConfig:
     """Start the 256 action rows from smooth features of the bin centre, so that near bins start alike."""
     value_hidden: tuple[int, int] = (512, 128)
     """Hidden widths of the value head."""
-    value_bins: int = 1
-    """Outputs of the value head: logits of so many bins over `value_range`, or with 1 the value itself."""
-    value_range: tuple[float, float] = (0.0, 1.0)
-    """Smallest and largest value that the bins stand for."""
     gripper_zero_one: bool = False
     """The last action dimension was trained as 1 = open, 0 = close, and is mapped to the simulator's -1 and +1."""
 
@@ -73,11 +69,6 @@ class OpenVLAModelConfig:
     def image_size(self) -> int:
         """Height and width in pixels of every camera's image."""
         return self.featurizer.image_size
-
-    @property
-    def critic_width(self) -> int:
-        """Width of what the critic reads, the hidden state at the last prompt token."""
-        return self.decoder.dim
 
     @property
     def num_tokens(self) -> int:

@@ -19,7 +19,7 @@ from embodied_rl.errors import UserError
 from embodied_rl.policies.checkpoints.folder import File, read_json, read_weights, require_agreement
 from embodied_rl.policies.checkpoints.shards import read_sharded, sharded_files, single_file, weight_files
 from embodied_rl.policies.nn.decoder import DecoderConfig
-from embodied_rl.policies.nn.heads import ValueHead
+from embodied_rl.policies.nn.heads import make_value_head
 from embodied_rl.policies.openvla.config import OpenVLAModelConfig, openvla_7b
 from embodied_rl.policies.openvla_oft import config as oft_config
 from embodied_rl.policies.openvla_oft.parts import check_parts, find_parts, read_parts, split_parts
@@ -260,5 +260,5 @@ def _with_value_head(state: dict[str, Tensor], model: OpenVLAModelConfig) -> dic
         )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        fresh = ValueHead.of(model).state_dict()
+        fresh = make_value_head(model.decoder.dim, model.value_hidden).state_dict()
     return state | {_VALUE + name: tensor for name, tensor in fresh.items()}

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from embodied_rl.policies.efficient import VisualPruner
 from embodied_rl.policies.nn.decoder import CausalLM
-from embodied_rl.policies.nn.heads import ValueHead
+from embodied_rl.policies.nn.heads import make_value_head
 from embodied_rl.policies.nn.linear import Linear, linear_float32
 from embodied_rl.policies.nn.vision import ViT, normalise_images
 from embodied_rl.policies.openvla.compile import compiled_patches
@@ -91,7 +91,7 @@ class OpenVLAModel(nn.Module):
             self.camera_embed = nn.Parameter(torch.randn(config.num_cameras, dim) * 0.3)
             self.step_embed = nn.Parameter(torch.randn(config.chunk_len, dim) * 0.3)
             self.dim_embed = nn.Parameter(torch.randn(config.action_dim, dim) * 0.3)
-        self.value_head = ValueHead.of(config)
+        self.value_head = make_value_head(dim, config.value_hidden)
         if config.ordinal_init and self.projector.fc1.weight.device.type != "meta":
             self._initialise()
 
@@ -152,9 +152,9 @@ class OpenVLAModel(nn.Module):
         """[..., D] -> logits of the 256 action tokens only, computed in float32."""
         return linear_float32(hidden, self.language_model.lm_head.weight[self.action_rows])
 
-    def value(self, hidden: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Hidden state at the last prompt token [N, D] -> float32 [N], and its bins' logits (see `ValueHead.read`)."""
-        return self.value_head.read(hidden)
+    def value(self, hidden: Tensor) -> Tensor:
+        """Hidden state at the last prompt token [N, D] -> float32 [N]."""
+        return self.value_head(hidden.to(next(self.value_head.parameters()).dtype))[:, 0].float()
 
 
 def ordinal_features(dim: int) -> Tensor:

@@ -112,7 +112,6 @@ class OpenVLAPolicy(nn.Module):
         self.mixed_precision = False
         self.compiled = False
         self.source_files: tuple[Path, ...] = ()
-        self.fresh_critic = ""
         self.public: dict[str, bytes] = {}
         self.base: Base | None = None
         self.chunk_len = config.chunk_len
@@ -207,7 +206,7 @@ class OpenVLAPolicy(nn.Module):
             first,
             compiled=self.compiled,
         )
-        value = self.model.value(decoded.prompt_hidden)[0] if self.with_value else None
+        value = self.model.value(decoded.prompt_hidden) if self.with_value else None
         tokens = decoded.tokens.to(torch.uint8)
         decided = torch.from_numpy(self.to_env(decode_tokens(tokens.cpu().numpy())))
         actions = action_chunks(void_rows(decided, decoded.log_prob))
@@ -221,8 +220,8 @@ class OpenVLAPolicy(nn.Module):
         with self._precision():
             hidden = self._teacher_forced(images, proprio, instruction, tokens)
             log_prob, entropy = token_scores(self.model.action_logits(hidden), tokens, self.temperature)
-            value, bins = self.model.value(hidden[:, 0]) if self.with_value else (None, None)
-        return EvalOutput(log_prob, entropy, value, bins)
+            value = self.model.value(hidden[:, 0]) if self.with_value else None
+        return EvalOutput(log_prob, entropy, value)
 
     def sft_loss(
         self,

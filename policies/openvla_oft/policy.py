@@ -37,7 +37,7 @@ class OpenVLAOFTPolicy(OpenVLAPolicy):
         uniform = torch.from_numpy(rng.uniform(self.config.num_tokens)).to(self.device) if mode == "sample" else None
         hidden = self._hidden(obs.images, obs.proprio, obs.instruction, compiled=self.compiled)
         drawn, log_prob = self.head.draw(hidden, uniform, self.temperature)
-        value = self.model.value(hidden[:, 0])[0] if self.with_value else None
+        value = self.model.value(hidden[:, 0]) if self.with_value else None
         decided = torch.from_numpy(self.to_env(self.head.normalised(drawn)))
         actions = action_chunks(void_rows(decided, drawn, log_prob))
         return ActOutput(actions, log_prob, value, {self.head.replay_key: drawn})
@@ -50,8 +50,8 @@ class OpenVLAOFTPolicy(OpenVLAPolicy):
         with self._precision():
             hidden = self._hidden(images, proprio, instruction)
             log_prob, entropy = self.head.score(hidden, drawn, self.temperature)
-            value, bins = self.model.value(hidden[:, 0]) if self.with_value else (None, None)
-        return EvalOutput(log_prob, entropy, value, bins)
+            value = self.model.value(hidden[:, 0]) if self.with_value else None
+        return EvalOutput(log_prob, entropy, value)
 
     def sft_loss(
         self,

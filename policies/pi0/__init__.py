@@ -8,7 +8,7 @@ from typing import Literal
 from embodied_rl.errors import UserError
 from embodied_rl.policies.family import PolicyFamily
 
-CriticInput = Literal["action_tokens", "all_steps", "prefix"]
+CriticInput = Literal["action_tokens", "prefix"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,8 +43,8 @@ class FlowPolicyConfig:
     """Number format: bfloat16 holds frozen parameters and multiplies in it; what trains, and densities, stay
     float32."""
     critic_input: CriticInput | None = None
-    """What PPO's critic reads: the mean hidden state of action_tokens in the denoising steps whose density counts, in
-    all_steps of acting, or of images and prompt (prefix); None: as the checkpoint says."""
+    """What PPO's critic reads: the mean hidden state of action_tokens in the denoising steps whose density counts,
+    or of images and prompt (prefix); None: as the checkpoint says."""
     detach_critic_input: bool = True
     """No gradient of PPO's critic reaches what it reads; off: it teaches the network too."""
     gradient_checkpointing: bool = False
@@ -73,15 +73,10 @@ class FlowPolicyConfig:
 
     def check_critic(self, critic_input: CriticInput | None) -> None:
         """UserError if a critic on `critic_input` has nothing to teach and is asked to teach it."""
-        why = {
-            "all_steps": "the update has what acting computed of them, and no gradient flows through that",
-            "prefix": "a frozen language model computes it (--policy.train-expert-only)",
-        }
-        teaches = critic_input == "all_steps" or (critic_input == "prefix" and self.train_expert_only)
-        if critic_input is not None and teaches and not self.detach_critic_input:
+        if critic_input == "prefix" and self.train_expert_only and not self.detach_critic_input:
             raise UserError(
-                f"--policy.no-detach-critic-input does nothing with critic input {critic_input}: {why[critic_input]}. "
-                "Leave it out, or take --policy.critic-input action_tokens."
+                "--policy.no-detach-critic-input does nothing with critic input prefix: a frozen language model "
+                "computes it (--policy.train-expert-only). Leave it out, or take --policy.critic-input action_tokens."
             )
 
 

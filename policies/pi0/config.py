@@ -54,14 +54,10 @@ class Pi0ModelConfig:
     expert_head_rows: int = 0
     """Rows of the expert's unused output head, which the published files have and which is held for them, frozen."""
     critic_input: CriticInput = "action_tokens"
-    """What the critic reads: the mean hidden state of the action tokens in the recorded denoising steps (pi_RL for
-    pi0), in all denoising steps of acting, or of images and prompt (pi_RL for pi0.5)."""
+    """The critic reads the mean hidden state of the action tokens in the recorded denoising steps, or of images and
+    prompt (pi_RL: pi0, pi0.5)."""
     value_hidden: tuple[int, int] = (512, 128)
     """Hidden widths of the value head."""
-    value_bins: int = 1
-    """Outputs of the value head: logits of so many bins over `value_range`, or with 1 the value itself."""
-    value_range: tuple[float, float] = (0.0, 1.0)
-    """Smallest and largest value that the bins stand for."""
     noise_hidden: tuple[int, int] = (128, 64)
     """Hidden widths of the head that gives Flow-Noise its standard deviations."""
 
@@ -77,11 +73,6 @@ class Pi0ModelConfig:
             raise ValueError("delta_dims must lie in 0..action_dim and 0..proprio_dim")
         if two.dim % 2:
             raise ValueError("the expert's width must be even")
-
-    @property
-    def critic_width(self) -> int:
-        """Width of what the critic reads."""
-        return self.decoder.dim if self.critic_input == "prefix" else self.expert.dim
 
     @property
     def image_size(self) -> int:

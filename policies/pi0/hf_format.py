@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from embodied_rl.errors import UserError
 from embodied_rl.policies.checkpoints.folder import read_json, read_weights, require_agreement, to_json, write_folder
@@ -158,8 +158,7 @@ def assign_published(policy: Pi0Policy, state: Mapping[str, Tensor], dtype: torc
     frozen = {name for name, parameter in policy.model.named_parameters() if not parameter.requires_grad}
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        value, noise = make_heads(policy.config)
-    fresh = nn.ModuleDict({"value_head": value, "noise_head": noise}).state_dict()
+        fresh = make_heads(policy.config).state_dict()
     both = {**state, **fresh}
     policy.model.load_state_dict({name: tensor.to(dtype) for name, tensor in both.items()}, assign=True)
     for name, parameter in policy.model.named_parameters():

@@ -42,8 +42,6 @@ def measure_kind(config: Pi0ModelConfig, mode: TrainingMode, kind: type[Pi0Polic
         size, path = config.image_size, (count, 2, config.horizon, config.max_action_dim)
         images = torch.zeros(count, config.num_cameras, size, size, 3, dtype=torch.uint8)
         replay = {"points": torch.zeros(path), "step": torch.zeros(count, 1, dtype=torch.int64)}
-        if config.critic_input == "all_steps":
-            replay["critic_input"] = torch.zeros(count, config.critic_width)
         return Rows(images, torch.zeros(count, config.proprio_dim), [instruction] * count, replay)
 
     found = footprint(make, rows)

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from embodied_rl.policies.efficient import VisualPruner
 from embodied_rl.policies.nn.decoder import Cache, Decoder, GradientKV, KVCache, Rope
-from embodied_rl.policies.nn.heads import ValueHead, mixed
+from embodied_rl.policies.nn.heads import make_value_head
 from embodied_rl.policies.nn.linear import Linear
 from embodied_rl.policies.nn.vision import ViT, normalise_images
 from embodied_rl.policies.pi0.config import Pi0ModelConfig
@@ -88,7 +88,8 @@ class Pi0Model(nn.Module):
         if config.learned_positions:
             self.camera_embed = nn.Parameter(torch.randn(config.num_cameras, dim) * _POSITION_STD)
             self.step_embed = nn.Parameter(torch.randn(config.horizon, width) * _POSITION_STD)
-        self.value_head, self.noise_head = make_heads(config)
+        heads = make_heads(config)
+        self.value_head, self.noise_head = heads["value_head"], heads["noise_head"]
         # embeddings are scaled by sqrt(dim) where they are used
         nn.init.normal_(self.language.embed_tokens.weight, std=_EMBEDDING_STD / math.sqrt(dim))
 
@@ -217,25 +218,20 @@ class Pi0Model(nn.Module):
         """Hidden states [...,W] -> what `flow.learned_std` turns into standard deviations [...,D]."""
         return self.noise_head(hidden)
 
-    def value(self, summary: Tensor) -> tuple[Tensor, Tensor | None]:
-        """[N,D], or [N,M,W] of several denoising steps, whose values are averaged -> float32 [N], and its bins' logits.
-
-        See `Pi0ModelConfig.critic_input` and `ValueHead.read`.
-        """
-        value, logits = self.value_head.read(summary)
-        if summary.ndim == 2:
-            return value, logits
-        return value.mean(dim=1), None if logits is None else mixed(logits)
+    def value(self, summary: Tensor) -> Tensor:
+        """[...,D] or [...,W], see `Pi0ModelConfig.critic_input` -> float32 [...]."""
+        return self.value_head(summary.to(next(self.value_head.parameters()).dtype))[..., 0].float()
 
 
-def make_heads(config: Pi0ModelConfig) -> tuple[ValueHead, nn.Sequential]:
+def make_heads(config: Pi0ModelConfig) -> nn.ModuleDict:
     """What reinforcement learning adds to the published network, fresh: `value_head` and `noise_head`."""
     first, second = config.noise_hidden
     width = config.expert.dim
     noise_head = nn.Sequential(
         Linear(width, first), nn.Tanh(), Linear(first, second), nn.Tanh(), Linear(second, config.max_action_dim)
     )
-    return ValueHead.of(config), noise_head
+    critic_width = config.decoder.dim if config.critic_input == "prefix" else width
+    return nn.ModuleDict({"value_head": make_value_head(critic_width, config.value_hidden), "noise_head": noise_head})
 
 
 def time_features(time: Tensor, width: int, dtype: torch.dtype = torch.float32) -> Tensor:

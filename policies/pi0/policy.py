@@ -64,8 +64,7 @@ class Pi0Policy(nn.Module):
     compiled: `act` runs its denoising steps through `torch.compile`, see `policies.compiled`; `evaluate` does not.
     denoise_reuse: only every so many denoising steps run the action expert (see `prune.DenoiseReuse`), for
         evaluation and serving.
-    `replay` is {'points': float32 [N,M+1,H,D], 'step': int64 [N,M]}, the recorded part of the denoising path, and what
-    a critic on all of it read: 'critic_input' float32 [N,W].
+    `replay` is {'points': float32 [N,M+1,H,D], 'step': int64 [N,M]}, the recorded part of the denoising path.
     """
 
     architecture: ClassVar[str] = "pi0"
@@ -98,12 +97,12 @@ class Pi0Policy(nn.Module):
         self.unnorm_key = unnorm_key
         self.with_value = False
         self.detach_critic_input = True
+        self.fresh_critic = ""
         self.mixed_precision = False
         self.compiled = False
         self.denoise_reuse = 1
         self.prefix_cache: PrefixCache | None = None
         self.source_files: tuple[Path, ...] = ()
-        self.fresh_critic = ""
         self.chunk_len = config.chunk_len
         self.action_dim = config.action_dim
         self.terms_per_step = config.action_dim
@@ -136,6 +135,7 @@ class Pi0Policy(nn.Module):
         return PolicyTraits(
             compiled=self.compiled,
             critic="model.value_head.",
+            fresh_critic=self.fresh_critic,
             prefix_cache=self.prefix_cache,
             continue_chunk=partial(continue_chunk, self),
         )
@@ -197,11 +197,8 @@ class Pi0Policy(nn.Module):
             actions = actions + self.state_offset(obs.proprio)
         log_prob = self._executed(path.log_prob).sum(dim=1).flatten(1)
         bounded = void_rows(actions.clamp(-1.0, 1.0), actions, log_prob)
-        replay, value = {"points": path.points, "step": path.step}, None
-        if self.with_value:
-            replay |= {"critic_input": path.mean_summary} if config.critic_input == "all_steps" else {}
-            value, _ = self._value(prefix, path.summary, replay)
-        return ActOutput(action_chunks(bounded), log_prob, value, replay)
+        value = self._value(prefix, path.summary) if self.with_value else None
+        return ActOutput(action_chunks(bounded), log_prob, value, {"points": path.points, "step": path.step})
 
     def evaluate(
         self, images: Tensor, proprio: Tensor, instruction: list[str], replay: dict[str, Tensor]
@@ -220,8 +217,8 @@ class Pi0Policy(nn.Module):
         log_prob, entropy = (
             self._executed(terms).sum(dim=1).flatten(1) for terms in (log_prob, normal_entropy(out.std))
         )
-        value, bins = self._value(prefix, out.summary, replay) if self.with_value else (None, None)
-        return EvalOutput(log_prob, entropy, value, bins)
+        value = self._value(prefix, out.summary) if self.with_value else None
+        return EvalOutput(log_prob, entropy, value)
 
     def sft_loss(
         self,
@@ -329,13 +326,11 @@ class Pi0Policy(nn.Module):
         """[...,H,D] -> [...,K,A]: the steps that are executed and the dimensions that exist."""
         return x[..., : self.chunk_len, : self.action_dim]
 
-    def _value(self, prefix: Prefix, summary: Tensor, replay: dict[str, Tensor]) -> tuple[Tensor, Tensor | None]:
-        """Value float32 [N] and its bins' logits; summary: [N,M,W], of the recorded steps."""
-        if self.config.critic_input == "all_steps":
-            summary = replay["critic_input"].to(self.device)
-        elif prefix.summary is not None:
-            summary = prefix.summary
-        return self.model.value(summary.detach() if self.detach_critic_input else summary)
+    def _value(self, prefix: Prefix, summary: Tensor) -> Tensor:
+        """float32 [N]; over action tokens, the mean of the recorded steps' values."""
+        read = summary if prefix.summary is None else prefix.summary
+        value = self.model.value(read.detach() if self.detach_critic_input else read)
+        return value.mean(dim=1) if prefix.summary is None else value
 
     def _loss_noise(self, rows: int, samples: int) -> tuple[Tensor, Tensor]:
         """Normal [rows,samples,H,D] and uniform [rows,samples] numbers of this call of the loss."""

@@ -1,4 +1,4 @@
-"""What the critic of a flow policy reads and says, in acting, in learning, on disk and over a resume."""
+"""What the critic of a flow policy reads, in acting, in learning, on disk and over a resume."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from tests.embodied_rl.algorithms.test_flow_algorithms import flow_policy
 from tests.policies.pi0_models import decision_rng, observation, randomise, tensors, tiny_policy
 from tests.toy import TASKS, ToyEnv
 
-HL_GAUSS = PPOConfig(value_loss="hl_gauss", value_bins=21, ratio_level="action", epochs=1)
+PPO = PPOConfig(ratio_level="action", epochs=1)
 
 
-def with_critic(policy: Pi0Policy, critic_input: CriticInput, algorithm: PPOConfig = HL_GAUSS) -> Pi0Policy:
+def with_critic(policy: Pi0Policy, critic_input: CriticInput) -> Pi0Policy:
     """`policy` with that critic, whose value head has learned something."""
-    fit_critic(policy, TrainConfig(policy=Pi0Config(critic_input=critic_input), algorithm=algorithm))
+    fit_critic(policy, TrainConfig(policy=Pi0Config(critic_input=critic_input), algorithm=PPO))
     randomise(policy.model.value_head, 1, scale=0.5)
     policy.with_value = True
     return policy
@@ -50,35 +50,6 @@ def parts_with_gradients(policy: Pi0Policy) -> set[str]:
     return {name.split(".")[1] for name, p in policy.named_parameters() if p.grad is not None and p.grad.any()}
 
 
-@pytest.mark.parametrize("method", ["flow_sde", "flow_noise"])
-def test_all_steps_is_the_mean_over_every_denoising_step(method: str) -> None:
-    policy = with_critic(tiny_policy(), "all_steps", PPOConfig())
-    policy.flow = replace(policy.flow, exploration=method, num_inference_steps=4)  # type: ignore[arg-type]
-    obs, rng = observation(3), decision_rng(3)
-    seen: list[torch.Tensor] = []
-    whole = policy.denoise_step
-
-    def spied(*arguments: object) -> object:
-        out = whole(*arguments)  # type: ignore[arg-type]
-        seen.append(out.summary)
-        return out
-
-    policy.denoise_step = spied  # type: ignore[assignment, method-assign]
-    out = policy.act(obs, rng, "sample")
-    del policy.denoise_step
-    assert len(seen) == 4
-    mean = sum(part[:, 0] for part in seen) / 4
-    assert out.value is not None
-    torch.testing.assert_close(out.replay["critic_input"], mean)
-    torch.testing.assert_close(out.value, policy.model.value_head(mean)[:, 0])
-    again = policy.evaluate(*tensors(obs), out.replay).value
-    assert again is not None
-    torch.testing.assert_close(again.detach(), out.value, rtol=0, atol=1e-6)
-    # the recorded step alone says something else, as does a part of the steps
-    one = policy.model.value_head(sum(part[:, 0] for part in seen[:3]) / 3)[:, 0]
-    assert (one - out.value).abs().max() > 1e-5
-
-
 def test_as_shipped_nothing_more_is_recorded() -> None:
     policy = tiny_policy()
     policy.with_value = True
@@ -87,24 +58,21 @@ def test_as_shipped_nothing_more_is_recorded() -> None:
     out = policy.act(observation(2), decision_rng(2), "sample")
     assert set(out.replay) == {"points", "step"}
     assert policy.model.value_head is head
-    assert policy.fresh_critic == ""
-    assert policy.evaluate(*tensors(observation(2)), out.replay).value_logits is None
+    assert policy.traits.fresh_critic == ""
 
 
-@pytest.mark.parametrize("critic_input", ["action_tokens", "all_steps", "prefix"])
-def test_a_distribution_says_its_mean_and_teaches_the_head_alone(critic_input: CriticInput) -> None:
+@pytest.mark.parametrize("critic_input", ["action_tokens", "prefix"])
+def test_it_says_in_learning_what_it_said_in_acting_and_teaches_the_head_alone(critic_input: CriticInput) -> None:
     policy = with_critic(tiny_policy(), critic_input)
     policy.flow = replace(policy.flow, exploration="flow_noise")
     obs = observation(3)
     out = policy.act(obs, decision_rng(3), "sample")
-    again = policy.evaluate(*tensors(obs), out.replay)
-    assert again.value is not None
-    assert again.value_logits is not None
-    assert again.value_logits.shape == (3, 21)
-    assert policy.model.value_head.bins is not None
-    torch.testing.assert_close(policy.model.value_head.bins.mean(again.value_logits), again.value)
-    assert again.value.std() > 1e-4
-    again.value.sum().backward()
+    again = policy.evaluate(*tensors(obs), out.replay).value
+    assert out.value is not None
+    assert again is not None
+    torch.testing.assert_close(again.detach(), out.value, rtol=0, atol=1e-5)
+    assert again.std() > 1e-4
+    again.sum().backward()
     assert parts_with_gradients(policy) == {"value_head"}
 
 
@@ -124,8 +92,6 @@ def test_attached_it_teaches_what_it_reads(critic_input: CriticInput) -> None:
 
 def test_a_critic_that_cannot_teach_or_is_not_there_is_refused() -> None:
     for kind in (Pi0Config, SmolVLAConfig):
-        with pytest.raises(UserError, match="no-detach-critic-input does nothing with critic input all_steps"):
-            kind(critic_input="all_steps", detach_critic_input=False)
         with pytest.raises(UserError, match="frozen language model"):
             kind(critic_input="prefix", detach_critic_input=False, train_expert_only=True)
         kind(critic_input="prefix", detach_critic_input=False)
@@ -133,31 +99,30 @@ def test_a_critic_that_cannot_teach_or_is_not_there_is_refused() -> None:
             TrainConfig(policy=kind(critic_input="prefix"), algorithm=GRPOConfig()).check()
         with pytest.raises(UserError, match="no-detach-critic-input is for PPO"):
             TrainConfig(policy=kind(detach_critic_input=False), algorithm=GRPOConfig()).check()
-    stored = with_critic(tiny_policy(), "all_steps")
-    with pytest.raises(UserError, match="critic input all_steps"):
-        fit_critic(stored, TrainConfig(policy=Pi0Config(detach_critic_input=False), algorithm=PPOConfig()))
+    stored, frozen = with_critic(tiny_policy(), "prefix"), Pi0Config(detach_critic_input=False, train_expert_only=True)
+    with pytest.raises(UserError, match="frozen language model"):
+        fit_critic(stored, TrainConfig(policy=frozen, algorithm=PPO))
 
 
-def test_a_head_that_does_not_fit_is_replaced_and_that_is_said() -> None:
-    policy = with_critic(tiny_policy(), "action_tokens")
+def test_a_head_that_reads_something_else_is_replaced_and_that_is_said() -> None:
+    policy = tiny_policy()
     head = policy.model.value_head
-    fit_critic(policy, TrainConfig(policy=Pi0Config(critic_input="all_steps"), algorithm=HL_GAUSS))
-    assert policy.model.value_head is head, "of the same width, it goes on"
-    for options, critic_input in ((HL_GAUSS, "prefix"), (PPOConfig(), "prefix")):
-        randomise(policy.model.value_head, 1, scale=0.5)
-        fit_critic(policy, TrainConfig(policy=Pi0Config(critic_input=critic_input), algorithm=options))  # type: ignore[arg-type]
-        assert policy.model.value_head is not head
-        assert not policy.model.value_head.has_learned
-        assert policy.fresh_critic.endswith("the checkpoint's had learned and does not fit")
-        assert "reads prefix" in policy.fresh_critic
-        head = policy.model.value_head
-    fit_critic(policy, TrainConfig(policy=Pi0Config(), algorithm=HL_GAUSS))
-    assert policy.fresh_critic.endswith("the checkpoint's does not fit and had not learned")
+    randomise(head, 1, scale=0.5)
+    fit_critic(policy, TrainConfig(policy=Pi0Config(critic_input="action_tokens"), algorithm=PPO))
+    assert policy.model.value_head is head, "it goes on"
+    assert policy.traits.fresh_critic == ""
+    fit_critic(policy, TrainConfig(policy=Pi0Config(critic_input="prefix"), algorithm=PPO))
+    assert policy.traits.fresh_critic == "a fresh value head that reads prefix; the checkpoint's reads action_tokens"
+    assert policy.model.value_head is not head
+    policy.with_value = True
+    value = policy.act(observation(2), decision_rng(2), "sample").value
+    assert value is not None
+    assert not value.any()
     assert policy.config is policy.model.config
 
 
 def test_a_checkpoint_keeps_its_critic(tmp_path: Path) -> None:
-    policy = with_critic(tiny_policy(), "all_steps", replace(HL_GAUSS, value_range=(-1.0, 2.0)))
+    policy = with_critic(tiny_policy(), "prefix")
     save_policy(policy, tmp_path / "one", {})
     again = load_policy(tmp_path / "one")
     assert again.config == policy.config
@@ -166,7 +131,6 @@ def test_a_checkpoint_keeps_its_critic(tmp_path: Path) -> None:
     assert one.value is not None
     assert two.value is not None
     assert torch.equal(one.value, two.value)
-    assert again.model.value_head.bins == policy.model.value_head.bins
 
 
 def test_what_earlier_versions_wrote_is_read(tmp_path: Path) -> None:
@@ -174,20 +138,23 @@ def test_what_earlier_versions_wrote_is_read(tmp_path: Path) -> None:
     path = tmp_path / "old" / "config.json"
     content = json.loads(path.read_text())
     content["model"]["critic_input"] = "suffix"
-    for name in ("value_bins", "value_range"):
-        del content["model"][name]
     path.write_text(json.dumps(content))
     assert load_policy(tmp_path / "old").config == tiny_policy().config
 
 
 def test_a_resumed_run_ends_in_the_same_weights(tmp_path: Path) -> None:
-    """All of it on: two updates in one go, or the second one with what the disk has of the first."""
+    """Attached: two updates in one go, or the second one with what the disk has of the first."""
+
+    def attached() -> Pi0Policy:
+        policy = with_critic(flow_policy("flow_sde", with_value=True), "prefix")
+        policy.detach_critic_input = False
+        return policy
 
     def learner_of(policy: Pi0Policy) -> Learner:
         options = LearnerConfig(lr=1e-3, value_lr=1e-2, minibatch_size=100)
-        return Learner(policy, make_algorithm(HL_GAUSS), options, seed=0, dump_dir=tmp_path)
+        return Learner(policy, make_algorithm(PPO), options, seed=0, dump_dir=tmp_path)
 
-    policy = with_critic(flow_policy("flow_sde", with_value=True), "all_steps")
+    policy = attached()
     learner = learner_of(policy)
     learner.update(collected(policy, 0))
     save_policy(policy, tmp_path / "policy", {})
@@ -195,9 +162,9 @@ def test_a_resumed_run_ends_in_the_same_weights(tmp_path: Path) -> None:
     metrics = learner.update(collected(policy, 1))
 
     stored = load_policy(tmp_path / "policy")
-    fit_critic(stored, TrainConfig(policy=Pi0Config(critic_input="all_steps"), algorithm=HL_GAUSS))
-    assert stored.fresh_critic == ""
-    again = with_critic(flow_policy("flow_sde", with_value=True), "all_steps")
+    fit_critic(stored, TrainConfig(policy=Pi0Config(critic_input="prefix"), algorithm=PPO))
+    assert stored.traits.fresh_critic == ""
+    again = attached()
     again.model.load_state_dict(stored.model.state_dict())  # as a run does: copies, which lie in memory as before
     resumed = learner_of(again)
     resumed.load_state_dict(torch.load(tmp_path / "learner.pt"))

@@ -253,12 +253,12 @@ def test_rlinfs_critic_is_read(models: Originals, tmp_path: Path) -> None:
         weight, bias = (state[f"value_head.mlp.{layer}.{kind}"] for kind in ("weight", "bias"))
         hidden = torch.nn.functional.gelu(hidden @ weight.T + bias)
     expected = (hidden @ state["value_head.mlp.4.weight"].T)[:, 0]
-    torch.testing.assert_close(policy.model.value(x)[0], expected, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(policy.model.value(x), expected, rtol=1e-5, atol=1e-5)
 
 
 def test_a_fresh_critic_says_zero_and_trained_ones_survive_an_export(folder: Path, tmp_path: Path) -> None:
     policy = load_policy(folder, OPTIONS)
-    assert not policy.model.value(torch.randn(2, 48))[0].any()
+    assert not policy.model.value(torch.randn(2, 48)).any()
     with torch.no_grad():
         policy.model.value_head.get_parameter("4.weight").fill_(0.5)
     export_policy(policy, tmp_path / "out", {}, None)
