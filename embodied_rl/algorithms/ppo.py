@@ -73,8 +73,11 @@ class PPO:
         weight = importance_weights(
             unit_weights(valid, batch.episode, "token"), batch, self.ratio_level, terms_per_step
         )
-        unexplained = (returns - batch.value).var(correction=0) / returns.var(correction=0).clamp_min(_STD_EPS)
-        return weight, {"train/explained_variance": 1 - float(unexplained), "train/return": float(returns.mean())}
+        spread = returns.var(correction=0)
+        unexplained = (returns - batch.value).var(correction=0) / spread.clamp_min(_STD_EPS)
+        # a critic of nothing but failures has explained nothing, however well it says 0
+        explained = 1 - float(unexplained) if float(spread) > _LEAST_VARIANCE else 0.0
+        return weight, {"train/explained_variance": explained, "train/return": float(returns.mean())}
 
     def loss(self, policy: Policy, rows: Rows, iteration: int) -> LossOutput:
         """-sum w min(r A, clip(r) A) - entropy_coef * entropy + value_coef * value loss; in warm-up the last alone."""

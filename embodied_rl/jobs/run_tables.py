@@ -80,8 +80,11 @@ def band_lines(record: RunRecord, card: RecipeCard) -> tuple[list[str], bool]:
     """Each evaluation in the band of its recipe; and whether the newest of them is inside."""
     changed = config_changes(configs.get(card.recipe), record.config)
     lines = [f"  {record.folder} against the recipe card {card_line(card)}"]
-    # a run's config says what 'auto' became on its machine, which is no departure from the recipe
-    lines += [f"  {name}: {now!r}, the recipe has {then!r}" for name, (then, now) in changed.items() if then != "auto"]
+    lines += [
+        f"  {name}: {now!r}, the recipe has {then!r}"
+        for name, (then, now) in changed.items()
+        if then != "auto" or not _machines_choice(name, record.config.suite)
+    ]
     inside, judged = True, False
     for point in card.curve:
         row = record.evaluations().get(point.update)
@@ -96,6 +99,13 @@ def band_lines(record: RunRecord, card: RecipeCard) -> tuple[list[str], bool]:
         at = ", ".join(str(point.update) for point in card.curve)
         raise UserError(f"{record.folder} has no evaluation after {at} updates, which the card of {card.recipe} has.")
     return lines + forecast_lines(record), inside
+
+
+def _machines_choice(name: str, suite: str) -> bool:
+    """Whether a run's config says only what 'auto' became on its machine, which is no departure from the recipe."""
+    return name in ("env.renderer", "env.render_quality", "device") or (
+        name == "env.era" and not suite.startswith("libero")
+    )
 
 
 def pair_lines(first: RunRecord, second: RunRecord) -> list[str]:

@@ -8,7 +8,7 @@ from typing import Literal
 
 from embodied_rl.errors import UserError
 from embodied_rl.rollout.adaptive import UNIFORM_SHARE, AdaptiveDraws
-from embodied_rl.rollout.hopeless import AUDIT_SHARE, FALSE_STOPS, HopelessRule
+from embodied_rl.rollout.hopeless import AUDIT_SHARE, FALSE_STOPS, MEMORY, MIN_STOPS, HopelessRule
 
 START_BANK_SHARE = 0.5
 """What --rollout.start-bank-share is unless it is given."""
@@ -58,6 +58,13 @@ class RolloutConfig:
                 raise UserError(f"--rollout.{option} goes with --rollout.stop-hopeless.")
             if share is not None and not 0 < share < 1:
                 raise UserError(f"--rollout.{option} must lie between 0 and 1, got {share:g}.")
+        level = FALSE_STOPS if self.false_stops is None else self.false_stops
+        if self.stop_hopeless and MEMORY * self.episodes_per_iteration * level < MIN_STOPS:
+            raise UserError(
+                f"--rollout.stop-hopeless needs {MIN_STOPS / level:.0f} successes of a task in {MEMORY} updates, and "
+                f"those have {MEMORY * self.episodes_per_iteration} episodes: raise --rollout.episodes-per-iteration or "
+                "--rollout.false-stops."
+            )
         if self.episodes_per_iteration < 1:
             raise UserError(f"--rollout.episodes-per-iteration must be at least 1, got {self.episodes_per_iteration}.")
         if self.sampler not in ("uniform", "adaptive"):

@@ -12,6 +12,7 @@ Successes that the rule would stop are seen only in the audited share of the epi
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -31,12 +32,11 @@ FALSE_STOPS, AUDIT_SHARE = 0.03, 0.1
 """Defaults of the share of successes that may be stopped, and of the episodes that never are."""
 FIRST_BATCH = 2
 """Values before this batch are a new critic's, and are not learned from."""
-ENOUGH, MEMORY = 400, 10
-"""Batches are remembered until newer ones have so many successes, and at most so many."""
+ENOUGH, MEMORY = 100, 10
+"""Batches are remembered until newer ones have so many successes of every task, and at most so many."""
 MIN_STOPS = 2
-"""Successes set limits where so many of them may be stopped: those of a task, or else those of all tasks."""
-MIN_OWN = 5
-"""No episode of a task with fewer remembered successes is stopped: it must not lose the few that it will have."""
+"""A task's successes set its limits where so many of them may be stopped. Those of other tasks, with other values and
+lengths, would stop all episodes of a task that is behind."""
 MIN_THERE = 20
 """Where fewer successes still run, mean and standard deviation are those of the decision before."""
 _LEAST_STD, _ROUNDING = 1e-6, 1e-6
@@ -139,7 +139,8 @@ class HopelessRule:
         for row, (episode, now) in enumerate(zip(episodes, value.tolist(), strict=True)):
             episode.values.append(now)
             limits = self._thresholds.get(episode.spec.task)
-            if limits is None or episode.spec.bank_row is not None:
+            # where success does not end an episode, its later steps are no failure's
+            if limits is None or episode.success or episode.spec.bank_row is not None:
                 continue
             if now < limits[min(episode.num_decisions, len(limits) - 1)]:
                 episode.hopeless = True
@@ -152,7 +153,7 @@ class HopelessRule:
         own = [result for result in results if result.spec.bank_row is None]
         if batch >= FIRST_BATCH:
             self._batches.append([self._success(result) for result in own if result.success])
-            self._forget()
+            self._drop_old()
             self._calibrate()
         return self._metrics(own)
 
@@ -174,23 +175,29 @@ class HopelessRule:
         assert result.stop is not None, "the rule saw it"
         return Success(result.spec.task, 1 / self._audit_share if result.stop.hopeless else 1.0, result.stop.values)
 
-    def _forget(self) -> None:
-        sizes = [len(batch) for batch in self._batches]
-        first = max(0, len(sizes) - MEMORY)
-        while sum(sizes[first + 1 :]) >= ENOUGH:
-            first += 1
-        del self._batches[:first]
+    def forget(self) -> None:
+        """Forget all batches, whose values are of a critic that is no more."""
+        self._batches.clear()
+        self._calibrate()
+
+    def _drop_old(self) -> None:
+        del self._batches[:-MEMORY]
+        while len(self._batches) > 1:
+            newer = Counter(success.task for batch in self._batches[1:] for success in batch)
+            if any(newer[success.task] < ENOUGH for success in self._batches[0]):
+                return
+            del self._batches[0]
 
     def _calibrate(self) -> None:
-        everything = [success for batch in self._batches for success in batch]
-        together = calibrate(everything, self._false_stops)
-        self._thresholds = {}
-        for task in dict.fromkeys(success.task for success in everything):
-            own = [success for success in everything if success.task == task]
-            if len(own) < MIN_OWN:
-                continue
-            enough = len(own) * self._false_stops >= MIN_STOPS
-            self._thresholds[task] = calibrate(own, self._false_stops) if enough else together
+        successes: dict[str, list[Success]] = {}
+        for batch in self._batches:
+            for success in batch:
+                successes.setdefault(success.task, []).append(success)
+        self._thresholds = {
+            task: calibrate(own, self._false_stops)
+            for task, own in successes.items()
+            if len(own) * self._false_stops >= MIN_STOPS
+        }
 
     def _metrics(self, results: Sequence[EpisodeResult]) -> dict[str, float]:
         """Of no episodes, and of no audited ones or successes among them, there is nothing to say."""
@@ -202,6 +209,7 @@ class HopelessRule:
         found = {
             "rollout/hopeless": sum(trace.stopped for trace in traces) / len(results),
             "rollout/audited": float(len(audited)),
+            "rollout/tasks_with_limits": float(len(self._thresholds)),
         }
         if audited:
             found["rollout/success_audited"] = len(won) / len(audited)

@@ -258,6 +258,8 @@ class _Run:
             resume_average(self.average, self.policy, loaded.trainer.get("average"))
             self.learner.load_state_dict(loaded.trainer["learner"])
             self.learner.version = version
+            if self.sampler.stopping is not None:
+                self.sampler.stopping.forget()
             self.guard.rolled_back()
             text += f". Rolled back to {good}"
         else:

@@ -41,6 +41,14 @@ def test_the_policy_learns_from_the_update_after_the_critic_saw(tmp_path: Path) 
     assert learns(learner, batch) == (True, 0.0), "it has seen once, and that is enough"
 
 
+def test_a_critic_that_saw_failures_alone_has_seen_nothing(tmp_path: Path) -> None:
+    learner, batch = setup(tmp_path, LEVEL, lr=1e-2, ratio_tolerance=100.0)
+    failures = copy.copy(batch)
+    failures.reward = torch.zeros_like(batch.reward)
+    assert learns(learner, seeing(failures)) == (False, 1.0)
+    assert learns(learner, batch) == (False, 1.0), "it says 0 of them, which explains no return"
+
+
 def test_it_waits_no_longer_than_the_warm_up(tmp_path: Path) -> None:
     learner, batch = setup(tmp_path, LEVEL, lr=1e-2, ratio_tolerance=100.0)
     assert [learns(learner, batch)[0] for _ in range(5)] == [False] * 4 + [True]

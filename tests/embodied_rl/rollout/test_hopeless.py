@@ -108,13 +108,14 @@ def result_of(number: int, task: str, *, success: bool, values: Sequence[float])
     return EpisodeResult(spec, success, success, not success, 0.0, len(values), len(values), stop=trace)
 
 
-def judged(rule: HopelessRule, task: str, value: float, bank_row: int | None = None) -> float:
+def judged(rule: HopelessRule, task: str, value: float, bank_row: int | None = None, *, success: bool = False) -> float:
     """Share of 200 episodes at their second decision that the rule stops."""
     specs = [EpisodeSpec(number, task, 0, number, bank_row=bank_row) for number in range(200)]
-    return len(rule.judge([ActiveEpisode(x, num_decisions=1) for x in specs], torch.full((200,), value))) / 200
+    episodes = [ActiveEpisode(spec, num_decisions=1, success=success) for spec in specs]
+    return len(rule.judge(episodes, torch.full((200,), value))) / 200
 
 
-def test_tasks_are_judged_by_their_own_successes_where_there_are_enough() -> None:
+def test_a_task_is_judged_by_its_own_successes_alone() -> None:
     rule = HopelessRule(0.05, 0.1)
     many = [result_of(i, "many", success=True, values=(0, 1 + i / 100)) for i in range(100)]
     some = [result_of(i, "some", success=True, values=(0, i / 100)) for i in range(100, 120)]
@@ -125,10 +126,19 @@ def test_tasks_are_judged_by_their_own_successes_where_there_are_enough() -> Non
     rule.close_batch(hopeless.FIRST_BATCH, batch)
     assert 0.85 < judged(rule, "many", 0.99) < 0.95, "all but the audited ones"
     assert judged(rule, "many", 1.2) == 0
-    assert judged(rule, "some", 0.99) > 0.85, "by all tasks'"
-    assert judged(rule, "some", 1.2) == 0
-    assert judged(rule, "few", -9) == judged(rule, "never seen", -9) == 0
+    assert judged(rule, "some", -9) == judged(rule, "few", -9) == judged(rule, "never seen", -9) == 0
     assert judged(rule, "many", -9, bank_row=3) == 0, "it began elsewhere"
+    assert judged(rule, "many", -9, success=True) == 0, "it has succeeded, and goes on for its reward"
+    assert rule.close_batch(hopeless.FIRST_BATCH + 1, batch)["rollout/tasks_with_limits"] == 2, "some have 40 now"
+    rule.forget()
+    assert judged(rule, "many", -9) == 0
+
+
+def test_what_could_never_stop_anything_is_refused() -> None:
+    assert RolloutConfig(episodes_per_iteration=64, stop_hopeless=True).stopping() is not None
+    for options in ({"episodes_per_iteration": 6}, {"episodes_per_iteration": 64, "false_stops": 0.003}):
+        with pytest.raises(UserError, match="successes of a task in 10 updates"):
+            RolloutConfig(stop_hopeless=True, **options)  # type: ignore[arg-type]
 
 
 def test_old_batches_are_forgotten() -> None:
