@@ -62,8 +62,8 @@ class RolloutConfig:
         if self.stop_hopeless and MEMORY * self.episodes_per_iteration * level < MIN_STOPS:
             raise UserError(
                 f"--rollout.stop-hopeless needs {MIN_STOPS / level:.0f} successes of a task in {MEMORY} updates, and "
-                f"those have {MEMORY * self.episodes_per_iteration} episodes: raise --rollout.episodes-per-iteration or "
-                "--rollout.false-stops."
+                f"those have {MEMORY * self.episodes_per_iteration} episodes: raise "
+                "--rollout.episodes-per-iteration or --rollout.false-stops."
             )
         if self.episodes_per_iteration < 1:
             raise UserError(f"--rollout.episodes-per-iteration must be at least 1, got {self.episodes_per_iteration}.")
