@@ -203,6 +203,11 @@ class EpisodeSampler:
         self.counts = EpisodeCounts(int(state["issued"]), int(state["finished"]), int(state["reissued"]))
         self._attempts = RetryPolicy()
 
+    def forget_values(self) -> None:
+        """Forget what earlier critics said, for the policy has gone back to another one."""
+        if self.stopping is not None:
+            self.stopping.forget()
+
     def _learned(self) -> dict[str, AdaptiveDraws | HopelessRule]:
         """The parts that learn from batches that ended."""
         parts = {"adaptive": self._adaptive, "hopeless": self.stopping}

@@ -252,14 +252,12 @@ class _Run:
         good = self.guard.good
         back = self.guard.may_roll_back() and good is not None and good in self.checkpoints.names()
         if back and good is not None:
-            version = self.learner.version
-            loaded = load(self.checkpoints.folder / good)
+            version, loaded = self.learner.version, load(self.checkpoints.folder / good)
             self.files.load(loaded.policy)
             resume_average(self.average, self.policy, loaded.trainer.get("average"))
             self.learner.load_state_dict(loaded.trainer["learner"])
             self.learner.version = version
-            if self.sampler.stopping is not None:
-                self.sampler.stopping.forget()
+            self.sampler.forget_values()
             self.guard.rolled_back()
             text += f". Rolled back to {good}"
         else:
