@@ -193,13 +193,11 @@ def test_a_takeover_becomes_training_data(recording: RecordingFile, tmp_path: Pa
     assert np.median(ticks[ticks > 1e-4]) == pytest.approx(0.1 * 0.025, rel=0.1), "0.1 m/s, however late a tick comes"
     steps = [step for step in recording.events(ControlStep) if step.intervention]
     assert len(steps) == len(action)
-    checked = 0
-    for step, following, asked in zip(steps, steps[1:], action, strict=False):
-        if following.time_ns in moved and step.time_ns in moved:
-            seconds, metres = (following.time_ns - step.time_ns) / 1e9, moved[following.time_ns] - moved[step.time_ns]
-            assert asked[1] == pytest.approx(metres / seconds / 0.306, rel=1e-3, abs=1e-4), "as training's controller"
-            checked += abs(asked[1]) > 0.05
-    assert checked >= 1, "on a busy computer most of the human's twists come too late to move the arm"
+    at = np.interp([step.time_ns for step in steps], list(moved), list(moved.values()))
+    seconds = np.diff([step.time_ns for step in steps]) / 1e9
+    # as training's controller; before the human's first tick nothing is known, but nothing moves either
+    np.testing.assert_allclose(action[: len(seconds), 1], np.diff(at) / seconds / 0.306, rtol=1e-3, atol=1e-3)
+    assert (np.abs(action[:, 1]) > 0.05).any(), "the arm moved"
     assert action[:, 1].max() < 0.1 / 0.306 * 2
     assert action[:, 1].min() > -0.1
     assert np.abs(np.median(action[:, [0, 2]], axis=0)).max() < 0.1
