@@ -19,10 +19,11 @@ SPEC = PolicySpec(cameras=2, image_size=16, proprio_dim=8, chunk_len=4, action_d
 
 
 def decide(requests: Sequence[Request]) -> list[Array | str]:
-    """Sideways for a second, and back, without ever resting long."""
+    """Sideways for a second, and back, without ever resting long; the size says which decision it was."""
     answers: list[Array | str] = []
     for request in requests:
-        side = 0.6 if (request.decision or 0) // 12 % 2 == 0 else -0.6
+        turn, number = divmod(request.decision or 0, 12)
+        side = (-1) ** turn * (0.6 + number / 1000)
         answers.append(np.tile(np.array([0, side, 0.0, 0, 0, 0, -1], np.float32), (4, 1)))
     return answers
 

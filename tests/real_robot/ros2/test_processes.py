@@ -208,7 +208,15 @@ def test_the_recording_becomes_a_policy(recording: RecordingFile, tmp_path: Path
     assert main(["export", str(recording.path), "--to", "lerobot", *out, str(tmp_path / "demos")]) == 0
     data = load(tmp_path / "demos")
     assert len(data.starts) > 5
-    assert np.ptp(data.action[:, 1]) > 1, "to and fro"
+    asked = [step for step in recording.events(ControlStep) if step.source != "none"]
+    assert len(data.action) == len(asked)
+    np.testing.assert_allclose(data.action[:, 1], [step.action[1] for step in asked], rtol=1e-6)
+    answers = [answer for answer in recording.events(ChunkArrived) if answer.receipt.accepted]
+    for side, step in zip(data.action[:, 1], asked, strict=True):
+        if step.source == "policy":  # of the newest answer, or of the one before where it came within this step
+            came = [answer.chunk.actions[0, 1] for answer in answers if answer.time_ns <= step.time_ns]
+            assert np.abs(np.array(came[-2:]) - side).min() < 1e-6
+    assert len(np.unique(data.action[:, 1].round(3))) > 2, "of many decisions"
     fast = ["--steps", "1", "--batch-size", "4", "--warmup", "1", "--val-samples", "4", "--chunk-len", "2"]
     words = ["sft", str(tmp_path / "demos"), "--out", str(tmp_path / "policy"), "--preset", "nano", "--threads", "1"]
     assert main([*words, *fast]) == 0
