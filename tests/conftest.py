@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -22,3 +23,14 @@ def _no_gl_in_this_process() -> Iterator[None]:
     before = os.environ.get("PYOPENGL_PLATFORM")
     yield
     assert os.environ.get("PYOPENGL_PLATFORM") == before, "draw with OpenGL in a process of its own: tests' run_script"
+
+
+@pytest.fixture
+def hears_signals() -> Iterator[None]:
+    """Python's own handlers, which tests under nohup or in a shell's background do not have, nor their children."""
+    previous = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGHUP)}
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    for number, handler in previous.items():
+        signal.signal(number, handler)

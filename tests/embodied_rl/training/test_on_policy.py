@@ -86,6 +86,7 @@ def test_killed_and_resumed_equals_run_to_the_end(tmp_path: Path, algorithm: str
     assert_same_run(tmp_path / "whole", tmp_path / "killed")
 
 
+@pytest.mark.usefixtures("hears_signals")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_interrupted_saves_says_how_to_go_on_and_resumes_exactly(tmp_path: Path, number: signal.Signals) -> None:
     run(tmp_path / "whole", "grpo")

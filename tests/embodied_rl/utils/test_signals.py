@@ -7,7 +7,6 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -25,12 +24,7 @@ through = True
 """
 
 
-@pytest.fixture(autouse=True)
-def usual_handling() -> Iterator[None]:
-    """Python's own handler, which a program that a shell started in the background does not have."""
-    previous = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, previous)
+pytestmark = pytest.mark.usefixtures("hears_signals")
 
 
 def import_and_wait(name: str) -> None:
