@@ -75,6 +75,10 @@ class CollectCommand:
     start_bank: bool = False
     """Also keep the simulator's full state every 10 control steps in OUT, so that training can begin there:
     train --rollout.start-bank OUT."""
+    roll_in: str | None = None
+    """A checkpoint, or 'shipped': its policy begins each episode, for a random time of up to half the task's, and the
+    expert goes on from where it is. The expert's part alone is recorded, so it shows how the policy's mistakes are
+    mended; with --start-bank the states on the policy's way there are kept as well."""
     video: bool = False
     """Also write a video of the first attempt at each task, for people to watch, into OUT_videos."""
 
@@ -118,7 +122,7 @@ def _collect(command: CollectCommand, argv: list[str]) -> int:
         soft_wrap=True,
     )
     split = _split(command)
-    settings = _settings(command, tasks, info) | _bank_settings(command, tasks)
+    settings = _settings(command, tasks, info) | _bank_settings(command, tasks) | _roll_in_settings(command, info)
     begun = writer.begin(command.out, settings)
     states = {task.name: task.heldout_states if split == "heldout" else task.train_states for task in tasks}
     attempts = collect.plan(states, command.episodes_per_task, command.seed)
@@ -199,10 +203,10 @@ def _describe(tasks: Sequence[SuiteTask], command: CollectCommand) -> EnvInfo:
 
 def _bench(command: CollectCommand) -> Bench:
     """What a worker process runs on."""
-    from embodied_rl.factory.demonstrations import hold_bench
+    from embodied_rl.factory.demonstrations import Extras, hold_bench
 
-    tasks, config, size = _tasks(command), _env_config(command), command.image_size
-    return hold_bench(tasks, config, _protocol(command), size, snapshots=command.start_bank)
+    extras = Extras(command.start_bank, command.roll_in)
+    return hold_bench(_tasks(command), _env_config(command), _protocol(command), command.image_size, extras)
 
 
 def _env_config(command: CollectCommand) -> EnvConfig:
@@ -264,6 +268,15 @@ def _bank_settings(command: CollectCommand, tasks: Sequence[SuiteTask]) -> dict[
     return {"start_bank": models_of(tasks)}
 
 
+def _roll_in_settings(command: CollectCommand, info: EnvInfo) -> dict[str, Any]:
+    """Whose policy begins the episodes; nothing where the expert does."""
+    if command.roll_in is None:
+        return {}
+    from embodied_rl.factory.roll_in import open_roll_in
+
+    return {"roll_in": open_roll_in(command.roll_in, info)[1]}
+
+
 def _run_info(
     command: CollectCommand,
     settings: dict[str, Any],
@@ -294,13 +307,17 @@ def _video_folder(command: CollectCommand) -> Path | None:
 def _report(rows: list[dict[str, Any]], failed: dict[int, str], out: Path, console: Console) -> None:
     from rich.table import Table
 
+    from embodied_rl.data.roll_in import SOLVED
+
     table = Table("task", "success", "rate")
     for row in rows:
-        rate = row["successes"] / row["attempts"]
+        left = row["attempts"] - row["solved"]
+        rate = row["successes"] / max(1, left)
         mark = "" if rate >= EXPECTED_SUCCESS else f"  (below {EXPECTED_SUCCESS:.0%})"
-        table.add_row(row["task"], f"{row['successes']}/{row['attempts']}", f"{rate:.0%}{mark}")
+        mark += f"; the policy solved {row['solved']} more by itself" if row["solved"] else ""
+        table.add_row(row["task"], f"{row['successes']}/{left}", f"{rate:.0%}{mark}")
     console.print(table)
-    for key in sorted(failed):
+    for key in (key for key in sorted(failed) if not failed[key].endswith(SOLVED)):
         console.print(f"failed: {failed[key]}", soft_wrap=True)
     size = sum(path.stat().st_size for path in out.rglob("*") if path.is_file())
     kept = sum(row["successes"] for row in rows)

@@ -25,6 +25,7 @@ import torch
 
 from embodied_rl.data import start_bank, video, writer
 from embodied_rl.data.layout import DatasetSpec, Episode
+from embodied_rl.data.roll_in import SOLVED, RollIn
 from embodied_rl.errors import UserError
 from embodied_rl.rng import philox
 from embodied_rl.types import Array, EpisodeSpec
@@ -62,12 +63,14 @@ class Attempt:
 class Bench:
     """What a worker needs: the simulator with one env, and an expert for the episode that is in env 0 now.
 
-    expert: from the episode's task and seed. snapshot: the full state of env 0, float64 [D]; None: nobody wants it.
+    expert: from the episode's task and seed, at its present state. snapshot: the full state of env 0, float64 [D];
+    None: nobody wants it. roll_in: the policy that acts before the expert does; None: the expert acts from the start.
     """
 
     env: VecEnv
     expert: Callable[[str, int], Expert]
     snapshot: Callable[[], Array] | None = None
+    roll_in: RollIn | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,21 +138,30 @@ class _Pushes:
         return direction / np.linalg.norm(direction) * self._draws.uniform(*size)
 
 
-def record(bench: Bench, attempt: Attempt, dart_noise_rate: float) -> tuple[Episode, str]:
+def record(bench: Bench, attempt: Attempt, dart_noise_rate: float) -> tuple[Episode | None, str]:
     """Run one attempt, one frame a control step; return the episode and '' or the reason why it failed.
 
     dart_noise_rate: chance that a push begins, a control step; rotation and gripper are left alone.
+
+    Returns:
+        No episode where the policy of a roll-in ended it.
     """
     env = bench.env
     env.reset([0], [EpisodeSpec(attempt.key, attempt.task, attempt.init_state, attempt.seed)])
+    images, states, labels, executed, snapshots = [], [], [], [], []
+
+    def keep_state(step: int) -> None:
+        if bench.snapshot is not None and step % start_bank.EVERY == 0:
+            snapshots.append(bench.snapshot())
+
+    if bench.roll_in is not None and (over := bench.roll_in.run(env, attempt.seed, keep_state)):
+        return None, over
     expert = bench.expert(attempt.task, attempt.seed)
     pushes = _Pushes(dart_noise_rate, philox(attempt.seed, _NOISE))
-    images, states, labels, executed, snapshots = [], [], [], [], []
     obs = env.new_observation(1)
     while True:
         env.observe([0], obs)
-        if bench.snapshot is not None and len(images) % start_bank.EVERY == 0:
-            snapshots.append(bench.snapshot())
+        keep_state(len(images))
         label = np.clip(np.asarray(expert.act(), dtype=np.float32), -1.0, 1.0)
         action = pushes.apply(label)
         images.append(obs.images[0].numpy().copy())
@@ -197,6 +209,9 @@ def _attempt(job: Job, attempt: Attempt) -> tuple[Attempt, str, int]:
     if _bench is None:
         raise RuntimeError("the worker has no simulator")
     episode, reason = record(_bench, attempt, job.dart_noise_rate)
+    if episode is None:
+        writer.add_failure(job.partial, attempt.key, f"{attempt.task} from state {attempt.init_state}: {reason}")
+        return attempt, reason, 0
     if job.preview is not None and attempt.index == 0:
         outcome = "failure" if reason else "success"
         video.write_preview(
@@ -242,10 +257,11 @@ def preview(images: Array) -> Array:
 
 
 def summary(attempts: Sequence[Attempt], failed: dict[int, str]) -> list[dict[str, Any]]:
-    """One row a task: attempts and successes."""
+    """One row a task: attempts, successes, and how many of the attempts the policy of a roll-in solved by itself."""
     rows: dict[str, dict[str, Any]] = {}
     for attempt in attempts:
-        row = rows.setdefault(attempt.task, {"task": attempt.task, "attempts": 0, "successes": 0})
+        row = rows.setdefault(attempt.task, {"task": attempt.task, "attempts": 0, "successes": 0, "solved": 0})
         row["attempts"] += 1
         row["successes"] += attempt.key not in failed
+        row["solved"] += failed.get(attempt.key, "").endswith(SOLVED)
     return list(rows.values())

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
+
+import torch
 
 from embodied_rl.config.train import EnvConfig
 from embodied_rl.data.collect import Bench
 from embodied_rl.data.collect import Expert as EpisodeExpert
 from embodied_rl.factory.envs import open_env, pick_renderer
 from embodied_rl.factory.protocol_envs import open_protocol_env
+from embodied_rl.factory.roll_in import open_roll_in
 from embodied_rl.rng import philox
 from embodied_rl.sim import tabletop
 from embodied_rl.sim.libero import expert as libero_expert
@@ -29,14 +32,27 @@ _GRASPS = 0x6BA5
 _HELD = ExitStack()
 
 
+@dataclass(frozen=True)
+class Extras:
+    """What a collection wants beyond demonstrations.
+
+    Args:
+        snapshots: the simulator's full states.
+        roll_in: checkpoint of the policy that begins the episodes; None: the expert does.
+    """
+
+    snapshots: bool = False
+    roll_in: str | None = None
+
+
+NOTHING_ELSE = Extras()
+
+
 @contextmanager
 def open_bench(
-    tasks: Sequence[SuiteTask], config: EnvConfig, chosen: Protocol, image_size: int, *, snapshots: bool = False
+    tasks: Sequence[SuiteTask], config: EnvConfig, chosen: Protocol, image_size: int, extras: Extras = NOTHING_ELSE
 ) -> Iterator[Bench]:
-    """One env, drawn and run as `config` and `chosen` say, and the expert of each task at the start of an episode.
-
-    snapshots: the simulator's full state is asked for.
-    """
+    """One env, drawn and run as `config` and `chosen` say, and the expert of each task at the start of an episode."""
     renderer = pick_renderer(config.renderer, tasks, config.render_quality)
     settings = replace(config, num_envs=1, num_threads=1, processes=None, renderer=renderer.name)
     with ExitStack() as stack:
@@ -46,14 +62,20 @@ def open_bench(
             env = stack.enter_context(open_protocol_env(tasks, settings, chosen, image_size, len(CAMERAS)))
             simulator = env.simulator
         assert isinstance(simulator, NativeVecEnv)
-        yield Bench(env, _Experts(simulator, tasks), partial(simulator.snapshot, 0) if snapshots else None)
+        yield Bench(
+            env,
+            _Experts(simulator, tasks),
+            partial(simulator.snapshot, 0) if extras.snapshots else None,
+            None if extras.roll_in is None else open_roll_in(extras.roll_in, env.info)[0],
+        )
 
 
 def hold_bench(
-    tasks: Sequence[SuiteTask], config: EnvConfig, chosen: Protocol, image_size: int, *, snapshots: bool = False
+    tasks: Sequence[SuiteTask], config: EnvConfig, chosen: Protocol, image_size: int, extras: Extras
 ) -> Bench:
     """`open_bench` for a worker process: closed when the process ends."""
-    return _HELD.enter_context(open_bench(tasks, config, chosen, image_size, snapshots=snapshots))
+    torch.set_num_threads(1)  # workers share out the cores; and another number would round otherwise
+    return _HELD.enter_context(open_bench(tasks, config, chosen, image_size, extras))
 
 
 class _Experts:
