@@ -60,12 +60,18 @@ class DealtGroups(GroupQueue):
         return self._runs_here(head.index) and not head.finished
 
     def finished_groups(self) -> list[Group]:
-        """This rank's groups that ended since the last call, in order."""
-        found = [
-            group
-            for group in self._groups
-            if group.finished and self._runs_here(group.index) and group.index not in self._reported
-        ]
+        """This rank's groups that ended since the last call, in order.
+
+        None of them is after one that is filtered out and still runs: other ranks could not tell why it was begun.
+        """
+        found: list[Group] = []
+        for group in self._groups:
+            if not self._runs_here(group.index) or group.index in self._reported:
+                continue
+            if group.finished:
+                found.append(group)
+            elif group.status is GroupStatus.FILTERED:
+                break
         self._reported |= {group.index for group in found}
         return found
 

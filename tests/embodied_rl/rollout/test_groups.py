@@ -6,9 +6,11 @@ import math
 import random
 from dataclasses import dataclass
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from embodied_rl.rollout.dealt_groups import DealtGroups, GroupReport
 from embodied_rl.rollout.groups import BatchEnd, Group, GroupQueue, GroupStatus, SuccessRateRange
 from embodied_rl.rollout.lookahead import Lookahead
 from embodied_rl.rollout.observation_pool import Trajectory
@@ -18,15 +20,18 @@ from embodied_rl.types import EpisodeResult, EpisodeSpec
 GROUP = 4
 
 
-def success(spec: EpisodeSpec) -> bool:
-    return random.Random(spec.episode_id).random() < 0.4
+def success(spec: EpisodeSpec, world: int = 0) -> bool:
+    return random.Random(spec.episode_id + 10**6 * world).random() < 0.4
 
 
-def finished(spec: EpisodeSpec) -> Trajectory:
-    return Trajectory(EpisodeResult(spec, success(spec), True, False, float(success(spec)), 1, 1))
+def finished(spec: EpisodeSpec, world: int = 0) -> Trajectory:
+    won = success(spec, world)
+    return Trajectory(EpisodeResult(spec, won, True, False, float(won), 1, 1))
 
 
-def expected(wanted: int, keep: SuccessRateRange | None, limit: int, batches: int) -> list[tuple[list[int], list[int]]]:
+def expected(
+    wanted: int, keep: SuccessRateRange | None, limit: int, batches: int, world: int = 0
+) -> list[tuple[list[int], list[int]]]:
     """(kept, dropped) groups of each batch, by the definition: walk the stream until the batch is full."""
     sampler = EpisodeSampler(3, {"a": range(5), "b": range(7)}, GROUP)
     found, index = [], 0
@@ -34,7 +39,7 @@ def expected(wanted: int, keep: SuccessRateRange | None, limit: int, batches: in
         kept: list[int] = []
         dropped: list[int] = []
         while len(kept) < wanted and len(kept) + len(dropped) < limit:
-            rate = sum(map(success, sampler.group(index))) / GROUP
+            rate = sum(success(spec, world) for spec in sampler.group(index)) / GROUP
             (kept if keep is None or keep[0] <= rate <= keep[1] else dropped).append(index)
             index += 1
         found.append((kept, dropped))
@@ -130,3 +135,112 @@ def test_a_pause_begins_nothing() -> None:
     assert stream.next_episode() is None
     stream.paused = False
     assert stream.next_episode() == first
+
+
+def ranks_of(size: int, wanted: int, keep: SuccessRateRange | None) -> list[DealtGroups]:
+    return [
+        DealtGroups(
+            rank,
+            size,
+            EpisodeSampler(3, {"a": range(5), "b": range(7)}, GROUP),
+            groups=wanted,
+            success_rate_range=keep,
+            max_oversampling=3.0,
+        )
+        for rank in range(size)
+    ]
+
+
+def run_a_while(
+    queue: DealtGroups, running: list[EpisodeSpec], env_ids: int, order: random.Random, world: int
+) -> list[EpisodeSpec]:
+    """As a rank does before it tells the others: episodes end in any order, until the next group is not its own."""
+    ended: list[EpisodeSpec] = []
+    while True:
+        while len(running) < env_ids and (spec := queue.next_episode()) is not None:
+            running.append(spec)
+        if not queue.waits_for_own() and (not running or order.random() < 0.2):
+            return ended
+        spec = running.pop(order.randrange(len(running)))
+        ended.append(spec)
+        if queue.is_stopped(spec) and order.random() < 0.5:
+            queue.stop(spec)
+        else:
+            queue.add(finished(spec, world))
+
+
+@given(
+    size=st.integers(2, 4),
+    env_ids=st.integers(1, 12),
+    wanted=st.integers(1, 6),
+    keep=st.sampled_from([None, (0.25, 0.75), (0.5, 0.5)]),
+    seed=st.integers(0, 10**6),
+)
+@settings(deadline=None, max_examples=50)
+def test_ranks_end_the_batches_of_the_stream_together(
+    size: int, env_ids: int, wanted: int, keep: SuccessRateRange | None, seed: int
+) -> None:
+    order, batches = random.Random(seed), 3
+    ranks = ranks_of(size, wanted, keep)
+    running: list[list[EpisodeSpec]] = [[] for _ in ranks]
+    ran: list[EpisodeSpec] = []
+    told: list[list[tuple[list[int], list[int]]]] = [[] for _ in ranks]
+    for queue in ranks:
+        queue.begin(0, batches)
+    while len(told[0]) < batches:
+        for queue, here in zip(ranks, running, strict=True):
+            ran += run_a_while(queue, here, env_ids, order, seed)
+        reports = [
+            GroupReport(group.index, [member.result for member in group.members], group.stopped, accepted)
+            for queue in ranks
+            for group in queue.finished_groups()
+            for accepted in [group.status is GroupStatus.ACCEPTED]
+        ]
+        for queue, found in zip(ranks, told, strict=True):
+            queue.settle(reports)
+            while (event := queue.take()) is not None:
+                if isinstance(event, BatchEnd):
+                    parts: dict[GroupStatus, list[int]] = {GroupStatus.ACCEPTED: [], GroupStatus.FILTERED: []}
+                    for group in event.groups:
+                        parts[group.status].append(group.index)
+                    found.append((parts[GroupStatus.ACCEPTED], parts[GroupStatus.FILTERED]))
+                    queue.publish(event.version + 1)
+        assert all(found == told[0] for found in told)
+    assert len(ran) == len({spec.episode_id for spec in ran})  # no rank runs what another does
+    assert told[0] == expected(wanted, keep, wanted if keep is None else 3 * wanted, batches, seed)
+    assert all(queue.sampler.counts.outstanding == {} for queue in ranks)
+
+
+def test_a_group_that_was_begun_because_another_was_filtered_out_is_told_of_after_that_one() -> None:
+    """Rank 1 knows of group 1 that it is filtered out before its last episode ends, and so begins group 3."""
+    ranks = ranks_of(2, 3, (0.5, 0.5))
+
+    def end(queue: DealtGroups, specs: list[EpisodeSpec], wins: int) -> list[GroupReport]:
+        for number, spec in enumerate(specs):
+            queue.add(Trajectory(EpisodeResult(spec, number < wins, True, False, 0.0, 1, 1)))
+        return [
+            GroupReport(group.index, [member.result for member in group.members], 0, accepted=group.index != 1)
+            for group in queue.finished_groups()
+        ]
+
+    specs = []
+    for queue in ranks:
+        queue.begin(0, 1)
+        specs.append([spec for _ in range(GROUP) if (spec := queue.next_episode()) is not None])
+    assert end(ranks[1], specs[1][:3], 0) == []
+    third = [spec for _ in range(GROUP) if (spec := ranks[1].next_episode()) is not None]
+    assert [spec.group for spec in third] == [3] * GROUP
+    told = end(ranks[1], third, 2) + end(ranks[0], specs[0], 2)
+    for queue in ranks:
+        queue.settle(told)
+    told = end(ranks[1], specs[1][3:], 0)
+    assert [report.index for report in told] == [1, 3]
+    for queue in ranks:
+        queue.settle(told)
+
+
+def test_ranks_that_run_the_same_groups_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(DealtGroups, "_runs_here", lambda queue, index: True)
+    inner = test_ranks_end_the_batches_of_the_stream_together.hypothesis.inner_test  # type: ignore[attr-defined]
+    with pytest.raises(AssertionError):
+        inner(size=2, env_ids=4, wanted=3, keep=None, seed=1)
