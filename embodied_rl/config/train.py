@@ -258,7 +258,7 @@ class TrainConfig:
         if isinstance(self.policy, FlowPolicyConfig):
             check_flow_policy(self.policy, self.algorithm, self.scheduler, fsdp=self.learner.fsdp)
         if self.learner.num_processes > 1:
-            check_ranks(self.scheduler)
+            check_ranks(self.scheduler, self.learner.num_processes)
         if isinstance(self.scheduler, PipelinedConfig):
             check_fit(self.scheduler, self.env.num_envs, self.learner.minibatch_groups)
 

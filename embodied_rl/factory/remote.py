@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,21 +53,3 @@ class RemoteWorkerFactory:
 def remote_worker_factory(config: TrainConfig) -> Callable[[], tuple[VecEnv, Policy]] | None:
     """How workers on other machines open worlds, if the config asks for such."""
     return RemoteWorkerFactory(to_dict(config)) if isinstance(config.scheduler, RayConfig) else None
-
-
-@contextmanager
-def cluster(config: TrainConfig) -> Iterator[None]:
-    """The connection to the Ray cluster that the config asks for, if it does; nothing of it is left afterwards.
-
-    UserError as `ray.cluster.connect`, before a run has written anything.
-    """
-    if not isinstance(config.scheduler, RayConfig):
-        yield
-        return
-    from embodied_rl.scheduler.ray.cluster import connect
-
-    ray = connect(config.scheduler)
-    try:
-        yield
-    finally:
-        ray.shutdown()

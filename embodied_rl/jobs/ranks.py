@@ -13,12 +13,15 @@ from rich.console import Console
 
 from embodied_rl.config.train import TrainConfig, from_dict, to_dict
 from embodied_rl.errors import UserError
+from embodied_rl.factory.remote import remote_worker_factory
 from embodied_rl.factory.start_bank import episode_mix
 from embodied_rl.jobs.reward_model import pin_reward
 from embodied_rl.jobs.train_setup import Given, RunSetup, open_run
-from embodied_rl.learner.distributed.collectives import Collectives
+from embodied_rl.learner.distributed.collectives import Collectives, ValueT
 from embodied_rl.learner.distributed.join import for_learner, joined
 from embodied_rl.rewards.base import SIMULATOR_REWARD, RewardModel
+from embodied_rl.scheduler.config import RayConfig
+from embodied_rl.scheduler.ray.cluster import Shared, shared_cluster
 from embodied_rl.training.observer import SilentObserver
 from embodied_rl.training.on_policy import RunOptions, TaskSplit, TrainOutcome, TrainSettings, train
 from embodied_rl.utils.ranks import ProcessRank
@@ -59,6 +62,12 @@ def lead(config: TrainConfig, checkpoint: Path | None, collectives: Collectives)
         config.check()
     if config.autotune and size > 1:
         raise UserError("--autotune measures a learner of one process: leave it out, or train with one rank.")
+    here = ProcessRank.from_env()
+    if isinstance(config.scheduler, RayConfig) and config.scheduler.address is None and here.local_size < here.size:
+        raise UserError(
+            "ranks on several machines need a Ray cluster: run `ray start --head` on one and `ray start "
+            "--address=HEAD:6379` on the others, and give --scheduler.address auto."
+        )
     ranked = for_learner(collectives, fsdp=config.learner.fsdp)
     collectives.gather((to_dict(config), checkpoint, None))
     return RunRanks(config, checkpoint, ranked)
@@ -95,7 +104,7 @@ def follow(given: Given | None = None) -> TrainOutcome:
             settings_of(setup.config, setup.reward_model),
             TaskSplit(setup.states.train, setup.states.heldout),
             SilentObserver(),
-            RunOptions(resume=checkpoint, collectives=ranks.collectives),
+            RunOptions(resume=checkpoint, remote=remote_worker_factory(setup.config), collectives=ranks.collectives),
         )
 
 
@@ -114,20 +123,44 @@ def open_together(ranks: RunRanks, given: Given, console: Console) -> Iterator[R
             setup = pin_reward(stack.enter_context(open_run(ranks.config, given, console, resume=ranks.checkpoint)))
         except UserError as error:
             wrong = error
-        pinned = {} if setup is None else _pinned(setup.config)
-        said = collectives.gather((None if wrong is None else str(wrong), pinned))
-        found = [text for text, _ in said]
-        if wrong is not None and collectives.rank == 0:
-            raise wrong
-        for rank, text in enumerate(found):
-            if text is not None and collectives.rank == 0:
-                raise UserError(f"rank {rank} could not begin: {text}")
-        if any(text is not None for text in found):
-            raise FollowerError("rank 0 says what is wrong.") from wrong
+        pinned = _agree(collectives, wrong, {} if setup is None else _pinned(setup.config))
         assert setup is not None
-        if differs := _difference([files for _, files in said]):
+        if differs := _difference(pinned):
             raise UserError(differs) if collectives.rank == 0 else FollowerError("rank 0 says what is wrong.")
+        if isinstance(setup.config.scheduler, RayConfig):
+            _connect(setup.config.scheduler, collectives, stack)
         yield setup
+
+
+def _connect(config: RayConfig, collectives: Collectives, stack: ExitStack) -> None:
+    """Connect every rank to one Ray cluster until `stack` ends: rank 0 first, which starts it if there is none."""
+    told: Shared | None = None
+    for turn in (collectives.rank == 0, collectives.rank > 0):
+        wrong = None
+        try:
+            if turn:
+                told = stack.enter_context(shared_cluster(config, told))
+        except UserError as error:
+            wrong = error
+        told = _agree(collectives, wrong, told)[0]
+
+
+def _agree(collectives: Collectives, wrong: UserError | None, value: ValueT) -> list[ValueT]:
+    """The values of all ranks, by rank.
+
+    Raises:
+        UserError: `wrong` on rank 0, or what is wrong with the first rank that has something.
+        FollowerError: rank 0 says so.
+    """
+    said = collectives.gather((None if wrong is None else str(wrong), value))
+    if wrong is not None and collectives.rank == 0:
+        raise wrong
+    for rank, (text, _) in enumerate(said):
+        if text is not None and collectives.rank == 0:
+            raise UserError(f"rank {rank} could not begin: {text}")
+        if text is not None:
+            raise FollowerError("rank 0 says what is wrong.") from wrong
+    return [found for _, found in said]
 
 
 def _pinned(config: TrainConfig) -> dict[str, str]:

@@ -33,6 +33,8 @@ MAY_DIFFER = frozenset(
         "env.num_threads",
         "env.processes",
         "learner.num_processes",
+        "scheduler.workers",
+        "scheduler.address",
         "learner.fsdp",
         "checkpoint.every",
         "checkpoint.keep",

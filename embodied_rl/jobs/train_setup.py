@@ -53,7 +53,6 @@ from embodied_rl.factory.own import (
 from embodied_rl.factory.policies import load_policy, save_policy
 from embodied_rl.factory.premises import describe_left_out, judge
 from embodied_rl.factory.protocol_envs import open_envs, training_episodes
-from embodied_rl.factory.remote import cluster
 from embodied_rl.factory.run_config import envs_of_rank, open_policy_of, resolve
 from embodied_rl.factory.start_bank import pin_bank
 from embodied_rl.factory.tasks import describe_era, load_tasks, missing_assets
@@ -177,7 +176,7 @@ def open_run(config: TrainConfig, given: Given, console: Console, *, resume: Pat
     if config.autotune:
         config = find_schedule(config, tasks, policy, states.train, console).config
     changes, worlds = training_episodes(config), envs_of_rank(config.env)
-    with cluster(config), open_envs(tasks, worlds, config.protocol, policy, changes) as env:
+    with open_envs(tasks, worlds, config.protocol, policy, changes) as env:
         about = _about_env(env, config, f" ({renderer.reason}), {config.env.render_quality} frames")
         about["era"] = describe_era(tasks, provenance.get("era"))
         about |= describe_left_out(tasks) | bank

@@ -106,7 +106,7 @@ class RayConfig:
     """Rollout workers on other machines, as Ray actors, each with env.num_envs envs; the learner stays here."""
 
     workers: int = 2
-    """Actors that run episodes."""
+    """Actors that run episodes, of all ranks together."""
     address: str | None = None
     """The cluster: 'auto', HOST:PORT or ray://HOST:PORT (null: Ray is started on this machine)."""
     cpus_per_worker: float = 1.0
@@ -150,12 +150,17 @@ def check_fit(config: PipelinedConfig, num_envs: int, minibatch_groups: int | No
         )
 
 
-def check_ranks(config: SchedulerConfig) -> None:
-    """Raise UserError for a scheduler that several ranks cannot have."""
-    if isinstance(config, RayConfig):
+def check_ranks(config: SchedulerConfig, size: int) -> None:
+    """Raise UserError for a scheduler that `size` ranks cannot have."""
+    if isinstance(config, RayConfig) and config.max_staleness:
         raise UserError(
-            "--scheduler ray runs episodes on other machines for one learner: leave it out, as each rank runs its own, "
-            "or train with one rank."
+            "--scheduler.max-staleness does not go with several ranks, whose groups must not depend on timing: leave "
+            "it out."
+        )
+    if isinstance(config, RayConfig) and config.workers < size:
+        raise UserError(
+            f"--scheduler.workers {config.workers} is too few for {size} ranks, which share them: give {size} or more "
+            "(of a run that is resumed, as scheduler.workers in its config.yaml)."
         )
     if isinstance(config, PipelinedConfig) and config.mode != "on_policy":
         raise UserError(

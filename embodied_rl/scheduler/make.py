@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -24,10 +25,12 @@ from embodied_rl.scheduler.pipeline.ranked_engine import RankedEngine
 from embodied_rl.scheduler.pipeline.replica import acting_device, copy_weights, replicate
 from embodied_rl.scheduler.pipeline.scheduler import PipelinedScheduler
 from embodied_rl.scheduler.ranked_collector import RankedCollector
+from embodied_rl.scheduler.ray.ranked import RankedRayScheduler
 from embodied_rl.scheduler.ray.scheduler import RayScheduler
 from embodied_rl.scheduler.serial import SerialScheduler
 from embodied_rl.types import RolloutBatch
 from embodied_rl.utils.profiler import Profiler
+from embodied_rl.utils.ranks import ProcessRank
 from embodied_rl.utils.threads import shared_cores
 from embodied_rl.vec_env import VecEnv
 
@@ -67,13 +70,13 @@ def make_scheduler(
     }
     exchange = None
     if collectives.size > 1:
-        check_ranks(config)
+        check_ranks(config, collectives.size)
         dealt = DealtGroups(collectives.rank, collectives.size, sampler, **limits)
         frames_too = learner.needs_all_frames
         exchange = GroupExchange(collectives, dealt, callbacks.on_episode, frames_too=frames_too)
     queue = exchange.queue if exchange else GroupQueue(sampler, **limits)
     if isinstance(config, RayConfig):
-        return RayScheduler(config, learner, queue, callbacks, num_envs=env.num_envs)
+        return _make_ray(config, learner, queue, callbacks, exchange)
     if isinstance(config, PipelinedConfig):
         workers = workers or len(os.sched_getaffinity(0))
         return _make_pipelined(config, env, learner, queue, profiler, callbacks, workers, exchange)
@@ -83,6 +86,20 @@ def make_scheduler(
     else:
         collector = RankedCollector(env, learner.policy, exchange, profiler, **options)
     return SerialScheduler(collector, callbacks.on_episode)
+
+
+def _make_ray(
+    config: RayConfig,
+    learner: StreamingLearner,
+    queue: GroupQueue,
+    callbacks: Callbacks,
+    exchange: GroupExchange | None,
+) -> RayScheduler:
+    if exchange is None:
+        return RayScheduler(config, learner, queue, callbacks)
+    rank, size = learner.collectives.rank, learner.collectives.size
+    share = replace(config, workers=ProcessRank(rank, size).share(config.workers))
+    return RankedRayScheduler(exchange, share, learner, queue, callbacks)
 
 
 def _lookahead(config: SchedulerConfig, num_envs: int, groups: int, learner: StreamingLearner) -> Lookahead:

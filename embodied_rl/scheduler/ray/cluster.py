@@ -2,13 +2,74 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, replace
 from typing import Any
 
 from embodied_rl.errors import UserError
 from embodied_rl.scheduler.config import RayConfig
 
+_AUTH_MODE = "RAY_AUTH_MODE"
 _KNOCK_SECONDS = 5.0
+_LEAVE_SECONDS = 10.0
+"""How long the rank that started Ray waits for the others to leave it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What rank 0 tells the others of the cluster that it has started.
+
+    auth_mode: its RAY_AUTH_MODE, which Ray sets where it starts a cluster and expects of whoever joins. port: to be
+    connected to as long as the cluster is needed.
+    """
+
+    address: str
+    auth_mode: str | None
+    port: int
+
+
+@contextmanager
+def shared_cluster(config: RayConfig, told: Shared | None) -> Iterator[Shared]:
+    """The connection to the cluster, for the `with` block; nothing of it is left afterwards.
+
+    A cluster that rank 0 started on this machine ends when the others have left it: Ray aborts who still talks to it.
+
+    Args:
+        told: what rank 0 told, None for rank 0.
+
+    Raises:
+        UserError: as `connect`.
+    """
+    with ExitStack() as stack:
+        if told is not None and config.address is None:
+            stack.enter_context(socket.create_connection(("127.0.0.1", told.port)))
+            config = replace(config, address=told.address)
+            if told.auth_mode is not None:
+                os.environ[_AUTH_MODE] = told.auth_mode  # read when Ray is imported
+        ray = connect(config)
+        stack.callback(ray.shutdown)
+        if told is None:
+            door = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+            stack.callback(_wait_for_leaving, door)
+            address = config.address or ray.get_runtime_context().gcs_address
+            told = Shared(address, os.environ.get(_AUTH_MODE), door.getsockname()[1])
+        yield told
+
+
+def _wait_for_leaving(door: socket.socket) -> None:
+    """Wait until every connection to `door` is closed: by its rank, or with it."""
+    end = time.monotonic() + _LEAVE_SECONDS
+    door.setblocking(False)
+    with suppress(BlockingIOError, TimeoutError):  # nobody more is there; some rank takes too long
+        while True:
+            other, _ = door.accept()
+            with other:
+                other.settimeout(max(0.1, end - time.monotonic()))
+                other.recv(1)
 
 
 def connect(config: RayConfig) -> Any:

@@ -33,6 +33,7 @@ class _Worker:
     """An actor.
 
     ready: answers once the actor is placed and open. up: it has answered; until then the actor gets nothing.
+    num_envs: of the actor, once it is up.
     held: episodes that the actor has or, those in `fresh`, will get with its next call.
     calls: under way, oldest first, each with the `load_weights` calls that were sent before it.
     sent: `load_weights` calls since the last call. since: when it was started, came up, got or returned episodes.
@@ -41,6 +42,7 @@ class _Worker:
     actor: Any
     ready: Any
     up: bool = False
+    num_envs: int = 0
     held: dict[int, EpisodeSpec] = field(default_factory=dict)
     fresh: list[EpisodeSpec] = field(default_factory=list)
     calls: deque[tuple[Any, list[Any]]] = field(default_factory=deque)
@@ -49,7 +51,7 @@ class _Worker:
 
 
 class RayPool:
-    """`config.workers` actors with `num_envs` envs each, that run the episodes of `queue`.
+    """`config.workers` actors, that run the episodes of `queue`.
 
     Args:
         full_state: all weights that learn, as last sent.
@@ -66,12 +68,11 @@ class RayPool:
         factory: WorkerFactory,
         queue: GroupQueue,
         *,
-        num_envs: int,
         final_value: bool,
         full_state: Callable[[], Sequence[Bucket]],
         log: Callable[[str], None],
     ) -> None:
-        self._ray, self._config, self._queue, self._num_envs = ray, config, queue, num_envs
+        self._ray, self._config, self._queue = ray, config, queue
         self._full_state, self._log = full_state, log
         options = {
             "num_cpus": config.cpus_per_worker,
@@ -103,7 +104,7 @@ class RayPool:
     def feed(self) -> None:
         """Give out what there is to run, one by one to whoever holds least: twice as many as it has envs."""
         up = [worker for worker in self._workers if worker.up]
-        while free := [worker for worker in up if len(worker.held) < 2 * self._num_envs]:
+        while free := [worker for worker in up if len(worker.held) < 2 * worker.num_envs]:
             if (spec := self._queue.next_episode()) is None:
                 break
             worker = min(free, key=lambda worker: len(worker.held))
@@ -150,9 +151,9 @@ class RayPool:
 
     def _admit(self, worker: _Worker) -> None:
         """A worker is there: it gets the newest weights, and episodes from now on."""
-        if not self._answers(worker, worker.ready):
+        if not (num_envs := self._answers(worker, worker.ready)):
             return
-        worker.up, worker.since = True, time.monotonic()
+        worker.up, worker.num_envs, worker.since = True, num_envs, time.monotonic()
         if self._whole is None:
             self._whole = [self._ray.put(bucket) for bucket in self._full_state()]
         worker.sent = [worker.actor.load_weights.remote(self._version, *self._whole)]

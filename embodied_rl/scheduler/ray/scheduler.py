@@ -8,9 +8,9 @@ works, and replaces those that die or do not answer (`pool.py`).
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import nn
 
@@ -25,19 +25,18 @@ from embodied_rl.scheduler.ray.pool import RayPool
 from embodied_rl.scheduler.ray.weight_sync import WeightDeltaEncoder, size_bytes
 from embodied_rl.types import EpisodeResult, RolloutBatch
 
+_T = TypeVar("_T")
 _POLL_SECONDS = 0.1
 
 
 class RayScheduler:
-    """A `Scheduler` whose rollout runs on `config.workers` actors with `num_envs` envs each. Close it when done.
+    """A `Scheduler` whose rollout runs on `config.workers` actors. Close it when done.
 
     Attributes:
         sent_bytes: what the last `publish` sent to each worker.
     """
 
-    def __init__(
-        self, config: RayConfig, learner: StreamingLearner, queue: GroupQueue, callbacks: Callbacks, *, num_envs: int
-    ) -> None:
+    def __init__(self, config: RayConfig, learner: StreamingLearner, queue: GroupQueue, callbacks: Callbacks) -> None:
         assert callbacks.remote is not None, "the caller knows how to open envs elsewhere"
         assert isinstance(learner.policy, nn.Module)
         self._ray = connect(config)
@@ -55,7 +54,6 @@ class RayScheduler:
             config,
             callbacks.remote,
             queue,
-            num_envs=num_envs,
             final_value=learner.algorithm.needs_final_value,
             full_state=self._encoder.full_state,
             log=self._notes.append,
@@ -69,7 +67,7 @@ class RayScheduler:
 
     @property
     def replaced(self) -> int:
-        """Workers that were lost."""
+        """Workers that this process lost."""
         return self._pool.replaced
 
     def batches(self, start: int, stop: int) -> Iterator[RolloutBatch]:
@@ -119,37 +117,51 @@ class RayScheduler:
 
     def _gather(self, version: int) -> RolloutBatch:
         kept: list[RolloutBatch] = []
-        while isinstance(event := self._wait(), Group):
-            kept += [self._pieces[member.result.spec.episode_id] for member in event.members]
+        while isinstance(event := self._next_event(), Group):
+            kept.append(self._rows(event))
+        self._hear()
         with self._lock:
-            for group in event.groups:
-                for member in group.members:
-                    self._pieces.pop(member.result.spec.episode_id, None)
             info = summarize_rollout(event, self._queue.sampler.counts.requeued)
         batch = join_batches(kept) if kept else empty_batch(version)
         batch.version = version
-        batch.info = info | {STOPPED: float(event.num_stopped), "rollout/workers_replaced": float(self.replaced)}
+        batch.info = info | {STOPPED: float(event.num_stopped), "rollout/workers_replaced": float(self._num_replaced())}
         return batch
 
-    def _wait(self) -> Group | BatchEnd:
-        """The next kept group in order, or the end of the batch; meanwhile the owner hears of what ended."""
+    def _next_event(self) -> Group | BatchEnd:
+        """The next kept group in order, or the end of the batch."""
+        return self._wait(self._queue.take)
+
+    def _rows(self, group: Group) -> RolloutBatch:
+        """The rows of a kept group, which are forgotten here."""
+        return join_batches([self._pieces.pop(member.result.spec.episode_id) for member in group.members])
+
+    def _num_replaced(self) -> int:
+        return self.replaced
+
+    def _wait(self, ready: Callable[[], _T | None]) -> _T:
+        """What `ready`, called under the lock, returns once it is not None; meanwhile the owner hears of what ended."""
         while True:
             self._callbacks.check_interrupt()
             with self._lock:
                 if self._error is not None:
                     raise self._error
-                event = self._queue.take()
-                results, self._results = self._results, []
-                notes = self._notes[:]
-                self._notes.clear()
-                if event is None and not results and not notes:
+                found = ready()
+                if found is None and not self._results and not self._notes:
                     self._owner_cv.wait(_POLL_SECONDS)
-            for result in results:
-                self._callbacks.on_episode(result)
-            for note in notes:
-                self._callbacks.log(note)
-            if event is not None:
-                return event
+            self._hear()
+            if found is not None:
+                return found
+
+    def _hear(self) -> None:
+        """Let the owner hear of what ended."""
+        with self._lock:
+            results, self._results = self._results, []
+            notes = self._notes[:]
+            self._notes.clear()
+        for result in results:
+            self._callbacks.on_episode(result)
+        for note in notes:
+            self._callbacks.log(note)
 
     # The thread
 

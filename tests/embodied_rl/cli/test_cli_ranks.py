@@ -91,8 +91,13 @@ def test_a_run_that_lost_a_rank_says_so_and_ends_as_an_undisturbed_one(checkpoin
 
 def test_what_does_not_go_with_ranks_is_refused_by_name(tmp_path: Path) -> None:
     ranks = ("--learner.num-processes", "2")
-    with pytest.raises(UserError, match=r"--scheduler ray runs episodes on other machines"):
-        select(["tabletop", "--scheduler", "ray", *ranks])
+    with pytest.raises(
+        UserError, match=r"--scheduler.workers 2 is too few for 3 ranks, which share them: give 3 or more"
+    ):
+        select(["tabletop", "--scheduler", "ray", "--learner.num-processes", "3"])
+    with pytest.raises(UserError, match=r"--scheduler.max-staleness does not go with several ranks"):
+        select(["tabletop", "--scheduler", "ray", "--scheduler.max-staleness", "1", *ranks])
+    assert num_processes(select(["tabletop", "--scheduler", "ray", *ranks])) == 2
     with pytest.raises(UserError, match=r"--scheduler.mode async does not go with several ranks"):
         select(["tabletop", "--scheduler", "pipelined", "--scheduler.mode", "async", *ranks])
     chosen = select(["--resume", str(tmp_path), "--learner.num-processes", "3", "--iterations", "7"])

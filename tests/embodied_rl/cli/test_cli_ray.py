@@ -27,31 +27,16 @@ def ray_is_here() -> bool:
     return True
 
 
-def test_a_worker_is_killed_then_the_run_is_interrupted(checkpoint: Path, tmp_path: Path) -> None:
-    """Its episodes run again elsewhere, a checkpoint is saved, and all of Ray is gone."""
-    assert ray_is_here()
-    run = tmp_path / "run"
+def begin(checkpoint: Path, run: Path, *more: str) -> subprocess.Popen[str]:
+    """A run that does not end by itself soon, of two workers."""
     few = [
-        "--iterations",
-        "50",
-        "--tasks",
-        "pick_up_the_mug_and_place_it_in_the_basket",
-        "--env.num-envs",
-        "2",
-        "--rollout.episodes-per-iteration",
-        "4",
-        "--evaluation.states-per-task",
-        "1",
-        "--videos",
-        "0",
-        "--scheduler",
-        "ray",
-        "--learner.minibatch-groups",
-        "1",
+        *("--iterations", "50", "--tasks", "pick_up_the_mug_and_place_it_in_the_basket", "--env.num-envs", "2"),
+        *("--rollout.episodes-per-iteration", "4", "--evaluation.states-per-task", "1", "--videos", "0"),
+        *("--scheduler", "ray", "--learner.minibatch-groups", "1", *more),
     ]
     # Ray gives its workers the lowest priority but four, and other tests run beside.
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "RAY_worker_niceness": "0"}
-    process = subprocess.Popen(
+    return subprocess.Popen(
         [sys.executable, "-m", "embodied_rl", *words(checkpoint, run, *few)],
         env=environment,
         stdout=subprocess.PIPE,
@@ -59,22 +44,30 @@ def test_a_worker_is_killed_then_the_run_is_interrupted(checkpoint: Path, tmp_pa
         text=True,
         start_new_session=True,
     )
-    metrics = run / "metrics.jsonl"
 
-    def lines() -> int:
-        return metrics.read_text().count("\n") if metrics.exists() else 0
+
+def num_lines(metrics: Path) -> int:
+    return metrics.read_text().count("\n") if metrics.exists() else 0
+
+
+def test_a_worker_is_killed_then_the_run_is_interrupted(checkpoint: Path, tmp_path: Path) -> None:
+    """Its episodes run again elsewhere, a checkpoint is saved, and all of Ray is gone."""
+    assert ray_is_here()
+    run = tmp_path / "run"
+    process = begin(checkpoint, run)
+    metrics = run / "metrics.jsonl"
 
     def workers() -> list[int]:
         return [pid for pid, name in descendants(process.pid).items() if name.startswith(WORKER)]
 
     try:
-        wait_for(lambda: lines() >= 2, process)  # the evaluation and an update
+        wait_for(lambda: num_lines(metrics) >= 2, process)  # the evaluation and an update
         below = descendants(process.pid)
         first = workers()
         assert len(first) == 2
         os.kill(first[0], signal.SIGKILL)
-        known = lines()
-        wait_for(lambda: lines() >= known + 2, process)
+        known = num_lines(metrics)
+        wait_for(lambda: num_lines(metrics) >= known + 2, process)
         below |= descendants(process.pid)
         os.killpg(process.pid, signal.SIGINT)  # as a terminal does: Ray's processes of this group get it too
         _, said = process.communicate()
@@ -87,6 +80,25 @@ def test_a_worker_is_killed_then_the_run_is_interrupted(checkpoint: Path, tmp_pa
     assert latest == f"iter-{len(rows):06d}"
     assert rows[-1]["rollout/workers_replaced"] == 1
     assert {row["rollout/episodes"] for row in rows} == {4.0}
+    assert not [pid for pid in below if Path(f"/proc/{pid}").exists()]
+
+
+def test_two_ranks_are_interrupted(checkpoint: Path, tmp_path: Path) -> None:
+    """One Ray was started for both, which have a worker each; it ends after both have left it."""
+    assert ray_is_here()
+    run = tmp_path / "run"
+    process = begin(checkpoint, run, "--learner.num-processes", "2")
+    try:
+        wait_for(lambda: num_lines(run / "metrics.jsonl") >= 2, process)
+        below = descendants(process.pid)
+        os.killpg(process.pid, signal.SIGINT)
+        _, said = process.communicate()
+    finally:
+        process.kill()
+    assert process.returncode == 130, said
+    assert said.strip().splitlines()[-1].endswith(f"continue with: embodied-rl train --resume {run}")
+    assert len([name for name in below.values() if name.startswith(WORKER)]) == 2
+    assert len([name for name in below.values() if name.partition(" ")[0].endswith("/raylet")]) == 1
     assert not [pid for pid in below if Path(f"/proc/{pid}").exists()]
 
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import count
 
 from embodied_rl.errors import UserError
 from embodied_rl.policy import Policy
@@ -44,3 +47,22 @@ class DyingFactory:
 
     def __call__(self) -> tuple[VecEnv, Policy]:
         os._exit(1)
+
+
+@dataclass(frozen=True)
+class MortalFactory(ToyFactory):
+    """One worker of all that are opened is killed in its first episode: the one that finds the file `alive` first."""
+
+    alive: str = ""
+
+    def __call__(self) -> tuple[VecEnv, Policy]:
+        calls = count(1)
+
+        def pause() -> None:
+            time.sleep(self.seconds)
+            if next(calls) == 4:
+                with suppress(FileNotFoundError):
+                    os.unlink(self.alive)
+                    os.kill(os.getpid(), signal.SIGKILL)
+
+        return SlowEnv(self.env_ids, pause), ToyPolicy(seed=9)

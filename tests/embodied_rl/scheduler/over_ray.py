@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from embodied_rl.learner.distributed.collectives import SINGLE_PROCESS, Collectives
 from embodied_rl.scheduler.base import Callbacks
 from embodied_rl.scheduler.config import RayConfig
 from embodied_rl.scheduler.make import make_scheduler
@@ -33,12 +34,13 @@ def train(
     look: Callable[[RolloutBatch, ToyPolicy], None] | None = None,
     ess: Callable[[], float] | None = None,
     say: Callable[[str], None] = print,
+    ranks: Collectives = SINGLE_PROCESS,
 ) -> Outcome:
     """Train with two workers. at: what happens when that many episodes have ended; look: before each update, with the
-    policy that is to be updated; ess: in place of the learner's."""
+    policy that is to be updated; ess: in place of the learner's. ranks: have the two workers together."""
     config = config or RayConfig(workers=2)
-    policy, heard = ToyPolicy(), list[int]()
-    sampler, learner = setup.parts(policy, folder)
+    policy, heard = ToyPolicy(seed=ranks.rank), list[int]()
+    sampler, learner = setup.parts(policy, folder, ranks)
     due = dict(at or {})
 
     def poll() -> None:

@@ -10,20 +10,31 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from embodied_rl.errors import UserError
+from embodied_rl.learner.distributed.join import joined
 from embodied_rl.rollout.retries import FailureCause
 from embodied_rl.scheduler.config import RayConfig
 from embodied_rl.scheduler.ray.cluster import connect
 from embodied_rl.scheduler.ray.worker import RolloutWorker
 from embodied_rl.types import RolloutBatch
-from tests.embodied_rl.scheduler.far import DyingFactory, LostFactory, ToyFactory
+from tests.embodied_rl.ranks import others, place
+from tests.embodied_rl.scheduler.far import DyingFactory, LostFactory, MortalFactory, ToyFactory
 from tests.embodied_rl.scheduler.over_ray import Witness, assert_same_run, train
 from tests.embodied_rl.scheduler.toys import GRPO, KEEPING, NanPolicy, Setup, SlowEnv, serial
 from tests.toy import ToyPolicy
 
 ROOT = Path(__file__).parents[3]
 SETUP = Setup(GRPO, iterations=3)
+
+
+def join(address: str) -> None:
+    """Connect this process to the cluster."""
+    import ray
+
+    environment = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    ray.init(address=address, log_to_driver=False, configure_logging=False, runtime_env={"env_vars": environment})
 
 
 @pytest.fixture(scope="module")
@@ -34,10 +45,9 @@ def cluster() -> Iterator[Any]:
     import ray
     from ray.cluster_utils import Cluster
 
-    environment = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     nodes = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "object_store_memory": 80 << 20})
     nodes.add_node(num_cpus=1, object_store_memory=80 << 20)
-    ray.init(address=nodes.address, log_to_driver=False, configure_logging=False, runtime_env={"env_vars": environment})
+    join(nodes.address)
     yield nodes
     ray.shutdown()
     nodes.shutdown()
@@ -81,6 +91,32 @@ def test_a_node_killed_in_mid_run_is_replaced(cluster: Any, tmp_path: Path) -> N
     assert_same_run(far, near)
     assert far.batches[-1].info["rollout/workers_replaced"] >= 1
     assert far.sampler.counts.requeued >= 1
+
+
+def other_rank(rank: int, size: int, address: str, alive: str, folder: Path) -> None:
+    """What rank 0 does in the test below, in a process of its own."""
+    torch.set_num_threads(1)
+    join(address)
+    with joined(place(rank, size)) as ranks:
+        train(SETUP, folder, MortalFactory(alive=alive), ranks=ranks)
+
+
+def test_two_ranks_with_a_worker_each_give_the_serial_run_though_one_is_killed(cluster: Any, tmp_path: Path) -> None:
+    alive = tmp_path / "alive"
+    alive.touch()
+    arguments = (cluster.address, str(alive), tmp_path)
+    with others(2, other_rank, *arguments), joined(place(0, 2)) as ranks:
+        far = train(SETUP, tmp_path, MortalFactory(alive=str(alive)), ranks=ranks)
+    near = serial(SETUP, tmp_path)
+    assert not alive.exists()
+    assert far.batches[-1].info["rollout/workers_replaced"] == 1
+    assert sorted(far.episodes) == sorted(near.episodes)
+    for one, two in zip(far.batches, near.batches, strict=True):
+        assert one.episodes == two.episodes
+        torch.testing.assert_close(one.log_prob, two.log_prob, rtol=0, atol=1e-6)
+        assert torch.equal(one.reward, two.reward)
+    for name, tensor in near.weights.items():
+        torch.testing.assert_close(far.weights[name], tensor, rtol=0, atol=1e-6, msg=name)
 
 
 def test_what_a_worker_cannot_open_ends_the_run_with_its_words(cluster: Any, tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from embodied_rl.algorithms.config import AlgorithmConfig, GRPOConfig, PPOConfig
 from embodied_rl.algorithms.make import make_algorithm
 from embodied_rl.learner.batches import join_batches
 from embodied_rl.learner.config import LearnerConfig
+from embodied_rl.learner.distributed.collectives import SINGLE_PROCESS, Collectives
 from embodied_rl.learner.learner import Learner
 from embodied_rl.learner.off_policy import importance_correction
 from embodied_rl.policy import ActMode, action_chunks
@@ -116,10 +117,14 @@ class Setup:
     stopping: Callable[[], HopelessRule | None] = lambda: None
     """What ends episodes early."""
 
-    def parts(self, policy: ToyPolicy, folder: Path) -> tuple[EpisodeSampler, Learner]:
+    def parts(
+        self, policy: ToyPolicy, folder: Path, ranks: Collectives = SINGLE_PROCESS
+    ) -> tuple[EpisodeSampler, Learner]:
         """A sampler and a learner of this run."""
         algorithm = make_algorithm(self.algorithm)
-        learner = Learner(policy, algorithm, self.learner, seed=0, dump_dir=folder, threads=self.threads)
+        learner = Learner(
+            policy, algorithm, self.learner, seed=0, dump_dir=folder, threads=self.threads, collectives=ranks
+        )
         draws = AdaptiveDraws(5, TASKS) if self.adaptive else None
         return EpisodeSampler(5, TASKS, algorithm.group_size, draws, stopping=self.stopping()), learner
 

@@ -8,9 +8,12 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
+from unittest.mock import patch
 
 import torch
 from torch import Tensor
@@ -22,12 +25,15 @@ from embodied_rl.learner.distributed.join import for_learner, joined
 from embodied_rl.learner.guard import GuardConfig
 from embodied_rl.rewards.base import with_rewards
 from embodied_rl.rollout.config import RolloutConfig
-from embodied_rl.scheduler.config import PipelinedConfig
+from embodied_rl.scheduler.config import PipelinedConfig, RayConfig
+from embodied_rl.telemetry.metrics import read_metrics
 from embodied_rl.training.on_policy import RunOptions, TaskSplit, train
 from embodied_rl.types import EpisodeResult, EvalOutput, RolloutBatch
 from embodied_rl.utils.ranks import ProcessRank
 from embodied_rl.utils.signals import Interrupted
 from tests.embodied_rl.ranks import place
+from tests.embodied_rl.scheduler.far import ToyFactory
+from tests.embodied_rl.scheduler.over_ray import Actor, FakeRay, LostError, Ref
 from tests.embodied_rl.scheduler.toys import SlowEnv
 from tests.embodied_rl.toy_run import JsonObserver, files_of, newest, settings_of
 from tests.toy import HELDOUT, TASKS, ToyPolicy
@@ -39,7 +45,8 @@ PPO = PPOConfig(gamma=0.9, entropy_coef=0.01)
 @dataclass(frozen=True)
 class Run:
     """Three updates, or six where hopeless episodes are stopped. breaks: some episodes' simulator fails. rolls_back:
-    the last update is taken back. looks: a reward model sees the frames. sampler, stops: of `RolloutConfig`."""
+    the last update is taken back. looks: a reward model sees the frames. sampler, stops: of `RolloutConfig`. ray: ranks
+    have workers of a stand-in for Ray; loses: rank 1 loses one."""
 
     algorithm: AlgorithmConfig
     episodes: int
@@ -50,6 +57,8 @@ class Run:
     looks: bool = False
     sampler: Literal["uniform", "adaptive"] = "uniform"
     stops: bool = False
+    ray: bool = False
+    loses: bool = False
 
 
 class LooksAtFrames:
@@ -74,6 +83,9 @@ RUNS = {
     "ppo, stream, a reward model": Run(PPO, 10, stream=True, looks=True),
     "ppo, stream, hopeless episodes": Run(PPO, 32, stream=True, stops=True),
     "grpo, stream, groups filtered, adaptive": Run(GRPO, 20, stream=True, sampler="adaptive"),
+    "grpo, ray, groups filtered, a worker lost": Run(GRPO, 24, ray=True, loses=True),
+    "ppo, ray, ranks without rows": Run(PPO, 1, ray=True),
+    "ppo, ray, in parts, rolled back": Run(PPO, 10, ray=True, fsdp=True, rolls_back=True),
 }
 
 
@@ -130,26 +142,50 @@ def train_toy(
         settings = replace(settings, guard=GuardConfig(action="roll_back", max_kl=0.0))
     if run.stream:
         settings = replace(settings, scheduler=PipelinedConfig(env_groups=2))
+    remote: ToyFactory | None = None
+    scene: AbstractContextManager[None] = nullcontext()
+    if run.ray and ranks.size > 1:
+        settings = replace(settings, scheduler=RayConfig(workers=ranks.size + 1))  # rank 0 has two
+        remote, scene = ToyFactory(3), over_fake_ray(ranks, loses=run.loses)
     if run.looks:
         settings = replace(settings, reward_model=LooksAtFrames())
     policy = Mortal(seed=ranks.rank, with_value=isinstance(run.algorithm, PPOConfig))  # rank 0's weights are taken
     policy.left = left
     observer = Recorded(folder / f"metrics-{ranks.rank}.jsonl", hold)
-    train(
-        folder,
-        SlowEnv(3, breaks={1: 1, 4: 2} if run.breaks else {}),
-        policy,
-        files_of(policy),
-        settings,
-        TaskSplit(TASKS, HELDOUT),
-        observer,
-        RunOptions(
-            resume=newest(folder) if resume else None, collectives=for_learner(ranks, fsdp=settings.learner.fsdp)
-        ),
-    )
+    with scene:
+        train(
+            folder,
+            SlowEnv(3, breaks={1: 1, 4: 2} if run.breaks else {}),
+            policy,
+            files_of(policy),
+            settings,
+            TaskSplit(TASKS, HELDOUT),
+            observer,
+            RunOptions(
+                resume=newest(folder) if resume else None,
+                remote=remote,
+                collectives=for_learner(ranks, fsdp=settings.learner.fsdp),
+            ),
+        )
     if ranks.rank == 0:
         assert any("Rolled back to iter-000002" in note for note in observer.notes) == run.rolls_back
+        if remote is not None:  # counted over all ranks
+            *_, last = [row for row in read_metrics(observer.path) if "rollout/workers_replaced" in row]
+            assert last["rollout/workers_replaced"] == run.loses
     return policy.state_dict(), sorted(observer.results, key=lambda result: result.spec.episode_id)
+
+
+@contextmanager
+def over_fake_ray(ranks: Collectives, *, loses: bool) -> Iterator[None]:
+    """In place of Ray a stand-in whose workers are in this process; the rest as of `Run`."""
+
+    def fate(actor: Actor, name: str) -> Ref | None:
+        lost = loses and ranks.rank == 1 and actor.number == 0 and len(actor.calls) > 6
+        return Ref(error=LostError()) if lost else None
+
+    fake = FakeRay(fate)
+    with patch("embodied_rl.scheduler.ray.scheduler.connect", lambda config: fake):
+        yield
 
 
 def every_run(rank: int, most: int, ports: dict[int, int], folder: Path) -> dict[tuple[int, str], Any]:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from embodied_rl.cli.launch import launch
 from embodied_rl.learner.distributed.collectives import SINGLE_PROCESS
+from embodied_rl.types import EpisodeResult
 from tests.embodied_rl.processes import descendants, wait_for
 from tests.embodied_rl.ranks import free_port, others
 from tests.embodied_rl.test_imports import ROOT
@@ -45,16 +46,20 @@ def test_episodes_and_weights_are_those_of_one_process(
     weights, episodes = alone(name, tmp_path_factory.getbasetemp() / "alone")
     found, ran = together[size, name]
     assert len(episodes) >= 3 * RUNS[name].episodes
-    assert [result.spec for result in ran] == [result.spec for result in episodes]
-    for one, two in zip(episodes, ran, strict=True):
+    same_episodes(episodes, ran)
+    same(weights, found)
+    assert any(result.stop is not None and result.stop.stopped for result in ran) == RUNS[name].stops
+
+
+def same_episodes(expected: list[EpisodeResult], found: list[EpisodeResult]) -> None:
+    assert [result.spec for result in found] == [result.spec for result in expected]
+    for one, two in zip(expected, found, strict=True):
         assert (one.success, one.reward, one.num_steps, one.num_decisions) == (
             two.success,
             two.reward,
             two.num_steps,
             two.num_decisions,
         )
-    same(weights, found)
-    assert any(result.stop is not None and result.stop.stopped for result in ran) == RUNS[name].stops
 
 
 def same(expected: dict[str, Tensor], found: dict[str, Tensor]) -> None:
