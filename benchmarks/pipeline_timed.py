@@ -261,7 +261,7 @@ class TimedLearner:
         self.policy: Any = TimedPolicy(profile, devices)
         self.algorithm = algorithm
         self.config = LearnerConfig(minibatch_size=None, minibatch_groups=MINIBATCH, microbatch_size=microbatch)
-        self.collectives, self.needs_all_frames = SINGLE_PROCESS, False
+        self.collectives, self.needs_all_frames, self.needs_final_images = SINGLE_PROCESS, False, False
         self.ess = 1.0
         self.cores = CoreBudget()
         self._cost, self._devices, self._microbatch = profile.learn, devices, microbatch

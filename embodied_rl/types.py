@@ -248,6 +248,8 @@ class RolloutBatch:
             learner where rows are stale.
         frame_row: int64 [B], which row of `images` and `replay` belongs to each row, -1 where another rank has it.
             None: they have B rows, all here.
+        final_images: uint8 [E, V, H, W, 3] in host memory, what each episode shows after its last step; None unless a
+            reward model needs them.
 
     Example:
         >>> batch = gather(trajectories, version=3)
@@ -270,6 +272,7 @@ class RolloutBatch:
     returns: torch.Tensor | None = None
     log_importance: torch.Tensor | None = None
     frame_row: torch.Tensor | None = None
+    final_images: torch.Tensor | None = None
     info: dict[str, float] = field(default_factory=dict)
 
     def __len__(self) -> int:

@@ -87,7 +87,7 @@ class ToyEnv:
             failed=failed,
         )
 
-    def observe(self, env_ids: Sequence[int], out: Observation) -> None:
+    def observe(self, env_ids: Sequence[int], out: Observation) -> Sequence[int] | None:
         for row, env_id in enumerate(env_ids):
             out.images[row, 0] = torch.from_numpy(self.frame(env_id, "front", SIZE))
             out.proprio[row] = torch.from_numpy(self._position[env_id])

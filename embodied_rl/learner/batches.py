@@ -44,12 +44,13 @@ def _rows(batch: RolloutBatch, start: int, end: int, first: int, last: int) -> R
         row_version=None if batch.row_version is None else batch.row_version[start:end],
         log_importance=None if batch.log_importance is None else batch.log_importance[start:end],
         frame_row=frame_row,
+        final_images=None if batch.final_images is None else batch.final_images[first:last],
     )
 
 
 def without_frames(batch: RolloutBatch) -> RolloutBatch:
-    """A batch without what only forward passes read: images and replay data."""
-    return replace(batch, images=torch.empty(len(batch), 0), replay={}, frame_row=None)
+    """A batch without what only forward passes and reward models read: images and replay data."""
+    return replace(batch, images=torch.empty(len(batch), 0), replay={}, frame_row=None, final_images=None)
 
 
 def frames_elsewhere(batch: RolloutBatch, kept: int = 0) -> RolloutBatch:
@@ -74,6 +75,7 @@ def join_batches(parts: Sequence[RolloutBatch]) -> RolloutBatch:
         firsts.append(firsts[-1] + len(part.episodes))
     values = [part.value for part in parts if part.value is not None]
     versions = [part.row_version for part in parts if part.row_version is not None]
+    finals = [part.final_images for part in parts if part.final_images is not None]
     stale = any(part.log_importance is not None for part in parts)
     ratios = [torch.zeros_like(part.log_prob) if part.log_importance is None else part.log_importance for part in parts]
     framed = [part for part in parts if len(part.images)] or [parts[0]]
@@ -92,6 +94,7 @@ def join_batches(parts: Sequence[RolloutBatch]) -> RolloutBatch:
         row_version=torch.cat(versions) if len(versions) == len(parts) else None,
         log_importance=torch.cat(ratios) if stale else None,
         frame_row=_joined_frame_rows(parts),
+        final_images=torch.cat(finals) if len(finals) == len(parts) else None,
     )
 
 

@@ -148,6 +148,11 @@ class Learner:
         """Whether the policy or the reward model looks at the frames of every row, also of those that others learn."""
         return self.policy.traits.absorb is not None or self._reward_model is not SIMULATOR_REWARD
 
+    @property
+    def needs_final_images(self) -> bool:
+        """Whether the reward model looks at what an episode shows after its last step."""
+        return self._reward_model.needs_final_images
+
     def _absorb(self, batch: RolloutBatch) -> None:
         """Let the policy's running statistics take the batch in, with returns where the algorithm has them."""
         absorb = self.policy.traits.absorb

@@ -16,14 +16,21 @@ class RewardModel(Protocol):
 
     A batch may be relabelled whole or group by group, so a row's reward must not depend on other groups.
 
+    Attributes:
+        needs_final_images: whether it looks at `RolloutBatch.final_images`, which the rollout records only then.
+
     Example:
         class Progress:
+            needs_final_images = False
+
             def relabel(self, batch: RolloutBatch) -> RolloutBatch:
                 return with_rewards(batch, self.network(batch.images, batch.instruction))
 
             def drain(self) -> dict[str, float]:
                 return {}
     """
+
+    needs_final_images: bool
 
     def relabel(self, batch: RolloutBatch) -> RolloutBatch:
         """Return the batch with the rewards to learn from; `batch` itself is not changed."""
@@ -63,6 +70,8 @@ class Judge(Protocol):
 
 class SimulatorReward:
     """The identity: rewards as the simulator gave them."""
+
+    needs_final_images = False
 
     def relabel(self, batch: RolloutBatch) -> RolloutBatch:
         """Return `batch`."""

@@ -30,6 +30,8 @@ class ProgressReward:
         >>> batch = ProgressReward(model, gamma=0.99, weight=0.5).relabel(batch)
     """
 
+    needs_final_images = False
+
     def __init__(self, judge: Judge, *, gamma: float, weight: float) -> None:
         self._judge, self._gamma, self._weight = judge, gamma, weight
         self._unknown = 0

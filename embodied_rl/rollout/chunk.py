@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 
+from embodied_rl.rollout.episode import ActiveEpisode
 from embodied_rl.types import ChunkResult, Observation
 from embodied_rl.vec_env import VecEnv
 
@@ -34,6 +36,39 @@ def step_rows(env: VecEnv, env_ids: Sequence[int], actions: torch.Tensor, rows: 
     return out
 
 
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """What is wanted of the observation after an episode's last step.
+
+    value: the critic's value, of episodes that reached their horizon. images: its pictures, of every episode.
+    """
+
+    value: bool = False
+    images: bool = False
+
+    def rows(self, result: ChunkResult) -> list[int]:
+        """The rows of a chunk that are to be observed now, before their envs are reset."""
+        if self.images:
+            return torch.nonzero((result.terminated | result.truncated) & ~result.failed).flatten().tolist()
+        return open_ends(result) if self.value else []
+
+    def keep(
+        self, episodes: Sequence[ActiveEpisode], result: ChunkResult, rows: list[int], obs: Observation
+    ) -> tuple[list[int], Observation]:
+        """Give the episodes their final images; return the rows that are to be valued, and their observation.
+
+        Args:
+            episodes: N, of all rows of the chunk.
+            rows: those that `obs` shows.
+        """
+        if self.images:
+            for place, row in enumerate(rows):
+                episodes[row].final_images = obs.images[place].to("cpu", copy=True)
+        valued = set(open_ends(result)) if self.value else set()
+        places = [place for place, row in enumerate(rows) if row in valued]
+        return (rows, obs) if len(places) == len(rows) else ([rows[place] for place in places], obs.rows(places))
+
+
 def open_ends(result: ChunkResult) -> list[int]:
     """The rows whose episode reached its horizon: a critic values what they show now."""
     return torch.nonzero(result.truncated & ~result.terminated & ~result.failed).flatten().tolist()
@@ -44,7 +79,7 @@ def observe_ends(
 ) -> tuple[list[int], Observation]:
     """Observe `rows` of `env_ids` after their last step.
 
-    If the simulator died after the last step, the rows are marked failed in `result`: they have no final value.
+    If the simulator died after the last step, the rows are marked failed in `result`: nobody knows what they show.
 
     Args:
         out: len(rows) rows to render into.

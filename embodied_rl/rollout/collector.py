@@ -23,6 +23,7 @@ class Collector:
     Args:
         queue: which groups to run, with no lookahead.
         final_value: record the critic's value after the last step of truncated episodes.
+        final_images: record the pictures after the last step of every episode.
         on_step: called before each decision; what it raises ends the collection.
 
     Example:
@@ -38,12 +39,20 @@ class Collector:
         clock: Profiler,
         *,
         final_value: bool = False,
+        final_images: bool = False,
         on_step: Callable[[], None] | None = None,
     ) -> None:
         self.sampler = queue.sampler
         self._queue = queue
         self._runner = EnvRunner(
-            env, policy, clock, record=True, final_value=final_value, on_step=on_step, stopping=self.sampler.stopping
+            env,
+            policy,
+            clock,
+            record=True,
+            final_value=final_value,
+            final_images=final_images,
+            on_step=on_step,
+            stopping=self.sampler.stopping,
         )
         self._clock = clock
 

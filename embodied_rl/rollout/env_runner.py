@@ -8,7 +8,7 @@ import torch
 
 from embodied_rl.policy import ActMode, Policy
 from embodied_rl.rollout.actor import ParallelActor
-from embodied_rl.rollout.chunk import observe_ends, open_ends, step_rows
+from embodied_rl.rollout.chunk import Ends, observe_ends, step_rows
 from embodied_rl.rollout.episode import NO_CRITIC, ActiveEpisode, decision_rng, executed_terms, record_step
 from embodied_rl.rollout.hopeless import HopelessRule
 from embodied_rl.rollout.observation_pool import ObservationPool, StepRecord, Trajectory
@@ -22,9 +22,10 @@ class EnvRunner:
     """Runs episodes of one policy in one simulator.
 
     record: keep the rows of finished episodes (else only their results). final_value: ask the policy for the value of
-    the observation after a truncated episode's last step. on_step: called before each decision; what it raises ends
-    the run. stopping: ends episodes early. `version`: of the policy, written on each row, where it may change within an
-    episode. It acts on as many threads as torch has where it is made.
+    the observation after a truncated episode's last step. final_images: keep the pictures after every episode's last
+    step. on_step: called before each decision; what it raises ends the run. stopping: ends episodes early. `version`:
+    of the policy, written on each row, where it may change within an episode. It acts on as many threads as torch has
+    where it is made.
     """
 
     def __init__(
@@ -35,6 +36,7 @@ class EnvRunner:
         *,
         record: bool,
         final_value: bool = False,
+        final_images: bool = False,
         on_step: Callable[[], None] | None = None,
         stopping: HopelessRule | None = None,
     ) -> None:
@@ -45,7 +47,7 @@ class EnvRunner:
         self.store = ObservationPool(env.new_observation, env.num_envs)
         self._actor = ParallelActor(policy, env.num_envs, torch.get_num_threads())
         self._record = record
-        self._final_value = final_value
+        self._ends = Ends(final_value, final_images)
         self._on_step = on_step
         self._stopping = stopping
         self._active: dict[int, ActiveEpisode] = {}
@@ -83,7 +85,7 @@ class EnvRunner:
         episodes = [self._active[env_id] for env_id in env_ids]
         going = [row for row in range(len(env_ids)) if row not in stopped]
         record_step(episodes, going, step, result, keep=self._record)
-        values = self._values(env_ids, result) if self._final_value else {}
+        values = self._see_ends(env_ids, result)
         for row in torch.nonzero(result.failed).flatten().tolist():
             lost = self._active.pop(env_ids[row])
             self.store.release(lost.rows)
@@ -128,7 +130,7 @@ class EnvRunner:
     def _stop(self, env_ids: Sequence[int], step: StepRecord, stopped: Sequence[int]) -> list[Trajectory]:
         """Take the episodes that were stopped before this decision out of their envs."""
         self.store.release([(step, row) for row in stopped])
-        return [self._active.pop(env_ids[row]).given_up(bootstrap=self._final_value) for row in stopped]
+        return [self._active.pop(env_ids[row]).given_up(bootstrap=self._ends.value) for row in stopped]
 
     def _finish(self, env_ids: Sequence[int], result: ChunkResult, values: dict[int, float]) -> list[Trajectory]:
         """Take the ended episodes of this round out of their envs."""
@@ -140,13 +142,18 @@ class EnvRunner:
             for row in rows
         ]
 
-    def _values(self, env_ids: Sequence[int], result: ChunkResult) -> dict[int, float]:
-        """The critic's value, by row, of what truncated episodes show now; those that show nothing any more failed."""
-        if not (ended := open_ends(result)):
+    def _see_ends(self, env_ids: Sequence[int], result: ChunkResult) -> dict[int, float]:
+        """Observe ended episodes as far as it is asked for; those that show nothing any more failed.
+
+        Returns:
+            The critic's value of truncated episodes, by row.
+        """
+        if not (ended := self._ends.rows(result)):
             return {}
         block, out = self.store.take(len(ended))
         with self.clock.span("render"):
             rows, obs = observe_ends(self.env, env_ids, result, ended, out)
+        rows, obs = self._ends.keep([self._active[env_id] for env_id in env_ids], result, rows, obs)
         values: list[float] = []
         if rows:
             with self.clock.span("act"):

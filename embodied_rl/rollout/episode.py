@@ -28,6 +28,8 @@ class ActiveEpisode:
     values: list[float] = field(default_factory=list)
     """The critic's, one a decision, where hopeless episodes are stopped."""
     hopeless: bool = False
+    final_images: torch.Tensor | None = None
+    """What it shows after its last step, as of `Trajectory`."""
 
     def ended(self, *, terminated: bool, final_value: float = 0.0, stopped: bool = False) -> Trajectory:
         """Finish the episode; terminated: by its task, not by the horizon or because it was stopped as hopeless."""
@@ -42,7 +44,7 @@ class ActiveEpisode:
             final_value=final_value,
             stop=StopTrace(self.hopeless, stopped, tuple(self.values) if self.success else ()) if self.values else None,
         )
-        return Trajectory(outcome, self.rows)
+        return Trajectory(outcome, self.rows, self.final_images)
 
     def given_up(self, *, bootstrap: bool) -> Trajectory:
         """Finish a hopeless episode before the decision that it was to make; bootstrap: from what it sees now."""

@@ -36,10 +36,14 @@ class StepRecord:
 
 @dataclass(slots=True)
 class Trajectory:
-    """A finished episode and its rows (a step and a row of it), in time order."""
+    """A finished episode and its rows (a step and a row of it), in time order.
+
+    final_images: uint8 [V, H, W, 3] in host memory, what it shows after its last step; None where nobody asks for it.
+    """
 
     result: EpisodeResult
     steps: list[tuple[StepRecord, int]] = field(default_factory=list)
+    final_images: torch.Tensor | None = None
 
 
 class ObservationPool:
@@ -76,7 +80,7 @@ def gather(trajectories: Sequence[Trajectory], version: int) -> RolloutBatch:
     """Copy the rows of `trajectories` into one batch, episode by episode, each in time order.
 
     Raises:
-        ValueError: without rows.
+        ValueError: without rows, or where only some episodes have final images.
     """
     rows = [row for trajectory in trajectories for row in trajectory.steps]
     if not rows:
@@ -88,6 +92,9 @@ def gather(trajectories: Sequence[Trajectory], version: int) -> RolloutBatch:
     values = [act.value for act in acts if act.value is not None]
     lengths = [len(trajectory.steps) for trajectory in trajectories]
     versions = [step.version for step, _ in rows if step.version is not None]
+    finals = [trajectory.final_images for trajectory in trajectories if trajectory.final_images is not None]
+    if finals and len(finals) != len(trajectories):
+        raise ValueError("some episodes have pictures after their last step, and others none")
     return RolloutBatch(
         # row by row: joining whole steps first would copy images twice and hold those of other episodes
         images=torch.stack([step.obs.images[row] for step, row in rows]),
@@ -102,6 +109,7 @@ def gather(trajectories: Sequence[Trajectory], version: int) -> RolloutBatch:
         episodes=[trajectory.result for trajectory in trajectories],
         version=version,
         row_version=torch.tensor(versions) if len(versions) == len(rows) else None,
+        final_images=torch.stack(finals) if finals else None,
     )
 
 

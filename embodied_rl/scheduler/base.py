@@ -80,6 +80,11 @@ class StreamingLearner(Protocol):
         ...
 
     @property
+    def needs_final_images(self) -> bool:
+        """Whether the reward model looks at what an episode shows after its last step."""
+        ...
+
+    @property
     def ess(self) -> float:
         """Effective sample size ratio of one-update-old rows, in (0, 1]."""
         ...

@@ -19,7 +19,8 @@ from embodied_rl.rollout.sampler import EpisodeSampler
 from embodied_rl.scheduler.base import Callbacks, Scheduler, StreamingLearner
 from embodied_rl.scheduler.config import PipelinedConfig, RayConfig, SchedulerConfig, check_fit, check_ranks
 from embodied_rl.scheduler.exchange import GroupExchange
-from embodied_rl.scheduler.pipeline.engine import EngineOptions, RolloutEngine
+from embodied_rl.scheduler.pipeline.engine import RolloutEngine
+from embodied_rl.scheduler.pipeline.options import EngineOptions
 from embodied_rl.scheduler.pipeline.ranked import RankedPipelinedScheduler
 from embodied_rl.scheduler.pipeline.ranked_engine import RankedEngine
 from embodied_rl.scheduler.pipeline.replica import acting_device, copy_weights, replicate
@@ -80,7 +81,11 @@ def make_scheduler(
     if isinstance(config, PipelinedConfig):
         workers = workers or len(os.sched_getaffinity(0))
         return _make_pipelined(config, env, learner, queue, profiler, callbacks, workers, exchange)
-    options = {"final_value": algorithm.needs_final_value, "on_step": callbacks.check_interrupt}
+    options: dict[str, Any] = {
+        "final_value": algorithm.needs_final_value,
+        "final_images": learner.needs_final_images,
+        "on_step": callbacks.check_interrupt,
+    }
     if exchange is None:
         collector = Collector(env, learner.policy, queue, profiler, **options)
     else:
@@ -146,6 +151,7 @@ def _make_pipelined(
             in_turn=on_policy,
             batch_delay_s=config.max_batch_delay_ms / 1e3,
             final_value=learner.algorithm.needs_final_value,
+            final_images=learner.needs_final_images,
             threads=threads,
         ),
         learner.cores,

@@ -28,12 +28,20 @@ class RankedCollector:
         clock: Profiler,
         *,
         final_value: bool = False,
+        final_images: bool = False,
         on_step: Callable[[], None] | None = None,
     ) -> None:
         self.sampler = exchange.queue.sampler
         self._exchange = exchange
         self._runner = EnvRunner(
-            env, policy, clock, record=True, final_value=final_value, on_step=on_step, stopping=self.sampler.stopping
+            env,
+            policy,
+            clock,
+            record=True,
+            final_value=final_value,
+            final_images=final_images,
+            on_step=on_step,
+            stopping=self.sampler.stopping,
         )
         self._clock = clock
 

@@ -15,12 +15,11 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 from embodied_rl.policy import Policy
 from embodied_rl.rollout.actor import ParallelActor
-from embodied_rl.rollout.chunk import observe_ends, open_ends, step_rows
+from embodied_rl.rollout.chunk import Ends, observe_ends, step_rows
 from embodied_rl.rollout.episode import NO_CRITIC, ActiveEpisode, decision_rng, executed_terms, record_step
 from embodied_rl.rollout.groups import BatchEnd, Group, GroupQueue
 from embodied_rl.rollout.observation_pool import ObservationPool, StepRecord, Trajectory
@@ -35,6 +34,7 @@ from embodied_rl.scheduler.pipeline.env_group import (
     make_step_record,
     split,
 )
+from embodied_rl.scheduler.pipeline.options import EngineOptions
 from embodied_rl.scheduler.pipeline.turns import Turn, Turns
 from embodied_rl.types import ChunkResult, EpisodeResult
 from embodied_rl.utils.profiler import Profiler
@@ -42,24 +42,6 @@ from embodied_rl.utils.threads import CoreBudget, set_torch_threads, shared_core
 from embodied_rl.vec_env import VecEnv
 
 POLL_SECONDS = 0.1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineOptions:
-    """Sizes and rules of a `RolloutEngine`."""
-
-    env_groups: int
-    """Groups that the envs are cut into."""
-    workers: int
-    """Threads that step and render; each takes one env group at a time."""
-    in_turn: bool
-    """Let nothing depend on timing (`Turns`)."""
-    batch_delay_s: float = 0.0
-    """How long the policy waits for further env groups once one is ready; not with `in_turn`."""
-    final_value: bool = False
-    """Record the critic's value after the last step of truncated episodes."""
-    threads: int = 1
-    """CPU threads for acting."""
 
 
 class RolloutEngine:
@@ -83,6 +65,7 @@ class RolloutEngine:
         self.profiler = profiler
         self.version = 0
         self._options = options
+        self._ends = Ends(options.final_value, options.final_images)
         self._cores = cores or CoreBudget()
         self._env_groups = make_env_groups(env.num_envs, options.env_groups)
         self._pool = ObservationPool(env.new_observation, max(len(group.env_ids) for group in self._env_groups))
@@ -257,16 +240,20 @@ class RolloutEngine:
         mask = executed_terms(result.steps_taken, self.policy.chunk_len, self.policy.terms_per_step)
         record = make_step_record(view, decision, result, mask)
         record_step(view.episodes, rows, record, result, keep=True)
-        return record, result, self._render_ends(view, result) if self._options.final_value else None
+        return record, result, self._render_ends(view, result)
 
     def _render_ends(self, view: EnvGroupView, result: ChunkResult) -> EnvGroupView | None:
-        """Observe truncated episodes after their last step; those whose simulator died since become `failed`."""
-        if not (ended := open_ends(result)):
+        """Observe ended episodes after their last step, as far as it is asked for; return those that are to be valued.
+
+        Those whose simulator died since become `failed`.
+        """
+        if not (ended := self._ends.rows(result)):
             return None
         with self._lock:
             block, out = self._pool.take(len(ended))
         with self.profiler.span("render"):
             rows, obs = observe_ends(self.env, view.env_ids, result, ended, out)
+        rows, obs = self._ends.keep(view.episodes, result, rows, obs)
         if rows:
             return EnvGroupView([view.env_ids[row] for row in rows], [view.episodes[row] for row in rows], block, obs)
         with self._lock:
@@ -292,7 +279,7 @@ class RolloutEngine:
         for row in env_group.decision.stopped:
             self._pool.release([(record, row)])
             episode = env_group.active.pop(env_group.view.env_ids[row])
-            self._finish(episode.given_up(bootstrap=self._options.final_value))
+            self._finish(episode.given_up(bootstrap=self._ends.value))
         valued = set(finals.env_ids) if finals is not None else set()
         over = result.terminated | result.truncated | result.failed
         for row in over.nonzero().flatten().tolist():

@@ -54,6 +54,7 @@ class RayPool:
     """`config.workers` actors, that run the episodes of `queue`.
 
     Args:
+        arguments: of each `RolloutWorker`.
         full_state: all weights that learn, as last sent.
         log: gets one line when there is something to tell.
 
@@ -65,10 +66,9 @@ class RayPool:
         self,
         ray: Any,
         config: RayConfig,
-        factory: WorkerFactory,
+        arguments: tuple[WorkerFactory, bool, bool],
         queue: GroupQueue,
         *,
-        final_value: bool,
         full_state: Callable[[], Sequence[Bucket]],
         log: Callable[[str], None],
     ) -> None:
@@ -80,7 +80,7 @@ class RayPool:
             "scheduling_strategy": "SPREAD",
         }
         actor = ray.remote(RolloutWorker).options(**options)
-        self._start: Callable[[], Any] = lambda: actor.remote(factory, final_value)
+        self._start: Callable[[], Any] = lambda: actor.remote(*arguments)
         self._version = 0
         self._whole: list[Any] | None = None
         self.replaced = 0

@@ -52,9 +52,8 @@ class RayScheduler:
         self._pool = RayPool(
             self._ray,
             config,
-            callbacks.remote,
+            (callbacks.remote, learner.algorithm.needs_final_value, learner.needs_final_images),
             queue,
-            final_value=learner.algorithm.needs_final_value,
             full_state=self._encoder.full_state,
             log=self._notes.append,
         )

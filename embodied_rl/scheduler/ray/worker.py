@@ -35,13 +35,18 @@ class TurnResult:
 
 
 class RolloutWorker:
-    """The Ray actor. Calls are carried out one after the other, in the order in which they were sent."""
+    """The Ray actor. Calls are carried out one after the other, in the order in which they were sent.
 
-    def __init__(self, factory: WorkerFactory, final_value: bool) -> None:
+    final_value, final_images: as of `EnvRunner`.
+    """
+
+    def __init__(self, factory: WorkerFactory, final_value: bool, final_images: bool = False) -> None:
         env, policy = factory()
         assert isinstance(policy, nn.Module)
         self._policy = policy
-        self._driver = EnvRunner(env, policy, Profiler(), record=True, final_value=final_value)
+        self._driver = EnvRunner(
+            env, policy, Profiler(), record=True, final_value=final_value, final_images=final_images
+        )
         self._num_envs = env.num_envs
         self._waiting: deque[EpisodeSpec] = deque()
 

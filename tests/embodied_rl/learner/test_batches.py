@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from embodied_rl.learner.batches import frames_elsewhere, join_batches, split_groups
+from embodied_rl.learner.batches import frames_elsewhere, join_batches, split_groups, without_frames
 from embodied_rl.types import EpisodeResult, EpisodeSpec, RolloutBatch
 
 
@@ -29,6 +31,7 @@ def batch_of(lengths: list[int]) -> RolloutBatch:
         mask=torch.ones(rows, 1, dtype=torch.bool),
         episode=torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths)),
         episodes=episodes,
+        final_images=torch.arange(len(lengths), dtype=torch.uint8).reshape(-1, 1, 1, 1, 1),
     )
 
 
@@ -45,6 +48,8 @@ def test_a_row_keeps_its_own_frame_wherever_the_others_are(lengths: list[int], s
         for found in (joined, again):
             assert torch.equal(found.reward, whole.reward)
             assert torch.equal(found.proprio, whole.proprio)
+            assert found.final_images is not None
+            assert found.final_images.flatten().tolist() == list(range(len(lengths))), "each episode its own"
             frame_row = torch.arange(len(found)) if found.frame_row is None else found.frame_row
             here = frame_row >= 0
             assert torch.equal(found.images[frame_row[here]], whole.images[here])
@@ -52,3 +57,12 @@ def test_a_row_keeps_its_own_frame_wherever_the_others_are(lengths: list[int], s
             groups = torch.arange(len(lengths))[found.episode]
             assert bool(here[groups % size == rank].all())
             assert int(here[groups % size != rank].sum()) == kept * sum(g % size != rank for g in range(len(lengths)))
+
+
+def test_final_images_are_joined_only_where_all_have_them() -> None:
+    one = batch_of([2, 1])
+    other = replace(one, final_images=None)
+    assert join_batches([one, other]).final_images is None
+    assert without_frames(one).final_images is None
+    (first, _) = split_groups(other)
+    assert first.final_images is None

@@ -26,6 +26,8 @@ CONFIGS = [GRPOConfig(success_rate_range=None), PPOConfig()]
 class Length:
     """Rewards every decision by its number of executed terms; remembers what it was given."""
 
+    needs_final_images = False
+
     def __init__(self) -> None:
         self.given: list[RolloutBatch] = []
 

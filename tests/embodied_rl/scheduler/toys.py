@@ -30,7 +30,8 @@ from embodied_rl.rollout.hopeless import HopelessRule
 from embodied_rl.rollout.lookahead import ON_POLICY, Lookahead
 from embodied_rl.rollout.sampler import EpisodeSampler
 from embodied_rl.scheduler.base import Callbacks
-from embodied_rl.scheduler.pipeline.engine import EngineOptions, RolloutEngine
+from embodied_rl.scheduler.pipeline.engine import RolloutEngine
+from embodied_rl.scheduler.pipeline.options import EngineOptions
 from embodied_rl.scheduler.pipeline.replica import copy_weights, replicate
 from embodied_rl.scheduler.pipeline.scheduler import PipelinedScheduler
 from embodied_rl.scheduler.serial import SerialScheduler
@@ -69,9 +70,9 @@ class SlowEnv(ToyEnv):
         self._pause()
         return super().step(env_ids, actions)
 
-    def observe(self, env_ids: Sequence[int], out: Observation) -> None:
+    def observe(self, env_ids: Sequence[int], out: Observation) -> Sequence[int] | None:
         self._pause()
-        super().observe(env_ids, out)
+        return super().observe(env_ids, out)
 
 
 class NanPolicy(ToyPolicy):
@@ -135,7 +136,7 @@ class Streaming:
     def __init__(self, learner: Learner, ess: Callable[[], float] | None = None) -> None:
         self.policy, self.algorithm, self.config = learner.policy, learner.algorithm, learner.config
         self.collectives, self.cores, self._learner, self._ess = learner.collectives, learner.cores, learner, ess
-        self.needs_all_frames = learner.needs_all_frames
+        self.needs_all_frames, self.needs_final_images = learner.needs_all_frames, learner.needs_final_images
 
     @property
     def ess(self) -> float:

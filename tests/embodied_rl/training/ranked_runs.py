@@ -62,10 +62,14 @@ class Run:
 
 
 class LooksAtFrames:
-    """A reward model for which every row's frames count."""
+    """A reward model for which every row's frames count, and what each episode shows at its end."""
+
+    needs_final_images = True
 
     def relabel(self, batch: RolloutBatch) -> RolloutBatch:
-        return with_rewards(batch, batch.reward + batch.images.float().flatten(1).mean(1))
+        assert batch.final_images is not None
+        seen, ends = (images.float().flatten(1).mean(1) for images in (batch.images, batch.final_images))
+        return with_rewards(batch, batch.reward + seen + ends[batch.episode])
 
     def drain(self) -> dict[str, float]:
         return {}
