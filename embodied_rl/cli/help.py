@@ -34,7 +34,7 @@ EXPERT = frozenset(
         "audit-share",
         "learner": "average-updates betas lr-decay-updates lr-warmup-updates ratio-tolerance recompute-old-log-probs "
         "row-share weight-decay",
-        "reward": "model weight goal-prompt baseline-prompt projection digest",
+        "reward": "model weight alone goal-prompt baseline-prompt projection digest",
         "guard": "action max-kl min-ess min-entropy max-success-drop max-rollbacks",
         "scheduler": "cpus-per-worker deadline-s max-batch-delay-ms max-lookahead act-device",
     }.items()

@@ -26,6 +26,7 @@ from embodied_rl.config.policies import (
     SmolVLAConfig,
 )
 from embodied_rl.config.policy_checks import check_flow_policy
+from embodied_rl.config.reward_checks import check_alone
 from embodied_rl.config.training_episodes import LEVEL, SHARE, check_changes, check_perturb
 from embodied_rl.errors import UserError, suggest
 from embodied_rl.evaluation.config import EvalConfig
@@ -249,6 +250,7 @@ class TrainConfig:
                 check_filtered_draws(self.scheduler)
         has_critic = isinstance(self.algorithm, PPOConfig)
         check_stopping(self.scheduler, wanted=self.rollout.stop_hopeless, has_critic=has_critic)
+        check_alone(self.reward, self.algorithm, self.rollout, self.guard, self.env.reward)
         check_reward(self.reward, autotune=self.autotune, has_critic=has_critic)
         if self.autotune and not isinstance(self.policy, OwnPolicyConfig | MLPConfig) and self.policy.compile:
             raise UserError(

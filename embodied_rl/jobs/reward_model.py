@@ -8,6 +8,8 @@ from embodied_rl.algorithms.config import PPOConfig
 from embodied_rl.errors import UserError
 from embodied_rl.factory.rewards import open_judge, reward_digest, reward_folder
 from embodied_rl.jobs.train_setup import RunSetup
+from embodied_rl.rewards.alone_reward import AloneReward
+from embodied_rl.rewards.base import Judge, RewardModel
 from embodied_rl.rewards.clip import ClipJudge
 from embodied_rl.rewards.config import AUTO, RewardConfig
 from embodied_rl.rewards.progress import ProgressModel
@@ -34,24 +36,31 @@ def pin_reward(setup: RunSetup) -> RunSetup:
             "put that one back, or begin a new run."
         )
     judge = open_judge(folder, asked, setup.config.device)
-    _check_pictures(judge, setup.env.info, asked.model)
+    _check_pictures(judge, setup.env.info, asked)
     if isinstance(judge, ClipJudge):
         judge.check(setup.instructions)
-    gamma = setup.config.algorithm.gamma
     return dataclasses.replace(
         setup,
         config=dataclasses.replace(setup.config, reward=dataclasses.replace(asked, digest=found)),
         about=setup.about | {"reward": _describe(asked, found)},
-        reward_model=ProgressReward(judge, gamma=gamma, weight=asked.weight),
+        reward_model=_reward_model(judge, setup.config.algorithm.gamma, asked, has_success=setup.env.info.has_success),
     )
 
 
-def _check_pictures(judge: object, info: EnvInfo, model: str) -> None:
+def _reward_model(judge: Judge, gamma: float, asked: RewardConfig, *, has_success: bool) -> RewardModel:
+    if asked.alone:
+        return AloneReward(judge, gamma=gamma, weight=asked.weight, has_success=has_success)
+    return ProgressReward(judge, gamma=gamma, weight=asked.weight)
+
+
+def _check_pictures(judge: object, info: EnvInfo, asked: RewardConfig) -> None:
+    model = asked.model
     if not info.cameras:
         raise UserError(f"the reward model in {model} judges pictures, and this suite has none: leave it out.")
-    if not info.has_success:
+    if not info.has_success and not asked.alone:
         raise UserError(
-            f"the reward model in {model} counts in successes, of which this suite says nothing: leave it out."
+            f"the reward model in {model} counts in successes, of which this suite says nothing: leave it out, or let "
+            "it teach alone with --reward.alone."
         )
     if not isinstance(judge, ProgressModel):
         return
@@ -64,4 +73,7 @@ def _check_pictures(judge: object, info: EnvInfo, model: str) -> None:
 
 
 def _describe(asked: RewardConfig, digest: str) -> str:
-    return f"simulator, and {asked.weight:g} x progress of {asked.model} ({digest[:12]}) where it succeeds"
+    model = f"{asked.model} ({digest[:12]})"
+    if asked.alone:
+        return f"{model} alone: 1 where it sees the task done at the end, and {asked.weight:g} x its progress there"
+    return f"simulator, and {asked.weight:g} x progress of {model} where it succeeds"

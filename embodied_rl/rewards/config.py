@@ -36,13 +36,16 @@ class PromptConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class RewardConfig(PromptConfig):
-    """A reward model beside the simulator's rewards; with PPO."""
+    """A reward model beside the simulator's rewards, or in their place; with PPO."""
 
     model: str = ""
     """Folder of a reward model: one that `embodied-rl reward train` made, a CLIP-like or an image-text-to-text model of
     transformers; or OWNER/NAME[@REVISION] of one on the Hugging Face hub ('': the simulator's rewards alone)."""
     weight: float = 0.5
     """What the differences of its progress are multiplied with."""
+    alone: bool = False
+    """Learn from the model alone: an episode pays 1, and the differences, where the model sees the task done in the
+    pictures after its last step, and else nothing. The simulator's success is reported, and ends episodes as ever."""
     digest: str = AUTO
     """SHA-256 of the model; auto: of the one in the folder. A folder with another model is refused."""
 
@@ -50,6 +53,8 @@ class RewardConfig(PromptConfig):
         PromptConfig.__post_init__(self)
         if not 0 < self.weight < 2**20:
             raise UserError(f"--reward.weight must be above 0 and below 2^20, got {self.weight}.")
+        if self.alone and not self.model:
+            raise UserError("--reward.alone learns from a reward model alone: name it with --reward.model.")
         used = self.goal_prompt or self.baseline_prompt or self.projection is not None
         if used and not self.model:
             raise UserError(

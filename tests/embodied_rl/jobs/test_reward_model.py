@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -13,10 +14,10 @@ import pytest
 import torch
 from rich.console import Console
 
-from embodied_rl.algorithms.config import GRPOConfig
+from embodied_rl.algorithms.config import GRPOConfig, PPOConfig
 from embodied_rl.autotune.tune import tune
 from embodied_rl.cli import main
-from embodied_rl.config.train import TrainConfig, from_dict, to_dict
+from embodied_rl.config.train import EnvConfig, TrainConfig, from_dict, to_dict
 from embodied_rl.errors import UserError
 from embodied_rl.factory.rewards import reward_digest
 from embodied_rl.jobs.ranks import FollowerError, RunRanks, open_together, settings_of
@@ -24,10 +25,13 @@ from embodied_rl.jobs.reward_model import pin_reward
 from embodied_rl.jobs.run_folder import check_unchanged
 from embodied_rl.jobs.train_setup import Given, RunSetup
 from embodied_rl.learner.distributed.collectives import Collectives
+from embodied_rl.learner.guard import GuardConfig
+from embodied_rl.rewards.alone_reward import AloneReward
 from embodied_rl.rewards.base import SIMULATOR_REWARD
 from embodied_rl.rewards.config import RewardConfig
 from embodied_rl.rewards.progress import ProgressConfig, ProgressModel, digest, save_progress
 from embodied_rl.rewards.progress_reward import ProgressReward
+from embodied_rl.rollout.config import RolloutConfig
 from tests.embodied_rl.rewards.tiny_models import save_clip
 
 
@@ -82,6 +86,46 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
         replace(asks_for(folder), algorithm=GRPOConfig()).check()
     with pytest.raises(UserError, match="weight must be above 0"):
         RewardConfig(model=str(folder), weight=0)
+
+
+def test_a_judge_may_teach_alone(tmp_path: Path) -> None:
+    """Also where no simulator speaks of success; and whatever else would follow the simulator is refused by name."""
+    asked = asks_for(save(tmp_path / "reward", 0))
+    ppo = PPOConfig(bootstrap_truncated=False)
+    asked = replace(asked, algorithm=ppo, reward=replace(asked.reward, alone=True))
+    asked.check()
+    for has_success in (True, False):
+        setup = pin_reward(opened(asked, has_success=has_success))
+        assert isinstance(setup.reward_model, AloneReward)
+        assert "alone" in setup.about["reward"]
+        assert from_dict(to_dict(setup.config)) == setup.config
+    beside = replace(setup.config, reward=replace(setup.config.reward, alone=False))
+    with pytest.raises(UserError, match=r"reward\.alone was"):
+        check_unchanged(beside, to_dict(setup.config))
+    with pytest.raises(UserError, match=r"name it with --reward\.model"):
+        RewardConfig(alone=True)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"algorithm": GRPOConfig()}, "--reward.alone is built for PPO: use --algorithm ppo"),
+        ({"algorithm": PPOConfig()}, "add --algorithm.no-bootstrap-truncated"),
+        ({"rollout": RolloutConfig(sampler="adaptive")}, "--rollout.sampler adaptive draws episodes by the simulator"),
+        ({"rollout": RolloutConfig(stop_hopeless=True)}, "--rollout.stop-hopeless stops episodes by the simulator"),
+        ({"guard": GuardConfig(action="roll_back")}, "--guard.action roll_back takes updates back by the simulator"),
+        ({"env": EnvConfig(reward="staged")}, "--env.reward staged is paid by the simulator"),
+    ],
+)
+def test_what_would_follow_the_simulator_is_refused(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
+    asked = replace(asks_for(tmp_path), algorithm=PPOConfig(bootstrap_truncated=False))
+    beside = replace(asked, **changes)
+    alone = replace(beside, reward=replace(asked.reward, alone=True))
+    if not isinstance(beside.algorithm, GRPOConfig):
+        beside.check()
+    with pytest.raises(UserError, match=re.escape(said)) as refused:
+        alone.check()
+    assert "\n" not in str(refused.value)
 
 
 def test_the_settings_of_a_run_have_it(tmp_path: Path) -> None:
