@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 
 from embodied_rl.rewards.base import Judge, with_rewards
@@ -58,7 +60,7 @@ class AloneReward:
             done = self._is_done(batch.final_images[number : number + 1], words[-1:], episode)
             if done:
                 reward[rows] = self._paid(batch.images[rows], words).to(reward.device)
-        return with_rewards(batch, reward)
+        return with_rewards(replace(batch, final_images=None), reward)  # nobody looks at them again
 
     def drain(self) -> dict[str, float]:
         """How often the judge saw the task done, and how often the simulator says otherwise: shares of all episodes.

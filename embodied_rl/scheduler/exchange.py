@@ -50,9 +50,10 @@ class GroupExchange:
             Interrupted: some rank was asked to stop.
         """
         counts = self.queue.sampler.counts
+        told = counts.requeued  # another thread may count one more while this one waits for the others
         message = _Message(
             stop,
-            counts.requeued - self._requeued,
+            told - self._requeued,
             [_report(group) for group, _ in ended],
             [self._portable(batch) for _, batch in ended if batch is not None],
             list(drifts),
@@ -63,8 +64,9 @@ class GroupExchange:
         for rank, part in enumerate(found):
             if rank != self.collectives.rank:
                 counts.requeued += part.requeued
+                told += part.requeued
                 self._take(part)
-        self._requeued = counts.requeued
+        self._requeued = told
         # those of other ranks are in host memory, and are joined with these
         own = {group.index: replace(batch, proprio=batch.proprio.cpu()) for group, batch in ended if batch is not None}
         self.rows |= own

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from embodied_rl.errors import UserError
 from embodied_rl.learner.off_policy import importance_correction
 from embodied_rl.rollout.collector import Collector
 from embodied_rl.rollout.dealt_groups import DealtGroups
@@ -63,6 +65,11 @@ def make_scheduler(
         UserError: the options do not fit the environment, the learner or the ranks.
     """
     algorithm, collectives = learner.algorithm, learner.collectives
+    if learner.needs_final_images and sampler.stopping is not None:
+        raise UserError(
+            "a reward model that judges what an episode shows after its last step does not go with "
+            "--rollout.stop-hopeless, under which some have none: leave one of the two out."
+        )
     limits: dict[str, Any] = {
         "groups": groups,
         "success_rate_range": algorithm.success_rate_range,
@@ -104,6 +111,8 @@ def _make_ray(
         return RayScheduler(config, learner, queue, callbacks)
     rank, size = learner.collectives.rank, learner.collectives.size
     share = replace(config, workers=ProcessRank(rank, size).share(config.workers))
+    if rank > 0:  # only it knows of its workers, and its observer is silent
+        callbacks = replace(callbacks, log=lambda text: print(f"rank {rank}: {text}", file=sys.stderr))
     return RankedRayScheduler(exchange, share, learner, queue, callbacks)
 
 

@@ -46,7 +46,7 @@ def shared_cluster(config: RayConfig, told: Shared | None) -> Iterator[Shared]:
     """
     with ExitStack() as stack:
         if told is not None and config.address is None:
-            stack.enter_context(socket.create_connection(("127.0.0.1", told.port)))
+            stack.enter_context(_door_of(told.port))
             config = replace(config, address=told.address)
             if told.auth_mode is not None:
                 os.environ[_AUTH_MODE] = told.auth_mode  # read when Ray is imported
@@ -58,6 +58,16 @@ def shared_cluster(config: RayConfig, told: Shared | None) -> Iterator[Shared]:
             address = config.address or ray.get_runtime_context().gcs_address
             told = Shared(address, os.environ.get(_AUTH_MODE), door.getsockname()[1])
         yield told
+
+
+def _door_of(port: int) -> socket.socket:
+    try:
+        return socket.create_connection(("127.0.0.1", port))
+    except OSError as error:
+        raise UserError(
+            "rank 0 started Ray on another machine than this one: run `ray start --head` on one of them and `ray start "
+            "--address=HEAD:6379` on the others, and give --scheduler.address auto."
+        ) from error
 
 
 def _wait_for_leaving(door: socket.socket) -> None:

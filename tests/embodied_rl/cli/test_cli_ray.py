@@ -83,6 +83,7 @@ def test_a_worker_is_killed_then_the_run_is_interrupted(checkpoint: Path, tmp_pa
     assert not [pid for pid in below if Path(f"/proc/{pid}").exists()]
 
 
+@pytest.mark.usefixtures("hears_signals")
 def test_two_ranks_are_interrupted(checkpoint: Path, tmp_path: Path) -> None:
     """One Ray was started for both, which have a worker each; it ends after both have left it."""
     assert ray_is_here()

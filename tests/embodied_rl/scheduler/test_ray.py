@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -16,7 +17,7 @@ from embodied_rl.errors import UserError
 from embodied_rl.learner.distributed.join import joined
 from embodied_rl.rollout.retries import FailureCause
 from embodied_rl.scheduler.config import RayConfig
-from embodied_rl.scheduler.ray.cluster import connect
+from embodied_rl.scheduler.ray.cluster import Shared, connect, shared_cluster
 from embodied_rl.scheduler.ray.worker import RolloutWorker
 from embodied_rl.types import RolloutBatch
 from tests.embodied_rl.ranks import others, place
@@ -152,6 +153,14 @@ def test_more_workers_than_the_cluster_can_place_are_refused(cluster: Any) -> No
         connect(RayConfig(workers=9))
     with pytest.raises(UserError, match=r"need 2 GPUs, and the Ray cluster has 0"):
         connect(RayConfig(workers=2, gpus_per_worker=1))
+
+
+def test_a_rank_on_another_machine_than_the_one_that_started_ray_is_told_what_to_do() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as gone:
+        port = gone.getsockname()[1]
+    told = Shared("127.0.0.1:1", None, port)
+    with pytest.raises(UserError, match=r"give --scheduler\.address auto"), shared_cluster(RayConfig(), told):
+        pass
 
 
 def test_a_worker_says_which_episodes_were_lost_and_why() -> None:

@@ -88,7 +88,7 @@ RUNS = {
     "ppo, stream, hopeless episodes": Run(PPO, 32, stream=True, stops=True),
     "grpo, stream, groups filtered, adaptive": Run(GRPO, 20, stream=True, sampler="adaptive"),
     "grpo, ray, groups filtered, a worker lost": Run(GRPO, 24, ray=True, loses=True),
-    "ppo, ray, ranks without rows": Run(PPO, 1, ray=True),
+    "ppo, ray, ranks without rows, a reward model": Run(PPO, 1, ray=True, looks=True),
     "ppo, ray, in parts, rolled back": Run(PPO, 10, ray=True, fsdp=True, rolls_back=True),
 }
 
