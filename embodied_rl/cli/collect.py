@@ -7,7 +7,7 @@ import shlex
 import time
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -76,9 +76,10 @@ class CollectCommand:
     """Also keep the simulator's full state every 10 control steps in OUT, so that training can begin there:
     train --rollout.start-bank OUT."""
     roll_in: str | None = None
-    """A checkpoint, or 'shipped': its policy begins each episode, for a random time of up to half the task's, and the
-    expert goes on from where it is. The expert's part alone is recorded, so it shows how the policy's mistakes are
-    mended; with --start-bank the states on the policy's way there are kept as well."""
+    """A checkpoint (of a run's folder: its newest when the collection begins), or 'shipped': its policy begins each
+    episode, for a random time of up to half the task's, and the expert goes on from where it is. The expert's part
+    alone is recorded, so it shows how the policy's mistakes are mended; with --start-bank the states on the policy's
+    way there are kept as well."""
     video: bool = False
     """Also write a video of the first attempt at each task, for people to watch, into OUT_videos."""
 
@@ -114,6 +115,7 @@ def _collect(command: CollectCommand, argv: list[str]) -> int:
     from embodied_rl.utils.console import LastingConsole
 
     console = LastingConsole()
+    command = _with_fixed_roll_in(command)
     tasks = _tasks(command)
     info = _describe(tasks, command)
     console.print(
@@ -122,7 +124,8 @@ def _collect(command: CollectCommand, argv: list[str]) -> int:
         soft_wrap=True,
     )
     split = _split(command)
-    settings = _settings(command, tasks, info) | _bank_settings(command, tasks) | _roll_in_settings(command, info)
+    settings = _settings(command, tasks, info) | _bank_settings(command, tasks)
+    settings |= _roll_in_settings(command, tasks, info)
     begun = writer.begin(command.out, settings)
     states = {task.name: task.heldout_states if split == "heldout" else task.train_states for task in tasks}
     attempts = collect.plan(states, command.episodes_per_task, command.seed)
@@ -140,8 +143,16 @@ def _collect(command: CollectCommand, argv: list[str]) -> int:
     failed = writer.stored(begun)[1]
     rows = collect.summary(attempts, failed)
     used = {} if split == "fresh" else collect.states_used(attempts)
+    _report(rows, failed, console)
+    if all(row["attempts"] == row["solved"] for row in rows):
+        raise UserError(
+            "the policy solved every attempt by itself, so the expert has nothing to show and a start bank no state: "
+            f"leave --roll-in out, or name tasks in which the policy still errs; remove {begun} first"
+        )
     writer.finalize(command.out, spec, _run_info(command, settings, rows, failed, argv) | {"train_states": used})
-    _report(rows, failed, command.out, console)
+    size = sum(path.stat().st_size for path in command.out.rglob("*") if path.is_file())
+    kept = sum(row["successes"] for row in rows)
+    console.print(f"wrote {command.out}: {counted(kept, 'episode')}, {size / 1e6:.1f} MB", soft_wrap=True)
     return 0
 
 
@@ -203,10 +214,18 @@ def _describe(tasks: Sequence[SuiteTask], command: CollectCommand) -> EnvInfo:
 
 def _bench(command: CollectCommand) -> Bench:
     """What a worker process runs on."""
-    from embodied_rl.factory.demonstrations import Extras, hold_bench
+    from embodied_rl.factory.demonstrations import hold_bench, open_bench
 
-    extras = Extras(command.start_bank, command.roll_in)
-    return hold_bench(_tasks(command), _env_config(command), _protocol(command), command.image_size, extras)
+    return hold_bench(
+        open_bench(
+            _tasks(command),
+            _env_config(command),
+            _protocol(command),
+            command.image_size,
+            snapshots=command.start_bank,
+            roll_in=command.roll_in,
+        )
+    )
 
 
 def _env_config(command: CollectCommand) -> EnvConfig:
@@ -218,6 +237,7 @@ def _env_config(command: CollectCommand) -> EnvConfig:
 def _run(build: partial[Bench], job: Job, attempts: Sequence[Attempt], workers: int, console: Console) -> None:
     from embodied_rl.data import collect, writer
     from embodied_rl.data.progress import progress_bar
+    from embodied_rl.data.roll_in import solved_by_policy
 
     kept, failed = writer.stored(job.partial)
     open_attempts = [attempt for attempt in attempts if attempt.key not in kept and attempt.key not in failed]
@@ -225,7 +245,8 @@ def _run(build: partial[Bench], job: Job, attempts: Sequence[Attempt], workers: 
         console.print(f"continuing: {len(attempts) - len(open_attempts)} of {len(attempts)} attempts are done")
     if not open_attempts:
         return
-    started, frames, failures = time.monotonic(), 0, len(failed)
+    started, frames = time.monotonic(), 0
+    failures = sum(not solved_by_policy(reason) for reason in failed.values())
     with (
         progress_bar(console, "collect") as bar,
         closing(collect.run(build, job, open_attempts, min(workers, len(open_attempts)))) as results,
@@ -233,7 +254,7 @@ def _run(build: partial[Bench], job: Job, attempts: Sequence[Attempt], workers: 
         line = bar.add_task("", total=len(attempts), completed=len(attempts) - len(open_attempts), note="")
         for _, reason, count in results:
             frames += count
-            failures += bool(reason)
+            failures += bool(reason) and not solved_by_policy(reason)
             pace = frames / (time.monotonic() - started)
             bar.update(line, advance=1, note=f"{failures} failed, {pace:.0f} frames/s")
 
@@ -268,13 +289,22 @@ def _bank_settings(command: CollectCommand, tasks: Sequence[SuiteTask]) -> dict[
     return {"start_bank": models_of(tasks)}
 
 
-def _roll_in_settings(command: CollectCommand, info: EnvInfo) -> dict[str, Any]:
+def _with_fixed_roll_in(command: CollectCommand) -> CollectCommand:
+    """The command for the workers: a run that goes on training must not change whose policy begins the episodes."""
+    if command.roll_in is None:
+        return command
+    from embodied_rl.factory.roll_in import fixed_checkpoint
+
+    return replace(command, roll_in=fixed_checkpoint(command.roll_in))
+
+
+def _roll_in_settings(command: CollectCommand, tasks: Sequence[SuiteTask], info: EnvInfo) -> dict[str, Any]:
     """Whose policy begins the episodes; nothing where the expert does."""
     if command.roll_in is None:
         return {}
     from embodied_rl.factory.roll_in import open_roll_in
 
-    return {"roll_in": open_roll_in(command.roll_in, info)[1]}
+    return {"roll_in": open_roll_in(command.roll_in, tasks, _protocol(command), info)[1]}
 
 
 def _run_info(
@@ -304,21 +334,21 @@ def _video_folder(command: CollectCommand) -> Path | None:
     return folder
 
 
-def _report(rows: list[dict[str, Any]], failed: dict[int, str], out: Path, console: Console) -> None:
+def _report(rows: list[dict[str, Any]], failed: dict[int, str], console: Console) -> None:
     from rich.table import Table
 
-    from embodied_rl.data.roll_in import SOLVED
+    from embodied_rl.data.roll_in import solved_by_policy
 
     table = Table("task", "success", "rate")
     for row in rows:
         left = row["attempts"] - row["solved"]
-        rate = row["successes"] / max(1, left)
+        if not left:
+            table.add_row(row["task"], "", f"the policy solved all {row['solved']} by itself")
+            continue
+        rate = row["successes"] / left
         mark = "" if rate >= EXPECTED_SUCCESS else f"  (below {EXPECTED_SUCCESS:.0%})"
         mark += f"; the policy solved {row['solved']} more by itself" if row["solved"] else ""
         table.add_row(row["task"], f"{row['successes']}/{left}", f"{rate:.0%}{mark}")
     console.print(table)
-    for key in (key for key in sorted(failed) if not failed[key].endswith(SOLVED)):
+    for key in (key for key in sorted(failed) if not solved_by_policy(failed[key])):
         console.print(f"failed: {failed[key]}", soft_wrap=True)
-    size = sum(path.stat().st_size for path in out.rglob("*") if path.is_file())
-    kept = sum(row["successes"] for row in rows)
-    console.print(f"wrote {out}: {counted(kept, 'episode')}, {size / 1e6:.1f} MB", soft_wrap=True)

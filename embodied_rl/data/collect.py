@@ -25,7 +25,7 @@ import torch
 
 from embodied_rl.data import start_bank, video, writer
 from embodied_rl.data.layout import DatasetSpec, Episode
-from embodied_rl.data.roll_in import SOLVED, RollIn
+from embodied_rl.data.roll_in import RollIn, solved_by_policy
 from embodied_rl.errors import UserError
 from embodied_rl.rng import philox
 from embodied_rl.types import Array, EpisodeSpec
@@ -144,7 +144,7 @@ def record(bench: Bench, attempt: Attempt, dart_noise_rate: float) -> tuple[Epis
     dart_noise_rate: chance that a push begins, a control step; rotation and gripper are left alone.
 
     Returns:
-        No episode where the policy of a roll-in ended it.
+        No episode where it was over before the expert's turn.
     """
     env = bench.env
     env.reset([0], [EpisodeSpec(attempt.key, attempt.task, attempt.init_state, attempt.seed)])
@@ -154,7 +154,7 @@ def record(bench: Bench, attempt: Attempt, dart_noise_rate: float) -> tuple[Epis
         if bench.snapshot is not None and step % start_bank.EVERY == 0:
             snapshots.append(bench.snapshot())
 
-    if bench.roll_in is not None and (over := bench.roll_in.run(env, attempt.seed, keep_state)):
+    if bench.roll_in is not None and (over := bench.roll_in.run(env, attempt.task, attempt.seed, keep_state)):
         return None, over
     expert = bench.expert(attempt.task, attempt.seed)
     pushes = _Pushes(dart_noise_rate, philox(attempt.seed, _NOISE))
@@ -263,5 +263,5 @@ def summary(attempts: Sequence[Attempt], failed: dict[int, str]) -> list[dict[st
         row = rows.setdefault(attempt.task, {"task": attempt.task, "attempts": 0, "successes": 0, "solved": 0})
         row["attempts"] += 1
         row["successes"] += attempt.key not in failed
-        row["solved"] += failed.get(attempt.key, "").endswith(SOLVED)
+        row["solved"] += solved_by_policy(failed.get(attempt.key, ""))
     return list(rows.values())

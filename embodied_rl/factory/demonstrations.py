@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -32,27 +32,21 @@ _GRASPS = 0x6BA5
 _HELD = ExitStack()
 
 
-@dataclass(frozen=True)
-class Extras:
-    """What a collection wants beyond demonstrations.
-
-    Args:
-        snapshots: the simulator's full states.
-        roll_in: checkpoint of the policy that begins the episodes; None: the expert does.
-    """
-
-    snapshots: bool = False
-    roll_in: str | None = None
-
-
-NOTHING_ELSE = Extras()
-
-
 @contextmanager
 def open_bench(
-    tasks: Sequence[SuiteTask], config: EnvConfig, chosen: Protocol, image_size: int, extras: Extras = NOTHING_ELSE
+    tasks: Sequence[SuiteTask],
+    config: EnvConfig,
+    chosen: Protocol,
+    image_size: int,
+    *,
+    snapshots: bool = False,
+    roll_in: str | None = None,
 ) -> Iterator[Bench]:
-    """One env, drawn and run as `config` and `chosen` say, and the expert of each task at the start of an episode."""
+    """One env, drawn and run as `config` and `chosen` say, and the expert of each task at the start of an episode.
+
+    snapshots: offer the simulator's full states. roll_in: checkpoint of the policy that begins the episodes; None: the
+    expert does.
+    """
     renderer = pick_renderer(config.renderer, tasks, config.render_quality)
     settings = replace(config, num_envs=1, num_threads=1, processes=None, renderer=renderer.name)
     with ExitStack() as stack:
@@ -65,17 +59,15 @@ def open_bench(
         yield Bench(
             env,
             _Experts(simulator, tasks),
-            partial(simulator.snapshot, 0) if extras.snapshots else None,
-            None if extras.roll_in is None else open_roll_in(extras.roll_in, env.info)[0],
+            partial(simulator.snapshot, 0) if snapshots else None,
+            None if roll_in is None else open_roll_in(roll_in, tasks, chosen, env.info)[0],
         )
 
 
-def hold_bench(
-    tasks: Sequence[SuiteTask], config: EnvConfig, chosen: Protocol, image_size: int, extras: Extras
-) -> Bench:
-    """`open_bench` for a worker process: closed when the process ends."""
+def hold_bench(bench: AbstractContextManager[Bench]) -> Bench:
+    """What `open_bench` opens, for a worker process: closed when the process ends."""
     torch.set_num_threads(1)  # workers share out the cores; and another number would round otherwise
-    return _HELD.enter_context(open_bench(tasks, config, chosen, image_size, extras))
+    return _HELD.enter_context(bench)
 
 
 class _Experts:

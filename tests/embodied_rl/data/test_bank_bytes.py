@@ -9,7 +9,7 @@ from pathlib import Path
 from embodied_rl.config.train import EnvConfig
 from embodied_rl.data import collect, start_bank, writer
 from embodied_rl.data.layout import DatasetSpec
-from embodied_rl.factory.demonstrations import Extras, open_bench
+from embodied_rl.factory.demonstrations import open_bench
 from embodied_rl.sim.libero.protocol import NATIVE
 from embodied_rl.sim.tabletop import load_suite
 
@@ -24,7 +24,7 @@ def collected(out: Path, dealt: Sequence[Sequence[int]]) -> bytes:
     partial = writer.begin(out, {})
     for keys in dealt:
         with ExitStack() as stack:
-            bench = stack.enter_context(open_bench(TASKS, CONFIG, NATIVE, PIXELS, Extras(snapshots=True)))
+            bench = stack.enter_context(open_bench(TASKS, CONFIG, NATIVE, PIXELS, snapshots=True))
             spec = DatasetSpec(bench.env.info.cameras, PIXELS, tuple("abcdefgh"), tuple("abcdefg"))
             for key in keys:
                 episode, reason = collect.record(bench, attempts[key], 0.02)

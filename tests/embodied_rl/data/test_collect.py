@@ -262,14 +262,14 @@ def _rolled_in(bench: collect.Bench, action: float) -> tuple[collect.Bench, Roll
     def snapshot() -> np.ndarray:
         return np.array([bench.env.t, bench.env.x])  # type: ignore[attr-defined]
 
-    roll_in = RollIn(decide, max_steps=25)
+    roll_in = RollIn(decide, {"line/home": 25})
     return collect.Bench(bench.env, bench.expert, snapshot, roll_in), roll_in, seen
 
 
 def test_the_expert_goes_on_from_where_a_policy_left_and_is_recorded_alone(fake) -> None:
     attempt = collect.Attempt(0, 0, "line/home", 3, 77)
     bench, roll_in, seen = _rolled_in(fake.build(), 0.5)
-    length = roll_in.length(77)
+    length = roll_in.length("line/home", 77)
     assert length % 3, "the last chunk is cut"
     episode, reason = _whole(bench, attempt, dart_noise_rate=0.0)
     assert reason == ""
@@ -291,6 +291,14 @@ def test_what_a_policy_solves_by_itself_is_no_failure_of_the_expert(fake) -> Non
     assert rows == [{"task": "line/home", "attempts": 1, "successes": 0, "solved": 1}]
 
 
-def test_a_roll_in_is_of_any_length_up_to_the_longest() -> None:
-    roll_in = RollIn(lambda obs, seed, decision: np.zeros((1, 2), np.float32), 5)
-    assert {roll_in.length(seed) for seed in range(60)} == {1, 2, 3, 4, 5}
+def test_an_action_that_is_not_finite_is_a_failure_and_moves_nothing(fake) -> None:
+    attempt = collect.Attempt(0, 0, "line/home", 3, 77)
+    bench, _, _ = _rolled_in(fake.build(), np.nan)
+    assert collect.record(bench, attempt, 0.0) == (None, "the policy returned an action that is not finite")
+    assert bench.env.t == 0  # type: ignore[attr-defined]
+
+
+def test_a_roll_in_is_of_any_length_up_to_the_longest_of_its_task() -> None:
+    roll_in = RollIn(lambda obs, seed, decision: np.zeros((1, 2), np.float32), {"long": 5, "short": 2})
+    assert {roll_in.length("long", seed) for seed in range(60)} == {1, 2, 3, 4, 5}
+    assert {roll_in.length("short", seed) for seed in range(60)} == {1, 2}
