@@ -48,6 +48,7 @@ def cluster() -> Iterator[Any]:
 
     nodes = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "object_store_memory": 80 << 20})
     nodes.add_node(num_cpus=1, object_store_memory=80 << 20)
+    assert nodes.address is not None
     join(nodes.address)
     yield nodes
     ray.shutdown()

@@ -71,6 +71,7 @@ def test_demonstrations_depend_on_their_seed_alone(libero_root: Path) -> None:
     config = EnvConfig(num_envs=1, render_quality="fast", era="current")
     with open_bench([milk, stove], config, LIBERO, 8) as bench:
         episode, reason = record(bench, first, 0.04)
+        assert episode is not None
     assert reason == ""
     assert len(episode.images) == len(episode.action) <= milk.max_episode_steps
     pushed = (episode.action != episode.executed).any(axis=1)
@@ -79,6 +80,7 @@ def test_demonstrations_depend_on_their_seed_alone(libero_root: Path) -> None:
     with open_bench([milk, stove], config, LIBERO, 8) as bench:
         assert record(bench, other, 0.04)[1] == ""
         again, _ = record(bench, first, 0.04)
+        assert again is not None
     assert _same(episode.action, again.action)
     assert _same(episode.state, again.state)
     assert _same(episode.images, again.images)
