@@ -13,6 +13,7 @@ from embodied_rl.factory.backends import need_images
 from embodied_rl.factory.envs import describe_policy, open_policy, policy_folder
 from embodied_rl.policies.checkpoints.hub import source_name
 from embodied_rl.policies.checkpoints.shipped import is_shipped
+from embodied_rl.policies.preprocessing.images import image_pipeline
 from embodied_rl.policy import action_chunks
 from embodied_rl.rng import DecisionRng
 from embodied_rl.sim.libero.protocol import Protocol
@@ -46,6 +47,12 @@ def open_roll_in(checkpoint: str, tasks: Sequence[TaskSpec], chosen: Protocol, i
         raise UserError(
             f"--roll-in {checkpoint} sees {cameras} cameras, and {len(info.cameras)} are recorded: "
             f"name a policy of at most {len(info.cameras)}"
+        )
+
+    if policy.center_crop is not None and image_pipeline(chosen.images).crop_area is not None:
+        raise UserError(
+            f"--roll-in {checkpoint} cuts out the middle of what it sees, and so does --protocol {chosen.name} before "
+            "it: choose a protocol whose pictures are whole"
         )
 
     def decide(obs: Observation, seed: int, decision: int) -> Array:

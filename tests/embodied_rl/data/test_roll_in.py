@@ -74,7 +74,8 @@ class FakePolicy:
 
     architecture = "fake"
 
-    def __init__(self, cameras: int) -> None:
+    def __init__(self, cameras: int, center_crop: float | None = None) -> None:
+        self.center_crop = center_crop
         self.config = SimpleNamespace(image_size=16, num_cameras=cameras)
         self.seen: list[torch.Tensor] = []
 
@@ -87,11 +88,13 @@ class FakePolicy:
 def opened(monkeypatch: pytest.MonkeyPatch):
     """Opens a roll-in by a fake policy."""
 
-    def opened(cameras: int) -> tuple[roll_in.RollIn, FakePolicy]:
-        policy = FakePolicy(cameras)
+    def opened(
+        cameras: int, images: str = NATIVE.images, center_crop: float | None = None
+    ) -> tuple[roll_in.RollIn, FakePolicy]:
+        policy = FakePolicy(cameras, center_crop)
         monkeypatch.setattr(roll_in, "open_policy", lambda *_: policy)
         monkeypatch.setattr(roll_in, "describe_policy", lambda *_: {"weights": "fake"})
-        chosen = replace(NATIVE, horizons={"10": 100})
+        chosen = replace(NATIVE, horizons={"10": 100}, images=images)
         return roll_in.open_roll_in("fake", [SHORT, LONG], chosen, INFO)[0], policy  # type: ignore[list-item]
 
     return opened
@@ -110,6 +113,13 @@ def test_the_policy_sees_the_first_cameras_and_answers_as_it_does(opened) -> Non
     assert not policy.seen[0].any()
     with pytest.raises(UserError, match="name a policy of at most 2"):
         opened(3)
+
+
+def test_pictures_are_cut_once(opened) -> None:
+    opened(2, "openvla")
+    opened(2, center_crop=0.9)
+    with pytest.raises(UserError, match="choose a protocol whose pictures are whole"):
+        opened(2, "openvla", center_crop=0.9)
 
 
 def test_a_run_that_goes_on_training_does_not_change_the_policy(
