@@ -103,11 +103,12 @@ def _fetch(wheel: Wheel, python: Path, folder: Path, report: Reporter, done: int
 def _bytes_in(folder: Path) -> int:
     """Size of the largest file: what has arrived of a wheel, which pip copies when it is whole."""
     sizes = [0]
-    for path in folder.rglob("*"):
-        try:
-            sizes.append(path.stat().st_size)
-        except FileNotFoundError:  # pip has moved it meanwhile
-            continue
+    for place, _, files in os.walk(folder):  # passes over a folder that pip has removed meanwhile
+        for name in files:
+            try:
+                sizes.append(os.stat(os.path.join(place, name)).st_size)
+            except FileNotFoundError:  # pip has moved it meanwhile
+                continue
     return max(sizes)
 
 

@@ -311,3 +311,20 @@ def test_a_single_task_can_be_installed(stage: Stage) -> None:
     assert install(stage.root, LIBERO, stage.assets, wanted=[OTHER], **options) == 1
     assert installed(stage.root) == [OTHER]
     assert os.listdir(stage.root / "tasks") == ["libero_goal"]
+
+
+def test_what_has_arrived_is_counted_while_pip_removes_its_folders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, size in (("kept", 3), ("gone", 5)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "part").write_bytes(bytes(size))
+    look = os.scandir
+
+    def scandir(folder: str) -> object:
+        if Path(folder).name == "gone":
+            raise FileNotFoundError(folder)
+        return look(folder)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    assert wheels._bytes_in(tmp_path) == 3
