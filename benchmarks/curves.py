@@ -31,6 +31,7 @@ from embodied_rl.telemetry.metrics import read_metrics
 
 ALL_TASKS = "all"
 _COLUMNS = 3
+_BEFORE_AND_AFTER = 2
 COLOURS = ("#1f6feb", "#d9730d", "#2a9d5c", "#a13dbd", "#b3261e", "#5f6b7a")
 
 
@@ -216,7 +217,11 @@ def _interval(point: Point) -> str:
 
 
 def draw(points: Sequence[Point]) -> bytes:
-    """A panel a label, a curve a seed: held-out success or mean return with its 95 % band against training episodes."""
+    """A panel a label, a colour a seed, against training episodes.
+
+    Points are held-out success or mean return, with 95 % intervals; thin lines are the success of each update's own
+    episodes, whose actions are sampled.
+    """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -228,24 +233,35 @@ def draw(points: Sequence[Point]) -> bytes:
     FigureCanvasAgg(figure)
     panels = figure.subplots(lines, columns, sharey=not by_return, squeeze=False).flat
     for (label, seeds), axes in zip(groups.items(), panels, strict=False):
-        for colour, (seed, run) in zip(COLOURS, seeds.items(), strict=False):
-            at = [point.episodes for point in run]
-            low, high = zip(*(point.interval or (_value_of(point),) * 2 for point in run), strict=True)
-            axes.fill_between(at, low, high, color=colour, alpha=0.14, linewidth=0)
-            axes.plot(at, [point.value for point in run], "o-", color=colour, label=f"seed {seed}")
-        axes.set(xlabel="training episodes")
-        if next(iter(seeds.values()))[0].success is None:
-            axes.set_ylabel("mean return on held-out states")
-        else:
-            axes.set(ylabel="success on held-out states", ylim=(-0.02, 1.02))
-        axes.set_title(label, fontsize="medium", parse_math=False)
-        axes.grid(alpha=0.25)
-        axes.legend(loc="lower right", frameon=False)
+        _panel(axes, label, seeds, [p for p in points if p.label == label and p.rollout_success is not None])
     for axes in panels:  # of the last line
         axes.set_axis_off()
     picture = io.BytesIO()
     figure.savefig(picture, format="png", dpi=110)
     return picture.getvalue()
+
+
+def _panel(axes: Any, label: str, seeds: Mapping[int, Sequence[Point]], rollouts: Sequence[Point]) -> None:
+    for colour, (seed, run) in zip(COLOURS, seeds.items(), strict=False):
+        own = [(point.episodes, point.rollout_success) for point in rollouts if point.seed == seed]
+        if own:
+            axes.plot(*zip(*own, strict=True), color=colour, lw=0.8, alpha=0.6)
+        values = [_value_of(point) for point in run]
+        ends = [point.interval or (_value_of(point),) * 2 for point in run]
+        spans = [[value - low, high - value] for value, (low, high) in zip(values, ends, strict=True)]
+        style = "o-" if len(run) > _BEFORE_AND_AFTER else "o"
+        at = [point.episodes for point in run]
+        axes.errorbar(at, values, list(zip(*spans, strict=True)), fmt=style, color=colour, label=f"seed {seed}")
+    if rollouts:
+        axes.plot([], [], color="grey", lw=0.8, label="its training episodes")
+    axes.set(xlabel="training episodes")
+    if next(iter(seeds.values()))[0].success is None:
+        axes.set_ylabel("mean return on held-out states")
+    else:
+        axes.set(ylabel="success on held-out states", ylim=(-0.02, 1.02))
+    axes.set_title(label, fontsize="medium", parse_math=False)
+    axes.grid(alpha=0.25)
+    axes.legend(loc="lower right", frameon=False)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
