@@ -23,7 +23,7 @@ from embodied_rl.errors import UserError, suggest
 from embodied_rl.jobs.efficient_inference import EfficientConfig
 from embodied_rl.jobs.eval_request import SUITES, BenchmarkCommand, StateCommand, request_of, suite_name
 from embodied_rl.policies.checkpoints.hub import is_repository
-from embodied_rl.policies.checkpoints.shipped import SHIPPED, is_shipped, shipped_for
+from embodied_rl.policies.checkpoints.shipped import SHIPPED, is_shipped, require_shipped_for
 from embodied_rl.utils.signals import Interrupted
 
 BENCHMARKS = tuple(SUITES)
@@ -123,7 +123,7 @@ def checked(benchmark: str, command: BenchmarkCommand) -> BenchmarkCommand:
     if command.protocol == AUTO:
         command = dataclasses.replace(command, protocol="libero" if benchmark == "libero" else "native")
     if command.checkpoint == SHIPPED:
-        command = dataclasses.replace(command, checkpoint=shipped_for(suite) or SHIPPED)
+        command = dataclasses.replace(command, checkpoint=require_shipped_for(suite))
     protocol(command.protocol)
     if command.env.reward != "sparse":
         raise UserError("--env.reward: an evaluation counts success; leave it out.")

@@ -6,6 +6,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from embodied_rl.errors import UserError, suggest
+from embodied_rl.utils.suites import base_suite
 
 SHIPPED = "shipped"
 """The checkpoint that knows the tabletop suites; SHIPPED:SUITE is the one for `SUITE`."""
@@ -18,10 +19,25 @@ def is_shipped(checkpoint: str) -> bool:
 
 
 def shipped_for(suite: str) -> str | None:
-    """The name of the shipped checkpoint that was made for `suite`; None where there is none."""
+    """The name of the shipped checkpoint for `suite`; None where there is none.
+
+    A suite of LIBERO-PRO has that of the suite that it varies.
+    """
     if suite.startswith("tabletop"):
         return SHIPPED
-    return f"{SHIPPED}:{suite}" if suite in _suites() else None
+    base = base_suite(suite)
+    return f"{SHIPPED}:{base}" if base in _suites() else None
+
+
+def require_shipped_for(suite: str) -> str:
+    """`shipped_for`; UserError where there is none, which says how to come by a policy."""
+    name, base = shipped_for(suite), base_suite(suite)
+    if name is None:
+        raise UserError(
+            f"no policy for {suite} ships with the package: name one with --checkpoint, or make one: "
+            f"embodied-rl collect {base} --out demos, then embodied-rl sft demos --out start"
+        )
+    return name
 
 
 def shipped_folder(checkpoint: str) -> Path:

@@ -197,6 +197,9 @@ def test_a_perturbed_evaluation_in_the_real_simulator(tmp_path: Path) -> None:
     [
         ("eval libre", "unknown benchmark 'libre'. Did you mean 'libero'?"),
         ("eval libero --suite spatial", "LIBERO's official assets are not installed"),
+        ("eval libero --suite 10", "no policy for libero_10 ships with the package: name one with --checkpoint"),
+        ("eval libero --suite 90 --checkpoint shipped", "embodied-rl collect libero_90 --out demos, then embodied-rl"),
+        ("eval --suite libero_10_swap", "no policy for libero_10_swap ships with the package"),
         ("eval libero --suite spatail", "unknown suite 'spatail' of libero. Did you mean 'spatial'?"),
         ("eval tabletop --tasks no_such", "suite 'tabletop_spatial' has no task 'no_such'."),
         ("eval tabletop --protocol openpii", "unknown protocol 'openpii'. Did you mean 'openpi'?"),
@@ -274,6 +277,21 @@ def test_files_are_recorded_by_whole_paths(tmp_path: Path, monkeypatch: pytest.M
     assert options["tokenizer"] == str(tmp_path / "tokenizer.json")
     assert options["statistics"] == str(tmp_path)
     assert not (tmp_path / "e").exists()
+
+
+@pytest.mark.parametrize(
+    ("benchmark", "suite", "expected"),
+    [
+        ("libero", "spatial_swap", "shipped:libero_spatial"),
+        ("libero", "goal", "shipped:libero_goal"),
+        ("tabletop", "long", "shipped"),
+    ],
+)
+def test_a_suite_is_evaluated_with_the_shipped_policy_made_for_it(
+    benchmark: str, suite: str, expected: str, tmp_path: Path
+) -> None:
+    command = BenchmarkCommand(suite=suite, output=str(tmp_path / "e"))
+    assert checked(benchmark, command).checkpoint == expected
 
 
 def test_suite_names() -> None:

@@ -22,7 +22,9 @@ def two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_suite_begins_with_its_own_policy(two: Path) -> None:
     assert shipped.shipped_for("tabletop_goal") == "shipped"
     assert shipped.shipped_for("libero_spatial") == "shipped:libero_spatial"
+    assert shipped.shipped_for("libero_spatial_swap") == shipped.require_shipped_for("libero_spatial")
     assert shipped.shipped_for("libero_90") is None
+    assert shipped.shipped_for("libero_10_lan") is None
     assert shipped.shipped_folder("shipped") == two / "nano"
     assert shipped.shipped_folder("shipped:libero_spatial") == two / "libero_spatial"
 
@@ -30,6 +32,8 @@ def test_a_suite_begins_with_its_own_policy(two: Path) -> None:
 def test_a_suite_without_one_is_refused(two: Path) -> None:
     with pytest.raises(UserError, match=r"no policy for 'libero_spatal' ships.*Did you mean 'libero_spatial'"):
         shipped.shipped_folder("shipped:libero_spatal")
+    with pytest.raises(UserError, match=r"no policy for libero_10_lan ships.* --checkpoint.* collect libero_10 --out"):
+        shipped.require_shipped_for("libero_10_lan")
 
 
 @pytest.mark.parametrize(("name", "is_one"), [("shipped", True), ("shipped:x", True), ("ship", False), ("a/b", False)])
