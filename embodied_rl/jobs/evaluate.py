@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +27,7 @@ from embodied_rl.jobs.evaluation_setup import (
     prepare,
     run_episodes,
 )
-from embodied_rl.jobs.failure_videos import record_failure_videos
+from embodied_rl.jobs.failure_videos import made_films, missing_films, record_failure
 from embodied_rl.sim.wrappers.protocol_env import ProtocolEnv
 from embodied_rl.telemetry.eval_report import EvalPage, rows_of, write_eval_page
 from embodied_rl.telemetry.progress import RunProgress
@@ -61,11 +63,11 @@ def run(
         with open_evaluation_env(plan, ready.policy, ready.renderer) as env:
             _run_episodes(plan, env, ready.policy, ledger, console)
             report = summarise(ledger.outcomes.values(), ready.seen.seen)
-            films = record_failure_videos(env, ready.policy, report, command.mode, folder, command.videos)
-        _write(folder, stamp if keep else stamp | {"output": None}, ready, plan, report, films)
-    console.print(_table(report, plan.premises))
-    if keep:
-        console.say(f"report: {folder / 'report.html'}")
+            write_page = _write(folder, stamp if keep else stamp | {"output": None}, ready, plan, report)
+            console.print(_table(report, plan.premises))
+            if keep:
+                console.say(f"report: {folder / 'report.html'}")
+            _film(plan, env, ready.policy, report, folder, console, write_page)
 
 
 def _head(stamp: Mapping[str, Any], keep: bool) -> list[str]:
@@ -114,6 +116,35 @@ def _run_episodes(
             ) from None
 
 
+def _film(
+    plan: EvaluationPlan,
+    env: ProtocolEnv,
+    policy: AnyPolicy,
+    report: BenchmarkReport,
+    folder: Path,
+    console: LastingConsole,
+    write_page: Callable[[], None],
+) -> None:
+    """Film failures that are not filmed yet, and write the page again, which shows the films that are made."""
+    command = plan.command
+    missing = missing_films(report, folder, command.videos)
+    if not missing:
+        return
+    stop = StopRequest(lambda: console.say("stopping after this frame (again: leave at once)"))
+    try:
+        with stop:
+            for number, spec in enumerate(missing, 1):
+                console.say(f"filming failure {number} of {len(missing)}: {spec.task}, initial state {spec.init_state}")
+                record_failure(env, policy, spec, command.mode, folder, stop.check_interrupt)
+    except KeyboardInterrupt:
+        raise Interrupted(
+            "evaluated and reported, but not all failures are filmed; for that: "
+            + shlex.join(["embodied-rl", "eval", "--resume", str(folder)])
+        ) from None
+    finally:
+        write_page()
+
+
 def _run_info(plan: EvaluationPlan, ready: Evaluated, words: str) -> dict[str, Any]:
     """What really runs, in words."""
     command, env = plan.command, plan.command.env
@@ -147,9 +178,12 @@ def _write(
     ready: Evaluated,
     plan: EvaluationPlan,
     report: BenchmarkReport,
-    films: Sequence[Any],
-) -> None:
-    """report.json and report.html in the folder, and the figures where --json says."""
+) -> Callable[[], None]:
+    """report.json and report.html in the folder, and the figures where --json says.
+
+    Returns:
+        What writes report.html anew, with the films of failures that are made by then.
+    """
     command, marks = plan.command, ready.marks
     figures = {
         **stamp,
@@ -170,7 +204,14 @@ def _write(
         "Fingerprint": {k: v for k, v in marks.items() if k != "bundles"} | marks["bundles"],
     }
     title = f"{plan.suite}, protocol {plan.protocol.name}" + (", perturbed" if command.perturb else "")
-    write_eval_page(folder / "report.html", EvalPage(title, stamp, report, facts, films, plan.premises))
+    write_page = partial(_write_page, folder, command.videos, EvalPage(title, stamp, report, facts, (), plan.premises))
+    write_page()
+    return write_page
+
+
+def _write_page(folder: Path, videos: int, page: EvalPage) -> None:
+    films = made_films(page.report, folder, videos)
+    write_eval_page(folder / "report.html", dataclasses.replace(page, videos=films))
 
 
 def _table(report: BenchmarkReport, premises: Mapping[str, Mapping[int, Sequence[str]]]) -> Table:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 from embodied_rl.evaluation.benchmark import BenchmarkReport, interleaved
@@ -18,20 +19,43 @@ _INDEX = "films.json"
 
 def record_failure_videos(
     env: VecEnv, policy: Policy, report: BenchmarkReport, mode: ActMode, folder: Path, count: int
-) -> list[FailureVideo]:
+) -> None:
     """Write videos/TASK-stateN.mp4 of up to `count` failed episodes, the first of each task first.
 
     Films that are there from an earlier session are not made again; videos/films.json says how each run went.
     """
+    for spec in missing_films(report, folder, count):
+        record_failure(env, policy, spec, mode, folder)
+
+
+def record_failure(
+    env: VecEnv,
+    policy: Policy,
+    spec: EpisodeSpec,
+    mode: ActMode,
+    folder: Path,
+    on_frame: Callable[[], None] | None = None,
+) -> None:
+    """Film one episode, and note how the run went; on_frame: as in `record_frames`."""
+    path, index = film_path(folder, spec), film_index(folder)
+    caption = f"state {spec.init_state}: {spec.task.partition('/')[2].replace('_', ' ')}"
+    # Where this run succeeds, the episode does not repeat itself on this machine.
+    index[path.name] = record_video(env, policy, spec, mode, path, caption, on_frame).success
+    replace_text(path.with_name(_INDEX), json.dumps(index, indent=1))
+
+
+def missing_films(report: BenchmarkReport, folder: Path, count: int) -> list[EpisodeSpec]:
+    """Those of the first `count` failed episodes that were not filmed yet."""
     index = film_index(folder)
-    films = []
-    for spec in failures(report)[:count]:
-        path = film_path(folder, spec)
-        if path.name not in index or not path.is_file():
-            index[path.name] = _record(env, policy, spec, mode, path)
-            replace_text(path.with_name(_INDEX), json.dumps(index, indent=1))
-        films.append(FailureVideo(spec.task, spec.init_state, path.read_bytes(), index[path.name]))
-    return films
+    paths = [(spec, film_path(folder, spec)) for spec in failures(report)[:count]]
+    return [spec for spec, path in paths if path.name not in index or not path.is_file()]
+
+
+def made_films(report: BenchmarkReport, folder: Path, count: int) -> list[FailureVideo]:
+    """The films of the first `count` failed episodes, as far as they are made."""
+    index, missing = film_index(folder), missing_films(report, folder, count)
+    wanted = [(spec, film_path(folder, spec)) for spec in failures(report)[:count] if spec not in missing]
+    return [FailureVideo(spec.task, spec.init_state, path.read_bytes(), index[path.name]) for spec, path in wanted]
 
 
 def film_index(folder: Path) -> dict[str, bool]:
@@ -48,9 +72,3 @@ def film_path(folder: Path, spec: EpisodeSpec) -> Path:
 def failures(report: BenchmarkReport) -> list[EpisodeSpec]:
     """Episodes in which the goal never held: the first of each task, then the second of each, and so on."""
     return interleaved([row.result.spec for row in report.outcomes if not row.result.success])
-
-
-def _record(env: VecEnv, policy: Policy, spec: EpisodeSpec, mode: ActMode, path: Path) -> bool:
-    """Whether this run succeeded: where it did, the episode does not repeat itself on this machine."""
-    caption = f"state {spec.init_state}: {spec.task.partition('/')[2].replace('_', ' ')}"
-    return record_video(env, policy, spec, mode, path, caption).success

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from embodied_rl.errors import UserError
@@ -15,18 +16,29 @@ _SIZE = 256
 _ATTEMPTS = 5
 
 
-def record_frames(env: VecEnv, policy: Policy, spec: EpisodeSpec, mode: ActMode) -> tuple[EpisodeResult, list[Array]]:
+def record_frames(
+    env: VecEnv, policy: Policy, spec: EpisodeSpec, mode: ActMode, on_frame: Callable[[], None] | None = None
+) -> tuple[EpisodeResult, list[Array]]:
     """Run `spec` in env 0; its result and its frames of the first camera, uint8 [256, 256, 3].
+
+    on_frame: called after each frame; what it raises ends the recording.
 
     Raises:
         UserError: the simulator broke five times.
         NotImplementedError: it draws no pictures.
     """
     camera = next(iter(env.info.cameras), "")
+    frames: list[Array] = []
+
+    def write(frame: Array) -> None:
+        frames.append(frame)
+        if on_frame is not None:
+            on_frame()
+
     for _ in range(_ATTEMPTS):
-        frames: list[Array] = []
+        frames.clear()
         try:
-            return record_episode(env, policy, spec, mode, camera=camera, size=_SIZE, write=frames.append), frames
+            return record_episode(env, policy, spec, mode, camera=camera, size=_SIZE, write=write), frames
         except SimulatorFailed:
             continue
     raise UserError(
@@ -36,10 +48,19 @@ def record_frames(env: VecEnv, policy: Policy, spec: EpisodeSpec, mode: ActMode)
 
 
 def record_video(
-    env: VecEnv, policy: Policy, spec: EpisodeSpec, mode: ActMode, path: Path, caption: str
+    env: VecEnv,
+    policy: Policy,
+    spec: EpisodeSpec,
+    mode: ActMode,
+    path: Path,
+    caption: str,
+    on_frame: Callable[[], None] | None = None,
 ) -> EpisodeResult:
-    """Run `spec` in env 0 and write it to `path` at the robot's own speed, with a caption in every frame."""
-    result, frames = record_frames(env, policy, spec, mode)
+    """Run `spec` in env 0 and write it to `path` at the robot's own speed, with a caption in every frame.
+
+    on_frame: as in `record_frames`.
+    """
+    result, frames = record_frames(env, policy, spec, mode, on_frame)
     with VideoWriter(path, env.info.control_hz) as video:
         for frame in frames:
             video.write(captioned(frame, caption))

@@ -21,7 +21,7 @@ from embodied_rl.factory.tasks import task_digest
 from embodied_rl.jobs.eval_request import BenchmarkCommand, request_of, suite_name
 from embodied_rl.sim.tabletop import load_suite
 from embodied_rl.types import ChunkResult, EpisodeSpec
-from tests.embodied_rl.stand_in import StandIn
+from tests.embodied_rl.stand_in import HORIZON, StandIn
 
 TASKS = [task.name for task in load_suite("tabletop_object")]
 
@@ -120,6 +120,27 @@ def test_ctrl_c_saves_and_resuming_finishes(
     assert main(["eval", f"--resume={parts}"]) == 0
     assert len(world.started) == len(expected) - done
     assert figures(parts)["episodes"] == expected
+
+
+@pytest.mark.parametrize("films", [0, 1])
+def test_ctrl_c_while_failures_are_filmed_leaves_the_report_and_the_films_made(
+    films: int, world: type[World], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    assert main(words(whole, "--videos", "0")) == 0
+    steps = -1 - world.interrupt
+    world.interrupt = steps + films * HORIZON + HORIZON // 2  # a film steps one by one
+    assert main(words(parts)) == 130
+    shown = capsys.readouterr()
+    assert f"for that: embodied-rl eval --resume {parts}" in shown.err
+    assert "all tasks" in shown.out
+    assert f"filming failure {films + 1} of 2" in shown.out
+    assert figures(parts)["episodes"] == figures(whole)["episodes"]
+    assert (parts / "report.html").read_text().count("<video") == films == len(list((parts / "videos").glob("*.mp4")))
+    world.started.clear()
+    assert main(["eval", "--resume", str(parts)]) == 0
+    assert len(world.started) == 2 - films, "only the films that are missing"
+    assert (parts / "report.html").read_text().count("<video") == 2
 
 
 def test_a_protocol_sets_the_frames_and_says_where_the_policy_differs(
