@@ -41,6 +41,8 @@ EXPERT = frozenset(
     for name in names.split()
 )
 """Options that `--help` leaves out. They are accepted as all others are."""
+SHOWN_BY = {"BenchmarkCommand": frozenset({"env.render-quality"})}
+"""Of those, what the help of a command shows all the same, by the name of its dataclass."""
 
 EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
     "train": (
@@ -162,9 +164,9 @@ def help_text(source: Any, command: str, *, usage: str = "", everything: bool = 
     width = max(60, min(shutil.get_terminal_size().columns, _MAX_WIDTH))
     cls = source if isinstance(source, type) else type(source)
     lines = [usage.rstrip() or f"usage: embodied-rl {command} [options]\n\n{_filled(inspect.getdoc(cls) or '', width)}"]
-    hidden = 0
+    hidden, expert = 0, EXPERT - SHOWN_BY.get(cls.__name__, frozenset())
     for title, text, rows in options(source):
-        shown = [row for row in rows if everything or row.name not in EXPERT]
+        shown = [row for row in rows if everything or row.name not in expert]
         hidden += len(rows) - len(shown)
         if shown:
             lines.append("\n" + textwrap.fill(f"{title}:{' ' if text else ''}{text}", width))

@@ -42,6 +42,12 @@ def test_help_of_train_is_bounded_and_help_all_is_whole(
     assert shown(f"{words} --help-all", capsys) == known
 
 
+def test_help_of_eval_shows_how_frames_are_drawn(capsys: pytest.CaptureFixture[str]) -> None:
+    few = shown("eval libero --help", capsys)
+    assert few & EXPERT == {"env.render-quality"} == shown("eval --help", capsys) & EXPERT
+    assert not shown("eval metaworld --help", capsys) & EXPERT, "its tasks have a state and no pictures"
+
+
 def test_every_hidden_option_exists() -> None:
     names = {row.name for _, _, rows in options(TrainConfig()) for row in rows}
     for part, kinds in KINDS.items():
