@@ -23,6 +23,17 @@ FAMILIES: dict[str, PolicyFamily] = {
     family.name: family for family in (openvla.FAMILY, openvla_oft.FAMILY, pi0.FAMILY, smolvla.FAMILY, mlp.FAMILY)
 }
 _OURS = "embodied_rl"  # the section that our exports add to a published config.json
+_OF_CHECKPOINTS = (
+    "config.json",
+    "*.safetensors",
+    "*.safetensors.index.json",
+    "*.pt",
+    "lora_adapter",
+    "dataset_statistics.json",
+    "provenance.json",
+    "checksums.json",
+)
+"""What a folder may have that was a checkpoint, or a part of one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +106,8 @@ def family_of(folder: Path, kind: str | None = None) -> PolicyFamily:
         kind: the family that the user named, which must be the folder's; None for whatever it holds.
 
     Raises:
-        UserError: another kind was named than the folder holds, or none and the folder does not say.
+        UserError: another kind was named than the folder holds, or none and the folder does not say; or there is
+            nothing of a checkpoint in it.
     """
     from embodied_rl.policies.checkpoints.folder import read_json
 
@@ -107,6 +119,7 @@ def family_of(folder: Path, kind: str | None = None) -> PolicyFamily:
     said = config.get("architecture") or (section.get("architecture") if isinstance(section, dict) else None)
     holding = [said] if said in FAMILIES else [name for name, family in FAMILIES.items() if family.holds(config)]
     if not holding:
+        _require_checkpoint(folder)
         return FAMILIES[kind or "openvla"]  # whose loader says what is wrong with the folder
     if kind is None and len(holding) > 1:
         raise UserError(
@@ -116,6 +129,15 @@ def family_of(folder: Path, kind: str | None = None) -> PolicyFamily:
     if kind not in (None, *holding):
         raise UserError(f"{folder} holds architecture '{holding[0]}', not '{kind}': choose the matching --policy")
     return FAMILIES[kind or holding[0]]
+
+
+def _require_checkpoint(folder: Path) -> None:
+    """UserError for a folder without a file of a checkpoint; one that lacks some is its loader's to judge."""
+    if not folder.is_dir() or any(any(folder.glob(pattern)) for pattern in _OF_CHECKPOINTS):
+        return
+    if (folder / "run.json").is_file():
+        raise UserError(f"{folder} is a run's folder that has no checkpoint yet: name another one")
+    raise UserError(f"{folder} is neither a checkpoint nor a run folder: name the folder that sft or train wrote")
 
 
 def family_named(policy: KnownPolicy) -> PolicyFamily:

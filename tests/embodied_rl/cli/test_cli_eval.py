@@ -267,6 +267,20 @@ def test_bad_input_is_one_line(
     assert not list(tmp_path.iterdir()), "nothing is left behind"
 
 
+def test_a_folder_that_is_no_checkpoint_is_named_as_that(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "notes.json").write_text("{}")
+    command = ["eval", "tabletop", "--output", str(tmp_path / "e"), "--checkpoint", str(tmp_path)]
+    assert main(command) == 2
+    assert f"{tmp_path} is neither a checkpoint nor a run folder" in capsys.readouterr().err
+    (tmp_path / "model.safetensors").write_bytes(b"")
+    assert main(command) == 2
+    assert f"{tmp_path / 'config.json'} is missing" in capsys.readouterr().err
+    (tmp_path / "model.safetensors").unlink()
+    (tmp_path / "run.json").write_text("[]")
+    assert main(command) == 2
+    assert "has no checkpoint yet" in capsys.readouterr().err
+
+
 def test_what_is_refused_before_its_first_episode_leaves_no_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
