@@ -173,11 +173,7 @@ def _run_info(plan: EvaluationPlan, ready: Evaluated, words: str) -> dict[str, A
 
 
 def _write(
-    folder: Path,
-    stamp: Mapping[str, Any],
-    ready: Evaluated,
-    plan: EvaluationPlan,
-    report: BenchmarkReport,
+    folder: Path, stamp: Mapping[str, Any], ready: Evaluated, plan: EvaluationPlan, report: BenchmarkReport
 ) -> Callable[[], None]:
     """report.json and report.html in the folder, and the figures where --json says.
 

@@ -35,6 +35,7 @@ from embodied_rl.jobs.fingerprint import fingerprint
 from embodied_rl.policies.checkpoints.folder import read_provenance
 from embodied_rl.policies.preprocessing.images import image_pipeline
 from embodied_rl.rollout.sampler import evaluation_specs
+from embodied_rl.sim.eras import CURRENT
 from embodied_rl.sim.libero.protocol import Protocol, deviations, protocol
 from embodied_rl.sim.perturb import Perturber, Variant, variant_spec
 from embodied_rl.sim.wrappers.protocol_env import ProtocolEnv
@@ -67,7 +68,8 @@ class Evaluated:
     """A policy that is ready to be evaluated.
 
     renderer: what draws; drawn: that in words. device: 'cpu' or 'cuda'. weights: what a report says of the policy.
-    notes: where it is not one of the protocol's own. marks: what its score depends on. seen: overlap with training.
+    notes: where it is not one of the protocol's own, or the scenes not those of published scores. marks: what its score
+    depends on. seen: overlap with training.
     """
 
     policy: AnyPolicy
@@ -120,7 +122,7 @@ def prepare(plan: EvaluationPlan, command: BenchmarkCommand) -> Evaluated:
         f"{renderer.name} ({renderer.reason}), {frames} frames",
         device,
         weights,
-        policy_deviations(plan.protocol, policy),
+        policy_deviations(plan.protocol, policy) + scene_deviations(plan.tasks, frames),
         marks,
         overlap(trained_states(provenance), plan.specs),
     )
@@ -186,6 +188,18 @@ def policy_deviations(chosen: Protocol, policy: AnyPolicy) -> list[str]:
         gripper="zero_one" if policy.gripper_zero_one else "direct",
         steps_per_decision=policy.chunk_len,
     )
+
+
+def scene_deviations(tasks: Sequence[SuiteTask], frames: str) -> list[str]:
+    """Where LIBERO's scenes are not those of published scores: one line each; none for the built-in suites.
+
+    frames: what `pick_render_quality` chose.
+    """
+    official = [task for task in tasks if task.is_official]
+    lines = ["fast frames: close to the official ones, not equal"] if official and frames == "fast" else []
+    if any(task.era == CURRENT for task in official):
+        lines.append("era current: this MuJoCo's own contacts and textures, not those of published scores")
+    return lines
 
 
 def describe_premises(premises: Mapping[str, Mapping[int, Sequence[str]]], specs: Sequence[EpisodeSpec]) -> str:

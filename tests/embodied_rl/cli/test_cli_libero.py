@@ -122,6 +122,7 @@ def test_the_published_era_is_the_default_and_stands_in_every_output(
     assert words_of_both in capsys.readouterr().out
     report = json.loads((tmp_path / "eval" / "report.json").read_text())
     assert (report["era"], report["fingerprint"]["era"]) == (words_of_both, "current")
+    assert report["deviations"].startswith("era current: ")
     assert words_of_both.replace("'", "&#x27;") in (tmp_path / "eval" / "report.html").read_text()
     assert main([*judge, "--output", str(tmp_path / "eval"), "--env.era", "published"]) == 2, "another evaluation"
     assert main([*judge, "--env.era", "mujoco-2.3.8"]) == 2
@@ -169,6 +170,16 @@ def test_libero_is_drawn_as_officially_and_the_tabletop_plainly(installed: Path)
     assert (pick_render_quality("fast", official), pick_render_quality("exact", ours)) == ("fast", "exact")
 
 
+def test_frames_and_an_era_that_are_not_official_are_deviations(installed: Path) -> None:
+    from embodied_rl.jobs.evaluation_setup import scene_deviations
+    from embodied_rl.sim.tabletop import load_suite
+
+    current = [load_task(installed, NAME)]
+    assert [line.partition(":")[0] for line in scene_deviations(current, "fast")] == ["fast frames", "era current"]
+    assert [line.partition(":")[0] for line in scene_deviations(current, "exact")] == ["era current"]
+    assert scene_deviations(load_suite("tabletop_goal"), "fast") == []
+
+
 def test_the_report_marks_states_that_are_not_what_the_task_says(
     installed: Path,
     checkpoint: Path,
@@ -189,6 +200,7 @@ def test_the_report_marks_states_that_are_not_what_the_task_says(
     assert main(command) == 0
     said = capsys.readouterr().out
     assert "FAIL in 1 of 2 initial states, of 1 task " in said
+    assert "; era current: this MuJoCo's own" in said
     assert "1 state" in said
     figures = json.loads((folder / "report.json").read_text())
     assert figures["failed_premises"] == {NAME: {"1": ["bowl 1 is not on plate 1"]}}
