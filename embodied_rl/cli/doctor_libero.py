@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from embodied_rl.cli.parse import parse, with_tasks
 from embodied_rl.factory.tasks import LIBERO_SUITES, load_tasks
 from embodied_rl.jobs.eval_request import suite_name
-from embodied_rl.sim.eras import EraChoice
+from embodied_rl.sim.eras import PUBLISHED, EraChoice
 
 if TYPE_CHECKING:
     from embodied_rl.factory.tasks import SuiteTask
@@ -52,9 +52,10 @@ class LiberoDoctorConfig:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One task: how many states were looked at, in how many each premise holds, and what fails, by state."""
+    """One task under one era: how many states were looked at, in how many each premise holds, what fails, by state."""
 
     task: str
+    era: str
     states: int
     whole: int
     holds: Mapping[str, int]
@@ -101,6 +102,7 @@ def _row(task: SuiteTask, found: Premises, states: str) -> Row:
     failed = found.failed(rows)
     return Row(
         task=task.name,
+        era=task.era,
         states=len(rows),
         whole=len(rows) - len(failed),
         holds={kind: len(rows) - len(found.failed(rows, kind)) for kind in PREMISES},
@@ -108,6 +110,12 @@ def _row(task: SuiteTask, found: Premises, states: str) -> Row:
         left_out=[row for row in rows if row in found.unsolvable] if states == "train" else [],
         unjudged=found.unjudged,
     )
+
+
+def _era(rows: Sequence[Row]) -> str:
+    """The era of these rows in words; they have one."""
+    (era,) = {row.era for row in rows}
+    return f"published ({era})" if era == PUBLISHED else era
 
 
 def _plain(row: Row) -> dict[str, Any]:
@@ -124,7 +132,8 @@ def _print(found: Mapping[str, Sequence[Row]], states: str) -> None:
 
     console = Console()
     for suite, rows in found.items():
-        table = Table("task", "whole", *PREMISES, title=f"{suite}: states in which each premise holds", min_width=60)
+        title = f"{suite} under {_era(rows)}: states in which each premise holds"
+        table = Table("task", "whole", *PREMISES, title=title, min_width=60)
         table.columns[0].overflow = "fold"
         for label, row in zip(short_labels([row.task for row in rows]), rows, strict=True):
             text = Text(label)
@@ -133,7 +142,7 @@ def _print(found: Mapping[str, Sequence[Row]], states: str) -> None:
             counts = [row.whole, *row.holds.values()]
             table.add_row(text, *(Text(str(n), "green" if n == row.states else "bold red") for n in counts))
         console.print(table)
-    for kind, text in PREMISES.items():
+    for kind, text in {"whole": "every premise holds", **PREMISES}.items():
         print(f"{kind:<7} {text}")
     everything = [row for rows in found.values() for row in rows]
     for line in _summary(everything, states):
@@ -144,7 +153,10 @@ def _summary(rows: Sequence[Row], states: str) -> list[str]:
     total, whole = sum(row.states for row in rows), sum(row.whole for row in rows)
     good = sum(row.whole == row.states for row in rows)
     kind = "official evaluation" if states == "heldout" else "training"
-    lines = [f"every premise holds in {whole} of {total} {kind} states, in all states of {good} of {len(rows)} tasks"]
+    lines = [
+        f"under {_era(rows)} every premise holds in {whole} of {total} {kind} states, in all states of {good} of "
+        f"{len(rows)} tasks"
+    ]
     if lost := sum(len(row.left_out) for row in rows):
         lines.append(f"{lost} training states are left out of training: an object that the task needs is thrown away")
     if unjudged := sorted({text for row in rows for text in row.unjudged}):
