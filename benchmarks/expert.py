@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import mujoco
 import torch
@@ -34,6 +34,9 @@ from embodied_rl.sim.libero.tasks import LiberoTask
 from embodied_rl.sim.mujoco.vec_env import NativeVecEnv
 from embodied_rl.types import EpisodeSpec
 from embodied_rl.utils.output import try_output
+
+if TYPE_CHECKING:
+    from embodied_rl.factory.tasks import SuiteTask
 
 STATES = (*range(10), *range(50, 60))
 """Ten rows of the official evaluation and ten training rows."""
@@ -80,6 +83,7 @@ def measure(
     stamp = _stamp(loaded[0].era)
     done = _read(out, stamp)
     found = [task for task in loaded if isinstance(task, LiberoTask) and (not tasks or task.index in tasks)]
+    _check(suite, loaded, found, states)
     known = {(row.suite, row.index, row.state) for row in done}
     with progress_bar(console, suite) as bar:
         line = bar.add_task("", total=len(found) * len(states), note="")
@@ -94,6 +98,16 @@ def measure(
                         _write(out, stamp, done)
                     bar.update(line, advance=1, note=f"task {task.index}")
     return [row for row in done if row.suite == suite]
+
+
+def _check(suite: str, loaded: Sequence[SuiteTask], found: Sequence[LiberoTask], states: Sequence[int]) -> None:
+    """UserError where no task has such a number, or none has such a row of initial states."""
+    if not found:
+        known = ", ".join(str(task.index) for task in loaded if isinstance(task, LiberoTask))
+        raise UserError(f"--tasks: {suite} has none of these numbers. It has: {known}")
+    last = max(len(task.init_states) for task in found) - 1
+    if beyond := [state for state in states if state > last]:
+        raise UserError(f"--states: {suite} has no row {beyond[0]} of initial states; there are rows 0 to {last}")
 
 
 def _within(row: Row, horizon: int) -> Row:
@@ -146,6 +160,8 @@ def numbers(text: str) -> tuple[int, ...]:
     for part in text.split(","):
         first, _, last = part.partition("-")
         found += range(int(first), int(last or first) + 1)
+    if not found:
+        raise ValueError(f"{text} holds no number")
     return tuple(found)
 
 

@@ -1,0 +1,35 @@
+"""What `python -m embodied_rl.benchmarks.expert` refuses before it measures anything."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from embodied_rl.benchmarks.expert import main, numbers
+from tests.sim.libero.bundles import install_fake
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--states 9999", "error: --states: libero_goal has no row 9999 of initial states; there are rows 0 to 99\n"),
+        ("--states 0,100", "error: --states: libero_goal has no row 100 of initial states; there are rows 0 to 99\n"),
+        ("--tasks 7", "error: --tasks: libero_goal has none of these numbers. It has: 0, 1\n"),
+    ],
+)
+def test_numbers_that_nothing_has_are_refused(
+    words: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("EMBODIED_RL_CACHE", str(tmp_path))
+    install_fake(tmp_path / "libero")
+    monkeypatch.setattr("sys.argv", ["expert", "--suites", "libero_goal", "--era", "current", *words.split()])
+    assert main() == 2
+    said = capsys.readouterr()
+    assert (said.out, said.err) == ("", message)
+
+
+def test_a_range_without_a_number_is_refused() -> None:
+    assert numbers("0-2,7") == (0, 1, 2, 7)
+    with pytest.raises(ValueError, match="holds no number"):
+        numbers("9-3")
