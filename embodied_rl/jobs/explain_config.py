@@ -12,7 +12,7 @@ from embodied_rl.errors import UserError
 from embodied_rl.evaluation.results_log import REQUEST, read_request
 from embodied_rl.jobs.eval_request import BenchmarkCommand
 from embodied_rl.jobs.leaderboard_config import benchmark_of
-from embodied_rl.policies.checkpoints.shipped import SHIPPED, shipped_for
+from embodied_rl.policies.checkpoints.shipped import SHIPPED, require_shipped_for
 from embodied_rl.policies.preprocessing.images import image_pipeline
 from embodied_rl.sim.libero.protocol import HOLD, OPEN, Protocol, protocol
 from embodied_rl.utils.dataclass_io import read_dataclass
@@ -116,7 +116,7 @@ def read_side(path: Path) -> Side:
     if command.protocol == AUTO:
         command = replace(command, protocol="libero" if benchmark == "libero" else "native")
     if command.checkpoint == SHIPPED:
-        command = replace(command, checkpoint=shipped_for(command.suite) or SHIPPED)
+        command = replace(command, checkpoint=require_shipped_for(command.suite))
     side = Side(
         replace(command, at_end=False, videos=0),
         read_dataclass(ProtocolChanges, changes, where="protocol", source=str(path)),

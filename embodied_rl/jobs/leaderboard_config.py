@@ -12,7 +12,7 @@ from embodied_rl.config.train import AUTO, EnvConfig, read_yaml
 from embodied_rl.errors import UserError
 from embodied_rl.jobs.eval_request import SUITES, BenchmarkCommand, suite_name
 from embodied_rl.policies.checkpoints.hub import is_repository
-from embodied_rl.policies.checkpoints.shipped import SHIPPED, is_shipped, shipped_for
+from embodied_rl.policies.checkpoints.shipped import SHIPPED, is_shipped, require_shipped_for
 from embodied_rl.policy import ActMode
 from embodied_rl.utils.dataclass_io import read_dataclass
 
@@ -113,7 +113,7 @@ class Leaderboard:
         folder = Path("cells") / part / f"{suite}-{protocol}-seed{seed}"
         checkpoint = self.checkpoints[row][number]
         command = BenchmarkCommand(
-            checkpoint=(shipped_for(suite) or SHIPPED) if checkpoint == SHIPPED else checkpoint,
+            checkpoint=require_shipped_for(suite) if checkpoint == SHIPPED else checkpoint,
             suite=suite,
             protocol=protocol,
             states_per_task=options.states_per_task,

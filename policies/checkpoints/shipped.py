@@ -34,7 +34,7 @@ def require_shipped_for(suite: str) -> str:
     name, base = shipped_for(suite), base_suite(suite)
     if name is None:
         raise UserError(
-            f"no policy for {suite} ships with the package: name one with --checkpoint, or make one: "
+            f"no policy for {suite} ships with the package: name a checkpoint (--checkpoint), or make one: "
             f"embodied-rl collect {base} --out demos, then embodied-rl sft demos --out start"
         )
     return name

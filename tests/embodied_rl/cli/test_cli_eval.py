@@ -218,7 +218,7 @@ def test_a_perturbed_evaluation_in_the_real_simulator(tmp_path: Path) -> None:
     [
         ("eval libre", "unknown benchmark 'libre'. Did you mean 'libero'?"),
         ("eval libero --suite spatial", "LIBERO's official assets are not installed"),
-        ("eval libero --suite 10", "no policy for libero_10 ships with the package: name one with --checkpoint"),
+        ("eval libero --suite 10", "no policy for libero_10 ships with the package: name a checkpoint (--checkpoint)"),
         ("eval libero --suite 90 --checkpoint shipped", "embodied-rl collect libero_90 --out demos, then embodied-rl"),
         ("eval --suite libero_10_swap", "no policy for libero_10_swap ships with the package"),
         ("eval libero --suite spatail", "unknown suite 'spatail' of libero. Did you mean 'spatial'?"),
