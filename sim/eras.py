@@ -35,7 +35,7 @@ def choose_era(wanted: str, suite: str, *, official: bool) -> Era:
     era: Era = PUBLISHED if wanted == "published" else wanted  # pyright: ignore[reportAssignmentType]
     if era != CURRENT and not official:
         raise UserError(
-            f"--env.era {wanted}: only LIBERO's suites have published scores to agree with; {suite} was made for this "
-            "MuJoCo, leave the option out."
+            f"era '{wanted}': only LIBERO's suites have published scores to agree with; {suite} was made for this "
+            "MuJoCo, so give no era."
         )
     return era

@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib.resources import files
 from pathlib import Path
 
-from embodied_rl.errors import UserError, suggest
+from embodied_rl.errors import UserError
 from embodied_rl.utils.suites import base_suite
 
 SHIPPED = "shipped"
@@ -44,7 +44,8 @@ def shipped_folder(checkpoint: str) -> Path:
     """The folder of a shipped checkpoint; UserError for a suite that has none."""
     suite = checkpoint.partition(":")[2]
     if suite and suite not in _suites():
-        raise UserError(f"no policy for '{suite}' ships with the package.{suggest(suite, _suites())}")
+        names = ", ".join((f"{SHIPPED} (the tabletop suites)", *(f"{SHIPPED}:{name}" for name in _suites())))
+        raise UserError(f"no policy for '{suite}' ships with the package. Those that do: {names}.")
     return _folder() / (suite or _TABLETOP)
 
 

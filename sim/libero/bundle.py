@@ -28,7 +28,8 @@ _COMPRESSION = 6
 
 def install_command(name: str) -> str:
     """What makes the bundles of a suite, or of a task 'suite/short_name'."""
-    return f"{INSTALL}-pro" if name.partition("/")[0] in PRO_SUITES else INSTALL
+    suite = name.partition("/")[0]
+    return f"{INSTALL}-pro --suites {suite}" if suite in PRO_SUITES else INSTALL
 
 
 def write_atomically(path: Path, data: bytes) -> None:

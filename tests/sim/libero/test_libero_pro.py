@@ -103,7 +103,9 @@ def test_the_instruction_is_that_of_the_task_file(stage: Stage, monkeypatch: pyt
     monkeypatch.setenv("EMBODIED_RL_CACHE", str(stage.root.parent))
     stage.root.rename(stage.root.parent / "libero")
     assert [task.name for task in load_tasks(SUITE, era="current")] == [f"{SUITE}/{short}" for short in SHORT]
-    with pytest.raises(UserError, match=r"'libero_goal_swap' is not installed .* run: .*assets install libero-pro$"):
+    with pytest.raises(
+        UserError, match=r"'libero_goal_swap' is not installed .* libero-pro --suites libero_goal_swap$"
+    ):
         load_tasks("libero_goal_swap", era="current")
 
 
@@ -139,7 +141,7 @@ def test_a_suite_of_the_other_benchmark_is_refused(stage: Stage, monkeypatch: py
         stage.install(wanted=(SUITE,))
     with pytest.raises(UserError, match="unknown LIBERO-PRO suite 'libero_goal'"):
         install_pro(stage, monkeypatch, wanted=("libero_goal",))
-    assert install_command(f"{SUITE}/x") == LIBERO_PRO.install
+    assert install_command(f"{SUITE}/x") == f"{LIBERO_PRO.install} --suites {SUITE}"
     assert install_command(NAME) == LIBERO.install
 
 
