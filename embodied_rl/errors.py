@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 
 class UserError(Exception):
-    """Bad input: the message is one line that says what is wrong and what to do about it."""
+    """Bad input: the message is one line that says what is wrong and what to do about it.
+
+    Args:
+        message: The line.
+        choices: What there is to choose from, where it is too much for the line: each is printed on its own.
+    """
+
+    def __init__(self, message: str, choices: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.choices = tuple(choices)
+
+    def __str__(self) -> str:
+        return "\n".join((super().__str__(), *self.choices))
 
 
 def suggest(name: str, known: Iterable[str]) -> str:

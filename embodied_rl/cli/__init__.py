@@ -91,7 +91,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         with whole_imports():
             return _dispatch(args)
     except UserError as error:
-        print(f"embodied-rl: error: {_short(str(error))}", file=sys.stderr)
+        print(f"embodied-rl: error: {_short(str(error.args[0]))}", *error.choices, sep="\n", file=sys.stderr)
         return EXIT_BAD_INPUT
     except KeyboardInterrupt as interrupt:
         print(f"embodied-rl: {str(interrupt) or 'interrupted'}", file=sys.stderr)

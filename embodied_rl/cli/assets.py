@@ -62,7 +62,13 @@ def _parser() -> _Parser:
         action="store_true",
         help="plain stand-ins for missing asset files; stamps the bundles 'approximate'",
     )
-    install.add_argument("--suites", nargs="+", default=[], metavar="SUITE", help="only these; default: all")
+    install.add_argument(
+        "--suites",
+        nargs="+",
+        default=[],
+        metavar="SUITE",
+        help="only these, as spatial or libero_spatial; default: all",
+    )
     install.add_argument("--jobs", type=int, metavar="N", help="exporting processes; default: by cores and memory")
     return parser
 

@@ -178,7 +178,7 @@ def _protocol(command: CollectCommand) -> Protocol:
 
 
 def _tasks(command: CollectCommand) -> list[SuiteTask]:
-    from embodied_rl.factory.tasks import LIBERO_SUITES, load_tasks
+    from embodied_rl.factory.tasks import LIBERO_SUITES, load_tasks, unknown_task
     from embodied_rl.sim.tabletop import suites, with_fresh_states
 
     split = _split(command)
@@ -190,13 +190,15 @@ def _tasks(command: CollectCommand) -> list[SuiteTask]:
 
         return judge(load_tasks(command.suite, command.tasks, command.era), LastingConsole(stderr=True))[0]
     names = suites() if command.suite == ALL_SUITES else (command.suite,)
+    if command.suite == "libero":
+        raise UserError("libero is several suites, name one: collect libero_spatial, or collect libero --suite spatial")
     if not set(names) <= set(suites()):
         known = [ALL_SUITES, *suites(), *LIBERO_SUITES]
         raise UserError(f"unknown suite '{command.suite}'.{suggest(command.suite, known)}")
     tasks = {task.name.partition("/")[2]: task for name in names for task in load_tasks(name, era=command.era)}
     for name in command.tasks:
         if name not in tasks:
-            raise UserError(f"suite '{command.suite}' has no task '{name}'.{suggest(name, tasks)}")
+            raise unknown_task(command.suite, name, tasks)
     chosen = [task for name, task in tasks.items() if not command.tasks or name in command.tasks]
     if split != "fresh":
         return chosen

@@ -15,6 +15,7 @@ from embodied_rl.cli.select import Selection, select
 from embodied_rl.config.policies import MLPConfig
 from embodied_rl.config.train import AUTO, OwnPolicyConfig, TrainConfig, kind_of, read_yaml
 from embodied_rl.errors import UserError
+from embodied_rl.factory.tasks import check_suite
 from embodied_rl.jobs.run_folder import CONFIG_FILE, existing_run, new_run
 from embodied_rl.policies.checkpoints.hub import is_repository
 from embodied_rl.policies.checkpoints.shipped import is_shipped
@@ -32,7 +33,7 @@ def main(argv: list[str]) -> int:
         return _guarded(_follow, speaks=False)
     chosen = select(argv)
     if chosen.config is not None:
-        _check(chosen.config)
+        _check(chosen.config, chosen.benchmark)
     processes = num_processes(chosen)
     if processes > 1 and not place.launched:
         return launch(processes, [sys.executable, "-m", "embodied_rl", "train", *argv])
@@ -98,10 +99,12 @@ def _guarded(work: Callable[[], None], *, speaks: bool) -> int:
     return 0
 
 
-def _check(config: TrainConfig) -> None:
+def _check(config: TrainConfig, benchmark: str) -> None:
     """Raise UserError for what can be refused without torch."""
     from embodied_rl.sim.libero.protocol import protocol
 
+    if benchmark in ("libero", "tabletop") and not isinstance(config.policy, OwnPolicyConfig):
+        check_suite(config.suite)  # before anything is said about it
     protocol(config.protocol)  # raises for an unknown one
     if config.trace:
         try_file("--trace", Path(config.trace))

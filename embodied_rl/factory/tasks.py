@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import difflib
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from embodied_rl.errors import UserError, suggest
 from embodied_rl.utils.cache_dir import cache_dir
-from embodied_rl.utils.suites import PRO_SUITES, SUITES, as_names
+from embodied_rl.utils.suites import PRO_SUITES, SUITES, TABLETOP_SUITES, as_names
 
 if TYPE_CHECKING:
     from embodied_rl.sim.eras import Era
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
 LIBERO_SUITES = (*SUITES, *PRO_SUITES)
 """LIBERO's own and LIBERO-PRO's."""
+_LINE = 400
+"""Longest list of names, in characters, that is part of a line."""
 
 
 def ladders_dir() -> Path:
@@ -52,20 +55,39 @@ def load_tasks(suite: str, names: str | Sequence[str] = (), era: str = "auto") -
     from embodied_rl.sim.eras import choose_era
 
     names = as_names(names)
+    check_suite(suite)
     if suite in LIBERO_SUITES:
         found = _load_libero(suite, choose_era(era, suite, official=True))
-    elif suite in tabletop.suites():
+    else:
         choose_era(era, suite, official=False)
         found = tabletop.load_suite(suite)
-    else:
-        known = [*tabletop.suites(), *LIBERO_SUITES]
-        short = " or ".join(f"'{name}'" for name in known if name.endswith(f"_{suite}"))
-        raise UserError(f"unknown suite '{suite}'.{f' Did you mean {short}?' if short else suggest(suite, known)}")
     tasks = {task.name.partition("/")[2]: task for task in found}
     for name in names:
         if name not in tasks:
-            raise UserError(f"suite '{suite}' has no task '{name}'.{suggest(name, tasks)}")
+            raise unknown_task(suite, name, tasks)
     return [task for name, task in tasks.items() if not names or name in names]
+
+
+def check_suite(suite: str) -> None:
+    """UserError for a suite that is neither built in nor one of LIBERO's or LIBERO-PRO's; looks at no file."""
+    known = (*TABLETOP_SUITES, *LIBERO_SUITES)
+    if suite not in known:
+        short = " or ".join(f"'{name}'" for name in known if name.endswith(f"_{suite}"))
+        raise UserError(f"unknown suite '{suite}'.{f' Did you mean {short}?' if short else suggest(suite, known)}")
+
+
+def unknown_task(suite: str, name: str, tasks: Mapping[str, SuiteTask]) -> UserError:
+    """The error for a task that a suite lacks: it suggests the closest name, else it lists all.
+
+    A list that is too long for a line has a line a task, and LIBERO's tasks have their numbers in the benchmark.
+    """
+    from embodied_rl.sim.libero.tasks import LiberoTask
+
+    line = f"suite '{suite}' has no task '{name}'."
+    if difflib.get_close_matches(name, tasks, n=1) or len(", ".join(tasks)) <= _LINE:
+        return UserError(line + suggest(name, tasks))
+    numbers = {short: f"{task.index:>3}" if isinstance(task, LiberoTask) else "" for short, task in tasks.items()}
+    return UserError(f"{line} Give one of these names:", [f"{n}  {short}" for short, n in numbers.items()])
 
 
 def describe_era(tasks: Sequence[SuiteTask], trained: str | None = None) -> str:

@@ -7,6 +7,7 @@ import errno
 import importlib
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,6 +22,8 @@ from embodied_rl.cli.parse import parse
 from embodied_rl.cli.select import select
 from embodied_rl.config.train import TrainConfig
 from embodied_rl.errors import UserError
+from embodied_rl.sim import tabletop
+from embodied_rl.sim.tabletop import problems
 
 HEAVY = ("torch", "mujoco", "numba", "transformers", "numpy", "tyro", "rich", "pyarrow", "av", "cv2", "matplotlib")
 
@@ -176,6 +179,18 @@ def test_a_long_message_is_cut_to_one_short_line(
     assert said.startswith("embodied-rl: error: a checkpoint does not fit: layer 0 is missing; layer 1")
     assert said.count("\n") == 1
     assert len(said) < 650
+
+
+def test_names_to_choose_from_are_one_a_line_and_whole(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["collect", "tabletop", "--task", "3", "--out", "d"]) == 2
+    first, *names = capsys.readouterr().err.splitlines()
+    assert first == "embodied-rl: error: suite 'tabletop' has no task '3'. Give one of these names:"
+    assert [name.strip() for name in names] == [short for suite in tabletop.suites() for short in problems(suite)]
+    assert main(["collect", "tabletop", "--task", "turn_on_stove", "--out", "d"]) == 2
+    assert capsys.readouterr().err.endswith("has no task 'turn_on_stove'. Did you mean 'turn_on_the_stove'?\n")
 
 
 def test_version_says_when_another_mujoco_is_installed(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +11,10 @@ import mujoco
 import pytest
 
 from embodied_rl.cli import main
+from embodied_rl.cli.doctor_libero import Row, _summary
 from embodied_rl.cli.select import select
+from embodied_rl.errors import UserError
+from embodied_rl.factory.tasks import load_tasks
 from embodied_rl.policies.checkpoints.folder import read_provenance
 from embodied_rl.sim.libero.premise_files import write_premises
 from embodied_rl.sim.libero.premises import Failure, Premises
@@ -217,9 +221,12 @@ def test_doctor_says_which_premises_hold(installed: Path, capsys: pytest.Capture
     said = " ".join(capsys.readouterr().out.split())
     assert "every premise holds in 49 of 50 official evaluation states, in all states of 0 of 1 tasks" in said
     assert "state 1: bowl 1 is not" in said
+    assert "libero_goal under current: states in which each premise holds" in said
+    assert "under current every premise holds" in said
+    assert "whole every premise holds kept nothing" in said
     assert main(["doctor", "libero", "--states", "train", "--json", "--era", "current"]) == 1
     ((row,),) = json.loads(capsys.readouterr().out).values()
-    assert (row["states"], row["whole"], row["left_out"]) == (50, 49, [50])
+    assert (row["era"], row["states"], row["whole"], row["left_out"]) == ("current", 50, 49, [50])
     assert row["holds"] == {"kept": 49, "landed": 50, "placed": 50, "rests": 50, "open": 50}
     task = load_task(installed, NAME)
     write_premises(installed, NAME, task.fingerprint, task.era, Premises(100, {}, (), ()))
@@ -243,6 +250,26 @@ def test_what_doctor_refuses(
     said = capsys.readouterr().err
     assert message in said
     assert said.count("\n") == 1
+
+
+def test_doctor_names_the_published_era() -> None:
+    row = Row(NAME, "mujoco-3.3", states=50, whole=50, holds={}, failures={}, left_out=(), unjudged=())
+    (line,) = _summary([row], "heldout")
+    assert line.startswith("under published (mujoco-3.3) every premise holds in 50 of 50")
+
+
+def test_tasks_that_do_not_fit_on_a_line_are_listed_with_their_numbers(
+    installed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (installed / "tasks" / f"{NAME}.json").unlink()
+    monkeypatch.setattr("embodied_rl.factory.tasks._LINE", 10)
+    with pytest.raises(UserError) as caught:
+        load_tasks("libero_goal", "3", "current")
+    assert str(caught.value).splitlines() == [
+        "suite 'libero_goal' has no task '3'. Give one of these names:",
+        "  1  put_the_bowl_on_the_stove",
+    ]
+    assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
 
 
 def test_doctor_without_libero_says_how_to_install_it(

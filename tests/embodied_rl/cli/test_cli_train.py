@@ -268,6 +268,18 @@ def test_libero_without_assets_says_so_in_two_lines(
     assert second.startswith("Training the built-in suite tabletop_object instead")
 
 
+def test_an_unknown_suite_is_refused_before_it_is_said_to_be_trained(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EMBODIED_RL_CACHE", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    assert main(["train", "libero", "--suite", "libero_spatail"]) == 2
+    said = capsys.readouterr()
+    assert "unknown suite 'libero_spatail'. Did you mean 'libero_spatial'?" in said.err
+    assert said.out == ""
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.usefixtures("stand_in")
 def test_ppo_uses_its_critic(checkpoint: Path, tmp_path: Path) -> None:
     arguments = words(checkpoint, tmp_path / "run", "--algorithm", "ppo", "--videos", "0", "--iterations", "1")
