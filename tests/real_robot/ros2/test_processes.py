@@ -185,17 +185,19 @@ def test_a_takeover_becomes_training_data(recording: RecordingFile, tmp_path: Pa
     assert main(["export", str(recording.path), *chosen, "--out", str(tmp_path / "human")]) == 0
     action = load(tmp_path / "human").action
     assert len(action) >= 8, "of a second's 20 steps, on a busy computer"
-    chain, moved = load_robot("twin").chain, dict[int, float]()
+    chain, side, moved = load_robot("twin").chain, np.nan, dict[int, float]()
     for tick in recording.events(Tick):
-        if tick["source"] == "human" and tick["setpoint"] is not None:
-            moved[tick["time_ns"]] = float(chain.pose(np.array(tick["setpoint"]))[0][1])
+        if tick["setpoint"] is not None:  # a blocked tick has none: the arm stays where the last one was
+            side = float(chain.pose(np.array(tick["setpoint"]))[0][1])
+        if tick["source"] == "human":
+            moved[tick["time_ns"]] = side
     ticks = np.diff(list(moved.values()))
     assert np.median(ticks[ticks > 1e-4]) == pytest.approx(0.1 * 0.025, rel=0.1), "0.1 m/s, however late a tick comes"
     steps = [step for step in recording.events(ControlStep) if step.intervention]
     assert len(steps) == len(action)
     at = np.interp([step.time_ns for step in steps], list(moved), list(moved.values()))
     seconds = np.diff([step.time_ns for step in steps]) / 1e9
-    # as training's controller; before the human's first tick nothing is known, but nothing moves either
+    # as training's controller would need it
     np.testing.assert_allclose(action[: len(seconds), 1], np.diff(at) / seconds / 0.306, rtol=1e-3, atol=1e-3)
     assert (np.abs(action[:, 1]) > 0.05).any(), "the arm moved"
     assert action[:, 1].max() < 0.1 / 0.306 * 2
