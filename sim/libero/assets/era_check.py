@@ -82,8 +82,8 @@ def run(source: Path | None, root: Path, work: Path, tasks: Sequence[str]) -> di
     frames = Official(environment, official.assets, False, work / "frames")
     frames.scratch.mkdir(exist_ok=True)
     missing = [name for name in drawn if not (frames.scratch / f"{name}.npz").is_file()]
-    if missing:
-        record_official(frames, missing, _SIZE, 1)
+    for name in record_official(frames, missing, _SIZE, 1) if missing else ():
+        print(f"mujoco {OLD_MUJOCO}: pictures of {name}", flush=True)
     measured = [_measure(root, name, work) for name in tasks]
     cost = era_measure.cost(root, [name for name in PICKS if name in tasks] or tasks[:1])
     return summarise(measured, cost)
@@ -93,13 +93,14 @@ def _measure(root: Path, name: str, work: Path) -> TaskResult:
     """Our side of a task; kept in `work`, under the versions that it was measured with."""
     versions = {"mujoco": era_measure.VERSION, "embodied_rl": __version__}
     path = work / "measured" / f"{name}.json"
+    frames = work / "frames" / f"{name}.npz" if name.startswith(f"{PICTURES}/") else None
     if path.is_file():
         kept = json.loads(path.read_text(encoding="utf-8"))
-        if kept.pop("versions") == versions:
+        if kept.pop("versions") == versions and bool(kept["grey"]) == (frames is not None):
             return TaskResult(**kept)
     print(f"mujoco {era_measure.VERSION}: {name}", flush=True)
     with np.load(work / "recorded" / f"{name}.npz") as arrays:
-        result = era_measure.measure(root, name, dict(arrays), SETTLE_STEPS, work / "frames" / f"{name}.npz")
+        result = era_measure.measure(root, name, dict(arrays), SETTLE_STEPS, frames)
     write_atomically(path, json.dumps({"versions": versions, **asdict(result)}).encode())
     return result
 

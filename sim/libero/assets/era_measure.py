@@ -48,12 +48,12 @@ class TaskResult:
     grey: dict[str, float]
 
 
-def measure(root: Path, name: str, recorded: dict[str, Array], steps: int, frames: Path) -> TaskResult:
-    """Repeat what was recorded of a task (see official/settle.py). frames: its recorded pictures, if there are any."""
+def measure(root: Path, name: str, recorded: dict[str, Array], steps: int, frames: Path | None) -> TaskResult:
+    """Repeat what was recorded of a task (see official/settle.py). frames: its recorded pictures; None: it has none."""
     off, holds = _settle(root, name, recorded, steps)
     picked_old = recorded["picked"].tolist() if "picked" in recorded else []
     picked = {str(era): _pick(root, name, recorded, era) for era in ERAS} if picked_old else {}
-    return TaskResult(name, off, holds, picked, picked_old, pictures(root, name, frames) if frames.is_file() else {})
+    return TaskResult(name, off, holds, picked, picked_old, pictures(root, name, frames) if frames else {})
 
 
 def _settle(

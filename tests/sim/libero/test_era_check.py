@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from embodied_rl.errors import UserError
+from embodied_rl.sim.libero.assets import era_check
 from embodied_rl.sim.libero.assets.era_check import keeps_promises, summarise, table
 from embodied_rl.sim.libero.assets.era_measure import TaskResult, measure
 from embodied_rl.sim.libero.tasks import load_task
@@ -57,6 +60,34 @@ def test_promises(change: dict[str, Any], cost: dict[str, float], kept: bool) ->
     assert keeps_promises(summarise([replace(GOOD, **change)], cost)) is kept
 
 
+def test_pictures_of_the_named_suite_are_recorded_and_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recorded: list[str] = []
+
+    def record_official(official: Any, names: list[str], *_: Any) -> Iterator[str]:
+        assert official.scratch == tmp_path / "frames"
+        for name in names:
+            recorded.append(name)
+            yield name
+
+    def measured(root: Path, name: str, arrays: Any, steps: int, frames: Path | None) -> TaskResult:
+        assert (frames is None) == (name == "libero_spatial/a")
+        return replace(GOOD, task=name, grey={} if frames is None else GOOD.grey)
+
+    names = ["libero_spatial/a", "libero_object/b"]
+    monkeypatch.setattr(era_check, "Environment", lambda *_, **__: SimpleNamespace(build=lambda: None))
+    monkeypatch.setattr(era_check, "fetch_assets", lambda *_: (tmp_path, ""))
+    monkeypatch.setattr(era_check, "record", lambda *_: None)
+    monkeypatch.setattr(era_check, "record_official", record_official)
+    monkeypatch.setattr(era_check.era_measure, "measure", measured)
+    monkeypatch.setattr(era_check.era_measure, "cost", lambda *_: COST)
+    for name in names:
+        (tmp_path / "recorded" / name).parent.mkdir(parents=True)
+        np.savez(tmp_path / "recorded" / f"{name}.npz", settled=np.zeros(1))
+    found = era_check.run(None, tmp_path, tmp_path, names)
+    assert recorded == ["libero_object/b"]
+    assert found["eras"]["current"]["grey"] == 36.0
+
+
 def test_a_task_is_compared_with_its_recording(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if reason := era_library.missing():
         pytest.skip(reason)
@@ -80,9 +111,9 @@ def test_a_task_is_compared_with_its_recording(tmp_path: Path, monkeypatch: pyte
         "on": np.array("[]"),
         "holds": np.zeros((2, 0), bool),
     }
-    assert measure(tmp_path, NAME, recorded, 3, tmp_path / "no").off_mm["mujoco-3.3"] == [0.0, 0.0]
+    assert measure(tmp_path, NAME, recorded, 3, None).off_mm["mujoco-3.3"] == [0.0, 0.0]
     recorded["settled"][1, -1, 0] += 0.002
-    assert measure(tmp_path, NAME, recorded, 3, tmp_path / "no").off_mm["mujoco-3.3"] == pytest.approx([0.0, 2.0])
+    assert measure(tmp_path, NAME, recorded, 3, None).off_mm["mujoco-3.3"] == pytest.approx([0.0, 2.0])
     recorded["fixed"][-1, 0] += 0.01
     with pytest.raises(UserError, match="not the one that was recorded"):
-        measure(tmp_path, NAME, recorded, 3, tmp_path / "no")
+        measure(tmp_path, NAME, recorded, 3, None)
