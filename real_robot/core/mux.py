@@ -33,6 +33,9 @@ class TakeoverMux:
     A human takes over by engaging (a dead-man's switch, a pressed button). Letting the switch go makes the arm hold;
     only `release` ends the intervention, and the policy then still waits to be resumed.
 
+    Each press takes over once. A switch that is still held after a release, a hold or a refusal, and messages that come
+    late, take nothing: the device must say once that it is let go.
+
     Args:
         machine: The arm's state.
         silence_s: A human's command older than this is not used, s.
@@ -47,6 +50,7 @@ class TakeoverMux:
         self._machine, self._silence_ns = machine, round(silence_s * NANOSECONDS)
         self._command: Command | None = None
         self._heard_ns, self._number = 0, 0
+        self._pressed = False
 
     def human(self, command: Command, now_ns: int, *, engaged: bool) -> Transition | None:
         """Note what the human's device says.
@@ -57,14 +61,19 @@ class TakeoverMux:
             engaged: Whether the human wants the arm; without, the command is void.
 
         Returns:
-            The takeover, where this is one (it may be refused: an idle or stopped arm is nobody's).
+            The takeover, where the switch was pressed just now (it may be refused: an idle or stopped arm is nobody's).
         """
+        newly, self._pressed = engaged and not self._pressed, engaged
         self._command, self._heard_ns = (command if engaged else None), now_ns
-        if not engaged or self._machine.state is ArmState.HUMAN:
+        if not newly or self._machine.state is ArmState.HUMAN:
             return None
         transition = self._machine.fire(Event.TAKEOVER, now_ns, "human engaged")
         self._number += transition.accepted
         return transition
+
+    def silent(self) -> None:
+        """Void the human's command, where the device says nothing of its switch: that is no letting go."""
+        self._command = None
 
     def release(self, now_ns: int) -> Transition:
         """End the intervention; the arm holds."""

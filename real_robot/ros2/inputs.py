@@ -145,5 +145,7 @@ class Inputs:
         linear, angular = message.twist.linear, message.twist.angular
         twist = np.array([linear.x, linear.y, linear.z, angular.x, angular.y, angular.z], np.float64)
         now_ns = self._station.clock.now_ns()
-        engaged = self._engaged_ns > 0 and now_ns - self._engaged_ns < _SILENCE_NS
-        self._station.loop.human(twist, self._grip, now_ns, engaged=engaged)
+        if self._engaged_ns and now_ns - self._engaged_ns < _SILENCE_NS:
+            self._station.loop.human(twist, self._grip, now_ns, engaged=True)
+        else:
+            self._station.loop.silent(now_ns)

@@ -207,7 +207,7 @@ class ControlLoop:
             engaged: Whether the human wants the arm.
 
         Returns:
-            The takeover, where this is one.
+            The takeover, where the switch was pressed just now; one that is still held takes nothing.
         """
         if np.shape(twist) != (6,) or not np.isfinite(twist).all() or not np.isfinite(grip):
             return None
@@ -226,8 +226,14 @@ class ControlLoop:
                 self.events.emit(Intervened(now_ns, number, began=True))
         return transition
 
+    def silent(self, now_ns: int) -> None:
+        """Let the arm rest where a human's device is not to be believed: it keeps the arm, and has not let go."""
+        with self._lock:
+            self._heard_ns = now_ns - _HUMAN_SILENCE_NS
+            self.runtime.mux.silent()
+
     def release(self, now_ns: int) -> Transition:
-        """The human lets go."""
+        """The human gives the arm back."""
         with self._lock:
             transition = self.runtime.mux.release(now_ns)
         self._tell(transition)

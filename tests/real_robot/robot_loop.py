@@ -78,6 +78,7 @@ class ScriptedRobot:
             assert transition is not None
             self.sink.record(transition)
         elif not human and self.runtime.machine.state is ArmState.HUMAN:
+            self.runtime.mux.human(Command(self.now, NAMES, self.arm), self.now, engaged=False)
             self.sink.record(self.runtime.mux.release(self.now))
             self.fire(Event.RESUME)
         proprio = np.concatenate([self.arm, [self.step / 1000]])

@@ -71,3 +71,38 @@ def test_a_command_from_before_a_stop_is_not_used_after_it() -> None:
     for event in (Event.ESTOP, Event.RESET, Event.ARM, Event.TAKEOVER):
         machine.fire(event, 1)
     assert mux.select(POLICY, 200 * MS).command is None
+
+
+def test_a_switch_that_is_still_held_takes_nothing_after_the_release() -> None:
+    machine, mux = running()
+    mux.human(HUMAN, 0, engaged=True)
+    mux.human(HUMAN, MS, engaged=False)
+    mux.human(HUMAN, 2 * MS, engaged=True)
+    mux.release(3 * MS)
+    for late in range(4, 40):
+        assert mux.human(HUMAN, late * MS, engaged=True) is None
+    mux.silent()
+    assert mux.human(HUMAN, 40 * MS, engaged=True) is None, "silence is no letting go"
+    assert machine.state is ArmState.HOLDING
+    mux.human(HUMAN, 41 * MS, engaged=False)
+    again = mux.human(HUMAN, 42 * MS, engaged=True)
+    assert again is not None
+    assert again.after is ArmState.HUMAN
+
+
+def test_a_switch_that_is_still_held_takes_nothing_after_a_hold() -> None:
+    machine, mux = running()
+    mux.human(HUMAN, 0, engaged=True)
+    machine.fire(Event.HOLD, MS)
+    assert mux.human(HUMAN, 2 * MS, engaged=True) is None
+    assert machine.state is ArmState.HOLDING
+
+
+def test_a_switch_that_was_held_too_early_takes_nothing_once_the_arm_is_armed() -> None:
+    machine = StateMachine()
+    mux = TakeoverMux(machine)
+    refused = mux.human(HUMAN, 0, engaged=True)
+    assert refused is not None
+    machine.fire(Event.ARM, MS)
+    assert mux.human(HUMAN, 2 * MS, engaged=True) is None
+    assert machine.state is ArmState.ARMED
