@@ -22,6 +22,7 @@ from embodied_rl.real_robot.deploy.episodes import Episode, run_episode, shadow_
 from embodied_rl.real_robot.deploy.fleet import Fleet, FleetConfig
 from embodied_rl.real_robot.deploy.keys import KEYS, LABELS, Keys
 from embodied_rl.real_robot.ros2.options import BridgeOptions
+from embodied_rl.real_robot.ros2.preflight import STOP, Check
 from embodied_rl.real_robot.twin.options import TwinOptions
 from embodied_rl.sim.tabletop import load_suite
 from embodied_rl.utils.console import LastingConsole
@@ -176,7 +177,7 @@ def _by_hand(fleet: Fleet, keys: Keys, console: LastingConsole) -> int:
     bridge = fleet.bridge
     checks = bridge.preflight()
     console.print(checklist(checks))
-    if not all(check.passed for check in checks) and bridge.status["mode"] != "shadow":
+    if not may_go_on(checks) and bridge.status["mode"] != "shadow":
         console.say("not armed: mend what is marked, and start again")
         return 1
     note = ""
@@ -196,6 +197,11 @@ def _by_hand(fleet: Fleet, keys: Keys, console: LastingConsole) -> int:
     if bridge.state in ("running", "armed", "holding"):
         to_idle(bridge)
     return 0
+
+
+def may_go_on(checks: list[Check]) -> bool:
+    """Whether no check failed but the emergency stop's: its button is pressed and reset while the bridge runs."""
+    return all(check.passed for check in checks if check.name != STOP)
 
 
 def _shown(fleet: Fleet, done: list[Episode]) -> Table:

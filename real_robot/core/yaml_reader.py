@@ -76,6 +76,13 @@ class Section:
             raise self.wrong(key, f"{value!r} is no text; give one, in quotes if it looks like a number")
         return value
 
+    def flag(self, key: str) -> bool:
+        """true or false."""
+        value = self._value(key, "true or false")
+        if not isinstance(value, bool):
+            raise self.wrong(key, f"{value!r} is neither true nor false")
+        return value
+
     def number(self, key: str, unit: str, *, positive: bool = False) -> float:
         """A finite number; `unit` is for the message."""
         return self._number(key, self._value(key, unit), unit, positive)

@@ -70,6 +70,7 @@ class RosConfig:
     Attributes:
         joint_states: Topic of sensor_msgs/JointState.
         emergency_stop: Topic of std_msgs/Bool, the button.
+        has_button: Whether there is one: then the arm is armed once it was heard.
         arm: Where set points go.
         gripper: The same for the gripper; None for an arm without.
         cameras: In the order in which the policy reads them.
@@ -78,6 +79,7 @@ class RosConfig:
 
     joint_states: str
     emergency_stop: str
+    has_button: bool
     arm: ArmTopic
     gripper: GripperTopic | None
     cameras: tuple[CameraTopic, ...]
@@ -97,6 +99,7 @@ def load_ros_config(robot: str) -> RosConfig:
     config = RosConfig(
         joint_states=ros.text("joint_states"),
         emergency_stop=ros.text("emergency_stop"),
+        has_button=ros.flag("emergency_stop_button") if ros.has("emergency_stop_button") else True,
         arm=ArmTopic(_one_of(arm, "adapter", ARM_ADAPTERS), arm.text("topic")),
         gripper=_gripper(ros.section("gripper")) if ros.has("gripper") else None,
         cameras=_cameras(ros.section("cameras")),

@@ -61,6 +61,7 @@ class Inputs:
 
         self._station, self._node = station, station.session.node
         self._episodes, self._pressed = episodes, False
+        self._button_heard = False
         self._names: list[str] = []
         self._fingers: list[float] = []
         self._engaged_ns, self._grip = 0, 0.0
@@ -89,6 +90,14 @@ class Inputs:
         own = self._node.get_name()
         others = {info.node_name for info in self._node.get_publishers_info_by_topic(topic)} - {own}
         return f"{', '.join(sorted(others))} also publishes {topic}: stop it" if others else ""
+
+    def missing_button(self) -> str:
+        """Why the emergency stop's button is not relied on; empty where it was heard, or the arm has none."""
+        config = self._station.config
+        if self._button_heard or not config.has_button:
+            return ""
+        advice = "press it once and let it out, or say ros.emergency_stop_button: false where there is none"
+        return f"no button is heard on {config.emergency_stop}: {advice}"
 
     def _joints(self, message: Any) -> None:
         station = self._station
@@ -121,6 +130,7 @@ class Inputs:
 
     def _button(self, message: Any) -> None:
         pressed, now_ns = bool(message.data), self._station.clock.now_ns()
+        self._button_heard = True
         self._station.loop.button(pressed, now_ns)
         if pressed != self._pressed:
             self._pressed = pressed

@@ -27,7 +27,7 @@ class Operator:
 
     Args:
         station: Whose state machine is fired.
-        inputs: Says who else commands the arm.
+        inputs: Says who else commands the arm, and whether the button was heard.
 
     Attributes:
         wants_to_run: Whether somebody started the arm and nobody has stopped it since.
@@ -53,6 +53,8 @@ class Operator:
         if event is Event.ARM and station.options.mode == "shadow":
             return "in shadow mode nothing is sent: the arm cannot be armed"
         if event is Event.ARM and station.options.mode == "live" and (problem := self._inputs.other_publishers()):
+            return problem
+        if event is Event.ARM and (problem := self._inputs.missing_button()):
             return problem
         if event is Event.START and not station.observations.instruction:
             return "there is no instruction yet: publish one to ~/instruction"

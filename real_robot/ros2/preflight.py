@@ -12,6 +12,9 @@ from embodied_rl.real_robot.core.states import ArmState
 from embodied_rl.real_robot.ros2.inputs import Inputs
 from embodied_rl.real_robot.ros2.station import Station
 
+STOP = "emergency stop"
+"""The name of the check of the button."""
+
 
 @dataclass(frozen=True)
 class Check:
@@ -34,7 +37,8 @@ def from_json(text: str) -> list[Check]:
 
 def checks(station: Station, inputs: Inputs) -> list[Check]:
     """Every check, also after one that fails."""
-    return [*_flows(station, inputs), *_arm(station), _controller(station, inputs), _policy(station), _stop(station)]
+    parts = [_controller(station, inputs), _policy(station), _stop(station, inputs)]
+    return [*_flows(station, inputs), *_arm(station), *parts]
 
 
 def _flows(station: Station, inputs: Inputs) -> list[Check]:
@@ -102,13 +106,15 @@ def _policy(station: Station) -> Check:
     return Check("policy", fits, f"{metadata['policy']}; answers in {median:.0f} ms{advice}")
 
 
-def _stop(station: Station) -> Check:
-    """Whether a button is there, and the arm is not stopped."""
+def _stop(station: Station, inputs: Inputs) -> Check:
+    """Whether the button was heard, and the arm is not stopped."""
     topic = station.config.emergency_stop
     if station.loop.state is ArmState.ESTOPPED:
-        return Check("emergency stop", False, "the arm is e-stopped: look at it, then call ~/reset")
-    count = station.session.node.count_publishers(topic)
-    return Check("emergency stop", True, f"{count} button(s) on {topic}; the service ~/emergency_stop works always")
+        return Check(STOP, False, "the arm is e-stopped: look at it, then call ~/reset")
+    if problem := inputs.missing_button():
+        return Check(STOP, False, problem)
+    button = f"the button on {topic} was heard" if station.config.has_button else "there is no button"
+    return Check(STOP, True, f"{button}; the service ~/emergency_stop works always")
 
 
 def _topic(station: Station, name: str) -> str:

@@ -10,7 +10,7 @@ import pytest
 
 from embodied_rl.cli import deploy, main
 from embodied_rl.errors import UserError
-from embodied_rl.jobs.deploy import fleet_config, held_out, recording_path, run, summary
+from embodied_rl.jobs.deploy import fleet_config, held_out, may_go_on, recording_path, run, summary
 from embodied_rl.jobs.deploy_views import write_views
 from embodied_rl.real_robot.deploy.dashboard import checklist, dashboard
 from embodied_rl.real_robot.deploy.episodes import Episode
@@ -118,3 +118,5 @@ def test_what_a_person_sees() -> None:
     checks = [Check("limits", False, "outside: joint 1"), Check("policy", True, "answers")]
     assert from_json(to_json(checks)) == checks
     assert checklist(checks).row_count == 2
+    assert not may_go_on(checks)
+    assert may_go_on([Check("emergency stop", False, "no button is heard")]), "it is pressed, reset, then armed"

@@ -16,12 +16,21 @@ def test_shipped_arms_have_topics(robot: str) -> None:
     config = load_ros_config(robot)
     assert config.arm.topic.startswith("/")
     assert len(config.cameras) == 2
+    assert config.has_button == (robot != "twin"), "a real arm's button must be heard"
+
+
+def test_a_button_is_there_unless_the_file_says_otherwise(tmp_path: Path) -> None:
+    path, text = tmp_path / "arm.yaml", (ROBOTS / "twin.yaml").read_text()
+    line = next(line for line in text.splitlines() if "emergency_stop_button: false" in line)
+    path.write_text(text.replace(line, ""))
+    assert load_ros_config(str(path)).has_button
 
 
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
         ("adapter: joint_trajectory", "adapter: joint_traj", "ros.arm.adapter"),
+        ("emergency_stop_button: false", "emergency_stop_button: none", "ros.emergency_stop_button: 'none' is neither"),
         ("type: raw", "type: png", "ros.cameras.agentview.type"),
         ("emergency_stop: /emergency_stop", "", "ros.emergency_stop: missing"),
         ("fingers: [gripper0_finger_joint1, gripper0_finger_joint2]", "fingers: []", "ros.gripper.fingers"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,6 +13,8 @@ import pytest
 from embodied_rl.real_robot.core.states import ArmState, Event
 from embodied_rl.real_robot.ros2 import qos
 from embodied_rl.real_robot.ros2.inputs import Inputs
+from embodied_rl.real_robot.ros2.operator import Operator
+from embodied_rl.real_robot.ros2.preflight import STOP, _stop
 from tests.real_robot.ros2.bench import CONFIG, ROBOT, Bench
 
 
@@ -30,6 +33,15 @@ class Topics:
     def create_subscription(self, kind: Any, topic: str, callback: Callable[[Any], None], profile: Any) -> None:
         self.heard[topic] = callback
 
+    def create_service(self, kind: Any, name: str, callback: Callable[..., Any]) -> None:
+        """Services are not called here."""
+
+    def get_name(self) -> str:
+        return "embodied_rl"
+
+    def get_publishers_info_by_topic(self, topic: str) -> list[Any]:
+        return []
+
     def engage(self, pressed: bool) -> None:
         self.heard["~/takeover/engaged"](SimpleNamespace(data=pressed))
 
@@ -44,10 +56,12 @@ class Topics:
 @pytest.fixture
 def topics(monkeypatch: pytest.MonkeyPatch) -> Topics:
     kinds = {"geometry_msgs": ["TwistStamped"], "std_msgs": ["Bool", "Float64", "String"]}
+    kinds["std_srvs"] = ["Trigger"]
     kinds["sensor_msgs"] = ["CompressedImage", "Image", "JointState"]
     for package, names in kinds.items():
         monkeypatch.setitem(sys.modules, package, SimpleNamespace())
-        monkeypatch.setitem(sys.modules, f"{package}.msg", SimpleNamespace(**dict.fromkeys(names)))
+        kind = "srv" if package == "std_srvs" else "msg"
+        monkeypatch.setitem(sys.modules, f"{package}.{kind}", SimpleNamespace(**dict.fromkeys(names)))
     for profile in ("sensor", "command", "event", "latched"):
         monkeypatch.setattr(qos, profile, lambda depth=1: depth)
     return Topics(Bench().run())
@@ -88,3 +102,29 @@ def test_a_silent_switch_lets_the_arm_rest_and_keeps_it(topics: Topics) -> None:
     bench.step(2)
     assert not bench.loop.runtime.gate.at_rest
     assert not bench.fire(Event.RESUME)
+
+
+def test_an_arm_whose_button_was_never_heard_is_not_armed(topics: Topics) -> None:
+    bench, station = topics.bench, topics.station
+    for event in (Event.HOLD, Event.DISARM):
+        assert bench.fire(event)
+    operator = Operator(station, topics.inputs)
+    operator.active = True
+    station.config = replace(CONFIG, has_button=True)
+    assert "no button is heard on /emergency_stop" in operator.fire(Event.ARM)
+    check = _stop(station, topics.inputs)
+    assert (check.name, check.passed) == (STOP, False)
+    assert "press it once" in check.detail
+    topics.heard["/emergency_stop"](SimpleNamespace(data=False))
+    assert _stop(station, topics.inputs).passed
+    assert operator.fire(Event.ARM) == ""
+
+
+def test_an_arm_that_has_no_button_is_armed_without(topics: Topics) -> None:
+    bench = topics.bench
+    for event in (Event.HOLD, Event.DISARM):
+        assert bench.fire(event)
+    operator = Operator(topics.station, topics.inputs)
+    operator.active = True
+    assert operator.fire(Event.ARM) == ""
+    assert "there is no button" in _stop(topics.station, topics.inputs).detail
