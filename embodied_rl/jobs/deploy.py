@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ from embodied_rl.real_robot.deploy.dashboard import checklist, dashboard
 from embodied_rl.real_robot.deploy.episodes import Episode, run_episode, shadow_episode, to_idle
 from embodied_rl.real_robot.deploy.fleet import Fleet, FleetConfig
 from embodied_rl.real_robot.deploy.keys import KEYS, LABELS, Keys
+from embodied_rl.real_robot.deploy.remote import BridgeRemote
+from embodied_rl.real_robot.deploy.wishes import Wishes
 from embodied_rl.real_robot.ros2.options import BridgeOptions
 from embodied_rl.real_robot.ros2.preflight import STOP, Check
 from embodied_rl.real_robot.twin.options import TwinOptions
@@ -180,23 +183,29 @@ def _by_hand(fleet: Fleet, keys: Keys, console: LastingConsole) -> int:
     if not may_go_on(checks) and bridge.status["mode"] != "shadow":
         console.say("not armed: mend what is marked, and start again")
         return 1
-    note = ""
+    wishes, leaving = Wishes(bridge.call), False
     with keys, Live(console=console, auto_refresh=False) as live:
         while True:
-            live.update(dashboard(bridge.status, [], f"{_help()}   {note}"), refresh=True)
+            left = leaving and not wishes.waiting  # the space bar is heard until the arm has come to rest
+            live.update(dashboard(bridge.status, [], f"{_help()}   {wishes.note}"), refresh=True)
+            if left:
+                return 0
             key = keys.read(_REFRESH_S)
             if problem := fleet.ended():
                 raise UserError(problem)
             if key == "q":
-                break
-            if key in KEYS:
-                _, note = bridge.call(KEYS[key])
+                leaving = wishes.do("leaving", partial(_leave, bridge)) or leaving
+            elif key in KEYS:
+                wishes.ask(KEYS[key])
             elif key in LABELS:
                 bridge.outcome(LABELS[key])
-                note = f"labelled: {LABELS[key]}"
+                wishes.say(f"labelled: {LABELS[key]}")
+
+
+def _leave(bridge: BridgeRemote) -> str:
     if bridge.state in ("running", "armed", "holding"):
         to_idle(bridge)
-    return 0
+    return ""
 
 
 def may_go_on(checks: list[Check]) -> bool:
