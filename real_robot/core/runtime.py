@@ -102,7 +102,7 @@ class ArmRuntime:
         return None
 
     def fire(self, event: Event, now_ns: int, reason: str = "") -> Transition:
-        """Apply an event; arming starts the gate at the measured pose.
+        """Apply an event; arming starts the gate at the measured pose, and a set point that moves is not disarmed.
 
         Args:
             event: What somebody wants.
@@ -112,7 +112,10 @@ class ArmRuntime:
         Returns:
             What came of it; arming an arm outside its limits is refused with the gate's reason.
         """
-        if event is Event.ARM and self.machine.state is ArmState.IDLE:
+        state = self.machine.state
+        if event is Event.DISARM and state in (ArmState.ARMED, ArmState.HOLDING) and not self.gate.at_rest:
+            return Transition(now_ns, event, state, state, "the arm still brakes: disarm it at rest", accepted=False)
+        if event is Event.ARM and state is ArmState.IDLE:
             self._setpoint = None
             self.watchdog.tracked(0.0)
             try:

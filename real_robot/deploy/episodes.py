@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 
 from embodied_rl.errors import UserError
 from embodied_rl.real_robot.deploy.remote import BridgeRemote, TwinRemote
 
 _READY_S, _PAUSE_S, _SILENCE_S = 30.0, 0.1, 10.0
+_IDLE_S, _HEARD_S = 10.0, 1.0
+_NOT_OURS = ("e-stopped", "human")
 
 
 @dataclass(frozen=True)
@@ -94,10 +97,11 @@ def to_idle(bridge: BridgeRemote) -> None:
     """Bring the arm to rest and disarm it; UserError where it is e-stopped or a human's."""
     if bridge.state == "running":
         bridge.call("hold")
-    if bridge.state in ("armed", "holding") or not bridge.wait_state("idle", 0.2):
-        bridge.call("disarm")
-    if not bridge.wait_state("idle", 5.0):
-        raise UserError(f"the arm is {bridge.state}: bring it to rest first")
+    until = time.monotonic() + _IDLE_S
+    while not bridge.wait_state("idle", _PAUSE_S):
+        if time.monotonic() > until or not bridge.wait(lambda: bridge.state not in _NOT_OURS, _HEARD_S):
+            raise UserError(f"the arm is {bridge.state}: bring it to rest first")
+        bridge.call("disarm")  # refused while the arm brakes
 
 
 def patiently(bridge: BridgeRemote, wish: str) -> None:

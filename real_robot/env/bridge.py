@@ -102,9 +102,10 @@ class BridgeArm:
 
     def begin(self, episode: EpisodeSpec) -> str:
         """See `LiveArm.begin`."""
-        for state, event in ((ArmState.RUNNING, Event.HOLD), (ArmState.HOLDING, Event.DISARM)):
-            if self._loop.state is state:
-                self.bridge.fire(event)
+        if self._loop.state is ArmState.RUNNING:
+            self.bridge.fire(Event.HOLD)
+        if self._loop.state is ArmState.HOLDING:
+            self._patiently(Event.DISARM)  # once it rests
         words = self._scene.reset(episode)
         self.bridge.station.observations.instruction = words
         for event in (Event.ARM, Event.START):

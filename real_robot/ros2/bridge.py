@@ -116,7 +116,7 @@ class Bridge:
     def deactivate(self) -> None:
         """Bring the arm to rest and disarm it, then end the control thread: nothing is sent until `activate`.
 
-        An emergency stop stays latched.
+        An emergency stop stays latched; an arm that does not come to rest in time is e-stopped.
         """
         self._operator.active = self._operator.wants_to_run = False
         loop, clock = self.loop, self.station.clock
@@ -126,7 +126,9 @@ class Bridge:
         while self._moves and clock.now_ns() < until_ns:
             self._stopping.wait(_LOOK_S)  # the stop's set points still go out
         if loop.state in (ArmState.ARMED, ArmState.HOLDING):
-            loop.fire(Event.DISARM, clock.now_ns(), "the bridge is deactivated")
+            disarmed = loop.fire(Event.DISARM, clock.now_ns(), "the bridge is deactivated").accepted
+            if not disarmed:
+                loop.fire(Event.ESTOP, clock.now_ns(), "it did not come to rest before the bridge was deactivated")
         self._stopping.set()
         if self._thread is not None:
             self._thread.join(timeout=2.0)

@@ -128,8 +128,22 @@ def test_an_arm_that_is_stuck_is_not_pushed_on() -> None:
     while bench.step(HOME + 1.0).held is None:
         assert np.abs(bench.sent[-1] - HOME).max() < 0.25
     assert not bench.fire(Event.RESUME)
+    while not bench.runtime.gate.at_rest:
+        bench.step()
     assert bench.fire(Event.DISARM)
     assert bench.fire(Event.ARM), "armed again from where it is"
+
+
+def test_an_arm_that_brakes_is_not_disarmed() -> None:
+    bench = moving()
+    assert "running" in bench.runtime.fire(Event.DISARM, bench.now).reason
+    assert bench.fire(Event.HOLD)
+    while not bench.runtime.gate.at_rest:
+        refused = bench.runtime.fire(Event.DISARM, bench.now)
+        assert (refused.accepted, refused.after) == (False, ArmState.HOLDING)
+        assert "brakes" in refused.reason
+        assert bench.step().setpoint is not None
+    assert bench.fire(Event.DISARM)
 
 
 def test_a_human_moves_the_arm_without_cameras_and_policy_but_not_blind() -> None:

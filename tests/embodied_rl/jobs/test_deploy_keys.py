@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -37,6 +38,9 @@ class SlowBridge:
         else:
             assert self.answers.wait(_WAIT_S)
         return True, f"{name} done"
+
+    def wait(self, condition: Callable[[], bool], seconds: float) -> bool:
+        return condition()
 
     def wait_state(self, state: str, seconds: float) -> bool:
         return self.state == state

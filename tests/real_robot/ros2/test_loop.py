@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import threading
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -9,7 +13,7 @@ from embodied_rl.real_robot.core.cartesian import ControlLaw, PoseReference
 from embodied_rl.real_robot.core.executor import ExecutorConfig, Overlap
 from embodied_rl.real_robot.core.robot import load_robot
 from embodied_rl.real_robot.core.states import ArmState, Event
-from embodied_rl.real_robot.ros2.bridge import first_tick
+from embodied_rl.real_robot.ros2.bridge import Bridge, first_tick
 from embodied_rl.real_robot.ros2.events import (
     ActionTaken,
     ChunkDecided,
@@ -101,6 +105,26 @@ def test_a_lost_camera_holds_the_arm_until_somebody_resumes() -> None:
     bench.step(5)
     assert bench.loop.state is ArmState.HOLDING
     assert bench.fire(Event.RESUME)
+
+
+def bridge_of(bench: Bench) -> Any:
+    """A bridge whose control thread has died."""
+    bridge: Any = Bridge.__new__(Bridge)
+    clock = SimpleNamespace(now_ns=lambda: bench.now)
+    bridge.station = SimpleNamespace(loop=bench.loop, clock=clock, asking=SimpleNamespace(pause=lambda: None))
+    bridge._operator, bridge._thread, bridge._stopping = SimpleNamespace(), None, threading.Event()
+    return bridge
+
+
+def test_an_arm_at_rest_is_disarmed_with_its_bridge_and_one_that_cannot_brake_is_e_stopped() -> None:
+    bench = Bench().run()
+    bridge_of(bench).deactivate()
+    assert bench.loop.state is ArmState.IDLE
+    bench = Bench().run()
+    bench.plan(0, 0.5, 0, 0, 0, 0, -1)
+    bench.step(5)
+    bridge_of(bench).deactivate()
+    assert bench.loop.state is ArmState.ESTOPPED
 
 
 def test_a_human_moves_the_arm_and_lets_go() -> None:
