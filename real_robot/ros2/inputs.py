@@ -18,6 +18,8 @@ from embodied_rl.real_robot.ros2.station import Station
 
 _SILENCE_NS = 200_000_000
 """A dead man's switch that says nothing for so long is open."""
+_TWIST_AGE_NS = 100_000_000
+"""A twist that was made longer ago moves nothing."""
 
 
 class Flow:
@@ -52,6 +54,7 @@ class Inputs:
 
     Attributes:
         flows: What came of joint states and of each camera, by name.
+        twist_problem: Why the last twist of a human's device was not used; empty where it was.
     """
 
     def __init__(self, station: Station, episodes: EpisodeBook) -> None:
@@ -64,7 +67,7 @@ class Inputs:
         self._button_heard = False
         self._names: list[str] = []
         self._fingers: list[float] = []
-        self._engaged_ns, self._grip = 0, 0.0
+        self._engaged_ns, self._grip, self.twist_problem = 0, 0.0, ""
         config, node = station.config, self._node
         self.flows = {"joint_states": Flow(), **{name: Flow() for name in station.observations.cameras}}
         node.create_subscription(JointState, config.joint_states, self._joints, qos.sensor(5))
@@ -155,7 +158,18 @@ class Inputs:
         linear, angular = message.twist.linear, message.twist.angular
         twist = np.array([linear.x, linear.y, linear.z, angular.x, angular.y, angular.z], np.float64)
         now_ns = self._station.clock.now_ns()
-        if self._engaged_ns and now_ns - self._engaged_ns < _SILENCE_NS:
+        self.twist_problem = self._wrong_twist(message.header, now_ns)
+        if not self.twist_problem and self._engaged_ns and now_ns - self._engaged_ns < _SILENCE_NS:
             self._station.loop.human(twist, self._grip, now_ns, engaged=True)
         else:
             self._station.loop.silent(now_ns)
+
+    def _wrong_twist(self, header: Any, now_ns: int) -> str:
+        """Why a twist is not used: it is of another frame, or old; one without a stamp is taken as new."""
+        base, stamp_ns = self._station.robot.base_frame, nanoseconds(header.stamp)
+        if header.frame_id not in ("", base):
+            return f"the takeover's twist is in {header.frame_id}: send it in {base}, the robot's base frame"
+        age_ns = now_ns - self._station.clock.own_ns(stamp_ns)
+        if stamp_ns and age_ns > _TWIST_AGE_NS:
+            return f"the takeover's twist is {age_ns / 1e6:.0f} ms old: the clocks disagree (chrony), or it is slow"
+        return ""

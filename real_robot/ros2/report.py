@@ -83,6 +83,7 @@ class Reporter:
             "reasons": dict(self._reasons),
             "holds": self._holds,
             "last_hold": self._last_hold,
+            "twist_problem": self._inputs.twist_problem,
             "interventions": self._interventions,
             "since_intervention_s": (now_ns - self._last_intervention_ns) / 1e9 if self._interventions else None,
             "instruction": station.observations.instruction,
@@ -115,8 +116,9 @@ class Reporter:
     def _publish_diagnostics(self) -> None:
         said = self.status()
         stopped = said["state"] == str(ArmState.ESTOPPED)
-        level = self._status.ERROR if stopped else self._status.WARN if said["faults"] else self._status.OK
-        words = "; ".join(said["faults"]) or said["state"]
+        problems = [*said["faults"], *filter(None, [said["twist_problem"]])]
+        level = self._status.ERROR if stopped else self._status.WARN if problems else self._status.OK
+        words = "; ".join(problems) or said["state"]
         pairs = [self._pair(key=key, value=str(value)) for key, value in said.items()]
         status = self._status(level=level, name="embodied_rl bridge", message=words, values=pairs)
         message = self._array(status=[status])

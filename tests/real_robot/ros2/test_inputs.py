@@ -15,6 +15,7 @@ from embodied_rl.real_robot.ros2 import qos
 from embodied_rl.real_robot.ros2.inputs import Inputs
 from embodied_rl.real_robot.ros2.operator import Operator
 from embodied_rl.real_robot.ros2.preflight import STOP, _stop
+from embodied_rl.real_robot.ros2.report import Reporter
 from tests.real_robot.ros2.bench import CONFIG, ROBOT, Bench
 
 
@@ -128,3 +129,48 @@ def test_an_arm_that_has_no_button_is_armed_without(topics: Topics) -> None:
     operator.active = True
     assert operator.fire(Event.ARM) == ""
     assert "there is no button" in _stop(topics.station, topics.inputs).detail
+
+
+def test_a_twist_of_another_frame_moves_nothing_and_is_told(topics: Topics) -> None:
+    bench = topics.bench
+    for frame, stands in (("camera_link", True), (ROBOT.base_frame, False), ("", False), ("camera_link", True)):
+        for _ in range(40):
+            topics.engage(True)
+            topics.twist(0.02, frame)
+            bench.step()
+        assert bench.loop.runtime.gate.at_rest == stands
+        assert ("send it in robot0_link0" in topics.inputs.twist_problem) == stands
+    assert bench.loop.state is ArmState.HUMAN
+
+
+def test_a_twist_that_is_old_moves_nothing(topics: Topics) -> None:
+    bench = topics.bench
+    for age_ms, stands in ((150, True), (90, False), (150, True)):
+        for _ in range(40):
+            topics.engage(True)
+            topics.twist(0.02, stamp_ns=bench.now - age_ms * 1_000_000)
+            bench.step()
+        assert bench.loop.runtime.gate.at_rest == stands
+        assert ("150 ms old" in topics.inputs.twist_problem) == stands
+
+
+class Status(SimpleNamespace):
+    """A DiagnosticStatus."""
+
+    OK, WARN, ERROR = 0, 1, 2
+
+
+@pytest.mark.parametrize(("problem", "level", "words"), [("", 0, "human"), ("the twist is wrong", 1, "is wrong")])
+def test_diagnostics_warn_of_a_twist_that_is_not_used(problem: str, level: int, words: str) -> None:
+    reporter: Any = Reporter.__new__(Reporter)
+    said = list[Any]()
+    reporter.status = lambda: {"state": "human", "faults": [], "twist_problem": problem}
+    reporter._status, reporter._pair = Status, SimpleNamespace
+    stamp = SimpleNamespace(sec=0, nanosec=0)
+    reporter._array = lambda status: SimpleNamespace(status=status, header=SimpleNamespace(stamp=stamp))
+    reporter._station = SimpleNamespace(clock=SimpleNamespace(ros_ns=lambda: 0))
+    reporter._diagnostics = SimpleNamespace(publish=said.append)
+    reporter._publish_diagnostics()
+    (status,) = said[0].status
+    assert status.level == level
+    assert words in status.message
