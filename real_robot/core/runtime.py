@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,11 +12,13 @@ from embodied_rl.errors import UserError
 from embodied_rl.real_robot.core.gate import Command, Decision, Reason, Setpoint
 from embodied_rl.real_robot.core.mux import Selection, TakeoverMux
 from embodied_rl.real_robot.core.robot import Robot
-from embodied_rl.real_robot.core.states import ArmState, Event, StateMachine, Transition
+from embodied_rl.real_robot.core.states import TRANSITIONS, ArmState, Event, StateMachine, Transition
 from embodied_rl.real_robot.core.watchdog import Fault, Watchdog
 
 _STOP_A_HUMAN = ("joint_states", "jitter", "tracking")
 """Faults under which not even a human moves the arm; a human needs neither cameras nor the policy."""
+
+_LOST = "clear its way, then disarm and arm it"
 
 
 @dataclass(frozen=True)
@@ -110,19 +112,24 @@ class ArmRuntime:
             reason: Why, for the record.
 
         Returns:
-            What came of it; arming an arm outside its limits is refused with the gate's reason.
+            What came of it; arming an arm outside its limits is refused with the gate's reason. An arm that did not
+            follow its set point runs only after it was armed again.
         """
         state = self.machine.state
         if event is Event.DISARM and state in (ArmState.ARMED, ArmState.HOLDING) and not self.gate.at_rest:
             return Transition(now_ns, event, state, state, "the arm still brakes: disarm it at rest", accepted=False)
         if event is Event.ARM and state is ArmState.IDLE:
             self._setpoint = None
-            self.watchdog.tracked(0.0)
+            self.watchdog.track_anew()
             try:
                 self.gate.start(np.array([]) if self._measured is None else self._measured, now_ns)
             except UserError as error:
                 return Transition(now_ns, event, ArmState.IDLE, ArmState.IDLE, str(error), accepted=False)
-        return self.machine.fire(event, now_ns, reason, faults=bool(self.watchdog.faults(now_ns)))
+        fired = self.machine.fire(event, now_ns, reason, faults=bool(self.watchdog.faults(now_ns)))
+        possible = (fired.before, event) in TRANSITIONS
+        if possible and not fired.accepted and event in (Event.START, Event.RESUME) and self.watchdog.lost_track:
+            return replace(fired, reason=f"the arm did not follow its set point ({self.watchdog.lost_track}): {_LOST}")
+        return fired
 
     def tick(self, now_ns: int, policy: Command | None) -> Tick:
         """Run one control tick.

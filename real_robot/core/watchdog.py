@@ -18,7 +18,8 @@ class WatchdogLimits:
         joint_state_age_s: Age of the newest joint states, s.
         policy_silence_s: Time since the policy's last sign of life, s.
         tick_jitter_s: Deviation of a control tick's length from its period, s.
-        tracking_error: Distance of any joint from its set point, rad: an arm that is stuck must not be pushed on.
+        tracking_error: Distance of any joint from its set point, rad: an arm that is stuck must not be pushed on. The
+            fault stays until the arm is armed again.
     """
 
     camera_age_s: float
@@ -64,7 +65,7 @@ class Watchdog:
         self._period_ns, self._jitter_ns = period_ns, round(limits.tick_jitter_s * NANOSECONDS)
         self._last_tick_ns: int | None = None
         self._deviations_ns: deque[int] = deque(maxlen=window)
-        self._error, self._most_error = 0.0, limits.tracking_error
+        self._most_error, self._lost_track = limits.tracking_error, ""
 
     def observed(self, source: str, stamp_ns: int) -> None:
         """Note an observation.
@@ -87,8 +88,22 @@ class Watchdog:
         self._last_tick_ns = now_ns
 
     def tracked(self, error: float) -> None:
-        """Note the largest distance of a joint from its set point, rad."""
-        self._error = error
+        """Note the largest distance of a joint from its set point, rad.
+
+        One that is too large stays a fault until `track_anew`, also where it shrinks: the set point may lie within
+        what stopped the arm.
+        """
+        if not self._lost_track and not error <= self._most_error:
+            self._lost_track = f"{error:.3f} rad off, at most {self._most_error:.3f}"
+
+    def track_anew(self) -> None:
+        """Forget that the arm did not follow: its set point is where it is measured."""
+        self._lost_track = ""
+
+    @property
+    def lost_track(self) -> str:
+        """How far the arm was off its set point; '' where it followed."""
+        return self._lost_track
 
     def faults(self, now_ns: int) -> tuple[Fault, ...]:
         """All reasons to hold at `now_ns`. A stamp in the future by more than its limit is one: clocks disagree."""
@@ -106,6 +121,6 @@ class Watchdog:
         if worst_ns > self._jitter_ns:
             worst, most = worst_ns / NANOSECONDS, self._jitter_ns / NANOSECONDS
             found.append(Fault("jitter", f"a tick was {worst:.4f} s off, at most {most:.4f}"))
-        if not self._error <= self._most_error:
-            found.append(Fault("tracking", f"{self._error:.3f} rad off, at most {self._most_error:.3f}"))
+        if self._lost_track:
+            found.append(Fault("tracking", self._lost_track))
         return tuple(found)

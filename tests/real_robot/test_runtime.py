@@ -127,11 +127,25 @@ def test_an_arm_that_is_stuck_is_not_pushed_on() -> None:
     bench.follows = False
     while bench.step(HOME + 1.0).held is None:
         assert np.abs(bench.sent[-1] - HOME).max() < 0.25
-    assert not bench.fire(Event.RESUME)
     while not bench.runtime.gate.at_rest:
         bench.step()
+    bench.follows = True
+    for _ in range(3):
+        assert [fault.kind for fault in bench.step().faults] == ["tracking"], "it stays where the error is gone"
+    refused = bench.runtime.fire(Event.RESUME, bench.now)
+    assert (refused.accepted, refused.after) == (False, ArmState.HOLDING)
+    assert refused.reason.startswith("the arm did not follow its set point (0.2")
+    assert refused.reason.endswith("at most 0.200): clear its way, then disarm and arm it")
+    assert bench.runtime.fire(Event.START, bench.now).reason == "start is not possible while holding"
+    bench.runtime.mux.human(Command(bench.now, NAMES, HOME, source="human"), bench.now, engaged=True)
+    assert bench.step().state is ArmState.HOLDING, "nor does a human move on from that set point"
     assert bench.fire(Event.DISARM)
-    assert bench.fire(Event.ARM), "armed again from where it is"
+    bench.follows = False
+    bench.step()
+    assert bench.fire(Event.ARM)
+    tick = bench.step()
+    assert (tick.faults, tick.setpoint is not None and (tick.setpoint.positions == HOME).all()) == ((), True)
+    assert bench.fire(Event.START), "from where the arm is"
 
 
 def test_an_arm_that_brakes_is_not_disarmed() -> None:

@@ -93,8 +93,15 @@ def test_a_tick_out_of_time_counts_for_a_while() -> None:
     assert kinds(watchdog, now) == []
 
 
-def test_an_arm_that_does_not_follow_is_held() -> None:
+@pytest.mark.parametrize("error", [0.2001, float("nan")])
+def test_an_arm_that_did_not_follow_is_held_until_its_set_point_begins_anew(error: float) -> None:
     watchdog = healthy()
-    for error, found in ((0.2, []), (0.2001, ["tracking"]), (float("nan"), ["tracking"]), (0.0, [])):
-        watchdog.tracked(error)
-        assert kinds(watchdog, 0) == found
+    watchdog.tracked(0.2)
+    assert kinds(watchdog, 0) == []
+    watchdog.tracked(error)
+    first = watchdog.faults(0)
+    watchdog.tracked(0.0)
+    assert watchdog.faults(0) == first, "an error that shrinks again says nothing of what stopped the arm"
+    assert [fault.kind for fault in first] == ["tracking"]
+    watchdog.track_anew()
+    assert kinds(watchdog, 0) == []
