@@ -14,7 +14,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from embodied_rl.real_robot.core.kinematics import Origin
+
 _MAX_SUBSTEP_S = 0.002
+AS_TRAINED = Origin()
+"""A base that is turned as the world of training is."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +79,7 @@ class PoseReference:
         position: Where the tool is [3], m.
         rotation: How it is turned [3, 3].
         grip: The gripper's command now, in [-1 (open), 1 (closed)].
+        base: The base frame in the world of training, along whose axes actions point.
 
     Example:
         >>> reference = PoseReference(ControlLaw(), *robot.chain.pose(measured))
@@ -83,8 +88,10 @@ class PoseReference:
         >>> reference.position, reference.twist
     """
 
-    def __init__(self, law: ControlLaw, position: np.ndarray, rotation: np.ndarray, grip: float = -1.0) -> None:
-        self.law = law
+    def __init__(
+        self, law: ControlLaw, position: np.ndarray, rotation: np.ndarray, grip: float = -1.0, base: Origin = AS_TRAINED
+    ) -> None:
+        self.law, self._to_base = law, base.rotation().T
         self.position, self.rotation = np.array(position, np.float64), np.array(rotation, np.float64)
         self._goal_position, self._goal_rotation = self.position.copy(), self.rotation.copy()
         self._linear, self._angular = np.zeros(3), np.zeros(3)
@@ -103,8 +110,8 @@ class PoseReference:
         """Ask for a pose relative to the present one, as the simulator does.
 
         Args:
-            action: [7], finite: position and rotation deltas in [-1, 1] (clipped), gripper (its sign counts). A
-                rotation of exactly zero keeps the goal's orientation.
+            action: [7], finite: position and rotation deltas in [-1, 1] (clipped) along the axes of training's
+                world, gripper (its sign counts). A rotation of exactly zero keeps the goal's orientation.
 
         Raises:
             ValueError: Not 7 finite numbers.
@@ -112,9 +119,10 @@ class PoseReference:
         if np.shape(action) != (7,) or not np.isfinite(action).all():
             raise ValueError(f"action {action!r} is not 7 finite numbers")
         delta = np.clip(np.asarray(action[:6], np.float64), -1, 1)
-        self._goal_position = self.position + delta[:3] * self.law.position_scale
+        self._goal_position = self.position + self._to_base @ delta[:3] * self.law.position_scale
         if delta[3:].any():
-            self._goal_rotation = rotation_matrix(delta[3:] * self.law.rotation_scale) @ self.rotation
+            turn = rotation_matrix(self._to_base @ delta[3:] * self.law.rotation_scale)
+            self._goal_rotation = turn @ self.rotation
         self._grip_sign = float(np.sign(action[6]))
 
     def hold(self) -> None:

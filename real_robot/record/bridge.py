@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from embodied_rl.real_robot.core.cartesian import ControlLaw
+from embodied_rl.real_robot.core.cartesian import AS_TRAINED, ControlLaw
 from embodied_rl.real_robot.core.executor import Chunk
 from embodied_rl.real_robot.core.gate import Outcome
+from embodied_rl.real_robot.core.kinematics import Origin
 from embodied_rl.real_robot.core.states import ArmState
 from embodied_rl.real_robot.record.events import (
     CameraImage,
@@ -61,6 +62,7 @@ class BridgeRecorder:
         law: The controller of training.
         labelled_by: Who says how episodes end: 'human', or 'simulator' on a twin.
         policy: What the server says of its policy, `weights` among it; kept where that policy answers.
+        base: The arm's base in the world of training, along whose axes actions point.
 
     Example:
         >>> bridge.loop.events.subscribe(BackgroundSink(BridgeRecorder(recorder, observations.take, ControlLaw())))
@@ -73,10 +75,11 @@ class BridgeRecorder:
         law: ControlLaw,
         labelled_by: str = "human",
         policy: Mapping[str, Any] | None = None,
+        base: Origin = AS_TRAINED,
     ) -> None:
         self._sink, self._observe, self._law, self._labelled_by = sink, observe, law, labelled_by
         self._step_ns = round(1e9 / law.rate_hz)
-        self._stamp = policy or {}
+        self._stamp, self._to_training = policy or {}, base.rotation()
         self._policy, self._episode, self._seen_ns = "", 0, -1
         self._open: ControlStep | None = None
         """The control step under way: it is recorded once it is over."""
@@ -193,8 +196,8 @@ class BridgeRecorder:
         """[7] in [-1, 1]: the steady speed of an action of 1 is kp / kd times its scale."""
         law, seconds = self._law, max((ended.time_ns - began.time_ns) / 1e9, 1e-9)
         speed = law.kp / law.kd * seconds
-        moved = (ended.position - began.position) / (speed * law.position_scale)
-        turned = _rotation_vector(began.quaternion, ended.quaternion) / (speed * law.rotation_scale)
+        moved = self._to_training @ (ended.position - began.position) / (speed * law.position_scale)
+        turned = self._to_training @ _rotation_vector(began.quaternion, ended.quaternion) / (speed * law.rotation_scale)
         if began.width is not None and ended.width is not None and abs(ended.width - began.width) > _SAME_WIDTH:
             self._grip = 1.0 if ended.width < began.width else -1.0
         return np.clip(np.concatenate([moved, turned, [self._grip]]), -1.0, 1.0)

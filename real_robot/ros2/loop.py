@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from embodied_rl.real_robot.core.cartesian import ControlLaw, quaternion_xyzw
+from embodied_rl.real_robot.core.cartesian import AS_TRAINED, ControlLaw, quaternion_xyzw
 from embodied_rl.real_robot.core.executor import (
     Chunk,
     ChunkExecutor,
@@ -18,6 +18,7 @@ from embodied_rl.real_robot.core.executor import (
     StepAction,
 )
 from embodied_rl.real_robot.core.gate import Command, Reason, Setpoint
+from embodied_rl.real_robot.core.kinematics import Origin
 from embodied_rl.real_robot.core.robot import Robot
 from embodied_rl.real_robot.core.runtime import ArmRuntime, Tick
 from embodied_rl.real_robot.core.states import ArmState, Event, Transition
@@ -64,6 +65,7 @@ class ControlLoop:
         law: The controller of training.
         fingers: Joint names whose absolute positions add up to the gripper's width.
         stops: Whether set points come with the stop after them.
+        base: The arm's base in the world of training, along whose axes actions point.
 
     Attributes:
         events: What happens, for whoever subscribes.
@@ -83,13 +85,14 @@ class ControlLoop:
         law: ControlLaw | None = None,
         fingers: Sequence[str] = (),
         stops: bool = True,
+        base: Origin = AS_TRAINED,
     ) -> None:
         self.robot, self.law = robot, law or ControlLaw()
         self.events = Events()
         self.runtime = ArmRuntime(robot, cameras)
         self._config, self._stops = config, stops
         self._joints = JointHistory(robot.limits.names, fingers)
-        self._target = Target(robot, self.law, self.period_ns / 1e9)
+        self._target = Target(robot, self.law, self.period_ns / 1e9, base)
         self._lock = threading.Lock()
         self._executor = ChunkExecutor(config, 0)
         self._angles = robot.home.copy()

@@ -43,6 +43,7 @@ class BridgeRecording:
             station.loop.law,
             labelled_by=station.options.labelled_by,
             policy=stamp,
+            base=station.config.base,
         )
         self._sink = BackgroundSink(self._events)
         station.loop.events.subscribe(self._sink)

@@ -73,6 +73,7 @@ def make_station(
         _executor_config(metadata, options, len(cameras)),
         fingers=() if config.gripper is None else config.gripper.fingers,
         stops=config.arm.has_stops,
+        base=config.base,
     )
     clock = Clock(options.speed)
     observations = Observations(loop, cameras, Proprio(robot.chain, config.base))

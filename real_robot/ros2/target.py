@@ -6,6 +6,7 @@ import numpy as np
 
 from embodied_rl.real_robot.core.cartesian import ControlLaw, PoseReference, rotation_matrix
 from embodied_rl.real_robot.core.gate import Command
+from embodied_rl.real_robot.core.kinematics import Origin
 from embodied_rl.real_robot.core.robot import Robot
 from embodied_rl.real_robot.ik import InverseKinematics
 
@@ -21,25 +22,26 @@ class Target:
         robot: The arm.
         law: The controller of training.
         seconds: Length of a tick.
+        base: The arm's base in the world of training, along whose axes actions point.
 
     Example:
-        >>> target = Target(robot, ControlLaw(), 0.01)
+        >>> target = Target(robot, ControlLaw(), 0.01, config.base)
         >>> target.act(action)
         >>> target.advance()
         >>> target.command(now_ns, "policy")
     """
 
-    def __init__(self, robot: Robot, law: ControlLaw, seconds: float) -> None:
-        self._robot, self._law, self._seconds = robot, law, seconds
+    def __init__(self, robot: Robot, law: ControlLaw, seconds: float, base: Origin) -> None:
+        self._robot, self._law, self._seconds, self._base = robot, law, seconds, base
         self._ik, self._gripper = InverseKinematics(robot), robot.gripper_gate()
-        self._reference = PoseReference(law, *robot.chain.pose(robot.home))
+        self._reference = self._at(*robot.chain.pose(robot.home), -1.0)
         self._wanted = robot.home.copy()
         self._width = 0.0
 
     def rest(self, angles: np.ndarray) -> None:
         """Begin at rest at joint angles [n], rad; the gripper keeps its command."""
         self._wanted = angles.copy()
-        self._reference = PoseReference(self._law, *self._robot.chain.pose(angles), self._reference.grip)
+        self._reference = self._at(*self._robot.chain.pose(angles), self._reference.grip)
 
     def start_gripper(self, width: float, now_ns: int) -> None:
         """Begin at a measured width, m; nothing for an arm without a gripper."""
@@ -51,7 +53,7 @@ class Target:
         self._gripper.start(np.array([inside]), now_ns)
         self._width = inside
         share = (inside - limits.lower[0]) / (limits.upper[0] - limits.lower[0])
-        self._reference = PoseReference(self._law, self._reference.position, self._reference.rotation, 1 - 2 * share)
+        self._reference = self._at(self._reference.position, self._reference.rotation, 1 - 2 * share)
 
     def act(self, action: np.ndarray | None) -> None:
         """Begin a control step with an action [7]; None: come to rest."""
@@ -65,12 +67,12 @@ class Target:
         self._reference.advance(self._seconds)
 
     def by_hand(self, twist: np.ndarray, grip: float) -> None:
-        """Move on by a tick at a human's velocity [6], m/s and rad/s; grip: -1 opens, 1 closes, 0 stays."""
+        """Move on by a tick at a human's velocity [6], m/s and rad/s, base frame; grip: -1 opens, 1 closes, 0 stays."""
         reference = self._reference
         position = reference.position + self._seconds * twist[:3]
         rotation = rotation_matrix(self._seconds * twist[3:]) @ reference.rotation
         closed = float(np.clip(reference.grip + grip * self._law.grip_rate * self._seconds, -1, 1))
-        self._reference = PoseReference(self._law, position, rotation, closed)
+        self._reference = self._at(position, rotation, closed)
 
     def command(self, now_ns: int, source: str) -> Command | None:
         """The joints that bring the tool nearest to the pose; None where there are none: the arm brakes."""
@@ -98,3 +100,6 @@ class Target:
         if decided.setpoint is not None:
             self._width = float(decided.setpoint.positions[0])
         return self._width
+
+    def _at(self, position: np.ndarray, rotation: np.ndarray, grip: float) -> PoseReference:
+        return PoseReference(self._law, position, rotation, grip, self._base)

@@ -8,6 +8,7 @@ import torch
 
 import embodied_rl
 from embodied_rl.real_robot.core.cartesian import ControlLaw, PoseReference, quaternion_xyzw, rotation_matrix
+from embodied_rl.real_robot.core.kinematics import Origin
 from embodied_rl.types import EpisodeSpec
 
 LAW = ControlLaw()
@@ -128,3 +129,18 @@ def test_quaternions_are_ros_and_survive_every_turn() -> None:
         np.testing.assert_allclose(
             (w * w - v @ v) * np.eye(3) + 2 * np.outer(v, v) + 2 * w * cross, rotation, atol=1e-9
         )
+
+
+def test_actions_point_along_trainings_axes_however_the_base_is_turned() -> None:
+    base = Origin((-0.66, 0.0, 0.912), (0.3, -0.4, 2.0))
+    turn, action = base.rotation(), np.array([1.0, 1.0, -0.4, 0.3, -1.0, 0.2, 1.0])
+    position, rotation = np.array([0.5, 0.0, 0.3]), np.diag([1.0, -1.0, -1.0])
+    trained = PoseReference(LAW, turn @ position, turn @ rotation)
+    turned = PoseReference(LAW, position, rotation, base=base)
+    for _ in range(5):
+        for reference in (trained, turned):
+            reference.act(action)
+            reference.advance(0.05)
+    assert np.linalg.norm(trained.position - turn @ position) > 0.05
+    np.testing.assert_allclose(turn @ turned.position, trained.position, atol=1e-12)
+    np.testing.assert_allclose(turn @ turned.rotation, trained.rotation, atol=1e-12)

@@ -7,15 +7,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from embodied_rl.real_robot.core.cartesian import ControlLaw, quaternion_xyzw, rotation_matrix
+from embodied_rl.real_robot.core.cartesian import AS_TRAINED, ControlLaw, quaternion_xyzw, rotation_matrix
 from embodied_rl.real_robot.core.executor import Chunk, ExecutorConfig
 from embodied_rl.real_robot.core.gate import Command
+from embodied_rl.real_robot.core.kinematics import Origin
 from embodied_rl.real_robot.core.robot import load_robot
 from embodied_rl.real_robot.core.runtime import Tick
 from embodied_rl.real_robot.core.states import ArmState, Event
 from embodied_rl.real_robot.record.bridge import BridgeRecorder, _rotation_vector
 from embodied_rl.real_robot.record.episodes import read_episodes, stored_pictures
-from embodied_rl.real_robot.record.events import ControlStep
+from embodied_rl.real_robot.record.events import ControlStep, EventSink
 from embodied_rl.real_robot.record.reader import RecordingFile
 from embodied_rl.real_robot.record.recorder import Recorder
 from embodied_rl.real_robot.ros2.events import CommandJudged, EpisodeMarked, ObservationTaken
@@ -30,10 +31,10 @@ TICK, STEP = 10_000_000, 50_000_000
 class Desk:
     """The control loop on an arm that follows at once, its events recorded."""
 
-    def __init__(self, recorder: Recorder) -> None:
-        self.loop = ControlLoop(ROBOT, ["front"], ExecutorConfig(8, 7, STEP, execution_horizon=4))
+    def __init__(self, recorder: EventSink, base: Origin = AS_TRAINED) -> None:
+        self.loop = ControlLoop(ROBOT, ["front"], ExecutorConfig(8, 7, STEP, execution_horizon=4), base=base)
         self.now, self.joints = 0, ROBOT.home
-        self.recorder = BridgeRecorder(recorder, self.observe, ControlLaw())
+        self.recorder = BridgeRecorder(recorder, self.observe, ControlLaw(), base=base)
         self.loop.events.subscribe(self.recorder)
 
     def observe(self, now_ns: int) -> ObservationTaken:
@@ -92,13 +93,27 @@ def test_a_session_at_the_bridge_becomes_training_data(tmp_path: Path) -> None:
     assert len(read_episodes(recording, "human")) == 1
 
 
-def test_what_the_gate_changed_is_marked_and_steps_before_pictures_are_left_out() -> None:
-    class Kept(list[object]):
-        def record(self, event: object) -> bool:
-            self.append(event)
-            return True
+class _Kept(list[object]):
+    def record(self, event: object) -> bool:
+        self.append(event)
+        return True
 
-    desk_events, kept = [], Kept()
+
+def test_a_humans_actions_are_along_trainings_axes_as_the_policys_are() -> None:
+    kept = _Kept()
+    desk = Desk(kept, Origin(rpy=(0.0, 0.0, np.pi / 2)))
+    desk.tick()
+    assert desk.loop.fire(Event.ARM, desk.now).accepted
+    for _ in range(50):
+        desk.loop.human(np.array([0, 0.1, 0, 0, 0, 0.0]), 0.0, desk.now, engaged=True)
+        desk.tick()
+    steps = [event.action for event in kept if isinstance(event, ControlStep)]
+    assert len(steps) >= 8
+    np.testing.assert_allclose(np.median(steps, 0)[:3], [-0.1 / 0.306, 0, 0], atol=0.02)
+
+
+def test_what_the_gate_changed_is_marked_and_steps_before_pictures_are_left_out() -> None:
+    desk_events, kept = [], _Kept()
     blind = BridgeRecorder(kept, lambda now: None, ControlLaw())  # type: ignore[arg-type]
     loop = ControlLoop(ROBOT, [], ExecutorConfig(8, 7, STEP))
     loop.events.subscribe(desk_events.append)

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from embodied_rl.real_robot.core.executor import Chunk, ExecutorConfig, Overlap
+from embodied_rl.real_robot.core.kinematics import Origin
 from embodied_rl.real_robot.core.robot import load_robot
 from embodied_rl.real_robot.core.states import Event
 from embodied_rl.real_robot.ros2.config import load_ros_config
@@ -23,10 +24,10 @@ NAMES = (*ROBOT.limits.names, *CONFIG.gripper.fingers)
 class Bench:
     """A loop, its clock, and all that it emitted."""
 
-    def __init__(self, overlap: Overlap = Overlap.NEWEST, horizon: int = 8) -> None:
+    def __init__(self, overlap: Overlap = Overlap.NEWEST, horizon: int = 8, base: Origin = CONFIG.base) -> None:
         assert CONFIG.gripper is not None
         config = ExecutorConfig(8, 7, STEP, overlap, execution_horizon=horizon, discrete=(6,))
-        self.loop = ControlLoop(ROBOT, ["front"], config, fingers=CONFIG.gripper.fingers)
+        self.loop = ControlLoop(ROBOT, ["front"], config, fingers=CONFIG.gripper.fingers, base=base)
         self.events: list[BridgeEvent] = []
         self.loop.events.subscribe(self.events.append)
         self.now, self.angles, self.camera = 1_000_000_000, ROBOT.home.copy(), True

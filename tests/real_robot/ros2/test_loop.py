@@ -11,6 +11,7 @@ import pytest
 
 from embodied_rl.real_robot.core.cartesian import ControlLaw, PoseReference
 from embodied_rl.real_robot.core.executor import ExecutorConfig, Overlap
+from embodied_rl.real_robot.core.kinematics import Origin
 from embodied_rl.real_robot.core.robot import load_robot
 from embodied_rl.real_robot.core.states import ArmState, Event
 from embodied_rl.real_robot.ros2.bridge import Bridge, first_tick
@@ -38,6 +39,23 @@ def test_an_action_moves_the_tool_as_the_control_law_says() -> None:
     bench.step(15)
     assert np.linalg.norm(bench.tool - reference.position) < 0.004
     assert np.linalg.norm(bench.tool - ROBOT.chain.position(ROBOT.home)) > 0.02
+
+
+def test_an_arm_on_a_turned_base_moves_the_way_that_its_proprio_shows() -> None:
+    base = Origin((-0.66, 0.0, 0.912), (0.0, 0.0, np.pi / 2))
+    bench, proprio = Bench(base=base).run(), Proprio(ROBOT.chain, base)
+    before, tool = proprio(bench.angles, (0.0, 0.0))[:3], bench.tool
+    bench.plan(0.3, 0, 0, 0, 0, 0, -1)
+    bench.step(20)
+    moved = proprio(bench.angles, (0.0, 0.0))[:3] - before
+    assert moved[0] > 0.02
+    assert np.abs(moved[1:]).max() < 0.2 * moved[0]
+    assert bench.tool[1] - tool[1] < -0.02, "training's x is the base's -y"
+    by_hand = bench.tool
+    for _ in range(20):
+        bench.loop.human(np.array([0, 0.1, 0, 0, 0, 0]), 0.0, bench.now, engaged=True)
+        bench.step()
+    assert bench.tool[1] - by_hand[1] > 0.02, "a human's twist is in the base frame"
 
 
 def test_the_twins_actions_begin_every_50_ms_however_late_its_ticks_are() -> None:
