@@ -140,6 +140,26 @@ class PoseReference:
         self._goal_position += position - self.position
         self.position, self.rotation = np.array(position, np.float64), np.array(rotation, np.float64)
 
+    def keep_near(self, position: np.ndarray, rotation: np.ndarray, metres: float, radians: float) -> None:
+        """Come back to within these distances of a pose: what the arm cannot follow must not add up.
+
+        Args:
+            position: The set point's [3], m.
+            rotation: The set point's [3, 3].
+            metres: The most between the positions.
+            radians: The most between the orientations.
+        """
+        ahead = self.position - position
+        far = float(np.linalg.norm(ahead))
+        if far > metres:
+            near = position + ahead * (metres / far)
+            self._goal_position += near - self.position
+            self.position = near
+        *axis, cosine = quaternion_xyzw(self.rotation @ rotation.T)
+        sine = float(np.linalg.norm(axis))
+        if 2 * math.atan2(sine, cosine) > radians:
+            self.rotation = rotation_matrix(np.array(axis) * (radians / sine)) @ rotation
+
     def advance(self, seconds: float) -> None:
         """Integrate the law (semi-implicit Euler, at most 2 ms a step, as the simulator does).
 

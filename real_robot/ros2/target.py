@@ -13,6 +13,9 @@ from embodied_rl.real_robot.ik import InverseKinematics
 _SAME_WIDTH = 1e-4
 _LEASH = 0.15
 """How far the reference may run ahead of a joint's set point, rad: what the gate held back is caught up to there."""
+_LEASH_M, _LEASH_RAD = 0.1, 0.5
+"""How far the pose may run ahead of the set point's: more than a policy's wildest actions bring about on a free way.
+What is asked beyond the arm's reach or speed is forgotten there."""
 
 
 class Target:
@@ -83,10 +86,17 @@ class Target:
         return Command(now_ns, self._robot.limits.names, found[0], found[1], source)
 
     def reached(self, angles: np.ndarray, *, braked: bool) -> None:
-        """Go on from the set point where the gate braked, or where it lies too far behind."""
+        """Go on from the set point where the gate braked or it lies too far behind, and never run away from it.
+
+        Args:
+            angles: The set point [n], rad.
+            braked: Whether the gate had no command.
+        """
+        pose = self._robot.chain.pose(angles)
         if braked or np.abs(self._wanted - angles).max() > _LEASH:
             self._wanted = angles.copy()
-            self._reference.moved_to(*self._robot.chain.pose(angles))
+            self._reference.moved_to(*pose)
+        self._reference.keep_near(*pose, _LEASH_M, _LEASH_RAD)
 
     def width(self, now_ns: int) -> float | None:
         """The gripper's set point, m; None without a gripper."""

@@ -131,6 +131,22 @@ def test_quaternions_are_ros_and_survive_every_turn() -> None:
         )
 
 
+def test_a_reference_that_ran_ahead_comes_back_to_its_leash() -> None:
+    reference, position, rotation = at_rest(), np.array([0.5, 0.0, 0.3]), np.diag([1.0, -1.0, -1.0])
+    reference.act(np.array([1, 0, 0, 0, 0, 1, 0]))
+    for _ in range(40):
+        reference.advance(0.05)
+    reference.keep_near(position, rotation, 0.06, 0.6)
+    np.testing.assert_allclose(reference.position, [0.55, 0, 0.3], atol=1e-5)
+    np.testing.assert_allclose(reference.rotation, rotation_matrix(np.array([0, 0, 0.5])) @ rotation, atol=1e-5)
+    reference.keep_near(position, rotation, 0.02, 0.1)
+    np.testing.assert_allclose(reference.position, [0.52, 0, 0.3], atol=1e-9)
+    np.testing.assert_allclose(reference.rotation, rotation_matrix(np.array([0, 0, 0.1])) @ rotation, atol=1e-9)
+    reference.moved_to(position, np.diag([-1.0, 1.0, -1.0]))
+    reference.keep_near(position, rotation, 0.02, 0.1)
+    assert np.trace(reference.rotation @ rotation.T) == pytest.approx(1 + 2 * np.cos(0.1)), "half a turn has an axis"
+
+
 def test_actions_point_along_trainings_axes_however_the_base_is_turned() -> None:
     base = Origin((-0.66, 0.0, 0.912), (0.3, -0.4, 2.0))
     turn, action = base.rotation(), np.array([1.0, 1.0, -0.4, 0.3, -1.0, 0.2, 1.0])

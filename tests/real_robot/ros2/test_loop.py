@@ -25,6 +25,7 @@ from embodied_rl.real_robot.ros2.events import (
 )
 from embodied_rl.real_robot.ros2.loop import ControlLoop
 from embodied_rl.real_robot.ros2.proprio import Proprio
+from embodied_rl.real_robot.ros2.target import Target
 from tests.real_robot.ros2.bench import CONFIG, ROBOT, STEP, Bench
 
 
@@ -160,6 +161,20 @@ def test_a_human_moves_the_arm_and_lets_go() -> None:
     assert bench.loop.release(bench.now).accepted
     assert bench.loop.state is ArmState.HOLDING
     assert [event.began for event in bench.events if isinstance(event, Intervened)] == [True, False]
+
+
+def test_what_is_asked_beyond_the_arms_speed_is_not_caught_up() -> None:
+    target, angles = Target(ROBOT, ControlLaw(), 0.02, CONFIG.base), ROBOT.home
+    tools = []
+    for asked, ticks in ((np.array([0, 1.5, 0, 0, 0, 0]), 25), (np.zeros(6), 60)):
+        for tick in range(ticks):
+            target.by_hand(asked, 0.0)
+            command = target.command(tick, "human")
+            assert command is not None
+            angles = command.positions
+            target.reached(angles, braked=False)
+        tools.append(ROBOT.chain.position(angles))
+    assert np.linalg.norm(tools[1] - tools[0]) < 0.15
 
 
 def test_malformed_words_of_a_human_are_void() -> None:
