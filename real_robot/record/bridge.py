@@ -33,11 +33,17 @@ from embodied_rl.real_robot.ros2.events import (
     Event,
     JointsMeasured,
     ObservationTaken,
+    PolicyServed,
     StateChanged,
 )
 
 _LABELS = {"success": True, "failure": False}
 _SAME_WIDTH = 1e-4
+
+
+def stamp_of(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """What a recording keeps of what a server says of its policy."""
+    return {name: value for name, value in metadata.items() if name != "layouts"}
 
 
 @dataclass(frozen=True)
@@ -80,7 +86,7 @@ class BridgeRecorder:
         self._sink, self._observe, self._law, self._labelled_by = sink, observe, law, labelled_by
         self._step_ns = round(1e9 / law.rate_hz)
         self._stamp, self._to_training = policy or {}, base.rotation()
-        self._policy, self._episode, self._seen_ns = "", 0, -1
+        self._policy, self._is_new, self._episode, self._seen_ns = "", False, 0, -1
         self._open: ControlStep | None = None
         """The control step under way: it is recorded once it is over."""
         self._began: _Pose | None = None
@@ -94,6 +100,8 @@ class BridgeRecorder:
             self._action(event)
         elif isinstance(event, ChunkDecided):
             self._chunk(event)
+        elif isinstance(event, PolicyServed):
+            self._stamp, self._is_new = stamp_of(event.metadata), True
         elif isinstance(event, ObservationTaken):
             self._pictures(event)
         elif isinstance(event, JointsMeasured):
@@ -112,8 +120,8 @@ class BridgeRecorder:
         self._close()
 
     def _chunk(self, event: ChunkDecided) -> None:
-        if event.policy != self._policy:
-            self._policy = event.policy
+        if event.policy != self._policy or self._is_new:
+            self._policy, self._is_new = event.policy, False
             stamp = self._stamp if self._stamp.get("weights") == event.policy else {}
             self._sink.record(PolicyChanged(event.time_ns, event.policy, stamp))
         chunk = Chunk(event.observed_ns, event.actions, event.policy)

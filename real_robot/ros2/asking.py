@@ -10,12 +10,16 @@ import numpy as np
 
 from embodied_rl.real_robot.client import PolicyConnectionError, PolicyServerError
 from embodied_rl.real_robot.core.executor import Chunk
-from embodied_rl.real_robot.core.states import ArmState
+from embodied_rl.real_robot.core.states import ArmState, Event
 from embodied_rl.real_robot.ros2.clock import Clock
+from embodied_rl.real_robot.ros2.events import PolicyServed
 from embodied_rl.real_robot.ros2.loop import ControlLoop
 from embodied_rl.real_robot.ros2.observations import Observations, request_of
 
 _LOOK_S = 0.05
+_LAYOUT = ("cameras", "instruction", "proprio_dim", "chunk_len", "action_dim")
+"""What the bridge was made for: a server that comes back with another one is refused."""
+_ADVICE = "serve the first one again, or start the bridge again"
 
 
 class Client(Protocol):
@@ -79,6 +83,10 @@ class AskReport:
     answers: int = 0
     errors: int = 0
     last_error: str = ""
+    policy: str = ""
+    """Whose answers are taken."""
+    refused: str = ""
+    """Why the server's policy is not taken any more; '' while it is."""
     answer_ms: list[float] = field(default_factory=list)
     """From question to answer, of the last answers."""
 
@@ -103,6 +111,8 @@ class Asking:
         self._loop, self._observations, self._clock, self._config = loop, observations, clock, config
         self._clients, self._lock = clients, threading.Lock()
         self._stopping, self._on = threading.Event(), threading.Event()
+        self._known = dict(clients[0].metadata) if clients else {}
+        self.report.policy = str(self._known.get("policy", ""))
         self._asked_ns, self._decision, self._episode = -1, 0, 0
         self._threads = [
             threading.Thread(target=self._work, args=(client,), name="policy", daemon=True) for client in clients
@@ -139,19 +149,28 @@ class Asking:
         while not self._stopping.is_set():
             self._observations.wait(_LOOK_S)
             with self._lock:
-                asked = self._question(client) if self._on.is_set() else None
+                asked = self._question() if self._on.is_set() else None
             if asked is None:
                 continue
             try:
                 answer = client.infer(asked.request)
-            except (PolicyServerError, PolicyConnectionError) as error:
+            except PolicyServerError as error:
+                if misfit := self._misfit(client.metadata):
+                    self._refuse(misfit)
+                else:
+                    self._failed(str(error))
+                continue
+            except PolicyConnectionError as error:
                 if not self._stopping.is_set():
                     self._failed(str(error))
+                continue
+            if misfit := self._misfit(client.metadata):
+                self._refuse(misfit)
                 continue
             self._clock.sleep_until(asked.began_ns + round(self._config.latency_s * 1e9))
             self._take(answer, client.metadata, asked)
 
-    def _question(self, client: Client) -> Question | None:
+    def _question(self) -> Question | None:
         """The next question; None where none is due or nothing new has been seen."""
         now_ns = self._clock.now_ns()
         if not self._due(now_ns):
@@ -161,7 +180,7 @@ class Asking:
             return None
         planned = self._loop.request(observation.stamp_ns)
         self._loop.events.emit(observation)
-        request = request_of(observation, client.metadata)
+        request = request_of(observation, self._known)
         request |= {"seed": self._config.seed, "decision": self._decision}
         if self._config.continues:
             request |= planned.message
@@ -187,6 +206,36 @@ class Asking:
         actions = np.asarray(answer["actions"], np.float64)
         chunk = Chunk(stamp_ns, actions, str(metadata.get("weights", "")))
         self._loop.chunk(chunk, now_ns, infer_ms, asked.frozen)
+
+    def _misfit(self, metadata: dict[str, Any]) -> str:
+        """Note what policy answers, since its server may be another one after a lost connection.
+
+        Args:
+            metadata: What the server said when it was connected to last.
+
+        Returns:
+            Why its answers are refused: their layout is another one; '' where it is not.
+        """
+        names = (*_LAYOUT, "realtime_chunking") if self._config.continues else _LAYOUT
+        with self._lock:
+            known = self._known
+            changes = [
+                f"{name} {metadata.get(name)}, not {known.get(name)}"
+                for name in names
+                if metadata.get(name) != known.get(name)
+            ]
+            misfit = f"the server has another policy now ({', '.join(changes)}): {_ADVICE}" if changes else ""
+            self.report.refused = misfit
+            if not misfit and metadata != known:
+                self._known, self.report.policy = dict(metadata), str(metadata.get("policy", ""))
+                self._loop.events.emit(PolicyServed(self._clock.now_ns(), dict(metadata)))
+        return misfit
+
+    def _refuse(self, why: str) -> None:
+        """Hold, since what is planned is a policy's that is gone; its silence then keeps the arm from being resumed."""
+        if self._loop.state is ArmState.RUNNING:
+            self._loop.fire(Event.HOLD, self._clock.now_ns(), why)
+        self._failed(why)
 
     def _failed(self, why: str) -> None:
         with self._lock:

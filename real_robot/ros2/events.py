@@ -12,6 +12,7 @@ import queue
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -82,6 +83,19 @@ class ChunkDecided:
 
 
 @dataclass(frozen=True)
+class PolicyServed:
+    """Another policy of the same layout answers from now on: its server was started again with it.
+
+    Args:
+        time_ns: When its first answer came.
+        metadata: What the server says of it.
+    """
+
+    time_ns: int
+    metadata: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
 class ActionTaken:
     """The action of a control step; None: no chunk reaches it, so the arm comes to rest."""
 
@@ -147,6 +161,7 @@ Event = (
     ObservationTaken
     | JointsMeasured
     | ChunkDecided
+    | PolicyServed
     | ActionTaken
     | CommandJudged
     | StateChanged

@@ -56,6 +56,8 @@ class Operator:
             return problem
         if event is Event.ARM and (problem := self._inputs.missing_button()):
             return problem
+        if event in (Event.ARM, Event.START, Event.RESUME) and (refused := station.asking.report.refused):
+            return refused
         if event is Event.START and not station.observations.instruction:
             return "there is no instruction yet: publish one to ~/instruction"
         transition = station.loop.fire(event, station.clock.now_ns(), "service")

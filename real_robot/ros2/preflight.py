@@ -97,13 +97,15 @@ def _policy(station: Station) -> Check:
     report, metadata = station.asking.report, station.metadata
     if not station.observations.instruction:
         return Check("policy", False, "there is no instruction yet: publish one to ~/instruction")
+    if report.refused:
+        return Check("policy", False, report.refused)
     if not report.answer_ms:
         return Check("policy", False, report.last_error or "it has not answered yet")
     median = float(np.median(report.answer_ms))
     reach = 50.0 * (metadata["chunk_len"] - station.loop.horizon)
     fits = median < max(reach, 50.0)
     advice = "" if fits else f"; a chunk of {metadata['chunk_len']} reaches {reach:.0f} ms: lower the horizon"
-    return Check("policy", fits, f"{metadata['policy']}; answers in {median:.0f} ms{advice}")
+    return Check("policy", fits, f"{report.policy}; answers in {median:.0f} ms{advice}")
 
 
 def _stop(station: Station, inputs: Inputs) -> Check:

@@ -11,7 +11,7 @@ from typing import Any
 from embodied_rl.data.layout import ACTION_NAMES, PROPRIO_NAMES
 from embodied_rl.errors import UserError
 from embodied_rl.real_robot.core.robot import robot_path
-from embodied_rl.real_robot.record.bridge import BridgeRecorder
+from embodied_rl.real_robot.record.bridge import BridgeRecorder, stamp_of
 from embodied_rl.real_robot.record.events import SessionStarted
 from embodied_rl.real_robot.record.recorder import Recorder
 from embodied_rl.real_robot.ros2.events import BackgroundSink
@@ -36,13 +36,12 @@ class BridgeRecording:
 
     def __init__(self, station: Station, path: Path) -> None:
         self._recorder = Recorder(path, _session(station))
-        stamp = {name: value for name, value in station.metadata.items() if name != "layouts"}
         self._events = BridgeRecorder(
             self._recorder,
             station.observations.take,
             station.loop.law,
             labelled_by=station.options.labelled_by,
-            policy=stamp,
+            policy=stamp_of(station.metadata),
             base=station.config.base,
         )
         self._sink = BackgroundSink(self._events)

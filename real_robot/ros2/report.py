@@ -87,7 +87,7 @@ class Reporter:
             "interventions": self._interventions,
             "since_intervention_s": (now_ns - self._last_intervention_ns) / 1e9 if self._interventions else None,
             "instruction": station.observations.instruction,
-            "policy": station.metadata["policy"],
+            "policy": station.asking.report.policy or station.metadata["policy"],
             "recording": None if self._recording is None else self._recording.status(),
             "flows": {
                 name: {"rate_hz": flow.rate_hz(now_ns), "age_ms": flow.age_ms, "problem": flow.problem}

@@ -8,18 +8,24 @@ import numpy as np
 import pytest
 
 from embodied_rl.real_robot.core.cartesian import AS_TRAINED, ControlLaw, quaternion_xyzw, rotation_matrix
-from embodied_rl.real_robot.core.executor import Chunk, ExecutorConfig
+from embodied_rl.real_robot.core.executor import Chunk, ExecutorConfig, Receipt
 from embodied_rl.real_robot.core.gate import Command
 from embodied_rl.real_robot.core.kinematics import Origin
 from embodied_rl.real_robot.core.robot import load_robot
 from embodied_rl.real_robot.core.runtime import Tick
 from embodied_rl.real_robot.core.states import ArmState, Event
-from embodied_rl.real_robot.record.bridge import BridgeRecorder, _rotation_vector
+from embodied_rl.real_robot.record.bridge import BridgeRecorder, _rotation_vector, stamp_of
 from embodied_rl.real_robot.record.episodes import read_episodes, stored_pictures
-from embodied_rl.real_robot.record.events import ControlStep, EventSink
+from embodied_rl.real_robot.record.events import ControlStep, EventSink, PolicyChanged
 from embodied_rl.real_robot.record.reader import RecordingFile
 from embodied_rl.real_robot.record.recorder import Recorder
-from embodied_rl.real_robot.ros2.events import CommandJudged, EpisodeMarked, ObservationTaken
+from embodied_rl.real_robot.ros2.events import (
+    ChunkDecided,
+    CommandJudged,
+    EpisodeMarked,
+    ObservationTaken,
+    PolicyServed,
+)
 from embodied_rl.real_robot.ros2.loop import ControlLoop
 from tests.real_robot.robot_loop import picture, session
 
@@ -110,6 +116,25 @@ def test_a_humans_actions_are_along_trainings_axes_as_the_policys_are() -> None:
     steps = [event.action for event in kept if isinstance(event, ControlStep)]
     assert len(steps) >= 8
     np.testing.assert_allclose(np.median(steps, 0)[:3], [-0.1 / 0.306, 0, 0], atol=0.02)
+
+
+def test_another_policy_is_recorded_with_its_own_stamp() -> None:
+    kept = _Kept()
+    first, second = {"weights": "a", "policy": "p", "layouts": {}}, {"weights": "b", "policy": "q", "layouts": {}}
+    recorder = BridgeRecorder(kept, lambda now: None, ControlLaw(), policy=stamp_of(first))
+    for at, served in enumerate((None, second, {**second, "seed": 3})):
+        if served is not None:
+            recorder(PolicyServed(at, served))
+        for _ in range(2):
+            weights = str((served or first)["weights"])
+            recorder(ChunkDecided(at, at, np.zeros((8, 7)), weights, 1.0, Receipt(True, "", 0)))
+    said = [(event.policy, event.stamp) for event in kept if isinstance(event, PolicyChanged)]
+    stamps = (
+        {"weights": "a", "policy": "p"},
+        {"weights": "b", "policy": "q"},
+        {"weights": "b", "policy": "q", "seed": 3},
+    )
+    assert said == [(stamp["weights"], stamp) for stamp in stamps]
 
 
 def test_what_the_gate_changed_is_marked_and_steps_before_pictures_are_left_out() -> None:

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import threading
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from embodied_rl.real_robot.client import PolicyServerError
+from embodied_rl.real_robot.core.states import ArmState, Event
 from embodied_rl.real_robot.ros2.asking import AskConfig, Asking
 from embodied_rl.real_robot.ros2.clock import Clock
-from embodied_rl.real_robot.ros2.events import ChunkDecided, ObservationTaken
+from embodied_rl.real_robot.ros2.events import ChunkDecided, ObservationTaken, PolicyServed, StateChanged
 from embodied_rl.real_robot.ros2.observations import Observations
+from embodied_rl.real_robot.ros2.operator import Operator
+from embodied_rl.real_robot.ros2.options import BridgeOptions
 from embodied_rl.real_robot.ros2.proprio import Proprio
 from tests.real_robot.ros2.bench import CONFIG, ROBOT, Bench
 
-METADATA = {"cameras": 1, "instruction": True, "weights": "w", "policy": "p"}
+METADATA = {"cameras": 1, "instruction": True, "weights": "w", "policy": "p", "chunk_len": 8, "action_dim": 7}
 
 
 class Server:
@@ -131,6 +135,58 @@ def test_a_refusal_is_counted_and_asking_goes_on(robot: Robot) -> None:
     robot.bench.loop.forget_chunks()
     robot.look()
     assert robot.chunks(1)
+
+
+def runs(robot: Robot) -> None:
+    """Bring the arm to run a first chunk."""
+    now_ns = robot.look()
+    robot.chunks(1)
+    robot.bench.loop.tick(now_ns)
+    assert robot.bench.loop.fire(Event.ARM, robot.look()).accepted
+    assert robot.bench.loop.fire(Event.START, robot.look()).accepted
+
+
+@pytest.mark.parametrize("refuses", [False, True])
+def test_a_server_that_comes_back_with_another_layout_makes_the_arm_hold(robot: Robot, refuses: bool) -> None:
+    runs(robot)
+    taken = len(robot.chunks(1))
+    robot.server.metadata, robot.server.refuses = METADATA | {"chunk_len": 4, "weights": "v"}, refuses
+    robot.bench.loop.forget_chunks()
+    for _ in range(500):
+        if robot.bench.loop.state is not ArmState.RUNNING:
+            break
+        robot.look()
+        time.sleep(0.01)
+    held = [event.transition for event in robot.bench.events if isinstance(event, StateChanged)][-1]
+    line = (
+        "the server has another policy now (chunk_len 4, not 8): serve the first one again, or start the bridge again"
+    )
+    assert (held.after, held.reason) == (ArmState.HOLDING, line)
+    assert robot.asking.report.refused == robot.asking.report.last_error == line
+    assert len(robot.chunks(1)) == taken, "no answer of it is taken"
+    assert robot.asking.report.policy == "p"
+    operator = Operator.__new__(Operator)
+    operator._station = SimpleNamespace(asking=robot.asking, options=BridgeOptions())  # type: ignore[assignment]
+    operator._inputs, operator.active = SimpleNamespace(other_publishers=str), True  # type: ignore[assignment]
+    for event in (Event.ARM, Event.START, Event.RESUME):
+        assert operator.fire(event) == line
+    robot.server.metadata, robot.server.refuses = METADATA, False
+    robot.bench.loop.forget_chunks()
+    robot.look()
+    robot.chunks(taken + 1)
+    assert robot.asking.report.refused == ""
+
+
+def test_a_server_that_comes_back_with_other_weights_is_told_of(robot: Robot) -> None:
+    runs(robot)
+    robot.server.metadata = METADATA | {"weights": "v", "policy": "q"}
+    robot.bench.loop.forget_chunks()
+    robot.look()
+    assert robot.chunks(2)[1].policy == "v"
+    (served,) = [event for event in robot.bench.events if isinstance(event, PolicyServed)]
+    assert served.metadata == robot.server.metadata
+    assert robot.asking.report.policy == "q"
+    assert robot.bench.loop.state is ArmState.RUNNING
 
 
 def test_the_naive_way_stamps_a_chunk_with_its_arrival() -> None:
