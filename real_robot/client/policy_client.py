@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -132,8 +133,7 @@ class PolicyClient:
             try:
                 if self._connection is None:
                     self._connection = self._connected(self._timeout)
-                self._connection.send(data)
-                answer = self._connection.recv(timeout=self._timeout)
+                answer = self._exchange(self._connection, data)
             except TimeoutError:
                 self._drop()  # the late answer must not be taken for the next one's
                 raise PolicyConnectionError(f"{self._uri} did not answer in {self._timeout:g} s") from None
@@ -150,6 +150,27 @@ class PolicyClient:
                 raise PolicyServerError(answer)
             return self._checked(answer)
         raise AssertionError("unreachable")
+
+    def _exchange(self, connection: ClientConnection, data: bytes) -> str | bytes:
+        """Send a request and receive its answer; TimeoutError where both take longer than `timeout`.
+
+        Sending has no limit of its own: a server that reads nothing would make it wait for good.
+        """
+        from websockets.exceptions import ConnectionClosed
+
+        deadline = time.monotonic() + self._timeout
+        cut = threading.Timer(self._timeout, _cut, [connection])
+        cut.daemon = True
+        cut.start()
+        try:
+            connection.send(data)
+        except ConnectionClosed:
+            if time.monotonic() >= deadline:
+                raise TimeoutError from None
+            raise
+        finally:
+            cut.cancel()
+        return connection.recv(timeout=max(0.0, deadline - time.monotonic()))
 
     def _checked(self, data: bytes) -> dict[str, Any]:
         try:
@@ -178,6 +199,7 @@ class PolicyClient:
         connect = _library()
         from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
 
+        deadline = time.monotonic() + seconds
         try:
             opening = connect(
                 self._uri,
@@ -189,7 +211,7 @@ class PolicyClient:
                 proxy=None,
             )
             connection: ClientConnection = self._opened.enter_context(opening)
-            first = connection.recv(timeout=seconds)
+            first = connection.recv(timeout=max(0.05, deadline - time.monotonic()))
             metadata = first if isinstance(first, str) else unpack(first)
         except InvalidStatus as error:
             status, body = error.response.status_code, (error.response.body or b"").decode("utf-8", "replace")
@@ -211,6 +233,12 @@ class PolicyClient:
     def _drop(self) -> None:
         self._connection = None
         self._opened.close()
+
+
+def _cut(connection: ClientConnection) -> None:
+    """End a connection under whoever sends on it."""
+    with suppress(OSError):
+        connection.socket.shutdown(socket.SHUT_RDWR)
 
 
 class _NotNow(Exception):

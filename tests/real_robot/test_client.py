@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import os
+import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -183,3 +187,75 @@ def test_proxies_of_the_environment_are_left_alone(server: Serving, monkeypatch:
     monkeypatch.setitem(os.environ, "http_proxy", "http://127.0.0.1:1")
     with PolicyClient(port=server.port) as client:
         client.infer(libero_obs(0))
+
+
+class Mute:
+    """A server that takes connections, does what `talk` says, and then neither reads nor writes."""
+
+    def __init__(self, talk: Callable[[socket.socket], None]) -> None:
+        self._talk, self._listener = talk, socket.create_server(("127.0.0.1", 0))
+        self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        self.port: int = self._listener.getsockname()[1]
+        self._taken: list[socket.socket] = []
+        self._thread = threading.Thread(target=self._run)
+
+    def _run(self) -> None:
+        with suppress(OSError):
+            while True:
+                self._taken.append(self._listener.accept()[0])
+                self._talk(self._taken[-1])
+
+    def __enter__(self) -> int:
+        self._thread.start()
+        return self.port
+
+    def __exit__(self, *_: object) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        for taken in (self._listener, *self._taken):
+            taken.close()
+        self._thread.join(60)
+
+
+def opened(taken: socket.socket) -> None:
+    """The handshake of a websocket, and no more."""
+    said = b""
+    while not said.endswith(b"\r\n\r\n"):
+        said += taken.recv(4096)
+    key = next(line.split(b": ")[1] for line in said.split(b"\r\n") if line.lower().startswith(b"sec-websocket-key"))
+    proof = base64.b64encode(hashlib.sha1(key + b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11").digest())
+    head = b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Accept: "
+    taken.sendall(head + proof + b"\r\n\r\n")
+
+
+def introduced(taken: socket.socket) -> None:
+    """The handshake, and empty metadata."""
+    opened(taken)
+    taken.sendall(b"\x82" + bytes([len(pack({}))]) + pack({}))
+
+
+@pytest.mark.parametrize("talk", [lambda taken: None, opened])
+def test_a_server_that_says_nothing_of_itself_is_given_up(talk: Callable[[socket.socket], None]) -> None:
+    with (
+        Mute(talk) as port,
+        pytest.raises(PolicyConnectionError, match=rf"cannot reach ws://127.0.0.1:{port}: timed out"),
+    ):
+        PolicyClient(port=port, connect_timeout=0.3)
+
+
+@pytest.mark.parametrize("side", [8, 4096])
+def test_a_server_that_reads_nothing_is_given_up(side: int) -> None:
+    """The small request is taken by the system's buffers, the large one by nobody."""
+    ended: list[str] = []
+
+    def ask(port: int) -> None:
+        with PolicyClient(port=port, timeout=0.5) as client:
+            try:
+                client.infer({"picture": np.zeros((side, side, 3), np.uint8)})
+            except PolicyConnectionError as error:
+                ended.append(str(error))
+
+    with Mute(introduced) as port:
+        asking = threading.Thread(target=ask, args=[port], daemon=True)
+        asking.start()
+        asking.join(20)
+    assert ended == [f"ws://127.0.0.1:{port} did not answer in 0.5 s"]
