@@ -79,16 +79,20 @@ class ArmRuntime:
         self._measured: np.ndarray | None = None
         self._setpoint: Setpoint | None = None
 
-    def joint_states(self, names: Sequence[str], positions: Sequence[float], stamp_ns: int) -> Reason | None:
+    def joint_states(
+        self, names: Sequence[str], positions: Sequence[float], stamp_ns: int, now_ns: int | None = None
+    ) -> Reason | None:
         """Note measured joint positions, in any order and among others, as controllers publish them.
 
         Args:
             names: One name per position.
             positions: Angles, rad.
             stamp_ns: When they were measured.
+            now_ns: When they arrived, where another computer's clock stamped them.
 
         Returns:
-            Why they are not used: a joint is missing or not finite. They then age, and the arm holds.
+            Why they are not used: a joint is missing or not finite, or the stamp lies in the future. They then age, and
+            the arm holds.
         """
         known = dict(zip(names, positions, strict=False))
         missing = [name for name in self.robot.limits.names if name not in known]
@@ -97,8 +101,9 @@ class ArmRuntime:
         measured = np.array([known[name] for name in self.robot.limits.names], np.float64)
         if not np.isfinite(measured).all():
             return Reason("not_finite", "measured positions")
+        if ahead := self.watchdog.observed(self.watchdog.JOINT_STATES, stamp_ns, now_ns):
+            return Reason("stamp", ahead)
         self._measured = measured
-        self.watchdog.observed(self.watchdog.JOINT_STATES, stamp_ns)
         if self._setpoint is not None:
             self.watchdog.tracked(float(np.abs(measured - self._setpoint.positions).max()))
         return None

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 NANOSECONDS = 1_000_000_000
+MOST_AHEAD_NS = 100_000_000
+"""How far in the future a stamp of another computer's clock may lie."""
 
 
 @dataclass(frozen=True)
@@ -62,20 +64,33 @@ class Watchdog:
         self._limits_ns[self.JOINT_STATES, self.JOINT_STATES] = round(limits.joint_state_age_s * NANOSECONDS)
         self._limits_ns[self.POLICY, self.POLICY] = round(limits.policy_silence_s * NANOSECONDS)
         self._seen: dict[str, int | None] = {name: None for name, _ in self._limits_ns}
+        self._ahead: dict[str, str] = {}
         self._period_ns, self._jitter_ns = period_ns, round(limits.tick_jitter_s * NANOSECONDS)
         self._last_tick_ns: int | None = None
         self._deviations_ns: deque[int] = deque(maxlen=window)
         self._most_error, self._lost_track = limits.tracking_error, ""
 
-    def observed(self, source: str, stamp_ns: int) -> None:
+    def observed(self, source: str, stamp_ns: int, now_ns: int | None = None) -> str:
         """Note an observation.
 
         Args:
             source: A camera's name, or `JOINT_STATES`.
             stamp_ns: When it was taken (not when it arrived), ns of the control loop's clock.
+            now_ns: When it arrived, where another computer's clock stamped it. A stamp a little ahead counts as now: it
+                would stay fresh for longer than it is.
+
+        Returns:
+            Why it must not be used: its stamp lies more than `MOST_AHEAD_NS` in the future, which is a fault until a
+            right one comes. '' where it may be used.
         """
         last = self._seen[source]
+        if now_ns is not None and stamp_ns - now_ns > MOST_AHEAD_NS:
+            self._ahead[source] = _ahead(stamp_ns - now_ns)
+            return self._ahead[source]
+        stamp_ns = stamp_ns if now_ns is None else min(stamp_ns, now_ns)
+        self._ahead.pop(source, None)
         self._seen[source] = stamp_ns if last is None else max(last, stamp_ns)
+        return ""
 
     def heartbeat(self, now_ns: int) -> None:
         """Note a sign of life of the policy: an answer, or its server's health."""
@@ -111,9 +126,13 @@ class Watchdog:
         for (source, kind), limit_ns in self._limits_ns.items():
             stamp_ns = self._seen[source]
             name = f"{source}: " if kind == "camera" else ""
-            if stamp_ns is None:
+            if source in self._ahead:
+                found.append(Fault(kind, f"{name}{self._ahead[source]}"))
+            elif stamp_ns is None:
                 found.append(Fault(kind, f"{name}none yet"))
-            elif abs(now_ns - stamp_ns) > limit_ns:
+            elif stamp_ns - now_ns > limit_ns:
+                found.append(Fault(kind, f"{name}{_ahead(stamp_ns - now_ns)}"))
+            elif now_ns - stamp_ns > limit_ns:
                 age, limit = (now_ns - stamp_ns) / NANOSECONDS, limit_ns / NANOSECONDS
                 found.append(Fault(kind, f"{name}{age:.3f} s old, at most {limit:.3f}"))
         late_ns = 0 if self._last_tick_ns is None else now_ns - self._last_tick_ns - self._period_ns
@@ -124,3 +143,8 @@ class Watchdog:
         if self._lost_track:
             found.append(Fault("tracking", self._lost_track))
         return tuple(found)
+
+
+def _ahead(by_ns: int) -> str:
+    seconds = by_ns / NANOSECONDS
+    return f"stamped {seconds:.3f} s in the future: the computers' clocks differ, keep them together (chrony)"

@@ -116,7 +116,7 @@ class Inputs:
         station.loop.events.emit(measured)
         if station.options.mode == "dry_run" and station.loop.runtime.machine.sends:
             return
-        refused = station.loop.joint_states(message.name, message.position, stamp_ns)
+        refused = station.loop.joint_states(message.name, message.position, stamp_ns, now_ns)
         flow.problem = "" if refused is None else f"{refused.kind}: {refused.detail}"
 
     def _picture(self, camera: CameraTopic, message: Any) -> None:

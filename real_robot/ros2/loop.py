@@ -123,22 +123,22 @@ class ControlLoop:
         return self.runtime.machine.state
 
     def joint_states(
-        self, names: Sequence[str], positions: Sequence[float] | np.ndarray, stamp_ns: int
+        self, names: Sequence[str], positions: Sequence[float] | np.ndarray, stamp_ns: int, now_ns: int | None = None
     ) -> Reason | None:
-        """Note measured joints, in any order; the reason where they are not used."""
+        """Note measured joints, in any order; the reason where they are not used. `now_ns`: see `ArmRuntime`."""
         known = dict(zip(names, positions, strict=False))
         with self._lock:
             if self._joints.fingers_alone(known):
                 return None
-            refused = self.runtime.joint_states(names, list(positions), stamp_ns)
+            refused = self.runtime.joint_states(names, list(positions), stamp_ns, now_ns)
             if refused is None:
                 self._joints.add(known, stamp_ns)
         return refused
 
-    def picture(self, camera: str, stamp_ns: int) -> None:
-        """Note that a picture was taken."""
+    def picture(self, camera: str, stamp_ns: int, now_ns: int | None = None) -> str:
+        """Note that a picture was taken; why it must not be used, see `Watchdog.observed`."""
         with self._lock:
-            self.runtime.watchdog.observed(camera, stamp_ns)
+            return self.runtime.watchdog.observed(camera, stamp_ns, now_ns)
 
     def measured(self, stamp_ns: int) -> Measured | None:
         """The joints measured nearest to a time; None before the first."""

@@ -49,14 +49,18 @@ class Observations:
         self._changed = threading.Condition()
 
     def picture(self, camera: str, image: np.ndarray, stamp_ns: int, now_ns: int) -> None:
-        """Take a picture, uint8 [H, W, 3], that comes now; one that is older than the newest is left out."""
+        """Take a picture, uint8 [H, W, 3], that comes now.
+
+        One that is older than the newest is left out, and one of the future is a fault.
+        """
+        if self._loop.picture(camera, stamp_ns, now_ns):
+            return
         with self._changed:
             kept = self._pictures[camera]
             if kept and stamp_ns <= kept[-1].stamp_ns:
                 return
             kept.append(_Picture(now_ns, stamp_ns, image))
             self._changed.notify_all()
-        self._loop.picture(camera, stamp_ns)
 
     def wait(self, seconds: float) -> None:
         """Until a picture comes, or so long."""

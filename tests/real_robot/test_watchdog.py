@@ -64,7 +64,26 @@ def test_an_old_stamp_does_not_replace_a_newer_one() -> None:
 def test_a_stamp_from_the_future_is_a_fault() -> None:
     watchdog = healthy()
     watchdog.observed("wrist", 201 * MS)
-    assert kinds(watchdog, 0) == ["camera"]
+    assert [fault.detail[:35] for fault in watchdog.faults(0)] == ["wrist: stamped 0.201 s in the future"[:35]]
+
+
+@pytest.mark.parametrize(("source", "named"), [("wrist", "wrist: "), ("joint_states", "")])
+def test_a_clock_that_is_ahead_is_a_fault_until_a_right_stamp_comes(source: str, named: str) -> None:
+    watchdog = healthy()
+    assert watchdog.observed(source, 100 * MS, now_ns=0) == ""
+    assert kinds(watchdog, 0) == []
+    refused = watchdog.observed(source, 3_600_000 * MS, now_ns=10 * MS)
+    assert refused == "stamped 3599.990 s in the future: the computers' clocks differ, keep them together (chrony)"
+    assert [fault.detail for fault in watchdog.faults(10 * MS)] == [f"{named}{refused}"]
+    assert watchdog.observed(source, 20 * MS, now_ns=20 * MS) == ""
+    assert kinds(watchdog, 20 * MS) == []
+
+
+def test_a_stamp_a_little_ahead_is_fresh_no_longer_than_one_of_now() -> None:
+    watchdog = healthy()
+    watchdog.observed("joint_states", 60 * MS, now_ns=10 * MS)
+    assert kinds(watchdog, 60 * MS) == []
+    assert kinds(watchdog, 61 * MS) == ["joint_states"]
 
 
 def test_an_unknown_source_is_an_error() -> None:

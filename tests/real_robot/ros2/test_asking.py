@@ -125,6 +125,24 @@ def test_a_flow_policy_is_told_what_is_planned() -> None:
     robot.asking.close()
 
 
+def test_a_picture_of_the_future_is_not_looked_at(robot: Robot) -> None:
+    now_ns = robot.look()
+    robot.observations.picture("front", np.ones((8, 8, 3), np.uint8), now_ns + 3_600_000_000_000, now_ns)
+    seen = robot.observations.take(now_ns)
+    assert seen is not None
+    assert (seen.stamp_ns, seen.images["front"].any()) == (now_ns, False)
+    assert [fault.kind for fault in robot.bench.loop.runtime.watchdog.faults(now_ns)][:1] == ["camera"]
+    stamp = robot.look()
+    robot.bench.loop.forget_chunks()
+    assert robot.chunks(1)
+    later = robot.observations.take(stamp)
+    assert later is not None
+    assert later.stamp_ns == stamp, "it does not keep right ones out"
+    ahead = robot.bench.loop.joint_states(ROBOT.limits.names, ROBOT.home, stamp + 200_000_000, stamp)
+    assert ahead is not None
+    assert ahead.kind == "stamp"
+
+
 def test_a_refusal_is_counted_and_asking_goes_on(robot: Robot) -> None:
     robot.server.refuses = True
     robot.look()
