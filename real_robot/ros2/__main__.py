@@ -7,6 +7,7 @@ import sys
 import threading
 
 from embodied_rl.real_robot.client import PolicyClient
+from embodied_rl.real_robot.ros2.alone import SecondBridgeError, refuse_second
 from embodied_rl.real_robot.ros2.lifecycle import ManagedBridge
 from embodied_rl.real_robot.ros2.options import BridgeOptions
 from embodied_rl.real_robot.ros2.process import run_process, watch
@@ -18,7 +19,7 @@ _LOADING_S, _ANSWER_S = 120.0, 5.0
 
 
 def main(stopping: threading.Event) -> int:
-    """Run until told to end, or whoever started it is gone; 1 where the bridge could not go on."""
+    """Run until told to end, or whoever started it is gone; 1 where the bridge could not go on, or one runs already."""
     options = BridgeOptions.from_json(sys.argv[1])
     token = options.token or os.environ.get("EMBODIED_RL_TOKEN") or None
 
@@ -29,6 +30,11 @@ def main(stopping: threading.Event) -> int:
             for _ in range(options.requests)
         ]
 
+    try:
+        refuse_second(NODE)
+    except SecondBridgeError as error:
+        print(f"embodied-rl bridge: error: {error}", file=sys.stderr)
+        return 1
     with Session(NODE, managed=True) as session:
         managed = ManagedBridge(session, options, connect)
         if options.autostart:

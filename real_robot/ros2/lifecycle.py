@@ -95,14 +95,14 @@ class ManagedBridge:
         return self._session.error if self._bridge is None else self._bridge.error
 
     def autostart(self) -> None:
-        """Configure, run callbacks and activate.
+        """Run callbacks, configure and activate: a bridge that waits for its server answers a second one.
 
         Raises:
             UserError: The bridge cannot be configured; says why.
         """
+        self._session.start()
         self._session.node.trigger_configure()
         self._raise_problem()
-        self._session.start()
         self._session.node.trigger_activate()
         self._raise_problem()
 

@@ -47,7 +47,7 @@ class Reporter:
         self._last_hold, self._last_intervention_ns = "", 0
         self._faults: list[str] = []
         station.loop.events.subscribe(self._on_event)
-        self._states.publish(String(data=json.dumps({"state": str(ArmState.IDLE), "event": "", "reason": ""})))
+        self._states.publish(String(data=json.dumps({"state": str(station.loop.state), "event": "", "reason": ""})))
         node.create_timer(_STATUS_S, self._publish_status)
         node.create_timer(_DIAGNOSTICS_S, self._publish_diagnostics)
 

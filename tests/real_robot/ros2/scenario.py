@@ -22,6 +22,7 @@ from embodied_rl.policy import PolicyTraits
 from embodied_rl.real_robot.deploy.episodes import patiently, run_episode, shadow_episode, to_idle
 from embodied_rl.real_robot.deploy.faults import Drills
 from embodied_rl.real_robot.deploy.fleet import Fleet, FleetConfig
+from embodied_rl.real_robot.deploy.processes import Process
 from embodied_rl.real_robot.env.bridge import BridgeArm, TwinScene
 from embodied_rl.real_robot.env.vec_env import LiveVecEnv
 from embodied_rl.real_robot.ros2 import qos
@@ -51,6 +52,7 @@ def main(speed: float, folder: Path) -> dict[str, Any]:
         _take_over(fleet, Clock(speed))
         checks = [asdict(check) for check in fleet.bridge.preflight()]
         parameters = [_parameters(fleet, "robot", "horizon"), _parameters(fleet, "token")]
+        second = _second_bridge(fleet)
         said = [drills.emergency_stop(), drills.drop_camera()]
         said += [drills.stop(name) for name in ("server", "twin", "bridge")]
         said += [drills.kill(name) for name in ("server", "twin", "bridge")]
@@ -59,7 +61,7 @@ def main(speed: float, folder: Path) -> dict[str, Any]:
         modes["evaluated"] = _evaluated(fleet, drills)
         modes["managed"] = managed(fleet, drills, speed)
         told = {"episode": asdict(episode), "checks": checks, "drills": [asdict(drill) for drill in said]}
-        told["parameters"] = parameters
+        told |= {"parameters": parameters, "second": second}
         return {**told, **outcomes, **modes}
     finally:
         fleet.close()
@@ -90,6 +92,14 @@ def _take_over(fleet: Fleet, clock: Clock) -> None:
     assert bridge.wait(lambda: bridge.state != "human", 15.0)
     bridge.outcome("success")
     to_idle(bridge)
+
+
+def _second_bridge(fleet: Fleet) -> list[Any]:
+    """How a bridge beside the first one ends: its exit code, its lines, and what the first one is then."""
+    module, options = "embodied_rl.real_robot.ros2", BridgeOptions(port=fleet.port).to_json()
+    with Process("second bridge", module, [options], fleet.config.environment, "bridge ready") as second:
+        code = second.wait_end(60.0)
+    return [code, list(second.lines), fleet.bridge.call("hold")[1]]
 
 
 def _parameters(fleet: Fleet, *names: str) -> list[Any]:

@@ -74,6 +74,13 @@ def test_every_preflight_check_passes(scenario: dict[str, Any]) -> None:
     assert len(scenario["checks"]) == 8
 
 
+def test_a_second_bridge_is_refused_in_one_line_and_the_first_goes_on(scenario: dict[str, Any]) -> None:
+    code, (line,), refused = scenario["second"]
+    assert code == 1
+    assert "a bridge runs already, /embodied_rl" in line
+    assert refused == "hold is not possible while idle"
+
+
 def test_an_emergency_stop_is_answered_at_once_and_nothing_is_sent_after_it(drills: dict[str, Any]) -> None:
     drill = drills["emergency stop"]
     assert drill["state"] == "e-stopped"
