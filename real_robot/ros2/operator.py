@@ -48,6 +48,8 @@ class Operator:
     def fire(self, event: Event) -> str:
         """Fire an event as somebody's wish: why it was refused; empty where it was done."""
         station = self._station
+        if event in (Event.ARM, Event.START, Event.RESUME) and (refused := station.asking.report.refused):
+            return refused
         if event is Event.ARM and not self.active:
             return "the bridge is not active: ros2 lifecycle set /embodied_rl activate"
         if event is Event.ARM and station.options.mode == "shadow":
@@ -56,8 +58,6 @@ class Operator:
             return problem
         if event is Event.ARM and (problem := self._inputs.missing_button()):
             return problem
-        if event in (Event.ARM, Event.START, Event.RESUME) and (refused := station.asking.report.refused):
-            return refused
         if event is Event.START and not station.observations.instruction:
             return "there is no instruction yet: publish one to ~/instruction"
         transition = station.loop.fire(event, station.clock.now_ns(), "service")

@@ -12,6 +12,7 @@ import pytest
 
 from embodied_rl.real_robot.core.states import ArmState, Event
 from embodied_rl.real_robot.ros2 import qos
+from embodied_rl.real_robot.ros2.asking import AskReport
 from embodied_rl.real_robot.ros2.inputs import Inputs
 from embodied_rl.real_robot.ros2.operator import Operator
 from embodied_rl.real_robot.ros2.preflight import STOP, _stop
@@ -112,6 +113,7 @@ def test_an_arm_whose_button_was_never_heard_is_not_armed(topics: Topics) -> Non
     operator = Operator(station, topics.inputs)
     operator.active = True
     station.config = replace(CONFIG, has_button=True)
+    station.asking = SimpleNamespace(report=AskReport())
     assert "no button is heard on /emergency_stop" in operator.fire(Event.ARM)
     check = _stop(station, topics.inputs)
     assert (check.name, check.passed) == (STOP, False)
@@ -125,6 +127,7 @@ def test_an_arm_that_has_no_button_is_armed_without(topics: Topics) -> None:
     bench = topics.bench
     for event in (Event.HOLD, Event.DISARM):
         assert bench.fire(event)
+    topics.station.asking = SimpleNamespace(report=AskReport())
     operator = Operator(topics.station, topics.inputs)
     operator.active = True
     assert operator.fire(Event.ARM) == ""
