@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from embodied_rl.errors import UserError
+from embodied_rl.sim.checks import check_env_ids
 from embodied_rl.sim.envpool.pools import CAMERA, describe, draw, make_pool, read_reset, read_step
 from embodied_rl.sim.envpool.tasks import EnvPoolTask
 from embodied_rl.sim.step_reward import RewardMode, StepReward, choose_reward
@@ -67,6 +68,9 @@ class EnvPoolStream:
 
     def reset(self, env_ids: Sequence[int], episodes: Sequence[EpisodeSpec]) -> None:
         """Begin the next episode of each of `env_ids`; of `episodes` only the tasks matter, and are checked."""
+        check_env_ids(env_ids, self.num_envs)
+        if len(env_ids) != len(episodes):
+            raise ValueError(f"{len(env_ids)} envs for {len(episodes)} episodes")
         for spec in episodes:
             if spec.task != self._task.name:
                 raise UserError(f"unknown task '{spec.task}': this pool holds {self._task.name}.")
@@ -80,9 +84,11 @@ class EnvPoolStream:
         """Run up to K control steps in each env; none waits for another one.
 
         Raises:
-            ValueError: for non-finite or misshapen actions, and for an env whose episode has ended.
+            ValueError: for non-finite or misshapen actions, env ids that are none or come twice, and an env whose
+                episode has ended.
         """
         arrays = bounded_actions(actions, len(env_ids), self.info)
+        check_env_ids(env_ids, self.num_envs)
         for env_id in env_ids:
             if not self._live[env_id]:
                 raise ValueError(f"env {env_id} holds no running episode; reset it first")
@@ -106,6 +112,7 @@ class EnvPoolStream:
     def observe(self, env_ids: Sequence[int], out: Observation) -> None:
         """Fill row i of `out` for `env_ids[i]`."""
         assert out.state is not None
+        check_env_ids(env_ids, self.num_envs)
         for row, env_id in enumerate(env_ids):
             state = self._state[env_id]
             if state is None:
@@ -117,6 +124,7 @@ class EnvPoolStream:
         """Draw the camera 'default' (or ''): uint8 [size, size, 3]."""
         if camera not in ("", CAMERA):
             raise UserError(f"unknown camera '{camera}': EnvPool's tasks show '{CAMERA}'.")
+        check_env_ids([env_id], self.num_envs)
         with self._lock:
             return draw(self._pool, env_id, size)
 

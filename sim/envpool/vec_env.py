@@ -14,7 +14,7 @@ from typing import Any, Literal
 import torch
 
 from embodied_rl.errors import UserError
-from embodied_rl.sim.checks import check_episodes
+from embodied_rl.sim.checks import check_env_ids, check_episodes
 from embodied_rl.sim.envpool.pools import CAMERA, describe, draw, make_pool, read_reset, read_step
 from embodied_rl.sim.envpool.tasks import EnvPoolTask
 from embodied_rl.sim.envpool.throughput import EnvPoolStream
@@ -74,6 +74,7 @@ class EnvPoolVecEnv:
 
     def reset(self, env_ids: Sequence[int], episodes: Sequence[EpisodeSpec]) -> None:
         """Put `episodes[i]` into `env_ids[i]`; UserError for an unknown task or initial state."""
+        check_env_ids(env_ids, self.num_envs)
         check_episodes(env_ids, episodes, self._tasks)
         for env_id, spec in zip(env_ids, episodes, strict=True):
             task = self._tasks[spec.task]
@@ -89,9 +90,11 @@ class EnvPoolVecEnv:
         """Run up to K control steps in each env, all envs side by side.
 
         Raises:
-            ValueError: for non-finite or misshapen actions, and for an env whose episode has ended.
+            ValueError: for non-finite or misshapen actions, env ids that are none or come twice, and an env whose
+                episode has ended.
         """
         arrays = bounded_actions(actions, len(env_ids), self.info)
+        check_env_ids(env_ids, self.num_envs)
         episodes = [self._held(env_id) for env_id in env_ids]
         for env_id, episode in zip(env_ids, episodes, strict=True):
             if not episode.live:
@@ -130,6 +133,7 @@ class EnvPoolVecEnv:
         self._episodes = [None] * self.num_envs
 
     def _held(self, env_id: int) -> _Episode:
+        check_env_ids([env_id], self.num_envs)
         episode = self._episodes[env_id]
         if episode is None:
             raise ValueError(f"env {env_id} holds no episode; reset it first")

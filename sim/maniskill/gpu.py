@@ -13,6 +13,7 @@ import torch
 
 from embodied_rl.errors import UserError
 from embodied_rl.policy import action_array
+from embodied_rl.sim.checks import check_env_ids, check_episodes
 from embodied_rl.sim.maniskill.control import LIBERO, describe_control, pick_mode
 from embodied_rl.sim.maniskill.load import load_maniskill, make
 from embodied_rl.sim.maniskill.tasks import ManiSkillTask
@@ -75,9 +76,9 @@ class ManiSkillGpuVecEnv:
 
     def reset(self, env_ids: Sequence[int], episodes: Sequence[EpisodeSpec]) -> None:
         """Put `episodes[i]` into `env_ids[i]`, one after the other."""
+        check_env_ids(env_ids, self.num_envs)
+        check_episodes(env_ids, episodes, {self._task.name: self._task})
         for env_id, spec in zip(env_ids, episodes, strict=True):
-            if spec.task != self._task.name:
-                raise UserError(f"unknown task '{spec.task}': this simulation holds {self._task.name}.")
             seed = int(self._task.init_states[spec.init_state])
             index = torch.tensor([env_id], device=self._state.device)
             state, _ = self._env.reset(seed=[seed] * self.num_envs, options={"env_idx": index})
@@ -89,6 +90,7 @@ class ManiSkillGpuVecEnv:
     def step(self, env_ids: Sequence[int], actions: torch.Tensor) -> ChunkResult:
         """Run up to K control steps of all worlds; `env_ids` must name all whose episode runs."""
         arrays = self._bounded(actions, len(env_ids))
+        check_env_ids(env_ids, self.num_envs)
         rows = torch.tensor(list(env_ids), device=self._state.device)
         others = self._live.clone()
         others[rows] = False
@@ -156,6 +158,7 @@ class ManiSkillGpuVecEnv:
     def observe(self, env_ids: Sequence[int], out: Observation) -> None:
         """Fill row i of `out` for `env_ids[i]`, on the GPU."""
         assert out.state is not None
+        check_env_ids(env_ids, self.num_envs)
         if not all(self._held[env_id] for env_id in env_ids):
             raise ValueError("an env that holds no episode was observed; reset it first")
         rows = torch.tensor(list(env_ids), device=self._state.device)

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from embodied_rl.errors import UserError, suggest
-from embodied_rl.sim.checks import check_episodes
+from embodied_rl.sim.checks import check_env_ids, check_episodes
 from embodied_rl.sim.maniskill.control import AUTO, LIBERO, Control, describe_control, pick_mode
 from embodied_rl.sim.maniskill.load import load_maniskill, make
 from embodied_rl.sim.maniskill.tasks import ManiSkillTask
@@ -116,6 +116,7 @@ class ManiSkillVecEnv:
 
     def reset(self, env_ids: Sequence[int], episodes: Sequence[EpisodeSpec]) -> None:
         """Put `episodes[i]` into `env_ids[i]`; UserError for an unknown task or initial state."""
+        check_env_ids(env_ids, self.num_envs)
         check_episodes(env_ids, episodes, self._tasks)
         with self._lock:
             for env_id, spec in zip(env_ids, episodes, strict=True):
@@ -136,9 +137,11 @@ class ManiSkillVecEnv:
         """Run up to K control steps in each env, one env after the other.
 
         Raises:
-            ValueError: for non-finite or misshapen actions, and for an env whose episode has ended.
+            ValueError: for non-finite or misshapen actions, env ids that are none or come twice, and an env whose
+                episode has ended.
         """
         arrays = self._control.map(bounded_actions(actions, len(env_ids), self.info))
+        check_env_ids(env_ids, self.num_envs)
         worlds = [self._world_of(env_id) for env_id in env_ids]
         for env_id, world in zip(env_ids, worlds, strict=True):
             if not world.live:
@@ -196,6 +199,7 @@ class ManiSkillVecEnv:
         self._worlds, self._held = {}, [None] * self.num_envs
 
     def _world_of(self, env_id: int) -> World:
+        check_env_ids([env_id], self.num_envs)
         world = self._held[env_id]
         if world is None:
             raise ValueError(f"env {env_id} holds no episode; reset it first")

@@ -219,6 +219,26 @@ class SuccessContract:
             assert result.reward[0, int(result.steps_taken) - 1] > 0
 
 
+class EnvIdContract:
+    """A further test of the same fixture `env`: ids that are none, or come twice, are refused and move nobody."""
+
+    specs: Callable[[int], list[EpisodeSpec]]
+
+    @pytest.mark.parametrize("wrong", [[1, 1], [-1, 0], [0, 3]])
+    def test_wrong_env_ids_are_refused_and_move_nobody(self, env: VecEnv, wrong: list[int]) -> None:
+        env.reset([0, 1, 2], self.specs(3))
+        before, after = env.new_observation(3), env.new_observation(3)
+        env.observe([0, 1, 2], before)
+        with pytest.raises(ValueError, match="env"):
+            env.reset(wrong, self.specs(2))
+        with pytest.raises(ValueError, match="env"):
+            env.step(wrong, draw(env.info, 2))
+        with pytest.raises(ValueError, match="2 envs for 1 episodes"):
+            env.reset([0, 1], self.specs(1))
+        env.observe([0, 1, 2], after)
+        same_observations(before, after)
+
+
 class LeakContract:
     """A further test of cheap envs, of the same fixture `env`: 1,000 resets leave nothing behind."""
 

@@ -18,7 +18,16 @@ from embodied_rl.sim.step_reward import RewardMode
 from embodied_rl.sim.wrappers.subprocess_env import ProcessVecEnv
 from embodied_rl.types import EpisodeSpec
 from embodied_rl.vec_env import VecEnv
-from tests.sim.contract import SuccessContract, VecEnvContract, check_result, draw, run, same_observations, same_results
+from tests.sim.contract import (
+    EnvIdContract,
+    SuccessContract,
+    VecEnvContract,
+    check_result,
+    draw,
+    run,
+    same_observations,
+    same_results,
+)
 from tests.sim.optional import needs
 
 pytestmark = needs("envpool")
@@ -42,7 +51,7 @@ def reach_actions(env: VecEnv, spec: EpisodeSpec, steps: int = 60) -> torch.Tens
     return torch.stack(actions)[None]
 
 
-class TestMetaWorld(VecEnvContract, SuccessContract):
+class TestMetaWorld(VecEnvContract, SuccessContract, EnvIdContract):
     tasks = ("metaworld/reach-v3", "metaworld/drawer-close-v3")
 
     @property

@@ -14,7 +14,16 @@ from embodied_rl.sim.envpool.throughput import EnvPoolStream
 from embodied_rl.sim.envpool.vec_env import EnvPoolFactory
 from embodied_rl.types import EpisodeSpec
 from embodied_rl.vec_env import VecEnv
-from tests.sim.contract import VecEnvContract, check_result, draw, end, run, same_observations, same_results
+from tests.sim.contract import (
+    EnvIdContract,
+    VecEnvContract,
+    check_result,
+    draw,
+    end,
+    run,
+    same_observations,
+    same_results,
+)
 from tests.sim.optional import needs
 
 pytestmark = needs("envpool")
@@ -29,7 +38,7 @@ def specs(count: int) -> list[EpisodeSpec]:
     return [EpisodeSpec(i, TASK, i, i) for i in range(count)]
 
 
-class TestContract(VecEnvContract):
+class TestContract(VecEnvContract, EnvIdContract):
     """All of it but for what an EpisodeSpec decides."""
 
     tasks = (TASK,)

@@ -85,6 +85,17 @@ def test_ends_are_kept_while_other_worlds_move_on(env: ManiSkillGpuVecEnv) -> No
     assert out.state[0, 1] == 3
 
 
+def test_wrong_ids_and_initial_states_are_refused(env: ManiSkillGpuVecEnv) -> None:
+    env.reset(range(3), [EpisodeSpec(i, PUSH, i, 0) for i in range(3)])
+    for wrong in ([1, 1], [-1, 0], [0, 3]):
+        with pytest.raises(ValueError, match="env"):
+            env.reset(wrong, [EpisodeSpec(i, PUSH, i, 0) for i in range(2)])
+    with pytest.raises(ValueError, match="must differ"):
+        env.step([0, 1, 2, 2], torch.zeros(4, 1, 2))
+    with pytest.raises(UserError, match="initial states 0 to"):
+        env.reset([0], [EpisodeSpec(0, PUSH, -1, 0)])
+
+
 def test_all_running_episodes_must_be_named(env: ManiSkillGpuVecEnv) -> None:
     env.reset([0, 2], [EpisodeSpec(i, PUSH, i, 0) for i in range(2)])
     for wrong in ([0], [0, 1, 2]):

@@ -19,7 +19,16 @@ from embodied_rl.sim.wrappers.subprocess_env import ProcessVecEnv
 from embodied_rl.sim.wrappers.subprocess_worker import rss
 from embodied_rl.types import EpisodeSpec
 from embodied_rl.vec_env import VecEnv
-from tests.sim.contract import SuccessContract, VecEnvContract, check_result, draw, run, same_observations, same_results
+from tests.sim.contract import (
+    EnvIdContract,
+    SuccessContract,
+    VecEnvContract,
+    check_result,
+    draw,
+    run,
+    same_observations,
+    same_results,
+)
 from tests.sim.optional import needs
 
 pytestmark = needs("mani_skill")
@@ -47,7 +56,7 @@ def push_actions(spec: EpisodeSpec) -> torch.Tensor:
     return torch.stack(actions)[None]
 
 
-class TestStates(VecEnvContract, SuccessContract):
+class TestStates(VecEnvContract, SuccessContract, EnvIdContract):
     tasks = (PUSH,)
 
     @property
