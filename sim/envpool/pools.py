@@ -23,7 +23,8 @@ _FREE_CAMERA = -1
 
 def make_pool(task: EnvPoolTask, **options: Any) -> Any:
     """A pool of `task` with gymnasium's API; options: num_envs, batch_size, num_threads, seed, env_seed."""
-    return load_envpool().make_gymnasium(task.env_id, render_mode="rgb_array", **dict(task.options), **options)
+    options |= {**dict(task.options), "max_episode_steps": task.max_episode_steps}
+    return load_envpool().make_gymnasium(task.env_id, render_mode="rgb_array", **options)
 
 
 def read_reset(found: tuple[Any, dict[str, Any]]) -> Array:
@@ -38,6 +39,10 @@ class PoolStep:
     env_id: int
     state: Array
     outcome: StepOutcome
+
+    def shown(self, before: Array) -> Array:
+        """The state to observe: `before`, that of the step before, where this one is not finite."""
+        return before if self.outcome.failed else self.state
 
 
 def read_step(

@@ -101,7 +101,9 @@ class EnvPoolStream:
                 step = read_step(self._pool.recv(), self._task, self._rewards)
                 env_id, row = step.env_id, row_of[step.env_id]
                 book.add(row, step.outcome)
-                self._state[env_id], self._live[env_id] = step.state, not step.outcome.over
+                before = self._state[env_id]
+                assert before is not None  # its episode runs
+                self._state[env_id], self._live[env_id] = step.shown(before), not step.outcome.over
                 taken = int(book.taken[row])
                 if self._live[env_id] and taken < arrays.shape[1]:
                     self._pool.send(arrays[row, taken][None], np.asarray([env_id], np.int32))

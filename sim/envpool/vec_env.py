@@ -37,7 +37,7 @@ class _Episode:
     def receive(self) -> StepOutcome:
         """The outcome of the action that was sent last."""
         step = read_step(self.pool.recv(), self.task, [self.reward])
-        self.state, self.live = step.state, not step.outcome.over
+        self.state, self.live = step.shown(self.state), not step.outcome.over
         return step.outcome
 
 

@@ -116,9 +116,9 @@ class ManiSkillGpuVecEnv:
         success = info["success"][rows] if "success" in info else torch.zeros_like(running)
         fine = torch.isfinite(state[rows]).all(dim=1) & torch.isfinite(native)
         paid = self._pay(native, success, rows)
-        moved = rows[running]
-        self._state[moved], self._last[moved] = state[moved], native[running]
-        self._steps[moved] += 1
+        sound = running & fine  # of a broken world the last sound state is what is seen
+        self._state[rows[sound]], self._last[rows[sound]] = state[rows[sound]], native[sound]
+        self._steps[rows[running]] += 1
         ended = terminated & ~(success & (self._reward == "native")) & fine
         late = (self._steps[rows] >= self._task.max_episode_steps) & ~ended & fine
         out.reward[:, k] = torch.where(running & fine, paid, 0.0)

@@ -57,11 +57,11 @@ class World:
     def step(self, action: Array) -> StepOutcome:
         """One control step, with ManiSkill's own action float32 [A]."""
         state, paid, terminated, _, info = self.env.step(torch.from_numpy(action[None]))
-        self.state, self.steps = _row(state), self.steps + 1
-        native, success = float(paid[0]), "success" in info and bool(info["success"][0])
-        if not (np.isfinite(native) and np.isfinite(self.state).all()):
-            self.live = False
+        shown, native, self.steps = _row(state), float(paid[0]), self.steps + 1
+        if not (np.isfinite(native) and np.isfinite(shown).all()):
+            self.live = False  # and the last sound state is what is seen
             return StepOutcome(0.0, failed=True)
+        self.state, success = shown, "success" in info and bool(info["success"][0])
         goes_on = success and self.reward.mode == "native"  # `terminated` is success or a failure of the task
         ended = bool(terminated[0]) and not goes_on
         late = self.steps >= self.task.max_episode_steps and not ended

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import gc
 import os
+from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +15,7 @@ import pytest
 import torch
 
 from embodied_rl.errors import UserError
+from embodied_rl.sim.envpool import pools
 from embodied_rl.sim.envpool.tasks import EnvPoolTask, load_tasks
 from embodied_rl.sim.envpool.vec_env import EnvPoolFactory, EnvPoolVecEnv
 from embodied_rl.sim.step_reward import RewardMode
@@ -209,3 +213,31 @@ def test_memory_and_threads_stay_flat_over_a_thousand_resets() -> None:
         after = held()
     assert after[1] <= before[1]
     assert after[0] - before[0] < 20 << 20
+
+
+def test_the_horizon_is_the_tasks_and_may_be_changed() -> None:
+    """Shorter and longer than EnvPool's own 50 steps."""
+    (task,) = tasks("fetch", "FetchReach-v4")
+    for horizon in (7, 60):
+        with closing(EnvPoolVecEnv([replace(task, max_episode_steps=horizon)], 1)) as env:
+            env.reset([0], [EpisodeSpec(0, task.name, 0, 0)])
+            result = env.step([0], torch.zeros(1, 70, env.info.action_dim))
+            assert env.info.max_episode_steps == int(result.steps_taken) == horizon
+            assert result.truncated.all()
+
+
+@pytest.mark.parametrize("factory", [EnvPoolFactory, partial(EnvPoolFactory, episodes="throughput")])
+def test_a_world_that_breaks_shows_its_last_sound_state(
+    factory: Callable[..., EnvPoolFactory], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not numbers that are not finite, which would spoil whatever is computed of the rows of a batch together."""
+    (task,) = tasks("metaworld", "reach-v3")
+    with closing(factory((task,))(1)) as env:
+        env.reset([0], [EpisodeSpec(0, task.name, 0, 0)])
+        _, before = run(env, [0], torch.zeros(1, 3, 4))
+        monkeypatch.setattr(pools, "flat_state", lambda observation: np.full((1, 39), np.nan, np.float32))
+        result, after = run(env, [0], torch.zeros(1, 3, 4))
+        assert result.failed.all()
+        assert result.steps_taken.tolist() == [1]
+        assert not result.reward.any()
+    same_observations(before, after)

@@ -85,6 +85,27 @@ def test_ends_are_kept_while_other_worlds_move_on(env: ManiSkillGpuVecEnv) -> No
     assert out.state[0, 1] == 3
 
 
+def test_a_world_that_breaks_fails_alone_and_shows_its_last_sound_state(
+    env: ManiSkillGpuVecEnv, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    env.reset(range(3), [EpisodeSpec(i, PUSH, i, 0) for i in range(3)])
+    env.step(range(3), torch.zeros(3, 1, 2))
+    advance = env._env.step
+
+    def breaks(actions: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        state, *rest = advance(actions)
+        state[1] = torch.nan
+        return state, *rest
+
+    monkeypatch.setattr(env._env, "step", breaks)
+    result = env.step(range(3), torch.zeros(3, 1, 2))
+    assert result.failed.tolist() == [False, True, False]
+    out = env.new_observation(3)
+    env.observe(range(3), out)
+    assert out.state is not None
+    assert out.state[:, 1].tolist() == [2, 1, 2]
+
+
 def test_wrong_ids_and_initial_states_are_refused(env: ManiSkillGpuVecEnv) -> None:
     env.reset(range(3), [EpisodeSpec(i, PUSH, i, 0) for i in range(3)])
     for wrong in ([1, 1], [-1, 0], [0, 3]):

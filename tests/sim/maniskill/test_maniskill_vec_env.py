@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from embodied_rl.errors import UserError
-from embodied_rl.sim.maniskill import load, vulkan
+from embodied_rl.sim.maniskill import load, vec_env, vulkan
 from embodied_rl.sim.maniskill.tasks import load_tasks
 from embodied_rl.sim.maniskill.vec_env import ManiSkillFactory, ManiSkillVecEnv, Setup
 from embodied_rl.sim.step_reward import RewardMode
@@ -185,6 +185,21 @@ def test_rewards_are_what_their_mode_says() -> None:
     grown = np.diff(paid["native"][:steps], prepend=paid["native"][0])
     assert paid["progress"] == pytest.approx(grown + np.eye(steps)[-1], abs=1e-6)
     assert paid["success"].tolist() == [0.0] * (steps - 1) + [1.0]
+
+
+def test_a_world_that_breaks_shows_its_last_sound_state(push: ManiSkillVecEnv, monkeypatch: pytest.MonkeyPatch) -> None:
+    push.reset([0], [EpisodeSpec(0, PUSH, 0, 0)])
+    _, before = run(push, [0], torch.zeros(1, 2, 7))
+    with monkeypatch.context() as broken:
+        broken.setattr(vec_env, "_row", lambda state: np.full(35, np.nan, np.float32))
+        result = push.step([0], torch.zeros(1, 2, 7))
+    assert result.failed.all()
+    assert result.steps_taken.tolist() == [1]
+    after = push.new_observation(1)
+    push.observe([0], after)
+    assert before.state is not None
+    assert after.state is not None
+    assert torch.equal(before.state, after.state)
 
 
 def test_missing_files_are_refused_before_anybody_is_asked(
