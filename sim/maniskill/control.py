@@ -37,6 +37,11 @@ class Control:
         scaled = (actions * self.scale).astype(np.float32)
         return scaled.clip(-1, 1) if self.name == LIBERO else scaled
 
+    def equals(self, other: Control) -> bool:
+        """Whether a policy's actions mean the same."""
+        parts = ((self.low, other.low), (self.high, other.high), (self.scale, other.scale))
+        return (self.name, self.mode) == (other.name, other.mode) and all(np.array_equal(*pair) for pair in parts)
+
 
 def pick_mode(wanted: str, env: Any, task: str) -> str:
     """ManiSkill's control_mode for what was asked for; `env` has any. UserError for what its robot has not."""

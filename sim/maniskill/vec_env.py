@@ -90,9 +90,12 @@ class ManiSkillVecEnv:
     draws, `step` does not. Episodes end at success unless the reward is 'native'.
 
     Args:
-        tasks: with states and actions of the same sizes.
+        tasks: with states of one size, and the same controller, control frequency and cameras.
         num_envs: N.
         setup: control, reward and images.
+
+    Raises:
+        UserError: The tasks differ too much, or one of them can't be made here.
 
     Example:
         >>> env = ManiSkillVecEnv(load_tasks(["PushCube-v1"]), 2)
@@ -108,11 +111,12 @@ class ManiSkillVecEnv:
         driver = load_maniskill()
         self.num_envs = num_envs
         self._tasks = {task.name: task for task in tasks}
-        first, self._control = _open_first(tasks[0], self._setup)
-        self._worlds: dict[tuple[int, str], World] = {(0, tasks[0].name): first}
+        opened = _open_all(tasks, self._setup)
+        self._control = opened[0].control
+        self._worlds: dict[tuple[int, str], World] = {(0, one.world.task.name): one.world for one in opened}
         self._held: list[World | None] = [None] * num_envs
         self._lock = threading.RLock()  # SAPIEN's environments share a renderer
-        self.info = _describe(first, tasks, self._setup, self._control, driver)
+        self.info = _describe(opened, self._setup, driver)
 
     def reset(self, env_ids: Sequence[int], episodes: Sequence[EpisodeSpec]) -> None:
         """Put `episodes[i]` into `env_ids[i]`; UserError for an unknown task or initial state."""
@@ -128,9 +132,6 @@ class ManiSkillVecEnv:
         key = (env_id, task.name)
         if key not in self._worlds:
             self._worlds[key] = World(task, self._setup, self._control.mode)
-            sizes = self._worlds[key].env.single_action_space.shape
-            if sizes != (self.info.action_dim,):
-                raise UserError(f"{task.name} has actions of {sizes}, other tasks here {self.info.action_dim}.")
         return self._worlds[key]
 
     def step(self, env_ids: Sequence[int], actions: torch.Tensor) -> ChunkResult:
@@ -211,36 +212,85 @@ def _row(state: torch.Tensor) -> Array:
     return state[0].cpu().numpy().astype(np.float32)
 
 
-def _open_first(task: ManiSkillTask, setup: Setup) -> tuple[World, Control]:
-    """A world with the control that was asked for; ManiSkill tells what a robot has only once it is made."""
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    """The first world of a task, and what ManiSkill tells only once it is made."""
+
+    world: World
+    control: Control
+    state_dim: int
+    has_success: bool
+
+    def why_not_beside(self, first: _Opened, cameras: bool) -> str | None:
+        """What keeps this task out of an environment with `first`; None if nothing does."""
+        env, other = self.world.env, first.world.env
+        if self.state_dim != first.state_dim:
+            return f"has states of {self.state_dim} numbers, not {first.state_dim}"
+        if not self.control.equals(first.control):
+            return f"is controlled by other actions ({self.control.name})"
+        if env.control_freq != other.control_freq:
+            return f"runs at {env.control_freq:g} Hz, not {other.control_freq:g}"
+        if cameras and list(env.scene.sensors) != list(other.scene.sensors):
+            return "has other cameras"
+        return None
+
+
+def _open_all(tasks: Sequence[ManiSkillTask], setup: Setup) -> list[_Opened]:
+    """A world of each task; UserError, and none of them, where they don't fit into one environment."""
+    opened: list[_Opened] = []
+    try:
+        for task in tasks:
+            opened.append(_open(task, setup))
+            reason = opened[-1].why_not_beside(opened[0], setup.image_size is not None)
+            if reason is not None:
+                raise UserError(f"{task.name} {reason}: train it apart from {tasks[0].name}.")
+    except BaseException:
+        for one in opened:
+            one.world.env.close()
+        raise
+    return opened
+
+
+def _open(task: ManiSkillTask, setup: Setup) -> _Opened:
+    """A world with the control that was asked for."""
     world = World(task, setup)
-    mode = pick_mode(setup.control, world.env, task.name)
-    if mode != world.env.control_mode:
+    try:
+        mode = pick_mode(setup.control, world.env, task.name)
+        if mode != world.env.control_mode:
+            world.env.close()
+            world = World(task, setup, mode)
+        control = describe_control(setup.control, world.env, task.name)
+        state, info = world.env.reset(seed=0)
+        choose_reward(setup.reward, "success" in info, task.name)  # raises where it has none to pay for
+    except BaseException:
         world.env.close()
-        world = World(task, setup, mode)
-    return world, describe_control(setup.control, world.env, task.name)
+        raise
+    return _Opened(world, control, int(state.shape[1]), "success" in info)
 
 
-def _describe(first: World, tasks: Sequence[ManiSkillTask], setup: Setup, control: Control, driver: str) -> EnvInfo:
-    state, info = first.env.reset(seed=0)
-    reward = choose_reward(setup.reward, "success" in info, tasks[0].name)
-    size = setup.image_size
+def _describe(opened: Sequence[_Opened], setup: Setup, driver: str) -> EnvInfo:
+    first, control, size = opened[0].world, opened[0].control, setup.image_size
+    tasks = [one.world.task for one in opened]
+    paid = {
+        f"{choose_reward(setup.reward, one.has_success, one.world.task.name)} of {one.world.env.reward_mode}"
+        for one in opened
+    }
     return EnvInfo(
         backend="maniskill",
         suite="+".join(dict.fromkeys(task.suite for task in tasks)),
         simulator=f"maniskill {version('mani-skill')}, sapien {version('sapien')}, PhysX on the CPU, control "
-        f"{control.name}, reward {reward} of {first.env.reward_mode}",
+        f"{control.name}, reward {'+'.join(sorted(paid))}",
         renderer="none" if size is None else f"sapien, {driver}",
         cameras=() if size is None else tuple(first.env.scene.sensors),
         image_shape=(size or 0, size or 0),
         proprio_dim=PROPRIO_DIM if control.name == LIBERO else 0,
-        state_dim=int(state.shape[1]),
+        state_dim=opened[0].state_dim,
         action_dim=len(control.low),
         action_low=tuple(map(float, control.low)),
         action_high=tuple(map(float, control.high)),
         control_hz=float(first.env.control_freq),
         max_episode_steps=max(task.max_episode_steps for task in tasks),
-        has_success="success" in info,
+        has_success=all(one.has_success for one in opened),
     )
 
 

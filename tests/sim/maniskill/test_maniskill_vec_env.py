@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ import torch
 
 from embodied_rl.errors import UserError
 from embodied_rl.sim.maniskill import load, vec_env, vulkan
+from embodied_rl.sim.maniskill.control import Control
 from embodied_rl.sim.maniskill.tasks import load_tasks
 from embodied_rl.sim.maniskill.vec_env import ManiSkillFactory, ManiSkillVecEnv, Setup
 from embodied_rl.sim.step_reward import RewardMode
@@ -200,6 +202,38 @@ def test_a_world_that_breaks_shows_its_last_sound_state(push: ManiSkillVecEnv, m
     assert before.state is not None
     assert after.state is not None
     assert torch.equal(before.state, after.state)
+
+
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        ("StackCube-v1", "has states of 48 numbers, not 35"),
+        ("PickCubeSO100-v1", "has states of"),
+        ("MS-CartpoleBalance-v1", "has states of"),
+    ],
+)
+def test_tasks_that_do_not_fit_together_are_refused_when_they_are_opened(other: str, said: str) -> None:
+    """Not by a traceback in the middle of a run, when the other one is reset for the first time."""
+    with pytest.raises(UserError, match=rf"^maniskill/{other} {said}.*: train it apart from maniskill/PushCube-v1\.$"):
+        ManiSkillVecEnv(load_tasks(["PushCube-v1", other]), 1)
+
+
+def test_actions_that_mean_something_else_are_no_match(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PullCube has PushCube's states; here with a robot that goes half as far."""
+    describe = vec_env.describe_control
+
+    def slower(wanted: str, env: object, task: str) -> Control:
+        control = describe(wanted, env, task)
+        return replace(control, scale=control.scale / 2) if "Pull" in task else control
+
+    tasks = load_tasks(["PushCube-v1", "PullCube-v1"])
+    with closing(ManiSkillVecEnv(tasks, 1)) as env:
+        for task in tasks:
+            env.reset([0], [EpisodeSpec(0, task.name, 0, 0)])
+            assert not env.step([0], draw(env.info, 1)).failed.any()
+    monkeypatch.setattr(vec_env, "describe_control", slower)
+    with pytest.raises(UserError, match="controlled by other actions"):
+        ManiSkillVecEnv(tasks, 1)
 
 
 def test_missing_files_are_refused_before_anybody_is_asked(
