@@ -7,6 +7,9 @@ from dataclasses import dataclass
 
 from embodied_rl.types import Array
 
+SEEDED_TRAIN, SEEDED_HELDOUT = range(4096), range(4096, 4196)
+"""Initial states of tasks that begin from a seed: rows to train on, and rows that training never sees."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class TaskSpec:

@@ -17,6 +17,8 @@ from embodied_rl.config.train import EnvConfig, TrainConfig, kind_of
 from embodied_rl.errors import UserError
 from embodied_rl.factory.suite_env import SuiteEnv
 from embodied_rl.rollout.sampler import TaskStates
+from embodied_rl.sim.task import SEEDED_HELDOUT as HELDOUT_STATES
+from embodied_rl.sim.task import SEEDED_TRAIN as TRAIN_STATES
 from embodied_rl.utils.suites import as_names
 from embodied_rl.utils.words import counted
 from embodied_rl.vec_env import EnvInfo, VecEnv
@@ -25,8 +27,6 @@ if TYPE_CHECKING:
     from embodied_rl.policies.mlp.policy import MLPPolicy
 
 EnvFactory = Callable[[int], VecEnv]
-TRAIN_STATES, HELDOUT_STATES = range(4096), range(4096, 4196)
-"""Rows that seed what an episode begins with; none is in both."""
 _DEFAULTS = EnvConfig()
 _OF_OUR_SUITES = (
     "simulator",
@@ -96,11 +96,15 @@ def open_suite(suite: str, tasks: str | Sequence[str], config: EnvConfig) -> Sui
         tasks: short names, at least one: these suites are too large, and their tasks too different, to run whole.
 
     Raises:
-        UserError: No task is named, one does not exist, the simulator is not installed, or an option does not apply.
+        UserError: No task is named, or one twice; one does not exist, the simulator is not installed, or an option does
+            not apply.
     """
     tasks = as_names(tasks)
     if not tasks:
         raise UserError(f"suite '{suite}' needs the name of a task: --task {EXAMPLES[suite]}")
+    twice = next((name for name in tasks if tasks.count(name) > 1), None)
+    if twice is not None:
+        raise UserError(f"task '{twice}' is named twice: name it once.")
     only_elsewhere = {"control": suite != "maniskill", "step_reward": suite == "gymnasium"}
     for name in (*_OF_OUR_SUITES, *(name for name, refused in only_elsewhere.items() if refused)):
         if getattr(config, name) != getattr(_DEFAULTS, name):

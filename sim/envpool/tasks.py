@@ -13,13 +13,11 @@ import numpy as np
 from embodied_rl.errors import UserError, suggest
 from embodied_rl.rng import philox
 from embodied_rl.sim.envpool.load import load_envpool
-from embodied_rl.sim.task import TaskSpec
+from embodied_rl.sim.task import SEEDED_HELDOUT, SEEDED_TRAIN, TaskSpec
 from embodied_rl.utils.suites import as_names
 
 SUITES = ("metaworld", "fetch", "playground", "dm_control")
-TRAIN, HELDOUT = 10_000, 100
-"""Initial states to train on and to evaluate."""
-_SEEDS = 0xE9
+_SEEDS, _DRAWN = 0xE9, 10_100
 _HZ = {
     "Acrobot": 100.0,
     "BallInCup": 50.0,
@@ -104,8 +102,8 @@ def _task(suite: str, name: str, env_id: str) -> EnvPoolTask:
         instruction=_words(env_id.removeprefix("MetaWorld/").removeprefix("Fetch").removeprefix("Panda"), " "),
         max_episode_steps=int(spec.config.max_episode_steps),
         init_states=seeds(),
-        train_states=range(TRAIN),
-        heldout_states=range(TRAIN, TRAIN + HELDOUT),
+        train_states=SEEDED_TRAIN,
+        heldout_states=SEEDED_HELDOUT,
         env_id=env_id,
         options=tuple(options.items()),
         success_key=_success_key(suite, env_id, spec.state_array_spec),
@@ -117,8 +115,8 @@ def _task(suite: str, name: str, env_id: str) -> EnvPoolTask:
 @cache
 def seeds() -> np.ndarray[Any, np.dtype[np.int32]]:
     """The seed of every initial state, int32 [S], all different."""
-    drawn = philox(_SEEDS).choice(2**31 - 1, TRAIN + HELDOUT, replace=False)
-    return drawn.astype(np.int32)
+    drawn = philox(_SEEDS).choice(2**31 - 1, _DRAWN, replace=False)  # another count would draw others
+    return drawn[: SEEDED_HELDOUT.stop].astype(np.int32)
 
 
 def _success_key(suite: str, env_id: str, states: Any) -> str | None:

@@ -13,13 +13,11 @@ import numpy as np
 from embodied_rl.errors import UserError, suggest
 from embodied_rl.rng import philox
 from embodied_rl.sim.maniskill.load import check_assets, registered
-from embodied_rl.sim.task import TaskSpec
+from embodied_rl.sim.task import SEEDED_HELDOUT, SEEDED_TRAIN, TaskSpec
 from embodied_rl.utils.suites import as_names
 
 SUITE = "maniskill"
-TRAIN, HELDOUT = 10_000, 100
-"""Initial states to train on and to evaluate."""
-_SEEDS = 0x35
+_SEEDS, _DRAWN = 0x35, 10_100
 _LONG = 1_000
 
 
@@ -55,8 +53,8 @@ def _task(env_id: str, horizon: int | None) -> ManiSkillTask:
         instruction=re.sub(r"[-_]", " ", words).lower(),
         max_episode_steps=min(horizon or _LONG, _LONG),
         init_states=seeds(),
-        train_states=range(TRAIN),
-        heldout_states=range(TRAIN, TRAIN + HELDOUT),
+        train_states=SEEDED_TRAIN,
+        heldout_states=SEEDED_HELDOUT,
         env_id=env_id,
     )
 
@@ -64,4 +62,5 @@ def _task(env_id: str, horizon: int | None) -> ManiSkillTask:
 @cache
 def seeds() -> np.ndarray[Any, np.dtype[np.int64]]:
     """The seed of every initial state, int64 [S], all different."""
-    return philox(_SEEDS).choice(2**31 - 1, TRAIN + HELDOUT, replace=False)
+    drawn = philox(_SEEDS).choice(2**31 - 1, _DRAWN, replace=False)  # another count would draw others
+    return drawn[: SEEDED_HELDOUT.stop]
