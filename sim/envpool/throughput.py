@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -64,6 +65,7 @@ class EnvPoolStream:
         self._pool: Any = make_pool(task, num_envs=num_envs, batch_size=1, num_threads=num_threads or 0, seed=seed)
         self._state: list[Array | None] = [None] * num_envs
         self._live = [False] * num_envs
+        self._answered = True
         self._lock = threading.Lock()
 
     def reset(self, env_ids: Sequence[int], episodes: Sequence[EpisodeSpec]) -> None:
@@ -74,7 +76,7 @@ class EnvPoolStream:
         for spec in episodes:
             if spec.task != self._task.name:
                 raise UserError(f"unknown task '{spec.task}': this pool holds {self._task.name}.")
-        with self._lock:
+        with self._lock, self._whole():
             for env_id in env_ids:
                 self._state[env_id] = read_reset(self._pool.reset(np.asarray([env_id], np.int32)))
                 self._live[env_id] = True
@@ -94,7 +96,7 @@ class EnvPoolStream:
                 raise ValueError(f"env {env_id} holds no running episode; reset it first")
         book = ChunkBook(*arrays.shape[:2])
         row_of = {env_id: row for row, env_id in enumerate(env_ids)}
-        with self._lock:
+        with self._lock, self._whole():
             self._pool.send(arrays[:, 0], np.asarray(env_ids, np.int32))
             running = len(env_ids)
             while running:
@@ -110,6 +112,16 @@ class EnvPoolStream:
                 else:
                     running -= 1
         return book.result()
+
+    @contextmanager
+    def _whole(self) -> Iterator[None]:
+        """An exchange with the pool; UserError if an earlier one was cut short, as by Ctrl-C: what the pool still owes
+        would be taken for the answer of another env."""
+        if not self._answered:
+            raise UserError("a call was cut short, and EnvPool still owes its answers: open the environment again.")
+        self._answered = False
+        yield
+        self._answered = True
 
     def observe(self, env_ids: Sequence[int], out: Observation) -> None:
         """Fill row i of `out` for `env_ids[i]`."""

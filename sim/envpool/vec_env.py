@@ -158,6 +158,16 @@ class EnvPoolFactory:
     image_size: int | None = None
     seed: int = 0
 
+    @property
+    def why_no_processes(self) -> str | None:
+        """Why a `ProcessVecEnv` can't hold its envs, in one line; None where it can."""
+        if self.episodes == "exact":
+            return None
+        return (
+            "throughput episodes are of one pool in one process (each process would run the same ones, and begin "
+            "again where it is replaced): open the factory itself, or take exact episodes."
+        )
+
     def __call__(self, num_envs: int) -> EnvPoolVecEnv | EnvPoolStream:
         if self.episodes == "exact":
             return EnvPoolVecEnv(self.tasks, num_envs, reward=self.reward, image_size=self.image_size)

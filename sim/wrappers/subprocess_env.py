@@ -155,7 +155,8 @@ class ProcessVecEnv:
     at twice `max_growth` in any case.
 
     Args:
-        factory: opens a child's simulator; must be importable by name.
+        factory: opens a child's simulator; must be importable by name. If it has an attribute `why_no_processes` that
+            is not None, it is refused with that line.
         num_envs: N, shared out evenly.
         processes: number of children.
         deadline: seconds within which a command must be answered.
@@ -188,6 +189,9 @@ class ProcessVecEnv:
     ) -> None:
         if not 1 <= processes <= num_envs:
             raise UserError(f"{num_envs} worlds need between 1 and {num_envs} processes, got {processes}.")
+        reason = getattr(factory, "why_no_processes", None)
+        if reason is not None:
+            raise UserError(reason)
         self.num_envs = num_envs
         self.replaced: Counter[str] = Counter()
         self._say = say or (lambda line: None)

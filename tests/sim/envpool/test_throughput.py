@@ -9,9 +9,11 @@ import pytest
 import torch
 
 from embodied_rl.errors import UserError
+from embodied_rl.sim.envpool import throughput
 from embodied_rl.sim.envpool.tasks import load_tasks
 from embodied_rl.sim.envpool.throughput import EnvPoolStream
 from embodied_rl.sim.envpool.vec_env import EnvPoolFactory
+from embodied_rl.sim.wrappers.subprocess_env import ProcessVecEnv
 from embodied_rl.types import EpisodeSpec
 from embodied_rl.vec_env import VecEnv
 from tests.sim.contract import (
@@ -138,6 +140,8 @@ def test_what_cannot_hold_is_refused() -> None:
         EnvPoolFactory(both, episodes="throughput")(1)
     with pytest.raises(UserError, match="without images"):
         EnvPoolFactory(both[:1], episodes="throughput", image_size=32)(1)
+    with pytest.raises(UserError, match="one pool in one process"):  # env 0 of each would run the same episodes
+        ProcessVecEnv(EnvPoolFactory(both[:1], episodes="throughput"), 2, processes=2)
     with closing(stream(1)) as env, pytest.raises(UserError, match="this pool holds"):
         env.reset([0], [EpisodeSpec(0, "metaworld/push-v3", 0, 0)])
 
@@ -151,3 +155,21 @@ def test_envs_of_a_call_end_at_their_own_time() -> None:
         check_result(result, env.info, 3)
         assert result.steps_taken.tolist() == [5, 2, 5]
         assert result.truncated.tolist() == [False, True, False]
+
+
+def test_a_call_that_was_cut_short_is_not_answered_by_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C in a notebook: what env 0 was sent would come back as env 1's first state."""
+    with closing(stream(2)) as env:
+        env.reset([0, 1], specs(2))
+
+        def interrupted(*_: object) -> None:
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as pressed:
+            pressed.setattr(throughput, "read_step", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                env.step([0, 1], torch.zeros(2, 3, 4))
+        with pytest.raises(UserError, match="open the environment again"):
+            env.reset([1], specs(1))
+        with pytest.raises(UserError, match="open the environment again"):
+            env.step([0], torch.zeros(1, 3, 4))
