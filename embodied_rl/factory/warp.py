@@ -71,11 +71,15 @@ def open_warp(tasks: Sequence[MujocoTask], asked: WarpRequest, *, state: bool) -
 
 
 def drawn_by_warp(native: NativeVecEnv, cameras: int, device: str, config: EnvConfig, *, exact: bool) -> VecEnv:
-    """`native`, opened with cameras=0, with pictures by MuJoCo Warp."""
-    _prepare()
-    from embodied_rl.sim.warp.drawn_env import WarpDrawnEnv
+    """`native`, opened with cameras=0, with pictures by MuJoCo Warp; closed where it can't be drawn."""
+    try:
+        _prepare()
+        from embodied_rl.sim.warp.drawn_env import WarpDrawnEnv
 
-    return WarpDrawnEnv(native, cameras=cameras, device=device, exact=exact, randomize=randomization(config))
+        return WarpDrawnEnv(native, cameras=cameras, device=device, exact=exact, randomize=randomization(config))
+    except BaseException:
+        native.close()
+        raise
 
 
 def randomization(config: EnvConfig) -> Randomization:

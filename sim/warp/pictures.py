@@ -63,8 +63,9 @@ class Pictures:
     def reset(self, env_id: int, task: MujocoTask, seed: int) -> None:
         """Draw the looks of the episode with this seed, where they are to differ."""
         if self._randomize is not None:
-            renderer = self.renderer(task)
-            renderer.randomize([env_id], [self._randomize.looks(renderer.host, seed)])
+            with self._lock:  # other threads draw meanwhile, or meet the task for the first time too
+                renderer = self.renderer(task)
+                renderer.randomize([env_id], [self._randomize.looks(renderer.host, seed)])
 
     def draw(self, tasks: Sequence[MujocoTask], qpos: torch.Tensor, out: torch.Tensor, shown: Shown) -> None:
         """Fill rows of out, uint8 [.., V, H, W, 3] on the device: out[shown.rows[i]] shows tasks[i] at qpos[i].

@@ -10,7 +10,9 @@ import embodied_rl as erl
 from embodied_rl.config.train import EnvConfig
 from embodied_rl.errors import UserError
 from embodied_rl.factory.envs import open_env, pick_renderer
+from embodied_rl.sim.mujoco.vec_env import NativeVecEnv
 from embodied_rl.sim.tabletop import load_suite
+from embodied_rl.sim.warp import install
 from tests.sim.warp.worlds import needs_warp
 
 
@@ -43,6 +45,24 @@ def test_a_state_or_a_staged_reward_needs_the_native_engine() -> None:
         open_env(tasks, EnvConfig(num_envs=1, simulator="warp"), 16, state=True)
     with pytest.raises(UserError, match="no staged reward"):
         open_env(tasks, EnvConfig(num_envs=1, simulator="warp", reward="staged"), 16)
+
+
+def test_worlds_that_warp_cannot_draw_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their threads would stay."""
+
+    def missing() -> None:
+        raise UserError("MuJoCo Warp is not installed")
+
+    closed: list[NativeVecEnv] = []
+
+    def close(native: NativeVecEnv) -> None:
+        closed.append(native)
+
+    monkeypatch.setattr(install, "require", missing)
+    monkeypatch.setattr(NativeVecEnv, "close", close)
+    with pytest.raises(UserError, match="not installed"):
+        open_env(load_suite("tabletop_spatial")[:1], EnvConfig(num_envs=1, renderer="warp"), 16)
+    assert len(closed) == 1
 
 
 @needs_warp

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from contextlib import closing
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import mujoco
@@ -11,15 +13,18 @@ import pytest
 import torch
 
 from embodied_rl.errors import UserError
-from embodied_rl.sim.mujoco.vec_env import NativeVecEnv
+from embodied_rl.sim.mujoco.vec_env import CAMERAS, NativeVecEnv
 from embodied_rl.types import EpisodeSpec, Observation
 from embodied_rl.vec_env import VecEnv
 from tests.sim.contract import draw
 from tests.sim.warp.worlds import DEVICE, MISSING, needs_warp, short_tasks
 
 if TYPE_CHECKING or not MISSING:
+    from embodied_rl.sim.warp.batch import Settings
     from embodied_rl.sim.warp.drawn_env import WarpDrawnEnv
+    from embodied_rl.sim.warp.pictures import Pictures
     from embodied_rl.sim.warp.randomize import Randomization
+    from embodied_rl.sim.warp.render import View
     from embodied_rl.sim.warp.vec_env import WarpVecEnv
 
 pytestmark = needs_warp
@@ -87,3 +92,20 @@ def test_what_cannot_vary_is_refused() -> None:
         WarpDrawnEnv(NativeVecEnv(short_tasks(), 1, cameras=0), randomize=Randomization(mass=0.1))
     with pytest.raises(UserError, match="renderer warp"):
         WarpVecEnv(short_tasks(), 1, cameras=0, renderer=None, randomize=Randomization(color=0.1))
+
+
+def test_looks_are_drawn_by_one_thread_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Env groups of a pipelined scheduler reset while others are drawn: two that met a task for the first time would
+    each make its renderer, and the looks that one of them holds would never be seen."""
+    pictures = Pictures(2, View(CAMERAS, 8), Settings(DEVICE, False, False), Randomization(color=0.2))
+    free: list[bool] = []
+
+    def meets(_: object) -> SimpleNamespace:
+        asking = threading.Thread(target=lambda: free.append(pictures._lock.acquire(blocking=False)))
+        asking.start()
+        asking.join()
+        return SimpleNamespace(host=short_tasks()[0].build_visual(), randomize=lambda env_ids, drawn: None)
+
+    monkeypatch.setattr(pictures, "renderer", meets)
+    pictures.reset(1, short_tasks()[0], seed=3)
+    assert free == [False]
