@@ -205,10 +205,11 @@ def make(name: str) -> gymnasium.Env[Any, Any]:
     Raises:
         UserError: There is no such id, or something that it needs is not installed.
     """
-    drawing = {"render_mode": _PICTURE} if _draws(spec_of(name)) else {}  # not all environments take a render_mode
-    try:
+    spec = spec_of(name)
+    try:  # the entry point's module may need what is not installed
+        drawing = {"render_mode": _PICTURE} if _draws(spec) else {}  # not all environments take a render_mode
         return gymnasium.make(name, max_episode_steps=-1, disable_env_checker=True, **drawing)
-    except gymnasium.error.DependencyNotInstalled as error:
+    except (gymnasium.error.DependencyNotInstalled, ImportError) as error:
         raise UserError(f"{name} needs something that is not installed: {_one_line(error)}") from error
     except gymnasium.error.Error as error:
         raise UserError(f"gymnasium can't make '{name}': {_one_line(error)}") from error

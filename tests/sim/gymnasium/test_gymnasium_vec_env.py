@@ -147,10 +147,13 @@ def test_numbers_that_are_not_finite_fail_the_episode() -> None:
     [
         (["Nope-v0"], "gymnasium has no 'Nope-v0'"),
         (["no_such_module:Nope-v0"], "no_such_module"),
+        (["LacksItsModule-v0"], "LacksItsModule-v0 needs something that is not installed: .*no_such_module"),
         ([REACH, "Pendulum-v1"], "other observations or actions"),
     ],
 )
 def test_what_does_not_exist_or_fit_is_refused(ids: list[str], words: str) -> None:
+    if "LacksItsModule-v0" in ids:
+        gymnasium.register("LacksItsModule-v0", entry_point="no_such_module:Env")
     with pytest.raises(UserError, match=words):
         GymnasiumVecEnv(ids, 1)
 
