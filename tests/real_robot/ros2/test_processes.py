@@ -128,7 +128,7 @@ def test_the_evaluator_runs_on_the_twin_through_the_bridge(scenario: dict[str, A
     # four steps of 0.6 from rest under training's control law: 0.6 * 0.05 m * (0.27 + ...) a step
     assert (moved > 0.01).all()
     assert (moved < 0.05).all()
-    assert said["commands"] > 20
+    assert said["commands"] >= 16, "another process heard at least one a control step"
 
 
 def test_the_arm_of_a_managed_node_moves_while_it_is_active_and_never_else(scenario: dict[str, Any]) -> None:
