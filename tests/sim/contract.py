@@ -268,12 +268,14 @@ class LeakContract:
 
 
 def _held() -> tuple[int, int, int, int]:
-    """Of this process: Python objects, resident memory (bytes), threads, open files."""
+    """Of this process: Python objects, its own memory (bytes), threads, open files."""
     gc.collect()
     proc = Path("/proc/self")
-    pages = int((proc / "statm").read_text().split()[1])
+    status = dict(line.split(":", 1) for line in (proc / "status").read_text().splitlines())
+    # Not the whole resident set: a computer short of memory drops libraries' pages and swaps others.
+    memory = sum(int(status[name].split()[0]) << 10 for name in ("RssAnon", "VmSwap"))
     threads, files = (len(os.listdir(proc / name)) for name in ("task", "fd"))
-    return len(gc.get_objects()), pages * os.sysconf("SC_PAGESIZE"), threads, files
+    return len(gc.get_objects()), memory, threads, files
 
 
 def draw(info: EnvInfo, rows: int, steps: int = K, seed: int = 0) -> torch.Tensor:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
+from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
@@ -208,8 +210,16 @@ class Leaks(TestToy, LeakContract):
     __test__ = False
 
 
+def leaks(env: type[ToyEnv]) -> bool:
+    """Whether the contract says so."""
+    try:
+        Leaks().test_many_resets_leave_nothing_behind(env(3))
+    except AssertionError:
+        return True
+    return False
+
+
 def test_what_is_kept_of_every_reset_is_found() -> None:
-    Leaks().test_many_resets_leave_nothing_behind(Forgets(3))
-    for broken in (Reset, Hoards):
-        with pytest.raises(AssertionError):
-            Leaks().test_many_resets_leave_nothing_behind(broken(3))
+    # In a process of its own: what other tests left here may be given back meanwhile, which hides a leak.
+    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+        assert list(pool.map(leaks, (Forgets, Reset, Hoards))) == [False, True, True]
