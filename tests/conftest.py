@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -23,6 +26,43 @@ def _no_gl_in_this_process() -> Iterator[None]:
     before = os.environ.get("PYOPENGL_PLATFORM")
     yield
     assert os.environ.get("PYOPENGL_PLATFORM") == before, "draw with OpenGL in a process of its own: tests' run_script"
+
+
+@contextmanager
+def _locked(path: Path, kind: int) -> Iterator[None]:
+    with path.open("w") as file:
+        fcntl.flock(file, kind)
+        try:
+            yield
+        finally:
+            fcntl.flock(file, fcntl.LOCK_UN)  # by name: a child that a test forked may still hold the file
+
+
+@pytest.fixture(scope="session")
+def _turns(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that all workers of this run share."""
+    folder = tmp_path_factory.getbasetemp()
+    return folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
+
+
+@pytest.fixture(autouse=True)
+def _not_beside_one_that_runs_alone(_turns: Path) -> Iterator[None]:
+    with _locked(_turns / "door", fcntl.LOCK_SH):  # the one that waits to be alone holds it: no further test begins
+        pass
+    with _locked(_turns / "running", fcntl.LOCK_SH):
+        yield
+
+
+@pytest.fixture(scope="session")
+def alone(_turns: Path) -> Callable[[], AbstractContextManager[None]]:
+    """For module fixtures that keep a clock: inside `with alone():` no other worker runs a test."""
+
+    @contextmanager
+    def wait() -> Iterator[None]:
+        with _locked(_turns / "door", fcntl.LOCK_EX), _locked(_turns / "running", fcntl.LOCK_EX):
+            yield
+
+    return wait
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 """Server, twin and bridge as processes that talk over real ROS 2 on this machine: an episode, and every fault.
 
-They run at a third of real time, so that a busy computer does not decide the outcome; seconds here are theirs.
+They run alone and at a third of real time, so that a busy computer does not decide the outcome; seconds are theirs.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +40,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def scenario(folder: Path) -> dict[str, Any]:
+def scenario(folder: Path, alone: Callable[[], AbstractContextManager[None]]) -> dict[str, Any]:
     try:
         environment = ros_environment(domain=10 + os.getpid() % 80, loopback=True)
     except UserError as missing:
@@ -47,7 +49,10 @@ def scenario(folder: Path) -> dict[str, Any]:
         pytest.skip(str(missing))  # .ci/run installs it
     environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), environment.get("PYTHONPATH", "")])
     command = [sys.executable, "-m", "tests.real_robot.ros2.scenario", SPEED, str(folder)]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=500, check=False)
+    with alone():
+        done = subprocess.run(
+            command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=500, check=False
+        )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 
