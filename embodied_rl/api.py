@@ -133,7 +133,7 @@ def make_vec_env(
 
 def make_isaacgym_env(
     env: str | TaskEnv = "tabletop_goal",
-    num_envs: int = 64,
+    num_envs: int | None = None,
     *,
     seed: int = 0,
     obs: Part | Sequence[Part] | None = None,
@@ -147,7 +147,7 @@ def make_isaacgym_env(
 
     Args:
         env: Name of a suite, or a simulator with `train_states`, which the view then closes.
-        num_envs: Envs that step together; not for a simulator that is open already.
+        num_envs: Envs that step together; None: 64, or as many as a simulator has that is open already.
         seed: Fixes the order of episodes.
         obs: What the policy sees, joined; None: the state, or the proprio where there is no state.
         states: What only a critic sees.
@@ -157,7 +157,8 @@ def make_isaacgym_env(
         options: As of `make_vec_env`, such as tasks, reward and gamma. Cameras are left out and the state is in.
 
     Raises:
-        UserError: As `make_vec_env`, or there is nothing of that name to observe.
+        UserError: As `make_vec_env`, or there is nothing of that name to observe, or an open simulator has another
+            number of envs.
 
     Example:
         >>> env = erl.make_isaacgym_env("tabletop_goal", 64, tasks=("turn_on_the_stove",), reward="shaped", gamma=0.99)
@@ -166,9 +167,11 @@ def make_isaacgym_env(
     """
     if isinstance(env, str):
         options = {"cameras": 0, "state": True} | options
-        opened: TaskEnv = make_vec_env(env, num_envs, **options)
+        opened: TaskEnv = make_vec_env(env, 64 if num_envs is None else num_envs, **options)
     elif options:
         raise UserError(f"{next(iter(options))} is for a suite by name: this simulator is open already.")
+    elif num_envs not in (None, env.num_envs):
+        raise UserError(f"num_envs {num_envs}: this simulator is open already, with {env.num_envs}; leave it out.")
     else:
         opened = env
     return IsaacGymEnv(

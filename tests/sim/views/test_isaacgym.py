@@ -256,6 +256,9 @@ def test_a_suite_opens_by_name_and_an_open_simulator_too() -> None:
     env.close()
     mine = World()
     assert erl.make_isaacgym_env(mine, seed=3).env is mine
+    assert erl.make_isaacgym_env(mine, N).num_envs == N
+    with pytest.raises(UserError, match=f"num_envs 2: .* open already, with {N}"):
+        erl.make_isaacgym_env(mine, 2)
     with pytest.raises(UserError, match="open already"):
         erl.make_isaacgym_env(mine, reward="staged")
     with pytest.raises(UserError, match="no train_states"):
