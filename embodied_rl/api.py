@@ -153,7 +153,7 @@ def make_isaacgym_env(
         states: What only a critic sees.
         reset_mode: same_step: a row that ended shows its next episode. next_step: as Isaac Gym's own tasks.
         rl_device: Where the trainer's tensors are; None: where the simulator's are.
-        max_episode_length: Control steps after which an episode times out; None: the simulator's own horizon.
+        max_episode_length: Control steps after which an episode times out, at most the simulator's own horizon (None).
         options: As of `make_vec_env`, such as tasks, reward and gamma. Cameras are left out and the state is in.
 
     Raises:

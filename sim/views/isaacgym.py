@@ -65,7 +65,7 @@ class IsaacGymEnv:
         states: parts that only a critic sees; empty: none, `num_states` is 0.
         reset_mode: same_step, or next_step as Isaac Gym's own tasks.
         rl_device: where the trainer's tensors are; None: where the env's are.
-        max_episode_length: control steps after which an episode times out; None: the env's own horizon.
+        max_episode_length: control steps after which an episode times out, at most the env's own horizon (None).
 
     Example:
         >>> env = erl.make_isaacgym_env("tabletop_goal", num_envs=64, reward="shaped", gamma=0.99)
@@ -86,8 +86,11 @@ class IsaacGymEnv:
     ) -> None:
         if reset_mode not in ("same_step", "next_step"):
             raise UserError(f"unknown reset mode '{reset_mode}': same_step or next_step")
-        if max_episode_length is not None and max_episode_length < 1:
-            raise UserError(f"max_episode_length must be at least 1, got {max_episode_length}")
+        if max_episode_length is not None and not 1 <= max_episode_length <= env.info.max_episode_steps:
+            raise UserError(
+                f"max_episode_length must lie in 1..{env.info.max_episode_steps}, the simulator's own horizon, "
+                f"got {max_episode_length}"
+            )
         if rl_device is not None and rl_device.startswith("cuda") and not torch.cuda.is_available():
             raise UserError(f"rl_device {rl_device}: torch sees no GPU here")
         info, count = env.info, env.num_envs
@@ -139,11 +142,14 @@ class IsaacGymEnv:
         return self._observations()
 
     def reset_idx(self, env_ids: Tensor | Sequence[int]) -> None:
-        """Begin new episodes in these envs; `obs_buf` shows them. An episode that has not ended is given up."""
+        """Begin new episodes in these envs; `obs_buf` shows them. An episode that has not ended is given up.
+
+        One whose simulator broke, and that has not begun again, begins here.
+        """
         ids = [int(env_id) for env_id in env_ids]
         for env_id in ids:
             spec = self._specs[env_id]
-            if spec is not None:
+            if spec is not None and not self._pending[env_id]:
                 self._episodes.finish(spec)
                 self._specs[env_id] = None
         self._begin(ids)

@@ -198,6 +198,24 @@ def test_reset_done_begins_what_ended() -> None:
     assert not env.step(env.zero_actions())[3]["reset"].any()
 
 
+@pytest.mark.parametrize("begin", [IsaacGymEnv.reset_done, IsaacGymEnv.reset, lambda env: env.reset_idx([1, 3])])
+def test_a_failed_episode_begins_again_where_the_trainer_resets(begin) -> None:
+    world = World(breaks={1: 1, 3: 1})
+    episodes = SampledEpisodes(world, 0)
+    env = IsaacGymEnv(world, episodes, reset_mode="next_step")
+    env.reset()
+    first = {spec.episode_id: spec for spec in world.started}
+    failed: list[int] = []
+    while not failed:
+        failed = env.step(env.zero_actions())[3]["failed"].nonzero().flatten().tolist()
+    begun = len(world.started)
+    begin(env)
+    again = [spec for spec in world.started[begun:] if spec.episode_id in failed]
+    assert again == [first[episode] for episode in failed]
+    assert not set(failed) & {spec.episode_id for spec in world.started[:begun][N:]}
+    assert env.progress_buf[failed].tolist() == [0] * len(failed)
+
+
 def test_a_trainer_may_spread_episodes_over_time() -> None:
     env = view()
     env.reset()
@@ -210,6 +228,9 @@ def test_a_trainer_may_spread_episodes_over_time() -> None:
     short.reset()
     short.step(short.zero_actions())
     assert short.step(short.zero_actions())[3]["time_outs"].all()
+    for length in (0, HORIZON + 1):
+        with pytest.raises(UserError, match=f"must lie in 1..{HORIZON}, .* got {length}"):
+            view(max_episode_length=length)
 
 
 def test_parts_of_an_observation_are_chosen_by_name() -> None:
