@@ -16,9 +16,10 @@ import torch
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 
 from embodied_rl.errors import UserError
-from embodied_rl.policy import action_array
 from embodied_rl.rng import philox
+from embodied_rl.sim.checks import check_env_ids
 from embodied_rl.sim.gymnasium.spaces import ActionMap, action_map, layout_of, write_observation
+from embodied_rl.sim.stepping import bounded_actions
 from embodied_rl.types import Array, ChunkResult, EpisodeSpec, Observation
 from embodied_rl.utils.suites import as_names
 from embodied_rl.vec_env import EnvInfo
@@ -51,7 +52,8 @@ class GymnasiumVecEnv:
     A task is called 'gymnasium/ID'. Everything that an episode begins with follows from `EpisodeSpec.init_state`, and
     what its steps draw from `EpisodeSpec.seed`, as far as the environment uses gymnasium's `np_random`. The horizon is
     the id's `max_episode_steps`, or 1,000 where it names none. Success is what info says under `is_success` or
-    `success`; an environment that says neither after its first step has none (`EnvInfo.has_success`).
+    `success`, of each task by itself; an environment that says neither after its first step has none, and
+    `EnvInfo.has_success` holds where all have one.
 
     Args:
         ids: as `gymnasium.make` takes them, also MODULE:ID; their spaces must be equal.
@@ -67,15 +69,18 @@ class GymnasiumVecEnv:
 
     def __init__(self, ids: str | Sequence[str], num_envs: int) -> None:
         ids = as_names(ids)
+        if not ids or num_envs < 1:
+            raise UserError("an environment needs at least one task and one env")
         self.num_envs = num_envs
         self._ids = {f"{SUITE}/{name}": name for name in ids}
         self._horizons = {task: _horizon(name) for task, name in self._ids.items()}
         probe = [make(name) for name in ids]
         try:
             self._space, actions = _shared_spaces(ids, probe)
-            self._actions: ActionMap = action_map(actions)
+            self._actions: ActionMap = action_map(actions, ids[0])
             self._layout = layout_of(self._space)
-            self._success_key = _success_key(probe[0], self._actions)
+            keys = [_success_key(env, self._actions) for env in probe]
+            self._success_keys = {f"{SUITE}/{name}": key for name, key in zip(ids, keys, strict=True)}
             hz = float(probe[0].metadata.get("render_fps") or _DEFAULT_HZ)
         finally:
             for env in probe:
@@ -94,12 +99,13 @@ class GymnasiumVecEnv:
             action_high=(1.0,) * self._actions.dim,
             control_hz=hz,
             max_episode_steps=max(self._horizons.values()),
-            has_success=self._success_key is not None,
+            has_success=None not in keys,
         )
         self._worlds: list[_World | None] = [None] * num_envs
 
     def reset(self, env_ids: Sequence[int], episodes: Sequence[EpisodeSpec]) -> None:
         """As `VecEnv.reset`."""
+        check_env_ids(env_ids, self.num_envs)
         for env_id, spec in zip(env_ids, episodes, strict=True):
             world = self._world(env_id, spec.task)
             seed = int(philox(spec.init_state, _RESET).integers(2**31))
@@ -109,7 +115,8 @@ class GymnasiumVecEnv:
 
     def step(self, env_ids: Sequence[int], actions: torch.Tensor) -> ChunkResult:
         """As `VecEnv.step`. An observation or reward that is not finite makes the episode fail."""
-        array = action_array(actions).clip(-1.0, 1.0)
+        array = bounded_actions(actions, len(env_ids), self.info)
+        check_env_ids(env_ids, self.num_envs)
         running = [self._worlds[env_id] for env_id in env_ids]
         for env_id, world in zip(env_ids, running, strict=True):
             if world is None or world.over:
@@ -171,6 +178,7 @@ class GymnasiumVecEnv:
         return world
 
     def _held(self, env_id: int) -> _World:
+        check_env_ids([env_id], self.num_envs)
         world = self._worlds[env_id]
         if world is None:
             raise ValueError(f"env {env_id} holds no episode: reset it first")
@@ -188,15 +196,16 @@ class GymnasiumVecEnv:
                 return
             world.observation = observation
             out.reward[row, k] = float(reward)
-            out.success[row] |= self._succeeded(info)
+            out.success[row] |= self._succeeded(world.task, info)
             out.terminated[row] = bool(terminated)
             out.truncated[row] = not terminated and (truncated or world.steps >= self._horizons[world.task])
             if terminated or out.truncated[row]:
                 world.over = True
                 return
 
-    def _succeeded(self, info: Mapping[str, Any]) -> bool:
-        return self._success_key is not None and bool(np.any(info.get(self._success_key, False)))
+    def _succeeded(self, task: str, info: Mapping[str, Any]) -> bool:
+        key = self._success_keys[task]
+        return key is not None and bool(np.any(info.get(key, False)))
 
 
 def make(name: str) -> gymnasium.Env[Any, Any]:
@@ -221,13 +230,15 @@ def spec_of(name: str) -> EnvSpec:
     Raises:
         UserError: There is no such id.
     """
-    module, _, plain = name.rpartition(":")
+    module, colon, plain = name.rpartition(":")
+    if colon and (not module or module.startswith(".")):
+        raise UserError(f"gymnasium has no {name!r}: write ID, or MODULE:ID with the full name of a module.")
     try:
-        if module:
+        if colon:
             import_module(module)
         return gymnasium.spec(plain)
     except (gymnasium.error.Error, ModuleNotFoundError) as error:
-        raise UserError(f"gymnasium has no '{name}': {_one_line(error)}") from error
+        raise UserError(f"gymnasium has no {name!r}: {_one_line(error)}") from error
 
 
 def _draws(spec: EnvSpec) -> bool:

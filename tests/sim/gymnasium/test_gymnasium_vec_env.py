@@ -20,8 +20,9 @@ from tests.sim.contract import LeakContract, SuccessContract, VecEnvContract
 from tests.sim.gymnasium import toy_envs
 
 toy_envs.register()
-REACH, SEEN, BREAKS, CORRIDOR = (
-    f"{toy_envs.NAMESPACE}/{name}-v0" for name in ("Reach", "ReachSeen", "Breaks", "Corridor")
+REACH, SEEN, BREAKS, CORRIDOR, OTHER_KEY, NO_SUCCESS, INTEGERS, ONE_BOUND = (
+    f"{toy_envs.NAMESPACE}/{name}-v0"
+    for name in ("Reach", "ReachSeen", "Breaks", "Corridor", "OtherKey", "NoSuccess", "Integers", "OneBound")
 )
 
 
@@ -99,10 +100,10 @@ def test_an_episode_is_that_of_the_plain_environment() -> None:
 
 
 def test_bounds_are_stretched_and_a_missing_bound_is_left_alone() -> None:
-    box = gymnasium.spaces.Box(row(-2, -np.inf, 0), row(4, np.inf, np.inf))
-    stretch = action_map(box).convert
-    np.testing.assert_allclose(stretch(row(1, 0.5, -0.25)), [4, 0.5, -0.25])
-    np.testing.assert_allclose(stretch(row(-1, -1, 0.75)), [-2, -1, 0.75])
+    box = gymnasium.spaces.Box(row(-2, -np.inf), row(4, np.inf))
+    stretch = action_map(box, "Mine-v0").convert
+    np.testing.assert_allclose(stretch(row(1, 0.5)), [4, 0.5])
+    np.testing.assert_allclose(stretch(row(-1, -1)), [-2, -1])
 
 
 def test_a_discrete_action_is_the_largest_score() -> None:
@@ -149,6 +150,14 @@ def test_numbers_that_are_not_finite_fail_the_episode() -> None:
         (["no_such_module:Nope-v0"], "no_such_module"),
         (["LacksItsModule-v0"], "LacksItsModule-v0 needs something that is not installed: .*no_such_module"),
         ([REACH, "Pendulum-v1"], "other observations or actions"),
+        ([INTEGERS], f"{INTEGERS}: a Box of int64 is not supported for actions"),
+        ([ONE_BOUND], rf"{ONE_BOUND}: action 1 has one bound only \(0 to inf\)"),
+        ([], "at least one task"),
+        ([""], "gymnasium has no ''"),
+        (["\n"], r"gymnasium has no '\\n'"),
+        ([":Pendulum-v1"], "gymnasium has no ':Pendulum-v1': write ID, or MODULE:ID"),
+        ([":"], "gymnasium has no ':': write ID"),
+        ([".module:Pendulum-v1"], "gymnasium has no '.module:Pendulum-v1': write ID"),
     ],
 )
 def test_what_does_not_exist_or_fit_is_refused(ids: list[str], words: str) -> None:
@@ -156,6 +165,42 @@ def test_what_does_not_exist_or_fit_is_refused(ids: list[str], words: str) -> No
         gymnasium.register("LacksItsModule-v0", entry_point="no_such_module:Env")
     with pytest.raises(UserError, match=words):
         GymnasiumVecEnv(ids, 1)
+
+
+@pytest.mark.parametrize("ids", [[REACH, OTHER_KEY], [OTHER_KEY, REACH]])
+def test_each_task_has_the_success_of_its_own_key(ids: list[str]) -> None:
+    with closing(GymnasiumVecEnv(ids, 2)) as env:
+        assert env.info.has_success
+        for task in ids:
+            env.reset([1], specs(task, (2, 5)))
+            assert env.step([1], to_goal(2, 5)).success.all()
+
+
+def test_a_suite_has_a_success_where_all_of_its_tasks_have_one() -> None:
+    with closing(GymnasiumVecEnv([REACH, NO_SUCCESS], 1)) as env:
+        assert not env.info.has_success
+        for task, expected in ((REACH, True), (NO_SUCCESS, False)):
+            env.reset([0], specs(task, (2, 5)))
+            result = env.step([0], to_goal(2, 5))
+            assert result.terminated.all()
+            assert bool(result.success) == expected
+
+
+def test_actions_and_env_ids_that_do_not_fit_are_refused_before_anything_moves() -> None:
+    with closing(GymnasiumVecEnv([REACH], 2)) as env:
+        env.reset([0, 1], specs(REACH, (0, 0), (1, 1)))
+        before = state_of(env, 0)
+        for actions in (torch.zeros(2, 1, 3), torch.zeros(2, 1, 1), torch.zeros(1, 1, 2), torch.zeros(2, 0, 2)):
+            with pytest.raises(ValueError, match=r"actions must be \[2, K, 2\]"):
+                env.step([0, 1], actions)
+        for ids, words in (([0, 0], "must differ"), ([0, 2], "not in 0..1"), ([-1, 0], "not in 0..1")):
+            with pytest.raises(ValueError, match=words):
+                env.step(ids, torch.zeros(2, 1, 2))
+            with pytest.raises(ValueError, match=words):
+                env.reset(ids, specs(REACH, (0, 0), (1, 1)))
+        with pytest.raises(ValueError, match=r"not in 0\.\.1"):
+            env.observe([-1], env.new_observation(1))
+        assert torch.equal(state_of(env, 0), before)
 
 
 def test_an_env_runs_any_of_the_tasks() -> None:

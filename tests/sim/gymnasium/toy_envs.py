@@ -15,12 +15,20 @@ HORIZON = 12
 
 
 class Reach(gymnasium.Env[dict[str, Array], Array]):
-    """A point must come near a goal; the steps are noisy. `observe`: which parts an observation has."""
+    """A point must come near a goal; the steps are noisy. with_image: show it; key: what info calls success."""
 
     metadata: ClassVar[dict[str, Any]] = {"render_modes": ["rgb_array"], "render_fps": 10}
 
-    def __init__(self, render_mode: str | None = None, *, with_image: bool = False, breaks_at: int = 1000) -> None:
-        self.render_mode = render_mode
+    def __init__(
+        self,
+        render_mode: str | None = None,
+        *,
+        with_image: bool = False,
+        breaks_at: int = 1000,
+        key: str = "is_success",
+        actions: spaces.Space[Any] | None = None,
+    ) -> None:
+        self.render_mode, self._key = render_mode, key
         self._with_image, self._breaks_at = with_image, breaks_at
         parts: dict[str, spaces.Space[Any]] = {
             "goal": spaces.Box(-1, 1, (2,), np.float64),
@@ -30,7 +38,7 @@ class Reach(gymnasium.Env[dict[str, Array], Array]):
         if with_image:
             parts["view"] = spaces.Box(0, 255, (6, 8, 3), np.uint8)
         self.observation_space = spaces.Dict(parts)  # type: ignore[assignment]
-        self.action_space = spaces.Box(-2.0, 2.0, (2,), np.float32)
+        self.action_space = actions or spaces.Box(-2.0, 2.0, (2,), np.float32)  # type: ignore[assignment]
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[dict[str, Any], dict]:
         super().reset(seed=seed, options=options)
@@ -46,7 +54,7 @@ class Reach(gymnasium.Env[dict[str, Array], Array]):
         if self._steps >= self._breaks_at:
             self._position[0] = np.nan
         near = bool(np.abs(self._position - self._goal).max() < 0.25)
-        return self._seen(), 1.0 if near else -0.1, near, False, {"is_success": near}
+        return self._seen(), 1.0 if near else -0.1, near, False, {self._key: near}
 
     def render(self) -> Array:
         picture = np.zeros((6, 8, 3), np.uint8)
@@ -79,10 +87,15 @@ class Corridor(gymnasium.Env[Array, int]):
 
 def register() -> None:
     """Make the ids known to gymnasium, once a process."""
+    one_bound = spaces.Box(np.array([-1, 0], np.float32), np.array([1, np.inf], np.float32))
     ids: tuple[tuple[str, Any, int | None, dict[str, Any]], ...] = (
         ("Reach", Reach, HORIZON, {}),
         ("ReachSeen", Reach, HORIZON, {"with_image": True}),
         ("Breaks", Reach, HORIZON, {"breaks_at": 3}),
+        ("OtherKey", Reach, HORIZON, {"key": "success"}),
+        ("NoSuccess", Reach, HORIZON, {"key": "near"}),
+        ("Integers", Reach, HORIZON, {"actions": spaces.Box(0, 3, (2,), np.int64)}),
+        ("OneBound", Reach, HORIZON, {"actions": one_bound}),
         ("Corridor", Corridor, None, {}),
     )
     for name, entry, horizon, kwargs in ids:
