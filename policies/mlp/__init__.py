@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from embodied_rl.errors import UserError
 from embodied_rl.policies.family import PolicyFamily
+from embodied_rl.policies.mlp.config import LOG_STD
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,15 +23,20 @@ class MLPConfig:
     squash: bool | None = None
     """Bring sampled actions into their bounds by tanh and not by clipping (None: no, or as the checkpoint does)."""
     initial_std: float | None = None
-    """Standard deviation of the actions that a new policy samples, in [-1, 1] units; it is learned (None: 0.6)."""
+    """Standard deviation of the actions that a new policy samples, in [-1, 1] units, 0.00674 to 2.718; it is learned
+    (None: 0.6)."""
 
     def __post_init__(self) -> None:
         if self.hidden is not None and (not self.hidden or min(self.hidden) < 1):
             raise UserError("--policy.hidden must name at least one layer, each with at least 1 unit.")
-        for name in ("chunk_len", "initial_std"):
-            value = getattr(self, name)
-            if value is not None and value <= 0:
-                raise UserError(f"--policy.{name.replace('_', '-')} must be positive, got {value}.")
+        if self.chunk_len is not None and self.chunk_len <= 0:
+            raise UserError(f"--policy.chunk-len must be positive, got {self.chunk_len}.")
+        low, high = (math.exp(end) for end in LOG_STD)
+        if self.initial_std is not None and not low <= self.initial_std <= high:
+            raise UserError(
+                f"--policy.initial-std must lie in {low:.3g} to {high:.4g}, which learning keeps it within, "
+                f"got {self.initial_std}."
+            )
 
 
 FAMILY = PolicyFamily(name="mlp", config=MLPConfig, given=(), holds=lambda config: False)

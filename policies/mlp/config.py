@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+LOG_STD = (-5.0, 1.0)
+"""What the logarithm of the standard deviation of an action is kept within."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class MLPModelConfig:

@@ -7,14 +7,13 @@ import math
 import torch
 from torch import Tensor, nn
 
-from embodied_rl.policies.mlp.config import MLPModelConfig
+from embodied_rl.policies.mlp.config import LOG_STD, MLPModelConfig
 
 _CLIP = 10.0
 """Normalised observations are clipped to this."""
 _EPS = 1e-6
 _LEAST_RATE = 0.1
 """The newest batch's share in the statistics of returns, once there have been 1 / _LEAST_RATE of them."""
-_LOG_STD = (-5.0, 1.0)
 
 
 class MLPModel(nn.Module):
@@ -55,7 +54,7 @@ class MLPModel(nn.Module):
     def action(self, normalised: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and log standard deviation of the Gaussian, float32 [N, L] both."""
         mean = self.actor(normalised)
-        return mean, self.log_std.clamp(*_LOG_STD).expand_as(mean)
+        return mean, self.log_std.clamp(*LOG_STD).expand_as(mean)
 
     def value(self, normalised: Tensor) -> Tensor:
         """float32 [N], in units of the returns."""

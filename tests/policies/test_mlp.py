@@ -14,7 +14,7 @@ from torch import Tensor
 from embodied_rl.errors import UserError
 from embodied_rl.factory.policies import load_policy
 from embodied_rl.policies.mlp import MLPConfig
-from embodied_rl.policies.mlp.checkpoint import MLPOptions, load, save_policy
+from embodied_rl.policies.mlp.checkpoint import MLPOptions, fresh, load, save_policy
 from embodied_rl.policies.mlp.config import MLPModelConfig
 from embodied_rl.policies.mlp.model import MLPModel
 from embodied_rl.policies.mlp.policy import MLPPolicy
@@ -167,6 +167,19 @@ def test_options_that_make_no_network_are_refused() -> None:
     for options in bad:
         with pytest.raises(UserError, match="--policy"):
             MLPConfig(**options)
+
+
+@pytest.mark.parametrize("std", [0.0, 1e-3, 0.0066, 2.8, 10.0, math.nan])
+def test_a_standard_deviation_that_would_be_clamped_is_refused(std: float) -> None:
+    with pytest.raises(UserError, match=r"--policy.initial-std must lie in 0\.00674 to 2\.718, .* got"):
+        MLPConfig(initial_std=std)
+
+
+@pytest.mark.parametrize("std", [0.00674, 0.6, 2.718])
+def test_a_new_policy_samples_with_the_standard_deviation_that_was_asked_for(std: float) -> None:
+    policy = fresh(MLPConfig(initial_std=std), 5, 2, seed=0)
+    _, log_std = policy.model.action(policy.model.normalised(torch.zeros(1, 5)))
+    torch.testing.assert_close(log_std.exp(), torch.full((1, 2), std))
 
 
 def test_imitation_needs_all_that_it_reads() -> None:
