@@ -14,7 +14,7 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 
 from embodied_rl.types import Array, EpisodeSpec, Observation
-from embodied_rl.vec_env import EnvInfo, VecEnv
+from embodied_rl.vec_env import EnvInfo, SimulatorFailed, VecEnv
 
 TaskStates = Mapping[str, Sequence[int]]
 Parts = dict[str, Array]
@@ -28,8 +28,8 @@ class GymnasiumEnv(gymnasium.Env[Parts, Array]):
     """Env 0 of a `VecEnv`, one control step at a time; episodes are drawn from `states` by `reset(seed=...)`.
 
     info has 'is_success', 'instruction', 'task', 'init_state', and 'failed', which is True where the simulator broke:
-    such an episode is truncated and should not be learned from. `reset(options={'task': NAME, 'init_state': ROW})`
-    chooses what else is drawn.
+    such an episode is truncated at the last sound observation and should not be learned from. What else is drawn,
+    `reset(options={'task': NAME, 'init_state': ROW})` chooses.
 
     Args:
         env: with at least one env; closed by `close`.
@@ -53,23 +53,27 @@ class GymnasiumEnv(gymnasium.Env[Parts, Array]):
         self._episodes = 0
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Parts, dict[str, Any]]:
-        """Begin an episode; the same seed begins the same one."""
+        """Begin an episode; the same seed begins the same one.
+
+        Raises:
+            SimulatorFailed: The simulator breaks as it begins.
+        """
         super().reset(seed=seed, options=options)
         spec = draw_episode(self._states, self.np_random, self._episodes, options)
         self._episodes += 1
         self._env.reset([0], [spec])
-        observation, instruction = self._look()
-        self._about = {"instruction": instruction, "task": spec.task, "init_state": spec.init_state}
-        return observation, {**self._about, "is_success": False, "failed": False}
+        if not self._look():
+            raise broken(spec)
+        self._about = {"instruction": self._instruction, "task": spec.task, "init_state": spec.init_state}
+        return self._observation(), {**self._about, "is_success": False, "failed": False}
 
     def step(self, action: Array) -> tuple[Parts, float, bool, bool, dict[str, Any]]:
         """Run one control step, float32 [A]."""
         result = self._env.step([0], _actions(np.asarray(action)[None]))
-        failed = bool(result.failed[0])
-        observation, _ = self._look()
+        failed = not self._look() or bool(result.failed[0])
         info = {**self._about, "is_success": bool(result.success[0]), "failed": failed}
-        terminated, truncated = bool(result.terminated[0]), bool(result.truncated[0])
-        return observation, float(result.reward[0, 0]), terminated, truncated or failed, info
+        terminated, truncated = bool(result.terminated[0]) and not failed, bool(result.truncated[0])
+        return self._observation(), float(result.reward[0, 0]), terminated, truncated or failed, info
 
     def render(self) -> Array | None:  # type: ignore[override]
         """uint8 [256, 256, 3] with render_mode 'rgb_array'."""
@@ -79,10 +83,16 @@ class GymnasiumEnv(gymnasium.Env[Parts, Array]):
         """Close the simulator."""
         self._env.close()
 
-    def _look(self) -> tuple[Parts, str]:
+    def _look(self) -> bool:
+        """Keep what the env shows now; False where its simulator broke, and what it showed last is kept."""
         out = self._env.new_observation(1)
-        self._env.observe([0], out)
-        return {name: values[0] for name, values in parts_of(out).items()}, out.instruction[0]
+        if self._env.observe([0], out):
+            return False
+        self._seen, self._instruction = parts_of(out), out.instruction[0]
+        return True
+
+    def _observation(self) -> Parts:
+        return {name: values[0].copy() for name, values in self._seen.items()}
 
 
 class GymnasiumVectorEnv(gymnasium.vector.VectorEnv[dict[str, Array], Array, Array]):
@@ -119,11 +129,16 @@ class GymnasiumVectorEnv(gymnasium.vector.VectorEnv[dict[str, Array], Array, Arr
         self._randoms = [new_generator()[0] for _ in range(self.num_envs)]
         self._episodes = [0] * self.num_envs
         self._about: list[dict[str, Any]] = [{} for _ in range(self.num_envs)]
+        self._seen = parts_of(env.new_observation(self.num_envs))
 
     def reset(
         self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, Array], dict[str, Any]]:
-        """Begin an episode in every env, or in those of options['reset_mask'], bool [N]; others stay as they are."""
+        """Begin an episode in every env, or in those of options['reset_mask'], bool [N]; others stay as they are.
+
+        Raises:
+            SimulatorFailed: A simulator breaks as its episode begins; also of `step`.
+        """
         options = dict(options or {})
         mask = np.asarray(options.pop("reset_mask", np.ones(self.num_envs, bool)))
         if mask.shape != (self.num_envs,):
@@ -134,36 +149,33 @@ class GymnasiumVectorEnv(gymnasium.vector.VectorEnv[dict[str, Array], Array, Arr
                 self._randoms[env_id] = new_generator(number)[0]
                 self._episodes[env_id] = 0
         self._begin(which, options)
-        out = self._look(range(self.num_envs))
+        self._look([env_id for env_id in range(self.num_envs) if not mask[env_id]])
         infos: dict[str, Any] = {}
         for env_id in which:
-            self._about[env_id]["instruction"] = out.instruction[env_id]
             infos = self._add_info(infos, {**self._about[env_id], "is_success": False, "failed": False}, env_id)
-        return parts_of(out), infos
+        return self._observations(), infos
 
     def step(self, actions: Array) -> tuple[dict[str, Array], Array, Array, Array, dict[str, Any]]:
         """Run one control step in every env, float32 [N, A]."""
         result = self._env.step(range(self.num_envs), _actions(np.asarray(actions))).to("cpu")
-        terminated, truncated = result.terminated.numpy(), (result.truncated | result.failed).numpy()
+        failed = result.failed.numpy().copy()
+        failed[self._look(range(self.num_envs))] = True
+        terminated, truncated = result.terminated.numpy() & ~failed, result.truncated.numpy() | failed
         ended = np.flatnonzero(terminated | truncated).tolist()
         infos: dict[str, Any] = {}
         last = [
-            {**about, "is_success": bool(success), "failed": bool(failed)}
-            for about, success, failed in zip(self._about, result.success, result.failed, strict=True)
+            {**about, "is_success": bool(success), "failed": bool(broke)}
+            for about, success, broke in zip(self._about, result.success, failed, strict=True)
         ]
-        if ended:
-            finals = parts_of(self._look(ended))
-            for row, env_id in enumerate(ended):
-                final = {name: values[row] for name, values in finals.items()}
-                infos = self._add_info(infos, {"final_obs": final, "final_info": last[env_id]}, env_id)
-            self._begin(ended, {})
-        out = self._look(range(self.num_envs))
         for env_id in ended:
-            self._about[env_id]["instruction"] = out.instruction[env_id]
+            final = {name: values[env_id].copy() for name, values in self._seen.items()}
+            infos = self._add_info(infos, {"final_obs": final, "final_info": last[env_id]}, env_id)
+        self._begin(ended, {})
+        for env_id in ended:
             last[env_id] = {**self._about[env_id], "is_success": False, "failed": False}
         for env_id, info in enumerate(last):
             infos = self._add_info(infos, info, env_id)
-        return parts_of(out), result.reward[:, 0].double().numpy(), terminated, truncated, infos
+        return self._observations(), result.reward[:, 0].double().numpy(), terminated, truncated, infos
 
     def render(self) -> tuple[Array, ...] | None:  # type: ignore[override]
         """One uint8 [256, 256, 3] an env with render_mode 'rgb_array'."""
@@ -176,6 +188,8 @@ class GymnasiumVectorEnv(gymnasium.vector.VectorEnv[dict[str, Array], Array, Arr
         self._env.close()
 
     def _begin(self, env_ids: Sequence[int], options: Mapping[str, Any]) -> None:
+        if not env_ids:
+            return
         specs = [
             draw_episode(self._states, self._randoms[env_id], self._episodes[env_id], options) for env_id in env_ids
         ]
@@ -183,11 +197,31 @@ class GymnasiumVectorEnv(gymnasium.vector.VectorEnv[dict[str, Array], Array, Arr
         for env_id, spec in zip(env_ids, specs, strict=True):
             self._episodes[env_id] += 1
             self._about[env_id] = {"task": spec.task, "init_state": spec.init_state}
+        lost = self._look(env_ids)
+        if lost:
+            raise broken(specs[env_ids.index(lost[0])])
 
-    def _look(self, env_ids: Sequence[int]) -> Observation:
+    def _look(self, env_ids: Sequence[int]) -> list[int]:
+        """Keep what these envs show now; returns those whose simulator broke: what they showed last is kept."""
+        if not env_ids:
+            return []
         out = self._env.new_observation(len(env_ids))
-        self._env.observe(env_ids, out)
-        return out
+        lost = set(self._env.observe(env_ids, out) or ())
+        rows = [row for row in range(len(env_ids)) if row not in lost]
+        kept = [env_ids[row] for row in rows]
+        for name, values in parts_of(out).items():
+            self._seen[name][kept] = values[rows]
+        for row, env_id in zip(rows, kept, strict=True):
+            self._about[env_id]["instruction"] = out.instruction[row]
+        return [env_ids[row] for row in sorted(lost)]
+
+    def _observations(self) -> dict[str, Array]:
+        return {name: values.copy() for name, values in self._seen.items()}
+
+
+def broken(spec: EpisodeSpec) -> SimulatorFailed:
+    """What is raised where a simulator breaks before its episode has shown anything."""
+    return SimulatorFailed(f"the simulator broke as task '{spec.task}', initial state {spec.init_state}, began: reset.")
 
 
 def draw_episode(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,10 @@ from embodied_rl.factory.gymnasium_ids import gymnasium_ids, register
 from embodied_rl.sim import tabletop
 from embodied_rl.sim.gymnasium.vec_env import GymnasiumVecEnv
 from embodied_rl.sim.views.gymnasium import GymnasiumEnv, GymnasiumVectorEnv, draw_episode
+from embodied_rl.sim.wrappers.forwarding import VecEnvWrapper
+from embodied_rl.types import EpisodeSpec, Observation
 from embodied_rl.utils.suites import TABLETOP_SUITES
+from embodied_rl.vec_env import SimulatorFailed
 from tests.sim.gymnasium import toy_envs
 
 toy_envs.register()
@@ -150,6 +153,66 @@ def test_an_episode_that_breaks_is_truncated_and_says_so() -> None:
         assert not terminated.any()
         assert infos["final_info"]["failed"].all()
         assert not env.step(np.zeros((2, 2), np.float32))[3].any()
+
+
+class Blind(VecEnvWrapper):
+    """Cannot be observed in the envs `lost`; its rows stay as they were allocated."""
+
+    lost: frozenset[int] = frozenset()
+
+    def observe(self, env_ids: Sequence[int], out: Observation) -> Sequence[int] | None:
+        full = self.new_observation(len(env_ids))
+        super().observe(env_ids, full)
+        rows = [row for row, env_id in enumerate(env_ids) if env_id not in self.lost]
+        assert out.state is not None
+        assert full.state is not None
+        out.state[rows] = full.state[rows]
+        for row in rows:
+            out.instruction[row] = full.instruction[row]
+        return [row for row, env_id in enumerate(env_ids) if env_id in self.lost] or None
+
+
+def test_an_episode_that_can_not_be_observed_is_truncated_at_its_last_sound_observation() -> None:
+    world = Blind(vec_env(REACH, 1))
+    with closing(GymnasiumEnv(world, STATES)) as env:
+        env.reset(seed=0)
+        sound, *_ = env.step(np.zeros(2, np.float32))
+        world.lost = frozenset({0})
+        observation, _, terminated, truncated, info = env.step(np.ones(2, np.float32))
+        assert same(observation, sound)
+        assert (terminated, truncated, info["failed"]) == (False, True, True)
+        with pytest.raises(SimulatorFailed, match=f"'{REACH}', initial state 3, began"):
+            env.reset(options={"init_state": 3})
+        world.lost = frozenset()
+        assert not env.reset(seed=0)[1]["failed"]
+
+
+def test_of_a_vector_only_what_can_not_be_observed_is_truncated() -> None:
+    world = Blind(vec_env(REACH, 3))
+    with closing(GymnasiumVectorEnv(world, STATES)) as env:
+        env.reset(seed=0)
+        sound, *_ = env.step(np.zeros((3, 2), np.float32))
+        begun: list[list[int]] = []
+
+        def reset_and_recover(env_ids: Sequence[int], episodes: Sequence[EpisodeSpec]) -> None:
+            begun.append(list(env_ids))
+            world.lost = frozenset()
+            VecEnvWrapper.reset(world, env_ids, episodes)
+
+        world.lost = frozenset({1})
+        world.reset = reset_and_recover  # type: ignore[method-assign]
+        after, _, terminated, truncated, infos = env.step(np.zeros((3, 2), np.float32))
+        assert begun == [[1]]
+        assert (terminated.tolist(), truncated.tolist()) == ([False] * 3, [False, True, False])
+        assert infos["final_info"]["failed"].tolist() == [False, True, False]
+        assert np.array_equal(infos["final_obs"][1]["state"], sound["state"][1])
+        assert not np.array_equal(after["state"][1], sound["state"][1])  # its next episode
+        assert all(np.abs(after["state"]).max(axis=1) > 0)
+        assert infos["failed"].tolist() == [False] * 3
+        del world.reset  # type: ignore[method-assign]
+        world.lost = frozenset({2})
+        with pytest.raises(SimulatorFailed, match="began: reset"):
+            env.reset(options={"reset_mask": np.array([False, False, True])})
 
 
 def test_an_episode_can_be_chosen() -> None:
