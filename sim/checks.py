@@ -18,6 +18,12 @@ def check_env_ids(env_ids: Sequence[int], num_envs: int) -> None:
             raise ValueError(f"env {index} is not in 0..{num_envs - 1}")
 
 
+def check_counts(env_ids: Sequence[int], episodes: Sequence[EpisodeSpec]) -> None:
+    """ValueError unless there is an episode for each env."""
+    if len(env_ids) != len(episodes):
+        raise ValueError(f"{len(env_ids)} envs for {len(episodes)} episodes")
+
+
 def check_episodes(env_ids: Sequence[int], episodes: Sequence[EpisodeSpec], tasks: Mapping[str, TaskSpec]) -> None:
     """What a `reset` needs: an episode for each env, of one of `tasks` (by full name), from an initial state it has.
 
@@ -25,8 +31,7 @@ def check_episodes(env_ids: Sequence[int], episodes: Sequence[EpisodeSpec], task
         ValueError: There are more of one than of the other.
         UserError: For an unknown task or initial state.
     """
-    if len(env_ids) != len(episodes):
-        raise ValueError(f"{len(env_ids)} envs for {len(episodes)} episodes")
+    check_counts(env_ids, episodes)
     for spec in episodes:
         if spec.task not in tasks:
             raise UserError(f"unknown task '{spec.task}'.{suggest(spec.task, tasks)}")

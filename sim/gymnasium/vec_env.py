@@ -17,7 +17,7 @@ from gymnasium.envs.registration import EnvSpec, load_env_creator
 
 from embodied_rl.errors import UserError
 from embodied_rl.rng import philox
-from embodied_rl.sim.checks import check_env_ids
+from embodied_rl.sim.checks import check_counts, check_env_ids
 from embodied_rl.sim.gymnasium.spaces import ActionMap, action_map, layout_of, write_observation
 from embodied_rl.sim.stepping import bounded_actions
 from embodied_rl.types import Array, ChunkResult, EpisodeSpec, Observation
@@ -106,6 +106,7 @@ class GymnasiumVecEnv:
     def reset(self, env_ids: Sequence[int], episodes: Sequence[EpisodeSpec]) -> None:
         """As `VecEnv.reset`."""
         check_env_ids(env_ids, self.num_envs)
+        check_counts(env_ids, episodes)
         for env_id, spec in zip(env_ids, episodes, strict=True):
             world = self._world(env_id, spec.task)
             seed = int(philox(spec.init_state, _RESET).integers(2**31))

@@ -16,7 +16,7 @@ from embodied_rl.sim.gymnasium.spaces import action_map
 from embodied_rl.sim.gymnasium.vec_env import DEFAULT_HORIZON, GymnasiumVecEnv
 from embodied_rl.types import Array, EpisodeSpec
 from embodied_rl.vec_env import VecEnv
-from tests.sim.contract import LeakContract, SuccessContract, VecEnvContract
+from tests.sim.contract import EnvIdContract, LeakContract, SuccessContract, VecEnvContract
 from tests.sim.gymnasium import toy_envs
 
 toy_envs.register()
@@ -37,7 +37,7 @@ def to_goal(state: int, seed: int) -> torch.Tensor:
     return (goal * 0.5)[None, None].repeat(1, toy_envs.HORIZON, 1)
 
 
-class TestReach(VecEnvContract, SuccessContract, LeakContract):
+class TestReach(VecEnvContract, SuccessContract, EnvIdContract, LeakContract):
     tasks = (f"gymnasium/{REACH}",)
     success = (EpisodeSpec(0, f"gymnasium/{REACH}", 2, 5), to_goal(2, 5))
 
