@@ -18,12 +18,28 @@ auto: progress where the task has a success, native where it has none.
 """
 
 
-def choose_reward(wanted: RewardMode, has_success: bool, task: str) -> Literal["progress", "native", "success"]:
-    """`wanted` with 'auto' filled in; UserError where `task` has no success to pay for."""
+def choose_reward(
+    wanted: RewardMode, has_success: bool, task: str, *, has_reward: bool = True
+) -> Literal["progress", "native", "success"]:
+    """`wanted` with 'auto' filled in.
+
+    Args:
+        wanted: what was asked for.
+        has_success: whether the task says when it is done.
+        task: its name.
+        has_reward: whether its simulator pays anything itself.
+
+    Raises:
+        UserError: `task` has nothing of what is to be paid for.
+    """
+    if not has_success and not has_reward:
+        raise UserError(f"{task} has neither a reward nor a success: there is nothing to learn, take another task.")
     if wanted == "auto":
         return "progress" if has_success else "native"
     if wanted != "native" and not has_success:
         raise UserError(f"reward '{wanted}' needs a success, and {task} has none: use the reward 'native'.")
+    if wanted == "native" and not has_reward:
+        raise UserError(f"reward 'native' of {task} is 0 in every step, its simulator has none: use 'success'.")
     return wanted
 
 

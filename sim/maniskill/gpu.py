@@ -15,7 +15,7 @@ from embodied_rl.errors import UserError
 from embodied_rl.policy import action_array
 from embodied_rl.sim.checks import check_env_ids, check_episodes
 from embodied_rl.sim.maniskill.control import LIBERO, describe_control, pick_mode
-from embodied_rl.sim.maniskill.load import load_maniskill, make
+from embodied_rl.sim.maniskill.load import NO_REWARD, load_maniskill, make
 from embodied_rl.sim.maniskill.tasks import ManiSkillTask
 from embodied_rl.sim.maniskill.vec_env import Setup
 from embodied_rl.sim.step_reward import choose_reward
@@ -51,7 +51,8 @@ class ManiSkillGpuVecEnv:
             self._env = self._open(mode)
         self._control = describe_control(self._setup.control, self._env, task.name)
         state, info = self._env.reset(seed=0)
-        self._reward = choose_reward(self._setup.reward, "success" in info, task.name)
+        has_reward = self._env.reward_mode != NO_REWARD
+        self._reward = choose_reward(self._setup.reward, "success" in info, task.name, has_reward=has_reward)
         self._state = state.clone()
         self._last = torch.zeros(num_envs, device=state.device)
         self._steps = torch.zeros(num_envs, dtype=torch.int32, device=state.device)

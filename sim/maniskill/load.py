@@ -20,6 +20,8 @@ INSTALL = "sh .ci/install-maniskill .venv/bin/python"
 REWARD_MODES = ("normalized_dense", "dense", "sparse")
 """The best first. A task names another order; for some it begins with 'none'."""
 
+NO_REWARD = "none"
+
 
 @cache
 def load_maniskill() -> str:
@@ -72,9 +74,9 @@ def _missing(env_id: str, names: Sequence[str]) -> str:
 
 
 def reward_mode(env_id: str) -> str:
-    """Which of ManiSkill's reward modes a task is made with: the first of REWARD_MODES that it has, else 'none'."""
+    """Which of ManiSkill's reward modes a task is made with: the first of REWARD_MODES that it has, else NO_REWARD."""
     supported = registered()[env_id].cls.SUPPORTED_REWARD_MODES
-    return next((mode for mode in REWARD_MODES if mode in supported), "none")
+    return next((mode for mode in REWARD_MODES if mode in supported), NO_REWARD)
 
 
 def make(env_id: str, **options: Any) -> Any:

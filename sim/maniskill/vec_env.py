@@ -6,7 +6,7 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -14,7 +14,7 @@ import torch
 from embodied_rl.errors import UserError, suggest
 from embodied_rl.sim.checks import check_env_ids, check_episodes
 from embodied_rl.sim.maniskill.control import AUTO, LIBERO, Control, describe_control, pick_mode
-from embodied_rl.sim.maniskill.load import load_maniskill, make
+from embodied_rl.sim.maniskill.load import NO_REWARD, load_maniskill, make
 from embodied_rl.sim.maniskill.tasks import ManiSkillTask
 from embodied_rl.sim.step_reward import RewardMode, StepReward, choose_reward
 from embodied_rl.sim.stepping import ChunkBook, StepOutcome, bounded_actions
@@ -51,8 +51,12 @@ class World:
     def reset(self, seed: int, reward: RewardMode) -> None:
         """Begin the episode of `seed`."""
         state, info = self.env.reset(seed=seed)
-        self.reward = StepReward(choose_reward(reward, "success" in info, self.task.name))
+        self.reward = StepReward(self.paid(reward, has_success="success" in info))
         self.state, self.steps, self.live = _row(state), 0, True
+
+    def paid(self, wanted: RewardMode, *, has_success: bool) -> Literal["progress", "native", "success"]:
+        """`wanted` with 'auto' filled in; UserError where the task has nothing of it."""
+        return choose_reward(wanted, has_success, self.task.name, has_reward=self.env.reward_mode != NO_REWARD)
 
     def step(self, action: Array) -> StepOutcome:
         """One control step, with ManiSkill's own action float32 [A]."""
@@ -261,7 +265,7 @@ def _open(task: ManiSkillTask, setup: Setup) -> _Opened:
             world = World(task, setup, mode)
         control = describe_control(setup.control, world.env, task.name)
         state, info = world.env.reset(seed=0)
-        choose_reward(setup.reward, "success" in info, task.name)  # raises where it has none to pay for
+        world.paid(setup.reward, has_success="success" in info)  # raises where it has none to pay for
     except BaseException:
         world.env.close()
         raise
@@ -272,8 +276,7 @@ def _describe(opened: Sequence[_Opened], setup: Setup, driver: str) -> EnvInfo:
     first, control, size = opened[0].world, opened[0].control, setup.image_size
     tasks = [one.world.task for one in opened]
     paid = {
-        f"{choose_reward(setup.reward, one.has_success, one.world.task.name)} of {one.world.env.reward_mode}"
-        for one in opened
+        f"{one.world.paid(setup.reward, has_success=one.has_success)} of {one.world.env.reward_mode}" for one in opened
     }
     return EnvInfo(
         backend="maniskill",

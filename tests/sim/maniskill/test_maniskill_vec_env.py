@@ -236,6 +236,16 @@ def test_actions_that_mean_something_else_are_no_match(monkeypatch: pytest.Monke
         ManiSkillVecEnv(tasks, 1)
 
 
+def test_a_task_that_pays_nothing_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UserError, match="Empty-v1 has neither a reward nor a success"):
+        make("Empty-v1")
+    monkeypatch.setattr(load, "reward_mode", lambda env_id: load.NO_REWARD)
+    with pytest.raises(UserError, match=r"PushCube-v1 is 0 in every step, .*: use 'success'"):
+        make(reward="native")
+    with closing(make()) as env:  # progress: growth of nothing, and 1 for success
+        assert "progress of none" in env.info.simulator
+
+
 def test_missing_files_are_refused_before_anybody_is_asked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, push: ManiSkillVecEnv
 ) -> None:
