@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from embodied_rl import configs as recipes
+from embodied_rl.config.env_checks import check_threads, refuse_threads
 from embodied_rl.config.policies import SHIPPED
 from embodied_rl.config.train import EnvConfig, TrainConfig, from_dict
 from embodied_rl.errors import UserError
@@ -71,7 +72,7 @@ def make_vec_env(
         protocol: How an episode is run: native, or as the authors of a published policy run it, such as openvla_oft.
         era: Whose contacts and texture colours LIBERO's scenes have: published, current, mujoco-3.3 or mujoco-2.3.7;
             auto: published on LIBERO's suites, current on the others.
-        num_threads: Threads that simulate and render; None: one a CPU core.
+        num_threads: Threads that simulate and render; None: one a CPU core. Not for tasks with a state or MuJoCo Warp.
         processes: Watched processes that hold the simulators; None: they are in this process.
         state: Observations have `state`, float32 [N, S]: robot, objects, joints and goal facts, laid out as
             `embodied_rl.sim.state.vector.StateLayout` says.
@@ -118,7 +119,9 @@ def make_vec_env(
     if suite in STATE_SUITES:
         if (image_size, protocol) != (64, "native") or cameras not in (0, 2):
             raise UserError(f"image_size, cameras and protocol do not apply to '{suite}': its tasks have a state.")
+        refuse_threads(config, suite)
         return open_suite(suite, tasks, config)
+    check_threads(config, protocol)
     return SuiteEnv.open(
         suite,
         config,

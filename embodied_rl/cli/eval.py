@@ -17,6 +17,7 @@ from typing import Any
 from embodied_rl.cli.outputs import try_file, try_folder
 from embodied_rl.cli.parse import flag_words, parse, wants_help, with_tasks
 from embodied_rl.cli.suites import with_suite
+from embodied_rl.config.env_checks import check_threads, refuse_threads
 from embodied_rl.config.train import AUTO, KINDS, SUITE, EnvConfig
 from embodied_rl.configs import STATE_BENCHMARKS
 from embodied_rl.errors import UserError, suggest
@@ -103,6 +104,7 @@ def _run_state(suite: str, argv: list[str], words: str) -> int:
                 "train films episodes."
             )
     command = parse(StateCommand, argv, f"eval {suite}", usage=STATE_USAGE)
+    refuse_threads(command.env, suite)
     command = dataclasses.replace(command, checkpoint=str(_whole_path("checkpoint", command.checkpoint)))
     if command.json:
         try_file("--json", command.json)
@@ -125,6 +127,7 @@ def checked(benchmark: str, command: BenchmarkCommand) -> BenchmarkCommand:
     if command.checkpoint == SHIPPED:
         command = dataclasses.replace(command, checkpoint=require_shipped_for(suite))
     protocol(command.protocol)
+    check_threads(command.env, command.protocol)
     if command.env.reward != "sparse":
         raise UserError("--env.reward: an evaluation counts success; leave it out.")
     if command.env.control != AUTO:

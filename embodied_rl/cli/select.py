@@ -13,12 +13,14 @@ from embodied_rl import configs as recipes
 from embodied_rl.algorithms.config import GRPOConfig
 from embodied_rl.cli.parse import flag_words, flags, parse, wants_help, with_tasks
 from embodied_rl.cli.suites import with_suite
+from embodied_rl.config.env_checks import check_threads, refuse_threads
 from embodied_rl.config.policies import OpenVLAConfig
 from embodied_rl.config.train import KINDS, TrainConfig, belongs_to, from_dict, kind_of, read_yaml, selectable
 from embodied_rl.errors import UserError, suggest
 from embodied_rl.factory.tasks import libero_bundles
 from embodied_rl.policies.checkpoints.hub import is_repository
 from embodied_rl.policies.checkpoints.shipped import SHIPPED, is_shipped, shipped_for
+from embodied_rl.scheduler.config import PipelinedConfig
 
 BENCHMARKS = recipes.BENCHMARKS
 _MINIBATCH_EPISODES = 16
@@ -108,11 +110,15 @@ def select(argv: Sequence[str]) -> Selection:
     _check_applicable(words, {"policy": policy, "algorithm": algorithm, "scheduler": scheduler}, flags(config))
     config = parse(TrainConfig, words, f"train {benchmark}", _suited(config, named, file, words), USAGE)
     config.check()
+    if _value(words, "--env.num-threads") is not None:  # a config.yaml names the threads of its run, asked for or not
+        if config.suite in recipes.STATE_BENCHMARKS:
+            refuse_threads(config.env, config.suite)
+        check_threads(config.env, config.protocol, shared=isinstance(config.scheduler, PipelinedConfig))
     return Selection(benchmark, config)
 
 
 def _suits(benchmark: str, policy: str, algorithm: str, words: Sequence[str]) -> None:
-    """UserError for a policy, an algorithm or threads that have nothing to do with the benchmark."""
+    """UserError for a policy or an algorithm that has nothing to do with the benchmark."""
     if benchmark in recipes.STATE_BENCHMARKS and policy != "mlp":
         raise UserError(f"--policy {policy} sees images, and {benchmark} has a state: leave --policy out (mlp).")
     if benchmark not in recipes.STATE_BENCHMARKS and policy == "mlp":
@@ -120,8 +126,6 @@ def _suits(benchmark: str, policy: str, algorithm: str, words: Sequence[str]) ->
             f"--policy mlp learns in suites of tasks with a state ({', '.join(recipes.STATE_BENCHMARKS)}). {benchmark} "
             "has a state for programs only (docs/views.md): choose another --policy."
         )
-    if benchmark in recipes.STATE_BENCHMARKS and _value(words, "--env.num-threads") is not None:
-        raise UserError(f"--env.num-threads does not apply to {benchmark}: its envs share out by --env.processes.")
     if policy == "mlp" and algorithm != "ppo":
         raise UserError(f"--algorithm {algorithm} is not offered for mlp: leave --algorithm out (ppo).")
 

@@ -94,7 +94,8 @@ class EnvConfig:
     """What an action is in suite maniskill: libero (LIBERO's scales and gripper), one of the task's own controllers, or
     auto: libero for a Panda with its gripper, else the controller that the task begins with."""
     num_threads: int | None = None
-    """Threads that step physics and draw (None: one a CPU core)."""
+    """Threads that step physics and draw (None: one a CPU core); not for suites of tasks with a state, nor for the
+    simulator warp."""
     randomize_color: float = 0.0
     """Renderer warp: multiply colours by factors in 1 +- this, drawn for each episode; 0: the tasks' own."""
     randomize_light: float = 0.0

@@ -163,6 +163,8 @@ def test_a_resume_with_another_class_or_by_the_command_line_says_what_to_do(
         ({"reward": "dense", "state": True, "cameras": 0}, "choose sparse, staged, shaped"),
         ({"device": "gpu"}, "choose auto, cpu or cuda"),
         ({"suite": "gymnasium", "tasks": ["CartPole-v1"], "image_size": 128}, "do not apply to 'gymnasium'"),
+        ({"suite": "gymnasium", "tasks": ["CartPole-v1"], "num_threads": 2}, "num-threads does not apply to gymnasium"),
+        ({"simulator": "warp", "num_threads": 2}, "num-threads: MuJoCo Warp holds all worlds in one batch"),
     ],
 )
 def test_a_value_that_is_none_of_the_choices_is_refused(options: dict[str, Any], message: str) -> None:
