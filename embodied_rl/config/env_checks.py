@@ -24,3 +24,12 @@ def refuse_threads(env: EnvConfig, suite: str) -> None:
     """UserError if threads are asked for in `suite`, one whose tasks have a state: its envs are stepped in turn."""
     if env.num_threads is not None:
         raise UserError(f"--env.num-threads does not apply to {suite}: its envs share out by --env.processes.")
+
+
+def check_drawn(env: EnvConfig, cameras: int) -> None:
+    """UserError if what MuJoCo Warp draws is to be randomised where no camera draws."""
+    if cameras == 0 and max(env.randomize_color, env.randomize_light, env.randomize_camera) > 0:
+        raise UserError(
+            "--env.randomize-color, -light and -camera change pictures, and without cameras there are none: leave "
+            "them out, or ask for cameras."
+        )

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from embodied_rl.config.env_checks import check_drawn
 from embodied_rl.config.train import AUTO, EnvConfig
 from embodied_rl.config.training_episodes import refuse_changes
 from embodied_rl.errors import UserError
@@ -156,6 +157,7 @@ def open_env(
         raise UserError("--env.control chooses a controller of suite 'maniskill': leave it out.")
     if config.step_reward != AUTO:
         raise UserError("--env.step-reward is for EnvPool's and ManiSkill's suites: here it is --env.reward.")
+    check_drawn(config, cameras)
     exact, by_warp = pick_render_quality(config.render_quality, tasks) == "exact", config.renderer == "warp"
     if training is not None and "warp" in (config.simulator, config.renderer):
         refuse_changes(training.perturb, None, "MuJoCo Warp")

@@ -33,6 +33,14 @@ def test_options_that_do_not_go_together_are_refused(options: dict[str, object],
         dataclasses.replace(EnvConfig(num_envs=2), **options)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("backend", ["renderer", "simulator"])
+@pytest.mark.parametrize("what", ["color", "light", "camera"])
+def test_pictures_that_nobody_draws_are_not_randomised(backend: str, what: str) -> None:
+    config = dataclasses.replace(EnvConfig(num_envs=1), **{backend: "warp", f"randomize_{what}": 0.1})  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="without cameras there are none"):
+        open_env(load_suite("tabletop_spatial")[:1], config, 16, cameras=0, state=backend == "renderer")
+
+
 def test_the_scenes_of_warp_are_those_of_the_current_era() -> None:
     assert EnvConfig(simulator="warp").scene_era == "current"
     assert EnvConfig(renderer="warp").scene_era == "auto"
