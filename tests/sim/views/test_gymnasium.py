@@ -229,6 +229,18 @@ def test_an_episode_can_be_chosen() -> None:
             draw_episode(states, random, 0, options)
 
 
+def test_the_discount_of_a_shaped_reward_is_the_learners() -> None:
+    """The potential's difference is gamma times the next one's less this one's, so it tells which gamma was used."""
+    rewards = []
+    for gamma in (1.0, 0.5):
+        options = {**TABLETOP, "cameras": 0, "state": True, "reward": "shaped", "gamma": gamma}
+        env = gymnasium.make("embodied_rl/tabletop_goal-v0", **options)
+        with closing(env):
+            env.reset(seed=0)
+            rewards.append(float(env.step(np.zeros(7, np.float32))[1]))
+    assert rewards[0] != rewards[1]
+
+
 def test_every_suite_has_an_id() -> None:
     assert tabletop.suites() == TABLETOP_SUITES
     assert set(gymnasium_ids()) <= set(gymnasium.registry)
@@ -241,6 +253,10 @@ def test_every_suite_has_an_id() -> None:
         ({"render_mode": "rgb_array", "cameras": 0, "state": True}, "needs a renderer"),
         ({"split": "test"}, "split must be"),
         ({"tasks": ["nope"]}, "has no task 'nope'"),
+        ({"image_sise": 16}, "embodied_rl/tabletop_goal-v0 has no option 'image_sise'. Did you mean 'image_size'"),
+        ({"protocol_name": "openvla"}, "has no option 'protocol_name'"),
+        ({"gamma": 0.9}, "reward-gamma goes with"),
+        ({"reward": "shaped", "gamma": 1.5}, r"must lie in \[0, 1\], got 1.5"),
     ],
 )
 def test_what_can_not_be_is_refused(options: dict[str, Any], words: str) -> None:
