@@ -34,6 +34,10 @@ class PolicyConnectionError(ConnectionError):
     """The server cannot be reached, refused the connection, or did not answer in time."""
 
 
+class PolicyUnreachableError(PolicyConnectionError):
+    """The server was not there in time; it may still be loading."""
+
+
 class PolicyClient:
     """Asks a policy server for actions; connects again by itself when the connection is lost.
 
@@ -51,7 +55,8 @@ class PolicyClient:
         seed: Of what the policy draws, from 0.
 
     Raises:
-        PolicyConnectionError: The server cannot be reached in `connect_timeout`, or refused the connection.
+        PolicyUnreachableError: The server cannot be reached in `connect_timeout`.
+        PolicyConnectionError: It refused the connection, or is no policy server.
 
     Example:
         >>> with PolicyClient("gpu-box", 8000) as client:
@@ -191,7 +196,7 @@ class PolicyClient:
                 return self._try(max(0.05, deadline - time.monotonic()))
             except _NotNow as error:
                 if time.monotonic() + pause >= deadline:
-                    raise PolicyConnectionError(f"cannot reach {self._uri}: {error}") from error
+                    raise PolicyUnreachableError(f"cannot reach {self._uri}: {error}") from error
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE_S)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
@@ -17,6 +18,7 @@ from embodied_rl.real_robot.twin.options import TwinOptions
 _READY_S = 300.0
 """A first start compiles kernels."""
 _HEARD_S = 30.0
+_LOSES = "the recording may lack its end, look at the arm"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +96,7 @@ class Fleet:
         if mode is not None:
             self._options = replace(self._options, mode=mode)
         options = replace(self._options, autostart=autostart)
-        self._start("bridge", "embodied_rl.real_robot.ros2", options.to_json())
+        self._start("bridge", "embodied_rl.real_robot.ros2", options.to_json(), options.ending_s, _LOSES)
 
     @property
     def port(self) -> int:
@@ -134,12 +136,18 @@ class Fleet:
     ) -> None:
         self.close()
 
-    def _start(self, name: str, module: str, options: str) -> None:
-        process = Process(name, module, [options], self.config.environment, f"{name} ready")
+    def _start(self, name: str, module: str, options: str, ending_s: float = 5.0, loses: str = "") -> None:
+        environment, ready = self.config.environment, f"{name} ready"
+        process = Process(name, module, [options], environment, ready, ending_s=ending_s, loses=loses)
         self.processes[name] = process
         process.wait_ready(_READY_S)
 
     def _end_processes(self) -> None:
-        for name in ("bridge", "twin", "server"):
-            if name in self.processes:
-                self.processes[name].close()
+        try:
+            for name in ("bridge", "twin", "server"):
+                if name in self.processes:
+                    self.processes[name].close()
+        except BaseException:  # a second Ctrl-C: nobody waits any more, all end by themselves
+            for process in self.processes.values():
+                process.signal(signal.SIGTERM)
+            raise

@@ -17,6 +17,8 @@ from embodied_rl.errors import UserError
 
 _LOOK_S = 0.05
 _TERM_S = 5.0
+_TELL_S = 3.0
+"""After so long a person is told what is waited for."""
 
 
 class Process:
@@ -28,6 +30,8 @@ class Process:
         arguments: Its command line.
         environment: All of it.
         ready: A pattern of the line with which it says that it is ready.
+        ending_s: How long it may take to end in order.
+        loses: What may be lost where it has to be killed, for the message.
 
     Example:
         >>> twin = Process("twin", "embodied_rl.real_robot.twin", [options], ros_environment(), "twin ready")
@@ -35,9 +39,18 @@ class Process:
     """
 
     def __init__(
-        self, name: str, module: str, arguments: Sequence[str], environment: Mapping[str, str], ready: str
+        self,
+        name: str,
+        module: str,
+        arguments: Sequence[str],
+        environment: Mapping[str, str],
+        ready: str,
+        *,
+        ending_s: float = _TERM_S,
+        loses: str = "",
     ) -> None:
         self.name, self._ready = name, re.compile(ready)
+        self._ending_s, self._loses = ending_s, loses
         self.lines: deque[str] = deque(maxlen=200)
         """What it said last."""
         self._found: re.Match[str] | None = None
@@ -97,14 +110,14 @@ class Process:
             os.kill(self.pid, number)
 
     def close(self) -> None:
-        """SIGTERM, and SIGKILL where that does not end it."""
+        """SIGTERM, and SIGKILL where it has not ended `ending_s` later; a person is told that it is waited for."""
         if self.running:
             self.signal(signal.SIGCONT)
             self.signal(signal.SIGTERM)
-            try:
-                self._popen.wait(_TERM_S)
-            except subprocess.TimeoutExpired:
+            if not self._ends(min(_TELL_S, self._ending_s)) and not self._ends_late():
                 self.signal(signal.SIGKILL)
+                loss = f"; {self._loses}" if self._loses else ""
+                _tell(f"the {self.name} did not end in {self._ending_s:.0f} s and was killed{loss}: {self.last_line}")
         self._popen.wait()
         self._reader.join(timeout=2.0)
         if self._popen.stdout is not None:
@@ -118,9 +131,27 @@ class Process:
     ) -> None:
         self.close()
 
+    def _ends(self, seconds: float) -> bool:
+        try:
+            self._popen.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
+    def _ends_late(self) -> bool:
+        left_s = self._ending_s - _TELL_S
+        if left_s <= 0:
+            return False
+        _tell(f"waiting for the {self.name} to end in order, {left_s:.0f} s at most")
+        return self._ends(left_s)
+
     def _read(self) -> None:
         assert self._popen.stdout is not None
         for line in self._popen.stdout:
             self.lines.append(line.rstrip("\n"))
             if self._found is None:
                 self._found = self._ready.search(line)
+
+
+def _tell(words: str) -> None:
+    print(f"embodied-rl deploy: {words}", file=sys.stderr, flush=True)

@@ -2,41 +2,30 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
+from functools import partial
 
-from embodied_rl.real_robot.client import PolicyClient
 from embodied_rl.real_robot.ros2.alone import SecondBridgeError, refuse_second
+from embodied_rl.real_robot.ros2.connecting import connect
 from embodied_rl.real_robot.ros2.lifecycle import ManagedBridge
 from embodied_rl.real_robot.ros2.options import BridgeOptions
 from embodied_rl.real_robot.ros2.process import run_process, watch
 from embodied_rl.real_robot.ros2.session import Session
 
 NODE = "embodied_rl"
-_LOADING_S, _ANSWER_S = 120.0, 5.0
-"""How long a policy server is waited for: one that may still be loading, and one that should be there."""
 
 
 def main(stopping: threading.Event) -> int:
     """Run until told to end, or whoever started it is gone; 1 where the bridge could not go on, or one runs already."""
     options = BridgeOptions.from_json(sys.argv[1])
-    token = options.token or os.environ.get("EMBODIED_RL_TOKEN") or None
-
-    def connect() -> list[PolicyClient]:
-        wait_s = _LOADING_S if options.autostart else _ANSWER_S
-        return [
-            PolicyClient(options.host, options.port, token=token, timeout=2.0, connect_timeout=wait_s)
-            for _ in range(options.requests)
-        ]
-
     try:
         refuse_second(NODE)
     except SecondBridgeError as error:
         print(f"embodied-rl bridge: error: {error}", file=sys.stderr)
         return 1
     with Session(NODE, managed=True) as session:
-        managed = ManagedBridge(session, options, connect)
+        managed = ManagedBridge(session, options, partial(connect, options, stopping))
         if options.autostart:
             managed.autostart()
         else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -15,6 +16,7 @@ from embodied_rl.real_robot.ros2.clock import Clock
 from embodied_rl.real_robot.ros2.events import PolicyServed
 from embodied_rl.real_robot.ros2.loop import ControlLoop
 from embodied_rl.real_robot.ros2.observations import Observations, request_of
+from embodied_rl.real_robot.ros2.options import JOIN_S
 
 _LOOK_S = 0.05
 _LAYOUT = ("cameras", "instruction", "proprio_dim", "chunk_len", "action_dim")
@@ -137,11 +139,12 @@ class Asking:
         self._loop.forget_chunks()
 
     def close(self) -> None:
-        """End the threads and their connections."""
+        """End the threads, which get `JOIN_S` together, and their connections."""
         self._stopping.set()
+        until = time.monotonic() + JOIN_S
         for thread in self._threads:
             if thread.is_alive():
-                thread.join(timeout=2.0)
+                thread.join(timeout=max(0.0, until - time.monotonic()))
         for client in self._clients:
             client.close()
 

@@ -18,15 +18,13 @@ from embodied_rl.real_robot.ros2.episodes import EpisodeBook
 from embodied_rl.real_robot.ros2.inputs import Inputs
 from embodied_rl.real_robot.ros2.loop import ControlLoop, Output
 from embodied_rl.real_robot.ros2.operator import Operator
-from embodied_rl.real_robot.ros2.options import BridgeOptions
+from embodied_rl.real_robot.ros2.options import JOIN_S, REST_S, BridgeOptions
 from embodied_rl.real_robot.ros2.parameters import declare_parameters
 from embodied_rl.real_robot.ros2.recording import BridgeRecording
 from embodied_rl.real_robot.ros2.report import Reporter
 from embodied_rl.real_robot.ros2.session import Session
 from embodied_rl.real_robot.ros2.station import Station, make_station
 
-_REST_S = 1.0
-"""An arm is at rest sooner: its limits of jerk and acceleration take 0.3 s from full speed."""
 _LOOK_S, _MOMENT_NS = 0.01, 500_000
 
 
@@ -122,7 +120,7 @@ class Bridge:
         loop, clock = self.loop, self.station.clock
         if loop.state in (ArmState.RUNNING, ArmState.HUMAN):
             loop.fire(Event.HOLD, clock.now_ns(), "the bridge is deactivated")
-        until_ns = clock.now_ns() + round(_REST_S * 1e9)
+        until_ns = clock.now_ns() + round(REST_S * 1e9)
         while self._moves and clock.now_ns() < until_ns:
             self._stopping.wait(_LOOK_S)  # the stop's set points still go out
         if loop.state in (ArmState.ARMED, ArmState.HOLDING):
@@ -131,7 +129,7 @@ class Bridge:
                 loop.fire(Event.ESTOP, clock.now_ns(), "it did not come to rest before the bridge was deactivated")
         self._stopping.set()
         if self._thread is not None:
-            self._thread.join(timeout=2.0)
+            self._thread.join(timeout=JOIN_S)
         self.station.asking.pause()
 
     def close(self) -> None:

@@ -11,6 +11,14 @@ from embodied_rl.real_robot.core.executor import Overlap
 Mode = Literal["live", "dry_run", "shadow"]
 REALTIME = "realtime"
 """The way of joining chunks in which the policy itself goes on from what is planned."""
+REST_S = 1.0
+"""An arm is at rest sooner: its limits of jerk and acceleration take 0.3 s from full speed."""
+JOIN_S, CLOSE_S = 2.0, 1.0
+"""How long the bridge's threads are waited for as it ends, and each connection to the policy server."""
+SERVER_S = 5.0
+"""How long a policy server that should be there is waited for."""
+_WRITE_S, _NODE_S = 60.0, 10.0
+"""The 128 MiB that may wait to be recorded, also on a slow disk; the node and its callbacks."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +61,16 @@ class BridgeOptions:
     labelled_by: str = "human"
     resume_s: float | None = None
     autostart: bool = True
+
+    @property
+    def ending_s(self) -> float:
+        """How long the bridge's process may take to end in order, s.
+
+        What it was doing when it was told (it may wait for its server), the arm to rest in the arm's time, threads,
+        connections, the recording and the node.
+        """
+        writing = 0.0 if self.record is None else _WRITE_S
+        return SERVER_S + REST_S / self.speed + 2 * JOIN_S + CLOSE_S * self.requests + writing + _NODE_S
 
     def to_json(self) -> str:
         """One line."""

@@ -12,12 +12,13 @@ import pytest
 
 from embodied_rl.real_robot.client import PolicyServerError
 from embodied_rl.real_robot.core.states import ArmState, Event
+from embodied_rl.real_robot.ros2 import asking as asking_module
 from embodied_rl.real_robot.ros2.asking import AskConfig, Asking
 from embodied_rl.real_robot.ros2.clock import Clock
 from embodied_rl.real_robot.ros2.events import ChunkDecided, ObservationTaken, PolicyServed, StateChanged
 from embodied_rl.real_robot.ros2.observations import Observations
 from embodied_rl.real_robot.ros2.operator import Operator
-from embodied_rl.real_robot.ros2.options import BridgeOptions
+from embodied_rl.real_robot.ros2.options import JOIN_S, BridgeOptions
 from embodied_rl.real_robot.ros2.proprio import Proprio
 from tests.real_robot.ros2.bench import CONFIG, ROBOT, Bench
 
@@ -219,3 +220,19 @@ def test_the_naive_way_stamps_a_chunk_with_its_arrival() -> None:
     stamp = robot.look()
     assert robot.chunks(1)[0].observed_ns >= stamp + 50_000_000
     robot.asking.close()
+
+
+def test_threads_that_do_not_end_are_waited_for_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    robot, now = Robot(), [0.0]
+    robot.asking.close()
+    waited = list[float]()
+
+    def join(timeout: float) -> None:
+        waited.append(timeout)
+        now[0] += timeout
+
+    stuck: Any = SimpleNamespace(is_alive=lambda: True, join=join)
+    robot.asking._threads = [stuck] * 4
+    monkeypatch.setattr(asking_module, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    robot.asking.close()
+    assert sum(waited) == JOIN_S
