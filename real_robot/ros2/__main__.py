@@ -6,7 +6,7 @@ import sys
 import threading
 from functools import partial
 
-from embodied_rl.real_robot.ros2.alone import SecondBridgeError, refuse_second
+from embodied_rl.real_robot.ros2.alone import SecondBridgeError, alone
 from embodied_rl.real_robot.ros2.connecting import connect
 from embodied_rl.real_robot.ros2.lifecycle import ManagedBridge
 from embodied_rl.real_robot.ros2.options import BridgeOptions
@@ -20,10 +20,14 @@ def main(stopping: threading.Event) -> int:
     """Run until told to end, or whoever started it is gone; 1 where the bridge could not go on, or one runs already."""
     options = BridgeOptions.from_json(sys.argv[1])
     try:
-        refuse_second(NODE)
+        with alone(NODE):
+            return _run(options, stopping)
     except SecondBridgeError as error:
         print(f"embodied-rl bridge: error: {error}", file=sys.stderr)
         return 1
+
+
+def _run(options: BridgeOptions, stopping: threading.Event) -> int:
     with Session(NODE, managed=True) as session:
         managed = ManagedBridge(session, options, partial(connect, options, stopping))
         if options.autostart:

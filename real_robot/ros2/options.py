@@ -17,8 +17,8 @@ JOIN_S, CLOSE_S = 2.0, 1.0
 """How long the bridge's threads are waited for as it ends, and each connection to the policy server."""
 SERVER_S = 5.0
 """How long a policy server that should be there is waited for."""
-_WRITE_S, _NODE_S = 60.0, 10.0
-"""The 128 MiB that may wait to be recorded, also on a slow disk; the node and its callbacks."""
+_WRITE_S, _NODES_S = 60.0, 20.0
+"""The 128 MiB that may wait to be recorded, also on a slow disk; the nodes and their callbacks."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,10 +67,10 @@ class BridgeOptions:
         """How long the bridge's process may take to end in order, s.
 
         What it was doing when it was told (it may wait for its server), the arm to rest in the arm's time, threads,
-        connections, the recording and the node.
+        connections, the recording and the nodes.
         """
         writing = 0.0 if self.record is None else _WRITE_S
-        return SERVER_S + REST_S / self.speed + 2 * JOIN_S + CLOSE_S * self.requests + writing + _NODE_S
+        return SERVER_S + REST_S / self.speed + 2 * JOIN_S + CLOSE_S * self.requests + writing + _NODES_S
 
     def to_json(self) -> str:
         """One line."""
