@@ -187,7 +187,7 @@ def _by_hand(fleet: Fleet, keys: Keys, console: LastingConsole) -> int:
     with keys, Live(console=console, auto_refresh=False) as live:
         while True:
             left = leaving and not wishes.waiting  # the space bar is heard until the arm has come to rest
-            live.update(dashboard(bridge.status, [], f"{_help()}   {wishes.note}"), refresh=True)
+            live.update(dashboard(bridge.status, [], f"{_help()}   {wishes.note}", bridge.heard.ignored), refresh=True)
             if left:
                 return 0
             key = keys.read(_REFRESH_S)
@@ -215,7 +215,7 @@ def may_go_on(checks: list[Check]) -> bool:
 
 def _shown(fleet: Fleet, done: list[Episode]) -> Table:
     seconds = fleet.twin.state.get("seconds", 0.0) if fleet.twin is not None else 0.0
-    return dashboard(fleet.bridge.status, done, f"episode {len(done) + 1}, {seconds:.1f} s")
+    return dashboard(fleet.bridge.status, done, f"episode {len(done) + 1}, {seconds:.1f} s", fleet.bridge.heard.ignored)
 
 
 def _help() -> str:

@@ -14,13 +14,14 @@ from embodied_rl.real_robot.ros2.preflight import Check
 _COLOURS = {"running": "bold green", "human": "bold cyan", "holding": "bold yellow", "e-stopped": "bold white on red"}
 
 
-def dashboard(status: Mapping[str, Any], episodes: Sequence[Episode], note: str) -> Table:
+def dashboard(status: Mapping[str, Any], episodes: Sequence[Episode], note: str, ignored: str = "") -> Table:
     """The bridge's status as a table.
 
     Args:
         status: What the bridge publishes on ~/status; empty before the first.
         episodes: Those that are over.
         note: The last line.
+        ignored: What was heard and left out, if anything.
     """
     table = Table(show_header=False, title="embodied-rl deploy", expand=True)
     table.add_column(style="bold", width=14)
@@ -30,22 +31,25 @@ def dashboard(status: Mapping[str, Any], episodes: Sequence[Episode], note: str)
         return table
     state = str(status["state"])
     table.add_row("state", Text(f" {state} ", style=_COLOURS.get(state, "bold")) + Text(f"  {status['mode']}"))
-    table.add_row("instruction", str(status["instruction"]))
-    table.add_row("policy", f"{status['policy']}; {status['answers']} answers, {status['errors']} errors")
+    table.add_row("instruction", Text(status["instruction"]))  # no markup: whatever words somebody publishes
+    table.add_row("policy", Text(f"{status['policy']}; {status['answers']} answers, {status['errors']} errors"))
     table.add_row("answers", f"{_times(status['answer_ms'])}; {status['delay_steps']} control steps late")
     table.add_row("control", f"tick {_times(status['tick_ms'])}; action every {_times(status['step_ms'])}")
     flows = [f"{name} {flow['rate_hz']:.0f} Hz, {flow['age_ms']:.0f} ms" for name, flow in status["flows"].items()]
-    table.add_row("inputs", "; ".join(flows))
-    table.add_row("gate", _counts(status["outcomes"]) + _hit(status["reasons"]))
+    table.add_row("inputs", Text("; ".join(flows)))
+    table.add_row("gate", Text(_counts(status["outcomes"]) + _hit(status["reasons"])))
     faults = status["faults"]
     table.add_row("faults", Text("; ".join(faults) or "none", style="yellow" if faults else ""))
-    table.add_row("holds", f"{status['holds']}" + (f", last: {status['last_hold']}" if status["last_hold"] else ""))
+    last = f", last: {status['last_hold']}" if status["last_hold"] else ""
+    table.add_row("holds", Text(f"{status['holds']}{last}"))
     table.add_row("takeovers", _interventions(status))
     if status["recording"] is not None:
         table.add_row("recording", _recording(status["recording"]))
     if episodes and status["mode"] == "live":
         won = sum(episode.success for episode in episodes)
         table.add_row("episodes", f"{won} of {len(episodes)} succeeded")
+    if ignored:
+        table.add_row("not read", Text(ignored, style="yellow"))
     if note:
         table.add_row("", Text(note, style="dim"))
     return table
@@ -64,7 +68,7 @@ def checklist(checks: Sequence[Check]) -> Table:
         table.add_column(column)
     for check in checks:
         mark = Text("ok", style="green") if check.passed else Text("NO", style="bold red")
-        table.add_row(check.name, mark, check.detail)
+        table.add_row(Text(check.name), mark, Text(check.detail))
     return table
 
 
@@ -82,5 +86,5 @@ def _hit(reasons: Mapping[str, int]) -> str:
 
 
 def _interventions(status: Mapping[str, Any]) -> str:
-    count = status["interventions"]
-    return f"{count}, the last {status['since_intervention_s']:.0f} s ago" if count else "none"
+    count, since_s = status["interventions"], status["since_intervention_s"]
+    return f"{count}, the last {since_s:.0f} s ago" if count and since_s is not None else "none"

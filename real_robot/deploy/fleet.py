@@ -112,7 +112,9 @@ class Fleet:
             raise UserError(f"the twin is not heard: {self.processes['twin'].last_line}")
 
     def ended(self) -> str:
-        """The process that has ended and what it said last; empty while all run."""
+        """The process that has ended and what it said last, or why nothing is heard any more; empty while all run."""
+        if self.session.error is not None:
+            return f"deploy hears nothing any more: {type(self.session.error).__name__}: {self.session.error}"
         for name, process in self.processes.items():
             if not process.running:
                 return f"the {name} ended: {process.last_line}"

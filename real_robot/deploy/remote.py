@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from embodied_rl.errors import UserError
+from embodied_rl.real_robot.deploy.hearing import STATE, STATUS, TWIN, Heard
 from embodied_rl.real_robot.ros2 import qos
 from embodied_rl.real_robot.ros2.operator import SERVICES
 from embodied_rl.real_robot.ros2.preflight import Check, from_json
@@ -39,7 +40,7 @@ class BridgeRemote:
         from std_srvs.srv import Trigger
 
         self._bool, self._text, self._trigger = Bool, String, Trigger
-        self._changed = threading.Condition()
+        self.heard = Heard()
         self.state, self.status = "", dict[str, Any]()
         self.transitions: list[dict[str, Any]] = []
         """What the state machine said, with `heard_ns` of this process's monotonic clock."""
@@ -49,8 +50,9 @@ class BridgeRemote:
         self._instruction = node.create_publisher(String, f"{BRIDGE}/instruction", qos.latched())
         self._outcome = node.create_publisher(String, f"{BRIDGE}/outcome", qos.event())
         self._button = node.create_publisher(Bool, emergency_stop, qos.event())
-        node.create_subscription(String, f"{BRIDGE}/state", self._on_state, qos.latched())
-        node.create_subscription(String, f"{BRIDGE}/status", self._on_status, qos.command())
+        state, status = f"{BRIDGE}/state", f"{BRIDGE}/status"
+        node.create_subscription(String, state, self.heard.on(state, STATE, self._on_state), qos.latched())
+        node.create_subscription(String, status, self.heard.on(status, STATUS, self._on_status), qos.command())
 
     def call(self, name: str) -> tuple[bool, str]:
         """Call a service of `SERVICES`, 'release' or 'preflight': whether it was done, and its words.
@@ -95,25 +97,18 @@ class BridgeRemote:
 
     def wait(self, condition: Callable[[], bool], seconds: float) -> bool:
         """Whether `condition` holds within `seconds`; looked at whenever the bridge says something."""
-        with self._changed:
-            return self._changed.wait_for(condition, seconds)
+        return self.heard.wait(condition, seconds)
 
     def wait_state(self, state: str, seconds: float) -> bool:
         """Whether the bridge is in `state` within `seconds`."""
         return self.wait(lambda: self.state == state, seconds)
 
-    def _on_state(self, message: Any) -> None:
-        heard_ns = time.monotonic_ns()
-        with self._changed:
-            said = json.loads(message.data)
-            self.state = said["state"]
-            self.transitions.append({**said, "heard_ns": heard_ns})
-            self._changed.notify_all()
+    def _on_state(self, said: dict[str, Any]) -> None:
+        self.state = said["state"]
+        self.transitions.append({"accepted": True, **said, "heard_ns": time.monotonic_ns()})
 
-    def _on_status(self, message: Any) -> None:
-        with self._changed:
-            self.status = json.loads(message.data)
-            self._changed.notify_all()
+    def _on_status(self, said: dict[str, Any]) -> None:
+        self.status = said
 
 
 class TwinRemote:
@@ -130,12 +125,13 @@ class TwinRemote:
         from std_msgs.msg import String
 
         self._text = String
-        self._changed = threading.Condition()
+        self.heard = Heard()
         self.state: dict[str, Any] = {}
         self._number = 0
         self._episode = session.node.create_publisher(String, TOPICS["episode"], qos.latched())
         self._faults = session.node.create_publisher(String, TOPICS["faults"], qos.event())
-        session.node.create_subscription(String, TOPICS["state"], self._on_state, qos.latched())
+        state = TOPICS["state"]
+        session.node.create_subscription(String, state, self.heard.on(state, TWIN, self._on_state), qos.latched())
 
     def begin(self, task: str, state: int, seed: int, seconds: float = 30.0) -> str:
         """Put the scene into an initial state: the instruction.
@@ -158,10 +154,7 @@ class TwinRemote:
 
     def wait(self, condition: Callable[[], bool], seconds: float) -> bool:
         """Whether `condition` holds within `seconds`; looked at whenever the twin says something."""
-        with self._changed:
-            return self._changed.wait_for(condition, seconds)
+        return self.heard.wait(condition, seconds)
 
-    def _on_state(self, message: Any) -> None:
-        with self._changed:
-            self.state = json.loads(message.data)
-            self._changed.notify_all()
+    def _on_state(self, said: dict[str, Any]) -> None:
+        self.state = said

@@ -15,6 +15,7 @@ from embodied_rl.real_robot.core.states import ArmState, Event
 from embodied_rl.real_robot.ros2.clock import Clock
 from embodied_rl.real_robot.ros2.events import PolicyServed
 from embodied_rl.real_robot.ros2.loop import ControlLoop
+from embodied_rl.real_robot.ros2.metadata import wrong_metadata
 from embodied_rl.real_robot.ros2.observations import Observations, request_of
 from embodied_rl.real_robot.ros2.options import JOIN_S
 
@@ -228,6 +229,7 @@ class Asking:
                 if metadata.get(name) != known.get(name)
             ]
             misfit = f"the server has another policy now ({', '.join(changes)}): {_ADVICE}" if changes else ""
+            misfit = wrong_metadata(metadata) or misfit
             self.report.refused = misfit
             if not misfit and metadata != known:
                 self._known, self.report.policy = dict(metadata), str(metadata.get("policy", ""))

@@ -7,9 +7,11 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
+from embodied_rl.errors import UserError
 from embodied_rl.real_robot.core.motion import Limit, Motion
 from embodied_rl.real_robot.core.states import ArmState
 from embodied_rl.real_robot.ros2.inputs import Inputs
+from embodied_rl.real_robot.ros2.said import Many, SaidError, read
 from embodied_rl.real_robot.ros2.station import Station
 
 STOP = "emergency stop"
@@ -31,8 +33,16 @@ def to_json(checks: list[Check]) -> str:
 
 
 def from_json(text: str) -> list[Check]:
-    """What `to_json` wrote."""
-    return [Check(**check) for check in json.loads(text)]
+    """What `to_json` wrote.
+
+    Raises:
+        UserError: It is something else.
+    """
+    try:
+        said = read(f'{{"checks": {text}}}', {"checks": Many({"name": str, "passed": bool, "detail": str})})["checks"]
+    except SaidError as error:
+        raise UserError(f"the bridge's checks are not understood ({error}): is it of another version?") from error
+    return [Check(one["name"], one["passed"], one["detail"]) for one in said]
 
 
 def checks(station: Station, inputs: Inputs) -> list[Check]:

@@ -13,6 +13,7 @@ from embodied_rl.real_robot.ros2.asking import AskConfig, Asking, Client
 from embodied_rl.real_robot.ros2.clock import Clock
 from embodied_rl.real_robot.ros2.config import RosConfig, load_ros_config
 from embodied_rl.real_robot.ros2.loop import ControlLoop
+from embodied_rl.real_robot.ros2.metadata import wrong_metadata
 from embodied_rl.real_robot.ros2.observations import Observations
 from embodied_rl.real_robot.ros2.options import REALTIME, BridgeOptions
 from embodied_rl.real_robot.ros2.proprio import Proprio
@@ -62,10 +63,12 @@ def make_station(
         metadata: What is known of the policy; None: what its server says.
 
     Raises:
-        UserError: The file is wrong, or the policy wants other cameras, proprio or actions.
+        UserError: The file is wrong, the server describes no policy, or one with other cameras, proprio or actions.
     """
     robot, config = load_robot(options.robot), load_ros_config(options.robot)
     metadata = clients[0].metadata if metadata is None else metadata
+    if wrong := wrong_metadata(metadata):
+        raise UserError(wrong)
     cameras = [camera.name for camera in config.cameras][: metadata["cameras"]]
     loop = ControlLoop(
         robot,

@@ -15,6 +15,7 @@ from embodied_rl.real_robot.ros2 import qos
 from embodied_rl.real_robot.ros2.adapters.stamps import nanoseconds, set_time
 from embodied_rl.real_robot.ros2.clock import Clock
 from embodied_rl.real_robot.ros2.config import load_ros_config
+from embodied_rl.real_robot.ros2.said import Kind, Many, SaidError, read
 from embodied_rl.real_robot.ros2.session import Session
 from embodied_rl.real_robot.twin.follower import Point, TrajectoryFollower
 from embodied_rl.real_robot.twin.options import TOPICS, TwinOptions
@@ -25,6 +26,8 @@ TIMESTEP_NS = 2_000_000
 _MOST_BEHIND_NS = 200_000_000
 """Simulated time that is caught up with; what a busy computer lacks beyond it is left out, and reported."""
 _JUDGE_NS = 50_000_000
+EPISODE: dict[str, Kind] = {"number": int, "task": str, "state": int, "seed": int}
+FAULTS: dict[str, Kind] = {"dropped": Many(str)}
 
 
 class TwinNode:
@@ -108,12 +111,26 @@ class TwinNode:
             self._commands.append((due_ns, float(np.clip(message.data[0], 0.0, 0.04))))
 
     def _episode(self, message: Any) -> None:
-        with self._lock:
-            self._wanted = json.loads(message.data)
+        wanted = self._read(TOPICS["episode"], message, EPISODE)
+        problem = "" if wanted is None else self.plant.unknown(wanted["task"], wanted["state"], wanted["seed"])
+        if problem:
+            self._session.node.get_logger().warning(f"{TOPICS['episode']} left out: {problem}")
+        elif wanted is not None:
+            with self._lock:
+                self._wanted = wanted
 
     def _inject(self, message: Any) -> None:
         """{"dropped": [cameras]}: these send nothing until told otherwise."""
-        self._dropped = set(json.loads(message.data)["dropped"])
+        if (said := self._read(TOPICS["faults"], message, FAULTS)) is not None:
+            self._dropped = set(said["dropped"])
+
+    def _read(self, topic: str, message: Any, kind: dict[str, Kind]) -> dict[str, Any] | None:
+        """What was said; None, with a line in the log, where it is no such message."""
+        try:
+            return read(message.data, kind)
+        except SaidError as error:
+            self._session.node.get_logger().warning(f"{topic} left out: {error}")
+            return None
 
     def _run_physics(self) -> None:
         try:

@@ -79,6 +79,15 @@ class Plant:
         """The suite's tasks."""
         return list(self._tasks)
 
+    def unknown(self, task: str, state: int, seed: int) -> str:
+        """Why there is no such episode; empty where there is."""
+        if task not in self._tasks:
+            return f"unknown task '{task}'.{suggest(task, self._tasks)}"
+        count = len(self._tasks[task].init_states)
+        if not 0 <= state < count:
+            return f"{task} has the initial states 0 to {count - 1}, not {state}"
+        return "" if seed >= 0 else f"a seed is not negative, got {seed}"
+
     def reset(self, task: str, state: int, seed: int) -> str:
         """Begin an episode.
 
@@ -90,11 +99,9 @@ class Plant:
         Returns:
             The instruction.
         """
-        if task not in self._tasks:
-            raise UserError(f"unknown task '{task}'.{suggest(task, self._tasks)}")
+        if problem := self.unknown(task, state, seed):
+            raise UserError(problem)
         spec = self._tasks[task]
-        if not 0 <= state < len(spec.init_states):
-            raise UserError(f"{task} has the initial states 0 to {len(spec.init_states) - 1}, not {state}")
         with self._lock:
             if self._loaded != task or self._env is None:
                 model = spec.build_physics()

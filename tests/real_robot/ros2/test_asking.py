@@ -22,7 +22,8 @@ from embodied_rl.real_robot.ros2.options import JOIN_S, BridgeOptions
 from embodied_rl.real_robot.ros2.proprio import Proprio
 from tests.real_robot.ros2.bench import CONFIG, ROBOT, Bench
 
-METADATA = {"cameras": 1, "instruction": True, "weights": "w", "policy": "p", "chunk_len": 8, "action_dim": 7}
+SIZES = {"cameras": 1, "proprio_dim": 8, "chunk_len": 8, "action_dim": 7}
+METADATA: dict[str, Any] = {**SIZES, "instruction": True, "weights": "w", "policy": "p"}
 
 
 class Server:
@@ -236,3 +237,17 @@ def test_threads_that_do_not_end_are_waited_for_together(monkeypatch: pytest.Mon
     monkeypatch.setattr(asking_module, "time", SimpleNamespace(monotonic=lambda: now[0]))
     robot.asking.close()
     assert sum(waited) == JOIN_S
+
+
+def test_a_server_that_comes_back_with_a_description_of_something_else_is_refused(robot: Robot) -> None:
+    runs(robot)
+    robot.chunks(1)
+    robot.server.metadata = METADATA | {"policy": 3, "more": np.zeros(2)}
+    robot.bench.loop.forget_chunks()
+    for _ in range(500):
+        if robot.asking.report.refused:
+            break
+        robot.look()
+        time.sleep(0.01)
+    assert "policy is int, not str" in robot.asking.report.refused
+    assert all(thread.is_alive() for thread in robot.asking._threads)

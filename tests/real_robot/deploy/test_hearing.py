@@ -1,0 +1,133 @@
+"""Anybody may publish on the bridge's and the twin's topics: what is no such message is left out, counted and shown."""
+
+from __future__ import annotations
+
+import json
+from io import StringIO
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from embodied_rl.real_robot.deploy.dashboard import dashboard
+from embodied_rl.real_robot.deploy.fleet import Fleet
+from embodied_rl.real_robot.deploy.hearing import STATE, STATUS, TWIN, Heard
+from embodied_rl.real_robot.ros2.said import read
+from embodied_rl.real_robot.twin.node import EPISODE, TwinNode
+
+FLOW = {"rate_hz": 100.0, "age_ms": float("nan"), "problem": ""}
+GOOD: dict[str, Any] = {
+    "state": "running",
+    "mode": "live",
+    "faults": [],
+    "tick_ms": None,
+    "step_ms": {"p50": 50.0, "p99": 51.0, "max": 52.0},
+    "answer_ms": None,
+    "delay_steps": 1,
+    "answers": 3,
+    "errors": 0,
+    "last_error": "",
+    "outcomes": {"allow": 3},
+    "reasons": {},
+    "holds": 0,
+    "last_hold": "",
+    "twist_problem": "",
+    "interventions": 1,
+    "since_intervention_s": 2.0,
+    "instruction": "open the drawer",
+    "policy": "p",
+    "recording": {"file": "a.mcap", "dropped": 0, "problem": ""},
+    "flows": {"joint_states": FLOW},
+}
+
+
+def shown(status: dict[str, Any], ignored: str = "") -> str:
+    console = Console(file=StringIO(), width=200)
+    console.print(dashboard(status, [], "", ignored))
+    assert isinstance(console.file, StringIO)
+    return console.file.getvalue()
+
+
+def message(said: object) -> Any:
+    return SimpleNamespace(data=said if isinstance(said, str) else json.dumps(said))
+
+
+def test_what_is_no_message_is_left_out_and_counted() -> None:
+    heard, taken = Heard(), list[dict[str, Any]]()
+    callback = heard.on("/embodied_rl/status", STATUS, taken.append)
+    callback(message(GOOD))
+    assert heard.ignored == ""
+    for wrong in ("", "{", {}, [], GOOD | {"flows": {"front": {}}}, GOOD | {"holds": "many"}, GOOD | {"faults": [1]}):
+        callback(message(wrong))
+    assert len(taken) == 1
+    assert heard.ignored == "7 messages left out, the last on /embodied_rl/status: faults is int, not str"
+    assert "7 messages left out" in shown(GOOD, heard.ignored)
+
+
+@pytest.mark.parametrize("key", sorted(STATUS))
+def test_a_status_that_lacks_anything_the_dashboard_reads_is_left_out(key: str) -> None:
+    heard, taken = Heard(), list[dict[str, Any]]()
+    heard.on("~/status", STATUS, taken.append)(message({name: GOOD[name] for name in GOOD if name != key}))
+    assert taken == []
+    least = {name: GOOD[name] for name in STATUS}
+    assert "open the drawer" in shown(read(json.dumps(least), STATUS)), "nothing else is read"
+
+
+def test_words_are_shown_as_they_are() -> None:
+    words = "open the [red] drawer [/]"
+    text = shown(GOOD | {"instruction": words, "policy": "[/b]", "last_hold": "[/]", "interventions": 1})
+    assert words in text
+    assert "[/b]; 3 answers" in text
+    assert "takeovers" in shown(GOOD | {"since_intervention_s": None})
+
+
+def test_what_wakes_somebody_is_a_message_that_was_taken() -> None:
+    heard, taken = Heard(), list[dict[str, Any]]()
+    heard.on("~/state", STATE, taken.append)(message({"state": "armed", "event": "arm", "reason": ""}))
+    assert heard.wait(lambda: bool(taken), 0.0)
+    heard.on("/twin/state", TWIN, taken.append)(message({"number": 1}))
+    assert not heard.wait(lambda: len(taken) > 1, 0.0)
+
+
+def test_deploy_that_hears_nothing_any_more_ends() -> None:
+    fleet = Fleet.__new__(Fleet)
+    fleet.processes, fleet.session = {}, SimpleNamespace(error=None)  # type: ignore[assignment]
+    assert fleet.ended() == ""
+    fleet.session.error = KeyError("state")
+    assert "deploy hears nothing any more: KeyError" in fleet.ended()
+
+
+class Log:
+    """A node's, and the node."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def get_logger(self) -> Log:
+        return self
+
+    def warning(self, line: str) -> None:
+        self.lines.append(line)
+
+
+def test_the_twin_leaves_out_what_is_no_episode_and_no_fault() -> None:
+    from threading import Lock
+
+    twin, log = TwinNode.__new__(TwinNode), Log()
+    twin._session = SimpleNamespace(node=log)  # type: ignore[assignment]
+    twin.plant = SimpleNamespace(unknown=lambda task, *_: "unknown task" if task == "x" else "")  # type: ignore[assignment]
+    twin._lock, twin._wanted, twin._dropped = Lock(), None, set()
+    good = {"number": 1, "task": "a", "state": 50, "seed": 0}
+    for wrong in ("{", {}, good | {"state": "50"}, good | {"task": "x"}):
+        twin._episode(message(wrong))
+    assert twin._wanted is None
+    for wrong in ("", {"dropped": "agentview"}, {"dropped": [1]}):
+        twin._inject(message(wrong))
+    assert twin._dropped == set()
+    assert len(log.lines) == 7
+    assert log.lines[3] == "/twin/episode left out: unknown task"
+    twin._episode(message(good))
+    twin._inject(message({"dropped": ["agentview"]}))
+    assert (twin._wanted, twin._dropped) == (good, {"agentview"})
+    assert set(EPISODE) == set(good)
