@@ -18,6 +18,8 @@ from embodied_rl.real_robot.ros2.station import Station
 
 _SILENCE_NS = 200_000_000
 """A dead man's switch that says nothing for so long is open."""
+_FINGERS_NS = 2_000_000_000
+"""Fingers that were heard longer ago count as not heard; grippers speak less often than arms."""
 _TWIST_AGE_NS = 100_000_000
 """A twist that was made longer ago moves nothing."""
 
@@ -67,6 +69,7 @@ class Inputs:
         self._button_heard = False
         self._names: list[str] = []
         self._fingers: list[float] = []
+        self._finger_ns = dict[str, int]()
         self._engaged_ns, self._grip, self.twist_problem = 0, 0.0, ""
         config, node = station.config, self._node
         self.flows = {"joint_states": Flow(), **{name: Flow() for name in station.observations.cameras}}
@@ -102,13 +105,28 @@ class Inputs:
         advice = "press it once and let it out, or say ros.emergency_stop_button: false where there is none"
         return f"no button is heard on {config.emergency_stop}: {advice}"
 
+    def missing_fingers(self) -> str:
+        """Which of the gripper's finger joints are not heard; empty where all are, or the arm has no gripper.
+
+        Their positions are the gripper's first set point, and what the policy reads of it.
+        """
+        config, now_ns = self._station.config, self._station.clock.now_ns()
+        wanted = () if config.gripper is None else config.gripper.fingers
+        missing = [name for name in wanted if now_ns - self._finger_ns.get(name, -_FINGERS_NS) >= _FINGERS_NS]
+        if not missing:
+            return ""
+        advice = f"start the gripper's driver, have it publish {config.joint_states}, or correct ros.gripper.fingers"
+        return f"{', '.join(missing)}: no finite position comes on {config.joint_states}: {advice}"
+
     def _joints(self, message: Any) -> None:
         station = self._station
         now_ns, stamp_ns = station.clock.now_ns(), station.clock.own_ns(nanoseconds(message.header.stamp))
         flow = self.flows["joint_states"]
         flow.note(now_ns, stamp_ns)
         names = station.config.gripper.fingers if station.config.gripper is not None else ()
-        own = [(name, value) for name, value in zip(message.name, message.position, strict=False) if name in names]
+        heard = zip(message.name, message.position, strict=False)
+        own = [(name, value) for name, value in heard if name in names and np.isfinite(value)]
+        self._finger_ns |= {name: now_ns for name, _ in own}
         if own:
             self._names, self._fingers = [name for name, _ in own], [value for _, value in own]
         velocities = np.array(message.velocity) if len(message.velocity) == len(message.name) else None

@@ -40,9 +40,12 @@ class JointHistory:
         self._kept: deque[Measured] = deque(maxlen=_HISTORY)
 
     def fingers_alone(self, known: Mapping[str, float]) -> bool:
-        """Note the fingers of a message; whether it is the gripper's own, without any of the arm's joints."""
+        """Note the fingers of a message; whether it is the gripper's own, without any of the arm's joints.
+
+        A position that is not finite is left out: the one before it stays.
+        """
         own = {name: abs(known[name]) for name in self._fingers if name in known}
-        self._fingers.update(own)
+        self._fingers.update({name: position for name, position in own.items() if np.isfinite(position)})
         return bool(own) and not any(name in known for name in self._joints)
 
     def add(self, known: Mapping[str, float], stamp_ns: int) -> None:

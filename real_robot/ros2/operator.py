@@ -27,7 +27,7 @@ class Operator:
 
     Args:
         station: Whose state machine is fired.
-        inputs: Says who else commands the arm, and whether the button was heard.
+        inputs: Says who else commands the arm, and whether the button and the gripper's fingers were heard.
 
     Attributes:
         wants_to_run: Whether somebody started the arm and nobody has stopped it since.
@@ -56,7 +56,7 @@ class Operator:
             return "in shadow mode nothing is sent: the arm cannot be armed"
         if event is Event.ARM and station.options.mode == "live" and (problem := self._inputs.other_publishers()):
             return problem
-        if event is Event.ARM and (problem := self._inputs.missing_button()):
+        if event is Event.ARM and (problem := self._inputs.missing_button() or self._inputs.missing_fingers()):
             return problem
         if event is Event.START and not station.observations.instruction:
             return "there is no instruction yet: publish one to ~/instruction"

@@ -1,4 +1,4 @@
-"""What must hold before an arm is armed: topics, rates, clocks, names, limits, workspace, controller, policy."""
+"""What must hold before an arm is armed: topics, rates, clocks, limits, workspace, gripper, controller, policy."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def from_json(text: str) -> list[Check]:
 def checks(station: Station, inputs: Inputs) -> list[Check]:
     """Every check, also after one that fails."""
     parts = [_controller(station, inputs), _policy(station), _stop(station, inputs)]
-    return [*_flows(station, inputs), *_arm(station), *parts]
+    return [*_flows(station, inputs), *_arm(station), *_gripper(station, inputs), *parts]
 
 
 def _flows(station: Station, inputs: Inputs) -> list[Check]:
@@ -87,6 +87,15 @@ def _arm(station: Station) -> list[Check]:
         Check("limits", not outside, f"outside: {', '.join(outside)}; move it by hand" if outside else "within"),
         Check("workspace", not boxed, f"{robot.tool_frame} at {where} m in {robot.base_frame}" + ", outside" * boxed),
     ]
+
+
+def _gripper(station: Station, inputs: Inputs) -> list[Check]:
+    """Whether each of the gripper's fingers is heard; nothing for an arm without a gripper."""
+    gripper = station.config.gripper
+    if gripper is None:
+        return []
+    missing = inputs.missing_fingers()
+    return [Check("gripper", not missing, missing or f"{', '.join(gripper.fingers)} on {station.config.joint_states}")]
 
 
 def _controller(station: Station, inputs: Inputs) -> Check:

@@ -15,9 +15,11 @@ from embodied_rl.real_robot.ros2 import qos
 from embodied_rl.real_robot.ros2.asking import AskReport
 from embodied_rl.real_robot.ros2.inputs import Inputs
 from embodied_rl.real_robot.ros2.operator import Operator
-from embodied_rl.real_robot.ros2.preflight import STOP, _stop
+from embodied_rl.real_robot.ros2.preflight import STOP, _gripper, _stop
 from embodied_rl.real_robot.ros2.report import Reporter
 from tests.real_robot.ros2.bench import CONFIG, ROBOT, Bench
+
+FINGERS = {"gripper0_finger_joint1": 0.03, "gripper0_finger_joint2": -0.03}
 
 
 class Topics:
@@ -43,6 +45,13 @@ class Topics:
 
     def get_publishers_info_by_topic(self, topic: str) -> list[Any]:
         return []
+
+    def joints(self, **positions: float) -> None:
+        """A joint state with these positions, and no others."""
+        stamp = SimpleNamespace(sec=self.bench.now // 10**9, nanosec=self.bench.now % 10**9)
+        names, values = list(positions), list(positions.values())
+        said = SimpleNamespace(name=names, position=values, velocity=[], header=SimpleNamespace(stamp=stamp))
+        self.heard[CONFIG.joint_states](said)
 
     def engage(self, pressed: bool) -> None:
         self.heard["~/takeover/engaged"](SimpleNamespace(data=pressed))
@@ -110,6 +119,7 @@ def test_an_arm_whose_button_was_never_heard_is_not_armed(topics: Topics) -> Non
     bench, station = topics.bench, topics.station
     for event in (Event.HOLD, Event.DISARM):
         assert bench.fire(event)
+    topics.joints(**FINGERS)
     operator = Operator(station, topics.inputs)
     operator.active = True
     station.config = replace(CONFIG, has_button=True)
@@ -128,10 +138,53 @@ def test_an_arm_that_has_no_button_is_armed_without(topics: Topics) -> None:
     for event in (Event.HOLD, Event.DISARM):
         assert bench.fire(event)
     topics.station.asking = SimpleNamespace(report=AskReport())
+    topics.joints(**FINGERS)
     operator = Operator(topics.station, topics.inputs)
     operator.active = True
     assert operator.fire(Event.ARM) == ""
     assert "there is no button" in _stop(topics.station, topics.inputs).detail
+
+
+def test_an_arm_whose_fingers_are_not_heard_is_not_armed(topics: Topics) -> None:
+    bench, station = topics.bench, topics.station
+    for event in (Event.HOLD, Event.DISARM):
+        assert bench.fire(event)
+    station.asking = SimpleNamespace(report=AskReport())
+    operator = Operator(station, topics.inputs)
+    operator.active = True
+    one, two = FINGERS
+    for said, missing in (
+        ({}, f"{one}, {two}"),
+        ({one: 0.03}, two),
+        ({one: 0.03, two: float("nan")}, two),
+        ({"other_joint": 0.0}, two),
+    ):
+        topics.joints(**said)
+        assert operator.fire(Event.ARM).startswith(f"{missing}: no finite position comes on /joint_states: start")
+        (check,) = _gripper(station, topics.inputs)
+        assert (check.name, check.passed, check.detail) == ("gripper", False, topics.inputs.missing_fingers())
+        assert "ros.gripper.fingers" in check.detail
+    topics.joints(**FINGERS)
+    (check,) = _gripper(station, topics.inputs)
+    assert (check.passed, check.detail) == (True, f"{one}, {two} on /joint_states")
+    assert operator.fire(Event.ARM) == ""
+    bench.now += 3_000_000_000
+    assert "no finite position comes" in topics.inputs.missing_fingers(), "a driver that has ended"
+
+
+def test_an_arm_without_a_gripper_needs_no_fingers(topics: Topics) -> None:
+    topics.station.config = replace(CONFIG, gripper=None)
+    assert topics.inputs.missing_fingers() == ""
+    assert _gripper(topics.station, topics.inputs) == []
+
+
+def test_a_finger_that_is_not_finite_leaves_the_one_before(topics: Topics) -> None:
+    topics.joints(**FINGERS)
+    topics.joints(**{name: float("nan") for name in FINGERS})
+    topics.bench.loop.joint_states(ROBOT.limits.names, topics.bench.angles, topics.bench.now + 1)
+    measured = topics.bench.loop.measured(topics.bench.now + 1)
+    assert measured is not None
+    assert measured.fingers == (0.03, -0.03)
 
 
 def test_a_twist_of_another_frame_moves_nothing_and_is_told(topics: Topics) -> None:
