@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from embodied_rl.errors import UserError
+from embodied_rl.real_robot.core.gate import Command, SafetyGate
 from embodied_rl.real_robot.core.robot import ROBOTS, load_robot
 
 SHIPPED = sorted(path.stem for path in ROBOTS.glob("*.yaml"))
@@ -28,7 +30,84 @@ def test_figures_are_scaled_and_keep_their_margin() -> None:
     np.testing.assert_allclose(limits.velocity, [1.31, 1.31, 1.31, 1.31, 2.63, 2.09, 2.63])
     np.testing.assert_allclose(limits.acceleration, 5.0)
     np.testing.assert_allclose(limits.jerk, 500.0)
-    np.testing.assert_allclose([limits.lower[3], limits.upper[3]], [-3.0421 + 0.05, -0.1518 - 0.05])
+    np.testing.assert_allclose([limits.lower[3], limits.upper[3]], [-3.0421 + 0.18, -0.1518 - 0.18])
+
+
+# libfranka's rate_limiting.h, computeUpperLimitsJointVelocity: min(v, -c + sqrt(k (end - q))), and the same downwards.
+FR3_V, FR3_C = [2.62, 2.62, 2.62, 2.62, 5.26, 4.18, 5.26], [0.30, 0.20, 0.20, 0.30, 0.35, 0.35, 0.35]
+FR3_K = [12.0, 5.17, 7.0, 8.0, 34.0, 11.0, 34.0]
+FR3_UPPER = [2.75010, 1.79180, 2.90650, -0.1458, 2.81010, 4.52050, 3.01960]
+FR3_LOWER = [-2.75010, -1.79180, -2.90650, -3.04810, -2.81010, 0.54092, -3.01960]
+
+
+@pytest.mark.parametrize("end", ["lower", "upper"])
+def test_fr3_is_never_asked_for_more_than_its_velocity_limit_at_a_position(end: str) -> None:
+    robot = load_robot("fr3")
+    limits, period = robot.limits, round(1e9 / robot.rate_hz)
+    gate = SafetyGate(limits, robot.rate_hz)
+    target, before = getattr(limits, end), robot.home
+    gate.start(before, 0)
+    fastest = np.zeros(7)
+    for tick in range(1, 400):
+        setpoint = gate.decide(Command(tick * period, limits.names, target), tick * period).setpoint
+        assert setpoint is not None
+        speed, before = np.abs(setpoint.positions - before) * robot.rate_hz, setpoint.positions
+        left = np.abs((np.array(FR3_UPPER) if end == "upper" else np.array(FR3_LOWER)) - before)
+        allowed = np.minimum(FR3_V, -np.array(FR3_C) + np.sqrt(np.array(FR3_K) * left))
+        assert (speed <= allowed - 1e-3).all()
+        fastest = np.maximum(fastest, speed)
+    np.testing.assert_allclose(before, target, atol=1e-3)
+    np.testing.assert_allclose(fastest, limits.velocity, rtol=1e-2)
+
+
+def without_source(text: str) -> list[str]:
+    """Lines with a number outside `joints`, whose source is the file's head, that no comment explains.
+
+    A comment stands on the line, on its block's first line, or above the numbers that it is for.
+    """
+    found, block, above = list[str](), "", ""
+    for line in text.splitlines():
+        if line.strip() and not line.startswith((" ", "#")):
+            block = line
+        if not re.search(r"[:\[]\s*-?\d", line) or line.startswith("#"):
+            above = line
+        elif "#" not in line + block and not above.strip().startswith("#") and not block.startswith("joints:"):
+            found.append(line)
+    return found
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_every_number_has_a_source(name: str) -> None:
+    assert without_source((ROBOTS / f"{name}.yaml").read_text()) == []
+
+
+def test_a_number_without_a_source_is_found() -> None:
+    assert without_source("rate_hz: 100.0\n\nwatchdog:\n  camera_age_s: 0.2\n") == [
+        "rate_hz: 100.0",
+        "  camera_age_s: 0.2",
+    ]
+    assert without_source("# measured\nrate_hz: 100.0\nwatchdog:  # chosen\n  camera_age_s: 0.2\n") == []
+
+
+@pytest.mark.parametrize(
+    ("old", "path"),
+    [
+        ("rate_hz: ", "extra"),
+        ("position: [-2.7437", "joints.fr3_joint1.extra"),
+        ("xyz: [0.0, 0.0, 0.2104]", "tool.extra"),
+        ("acceleration: 0.5", "scaling.extra"),
+        ("lower: [0.15", "workspace.extra"),
+        ("joint: fr3_finger_width", "gripper.extra"),
+        ("camera_age_s: 0.2", "watchdog.extra"),
+    ],
+)
+def test_an_unknown_key_of_any_section_is_refused_by_name(tmp_path: Path, old: str, path: str) -> None:
+    text, file = (ROBOTS / "fr3.yaml").read_text(), tmp_path / "arm.yaml"
+    flow = old.startswith(("position", "xyz", "acceleration", "lower"))
+    indent = "" if path == "extra" else "  "
+    file.write_text(text.replace(old, f"extra: 1, {old}" if flow else f"extra: 1\n{indent}{old}", 1))
+    with pytest.raises(UserError, match=rf"arm\.yaml: {re.escape(path)}: unknown key"):
+        load_robot(str(file))
 
 
 def test_there_are_three_arms_and_a_twin() -> None:
@@ -61,7 +140,7 @@ def test_there_are_three_arms_and_a_twin() -> None:
         ("[-2.7437, 2.7437]", "[-2.7437]", "joints.fr3_joint1.position: [-2.7437] is not a list of 2 numbers"),
         ("axis: [0, 0, 1]", "axis: [0, 0, 0]", "joints.fr3_joint1.axis: [0, 0, 0] is no direction"),
         ("velocity: 0.5,", "velocity: 1.5,", "scaling: shares lie in (0, 1]"),
-        ("position_margin: 0.05", "position_margin: -1", "scaling: shares lie in (0, 1], and position_margin"),
+        ("position_margin: 0.18", "position_margin: -1", "scaling: shares lie in (0, 1], and position_margin"),
         ("lower: [0.15,", "lower: [0.85,", "workspace.lower: must lie below upper"),
         ("lower: [0.15,", "lower: [0.75,", "home: outside the joints' ranges or the workspace (tool at 0.451,"),
         ("home: [0.0,", "home: [3.0,", "home: outside"),

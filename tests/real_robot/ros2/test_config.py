@@ -35,6 +35,10 @@ def test_a_button_is_there_unless_the_file_says_otherwise(tmp_path: Path) -> Non
         ("emergency_stop: /emergency_stop", "", "ros.emergency_stop: missing"),
         ("fingers: [gripper0_finger_joint1, gripper0_finger_joint2]", "fingers: []", "ros.gripper.fingers"),
         ("scale: 0.5", "scale: 0.5\n    force: 3", "ros.gripper.force: unknown key"),
+        ("ros:", "ros:\n  force: 3", "ros.force: unknown key"),
+        ("{adapter: joint", "{force: 3, adapter: joint", "ros.arm.force: unknown key"),
+        ("{topic: /agentview", "{force: 3, topic: /agentview", "ros.cameras.agentview.force: unknown key"),
+        ("base_in_training: {", "base_in_training: {force: 3, ", "ros.base_in_training.force: unknown key"),
     ],
 )
 def test_what_is_wrong_is_named(old: str, new: str, words: str, tmp_path: Path) -> None:
