@@ -17,7 +17,7 @@ from embodied_rl.errors import UserError
 
 _LOOK_S = 0.05
 _TERM_S = 5.0
-_TELL_S = 3.0
+_TELL_S = 5.0
 """After so long a person is told what is waited for."""
 
 

@@ -112,3 +112,7 @@ def test_whoever_interrupts_the_end_leaves_no_process_behind(fleet: Fleet) -> No
     with pytest.raises(KeyboardInterrupt):
         fleet._end_processes()
     assert [one.signals for one in others] == [[signal.SIGTERM]] * 2
+
+
+def test_nobody_is_told_of_a_process_that_has_no_longer_than_usual() -> None:
+    assert processes._TELL_S >= processes._TERM_S
