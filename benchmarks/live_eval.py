@@ -20,6 +20,7 @@ from embodied_rl.real_robot.deploy.processes import Process
 from embodied_rl.real_robot.deploy.remote import TwinRemote
 from embodied_rl.real_robot.env.bridge import BridgeArm, TwinScene
 from embodied_rl.real_robot.env.vec_env import LiveVecEnv
+from embodied_rl.real_robot.ros2.alone import alone
 from embodied_rl.real_robot.ros2.config import load_ros_config
 from embodied_rl.real_robot.ros2.environment import enter, ros_environment
 from embodied_rl.real_robot.ros2.options import BridgeOptions
@@ -72,6 +73,7 @@ def run(
     arguments = [options.to_json()]
     with (
         Process("twin", "embodied_rl.real_robot.twin", arguments, environment, "twin ready") as process,
+        alone("embodied_rl"),
         Session("embodied_rl") as session,
     ):
         process.wait_ready(_READY_S)

@@ -79,8 +79,9 @@ class BridgeArm:
         UserError: The arm's file is wrong, or has fewer cameras.
 
     Example:
-        >>> arm = BridgeArm(session, BridgeOptions(robot="fr3"), HumanStep({"drawer": "open the drawer"}))
-        >>> env = LiveVecEnv([arm], info)
+        >>> with alone("embodied_rl"), Session("embodied_rl") as session:
+        ...     arm = BridgeArm(session, BridgeOptions(robot="fr3"), HumanStep({"drawer": "open the drawer"}))
+        ...     env = LiveVecEnv([arm], info)
     """
 
     def __init__(
