@@ -10,6 +10,7 @@ import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
+from hashlib import sha256
 from typing import Any
 
 from embodied_rl.errors import UserError
@@ -43,7 +44,7 @@ def alone(name: str) -> Iterator[None]:
         session.start()
         place = session.node.get_namespace()
         domain = os.environ.get("ROS_DOMAIN_ID") or "0"
-        with claimed(f"embodied_rl/{domain}{_full(name, place)}", _full(name, place)):
+        with claimed(f"{domain}{_full(name, place)}", _full(name, place)):
             _refuse_others(session.node, name, own)
             yield
 
@@ -64,7 +65,7 @@ def claimed(key: str, name: str) -> Iterator[None]:
     """
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as held:
         try:
-            held.bind(f"\0{key}")
+            held.bind(f"\0embodied_rl.{sha256(key.encode()).hexdigest()}")  # an address has 107 bytes
         except OSError as error:
             if error.errno != errno.EADDRINUSE:
                 raise

@@ -107,7 +107,7 @@ def test_a_bridge_that_was_killed_is_no_hindrance_and_asked_once(graph: Graph) -
 
 
 def test_a_killed_process_holds_nothing() -> None:
-    key = f"embodied_rl/test/{os.getpid()}"
+    key = f"test/{os.getpid()}" + 200 * "/long"
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-c", HELD.format(key=key)]
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as other:
