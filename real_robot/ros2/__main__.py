@@ -18,7 +18,7 @@ NODE = "embodied_rl"
 
 def main(stopping: threading.Event) -> int:
     """Run until told to end, or whoever started it is gone; 1 where the bridge could not go on, or one runs already."""
-    options = BridgeOptions.from_json(sys.argv[1])
+    options = BridgeOptions.from_json(sys.argv[1] if len(sys.argv) > 1 else "")
     try:
         with alone(NODE):
             return _run(options, stopping)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
-from typing import Literal
+from dataclasses import asdict, dataclass, fields
+from typing import Literal, get_args
 
+from embodied_rl.errors import UserError, suggest
 from embodied_rl.real_robot.core.executor import Overlap
+from embodied_rl.real_robot.ros2.said import Kind, Maybe, SaidError, check, read
 
 Mode = Literal["live", "dry_run", "shadow"]
 REALTIME = "realtime"
@@ -17,6 +19,7 @@ JOIN_S, CLOSE_S = 2.0, 1.0
 """How long the bridge's threads are waited for as it ends, and each connection to the policy server."""
 SERVER_S = 5.0
 """How long a policy server that should be there is waited for."""
+_MAY_BE_NULL: dict[str, Kind] = {"token": str, "record": str, "resume_s": float}
 _WRITE_S, _NODES_S = 60.0, 20.0
 """The 128 MiB that may wait to be recorded, also on a slow disk; the nodes and their callbacks."""
 
@@ -78,5 +81,31 @@ class BridgeOptions:
 
     @classmethod
     def from_json(cls, text: str) -> BridgeOptions:
-        """What `to_json` wrote."""
-        return cls(**json.loads(text))
+        """What `to_json` wrote, or a person: what is left out has its default.
+
+        Raises:
+            UserError: It is no JSON, or an option is unknown or cannot be what it says.
+        """
+        known = {field.name: field.default for field in fields(cls)}
+        try:
+            said = read(text, {})
+            for name in said:
+                if name not in known:
+                    raise SaidError(f"{name:.40} is unknown.{suggest(name, known)}")
+            check(said, {name: _kind(name, known[name]) for name in said})
+        except SaidError as error:
+            raise UserError(f"the bridge's options: {error}") from error
+        options = cls(**said)
+        for name, least, most in (("speed", 0.01, 1.0), ("requests", 1, 16), ("horizon", 1, 1000), ("port", 0, 65535)):
+            if not least <= getattr(options, name) <= most:
+                raise UserError(f"the bridge's options: {name} must lie in {least:g} to {most:g}")
+        for name, words in (("mode", get_args(Mode)), ("overlap", (*Overlap, REALTIME))):
+            if getattr(options, name) not in words:
+                raise UserError(f"the bridge's options: {name} is one of {', '.join(words)}")
+        return options
+
+
+def _kind(name: str, default: object) -> Kind:
+    if name in _MAY_BE_NULL:
+        return Maybe(_MAY_BE_NULL[name])
+    return str if isinstance(default, str) else type(default)

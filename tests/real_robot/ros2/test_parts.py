@@ -107,6 +107,33 @@ def test_options_survive_the_command_line() -> None:
     assert TwinOptions.from_json(twin.to_json()) == twin
 
 
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "no JSON"),
+        ("{'robot': 'fr3'}", "no JSON"),
+        ("[]", "not keys and values"),
+        ('{"robots": "fr3"}', "robots is unknown. Did you mean 'robot'?"),
+        ('{"port": "8000"}', "port is str, not int"),
+        ('{"aligned": 1}', "aligned is int, not bool"),
+        ('{"token": 3}', "token is int, not str"),
+        ('{"speed": 0}', "speed must lie in 0.01 to 1"),
+        ('{"requests": 17}', "requests must lie in 1 to 16"),
+        ('{"mode": "dry-run"}', "mode is one of live, dry_run, shadow"),
+        ('{"overlap": "mean"}', "overlap is one of newest, blend, ensemble, realtime"),
+    ],
+)
+def test_options_that_are_none_are_refused_in_a_line(text: str, words: str) -> None:
+    with pytest.raises(UserError, match=f"the bridge's options: .*{words}") as caught:
+        BridgeOptions.from_json(text)
+    assert "\n" not in str(caught.value)
+
+
+def test_options_that_a_person_leaves_out_have_their_defaults() -> None:
+    options = BridgeOptions.from_json('{"robot": "arm.yaml", "speed": 1, "record": null, "autostart": false}')
+    assert options == BridgeOptions(robot="arm.yaml", autostart=False)
+
+
 def test_without_ros_one_line_says_what_to_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(environment, "has_rclpy", lambda: False)
     monkeypatch.setattr(environment, "wheels_folder", lambda: tmp_path)
