@@ -92,20 +92,18 @@ class TwinNode:
 
     def _trajectory(self, message: Any) -> None:
         now_ns = self._clock.ros_ns()
-        order = [list(message.joint_names).index(name) for name in self._names[:7]]
-        stamp_ns = nanoseconds(message.header.stamp) or now_ns
-        points = [
-            Point(
-                stamp_ns + nanoseconds(point.time_from_start),
-                np.array(point.positions)[order],
-                np.array(point.velocities)[order] if len(point.velocities) else np.zeros(7),
-            )
-            for point in message.points
-        ]
+        try:
+            points = points_of(message, self._names[:7], now_ns)
+        except SaidError as error:
+            self._session.node.get_logger().warning(f"a trajectory left out: {error}")
+            return
         with self._lock:
             self._commands.append((now_ns + round(self.options.command_latency_s * 1e9), points))
 
     def _gripper(self, message: Any) -> None:
+        if not len(message.data) or not np.isfinite(message.data[0]):
+            self._session.node.get_logger().warning("a gripper command left out: no finite position")
+            return
         with self._lock:
             due_ns = self._clock.ros_ns() + round(self.options.command_latency_s * 1e9)
             self._commands.append((due_ns, float(np.clip(message.data[0], 0.0, 0.04))))
@@ -227,3 +225,23 @@ class TwinNode:
             "behind_s": self._behind_ns / 1e9,
         }
         self._state.publish(self._text(data=json.dumps(words)))
+
+
+def points_of(message: Any, names: list[str], now_ns: int) -> list[Point]:
+    """A JointTrajectory's points, in the order of `names`; one without a stamp begins now.
+
+    Raises:
+        SaidError: It is of other joints, or a point has other than a finite number for each.
+    """
+    given = list(message.joint_names)
+    if set(given) != set(names) or len(given) != len(names):
+        raise SaidError(f"its joints are {', '.join(given):.200}, not {', '.join(names)}")
+    order = [given.index(name) for name in names]
+    stamp_ns, points = nanoseconds(message.header.stamp) or now_ns, list[Point]()
+    for point in message.points:
+        positions = np.array(point.positions, np.float64)
+        velocities = np.array(point.velocities, np.float64) if len(point.velocities) else np.zeros(len(names))
+        if not all(len(row) == len(names) and np.isfinite(row).all() for row in (positions, velocities)):
+            raise SaidError("a point has other than a finite position and velocity for each joint")
+        points.append(Point(stamp_ns + nanoseconds(point.time_from_start), positions[order], velocities[order]))
+    return points
