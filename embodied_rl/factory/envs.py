@@ -237,7 +237,7 @@ def announce_compilation() -> None:
     from embodied_rl.sim.mujoco import kernel
 
     if not kernel.is_compiled():
-        print("Compiling the simulator, once for this installation: up to a minute.", file=sys.stderr)
+        print("Compiling the simulator, once for this installation: a minute on an idle machine.", file=sys.stderr)
 
 
 def cpu_count() -> int:

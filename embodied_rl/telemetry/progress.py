@@ -63,7 +63,7 @@ class RunProgress(event.Listener):
         self._compiling = " (compiling)"
         self._bars.update(self._part, note=self._compiling)
         if not self._live and not self._told:
-            self.message("compiling, once for this installation: up to a minute")
+            self.message("compiling, once for this installation: a minute on an idle machine")
         self._told = True
 
     def on_end(self, event: event.Event) -> None:

@@ -77,7 +77,7 @@ def test_an_iteration_that_compiled_says_so_once() -> None:
         progress.iteration(2, {"rollout/success": 0.5})
     evaluate, compiling, first, second = out.getvalue().splitlines()
     assert evaluate == "evaluate: 5 episodes"
-    assert compiling == "compiling, once for this installation: up to a minute"
+    assert compiling == "compiling, once for this installation: a minute on an idle machine"
     assert "success 50% (compiling)" in first
     assert "compiling" not in second
 
