@@ -12,6 +12,7 @@ import pytest
 
 from embodied_rl.errors import UserError
 from embodied_rl.jobs.deploy import _by_hand
+from embodied_rl.real_robot.deploy.hearing import Heard
 from embodied_rl.real_robot.deploy.wishes import Wishes
 from embodied_rl.utils.console import LastingConsole
 
@@ -22,7 +23,7 @@ class SlowBridge:
     """Answers nothing but the emergency stop until it was called."""
 
     def __init__(self, state: str = "running") -> None:
-        self.state, self.status = state, {"mode": "live"}
+        self.state, self.status, self.heard = state, {"mode": "live"}, Heard()
         self.called: list[str] = []
         self.asked, self.stopped, self.answers = threading.Event(), threading.Event(), threading.Event()
 
