@@ -45,7 +45,7 @@ class CollectCommand:
 
     suite: Annotated[str, tyro.conf.Positional]
     """A built-in suite (tabletop_spatial, tabletop_object, tabletop_goal, tabletop_long), tabletop for all of them, or
-    an installed one of LIBERO's (libero_spatial, libero_object, libero_goal, libero_10, libero_90)."""
+    an installed one of LIBERO's or LIBERO-PRO's (libero_spatial, libero_10, libero_object_swap, ...)."""
     out: Path
     """Folder of the dataset; it must not exist yet."""
     tasks: tuple[str, ...] = ()

@@ -40,7 +40,7 @@ class LiberoDoctorConfig:
     """Suite: spatial, object, goal, long (also called 10), 90, or one of LIBERO-PRO's, such as spatial_swap (None: all
     that are installed)."""
     tasks: tuple[str, ...] = ()
-    """Short names of the tasks (none given: all of the suite); --task NAME names one."""
+    """Short names of the tasks (none given: all of the suite); --task NAME names one, in every suite that has it."""
     era: EraChoice = "auto"
     """Whose contacts the scenes have: published (mujoco-3.3, which auto takes as well), mujoco-2.3.7 (LIBERO's own), or
     current (this MuJoCo as it is)."""
@@ -73,8 +73,8 @@ def main(argv: list[str]) -> int:
 
     found: dict[str, list[Row]] = {}
     progress = Console(stderr=True)
-    for suite in _suites(config):
-        tasks, premises = judge(load_tasks(suite, config.tasks, config.era), progress)
+    for suite, names in _asked(config).items():
+        tasks, premises = judge(load_tasks(suite, names, config.era), progress)
         found[suite] = [_row(task, premises[task.name], config.states) for task in tasks]
     if config.json:
         print(json.dumps({suite: [_plain(row) for row in rows] for suite, rows in found.items()}, indent=1))
@@ -83,15 +83,26 @@ def main(argv: list[str]) -> int:
     return 0 if all(row.whole == row.states for rows in found.values() for row in rows) else 1
 
 
-def _suites(config: LiberoDoctorConfig) -> list[str]:
-    """The suite that is asked for, else those that are installed; without any, load_tasks says what to do."""
+def _asked(config: LiberoDoctorConfig) -> dict[str, tuple[str, ...]]:
+    """By suite, the tasks that are asked for; none means all.
+
+    Without --suite every installed one is meant, or those that have a task of --tasks. A task that no suite has is left
+    with the first, and nothing installed with spatial: load_tasks says what is wrong.
+    """
     if config.suite is not None:
-        return [suite_name("libero", config.suite)]
+        return {suite_name("libero", config.suite): config.tasks}
     from embodied_rl.factory.tasks import cache_dir
     from embodied_rl.sim.libero.bundle import installed
 
-    there = {name.partition("/")[0] for name in installed(cache_dir() / "libero")}
-    return [suite for suite in LIBERO_SUITES if suite in there] or [LIBERO_SUITES[0]]
+    there = [name.partition("/") for name in installed(cache_dir() / "libero")]
+    suites = [suite for suite in LIBERO_SUITES if suite in {first for first, _, _ in there}] or [LIBERO_SUITES[0]]
+    found = {
+        suite: tuple(short for first, _, short in there if (first, short in config.tasks) == (suite, True))
+        for suite in suites
+    }
+    if unknown := set(config.tasks) - {short for names in found.values() for short in names}:
+        return {suites[0]: tuple(sorted(unknown))}
+    return {suite: names for suite, names in found.items() if names or not config.tasks}
 
 
 def _row(task: SuiteTask, found: Premises, states: str) -> Row:

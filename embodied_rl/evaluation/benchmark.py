@@ -106,7 +106,6 @@ def summarise(outcomes: Iterable[Outcome], seen: Mapping[str, Sequence[int]] | N
 
 
 def _tally(outcomes: Sequence[Outcome]) -> Tally:
-    steps = [outcome.result.num_steps for outcome in outcomes]
-    once = score([outcome.result.success for outcome in outcomes], steps)
+    results = [outcome.result for outcome in outcomes]
     ends = [outcome.at_end for outcome in outcomes if outcome.at_end is not None]
-    return Tally(once, score(ends, steps) if len(ends) == len(outcomes) else None)
+    return Tally(score(results), score(results, ends) if len(ends) == len(outcomes) else None)

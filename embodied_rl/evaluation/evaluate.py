@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from statistics import fmean, pstdev
 from typing import Any
 
@@ -31,8 +31,8 @@ class Score:
     low: float
     high: float
     mean_steps: float
-    mean_return: float = 0.0
-    return_std: float = 0.0
+    mean_return: float
+    return_std: float
     has_success: bool = True
 
     @property
@@ -127,8 +127,8 @@ def report(results: list[EpisodeResult], mode: ActMode, *, has_success: bool = T
     by_task: dict[str, list[EpisodeResult]] = {}
     for result in results:
         by_task.setdefault(result.spec.task, []).append(result)
-    tasks = {task: _score(rows, has_success) for task, rows in by_task.items()}
-    return EvalReport(mode, _score(results, has_success), tasks, results)
+    tasks = {task: score(rows, has_success=has_success) for task, rows in by_task.items()}
+    return EvalReport(mode, score(results, has_success=has_success), tasks, results)
 
 
 def wilson(successes: int, episodes: int) -> tuple[float, float]:
@@ -141,14 +141,14 @@ def wilson(successes: int, episodes: int) -> tuple[float, float]:
     return max(0.0, centre - spread), min(1.0, centre + spread)
 
 
-def score(successes: Sequence[bool], steps: Sequence[int]) -> Score:
-    """The score of episodes, one entry each; ValueError without an episode."""
-    count, won = len(successes), sum(successes)
-    low, high = wilson(won, count)
-    return Score(won, count, low, high, sum(steps) / count)
+def score(
+    results: Sequence[EpisodeResult], successes: Sequence[bool] | None = None, *, has_success: bool = True
+) -> Score:
+    """The score of episodes; ValueError without an episode.
 
-
-def _score(results: Sequence[EpisodeResult], has_success: bool) -> Score:
-    counted = score([result.success for result in results], [result.num_steps for result in results])
-    returns = [result.reward for result in results]
-    return replace(counted, mean_return=fmean(returns), return_std=pstdev(returns), has_success=has_success)
+    successes: one for each, where something else counts than that the goal was reached once.
+    """
+    won = sum(result.success for result in results) if successes is None else sum(successes)
+    low, high = wilson(won, len(results))
+    steps, returns = [result.num_steps for result in results], [result.reward for result in results]
+    return Score(won, len(results), low, high, fmean(steps), fmean(returns), pstdev(returns), has_success)

@@ -79,7 +79,8 @@ def check_suite(suite: str) -> None:
 def unknown_task(suite: str, name: str, tasks: Mapping[str, SuiteTask]) -> UserError:
     """The error for a task that a suite lacks: it suggests the closest name, else it lists all.
 
-    A list that is too long for a line has a line a task, and LIBERO's tasks have their numbers in the benchmark.
+    A list that is too long for a line has a line a task, and LIBERO's tasks have their numbers in the benchmark. A
+    number is answered by the name that belongs to it.
     """
     from embodied_rl.sim.libero.tasks import LiberoTask
 
@@ -87,6 +88,8 @@ def unknown_task(suite: str, name: str, tasks: Mapping[str, SuiteTask]) -> UserE
     if difflib.get_close_matches(name, tasks, n=1) or len(", ".join(tasks)) <= _LINE:
         return UserError(line + suggest(name, tasks))
     numbers = {short: f"{task.index:>3}" if isinstance(task, LiberoTask) else "" for short, task in tasks.items()}
+    if called := [short for short, n in numbers.items() if n.strip() == name]:
+        return UserError(f"{line} Tasks go by name; number {name} is '{called[0]}'.")
     return UserError(f"{line} Give one of these names:", [f"{n}  {short}" for short, n in numbers.items()])
 
 

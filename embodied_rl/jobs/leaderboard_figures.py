@@ -166,7 +166,7 @@ METRICS, _RUN_ABOVE = "metrics.jsonl", 3
 
 
 def _score(outcomes: Sequence[Outcome]) -> dict[str, Any]:
-    found: Score = score([o.result.success for o in outcomes], [o.result.num_steps for o in outcomes])
+    found: Score = score([o.result for o in outcomes])
     return {
         "rate": found.rate,
         "low": found.low,

@@ -11,7 +11,7 @@ import mujoco
 import pytest
 
 from embodied_rl.cli import main
-from embodied_rl.cli.doctor_libero import Row, _summary
+from embodied_rl.cli.doctor_libero import LiberoDoctorConfig, Row, _asked, _summary
 from embodied_rl.cli.select import select
 from embodied_rl.errors import UserError
 from embodied_rl.factory.tasks import load_tasks
@@ -252,6 +252,19 @@ def test_what_doctor_refuses(
     assert said.count("\n") == 1
 
 
+def test_doctor_looks_for_a_task_in_every_suite(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("EMBODIED_RL_CACHE", str(tmp_path))
+    for name in ("libero_goal/a", "libero_goal/b", "libero_spatial/c", "libero_goal_lan/a"):
+        path = tmp_path / "libero" / "tasks" / f"{name}.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    assert _asked(LiberoDoctorConfig()) == {"libero_spatial": (), "libero_goal": (), "libero_goal_lan": ()}
+    assert _asked(LiberoDoctorConfig(tasks=("a",))) == {"libero_goal": ("a",), "libero_goal_lan": ("a",)}
+    assert _asked(LiberoDoctorConfig(tasks=("b", "c"))) == {"libero_spatial": ("c",), "libero_goal": ("b",)}
+    assert _asked(LiberoDoctorConfig(tasks=("b", "no_such"))) == {"libero_spatial": ("no_such",)}
+    assert _asked(LiberoDoctorConfig(suite="goal", tasks=("c",))) == {"libero_goal": ("c",)}
+
+
 def test_doctor_names_the_published_era() -> None:
     row = Row(NAME, "mujoco-3.3", states=50, whole=50, holds={}, failures={}, left_out=(), unjudged=())
     (line,) = _summary([row], "heldout")
@@ -263,6 +276,9 @@ def test_tasks_that_do_not_fit_on_a_line_are_listed_with_their_numbers(
 ) -> None:
     (installed / "tasks" / f"{NAME}.json").unlink()
     monkeypatch.setattr("embodied_rl.factory.tasks._LINE", 10)
+    with pytest.raises(UserError) as caught:
+        load_tasks("libero_goal", "1", "current")
+    assert str(caught.value).endswith("has no task '1'. Tasks go by name; number 1 is 'put_the_bowl_on_the_stove'.")
     with pytest.raises(UserError) as caught:
         load_tasks("libero_goal", "3", "current")
     assert str(caught.value).splitlines() == [

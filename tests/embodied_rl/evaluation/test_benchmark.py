@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import subprocess
@@ -53,6 +54,9 @@ def test_scores_by_hand() -> None:
     assert (report.overall.once.low, report.overall.once.high) == wilson(2, 3)
     assert list(report.tasks) == ["a", "b"]
     assert report.tasks["a"].once.rate == 1
+    assert report.overall.once.mean_return == report.overall.at_end.mean_return == pytest.approx(2 / 3)
+    assert report.overall.once.return_std == pytest.approx(math.sqrt(2) / 3)
+    assert (report.tasks["b"].once.mean_return, report.tasks["b"].once.return_std) == (0, 0)
     assert report.unseen is not None
     assert (report.unseen.once.successes, report.unseen.once.episodes) == (1, 2)
     assert report.outcomes == rows

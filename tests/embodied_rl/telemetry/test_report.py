@@ -43,8 +43,10 @@ def example(text: str = "plain") -> Report:
         title=text,
         run_info={"suite": text, text: 3},
         outcomes=[
-            Outcome("all tasks", Score(31, 50, 0.482, 0.741, 90.0), Score(48, 50, 0.865, 0.989, 80.0)),
-            Outcome(text, Score(1, 4, 0.05, 0.7, 100.0)),
+            Outcome(
+                "all tasks", Score(31, 50, 0.482, 0.741, 90.0, 0.0, 0.0), Score(48, 50, 0.865, 0.989, 80.0, 0.0, 0.0)
+            ),
+            Outcome(text, Score(1, 4, 0.05, 0.7, 100.0, 0.0, 0.0)),
         ],
         config=text,
         metrics=[{"step": 1, "rollout/success": 0.5, "train/loss": None}, {"step": 2}],
@@ -101,7 +103,7 @@ def test_quoted_text_cannot_become_markup() -> None:
 
 
 def test_a_run_without_pictures_has_no_empty_sections() -> None:
-    report = Report("t", {}, [Outcome("all tasks", Score(0, 1, 0.0, 0.8, 50.0))], "c")
+    report = Report("t", {}, [Outcome("all tasks", Score(0, 1, 0.0, 0.8, 50.0, 0.0, 0.0))], "c")
     text = render_report(report)
     assert "Learning curve" not in text
     assert "Before and after" not in text

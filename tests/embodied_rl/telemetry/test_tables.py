@@ -16,7 +16,7 @@ from embodied_rl.evaluation.evaluate import Score
 from embodied_rl.sim.tabletop import load_suite, suites
 from embodied_rl.telemetry.tables import cells, short_labels, success_table
 
-SCORE = Score(1000, 1000, 0.9962, 1.0, 123.0)
+SCORE = Score(1000, 1000, 0.9962, 1.0, 123.0, 0.0, 0.0)
 
 
 @given(
@@ -61,7 +61,7 @@ from embodied_rl.utils.console import LastingConsole
 _tolerate_any_character()
 console = LastingConsole()
 console.say("caf\\u00e9 \\u4e2d \\udcff [bold]path[/bold]")
-console.print(success_table(("task", "once"), [("the cup", [cells(Score(3, 4, 0.3, 0.9, 5.0))])]))
+console.print(success_table(("task", "once"), [("the cup", [cells(Score(3, 4, 0.3, 0.9, 5.0, 0.0, 0.0))])]))
 """
     settings = {"LANG": "C", "LC_ALL": "C"} if encoding == "C" else {"PYTHONIOENCODING": encoding}
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, env=os.environ | settings, check=True)
