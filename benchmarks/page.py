@@ -219,8 +219,12 @@ def section(figures: Figures) -> str:
         lines.append("**Made with `--quick`: not to be quoted.**")
     if "setup" in figures:
         lines.append("; ".join(f"{name} {value}" for name, value in figures["setup"].items()) + ".")
-    ratios = table(["ratio", "value"], [[f"`{name}`", f"{value:.4g}"] for name, value in figures["ratios"].items()])
-    return "\n".join([" ".join(lines), "", *TABLES[figures["bench"].split()[0]](figures), "", *ratios])
+    bench = figures["bench"].split()[0]
+    lines = [" ".join(lines), "", *TABLES[bench](figures)]
+    if bench != "backends":  # whose ratios are the rows again
+        values = [[f"`{name}`", f"{value:.4g}"] for name, value in figures["ratios"].items()]
+        lines += ["", *table(["ratio", "value"], values)]
+    return "\n".join(lines)
 
 
 _GPU_SECTIONS = {"gpu policies": ("act", "update"), "gpu loop": ("render", "nano", "loaded")}
@@ -240,9 +244,14 @@ def _gpu_parts(figures: Figures) -> list[Figures]:
 
 
 def parts_of(figures: Figures) -> list[Figures]:
-    """The sections that a file has figures of: whole runs of bench pipeline and bench gpu have two."""
+    """The sections that a file has figures of.
+
+    Whole runs of bench pipeline and bench gpu have two; bench backends has one on a GPU and one on a CPU.
+    """
     if figures["bench"] == "gpu":
         return _gpu_parts(figures)
+    if figures["bench"] == "backends" and "gpu" not in figures["machine"]:
+        return [{**figures, "bench": "backends cpu"}]
     if figures["bench"] != "pipeline":
         return [figures]
     real = {name: value for name, value in figures["ratios"].items() if name.startswith("real.")}

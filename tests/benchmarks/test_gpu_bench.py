@@ -16,6 +16,7 @@ from embodied_rl.benchmarks.gpu_schedule import ratios_of, row_of
 from embodied_rl.benchmarks.page import parts_of, section
 from embodied_rl.cli import main
 from embodied_rl.errors import UserError
+from tests.benchmarks.test_page import DOCS
 from tests.toy import TASKS, ToyEnv
 
 
@@ -56,6 +57,11 @@ def test_quick_backends_bench_names_what_is_missing(tmp_path: Path, monkeypatch:
     assert both["frames_per_s"] == pytest.approx(2 * both["env_steps_per_s"]), "two cameras after every step"
     assert set(found["missing"]) == {part.name for part in backends.PARTS} - {"native"}
     assert all(f"- {name}: not measured, some_package" in section(found) for name in found["missing"])
+    on_gpu, on_cpu = (
+        {**found, "machine": {"cpu": "c", "cores": 2, "load_before": 0, **gpu}} for gpu in ({"gpu": "g"}, {})
+    )
+    assert [part["bench"] for part in (*parts_of(on_gpu), *parts_of(on_cpu))] == ["backends", "backends cpu"]
+    assert all(mark in DOCS.read_text() for mark in ("figures of backends -->", "figures of backends cpu -->"))
 
 
 def test_a_failed_part_fails_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
