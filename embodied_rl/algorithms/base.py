@@ -101,7 +101,10 @@ class OnPolicyAlgorithm(Protocol):
         ...
 
     def finish(self, iteration: int, metrics: Mapping[str, float]) -> dict[str, float]:
-        """Take what update `iteration` found into account for the next one; return further metrics."""
+        """Take what update `iteration` found into account for the next one; return the metrics that are told.
+
+        metrics: those of `prepare`, of several parts the mean over episodes, and those of the update's steps.
+        """
         ...
 
 

@@ -47,8 +47,8 @@ class GRPO:
         return True
 
     def finish(self, iteration: int, metrics: Mapping[str, float]) -> dict[str, float]:
-        """Nothing."""
-        return {}
+        """As they are."""
+        return dict(metrics)
 
     def prepare(self, batch: RolloutBatch, terms_per_step: int) -> tuple[Tensor, dict[str, float]]:
         """Give each row the group-relative advantage of its episode's summed reward."""

@@ -13,6 +13,7 @@ from torch import Tensor
 from embodied_rl.algorithms.advantages import gae
 from embodied_rl.algorithms.base import LossOutput, PartWeight, Rows, evaluate_rows
 from embodied_rl.algorithms.config import PPOConfig, RatioLevel
+from embodied_rl.algorithms.explained_variance import LEAST_VARIANCE, return_moments, with_explained_variance
 from embodied_rl.algorithms.losses import (
     clipped_policy_loss,
     importance_weights,
@@ -27,7 +28,6 @@ from embodied_rl.policy import Policy
 from embodied_rl.types import RolloutBatch
 
 _STD_EPS = 1e-8
-_LEAST_VARIANCE = 1e-3
 
 
 class PPO:
@@ -52,12 +52,13 @@ class PPO:
 
     def finish(self, iteration: int, metrics: Mapping[str, float]) -> dict[str, float]:
         """End the warm-up if the critic sees enough; from the next update on, as all steps of one move the same."""
+        found = with_explained_variance(metrics)
         level = self.config.critic_warmup_level
         if level is None:
-            return {}
+            return found
         alone = not self.trains_policy(iteration)
-        self.critic_ready = self.critic_ready or metrics["train/explained_variance"] >= level
-        return {"train/critic_alone": float(alone)}
+        self.critic_ready = self.critic_ready or found["train/explained_variance"] >= level
+        return found | {"train/critic_alone": float(alone)}
 
     def prepare(self, batch: RolloutBatch, terms_per_step: int) -> tuple[Tensor, dict[str, float]]:
         """Give each row its GAE advantage (normalised over the batch if asked) and its return."""
@@ -73,11 +74,7 @@ class PPO:
         weight = importance_weights(
             unit_weights(valid, batch.episode, "token"), batch, self.ratio_level, terms_per_step
         )
-        spread = returns.var(correction=0)
-        unexplained = (returns - batch.value).var(correction=0) / spread.clamp_min(_STD_EPS)
-        # a critic of nothing but failures has explained nothing, however well it says 0
-        explained = 1 - float(unexplained) if float(spread) > _LEAST_VARIANCE else 0.0
-        return weight, {"train/explained_variance": explained, "train/return": float(returns.mean())}
+        return weight, return_moments(returns, batch.value, len(batch.episodes))
 
     def loss(self, policy: Policy, rows: Rows, iteration: int) -> LossOutput:
         """-sum w min(r A, clip(r) A) - entropy_coef * entropy + value_coef * value loss; in warm-up the last alone."""
@@ -98,7 +95,7 @@ class PPO:
         entropy = mean_entropy(out.entropy, mask, weight.sum(dim=1))
         critic_loss = value_loss(out.value, batch.value[index].to(device), returns, row_weight, config.value_clip)
         if config.normalize_value_loss:
-            critic_loss = critic_loss / batch.returns.var(correction=0).clamp_min(_LEAST_VARIANCE).to(device)
+            critic_loss = critic_loss / batch.returns.var(correction=0).clamp_min(LEAST_VARIANCE).to(device)
         loss = config.value_coef * critic_loss
         if self.trains_policy(iteration):
             loss = loss + policy_loss - config.entropy_coef * entropy

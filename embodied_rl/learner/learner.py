@@ -129,7 +129,7 @@ class Learner:
                 metrics = self._update_by_groups(batch, self.config.minibatch_groups, iteration)
             else:
                 metrics = update_by_rows(self.optimizer_step, batch, self._selection, self._seed, iteration)
-            metrics |= self.algorithm.finish(iteration, metrics)
+            metrics = self.algorithm.finish(iteration, metrics)
             self._absorb(batch)
             stale = stale_metrics(batch, self.algorithm.ratio_level, self.policy.terms_per_step)
             last = self.optimizer_step.ess

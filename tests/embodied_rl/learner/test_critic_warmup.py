@@ -83,3 +83,22 @@ def test_a_level_that_does_nothing_is_refused() -> None:
     for level in (0.0, 1.5, float("nan")):
         with pytest.raises(UserError, match="must lie in"):
             PPOConfig(critic_warmup_level=level, critic_warmup_iterations=3)
+
+
+@pytest.mark.parametrize("groups", [1, 2, 32])
+def test_what_the_critic_explains_is_of_the_whole_batch_however_it_is_cut(tmp_path: Path, groups: int) -> None:
+    """The mean over minibatches would be far below: returns of one episode, or of two that succeed, hardly differ."""
+    learner, batch = setup(
+        tmp_path, LEVEL, lr=1e-9, value_lr=1e-9, minibatch_size=None, minibatch_groups=groups, ratio_tolerance=100.0
+    )
+    batch = seeing(batch)
+    assert batch.returns is not None
+    assert batch.value is not None
+    batch.value += 0.03 * torch.randn(len(batch), generator=torch.Generator().manual_seed(0))
+    unexplained = (batch.returns - batch.value).var(correction=0) / batch.returns.var(correction=0)
+    assert unexplained < 0.1
+    metrics = learner.update(batch)
+    assert metrics["train/explained_variance"] == pytest.approx(1 - float(unexplained), abs=1e-5)
+    assert metrics["train/return"] == pytest.approx(float(batch.returns.mean()), abs=1e-6)
+    assert learner.algorithm.critic_ready
+    assert not [name for name in metrics if not name.startswith("train/")]
