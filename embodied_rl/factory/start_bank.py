@@ -50,10 +50,15 @@ def pin_bank(config: TrainConfig, tasks: Sequence[MujocoTask]) -> tuple[TrainCon
     config = dataclasses.replace(
         config, rollout=dataclasses.replace(asked, start_bank=str(folder), start_bank_digest=found)
     )
-    rows = _rows(path)
-    states = sum(rows.get(task.name, 0) for task in tasks)
-    few = sum(rows.get(task.name, 0) > 0 for task in tasks)
-    about = f"{asked.bank_share:.0%} of the episodes of {counted(few, 'task')}, from {counted(states, 'state')}"
+    held = _rows(path)
+    rows = [held[task.name] for task in tasks if held.get(task.name)]
+    if not rows:
+        raise UserError(f"{folder} has no states of the run's tasks: collect them with --start-bank.")
+    if len(rows) == len(tasks):
+        _check_rest(config)
+    about = (
+        f"{asked.bank_share:.0%} of the episodes of {counted(len(rows), 'task')}, from {counted(sum(rows), 'state')}"
+    )
     return config, {"starts": f"{about} of {folder} ({found[:12]})"}
 
 
@@ -90,6 +95,23 @@ def _check_fits(folder: Path, config: TrainConfig, tasks: Sequence[MujocoTask]) 
             raise UserError(
                 f"{folder} was collected with another physics model of '{name}' (another version of MuJoCo, or another "
                 "--env.era): collect it again."
+            )
+
+
+def _check_rest(config: TrainConfig) -> None:
+    """UserError if every episode begins in the bank, and an option is for the others alone."""
+    if config.rollout.bank_share < 1:
+        return
+    asked = {
+        f"--perturb {' '.join(config.perturb)}": bool(config.perturb),
+        "--rollout.sampler adaptive": config.rollout.sampler == "adaptive",
+        "--rollout.stop-hopeless": config.rollout.stop_hopeless,
+    }
+    for what, wanted in asked.items():
+        if wanted:
+            raise UserError(
+                f"{what} is for episodes that begin in an initial state, and with --rollout.start-bank-share 1 none "
+                "does: give a smaller share, or leave one of the two out."
             )
 
 

@@ -110,6 +110,36 @@ def test_what_does_not_fit_is_refused(bank: Path, changes: dict[str, Any], messa
         pin_bank(config(bank), TASKS)
 
 
+def test_a_task_whose_demonstrations_all_failed_has_no_states(bank: Path) -> None:
+    """It was collected, so its model is known, and nothing of it was kept."""
+    write(bank, {"start_bank": models_of(TASKS)})
+    with pytest.raises(UserError, match="no states of the run's tasks"):
+        pin_bank(config(bank), TASKS[1:])
+
+
+@pytest.mark.parametrize(
+    ("option", "changes"),
+    [
+        ("--perturb light is for", {"perturb": ["light"]}),
+        ("--rollout.sampler adaptive is for", {"sampler": "adaptive"}),
+        ("--rollout.stop-hopeless is for", {"stop_hopeless": True}),
+    ],
+)
+def test_where_all_episodes_begin_in_the_bank_an_option_for_others_is_refused(
+    bank: Path, option: str, changes: dict[str, Any]
+) -> None:
+    kinds = {"perturb": changes.pop("perturb", [])}
+
+    def asked(share: float) -> TrainConfig:
+        return from_dict(kinds, config(bank, start_bank_share=share, **changes))
+
+    with pytest.raises(UserError, match=option):
+        pin_bank(asked(1.0), TASKS[:1])
+    pin_bank(asked(1.0), TASKS)  # the second task has no states: its episodes begin as ever
+    pin_bank(asked(0.9), TASKS[:1])
+    pin_bank(config(bank, start_bank_share=1.0), TASKS[:1])
+
+
 def test_a_folder_without_one_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="make one with embodied-rl collect SUITE --start-bank"):
         pin_bank(config(tmp_path), TASKS)
