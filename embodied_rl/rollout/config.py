@@ -58,13 +58,8 @@ class RolloutConfig:
                 raise UserError(f"--rollout.{option} goes with --rollout.stop-hopeless.")
             if share is not None and not 0 < share < 1:
                 raise UserError(f"--rollout.{option} must lie between 0 and 1, got {share:g}.")
-        level = FALSE_STOPS if self.false_stops is None else self.false_stops
-        if self.stop_hopeless and MEMORY * self.episodes_per_iteration * level < MIN_STOPS:
-            raise UserError(
-                f"--rollout.stop-hopeless needs {MIN_STOPS / level:.0f} successes of a task in {MEMORY} updates, and "
-                f"those have {MEMORY * self.episodes_per_iteration} episodes: raise "
-                "--rollout.episodes-per-iteration or --rollout.false-stops."
-            )
+        if self.stop_hopeless:
+            self._check_stops(1)
         if self.episodes_per_iteration < 1:
             raise UserError(f"--rollout.episodes-per-iteration must be at least 1, got {self.episodes_per_iteration}.")
         if self.sampler not in ("uniform", "adaptive"):
@@ -95,14 +90,34 @@ class RolloutConfig:
             raise UserError("--rollout.sampler adaptive goes by success, which these tasks do not have: leave it out.")
         return AdaptiveDraws(seed, tasks, UNIFORM_SHARE if self.uniform_share is None else self.uniform_share)
 
-    def stopping(self, *, has_success: bool = True) -> HopelessRule | None:
-        """What ends training episodes early; UserError where there is no success (`EnvInfo`) to go by."""
+    def stopping(self, tasks: int = 1, *, has_success: bool = True) -> HopelessRule | None:
+        """What ends training episodes early, in a run of so many tasks.
+
+        Raises:
+            UserError: there is no success (`EnvInfo`) to go by, or no task can have enough of it.
+        """
         if not self.stop_hopeless:
             return None
         if not has_success:
             raise UserError("--rollout.stop-hopeless goes by success, which these tasks do not have: leave it out.")
-        level, share = self.false_stops, self.audit_share
-        return HopelessRule(FALSE_STOPS if level is None else level, AUDIT_SHARE if share is None else share)
+        self._check_stops(tasks)
+        return HopelessRule(self._false_stops, AUDIT_SHARE if self.audit_share is None else self.audit_share)
+
+    @property
+    def _false_stops(self) -> float:
+        return FALSE_STOPS if self.false_stops is None else self.false_stops
+
+    def _check_stops(self, tasks: int) -> None:
+        """UserError where no task would have the successes that its limits are made of, if all its episodes were."""
+        uniform = 1.0 if self.sampler == "uniform" else self.uniform_share or UNIFORM_SHARE
+        most = MEMORY * self.episodes_per_iteration * (uniform / tasks + 1.0 - uniform)
+        if most * self._false_stops < MIN_STOPS:
+            whose = "those have" if tasks == 1 else f"a task has, of {tasks}, in those at most"
+            raise UserError(
+                f"--rollout.stop-hopeless needs {MIN_STOPS / self._false_stops:.0f} successes of a task in {MEMORY} "
+                f"updates, and {whose} {most:.0f} episodes: raise --rollout.episodes-per-iteration or "
+                f"--rollout.false-stops{'' if tasks == 1 else ', or train on fewer --tasks'}."
+            )
 
     def groups(self, group_size: int) -> int:
         """Return the groups of an iteration; raise UserError unless the group size divides its episodes."""

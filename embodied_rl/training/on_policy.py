@@ -141,7 +141,7 @@ class _Run:
         )
         self.profiler = options.profiler or make_profiler(settings.scheduler)
         draws = settings.rollout.draws(settings.seed, states.train, has_success=env.info.has_success)
-        stopping = settings.rollout.stopping(has_success=env.info.has_success)
+        stopping = settings.rollout.stopping(len(states.train), has_success=env.info.has_success)
         size, mix = algorithm.group_size, settings.episode_mix
         self.sampler = EpisodeSampler(settings.seed, states.train, size, draws, mix, stopping)
         self.heldout = evaluation_specs(_first_states(states.heldout, settings.evaluation), settings.seed)

@@ -141,6 +141,17 @@ def test_what_could_never_stop_anything_is_refused() -> None:
             RolloutConfig(stop_hopeless=True, **options)  # type: ignore[arg-type]
 
 
+def test_what_could_never_stop_an_episode_of_any_task_is_refused() -> None:
+    """Of ten tasks, each has a tenth of the episodes; an adaptive sampler may give one of them most."""
+    rollout = RolloutConfig(episodes_per_iteration=64, stop_hopeless=True)
+    assert rollout.stopping(9) is not None
+    with pytest.raises(UserError, match=r"needs 67 successes .* of 10, in those at most 64 episodes.* fewer --tasks"):
+        rollout.stopping(10)
+    assert replace(rollout, sampler="adaptive").stopping(10) is not None
+    with pytest.raises(UserError, match="fewer --tasks"):
+        replace(rollout, sampler="adaptive", uniform_share=1.0).stopping(10)
+
+
 def test_old_batches_are_forgotten() -> None:
     rule = HopelessRule()
     for batch in range(30):
