@@ -61,20 +61,32 @@ class RunRecord:
         return _figure(found[0][1]), _figure(found[-1][1]) if found[-1][0] else ""
 
     def forecast(self) -> Forecast | None:
-        """Where the run will end, from what it has measured; None before the first update or without successes."""
-        total = self.config.iterations
-        rollouts = [
-            Rate((row["step"] - 1) / total, row["rollout/success"], row["rollout/episodes"] - from_bank)
-            for row in self.metrics
-            if "rollout/success" in row
-            for from_bank in (row.get("rollout/episodes_from_bank", 0.0),)
-        ]
+        """Where the run will end, from what it has measured; None where that says nothing of success."""
+        total, rollouts = self.config.iterations, self._rollouts()
         evaluated = [
             Rate(step / total, row["eval/success"], row["eval/episodes"])
             for step, row in self.evaluations().items()
             if step and "eval/success" in row
         ]
-        return forecast(rollouts, evaluated) if rollouts else None
+        return forecast(rollouts, evaluated) if rollouts or evaluated else None
+
+    def _rollouts(self) -> list[Rate]:
+        """Success of the training episodes that are like those evaluated: unperturbed, from the tasks' initial states.
+
+        An adaptive sampler has none: it draws what is neither certain nor hopeless, however good the policy is.
+        """
+        config = self.config
+        if config.rollout.sampler == "adaptive":
+            return []
+        name, share = "rollout/success", 1.0
+        if config.perturb:
+            name, share = "rollout/success_unperturbed", 1.0 - config.perturbation[1]
+        return [
+            Rate((row["step"] - 1) / config.iterations, row[name], share * (row["rollout/episodes"] - from_bank))
+            for row in self.metrics
+            if name in row
+            for from_bank in (row.get("rollout/episodes_from_bank", 0.0),)
+        ]
 
     def to_json(self) -> dict[str, Any]:
         """Everything but the metrics, as plain values."""
