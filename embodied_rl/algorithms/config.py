@@ -45,6 +45,12 @@ class GRPOConfig:
                 0 <= low <= high <= 1,
                 f"algorithm.success_rate_range must satisfy 0 <= low <= high <= 1, got {low} {high}",
             )
+            rates = [wins / self.group_size for wins in range(self.group_size + 1)]
+            _require(
+                any(low - 1e-9 <= rate <= high + 1e-9 for rate in rates),
+                f"algorithm.success_rate_range {low:g} {high:g} holds no success rate of {self.group_size} episodes "
+                "(algorithm.group_size), so every group would be left out",
+            )
         _check_shared(self.clip_low, self.clip_high, self.entropy_coef, self.epochs)
 
 

@@ -156,6 +156,7 @@ def test_ppo_without_a_critic_is_refused() -> None:
     [
         (lambda: GRPOConfig(group_size=1), "group_size must be at least 2"),
         (lambda: GRPOConfig(success_rate_range=(0.9, 0.1)), "success_rate_range must satisfy"),
+        (lambda: GRPOConfig(group_size=3, success_rate_range=(0.4, 0.6)), "holds no success rate of 3 episodes"),
         (lambda: GRPOConfig(clip_low=0.0), "clip_low"),
         (lambda: GRPOConfig(epochs=0), "epochs"),
         (lambda: PPOConfig(gamma=1.5), "gamma"),

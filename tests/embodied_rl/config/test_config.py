@@ -29,7 +29,7 @@ level = st.sampled_from(["token", "action", "chunk"])
 grpo = st.builds(
     GRPOConfig,
     group_size=st.integers(2, 99),
-    success_rate_range=st.none() | st.tuples(st.floats(0, 0.5), st.floats(0.5, 1)),
+    success_rate_range=st.none() | st.tuples(st.floats(0, 0.3), st.floats(0.7, 1)),
     clip_low=st.floats(0.01, 0.99),
     clip_high=positive,
     ratio_level=level,
