@@ -44,7 +44,17 @@ def parse(cls: type[T], argv: Sequence[str], command: str, default: T | None = N
             raise UserError(f"{prog}: unknown option '{flag}'.{suggest_flag(flag, known)}")
     parsed = _quiet_tyro(cls, argv, prog, default)
     _check_numbers(parsed, prog)
+    for flag in flag_words(argv):
+        if _named(parsed, flag) == () == _named(source, flag):  # it may empty what a file or a recipe names
+            raise UserError(f"{prog}: {flag} needs a value, or several.")
     return parsed
+
+
+def _named(part: Any, flag: str) -> Any:
+    """The value of an option in a dataclass, an instance or a class; None where it has none."""
+    for name in flag[2:].replace("-", "_").split("."):
+        part = getattr(part, name, None)
+    return part
 
 
 def _check_numbers(part: Any, prog: str, prefix: str = "--") -> None:

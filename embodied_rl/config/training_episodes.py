@@ -22,7 +22,7 @@ def check_perturb(kinds: Sequence[str], level: float | None, share: float | None
     if twice:
         raise UserError(f"--perturb: '{twice[0]}' is named twice.")
     if level is not None and not 0 <= level < math.inf:
-        raise UserError(f"--perturb-level must not be negative, got {level:g}.")
+        raise UserError(f"--perturb-level must be a finite number and not negative, got {level:g}.")
     if share is not None and not 0 < share <= 1:
         raise UserError(
             f"--perturb-share must lie above 0 and at most at 1, got {share:g}; leave --perturb out for none."

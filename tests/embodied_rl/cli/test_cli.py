@@ -105,6 +105,9 @@ def test_no_command_shows_help_and_fails(capsys: pytest.CaptureFixture[str]) -> 
         ("train tabletop --seed", "Missing value for argument '--seed'"),
         ("train tabletop --algorithm", "--algorithm needs a value"),
         ("train tabletop --algorithm --seed 3", "--algorithm needs a value"),
+        ("train tabletop --perturb --seed 3", "--perturb needs a value, or several"),
+        ("train tabletop --tasks", "--tasks needs a value, or several"),
+        ("eval tabletop --perturb", "--perturb needs a value, or several"),
         (
             "train tabletop --algorithm ppo --algorithm.group-size 4",
             "--algorithm.group-size does not apply to ppo (it belongs to grpo)",

@@ -207,7 +207,7 @@ def test_the_kinds_are_those_of_eval() -> None:
     [
         ({"perturb": ["camra"]}, "must be a list of names"),
         ({"perturb": ["light", "light"]}, "'light' is named twice"),
-        ({"perturb": ["light"], "perturb_level": -1.0}, "--perturb-level must not be negative"),
+        ({"perturb": ["light"], "perturb_level": -1.0}, "--perturb-level must be a finite number and not negative"),
         ({"perturb": ["light"], "perturb_share": 0.0}, "--perturb-share must lie above 0"),
         ({"perturb": ["light"], "env": {"simulator": "warp"}}, "--perturb light does not go with MuJoCo Warp"),
         ({"perturb": ["light"], "env": {"renderer": "warp"}}, "--perturb light does not go with MuJoCo Warp"),
