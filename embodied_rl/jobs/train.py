@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from embodied_rl.algorithms.config import PPOConfig
 from embodied_rl.config.train import OwnPolicyConfig, TrainConfig, to_dict
 from embodied_rl.errors import UserError
 from embodied_rl.evaluation.evaluate import EvalReport
@@ -70,7 +71,7 @@ def run(
         if checkpoint is not None and iteration_of(checkpoint) == config.iterations and is_finished(folder):
             return dismiss(_finished(config, checkpoint, console), collectives)
         ranks = lead(config, checkpoint, collectives)
-        for line in _notices(config, benchmark):
+        for line in notices(config, benchmark):
             console.say(line)
         setup = stack.enter_context(open_together(ranks, given or Given(), console))
         config = setup.config
@@ -211,9 +212,17 @@ def _head(stamp: dict[str, Any]) -> list[str]:
     return [f"  {name:<10}{value}" for name, value in rows.items()]
 
 
-def _notices(config: TrainConfig, benchmark: str) -> list[str]:
-    """What a user who asked for `libero` must know before reading a figure."""
+def notices(config: TrainConfig, benchmark: str) -> list[str]:
+    """What a user must know before reading a figure: of LIBERO's suites, and of a policy that will not learn."""
     lines = libero_notice(config.suite) if benchmark == "libero" else []
+    critic = config.algorithm
+    if isinstance(critic, PPOConfig) and critic.critic_warmup_iterations >= config.iterations:
+        unless = "" if critic.critic_warmup_level is None else ", unless its critic sees before"
+        alone = counted(critic.critic_warmup_iterations, "update")
+        lines.append(
+            f"The policy stays as it is{unless}: the critic learns alone for {alone} "
+            f"(--algorithm.critic-warmup-iterations), and the run has {config.iterations}."
+        )
     checkpoint = "" if isinstance(config.policy, OwnPolicyConfig) else config.policy.checkpoint
     if benchmark and checkpoint == SHIPPED and config.suite in LIBERO_SUITES:
         made = f": embodied-rl collect {config.suite} --out demos, then embodied-rl sft demos --out start"
