@@ -37,6 +37,11 @@ def pin_reward(setup: RunSetup) -> RunSetup:
         )
     judge = open_judge(folder, asked, setup.config.device)
     _check_pictures(judge, setup.env.info, asked)
+    if isinstance(judge, ProgressModel) and "instruction" in setup.config.perturb:
+        raise UserError(
+            f"the reward model in {asked.model} knows the words of its demonstrations, and --perturb instruction says "
+            "it in others: leave 'instruction' or the model out."
+        )
     if isinstance(judge, ClipJudge):
         judge.check(setup.instructions)
     return dataclasses.replace(

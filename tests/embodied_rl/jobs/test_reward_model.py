@@ -80,6 +80,9 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
         pin_reward(opened(asks_for(folder), size=32))
     with pytest.raises(UserError, match="of which this suite says nothing"):
         pin_reward(opened(asks_for(folder), has_success=False))
+    with pytest.raises(UserError, match="knows the words of its demonstrations, and --perturb instruction"):
+        pin_reward(opened(replace(asks_for(folder), perturb=("light", "instruction"))))
+    pin_reward(opened(replace(asks_for(folder), perturb=("light",))))
     with pytest.raises(UserError, match="no reward model"):
         pin_reward(opened(asks_for(tmp_path)))
     with pytest.raises(UserError, match="use --algorithm ppo"):
