@@ -113,11 +113,11 @@ class EnvRunner:
         """Observe, act and step `envs` once; the round starts with every row live. Also the rows stopped before."""
         block, obs = self.store.take(len(env_ids))
         with self.clock.span("render"):
-            self.env.observe(env_ids, obs)
+            lost = self.env.observe(env_ids, obs) or ()
         episodes = [self._active[env_id] for env_id in env_ids]
         with self.clock.span("act"):
             act = self._actor.act(obs, decision_rng(episodes), mode)
-        stopped = [] if self._stopping is None else self._stopping.judge(episodes, act.value)
+        stopped = [] if self._stopping is None else self._stopping.judge(episodes, act.value, lost)
         with self.clock.span("simulate"):
             going = [row for row in range(len(env_ids)) if row not in stopped]
             result = step_rows(self.env, env_ids, act.actions, going)

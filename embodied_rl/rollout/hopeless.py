@@ -123,12 +123,15 @@ class HopelessRule:
         """Whether the episode is never stopped."""
         return bool(philox(spec.seed, 0, _AUDIT).random() < self._audit_share)
 
-    def judge(self, episodes: Sequence[ActiveEpisode], value: torch.Tensor | None) -> list[int]:
+    def judge(
+        self, episodes: Sequence[ActiveEpisode], value: torch.Tensor | None, lost: Sequence[int] = ()
+    ) -> list[int]:
         """Note the values of a decision; return the rows of the episodes that end before it.
 
         Args:
             episodes: N.
             value: float32 [N], of what they see now.
+            lost: rows that see nothing, whose simulator broke: their next step fails, and they run again.
 
         Raises:
             RuntimeError: the policy has no critic.
@@ -137,6 +140,8 @@ class HopelessRule:
             raise RuntimeError("an episode is hopeless by its critic, and the policy returned no value.")
         stopped: list[int] = []
         for row, (episode, now) in enumerate(zip(episodes, value.tolist(), strict=True)):
+            if row in lost:
+                continue
             episode.values.append(now)
             limits = self._thresholds.get(episode.spec.task)
             # where success does not end an episode, its later steps are no failure's

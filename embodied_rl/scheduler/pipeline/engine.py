@@ -322,8 +322,8 @@ class RolloutEngine:
         with self._lock:
             block, obs = self._pool.take(len(env_ids))
         with self.profiler.span("render"):
-            self.env.observe(env_ids, obs)  # where that fails, so does the next step
-        return EnvGroupView(env_ids, [env_group.active[env_id] for env_id in env_ids], block, obs)
+            lost = self.env.observe(env_ids, obs) or ()  # the next step of these fails
+        return EnvGroupView(env_ids, [env_group.active[env_id] for env_id in env_ids], block, obs, lost)
 
     # The policy
 
@@ -365,7 +365,7 @@ class RolloutEngine:
             acts = self._actor.act(join(views), decision_rng(episodes), "sample")
         parts, rule = split(acts, [len(view.env_ids) for view in views]), self.queue.sampler.stopping
         for env_group, view, act in zip(env_groups, views, parts, strict=True):
-            stopped = [] if rule is None else rule.judge(view.episodes, act.value)
+            stopped = [] if rule is None else rule.judge(view.episodes, act.value, view.lost)
             env_group.decision = Decision(act, version, stopped)
             self._submit(env_group)
 

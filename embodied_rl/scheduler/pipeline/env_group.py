@@ -15,12 +15,16 @@ from embodied_rl.types import ActOutput, ChunkResult, EpisodeSpec, Observation
 
 @dataclass(slots=True, eq=False)
 class EnvGroupView:
-    """Observations of some envs: row i of `obs` is `episodes[i]` in `env_ids[i]`; `obs` lies in the memory `block`."""
+    """Observations of some envs: row i of `obs` is `episodes[i]` in `env_ids[i]`; `obs` lies in the memory `block`.
+
+    lost: rows that show nothing, as their simulator broke.
+    """
 
     env_ids: list[int]
     episodes: list[ActiveEpisode]
     block: Observation
     obs: Observation
+    lost: Sequence[int] = ()
 
 
 @dataclass(slots=True)

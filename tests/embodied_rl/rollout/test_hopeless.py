@@ -168,8 +168,10 @@ class Watching(HopelessRule):
         super().__init__(LEVEL, AUDITS)
         self.spared: set[int] = set()
 
-    def judge(self, episodes: Sequence[ActiveEpisode], value: torch.Tensor | None) -> list[int]:
-        stopped = super().judge(episodes, value)
+    def judge(
+        self, episodes: Sequence[ActiveEpisode], value: torch.Tensor | None, lost: Sequence[int] = ()
+    ) -> list[int]:
+        stopped = super().judge(episodes, value, lost)
         ended = {episodes[row].spec.episode_id for row in stopped}
         self.spared |= {x.spec.episode_id for x in episodes if x.hopeless} - ended
         return stopped
@@ -284,8 +286,10 @@ def test_what_is_stopped_is_bootstrapped_as_the_horizon_is(bootstrap: bool) -> N
 class LearnsAtOnce(Watching):
     """Broken: it learns from each decision of the open batch."""
 
-    def judge(self, episodes: Sequence[ActiveEpisode], value: torch.Tensor | None) -> list[int]:
-        stopped = super().judge(episodes, value)
+    def judge(
+        self, episodes: Sequence[ActiveEpisode], value: torch.Tensor | None, lost: Sequence[int] = ()
+    ) -> list[int]:
+        stopped = super().judge(episodes, value, lost)
         found = [Success(x.spec.task, 1.0, tuple(x.values)) for x in episodes if x.num_decisions == 2]
         if self._batches and found:
             self._batches[-1] += found
@@ -299,6 +303,35 @@ def test_a_rule_that_learns_from_the_open_batch_depends_on_the_number_of_envs(tm
     assert runs[0] != runs[1]
     runs = [results(serial(replace(setup, stopping=Watching), tmp_path, env=SlowEnv(envs))) for envs in (3, 9)]
     assert runs[0] == runs[1]
+
+
+class Blind(SlowEnv):
+    """An env that breaks is seen to before its step fails: the picture stays that of another."""
+
+    def observe(self, env_ids: Sequence[int], out: Observation) -> list[int]:
+        super().observe(env_ids, out)
+        return [row for row, env_id in enumerate(env_ids) if self._doomed[env_id] and self._steps[env_id] > 0]
+
+
+@pytest.mark.parametrize("run", [serial, pipelined])
+def test_an_episode_whose_simulator_broke_is_run_again_and_not_stopped(
+    run: Callable[..., Outcome], tmp_path: Path
+) -> None:
+    """Its picture is another one's, and so would its value be."""
+
+    def strict() -> HopelessRule:
+        rule = HopelessRule()
+        rule._thresholds = {task: np.array([-np.inf, np.inf]) for task in TASKS}
+        return rule
+
+    setup = replace(SETUP, stopping=strict, iterations=1)
+    breaks = next(
+        {episode: 1} for episode in range(32) if not strict().audits(EpisodeSampler(5, TASKS).group(episode)[0])
+    )
+    out = run(setup, tmp_path, env=Blind(6, breaks=breaks))
+    assert out.sampler.counts.requeued == 1
+    assert {x.num_decisions for x in results(out) if x.stop is not None and x.stop.stopped} == {1}
+    assert sum(x.stop is not None and x.stop.stopped for x in results(out)) > 16
 
 
 def test_off_nothing_is_noted(tmp_path: Path) -> None:
