@@ -83,7 +83,9 @@ class EnvConfig:
     current on the built-in ones, which have no other."""
     reward: Reward = "sparse"
     """sparse: an episode pays 1 for success. staged: besides, the share of the goal's facts that hold; shaped: besides,
-    how near the hand and what it must move are to where they must be. Both are potentials: no optimum changes."""
+    how near the hand and what it must move are to where they must be. Both are potentials: no optimum changes where
+    PPO bootstraps episodes that run out of time (bootstrap_truncated). Else these keep what they reached: partial
+    success pays."""
     reward_gamma: float | None = None
     """Discount of a staged or shaped reward's potential, the learner's (None: that of the algorithm, 1 for grpo)."""
     step_reward: StepReward = "auto"

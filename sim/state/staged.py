@@ -1,7 +1,9 @@
 """Staged rewards: the sparse reward of a task, and potential-based shaping by what its goal still lacks.
 
 Shaping adds gamma * phi(s') - phi(s) to a decision's reward. It changes no optimal policy (Ng, Harada and Russell 1999,
-"Policy invariance under reward transformations", theorem 1), as the sum over an episode depends on its ends alone.
+"Policy invariance under reward transformations", theorem 1), as the sum over an episode depends on its ends alone. An
+episode that runs out of time keeps the potential of its last state, for a learner that goes on from that state's value;
+one that counts it as 0 pays for what was reached.
 """
 
 from __future__ import annotations
