@@ -6,15 +6,18 @@ these ever did, or after more decisions than nearly any of them took: a horizon 
 is one number that may cost half of the allowed share of successes; limits set for every decision apart would fit the
 successes that are remembered, and cost far more of those to come.
 
-Successes that the rule would stop are seen only in the audited share of the episodes, so there they count for several
-(inverse probability weights). What is stopped in batch b depends on batches that ended before b, not on timing.
+Successes that the rule would stop are seen only in the audited share of the episodes. Too few are seen there to stand
+for all that were stopped: nearly always it is none, limits rise with each batch that shows no success below them, and
+settle where one in as many is lost as are audited. So how many are lost is estimated with a prior, and they count
+whether one was seen or not. What is stopped in batch b depends on batches that ended before b, not on timing.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -40,25 +43,63 @@ lengths, would stop all episodes of a task that is behind."""
 MIN_THERE = 20
 """Where fewer successes still run, mean and standard deviation are those of the decision before."""
 _LEAST_STD, _ROUNDING = 1e-6, 1e-6
+_FEW = 5
+"""Below the lowest success lies a step as wide as those between so many of the lowest, on average."""
+_RULE = 2
+"""Of a checkpoint's state: how its successes are weighed."""
 # DecisionRng keys an episode's draws by (seed, decision, 0 or 1).
 _AUDIT = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Success:
-    """A remembered success. weight: how many it stands for; values: of the critic, one a decision."""
+    """A remembered success.
+
+    Args:
+        task: its task.
+        weight: how many it stands for.
+        values: of the critic, one a decision.
+        judged: its task had limits.
+        audited: they could not stop it.
+        lost: they would have.
+    """
 
     task: str
     weight: float
     values: tuple[float, ...]
+    judged: bool = False
+    audited: bool = False
+    lost: bool = False
 
 
-def calibrate(successes: Sequence[Success], false_stops: float) -> Array:
+def weigh(successes: Sequence[Success], false_stops: float) -> tuple[list[Success], float]:
+    """A task's successes with weights that make up for those that were stopped.
+
+    Limits that are as they should be lose a share `false_stops` of the successes, which is the prior: as if one loss
+    had been seen in 1 / false_stops of them (the mean of a Beta posterior). Where audited ones were lost, they stand
+    for all that were.
+
+    Returns:
+        The successes, and the weight of those that were stopped where none of them was seen.
+    """
+    judged = [success for success in successes if success.judged]
+    lost = sum(success.lost for success in judged)
+    audited = sum(success.audited for success in judged)
+    share = (1.0 + lost) / (1.0 / false_stops + audited)
+    stopped = (len(judged) - lost) * share / (1.0 - share)
+    if lost == 0:
+        return list(successes), stopped
+    weight = max(1.0, stopped / lost)
+    return [replace(success, weight=weight) if success.lost else success for success in successes], 0.0
+
+
+def calibrate(successes: Sequence[Success], false_stops: float, stopped: float = 0.0) -> Array:
     """The value below which an episode is stopped, by decision; float64 [T + 1], the last one for all later decisions.
 
     Args:
         successes: the longest has T decisions.
         false_stops: share of their weight that may be stopped.
+        stopped: weight of further ones that were stopped already.
 
     Returns:
         -inf where nothing is stopped: at the first decision, and everywhere if there are too few successes. inf where
@@ -75,8 +116,8 @@ def calibrate(successes: Sequence[Success], false_stops: float) -> Array:
         value[row, : length[row]] = success.values
     mean, std = _spread(value, weight)
     lowest = np.nanmin((value[:, 1:] - mean[1:]) / std[1:], axis=1, initial=np.inf)
-    budget = 0.5 * false_stops * weight.sum()
-    limits[1:-1] = mean[1:] + (_quantile(lowest, weight, budget) - _ROUNDING) * std[1:]
+    budget = 0.5 * max(0.0, false_stops * (weight.sum() + stopped) - stopped)
+    limits[1:-1] = mean[1:] + (_below(lowest, weight, budget) - _ROUNDING) * std[1:]
     limits[int(-_quantile(-length.astype(float), weight, budget)) :] = np.inf
     return limits
 
@@ -93,6 +134,20 @@ def _spread(value: Array, weight: Array) -> tuple[Array, Array]:
         variance = np.average((column[there] - mean[decision]) ** 2, weights=weight[there])
         std[decision] = max(float(np.sqrt(variance)), _LEAST_STD)
     return mean, std
+
+
+def _below(number: Array, weight: Array, budget: float) -> float:
+    """Below which a weight of about `budget` of further numbers lies, where float64 [N] of such are known.
+
+    Of N further ones k are expected below the k-th lowest. Below the lowest goes a step as wide as those between a few.
+    """
+    order = np.argsort(number, kind="stable")
+    count = int(np.argmax(np.cumsum(weight[order]) > budget))
+    if count > 0:
+        return float(number[order[count - 1]])
+    few = number[order[: _FEW + 1]]
+    step = (few[-1] - few[0]) / (len(few) - 1) if len(few) > 1 and math.isfinite(few[-1]) else 0.0
+    return float(few[0] - step)
 
 
 def _quantile(number: Array, weight: Array, budget: float) -> float:
@@ -164,21 +219,26 @@ class HopelessRule:
 
     def state_dict(self) -> dict[str, Any]:
         """JSON of the remembered batches."""
-        batches = [[[x.task, x.weight, list(x.values)] for x in batch] for batch in self._batches]
-        return {"false_stops": self._false_stops, "audit_share": self._audit_share, "batches": batches}
+        batches = [[[x.task, list(x.values), x.judged, x.audited, x.lost] for x in batch] for batch in self._batches]
+        own = {"rule": _RULE, "false_stops": self._false_stops, "audit_share": self._audit_share}
+        return own | {"batches": batches}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from `state`; raise UserError if it was made by other rules."""
-        if (state["false_stops"], state["audit_share"]) != (self._false_stops, self._audit_share):
-            raise UserError("the checkpoint's episodes were stopped by other rules; resume with the run's own config.")
+        own = (_RULE, self._false_stops, self._audit_share)
+        if (state.get("rule"), state["false_stops"], state["audit_share"]) != own:
+            raise UserError(
+                "the checkpoint's episodes were stopped by other rules; resume with the run's own config and version."
+            )
         self._batches = [
-            [Success(task, weight, tuple(values)) for task, weight, values in batch] for batch in state["batches"]
+            [Success(task, 1.0, tuple(values), *seen) for task, values, *seen in batch] for batch in state["batches"]
         ]
         self._calibrate()
 
     def _success(self, result: EpisodeResult) -> Success:
         assert result.stop is not None, "the rule saw it"
-        return Success(result.spec.task, 1 / self._audit_share if result.stop.hopeless else 1.0, result.stop.values)
+        task, judged = result.spec.task, result.spec.task in self._thresholds
+        return Success(task, 1.0, result.stop.values, judged, self.audits(result.spec), result.stop.hopeless)
 
     def forget(self) -> None:
         """Forget all batches, whose values are of a critic that is no more."""
@@ -199,10 +259,14 @@ class HopelessRule:
             for success in batch:
                 successes.setdefault(success.task, []).append(success)
         self._thresholds = {
-            task: calibrate(own, self._false_stops)
+            task: calibrate(*self._weighed(own))
             for task, own in successes.items()
             if len(own) * self._false_stops >= MIN_STOPS
         }
+
+    def _weighed(self, own: Sequence[Success]) -> tuple[list[Success], float, float]:
+        weighed, stopped = weigh(own, self._false_stops)
+        return weighed, self._false_stops, stopped
 
     def _metrics(self, results: Sequence[EpisodeResult]) -> dict[str, float]:
         """Of no episodes, and of no audited ones or successes among them, there is nothing to say."""
