@@ -97,8 +97,7 @@ def _asked(config: LiberoDoctorConfig) -> dict[str, tuple[str, ...]]:
     there = [name.partition("/") for name in installed(cache_dir() / "libero")]
     suites = [suite for suite in LIBERO_SUITES if suite in {first for first, _, _ in there}] or [LIBERO_SUITES[0]]
     found = {
-        suite: tuple(short for first, _, short in there if (first, short in config.tasks) == (suite, True))
-        for suite in suites
+        suite: tuple(short for first, _, short in there if first == suite and short in config.tasks) for suite in suites
     }
     if unknown := set(config.tasks) - {short for names in found.values() for short in names}:
         return {suites[0]: tuple(sorted(unknown))}
