@@ -102,7 +102,9 @@ def test_the_same_episodes_and_updates_as_serial(
     assert ledger.outstanding == {}
     assert ledger.issued == ledger.finished == oracle.sampler.counts.issued
     assert len(found.episodes) == len(set(found.episodes)) == ledger.finished - stopped
-    assert set(found.episodes) <= set(oracle.episodes)
+    learned = {result.spec.episode_id for batch in oracle.batches for result in batch.episodes}
+    # of a filtered group either may finish an episode that the other stops: one that broke may have begun again by then
+    assert learned <= set(found.episodes) <= set(range(ledger.issued))
 
 
 def test_groups_that_cannot_pass_any_more_are_stopped(tmp_path: Path) -> None:
