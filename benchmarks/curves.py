@@ -277,7 +277,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             write_csv(given.csv, [point for run in given.runs for point in read_run(run)])
         points = read_csv(given.csv)
         if given.page:
-            _replace_tables(given.page, make_tables(points))
+            replace_tables(given.page, make_tables(points))
     except (UserError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -286,7 +286,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _replace_tables(page: Path, lines: Sequence[str]) -> None:
+def replace_tables(page: Path, lines: Sequence[str]) -> None:
+    """Put `lines` between the page's marks; UserError if it has none."""
     text = page.read_text(encoding="utf-8")
     new, count = re.subn(
         r"(<!-- tables -->\n).*?(<!-- end of tables -->)",
