@@ -72,6 +72,7 @@ class OnPolicyAlgorithm(Protocol):
         needs_value: whether there is a critic to train.
         needs_final_value: whether a truncated episode needs the value of its last observation.
         epochs: passes over a batch.
+        critic_epochs: passes of the value head alone over what it read, after those.
         part_weight: how to weight groups that are prepared one at a time: by episodes or by ratio units. None:
             `prepare` needs the whole batch.
         ratio_level: what gets one probability ratio.
@@ -84,6 +85,7 @@ class OnPolicyAlgorithm(Protocol):
     needs_value: bool
     needs_final_value: bool
     epochs: int
+    critic_epochs: int
     part_weight: PartWeight | None
     ratio_level: RatioLevel
     critic_ready: bool

@@ -82,6 +82,10 @@ class PPOConfig:
     """Passes over the batch in one update."""
     normalize_advantage: bool = True
     """Bring the advantages of a batch to mean 0 and standard deviation 1."""
+    critic_epochs: int = 0
+    """After the policy's passes, so many more over the same decisions in which the value head alone learns, without
+    value_clip (phasic policy gradient: Cobbe et al. 2021). For pi0 and SmolVLA, whose head reads what is computed
+    anyway."""
     critic_warmup_iterations: int = 0
     """First iterations in which only the value head learns."""
     critic_warmup_level: float | None = None
@@ -93,6 +97,7 @@ class PPOConfig:
         _require(0 <= self.gae_lambda <= 1, f"algorithm.gae_lambda must lie in [0, 1], got {self.gae_lambda}")
         _require(self.value_coef > 0, "algorithm.value_coef must be positive: PPO needs its critic")
         _require(self.value_clip is None or self.value_clip > 0, "algorithm.value_clip must be positive or None")
+        _require(self.critic_epochs >= 0, f"algorithm.critic_epochs must not be negative, got {self.critic_epochs}")
         _require(self.critic_warmup_iterations >= 0, "algorithm.critic_warmup_iterations must not be negative")
         if self.critic_warmup_level is not None:
             _require(

@@ -30,6 +30,7 @@ class GRPO:
     """GRPO as the learner and the rollout see it."""
 
     needs_value = False
+    critic_epochs = 0
     needs_final_value = False
     critic_ready = False
 

@@ -43,6 +43,7 @@ class PPO:
         self.config = config
         self.needs_final_value = config.bootstrap_truncated
         self.epochs = config.epochs
+        self.critic_epochs = config.critic_epochs
         self.ratio_level: RatioLevel = config.ratio_level
         self.critic_ready = False
 

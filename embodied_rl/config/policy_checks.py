@@ -5,6 +5,7 @@ from __future__ import annotations
 from embodied_rl.algorithms.config import AlgorithmConfig, PPOConfig
 from embodied_rl.config.policies import FlowPolicyConfig
 from embodied_rl.errors import UserError
+from embodied_rl.learner.config import LearnerConfig
 from embodied_rl.scheduler.config import PipelinedConfig, RayConfig, SchedulerConfig
 
 
@@ -33,3 +34,25 @@ def check_flow_policy(
             "--policy.prefix-cache-gib keeps what the weights that learn can read, and others act on "
             "--scheduler.act-device: leave one of the two out."
         )
+
+
+def check_critic_epochs(policy: object, scheduler: SchedulerConfig, learner: LearnerConfig) -> None:
+    """UserError if the value head cannot learn by itself, or what it read does not come to where it learns."""
+    option = "--algorithm.critic-epochs"
+    if not isinstance(policy, FlowPolicyConfig):
+        raise UserError(
+            f"{option} is for the value head of pi0, pi0.5 and SmolVLA, which learns by itself; this policy's teaches "
+            "the whole network: leave it out, or raise --algorithm.epochs."
+        )
+    if not policy.detach_critic_input:
+        raise UserError(
+            f"{option} lets the value head learn by itself, and with --policy.no-detach-critic-input it teaches the "
+            "network: leave one of the two out."
+        )
+    if learner.minibatch_groups is not None:
+        raise UserError(
+            f"{option} goes over a whole batch, and with --learner.minibatch-groups it comes in parts: leave one of "
+            "the two out."
+        )
+    if learner.num_processes > 1 or isinstance(scheduler, RayConfig):
+        raise UserError(f"{option} runs in one process: leave out ranks and --scheduler ray, or the option.")

@@ -6,6 +6,7 @@ Reading map of one update, from the batch to the weights:
   row_update.py      strategy 1: shuffled minibatches of rows (learner.minibatch_size)
   group_update.py    strategy 2: minibatches of whole groups that may come one by one (learner.minibatch_groups)
   row_selection.py   which rows either of them learns from (learner.row_share)
+  critic_update.py   further passes of the value head alone (algorithm.critic_epochs)
   optimizer_step.py  one step: begin, collect, clip, apply
   gradients.py       the gradient of one step, summed over microbatches, threads and processes
   distributed/       the same over several processes
@@ -17,8 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from embodied_rl.algorithms.base import OnPolicyAlgorithm
+from embodied_rl.errors import UserError
 from embodied_rl.learner.batches import join_batches, split_groups
 from embodied_rl.learner.config import LearnerConfig
+from embodied_rl.learner.critic_update import update_critic
 from embodied_rl.learner.distributed.collectives import SINGLE_PROCESS, Collectives
 from embodied_rl.learner.group_update import GroupUpdate
 from embodied_rl.learner.off_policy import DRIFT, importance_correction, stale_metrics
@@ -67,6 +70,8 @@ class Learner:
         collectives: Collectives = SINGLE_PROCESS,
         reward_model: RewardModel = SIMULATOR_REWARD,
     ) -> None:
+        if algorithm.critic_epochs and collectives.size > 1:  # of a launcher: the config knows its own ranks only
+            raise UserError("--algorithm.critic-epochs runs in one process: leave out the option, or the ranks.")
         self.policy = policy
         self.algorithm = algorithm
         self.config = config
@@ -129,6 +134,8 @@ class Learner:
                 metrics = self._update_by_groups(batch, self.config.minibatch_groups, iteration)
             else:
                 metrics = update_by_rows(self.optimizer_step, batch, self._selection, self._seed, iteration)
+                if self.algorithm.critic_epochs:
+                    update_critic(self.optimizer_step, batch, self._seed, iteration)
             metrics = self.algorithm.finish(iteration, metrics)
             self._absorb(batch)
             stale = stale_metrics(batch, self.algorithm.ratio_level, self.policy.terms_per_step)
