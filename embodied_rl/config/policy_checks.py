@@ -36,8 +36,8 @@ def check_flow_policy(
         )
 
 
-def check_critic_epochs(policy: object, scheduler: SchedulerConfig, learner: LearnerConfig) -> None:
-    """UserError if the value head cannot learn by itself, or what it read does not come to where it learns."""
+def check_critic_epochs(policy: object, learner: LearnerConfig) -> None:
+    """UserError if the value head cannot learn by itself."""
     option = "--algorithm.critic-epochs"
     if not isinstance(policy, FlowPolicyConfig):
         raise UserError(
@@ -47,12 +47,10 @@ def check_critic_epochs(policy: object, scheduler: SchedulerConfig, learner: Lea
     if not policy.detach_critic_input:
         raise UserError(
             f"{option} lets the value head learn by itself, and with --policy.no-detach-critic-input it teaches the "
-            "network: leave one of the two out."
+            f"network: add {option} 0, or leave that out."
         )
-    if learner.minibatch_groups is not None:
+    if learner.fsdp:
         raise UserError(
-            f"{option} goes over a whole batch, and with --learner.minibatch-groups it comes in parts: leave one of "
-            "the two out."
+            f"{option} has the value head learn where it lies whole, and --learner.fsdp cuts it in parts: "
+            f"add {option} 0, or leave FSDP out."
         )
-    if learner.num_processes > 1 or isinstance(scheduler, RayConfig):
-        raise UserError(f"{option} runs in one process: leave out ranks and --scheduler ray, or the option.")

@@ -261,7 +261,7 @@ class TrainConfig:
                 "--policy.compile, and then train with what it chose."
             )
         if isinstance(self.algorithm, PPOConfig) and self.algorithm.critic_epochs:
-            check_critic_epochs(self.policy, self.scheduler, self.learner)
+            check_critic_epochs(self.policy, self.learner)
         if isinstance(self.policy, FlowPolicyConfig):
             check_flow_policy(self.policy, self.algorithm, self.scheduler, fsdp=self.learner.fsdp)
         if self.learner.num_processes > 1:

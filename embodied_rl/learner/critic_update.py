@@ -6,9 +6,14 @@ one pass with the policy leaves such a head far from what it could say.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 import numpy as np
 import torch
+from torch import Tensor
 
+from embodied_rl.learner.distributed.collectives import Collectives
 from embodied_rl.learner.optimizer_step import OptimizerStep
 from embodied_rl.policy import CRITIC_INPUT
 from embodied_rl.rng import philox
@@ -18,19 +23,55 @@ from embodied_rl.types import RolloutBatch
 _CRITIC = 11
 
 
-def update_critic(step: OptimizerStep, batch: RolloutBatch, seed: int, iteration: int) -> None:
-    """Take `critic_epochs` passes of steps on the squared error of the returns, of minibatches of `minibatch_size`."""
-    config, algorithm = step.config, step.algorithm
+@dataclass(frozen=True, slots=True)
+class CriticRows:
+    """What this rank's rows of a batch have for the critic.
+
+    read: what it read, float32 [n, ...]. returns: float32 [n]. place: int64 [n], where they stand among the batch's
+    `total` rows.
+    """
+
+    read: Tensor
+    returns: Tensor
+    place: Tensor
+    total: int
+
+
+def critic_rows(batch: RolloutBatch, collectives: Collectives) -> CriticRows:
+    """Those of a batch, or of a part of one, that is prepared."""
+    assert batch.returns is not None, "prepare() first"
+    own = collectives.own(batch, torch.arange(len(batch)))
+    frame = own if batch.frame_row is None else batch.frame_row[own]
+    return CriticRows(batch.replay[CRITIC_INPUT][frame], batch.returns[own], own, len(batch))
+
+
+def join_rows(parts: Sequence[CriticRows]) -> CriticRows:
+    """The rows of several parts of a batch, in order."""
+    starts = np.cumsum([0, *(part.total for part in parts)])
+    return CriticRows(
+        torch.cat([part.read for part in parts]),
+        torch.cat([part.returns for part in parts]),
+        torch.cat([part.place + int(start) for part, start in zip(parts, starts, strict=False)]),
+        int(starts[-1]),
+    )
+
+
+def update_critic(step: OptimizerStep, rows: CriticRows, batch: RolloutBatch, seed: int, iteration: int) -> None:
+    """Take the algorithm's `critic_epochs` passes: steps on the mean squared error of the returns.
+
+    There are as many minibatches as in a pass of the policy. batch: is dumped if a gradient is not finite.
+    """
     value_of = step.model.traits.critic_value
     assert value_of is not None, "the config sees to it"
-    assert batch.returns is not None, "the policy's passes have prepared the batch"
-    assert config.minibatch_size is not None, "the config sees to it"
-    read, device = batch.replay[CRITIC_INPUT], next(step.model.parameters()).device
-    parts = max(1, round(len(batch) / config.minibatch_size))
-    for epoch in range(algorithm.critic_epochs):
-        order = philox(seed, _CRITIC, iteration, epoch).permutation(len(batch))
-        for rows in np.array_split(order, parts):
-            index = torch.from_numpy(rows)
-            error = value_of(read[index].to(device)) - batch.returns[index].to(device)
-            error.square().mean().backward()
-            step.apply(batch, index, iteration, ess=1.0)
+    device, own = next(step.model.parameters()).device, torch.full((rows.total,), -1)
+    own[rows.place] = torch.arange(len(rows.place))
+    parts = step.config.minibatches(rows.total, len(batch.episodes) // step.algorithm.group_size)
+    for epoch in range(step.algorithm.critic_epochs):
+        order = philox(seed, _CRITIC, iteration, epoch).permutation(rows.total)
+        for drawn in np.array_split(order, parts):
+            index = own[torch.from_numpy(drawn)]
+            index = index[index >= 0]
+            if len(index):  # each rank adds its share of the mean
+                error = value_of(rows.read[index].to(device)) - rows.returns[index].to(device)
+                (error.square().sum() / len(drawn)).backward()
+            step.apply(batch, torch.empty(0, dtype=torch.int64), iteration, ess=1.0)

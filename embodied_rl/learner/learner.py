@@ -18,10 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from embodied_rl.algorithms.base import OnPolicyAlgorithm
-from embodied_rl.errors import UserError
 from embodied_rl.learner.batches import join_batches, split_groups
 from embodied_rl.learner.config import LearnerConfig
-from embodied_rl.learner.critic_update import update_critic
+from embodied_rl.learner.critic_update import critic_rows, join_rows, update_critic
 from embodied_rl.learner.distributed.collectives import SINGLE_PROCESS, Collectives
 from embodied_rl.learner.group_update import GroupUpdate
 from embodied_rl.learner.off_policy import DRIFT, importance_correction, stale_metrics
@@ -70,8 +69,6 @@ class Learner:
         collectives: Collectives = SINGLE_PROCESS,
         reward_model: RewardModel = SIMULATOR_REWARD,
     ) -> None:
-        if algorithm.critic_epochs and collectives.size > 1:  # of a launcher: the config knows its own ranks only
-            raise UserError("--algorithm.critic-epochs runs in one process: leave out the option, or the ranks.")
         self.policy = policy
         self.algorithm = algorithm
         self.config = config
@@ -135,7 +132,8 @@ class Learner:
             else:
                 metrics = update_by_rows(self.optimizer_step, batch, self._selection, self._seed, iteration)
                 if self.algorithm.critic_epochs:
-                    update_critic(self.optimizer_step, batch, self._seed, iteration)
+                    rows = critic_rows(batch, self.collectives)
+                    update_critic(self.optimizer_step, rows, batch, self._seed, iteration)
             metrics = self.algorithm.finish(iteration, metrics)
             self._absorb(batch)
             stale = stale_metrics(batch, self.algorithm.ratio_level, self.policy.terms_per_step)
@@ -182,7 +180,10 @@ class Learner:
                 update.add(group)
         if update.rows != len(batch):
             raise RuntimeError(f"{update.rows} rows were accumulated for a batch of {len(batch)}")
-        return update.finish()
+        metrics = update.finish()
+        if self.algorithm.critic_epochs:
+            update_critic(self.optimizer_step, join_rows(update.critic_rows), batch, self._seed, iteration)
+        return metrics
 
     def state_dict(self) -> dict[str, Any]:
         """Optimiser state, version, and whether the critic is ready; the policy's weights are saved apart."""

@@ -15,14 +15,15 @@ from embodied_rl.config.policies import OpenVLAConfig, Pi0Config
 from embodied_rl.config.train import TrainConfig
 from embodied_rl.errors import UserError
 from embodied_rl.factory.critic import fit_critic
+from embodied_rl.learner.batches import split_groups
 from embodied_rl.learner.config import LearnerConfig
+from embodied_rl.learner.critic_update import critic_rows, join_rows
 from embodied_rl.learner.distributed.collectives import Collectives
 from embodied_rl.learner.learner import Learner
 from embodied_rl.policies.flow import FlowExploration
 from embodied_rl.policies.pi0 import CriticInput
 from embodied_rl.policies.pi0.policy import Pi0Policy
 from embodied_rl.policy import CRITIC_INPUT
-from embodied_rl.scheduler.config import RayConfig
 from tests.embodied_rl.algorithms.test_flow_algorithms import flow_policy
 from tests.policies.pi0_models import decision_rng, observation, randomise, tiny_policy
 from tests.policies.test_critic_input import collected
@@ -89,6 +90,43 @@ def test_the_head_alone_moves_and_explains_more(critic_input: CriticInput, tmp_p
     assert errors[50] < 0.9 * errors[0]
 
 
+def test_groups_one_by_one_teach_it_what_the_whole_batch_does(tmp_path: Path) -> None:
+    """In one minibatch, where both ways prepare the same rows."""
+    by_groups = LearnerConfig(lr=1e-3, value_lr=1e-2, minibatch_size=None, minibatch_groups=1000)
+    by_rows = replace(by_groups, minibatch_size=10**6, minibatch_groups=None)
+    found = []
+    for options in (by_rows, by_groups):
+        policy = policy_with(5)
+        algorithm = make_algorithm(replace(PPO, critic_epochs=5))
+        learner = Learner(policy, algorithm, options, seed=0, dump_dir=tmp_path)
+        batch = collected(policy, 0)
+        if options is by_groups:
+            for group in split_groups(batch):
+                learner.accumulate(group)
+        learner.update(batch)
+        found.append(policy.model.value_head.state_dict())
+    for name, weight in found[0].items():
+        torch.testing.assert_close(found[1][name], weight, rtol=0, atol=1e-5, msg=name)
+
+
+def test_ranks_share_the_rows() -> None:
+    """Each has the rows of its own episodes, at their places in the whole batch."""
+    policy = policy_with(1)
+    batch = collected(policy, 0)
+    algorithm = make_algorithm(replace(PPO, critic_epochs=1))
+    algorithm.prepare(batch, policy.terms_per_step)
+    whole = critic_rows(batch, Collectives())
+    halves = [critic_rows(batch, Collectives(rank, 2)) for rank in range(2)]
+    assert sum(len(half.place) for half in halves) == whole.total == len(batch)
+    for half in halves:
+        assert half.total == whole.total
+        assert torch.equal(half.read, whole.read[half.place])
+        assert torch.equal(half.returns, whole.returns[half.place])
+    joined = join_rows([whole, halves[1]])
+    assert joined.total == 2 * len(batch)
+    assert torch.equal(joined.place[len(batch) :], halves[1].place + len(batch))
+
+
 def test_a_resumed_run_ends_in_the_same_weights(tmp_path: Path) -> None:
     policy = policy_with(3)
     learner = learner_of(policy, 3, tmp_path)
@@ -106,7 +144,7 @@ def test_a_resumed_run_ends_in_the_same_weights(tmp_path: Path) -> None:
         assert torch.equal(weight, again.state_dict()[name]), name
 
 
-def test_what_they_do_not_go_with_is_refused_by_name(tmp_path: Path) -> None:
+def test_what_they_do_not_go_with_is_refused_by_name() -> None:
     with pytest.raises(UserError, match="critic_epochs must not be negative"):
         PPOConfig(critic_epochs=-1)
     fits = TrainConfig(policy=Pi0Config(), algorithm=replace(PPO, critic_epochs=2))
@@ -114,18 +152,7 @@ def test_what_they_do_not_go_with_is_refused_by_name(tmp_path: Path) -> None:
     for other, words in (
         ({"policy": OpenVLAConfig()}, "pi0, pi0.5 and SmolVLA"),
         ({"policy": Pi0Config(detach_critic_input=False)}, "no-detach-critic-input"),
-        ({"learner": LearnerConfig(minibatch_size=None, minibatch_groups=2)}, "minibatch-groups"),
-        ({"learner": LearnerConfig(num_processes=2)}, "one process"),
-        ({"scheduler": RayConfig()}, "one process"),
+        ({"learner": LearnerConfig(num_processes=2, fsdp=True)}, "fsdp"),
     ):
         with pytest.raises(UserError, match=words):
             replace(fits, **other).check()
-    with pytest.raises(UserError, match="one process"):
-        Learner(
-            tiny_policy(),
-            make_algorithm(fits.algorithm),
-            LEARNER,
-            seed=0,
-            dump_dir=tmp_path,
-            collectives=Collectives(size=2),
-        )
