@@ -24,7 +24,6 @@ def check_alone(
         )
     asked = {
         "--rollout.sampler adaptive draws episodes": rollout.sampler == "adaptive",
-        "--rollout.stop-hopeless stops episodes": rollout.stop_hopeless,
         "--guard.action roll_back takes updates back": guard.action == "roll_back",
     }
     for what, wanted in asked.items():

@@ -42,7 +42,6 @@ from embodied_rl.scheduler.config import (
     check_filtered_draws,
     check_fit,
     check_ranks,
-    check_stopping,
 )
 from embodied_rl.utils.dataclass_io import check_keys, read_dataclass, typed
 
@@ -251,10 +250,8 @@ class TrainConfig:
             self.rollout.groups(self.algorithm.group_size)  # raises unless the group size divides the episodes
             if self.rollout.sampler == "adaptive" and self.algorithm.success_rate_range is not None:
                 check_filtered_draws(self.scheduler)
-        has_critic = isinstance(self.algorithm, PPOConfig)
-        check_stopping(self.scheduler, wanted=self.rollout.stop_hopeless, has_critic=has_critic)
         check_alone(self.reward, self.algorithm, self.rollout, self.guard, self.env.reward)
-        check_reward(self.reward, autotune=self.autotune, has_critic=has_critic)
+        check_reward(self.reward, autotune=self.autotune, has_critic=isinstance(self.algorithm, PPOConfig))
         if self.autotune and not isinstance(self.policy, OwnPolicyConfig | MLPConfig) and self.policy.compile:
             raise UserError(
                 "--autotune would take the compiler's time for the policy's: run it without "

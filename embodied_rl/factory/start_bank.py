@@ -105,7 +105,6 @@ def _check_rest(config: TrainConfig) -> None:
     asked = {
         f"--perturb {' '.join(config.perturb)}": bool(config.perturb),
         "--rollout.sampler adaptive": config.rollout.sampler == "adaptive",
-        "--rollout.stop-hopeless": config.rollout.stop_hopeless,
     }
     for what, wanted in asked.items():
         if wanted:

@@ -8,7 +8,6 @@ from typing import Literal
 
 from embodied_rl.errors import UserError
 from embodied_rl.rollout.adaptive import UNIFORM_SHARE, AdaptiveDraws
-from embodied_rl.rollout.hopeless import AUDIT_SHARE, FALSE_STOPS, MEMORY, MIN_STOPS, HopelessRule
 
 START_BANK_SHARE = 0.5
 """What --rollout.start-bank-share is unless it is given."""
@@ -34,14 +33,6 @@ class RolloutConfig:
     0.5)."""
     start_bank_digest: str | None = None
     """SHA-256 of the bank (None: of the one in the folder). A folder with another one is refused."""
-    stop_hopeless: bool = False
-    """End a training episode before a decision at which the critic values it lower than nearly all successes of the
-    batches before, with PPO; it counts as a failure. Never in evaluations."""
-    false_stops: float | None = None
-    """stop_hopeless: at most this share of the remembered successes would have been stopped (None: 0.03)."""
-    audit_share: float | None = None
-    """stop_hopeless: share of the training episodes that is never stopped, and tells how many of those stopped would
-    have succeeded (None: 0.1)."""
 
     def __post_init__(self) -> None:
         for name in ("share", "digest"):
@@ -52,14 +43,6 @@ class RolloutConfig:
                 f"--rollout.start-bank-share must lie above 0 and at most at 1, got {self.start_bank_share:g}; leave "
                 "--rollout.start-bank out for none."
             )
-        for name in ("false_stops", "audit_share"):
-            share, option = getattr(self, name), name.replace("_", "-")
-            if share is not None and not self.stop_hopeless:
-                raise UserError(f"--rollout.{option} goes with --rollout.stop-hopeless.")
-            if share is not None and not 0 < share < 1:
-                raise UserError(f"--rollout.{option} must lie between 0 and 1, got {share:g}.")
-        if self.stop_hopeless:
-            self._check_stops(1)
         if self.episodes_per_iteration < 1:
             raise UserError(f"--rollout.episodes-per-iteration must be at least 1, got {self.episodes_per_iteration}.")
         if self.sampler not in ("uniform", "adaptive"):
@@ -89,35 +72,6 @@ class RolloutConfig:
         if not has_success:
             raise UserError("--rollout.sampler adaptive goes by success, which these tasks do not have: leave it out.")
         return AdaptiveDraws(seed, tasks, UNIFORM_SHARE if self.uniform_share is None else self.uniform_share)
-
-    def stopping(self, tasks: int = 1, *, has_success: bool = True) -> HopelessRule | None:
-        """What ends training episodes early, in a run of so many tasks.
-
-        Raises:
-            UserError: there is no success (`EnvInfo`) to go by, or no task can have enough of it.
-        """
-        if not self.stop_hopeless:
-            return None
-        if not has_success:
-            raise UserError("--rollout.stop-hopeless goes by success, which these tasks do not have: leave it out.")
-        self._check_stops(tasks)
-        return HopelessRule(self._false_stops, AUDIT_SHARE if self.audit_share is None else self.audit_share)
-
-    @property
-    def _false_stops(self) -> float:
-        return FALSE_STOPS if self.false_stops is None else self.false_stops
-
-    def _check_stops(self, tasks: int) -> None:
-        """UserError where no task would have the successes that its limits are made of, if all its episodes were."""
-        uniform = 1.0 if self.sampler == "uniform" else self.uniform_share or UNIFORM_SHARE
-        most = MEMORY * self.episodes_per_iteration * (uniform / tasks + 1.0 - uniform)
-        if most * self._false_stops < MIN_STOPS:
-            whose = "those have" if tasks == 1 else f"a task has, of {tasks}, in those at most"
-            raise UserError(
-                f"--rollout.stop-hopeless needs {MIN_STOPS / self._false_stops:.0f} successes of a task in {MEMORY} "
-                f"updates, and {whose} {most:.0f} episodes: raise --rollout.episodes-per-iteration or "
-                f"--rollout.false-stops{'' if tasks == 1 else ', or train on fewer --tasks'}."
-            )
 
     def groups(self, group_size: int) -> int:
         """Return the groups of an iteration; raise UserError unless the group size divides its episodes."""

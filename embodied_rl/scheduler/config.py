@@ -169,20 +169,6 @@ def check_ranks(config: SchedulerConfig, size: int) -> None:
         )
 
 
-def check_stopping(config: SchedulerConfig, *, wanted: bool, has_critic: bool) -> None:
-    """Raise UserError if --rollout.stop-hopeless is wanted where there is no critic, or it would depend on timing."""
-    if not wanted:
-        return
-    if not has_critic:
-        raise UserError("--rollout.stop-hopeless goes by the critic's values: use --algorithm ppo, or leave it out.")
-    if isinstance(config, RayConfig) or (isinstance(config, PipelinedConfig) and config.mode == "async"):
-        what = "--scheduler ray" if isinstance(config, RayConfig) else "--scheduler.mode async"
-        raise UserError(
-            f"--rollout.stop-hopeless does not go with {what}, where it would stop other episodes in every run: use "
-            "--scheduler serial or --scheduler.mode on_policy."
-        )
-
-
 def check_filtered_draws(config: SchedulerConfig) -> None:
     """Raise UserError where what an adaptive sampler draws would depend on when groups are filtered out."""
     staleness = 0

@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from embodied_rl.errors import UserError
 from embodied_rl.learner.off_policy import importance_correction
 from embodied_rl.rollout.collector import Collector
 from embodied_rl.rollout.dealt_groups import DealtGroups
@@ -65,11 +64,6 @@ def make_scheduler(
         UserError: the options do not fit the environment, the learner or the ranks.
     """
     algorithm, collectives = learner.algorithm, learner.collectives
-    if learner.needs_final_images and sampler.stopping is not None:
-        raise UserError(
-            "a reward model that judges what an episode shows after its last step does not go with "
-            "--rollout.stop-hopeless, under which some have none: leave one of the two out."
-        )
     limits: dict[str, Any] = {
         "groups": groups,
         "success_rate_range": algorithm.success_rate_range,

@@ -141,9 +141,8 @@ class _Run:
         )
         self.profiler = options.profiler or make_profiler(settings.scheduler)
         draws = settings.rollout.draws(settings.seed, states.train, has_success=env.info.has_success)
-        stopping = settings.rollout.stopping(len(states.train), has_success=env.info.has_success)
         size, mix = algorithm.group_size, settings.episode_mix
-        self.sampler = EpisodeSampler(settings.seed, states.train, size, draws, mix, stopping)
+        self.sampler = EpisodeSampler(settings.seed, states.train, size, draws, mix)
         self.heldout = evaluation_specs(_first_states(states.heldout, settings.evaluation), settings.seed)
         self.learner = Learner(
             policy,
@@ -252,12 +251,12 @@ class _Run:
         good = self.guard.good
         back = self.guard.may_roll_back() and good is not None and good in self.checkpoints.names()
         if back and good is not None:
-            version, loaded = self.learner.version, load(self.checkpoints.folder / good)
+            version = self.learner.version
+            loaded = load(self.checkpoints.folder / good)
             self.files.load(loaded.policy)
             resume_average(self.average, self.policy, loaded.trainer.get("average"))
             self.learner.load_state_dict(loaded.trainer["learner"])
             self.learner.version = version
-            self.sampler.forget_values()
             self.guard.rolled_back()
             text += f". Rolled back to {good}"
         else:

@@ -152,13 +152,6 @@ def test_the_fastest_trial_is_chosen_and_a_failing_one_is_named(monkeypatch: pyt
     assert "no room" in " ".join(console.file.getvalue().split())  # type: ignore[attr-defined]
 
 
-def test_a_trial_is_too_short_for_what_stops_episodes_and_the_choice_keeps_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tune_module, "run_trial", lambda *_: trial(100.0))
-    rollout = RolloutConfig(episodes_per_iteration=16, stop_hopeless=True, sampler="adaptive")
-    config = replace(ROWS, rollout=rollout, env=replace(ROWS.env, num_envs=4))
-    assert tune(config, Simulators(), ToyPolicy(), TASKS, quiet()).config.rollout == rollout
-
-
 def test_what_does_not_fit_is_not_tried_and_said_so(monkeypatch: pytest.MonkeyPatch) -> None:
     tried: list[int] = []
 

@@ -122,7 +122,6 @@ def test_a_task_whose_demonstrations_all_failed_has_no_states(bank: Path) -> Non
     [
         ("--perturb light is for", {"perturb": ["light"]}),
         ("--rollout.sampler adaptive is for", {"sampler": "adaptive"}),
-        ("--rollout.stop-hopeless is for", {"stop_hopeless": True}),
     ],
 )
 def test_where_all_episodes_begin_in_the_bank_an_option_for_others_is_refused(

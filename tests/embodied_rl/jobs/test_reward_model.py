@@ -115,7 +115,6 @@ def test_a_judge_may_teach_alone(tmp_path: Path) -> None:
         ({"algorithm": GRPOConfig()}, "--reward.alone is built for PPO: use --algorithm ppo"),
         ({"algorithm": PPOConfig()}, "add --algorithm.no-bootstrap-truncated"),
         ({"rollout": RolloutConfig(sampler="adaptive")}, "--rollout.sampler adaptive draws episodes by the simulator"),
-        ({"rollout": RolloutConfig(stop_hopeless=True)}, "--rollout.stop-hopeless stops episodes by the simulator"),
         ({"guard": GuardConfig(action="roll_back")}, "--guard.action roll_back takes updates back by the simulator"),
         ({"env": EnvConfig(reward="staged")}, "--env.reward staged is paid by the simulator"),
     ],

@@ -15,13 +15,11 @@ import torch
 
 from embodied_rl.algorithms.config import PPOConfig
 from embodied_rl.algorithms.make import make_algorithm
-from embodied_rl.errors import UserError
 from embodied_rl.learner.batches import join_batches
 from embodied_rl.learner.config import LearnerConfig
 from embodied_rl.learner.distributed.collectives import SINGLE_PROCESS, Collectives
 from embodied_rl.rollout.chunk import Ends
 from embodied_rl.rollout.env_runner import EnvRunner
-from embodied_rl.rollout.hopeless import HopelessRule
 from embodied_rl.rollout.observation_pool import gather
 from embodied_rl.rollout.sampler import EpisodeSampler
 from embodied_rl.scheduler.base import Callbacks
@@ -208,11 +206,3 @@ def test_episodes_with_and_without_final_images_do_not_mix() -> None:
     ended[1].final_images = None
     with pytest.raises(ValueError, match="others none"):
         gather(ended, 0)
-
-
-def test_a_reward_model_that_looks_at_ends_does_not_go_with_episodes_that_are_stopped() -> None:
-    config = SCHEDULES["serial"]
-    learner = Looker(ToyPolicy(), PPO, SINGLE_PROCESS, images=True)
-    sampler = EpisodeSampler(5, TASKS, 1, stopping=HopelessRule())
-    with pytest.raises(UserError, match=r"--rollout\.stop-hopeless, under which some have none"):
-        make_scheduler(config, Painted(3), learner, sampler, make_profiler(config), Callbacks(), groups=GROUPS)

@@ -34,9 +34,8 @@ from embodied_rl.utils.signals import Interrupted
 from tests.embodied_rl.ranks import place
 from tests.embodied_rl.scheduler.far import ToyFactory
 from tests.embodied_rl.scheduler.over_ray import Actor, FakeRay, LostError, Ref
-from tests.embodied_rl.scheduler.toys import SlowEnv
 from tests.embodied_rl.toy_run import JsonObserver, files_of, newest, settings_of
-from tests.toy import HELDOUT, TASKS, ToyPolicy
+from tests.toy import HELDOUT, TASKS, ToyEnv, ToyPolicy
 
 GRPO = GRPOConfig(group_size=4, entropy_coef=0.01, success_rate_range=(0.1, 0.9), max_oversampling=3.0)
 PPO = PPOConfig(gamma=0.9, entropy_coef=0.01)
@@ -44,9 +43,9 @@ PPO = PPOConfig(gamma=0.9, entropy_coef=0.01)
 
 @dataclass(frozen=True)
 class Run:
-    """Three updates, or six where hopeless episodes are stopped. breaks: some episodes' simulator fails. rolls_back:
-    the last update is taken back. looks: a reward model sees the frames. sampler, stops: of `RolloutConfig`. ray: ranks
-    have workers of a stand-in for Ray; loses: rank 1 loses one."""
+    """Three updates. breaks: some episodes' simulator fails. rolls_back: the last update is taken back. looks: a reward
+    model sees the frames. sampler: of `RolloutConfig`. ray: ranks have workers of a stand-in for Ray; loses: rank 1
+    loses one."""
 
     algorithm: AlgorithmConfig
     episodes: int
@@ -56,7 +55,6 @@ class Run:
     rolls_back: bool = False
     looks: bool = False
     sampler: Literal["uniform", "adaptive"] = "uniform"
-    stops: bool = False
     ray: bool = False
     loses: bool = False
 
@@ -85,7 +83,6 @@ RUNS = {
     "ppo, in parts, rolled back": Run(PPO, 10, fsdp=True, rolls_back=True),
     "ppo, a reward model": Run(PPO, 10, looks=True),
     "ppo, stream, a reward model": Run(PPO, 10, stream=True, looks=True),
-    "ppo, stream, hopeless episodes": Run(PPO, 32, stream=True, stops=True),
     "grpo, stream, groups filtered, adaptive": Run(GRPO, 20, stream=True, sampler="adaptive"),
     "grpo, ray, groups filtered, a worker lost": Run(GRPO, 24, ray=True, loses=True),
     "ppo, ray, ranks without rows, a reward model": Run(PPO, 1, ray=True, looks=True),
@@ -136,11 +133,8 @@ def train_toy(
     """The policy's weights and the episodes, by number."""
     folder.mkdir(parents=True, exist_ok=True)
     groups = {"minibatch_size": None, "minibatch_groups": 2} if run.stream else {"minibatch_size": 16}
-    iterations += 3 * run.stops
     settings = settings_of(run.algorithm, iterations, microbatch_size=5, fsdp=run.fsdp and ranks.size > 1, **groups)  # type: ignore[arg-type]
     rollout = RolloutConfig(episodes_per_iteration=run.episodes, sampler=run.sampler)
-    if run.stops:
-        rollout = replace(rollout, stop_hopeless=True, false_stops=0.9, audit_share=0.2)
     settings = replace(settings, rollout=rollout, workers=2)
     if run.rolls_back:  # every update alarms, and after the second there is a checkpoint
         settings = replace(settings, guard=GuardConfig(action="roll_back", max_kl=0.0))
@@ -159,7 +153,7 @@ def train_toy(
     with scene:
         train(
             folder,
-            SlowEnv(3, breaks={1: 1, 4: 2} if run.breaks else {}),
+            ToyEnv(3, breaks={1: 1, 4: 2} if run.breaks else {}),
             policy,
             files_of(policy),
             settings,
