@@ -193,19 +193,6 @@ class EvalOutput:
     value: torch.Tensor | None
 
 
-@dataclass(frozen=True, slots=True)
-class StopTrace:
-    """What `rollout.stop_hopeless` saw of a training episode.
-
-    hopeless: its values fell so low that the rule stops it. stopped: it did; otherwise the episode is an audited one.
-    values: the critic's, one a decision; of successes only.
-    """
-
-    hopeless: bool
-    stopped: bool
-    values: tuple[float, ...]
-
-
 @dataclass(slots=True)
 class EpisodeResult:
     """A finished episode: its outcome, its decisions (rows of a batch) and control steps.
@@ -223,8 +210,6 @@ class EpisodeResult:
     num_steps: int
     final_value: float = 0.0
     """The critic's value of what a truncated episode shows after its last step."""
-    stop: StopTrace | None = None
-    """None where no episode is stopped as hopeless."""
 
 
 @dataclass(slots=True)

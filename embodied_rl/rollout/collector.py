@@ -45,14 +45,7 @@ class Collector:
         self.sampler = queue.sampler
         self._queue = queue
         self._runner = EnvRunner(
-            env,
-            policy,
-            clock,
-            record=True,
-            final_value=final_value,
-            final_images=final_images,
-            on_step=on_step,
-            stopping=self.sampler.stopping,
+            env, policy, clock, record=True, final_value=final_value, final_images=final_images, on_step=on_step
         )
         self._clock = clock
 

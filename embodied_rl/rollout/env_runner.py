@@ -10,7 +10,6 @@ from embodied_rl.policy import ActMode, Policy
 from embodied_rl.rollout.actor import ParallelActor
 from embodied_rl.rollout.chunk import Ends, observe_ends, step_rows
 from embodied_rl.rollout.episode import NO_CRITIC, ActiveEpisode, decision_rng, executed_terms, record_step
-from embodied_rl.rollout.hopeless import HopelessRule
 from embodied_rl.rollout.observation_pool import ObservationPool, StepRecord, Trajectory
 from embodied_rl.rollout.retries import FailureCause, cause_of
 from embodied_rl.types import ChunkResult, EpisodeSpec
@@ -23,9 +22,8 @@ class EnvRunner:
 
     record: keep the rows of finished episodes (else only their results). final_value: ask the policy for the value of
     the observation after a truncated episode's last step. final_images: keep the pictures after every episode's last
-    step. on_step: called before each decision; what it raises ends the run. stopping: ends episodes early. `version`:
-    of the policy, written on each row, where it may change within an episode. It acts on as many threads as torch has
-    where it is made.
+    step. on_step: called before each decision; what it raises ends the run. `version`: of the policy, written on each
+    row, where it may change within an episode. It acts on as many threads as torch has where it is made.
     """
 
     def __init__(
@@ -38,7 +36,6 @@ class EnvRunner:
         final_value: bool = False,
         final_images: bool = False,
         on_step: Callable[[], None] | None = None,
-        stopping: HopelessRule | None = None,
     ) -> None:
         self.env = env
         self.policy = policy
@@ -49,7 +46,6 @@ class EnvRunner:
         self._record = record
         self._ends = Ends(final_value, final_images)
         self._on_step = on_step
-        self._stopping = stopping
         self._active: dict[int, ActiveEpisode] = {}
         self._retries: list[EpisodeSpec] = []
 
@@ -81,17 +77,16 @@ class EnvRunner:
         if not self._active:
             return None
         env_ids = sorted(self._active)
-        result, step, stopped = self._decide(env_ids, mode)
+        result, step = self._decide(env_ids, mode)
         episodes = [self._active[env_id] for env_id in env_ids]
-        going = [row for row in range(len(env_ids)) if row not in stopped]
-        record_step(episodes, going, step, result, keep=self._record)
+        record_step(episodes, range(len(env_ids)), step, result, keep=self._record)
         values = self._see_ends(env_ids, result)
         for row in torch.nonzero(result.failed).flatten().tolist():
             lost = self._active.pop(env_ids[row])
             self.store.release(lost.rows)
             if (spec := requeue(lost.spec, cause_of(step.act.actions[row]))) is not None:
                 self._retries.append(spec)
-        return self._stop(env_ids, step, stopped) + self._finish(env_ids, result, values)
+        return self._finish(env_ids, result, values)
 
     def _refill(self, source: Callable[[], EpisodeSpec | None]) -> None:
         env_ids: list[int] = []
@@ -109,28 +104,21 @@ class EnvRunner:
                 self.env.reset(env_ids, specs)
         self._active |= {env_id: ActiveEpisode(spec) for env_id, spec in zip(env_ids, specs, strict=True)}
 
-    def _decide(self, env_ids: Sequence[int], mode: ActMode) -> tuple[ChunkResult, StepRecord, list[int]]:
-        """Observe, act and step `envs` once; the round starts with every row live. Also the rows stopped before."""
+    def _decide(self, env_ids: Sequence[int], mode: ActMode) -> tuple[ChunkResult, StepRecord]:
+        """Observe, act and step `envs` once; the round starts with every row live."""
         block, obs = self.store.take(len(env_ids))
         with self.clock.span("render"):
-            lost = self.env.observe(env_ids, obs) or ()
+            self.env.observe(env_ids, obs)
         episodes = [self._active[env_id] for env_id in env_ids]
         with self.clock.span("act"):
             act = self._actor.act(obs, decision_rng(episodes), mode)
-        stopped = [] if self._stopping is None else self._stopping.judge(episodes, act.value, lost)
         with self.clock.span("simulate"):
-            going = [row for row in range(len(env_ids)) if row not in stopped]
-            result = step_rows(self.env, env_ids, act.actions, going)
+            result = step_rows(self.env, env_ids, act.actions, range(len(env_ids)))
         mask = executed_terms(result.steps_taken, self.policy.chunk_len, self.policy.terms_per_step)
         step = StepRecord(block, obs, act, result.reward.sum(dim=1), mask, len(env_ids), self.version)
         if not self._record:
             self.store.give_back(block)
-        return result, step, stopped
-
-    def _stop(self, env_ids: Sequence[int], step: StepRecord, stopped: Sequence[int]) -> list[Trajectory]:
-        """Take the episodes that were stopped before this decision out of their envs."""
-        self.store.release([(step, row) for row in stopped])
-        return [self._active.pop(env_ids[row]).given_up(bootstrap=self._ends.value) for row in stopped]
+        return result, step
 
     def _finish(self, env_ids: Sequence[int], result: ChunkResult, values: dict[int, float]) -> list[Trajectory]:
         """Take the ended episodes of this round out of their envs."""

@@ -10,7 +10,7 @@ import torch
 
 from embodied_rl.rng import DecisionRng
 from embodied_rl.rollout.observation_pool import StepRecord, Trajectory
-from embodied_rl.types import ChunkResult, EpisodeResult, EpisodeSpec, StopTrace
+from embodied_rl.types import ChunkResult, EpisodeResult, EpisodeSpec
 
 NO_CRITIC = "the algorithm needs a critic, and the policy returned no value; give it a value head."
 
@@ -25,14 +25,11 @@ class ActiveEpisode:
     success: bool = False
     num_decisions: int = 0
     num_steps: int = 0
-    values: list[float] = field(default_factory=list)
-    """The critic's, one a decision, where hopeless episodes are stopped."""
-    hopeless: bool = False
     final_images: torch.Tensor | None = None
     """What it shows after its last step, as of `Trajectory`."""
 
-    def ended(self, *, terminated: bool, final_value: float = 0.0, stopped: bool = False) -> Trajectory:
-        """Finish the episode; terminated: by its task, not by the horizon or because it was stopped as hopeless."""
+    def ended(self, *, terminated: bool, final_value: float = 0.0) -> Trajectory:
+        """Finish the episode; terminated: by its task and not by the horizon."""
         outcome = EpisodeResult(
             spec=self.spec,
             success=self.success,
@@ -42,13 +39,8 @@ class ActiveEpisode:
             num_decisions=self.num_decisions,
             num_steps=self.num_steps,
             final_value=final_value,
-            stop=StopTrace(self.hopeless, stopped, tuple(self.values) if self.success else ()) if self.values else None,
         )
         return Trajectory(outcome, self.rows, self.final_images)
-
-    def given_up(self, *, bootstrap: bool) -> Trajectory:
-        """Finish a hopeless episode before the decision that it was to make; bootstrap: from what it sees now."""
-        return self.ended(terminated=False, final_value=self.values[-1] if bootstrap else 0.0, stopped=True)
 
 
 def record_step(

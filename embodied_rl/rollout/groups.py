@@ -251,9 +251,6 @@ class GroupQueue:
         outcomes = [self._outcome(group) for group in own]  # success from the start bank is not the initial state's
         tasks = [group.members[0].result.spec.task for group in groups]
         info = self.sampler.close_batch(self._batch - 1, tasks, outcomes, self._max_lookahead.max_staleness)
-        if self.sampler.stopping is not None:
-            results = [member.result for group in groups for member in group.members]
-            info |= self.sampler.stopping.close_batch(self._batch - 1, results)
         return BatchEnd(self._batch - 1, groups, self.num_wanted, info)
 
     def _outcome(self, group: Group) -> GroupOutcome:

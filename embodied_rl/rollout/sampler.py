@@ -15,7 +15,6 @@ from typing import Any
 from embodied_rl.errors import UserError
 from embodied_rl.rng import philox
 from embodied_rl.rollout.adaptive import AdaptiveDraws, GroupOutcome
-from embodied_rl.rollout.hopeless import HopelessRule
 from embodied_rl.rollout.retries import FailureCause, RetryPolicy
 from embodied_rl.types import EpisodeSpec
 
@@ -64,7 +63,7 @@ class EpisodeSampler:
     fresh random order of its initial states before it repeats one. So any batch is balanced over tasks.
     tasks: initial states by task name. Episode ids count up from 0; episode e belongs to group e // group_size.
     adaptive: draws tasks and initial states by the success of earlier batches instead. mix: which of the groups are not
-    as their tasks say. stopping: ends episodes early, as earlier batches allow.
+    as their tasks say.
     """
 
     def __init__(
@@ -74,7 +73,6 @@ class EpisodeSampler:
         group_size: int = 1,
         adaptive: AdaptiveDraws | None = None,
         mix: EpisodeMix = _TASKS_OWN,
-        stopping: HopelessRule | None = None,
     ) -> None:
         if not tasks:
             raise UserError("there are no tasks to train on: name at least one.")
@@ -92,7 +90,6 @@ class EpisodeSampler:
         self._next_group = 0
         self._attempts = RetryPolicy()
         self._adaptive = adaptive
-        self.stopping = stopping
 
     def next_group(self, closed: int = 0) -> list[EpisodeSpec]:
         """Issue the next group; an adaptive sampler draws it from what the first `closed` batches showed."""
@@ -186,32 +183,20 @@ class EpisodeSampler:
             "issued": self.counts.issued - back,
             "finished": self.counts.finished - (back - len(self.counts.outstanding)),
             "reissued": self.counts.requeued,
-        } | {name: part.state_dict() for name, part in self._learned().items()}
+        } | ({} if self._adaptive is None else {"adaptive": self._adaptive.state_dict()})
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue where `state` left off; raise UserError if it belongs to another stream of episodes."""
         for name, mine in (("seed", self.seed), ("group_size", self.group_size), ("tasks", self._tasks)):
             if state[name] != mine:
                 raise UserError(f"the checkpoint's episodes have another {name}; resume with the run's own config.")
-        learned = self._learned()
-        for name, what in (("adaptive", "have another sampler"), ("hopeless", "were stopped by other rules")):
-            if (name in state) != (name in learned):
-                raise UserError(f"the checkpoint's episodes {what}; resume with the run's own config.")
-        for name, part in learned.items():
-            part.load_state_dict(state[name])
+        if ("adaptive" in state) != (self._adaptive is not None):
+            raise UserError("the checkpoint's episodes have another sampler; resume with the run's own config.")
+        if self._adaptive is not None:
+            self._adaptive.load_state_dict(state["adaptive"])
         self._next_group = int(state["next_group"])
         self.counts = EpisodeCounts(int(state["issued"]), int(state["finished"]), int(state["reissued"]))
         self._attempts = RetryPolicy()
-
-    def forget_values(self) -> None:
-        """Forget what earlier critics said, for the policy has gone back to another one."""
-        if self.stopping is not None:
-            self.stopping.forget()
-
-    def _learned(self) -> dict[str, AdaptiveDraws | HopelessRule]:
-        """The parts that learn from batches that ended."""
-        parts = {"adaptive": self._adaptive, "hopeless": self.stopping}
-        return {name: part for name, part in parts.items() if part is not None}
 
     def _group(self, index: int, task: str, init_state: int) -> list[EpisodeSpec]:
         first = index * self.group_size

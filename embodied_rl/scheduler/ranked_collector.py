@@ -34,14 +34,7 @@ class RankedCollector:
         self.sampler = exchange.queue.sampler
         self._exchange = exchange
         self._runner = EnvRunner(
-            env,
-            policy,
-            clock,
-            record=True,
-            final_value=final_value,
-            final_images=final_images,
-            on_step=on_step,
-            stopping=self.sampler.stopping,
+            env, policy, clock, record=True, final_value=final_value, final_images=final_images, on_step=on_step
         )
         self._clock = clock
 

@@ -234,7 +234,7 @@ class RolloutEngine:
         view, decision = env_group.view, env_group.decision
         assert view is not None
         assert decision is not None
-        rows = [row for row in range(len(view.env_ids)) if row not in decision.stopped]
+        rows = range(len(view.env_ids))
         with self.profiler.span("simulate"):
             result = step_rows(self.env, view.env_ids, decision.act.actions, rows)
         mask = executed_terms(result.steps_taken, self.policy.chunk_len, self.policy.terms_per_step)
@@ -275,11 +275,6 @@ class RolloutEngine:
         self._turns.commit(env_group)
         self._commit_cv.notify_all()
         assert env_group.view is not None
-        assert env_group.decision is not None
-        for row in env_group.decision.stopped:
-            self._pool.release([(record, row)])
-            episode = env_group.active.pop(env_group.view.env_ids[row])
-            self._finish(episode.given_up(bootstrap=self._ends.value))
         valued = set(finals.env_ids) if finals is not None else set()
         over = result.terminated | result.truncated | result.failed
         for row in over.nonzero().flatten().tolist():
@@ -322,8 +317,8 @@ class RolloutEngine:
         with self._lock:
             block, obs = self._pool.take(len(env_ids))
         with self.profiler.span("render"):
-            lost = self.env.observe(env_ids, obs) or ()  # the next step of these fails
-        return EnvGroupView(env_ids, [env_group.active[env_id] for env_id in env_ids], block, obs, lost)
+            self.env.observe(env_ids, obs)  # where that fails, so does the next step
+        return EnvGroupView(env_ids, [env_group.active[env_id] for env_id in env_ids], block, obs)
 
     # The policy
 
@@ -363,10 +358,8 @@ class RolloutEngine:
             self._stream.wait_for_weights()
             version = self.version
             acts = self._actor.act(join(views), decision_rng(episodes), "sample")
-        parts, rule = split(acts, [len(view.env_ids) for view in views]), self.queue.sampler.stopping
-        for env_group, view, act in zip(env_groups, views, parts, strict=True):
-            stopped = [] if rule is None else rule.judge(view.episodes, act.value, view.lost)
-            env_group.decision = Decision(act, version, stopped)
+        for env_group, act in zip(env_groups, split(acts, [len(view.env_ids) for view in views]), strict=True):
+            env_group.decision = Decision(act, version)
             self._submit(env_group)
 
     def _value(self, finals: list[EnvGroupView]) -> None:

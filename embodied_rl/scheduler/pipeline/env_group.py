@@ -15,25 +15,20 @@ from embodied_rl.types import ActOutput, ChunkResult, EpisodeSpec, Observation
 
 @dataclass(slots=True, eq=False)
 class EnvGroupView:
-    """Observations of some envs: row i of `obs` is `episodes[i]` in `env_ids[i]`; `obs` lies in the memory `block`.
-
-    lost: rows that show nothing, as their simulator broke.
-    """
+    """Observations of some envs: row i of `obs` is `episodes[i]` in `env_ids[i]`; `obs` lies in the memory `block`."""
 
     env_ids: list[int]
     episodes: list[ActiveEpisode]
     block: Observation
     obs: Observation
-    lost: Sequence[int] = ()
 
 
 @dataclass(slots=True)
 class Decision:
-    """The policy's output for a view, and which version of the policy it was. stopped: rows that end before it."""
+    """The policy's output for a view, and which version of the policy it was."""
 
     act: ActOutput
     version: int
-    stopped: list[int]
 
 
 @dataclass(slots=True, eq=False)

@@ -26,7 +26,6 @@ from embodied_rl.rng import DecisionRng, philox
 from embodied_rl.rollout.adaptive import AdaptiveDraws
 from embodied_rl.rollout.collector import Collector
 from embodied_rl.rollout.groups import GroupQueue
-from embodied_rl.rollout.hopeless import HopelessRule
 from embodied_rl.rollout.lookahead import ON_POLICY, Lookahead
 from embodied_rl.rollout.sampler import EpisodeSampler
 from embodied_rl.scheduler.base import Callbacks
@@ -115,8 +114,6 @@ class Setup:
     """Of the learner, and of the pipelined rollout's policy."""
     adaptive: bool = False
     """Episodes are drawn by the success of earlier batches."""
-    stopping: Callable[[], HopelessRule | None] = lambda: None
-    """What ends episodes early."""
 
     def parts(
         self, policy: ToyPolicy, folder: Path, ranks: Collectives = SINGLE_PROCESS
@@ -127,7 +124,7 @@ class Setup:
             policy, algorithm, self.learner, seed=0, dump_dir=folder, threads=self.threads, collectives=ranks
         )
         draws = AdaptiveDraws(5, TASKS) if self.adaptive else None
-        return EpisodeSampler(5, TASKS, algorithm.group_size, draws, stopping=self.stopping()), learner
+        return EpisodeSampler(5, TASKS, algorithm.group_size, draws), learner
 
 
 class Streaming:
