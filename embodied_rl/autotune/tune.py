@@ -23,7 +23,6 @@ from embodied_rl.config.train import EnvConfig, TrainConfig
 from embodied_rl.errors import UserError
 from embodied_rl.learner.config import LearnerConfig
 from embodied_rl.learner.types import TrainablePolicy
-from embodied_rl.rollout.config import RolloutConfig
 from embodied_rl.rollout.sampler import EpisodeSampler
 from embodied_rl.scheduler.config import PipelinedConfig, RayConfig, SchedulerConfig, SerialConfig
 from embodied_rl.scheduler.pipeline.replica import replicate
@@ -179,8 +178,9 @@ class _Trials:
     def run(self, candidate: TrainConfig, waves: int) -> Trial:
         """A trial with so many episodes for each world of the given config, at most as many as an iteration has."""
         episodes = self._groups(waves) * self.group_size
-        # what draws and stops a run's episodes is in no trial, and may need more of them than one has
-        short = dataclasses.replace(candidate, rollout=RolloutConfig(episodes_per_iteration=episodes))
+        short = dataclasses.replace(
+            candidate, rollout=dataclasses.replace(candidate.rollout, episodes_per_iteration=episodes)
+        )
         try:
             return run_trial(short, self._env_of(candidate.env), self._policy, self._states)
         except BaseException:
