@@ -39,10 +39,6 @@ _COLUMNS = {
     "rollout_success": "rollout/success",
     "without_contrast": "rollout/groups_without_contrast",
     "explained_variance": "train/explained_variance",
-    "hopeless": "rollout/hopeless",
-    "audited": "rollout/audited",
-    "success_audited": "rollout/success_audited",
-    "false_stops": "rollout/false_stops",
     "update_cpu_s": "cpu/update",
     "iteration_s": "time/iteration",
     "success": "eval/success",
@@ -62,10 +58,6 @@ class Row:
     rollout_success: float | None
     without_contrast: float | None
     explained_variance: float | None
-    hopeless: float | None
-    audited: float | None
-    success_audited: float | None
-    false_stops: float | None
     update_cpu_s: float | None
     iteration_s: float | None
     success: float | None
@@ -144,14 +136,6 @@ def steps_per_success(run: Run) -> float | None:
     return sum(row.env_steps or 0.0 for row in rows) / wins if wins else None
 
 
-def false_stops(run: Run) -> float | None:
-    """Share of the audited successes that would have been stopped."""
-    rows = [row for row in run if row.false_stops is not None]
-    wins = sum((row.success_audited or 0.0) * (row.audited or 0.0) for row in rows)
-    lost = sum(row.false_stops * (row.success_audited or 0.0) * (row.audited or 0.0) for row in rows if row.false_stops)
-    return lost / wins if wins else None
-
-
 def update_seconds(run: Run) -> float | None:
     """CPU seconds of one update, on average."""
     return _mean(row.update_cpu_s for row in run)
@@ -200,7 +184,6 @@ def figures(level: float) -> dict[str, tuple[Callable[[Run], float | None], Call
         "worst task": (worst_task, _percent),
         f"explained variance, updates {LATE[0]} to {LATE[-1]}": (explained_variance, "{:.2f}".format),
         f"control steps a success, updates {EARLY[0]} to {EARLY[-1]}": (steps_per_success, "{:.0f}".format),
-        "false stops": (false_stops, _percent),
         "groups without contrast": (without_contrast, _percent),
         "CPU s an update": (update_seconds, "{:.2f}".format),
         f"episodes to {100 * level:.0f} %": (episodes_to_level, "{:.0f}".format),

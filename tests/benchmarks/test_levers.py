@@ -58,7 +58,6 @@ def test_what_a_run_comes_to(tmp_path: Path) -> None:
     assert levers.explained_variance(run) == pytest.approx(5 * 0.1 / 11), "odd updates of 10 to 20"
     assert levers.steps_per_success(run) == pytest.approx(10 * 6400 / (64 * (5 * 0.25 + 5 * 0.75)))
     assert levers.update_seconds(run) == pytest.approx(22.0)
-    assert levers.false_stops(run) is None
     assert levers.without_contrast(run) is None
 
 
@@ -67,16 +66,6 @@ def test_a_level_is_reached_over_three_updates(tmp_path: Path) -> None:
     assert levers.reached(run, 0.7) == (6 * 64, 60.0)
     assert levers.reached(run, 0.74) is None
     assert levers.reached(run, 0.3) == (3 * 64, 30.0), "not before there are three"
-
-
-def test_false_stops_are_weighed_by_the_audited_successes(tmp_path: Path) -> None:
-    rows = [replace(row, audited=10.0) for row in read(tmp_path, [0.5, 0.5, 0.5])[1:]]
-    run = [
-        replace(rows[0], success_audited=0.2, false_stops=0.5),
-        replace(rows[1], success_audited=0.8, false_stops=0.0),
-        replace(rows[2], success_audited=0.0, false_stops=None),
-    ]
-    assert levers.false_stops(run) == pytest.approx(1 / 10)
 
 
 def test_runs_to_csv_to_page_and_figure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -96,7 +85,7 @@ def test_runs_to_csv_to_page_and_figure(tmp_path: Path, capsys: pytest.CaptureFi
     # one of the plain runs never gets there, so there is no mean
     ends = {line.split("|")[1].strip(): line.split("|")[-3].strip() for line in text.splitlines() if "mean" in line}
     assert ends == {"**plain**": "", "**other critic**": "256"}
-    assert "false stops" not in text, "nothing filled that column"
+    assert "groups without contrast" not in text, "nothing filled that column"
     assert figure.read_bytes().startswith(b"\x89PNG")
 
 
