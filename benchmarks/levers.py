@@ -40,7 +40,6 @@ _COLUMNS = {
     "without_contrast": "rollout/groups_without_contrast",
     "explained_variance": "train/explained_variance",
     "update_cpu_s": "cpu/update",
-    "iteration_s": "time/iteration",
     "success": "eval/success",
 }
 """Columns of the CSV, and the metrics that they hold."""
@@ -59,7 +58,6 @@ class Row:
     without_contrast: float | None
     explained_variance: float | None
     update_cpu_s: float | None
-    iteration_s: float | None
     success: float | None
     worst_task: float | None
 
@@ -141,16 +139,14 @@ def update_seconds(run: Run) -> float | None:
     return _mean(row.update_cpu_s for row in run)
 
 
-def reached(run: Run, level: float) -> tuple[float, float] | None:
-    """Training episodes and seconds until their success was `level` over three updates; None: never."""
-    rows = [row for row in run if row.episodes]
-    episodes = seconds = 0.0
-    for number, row in enumerate(rows):
+def reached(run: Run, level: float) -> float | None:
+    """Training episodes until their success was `level` over three updates; None: never."""
+    rows, episodes = [row for row in run if row.episodes], 0.0
+    for number, row in enumerate(rows, 1):
         episodes += row.episodes or 0.0
-        seconds += row.iteration_s or 0.0
-        last = rows[max(0, number + 1 - _WINDOW) : number + 1]
+        last = rows[max(0, number - _WINDOW) : number]
         if len(last) == _WINDOW and fmean(one.rollout_success or 0.0 for one in last) >= level:
-            return episodes, seconds
+            return episodes
     return None
 
 
@@ -171,14 +167,6 @@ def _percent(value: float) -> str:
 def figures(level: float) -> dict[str, tuple[Callable[[Run], float | None], Callable[[float], str]]]:
     """The columns of the table: what each measures, and how it is written."""
 
-    def episodes_to_level(run: Run) -> float | None:
-        found = reached(run, level)
-        return found and found[0]
-
-    def seconds_to_level(run: Run) -> float | None:
-        found = reached(run, level)
-        return found and found[1]
-
     return {
         "held-out success": (final_success, _percent),
         "worst task": (worst_task, _percent),
@@ -186,8 +174,7 @@ def figures(level: float) -> dict[str, tuple[Callable[[Run], float | None], Call
         f"control steps a success, updates {EARLY[0]} to {EARLY[-1]}": (steps_per_success, "{:.0f}".format),
         "groups without contrast": (without_contrast, _percent),
         "CPU s an update": (update_seconds, "{:.2f}".format),
-        f"episodes to {100 * level:.0f} %": (episodes_to_level, "{:.0f}".format),
-        f"seconds to {100 * level:.0f} %": (seconds_to_level, "{:.0f}".format),
+        f"episodes to {100 * level:.0f} %": (lambda run: reached(run, level), "{:.0f}".format),
     }
 
 
