@@ -168,6 +168,7 @@ def figures(level: float) -> dict[str, tuple[Callable[[Run], float | None], Call
     """The columns of the table: what each measures, and how it is written."""
 
     return {
+        "updates": (lambda run: float(run[-1].update), "{:.0f}".format),
         "held-out success": (final_success, _percent),
         "worst task": (worst_task, _percent),
         f"explained variance, updates {LATE[0]} to {LATE[-1]}": (explained_variance, "{:.2f}".format),

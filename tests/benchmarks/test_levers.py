@@ -74,13 +74,13 @@ def test_runs_to_csv_to_page_and_figure(tmp_path: Path, capsys: pytest.CaptureFi
     page.write_text(PAGE)
     labels = [f"pi0/plain={runs[0]},{runs[1]}", f"pi0/other critic={runs[2]},{runs[3]}"]
     assert levers.main(["--runs", labels[0], "--runs", labels[1], "--csv", str(table)]) == 0
-    assert "| **other critic** | mean | 75.0 %" in capsys.readouterr().out
+    assert "| **other critic** | mean | 4 | 75.0 %" in capsys.readouterr().out
     assert levers.main(["--csv", str(table), "--page", str(page), "--figure", str(figure)]) == 0
     text = page.read_text()
     assert text.startswith("# Title\n\nWords stay.\n")
     assert text.endswith("\nThe end.\n")
     assert "### pi0" in text
-    assert "| plain | 0 | 75.0 % | 60.0 % |" in text
+    assert "| plain | 0 | 4 | 75.0 % | 60.0 % |" in text
     # one of the plain runs never gets there, so there is no mean
     ends = {line.split("|")[1].strip(): line.split("|")[-2].strip() for line in text.splitlines() if "mean" in line}
     assert ends == {"**plain**": "", "**other critic**": "256"}
