@@ -47,20 +47,13 @@ _PI0_GRPO = replace(
     policy=Pi0Config(),
     algorithm=GRPOConfig(group_size=8, max_oversampling=1.0, ratio_level="action"),
 )
-_PI0_BASE = _short(TABLETOP_PPO, "tabletop_goal", _PI0_TASKS, 30, 6e-5)
-# The critic reads the state alone, not the noise of an action, and learns by itself as well: one pass with the policy
-# leaves it nearly blind. The policy's rate still rises when it joins in, or its first steps undo what it can.
 _PI0_PPO = replace(
-    _PI0_BASE,
-    policy=Pi0Config(critic_input="prefix"),
-    algorithm=PPOConfig(
-        bootstrap_truncated=False, critic_warmup_iterations=3, critic_epochs=9, epochs=1, ratio_level="action"
-    ),
-    learner=replace(_PI0_BASE.learner, lr_warmup_updates=6),
+    _short(TABLETOP_PPO, "tabletop_goal", _PI0_TASKS, 30, 6e-5),
+    policy=Pi0Config(),
+    algorithm=PPOConfig(bootstrap_truncated=False, critic_warmup_iterations=3, epochs=1, ratio_level="action"),
 )
 # The settings of pi0, whose sampler and densities it has; nobody has run them to convergence.
-_SMOLVLA_PPO = replace(_PI0_PPO, policy=SmolVLAConfig(critic_input="prefix"))
-_SMOLVLA_GRPO = replace(_PI0_GRPO, policy=SmolVLAConfig())
+_SMOLVLA_PPO, _SMOLVLA_GRPO = (replace(base, policy=SmolVLAConfig()) for base in (_PI0_PPO, _PI0_GRPO))
 
 RECIPES: dict[str, TrainConfig] = {
     "tabletop_openvla_oft_ppo": _OFT_PPO,

@@ -47,10 +47,10 @@ def check_critic_epochs(policy: object, learner: LearnerConfig) -> None:
     if not policy.detach_critic_input:
         raise UserError(
             f"{option} lets the value head learn by itself, and with --policy.no-detach-critic-input it teaches the "
-            f"network: add {option} 0, or leave that out."
+            f"network: leave one of the two out."
         )
     if learner.fsdp:
         raise UserError(
             f"{option} has the value head learn where it lies whole, and --learner.fsdp cuts it in parts: "
-            f"add {option} 0, or leave FSDP out."
+            "leave one of the two out."
         )
