@@ -101,8 +101,8 @@ def read_csv(path: Path) -> dict[str, list[Run]]:
         raise UserError(f"{path} has not the columns {', '.join(names)}.")
     runs: dict[str, dict[int, list[Row]]] = {}
     for line in lines:
-        values = {name: float(text) if text else None for name, text in line.items() if name != "label"}
-        row = Row(line["label"], **values | {"seed": int(line["seed"]), "update": int(line["update"])})  # type: ignore[arg-type]
+        values: dict[str, Any] = {name: float(text) if text else None for name, text in line.items() if name != "label"}
+        row = Row(line["label"], **values | {"seed": int(line["seed"]), "update": int(line["update"])})
         runs.setdefault(row.label, {}).setdefault(row.seed, []).append(row)
     return {label: list(seeds.values()) for label, seeds in runs.items()}
 

@@ -47,7 +47,7 @@ def check_critic_epochs(policy: object, learner: LearnerConfig) -> None:
     if not policy.detach_critic_input:
         raise UserError(
             f"{option} lets the value head learn by itself, and with --policy.no-detach-critic-input it teaches the "
-            f"network: leave one of the two out."
+            "network: leave one of the two out."
         )
     if learner.fsdp:
         raise UserError(
