@@ -7,7 +7,7 @@ import random
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -19,7 +19,15 @@ from scipy.stats import beta
 from embodied_rl.algorithms.config import GRPOConfig
 from embodied_rl.config.train import TrainConfig
 from embodied_rl.errors import UserError
-from embodied_rl.rollout.adaptive import MEMORY, STATE_PRIOR, AdaptiveDraws, GroupOutcome, SuccessTracker, learnability
+from embodied_rl.rollout.adaptive import (
+    MEMORY,
+    STATE_PRIOR,
+    AdaptiveDraws,
+    GroupOutcome,
+    SuccessTracker,
+    Weights,
+    expected,
+)
 from embodied_rl.rollout.config import RolloutConfig
 from embodied_rl.rollout.groups import BatchEnd, Group, GroupQueue
 from embodied_rl.rollout.lookahead import Lookahead
@@ -36,17 +44,21 @@ def outcome(spec: EpisodeSpec) -> bool:
     return random.Random(spec.episode_id).random() < ODDS[spec.task]
 
 
-@given(st.lists(st.tuples(st.integers(0, 8), st.integers(0, 8)), min_size=1, max_size=4))
+DENSITIES: dict[Weights, Callable[[float], float]] = {"failure": lambda p: 1 - p, "contrast": lambda p: p * (1 - p)}
+
+
+@pytest.mark.parametrize("weights", get_args(Weights))
+@given(pairs=st.lists(st.tuples(st.integers(0, 8), st.integers(0, 8)), min_size=1, max_size=4))
 @settings(deadline=None, max_examples=15)
-def test_weights_are_the_expected_variance_of_the_outcome(pairs: list[tuple[int, int]]) -> None:
-    """Against integrals over the posterior's density."""
+def test_weights_are_expected_over_the_posterior(weights: Weights, pairs: list[tuple[int, int]]) -> None:
+    """Against integrals over its density."""
     counts = np.array([(min(pair), max(pair)) for pair in pairs], np.float64)
     wins, episodes = counts.sum(axis=0)
     mean = float(np.asarray(beta.mean(1 + wins, 1 + episodes - wins)))
-    for (won, ran), weight in zip(counts, learnability(counts), strict=True):
+    for (won, ran), weight in zip(counts, expected(counts, weights), strict=True):
         a, b = STATE_PRIOR * mean + won, STATE_PRIOR * (1 - mean) + ran - won
-        expected, _ = quad(lambda p, a=a, b=b: p * (1 - p) * beta.pdf(p, a, b), 0, 1)
-        assert weight == pytest.approx(expected, rel=1e-4)
+        mean_weight, _ = quad(lambda p, a=a, b=b: DENSITIES[weights](p) * beta.pdf(p, a, b), 0, 1)
+        assert weight == pytest.approx(mean_weight, rel=1e-4)
 
 
 @given(
@@ -56,7 +68,7 @@ def test_weights_are_the_expected_variance_of_the_outcome(pairs: list[tuple[int,
 @settings(deadline=None, max_examples=60)
 def test_every_task_and_state_keeps_its_uniform_part(share: float, outcomes: list[tuple[str, int, int]]) -> None:
     seen = [GroupOutcome(task, TASKS[task][place], wins, 4) for task, place, wins in outcomes]
-    tracker = SuccessTracker(TASKS, share).after(seen)
+    tracker = SuccessTracker(TASKS, share, "contrast").after(seen)
     for probability in (tracker.task_probability, *tracker.state_probability):
         assert probability.sum() == pytest.approx(1.0)
         assert probability.min() >= share / len(probability) * (1 - 1e-12)
@@ -65,18 +77,22 @@ def test_every_task_and_state_keeps_its_uniform_part(share: float, outcomes: lis
 
 
 def test_the_newest_batches_count_most() -> None:
-    tracker = SuccessTracker({"a": [0]}, 0.5).after([GroupOutcome("a", 0, 4, 4)]).after([GroupOutcome("a", 0, 1, 4)])
+    tracker = (
+        SuccessTracker({"a": [0]}, 0.5, "failure")
+        .after([GroupOutcome("a", 0, 4, 4)])
+        .after([GroupOutcome("a", 0, 1, 4)])
+    )
     np.testing.assert_allclose(tracker.counts[0], [[MEMORY * 4 + 1, MEMORY * 4 + 4]])
 
 
 @given(st.integers(0, 2**40), st.integers(0, 10**6), st.integers(1, 300))
 @settings(deadline=None, max_examples=40)
 def test_any_stretch_has_each_task_about_as_often_as_its_probability_says(seed: int, first: int, count: int) -> None:
-    draws = AdaptiveDraws(seed, TASKS)
+    draws = AdaptiveDraws(seed, TASKS, "contrast")
     outcomes = [GroupOutcome("always", 0, 8, 8), GroupOutcome("half", 1, 4, 8), GroupOutcome("never", 5, 0, 8)]
     draws.close_batch(0, outcomes, lag=0)
     drawn = Counter(draws.draw(first + step, 1)[0] for step in range(count))
-    probability = SuccessTracker(TASKS, 0.25).after(outcomes).task_probability
+    probability = SuccessTracker(TASKS, 0.25, "contrast").after(outcomes).task_probability
     for name, share in zip(TASKS, probability, strict=True):
         assert abs(drawn[name] - count * share) < 5.0
 
@@ -95,7 +111,7 @@ class CountsTheOpenBatch(GroupQueue):
 def make_queue(
     keep: Any, lag: int, draws: type[AdaptiveDraws] = AdaptiveDraws, queue: type[GroupQueue] = GroupQueue
 ) -> GroupQueue:
-    sampler = EpisodeSampler(3, TASKS, 4, draws(3, TASKS))
+    sampler = EpisodeSampler(3, TASKS, 4, draws(3, TASKS, "contrast"))
     return queue(
         sampler, groups=6, success_rate_range=keep, max_oversampling=2.0, lookahead=Lookahead(lag, 3 if lag else None)
     )
@@ -188,9 +204,21 @@ def test_more_of_what_is_neither_certain_nor_hopeless() -> None:
     assert min(late.values()) >= 0.25 / 3 * late.total() - 4 * 4
 
 
+def test_single_episodes_go_where_they_fail_and_groups_where_they_differ() -> None:
+    outcomes = [GroupOutcome("always", 0, 8, 8), GroupOutcome("half", 1, 4, 8), GroupOutcome("never", 5, 0, 8)]
+    drawn: dict[int, Counter[str]] = {}
+    for group_size in (1, 8):
+        draws = RolloutConfig(sampler="adaptive").draws(0, TASKS, group_size)
+        assert draws is not None
+        draws.close_batch(0, outcomes, lag=0)
+        drawn[group_size] = Counter(draws.draw(group, 1)[0] for group in range(300))
+    assert drawn[1]["never"] > drawn[1]["half"] > drawn[1]["always"]
+    assert drawn[8]["half"] > max(drawn[8]["always"], drawn[8]["never"])
+
+
 def test_a_batch_that_began_in_the_start_bank_counts_its_tasks_and_teaches_nothing() -> None:
     mix = EpisodeMix(from_bank=1.0, bank_rows=dict.fromkeys(TASKS, 2))
-    sampler = EpisodeSampler(3, TASKS, 4, AdaptiveDraws(3, TASKS), mix=mix)
+    sampler = EpisodeSampler(3, TASKS, 4, AdaptiveDraws(3, TASKS, "contrast"), mix=mix)
     before = sampler.state_dict()["adaptive"]["trackers"]["0"]
     queue = GroupQueue(sampler, groups=6)
     queue.begin(0, 1)
@@ -205,12 +233,16 @@ def test_a_batch_that_began_in_the_start_bank_counts_its_tasks_and_teaches_nothi
 
 def test_another_sampler_does_not_go_on() -> None:
     uniform = EpisodeSampler(3, TASKS)
-    adaptive = EpisodeSampler(3, TASKS, adaptive=AdaptiveDraws(3, TASKS))
+    adaptive = EpisodeSampler(3, TASKS, adaptive=AdaptiveDraws(3, TASKS, "contrast"))
     for one, two in ((uniform, adaptive), (adaptive, uniform)):
         with pytest.raises(UserError, match="another sampler"):
             one.load_state_dict(two.state_dict())
     with pytest.raises(UserError, match="another uniform_share"):
-        EpisodeSampler(3, TASKS, adaptive=AdaptiveDraws(3, TASKS, 0.5)).load_state_dict(adaptive.state_dict())
+        EpisodeSampler(3, TASKS, adaptive=AdaptiveDraws(3, TASKS, "contrast", 0.5)).load_state_dict(
+            adaptive.state_dict()
+        )
+    with pytest.raises(UserError, match="other weights"):
+        EpisodeSampler(3, TASKS, adaptive=AdaptiveDraws(3, TASKS, "failure")).load_state_dict(adaptive.state_dict())
 
 
 @pytest.mark.parametrize(
@@ -248,6 +280,6 @@ def test_filtered_groups_ahead_of_the_learner_do_depend_on_timing() -> None:
 
 
 def test_tasks_without_success_have_nothing_to_go_by() -> None:
-    assert RolloutConfig().draws(0, TASKS, has_success=False) is None
+    assert RolloutConfig().draws(0, TASKS, 1, has_success=False) is None
     with pytest.raises(UserError, match="goes by success"):
-        RolloutConfig(sampler="adaptive").draws(0, TASKS, has_success=False)
+        RolloutConfig(sampler="adaptive").draws(0, TASKS, 4, has_success=False)

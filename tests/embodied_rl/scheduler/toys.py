@@ -123,7 +123,7 @@ class Setup:
         learner = Learner(
             policy, algorithm, self.learner, seed=0, dump_dir=folder, threads=self.threads, collectives=ranks
         )
-        draws = AdaptiveDraws(5, TASKS) if self.adaptive else None
+        draws = AdaptiveDraws(5, TASKS, "contrast") if self.adaptive else None
         return EpisodeSampler(5, TASKS, algorithm.group_size, draws), learner
 
 
