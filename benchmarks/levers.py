@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import csv
 import io
+import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
@@ -33,6 +34,8 @@ EARLY = range(1, 11)
 LATE = range(10, 21)
 """Updates whose explained variance is averaged."""
 _WINDOW = 3
+_PANELS = 3
+"""Of the picture, side by side."""
 _COLUMNS = {
     "episodes": "rollout/episodes",
     "env_steps": "rollout/env_steps",
@@ -129,7 +132,7 @@ def without_contrast(run: Run) -> float | None:
 
 def steps_per_success(run: Run) -> float | None:
     """Control steps simulated for each success in the updates `EARLY`."""
-    rows = [row for row in run if row.update in EARLY and row.episodes]
+    rows = [row for row in run if row.update in EARLY and row.episodes and row.env_steps is not None]
     wins = sum((row.rollout_success or 0.0) * (row.episodes or 0.0) for row in rows)
     return sum(row.env_steps or 0.0 for row in rows) / wins if wins else None
 
@@ -213,24 +216,28 @@ def _cell(value: float | None, write: Callable[[float], str]) -> str:
 
 
 def draw(runs: Mapping[str, Sequence[Run]]) -> bytes:
-    """PNG: a panel a part; the success of training episodes against their number, thin a seed, thick the mean."""
+    """PNG, a panel a part: points are held-out success, mean of the seeds; thin lines each seed's training episodes."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     parts = list(dict.fromkeys(part_of(label) for label in runs))
-    figure = Figure(figsize=(4.8 * len(parts), 3.6), layout="constrained")
+    across = min(len(parts), _PANELS)
+    down = math.ceil(len(parts) / across)
+    figure = Figure(figsize=(4.8 * across, 3.6 * down), layout="constrained")
     FigureCanvasAgg(figure)
-    for part, axes in zip(parts, figure.subplots(1, len(parts), squeeze=False).flat, strict=True):
+    panels = figure.subplots(down, across, squeeze=False).ravel()
+    for unused in panels[len(parts) :]:
+        unused.axis("off")
+    for part, axes in zip(parts, panels, strict=False):
         own = {label: found for label, found in runs.items() if part_of(label) == part}
         for colour, (label, found) in zip(COLOURS, own.items(), strict=False):
-            lines = [_curve(run) for run in found]
-            for line in lines:
-                axes.plot(*zip(*line, strict=True), color=colour, lw=0.6, alpha=0.4)
-            shortest = min(len(line) for line in lines)
-            mean = [fmean(line[at][1] for line in lines) for at in range(shortest)]
-            at = [lines[0][at][0] for at in range(shortest)]
-            axes.plot(at, mean, color=colour, lw=2, label=label.removeprefix(f"{part}/"))
-        axes.set(xlabel="training episodes", ylabel="their success", ylim=(-0.02, 1.02), title=part)
+            for run in found:
+                axes.plot(*_curve(run, "rollout_success"), color=colour, lw=0.6, alpha=0.4)
+            measured = [_curve(run, "success") for run in found]
+            shared = sorted(set.intersection(*(set(at) for at, _ in measured)))
+            mean = [fmean(success[at.index(place)] for at, success in measured) for place in shared]
+            axes.plot(shared, mean, color=colour, lw=2, marker="o", ms=4, label=label.removeprefix(f"{part}/"))
+        axes.set(xlabel="training episodes", ylabel="success", ylim=(-0.02, 1.02), title=part)
         axes.grid(alpha=0.25)
         axes.legend(loc="lower right", frameon=False, fontsize="small")
     picture = io.BytesIO()
@@ -238,13 +245,15 @@ def draw(runs: Mapping[str, Sequence[Run]]) -> bytes:
     return picture.getvalue()
 
 
-def _curve(run: Run) -> list[tuple[float, float]]:
-    episodes, found = 0.0, []
+def _curve(run: Run, column: str) -> tuple[list[float], list[float]]:
+    """Training episodes so far, and `column`, where it was measured."""
+    episodes, at, values = 0.0, [], []
     for row in run:
-        if row.episodes and row.rollout_success is not None:
-            episodes += row.episodes
-            found.append((episodes, row.rollout_success))
-    return found
+        episodes += row.episodes or 0.0
+        if (value := getattr(row, column)) is not None:
+            at.append(episodes)
+            values.append(value)
+    return at, values
 
 
 def _parse_runs(text: str) -> tuple[str, list[Path]]:

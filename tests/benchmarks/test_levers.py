@@ -58,6 +58,7 @@ def test_what_a_run_comes_to(tmp_path: Path) -> None:
     assert levers.steps_per_success(run) == pytest.approx(10 * 6400 / (64 * (5 * 0.25 + 5 * 0.75)))
     assert levers.update_seconds(run) == pytest.approx(22.0)
     assert levers.without_contrast(run) is None
+    assert levers.steps_per_success([replace(row, env_steps=None) for row in run]) is None, "not counted"
 
 
 def test_a_level_is_reached_over_three_updates(tmp_path: Path) -> None:
