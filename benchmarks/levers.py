@@ -40,7 +40,6 @@ _COLUMNS = {
     "episodes": "rollout/episodes",
     "env_steps": "rollout/env_steps",
     "rollout_success": "rollout/success",
-    "without_contrast": "rollout/groups_without_contrast",
     "explained_variance": "train/explained_variance",
     "update_cpu_s": "cpu/update",
     "success": "eval/success",
@@ -58,7 +57,6 @@ class Row:
     episodes: float | None
     env_steps: float | None
     rollout_success: float | None
-    without_contrast: float | None
     explained_variance: float | None
     update_cpu_s: float | None
     success: float | None
@@ -127,11 +125,6 @@ def worst_task(run: Run) -> float | None:
     return _last(row.worst_task for row in run)
 
 
-def without_contrast(run: Run) -> float | None:
-    """Share of GRPO's groups whose episodes all got the same reward, in the second half of training."""
-    return _mean(row.without_contrast for row in run if row.update > run[-1].update / 2)
-
-
 def steps_per_success(run: Run) -> float | None:
     """Control steps simulated for each success in the updates `EARLY`."""
     rows = [row for row in run if row.update in EARLY and row.episodes and row.env_steps is not None]
@@ -178,7 +171,6 @@ def figures(level: float) -> dict[str, tuple[Callable[[Run], float | None], Call
         "worst task": (worst_task, _percent),
         f"explained variance, updates {LATE[0]} to {LATE[-1]}": (explained_variance, "{:.2f}".format),
         f"control steps a success, updates {EARLY[0]} to {EARLY[-1]}": (steps_per_success, "{:.0f}".format),
-        "groups without contrast": (without_contrast, _percent),
         "CPU s an update": (update_seconds, "{:.2f}".format),
         f"episodes to {100 * level:.0f} %": (lambda run: reached(run, level), "{:.0f}".format),
     }

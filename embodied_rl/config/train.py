@@ -39,7 +39,6 @@ from embodied_rl.scheduler.config import (
     RayConfig,
     SchedulerConfig,
     SerialConfig,
-    check_filtered_draws,
     check_fit,
     check_ranks,
 )
@@ -248,8 +247,11 @@ class TrainConfig:
         check_changes(self.perturb, self.rollout.start_bank, *backends, isinstance(self.policy, MLPConfig))
         if isinstance(self.algorithm, GRPOConfig):
             self.rollout.groups(self.algorithm.group_size)  # raises unless the group size divides the episodes
-            if self.rollout.sampler == "adaptive" and self.algorithm.success_rate_range is not None:
-                check_filtered_draws(self.scheduler)
+            if self.rollout.sampler == "adaptive":
+                raise UserError(
+                    "--rollout.sampler adaptive is for --algorithm ppo: of a group that always fails GRPO learns "
+                    "nothing. Leave it out."
+                )
         check_alone(self.reward, self.algorithm, self.rollout, self.guard, self.env.reward)
         check_reward(self.reward, autotune=self.autotune, has_critic=isinstance(self.algorithm, PPOConfig))
         if self.autotune and not isinstance(self.policy, OwnPolicyConfig | MLPConfig) and self.policy.compile:

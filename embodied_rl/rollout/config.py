@@ -20,11 +20,10 @@ class RolloutConfig:
     episodes_per_iteration: int = 64
     """Finished episodes of one update (GRPO: a multiple of the group size)."""
     sampler: Literal["uniform", "adaptive"] = "uniform"
-    """uniform: every task and initial state equally often. adaptive: by the success rates of the batches so far, more
-    of those that fail (PPO), or of those that succeed sometimes and fail sometimes (GRPO)."""
+    """uniform: every task and initial state equally often. adaptive, for PPO: more of those that failed in the
+    batches so far."""
     uniform_share: float | None = None
-    """adaptive: share of groups (PPO: of episodes) that are drawn uniformly, so that no task is left out (null:
-    0.25)."""
+    """adaptive: share of the episodes that are drawn uniformly, so that no task is left out (null: 0.25)."""
     start_bank: str | None = None
     """Folder of demonstrations from collect --start-bank: a share of training episodes begins in states on their way,
     with the time that was left there, in place of the task's initial states (None: none does). Never in evaluations."""
@@ -59,15 +58,12 @@ class RolloutConfig:
             return 0.0
         return START_BANK_SHARE if self.start_bank_share is None else self.start_bank_share
 
-    def draws(
-        self, seed: int, tasks: Mapping[str, Sequence[int]], group_size: int, *, has_success: bool = True
-    ) -> AdaptiveDraws | None:
+    def draws(self, seed: int, tasks: Mapping[str, Sequence[int]], *, has_success: bool = True) -> AdaptiveDraws | None:
         """What an adaptive sampler draws episodes from; None: it draws uniformly.
 
         Args:
             seed: of the run.
             tasks: initial states by task name.
-            group_size: episodes that start alike; above 1 they are compared, and need to differ.
             has_success: of `EnvInfo`; UserError where an adaptive sampler has nothing to go by.
         """
         if self.sampler == "uniform":
@@ -75,7 +71,7 @@ class RolloutConfig:
         if not has_success:
             raise UserError("--rollout.sampler adaptive goes by success, which these tasks do not have: leave it out.")
         share = UNIFORM_SHARE if self.uniform_share is None else self.uniform_share
-        return AdaptiveDraws(seed, tasks, "failure" if group_size == 1 else "contrast", share)
+        return AdaptiveDraws(seed, tasks, share)
 
     def groups(self, group_size: int) -> int:
         """Return the groups of an iteration; raise UserError unless the group size divides its episodes."""

@@ -12,7 +12,6 @@ from collections import deque
 from dataclasses import dataclass, field
 from enum import Enum
 
-from embodied_rl.rollout.adaptive import GroupOutcome
 from embodied_rl.rollout.lookahead import ON_POLICY, Lookahead
 from embodied_rl.rollout.observation_pool import Trajectory
 from embodied_rl.rollout.retries import FailureCause
@@ -247,21 +246,6 @@ class GroupQueue:
             del self._by_index[group.index]
         self._yielded = 0
         self._batch += 1
-        own = [group for group in groups if group.members[0].result.spec.bank_row is None]
-        outcomes = [self._outcome(group) for group in own]  # success from the start bank is not the initial state's
-        tasks = [group.members[0].result.spec.task for group in groups]
-        info = self.sampler.close_batch(self._batch - 1, tasks, outcomes, self._max_lookahead.max_staleness)
+        results = [member.result for group in groups for member in group.members]
+        info = self.sampler.close_batch(self._batch - 1, results, self._max_lookahead.max_staleness)
         return BatchEnd(self._batch - 1, groups, self.num_wanted, info)
-
-    def _outcome(self, group: Group) -> GroupOutcome:
-        """How a group ended, the same whichever of its episodes were given up.
-
-        One that was filtered out counts as all successes or all failures: on which side of the range it falls is
-        certain, how far from it is not.
-        """
-        spec = group.members[0].result.spec
-        wins = sum(member.result.success for member in group.members)
-        if group.status is GroupStatus.FILTERED:
-            assert self._success_rate_range is not None, "or none is filtered"
-            wins = group.size if wins > self._success_rate_range[1] * group.size else 0
-        return GroupOutcome(spec.task, spec.init_state, wins, group.size)

@@ -14,9 +14,9 @@ from typing import Any
 
 from embodied_rl.errors import UserError
 from embodied_rl.rng import philox
-from embodied_rl.rollout.adaptive import AdaptiveDraws, GroupOutcome
+from embodied_rl.rollout.adaptive import AdaptiveDraws
 from embodied_rl.rollout.retries import FailureCause, RetryPolicy
-from embodied_rl.types import EpisodeSpec
+from embodied_rl.types import EpisodeResult, EpisodeSpec
 
 TaskStates = Mapping[str, Sequence[int]]
 
@@ -112,22 +112,19 @@ class EpisodeSampler:
         order = philox(self.seed, _STATE_ORDER, task * 2**32 + lap).permutation(len(states))
         return self._group(index, self._names[task], int(states[order[step]]))
 
-    def close_batch(
-        self, batch: int, tasks: Sequence[str], outcomes: Sequence[GroupOutcome], lag: int = 0
-    ) -> dict[str, float]:
+    def close_batch(self, batch: int, results: Sequence[EpisodeResult], lag: int = 0) -> dict[str, float]:
         """Batch `batch` has ended; return the metrics that an adaptive sampler has of it.
 
         Args:
             batch: its number.
-            tasks: the task of each of its groups.
-            outcomes: how those groups ended that began in their task's initial states.
+            results: of its episodes.
             lag: later groups are drawn from what at most so many batches fewer showed.
         """
         if self._adaptive is None:
             return {}
-        self._adaptive.close_batch(batch, outcomes, lag)
-        drawn = Counter(tasks)
-        return {f"rollout/share/{task}": drawn[task] / len(tasks) for task in self._names}
+        self._adaptive.close_batch(batch, results, lag)
+        drawn = Counter(result.spec.task for result in results)
+        return {f"rollout/share/{task}": drawn[task] / len(results) for task in self._names}
 
     def finish(self, spec: EpisodeSpec) -> None:
         """Record that `spec` ended and counts; raise ValueError if it was not outstanding."""

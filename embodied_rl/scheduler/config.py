@@ -167,18 +167,3 @@ def check_ranks(config: SchedulerConfig, size: int) -> None:
             f"--scheduler.mode {config.mode} does not go with several ranks, whose groups must not depend on timing: "
             "use mode on_policy."
         )
-
-
-def check_filtered_draws(config: SchedulerConfig) -> None:
-    """Raise UserError where what an adaptive sampler draws would depend on when groups are filtered out."""
-    staleness = 0
-    if isinstance(config, PipelinedConfig):
-        staleness = config.staleness
-    elif isinstance(config, RayConfig):
-        staleness = config.max_staleness
-    if staleness:
-        raise UserError(
-            "--rollout.sampler adaptive, groups that --algorithm.success-rate-range filters out and a rollout that "
-            "runs ahead (--scheduler.max-staleness) would draw other tasks in every run: leave one of the three out, "
-            "such as --algorithm.success-rate-range None."
-        )

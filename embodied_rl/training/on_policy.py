@@ -140,9 +140,10 @@ class _Run:
             lambda: observer.log("stopping: finishing this step, then saving (again: leave at once)")
         )
         self.profiler = options.profiler or make_profiler(settings.scheduler)
-        size, mix = algorithm.group_size, settings.episode_mix
-        draws = settings.rollout.draws(settings.seed, states.train, size, has_success=env.info.has_success)
-        self.sampler = EpisodeSampler(settings.seed, states.train, size, draws, mix)
+        draws = settings.rollout.draws(settings.seed, states.train, has_success=env.info.has_success)
+        self.sampler = EpisodeSampler(
+            settings.seed, states.train, algorithm.group_size, draws, mix=settings.episode_mix
+        )
         self.heldout = evaluation_specs(_first_states(states.heldout, settings.evaluation), settings.seed)
         self.learner = Learner(
             policy,

@@ -57,7 +57,6 @@ def test_what_a_run_comes_to(tmp_path: Path) -> None:
     assert levers.explained_variance(run) == pytest.approx(5 * 0.1 / 11), "odd updates of 10 to 20"
     assert levers.steps_per_success(run) == pytest.approx(10 * 6400 / (64 * (5 * 0.25 + 5 * 0.75)))
     assert levers.update_seconds(run) == pytest.approx(22.0)
-    assert levers.without_contrast(run) is None
     assert levers.steps_per_success([replace(row, env_steps=None) for row in run]) is None, "not counted"
 
 
@@ -92,7 +91,7 @@ def test_runs_to_csv_to_page_and_figure(tmp_path: Path, capsys: pytest.CaptureFi
     # one of the plain runs never gets there, so there is no mean
     ends = {line.split("|")[1].strip(): line.split("|")[-2].strip() for line in text.splitlines() if "mean" in line}
     assert ends == {"**plain**": "", "**other critic**": "256"}
-    assert "groups without contrast" not in text, "nothing filled that column"
+    assert "explained variance" not in text, "nothing filled that column"
     assert figure.read_bytes().startswith(b"\x89PNG")
 
 

@@ -7,7 +7,7 @@ import random
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,24 +16,15 @@ from hypothesis import strategies as st
 from scipy.integrate import quad
 from scipy.stats import beta
 
-from embodied_rl.algorithms.config import GRPOConfig
+from embodied_rl.algorithms.config import GRPOConfig, PPOConfig
 from embodied_rl.config.train import TrainConfig
 from embodied_rl.errors import UserError
-from embodied_rl.rollout.adaptive import (
-    MEMORY,
-    STATE_PRIOR,
-    AdaptiveDraws,
-    GroupOutcome,
-    SuccessTracker,
-    Weights,
-    expected,
-)
+from embodied_rl.rollout.adaptive import MEMORY, STATE_PRIOR, AdaptiveDraws, SuccessTracker, failure_rate
 from embodied_rl.rollout.config import RolloutConfig
 from embodied_rl.rollout.groups import BatchEnd, Group, GroupQueue
 from embodied_rl.rollout.lookahead import Lookahead
 from embodied_rl.rollout.observation_pool import Trajectory
 from embodied_rl.rollout.sampler import EpisodeMix, EpisodeSampler
-from embodied_rl.scheduler.config import PipelinedConfig, RayConfig, SchedulerConfig, SerialConfig
 from embodied_rl.types import EpisodeResult, EpisodeSpec
 
 TASKS = {"always": [0, 1, 2], "never": [5, 6], "half": [0, 1, 2, 3]}
@@ -44,20 +35,25 @@ def outcome(spec: EpisodeSpec) -> bool:
     return random.Random(spec.episode_id).random() < ODDS[spec.task]
 
 
-DENSITIES: dict[Weights, Callable[[float], float]] = {"failure": lambda p: 1 - p, "contrast": lambda p: p * (1 - p)}
+def ended(spec: EpisodeSpec, success: bool) -> EpisodeResult:
+    return EpisodeResult(spec, success, True, False, float(success), 1, 1)
 
 
-@pytest.mark.parametrize("weights", get_args(Weights))
+def ends(task: str, init_state: int, successes: int, episodes: int) -> list[EpisodeResult]:
+    """So many episodes of an initial state."""
+    return [ended(EpisodeSpec(0, task, init_state, 0), number < successes) for number in range(episodes)]
+
+
 @given(pairs=st.lists(st.tuples(st.integers(0, 8), st.integers(0, 8)), min_size=1, max_size=4))
 @settings(deadline=None, max_examples=15)
-def test_weights_are_expected_over_the_posterior(weights: Weights, pairs: list[tuple[int, int]]) -> None:
+def test_weights_are_expected_over_the_posterior(pairs: list[tuple[int, int]]) -> None:
     """Against integrals over its density."""
     counts = np.array([(min(pair), max(pair)) for pair in pairs], np.float64)
     wins, episodes = counts.sum(axis=0)
     mean = float(np.asarray(beta.mean(1 + wins, 1 + episodes - wins)))
-    for (won, ran), weight in zip(counts, expected(counts, weights), strict=True):
+    for (won, ran), weight in zip(counts, failure_rate(counts), strict=True):
         a, b = STATE_PRIOR * mean + won, STATE_PRIOR * (1 - mean) + ran - won
-        mean_weight, _ = quad(lambda p, a=a, b=b: DENSITIES[weights](p) * beta.pdf(p, a, b), 0, 1)
+        mean_weight, _ = quad(lambda p, a=a, b=b: (1 - p) * beta.pdf(p, a, b), 0, 1)
         assert weight == pytest.approx(mean_weight, rel=1e-4)
 
 
@@ -67,8 +63,8 @@ def test_weights_are_expected_over_the_posterior(weights: Weights, pairs: list[t
 )
 @settings(deadline=None, max_examples=60)
 def test_every_task_and_state_keeps_its_uniform_part(share: float, outcomes: list[tuple[str, int, int]]) -> None:
-    seen = [GroupOutcome(task, TASKS[task][place], wins, 4) for task, place, wins in outcomes]
-    tracker = SuccessTracker(TASKS, share, "contrast").after(seen)
+    seen = [result for task, place, wins in outcomes for result in ends(task, TASKS[task][place], wins, 4)]
+    tracker = SuccessTracker(TASKS, share).after(seen)
     for probability in (tracker.task_probability, *tracker.state_probability):
         assert probability.sum() == pytest.approx(1.0)
         assert probability.min() >= share / len(probability) * (1 - 1e-12)
@@ -77,22 +73,18 @@ def test_every_task_and_state_keeps_its_uniform_part(share: float, outcomes: lis
 
 
 def test_the_newest_batches_count_most() -> None:
-    tracker = (
-        SuccessTracker({"a": [0]}, 0.5, "failure")
-        .after([GroupOutcome("a", 0, 4, 4)])
-        .after([GroupOutcome("a", 0, 1, 4)])
-    )
+    tracker = SuccessTracker({"a": [0]}, 0.5).after(ends("a", 0, 4, 4)).after(ends("a", 0, 1, 4))
     np.testing.assert_allclose(tracker.counts[0], [[MEMORY * 4 + 1, MEMORY * 4 + 4]])
 
 
 @given(st.integers(0, 2**40), st.integers(0, 10**6), st.integers(1, 300))
 @settings(deadline=None, max_examples=40)
 def test_any_stretch_has_each_task_about_as_often_as_its_probability_says(seed: int, first: int, count: int) -> None:
-    draws = AdaptiveDraws(seed, TASKS, "contrast")
-    outcomes = [GroupOutcome("always", 0, 8, 8), GroupOutcome("half", 1, 4, 8), GroupOutcome("never", 5, 0, 8)]
+    draws = AdaptiveDraws(seed, TASKS)
+    outcomes = ends("always", 0, 8, 8) + ends("half", 1, 4, 8) + ends("never", 5, 0, 8)
     draws.close_batch(0, outcomes, lag=0)
     drawn = Counter(draws.draw(first + step, 1)[0] for step in range(count))
-    probability = SuccessTracker(TASKS, 0.25, "contrast").after(outcomes).task_probability
+    probability = SuccessTracker(TASKS, 0.25).after(outcomes).task_probability
     for name, share in zip(TASKS, probability, strict=True):
         assert abs(drawn[name] - count * share) < 5.0
 
@@ -101,24 +93,21 @@ class CountsTheOpenBatch(GroupQueue):
     """Broken: each episode counts when it ends."""
 
     def add(self, trajectory: Trajectory) -> list[Trajectory]:
-        draws, result = self.sampler._adaptive, trajectory.result
+        draws = self.sampler._adaptive
         assert draws is not None
-        ended = GroupOutcome(result.spec.task, result.spec.init_state, int(result.success), 1)
-        draws._trackers[self._batch] = draws._trackers[self._batch].after([ended])
+        draws._trackers[self._batch] = draws._trackers[self._batch].after([trajectory.result])
         return super().add(trajectory)
 
 
 def make_queue(
-    keep: Any, lag: int, draws: type[AdaptiveDraws] = AdaptiveDraws, queue: type[GroupQueue] = GroupQueue
+    lag: int, draws: type[AdaptiveDraws] = AdaptiveDraws, queue: type[GroupQueue] = GroupQueue
 ) -> GroupQueue:
-    sampler = EpisodeSampler(3, TASKS, 4, draws(3, TASKS, "contrast"))
-    return queue(
-        sampler, groups=6, success_rate_range=keep, max_oversampling=2.0, lookahead=Lookahead(lag, 3 if lag else None)
-    )
+    sampler = EpisodeSampler(3, TASKS, 1, draws(3, TASKS))
+    return queue(sampler, groups=24, lookahead=Lookahead(lag, 12 if lag else None))
 
 
 def play(queue: GroupQueue, env_ids: int, batches: int, order: random.Random) -> tuple[list[EpisodeSpec], list[Any]]:
-    """Episodes end in a random order, and are given up or not at random: all of them, and the state after each batch.
+    """Episodes end in a random order: all of them, and the state after each batch.
 
     With a lookahead, weights are published late or at once.
     """
@@ -133,16 +122,15 @@ def play(queue: GroupQueue, env_ids: int, batches: int, order: random.Random) ->
             begun.append(spec)
         if running and order.random() < 0.8:
             spec = running.pop(order.randrange(len(running)))
-            if queue.is_stopped(spec) and order.random() < 0.5:
-                queue.stop(spec)
-            else:
-                won = outcome(spec)
-                queue.add(Trajectory(EpisodeResult(spec, won, True, False, float(won), 1, 1)))
-        elif isinstance(event := queue.take(), BatchEnd):
+            queue.add(Trajectory(ended(spec, outcome(spec))))
+            continue
+        while isinstance(event := queue.take(), Group):
+            pass
+        if isinstance(event, BatchEnd):
             states.append(json.loads(json.dumps(queue.sampler.state_dict(queue.next_group))))
             queue.publish(queue.version + 1)
         else:
-            assert isinstance(event, Group) or running
+            assert running
     return sorted(begun, key=lambda spec: spec.episode_id), states
 
 
@@ -157,15 +145,14 @@ class IgnoresTheLag(AdaptiveDraws):
         return super().draw(group, 10**9)
 
 
-# Two or three of four must succeed, so groups are filtered out by their second failure, whichever episodes these are.
-CASES = [(None, 0), ((0.5, 0.75), 0), (None, 1), (None, 2)]
+LAGS = [0, 1, 2]
 
 
-@pytest.mark.parametrize(("keep", "lag"), CASES)
-def test_what_is_drawn_does_not_depend_on_the_order_in_which_episodes_end(keep: Any, lag: int) -> None:
-    runs = [play(make_queue(keep, lag), envs, 6, random.Random(envs)) for envs in (1, 3, 9, 24)]
+@pytest.mark.parametrize("lag", LAGS)
+def test_what_is_drawn_does_not_depend_on_the_order_in_which_episodes_end(lag: int) -> None:
+    runs = [play(make_queue(lag), envs, 6, random.Random(envs)) for envs in (1, 3, 9, 24)]
     most = min(len({spec.group for spec in specs}) for specs, _ in runs)
-    assert most >= 36
+    assert most >= 6 * 24
     first = groups(runs[0][0], most)
     assert len(set(first.values())) > 3
     for specs, states in runs[1:]:
@@ -175,19 +162,19 @@ def test_what_is_drawn_does_not_depend_on_the_order_in_which_episodes_end(keep: 
 
 @pytest.mark.parametrize(
     "queue",
-    [lambda: make_queue(None, 1, IgnoresTheLag), lambda: make_queue(None, 0, queue=CountsTheOpenBatch)],
+    [lambda: make_queue(1, IgnoresTheLag), lambda: make_queue(0, queue=CountsTheOpenBatch)],
     ids=["newer batches than the lag allows", "the open batch"],
 )
 def test_broken_samplers_depend_on_the_order(queue: Callable[[], GroupQueue]) -> None:
     """With a lookahead some groups of a batch begin before the one before has ended, others after."""
     runs = [play(queue(), envs, 6, random.Random(envs))[0] for envs in (1, 3, 9, 24)]
-    assert len({str(groups(specs, 36)) for specs in runs}) > 1
+    assert len({str(groups(specs, 6 * 24)) for specs in runs}) > 1
 
 
-@pytest.mark.parametrize(("keep", "lag"), CASES)
-def test_a_resumed_sampler_goes_on_exactly(keep: Any, lag: int) -> None:
-    whole, states = play(make_queue(keep, lag), 5, 6, random.Random(0))
-    resumed = make_queue(keep, lag)
+@pytest.mark.parametrize("lag", LAGS)
+def test_a_resumed_sampler_goes_on_exactly(lag: int) -> None:
+    whole, states = play(make_queue(lag), 5, 6, random.Random(0))
+    resumed = make_queue(lag)
     resumed.sampler.load_state_dict(states[2])
     resumed.version = 3
     more, later = play(resumed, 8, 3, random.Random(1))
@@ -196,35 +183,22 @@ def test_a_resumed_sampler_goes_on_exactly(keep: Any, lag: int) -> None:
     assert [state["adaptive"] for state in later] == [state["adaptive"] for state in states[3:]]
 
 
-def test_more_of_what_is_neither_certain_nor_hopeless() -> None:
-    queue = make_queue(None, 0)
-    specs, _ = play(queue, 8, 12, random.Random(0))
-    late = Counter(spec.task for spec in specs if spec.group >= 36)
-    assert late["half"] > 2 * max(late["always"], late["never"])
-    assert min(late.values()) >= 0.25 / 3 * late.total() - 4 * 4
-
-
-def test_single_episodes_go_where_they_fail_and_groups_where_they_differ() -> None:
-    outcomes = [GroupOutcome("always", 0, 8, 8), GroupOutcome("half", 1, 4, 8), GroupOutcome("never", 5, 0, 8)]
-    drawn: dict[int, Counter[str]] = {}
-    for group_size in (1, 8):
-        draws = RolloutConfig(sampler="adaptive").draws(0, TASKS, group_size)
-        assert draws is not None
-        draws.close_batch(0, outcomes, lag=0)
-        drawn[group_size] = Counter(draws.draw(group, 1)[0] for group in range(300))
-    assert drawn[1]["never"] > drawn[1]["half"] > drawn[1]["always"]
-    assert drawn[8]["half"] > max(drawn[8]["always"], drawn[8]["never"])
+def test_more_of_what_fails() -> None:
+    specs, _ = play(make_queue(0), 8, 12, random.Random(0))
+    late = Counter(spec.task for spec in specs if spec.group >= 6 * 24)
+    assert late["never"] > 1.5 * late["half"] > 1.5 * late["always"]
+    assert min(late.values()) >= 0.25 / 3 * late.total() - 5
 
 
 def test_a_batch_that_began_in_the_start_bank_counts_its_tasks_and_teaches_nothing() -> None:
     mix = EpisodeMix(from_bank=1.0, bank_rows=dict.fromkeys(TASKS, 2))
-    sampler = EpisodeSampler(3, TASKS, 4, AdaptiveDraws(3, TASKS, "contrast"), mix=mix)
+    sampler = EpisodeSampler(3, TASKS, 4, AdaptiveDraws(3, TASKS), mix=mix)
     before = sampler.state_dict()["adaptive"]["trackers"]["0"]
     queue = GroupQueue(sampler, groups=6)
     queue.begin(0, 1)
     while (spec := queue.next_episode()) is not None:
         assert spec.bank_row is not None
-        queue.add(Trajectory(EpisodeResult(spec, True, True, False, 1.0, 1, 1)))
+        queue.add(Trajectory(ended(spec, True)))
     while not isinstance(end := queue.take(), BatchEnd):
         assert end is not None
     assert sum(end.info[f"rollout/share/{task}"] for task in TASKS) == pytest.approx(1)
@@ -233,16 +207,16 @@ def test_a_batch_that_began_in_the_start_bank_counts_its_tasks_and_teaches_nothi
 
 def test_another_sampler_does_not_go_on() -> None:
     uniform = EpisodeSampler(3, TASKS)
-    adaptive = EpisodeSampler(3, TASKS, adaptive=AdaptiveDraws(3, TASKS, "contrast"))
+    adaptive = EpisodeSampler(3, TASKS, adaptive=AdaptiveDraws(3, TASKS))
     for one, two in ((uniform, adaptive), (adaptive, uniform)):
         with pytest.raises(UserError, match="another sampler"):
             one.load_state_dict(two.state_dict())
     with pytest.raises(UserError, match="another uniform_share"):
-        EpisodeSampler(3, TASKS, adaptive=AdaptiveDraws(3, TASKS, "contrast", 0.5)).load_state_dict(
-            adaptive.state_dict()
-        )
+        EpisodeSampler(3, TASKS, adaptive=AdaptiveDraws(3, TASKS, 0.5)).load_state_dict(adaptive.state_dict())
+    older = adaptive.state_dict()
+    older["adaptive"]["weights"] = "contrast"
     with pytest.raises(UserError, match="other weights"):
-        EpisodeSampler(3, TASKS, adaptive=AdaptiveDraws(3, TASKS, "failure")).load_state_dict(adaptive.state_dict())
+        adaptive.load_state_dict(older)
 
 
 @pytest.mark.parametrize(
@@ -258,28 +232,15 @@ def test_options_that_do_not_fit(options: dict[str, Any], message: str) -> None:
         RolloutConfig(**options)
 
 
-@pytest.mark.parametrize(
-    "scheduler",
-    [PipelinedConfig(mode="async"), PipelinedConfig(mode="async", max_staleness=2), RayConfig(max_staleness=1)],
-)
-def test_filtered_groups_and_a_rollout_that_runs_ahead_do_not_go_together(scheduler: SchedulerConfig) -> None:
-    """Which batch a group belongs to would be known too late: what is drawn then depends on timing."""
-    adaptive, filtered = RolloutConfig(sampler="adaptive"), GRPOConfig()
-    config = TrainConfig(rollout=adaptive, algorithm=filtered, scheduler=scheduler)
-    with pytest.raises(UserError, match="would draw other tasks in every run"):
+def test_groups_are_drawn_uniformly() -> None:
+    config = TrainConfig(rollout=RolloutConfig(sampler="adaptive"), algorithm=GRPOConfig())
+    with pytest.raises(UserError, match=r"sampler adaptive is for --algorithm ppo"):
         config.check()
-    replace(config, scheduler=SerialConfig()).check()
-    replace(config, algorithm=replace(filtered, success_rate_range=None)).check()
+    replace(config, algorithm=PPOConfig()).check()
     replace(config, rollout=RolloutConfig()).check()
 
 
-def test_filtered_groups_ahead_of_the_learner_do_depend_on_timing() -> None:
-    """Why the config refuses them."""
-    runs = [play(make_queue((0.5, 0.75), 1), envs, 6, random.Random(envs))[0] for envs in (1, 3, 9, 24)]
-    assert len({str(groups(specs, 36)) for specs in runs}) > 1
-
-
 def test_tasks_without_success_have_nothing_to_go_by() -> None:
-    assert RolloutConfig().draws(0, TASKS, 1, has_success=False) is None
+    assert RolloutConfig().draws(0, TASKS, has_success=False) is None
     with pytest.raises(UserError, match="goes by success"):
-        RolloutConfig(sampler="adaptive").draws(0, TASKS, 4, has_success=False)
+        RolloutConfig(sampler="adaptive").draws(0, TASKS, has_success=False)

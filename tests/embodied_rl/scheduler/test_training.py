@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from embodied_rl.algorithms.config import GRPOConfig
+from embodied_rl.algorithms.config import GRPOConfig, PPOConfig
 from embodied_rl.config.train import OpenVLAConfig, TrainConfig, from_dict, to_dict
 from embodied_rl.errors import UserError
 from embodied_rl.evaluation.config import EvalConfig
@@ -40,7 +40,7 @@ ALGORITHM = GRPOConfig(group_size=4, success_rate_range=None, entropy_coef=0.01)
 def settings(scheduler: SchedulerConfig, minibatch_groups: int = 2, sampler: Any = "uniform") -> TrainSettings:
     learner = LearnerConfig(lr=1e-2, minibatch_size=None, minibatch_groups=minibatch_groups, microbatch_size=24)
     return replace(
-        settings_of(ALGORITHM, iterations=5),
+        settings_of(ALGORITHM if sampler == "uniform" else PPOConfig(gamma=0.9), iterations=5),
         scheduler=scheduler,
         learner=learner,
         workers=2,
@@ -83,7 +83,7 @@ class Shares(JsonObserver):
 
 def run(folder: Path, what: TrainSettings, *, resume: bool = False, stop: int = -1) -> ToyPolicy:
     torch.set_num_threads(1)
-    policy = ToyPolicy(with_value=False)
+    policy = ToyPolicy(with_value=isinstance(what.algorithm, PPOConfig))
     observer = Stopping(folder / "metrics.jsonl", stop)
     train(
         folder,

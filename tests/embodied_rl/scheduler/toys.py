@@ -23,7 +23,6 @@ from embodied_rl.learner.learner import Learner
 from embodied_rl.learner.off_policy import importance_correction
 from embodied_rl.policy import ActMode, action_chunks
 from embodied_rl.rng import DecisionRng, philox
-from embodied_rl.rollout.adaptive import AdaptiveDraws
 from embodied_rl.rollout.collector import Collector
 from embodied_rl.rollout.groups import GroupQueue
 from embodied_rl.rollout.lookahead import ON_POLICY, Lookahead
@@ -112,8 +111,6 @@ class Setup:
     breaks: dict[int, int] = field(default_factory=dict)
     threads: int = 1
     """Of the learner, and of the pipelined rollout's policy."""
-    adaptive: bool = False
-    """Episodes are drawn by the success of earlier batches."""
 
     def parts(
         self, policy: ToyPolicy, folder: Path, ranks: Collectives = SINGLE_PROCESS
@@ -123,8 +120,7 @@ class Setup:
         learner = Learner(
             policy, algorithm, self.learner, seed=0, dump_dir=folder, threads=self.threads, collectives=ranks
         )
-        draws = AdaptiveDraws(5, TASKS, "contrast") if self.adaptive else None
-        return EpisodeSampler(5, TASKS, algorithm.group_size, draws), learner
+        return EpisodeSampler(5, TASKS, algorithm.group_size), learner
 
 
 class Streaming:

@@ -83,7 +83,7 @@ RUNS = {
     "ppo, in parts, rolled back": Run(PPO, 10, fsdp=True, rolls_back=True),
     "ppo, a reward model": Run(PPO, 10, looks=True),
     "ppo, stream, a reward model": Run(PPO, 10, stream=True, looks=True),
-    "grpo, stream, groups filtered, adaptive": Run(GRPO, 20, stream=True, sampler="adaptive"),
+    "ppo, stream, adaptive": Run(PPO, 10, stream=True, sampler="adaptive"),
     "grpo, ray, groups filtered, a worker lost": Run(GRPO, 24, ray=True, loses=True),
     "ppo, ray, ranks without rows, a reward model": Run(PPO, 1, ray=True, looks=True),
     "ppo, ray, in parts, rolled back": Run(PPO, 10, ray=True, fsdp=True, rolls_back=True),

@@ -164,7 +164,7 @@ def test_success_from_the_bank_is_not_the_tasks() -> None:
 
 def test_an_adaptive_sampler_does_not_count_episodes_from_the_bank() -> None:
     mix = EpisodeMix(from_bank=0.5, bank_rows={"toy/reach": 5, "toy/touch": 5})
-    sampler = EpisodeSampler(0, STATES, 1, AdaptiveDraws(0, STATES, "failure"), mix)
+    sampler = EpisodeSampler(0, STATES, 1, AdaptiveDraws(0, STATES), mix)
     queue = GroupQueue(sampler, groups=40)
     queue.begin(0, 1)
     own = 0
