@@ -79,8 +79,6 @@ def read_run(label: str, folder: Path) -> list[Row]:
     for update, row in merged.items():
         tasks = [value for name, value in row.items() if name.startswith("eval/success/")]
         values = {column: row.get(name) for column, name in _COLUMNS.items()}
-        if "rollout/success_from_bank" in row:  # rollout/success is then of some of the episodes, the steps are of all
-            values["env_steps"] = None
         rows.append(Row(label, seed, update, **values, worst_task=min(tasks) if tasks else None))
     return rows
 

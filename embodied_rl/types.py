@@ -31,13 +31,12 @@ class EpisodeSpec:
 
     `seed` keys every random draw of the episode (see `embodied_rl.rng`). `init_state` is a row of the task's initial
     states. `group` is shared by the G episodes of a GRPO group, which have one task and one initial state.
-    `perturb_seed` keys what is perturbed in a training episode; None: the episode is as the task says. `bank_row` is
-    the state of the start bank that a training episode begins in, in place of the initial one. A group shares both.
+    `perturb_seed` keys what is perturbed in a training episode; None: the episode is as the task says. A group
+    shares it.
 
     Example:
         >>> EpisodeSpec(episode_id=7, task="libero_goal/open_drawer", init_state=3, seed=42)
-        EpisodeSpec(episode_id=7, task='libero_goal/open_drawer', init_state=3, seed=42, group=0, perturb_seed=None,
-        bank_row=None)
+        EpisodeSpec(episode_id=7, task='libero_goal/open_drawer', init_state=3, seed=42, group=0, perturb_seed=None)
     """
 
     episode_id: int
@@ -46,7 +45,6 @@ class EpisodeSpec:
     seed: int
     group: int = 0
     perturb_seed: int | None = None
-    bank_row: int | None = None
 
 
 @dataclass(slots=True)

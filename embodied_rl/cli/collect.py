@@ -72,14 +72,10 @@ class CollectCommand:
     the built-in ones."""
     era: Literal["auto", "published", "current", "mujoco-3.3", "mujoco-2.3.7"] = "auto"
     """Whose contacts and texture colours LIBERO's scenes have, as `--env.era` of `train`."""
-    start_bank: bool = False
-    """Also keep the simulator's full state every 10 control steps in OUT, so that training can begin there:
-    train --rollout.start-bank OUT."""
     roll_in: str | None = None
     """A checkpoint (of a run's folder: its newest when the collection begins), or 'shipped': its policy begins each
     episode, for a random time of up to half the task's, and the expert goes on from where it is. The expert's part
-    alone is recorded, so it shows how the policy's mistakes are mended; with --start-bank the states on the policy's
-    way there are kept as well."""
+    alone is recorded, so it shows how the policy's mistakes are mended."""
     video: bool = False
     """Also write a video of the first attempt at each task, for people to watch, into OUT_videos."""
 
@@ -124,7 +120,7 @@ def _collect(command: CollectCommand, argv: list[str]) -> int:
         soft_wrap=True,
     )
     split = _split(command)
-    settings = _settings(command, tasks, info) | _bank_settings(command, tasks)
+    settings = _settings(command, tasks, info)
     settings |= _roll_in_settings(command, tasks, info)
     begun = writer.begin(command.out, settings)
     states = {task.name: task.heldout_states if split == "heldout" else task.train_states for task in tasks}
@@ -146,7 +142,7 @@ def _collect(command: CollectCommand, argv: list[str]) -> int:
     _report(rows, failed, console)
     if all(row["attempts"] == row["solved"] for row in rows):
         raise UserError(
-            "the policy solved every attempt by itself, so the expert has nothing to show and a start bank no state: "
+            "the policy solved every attempt by itself, so the expert has nothing to show: "
             f"leave --roll-in out, or name tasks in which the policy still errs; remove {begun} first"
         )
     writer.finalize(command.out, spec, _run_info(command, settings, rows, failed, argv) | {"train_states": used})
@@ -220,12 +216,7 @@ def _bench(command: CollectCommand) -> Bench:
 
     return hold_bench(
         open_bench(
-            _tasks(command),
-            _env_config(command),
-            _protocol(command),
-            command.image_size,
-            snapshots=command.start_bank,
-            roll_in=command.roll_in,
+            _tasks(command), _env_config(command), _protocol(command), command.image_size, roll_in=command.roll_in
         )
     )
 
@@ -280,15 +271,6 @@ def _settings(command: CollectCommand, tasks: Sequence[SuiteTask], info: EnvInfo
         "era": "+".join(dict.fromkeys(task.era for task in tasks)),
         "render_quality": pick_render_quality(command.render_quality, tasks),
     }
-
-
-def _bank_settings(command: CollectCommand, tasks: Sequence[SuiteTask]) -> dict[str, Any]:
-    """What the states of a start bank go with; nothing where none is kept."""
-    if not command.start_bank:
-        return {}
-    from embodied_rl.factory.start_bank import models_of
-
-    return {"start_bank": models_of(tasks)}
 
 
 def _with_fixed_roll_in(command: CollectCommand) -> CollectCommand:

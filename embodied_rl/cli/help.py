@@ -30,7 +30,7 @@ EXPERT = frozenset(
         "critic-input detach-critic-input",
         "algorithm": "advantage-eps bootstrap-truncated critic-epochs critic-warmup-iterations critic-warmup-level "
         "loss-norm max-oversampling normalize-advantage normalize-value-loss ratio-level value-clip value-coef",
-        "rollout": "sampler uniform-share start-bank start-bank-share start-bank-digest",
+        "rollout": "sampler uniform-share",
         "learner": "average-updates betas lr-decay-updates lr-warmup-updates ratio-tolerance recompute-old-log-probs "
         "row-share weight-decay",
         "reward": "model weight alone goal-prompt baseline-prompt projection digest",

@@ -186,8 +186,7 @@ class TrainConfig:
     perturb_level: float | None = None
     """Scales what --perturb draws (None: 1)."""
     perturb_share: float | None = None
-    """Share of the training episodes (GRPO: of the groups) that --perturb changes, of those that do not begin in a
-    start bank (None: 0.75)."""
+    """Share of the training episodes (GRPO: of the groups) that --perturb changes (None: 0.75)."""
     iterations: int = 30
     """Policy updates."""
     seed: int = 0
@@ -244,7 +243,7 @@ class TrainConfig:
                 if isinstance(value, float) and not math.isfinite(value):
                     raise UserError(f"{part}{'.' if key else ''}{key} must be a finite number, got {value}.")
         backends = (self.env.simulator, self.env.renderer)
-        check_changes(self.perturb, self.rollout.start_bank, *backends, isinstance(self.policy, MLPConfig))
+        check_changes(self.perturb, *backends, isinstance(self.policy, MLPConfig))
         if isinstance(self.algorithm, GRPOConfig):
             self.rollout.groups(self.algorithm.group_size)  # raises unless the group size divides the episodes
             if self.rollout.sampler == "adaptive":

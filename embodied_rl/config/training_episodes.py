@@ -29,32 +29,22 @@ def check_perturb(kinds: Sequence[str], level: float | None, share: float | None
         )
 
 
-def refuse_changes(kinds: Sequence[str], bank: str | None, what: str) -> None:
-    """UserError if training episodes of `what` are to be perturbed or to begin in a start bank, which they can't."""
+def refuse_changes(kinds: Sequence[str], what: str) -> None:
+    """UserError if training episodes of `what` are to be perturbed, which they can't."""
     if kinds:
         raise UserError(f"--perturb {' '.join(kinds)} does not go with {what}: leave it out.")
-    if bank is not None:
-        raise UserError(f"--rollout.start-bank does not go with {what}: leave it out.")
 
 
-def check_changes(kinds: Sequence[str], bank: str | None, simulator: str, renderer: str, state_policy: bool) -> None:
+def check_changes(kinds: Sequence[str], simulator: str, renderer: str, state_policy: bool) -> None:
     """UserError where the simulator, the renderer or a policy of states can't do what is asked for."""
     if state_policy:
-        refuse_changes(kinds, bank, "a state policy (mlp)")
+        refuse_changes(kinds, "a state policy (mlp)")
     if "warp" in (simulator, renderer):
-        refuse_changes(
-            kinds, None, "MuJoCo Warp, whose own are --env.randomize-color, -light, -camera, -friction and -mass"
-        )
-    if simulator == "warp":
-        refuse_changes((), bank, "the simulator warp")
+        refuse_changes(kinds, "MuJoCo Warp, whose own are --env.randomize-color, -light, -camera, -friction and -mass")
 
 
-def describe_perturb(kinds: Sequence[str], level: float, share: float, bank: str | None) -> dict[str, str]:
-    """What a run stamps about it; nothing where episodes are as their tasks say.
-
-    bank: the start bank; episodes that begin in it are not perturbed.
-    """
+def describe_perturb(kinds: Sequence[str], level: float, share: float) -> dict[str, str]:
+    """What a run stamps about it; nothing where episodes are as their tasks say."""
     if not kinds:
         return {}
-    episodes = "training episodes" if bank is None else "training episodes that do not begin in the start bank"
-    return {"perturbed": f"{', '.join(kinds)} at level {level:g}, in {share:.0%} of the {episodes}"}
+    return {"perturbed": f"{', '.join(kinds)} at level {level:g}, in {share:.0%} of the training episodes"}

@@ -23,7 +23,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from embodied_rl.data import start_bank, video, writer
+from embodied_rl.data import video, writer
 from embodied_rl.data.layout import DatasetSpec, Episode
 from embodied_rl.data.roll_in import RollIn, solved_by_policy
 from embodied_rl.errors import UserError
@@ -63,13 +63,12 @@ class Attempt:
 class Bench:
     """What a worker needs: the simulator with one env, and an expert for the episode that is in env 0 now.
 
-    expert: from the episode's task and seed, at its present state. snapshot: the full state of env 0, float64 [D];
-    None: nobody wants it. roll_in: the policy that acts before the expert does; None: the expert acts from the start.
+    expert: from the episode's task and seed, at its present state. roll_in: the
+    policy that acts before the expert does; None: the expert acts from the start.
     """
 
     env: VecEnv
     expert: Callable[[str, int], Expert]
-    snapshot: Callable[[], Array] | None = None
     roll_in: RollIn | None = None
 
 
@@ -148,20 +147,14 @@ def record(bench: Bench, attempt: Attempt, dart_noise_rate: float) -> tuple[Epis
     """
     env = bench.env
     env.reset([0], [EpisodeSpec(attempt.key, attempt.task, attempt.init_state, attempt.seed)])
-    images, states, labels, executed, snapshots = [], [], [], [], []
-
-    def keep_state(step: int) -> None:
-        if bench.snapshot is not None and step % start_bank.EVERY == 0:
-            snapshots.append(bench.snapshot())
-
-    if bench.roll_in is not None and (over := bench.roll_in.run(env, attempt.task, attempt.seed, keep_state)):
+    images, states, labels, executed = [], [], [], []
+    if bench.roll_in is not None and (over := bench.roll_in.run(env, attempt.task, attempt.seed)):
         return None, over
     expert = bench.expert(attempt.task, attempt.seed)
     pushes = _Pushes(dart_noise_rate, philox(attempt.seed, _NOISE))
     obs = env.new_observation(1)
     while True:
         env.observe([0], obs)
-        keep_state(len(images))
         label = np.clip(np.asarray(expert.act(), dtype=np.float32), -1.0, 1.0)
         action = pushes.apply(label)
         images.append(obs.images[0].numpy().copy())
@@ -180,8 +173,6 @@ def record(bench: Bench, attempt: Attempt, dart_noise_rate: float) -> tuple[Epis
     episode = Episode(
         attempt.key, obs.instruction[0], np.stack(images), np.stack(states), np.stack(labels), np.stack(executed), extra
     )
-    if snapshots:
-        episode.snapshots = np.stack(snapshots)
     if result.failed[0]:
         return episode, "the simulation broke down"
     return episode, "" if result.success[0] else f"no success in {len(images)} steps"

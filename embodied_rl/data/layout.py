@@ -88,7 +88,7 @@ class Episode:
     key: number in the plan that produced it; it fixes the order in the dataset. instruction: the language task.
     images uint8 [T,V,H,W,3]; state float32 [T,P]; action float32 [T,A], what the policy should learn;
     executed float32 [T,A], what the simulator was given. extra: values for the columns `embodied_rl/<name>`.
-    flags: bool [T] for each of the layout's flags. snapshots: float64 [n,D], full states of the simulator on the way.
+    flags: bool [T] for each of the layout's flags.
     """
 
     key: int
@@ -99,7 +99,6 @@ class Episode:
     executed: Array
     extra: dict[str, str | int | float] = field(default_factory=dict)
     flags: dict[str, Array] = field(default_factory=dict)
-    snapshots: Array | None = None
 
     def check(self, spec: DatasetSpec) -> None:
         """Raise ValueError unless shapes and types are those of `spec` and all numbers are finite."""

@@ -48,10 +48,8 @@ class RollIn:
         """Control steps of the roll-in of the episode of `task` with this seed."""
         return 1 + int(philox(seed, _LENGTH).integers(self.max_steps[task]))
 
-    def run(self, env: VecEnv, task: str, seed: int, before_step: Callable[[int], None]) -> str:
+    def run(self, env: VecEnv, task: str, seed: int) -> str:
         """Let the policy act in env 0, which holds an episode of `task`, for as many control steps as the seed says.
-
-        before_step: called with the number of each control step.
 
         Returns:
             '' if the episode goes on, else why it is over.
@@ -63,7 +61,6 @@ class RollIn:
             if not np.isfinite(chunk).all():
                 return "the policy returned an action that is not finite"
             for action in chunk[: length - done]:
-                before_step(done)
                 result = env.step([0], torch.from_numpy(action[None, None]))
                 done += 1
                 if over := _over(result):

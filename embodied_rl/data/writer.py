@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from embodied_rl.data import layout, start_bank, video
+from embodied_rl.data import layout, video
 from embodied_rl.data.layout import DatasetSpec, Episode
 from embodied_rl.data.statistics import array_statistics, histogram, image_statistics
 from embodied_rl.errors import UserError
@@ -62,8 +62,6 @@ def add_episode(partial: Path, spec: DatasetSpec, episode: Episode) -> None:
         part = final.with_suffix(".part")
         video.write_lossless(part, episode.images[:, v], spec.fps)
         os.replace(part, final)
-    if episode.snapshots is not None:
-        start_bank.add(stem, str(episode.extra["task"]), episode.snapshots)
     head = {
         "key": episode.key,
         "instruction": episode.instruction,
@@ -126,7 +124,6 @@ def finalize(
     for v, camera in enumerate(spec.cameras):
         _write_videos(root, spec, shards, rows, v, layout.camera_key(camera), video_mb)
     _write_meta(root, spec, shards, rows, tables, tasks, stamp, (data_mb, video_mb))
-    start_bank.join(partial / "episodes", root)
     _sync(root)
     os.rename(root, out)
     _sync_one(out.parent)

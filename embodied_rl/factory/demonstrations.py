@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -34,18 +33,11 @@ _HELD = ExitStack()
 
 @contextmanager
 def open_bench(
-    tasks: Sequence[SuiteTask],
-    config: EnvConfig,
-    chosen: Protocol,
-    image_size: int,
-    *,
-    snapshots: bool = False,
-    roll_in: str | None = None,
+    tasks: Sequence[SuiteTask], config: EnvConfig, chosen: Protocol, image_size: int, *, roll_in: str | None = None
 ) -> Iterator[Bench]:
     """One env, drawn and run as `config` and `chosen` say, and the expert of each task at the start of an episode.
 
-    snapshots: offer the simulator's full states. roll_in: checkpoint of the policy that begins the episodes; None: the
-    expert does.
+    roll_in: checkpoint of the policy that begins the episodes; None: the expert does.
     """
     renderer = pick_renderer(config.renderer, tasks, config.render_quality)
     settings = replace(config, num_envs=1, num_threads=1, processes=None, renderer=renderer.name)
@@ -59,7 +51,6 @@ def open_bench(
         yield Bench(
             env,
             _Experts(simulator, tasks),
-            partial(simulator.snapshot, 0) if snapshots else None,
             None if roll_in is None else open_roll_in(roll_in, tasks, chosen, env.info)[0],
         )
 

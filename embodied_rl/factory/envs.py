@@ -160,7 +160,7 @@ def open_env(
     check_drawn(config, cameras)
     exact, by_warp = pick_render_quality(config.render_quality, tasks) == "exact", config.renderer == "warp"
     if training is not None and "warp" in (config.simulator, config.renderer):
-        refuse_changes(training.perturb, None, "MuJoCo Warp")
+        refuse_changes(training.perturb, "MuJoCo Warp")
     if config.simulator == "warp":
         asked = WarpRequest(config, image_size, cameras, stop_at_success, device, exact)
         return closing(open_warp(tasks, asked, state=state))

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from embodied_rl.config.train import EnvConfig, TrainConfig
 from embodied_rl.errors import UserError
 from embodied_rl.factory.envs import cpu_count, open_env
-from embodied_rl.factory.start_bank import bank_file
 from embodied_rl.policies.preprocessing.images import image_pipeline, prepare
 from embodied_rl.sim.libero.protocol import NATIVE, Protocol, protocol
 from embodied_rl.sim.mujoco.episodes import TrainingEpisodes
@@ -26,10 +25,7 @@ if TYPE_CHECKING:
 
 def training_episodes(config: TrainConfig) -> TrainingEpisodes | None:
     """How the training episodes of a run may differ from its tasks' own; None: they may not."""
-    bank = bank_file(config)
-    if not config.perturb and bank is None:
-        return None
-    return TrainingEpisodes(config.perturb, config.perturbation[0], bank)
+    return TrainingEpisodes(config.perturb, config.perturbation[0]) if config.perturb else None
 
 
 @contextmanager

@@ -22,14 +22,13 @@ class RemoteWorkerFactory:
     """`scheduler.ray_worker.WorkerFactory`; config: as `to_dict` writes it.
 
     What the config names must be there on the other machine too: assets, and the checkpoint's folder unless it is the
-    shipped one or lies on the hub, and the start bank. Weights that training changes come from the learner.
+    shipped one or lies on the hub. Weights that training changes come from the learner.
     """
 
     config: dict[str, Any]
 
     def __call__(self) -> tuple[VecEnv, Policy]:
         from embodied_rl.factory.protocol_envs import open_envs, training_episodes
-        from embodied_rl.factory.start_bank import pin_bank
         from embodied_rl.factory.tasks import load_tasks
         from embodied_rl.utils.threads import set_torch_threads
 
@@ -43,7 +42,6 @@ class RemoteWorkerFactory:
             env=dataclasses.replace(config.env, num_threads=cores),
         )
         tasks = load_tasks(config.suite, config.tasks, config.env.scene_era)
-        config, _ = pin_bank(config, tasks)  # refuses another bank than the run's at that path
         policy, _ = open_policy_of(config)
         # Held and never closed: the worker's process ends with it.
         opened = open_envs(tasks, config.env, config.protocol, policy, training_episodes(config))

@@ -14,7 +14,6 @@ from rich.console import Console
 from embodied_rl.config.train import TrainConfig, from_dict, to_dict
 from embodied_rl.errors import UserError
 from embodied_rl.factory.remote import remote_worker_factory
-from embodied_rl.factory.start_bank import episode_mix
 from embodied_rl.jobs.reward_model import pin_reward
 from embodied_rl.jobs.train_setup import Given, RunSetup, open_run
 from embodied_rl.learner.distributed.collectives import Collectives, ValueT
@@ -165,10 +164,7 @@ def _agree(collectives: Collectives, wrong: UserError | None, value: ValueT) -> 
 
 def _pinned(config: TrainConfig) -> dict[str, str]:
     """Digests of what each rank has read from its own disk, by name and where it lies."""
-    return {
-        f"reward model in {config.reward.model}": config.reward.digest,
-        f"start bank in {config.rollout.start_bank}": config.rollout.start_bank_digest or "",
-    }
+    return {f"reward model in {config.reward.model}": config.reward.digest}
 
 
 def _difference(pinned: list[dict[str, str]]) -> str:
@@ -200,6 +196,6 @@ def settings_of(config: TrainConfig, reward_model: RewardModel = SIMULATOR_REWAR
         reward_model=reward_model,
         workers=place.local_share(config.env.num_threads),
         threads=place.local_share(config.num_threads) if config.device == "cpu" else 1,
-        episode_mix=episode_mix(config),
+        perturb_share=config.perturbation[1] if config.perturb else 0.0,
         train_on_heldout=config.train_states == "heldout",
     )

@@ -71,7 +71,7 @@ class RunRecord:
         return forecast(rollouts, evaluated) if rollouts or evaluated else None
 
     def _rollouts(self) -> list[Rate]:
-        """Success of the training episodes that are like those evaluated: unperturbed, from the tasks' initial states.
+        """Success of the training episodes that are like those evaluated: unperturbed ones.
 
         An adaptive sampler has none: it draws what is neither certain nor hopeless, however good the policy is.
         """
@@ -82,10 +82,9 @@ class RunRecord:
         if config.perturb:
             name, share = "rollout/success_unperturbed", 1.0 - config.perturbation[1]
         return [
-            Rate((row["step"] - 1) / config.iterations, row[name], share * (row["rollout/episodes"] - from_bank))
+            Rate((row["step"] - 1) / config.iterations, row[name], share * row["rollout/episodes"])
             for row in self.metrics
             if name in row
-            for from_bank in (row.get("rollout/episodes_from_bank", 0.0),)
         ]
 
     def to_json(self) -> dict[str, Any]:

@@ -54,7 +54,6 @@ from embodied_rl.factory.policies import load_policy, save_policy
 from embodied_rl.factory.premises import describe_left_out, judge
 from embodied_rl.factory.protocol_envs import open_envs, training_episodes
 from embodied_rl.factory.run_config import envs_of_rank, open_policy_of, resolve
-from embodied_rl.factory.start_bank import pin_bank
 from embodied_rl.factory.tasks import describe_era, load_tasks, missing_assets
 from embodied_rl.learner.types import TrainablePolicy
 from embodied_rl.policies.checkpoints.folder import read_provenance
@@ -164,7 +163,6 @@ def open_run(config: TrainConfig, given: Given, console: Console, *, resume: Pat
     policy, checkpoint = open_policy_of(config, resume)
     provenance = read_provenance(policy_folder(checkpoint))
     tasks, _ = judge(tasks, console)
-    config, bank = pin_bank(config, tasks)
     states = _states(
         config,
         {task.name: list(task.train_states) for task in tasks},
@@ -179,7 +177,7 @@ def open_run(config: TrainConfig, given: Given, console: Console, *, resume: Pat
     with open_envs(tasks, worlds, config.protocol, policy, changes) as env:
         about = _about_env(env, config, f" ({renderer.reason}), {config.env.render_quality} frames")
         about["era"] = describe_era(tasks, provenance.get("era"))
-        about |= describe_left_out(tasks) | bank
+        about |= describe_left_out(tasks)
         missing = missing_assets(tasks)
         if missing:
             about = {"assets": f"APPROXIMATE: {len(missing)} official files are stand-ins"} | about
@@ -205,7 +203,7 @@ def run_info(setup: RunSetup, command: str) -> dict[str, Any]:
         "protocol": config.protocol,
         "overlap": states.overlap(config),
         **setup.about,
-        **describe_perturb(config.perturb, *config.perturbation, config.rollout.start_bank),
+        **describe_perturb(config.perturb, *config.perturbation),
         "machine": f"{cpu_name()}, {counted(cpu_count(), 'core')}",
         "device": f"{config.device}, torch {torch.__version__}, {counted(config.num_threads or 0, 'thread')}",
         "algorithm": f"{kind_of('algorithm', config.algorithm)}, "
@@ -232,7 +230,7 @@ def run_info(setup: RunSetup, command: str) -> dict[str, Any]:
 def _own_run(config: TrainConfig, given: Given, env: TaskEnv, resume: Path | None) -> RunSetup:
     """A run with a simulator or a policy of one's own, which is opened once, in this process."""
     _refuse_copies(config, "your own")
-    refuse_changes(config.perturb, config.rollout.start_bank, "a simulator or policy of your own")
+    refuse_changes(config.perturb, "a simulator or policy of your own")
     if given.policy is None and not isinstance(config.policy, OwnPolicyConfig):
         config = resolve(config, None, ())
         _use_threads(config)

@@ -78,13 +78,12 @@ class SuccessTracker:
         self.task_probability = probabilities(np.array([weight.mean() for weight in by_task]), uniform_share)
 
     def after(self, results: Sequence[EpisodeResult]) -> SuccessTracker:
-        """The tracker that has seen a further batch; its episodes from a start bank do not count."""
+        """The tracker that has seen a further batch."""
         counts = [MEMORY * count for count in self.counts]
         places = {name: place for place, name in enumerate(self._tasks)}
         for result in results:
-            if result.spec.bank_row is None:
-                row = list(self._tasks[result.spec.task]).index(result.spec.init_state)
-                counts[places[result.spec.task]][row] += (result.success, 1)
+            row = list(self._tasks[result.spec.task]).index(result.spec.init_state)
+            counts[places[result.spec.task]][row] += (result.success, 1)
         return SuccessTracker(self._tasks, self._uniform_share, counts)
 
 

@@ -9,9 +9,6 @@ from typing import Literal
 from embodied_rl.errors import UserError
 from embodied_rl.rollout.adaptive import UNIFORM_SHARE, AdaptiveDraws
 
-START_BANK_SHARE = 0.5
-"""What --rollout.start-bank-share is unless it is given."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class RolloutConfig:
@@ -24,24 +21,8 @@ class RolloutConfig:
     batches so far."""
     uniform_share: float | None = None
     """adaptive: share of the episodes that are drawn uniformly, so that no task is left out (null: 0.25)."""
-    start_bank: str | None = None
-    """Folder of demonstrations from collect --start-bank: a share of training episodes begins in states on their way,
-    with the time that was left there, in place of the task's initial states (None: none does). Never in evaluations."""
-    start_bank_share: float | None = None
-    """Share of the training episodes (GRPO: of the groups) of a task with such states that begins in one (None:
-    0.5)."""
-    start_bank_digest: str | None = None
-    """SHA-256 of the bank (None: of the one in the folder). A folder with another one is refused."""
 
     def __post_init__(self) -> None:
-        for name in ("share", "digest"):
-            if getattr(self, f"start_bank_{name}") is not None and self.start_bank is None:
-                raise UserError(f"--rollout.start-bank-{name} goes with --rollout.start-bank.")
-        if self.start_bank_share is not None and not 0 < self.start_bank_share <= 1:
-            raise UserError(
-                f"--rollout.start-bank-share must lie above 0 and at most at 1, got {self.start_bank_share:g}; leave "
-                "--rollout.start-bank out for none."
-            )
         if self.episodes_per_iteration < 1:
             raise UserError(f"--rollout.episodes-per-iteration must be at least 1, got {self.episodes_per_iteration}.")
         if self.sampler not in ("uniform", "adaptive"):
@@ -50,13 +31,6 @@ class RolloutConfig:
             raise UserError("--rollout.uniform-share goes with --rollout.sampler adaptive.")
         if self.uniform_share is not None and not 0 < self.uniform_share <= 1:
             raise UserError(f"--rollout.uniform-share must lie in (0, 1], got {self.uniform_share}.")
-
-    @property
-    def bank_share(self) -> float:
-        """Share of the episodes that begin in a start bank; 0 without one."""
-        if self.start_bank is None:
-            return 0.0
-        return START_BANK_SHARE if self.start_bank_share is None else self.start_bank_share
 
     def draws(self, seed: int, tasks: Mapping[str, Sequence[int]], *, has_success: bool = True) -> AdaptiveDraws | None:
         """What an adaptive sampler draws episodes from; None: it draws uniformly.

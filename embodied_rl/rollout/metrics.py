@@ -46,21 +46,16 @@ def _contrast(end: BatchEnd) -> dict[str, float]:
 
 
 def _success(results: Sequence[EpisodeResult]) -> dict[str, float]:
-    """Of episodes from initial states; apart, of perturbed ones among them and of those from the start bank.
-
-    Of no episodes there is no success: an update whose episodes all began in the bank has no 'rollout/success'.
-    """
-    own = [result for result in results if result.spec.bank_row is None]
-    parts = {"": own, "_from_bank": [result for result in results if result.spec.bank_row is not None]}
-    if any(result.spec.perturb_seed is not None for result in own):
-        parts["_perturbed"] = [result for result in own if result.spec.perturb_seed is not None]
-        parts["_unperturbed"] = [result for result in own if result.spec.perturb_seed is None]
-    found = {
+    """Of all episodes, and where some are perturbed of those and of the others apart."""
+    parts = {"": results}
+    if any(result.spec.perturb_seed is not None for result in results):
+        parts["_perturbed"] = [result for result in results if result.spec.perturb_seed is not None]
+        parts["_unperturbed"] = [result for result in results if result.spec.perturb_seed is None]
+    return {
         f"rollout/success{name}": sum(result.success for result in those) / len(those)
         for name, those in parts.items()
         if those
     }
-    return found | ({"rollout/episodes_from_bank": float(len(parts["_from_bank"]))} if parts["_from_bank"] else {})
 
 
 def empty_batch(version: int) -> RolloutBatch:

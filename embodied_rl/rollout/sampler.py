@@ -21,29 +21,8 @@ from embodied_rl.types import EpisodeResult, EpisodeSpec
 TaskStates = Mapping[str, Sequence[int]]
 
 # Philox streams: the first counter word, so that no two uses share a key; 5 to 8 are the learner's and `adaptive`'s.
-_TASK_ORDER, _STATE_ORDER, _EPISODE, _EVALUATION, _PERTURB, _BANK = 1, 2, 3, 4, 9, 10
+_TASK_ORDER, _STATE_ORDER, _EPISODE, _EVALUATION, _PERTURB = 1, 2, 3, 4, 9
 _SEED_RANGE = 2**63 - 1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EpisodeMix:
-    """Which training episodes are not as their tasks say; what a group is, is a function of (seed, group) alone.
-
-    Args:
-        perturbed: share of the groups that are perturbed, of those that begin in an initial state.
-        from_bank: share of the groups that begin in a state of the start bank, which are never perturbed.
-        bank_rows: how many states the bank has, by task; a task without any begins in its initial states only.
-
-    Example:
-        >>> sampler = EpisodeSampler(0, {"reach": range(50)}, mix=EpisodeMix(perturbed=0.75))
-    """
-
-    perturbed: float = 0.0
-    from_bank: float = 0.0
-    bank_rows: Mapping[str, int] = field(default_factory=dict)
-
-
-_TASKS_OWN = EpisodeMix()
 
 
 @dataclass(slots=True)
@@ -62,8 +41,8 @@ class EpisodeSampler:
     Tasks come in rounds: each round names every task once, in a fresh random order, and each task walks through a
     fresh random order of its initial states before it repeats one. So any batch is balanced over tasks.
     tasks: initial states by task name. Episode ids count up from 0; episode e belongs to group e // group_size.
-    adaptive: draws tasks and initial states by the success of earlier batches instead. mix: which of the groups are not
-    as their tasks say.
+    adaptive: draws tasks and initial states by the success of earlier batches instead. perturb_share: share of the
+    groups that are perturbed; which, follows from (seed, group) alone.
     """
 
     def __init__(
@@ -72,7 +51,7 @@ class EpisodeSampler:
         tasks: TaskStates,
         group_size: int = 1,
         adaptive: AdaptiveDraws | None = None,
-        mix: EpisodeMix = _TASKS_OWN,
+        perturb_share: float = 0.0,
     ) -> None:
         if not tasks:
             raise UserError("there are no tasks to train on: name at least one.")
@@ -83,7 +62,7 @@ class EpisodeSampler:
             raise UserError(f"the group size must be at least 1, got {group_size}.")
         self.seed = seed
         self.group_size = group_size
-        self.mix = mix
+        self.perturb_share = perturb_share
         self.counts = EpisodeCounts()
         self._tasks = {name: list(states) for name, states in tasks.items()}
         self._names = list(self._tasks)
@@ -201,22 +180,13 @@ class EpisodeSampler:
 
     def _spec(self, episode: int, task: str, init_state: int, group: int, attempt: int) -> EpisodeSpec:
         seed = int(philox(self.seed, _EPISODE, episode, attempt).integers(_SEED_RANGE))
-        row = self._bank_row(task, group)
-        perturb_seed = None if row is not None else self._perturb_seed(group)
-        return EpisodeSpec(episode, task, init_state, seed, group, perturb_seed, row)
-
-    def _bank_row(self, task: str, group: int) -> int | None:
-        rows = self.mix.bank_rows.get(task, 0)
-        if rows == 0 or self.mix.from_bank == 0:
-            return None
-        draws = philox(self.seed, _BANK, group)
-        return int(draws.integers(rows)) if draws.random() < self.mix.from_bank else None
+        return EpisodeSpec(episode, task, init_state, seed, group, self._perturb_seed(group))
 
     def _perturb_seed(self, group: int) -> int | None:
-        if self.mix.perturbed == 0:
+        if self.perturb_share == 0:
             return None
         draws = philox(self.seed, _PERTURB, group)
-        return int(draws.integers(_SEED_RANGE)) if draws.random() < self.mix.perturbed else None
+        return int(draws.integers(_SEED_RANGE)) if draws.random() < self.perturb_share else None
 
     def _check_outstanding(self, spec: EpisodeSpec) -> None:
         if self.counts.outstanding.get(spec.episode_id) != spec:

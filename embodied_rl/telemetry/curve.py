@@ -35,9 +35,8 @@ def curve_of(rows: Sequence[Mapping[str, Any]]) -> Curve:
     for row in rows:
         if row.get("rollout/episodes") is not None:
             seen += row["rollout/episodes"]
-            if row.get(rollout) is not None:  # not where all episodes of an update began in the start bank
-                curve.rollout_episodes.append(seen)
-                curve.rollout.append(row[rollout])
+            curve.rollout_episodes.append(seen)
+            curve.rollout.append(row[rollout])
         if row.get(held_out) is not None:
             curve.held_out_episodes.append(seen)
             curve.held_out.append((row[held_out], row[f"{held_out}_ci_low"], row[f"{held_out}_ci_high"]))

@@ -108,10 +108,9 @@ class RunProgress(event.Listener):
 
 def summary(metrics: Mapping[str, float]) -> str:
     """The three or four figures that a person follows, of those that are there."""
-    by_return = not any(name in metrics for name in ("rollout/success", "rollout/success_from_bank", "eval/success"))
+    by_return = "rollout/success" not in metrics and "eval/success" not in metrics
     shown = [
         ("success", "rollout/success", "{:.0%}"),
-        ("from the bank", "rollout/success_from_bank", "{:.0%}"),
         ("held-out", "eval/success", "{:.0%}"),
         *([("return", "rollout/reward", "{:.1f}"), ("held-out", "eval/return", "{:.1f}")] if by_return else []),
         ("loss", "train/loss", "{:+.4f}"),

@@ -23,7 +23,7 @@ from embodied_rl.learner.learner import Learner
 from embodied_rl.learner.types import TrainablePolicy
 from embodied_rl.rewards.base import SIMULATOR_REWARD, RewardModel
 from embodied_rl.rollout.config import RolloutConfig
-from embodied_rl.rollout.sampler import EpisodeMix, EpisodeSampler, TaskStates, evaluation_specs
+from embodied_rl.rollout.sampler import EpisodeSampler, TaskStates, evaluation_specs
 from embodied_rl.scheduler.base import Callbacks, WorkerFactory
 from embodied_rl.scheduler.config import SchedulerConfig, SerialConfig
 from embodied_rl.scheduler.make import make_profiler, make_scheduler
@@ -52,8 +52,8 @@ class TrainSettings:
     """Threads that step and render under the pipelined scheduler (None: one a CPU core)."""
     threads: int = 1
     """CPU threads of an update, see `Learner`."""
-    episode_mix: EpisodeMix = field(default_factory=EpisodeMix)
-    """Which training episodes are not as their tasks say."""
+    perturb_share: float = 0.0
+    """Share of the groups of training that are perturbed."""
     train_on_heldout: bool = False
     """Training may draw from the evaluated initial states; otherwise a shared one is refused."""
 
@@ -142,7 +142,7 @@ class _Run:
         self.profiler = options.profiler or make_profiler(settings.scheduler)
         draws = settings.rollout.draws(settings.seed, states.train, has_success=env.info.has_success)
         self.sampler = EpisodeSampler(
-            settings.seed, states.train, algorithm.group_size, draws, mix=settings.episode_mix
+            settings.seed, states.train, algorithm.group_size, draws, perturb_share=settings.perturb_share
         )
         self.heldout = evaluation_specs(_first_states(states.heldout, settings.evaluation), settings.seed)
         self.learner = Learner(

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import zipfile
-import zlib
 from dataclasses import dataclass, replace
-from pathlib import Path
-
-import numpy as np
 
 from embodied_rl.errors import UserError
 from embodied_rl.sim.mujoco.pool import FrameRenderer, Scene
@@ -23,13 +18,10 @@ class TrainingEpisodes:
     Args:
         perturb: what is perturbed in episodes with a `perturb_seed`, kinds of `Perturber`; none: such are refused.
         perturb_level: how much, as `Perturber`.
-        start_bank: file of the states that episodes with a `bank_row` begin in: by task, float64 [S, D] of `snapshot`.
-            None: such are refused.
     """
 
     perturb: tuple[str, ...] = ()
     perturb_level: float = 1.0
-    start_bank: Path | None = None
 
 
 TASKS_OWN = TrainingEpisodes()
@@ -56,23 +48,12 @@ class Begun:
     """How an episode begins.
 
     Args:
-        state: float64 [1 + nq + nv], the initial state; or, with `full`, float64 [D] of `snapshot`.
+        state: float64 [1 + nq + nv], the initial state.
         shown: what a policy is shown.
-        full: the state is one on the way.
     """
 
     state: Array
     shown: Shown
-    full: bool = False
-
-
-def load_bank(path: Path) -> dict[str, Array]:
-    """The states of a start bank by task, float64 [S, D]; UserError for a file that is none."""
-    try:
-        with np.load(path) as arrays:
-            return {name: arrays[name] for name in arrays.files}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise UserError(f"cannot read the start bank {path} ({error}): make it anew") from error
 
 
 class Shows:
@@ -90,15 +71,10 @@ class Shows:
         self._renderer = renderer
         kinds, level = training.perturb, training.perturb_level
         self._perturber = Perturber(tasks, kinds, level) if kinds else None
-        self._bank = {} if training.start_bank is None else load_bank(training.start_bank)
 
     def begin(self, scene: Scene, spec: EpisodeSpec) -> Begun:
         """Where `spec` begins, and what it shows; UserError for what this environment was not opened for."""
         task = scene.task
-        if spec.bank_row is not None:
-            if spec.bank_row >= len(self._bank.get(task.name, ())):
-                raise UserError(f"this environment has no state {spec.bank_row} of '{task.name}' in a start bank")
-            return Begun(self._bank[task.name][spec.bank_row], Shown(task.instruction, scene.drawn), full=True)
         if spec.perturb_seed is None:
             return Begun(task.init_states[spec.init_state], Shown(task.instruction, scene.drawn))
         if self._perturber is None:

@@ -15,7 +15,7 @@ from embodied_rl.errors import UserError, suggest
 from embodied_rl.policy import action_array
 from embodied_rl.sim.checks import check_env_ids, check_episodes
 from embodied_rl.sim.eras import CURRENT
-from embodied_rl.sim.mujoco import kernel, snapshot
+from embodied_rl.sim.mujoco import kernel
 from embodied_rl.sim.mujoco.env import ControllerMode, Env
 from embodied_rl.sim.mujoco.episodes import TASKS_OWN, Shown, Shows, TrainingEpisodes
 from embodied_rl.sim.mujoco.indicators import lit_groups
@@ -144,13 +144,10 @@ class NativeVecEnv:
         slot.shown = None
         begun = self._shows.begin(scene, spec)
         slot.shown, slot.live = begun.shown, True
-        if begun.full:
-            slot.steps = snapshot.restore(world, begun.state)
-        else:
-            world.reset(begun.state, scene.start)
-            slot.steps = 0
-            if self._shaping is not None or scene.reader is not None:
-                world.judge_start()
+        world.reset(begun.state, scene.start)
+        slot.steps = 0
+        if self._shaping is not None or scene.reader is not None:
+            world.judge_start()
         if self._shaping is not None:
             slot.potential = self._shaping.potential(scene.facts, world.data, world.held)
 
@@ -284,11 +281,6 @@ class NativeVecEnv:
         out = np.empty((1, size, size, 3), np.uint8)
         self._draw(self._slots[env_id], (camera,), out)
         return out[0]
-
-    def snapshot(self, env_id: int) -> Array:
-        """The full state of an env, from which its episode can go on: float64 [D], see `sim.mujoco.snapshot`."""
-        slot = self._slots[env_id]
-        return snapshot.take(_occupied(slot)[1], slot.steps)
 
     def data(self, env_id: int) -> mujoco.MjData:
         """MuJoCo's state of an env (of the task it holds or held last), to read. ValueError before its first reset."""

@@ -70,13 +70,12 @@ class ProtocolEnv:
         return self._env
 
     def reset(self, env_ids: Sequence[int], episodes: Sequence[EpisodeSpec]) -> None:
-        """Put `episodes[i]` into `env_ids[i]` and run the settle steps, unless it begins on the way (`bank_row`)."""
+        """Put `episodes[i]` into `env_ids[i]` and run the settle steps."""
         self._env.reset(env_ids, [self._translate(spec) for spec in episodes])
         self._won.difference_update(env_ids)
         self._broken.difference_update(env_ids)
         self._episodes |= {env_id: spec.episode_id for env_id, spec in zip(env_ids, episodes, strict=True)}
-        env_ids = [env_id for env_id, spec in zip(env_ids, episodes, strict=True) if spec.bank_row is None]
-        if not len(self._settle) or not env_ids:
+        if not len(self._settle):
             return
         result = self._env.step(env_ids, self._settle.expand(len(env_ids), -1, -1))
         self._broken |= {env_id for env_id, failed in zip(env_ids, result.failed.tolist(), strict=True) if failed}

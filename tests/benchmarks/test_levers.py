@@ -60,13 +60,6 @@ def test_what_a_run_comes_to(tmp_path: Path) -> None:
     assert levers.steps_per_success([replace(row, env_steps=None) for row in run]) is None, "not counted"
 
 
-def test_steps_of_episodes_from_a_start_bank_are_not_held_against_the_other_successes(tmp_path: Path) -> None:
-    folder = write_run(tmp_path / "run", 3, [0.5])
-    with MetricsLog(folder / "metrics.jsonl") as log:
-        log.write(2, {"rollout/env_steps": 6400.0, "rollout/success": 0.5, "rollout/success_from_bank": 1.0})
-    assert [row.env_steps for row in levers.read_run("bank", folder)] == [None, 6400.0, None]
-
-
 def test_a_level_is_reached_over_three_updates(tmp_path: Path) -> None:
     run = read(tmp_path, [1.0, 0.0, 0.0, 0.9, 0.6, 0.6, 1.0])
     assert levers.reached(run, 0.7) == 6 * 64

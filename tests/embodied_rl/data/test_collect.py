@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from embodied_rl.data import collect, start_bank, writer
+from embodied_rl.data import collect, writer
 from embodied_rl.data.layout import DatasetSpec, Episode
 from embodied_rl.data.lerobot import fingerprint, load
 from embodied_rl.data.roll_in import SOLVED, RollIn
@@ -186,7 +186,7 @@ _RUN_UNTIL_KILLED = """
 import os, sys
 from pathlib import Path
 import fake_line_simulator
-from embodied_rl.data import collect, start_bank, writer
+from embodied_rl.data import collect, writer
 from embodied_rl.data.layout import DatasetSpec
 
 def build():
@@ -233,23 +233,6 @@ def test_preview_places_cameras_side_by_side() -> None:
     assert shown[:, :, 258:].min() == 9
 
 
-def test_states_on_the_way_are_kept_where_they_are_asked_for(fake, tmp_path: Path) -> None:
-    bench, attempt = fake.build(), collect.Attempt(0, 0, "line/home", 3, 77)
-    assert _whole(bench, attempt, dart_noise_rate=0.0)[0].snapshots is None
-    env = bench.env
-    asking = collect.Bench(env, bench.expert, lambda: np.array([env.t, env.x]))
-    episode, _ = _whole(asking, attempt, dart_noise_rate=0.0)
-    steps = list(range(0, len(episode.images), start_bank.EVERY))
-    assert episode.snapshots is not None
-    assert episode.snapshots[:, 0].tolist() == steps
-    np.testing.assert_allclose(episode.snapshots[:, 1], episode.state[steps, 0], atol=1e-6)
-    partial = writer.begin(tmp_path / "demo", {})
-    writer.add_episode(partial, SPEC, episode)
-    writer.finalize(tmp_path / "demo", SPEC, {})
-    with np.load(tmp_path / "demo" / start_bank.FILE) as arrays:
-        np.testing.assert_array_equal(arrays["line/home"], episode.snapshots)
-
-
 def _rolled_in(bench: collect.Bench, action: float) -> tuple[collect.Bench, RollIn, list[float]]:
     """The bench with a policy that decides three steps of one push, and what it saw."""
     seen: list[float] = []
@@ -259,11 +242,8 @@ def _rolled_in(bench: collect.Bench, action: float) -> tuple[collect.Bench, Roll
         seen.append(float(obs.proprio[0, 0]))
         return np.full((3, 2), action, np.float32)
 
-    def snapshot() -> np.ndarray:
-        return np.array([bench.env.t, bench.env.x])  # type: ignore[attr-defined]
-
     roll_in = RollIn(decide, {"line/home": 25})
-    return collect.Bench(bench.env, bench.expert, snapshot, roll_in), roll_in, seen
+    return collect.Bench(bench.env, bench.expert, roll_in), roll_in, seen
 
 
 def test_the_expert_goes_on_from_where_a_policy_left_and_is_recorded_alone(fake) -> None:
@@ -276,9 +256,6 @@ def test_the_expert_goes_on_from_where_a_policy_left_and_is_recorded_alone(fake)
     np.testing.assert_allclose(seen, 0.53 + 0.05 * np.arange(0, length, 3), rtol=1e-6)
     np.testing.assert_allclose(episode.state[0, 0], 0.53 + 0.05 * length, rtol=1e-6)
     np.testing.assert_allclose(episode.action[:, 0], np.clip(-8 * episode.state[:, 0], -1, 1), rtol=1e-5)
-    kept = [*range(0, length, start_bank.EVERY), *range(length, length + len(episode.images), start_bank.EVERY)]
-    assert episode.snapshots is not None
-    np.testing.assert_array_equal(episode.snapshots[:, 0], kept)
     again, _ = _whole(_rolled_in(fake.build(), 0.5)[0], attempt, dart_noise_rate=0.0)
     np.testing.assert_array_equal(again.executed, episode.executed)
 

@@ -36,10 +36,3 @@ def test_perturbed_episodes_say_nothing_of_those_evaluated(share: float | None) 
     count = 128.0 * (0.25 if share is None else 0.5)
     rates = [Rate(step / 20, 0.7, count) for step in range(10)]
     assert record(config, evaluated=False).forecast() == forecast(rates, [])
-
-
-def test_episodes_from_the_bank_do_not_count() -> None:
-    half = record(PLAIN, evaluated=False)
-    for row in half.metrics:
-        row["rollout/episodes_from_bank"] = 64.0
-    assert half.forecast() == forecast([Rate(step / 20, 0.4, 64.0) for step in range(10)], [])

@@ -24,7 +24,7 @@ from embodied_rl.rollout.config import RolloutConfig
 from embodied_rl.rollout.groups import BatchEnd, Group, GroupQueue
 from embodied_rl.rollout.lookahead import Lookahead
 from embodied_rl.rollout.observation_pool import Trajectory
-from embodied_rl.rollout.sampler import EpisodeMix, EpisodeSampler
+from embodied_rl.rollout.sampler import EpisodeSampler
 from embodied_rl.types import EpisodeResult, EpisodeSpec
 
 TASKS = {"always": [0, 1, 2], "never": [5, 6], "half": [0, 1, 2, 3]}
@@ -188,21 +188,6 @@ def test_more_of_what_fails() -> None:
     late = Counter(spec.task for spec in specs if spec.group >= 6 * 24)
     assert late["never"] > 1.5 * late["half"] > 1.5 * late["always"]
     assert min(late.values()) >= 0.25 / 3 * late.total() - 5
-
-
-def test_a_batch_that_began_in_the_start_bank_counts_its_tasks_and_teaches_nothing() -> None:
-    mix = EpisodeMix(from_bank=1.0, bank_rows=dict.fromkeys(TASKS, 2))
-    sampler = EpisodeSampler(3, TASKS, 4, AdaptiveDraws(3, TASKS), mix=mix)
-    before = sampler.state_dict()["adaptive"]["trackers"]["0"]
-    queue = GroupQueue(sampler, groups=6)
-    queue.begin(0, 1)
-    while (spec := queue.next_episode()) is not None:
-        assert spec.bank_row is not None
-        queue.add(Trajectory(ended(spec, True)))
-    while not isinstance(end := queue.take(), BatchEnd):
-        assert end is not None
-    assert sum(end.info[f"rollout/share/{task}"] for task in TASKS) == pytest.approx(1)
-    assert sampler.state_dict()["adaptive"]["trackers"]["1"] == before
 
 
 def test_another_sampler_does_not_go_on() -> None:

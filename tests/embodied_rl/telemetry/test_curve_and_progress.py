@@ -24,14 +24,6 @@ def test_points_stand_at_the_episodes_before_them() -> None:
     assert curve_of(ROWS) == Curve([0.0, 144.0], [(0.5, 0.4, 0.6), (0.9, 0.8, 0.95)], [64.0, 144.0], [0.55, 0.75])
 
 
-def test_an_update_from_the_start_bank_alone_has_episodes_and_no_success() -> None:
-    bank = {"step": 2, "rollout/episodes": 32.0, "rollout/success_from_bank": 0.5, "rollout/episodes_from_bank": 32.0}
-    later = {"step": 3, "rollout/episodes": 10.0, "rollout/success": 0.8}
-    curve = curve_of([{"eval/success": 0.5, "eval/success_ci_low": 0.4, "eval/success_ci_high": 0.6}, bank, later])
-    assert (curve.rollout_episodes, curve.rollout) == ([42.0], [0.8])
-    assert summary(bank) == "from the bank 50%"
-
-
 @pytest.mark.parametrize("curve", [curve_of(ROWS), Curve([], [], [], [])])
 def test_the_picture_is_a_png_of_the_documented_size(curve: Curve) -> None:
     png = draw_curve(curve, "a $title$ with dollars_and_underscores")

@@ -1,4 +1,4 @@
-"""Which training episodes are perturbed or begin in the bank: by seed and group alone, alike under every schedule."""
+"""Which training episodes are perturbed: by seed and group alone, alike under every schedule."""
 
 from __future__ import annotations
 
@@ -18,34 +18,28 @@ from embodied_rl.config.training_episodes import describe_perturb
 from embodied_rl.errors import UserError
 from embodied_rl.jobs.run_folder import check_unchanged
 from embodied_rl.rng import philox
-from embodied_rl.rollout.adaptive import AdaptiveDraws
-from embodied_rl.rollout.groups import BatchEnd, Group, GroupQueue, GroupStatus
-from embodied_rl.rollout.metrics import summarize_rollout
-from embodied_rl.rollout.observation_pool import Trajectory
-from embodied_rl.rollout.sampler import EpisodeMix, EpisodeSampler
+from embodied_rl.rollout.sampler import EpisodeSampler
 from embodied_rl.scheduler.config import PipelinedConfig, SchedulerConfig, SerialConfig
 from embodied_rl.sim.perturb import KINDS
 from embodied_rl.training.on_policy import RunOptions, TaskSplit, TrainSettings, train
-from embodied_rl.types import EpisodeResult, EpisodeSpec
+from embodied_rl.types import EpisodeSpec
 from tests.embodied_rl.scheduler.test_training import Stopping
 from tests.embodied_rl.scheduler.test_training import settings as scheduled
 from tests.embodied_rl.toy_run import files_of, newest
 from tests.toy import HELDOUT, TASKS, ToyEnv, ToyPolicy
 
-MIX = EpisodeMix(perturbed=0.6, from_bank=0.4, bank_rows={"toy/reach": 5})
+SHARE = 0.6
 STATES = {name: list(rows) for name, rows in TASKS.items()}
 
 
 class ChangedEnv(ToyEnv):
-    """The toy, whose perturbed episodes and those from the bank begin elsewhere, the latter with less time."""
+    """The toy, whose perturbed episodes begin elsewhere."""
 
     def reset(self, env_ids: Sequence[int], episodes: Sequence[EpisodeSpec]) -> None:
         super().reset(env_ids, episodes)
         for env_id, spec in zip(env_ids, episodes, strict=True):
             if spec.perturb_seed is not None:
                 self._position[env_id] = philox(spec.perturb_seed).uniform(-0.6, 0.6, 2)
-            if spec.bank_row is not None:
-                self._position[env_id], self._steps[env_id] = philox(77, spec.bank_row).uniform(-0.6, 0.6, 2), 4
 
 
 def run(
@@ -62,8 +56,8 @@ def run(
     return policy, env.started
 
 
-def mixed(scheduler: SchedulerConfig, mix: EpisodeMix = MIX) -> TrainSettings:
-    return replace(scheduled(scheduler), episode_mix=mix, iterations=4)
+def mixed(scheduler: SchedulerConfig, share: float = SHARE) -> TrainSettings:
+    return replace(scheduled(scheduler), perturb_share=share, iterations=4)
 
 
 def metrics(folder: Path) -> list[dict[str, Any]]:
@@ -83,32 +77,26 @@ def serial(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ToyPolicy, l
 
 @given(st.integers(0, 2**40), st.integers(1, 5), st.floats(0.1, 1.0))
 @settings(deadline=None, max_examples=30)
-def test_the_mix_changes_nothing_else_of_an_episode(seed: int, group_size: int, share: float) -> None:
+def test_the_share_changes_nothing_else_of_an_episode(seed: int, group_size: int, share: float) -> None:
     plain = EpisodeSampler(seed, STATES, group_size)
-    mix = EpisodeMix(perturbed=share, from_bank=share / 2, bank_rows={"toy/touch": 9})
-    sampler = EpisodeSampler(seed, STATES, group_size, mix=mix)
+    sampler = EpisodeSampler(seed, STATES, group_size, perturb_share=share)
     for index in (0, 3, 41):
         found = sampler.group(index)
-        assert [replace(spec, perturb_seed=None, bank_row=None) for spec in found] == plain.group(index)
-        assert len({(spec.perturb_seed, spec.bank_row) for spec in found}) == 1
-        assert found[0].perturb_seed is None or found[0].bank_row is None
-        assert found == EpisodeSampler(seed, STATES, group_size, mix=sampler.mix).group(index)
+        assert [replace(spec, perturb_seed=None) for spec in found] == plain.group(index)
+        assert len({spec.perturb_seed for spec in found}) == 1
+        assert found == EpisodeSampler(seed, STATES, group_size, perturb_share=share).group(index)
 
 
-def test_the_shares_are_kept_and_every_perturbation_is_another() -> None:
-    sampler = EpisodeSampler(0, STATES, 1, mix=MIX)
+def test_the_share_is_kept_and_every_perturbation_is_another() -> None:
+    sampler = EpisodeSampler(0, STATES, 1, perturb_share=SHARE)
     specs = [sampler.group(index)[0] for index in range(2000)]
-    banked = [spec for spec in specs if spec.bank_row is not None]
-    assert {spec.task for spec in banked} == {"toy/reach"}
-    assert {spec.bank_row for spec in banked} == set(range(5))
-    assert 350 < len(banked) < 450  # of a thousand
     drawn = [spec.perturb_seed for spec in specs if spec.perturb_seed is not None]
-    assert 0.55 < len(drawn) / (len(specs) - len(banked)) < 0.65
+    assert 0.55 < len(drawn) / len(specs) < 0.65
     assert len(set(drawn)) == len(drawn)
 
 
 def test_a_run_again_is_perturbed_alike() -> None:
-    sampler = EpisodeSampler(0, STATES, 1, mix=EpisodeMix(perturbed=1.0))
+    sampler = EpisodeSampler(0, STATES, 1, perturb_share=1.0)
     (spec,) = sampler.next_group()
     third = sampler.requeue(sampler.requeue(spec))
     assert (third.seed != spec.seed, third.perturb_seed) == (True, spec.perturb_seed)
@@ -138,52 +126,20 @@ def test_only_training_is_perturbed_and_its_success_is_told_apart(
     folder, _, started = serial
     heldout = [spec for spec in started if spec.init_state in HELDOUT[spec.task]]
     training = [spec for spec in started if spec not in heldout]
-    assert all(spec.perturb_seed is None and spec.bank_row is None for spec in heldout)
-    assert any(spec.bank_row is not None for spec in training)
+    assert all(spec.perturb_seed is None for spec in heldout)
     shares = {spec.group: spec.perturb_seed is not None for spec in training}
     assert 0 < sum(shares.values()) < len(shares)
     row = metrics(folder)[1]
     low, high = sorted((row["rollout/success_perturbed"], row["rollout/success_unperturbed"]))
     assert low <= row["rollout/success"] <= high
-    some = [row for row in metrics(folder) if "rollout/success_from_bank" in row]
-    assert some
-    assert all(0 < row["rollout/episodes_from_bank"] < row["rollout/episodes"] for row in some)
-
-
-def test_success_from_the_bank_is_not_the_tasks() -> None:
-    """By hand: of four episodes from initial states one succeeds, of two from the bank both."""
-    own = [EpisodeResult(EpisodeSpec(i, "t", 0, i), i == 0, True, False, 0.0, 1, 1) for i in range(4)]
-    banked = [EpisodeResult(EpisodeSpec(i, "t", 0, i, bank_row=0), True, True, False, 0.0, 1, 1) for i in (4, 5)]
-    group = Group(0, 6, [Trajectory(result) for result in (*own, *banked)], GroupStatus.ACCEPTED)
-    found = summarize_rollout(BatchEnd(0, [group], 1), 0)
-    assert (found["rollout/success"], found["rollout/success_from_bank"]) == (0.25, 1.0)
-    assert (found["rollout/episodes"], found["rollout/episodes_from_bank"]) == (6.0, 2.0)
-    group.members = group.members[4:]
-    assert "rollout/success" not in summarize_rollout(BatchEnd(0, [group], 1), 0)
-
-
-def test_an_adaptive_sampler_does_not_count_episodes_from_the_bank() -> None:
-    mix = EpisodeMix(from_bank=0.5, bank_rows={"toy/reach": 5, "toy/touch": 5})
-    sampler = EpisodeSampler(0, STATES, 1, AdaptiveDraws(0, STATES), mix)
-    queue = GroupQueue(sampler, groups=40)
-    queue.begin(0, 1)
-    own = 0
-    while (spec := queue.next_episode()) is not None:
-        own += spec.bank_row is None
-        queue.add(Trajectory(EpisodeResult(spec, True, True, False, 1.0, 1, 1)))
-    while not isinstance(queue.take(), BatchEnd):
-        pass
-    counted = sampler.state_dict()["adaptive"]["trackers"]["1"]
-    assert 0 < own < 40
-    assert sum(row[1] for states in counted for row in states) == own
 
 
 def test_without_a_share_a_run_is_what_it_was(
     serial: tuple[Path, ToyPolicy, list[EpisodeSpec]], tmp_path: Path
 ) -> None:
-    policy, started = run(tmp_path, mixed(SerialConfig(), EpisodeMix()))
-    assert all(spec.perturb_seed is None and spec.bank_row is None for spec in started)
-    assert not any("perturbed" in name or "bank" in name for row in metrics(tmp_path) for name in row)
+    policy, started = run(tmp_path, mixed(SerialConfig(), 0.0))
+    assert all(spec.perturb_seed is None for spec in started)
+    assert not any("perturbed" in name for row in metrics(tmp_path) for name in row)
     assert not same_weights(policy, serial[1])
 
 
@@ -212,13 +168,8 @@ def test_the_kinds_are_those_of_eval() -> None:
         ({"perturb": ["light"], "env": {"simulator": "warp"}}, "--perturb light does not go with MuJoCo Warp"),
         ({"perturb": ["light"], "env": {"renderer": "warp"}}, "--perturb light does not go with MuJoCo Warp"),
         ({"perturb": ["light"], "policy": {"name": "mlp"}}, "does not go with a state policy"),
-        ({"rollout": {"start_bank": "d"}, "policy": {"name": "mlp"}}, "start-bank does not go with a state policy"),
-        ({"rollout": {"start_bank": "d"}, "env": {"simulator": "warp"}}, "start-bank does not go with the simulator"),
-        ({"rollout": {"start_bank": "d", "start_bank_share": 0.0}}, "--rollout.start-bank-share must lie above 0"),
         ({"perturb_level": 1.0}, "--perturb-level goes with --perturb"),
         ({"perturb_share": 0.75}, "--perturb-share goes with --perturb"),
-        ({"rollout": {"start_bank_share": 0.5}}, "--rollout.start-bank-share goes with --rollout.start-bank"),
-        ({"rollout": {"start_bank_digest": "0"}}, "--rollout.start-bank-digest goes with --rollout.start-bank"),
     ],
 )
 def test_what_cannot_be_perturbed_is_refused(options: dict[str, Any], message: str) -> None:
@@ -238,8 +189,6 @@ def test_a_run_is_resumed_with_its_own_perturbations(name: str, value: Any) -> N
 def test_a_run_says_which_episodes_it_perturbs() -> None:
     level, share = TrainConfig(perturb=("light",)).perturbation
     assert (level, share) == (1.0, 0.75)
-    assert describe_perturb((), level, share, "demos") == {}
-    said = describe_perturb(("light",), level, share, None)["perturbed"]
+    assert describe_perturb((), level, share) == {}
+    said = describe_perturb(("light",), level, share)["perturbed"]
     assert said == "light at level 1, in 75% of the training episodes"
-    beside = describe_perturb(("light",), level, share, "demos")["perturbed"]
-    assert beside == f"{said} that do not begin in the start bank"

@@ -150,15 +150,6 @@ def test_settling_comes_first_with_its_own_action_and_its_success_counts_nothing
     assert results[0].steps_taken[0] == 4
 
 
-def test_an_episode_from_the_start_bank_does_not_settle() -> None:
-    world = Script({0: {3}, 1: set()}, horizon=18)
-    env = ProtocolEnv(world, OFT, image_size=4, cameras=2)
-    begun, settled = episodes(0, 1)
-    env.reset([0, 1], [replace(begun, bank_row=0), settled])
-    assert [actions.tolist() for actions in world.actions] == [[[OPEN] * 10]]
-    assert env.step([0], torch.ones(1, 4, 7)).success.tolist() == [True]
-
-
 def test_an_episode_ends_at_its_first_success_within_the_chunk() -> None:
     env = ProtocolEnv(Script({0: {12, 13}, 1: set()}, horizon=18), OFT, image_size=4, cameras=2)
     env.reset([0, 1], episodes(0, 1))
