@@ -73,7 +73,7 @@ class RunRecord:
     def _rollouts(self) -> list[Rate]:
         """Success of the training episodes that are like those evaluated: unperturbed ones.
 
-        An adaptive sampler has none: it draws what is neither certain nor hopeless, however good the policy is.
+        An adaptive sampler has none: it draws what fails most, however good the policy is.
         """
         config = self.config
         if config.rollout.sampler == "adaptive":

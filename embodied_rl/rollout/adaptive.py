@@ -24,7 +24,7 @@ STATE_PRIOR = 4.0
 # Philox streams: 1 to 4 are the sampler's, 5 and 6 the learner's.
 _START, _STATE = 7, 8
 _GOLDEN = 0.6180339887498949
-# In checkpoints, for there were others once.
+# What was drawn in proportion to, as checkpoints name it; another is refused.
 _WEIGHTS = "failure"
 
 
