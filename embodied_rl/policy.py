@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     import torch
 
 ActMode = Literal["sample", "greedy"]
-CRITIC_INPUT = "critic_input"
-"""Key of `ActOutput.replay`: what the critic read, where it learns by itself as well (`PPOConfig.critic_epochs`)."""
 
 
 @dataclass(frozen=True)
@@ -33,9 +31,6 @@ class PolicyTraits:
     """Start of the names of the critic's parameters, such as 'model.value_head.'; None without a critic."""
     fresh_critic: str = ""
     """Why the critic is new, '' where it is its checkpoint's."""
-    critic_value: Callable[[torch.Tensor], torch.Tensor] | None = None
-    """The value float32 [N] of what the critic read, as `act` leaves it in `replay[CRITIC_INPUT]` [N, ...]; None where
-    `act` leaves nothing."""
     absorb: Callable[[RolloutBatch], None] | None = None
     """Takes each batch that was learned from, with its returns, into running statistics; the learner calls it after
     the last optimizer step of an update. None where a policy has no such statistics."""

@@ -72,11 +72,9 @@ class OnPolicyAlgorithm(Protocol):
         needs_value: whether there is a critic to train.
         needs_final_value: whether a truncated episode needs the value of its last observation.
         epochs: passes over a batch.
-        critic_epochs: passes of the value head alone over what it read, after those.
         part_weight: how to weight groups that are prepared one at a time: by episodes or by ratio units. None:
             `prepare` needs the whole batch.
         ratio_level: what gets one probability ratio.
-        critic_ready: whether the critic's warm-up has ended before its time; part of a checkpoint.
     """
 
     group_size: int
@@ -85,10 +83,8 @@ class OnPolicyAlgorithm(Protocol):
     needs_value: bool
     needs_final_value: bool
     epochs: int
-    critic_epochs: int
     part_weight: PartWeight | None
     ratio_level: RatioLevel
-    critic_ready: bool
 
     def trains_policy(self, iteration: int) -> bool:
         """False while only the critic learns."""
@@ -102,8 +98,8 @@ class OnPolicyAlgorithm(Protocol):
         """The loss of some rows, a weighted sum."""
         ...
 
-    def finish(self, iteration: int, metrics: Mapping[str, float]) -> dict[str, float]:
-        """Take what update `iteration` found into account for the next one; return the metrics that are told.
+    def finish(self, metrics: Mapping[str, float]) -> dict[str, float]:
+        """Return the metrics of an update that are told.
 
         metrics: those of `prepare`, of several parts the mean over episodes, and those of the update's steps.
         """

@@ -82,33 +82,15 @@ class PPOConfig:
     """Passes over the batch in one update."""
     normalize_advantage: bool = True
     """Bring the advantages of a batch to mean 0 and standard deviation 1."""
-    critic_epochs: int = 0
-    """After the policy's passes, so many more over the same decisions in which the value head alone learns, without
-    value_clip (phasic policy gradient: Cobbe et al. 2021). For pi0 and SmolVLA, whose head reads what is computed
-    anyway."""
     critic_warmup_iterations: int = 0
     """First iterations in which only the value head learns."""
-    critic_warmup_level: float | None = None
-    """End the warm-up earlier: after the first batch of whose returns the critic explained this share of the variance
-    (train/explained_variance)."""
 
     def __post_init__(self) -> None:
         _require(0 <= self.gamma <= 1, f"algorithm.gamma must lie in [0, 1], got {self.gamma}")
         _require(0 <= self.gae_lambda <= 1, f"algorithm.gae_lambda must lie in [0, 1], got {self.gae_lambda}")
         _require(self.value_coef > 0, "algorithm.value_coef must be positive: PPO needs its critic")
         _require(self.value_clip is None or self.value_clip > 0, "algorithm.value_clip must be positive or None")
-        _require(self.critic_epochs >= 0, f"algorithm.critic_epochs must not be negative, got {self.critic_epochs}")
         _require(self.critic_warmup_iterations >= 0, "algorithm.critic_warmup_iterations must not be negative")
-        if self.critic_warmup_level is not None:
-            _require(
-                0 < self.critic_warmup_level <= 1,
-                f"algorithm.critic_warmup_level must lie in (0, 1], got {self.critic_warmup_level:g}",
-            )
-            _require(
-                self.critic_warmup_iterations > 0,
-                "algorithm.critic_warmup_level ends a warm-up, and there is none: say how long it may last with "
-                "algorithm.critic_warmup_iterations",
-            )
         _check_shared(self.clip_low, self.clip_high, self.entropy_coef, self.epochs)
 
 

@@ -30,9 +30,7 @@ class GRPO:
     """GRPO as the learner and the rollout see it."""
 
     needs_value = False
-    critic_epochs = 0
     needs_final_value = False
-    critic_ready = False
 
     def __init__(self, config: GRPOConfig) -> None:
         self.config = config
@@ -47,7 +45,7 @@ class GRPO:
         """Always."""
         return True
 
-    def finish(self, iteration: int, metrics: Mapping[str, float]) -> dict[str, float]:
+    def finish(self, metrics: Mapping[str, float]) -> dict[str, float]:
         """As they are."""
         return dict(metrics)
 

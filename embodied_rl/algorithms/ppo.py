@@ -43,23 +43,15 @@ class PPO:
         self.config = config
         self.needs_final_value = config.bootstrap_truncated
         self.epochs = config.epochs
-        self.critic_epochs = config.critic_epochs
         self.ratio_level: RatioLevel = config.ratio_level
-        self.critic_ready = False
 
     def trains_policy(self, iteration: int) -> bool:
         """False in the critic's warm-up."""
-        return self.critic_ready or iteration >= self.config.critic_warmup_iterations
+        return iteration >= self.config.critic_warmup_iterations
 
-    def finish(self, iteration: int, metrics: Mapping[str, float]) -> dict[str, float]:
-        """End the warm-up if the critic sees enough; from the next update on, as all steps of one move the same."""
-        found = with_explained_variance(metrics)
-        level = self.config.critic_warmup_level
-        if level is None:
-            return found
-        alone = not self.trains_policy(iteration)
-        self.critic_ready = self.critic_ready or found["train/explained_variance"] >= level
-        return found | {"train/critic_alone": float(alone)}
+    def finish(self, metrics: Mapping[str, float]) -> dict[str, float]:
+        """Say what share of the returns' variance the critic explained."""
+        return with_explained_variance(metrics)
 
     def prepare(self, batch: RolloutBatch, terms_per_step: int) -> tuple[Tensor, dict[str, float]]:
         """Give each row its GAE advantage (normalised over the batch if asked) and its return."""

@@ -59,7 +59,7 @@ def run_trial(config: TrainConfig, env: VecEnv, policy: TrainablePolicy, states:
     assert config.num_threads is not None
     options, on_cpu = config.algorithm, config.device == "cpu"
     if isinstance(options, PPOConfig):
-        options = dataclasses.replace(options, critic_warmup_iterations=0, critic_warmup_level=None)
+        options = dataclasses.replace(options, critic_warmup_iterations=0)
     algorithm, trained = make_algorithm(options), replicate(policy)
     clock = make_profiler(config.scheduler, _SPANS)
     warm_up = int(isinstance(config.scheduler, PipelinedConfig) and config.scheduler.mode == "async")

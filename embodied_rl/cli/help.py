@@ -28,8 +28,8 @@ EXPERT = frozenset(
         "policy": "unnorm-key center-crop noise-range noise-level normalisation preset statistics tokenizer variant "
         "head keep-stop num-cameras use-proprio film chunk-len horizon extra-delta-transform initial-std "
         "critic-input detach-critic-input",
-        "algorithm": "advantage-eps bootstrap-truncated critic-epochs critic-warmup-iterations critic-warmup-level "
-        "loss-norm max-oversampling normalize-advantage normalize-value-loss ratio-level value-clip value-coef",
+        "algorithm": "advantage-eps bootstrap-truncated critic-warmup-iterations loss-norm max-oversampling "
+        "normalize-advantage normalize-value-loss ratio-level value-clip value-coef",
         "rollout": "sampler uniform-share",
         "learner": "average-updates betas lr-decay-updates lr-warmup-updates ratio-tolerance recompute-old-log-probs "
         "row-share weight-decay",

@@ -5,7 +5,6 @@ from __future__ import annotations
 from embodied_rl.algorithms.config import AlgorithmConfig, PPOConfig
 from embodied_rl.config.policies import FlowPolicyConfig
 from embodied_rl.errors import UserError
-from embodied_rl.learner.config import LearnerConfig
 from embodied_rl.scheduler.config import PipelinedConfig, RayConfig, SchedulerConfig
 
 
@@ -33,24 +32,4 @@ def check_flow_policy(
         raise UserError(
             "--policy.prefix-cache-gib keeps what the weights that learn can read, and others act on "
             "--scheduler.act-device: leave one of the two out."
-        )
-
-
-def check_critic_epochs(policy: object, learner: LearnerConfig) -> None:
-    """UserError if the value head cannot learn by itself."""
-    option = "--algorithm.critic-epochs"
-    if not isinstance(policy, FlowPolicyConfig):
-        raise UserError(
-            f"{option} is for the value head of pi0, pi0.5 and SmolVLA, which learns by itself; this policy's teaches "
-            "the whole network: leave it out, or raise --algorithm.epochs."
-        )
-    if not policy.detach_critic_input:
-        raise UserError(
-            f"{option} lets the value head learn by itself, and with --policy.no-detach-critic-input it teaches the "
-            "network: leave one of the two out."
-        )
-    if learner.fsdp:
-        raise UserError(
-            f"{option} has the value head learn where it lies whole, and --learner.fsdp cuts it in parts: "
-            "leave one of the two out."
         )

@@ -25,7 +25,7 @@ from embodied_rl.config.policies import (
     PolicyConfig,
     SmolVLAConfig,
 )
-from embodied_rl.config.policy_checks import check_critic_epochs, check_flow_policy
+from embodied_rl.config.policy_checks import check_flow_policy
 from embodied_rl.config.reward_checks import check_alone
 from embodied_rl.config.training_episodes import LEVEL, SHARE, check_changes, check_perturb
 from embodied_rl.errors import UserError, suggest
@@ -258,8 +258,6 @@ class TrainConfig:
                 "--autotune would take the compiler's time for the policy's: run it without "
                 "--policy.compile, and then train with what it chose."
             )
-        if isinstance(self.algorithm, PPOConfig) and self.algorithm.critic_epochs:
-            check_critic_epochs(self.policy, self.learner)
         if isinstance(self.policy, FlowPolicyConfig):
             check_flow_policy(self.policy, self.algorithm, self.scheduler, fsdp=self.learner.fsdp)
         if self.learner.num_processes > 1:

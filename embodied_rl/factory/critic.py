@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def fit_critic(policy: AnyPolicy, config: TrainConfig) -> None:
-    """Let the critic of a flow `policy`, as it was loaded, read what `config` asks for, and keep it for further passes.
+    """Let the critic of a flow `policy`, as it was loaded, read what `config` asks for.
 
     A value head that learned to read something else is replaced by a fresh one, and `traits.fresh_critic` says so.
 
@@ -28,7 +28,6 @@ def fit_critic(policy: AnyPolicy, config: TrainConfig) -> None:
     from embodied_rl.policies.pi0.model import make_heads
 
     flow: Any = policy
-    flow.keep_critic_input = config.algorithm.critic_epochs > 0
     before = flow.config.critic_input
     wanted = config.policy.critic_input or before
     config.policy.check_critic(wanted)

@@ -202,7 +202,7 @@ def _head(stamp: dict[str, Any]) -> list[str]:
         "policy": f"{stamp['policy']}; {stamp['weights']}" if "weights" in stamp else stamp["policy"],
         "algorithm": f"{stamp['algorithm']}, {stamp['scheduler']}, seed {stamp['seed']}",
         "simulator": f"{stamp['simulator']}; {without_reason(stamp['renderer'])}",
-        **{name: stamp[name] for name in ("critic", "perturbed", "starts", "reward") if name in stamp},
+        **{name: stamp[name] for name in ("critic", "perturbed", "reward") if name in stamp},
         "device": stamp["device"],
         "output": stamp["output"],
         **({"era": stamp["era"]} if stamp.get("era", "current") != "current" else {}),
@@ -217,10 +217,9 @@ def notices(config: TrainConfig, benchmark: str) -> list[str]:
     lines = libero_notice(config.suite) if benchmark == "libero" else []
     critic = config.algorithm
     if isinstance(critic, PPOConfig) and critic.critic_warmup_iterations >= config.iterations:
-        unless = "" if critic.critic_warmup_level is None else ", unless its critic sees before"
         alone = counted(critic.critic_warmup_iterations, "update")
         lines.append(
-            f"The policy stays as it is{unless}: the critic learns alone for {alone} "
+            f"The policy stays as it is: the critic learns alone for {alone} "
             f"(--algorithm.critic-warmup-iterations), and the run has {config.iterations}."
         )
     checkpoint = "" if isinstance(config.policy, OwnPolicyConfig) else config.policy.checkpoint

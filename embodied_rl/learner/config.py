@@ -84,13 +84,6 @@ class LearnerConfig:
         if not all(0 <= beta < 1 for beta in self.betas):
             raise UserError(f"--learner.betas must lie in [0, 1), got {self.betas}.")
 
-    def minibatches(self, rows: int, groups: int) -> int:
-        """Optimiser steps of one pass over a batch of so many rows, in so many groups."""
-        if self.minibatch_groups is not None:
-            return -(-groups // self.minibatch_groups)
-        assert self.minibatch_size is not None, "one of the two is given"
-        return max(1, round(rows / self.minibatch_size))
-
     def lr_factor(self, update: int) -> float:
         """Share of the learning rates in use in `update` (0-based)."""
         rise = min(1.0, (update + 1) / (self.lr_warmup_updates + 1))

@@ -7,7 +7,6 @@ from torch import Tensor
 
 from embodied_rl.algorithms.base import Rows
 from embodied_rl.learner.batches import join_batches
-from embodied_rl.learner.critic_update import CriticRows, critic_rows
 from embodied_rl.learner.gradients import Gradients
 from embodied_rl.learner.off_policy import ess_ratio
 from embodied_rl.learner.optimizer_step import OptimizerStep
@@ -48,7 +47,6 @@ class GroupUpdate:
         self._steps = 0
         self._sums: dict[str, float] = {}
         self._prepared: list[tuple[int, dict[str, float]]] = []
-        self.critic_rows: list[CriticRows] = []  # of the whole batch, for the critic's own passes
 
     def add(self, group: RolloutBatch) -> None:
         """Take the next group."""
@@ -88,8 +86,6 @@ class GroupUpdate:
         self._pending = []
         weight, metrics = algorithm.prepare(batch, self._optimizer_step.model.terms_per_step)
         self._prepared.append((len(batch.episodes), metrics))
-        if algorithm.critic_epochs:
-            self.critic_rows.append(critic_rows(batch, self._optimizer_step.collectives))
         share = float(len(batch.episodes) if algorithm.part_weight == "episodes" else weight.count_nonzero())
         piece = (batch, weight * share, share)
         self._step()  # of the previous minibatch: the threads had work while this one was collected

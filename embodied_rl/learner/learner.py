@@ -6,7 +6,6 @@ Reading map of one update, from the batch to the weights:
   row_update.py      strategy 1: shuffled minibatches of rows (learner.minibatch_size)
   group_update.py    strategy 2: minibatches of whole groups that may come one by one (learner.minibatch_groups)
   row_selection.py   which rows either of them learns from (learner.row_share)
-  critic_update.py   further passes of the value head alone (algorithm.critic_epochs)
   optimizer_step.py  one step: begin, collect, clip, apply
   gradients.py       the gradient of one step, summed over microbatches, threads and processes
   distributed/       the same over several processes
@@ -20,7 +19,6 @@ from typing import Any
 from embodied_rl.algorithms.base import OnPolicyAlgorithm
 from embodied_rl.learner.batches import join_batches, split_groups
 from embodied_rl.learner.config import LearnerConfig
-from embodied_rl.learner.critic_update import critic_rows, join_rows, update_critic
 from embodied_rl.learner.distributed.collectives import SINGLE_PROCESS, Collectives
 from embodied_rl.learner.group_update import GroupUpdate
 from embodied_rl.learner.off_policy import DRIFT, importance_correction, stale_metrics
@@ -131,10 +129,7 @@ class Learner:
                 metrics = self._update_by_groups(batch, self.config.minibatch_groups, iteration)
             else:
                 metrics = update_by_rows(self.optimizer_step, batch, self._selection, self._seed, iteration)
-                if self.algorithm.critic_epochs:
-                    rows = critic_rows(batch, self.collectives)
-                    update_critic(self.optimizer_step, rows, batch, self._seed, iteration)
-            metrics = self.algorithm.finish(iteration, metrics)
+            metrics = self.algorithm.finish(metrics)
             self._absorb(batch)
             stale = stale_metrics(batch, self.algorithm.ratio_level, self.policy.terms_per_step)
             last = self.optimizer_step.ess
@@ -180,21 +175,17 @@ class Learner:
                 update.add(group)
         if update.rows != len(batch):
             raise RuntimeError(f"{update.rows} rows were accumulated for a batch of {len(batch)}")
-        metrics = update.finish()
-        if self.algorithm.critic_epochs:
-            update_critic(self.optimizer_step, join_rows(update.critic_rows), batch, self._seed, iteration)
-        return metrics
+        return update.finish()
 
     def state_dict(self) -> dict[str, Any]:
-        """Optimiser state, version, and whether the critic is ready; the policy's weights are saved apart."""
+        """Optimiser state and version; the policy's weights are saved apart."""
         optimizer = self.collectives.gather_state(self.optimizer_step.optimizer)
-        return {"optimizer": optimizer, "version": self.version, "critic_ready": self.algorithm.critic_ready}
+        return {"optimizer": optimizer, "version": self.version}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from `state`, with the weights that the policy has now."""
         optimizer = self.optimizer_step.optimizer
         optimizer.load_state_dict(self.collectives.scatter_state(state["optimizer"], optimizer))
         self.version = int(state["version"])
-        self.algorithm.critic_ready = bool(state.get("critic_ready", False))
         if self.collectives.size > 1:
             self.collectives.refresh(self.policy, self.model)

@@ -24,12 +24,13 @@ def update_by_rows(
     Of each minibatch about `selection.share` of the rows are learned from.
     """
     config, algorithm = step.config, step.algorithm
+    assert config.minibatch_size is not None, "LearnerConfig sees to it"
     weight, metrics = algorithm.prepare(batch, step.model.terms_per_step)
     sums: dict[str, float] = {}
     steps = learned = 0
     for epoch in range(algorithm.epochs):
         taken, factor = selection.take(batch, iteration, epoch, by_group=False)
-        parts = min(len(taken), config.minibatches(len(batch), len(batch.episodes) // algorithm.group_size))
+        parts = min(len(taken), max(1, round(len(batch) / config.minibatch_size)))
         unit_weight, row_weight = weight * parts * factor[:, None], factor * (parts / len(batch))
         learned, steps = learned + len(taken), steps + parts
         order = philox(seed, _SHUFFLE, iteration, epoch).permutation(len(taken))

@@ -43,7 +43,7 @@ from embodied_rl.policies.pi0.model import Pi0Model, Prefix
 from embodied_rl.policies.pi0.normalise import Pi0Statistics, fit, unit
 from embodied_rl.policies.pi0.prompt import Pi0Prompt, word_tokenizer
 from embodied_rl.policies.prefix_cache import PrefixCache
-from embodied_rl.policy import CRITIC_INPUT, ActMode, PolicyTraits, action_chunks, void_rows
+from embodied_rl.policy import ActMode, PolicyTraits, action_chunks, void_rows
 from embodied_rl.rng import DecisionRng, philox
 from embodied_rl.types import ActOutput, Array, EvalOutput, Observation
 
@@ -58,10 +58,9 @@ class Pi0Policy(nn.Module):
     """A pi0 or pi0.5 policy (see `embodied_rl.policy.Policy`).
 
     flow: how it samples. with_value: fill `value`. detach_critic_input: no gradient of it reaches the rest of the
-        policy. keep_critic_input: `act` leaves what it reads in `replay`. fresh_critic: why its value head is new, ''
-        where it is its checkpoint's. mixed_precision: the network multiplies in bfloat16 (autocast); the sampler and
-        all densities are float32. kept: where `act` leaves what it computed of images and prompt, for `evaluate`;
-        needs `Pi0Model.freeze_language_model`.
+        policy. fresh_critic: why its value head is new, '' where it is its checkpoint's. mixed_precision: the network
+        multiplies in bfloat16 (autocast); the sampler and all densities are float32. kept: where `act` leaves what it
+        computed of images and prompt, for `evaluate`; needs `Pi0Model.freeze_language_model`.
     compiled: `act` runs its denoising steps through `torch.compile`, see `policies.compiled`; `evaluate` does not.
     denoise_reuse: only every so many denoising steps run the action expert (see `prune.DenoiseReuse`), for
         evaluation and serving.
@@ -98,7 +97,6 @@ class Pi0Policy(nn.Module):
         self.unnorm_key = unnorm_key
         self.with_value = False
         self.detach_critic_input = True
-        self.keep_critic_input = False
         self.fresh_critic = ""
         self.mixed_precision = False
         self.compiled = False
@@ -140,7 +138,6 @@ class Pi0Policy(nn.Module):
             fresh_critic=self.fresh_critic,
             prefix_cache=self.prefix_cache,
             continue_chunk=partial(continue_chunk, self),
-            critic_value=self.critic_value if self.keep_critic_input else None,
         )
 
     @property
@@ -201,10 +198,7 @@ class Pi0Policy(nn.Module):
         log_prob = self._executed(path.log_prob).sum(dim=1).flatten(1)
         bounded = void_rows(actions.clamp(-1.0, 1.0), actions, log_prob)
         value = self._value(prefix, path.summary) if self.with_value else None
-        replay = {"points": path.points, "step": path.step}
-        if self.with_value and self.keep_critic_input:
-            replay[CRITIC_INPUT] = _critic_reads(prefix, path.summary).float()
-        return ActOutput(action_chunks(bounded), log_prob, value, replay)
+        return ActOutput(action_chunks(bounded), log_prob, value, {"points": path.points, "step": path.step})
 
     def evaluate(
         self, images: Tensor, proprio: Tensor, instruction: list[str], replay: dict[str, Tensor]
@@ -334,13 +328,9 @@ class Pi0Policy(nn.Module):
 
     def _value(self, prefix: Prefix, summary: Tensor) -> Tensor:
         """float32 [N]; over action tokens, the mean of the recorded steps' values."""
-        read = _critic_reads(prefix, summary)
-        return self.critic_value(read.detach() if self.detach_critic_input else read)
-
-    def critic_value(self, read: Tensor) -> Tensor:
-        """float32 [N]: the value of what the critic read, [N, F], or [N, M, F] in M denoising steps."""
-        value = self.model.value(read)
-        return value.mean(dim=1) if read.ndim == 3 else value
+        read = summary if prefix.summary is None else prefix.summary
+        value = self.model.value(read.detach() if self.detach_critic_input else read)
+        return value.mean(dim=1) if prefix.summary is None else value
 
     def _loss_noise(self, rows: int, samples: int) -> tuple[Tensor, Tensor]:
         """Normal [rows,samples,H,D] and uniform [rows,samples] numbers of this call of the loss."""
@@ -357,11 +347,6 @@ class Pi0Policy(nn.Module):
 
 
 AnyPi0 = TypeVar("AnyPi0", bound=Pi0Policy)
-
-
-def _critic_reads(prefix: Prefix, summary: Tensor) -> Tensor:
-    """The prefix's summary [N, D] where there is one, else that of the recorded denoising steps [N, M, W]."""
-    return summary if prefix.summary is None else prefix.summary
 
 
 def fresh(request: FreshRequest) -> Pi0Policy:

@@ -16,7 +16,6 @@ from embodied_rl.jobs.train import notices
     [
         (PPOConfig(critic_warmup_iterations=2), 3, ""),
         (PPOConfig(critic_warmup_iterations=2), 2, "The policy stays as it is: the critic learns alone for 2 updates"),
-        (PPOConfig(critic_warmup_iterations=9, critic_warmup_level=0.3), 4, "unless its critic sees before"),
         (GRPOConfig(), 1, ""),
     ],
 )
