@@ -35,8 +35,8 @@ goes through the checks before the arm is armed, and shows what happens.
 class DeployCommand:
     """Run a policy on an arm under ROS 2."""
 
-    checkpoint: str = "shipped"
-    """What `serve` takes: a run's folder, OWNER/NAME or shipped."""
+    checkpoint: str | None = None
+    """What `serve` takes: a run's folder, OWNER/NAME or shipped (None: shipped, or with --server what it has)."""
     robot: str = TWIN
     """twin, a shipped arm (fr3, ur5e, generic), or the path of your arm's file."""
     instruction: str | None = None
@@ -116,6 +116,8 @@ def _check(command: DeployCommand) -> None:
         raise UserError("--dry-run and --shadow: choose one.")
     if command.server is not None and not command.server.rpartition(":")[2].isdigit():
         raise UserError(f"--server is HOST:PORT, got '{command.server}'.")
+    if command.server is not None and command.checkpoint is not None:
+        raise UserError(f"--server has its own policy: leave out '{command.checkpoint}', or --server to serve it here.")
     if command.json is not None:
         try_file("--json", command.json)
     _check_robot(command)
@@ -129,13 +131,22 @@ def _check_robot(command: DeployCommand) -> None:
         raise UserError("--instruction is for a real arm: name it with --robot. A twin's tasks have their own.")
     if not twin and not command.instruction:
         raise UserError("say what the arm shall do: --instruction 'open the drawer'.")
-    if not twin and command.speed != 1.0:
-        raise UserError("--speed is for the twin: a real arm's time cannot be changed.")
+    if not twin:
+        _refuse_twins_options(command)
     view = command.training_view
     if twin and view is not None:
         raise UserError("--training-view is for a real arm: the twin's views are drawn by its simulator.")
     if view is not None and not (view / "meta" / "info.json").is_file():
         raise UserError(f"--training-view: {view} is no LeRobot data set.")
+
+
+def _refuse_twins_options(command: DeployCommand) -> None:
+    if command.speed != 1.0:
+        raise UserError("--speed is for the twin: a real arm's time cannot be changed.")
+    fresh = DeployCommand()
+    for name in ("suite", "episodes", "friction", "looks", "camera_latency_ms", "camera_drop", "json"):
+        if getattr(command, name) != getattr(fresh, name):
+            raise UserError(f"--{name.replace('_', '-')} is for the twin: leave it out for --robot {command.robot}.")
 
 
 def _check_record(record: str) -> None:

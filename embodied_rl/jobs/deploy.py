@@ -112,7 +112,7 @@ def fleet_config(wanted: Any, environment: Mapping[str, str]) -> FleetConfig:
         looks=tuple(wanted.looks),
         speed=wanted.speed,
     )
-    server = None if wanted.server else ("embodied_rl", "serve", wanted.checkpoint)
+    server = None if wanted.server else ("embodied_rl", "serve", wanted.checkpoint or "shipped")
     return FleetConfig(environment=environment, server=server, bridge=bridge, twin=options if twin else None)
 
 

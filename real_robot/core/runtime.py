@@ -19,6 +19,16 @@ _STOP_A_HUMAN = ("joint_states", "jitter", "tracking")
 """Faults under which not even a human moves the arm; a human needs neither cameras nor the policy."""
 
 _LOST = "clear its way, then disarm and arm it"
+_MOMENT_NS = 500_000
+
+
+def first_tick(now_ns: int, period_ns: int) -> int:
+    """When the next tick is due: the next multiple of a tick's length, and a moment.
+
+    Control steps begin at multiples of theirs. Ticks on the same grid are late by what a computer needs, never early:
+    where a step is a whole number of ticks, each begins with its own, and all are equally long.
+    """
+    return (now_ns // period_ns + 1) * period_ns + _MOMENT_NS
 
 
 @dataclass(frozen=True)
@@ -127,7 +137,9 @@ class ArmRuntime:
             self._setpoint = None
             self.watchdog.track_anew()
             try:
-                self.gate.start(np.array([]) if self._measured is None else self._measured, now_ns)
+                # on the ticks' grid, not at this moment: half a tick beside it, jitter would count ticks twice or never
+                start_ns = now_ns - now_ns % self.gate.period_ns
+                self.gate.start(np.array([]) if self._measured is None else self._measured, start_ns)
             except UserError as error:
                 return Transition(now_ns, event, ArmState.IDLE, ArmState.IDLE, str(error), accepted=False)
         fired = self.machine.fire(event, now_ns, reason, faults=bool(self.watchdog.faults(now_ns)))
@@ -140,7 +152,7 @@ class ArmRuntime:
         """Run one control tick.
 
         Args:
-            now_ns: The time.
+            now_ns: The time: a multiple of the gate's period, or less than half of one later (see `first_tick`).
             policy: The policy's command for this tick, if it has one.
 
         Returns:

@@ -11,7 +11,7 @@ from embodied_rl.errors import UserError
 from embodied_rl.real_robot.deploy.processes import Process
 from embodied_rl.real_robot.deploy.remote import BridgeRemote, TwinRemote
 from embodied_rl.real_robot.ros2.config import load_ros_config
-from embodied_rl.real_robot.ros2.options import BridgeOptions, Mode
+from embodied_rl.real_robot.ros2.options import PANEL, BridgeOptions, Mode
 from embodied_rl.real_robot.ros2.session import Session
 from embodied_rl.real_robot.twin.options import TwinOptions
 
@@ -62,7 +62,7 @@ class Fleet:
             if config.twin is not None:
                 self.start_twin()
             self.start_bridge()
-            self.session = Session("deploy")
+            self.session = Session(PANEL)
         except BaseException:
             self._end_processes()
             raise

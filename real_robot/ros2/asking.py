@@ -117,6 +117,7 @@ class Asking:
         self._known = dict(clients[0].metadata) if clients else {}
         self.report.policy = str(self._known.get("policy", ""))
         self._asked_ns, self._decision, self._episode = -1, 0, 0
+        self._waiting, self._failing = 0, False  # questions without an answer yet; whether the last had none
         self._threads = [
             threading.Thread(target=self._work, args=(client,), name="policy", daemon=True) for client in clients
         ]
@@ -157,7 +158,7 @@ class Asking:
             if asked is None:
                 continue
             try:
-                answer = client.infer(asked.request)
+                answer = self._infer(client, asked)
             except PolicyServerError as error:
                 if misfit := self._misfit(client.metadata):
                     self._refuse(misfit)
@@ -174,10 +175,19 @@ class Asking:
             self._clock.sleep_until(asked.began_ns + round(self._config.latency_s * 1e9))
             self._take(answer, client.metadata, asked)
 
+    def _infer(self, client: Client, asked: Question) -> dict[str, Any]:
+        try:
+            return client.infer(asked.request)
+        finally:
+            with self._lock:
+                self._waiting -= 1
+
     def _question(self) -> Question | None:
         """The next question; None where none is due or nothing new has been seen."""
         now_ns = self._clock.now_ns()
         if not self._due(now_ns):
+            if self._loop.asks_seldom and not (self._waiting or self._failing):  # nobody was asked: nobody is silent
+                self._loop.heartbeat(now_ns)
             return None
         observation = self._observations.take(now_ns)
         if observation is None or observation.stamp_ns <= self._asked_ns or not observation.instruction:
@@ -188,7 +198,7 @@ class Asking:
         request |= {"seed": self._config.seed, "decision": self._decision}
         if self._config.continues:
             request |= planned.message
-        self._decision, self._asked_ns = self._decision + 1, observation.stamp_ns
+        self._decision, self._asked_ns, self._waiting = self._decision + 1, observation.stamp_ns, self._waiting + 1
         frozen = planned.frozen if self._config.continues else 0
         return Question(request, observation.stamp_ns, now_ns, self._episode, frozen)
 
@@ -204,7 +214,7 @@ class Asking:
             if asked.episode != self._episode:
                 self._loop.heartbeat(now_ns)
                 return
-            self.report.answers += 1
+            self.report.answers, self._failing = self.report.answers + 1, False
             self.report.answer_ms = [*self.report.answer_ms[-99:], infer_ms]
         stamp_ns = asked.observed_ns if self._config.aligned else now_ns
         actions = np.asarray(answer["actions"], np.float64)
@@ -244,6 +254,6 @@ class Asking:
 
     def _failed(self, why: str) -> None:
         with self._lock:
-            self.report.errors += 1
+            self.report.errors, self._failing = self.report.errors + 1, True
             self.report.last_error = why
         self._stopping.wait(_LOOK_S)

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from embodied_rl.real_robot.core.runtime import first_tick
 from embodied_rl.real_robot.core.states import ArmState, Event
 from embodied_rl.real_robot.ros2.adapters import ArmAdapter, GripperAdapter, arm_adapter, gripper_adapter
 from embodied_rl.real_robot.ros2.asking import Client
@@ -25,16 +26,7 @@ from embodied_rl.real_robot.ros2.report import Reporter
 from embodied_rl.real_robot.ros2.session import Session
 from embodied_rl.real_robot.ros2.station import Station, make_station
 
-_LOOK_S, _MOMENT_NS = 0.01, 500_000
-
-
-def first_tick(now_ns: int, period_ns: int) -> int:
-    """The next multiple of a tick's length, and a moment.
-
-    Control steps begin at multiples of theirs. Ticks on the same grid are late by what a computer needs, never early:
-    where a step is a whole number of ticks, each begins with its own, and all are equally long.
-    """
-    return (now_ns // period_ns + 1) * period_ns + _MOMENT_NS
+_LOOK_S = 0.01
 
 
 class Bridge:
@@ -105,6 +97,7 @@ class Bridge:
 
     def activate(self) -> None:
         """Ask the policy and tick from now on: the arm may be armed."""
+        self.loop.leaving = False
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._control, args=(self._stopping,), name="control", daemon=True)
         self.station.asking.start()
@@ -118,12 +111,13 @@ class Bridge:
         """
         self._operator.active = self._operator.wants_to_run = False
         loop, clock = self.loop, self.station.clock
+        loop.leaving = True
         if loop.state in (ArmState.RUNNING, ArmState.HUMAN):
             loop.fire(Event.HOLD, clock.now_ns(), "the bridge is deactivated")
         until_ns = clock.now_ns() + round(REST_S * 1e9)
         while self._moves and clock.now_ns() < until_ns:
             self._stopping.wait(_LOOK_S)  # the stop's set points still go out
-        if loop.state in (ArmState.ARMED, ArmState.HOLDING):
+        if loop.state not in (ArmState.IDLE, ArmState.ESTOPPED):
             disarmed = loop.fire(Event.DISARM, clock.now_ns(), "the bridge is deactivated").accepted
             if not disarmed:
                 loop.fire(Event.ESTOP, clock.now_ns(), "it did not come to rest before the bridge was deactivated")

@@ -13,11 +13,14 @@ from embodied_rl.real_robot.ros2.adapters.stamps import nanoseconds
 from embodied_rl.real_robot.ros2.config import CameraTopic
 from embodied_rl.real_robot.ros2.episodes import EpisodeBook
 from embodied_rl.real_robot.ros2.events import ButtonMoved, JointsMeasured
+from embodied_rl.real_robot.ros2.loop import MOST_TWIST
+from embodied_rl.real_robot.ros2.options import PANEL
 from embodied_rl.real_robot.ros2.pictures import PictureError, of_compressed, of_raw
 from embodied_rl.real_robot.ros2.station import Station
 
 _SILENCE_NS = 200_000_000
 """A dead man's switch that says nothing for so long is open."""
+_RECENT_NS = 2_000_000_000
 _FINGERS_NS = 2_000_000_000
 """Fingers that were heard longer ago count as not heard; grippers speak less often than arms."""
 _TWIST_AGE_NS = 100_000_000
@@ -36,9 +39,13 @@ class Flow:
         """A message came."""
         self._came.append((now_ns, now_ns - stamp_ns))
 
+    def heard(self, now_ns: int) -> bool:
+        """Whether a message came in the last two seconds."""
+        return bool(self._came) and now_ns - self._came[-1][0] < _RECENT_NS
+
     def rate_hz(self, now_ns: int) -> float:
         """Messages a second over the last two seconds."""
-        recent = [came for came, _ in self._came if now_ns - came < 2_000_000_000]
+        recent = [came for came, _ in self._came if now_ns - came < _RECENT_NS]
         return (len(recent) - 1) * 1e9 / (recent[-1] - recent[0]) if len(recent) > 1 else 0.0
 
     @property
@@ -79,7 +86,8 @@ class Inputs:
                 kind = CompressedImage if camera.compressed else Image
                 node.create_subscription(kind, camera.topic, partial(self._picture, camera), qos.sensor())
         node.create_subscription(Bool, config.emergency_stop, self._button, qos.event())
-        node.create_subscription(String, "~/instruction", self._instruction, qos.latched())
+        for profile in (qos.latched(), qos.event()):  # of a publisher that keeps its words, and of one that does not
+            node.create_subscription(String, "~/instruction", self._instruction, profile)
         node.create_subscription(String, "~/outcome", self._on_outcome, qos.event())
         node.create_subscription(TwistStamped, "~/takeover/twist", self._twist, qos.command())
         node.create_subscription(Bool, "~/takeover/engaged", self._engage, qos.event())
@@ -93,15 +101,21 @@ class Inputs:
     def other_publishers(self) -> str:
         """Who else commands the arm; empty where nobody does."""
         topic = self._station.config.arm.topic
-        own = self._node.get_name()
-        others = {info.node_name for info in self._node.get_publishers_info_by_topic(topic)} - {own}
+        others = self._others(topic)
         return f"{', '.join(sorted(others))} also publishes {topic}: stop it" if others else ""
 
+    def _others(self, topic: str) -> set[str]:
+        """Nodes that publish a topic, without this one."""
+        return {info.node_name for info in self._node.get_publishers_info_by_topic(topic)} - {self._node.get_name()}
+
     def missing_button(self) -> str:
-        """Why the emergency stop's button is not relied on; empty where it was heard, or the arm has none."""
+        """Why the emergency stop's button is not relied on; empty where it was heard and is there, or there is none."""
         config = self._station.config
-        if self._button_heard or not config.has_button:
+        if not config.has_button:
             return ""
+        if self._button_heard:
+            gone = "whoever published the button is gone: start it again"
+            return "" if self._others(config.emergency_stop) - {PANEL} else f"{config.emergency_stop}: {gone}"
         advice = "press it once and let it out, or say ros.emergency_stop_button: false where there is none"
         return f"no button is heard on {config.emergency_stop}: {advice}"
 
@@ -122,7 +136,9 @@ class Inputs:
         station = self._station
         now_ns, stamp_ns = station.clock.now_ns(), station.clock.own_ns(nanoseconds(message.header.stamp))
         flow = self.flows["joint_states"]
-        flow.note(now_ns, stamp_ns)
+        of_arm = any(name in station.robot.limits.names for name in message.name)
+        if of_arm:
+            flow.note(now_ns, stamp_ns)
         names = station.config.gripper.fingers if station.config.gripper is not None else ()
         heard = zip(message.name, message.position, strict=False)
         own = [(name, value) for name, value in heard if name in names and np.isfinite(value)]
@@ -134,7 +150,13 @@ class Inputs:
         station.loop.events.emit(measured)
         if station.options.mode == "dry_run" and station.loop.runtime.machine.sends:
             return
+        if not (of_arm or own):  # another machine's on the same topic
+            if not flow.heard(now_ns):
+                flow.problem = f"none of the arm's joints among {', '.join(message.name):.200}"
+            return
         refused = station.loop.joint_states(message.name, message.position, stamp_ns, now_ns)
+        if not of_arm:
+            return
         flow.problem = "" if refused is None else f"{refused.kind}: {refused.detail}"
 
     def _picture(self, camera: CameraTopic, message: Any) -> None:
@@ -165,8 +187,10 @@ class Inputs:
 
     def _engage(self, message: Any) -> None:
         now_ns = self._station.clock.now_ns()
+        held = self._held(now_ns)
         self._engaged_ns = now_ns if message.data else 0
-        self._station.loop.human(np.zeros(6), 0.0, now_ns, engaged=bool(message.data))
+        if not (held and message.data):  # a repeated press says nothing of the twist
+            self._station.loop.human(np.zeros(6), 0.0, now_ns, engaged=bool(message.data))
 
     def _grip_by_hand(self, message: Any) -> None:
         self._grip = float(message.data)
@@ -176,14 +200,20 @@ class Inputs:
         linear, angular = message.twist.linear, message.twist.angular
         twist = np.array([linear.x, linear.y, linear.z, angular.x, angular.y, angular.z], np.float64)
         now_ns = self._station.clock.now_ns()
-        self.twist_problem = self._wrong_twist(message.header, now_ns)
-        if not self.twist_problem and self._engaged_ns and now_ns - self._engaged_ns < _SILENCE_NS:
+        self.twist_problem = self._wrong_twist(twist, message.header, now_ns)
+        if not self.twist_problem and self._held(now_ns):
             self._station.loop.human(twist, self._grip, now_ns, engaged=True)
         else:
             self._station.loop.silent(now_ns)
 
-    def _wrong_twist(self, header: Any, now_ns: int) -> str:
-        """Why a twist is not used: it is of another frame, or old; one without a stamp is taken as new."""
+    def _held(self, now_ns: int) -> bool:
+        """Whether the dead man's switch is pressed, and was heard lately."""
+        return bool(self._engaged_ns) and now_ns - self._engaged_ns < _SILENCE_NS
+
+    def _wrong_twist(self, twist: np.ndarray, header: Any, now_ns: int) -> str:
+        """Why a twist is not used: too large, of another frame, or old; one without a stamp is taken as new."""
+        if not (np.abs(twist) <= MOST_TWIST).all():
+            return f"the takeover's twist asks for {np.abs(twist).max():g}: at most {MOST_TWIST:g} m/s and rad/s"
         base, stamp_ns = self._station.robot.base_frame, nanoseconds(header.stamp)
         if header.frame_id not in ("", base):
             return f"the takeover's twist is in {header.frame_id}: send it in {base}, the robot's base frame"

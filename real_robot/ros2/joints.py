@@ -10,6 +10,8 @@ import numpy as np
 
 _HISTORY = 256
 """Joint states that are kept: a second at the rates of arms."""
+_REST_NS, _REST_RAD = 100_000_000, 0.005
+"""An arm is at rest where no joint moved further in so long: slower than 0.05 rad/s."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,15 @@ class JointHistory:
     def last(self) -> Measured:
         """The last one; IndexError before the first."""
         return self._kept[-1]
+
+    def moving(self) -> str:
+        """Which joint moved in the last moments, and what to do; empty where none did."""
+        seen = [one.angles for one in self._kept if one.stamp_ns >= self.last.stamp_ns - _REST_NS]
+        spread = np.ptp(seen, axis=0) if seen else np.zeros(len(self._joints))
+        if spread.max(initial=0.0) <= _REST_RAD:
+            return ""
+        joint = self._joints[int(spread.argmax())]
+        return f"{joint} moved by {spread.max():.3f} rad in {_REST_NS / 1e9:g} s: wait until the arm rests"
 
     def _two_fingers(self) -> tuple[float, float]:
         """As a policy reads them: the second one's position is negative."""

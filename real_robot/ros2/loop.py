@@ -34,6 +34,9 @@ from embodied_rl.real_robot.ros2.joints import JointHistory, Measured
 from embodied_rl.real_robot.ros2.target import Target
 
 _HUMAN_SILENCE_NS = 100_000_000
+MOST_TWIST = 10.0
+"""No hand asks a tool for more, m/s and rad/s."""
+_GOES_ON = (Event.ARM, Event.START, Event.RESUME, Event.TAKEOVER)
 
 
 @dataclass(frozen=True)
@@ -69,6 +72,7 @@ class ControlLoop:
 
     Attributes:
         events: What happens, for whoever subscribes.
+        leaving: Whether the arm is to come to rest for good: only a stop, a hold or a disarm is done then.
 
     Example:
         >>> loop = ControlLoop(robot, ["wrist"], config)
@@ -88,7 +92,7 @@ class ControlLoop:
         base: Origin = AS_TRAINED,
     ) -> None:
         self.robot, self.law = robot, law or ControlLaw()
-        self.events = Events()
+        self.events, self.leaving = Events(), False
         self.runtime = ArmRuntime(robot, cameras)
         self._config, self._stops = config, stops
         self._joints = JointHistory(robot.limits.names, fingers)
@@ -110,6 +114,11 @@ class ControlLoop:
     def horizon(self) -> int:
         """Control steps between two questions to the policy."""
         return self._config.execution_horizon
+
+    @property
+    def asks_seldom(self) -> bool:
+        """Whether so much time lies between two questions that it would count as the policy's silence."""
+        return self.horizon * self._config.period_ns >= self.robot.watchdog.policy_silence_s * 1e9
 
     @property
     def delay_steps(self) -> int:
@@ -187,11 +196,20 @@ class ControlLoop:
     def fire(self, event: Event, now_ns: int, reason: str = "") -> Transition:
         """Apply an event to the state machine."""
         with self._lock:
-            transition = self.runtime.fire(event, now_ns, reason)
+            refusal = self._refusal(event)
+            if refusal:
+                transition = Transition(now_ns, event, self.state, self.state, refusal, accepted=False)
+            else:
+                transition = self.runtime.fire(event, now_ns, reason)
             if transition.accepted:
                 self._entered(event, now_ns)
         self._tell(transition)
         return transition
+
+    def moving(self) -> str:
+        """Which joint is not at rest, and what to do; empty where all are."""
+        with self._lock:
+            return self._joints.moving()
 
     def button(self, pressed: bool, now_ns: int) -> None:
         """Note the emergency stop's position."""
@@ -204,7 +222,8 @@ class ControlLoop:
         """Note what a human's device asks.
 
         Args:
-            twist: The tool's velocity in the base frame [6], m/s and rad/s; one that is not finite is left out.
+            twist: The tool's velocity in the base frame [6], m/s and rad/s; one that is not finite or beyond
+                `MOST_TWIST` is left out.
             grip: -1 opens, 1 closes, 0 stays.
             now_ns: When it came.
             engaged: Whether the human wants the arm.
@@ -212,12 +231,14 @@ class ControlLoop:
         Returns:
             The takeover, where the switch was pressed just now; one that is still held takes nothing.
         """
-        if np.shape(twist) != (6,) or not np.isfinite(twist).all() or not np.isfinite(grip):
+        if np.shape(twist) != (6,) or not (np.abs(twist) <= MOST_TWIST).all() or not np.isfinite(grip):
             return None
         with self._lock:
             self._twist, self._grip = np.asarray(twist, np.float64), float(np.clip(grip, -1, 1))
             self._heard_ns = now_ns if engaged else now_ns - _HUMAN_SILENCE_NS
             before = self.state
+            if self.leaving and before is not ArmState.HUMAN:
+                return None
             transition = self.runtime.mux.human(self._human_command(now_ns), now_ns, engaged=engaged)
             if transition is not None and transition.accepted and before is not ArmState.RUNNING:
                 self._target.rest(self._angles)
@@ -261,6 +282,12 @@ class ControlLoop:
             self.events.emit(CommandJudged(now_ns, tick, output.position, output.quaternion, output.width))
         return output
 
+    def _refusal(self, event: Event) -> str:
+        """Why an event is not even tried; empty where it is."""
+        if self.leaving and event in _GOES_ON:
+            return f"{event} is not possible: the bridge is being deactivated"
+        return self._joints.moving() if event is Event.ARM and self.state is ArmState.IDLE else ""
+
     def _policy(self, now_ns: int) -> tuple[Command | None, ActionTaken | None]:
         step, taken = self._executor.step_of(now_ns), None
         if step != self._step:
@@ -296,7 +323,8 @@ class ControlLoop:
     def _entered(self, event: Event, now_ns: int) -> None:
         """What a new state needs: a target at the arm's set point, an empty plan."""
         if event is Event.ARM:
-            self._target.start_gripper(sum(map(abs, self._joints.last.fingers)), now_ns)
+            start_ns = now_ns - now_ns % self.period_ns  # as the arm's gate
+            self._target.start_gripper(sum(map(abs, self._joints.last.fingers)), start_ns)
             self._angles = self._joints.last.angles.copy()
         if event in (Event.ARM, Event.START, Event.RESUME):
             self._target.rest(self._angles)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from embodied_rl.real_robot.core.states import Event
+from embodied_rl.real_robot.core.states import ArmState, Event
 from embodied_rl.real_robot.ros2.inputs import Inputs
 from embodied_rl.real_robot.ros2.preflight import checks, to_json
 from embodied_rl.real_robot.ros2.station import Station
@@ -20,6 +20,7 @@ SERVICES = {
     "reset": Event.RESET,
 }
 """Names under the node, and what they fire."""
+_BUTTON_S = 0.5
 
 
 class Operator:
@@ -44,6 +45,7 @@ class Operator:
             node.create_service(Trigger, f"~/{name}", partial(self._serve, event))
         node.create_service(Trigger, "~/release", self._release)
         node.create_service(Trigger, "~/preflight", self._preflight)
+        node.create_timer(_BUTTON_S, self.watch_button)
 
     def fire(self, event: Event) -> str:
         """Fire an event as somebody's wish: why it was refused; empty where it was done."""
@@ -56,7 +58,9 @@ class Operator:
             return "in shadow mode nothing is sent: the arm cannot be armed"
         if event is Event.ARM and station.options.mode == "live" and (problem := self._inputs.other_publishers()):
             return problem
-        if event is Event.ARM and (problem := self._inputs.missing_button() or self._inputs.missing_fingers()):
+        if event in (Event.ARM, Event.START, Event.RESUME) and (problem := self._inputs.missing_button()):
+            return problem
+        if event is Event.ARM and (problem := self._inputs.missing_fingers()):
             return problem
         if event is Event.START and not station.observations.instruction:
             return "there is no instruction yet: publish one to ~/instruction"
@@ -65,6 +69,12 @@ class Operator:
             return transition.reason
         self.wants_to_run = event in (Event.START, Event.RESUME)
         return ""
+
+    def watch_button(self) -> None:
+        """Hold an arm whose emergency stop's button is gone."""
+        loop = self._station.loop
+        if loop.state in (ArmState.RUNNING, ArmState.HUMAN) and (problem := self._inputs.missing_button()):
+            loop.fire(Event.HOLD, self._station.clock.now_ns(), problem)
 
     def _serve(self, event: Event, request: Any, response: Any) -> Any:
         response.message = self.fire(event)

@@ -17,6 +17,8 @@ REST_S = 1.0
 """An arm is at rest sooner: its limits of jerk and acceleration take 0.3 s from full speed."""
 JOIN_S, CLOSE_S = 2.0, 1.0
 """How long the bridge's threads are waited for as it ends, and each connection to the policy server."""
+PANEL = "deploy"
+"""Name of the node of `embodied-rl deploy`."""
 SERVER_S = 5.0
 """How long a policy server that should be there is waited for."""
 _MAY_BE_NULL: dict[str, Kind] = {"token": str, "record": str, "resume_s": float}

@@ -41,12 +41,31 @@ def of_compressed(message: Any) -> np.ndarray:
     """The picture of a sensor_msgs/CompressedImage (JPEG or PNG).
 
     Raises:
-        PictureError: It cannot be decoded.
+        PictureError: It cannot be decoded, or is too large.
     """
     import cv2
 
-    data = np.frombuffer(message.data, np.uint8)
-    decoded = cv2.imdecode(data, cv2.IMREAD_COLOR) if len(data) else None
+    data = bytes(message.data)
+    width, height = _size(data)
+    if height * width > MOST_PIXELS:
+        raise PictureError(f"{width} x {height} are too many: {MOST_PIXELS} pixels at most")
+    try:
+        decoded = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR) if height * width else None
+    except cv2.error:
+        decoded = None
     if decoded is None:
-        raise PictureError(f"{len(data)} bytes of format '{message.format}' cannot be decoded")
+        raise PictureError(f"{len(data)} bytes of format '{message.format}' cannot be decoded: publish JPEG or PNG")
     return np.ascontiguousarray(decoded[:, :, ::-1])
+
+
+def _size(data: bytes) -> tuple[int, int]:
+    """Width and height in the header of a PNG or JPEG; (0, 0) of anything else."""
+    if data[:8] == b"\x89PNG\r\n\x1a\n":
+        return int.from_bytes(data[16:20]), int.from_bytes(data[20:24])
+    at = 2 if data[:2] == b"\xff\xd8" else len(data)
+    while at + 9 <= len(data) and data[at] == 0xFF:
+        marker = data[at + 1]
+        if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):  # a frame's header: tables lie between
+            return int.from_bytes(data[at + 7 : at + 9]), int.from_bytes(data[at + 5 : at + 7])
+        at += 1 if marker == 0xFF else 2 + int.from_bytes(data[at + 2 : at + 4])
+    return 0, 0

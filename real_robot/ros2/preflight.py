@@ -60,7 +60,8 @@ def _flows(station: Station, inputs: Inputs) -> list[Check]:
         rate_hz = flow.rate_hz(now_ns)
         topic = station.config.joint_states if name == "joint_states" else _topic(station, name)
         if not rate_hz:
-            found.append(Check(name, False, f"nothing comes on {topic}: is the driver running, is the name right?"))
+            nothing = f"nothing comes on {topic}: is the driver running, is the name right?"
+            found.append(Check(name, False, flow.problem or nothing))
         elif flow.problem:
             found.append(Check(name, False, flow.problem))
         elif rate_hz < 2 / age_s:
@@ -81,11 +82,13 @@ def _arm(station: Station) -> list[Check]:
     motion = Motion(robot.limits, 1 / robot.rate_hz, robot.workspace.inside)
     broken = motion.allows_rest(measured.angles[None])[0]
     where = np.array2string(robot.chain.position(measured.angles), precision=3)
+    moving = station.loop.moving()
     outside = [name for name, bits in zip(robot.limits.names, broken, strict=True) if bits & ~Limit.WORKSPACE]
     boxed = bool((broken & Limit.WORKSPACE).any())
     return [
         Check("limits", not outside, f"outside: {', '.join(outside)}; move it by hand" if outside else "within"),
         Check("workspace", not boxed, f"{robot.tool_frame} at {where} m in {robot.base_frame}" + ", outside" * boxed),
+        Check("standstill", not moving, moving or "at rest"),
     ]
 
 

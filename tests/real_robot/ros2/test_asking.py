@@ -145,6 +145,35 @@ def test_a_picture_of_the_future_is_not_looked_at(robot: Robot) -> None:
     assert ahead.kind == "stamp"
 
 
+def test_a_policy_that_is_asked_seldom_is_silent_only_where_it_was_asked(robot: Robot) -> None:
+    """Eight steps are 0.4 s, and an arm whose policy is silent for 0.2 s holds."""
+
+    def silent() -> bool:
+        return any(fault.kind == "policy" for fault in robot.bench.loop.runtime.watchdog.faults(robot.clock.now_ns()))
+
+    def within(seconds: float, wanted: bool) -> bool:
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            robot.look()
+            if silent() is wanted:
+                return True
+            time.sleep(0.01)
+        return False
+
+    assert robot.bench.loop.asks_seldom
+    assert not Bench(horizon=2).loop.asks_seldom
+    robot.look()
+    robot.chunks(1)
+    assert not within(0.3, True), "it has answered, and the next question is not due"
+    robot.server.open.clear()
+    assert within(5.0, True), "it does not answer"
+    robot.server.refuses = True
+    robot.server.open.set()
+    assert not within(0.5, False), "an error is no sign of life"
+    robot.server.refuses = False
+    assert within(5.0, False)
+
+
 def test_a_refusal_is_counted_and_asking_goes_on(robot: Robot) -> None:
     robot.server.refuses = True
     robot.look()

@@ -27,6 +27,7 @@ class Topics:
 
     def __init__(self, bench: Bench) -> None:
         self.bench, self.heard = bench, dict[str, Callable[[Any], None]]()
+        self.publishers: dict[str, list[str]] = {}
         clock = SimpleNamespace(now_ns=lambda: bench.now, own_ns=lambda stamp_ns: stamp_ns)
         self.station: Any = SimpleNamespace(
             session=SimpleNamespace(node=self), config=CONFIG, robot=ROBOT, loop=bench.loop, clock=clock,
@@ -44,7 +45,10 @@ class Topics:
         return "embodied_rl"
 
     def get_publishers_info_by_topic(self, topic: str) -> list[Any]:
-        return []
+        return [SimpleNamespace(node_name=name) for name in self.publishers.get(topic, [])]
+
+    def create_timer(self, seconds: float, callback: Callable[[], None]) -> None:
+        """Timers are not called here."""
 
     def joints(self, **positions: float) -> None:
         """A joint state with these positions, and no others."""
@@ -128,9 +132,79 @@ def test_an_arm_whose_button_was_never_heard_is_not_armed(topics: Topics) -> Non
     check = _stop(station, topics.inputs)
     assert (check.name, check.passed) == (STOP, False)
     assert "press it once" in check.detail
+    topics.publishers["/emergency_stop"] = ["embodied_rl", "deploy", "button"]
     topics.heard["/emergency_stop"](SimpleNamespace(data=False))
     assert _stop(station, topics.inputs).passed
     assert operator.fire(Event.ARM) == ""
+
+
+def test_an_arm_whose_button_is_gone_holds_until_it_is_there_again(topics: Topics) -> None:
+    """The bridge's own node and the one of `deploy` are no buttons."""
+    bench, station, button = topics.bench, topics.station, ["embodied_rl", "deploy", "button"]
+    station.config, station.asking = replace(CONFIG, has_button=True), SimpleNamespace(report=AskReport())
+    station.observations.instruction = "open the drawer"
+    operator = Operator(station, topics.inputs)
+    topics.publishers["/emergency_stop"] = button
+    topics.heard["/emergency_stop"](SimpleNamespace(data=False))
+    operator.watch_button()
+    assert bench.loop.state is ArmState.RUNNING
+    topics.publishers["/emergency_stop"] = button[:2]
+    operator.watch_button()
+    assert bench.loop.state is ArmState.HOLDING
+    bench.step(30)
+    assert "is gone: start it again" in operator.fire(Event.RESUME)
+    assert not _stop(station, topics.inputs).passed
+    topics.publishers["/emergency_stop"] = button
+    assert operator.fire(Event.RESUME) == ""
+
+
+@pytest.mark.parametrize("switch_first", [True, False])
+def test_repeating_the_switch_says_nothing_of_the_twist(topics: Topics, switch_first: bool) -> None:
+    """The broken variant stops the arm at each repetition."""
+    bench, before = topics.bench, topics.bench.tool
+    topics.engage(True)
+    for _ in range(50):
+        if switch_first:
+            topics.engage(True)
+        topics.twist()
+        if not switch_first:
+            topics.engage(True)
+        bench.step()
+    assert bench.tool[2] - before[2] == pytest.approx(0.1, abs=0.02)
+
+
+def test_a_switch_without_a_device_moves_nothing(topics: Topics) -> None:
+    bench = topics.bench
+    topics.engage(True)
+    topics.twist()
+    bench.step(3)
+    for _ in range(30):
+        topics.engage(True)
+        bench.step()
+    assert (bench.loop.state, bench.loop.runtime.gate.at_rest) == (ArmState.HUMAN, True)
+
+
+def test_a_twist_beyond_all_measure_moves_nothing_and_is_told(topics: Topics) -> None:
+    topics.engage(True)
+    topics.twist(1e200)
+    topics.bench.step(5)
+    assert topics.inputs.twist_problem == "the takeover's twist asks for 1e+200: at most 10 m/s and rad/s"
+    assert topics.bench.loop.runtime.gate.at_rest
+
+
+def test_another_machines_joints_on_the_topic_are_no_problem(topics: Topics) -> None:
+    flow = topics.inputs.flows["joint_states"]
+    topics.joints(wheel=0.0)
+    assert flow.problem == "none of the arm's joints among wheel"
+    arm = dict(zip(ROBOT.limits.names, topics.bench.angles, strict=True))
+    for _ in range(5):
+        topics.bench.now += 10_000_000
+        topics.joints(**arm)
+        topics.joints(wheel=0.0)
+        assert flow.problem == ""
+    assert flow.rate_hz(topics.bench.now) == pytest.approx(100)
+    topics.joints(**dict(list(arm.items())[:3]))
+    assert flow.problem.startswith("names: no ")
 
 
 def test_an_arm_that_has_no_button_is_armed_without(topics: Topics) -> None:

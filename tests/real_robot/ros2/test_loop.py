@@ -11,10 +11,12 @@ import pytest
 
 from embodied_rl.real_robot.core.cartesian import ControlLaw, PoseReference
 from embodied_rl.real_robot.core.executor import ExecutorConfig, Overlap
+from embodied_rl.real_robot.core.gate import Command
 from embodied_rl.real_robot.core.kinematics import Origin
 from embodied_rl.real_robot.core.robot import load_robot
+from embodied_rl.real_robot.core.runtime import ArmRuntime, first_tick
 from embodied_rl.real_robot.core.states import ArmState, Event
-from embodied_rl.real_robot.ros2.bridge import Bridge, first_tick
+from embodied_rl.real_robot.ros2.bridge import Bridge
 from embodied_rl.real_robot.ros2.events import (
     ActionTaken,
     ChunkDecided,
@@ -144,6 +146,69 @@ def test_an_arm_at_rest_is_disarmed_with_its_bridge_and_one_that_cannot_brake_is
     bench.step(5)
     bridge_of(bench).deactivate()
     assert bench.loop.state is ArmState.ESTOPPED
+
+
+@pytest.mark.parametrize("late", ["resume", "takeover"])
+def test_nothing_gets_an_arm_going_again_whose_bridge_is_deactivated(late: str) -> None:
+    """A callback's wish while the arm brakes; the broken variant goes on and ends in the middle of a motion."""
+    bench = Bench().run()
+    bench.plan(0, 0.5, 0, 0, 0, 0, -1)
+    bench.step(5)
+    bridge = bridge_of(bench)
+    bridge._thread = SimpleNamespace(is_alive=lambda: True, join=lambda timeout: None)
+
+    def meanwhile(seconds: float) -> None:
+        if late == "resume":
+            assert "deactivated" in bench.loop.fire(Event.RESUME, bench.now).reason
+        else:
+            assert bench.loop.human(np.ones(6), 0.0, bench.now, engaged=True) is None
+        bench.step()
+
+    bridge._stopping = SimpleNamespace(wait=meanwhile, set=lambda: None)
+    bridge.deactivate()
+    assert bench.loop.state is ArmState.IDLE
+    assert bench.loop.runtime.gate.at_rest
+    bench.loop.leaving = False  # activated again
+    bench.step(10)
+    assert bench.fire(Event.ARM)
+
+
+def test_an_arm_that_moves_is_not_armed() -> None:
+    bench = Bench()
+    for _ in range(10):
+        bench.angles = bench.angles + np.eye(7)[0] * 0.02  # 1 rad/s
+        bench.step()
+    refused = bench.loop.fire(Event.ARM, bench.now)
+    assert (refused.accepted, bench.loop.state) == (False, ArmState.IDLE)
+    assert refused.reason.startswith(f"{ROBOT.limits.names[0]} moved by 0.100 rad in 0.1 s")
+    bench.step(6)
+    assert bench.loop.moving() == ""
+    assert bench.fire(Event.ARM)
+
+
+@pytest.mark.parametrize("phase", [0, 25, 49, 50, 51, 52, 75, 99])
+def test_ticks_are_each_decided_once_whenever_the_arm_was_armed(phase: int) -> None:
+    """The broken variant counts ticks from the moment of arming: half a tick beside them, jitter makes two or none."""
+    robot, rng = load_robot("fr3"), np.random.default_rng(0)
+    runtime, period = ArmRuntime(robot, []), robot.gate().period_ns
+    due = first_tick(123_456_789, period)
+    armed = due + period * phase // 100
+    runtime.joint_states(robot.limits.names, robot.home.tolist(), armed)
+    runtime.watchdog.heartbeat(armed)
+    assert runtime.fire(Event.ARM, armed).accepted
+    kinds = set[str]()
+    for tick in range(1, 300):
+        now = due + tick * period + int(rng.integers(0, 200_000))
+        runtime.joint_states(robot.limits.names, robot.home.tolist(), now)
+        runtime.watchdog.heartbeat(now)
+        target = robot.home + 0.01 * np.sin(tick * 0.01)
+        decided = runtime.tick(now, Command(now, robot.limits.names, target)).decision
+        if tick == 1:
+            assert runtime.fire(Event.START, now).accepted
+            continue
+        assert decided is not None
+        kinds |= {reason.kind for reason in decided.reasons}
+    assert not kinds & {"late", "rate"}
 
 
 def test_a_human_moves_the_arm_and_lets_go() -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import struct
 import threading
+import zlib
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -54,9 +56,28 @@ def test_compressed_pictures() -> None:
 
     data = cv2.imencode(".png", PICTURE[:, :, ::-1])[1].tobytes()
     assert (of_compressed(SimpleNamespace(data=data, format="png")) == PICTURE).all()
-    for broken in (b"", b"no picture"):
-        with pytest.raises(PictureError):
+    for width in (640, 30):
+        picture = np.tile(PICTURE[:1, :1], (20, width, 1))
+        jpeg = cv2.imencode(".jpg", picture)[1].tobytes()
+        assert of_compressed(SimpleNamespace(data=jpeg, format="jpeg")).shape == (20, width, 3)
+    for broken in (b"", b"no picture", jpeg[:20], data[:30], b"\xff\xd8\xff\xff", b"\xff\xd8" + b"x" * 99):
+        with pytest.raises(PictureError, match="cannot be decoded"):
             of_compressed(SimpleNamespace(data=broken, format="jpeg"))
+
+
+@pytest.mark.parametrize("kind", [".png", ".jpg"])
+def test_a_picture_that_says_it_is_huge_is_not_decoded(kind: str) -> None:
+    import cv2
+
+    data = bytearray(cv2.imencode(kind, PICTURE)[1].tobytes())
+    if kind == ".png":
+        data[16:24] = struct.pack(">II", 60_000, 60_000)
+        data[29:33] = struct.pack(">I", zlib.crc32(bytes(data[12:29])))
+    else:
+        at = data.find(b"\xff\xc0")
+        data[at + 5 : at + 9] = struct.pack(">HH", 65_000, 65_000)
+    with pytest.raises(PictureError, match="too many"):
+        of_compressed(SimpleNamespace(data=bytes(data), format=kind))
 
 
 def changed(number: int) -> StateChanged:
