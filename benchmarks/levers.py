@@ -31,8 +31,6 @@ LEVEL = 0.7
 """Share of successful training episodes that counts as reached."""
 EARLY = range(1, 11)
 """Updates whose control steps are counted."""
-LATE = range(10, 21)
-"""Updates whose explained variance is averaged."""
 _WINDOW = 3
 _PANELS = 3
 """Of the picture, side by side."""
@@ -40,7 +38,6 @@ _COLUMNS = {
     "episodes": "rollout/episodes",
     "env_steps": "rollout/env_steps",
     "rollout_success": "rollout/success",
-    "explained_variance": "train/explained_variance",
     "update_cpu_s": "cpu/update",
     "success": "eval/success",
 }
@@ -57,7 +54,6 @@ class Row:
     episodes: float | None
     env_steps: float | None
     rollout_success: float | None
-    explained_variance: float | None
     update_cpu_s: float | None
     success: float | None
     worst_task: float | None
@@ -106,11 +102,6 @@ def read_csv(path: Path) -> dict[str, list[Run]]:
         row = Row(line["label"], **values | {"seed": int(line["seed"]), "update": int(line["update"])})
         runs.setdefault(row.label, {}).setdefault(row.seed, []).append(row)
     return {label: list(seeds.values()) for label, seeds in runs.items()}
-
-
-def explained_variance(run: Run) -> float | None:
-    """Its mean over the updates `LATE`."""
-    return _mean(row.explained_variance for row in run if row.update in LATE)
 
 
 def final_success(run: Run) -> float | None:
@@ -167,7 +158,6 @@ def figures(level: float) -> dict[str, tuple[Callable[[Run], float | None], Call
         "updates": (lambda run: float(run[-1].update), "{:.0f}".format),
         "held-out success": (final_success, _percent),
         "worst task": (worst_task, _percent),
-        f"explained variance, updates {LATE[0]} to {LATE[-1]}": (explained_variance, "{:.2f}".format),
         f"control steps a success, updates {EARLY[0]} to {EARLY[-1]}": (steps_per_success, "{:.0f}".format),
         "CPU s an update": (update_seconds, "{:.2f}".format),
         f"episodes to {100 * level:.0f} %": (lambda run: reached(run, level), "{:.0f}".format),

@@ -7,7 +7,7 @@ import shlex
 import time
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -72,10 +72,6 @@ class CollectCommand:
     the built-in ones."""
     era: Literal["auto", "published", "current", "mujoco-3.3", "mujoco-2.3.7"] = "auto"
     """Whose contacts and texture colours LIBERO's scenes have, as `--env.era` of `train`."""
-    roll_in: str | None = None
-    """A checkpoint (of a run's folder: its newest when the collection begins), or 'shipped': its policy begins each
-    episode, for a random time of up to half the task's, and the expert goes on from where it is. The expert's part
-    alone is recorded, so it shows how the policy's mistakes are mended."""
     video: bool = False
     """Also write a video of the first attempt at each task, for people to watch, into OUT_videos."""
 
@@ -111,7 +107,6 @@ def _collect(command: CollectCommand, argv: list[str]) -> int:
     from embodied_rl.utils.console import LastingConsole
 
     console = LastingConsole()
-    command = _with_fixed_roll_in(command)
     tasks = _tasks(command)
     info = _describe(tasks, command)
     console.print(
@@ -121,7 +116,6 @@ def _collect(command: CollectCommand, argv: list[str]) -> int:
     )
     split = _split(command)
     settings = _settings(command, tasks, info)
-    settings |= _roll_in_settings(command, tasks, info)
     begun = writer.begin(command.out, settings)
     states = {task.name: task.heldout_states if split == "heldout" else task.train_states for task in tasks}
     attempts = collect.plan(states, command.episodes_per_task, command.seed)
@@ -140,11 +134,6 @@ def _collect(command: CollectCommand, argv: list[str]) -> int:
     rows = collect.summary(attempts, failed)
     used = {} if split == "fresh" else collect.states_used(attempts)
     _report(rows, failed, console)
-    if all(row["attempts"] == row["solved"] for row in rows):
-        raise UserError(
-            "the policy solved every attempt by itself, so the expert has nothing to show: "
-            f"leave --roll-in out, or name tasks in which the policy still errs; remove {begun} first"
-        )
     writer.finalize(command.out, spec, _run_info(command, settings, rows, failed, argv) | {"train_states": used})
     size = sum(path.stat().st_size for path in command.out.rglob("*") if path.is_file())
     kept = sum(row["successes"] for row in rows)
@@ -214,11 +203,7 @@ def _bench(command: CollectCommand) -> Bench:
     """What a worker process runs on."""
     from embodied_rl.factory.demonstrations import hold_bench, open_bench
 
-    return hold_bench(
-        open_bench(
-            _tasks(command), _env_config(command), _protocol(command), command.image_size, roll_in=command.roll_in
-        )
-    )
+    return hold_bench(open_bench(_tasks(command), _env_config(command), _protocol(command), command.image_size))
 
 
 def _env_config(command: CollectCommand) -> EnvConfig:
@@ -230,7 +215,6 @@ def _env_config(command: CollectCommand) -> EnvConfig:
 def _run(build: partial[Bench], job: Job, attempts: Sequence[Attempt], workers: int, console: Console) -> None:
     from embodied_rl.data import collect, writer
     from embodied_rl.data.progress import progress_bar
-    from embodied_rl.data.roll_in import solved_by_policy
 
     kept, failed = writer.stored(job.partial)
     open_attempts = [attempt for attempt in attempts if attempt.key not in kept and attempt.key not in failed]
@@ -238,8 +222,7 @@ def _run(build: partial[Bench], job: Job, attempts: Sequence[Attempt], workers: 
         console.print(f"continuing: {len(attempts) - len(open_attempts)} of {len(attempts)} attempts are done")
     if not open_attempts:
         return
-    started, frames = time.monotonic(), 0
-    failures = sum(not solved_by_policy(reason) for reason in failed.values())
+    started, frames, failures = time.monotonic(), 0, len(failed)
     with (
         progress_bar(console, "collect") as bar,
         closing(collect.run(build, job, open_attempts, min(workers, len(open_attempts)))) as results,
@@ -247,7 +230,7 @@ def _run(build: partial[Bench], job: Job, attempts: Sequence[Attempt], workers: 
         line = bar.add_task("", total=len(attempts), completed=len(attempts) - len(open_attempts), note="")
         for _, reason, count in results:
             frames += count
-            failures += bool(reason) and not solved_by_policy(reason)
+            failures += bool(reason)
             pace = frames / (time.monotonic() - started)
             bar.update(line, advance=1, note=f"{failures} failed, {pace:.0f} frames/s")
 
@@ -271,24 +254,6 @@ def _settings(command: CollectCommand, tasks: Sequence[SuiteTask], info: EnvInfo
         "era": "+".join(dict.fromkeys(task.era for task in tasks)),
         "render_quality": pick_render_quality(command.render_quality, tasks),
     }
-
-
-def _with_fixed_roll_in(command: CollectCommand) -> CollectCommand:
-    """The command for the workers: a run that goes on training must not change whose policy begins the episodes."""
-    if command.roll_in is None:
-        return command
-    from embodied_rl.factory.roll_in import fixed_checkpoint
-
-    return replace(command, roll_in=fixed_checkpoint(command.roll_in))
-
-
-def _roll_in_settings(command: CollectCommand, tasks: Sequence[SuiteTask], info: EnvInfo) -> dict[str, Any]:
-    """Whose policy begins the episodes; nothing where the expert does."""
-    if command.roll_in is None:
-        return {}
-    from embodied_rl.factory.roll_in import open_roll_in
-
-    return {"roll_in": open_roll_in(command.roll_in, tasks, _protocol(command), info)[1]}
 
 
 def _run_info(
@@ -321,18 +286,11 @@ def _video_folder(command: CollectCommand) -> Path | None:
 def _report(rows: list[dict[str, Any]], failed: dict[int, str], console: Console) -> None:
     from rich.table import Table
 
-    from embodied_rl.data.roll_in import solved_by_policy
-
     table = Table("task", "success", "rate")
     for row in rows:
-        left = row["attempts"] - row["solved"]
-        if not left:
-            table.add_row(row["task"], "", f"the policy solved all {row['solved']} by itself")
-            continue
-        rate = row["successes"] / left
+        rate = row["successes"] / row["attempts"]
         mark = "" if rate >= EXPECTED_SUCCESS else f"  (below {EXPECTED_SUCCESS:.0%})"
-        mark += f"; the policy solved {row['solved']} more by itself" if row["solved"] else ""
-        table.add_row(row["task"], f"{row['successes']}/{left}", f"{rate:.0%}{mark}")
+        table.add_row(row["task"], f"{row['successes']}/{row['attempts']}", f"{rate:.0%}{mark}")
     console.print(table)
-    for key in (key for key in sorted(failed) if not solved_by_policy(failed[key])):
+    for key in sorted(failed):
         console.print(f"failed: {failed[key]}", soft_wrap=True)

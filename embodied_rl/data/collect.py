@@ -12,7 +12,7 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
@@ -25,7 +25,6 @@ import torch
 
 from embodied_rl.data import video, writer
 from embodied_rl.data.layout import DatasetSpec, Episode
-from embodied_rl.data.roll_in import RollIn, solved_by_policy
 from embodied_rl.errors import UserError
 from embodied_rl.rng import philox
 from embodied_rl.types import Array, EpisodeSpec
@@ -63,13 +62,11 @@ class Attempt:
 class Bench:
     """What a worker needs: the simulator with one env, and an expert for the episode that is in env 0 now.
 
-    expert: from the episode's task and seed, at its present state. roll_in: the
-    policy that acts before the expert does; None: the expert acts from the start.
+    expert: from the episode's task and seed, at its present state.
     """
 
     env: VecEnv
     expert: Callable[[str, int], Expert]
-    roll_in: RollIn | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,19 +134,14 @@ class _Pushes:
         return direction / np.linalg.norm(direction) * self._draws.uniform(*size)
 
 
-def record(bench: Bench, attempt: Attempt, dart_noise_rate: float) -> tuple[Episode | None, str]:
+def record(bench: Bench, attempt: Attempt, dart_noise_rate: float) -> tuple[Episode, str]:
     """Run one attempt, one frame a control step; return the episode and '' or the reason why it failed.
 
     dart_noise_rate: chance that a push begins, a control step; rotation and gripper are left alone.
-
-    Returns:
-        No episode where it was over before the expert's turn.
     """
     env = bench.env
     env.reset([0], [EpisodeSpec(attempt.key, attempt.task, attempt.init_state, attempt.seed)])
     images, states, labels, executed = [], [], [], []
-    if bench.roll_in is not None and (over := bench.roll_in.run(env, attempt.task, attempt.seed)):
-        return None, over
     expert = bench.expert(attempt.task, attempt.seed)
     pushes = _Pushes(dart_noise_rate, philox(attempt.seed, _NOISE))
     obs = env.new_observation(1)
@@ -200,9 +192,6 @@ def _attempt(job: Job, attempt: Attempt) -> tuple[Attempt, str, int]:
     if _bench is None:
         raise RuntimeError("the worker has no simulator")
     episode, reason = record(_bench, attempt, job.dart_noise_rate)
-    if episode is None:
-        writer.add_failure(job.partial, attempt.key, f"{attempt.task} from state {attempt.init_state}: {reason}")
-        return attempt, reason, 0
     if job.preview is not None and attempt.index == 0:
         outcome = "failure" if reason else "success"
         video.write_preview(
@@ -247,12 +236,11 @@ def preview(images: Array) -> Array:
     return wide.repeat(factor, axis=1).repeat(factor, axis=2)
 
 
-def summary(attempts: Sequence[Attempt], failed: dict[int, str]) -> list[dict[str, Any]]:
-    """One row a task: attempts, successes, and how many of the attempts the policy of a roll-in solved by itself."""
+def summary(attempts: Sequence[Attempt], failed: Collection[int]) -> list[dict[str, Any]]:
+    """One row a task: attempts and successes."""
     rows: dict[str, dict[str, Any]] = {}
     for attempt in attempts:
-        row = rows.setdefault(attempt.task, {"task": attempt.task, "attempts": 0, "successes": 0, "solved": 0})
+        row = rows.setdefault(attempt.task, {"task": attempt.task, "attempts": 0, "successes": 0})
         row["attempts"] += 1
         row["successes"] += attempt.key not in failed
-        row["solved"] += solved_by_policy(failed.get(attempt.key, ""))
     return list(rows.values())

@@ -14,7 +14,6 @@ from embodied_rl.data.collect import Bench
 from embodied_rl.data.collect import Expert as EpisodeExpert
 from embodied_rl.factory.envs import open_env, pick_renderer
 from embodied_rl.factory.protocol_envs import open_protocol_env
-from embodied_rl.factory.roll_in import open_roll_in
 from embodied_rl.rng import philox
 from embodied_rl.sim import tabletop
 from embodied_rl.sim.libero import expert as libero_expert
@@ -32,13 +31,8 @@ _HELD = ExitStack()
 
 
 @contextmanager
-def open_bench(
-    tasks: Sequence[SuiteTask], config: EnvConfig, chosen: Protocol, image_size: int, *, roll_in: str | None = None
-) -> Iterator[Bench]:
-    """One env, drawn and run as `config` and `chosen` say, and the expert of each task at the start of an episode.
-
-    roll_in: checkpoint of the policy that begins the episodes; None: the expert does.
-    """
+def open_bench(tasks: Sequence[SuiteTask], config: EnvConfig, chosen: Protocol, image_size: int) -> Iterator[Bench]:
+    """One env, drawn and run as `config` and `chosen` say, and the expert of each task at the start of an episode."""
     renderer = pick_renderer(config.renderer, tasks, config.render_quality)
     settings = replace(config, num_envs=1, num_threads=1, processes=None, renderer=renderer.name)
     with ExitStack() as stack:
@@ -48,11 +42,7 @@ def open_bench(
             env = stack.enter_context(open_protocol_env(tasks, settings, chosen, image_size, len(CAMERAS)))
             simulator = env.simulator
         assert isinstance(simulator, NativeVecEnv)
-        yield Bench(
-            env,
-            _Experts(simulator, tasks),
-            None if roll_in is None else open_roll_in(roll_in, tasks, chosen, env.info)[0],
-        )
+        yield Bench(env, _Experts(simulator, tasks))
 
 
 def hold_bench(bench: AbstractContextManager[Bench]) -> Bench:

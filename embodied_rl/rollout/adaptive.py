@@ -24,8 +24,6 @@ STATE_PRIOR = 4.0
 # Philox streams: 1 to 4 are the sampler's, 5 and 6 the learner's.
 _START, _STATE = 7, 8
 _GOLDEN = 0.6180339887498949
-# What was drawn in proportion to, as checkpoints name it; another is refused.
-_WEIGHTS = "failure"
 
 
 def failure_rate(counts: Array) -> Array:
@@ -113,7 +111,7 @@ class AdaptiveDraws:
         self._trackers = {0: SuccessTracker(self._tasks, uniform_share)}
 
     def draw(self, group: int, closed: int) -> tuple[str, int]:
-        """Task and initial state of a group (PPO: of an episode), from what the first `closed` batches showed."""
+        """Task and initial state of an episode, from what the first `closed` batches showed."""
         known = [count for count in self._trackers if count <= closed]
         tracker = self._trackers[max(known) if known else min(self._trackers)]
         task = _pick(tracker.task_probability, (self._start + group * _GOLDEN) % 1.0)
@@ -130,12 +128,10 @@ class AdaptiveDraws:
     def state_dict(self) -> dict[str, Any]:
         """JSON of what the batches so far showed."""
         trackers = {str(count): [x.tolist() for x in tracker.counts] for count, tracker in self._trackers.items()}
-        return {"weights": _WEIGHTS, "uniform_share": self._uniform_share, "trackers": trackers}
+        return {"uniform_share": self._uniform_share, "trackers": trackers}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from `state`; raise UserError if it was drawn from otherwise."""
-        if state.get("weights") != _WEIGHTS:
-            raise UserError("the checkpoint's episodes were drawn by other weights: begin a new run.")
         if state["uniform_share"] != self._uniform_share:
             raise UserError("the checkpoint's episodes have another uniform_share; resume with the run's own config.")
         self._trackers = {

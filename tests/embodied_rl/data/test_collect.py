@@ -14,11 +14,9 @@ import numpy as np
 import pytest
 
 from embodied_rl.data import collect, writer
-from embodied_rl.data.layout import DatasetSpec, Episode
+from embodied_rl.data.layout import DatasetSpec
 from embodied_rl.data.lerobot import fingerprint, load
-from embodied_rl.data.roll_in import SOLVED, RollIn
 from embodied_rl.errors import UserError
-from embodied_rl.types import Observation
 
 SPEC = DatasetSpec(("front",), 16, ("x",), ("dx", "gripper"))
 
@@ -76,12 +74,6 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     return fake_line_simulator
 
 
-def _whole(bench: collect.Bench, attempt: collect.Attempt, dart_noise_rate: float) -> tuple[Episode, str]:
-    episode, reason = collect.record(bench, attempt, dart_noise_rate)
-    assert episode is not None
-    return episode, reason
-
-
 def _collect(build: object, out: Path, states: range, workers: int, video: Path | None = None) -> dict[int, str]:
     attempts = collect.plan({"line/home": states, "line/home2": states}, 3, seed=4)
     partial = writer.begin(out, {})
@@ -96,7 +88,7 @@ def _collect(build: object, out: Path, states: range, workers: int, video: Path 
 
 def test_labels_are_clean_and_executed_actions_are_pushed(fake) -> None:
     attempt = collect.Attempt(0, 0, "line/home", 3, 77)
-    episode, reason = _whole(fake.build(), attempt, dart_noise_rate=0.3)
+    episode, reason = collect.record(fake.build(), attempt, dart_noise_rate=0.3)
     assert reason == ""
     np.testing.assert_allclose(episode.state[0, 0], 0.53)
     np.testing.assert_allclose(episode.action[:, 0], np.clip(-8 * episode.state[:, 0], -1, 1), rtol=1e-5)
@@ -106,9 +98,9 @@ def test_labels_are_clean_and_executed_actions_are_pushed(fake) -> None:
     assert np.abs(episode.executed).max() <= 1.0
     # What was executed is what moved the arm: each state follows from the one before.
     np.testing.assert_allclose(np.diff(episode.state[:, 0]), 0.1 * episode.executed[:-1, 0], atol=1e-6)
-    again, _ = _whole(fake.build(), attempt, dart_noise_rate=0.3)
+    again, _ = collect.record(fake.build(), attempt, dart_noise_rate=0.3)
     np.testing.assert_array_equal(again.executed, episode.executed)
-    calm, _ = _whole(fake.build(), attempt, dart_noise_rate=0.0)
+    calm, _ = collect.record(fake.build(), attempt, dart_noise_rate=0.0)
     np.testing.assert_array_equal(calm.executed, calm.action)
 
 
@@ -156,8 +148,8 @@ def test_workers_do_not_change_the_dataset_and_failures_are_left_out(fake, tmp_p
     assert sorted(p.name for p in (tmp_path / "v").iterdir()) == ["line_home2_success.mp4", "line_home_success.mp4"]
     attempts = collect.plan({"line/home": states, "line/home2": states}, 3, seed=4)
     assert collect.summary(attempts, one) == [
-        {"task": "line/home", "attempts": 3, "successes": 2, "solved": 0},
-        {"task": "line/home2", "attempts": 3, "successes": 2, "solved": 0},
+        {"task": "line/home", "attempts": 3, "successes": 2},
+        {"task": "line/home2", "attempts": 3, "successes": 2},
     ]
 
 
@@ -231,51 +223,3 @@ def test_preview_places_cameras_side_by_side() -> None:
     assert shown.shape == (2, 258, 516, 3)  # 86 times larger: at least 256 pixels, and even
     assert shown[:, :, :258].max() == 0
     assert shown[:, :, 258:].min() == 9
-
-
-def _rolled_in(bench: collect.Bench, action: float) -> tuple[collect.Bench, RollIn, list[float]]:
-    """The bench with a policy that decides three steps of one push, and what it saw."""
-    seen: list[float] = []
-
-    def decide(obs: Observation, seed: int, decision: int) -> np.ndarray:
-        assert (seed, decision) == (77, len(seen))
-        seen.append(float(obs.proprio[0, 0]))
-        return np.full((3, 2), action, np.float32)
-
-    roll_in = RollIn(decide, {"line/home": 25})
-    return collect.Bench(bench.env, bench.expert, roll_in), roll_in, seen
-
-
-def test_the_expert_goes_on_from_where_a_policy_left_and_is_recorded_alone(fake) -> None:
-    attempt = collect.Attempt(0, 0, "line/home", 3, 77)
-    bench, roll_in, seen = _rolled_in(fake.build(), 0.5)
-    length = roll_in.length("line/home", 77)
-    assert length % 3, "the last chunk is cut"
-    episode, reason = _whole(bench, attempt, dart_noise_rate=0.0)
-    assert reason == ""
-    np.testing.assert_allclose(seen, 0.53 + 0.05 * np.arange(0, length, 3), rtol=1e-6)
-    np.testing.assert_allclose(episode.state[0, 0], 0.53 + 0.05 * length, rtol=1e-6)
-    np.testing.assert_allclose(episode.action[:, 0], np.clip(-8 * episode.state[:, 0], -1, 1), rtol=1e-5)
-    again, _ = _whole(_rolled_in(fake.build(), 0.5)[0], attempt, dart_noise_rate=0.0)
-    np.testing.assert_array_equal(again.executed, episode.executed)
-
-
-def test_what_a_policy_solves_by_itself_is_no_failure_of_the_expert(fake) -> None:
-    attempt = collect.Attempt(0, 0, "line/home", 3, 77)
-    bench, _, _ = _rolled_in(fake.build(), -1.0)
-    assert collect.record(bench, attempt, dart_noise_rate=0.0) == (None, SOLVED)
-    rows = collect.summary([attempt], {0: f"line/home from state 3: {SOLVED}"})
-    assert rows == [{"task": "line/home", "attempts": 1, "successes": 0, "solved": 1}]
-
-
-def test_an_action_that_is_not_finite_is_a_failure_and_moves_nothing(fake) -> None:
-    attempt = collect.Attempt(0, 0, "line/home", 3, 77)
-    bench, _, _ = _rolled_in(fake.build(), np.nan)
-    assert collect.record(bench, attempt, 0.0) == (None, "the policy returned an action that is not finite")
-    assert bench.env.t == 0  # type: ignore[attr-defined]
-
-
-def test_a_roll_in_is_of_any_length_up_to_the_longest_of_its_task() -> None:
-    roll_in = RollIn(lambda obs, seed, decision: np.zeros((1, 2), np.float32), {"long": 5, "short": 2})
-    assert {roll_in.length("long", seed) for seed in range(60)} == {1, 2, 3, 4, 5}
-    assert {roll_in.length("short", seed) for seed in range(60)} == {1, 2}
