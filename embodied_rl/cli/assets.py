@@ -137,7 +137,7 @@ def _install(root: Path, benchmark: Benchmark, options: argparse.Namespace) -> i
             wanted=[whole_suite("libero", name) for name in options.suites],
             report=report,
         )
-        judge_states(root, report.step, report.progress)
+        judge_states(root, benchmark, report.step, report.progress)
     print(
         f"{counted(made, 'task')} exported to {root}" if made else f"nothing to do: everything is installed in {root}"
     )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from embodied_rl.cli.parse import parse, with_tasks
-from embodied_rl.factory.tasks import LIBERO_SUITES, load_tasks
+from embodied_rl.factory.tasks import LIBERO_SUITES, load_tasks, missing_tasks
 from embodied_rl.jobs.eval_request import suite_name
 from embodied_rl.sim.eras import PUBLISHED, EraChoice
 
@@ -26,7 +26,7 @@ off the table, everything is at rest, and the goal is not reached yet. A state
 where that fails is another task than the one that its success is counted for.
 
 The answer depends on MuJoCo's contacts: --era chooses whose. The exit code is 0
-where every premise holds in every state, else 1. What is found is kept in the
+where every premise holds in every state of whole suites, else 1. What is found is kept in the
 cache folder; evaluations report it, and training leaves out the states that
 nobody can solve.
 """
@@ -70,17 +70,23 @@ def main(argv: list[str]) -> int:
     from rich.console import Console
 
     from embodied_rl.factory.premises import judge
+    from embodied_rl.sim.libero.bundle import install_command
 
     found: dict[str, list[Row]] = {}
     progress = Console(stderr=True)
-    for suite, names in _asked(config).items():
-        tasks, premises = judge(load_tasks(suite, names, config.era), progress)
+    lost: dict[str, int] = {}
+    for suite, asked in _asked(config).items():
+        if not asked and (count := len(missing_tasks(suite))):
+            lost[suite] = count
+        tasks, premises = judge(load_tasks(suite, _there(suite) if suite in lost else asked, config.era), progress)
         found[suite] = [_row(task, premises[task.name], config.states) for task in tasks]
     if config.json:
         print(json.dumps({suite: [_plain(row) for row in rows] for suite, rows in found.items()}, indent=1))
     else:
         _print(found, config.states)
-    return 0 if all(row.whole == row.states for rows in found.values() for row in rows) else 1
+    for suite, count in lost.items():
+        progress.print(f"{suite} lacks {count} of its tasks; run: {install_command(suite)}", soft_wrap=True)
+    return 0 if not lost and all(row.whole == row.states for rows in found.values() for row in rows) else 1
 
 
 def _asked(config: LiberoDoctorConfig) -> dict[str, tuple[str, ...]]:
@@ -102,6 +108,14 @@ def _asked(config: LiberoDoctorConfig) -> dict[str, tuple[str, ...]]:
     if unknown := set(config.tasks) - {short for names in found.values() for short in names}:
         return {suites[0]: tuple(sorted(unknown))}
     return {suite: names for suite, names in found.items() if names or not config.tasks}
+
+
+def _there(suite: str) -> tuple[str, ...]:
+    """Short names of the suite's installed tasks."""
+    from embodied_rl.factory.tasks import cache_dir
+    from embodied_rl.sim.libero.bundle import installed
+
+    return tuple(name.partition("/")[2] for name in installed(cache_dir() / "libero") if name.startswith(f"{suite}/"))
 
 
 def _row(task: SuiteTask, found: Premises, states: str) -> Row:

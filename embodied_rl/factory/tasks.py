@@ -57,7 +57,7 @@ def load_tasks(suite: str, names: str | Sequence[str] = (), era: str = "auto") -
     names = as_names(names)
     check_suite(suite)
     if suite in LIBERO_SUITES:
-        found = _load_libero(suite, choose_era(era, suite, official=True))
+        found = _load_libero(suite, choose_era(era, suite, official=True), whole=not names)
     else:
         choose_era(era, suite, official=False)
         found = tabletop.load_suite(suite)
@@ -136,7 +136,20 @@ def task_digest(task: SuiteTask) -> str:
     return digest.hexdigest()
 
 
-def _load_libero(suite: str, era: Era) -> Sequence[SuiteTask]:
+def missing_tasks(suite: str) -> list[str]:
+    """Short names of the tasks of an official suite that are not installed, as far as an installation has said."""
+    from embodied_rl.sim.libero.assets.benchmarks import LIBERO, LIBERO_PRO
+    from embodied_rl.sim.libero.assets.manifest import known_tasks
+    from embodied_rl.sim.libero.bundle import installed
+
+    root = cache_dir() / "libero"
+    there = set(installed(root))
+    official = known_tasks(root, LIBERO_PRO if suite in PRO_SUITES else LIBERO)
+    return [name.partition("/")[2] for name in official if name.startswith(f"{suite}/") and name not in there]
+
+
+def _load_libero(suite: str, era: Era, *, whole: bool) -> Sequence[SuiteTask]:
+    """The installed tasks of a suite; whole: UserError unless that is all of them."""
     from embodied_rl.sim.libero import tasks as libero
     from embodied_rl.sim.libero.bundle import install_command, installed
 
@@ -146,4 +159,10 @@ def _load_libero(suite: str, era: Era) -> Sequence[SuiteTask]:
             f"suite '{suite}' cannot run: LIBERO's official assets are not installed in {root}; "
             f"run: {install_command(suite)} (the built-in suites need nothing: tabletop_spatial)"
         )
-    return libero.load_suite(root, suite, era)
+    there = libero.tasks(root, suite)
+    if whole and (lost := len(missing_tasks(suite))):
+        raise UserError(
+            f"suite '{suite}' is only partly installed, {len(there)} of {len(there) + lost} tasks, and counts as a "
+            f"whole; run: {install_command(suite)}, or choose among those that are there with --tasks"
+        )
+    return [libero.load_task(root, name, era) for name in there]

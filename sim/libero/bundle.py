@@ -47,10 +47,16 @@ def write_atomically(path: Path, data: bytes) -> None:
 
 
 class BlobStore:
-    """Bytes by the SHA-256 of their content, compressed: what several tasks share is stored once."""
+    """Bytes by the SHA-256 of their content, compressed: what several tasks share is stored once.
 
-    def __init__(self, root: Path) -> None:
+    Args:
+        root: the installation.
+        name: of the task or suite that needs the blobs: complaints name the commands that mend it.
+    """
+
+    def __init__(self, root: Path, name: str = "") -> None:
         self.folder = root / "blobs"
+        self._name = name
 
     def path(self, digest: str) -> Path:
         """Where the blob with this hexadecimal digest lies."""
@@ -69,11 +75,14 @@ class BlobStore:
         try:
             data = zlib.decompress(path.read_bytes())
         except FileNotFoundError:
-            raise UserError(f"{path} is missing; run: {INSTALL}") from None
+            raise UserError(f"{path} is missing; run: {install_command(self._name)}") from None
         except zlib.error:
             data = b""
         if hashlib.sha256(data).hexdigest() != digest:
-            raise UserError(f"{path} is damaged; run: embodied-rl assets verify libero")
+            benchmark = "libero-pro" if self._name.partition("/")[0] in PRO_SUITES else "libero"
+            raise UserError(
+                f"{path} is damaged; run: embodied-rl assets verify {benchmark}, then {install_command(self._name)}"
+            )
         return data
 
     def intact(self, digest: str) -> bool:

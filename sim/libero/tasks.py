@@ -15,9 +15,8 @@ from typing import Any
 import mujoco
 
 from embodied_rl.errors import UserError, suggest
-from embodied_rl.sim.eras import CURRENT, Era
+from embodied_rl.sim.eras import CURRENT, Era, EraChoice, choose_era
 from embodied_rl.sim.libero.bundle import (
-    INSTALL,
     BlobStore,
     bundle_path,
     fingerprint,
@@ -93,7 +92,7 @@ def tasks(root: Path, suite: str) -> list[str]:
     return sorted(names, key=lambda name: read_bundle(root, name)["index"])
 
 
-def load_suite(root: Path, suite: str, era: Era = CURRENT) -> list[LiberoTask]:
+def load_suite(root: Path, suite: str, era: EraChoice = CURRENT) -> list[LiberoTask]:
     """Every installed task of a suite, in the benchmark's order."""
     return [load_task(root, name, era) for name in tasks(root, suite)]
 
@@ -104,12 +103,13 @@ def bundle_fingerprint(root: Path, names: Sequence[str]) -> str:
     return hashlib.sha256("\n".join(each).encode()).hexdigest()
 
 
-def load_task(root: Path, name: str, era: Era = CURRENT) -> LiberoTask:
+def load_task(root: Path, name: str, era: EraChoice = CURRENT) -> LiberoTask:
     """The task 'suite/short_name'; its models are read when they are built.
 
     era: whose contacts and texture colours they have; see docs/libero_fidelity.md.
-    UserError when it is not installed, damaged, or made by another MuJoCo version, or the era can't run here.
+    UserError when it is not installed, damaged, or made by another MuJoCo version, or there is no such era here.
     """
+    era = choose_era(era, name.partition("/")[0], official=True)
     if era != CURRENT:
         require()
     bundle = read_bundle(root, name)
@@ -137,7 +137,7 @@ def _task(root: Path, bundle: dict[str, Any], era: Era) -> LiberoTask:
             f"task '{bundle['name']}' was exported with mujoco {bundle['mujoco']}, this is {mujoco.__version__}; "
             f"run: {install_command(bundle['name'])}"
         )
-    store = BlobStore(root)
+    store = BlobStore(root, bundle["name"])
     states = unpack_array(store, bundle["init_states"])
     if len(states) < EVALUATION_STATES:
         raise ValueError(f"{len(states)} initial states instead of {EVALUATION_STATES}")
@@ -151,9 +151,14 @@ def _task(root: Path, bundle: dict[str, Any], era: Era) -> LiberoTask:
         init_states=states,
         train_states=range(EVALUATION_STATES, len(states)),
         heldout_states=range(EVALUATION_STATES),
-        build_physics=partial(_load_physics, root, tuple(bundle["physics"]), era),
+        build_physics=partial(_load_physics, root, bundle["name"], tuple(bundle["physics"]), era),
         build_visual=partial(
-            _load_visual, root, tuple(bundle["visual"]), tuple(each["site"] for each in bundle["indicators"]), era
+            _load_visual,
+            root,
+            bundle["name"],
+            tuple(bundle["visual"]),
+            tuple(each["site"] for each in bundle["indicators"]),
+            era,
         ),
         index=bundle["index"],
         bddl=bundle["bddl"],
@@ -170,25 +175,29 @@ def _task(root: Path, bundle: dict[str, Any], era: Era) -> LiberoTask:
     )
 
 
-def _load_model(root: Path, pieces: tuple[str, ...]) -> mujoco.MjModel:
-    binary = unpack_model(BlobStore(root), pieces)
+def _load_model(root: Path, name: str, pieces: tuple[str, ...]) -> mujoco.MjModel:
+    binary = unpack_model(BlobStore(root, name), pieces)
     try:
         return mujoco.MjModel.from_binary_path("bundle.mjb", {"bundle.mjb": binary})
     except ValueError as error:
-        raise UserError(f"MuJoCo {mujoco.__version__} can't read a model in {root} ({error}); run: {INSTALL}") from None
+        raise UserError(
+            f"MuJoCo {mujoco.__version__} can't read a model in {root} ({error}); run: {install_command(name)}"
+        ) from None
 
 
-def _load_physics(root: Path, pieces: tuple[str, ...], era: Era) -> mujoco.MjModel:
-    return mark(_load_model(root, pieces), era)
+def _load_physics(root: Path, name: str, pieces: tuple[str, ...], era: Era) -> mujoco.MjModel:
+    return mark(_load_model(root, name, pieces), era)
 
 
-def _load_visual(root: Path, pieces: tuple[str, ...], indicators: tuple[str, ...], era: Era) -> mujoco.MjModel:
+def _load_visual(
+    root: Path, name: str, pieces: tuple[str, ...], indicators: tuple[str, ...], era: Era
+) -> mujoco.MjModel:
     """The full scene, with collision shapes (group 0) in a group that is not drawn: robosuite hides them too.
 
     An indicator's site is opaque, in its own group, and so is drawn when the renderer is told. MuJoCo before 3.3.3 took
     no notice of a PNG's sRGB chunk, so an older era's textures all have linear colours.
     """
-    model = mark(_load_model(root, pieces), era)
+    model = mark(_load_model(root, name, pieces), era)
     if era != CURRENT:
         model.tex_colorspace[:] = mujoco.mjtColorSpace.mjCOLORSPACE_LINEAR
     model.geom_group[model.geom_group == 0] = _HIDDEN_GROUP

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -34,6 +35,8 @@ SUPPORT = {
     "pyyaml": "6.0.3",
 }
 """What they import, in the versions that the golden data was recorded with."""
+_LITTLE = 100e6
+"""Bytes; making a virtual environment takes 30 MB."""
 READY = "ready.json"
 """A whole environment has this file: the versions that are in it."""
 
@@ -73,6 +76,8 @@ class Environment:
         try:
             venv.EnvBuilder(with_pip=True).create(self.folder)
         except subprocess.CalledProcessError:
+            if shutil.disk_usage(self.folder.parent).free < _LITTLE:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.folder)) from None
             raise UserError(
                 f"{sys.executable} can't make virtual environments with pip; install that (Debian: python3-venv)"
             ) from None

@@ -18,10 +18,10 @@ WHEEL = "mujoco==3.3.2"
 _TAGS = ("--platform", "manylinux2014_x86_64", "--python-version", "3.12", "--implementation", "cp")
 
 
-def install_era_library(cache: Path) -> bool:
+def install_era_library(cache: Path, python: Path = Path(sys.executable)) -> bool:
     """Put the old library into `cache`/era; False where it is there already or its platform is another.
 
-    The wheel (7 MB) is downloaded by pip, of which nothing but the shared library is kept.
+    The wheel (7 MB) is downloaded by the pip of `python`; nothing but the shared library is kept of it.
 
     Raises:
         UserError: pip can't download it, or what came is not the official file.
@@ -31,7 +31,7 @@ def install_era_library(cache: Path) -> bool:
         return False
     with tempfile.TemporaryDirectory() as folder:
         words = ("download", "--quiet", "--no-deps", "--only-binary", ":all:", *_TAGS, "--dest", folder, WHEEL)
-        pip(Path(sys.executable), *words, what=f"download {WHEEL}")
+        pip(python, *words, what=f"download {WHEEL}")
         (wheel_file,) = Path(folder).glob("*.whl")
         try:
             with zipfile.ZipFile(wheel_file) as wheel:

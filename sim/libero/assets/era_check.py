@@ -31,8 +31,9 @@ from embodied_rl.sim.libero.assets.environment import Environment
 from embodied_rl.sim.libero.assets.era_measure import ERAS, TaskResult
 from embodied_rl.sim.libero.assets.export import Official
 from embodied_rl.sim.libero.assets.report import StepNames
-from embodied_rl.sim.libero.assets.sources import fetch_assets
-from embodied_rl.sim.libero.bundle import installed, write_atomically
+from embodied_rl.sim.libero.assets.sources import check_source, fetch_assets
+from embodied_rl.sim.libero.bundle import INSTALL, fingerprint, installed, read_bundle, write_atomically
+from embodied_rl.sim.source import source_digest
 from embodied_rl.utils.cache_dir import cache_dir
 
 OLD_MUJOCO = "3.3.2"
@@ -72,6 +73,7 @@ def record(official: Official, tasks: Sequence[str]) -> None:
 
 def run(source: Path | None, root: Path, work: Path, tasks: Sequence[str]) -> dict[str, Any]:
     """Record and measure; plain values. source: LIBERO's assets, None to fetch them as `assets install` does."""
+    check_source(source or "pypi", LIBERO)
     environment = Environment(work / "environment", mujoco_version=OLD_MUJOCO)
     environment.build()
     assets, _ = fetch_assets(source or "pypi", LIBERO, environment, work / "fetched", StepNames(print))
@@ -90,8 +92,13 @@ def run(source: Path | None, root: Path, work: Path, tasks: Sequence[str]) -> di
 
 
 def _measure(root: Path, name: str, work: Path) -> TaskResult:
-    """Our side of a task; kept in `work`, under the versions that it was measured with."""
-    versions = {"mujoco": era_measure.VERSION, "embodied_rl": __version__}
+    """Our side of a task; kept in `work`, under the versions, simulator and bundle that it was measured with."""
+    versions = {
+        "mujoco": era_measure.VERSION,
+        "embodied_rl": __version__,
+        "simulator": source_digest(),
+        "bundle": fingerprint(read_bundle(root, name)),
+    }
     path = work / "measured" / f"{name}.json"
     frames = work / "frames" / f"{name}.npz" if name.startswith(f"{PICTURES}/") else None
     if path.is_file():
@@ -187,7 +194,12 @@ def main() -> int:
     parser.add_argument("--tasks", nargs="+", default=[], help="only these, as suite/name")
     options = parser.parse_args()
     names = options.tasks or [name for name in installed(options.root) if name.partition("/")[0] in era_measure.SUITES]
-    found = run(options.source, options.root, Path(os.path.realpath(options.work)), names)
+    if not names:
+        parser.error(f"no task of LIBERO is installed in {options.root}; run: {INSTALL}")
+    try:
+        found = run(options.source, options.root, Path(os.path.realpath(options.work)), names)
+    except UserError as error:
+        parser.error(str(error))
     if options.json:
         options.json.write_text(json.dumps(found, indent=1), encoding="utf-8")
     print("\n".join(table(found)))

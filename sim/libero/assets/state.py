@@ -10,9 +10,19 @@ from pathlib import Path
 import mujoco
 
 from embodied_rl.errors import UserError
-from embodied_rl.sim.libero.assets.benchmarks import BENCHMARKS, Benchmark
-from embodied_rl.sim.libero.assets.install import OFFICIAL, WORK, known_tasks, read_manifest
-from embodied_rl.sim.libero.bundle import BlobStore, blobs_of, installed, is_whole, read_bundle
+from embodied_rl.sim.libero.assets.benchmarks import BENCHMARKS, LIBERO, Benchmark
+from embodied_rl.sim.libero.assets.folder import TRASH, WORK, alone
+from embodied_rl.sim.libero.assets.install import OFFICIAL
+from embodied_rl.sim.libero.assets.manifest import known_tasks, read_manifest
+from embodied_rl.sim.libero.bundle import (
+    BlobStore,
+    blobs_of,
+    bundle_path,
+    fingerprint,
+    installed,
+    is_whole,
+    read_bundle,
+)
 from embodied_rl.sim.libero.premise_files import FOLDER
 
 _OURS = {
@@ -23,6 +33,7 @@ _OURS = {
     "ladders",
     FOLDER,
     WORK,
+    TRASH,
     OFFICIAL,
     ".lock",
 }
@@ -90,53 +101,93 @@ def missing_assets(root: Path, benchmark: Benchmark) -> list[str]:
 
 
 def verify(root: Path, benchmark: Benchmark, progress: Callable[[int, int], None]) -> list[Problem]:
-    """Read every file and compare it with its checksum; damaged blobs are deleted, so that `install` makes them again.
+    """Read every file and compare it with its checksum; what is damaged is deleted, so that `install` makes it again.
 
-    progress(done, total) counts blobs. UserError when nothing is installed.
+    progress(done, total) counts blobs. UserError when nothing is installed, or an installation is running.
     """
     names = installed_of(root, benchmark)
     if not names:
         raise UserError(f"{benchmark.title} is not installed in {root}; run: {benchmark.install}")
+    known = (read_manifest(root, benchmark) or {}).get("fingerprints", {})
     problems: list[Problem] = []
     needed: set[str] = set()
     for name in names:
+        path = bundle_path(root, name)
         try:
-            needed.update(blobs_of(read_bundle(root, name)))
+            bundle = read_bundle(root, name)
+            needed.update(blobs_of(bundle))
         except UserError as error:
-            problems.append(Problem(root / "tasks" / f"{name}.json", str(error)))
+            problems.append(Problem(path, str(error)))
+        except (KeyError, TypeError, AttributeError):
+            problems.append(_deleted(root, path, "damaged"))
+        else:
+            if known.get(name) not in (None, fingerprint(bundle)):
+                problems.append(_deleted(root, path, "altered"))
+    return problems + _damaged_blobs(root, needed, progress)
+
+
+def _deleted(root: Path, path: Path, what: str) -> Problem:
+    with alone(root):  # a running installation counts on what it has seen
+        path.unlink()
+    return Problem(path, f"{what}, deleted")
+
+
+def _damaged_blobs(root: Path, needed: set[str], progress: Callable[[int, int], None]) -> list[Problem]:
+    """The blobs that are missing or damaged; damaged ones are deleted."""
+    problems: list[Problem] = []
     store = BlobStore(root)
     for done, digest in enumerate(sorted(needed), 1):
         path = store.path(digest)
         if not path.is_file():
             problems.append(Problem(path, "missing"))
         elif not store.intact(digest):
-            path.unlink()
-            problems.append(Problem(path, "damaged, deleted"))
+            problems.append(_deleted(root, path, "damaged"))
         progress(done, len(needed))
     return problems
 
 
 def remove(root: Path, benchmark: Benchmark) -> float:
-    """Delete the benchmark's bundles, and everything when no other's are there; returns the GB that it freed.
+    """Delete the benchmark's bundles, and everything when nothing of another's is there; returns the GB that it freed.
 
-    UserError when it is not installed, or the folder holds something that no installation wrote.
+    UserError when it is not installed, the folder holds something that no installation wrote, or one is running.
     """
+    absent = UserError(f"{benchmark.title} is not installed in {root}")
     if not root.is_dir():
-        raise UserError(f"{benchmark.title} is not installed: there is no {root}")
+        raise absent
     others = sorted(path.name for path in root.iterdir() if path.name not in _OURS)
     if others:
         raise UserError(
             f"{root} also holds {others[0]}, which no installation wrote; move it or delete the folder yourself"
         )
-    before, kept = size_gb(root), [name for name in installed(root) if name not in installed_of(root, benchmark)]
-    if not kept:
-        shutil.rmtree(root)
-        return before
-    needed = {digest for name in kept for digest in blobs_of(read_bundle(root, name))}
+    own = installed_of(root, benchmark)
+    kept = [name for name in installed(root) if name not in own]
+    with alone(root):
+        before = size_gb(root)
+        if not kept and not any((root / other.manifest).is_file() for other in _others(benchmark)):
+            shutil.rmtree(root.resolve())
+            if root.is_symlink():
+                root.unlink()
+            return before
+        if not own and not (root / benchmark.manifest).is_file():
+            raise absent
+        _remove_own(root, benchmark, kept)
+        return before - size_gb(root)
+
+
+def _others(benchmark: Benchmark) -> list[Benchmark]:
+    return [other for other in BENCHMARKS.values() if other != benchmark]
+
+
+def _remove_own(root: Path, benchmark: Benchmark, kept: list[str]) -> None:
+    """Delete what belongs to the benchmark and to none of the tasks that are kept."""
+    bundles = [read_bundle(root, name) for name in kept]
+    needed = {digest for bundle in bundles for digest in blobs_of(bundle)}
+    prints = {fingerprint(bundle) for bundle in bundles}
     for suite in benchmark.suites:
         shutil.rmtree(root / "tasks" / suite, ignore_errors=True)
     (root / benchmark.manifest).unlink(missing_ok=True)
-    for blob in BlobStore(root).folder.glob("*/*"):
-        if blob.name not in needed:
-            blob.unlink()
-    return before - size_gb(root)
+    if benchmark is LIBERO:
+        shutil.rmtree(root / OFFICIAL, ignore_errors=True)
+    for path in (*BlobStore(root).folder.glob("*/*"), *(root / FOLDER).glob("*/*.json")):
+        if path.name not in needed and path.stem not in prints:
+            path.unlink()

@@ -214,6 +214,35 @@ def test_the_report_marks_states_that_are_not_what_the_task_says(
     assert "falls off" not in page, "a training state is none of an evaluation's business"
 
 
+def _says_all_are_official(root: Path) -> None:
+    """An installation that knows both tasks as libero_goal's."""
+    suites = {"libero_goal": [NAME, OTHER]}
+    (root / "manifest.json").write_text(json.dumps({"format": 1, "assets": "", "suites": suites, "missing": {}}))
+
+
+def test_a_suite_that_is_partly_there_does_not_pass_for_the_suite(
+    installed: Path, checkpoint: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _says_all_are_official(installed)
+    assert len(load_tasks("libero_goal", era="current")) == 2
+    (installed / "tasks" / f"{OTHER}.json").unlink()
+    for command in (
+        ["train", "libero", "--suite", "goal", "--policy.checkpoint", str(checkpoint)],
+        ["eval", "libero", "--suite", "goal", "--checkpoint", str(checkpoint)],
+        ["collect", "libero_goal", "--out", str(installed.parent / "demos")],
+    ):
+        assert main([*command, "--env.era", "current"] if command[0] != "collect" else command) == 2
+        said = capsys.readouterr().err
+        assert "suite 'libero_goal' is only partly installed, 1 of 2 tasks" in said
+        assert said.count("\n") == 1
+    short = NAME.partition("/")[2]
+    assert [task.name for task in load_tasks("libero_goal", short, "current")] == [NAME]
+    _premises_of(installed)
+    for suite in ([], ["--suite", "goal"]):
+        assert main(["doctor", "libero", *suite, "--era", "current"]) == 1
+        assert "libero_goal lacks 1 of its tasks; run: embodied-rl assets install libero" in capsys.readouterr().err
+
+
 def test_doctor_says_which_premises_hold(installed: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (installed / "tasks" / f"{OTHER}.json").unlink()
     _premises_of(installed)

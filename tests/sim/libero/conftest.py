@@ -94,6 +94,6 @@ def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stage:
 
     made = Stage(tmp_path)
     monkeypatch.setattr(install_module, "Environment", FakeEnvironment)
-    monkeypatch.setattr(install_module, "install_era_library", lambda cache: False)
+    monkeypatch.setattr(install_module, "install_era_library", lambda *words: made.fetched.append(words))
     monkeypatch.setattr(export, "WORKER", made.exporter / "worker.py")
     return made

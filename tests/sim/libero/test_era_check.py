@@ -80,12 +80,27 @@ def test_pictures_of_the_named_suite_are_recorded_and_measured(tmp_path: Path, m
     monkeypatch.setattr(era_check, "record_official", record_official)
     monkeypatch.setattr(era_check.era_measure, "measure", measured)
     monkeypatch.setattr(era_check.era_measure, "cost", lambda *_: COST)
+    bundles = {name: {"name": name} for name in names}
+    monkeypatch.setattr(era_check, "read_bundle", lambda _, name: bundles[name])
     for name in names:
         (tmp_path / "recorded" / name).parent.mkdir(parents=True)
         np.savez(tmp_path / "recorded" / f"{name}.npz", settled=np.zeros(1))
     found = era_check.run(None, tmp_path, tmp_path, names)
     assert recorded == ["libero_object/b"]
     assert found["eras"]["current"]["grey"] == 36.0
+
+    again: list[str] = []
+
+    def measured_again(root: Path, name: str, *rest: Any) -> TaskResult:
+        again.append(name)
+        return measured(root, name, *rest)
+
+    monkeypatch.setattr(era_check.era_measure, "measure", measured_again)
+    era_check.run(None, tmp_path, tmp_path, names)
+    assert again == []
+    bundles[names[0]]["instruction"] = "exported again"
+    era_check.run(None, tmp_path, tmp_path, names)
+    assert again == [names[0]], "what was measured on another bundle is not used"
 
 
 def test_a_task_is_compared_with_its_recording(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ import os
 import struct
 import xml.etree.ElementTree as ET
 import zlib
+from collections.abc import Collection
 from pathlib import Path
 
 _GREY, _SIZE = 128, 8
@@ -15,10 +16,13 @@ _BOX_HALF = 0.02
 _FACES = ((0, 1, 3, 2), (4, 6, 7, 5), (0, 4, 5, 1), (2, 3, 7, 6), (0, 2, 6, 4), (1, 5, 7, 3))
 
 
-def missing_files(xml: str) -> list[str]:
-    """Paths of the asset files that a scene names and that do not exist, as the XML spells them."""
+def missing_files(xml: str, altered: Collection[str] = ()) -> list[str]:
+    """Paths of the asset files that a scene names and that do not exist or are `altered`, as the XML spells them.
+
+    altered: real paths of files that count as missing.
+    """
     found = [element.get("file") for assets in ET.fromstring(xml).iter("asset") for element in assets]
-    return sorted({path for path in found if path and not Path(path).is_file()})
+    return sorted({path for path in found if path and (not Path(path).is_file() or os.path.realpath(path) in altered)})
 
 
 def make(path: str, folder: Path) -> Path:

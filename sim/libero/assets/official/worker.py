@@ -3,13 +3,15 @@
     python worker.py ASSETS OUT [--fill-missing]
 
 Reads requests from stdin, one a line: {"suite", "name", "index"}; answers each with one line of JSON on stdout:
-{"ok": true}, {"missing": [files]} or {"error": text}. A task goes to OUT/suite/name/: visual.mjb, physics.mjb,
-arrays.npz, task.json.
+{"ok": true}, {"missing": [files]}, {"errno": of a full disk} or {"error": text}. OUT/altered.json, where it exists,
+lists files in ASSETS that count as missing. A task goes to OUT/suite/name/: visual.mjb, physics.mjb, arrays.npz,
+task.json.
 What the official code prints goes to stderr.
 """
 
 from __future__ import annotations
 
+import errno
 import gc
 import importlib
 import json
@@ -21,6 +23,7 @@ import sysconfig
 import traceback
 import types
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,19 +51,27 @@ class Compiler:
 
     small_arena: a smaller buffer for contacts than the official one, see physics_scene.small_arena. base: the working
     directory; files below it are named relative to it, since a model remembers their names, and should be the same
-    wherever it is made.
+    wherever it is made. altered: files in `assets` that count as missing.
     """
 
     def __init__(
-        self, assets: Path, fill_missing: bool, scratch: Path, *, small_arena: bool = True, base: str | None = None
+        self,
+        assets: Path,
+        fill_missing: bool,
+        scratch: Path,
+        *,
+        small_arena: bool = True,
+        base: str | None = None,
+        altered: Sequence[str] = (),
     ) -> None:
         self.base = base
+        self.altered = {str(assets.resolve() / path) for path in altered}
         self.assets, self.fill_missing, self.scratch, self.small_arena = assets, fill_missing, scratch, small_arena
         self.xml = ""
         self.stand_ins: list[str] = []
 
     def __call__(self, xml: str) -> Any:
-        missing = stand_ins.missing_files(xml)
+        missing = stand_ins.missing_files(xml, self.altered)
         names = [os.path.relpath(os.path.realpath(path), self.assets.resolve()) for path in missing]
         if missing and not self.fill_missing:
             raise MissingFiles(names)
@@ -214,6 +225,11 @@ def _answer(request: dict[str, Any], out: Path, compiler: Compiler) -> dict[str,
         export(request["suite"], request["name"], request["index"], out, compiler)
     except MissingFiles as error:
         return {"missing": error.args[0]}
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return {"errno": error.errno}
+        traceback.print_exc()
+        return {"error": f"{type(error).__name__}: {error}"}
     except Exception as error:  # noqa: BLE001 - one task's failure is reported and must not stop the others
         traceback.print_exc()
         return {"error": f"{type(error).__name__}: {error}"}
@@ -240,7 +256,9 @@ def main() -> None:
     packages = sysconfig.get_paths()["purelib"]
     os.chdir(packages)
     bindings: Any = importlib.import_module("robosuite.utils.binding_utils")
-    compiler = Compiler(assets, "--fill-missing" in flags, scratch / "stand_ins", base=packages)
+    listed = scratch / "altered.json"
+    altered = json.loads(listed.read_text()) if listed.is_file() else ()
+    compiler = Compiler(assets, "--fill-missing" in flags, scratch / "stand_ins", base=packages, altered=altered)
     bindings.MjSim.from_xml_string = compiler
     for line in sys.stdin:
         print(json.dumps(_answer(json.loads(line), scratch, compiler)), file=answers)
