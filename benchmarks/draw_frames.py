@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from itertools import zip_longest
 from pathlib import Path
+from typing import Any
 
 import mujoco
 import numpy as np
@@ -26,10 +27,11 @@ from rich.table import Table
 
 from embodied_rl.benchmarks.report import describe_machine, machine_line, write_json
 from embodied_rl.errors import UserError
-from embodied_rl.factory.tasks import LIBERO_SUITES, ladders_dir, load_tasks
+from embodied_rl.factory.tasks import LIBERO_SUITES, bundles_digest, ladders_dir, load_tasks
 from embodied_rl.sim.mujoco.task import MujocoTask
 from embodied_rl.sim.mujoco.vec_env import CAMERAS
 from embodied_rl.sim.render import Renderer, make_renderer
+from embodied_rl.sim.source import source_digest
 from embodied_rl.types import Array
 from embodied_rl.utils.suites import SUITES
 
@@ -129,13 +131,33 @@ def measure(task: MujocoTask, renderers: dict[str, Renderer], sizes: Sequence[in
     return rows
 
 
-def measure_all(tasks: Sequence[MujocoTask], kept: Path | None, sizes: Sequence[int]) -> list[Row]:
-    """Rows of all tasks; those in `kept` (JSON lines, a task a line) are not measured again, new ones are added."""
+def read_kept(kept: Path, stamp: Mapping[str, Any]) -> dict[str, list[Row]]:
+    """Rows by task of a stopped run (JSON lines: the stamp, then a task a line).
+
+    Raises:
+        UserError: The file is of another machine, simulator or set of renderers, or damaged before its last line.
+    """
+    lines = kept.read_text(encoding="utf-8").split("\n") if kept.exists() else []
     done: dict[str, list[Row]] = {}
-    if kept is not None and kept.exists():
-        for line in kept.read_text(encoding="utf-8").splitlines():
-            rows = [Row(**each) for each in json.loads(line)]
-            done[rows[0].task] = [row for row in rows if row.size in sizes]
+    try:
+        found = [json.loads(line) for line in lines[:-1]]  # what was being written when it was killed has no line end
+        if found and found[0] != stamp:
+            raise UserError(f"{kept} was measured on another machine or simulator; remove it or choose another --json")
+        for rows in found[1:]:
+            done[rows[0]["task"]] = [Row(**row) for row in rows]
+    except (ValueError, TypeError, LookupError) as error:
+        raise UserError(f"{kept} is damaged ({error!r}); remove it") from None
+    return done
+
+
+def measure_all(
+    tasks: Sequence[MujocoTask], kept: Path | None, sizes: Sequence[int], stamp: Mapping[str, Any]
+) -> list[Row]:
+    """Rows of all tasks; those in `kept` (see `read_kept`) are not measured again, new ones are added."""
+    done = read_kept(kept, stamp) if kept is not None else {}
+    if kept is not None:
+        lines = [stamp, *([asdict(row) for row in rows] for rows in done.values())]
+        kept.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
     renderers: dict[str, Renderer] = {
         "exact": make_renderer("osmesa", (), pictures=True),
         "plain": make_renderer("osmesa", ()),
@@ -176,7 +198,13 @@ def run(json_path: Path | None, quick: bool, suites: Sequence[str]) -> None:
     tasks = [task for row in zip_longest(*suite_tasks) for task in row if task is not None]
     kept = json_path.with_suffix(".tasks.jsonl") if json_path is not None else None
     machine = describe_machine(("mujoco", "numba"))
-    rows = measure_all(tasks, kept, SIZES)
+    stamp = {
+        "machine": {key: value for key, value in machine.items() if key != "load_before"},
+        "simulator": source_digest(),
+        "bundles": bundles_digest(tasks),
+        "kinds": list(KINDS),
+    }
+    rows = measure_all(tasks, kept, SIZES, stamp)
     table = Table(
         "suite", "tasks", "pixels", "frames", "CPU ms", "PSNR", "difference", "worst",
         title="LIBERO's frames, two cameras, against the exact ones",
@@ -199,3 +227,5 @@ def run(json_path: Path | None, quick: bool, suites: Sequence[str]) -> None:
     if json_path is not None:
         setup = {"suites": list(names), "tasks": len(tasks), "poses": _POSES, "cameras": len(CAMERAS)}
         write_json(json_path, "draw", quick, machine, [asdict(row) for row in rows], ratios, setup=setup)
+    if kept is not None:
+        kept.unlink()

@@ -32,6 +32,7 @@ from embodied_rl.sim.libero.expert import Expert, Surface
 from embodied_rl.sim.libero.protocol import OPENVLA
 from embodied_rl.sim.libero.tasks import LiberoTask
 from embodied_rl.sim.mujoco.vec_env import NativeVecEnv
+from embodied_rl.sim.source import source_digest
 from embodied_rl.types import EpisodeSpec
 from embodied_rl.utils.output import try_output
 
@@ -135,16 +136,26 @@ def _line(name: str, rows: Sequence[Row]) -> str:
 
 
 def _stamp(era: str) -> dict[str, Any]:
-    return {"mujoco": mujoco.__version__, "era": era, "settle_steps": OPENVLA.settle_steps, "after": AFTER}
+    return {
+        "mujoco": mujoco.__version__,
+        "era": era,
+        "settle_steps": OPENVLA.settle_steps,
+        "after": AFTER,
+        "simulator": source_digest(),
+    }
 
 
 def _read(out: Path | None, stamp: dict[str, Any]) -> list[Row]:
     if out is None or not out.exists():
         return []
-    stored = json.loads(out.read_text())
-    if stored["stamp"] != stamp:
-        raise UserError(f"{out} was measured otherwise ({stored['stamp']}); choose another --json")
-    return [Row(**row) for row in stored["rows"]]
+    try:
+        stored = json.loads(out.read_text())
+        rows, was = [Row(**row) for row in stored["rows"]], dict(stored["stamp"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{out} holds no episodes of this bench ({error!r}); choose another --json") from None
+    if other := [key for key in stamp if was.get(key) != stamp[key]]:
+        raise UserError(f"{out} was measured with another {', '.join(other)}; choose another --json")
+    return rows
 
 
 def _write(out: Path | None, stamp: dict[str, Any], rows: Sequence[Row]) -> None:

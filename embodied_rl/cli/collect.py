@@ -116,6 +116,8 @@ def _collect(command: CollectCommand, argv: list[str]) -> int:
     )
     split = _split(command)
     settings = _settings(command, tasks, info)
+    if "assets" in settings:
+        console.print(f"assets: {settings['assets']}", soft_wrap=True)
     begun = writer.begin(command.out, settings)
     states = {task.name: task.heldout_states if split == "heldout" else task.train_states for task in tasks}
     attempts = collect.plan(states, command.episodes_per_task, command.seed)
@@ -238,8 +240,12 @@ def _run(build: partial[Bench], job: Job, attempts: Sequence[Attempt], workers: 
 def _settings(command: CollectCommand, tasks: Sequence[SuiteTask], info: EnvInfo) -> dict[str, Any]:
     """What decides the content of the dataset: a stopped collection only continues with the same."""
     from embodied_rl.factory.envs import pick_render_quality
+    from embodied_rl.factory.tasks import bundles_digest, missing_assets
 
+    missing, bundles = missing_assets(tasks), bundles_digest(tasks)
     return {
+        **({"assets": f"APPROXIMATE: {len(missing)} official files are stand-ins"} if missing else {}),
+        **({"bundles": bundles} if bundles else {}),
         "suite": command.suite,
         "tasks": [task.name for task in tasks],
         "split": _split(command),

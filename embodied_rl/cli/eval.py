@@ -10,7 +10,7 @@ import dataclasses
 import shlex
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from embodied_rl.errors import UserError, suggest
 from embodied_rl.jobs.efficient_inference import EfficientConfig
 from embodied_rl.jobs.eval_request import SUITES, BenchmarkCommand, StateCommand, request_of, suite_name
 from embodied_rl.policies.checkpoints.hub import is_repository
+from embodied_rl.policies.checkpoints.made_for import suite_of
 from embodied_rl.policies.checkpoints.shipped import SHIPPED, is_shipped, require_shipped_for
 from embodied_rl.utils.signals import Interrupted
 
@@ -77,8 +78,9 @@ def main(argv: list[str]) -> int:
         if argv[0] not in BENCHMARKS:
             raise UserError(f"unknown benchmark '{argv[0]}'.{suggest(argv[0], (*BENCHMARKS, *STATE_BENCHMARKS))}")
         command = parse(BenchmarkCommand, argv[1:], f"eval {argv[0]}", usage=USAGE)
+        command = _on_its_suite(command, argv, (argv[0],))
         return _run(argv[0], checked(argv[0], command), words)
-    command = parse(BenchmarkCommand, argv, "eval", QUICK, USAGE)
+    command = _on_its_suite(parse(BenchmarkCommand, argv, "eval", QUICK, USAGE), argv, BENCHMARKS)
     benchmark = next((name for name in BENCHMARKS if command.suite.startswith(f"{name}_")), "tabletop")
     if command.output != AUTO:
         return _run(benchmark, checked(benchmark, command), words)
@@ -87,6 +89,16 @@ def main(argv: list[str]) -> int:
             return _run(benchmark, checked(benchmark, dataclasses.replace(command, output=folder)), words, keep=False)
         except Interrupted:
             raise Interrupted("interrupted; a quick look keeps nothing (an --output can be resumed)") from None
+
+
+def _on_its_suite(command: BenchmarkCommand, argv: list[str], benchmarks: Sequence[str]) -> BenchmarkCommand:
+    """The command with the suite that its checkpoint was trained on, where the user names none and these have it."""
+    if "--suite" in flag_words(argv):
+        return command
+    suite = suite_of(command.checkpoint) or ""
+    short = {name: suite.removeprefix(f"{name}_") for name in benchmarks if suite.startswith(f"{name}_")}
+    known = any(name in SUITES[benchmark] for benchmark, name in short.items())
+    return dataclasses.replace(command, suite=suite) if known else command
 
 
 def _run(benchmark: str, command: BenchmarkCommand, words: str, *, keep: bool = True) -> int:

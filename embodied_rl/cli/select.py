@@ -17,9 +17,9 @@ from embodied_rl.config.env_checks import check_threads, refuse_threads
 from embodied_rl.config.policies import OpenVLAConfig
 from embodied_rl.config.train import KINDS, TrainConfig, belongs_to, from_dict, kind_of, read_yaml, selectable
 from embodied_rl.errors import UserError, suggest
-from embodied_rl.factory.tasks import libero_bundles
-from embodied_rl.policies.checkpoints.hub import is_repository
-from embodied_rl.policies.checkpoints.shipped import SHIPPED, is_shipped, shipped_for
+from embodied_rl.factory.tasks import LIBERO_SUITES, libero_bundles
+from embodied_rl.policies.checkpoints.made_for import is_published_format, suite_of
+from embodied_rl.policies.checkpoints.shipped import SHIPPED, require_shipped_for, shipped_for
 from embodied_rl.scheduler.config import PipelinedConfig
 
 BENCHMARKS = recipes.BENCHMARKS
@@ -105,7 +105,7 @@ def select(argv: Sequence[str]) -> Selection:
     if named is None:
         _known("benchmark", benchmark, BENCHMARKS)
         _suits(benchmark, policy, algorithm, words)
-        named = recipes.get(_recipe_of(_at_hand(benchmark), policy, algorithm, words))
+        named = recipes.get(_recipe_of(_at_hand(benchmark, words), policy, algorithm, words))
     config = from_dict(file, _scheduled(named, scheduler), chosen.get("--config", "config"))
     _check_applicable(words, {"policy": policy, "algorithm": algorithm, "scheduler": scheduler}, flags(config))
     config = parse(TrainConfig, words, f"train {benchmark}", _suited(config, named, file, words), USAGE)
@@ -131,9 +131,9 @@ def _suits(benchmark: str, policy: str, algorithm: str, words: Sequence[str]) ->
 
 
 def _recipe_of(benchmark: str, policy: str, algorithm: str, words: Sequence[str]) -> str:
-    """The recipe of these three; for weights from the hub, which are large, the one for them where there is one."""
+    """The recipe of these three; for published weights, which are large, the one for them where there is one."""
     large = f"{benchmark}_{policy}_7b_{algorithm}"
-    published = is_repository(_value(words, "--policy.checkpoint") or SHIPPED)
+    published = is_published_format(_value(words, "--policy.checkpoint") or SHIPPED)
     return large if published and large in recipes.names() else f"{benchmark}_{policy}_{algorithm}"
 
 
@@ -142,6 +142,9 @@ def _suited(config: TrainConfig, recipe: TrainConfig, file: dict[str, object], w
 
     The recipe's tasks stay only with the recipe's suite, and where --suite is not given. A run that is to begin with a
     shipped policy gets the one for its suite.
+
+    Raises:
+        UserError: None ships for the suite, and none is named.
     """
     given = _value(words, "--suite")
     suite = given or config.suite
@@ -151,21 +154,17 @@ def _suited(config: TrainConfig, recipe: TrainConfig, file: dict[str, object], w
     keep = suite == config.suite and ("tasks" in file or (given is None and suite == recipe.suite))
     policy = config.policy
     if isinstance(policy, OpenVLAConfig) and policy.checkpoint.partition(":")[0] == SHIPPED:
+        named = _value(words, "--policy.checkpoint") is not None or wants_help(words)
+        if suite in LIBERO_SUITES and libero_bundles() is not None and not named:
+            require_shipped_for(suite, "--policy.checkpoint")
         policy = replace(policy, checkpoint=shipped_for(suite) or SHIPPED)
     return replace(config, suite=suite, tasks=config.tasks if keep else (), policy=policy)
 
 
 def _made_for(checkpoint: str, suite: str) -> str:
-    """The suite in a checkpoint's provenance where it is of the same benchmark as `suite`, else `suite`."""
-    path = Path(checkpoint) / "provenance.json"
-    if is_shipped(checkpoint) or not path.is_file():
-        return suite
-    from embodied_rl.policies.checkpoints.folder import read_json  # imports torch
-
-    made_for = read_json(path).get("suite")
-    if isinstance(made_for, str) and made_for.startswith(suite.partition("_")[0] + "_"):
-        return made_for
-    return suite
+    """The suite that a checkpoint was made for where it is of the same benchmark as `suite`, else `suite`."""
+    made_for = suite_of(checkpoint)
+    return made_for if made_for is not None and made_for.startswith(suite.partition("_")[0] + "_") else suite
 
 
 def _value(words: Sequence[str], flag: str) -> str | None:
@@ -250,9 +249,10 @@ def _scheduled(preset: TrainConfig, scheduler: str) -> TrainConfig:
     return replace(config, learner=learner)
 
 
-def _at_hand(benchmark: str) -> str:
-    """The benchmark whose preset is taken: the tabletop's where LIBERO's own tasks are not installed."""
-    return "tabletop" if benchmark == "libero" and libero_bundles() is None else benchmark
+def _at_hand(benchmark: str, words: Sequence[str]) -> str:
+    """The benchmark whose preset is taken: the tabletop's for its suites, and where LIBERO's are not installed."""
+    tabletop = (_value(words, "--suite") or "").startswith("tabletop") or libero_bundles() is None
+    return "tabletop" if benchmark == "libero" and tabletop else benchmark
 
 
 def _known(what: str, name: str, known: Iterable[str]) -> None:

@@ -113,6 +113,14 @@ def missing_assets(tasks: Sequence[SuiteTask]) -> list[str]:
     return sorted({file for task in tasks if isinstance(task, LiberoTask) for file in task.approximate})
 
 
+def bundles_digest(tasks: Sequence[SuiteTask]) -> str:
+    """SHA-256 of the bundles of LIBERO's tasks among these; '' where there are none."""
+    from embodied_rl.sim.libero.tasks import LiberoTask
+
+    prints = sorted(task.fingerprint for task in tasks if isinstance(task, LiberoTask))
+    return hashlib.sha256("\n".join(prints).encode()).hexdigest() if prints else ""
+
+
 def task_digest(task: SuiteTask) -> str:
     """SHA-256 of what an episode of `task` is made of.
 

@@ -27,7 +27,7 @@ class BenchmarkCommand(CheckpointOptions):
 
     suite: str = "spatial"
     """Suite of the benchmark: spatial, object, goal, long (LIBERO's is also called 10), LIBERO's 90, or one of
-    LIBERO-PRO's: spatial_swap, goal_lan, ..."""
+    LIBERO-PRO's: spatial_swap, goal_lan, ... (not given: the one that the checkpoint was trained on)."""
     tasks: tuple[str, ...] = ()
     """Short names of the tasks (none given: all of the suite); --task NAME names one."""
     protocol: str = AUTO

@@ -117,6 +117,20 @@ def write_run_info(stamp: dict[str, Any], config: TrainConfig, *, resume: bool) 
         raise UserError(f"cannot write into {folder}: {error.strerror}; make room there.") from error
 
 
+def check_bundles(config: TrainConfig, bundles: str) -> None:
+    """UserError where a run began on other bundles of LIBERO's tasks than are installed now.
+
+    bundles: `factory.tasks.bundles_digest` of the tasks.
+    """
+    folder = Path(config.output)
+    began = read_run_info(folder)[0].get("bundles", bundles) if (folder / RUN_INFO).is_file() else bundles
+    if began != bundles:
+        raise UserError(
+            f"{folder} began on other bundles of {config.suite} than are installed now, so it can't go on as it was: "
+            "begin a new run (--policy.checkpoint names this one's policy)."
+        )
+
+
 def end_session(folder: Path, began: float, *, finished: bool, result: str | None = None) -> None:
     """Add to run.json how long this session took in all, evaluations and films too; a killed session has no such line.
 

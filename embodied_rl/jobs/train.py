@@ -231,7 +231,7 @@ def notices(config: TrainConfig, benchmark: str) -> list[str]:
         )
     elif benchmark == "libero" and is_shipped(checkpoint):
         lines.append(
-            "No --policy.checkpoint given: starting from the small OpenVLA that ships with the package, "
-            "not from the published 7B weights."
+            "Starting from the small OpenVLA that ships with the package, not from the published 7B weights "
+            "(--policy.checkpoint names another)."
         )
     return lines

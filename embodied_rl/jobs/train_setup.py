@@ -54,7 +54,8 @@ from embodied_rl.factory.policies import load_policy, save_policy
 from embodied_rl.factory.premises import describe_left_out, judge
 from embodied_rl.factory.protocol_envs import open_envs, training_episodes
 from embodied_rl.factory.run_config import envs_of_rank, open_policy_of, resolve
-from embodied_rl.factory.tasks import describe_era, load_tasks, missing_assets
+from embodied_rl.factory.tasks import LIBERO_SUITES, bundles_digest, describe_era, load_tasks, missing_assets
+from embodied_rl.jobs.run_folder import check_bundles
 from embodied_rl.learner.types import TrainablePolicy
 from embodied_rl.policies.checkpoints.folder import read_provenance
 from embodied_rl.rewards.base import SIMULATOR_REWARD, RewardModel
@@ -130,7 +131,9 @@ def load_command(config: TrainConfig) -> str:
     if isinstance(config.policy, OwnPolicyConfig):
         return f"embodied_rl.load_policy({config.output!r}, into=...)"
     named = [config.suite, "--tasks", *config.tasks] if config.suite in STATE_SUITES else []
-    return shlex.join(["embodied-rl", "eval", *named, "--checkpoint", config.output])
+    fast = config.suite in LIBERO_SUITES and config.env.render_quality == "fast"
+    quality = ["--env.render-quality", "fast"] if fast else []
+    return shlex.join(["embodied-rl", "eval", *named, "--checkpoint", config.output, *quality])
 
 
 @contextmanager
@@ -155,6 +158,8 @@ def open_run(config: TrainConfig, given: Given, console: Console, *, resume: Pat
             yield _own_run(config, given, env, resume)
         return
     tasks = load_tasks(config.suite, config.tasks, config.env.scene_era)
+    if resume is not None:
+        check_bundles(config, bundles_digest(tasks))
     renderer = pick_renderer(config.env.renderer, tasks, config.env.render_quality, config.env.simulator)
     if resume is not None:  # config.yaml names what was chosen, asked for or not
         renderer = dataclasses.replace(renderer, reason=renderer.reason.replace("asked for", "as the run began", 1))
@@ -178,6 +183,7 @@ def open_run(config: TrainConfig, given: Given, console: Console, *, resume: Pat
         about = _about_env(env, config, f" ({renderer.reason}), {config.env.render_quality} frames")
         about["era"] = describe_era(tasks, provenance.get("era"))
         about |= describe_left_out(tasks)
+        about |= {"bundles": digest} if (digest := bundles_digest(tasks)) else {}
         missing = missing_assets(tasks)
         if missing:
             about = {"assets": f"APPROXIMATE: {len(missing)} official files are stand-ins"} | about

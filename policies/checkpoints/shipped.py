@@ -29,12 +29,12 @@ def shipped_for(suite: str) -> str | None:
     return f"{SHIPPED}:{base}" if base in _suites() else None
 
 
-def require_shipped_for(suite: str) -> str:
-    """`shipped_for`; UserError where there is none, which says how to come by a policy."""
+def require_shipped_for(suite: str, option: str = "--checkpoint") -> str:
+    """`shipped_for`; UserError where there is none, which says how to come by a policy. option: what names another."""
     name, base = shipped_for(suite), base_suite(suite)
     if name is None:
         raise UserError(
-            f"no policy for {suite} ships with the package: name a checkpoint (--checkpoint), or make one: "
+            f"no policy for {suite} ships with the package: name a checkpoint ({option}), or make one: "
             f"embodied-rl collect {base} --out demos, then embodied-rl sft demos --out start"
         )
     return name

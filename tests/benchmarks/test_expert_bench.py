@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from embodied_rl.benchmarks.expert import main, numbers
+from embodied_rl.benchmarks.expert import Row, _read, _stamp, _write, main, numbers
+from embodied_rl.errors import UserError
 from tests.sim.libero.bundles import install_fake
 
 
@@ -33,3 +34,22 @@ def test_a_range_without_a_number_is_refused() -> None:
     assert numbers("0-2,7") == (0, 1, 2, 7)
     with pytest.raises(ValueError, match="holds no number"):
         numbers("9-3")
+
+
+@pytest.mark.parametrize("text", ["{}", '{"stamp": {}, "ro', "[]", '{"stamp": {}, "rows": [{"a": 1}]}'])
+def test_another_file_is_one_line(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "expert.json"
+    path.write_text(text)
+    with pytest.raises(UserError, match="holds no episodes of this bench") as error:
+        _read(path, _stamp("current"))
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("key", ["mujoco", "era", "simulator"])
+def test_episodes_of_another_simulator_are_not_continued(tmp_path: Path, key: str) -> None:
+    path, stamp = tmp_path / "expert.json", _stamp("current")
+    row = Row("libero_goal", 0, "Do it", 3, 80, True, 1.5)
+    _write(path, stamp, [row])
+    assert _read(path, stamp) == [row]
+    with pytest.raises(UserError, match=f"measured with another {key}; choose another --json"):
+        _read(path, {**stamp, key: "other"})

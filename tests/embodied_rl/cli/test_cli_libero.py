@@ -6,16 +6,21 @@ import json
 import pickle
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import mujoco
 import pytest
 
 from embodied_rl.cli import main
+from embodied_rl.cli.collect import CollectCommand, _settings
 from embodied_rl.cli.doctor_libero import LiberoDoctorConfig, Row, _asked, _summary
 from embodied_rl.cli.select import select
 from embodied_rl.errors import UserError
 from embodied_rl.factory.tasks import load_tasks
+from embodied_rl.jobs.train_setup import load_command
 from embodied_rl.policies.checkpoints.folder import read_provenance
+from embodied_rl.sim.libero.bundle import bundle_path
 from embodied_rl.sim.libero.premise_files import write_premises
 from embodied_rl.sim.libero.premises import Failure, Premises
 from embodied_rl.sim.libero.protocol import PROTOCOLS
@@ -94,6 +99,34 @@ def test_training_runs_the_protocol_and_never_the_evaluated_states(
     assert stamp["left out"] == "no training state"
     evaluated = json.loads((run / "evaluations" / "iter-000000.json").read_text())
     assert {each["num_steps"] for each in evaluated["results"]} == {16}, "settle steps are not counted"
+
+    bundle = bundle_path(installed, NAME)
+    bundle.write_text(json.dumps({**json.loads(bundle.read_text()), "instruction": "turn it on"}))
+    assert main(["train", "--resume", str(run), "--iterations", "2"]) == 2
+    assert "began on other bundles of libero_goal than are installed now" in capsys.readouterr().err
+
+
+def test_the_command_that_a_run_ends_with_evaluates_as_it_trained(installed: Path) -> None:
+    config = select(["libero"]).config
+    assert config is not None
+    assert config.env.render_quality == "fast"
+    assert load_command(replace(config, output="runs/a")) == (
+        "embodied-rl eval --checkpoint runs/a --env.render-quality fast"
+    )
+
+
+def test_demonstrations_say_which_bundles_and_stand_ins_they_show(
+    installed: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bundle = bundle_path(installed, NAME)
+    bundle.write_text(json.dumps({**json.loads(bundle.read_text()), "approximate": ["scenes/a.png"]}))
+    command = CollectCommand(suite="libero_goal", out=installed / "demos", era="current")
+    tasks = load_tasks("libero_goal", era="current")
+    info: Any = SimpleNamespace(cameras=(), simulator="native", renderer="raster")
+    settings = _settings(command, tasks, info)
+    assert settings["assets"] == "APPROXIMATE: 1 official files are stand-ins"
+    again = _settings(command, [replace(tasks[0], fingerprint="0"), *tasks[1:]], info)
+    assert again["bundles"] != settings["bundles"]
 
 
 def _premises_of(root: Path) -> None:

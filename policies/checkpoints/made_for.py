@@ -1,0 +1,40 @@
+"""What a checkpoint says that it was made for; commands ask before they know what runs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from embodied_rl.policies.checkpoints.hub import is_repository
+from embodied_rl.policies.checkpoints.shipped import SHIPPED, is_shipped
+
+
+def suite_of(checkpoint: str) -> str | None:
+    """The suite that a checkpoint was trained on, by its provenance; None where it does not say.
+
+    Args:
+        checkpoint: A folder of a policy or a run, a shipped one (shipped:libero_object), or a repository of the hub.
+    """
+    if is_shipped(checkpoint):
+        return checkpoint.removeprefix(SHIPPED).removeprefix(":") or None
+    if is_repository(checkpoint) or not Path(checkpoint).is_dir():
+        return None
+    from embodied_rl.factory.envs import policy_folder  # imports torch
+    from embodied_rl.policies.checkpoints.folder import read_provenance
+
+    suite = read_provenance(policy_folder(checkpoint)).get("suite")
+    return suite if isinstance(suite, str) else None
+
+
+def is_published_format(checkpoint: str) -> bool:
+    """Whether `checkpoint` is of the hub, or a folder in the format that policies are published in."""
+    if is_repository(checkpoint):
+        return True
+    path = Path(checkpoint) / "config.json"
+    if is_shipped(checkpoint) or not path.is_file():
+        return False
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):  # whoever loads it says what is wrong
+        return False
+    return isinstance(config, dict) and "architecture" not in config

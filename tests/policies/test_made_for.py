@@ -1,0 +1,112 @@
+"""What a checkpoint says that it was made for, and what commands make of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from embodied_rl.cli.eval import BENCHMARKS, QUICK, _on_its_suite
+from embodied_rl.cli.select import select
+from embodied_rl.errors import UserError
+from embodied_rl.policies.checkpoints.made_for import is_published_format, suite_of
+from tests.sim.libero.bundles import NAME, OTHER, install_fake
+
+
+def _policy(folder: Path, suite: str | None, **config: str) -> Path:
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps(config or {"architecture": "openvla"}))
+    if suite is not None:
+        (folder / "provenance.json").write_text(json.dumps({"suite": suite}))
+    return folder
+
+
+def _run(folder: Path, suite: str) -> Path:
+    """A run whose newest checkpoint was trained on `suite`."""
+    _policy(folder / "checkpoints" / "iter-000002" / "policy", suite)
+    for name in ("trainer.pt", "state.json"):
+        (folder / "checkpoints" / "iter-000002" / name).write_text("{}")
+    (folder / "checkpoints" / "latest").write_text("iter-000002")
+    return folder
+
+
+def test_the_suite_stands_in_the_provenance(tmp_path: Path) -> None:
+    assert suite_of(str(_policy(tmp_path / "policy", "libero_object"))) == "libero_object"
+    assert suite_of(str(_run(tmp_path / "run", "libero_goal"))) == "libero_goal"
+    assert suite_of(str(_policy(tmp_path / "silent", None))) is None
+    assert suite_of("shipped") is None
+    assert suite_of("shipped:libero_object") == "libero_object"
+    assert suite_of("owner/name") is None
+    assert suite_of(str(tmp_path / "no such")) is None
+
+
+@pytest.mark.parametrize(
+    ("words", "benchmarks", "suite"),
+    [
+        ([], BENCHMARKS, "libero_object"),
+        (["libero"], ("libero",), "libero_object"),
+        (["tabletop"], ("tabletop",), QUICK.suite),
+        (["--suite", "tabletop_spatial"], BENCHMARKS, QUICK.suite),
+    ],
+)
+def test_eval_takes_the_suite_that_a_run_was_trained_on(
+    tmp_path: Path, words: list[str], benchmarks: tuple[str, ...], suite: str
+) -> None:
+    command = QUICK.__class__(suite=QUICK.suite, checkpoint=str(_run(tmp_path / "run", "libero_object")))
+    assert _on_its_suite(command, words, benchmarks).suite == suite
+
+
+def test_eval_keeps_its_own_suite_for_a_policy_of_another_kind_of_world(tmp_path: Path) -> None:
+    command = QUICK.__class__(suite=QUICK.suite, checkpoint=str(_policy(tmp_path / "policy", "metaworld")))
+    assert _on_its_suite(command, [], BENCHMARKS).suite == QUICK.suite
+
+
+def test_a_published_folder_is_known_by_its_config(tmp_path: Path) -> None:
+    assert is_published_format("openvla/openvla-7b")
+    assert is_published_format(str(_policy(tmp_path / "hf", None, model_type="openvla")))
+    assert not is_published_format(str(_policy(tmp_path / "ours", None)))
+    assert not is_published_format("shipped:libero_spatial")
+    assert not is_published_format(str(tmp_path / "no such"))
+
+
+@pytest.fixture
+def libero(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache with bundles of LIBERO."""
+    monkeypatch.setenv("EMBODIED_RL_CACHE", str(tmp_path / "cache"))
+    install_fake(tmp_path / "cache" / "libero", (NAME, OTHER))
+    return tmp_path
+
+
+def test_a_published_folder_is_trained_by_the_recipe_for_published_weights(libero: Path) -> None:
+    folder = str(_policy(libero / "weights", None, model_type="openvla"))
+    chosen = select(["libero", "--policy.checkpoint", folder]).config
+    from_hub = select(["libero", "--policy.checkpoint", "openvla/openvla-7b-finetuned-libero-spatial"]).config
+    small = select(["libero", "--policy.checkpoint", str(_policy(libero / "small", None))]).config
+    assert chosen is not None
+    assert from_hub is not None
+    assert small is not None
+    assert (chosen.protocol, chosen.learner, chosen.env) == (from_hub.protocol, from_hub.learner, from_hub.env)
+    assert small.learner != chosen.learner
+
+
+def test_a_shipped_policy_is_trained_on_its_own_suite(libero: Path) -> None:
+    config = select(["libero", "--policy.checkpoint", "shipped:libero_object"]).config
+    assert config is not None
+    assert config.suite == "libero_object"
+
+
+def test_a_suite_without_a_start_asks_for_one(libero: Path) -> None:
+    with pytest.raises(UserError, match=r"no policy for libero_10 ships .* \(--policy.checkpoint\), or make one"):
+        select(["libero", "--suite", "10"])
+    config = select(["libero", "--suite", "10", "--policy.checkpoint", "shipped"]).config
+    assert config is not None
+    assert config.suite == "libero_10"
+
+
+def test_a_tabletop_suite_has_one_recipe_whether_libero_is_installed_or_not(
+    libero: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_libero = select(["libero", "--suite", "tabletop_goal"]).config
+    monkeypatch.setenv("EMBODIED_RL_CACHE", str(libero / "nothing"))
+    assert with_libero == select(["libero", "--suite", "tabletop_goal"]).config
