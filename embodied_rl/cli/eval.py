@@ -21,10 +21,10 @@ from embodied_rl.config.env_checks import check_threads, refuse_threads
 from embodied_rl.config.train import AUTO, KINDS, SUITE, EnvConfig
 from embodied_rl.configs import STATE_BENCHMARKS
 from embodied_rl.errors import UserError, suggest
+from embodied_rl.factory.made_for import suite_of
 from embodied_rl.jobs.efficient_inference import EfficientConfig
 from embodied_rl.jobs.eval_request import SUITES, BenchmarkCommand, StateCommand, request_of, suite_name
 from embodied_rl.policies.checkpoints.hub import is_repository
-from embodied_rl.policies.checkpoints.made_for import suite_of
 from embodied_rl.policies.checkpoints.shipped import SHIPPED, is_shipped, require_shipped_for
 from embodied_rl.utils.signals import Interrupted
 

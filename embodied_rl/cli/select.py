@@ -17,8 +17,8 @@ from embodied_rl.config.env_checks import check_threads, refuse_threads
 from embodied_rl.config.policies import OpenVLAConfig
 from embodied_rl.config.train import KINDS, TrainConfig, belongs_to, from_dict, kind_of, read_yaml, selectable
 from embodied_rl.errors import UserError, suggest
+from embodied_rl.factory.made_for import is_published_format, suite_of
 from embodied_rl.factory.tasks import LIBERO_SUITES, libero_bundles
-from embodied_rl.policies.checkpoints.made_for import is_published_format, suite_of
 from embodied_rl.policies.checkpoints.shipped import SHIPPED, require_shipped_for, shipped_for
 from embodied_rl.scheduler.config import PipelinedConfig
 

@@ -363,7 +363,9 @@ def test_a_suite_without_a_start_of_its_own_says_how_to_make_one(
 ) -> None:
     run = tmp_path / "run"
     assert main(["train", "libero", "--suite", "10", "--output", str(run)]) == 2  # not among the installed ones
-    said = " ".join(capsys.readouterr().out.split())
-    assert "No policy for libero_10 ships" in said
-    assert "make one: embodied-rl collect libero_10 --out demos, then embodied-rl sft demos" in said
+    said = capsys.readouterr().err
+    assert (
+        "no policy for libero_10 ships with the package: name a checkpoint (--policy.checkpoint), or make one" in said
+    )
+    assert "embodied-rl collect libero_10 --out demos, then embodied-rl sft demos" in said
     assert not run.exists()

@@ -10,7 +10,7 @@ import pytest
 from embodied_rl.cli.eval import BENCHMARKS, QUICK, _on_its_suite
 from embodied_rl.cli.select import select
 from embodied_rl.errors import UserError
-from embodied_rl.policies.checkpoints.made_for import is_published_format, suite_of
+from embodied_rl.factory.made_for import is_published_format, suite_of
 from tests.sim.libero.bundles import NAME, OTHER, install_fake
 
 
