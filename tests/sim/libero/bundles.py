@@ -10,7 +10,7 @@ from typing import Any
 import mujoco
 import numpy as np
 
-from embodied_rl.sim.libero.assets.convert import cuts
+from embodied_rl.sim.libero.assets.official.cuts import cuts
 from embodied_rl.sim.libero.bundle import BlobStore, pack_array, pack_model, write_bundle
 from embodied_rl.sim.mujoco.task import MujocoTask
 from embodied_rl.sim.tabletop import load_suite

@@ -7,11 +7,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import mujoco
 import numpy as np
 
 from embodied_rl.sim.libero.assets.benchmarks import LIBERO
 from embodied_rl.sim.libero.assets.environment import Environment, packages
 from embodied_rl.sim.libero.assets.install import install
+from embodied_rl.sim.libero.assets.official.cuts import cuts
 from embodied_rl.sim.libero.assets.sources import ASSET_FOLDERS
 from embodied_rl.sim.libero.tasks import suites
 from tests.sim.libero.bundles import NAME, OTHER, binary, model_task, start_of
@@ -96,8 +98,11 @@ class Stage:
 def _fake_export(folder: Path, short: str) -> None:
     folder.mkdir(parents=True)
     task = model_task(short)
-    (folder / "visual.mjb").write_bytes(binary(short, True))
-    (folder / "physics.mjb").write_bytes(binary(short, False))
+    where = {}
+    for kind in ("visual", "physics"):
+        data = binary(short, kind == "visual")
+        (folder / f"{kind}.mjb").write_bytes(data)
+        where[kind] = cuts(mujoco.MjModel.from_binary_path("x.mjb", {"x.mjb": data}), data)
     arrays: dict[str, Any] = {"init_states": task.init_states, **start_of(task)}
     np.savez(folder / "arrays.npz", **arrays)
     fields = {
@@ -108,6 +113,8 @@ def _fake_export(folder: Path, short: str) -> None:
         "fixtures": {},
         "cameras": {},
         "gripper": {},
+        "cuts": where,
+        "state_size": task.init_states.shape[1],
     }
     (folder / "task.json").write_text(json.dumps(fields))
 

@@ -12,8 +12,9 @@ import mujoco
 import numpy as np
 import pytest
 
-from embodied_rl.sim.libero.assets.convert import cuts, instruction
+from embodied_rl.sim.libero.assets.convert import instruction
 from embodied_rl.sim.libero.assets.official import physics_scene, robosuite_patch, stand_ins
+from embodied_rl.sim.libero.assets.official.cuts import _find, cuts
 from embodied_rl.sim.libero.assets.official.goal import describe_goal, find_threshold
 from embodied_rl.sim.libero.bundle import BlobStore, pack_model
 from tests.sim.libero.bundles import saved
@@ -243,6 +244,17 @@ def test_large_parts_of_a_model_are_shared_between_scenes(tmp_path: Path) -> Non
         shared = store.put(model.tex_data[first : first + 300 * 300 * 3].tobytes())
         assert shared in pieces[-1]
     assert len(set(pieces[0]) & set(pieces[1])) >= 1
+
+
+@pytest.mark.parametrize("plain", [True, False])
+def test_an_array_is_found_where_it_stands_first(plain: bool) -> None:
+    rng = np.random.default_rng(0)
+    values = bytes(70_000) if plain else rng.integers(0, 256, 70_000, np.uint8).tobytes()
+    near = values[:-1] + b"x"
+    for before in (b"", b"y" * 9, near):
+        assert _find(before + values + values, values) == len(before)
+    with pytest.raises(ValueError):
+        _find(near, values)
 
 
 @pytest.mark.parametrize(

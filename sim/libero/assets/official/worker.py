@@ -32,6 +32,7 @@ import numpy as np
 import physics_scene
 import robosuite_patch
 import stand_ins
+from cuts import cuts, saved
 from goal import describe_goal
 
 STALE = ("ee_pos", "ee_ori_mat", "ee_pos_vel", "ee_ori_vel", "joint_pos", "joint_vel", "J_full", "mass_matrix")
@@ -98,8 +99,11 @@ def export(suite: str, name: str, index: int, out: Path, compiler: Compiler) -> 
     left = start(robot, data)
     folder = out / suite / name
     folder.mkdir(parents=True, exist_ok=True)
-    mujoco.mj_saveModel(full, str(folder / "visual.mjb"))
-    mujoco.mj_saveModel(physics, str(folder / "physics.mjb"))
+    where = {}
+    for kind, model in (("visual", full), ("physics", physics)):
+        binary = saved(model)
+        (folder / f"{kind}.mjb").write_bytes(binary)
+        where[kind] = cuts(model, binary)
     goal, burners = describe_goal(env)
     task = {
         "suite": suite,
@@ -113,6 +117,8 @@ def export(suite: str, name: str, index: int, out: Path, compiler: Compiler) -> 
         "fixtures": _fixtures(env, full),
         "cameras": _cameras(full),
         "gripper": _gripper(robot, full),
+        "cuts": where,
+        "state_size": 1 + full.nq + full.nv,
     }
     (folder / "task.json").write_text(json.dumps(task))
     np.savez(folder / "arrays.npz", init_states=_init_states(bddl, official, env), **left)
