@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 from pathlib import Path
+from typing import Any
 
 import mujoco
 import pytest
@@ -38,7 +39,7 @@ def test_cleaning_that_is_interrupted_leaves_nothing_that_is_taken_for_whole(
 ) -> None:
     real = folder_module.shutil.rmtree
 
-    def stop(folder: Path, **options: bool) -> None:
+    def stop(folder: Path, **options: Any) -> None:
         if Path(folder).name != folder_module.TRASH:
             real(folder, **options)
         elif folder.exists():
