@@ -189,7 +189,8 @@ def test_a_worker_that_never_answers_is_ended(
 def lay_out(root: Path, origin: str) -> None:
     """An installation of bundles that were made from `origin`."""
     install_fake(root, (NAME,))
-    (root / "manifest.json").write_text(json.dumps({"format": 1, "assets": origin, "suites": {}}))
+    manifest = {"format": 1, "assets": origin, "suites": {}, "missing": {}}
+    (root / "manifest.json").write_text(json.dumps(manifest))
 
 
 def make_assets(folder: Path) -> Path:
