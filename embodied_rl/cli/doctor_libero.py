@@ -26,9 +26,9 @@ off the table, everything is at rest, and the goal is not reached yet. A state
 where that fails is another task than the one that its success is counted for.
 
 The answer depends on MuJoCo's contacts: --era chooses whose. The exit code is 0
-where every premise holds in every state of whole suites, else 1. What is found is kept in the
-cache folder; evaluations report it, and training leaves out the states that
-nobody can solve.
+where every premise holds in every state of whole suites, else 1. What is found
+is kept in the cache folder; evaluations report it, and training leaves out the
+states that nobody can solve.
 """
 
 
