@@ -7,7 +7,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import mujoco
 import pytest
 
 from embodied_rl.cli import main
@@ -205,7 +204,6 @@ def test_bundles_of_the_other_benchmark_or_another_mujoco_are_not_judged(
     install_fake(tmp_path, (NAME, OTHER, PRO_NAME))
     old = bundle_path(tmp_path, OTHER)
     old.write_text(json.dumps({**json.loads(old.read_text()), "mujoco": "3.9.9"}))
-    BlobStore(tmp_path).path(read_bundle(tmp_path, PRO_NAME)["start"]["ctrl0"]["blob"])
     judged: list[str] = []
 
     def find(root: Path, tasks: list[object], *_: object) -> tuple[dict[str, object], str]:
@@ -215,7 +213,6 @@ def test_bundles_of_the_other_benchmark_or_another_mujoco_are_not_judged(
     monkeypatch.setattr("embodied_rl.sim.libero.assets.judge.find_premises", find)
     judge_states(tmp_path, LIBERO, lambda text: None, _quiet)
     assert judged == [NAME]
-    assert mujoco.__version__ != "3.9.9"
 
 
 def test_an_altered_bundle_is_noticed_and_made_again(stage: Stage) -> None:
@@ -272,7 +269,7 @@ def test_an_odd_manifest_is_one_line(
         assert said.count("\n") == 1
 
 
-def test_published_is_an_era_of_a_task_and_a_misspelt_one_is_refused(tmp_path: Path) -> None:
+def test_a_misspelt_era_is_refused(tmp_path: Path) -> None:
     install_fake(tmp_path, (NAME,))
     with pytest.raises(UserError, match=r"unknown era 'publised'\. Did you mean 'published'"):
         load_task(tmp_path, NAME, "publised")  # pyright: ignore[reportArgumentType]
