@@ -47,10 +47,14 @@ AFTER = 25
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One episode: steps until the goal held (None: never), whether it still did AFTER steps on, CPU seconds."""
+    """One episode: steps until the goal held (None: never), whether it still did AFTER steps on, CPU seconds.
+
+    bundle: fingerprint of the task's files.
+    """
 
     suite: str
     index: int
+    bundle: str
     instruction: str
     state: int
     steps: int | None
@@ -73,7 +77,12 @@ def run_episode(env: NativeVecEnv, task: LiberoTask, surface: Surface | None, st
         won = steps if held and won is None else won
         if result.failed[0] or result.truncated[0] or (won is not None and steps >= won + AFTER):
             break
-    return Row(task.suite, task.index, task.instruction, state, won, held, time.process_time() - started), surface
+    return _row(task, state, won, held, started), surface
+
+
+def _row(task: LiberoTask, state: int, steps: int | None, lasting: bool, started: float) -> Row:
+    cpu = time.process_time() - started
+    return Row(task.suite, task.index, task.fingerprint, task.instruction, state, steps, lasting, cpu)
 
 
 def measure(
@@ -85,6 +94,9 @@ def measure(
     done = _read(out, stamp)
     found = [task for task in loaded if isinstance(task, LiberoTask) and (not tasks or task.index in tasks)]
     _check(suite, loaded, found, states)
+    prints = {(task.suite, task.index): task.fingerprint for task in loaded if isinstance(task, LiberoTask)}
+    if out and any(prints.get((row.suite, row.index), row.bundle) != row.bundle for row in done):
+        raise UserError(f"{out} was measured on other bundles of {suite} than are installed; choose another --json")
     known = {(row.suite, row.index, row.state) for row in done}
     with progress_bar(console, suite) as bar:
         line = bar.add_task("", total=len(found) * len(states), note="")

@@ -240,11 +240,11 @@ def _run(build: partial[Bench], job: Job, attempts: Sequence[Attempt], workers: 
 def _settings(command: CollectCommand, tasks: Sequence[SuiteTask], info: EnvInfo) -> dict[str, Any]:
     """What decides the content of the dataset: a stopped collection only continues with the same."""
     from embodied_rl.factory.envs import pick_render_quality
-    from embodied_rl.factory.tasks import bundles_digest, missing_assets
+    from embodied_rl.factory.tasks import bundles_digest, describe_stand_ins
 
-    missing, bundles = missing_assets(tasks), bundles_digest(tasks)
+    stand_ins, bundles = describe_stand_ins(tasks), bundles_digest(tasks)
     return {
-        **({"assets": f"APPROXIMATE: {len(missing)} official files are stand-ins"} if missing else {}),
+        **({"assets": stand_ins} if stand_ins else {}),
         **({"bundles": bundles} if bundles else {}),
         "suite": command.suite,
         "tasks": [task.name for task in tasks],

@@ -106,11 +106,16 @@ def describe_era(tasks: Sequence[SuiteTask], trained: str | None = None) -> str:
     return words if trained is None or known == {trained} else f"{words}; the policy was trained under {trained}"
 
 
-def missing_assets(tasks: Sequence[SuiteTask]) -> list[str]:
-    """Official asset files that are stand-ins in these tasks; a score on such pictures is not a score on LIBERO's."""
+def describe_stand_ins(tasks: Sequence[SuiteTask]) -> str:
+    """How many official asset files are stand-ins in these tasks; '' where none is.
+
+    A score on such pictures is not a score on LIBERO's.
+    """
     from embodied_rl.sim.libero.tasks import LiberoTask
 
-    return sorted({file for task in tasks if isinstance(task, LiberoTask) for file in task.approximate})
+    count = len({file for task in tasks if isinstance(task, LiberoTask) for file in task.approximate})
+    said = "1 official file is a stand-in" if count == 1 else f"{count} official files are stand-ins"
+    return f"APPROXIMATE: {said}" if count else ""
 
 
 def bundles_digest(tasks: Sequence[SuiteTask]) -> str:

@@ -16,7 +16,7 @@ from rich.table import Table
 from embodied_rl.evaluation.benchmark import BenchmarkReport, summarise
 from embodied_rl.evaluation.results_log import EpisodeResultsLog
 from embodied_rl.factory.envs import cpu_count, cpu_name, describe_env_processes
-from embodied_rl.factory.tasks import missing_assets
+from embodied_rl.factory.tasks import describe_stand_ins
 from embodied_rl.jobs.eval_request import BenchmarkCommand
 from embodied_rl.jobs.evaluation_setup import (
     Evaluated,
@@ -149,7 +149,6 @@ def _run_info(plan: EvaluationPlan, ready: Evaluated, words: str) -> dict[str, A
     """What really runs, in words."""
     command, env = plan.command, plan.command.env
     count = len({(spec.task, spec.init_state) for spec in plan.specs}) // len(plan.tasks)
-    missing = missing_assets(plan.tasks)
     return {
         "command": words,
         "suite": f"{plan.suite}, {counted(len(plan.tasks), 'task')}, "
@@ -157,7 +156,7 @@ def _run_info(plan: EvaluationPlan, ready: Evaluated, words: str) -> dict[str, A
         "protocol": plan.protocol.name,
         "deviations": "; ".join(ready.notes) or "none",
         "perturbed": f"{', '.join(command.perturb)} at level {command.perturb_level:g}" if command.perturb else "no",
-        "assets": f"APPROXIMATE: {len(missing)} official files are stand-ins" if missing else "exact",
+        "assets": describe_stand_ins(plan.tasks) or "exact",
         "overlap": ready.seen.describe(),
         "premises": describe_premises(plan.premises, plan.specs),
         "success": "once and at end" if command.at_end else "once (episodes end at success)",

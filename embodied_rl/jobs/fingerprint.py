@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from embodied_rl import __version__
-from embodied_rl.factory.tasks import task_digest
+from embodied_rl.factory.tasks import describe_stand_ins, task_digest
 
 if TYPE_CHECKING:
     from embodied_rl.factory.tasks import SuiteTask
@@ -32,6 +32,7 @@ def fingerprint(
 
     from embodied_rl.sim.warp.install import version as warp_version
 
+    stand_ins = describe_stand_ins(tasks)
     return {
         "embodied-rl": __version__,
         "mujoco": mujoco.__version__,
@@ -44,6 +45,7 @@ def fingerprint(
         "numba": numba.__version__,
         "weights": weights,
         "efficient": dict(efficient),
+        **({"assets": stand_ins} if stand_ins else {}),
         "bundles": {task.name: task_digest(task) for task in tasks},
     }
 

@@ -158,4 +158,5 @@ def _table(figures: Mapping[str, Any], speed: Mapping[str, Mapping[str, float]])
         f"{item['low']:+.1%} to {item['high']:+.1%}, {item['pairs']} {unit})"
         for item in figures["comparisons"]
     ]
+    lines += [f"  {suite}: {ran['assets']}" for suite, ran in figures["machine"].items() if "assets" in ran]
     return lines

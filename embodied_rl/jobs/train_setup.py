@@ -54,7 +54,7 @@ from embodied_rl.factory.policies import load_policy, save_policy
 from embodied_rl.factory.premises import describe_left_out, judge
 from embodied_rl.factory.protocol_envs import open_envs, training_episodes
 from embodied_rl.factory.run_config import envs_of_rank, open_policy_of, resolve
-from embodied_rl.factory.tasks import LIBERO_SUITES, bundles_digest, describe_era, load_tasks, missing_assets
+from embodied_rl.factory.tasks import LIBERO_SUITES, bundles_digest, describe_era, describe_stand_ins, load_tasks
 from embodied_rl.jobs.run_folder import check_bundles
 from embodied_rl.learner.types import TrainablePolicy
 from embodied_rl.policies.checkpoints.folder import read_provenance
@@ -184,9 +184,8 @@ def open_run(config: TrainConfig, given: Given, console: Console, *, resume: Pat
         about["era"] = describe_era(tasks, provenance.get("era"))
         about |= describe_left_out(tasks)
         about |= {"bundles": digest} if (digest := bundles_digest(tasks)) else {}
-        missing = missing_assets(tasks)
-        if missing:
-            about = {"assets": f"APPROXIMATE: {len(missing)} official files are stand-ins"} | about
+        if stand_ins := describe_stand_ins(tasks):
+            about = {"assets": stand_ins} | about
         yield RunSetup(
             config,
             env,

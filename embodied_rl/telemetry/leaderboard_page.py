@@ -98,6 +98,11 @@ def render(figures: Mapping[str, Any], extras: Extras) -> str:
         f"<style>{_STYLE}{MEDIA_STYLE}</style>",
         f"<h1>{escape(figures['title'])}</h1>",
         headline(f"{best['name']}: {score['rate']:.1%}", words),
+        *(
+            f"<p>{escape(suite)}: {escape(ran['assets'])}</p>"
+            for suite, ran in figures["machine"].items()
+            if "assets" in ran
+        ),
         section("Rows", _controls(figures["rows"]) + _board(figures["rows"])),
         section("Comparisons", _comparisons(figures["comparisons"], test)) if figures["comparisons"] else "",
         curves(figures["rows"]),

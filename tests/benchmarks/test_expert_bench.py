@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
-from embodied_rl.benchmarks.expert import Row, _read, _stamp, _write, main, numbers
+from embodied_rl.benchmarks.expert import Row, _read, _stamp, _write, main, measure, numbers
 from embodied_rl.errors import UserError
+from embodied_rl.factory.tasks import load_tasks
+from embodied_rl.sim.libero.tasks import LiberoTask
 from tests.sim.libero.bundles import install_fake
 
 
@@ -48,8 +52,22 @@ def test_another_file_is_one_line(tmp_path: Path, text: str) -> None:
 @pytest.mark.parametrize("key", ["mujoco", "era", "simulator"])
 def test_episodes_of_another_simulator_are_not_continued(tmp_path: Path, key: str) -> None:
     path, stamp = tmp_path / "expert.json", _stamp("current")
-    row = Row("libero_goal", 0, "Do it", 3, 80, True, 1.5)
+    row = Row("libero_goal", 0, "a" * 64, "Do it", 3, 80, True, 1.5)
     _write(path, stamp, [row])
     assert _read(path, stamp) == [row]
     with pytest.raises(UserError, match=f"measured with another {key}; choose another --json"):
         _read(path, {**stamp, key: "other"})
+
+
+def test_episodes_of_other_bundles_are_not_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EMBODIED_RL_CACHE", str(tmp_path))
+    install_fake(tmp_path / "libero")
+    path, console = tmp_path / "expert.json", Console(quiet=True)
+    task, *_ = load_tasks("libero_goal", era="current")
+    assert isinstance(task, LiberoTask)
+    row = Row("libero_goal", task.index, task.fingerprint, "Do it", 3, 80, True, 1.5)
+    _write(path, _stamp("current"), [row])
+    assert measure("libero_goal", "current", [task.index], [3], path, console) == [row], "nothing is left to run"
+    _write(path, _stamp("current"), [replace(row, bundle="0" * 64)])
+    with pytest.raises(UserError, match="measured on other bundles of libero_goal than are installed"):
+        measure("libero_goal", "current", [task.index], [3], path, console)

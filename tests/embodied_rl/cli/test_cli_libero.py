@@ -18,6 +18,7 @@ from embodied_rl.cli.doctor_libero import LiberoDoctorConfig, Row, _asked, _summ
 from embodied_rl.cli.select import select
 from embodied_rl.errors import UserError
 from embodied_rl.factory.tasks import load_tasks
+from embodied_rl.jobs.fingerprint import fingerprint
 from embodied_rl.jobs.train_setup import load_command
 from embodied_rl.policies.checkpoints.folder import read_provenance
 from embodied_rl.sim.libero.bundle import bundle_path
@@ -124,7 +125,8 @@ def test_demonstrations_say_which_bundles_and_stand_ins_they_show(
     tasks = load_tasks("libero_goal", era="current")
     info: Any = SimpleNamespace(cameras=(), simulator="native", renderer="raster")
     settings = _settings(command, tasks, info)
-    assert settings["assets"] == "APPROXIMATE: 1 official files are stand-ins"
+    assert settings["assets"] == "APPROXIMATE: 1 official file is a stand-in"
+    assert fingerprint(tasks, "native", "raster", "exact", "cpu", "", {})["assets"] == settings["assets"]
     again = _settings(command, [replace(tasks[0], fingerprint="0"), *tasks[1:]], info)
     assert again["bundles"] != settings["bundles"]
 

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from embodied_rl.jobs.leaderboard import _table
 from embodied_rl.telemetry.leaderboard_media import Extras, Film
 from embodied_rl.telemetry.leaderboard_page import render, write_leaderboard_page
 from embodied_rl.telemetry.video import VideoWriter
@@ -104,6 +105,14 @@ def test_curves_films_speed_and_seeds_are_shown_where_there_are_some() -> None:
     for heading in ("Training", "Failures", "Speed"):
         assert f"<h2>{heading}</h2>" in page
         assert f"<h2>{heading}</h2>" not in empty
+
+
+def test_stand_ins_for_official_files_are_said_beside_the_result() -> None:
+    said = "APPROXIMATE: 2 official files are stand-ins"
+    figures = FIGURES | {"machine": {"toy": {"mujoco": "4.0.0"}, "goal": {"assets": said}}}
+    assert f"<p>goal: {said}</p>" in render(figures, EXTRAS).partition("<h2>Rows")[0]
+    assert _table(figures, {})[-1] == f"  goal: {said}"
+    assert "APPROXIMATE" not in render(FIGURES, EXTRAS) + "".join(_table(FIGURES, {}))
 
 
 class Tab:
