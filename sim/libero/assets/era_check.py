@@ -151,7 +151,7 @@ def table(found: Mapping[str, Any]) -> list[str]:
     rows = [
         ("tasks with a body > 1 mm off", f"{current['tasks_off']} of {current['tasks']}", str(published["tasks_off"])),
         ("states with one", f"{current['states_off']} of {found['states']}", str(published["states_off"])),
-        ("largest difference, mm", f"{current['worst_mm']:.3g}", f"{published['worst_mm']:.3g}"),
+        ("largest difference, mm", *(_mm(era["worst_mm"]) for era in (current, published))),
         (
             "'on' facts of the beginning that differ",
             f"{current['facts_differ']} of {current['facts']}",
@@ -167,6 +167,10 @@ def table(found: Mapping[str, Any]) -> list[str]:
     ]
     head = [f"| against mujoco {OLD_MUJOCO} | current ({found['mujoco']}) | published |", "|---|---|---|"]
     return [*head, *(f"| {' | '.join(row)} |" for row in rows)]
+
+
+def _mm(value: float) -> str:
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _two(value: float | None) -> str:

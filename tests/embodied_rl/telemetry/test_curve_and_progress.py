@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import struct
+from types import SimpleNamespace
 
 import pytest
 from numba.core import event
@@ -45,6 +46,19 @@ def test_plain_lines_where_there_is_no_terminal() -> None:
     assert lines[1].startswith("iteration 2/4  success 50%  loss -0.0123  decisions/s 151  ETA ")
     assert lines[2].endswith("held-out 100%  ETA 0:00")
     assert len(lines) == 3
+
+
+def test_the_evaluation_before_the_first_update_is_no_part_of_the_eta(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr("embodied_rl.telemetry.progress.time", SimpleNamespace(monotonic=lambda: now[0]))
+    out = io.StringIO()
+    with RunProgress(4, console=Console(file=out, width=200)) as progress:
+        for name, seconds, done in (("evaluate", 600, 0), ("rollout", 60, 1), ("rollout", 60, 2)):
+            progress.stage(name, 2)
+            now[0] += seconds
+            if done:
+                progress.iteration(done, {})
+    assert [line[-4:] for line in out.getvalue().splitlines()[1:]] == ["3:00", "2:00"]
 
 
 def test_a_terminal_shows_success_and_survives_more_episodes_than_planned() -> None:

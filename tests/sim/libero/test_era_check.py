@@ -22,7 +22,7 @@ from tests.sim.libero.bundles import NAME, install_fake
 
 GOOD = TaskResult(
     task="libero_spatial/a",
-    off_mm={"current": [40.0, 0.2], "mujoco-3.3": [0.02, 0.001]},
+    off_mm={"current": [1390.4, 0.2], "mujoco-3.3": [0.02, 0.001]},
     holds={"current": [(False, True), (True, True)], "mujoco-3.3": [(True, True), (True, True)]},
     picked={"current": [False, False, False], "mujoco-3.3": [True, True, True]},
     picked_old=[True, True, False],
@@ -36,7 +36,7 @@ def test_the_table_says_what_was_found() -> None:
     for row in (
         "| tasks with a body > 1 mm off | 2 of 2 | 0 |",
         "| states with one | 2 of 4 | 0 |",
-        "| largest difference, mm | 40 | 0.02 |",
+        "| largest difference, mm | 1390 | 0.02 |",
         "| 'on' facts of the beginning that differ | 2 of 4 | 0 |",
         "| scripted picks of 6 (3.3.2: 4) | 0 | 6 |",
         "| pictures of libero_object, mean difference of 255 | 36.00 | 0.10 |",
