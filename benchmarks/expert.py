@@ -95,7 +95,7 @@ def measure(
     found = [task for task in loaded if isinstance(task, LiberoTask) and (not tasks or task.index in tasks)]
     _check(suite, loaded, found, states)
     prints = {(task.suite, task.index): task.fingerprint for task in loaded if isinstance(task, LiberoTask)}
-    if out and any(prints.get((row.suite, row.index), row.bundle) != row.bundle for row in done):
+    if any(prints.get((row.suite, row.index), row.bundle) != row.bundle for row in done):
         raise UserError(f"{out} was measured on other bundles of {suite} than are installed; choose another --json")
     known = {(row.suite, row.index, row.state) for row in done}
     with progress_bar(console, suite) as bar:

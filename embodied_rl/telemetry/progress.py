@@ -29,8 +29,7 @@ class RunProgress(event.Listener):
         self.console = console or Console()
         self._live = self.console.is_terminal
         self._iterations, self._done, self._first = iterations, done, done
-        self._started: float | None = None
-        """When the first rollout began: an evaluation before it says nothing of how long an update takes."""
+        self._started = time.monotonic()
         self._stage, self._episodes, self._total = "", 0, 0
         self._successes, self._returns = 0, 0.0
         self._compiling = ""
@@ -72,8 +71,8 @@ class RunProgress(event.Listener):
 
     def stage(self, name: str, episodes: int) -> None:
         """A rollout or evaluation of about `episodes` episodes begins."""
-        if self._started is None and name != "evaluate":
-            self._started = time.monotonic()
+        if name != "evaluate" and self._stage in ("", "evaluate") and self._done == self._first:
+            self._started = time.monotonic()  # the evaluation before the first update says nothing of an update's time
         self._stage, self._episodes, self._total = name, 0, episodes
         self._successes, self._returns = 0, 0.0
         self._bars.reset(self._part, description=escape(name), total=episodes, note="", visible=True)
@@ -104,8 +103,6 @@ class RunProgress(event.Listener):
         self.console.print(text, soft_wrap=True, markup=False, highlight=False)
 
     def _eta(self) -> str:
-        if self._started is None:
-            return "-:--"
         finished = self._done - self._first
         seconds = (time.monotonic() - self._started) / max(finished, 1) * (self._iterations - self._done)
         return duration(seconds)
