@@ -7,6 +7,7 @@ deleted afterwards.
 from __future__ import annotations
 
 import dataclasses
+import os
 import shlex
 import tempfile
 import time
@@ -153,7 +154,8 @@ def checked(benchmark: str, command: BenchmarkCommand) -> BenchmarkCommand:
     if command.json:
         try_file("--json", command.json)
     if command.output == AUTO:
-        name = f"eval-{suite}-{command.protocol}-{time.strftime('%Y%m%d-%H%M%S')}"
+        when = f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"  # a script may start several in one second
+        name = f"eval-{suite}-{command.protocol}-{when}"
         command = dataclasses.replace(command, output=str(Path("runs") / name))
     try_folder("--output", Path(command.output))
     whole = {name: _whole_path(name, getattr(command, name)) for name in ("checkpoint", "tokenizer", "statistics")}

@@ -54,7 +54,7 @@ class BenchmarkCommand(CheckpointOptions):
     videos: int = 5
     """Failed episodes that are filmed, spread over the tasks; 0 films none."""
     output: str = AUTO
-    """Folder of the evaluation; auto makes runs/eval-SUITE-PROTOCOL-TIME."""
+    """Folder of the evaluation; auto makes runs/eval-SUITE-PROTOCOL-TIME-PROCESS."""
     json: Path | None = None
     """Also write the report's figures here."""
 

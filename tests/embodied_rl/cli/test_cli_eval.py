@@ -314,6 +314,18 @@ def test_files_are_recorded_by_whole_paths(tmp_path: Path, monkeypatch: pytest.M
     assert not (tmp_path / "e").exists()
 
 
+def test_evaluations_begun_in_one_second_write_into_folders_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("time.strftime", lambda form: "20260101-000000")
+    outputs = set()
+    for process in (1, 2):
+        monkeypatch.setattr("os.getpid", lambda process=process: process)
+        outputs.add(checked("tabletop", BenchmarkCommand()).output)
+    assert len(outputs) == 2
+
+
 @pytest.mark.parametrize(
     ("benchmark", "suite", "expected"),
     [
