@@ -13,7 +13,7 @@ from embodied_rl.types import Array
 _ZERO = np.float32(0)
 
 
-@njit(cache=True, nogil=True, fastmath=True, error_model="numpy")
+@njit(cache=True, nogil=True, fastmath=True, error_model="numpy", forceinline=True)
 def _polytope_row(coef: Array, dy: np.float32, nearest: np.float32, label: int, w_row: Array, id_row: Array) -> None:
     e0, e1, e2 = coef[0] + dy * coef[2], coef[3] + dy * coef[5], coef[6] + dy * coef[8]
     x0, x1, x2 = coef[9] + dy * coef[11], coef[12] + dy * coef[14], coef[15] + dy * coef[17]
@@ -28,7 +28,7 @@ def _polytope_row(coef: Array, dy: np.float32, nearest: np.float32, label: int, 
         id_row[i] = label if hit else id_row[i]
 
 
-@njit(cache=True, nogil=True, fastmath=True, error_model="numpy")
+@njit(cache=True, nogil=True, fastmath=True, error_model="numpy", forceinline=True)
 def _quadric_row(
     coef: Array,
     line: np.float32,
@@ -55,7 +55,7 @@ def _quadric_row(
         id_row[i] = label if hit else id_row[i]
 
 
-@njit(cache=True, nogil=True, fastmath=True, error_model="numpy")
+@njit(cache=True, nogil=True, fastmath=True, error_model="numpy", forceinline=True)
 def _draw(shape: int, rect: Array, exact: Array, near: np.float32, label: int, w: Array, ids: Array) -> None:
     """Keep `label` where the primitive is nearer than `w`."""
     coef = exact.astype(np.float32)

@@ -36,7 +36,7 @@ _X, _Y, _DEPTH = (BLOCK * i for i in range(20, 23))
 _ROWS = 23
 
 
-@njit(cache=True, nogil=True, fastmath=True, error_model="numpy")
+@njit(cache=True, nogil=True, fastmath=True, error_model="numpy", forceinline=True)
 def _points(b: Array, n: int, rays: Array, g: int) -> None:
     """Surface points and unit directions to the eye from pixel positions and depths."""
     o0, o1, o2 = rays[g, 0, 0], rays[g, 0, 1], rays[g, 0, 2]
@@ -51,7 +51,7 @@ def _points(b: Array, n: int, rays: Array, g: int) -> None:
         b[_V0 + k], b[_V1 + k], b[_V2 + k] = unit * v0, unit * v1, unit * v2
 
 
-@njit(cache=True, nogil=True, fastmath=True, error_model="numpy")
+@njit(cache=True, nogil=True, fastmath=True, error_model="numpy", forceinline=True)
 def _box_normals(b: Array, n: int, s0: F32, s1: F32, s2: F32) -> None:
     for k in range(n):
         p0, p1, p2 = b[_P0 + k], b[_P1 + k], b[_P2 + k]
@@ -62,7 +62,7 @@ def _box_normals(b: Array, n: int, s0: F32, s1: F32, s2: F32) -> None:
         b[_N2 + k] = (_ONE if p2 > _ZERO else -_ONE) if gap2 == least else _ZERO
 
 
-@njit(cache=True, nogil=True, fastmath=True, error_model="numpy")
+@njit(cache=True, nogil=True, fastmath=True, error_model="numpy", forceinline=True)
 def _cylinder_normals(b: Array, n: int, radius: F32, half: F32) -> None:
     for k in range(n):
         p0, p1, p2 = b[_P0 + k], b[_P1 + k], b[_P2 + k]
@@ -73,7 +73,7 @@ def _cylinder_normals(b: Array, n: int, radius: F32, half: F32) -> None:
         b[_N2 + k] = (_ONE if p2 > _ZERO else -_ONE) if cap else _ZERO
 
 
-@njit(cache=True, nogil=True, fastmath=True, error_model="numpy")
+@njit(cache=True, nogil=True, fastmath=True, error_model="numpy", forceinline=True)
 def _round_normals(b: Array, n: int, s0: F32, s1: F32, s2: F32, half: F32) -> None:
     """Gradient of sum (p_i / s_i)^2, p_2 first moved by at most `half` towards 0 (a capsule's inner line)."""
     i0, i1, i2 = _ONE / (s0 * s0), _ONE / (s1 * s1), _ONE / (s2 * s2)
@@ -84,7 +84,7 @@ def _round_normals(b: Array, n: int, s0: F32, s1: F32, s2: F32, half: F32) -> No
         b[_N0 + k], b[_N1 + k], b[_N2 + k] = p0 * unit, p1 * unit, p2 * unit
 
 
-@njit(cache=True, nogil=True, fastmath=True, error_model="numpy")
+@njit(cache=True, nogil=True, fastmath=True, error_model="numpy", forceinline=True)
 def _normals(b: Array, n: int, kind: int, size: Array, g: int) -> None:
     """Unit outward normals at the surface points."""
     if kind == PLANE:
@@ -100,7 +100,7 @@ def _normals(b: Array, n: int, kind: int, size: Array, g: int) -> None:
         _round_normals(b, n, size[g, 0], size[g, 0], size[g, 0], size[g, 1] if kind == CAPSULE else _ZERO)
 
 
-@njit(cache=True, nogil=True, fastmath=True, error_model="numpy")
+@njit(cache=True, nogil=True, fastmath=True, error_model="numpy", forceinline=True)
 def _reach(b: Array, n: int, kind: int, shape: Array, lights: Array, g: int, light: int) -> None:
     """Unit directions to a light and its strength at each point, after attenuation and spot cone."""
     d0, d1, d2 = lights[g, light, 3], lights[g, light, 4], lights[g, light, 5]
@@ -125,7 +125,7 @@ def _reach(b: Array, n: int, kind: int, shape: Array, lights: Array, g: int, lig
             b[_STRENGTH + k] *= math.exp2(exponent * math.log2(along))
 
 
-@njit(cache=True, nogil=True, fastmath=True, error_model="numpy")
+@njit(cache=True, nogil=True, fastmath=True, error_model="numpy", forceinline=True)
 def _diffuse(b: Array, n: int, colors: Array, light: int) -> None:
     """Add a light's ambient and diffuse colour; leave the squared cosine between normal and half vector in _LOBE."""
     ambient_r, ambient_g, ambient_b = colors[light, 0], colors[light, 1], colors[light, 2]
@@ -145,7 +145,7 @@ def _diffuse(b: Array, n: int, colors: Array, light: int) -> None:
         b[_LOBE + k] = lobe if cosine > _ZERO else _ZERO
 
 
-@njit(cache=True, nogil=True, fastmath=True, error_model="numpy")
+@njit(cache=True, nogil=True, fastmath=True, error_model="numpy", forceinline=True)
 def _specular(b: Array, n: int, look: Array, g: int, colors: Array, light: int) -> None:
     """Add a light's highlight, where it is bright enough to be seen."""
     specular, exponent, floor = look[g, 4], _HALF * look[g, 5], look[g, 6]
@@ -159,7 +159,7 @@ def _specular(b: Array, n: int, look: Array, g: int, colors: Array, light: int) 
             b[_SHINE_B + k] += shine * colors[light, 8]
 
 
-@njit(cache=True, nogil=True, fastmath=True, error_model="numpy")
+@njit(cache=True, nogil=True, fastmath=True, error_model="numpy", forceinline=True)
 def _finish(b: Array, n: int, look: Array, g: int) -> None:
     """Material colour, clamped as OpenGL does before texturing, in 0..255."""
     red, green, blue = look[g, 0], look[g, 1], look[g, 2]
@@ -169,7 +169,7 @@ def _finish(b: Array, n: int, look: Array, g: int) -> None:
         b[_BLUE + k] = _WHITE * min(b[_BLUE + k] * blue, _ONE)
 
 
-@njit(cache=True, nogil=True, fastmath=True, error_model="numpy")
+@njit(cache=True, nogil=True, fastmath=True, error_model="numpy", forceinline=True)
 def _texel(texels: Array, start: int, width: int, x0: int, x1: int, y0: int, y1: int, fx: F32, fy: F32) -> Vector:
     """Bilinear mix (0..255) of the texels in columns x0, x1 and rows y0, y1."""
     a, c = start + 3 * (y0 * width + x0), start + 3 * (y0 * width + x1)
@@ -182,7 +182,7 @@ def _texel(texels: Array, start: int, width: int, x0: int, x1: int, y0: int, y1:
     )
 
 
-@njit(cache=True, nogil=True, fastmath=True, error_model="numpy")
+@njit(cache=True, nogil=True, fastmath=True, error_model="numpy", forceinline=True)
 def _texture(
     b: Array, n: int, texels: Array, table: Array, mips: Array, texture: int, su: F32, sv: F32, pixel: F32
 ) -> None:
@@ -213,7 +213,7 @@ def _texture(
         b[_SHINE_R + k] = b[_SHINE_G + k] = b[_SHINE_B + k] = _ZERO
 
 
-@njit(cache=True, nogil=True, fastmath=True, error_model="numpy")
+@njit(cache=True, nogil=True, fastmath=True, error_model="numpy", forceinline=True)
 def _sky(texels: Array, start: int, width: int, dx: F32, dy: F32, dz: F32) -> Vector:
     """Background colour in a world direction; cube faces right, left, up, down, front, back (OpenGL), world z up."""
     ax, ay, az = abs(dx), abs(dz), abs(dy)
@@ -232,7 +232,7 @@ def _sky(texels: Array, start: int, width: int, dx: F32, dy: F32, dz: F32) -> Ve
     return _texel(texels, start, width, x0, x1, y0, y1, x - F32(x0), y - F32(y0))
 
 
-@njit(cache=True, nogil=True, fastmath=True, error_model="numpy")
+@njit(cache=True, nogil=True, fastmath=True, error_model="numpy", forceinline=True)
 def _background(scene: Scene, ids: Array, axes: Array, lens: Array, out: Array) -> None:
     """Colour the pixels that show no geom: the sky, or black."""
     texels, sky = scene.texels, scene.sky
@@ -278,7 +278,7 @@ def _sort(ids: Array, count: int, order: Array) -> Array:
     return ends
 
 
-@njit(cache=True, nogil=True, fastmath=True, error_model="numpy")
+@njit(cache=True, nogil=True, fastmath=True, error_model="numpy", forceinline=True)
 def _surfaces(scene: Scene, w: Array, ids: Array, rays: Array, lights: Array, pixel: F32, out: Array) -> None:
     """Colour the pixels that show a geom."""
     kinds, look, textures, scale = scene.geom_kind, scene.geom_look, scene.geom_texture, scene.geom_texscale
@@ -316,7 +316,7 @@ def _surfaces(scene: Scene, w: Array, ids: Array, rays: Array, lights: Array, pi
                 out[y, x, 2] = min(b[_BLUE + k] + _WHITE * b[_SHINE_B + k], _WHITE)
 
 
-@njit(cache=True, nogil=True, fastmath=True, error_model="numpy")
+@njit(cache=True, nogil=True, fastmath=True, error_model="numpy", forceinline=True)
 def _average(color: Array, samples: int, out: Array) -> None:
     """Mean over samples x samples blocks, rounded to uint8."""
     share = F32(1.0 / (samples * samples))

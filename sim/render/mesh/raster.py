@@ -27,7 +27,7 @@ _SLACK = F32(1e-4)
 """Share of the sum by which an edge function may be negative: neighbours leave no gap."""
 
 
-@njit(nogil=True, fastmath=True, error_model="numpy")
+@njit(nogil=True, fastmath=True, error_model="numpy", forceinline=True)
 def _nearest(box: Array, pose: Array, g: int, f: float, half_w: float, half_h: float, near: float) -> float:
     """Depth of the nearest corner of a part's box, or -1 when the box is out of the frustum."""
     c0, c1, c2 = float(pose[g, 0, 3]), float(pose[g, 1, 3]), float(pose[g, 2, 3])
@@ -50,7 +50,7 @@ def _nearest(box: Array, pose: Array, g: int, f: float, half_w: float, half_h: f
     return max(c2 - reach, near)
 
 
-@njit(nogil=True, fastmath=True, error_model="numpy")
+@njit(nogil=True, fastmath=True, error_model="numpy", forceinline=True)
 def _transform(vert: Array, first: int, count: int, pose: Array, g: int, f: F32, cx: F32, cy: F32, cam: Array) -> None:
     """Rows of cam float32 [V, 5]: f x, f y, depth, pixel x, pixel y."""
     a0, a1, a2, a3 = f * pose[g, 0, 0], f * pose[g, 0, 1], f * pose[g, 0, 2], f * pose[g, 0, 3]
@@ -95,7 +95,7 @@ def _meets(left: F32, right: F32, ya: int, yb: int, offsets: Array) -> bool:
     return False
 
 
-@njit(nogil=True, fastmath=True, error_model="numpy")
+@njit(nogil=True, fastmath=True, error_model="numpy", forceinline=True)
 def _wide(w: Array, ids: Array, cap: Array, value: F32, slope: F32, label: int) -> None:
     """Depth test along part of a row, for LLVM to vectorise."""
     for i in range(w.shape[0]):
@@ -173,7 +173,7 @@ def _rows(
     return drawn
 
 
-@njit(nogil=True, fastmath=True, error_model="numpy")
+@njit(nogil=True, fastmath=True, error_model="numpy", forceinline=True)
 def _triangles(
     scene: Scene, first: int, count: int, eye: tuple[F32, F32, F32], cam: Array, lens: Array, offsets: Array,
     shifts: Array, spans: Array, g: int, swap: bool, w: Array, cap: Array, ids: Array, record: Array, origin: Array,

@@ -6,6 +6,10 @@ interpolates between vertices. No shadows.
 
 Fragments are shaded in blocks, whose quantities are rows of a flat array, BLOCK apart: with one base address and
 constant distances LLVM can prove the loops independent, and vectorises them.
+
+Whatever one kernel calls is inlined (`forceinline`), here and in the other rasteriser files. Otherwise the process that
+compiles runs a callee's own code, and later ones, which load the caller from numba's cache, the copy in the caller's
+code; under fastmath the two round differently, and now and then a pixel differs by one level.
 """
 
 from __future__ import annotations
@@ -37,7 +41,7 @@ BLOCK = 256
 ROWS = 24
 
 
-@njit(nogil=True, fastmath=True, error_model="numpy")
+@njit(nogil=True, fastmath=True, error_model="numpy", forceinline=True)
 def _fragments(w: Array, ids: Array, origin: Array, offsets: Array, frag: Array, where: Array) -> int:
     """One fragment a pixel and part: label, pixel, samples, part; mean position (pixels) and 1 / depth."""
     samples, width, count = offsets.shape[0], w.shape[1], 0
@@ -153,7 +157,7 @@ def _flat_color(
     return red, green, blue
 
 
-@njit(nogil=True, fastmath=True, error_model="numpy")
+@njit(nogil=True, fastmath=True, error_model="numpy", forceinline=True)
 def _gather(
     scene: Scene, n: int, first: int, frag: Array, where: Array, record: Array, origin: Array, pose: Array, f: F32,
     cx: F32, cy: F32, dim: F32, b: Array,
@@ -205,7 +209,7 @@ def _gather(
         b[_TR + k], b[_TG + k], b[_TB + k] = color
 
 
-@njit(nogil=True, fastmath=True, error_model="numpy")
+@njit(nogil=True, fastmath=True, error_model="numpy", forceinline=True)
 def _power(base: F32, exponent: F32) -> F32:
     """base ** exponent for base in 0..1 and exponent >= 0, to about 1e-4; no calls, so that loops of it vectorise."""
     bits = np.float32(max(base, F32(1e-12))).view(np.int32)
@@ -219,7 +223,7 @@ def _power(base: F32, exponent: F32) -> F32:
     return np.int32((np.int32(whole) + 127) << 23).view(np.float32) * mant
 
 
-@njit(nogil=True, fastmath=True, error_model="numpy")
+@njit(nogil=True, fastmath=True, error_model="numpy", forceinline=True)
 def _prepare(n: int, b: Array) -> None:
     for k in range(n):
         n0, n1, n2 = b[_N0 + k], b[_N1 + k], b[_N2 + k]
@@ -232,7 +236,7 @@ def _prepare(n: int, b: Array) -> None:
         b[_SR + k] = b[_SG + k] = b[_SB + k] = _ZERO
 
 
-@njit(nogil=True, fastmath=True, error_model="numpy")
+@njit(nogil=True, fastmath=True, error_model="numpy", forceinline=True)
 def _light(n: int, kind: int, light: int, lights: Array, color: Array, shape: Array, b: Array) -> None:
     """Add one light. shape: attenuation (3), cosine of the cone, exponent of the spot."""
     o0, o1, o2 = lights[light, 0], lights[light, 1], lights[light, 2]
@@ -270,7 +274,7 @@ def _light(n: int, kind: int, light: int, lights: Array, color: Array, shape: Ar
         b[_SB + k] += shine * sb
 
 
-@njit(nogil=True, fastmath=True, error_model="numpy")
+@njit(nogil=True, fastmath=True, error_model="numpy", forceinline=True)
 def _finish(n: int, b: Array) -> None:
     """Clamp as OpenGL does before texturing, then the texture."""
     for k in range(n):
