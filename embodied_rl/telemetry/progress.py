@@ -96,7 +96,8 @@ class RunProgress(event.Listener):
         note, self._compiling = summary(metrics) + self._compiling, ""
         self._bars.update(self._all, completed=done, note=note)
         if not self._live:
-            self.message(f"iteration {done}/{self._iterations}  {note}  ETA {self._eta()}")
+            left = f"  ETA {self._eta()}" if done < self._iterations else ""  # an evaluation may follow the last one
+            self.message(f"iteration {done}/{self._iterations}  {note}{left}")
 
     def message(self, text: str) -> None:
         """A line that stays."""

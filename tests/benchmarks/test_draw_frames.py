@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from embodied_rl.benchmarks.draw_frames import Row, read_kept
+from embodied_rl.benchmarks.draw_frames import KINDS, Row, comparison, read_kept, summary
 from embodied_rl.errors import UserError
 
 STAMP = {"machine": {"cpu": "a"}, "simulator": "1", "bundles": "2", "kinds": ["plain", "fast"]}
+WORST = [("STUDY_SCENE1_pick_up", 30.0), ("STUDY_SCENE4_pick_up_the_book_on_the_left_and_place_it", 20.0)]
 ROWS = [Row("libero_goal/a", size, "fast", 1.0, 30.0, 2.0) for size in (64, 128)]
 
 
@@ -38,3 +39,13 @@ def test_a_damaged_file_is_one_line(tmp_path: Path, line: str) -> None:
     with pytest.raises(UserError, match=r"is damaged .*; remove it") as error:
         read_kept(_kept(tmp_path, tail=line + "\n"), STAMP)
     assert "\n" not in str(error.value)
+
+
+def test_the_line_below_the_table_names_the_worst_task_in_full_and_the_ratio_of_the_means() -> None:
+    cost = {"plain": 30.0, "fast": 2.0}
+    rows = [Row(f"libero_90/{name}", 64, kind, cost.get(kind, 9.0), dB, 1.0) for kind in KINDS for name, dB in WORST]
+    line = comparison(summary(rows, "", 64), 64)
+    assert line == (
+        "at 64 pixels fast frames take 15.0 times less CPU than plain OSMesa, PSNR 25.00 against 25.00 dB; "
+        f"worst: libero_90/{WORST[1][0]} (20.0 dB)"
+    )

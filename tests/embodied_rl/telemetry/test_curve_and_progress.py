@@ -44,7 +44,7 @@ def test_plain_lines_where_there_is_no_terminal() -> None:
     lines = out.getvalue().splitlines()
     assert lines[0] == "[brackets] stay, and long lines are not wrapped at the width of the console"
     assert lines[1].startswith("iteration 2/4  success 50%  loss -0.0123  decisions/s 151  ETA ")
-    assert lines[2].endswith("held-out 100%  ETA 0:00")
+    assert lines[2] == "iteration 4/4  held-out 100%"  # an evaluation may follow: no ETA of 0:00
     assert len(lines) == 3
 
 
