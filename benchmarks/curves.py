@@ -119,13 +119,13 @@ def _by_task(row: Mapping[str, Any], prefix: str) -> dict[str, float]:
 
 
 def write_csv(path: Path, points: Sequence[Point]) -> None:
-    """Write `points`, rates with four digits."""
+    """Write `points`, numbers with six decimals, so that the tables' one is rounded once."""
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, [field.name for field in fields(Point)], lineterminator="\n")
         writer.writeheader()
         for point in points:
             values = asdict(point).items()
-            writer.writerow({name: f"{value:.4f}" if isinstance(value, float) else value for name, value in values})
+            writer.writerow({name: f"{value:.6f}" if isinstance(value, float) else value for name, value in values})
 
 
 def read_csv(path: Path) -> list[Point]:
