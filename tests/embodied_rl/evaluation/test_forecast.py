@@ -50,7 +50,9 @@ def test_half_of_the_recorded_runs_tells_their_end() -> None:
     serial = [error for label, error in errors if label.endswith("serial")]
     assert len(serial) == 6
     assert sum(error <= 0.04 for error in serial) >= 5
-    assert sum(error <= 0.06 for _, error in errors) == len(errors) == 12
+    assert sum(error <= 0.04 for _, error in errors) == 9  # as docs/train.md says
+    assert max(error for _, error in errors) < 0.07
+    assert len(errors) == 12
     assert all(inside)
 
 
