@@ -60,7 +60,7 @@ def show_lines(record: RunRecord) -> list[str]:
 def card_line(card: RecipeCard) -> str:
     """What a user should see."""
     band, minutes = card.end.band, card.cpu_minutes
-    cost = f"; {minutes[0]:.0f} to {minutes[1]:.0f} CPU minutes" if minutes else ""
+    cost = f"; {' to '.join(dict.fromkeys(f'{value:.0f}' for value in minutes))} CPU minutes" if minutes else ""
     return (
         f"{card.recipe}: {band.mean:.1%} after {card.end.update} updates, another run in {band.low:.1%} to "
         f"{band.high:.1%} ({counted(card.runs, 'run')}, {card.source}){cost}"
