@@ -157,6 +157,7 @@ def _status(root: Path, benchmark: Benchmark) -> int:
     from rich.console import Console
     from rich.table import Table
 
+    from embodied_rl.sim.libero.assets.install import OFFICIAL
     from embodied_rl.sim.libero.assets.state import missing_assets, size_gb, status
 
     table = Table("suite", "tasks", "approximate", "to export again")
@@ -169,7 +170,10 @@ def _status(root: Path, benchmark: Benchmark) -> int:
     if not any(row.installed for row in rows):
         print(f"not installed in {root}; run: {benchmark.install}")
         return 0
-    print(f"{size_gb(root):.2f} GB in {root}")
+    official = size_gb(root / OFFICIAL)
+    print(f"{size_gb(root) - official:.2f} GB in {root}")
+    if official:
+        print(f"and {official:.2f} GB that only bench libero and comparisons use, in {root / OFFICIAL}")
     if missing := missing_assets(root, benchmark):
         console.print(f"{len(missing)} asset files were missing: embodied-rl assets verify {benchmark.name} lists them")
     return 0

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from embodied_rl.errors import UserError
 from embodied_rl.factory.envs import cpu_count
 from embodied_rl.factory.tasks import cache_dir
 
@@ -41,6 +42,19 @@ def judge(tasks: Sequence[SuiteTask], console: Console) -> tuple[list[SuiteTask]
         text = f"What the initial states come to can't be kept ({trouble}): it is found out again every time."
         console.print(text, soft_wrap=True, markup=False, highlight=False)
     return [leave_out(task, found[task.name]) if isinstance(task, LiberoTask) else task for task in tasks], found
+
+
+def require_train_states(tasks: Sequence[SuiteTask]) -> None:
+    """UserError for a task of LIBERO that `judge` left without a training state, since nobody can solve any."""
+    from embodied_rl.sim.libero.tasks import LiberoTask
+
+    for task in tasks:
+        if isinstance(task, LiberoTask) and not task.train_states:
+            raise UserError(
+                f"task '{task.name}' has no initial state to train on: nobody can solve any of its "
+                f"{len(task.left_out or ())}. Why: embodied-rl doctor libero --suite {task.suite} --states train. "
+                "Name the other tasks with --task to go on without it."
+            )
 
 
 def describe_left_out(tasks: Sequence[SuiteTask]) -> dict[str, str]:

@@ -19,6 +19,7 @@ from embodied_rl.factory.envs import cpu_count, cpu_name, describe_env_processes
 from embodied_rl.factory.tasks import describe_stand_ins
 from embodied_rl.jobs.eval_request import BenchmarkCommand
 from embodied_rl.jobs.evaluation_setup import (
+    UNKNOWN_SUITE,
     Evaluated,
     EvaluationPlan,
     describe_premises,
@@ -72,6 +73,7 @@ def run(
 
 def _head(stamp: Mapping[str, Any], keep: bool) -> list[str]:
     """What a reader must know of what runs; report.json has it all."""
+    trained = stamp["trained on"]
     rows = {
         "suite": stamp["suite"],
         "policy": f"{stamp['policy']}; {stamp['weights']}",
@@ -79,6 +81,7 @@ def _head(stamp: Mapping[str, Any], keep: bool) -> list[str]:
         "simulator": f"{stamp['worlds']}; {without_reason(stamp['renderer'])}",
         "device": stamp["device"],
         "overlap": stamp["overlap"],
+        **({} if trained in (stamp["suite"].partition(",")[0], UNKNOWN_SUITE) else {"trained": f"on {trained}"}),
         **{name: stamp[name] for name in _UNUSUAL if stamp[name] not in _USUAL},
         **({"output": stamp["output"]} if keep else {}),
     }

@@ -46,6 +46,9 @@ if TYPE_CHECKING:
     from embodied_rl.factory.policies import AnyPolicy
     from embodied_rl.factory.tasks import SuiteTask
 
+UNKNOWN_SUITE = "not recorded"
+"""What a checkpoint that does not say its suite was trained on."""
+
 
 @dataclass(frozen=True, slots=True)
 class EvaluationPlan:
@@ -112,6 +115,7 @@ def prepare(plan: EvaluationPlan, command: BenchmarkCommand) -> Evaluated:
         "unnorm key": statistics_line(policy, plan.suite),
         "efficient": efficient.describe,
         "era": describe_era(plan.tasks, provenance.get("era")),
+        "trained on": provenance.get("suite") or UNKNOWN_SUITE,
     }
     frames = pick_render_quality(env.render_quality, plan.tasks)
     digest = weights["weights"].rpartition(" ")[2]

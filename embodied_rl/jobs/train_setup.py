@@ -51,7 +51,7 @@ from embodied_rl.factory.own import (
     save_own,
 )
 from embodied_rl.factory.policies import load_policy, save_policy
-from embodied_rl.factory.premises import describe_left_out, judge
+from embodied_rl.factory.premises import describe_left_out, judge, require_train_states
 from embodied_rl.factory.protocol_envs import open_envs, training_episodes
 from embodied_rl.factory.run_config import envs_of_rank, open_policy_of, resolve
 from embodied_rl.factory.tasks import LIBERO_SUITES, bundles_digest, describe_era, describe_stand_ins, load_tasks
@@ -168,6 +168,8 @@ def open_run(config: TrainConfig, given: Given, console: Console, *, resume: Pat
     policy, checkpoint = open_policy_of(config, resume)
     provenance = read_provenance(policy_folder(checkpoint))
     tasks, _ = judge(tasks, console)
+    if config.train_states == "train":
+        require_train_states(tasks)
     states = _states(
         config,
         {task.name: list(task.train_states) for task in tasks},

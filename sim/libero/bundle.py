@@ -5,6 +5,7 @@ Only this module reads or writes the files, so that a bundle is either whole or 
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import json
 import os
@@ -17,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from embodied_rl.errors import UserError, suggest
+from embodied_rl.errors import UserError
 from embodied_rl.types import Array
 from embodied_rl.utils.suites import PRO_SUITES
 
@@ -147,9 +148,9 @@ def read_bundle(root: Path, name: str) -> dict[str, Any]:
     try:
         bundle = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        known = installed(root)
-        hint = suggest(name, known) if known else ""
-        raise UserError(f"no LIBERO task '{name}' in {root}.{hint or f' Run: {install_command(name)}'}") from None
+        close = difflib.get_close_matches(name, installed(root), n=1)
+        hint = f"Did you mean '{close[0]}'?" if close else f"Run: {install_command(name)}"
+        raise UserError(f"no LIBERO task '{name}' in {root}. {hint}") from None
     except (OSError, ValueError) as error:
         raise UserError(f"can't read {path}: {error}; run: {install_command(name)}") from None
     if not isinstance(bundle, dict) or bundle.get("name") != name:

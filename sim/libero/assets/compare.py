@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from embodied_rl.errors import UserError
 from embodied_rl.sim.libero.assets.export import Official
@@ -140,7 +140,12 @@ def compare_all(root: Path, official: Official, names: Sequence[str], size: int,
 
 def _table(names: Sequence[str], found: Sequence[Difference]) -> Table:
     table = Table(
-        "suite", "tasks", "frames", "pixels, drawn from official poses", "pixels, our own run", "joint positions"
+        Column("suite", overflow="fold"),
+        "tasks",
+        "frames",
+        "pixels, drawn from official poses",
+        "pixels, our own run",
+        "joint positions",
     )
     for suite in dict.fromkeys(name.partition("/")[0] for name in names):
         rows = [each for name, each in zip(names, found, strict=True) if name.startswith(f"{suite}/")]

@@ -95,6 +95,8 @@ def test_an_evaluation_writes_everything_and_resuming_a_finished_one_runs_nothin
     said = capsys.readouterr().out
     assert "all tasks" in said
     assert "none: no evaluated episode" in said
+    assert "trained   on tabletop_spatial" in said, "another suite than the evaluated one"
+    assert found["trained on"] == "tabletop_spatial"
     assert "report: " in said
 
     count = len(world.started)

@@ -200,6 +200,23 @@ def test_training_on_the_evaluated_states_is_said_everywhere(installed: Path, ch
         assert read_provenance(policy)["train_states"] == {NAME: rows}
 
 
+def test_a_task_that_nobody_can_solve_is_refused_with_the_command_that_says_why(
+    installed: Path, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    task, rows = load_task(installed, NAME), range(50, 100)
+    fallen = {row: (Failure("kept", "bowl 1 falls off the table"),) for row in rows}
+    write_premises(installed, NAME, task.fingerprint, task.era, Premises(100, fallen, tuple(rows), ()))
+    run, short = tmp_path / "run", NAME.partition("/")[2]
+    collect = ["collect", "libero_goal", "--tasks", short, "--era", "current", "--out", str(tmp_path / "demos")]
+    for command in (words(checkpoint, run), collect):
+        assert main(command) == 2
+        (line,) = capsys.readouterr().err.strip().splitlines()
+        assert f"'{NAME}' has no initial state to train on: nobody can solve any of its 50" in line
+        assert "embodied-rl doctor libero --suite libero_goal --states train" in line
+    assert not run.exists()
+    assert main(words(checkpoint, run, "--train-states", "heldout", "--protocol", "native")) == 0
+
+
 def test_libero_is_drawn_as_officially_and_the_tabletop_plainly(installed: Path) -> None:
     from embodied_rl.factory.envs import pick_render_quality
     from embodied_rl.sim.tabletop import load_suite

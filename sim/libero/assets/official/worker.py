@@ -52,7 +52,8 @@ class Compiler:
 
     small_arena: a smaller buffer for contacts than the official one, see physics_scene.small_arena. base: the working
     directory; files below it are named relative to it, since a model remembers their names, and should be the same
-    wherever it is made. altered: files in `assets` that count as missing.
+    wherever it is made. altered: files in `assets` that count as missing. poses: of all bodies as the last scene was
+    compiled, before a reset places the fixtures.
     """
 
     def __init__(
@@ -70,6 +71,7 @@ class Compiler:
         self.assets, self.fill_missing, self.scratch, self.small_arena = assets, fill_missing, scratch, small_arena
         self.xml = ""
         self.stand_ins: list[str] = []
+        self.poses = np.zeros((0, 3)), np.zeros((0, 4))
 
     def __call__(self, xml: str) -> Any:
         missing = stand_ins.missing_files(xml, self.altered)
@@ -84,7 +86,9 @@ class Compiler:
             xml = physics_scene.small_arena(xml)
         self.xml, self.stand_ins = xml, names
         bindings: Any = importlib.import_module("robosuite.utils.binding_utils")
-        return bindings.MjSim(mujoco.MjModel.from_xml_string(xml))
+        model = mujoco.MjModel.from_xml_string(xml)
+        self.poses = model.body_pos.copy(), model.body_quat.copy()
+        return bindings.MjSim(model)
 
 
 def export(suite: str, name: str, index: int, out: Path, compiler: Compiler) -> None:
@@ -121,7 +125,7 @@ def export(suite: str, name: str, index: int, out: Path, compiler: Compiler) -> 
         "state_size": 1 + full.nq + full.nv,
     }
     (folder / "task.json").write_text(json.dumps(task))
-    np.savez(folder / "arrays.npz", init_states=_init_states(bddl, official, env), **left)
+    np.savez(folder / "arrays.npz", init_states=_init_states(bddl, official, env, compiler), **left)
 
 
 def _environment(bddl: Path) -> Any:
@@ -145,23 +149,26 @@ def _reset(env: Any) -> None:
     raise RuntimeError(f"no placement of the objects was found in {_PLACEMENT_TRIES} tries")
 
 
-def _init_states(bddl: Path, official: Any, env: Any) -> np.ndarray[Any, Any]:
+def _init_states(bddl: Path, official: Any, env: Any, compiler: Compiler) -> np.ndarray[Any, Any]:
     """The 50 official states, then those of the unpruned file that are none of them; where there are none, new ones."""
     folder = Path(official.get_libero_path("init_states")) / bddl.parent.name
     chosen = read_states(folder / f"{bddl.stem}.pruned_init")
     every = folder / f"{bddl.stem}.init"
     known = {row.tobytes() for row in chosen}
     others = [row for row in read_states(every) if row.tobytes() not in known] if every.is_file() else []
-    return np.vstack([chosen, *(others or _draw_states(env))])
+    return np.vstack([chosen, *(others or draw_states(env, compiler))])
 
 
-def _draw_states(env: Any) -> list[np.ndarray[Any, Any]]:
+def draw_states(env: Any, compiler: Compiler, count: int = _DRAWN_STATES) -> list[np.ndarray[Any, Any]]:
     """States as the official files have them: those of env.reset with its default noise, before anything settles."""
+    model = env.sim.model._model
     env.hard_reset = False  # the same scene again, without compiling it
     for robot in env.robots:
         robot.initialization_noise["magnitude"] = _RESET_NOISE
     states = []
-    for seed in range(1, _DRAWN_STATES + 1):
+    for seed in range(1, count + 1):
+        # What stands on a fixture is placed at the fixture's new pose plus where its site is before the fixture moves.
+        model.body_pos[:], model.body_quat[:] = compiler.poses
         env.seed(seed)
         _reset(env)
         states.append(env.sim.get_state().flatten())
