@@ -18,6 +18,7 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
+from itertools import cycle
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -26,6 +27,7 @@ from embodied_rl.benchmarks.page import table
 from embodied_rl.config.train import kind_of, load_yaml
 from embodied_rl.configs import STATE_BENCHMARKS
 from embodied_rl.errors import UserError
+from embodied_rl.jobs.run_folder import is_finished
 from embodied_rl.scheduler.config import PipelinedConfig
 from embodied_rl.telemetry.metrics import read_metrics
 
@@ -81,6 +83,8 @@ def read_run(folder: Path) -> list[Point]:
     """Every point of a finished run; UserError if `folder` is not one."""
     if not (folder / "metrics.jsonl").is_file() or not (folder / "run.json").is_file():
         raise UserError(f"{folder} is not the folder of a training run.")
+    if not is_finished(folder):
+        raise UserError(f"{folder} is a run that has not finished; embodied-rl train --resume {folder} goes on.")
     config = load_yaml(folder / "config.yaml")
     scheduler = config.scheduler
     how = scheduler.mode if isinstance(scheduler, PipelinedConfig) else kind_of("scheduler", scheduler)
@@ -88,6 +92,19 @@ def read_run(folder: Path) -> list[Point]:
     if config.suite in STATE_BENCHMARKS:
         label = f"{config.suite} {', '.join(config.tasks)}"
     return points_of(folder, label, config.seed)
+
+
+def read_runs(folders: Sequence[Path]) -> list[Point]:
+    """Every point of finished runs, of which no two have one label and seed; UserError otherwise."""
+    points: list[Point] = []
+    found: dict[tuple[str, int], Path] = {}
+    for folder in folders:
+        run = read_run(folder)
+        name = (run[0].label, run[0].seed) if run else ("", 0)
+        if run and (other := found.setdefault(name, folder)) is not folder:
+            raise UserError(f"{other} and {folder} are both '{name[0]}' of seed {name[1]}; write a CSV of each.")
+        points += run
+    return points
 
 
 def points_of(folder: Path, label: str, seed: int) -> list[Point]:
@@ -135,7 +152,10 @@ def read_csv(path: Path) -> list[Point]:
     names = [field.name for field in fields(Point)]
     if not rows or list(rows[0]) not in (names, [name for name in names if name not in _RETURNS]):
         raise UserError(f"{path} has not the columns {', '.join(names)}.")
-    return [Point(**{name: _value(name, text) for name, text in row.items()}) for row in rows]
+    try:
+        return [Point(**{name: _value(name, text) for name, text in row.items()}) for row in rows]
+    except (ValueError, TypeError) as error:  # a row that is too short has None, one that is too long a list
+        raise UserError(f"{path} has a row that is not one of points: {error}.") from None
 
 
 def _value(name: str, text: str) -> Any:
@@ -242,7 +262,7 @@ def draw(points: Sequence[Point]) -> bytes:
 
 
 def _panel(axes: Any, label: str, seeds: Mapping[int, Sequence[Point]], rollouts: Sequence[Point]) -> None:
-    for colour, (seed, run) in zip(COLOURS, seeds.items(), strict=False):
+    for colour, (seed, run) in zip(cycle(COLOURS), seeds.items(), strict=False):
         own = [(point.episodes, point.rollout_success) for point in rollouts if point.seed == seed]
         if own:
             axes.plot(*zip(*own, strict=True), color=colour, lw=0.8, alpha=0.6)
@@ -274,15 +294,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     given = parser.parse_args(argv)
     try:
         if given.runs:
-            write_csv(given.csv, [point for run in given.runs for point in read_run(run)])
+            write_csv(given.csv, read_runs(given.runs))
         points = read_csv(given.csv)
+        if (given.page or given.figure) and not evaluations(points):
+            raise UserError(f"{given.csv} has no evaluation to show.")
         if given.page:
             replace_tables(given.page, make_tables(points))
+        if given.figure:
+            given.figure.write_bytes(draw(points))
     except (UserError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    if given.figure:
-        given.figure.write_bytes(draw(points))
     return 0
 
 

@@ -32,6 +32,7 @@ from embodied_rl.sim.mujoco.task import MujocoTask
 from embodied_rl.sim.mujoco.vec_env import CAMERAS
 from embodied_rl.sim.render import Renderer, make_renderer
 from embodied_rl.sim.source import source_digest
+from embodied_rl.telemetry.report import replace_text
 from embodied_rl.types import Array
 from embodied_rl.utils.suites import SUITES
 
@@ -135,14 +136,15 @@ def read_kept(kept: Path, stamp: Mapping[str, Any]) -> dict[str, list[Row]]:
     """Rows by task of a stopped run (JSON lines: the stamp, then a task a line).
 
     Raises:
-        UserError: The file is of another machine, simulator or set of renderers, or damaged before its last line.
+        UserError: The file is of a run of another stamp (machine, simulator, suites), or damaged before its last line.
     """
     lines = kept.read_text(encoding="utf-8").split("\n") if kept.exists() else []
     done: dict[str, list[Row]] = {}
     try:
         found = [json.loads(line) for line in lines[:-1]]  # what was being written when it was killed has no line end
         if found and found[0] != stamp:
-            raise UserError(f"{kept} was measured on another machine or simulator; remove it or choose another --json")
+            others = ", ".join(key for key in stamp if found[0].get(key) != stamp[key])
+            raise UserError(f"{kept} is of another run (differs in: {others}); remove it or choose another --json")
         for rows in found[1:]:
             done[rows[0]["task"]] = [Row(**row) for row in rows]
     except (ValueError, TypeError, LookupError) as error:
@@ -157,7 +159,7 @@ def measure_all(
     done = read_kept(kept, stamp) if kept is not None else {}
     if kept is not None:
         lines = [stamp, *([asdict(row) for row in rows] for rows in done.values())]
-        kept.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+        replace_text(kept, "".join(json.dumps(line) + "\n" for line in lines))
     renderers: dict[str, Renderer] = {
         "exact": make_renderer("osmesa", (), pictures=True),
         "plain": make_renderer("osmesa", ()),
@@ -212,6 +214,10 @@ def run(json_path: Path | None, quick: bool, suites: Sequence[str]) -> None:
         "simulator": source_digest(),
         "bundles": bundles_digest(tasks),
         "kinds": list(KINDS),
+        "suites": list(names),
+        "sizes": list(SIZES),
+        "poses": _POSES,
+        "repeats": _REPEATS,
     }
     rows = measure_all(tasks, kept, SIZES, stamp)
     table = Table(

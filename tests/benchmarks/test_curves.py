@@ -7,8 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from matplotlib.axes import Axes
 
-from embodied_rl.benchmarks.curves import main, make_tables, read_csv, read_run
+from embodied_rl.benchmarks.curves import COLOURS, draw, main, make_tables, read_csv, read_run
 from embodied_rl.config.train import TrainConfig, dump_yaml
 from embodied_rl.configs import get
 from embodied_rl.telemetry.metrics import MetricsLog
@@ -21,7 +22,7 @@ def write_run(folder: Path, seed: int, before: float, after: float) -> Path:
     """A run of two updates, of 64 and 96 episodes, evaluated before and after, in 90 CPU seconds."""
     folder.mkdir()
     (folder / "config.yaml").write_text(dump_yaml(replace(TrainConfig(), iterations=2, seed=seed)))
-    (folder / "run.json").write_text(json.dumps([{"cpu_seconds": 60.0}, {"cpu_seconds": 30.0}]))
+    (folder / "run.json").write_text(json.dumps([{"cpu_seconds": 60.0}, {"cpu_seconds": 30.0, "finished": True}]))
     with MetricsLog(folder / "metrics.jsonl") as log:
         for step, episodes, rate in ((0, None, before), (1, 64.0, None), (2, 96.0, after)):
             if episodes is not None:
@@ -56,7 +57,7 @@ def test_tasks_without_success_show_their_mean_return(tmp_path: Path) -> None:
     folder.mkdir()
     config = replace(get("gymnasium_mlp_ppo"), tasks=("Pendulum-v1",))
     (folder / "config.yaml").write_text(dump_yaml(config))
-    (folder / "run.json").write_text(json.dumps([{"cpu_seconds": 60.0}]))
+    (folder / "run.json").write_text(json.dumps([{"cpu_seconds": 60.0, "finished": True}]))
     with MetricsLog(folder / "metrics.jsonl") as log:
         for step, mean in ((0, -1200.0), (1, -150.0)):
             if step:
@@ -74,7 +75,7 @@ def test_tasks_without_success_show_their_mean_return(tmp_path: Path) -> None:
     assert figure.read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.parametrize("name", ["tabletop", "policies", "state"])
+@pytest.mark.parametrize("name", ["tabletop", "policies", "state", "libero", "libero_object"])
 def test_the_pages_in_docs_are_made_from_their_csv(name: str) -> None:
     tables = "\n".join(make_tables(read_csv(RESULTS / f"{name}.csv")))
     assert tables in (RESULTS / f"{name}.md").read_text(), "run the command at the end of the page"
@@ -87,7 +88,42 @@ def test_what_does_not_fit_is_one_line(tmp_path: Path, capsys: pytest.CaptureFix
     page.write_text("no marks")
     good = tmp_path / "good.csv"
     assert main([str(write_run(tmp_path / "run", 0, 0.2, 0.4)), "--csv", str(good)]) == 0
-    bad = (["--csv", str(other)], [str(tmp_path), "--csv", str(good)], ["--csv", str(good), "--page", str(page)])
+    unfinished = write_run(tmp_path / "unfinished", 1, 0.2, 0.4)
+    (unfinished / "run.json").write_text(json.dumps([{"cpu_seconds": 60.0, "finished": False}]))
+    number, empty, short = (tmp_path / f"{name}.csv" for name in ("number", "empty", "short"))
+    lines = good.read_text().splitlines(keepends=True)
+    number.write_text(lines[0] + lines[1].replace(",0,", ",x,", 1))
+    short.write_text(lines[0] + "a,0\n")
+    empty.write_text(lines[0] + next(line for line in lines if ",all,,,," in line))
+    bad = (
+        ["--csv", str(other)],
+        [str(tmp_path), "--csv", str(good)],
+        [str(unfinished), "--csv", str(good)],
+        ["--csv", str(good), "--page", str(page)],
+        ["--csv", str(number)],
+        ["--csv", str(short)],
+        ["--csv", str(empty), "--figure", str(tmp_path / "f.png")],
+        ["--csv", str(good), "--figure", str(tmp_path / "nowhere" / "f.png")],
+    )
     for words in bad:
         assert main(words) == 2
         assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_two_runs_of_one_label_and_seed_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    runs = [str(write_run(tmp_path / name, 0, 0.25, 0.5)) for name in ("spatial", "object")]
+    table = tmp_path / "t.csv"
+    assert main([*runs, "--csv", str(table)]) == 2
+    error = capsys.readouterr().err
+    assert runs[0] in error
+    assert runs[1] in error
+    assert not table.exists()
+
+
+def test_a_figure_shows_every_seed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    seeds = range(len(COLOURS) + 2)
+    points = [point for seed in seeds for point in read_run(write_run(tmp_path / f"run{seed}", seed, 0.25, 0.5))]
+    shown: list[str] = []
+    monkeypatch.setattr(Axes, "errorbar", lambda self, *args, label, **others: shown.append(label))
+    draw(points)
+    assert shown == [f"seed {seed}" for seed in seeds]

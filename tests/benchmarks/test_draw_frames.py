@@ -30,7 +30,7 @@ def test_a_stopped_run_is_continued(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("key", STAMP)
 def test_figures_of_anything_else_are_not_taken_over(tmp_path: Path, key: str) -> None:
-    with pytest.raises(UserError, match="measured on another machine or simulator"):
+    with pytest.raises(UserError, match=rf"is of another run \(differs in: {key}\)"):
         read_kept(_kept(tmp_path, {**STAMP, key: "other"}), STAMP)
 
 
