@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import subprocess
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from embodied_rl.sim.libero.assets.export import WORKER, Official
+from embodied_rl.types import Array
 
 STOVE = "libero_spatial/pick_up_the_black_bowl_on_the_stove_and_place_it_on_the_plate"
 """A bowl stands on a stove, which every reset places anew."""
@@ -41,7 +41,7 @@ _ARM = slice(1, 8)
 
 
 @pytest.fixture(scope="module")
-def states(libero_official: Official, tmp_path_factory: pytest.TempPathFactory) -> dict[str, np.ndarray]:
+def states(libero_official: Official, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Array]:
     folder = tmp_path_factory.mktemp("drawn")
     official, out = replace(libero_official, scratch=folder), folder / "states.npz"
     official.link_assets()
@@ -52,10 +52,10 @@ def states(libero_official: Official, tmp_path_factory: pytest.TempPathFactory) 
         return dict(arrays)
 
 
-def test_they_are_those_of_a_scene_that_is_compiled_for_each(states: dict[str, np.ndarray]) -> None:
+def test_they_are_those_of_a_scene_that_is_compiled_for_each(states: dict[str, Array]) -> None:
     assert not np.array_equal(states["drawn"][0], states["drawn"][1])
     np.testing.assert_array_equal(np.delete(states["drawn"], _ARM, 1), np.delete(states["compiled"], _ARM, 1))
 
 
-def test_a_fixture_that_stays_where_the_last_reset_put_it_would_count_twice(states: dict[str, np.ndarray]) -> None:
+def test_a_fixture_that_stays_where_the_last_reset_put_it_would_count_twice(states: dict[str, Array]) -> None:
     assert 0.8 < np.abs(states["broken"] - states["drawn"]).max() < 1.0
