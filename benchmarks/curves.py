@@ -14,6 +14,7 @@ import argparse
 import csv
 import io
 import json
+import math
 import re
 import sys
 from collections.abc import Mapping, Sequence
@@ -95,14 +96,22 @@ def read_run(folder: Path) -> list[Point]:
 
 
 def read_runs(folders: Sequence[Path]) -> list[Point]:
-    """Every point of finished runs, of which no two have one label and seed; UserError otherwise."""
+    """Every point of finished runs; UserError where two of one label have the same seed or different suites."""
     points: list[Point] = []
     found: dict[tuple[str, int], Path] = {}
+    suites: dict[str, str] = {}
     for folder in folders:
-        run = read_run(folder)
-        name = (run[0].label, run[0].seed) if run else ("", 0)
-        if run and (other := found.setdefault(name, folder)) is not folder:
-            raise UserError(f"{other} and {folder} are both '{name[0]}' of seed {name[1]}; write a CSV of each.")
+        try:
+            run = read_run(folder)
+        except (ValueError, TypeError, LookupError) as error:
+            raise UserError(f"{folder} is a damaged run ({error!r}).") from None
+        if not run:
+            raise UserError(f"{folder} has no metrics.")
+        label, seed, suite = run[0].label, run[0].seed, load_yaml(folder / "config.yaml").suite
+        if (other := suites.setdefault(label, suite)) != suite:
+            raise UserError(f"runs of '{label}' are of {other} and of {suite}; write a CSV of each.")
+        if (twin := found.setdefault((label, seed), folder)) is not folder:
+            raise UserError(f"{twin} and {folder} are both '{label}' of seed {seed}; write a CSV of each.")
         points += run
     return points
 
@@ -147,15 +156,26 @@ def write_csv(path: Path, points: Sequence[Point]) -> None:
 
 def read_csv(path: Path) -> list[Point]:
     """Read what `write_csv` wrote; UserError if the columns are others."""
-    with path.open(encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file))
     names = [field.name for field in fields(Point)]
-    if not rows or list(rows[0]) not in (names, [name for name in names if name not in _RETURNS]):
-        raise UserError(f"{path} has not the columns {', '.join(names)}.")
     try:
-        return [Point(**{name: _value(name, text) for name, text in row.items()}) for row in rows]
-    except (ValueError, TypeError) as error:  # a row that is too short has None, one that is too long a list
-        raise UserError(f"{path} has a row that is not one of points: {error}.") from None
+        with path.open(encoding="utf-8", newline="") as file:
+            reader = csv.DictReader(file)
+            rows, columns = list(reader), list(reader.fieldnames or ())
+        if columns not in (names, [name for name in names if name not in _RETURNS]):
+            raise UserError(f"{path} has not the columns {', '.join(names)}.")
+        return [_point(row) for row in rows]
+    except (ValueError, TypeError, csv.Error) as error:  # a row that is too short has None, one that is too long a list
+        raise UserError(f"{path} is no CSV of points: {error}.") from None
+
+
+def _point(row: Mapping[str, str]) -> Point:
+    """ValueError or TypeError where the row is not one of points."""
+    point = Point(**{name: _value(name, text) for name, text in row.items()})
+    if point.value is not None and point.interval is not None:
+        low, high = point.interval
+        if not low <= point.value <= high:
+            raise ValueError(f"{point.value} is outside its interval, {low} to {high}")
+    return point
 
 
 def _value(name: str, text: str) -> Any:
@@ -163,7 +183,12 @@ def _value(name: str, text: str) -> Any:
         return text
     if name in ("seed", "update", "episodes"):
         return int(text)
-    return float(text) if text else None
+    if not text:
+        return None
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{name} is {text}")
+    return number
 
 
 def evaluations(points: Sequence[Point], task: str = ALL_TASKS) -> dict[str, dict[int, list[Point]]]:
@@ -172,6 +197,9 @@ def evaluations(points: Sequence[Point], task: str = ALL_TASKS) -> dict[str, dic
     for point in points:
         if point.task == task and point.value is not None:
             found.setdefault(point.label, {}).setdefault(point.seed, []).append(point)
+    for seeds in found.values():
+        for run in seeds.values():
+            run.sort(key=lambda point: point.update)
     return found
 
 
@@ -310,7 +338,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def replace_tables(page: Path, lines: Sequence[str]) -> None:
     """Put `lines` between the page's marks; UserError if it has none."""
-    text = page.read_text(encoding="utf-8")
+    try:
+        text = page.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise UserError(f"{page} is no text.") from None
     new, count = re.subn(
         r"(<!-- tables -->\n).*?(<!-- end of tables -->)",
         lambda found: f"{found[1]}\n" + "\n".join(lines) + f"\n\n{found[2]}",
@@ -318,7 +349,7 @@ def replace_tables(page: Path, lines: Sequence[str]) -> None:
         flags=re.DOTALL,
     )
     if count != 1:
-        raise UserError(f"{page} has no part between <!-- tables --> and <!-- end of tables -->.")
+        raise UserError(f"{page} has not one part between <!-- tables --> and <!-- end of tables -->.")
     page.write_text(new, encoding="utf-8")
 
 

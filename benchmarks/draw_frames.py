@@ -138,16 +138,16 @@ def read_kept(kept: Path, stamp: Mapping[str, Any]) -> dict[str, list[Row]]:
     Raises:
         UserError: The file is of a run of another stamp (machine, simulator, suites), or damaged before its last line.
     """
-    lines = kept.read_text(encoding="utf-8").split("\n") if kept.exists() else []
     done: dict[str, list[Row]] = {}
     try:
+        lines = kept.read_text(encoding="utf-8").split("\n") if kept.exists() else []
         found = [json.loads(line) for line in lines[:-1]]  # what was being written when it was killed has no line end
         if found and found[0] != stamp:
-            others = ", ".join(key for key in stamp if found[0].get(key) != stamp[key])
+            others = ", ".join(key for key in {**stamp, **found[0]} if found[0].get(key) != stamp.get(key))
             raise UserError(f"{kept} is of another run (differs in: {others}); remove it or choose another --json")
         for rows in found[1:]:
             done[rows[0]["task"]] = [Row(**row) for row in rows]
-    except (ValueError, TypeError, LookupError) as error:
+    except (ValueError, TypeError, LookupError, AttributeError) as error:
         raise UserError(f"{kept} is damaged ({error!r}); remove it") from None
     return done
 

@@ -94,13 +94,14 @@ def _check(options: argparse.Namespace, unknown: list[str]) -> None:
     """UserError for what was typed wrongly."""
     if options.action not in ACTIONS:
         raise UserError(f"unknown action '{options.action}'.{suggest(options.action, ACTIONS)}")
+    known = (*BENCHMARKS, ERA) if options.action == "install" else tuple(BENCHMARKS)
     if options.benchmark is None and options.action != "status":
-        raise UserError(f"assets {options.action} what? One of {', '.join((*BENCHMARKS, ERA))}")
-    if options.benchmark not in (None, *BENCHMARKS):
-        raise UserError(f"no assets for '{options.benchmark}'.{suggest(options.benchmark, BENCHMARKS)}")
+        raise UserError(f"assets {options.action} what? One of {', '.join(known)}")
+    if options.benchmark not in (None, *known):
+        raise UserError(f"no assets for '{options.benchmark}'.{suggest(options.benchmark, known)}")
     if unknown:
-        known = ("--source", "--from", "--fill-missing", "--suites", "--jobs")
-        raise UserError(f"embodied-rl assets: unknown option '{unknown[0]}'.{suggest(unknown[0], known)}")
+        flags = ("--source", "--from", "--fill-missing", "--suites", "--jobs")
+        raise UserError(f"embodied-rl assets: unknown option '{unknown[0]}'.{suggest(unknown[0], flags)}")
     if options.jobs is not None and options.jobs < 1:
         raise UserError("--jobs must be at least 1")
     if options.source is not None and options.source not in SOURCES:

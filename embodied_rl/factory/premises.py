@@ -11,6 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from embodied_rl.errors import UserError
 from embodied_rl.factory.envs import cpu_count
 from embodied_rl.factory.tasks import cache_dir
+from embodied_rl.sim.eras import PUBLISHED
 
 if TYPE_CHECKING:
     from embodied_rl.factory.tasks import SuiteTask
@@ -50,9 +51,10 @@ def require_train_states(tasks: Sequence[SuiteTask]) -> None:
 
     for task in tasks:
         if isinstance(task, LiberoTask) and not task.train_states:
+            era = "" if task.era == PUBLISHED else f" --era {task.era}"
             raise UserError(
                 f"task '{task.name}' has no initial state to train on: nobody can solve any of its "
-                f"{len(task.left_out or ())}. Why: embodied-rl doctor libero --suite {task.suite} --states train. "
+                f"{len(task.left_out or ())}. Why: embodied-rl doctor libero --suite {task.suite} --states train{era}. "
                 "Name the other tasks with --task to go on without it."
             )
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from matplotlib.axes import Axes
 
-from embodied_rl.benchmarks.curves import COLOURS, draw, main, make_tables, read_csv, read_run
+from embodied_rl.benchmarks.curves import COLOURS, Point, draw, evaluations, main, make_tables, read_csv, read_run
 from embodied_rl.config.train import TrainConfig, dump_yaml
 from embodied_rl.configs import get
 from embodied_rl.telemetry.metrics import MetricsLog
@@ -90,10 +90,15 @@ def test_what_does_not_fit_is_one_line(tmp_path: Path, capsys: pytest.CaptureFix
     assert main([str(write_run(tmp_path / "run", 0, 0.2, 0.4)), "--csv", str(good)]) == 0
     unfinished = write_run(tmp_path / "unfinished", 1, 0.2, 0.4)
     (unfinished / "run.json").write_text(json.dumps([{"cpu_seconds": 60.0, "finished": False}]))
-    number, empty, short = (tmp_path / f"{name}.csv" for name in ("number", "empty", "short"))
+    number, empty, short, endless, outside, binary = (tmp_path / f"{name}.csv" for name in "abcdef")
     lines = good.read_text().splitlines(keepends=True)
     number.write_text(lines[0] + lines[1].replace(",0,", ",x,", 1))
     short.write_text(lines[0] + "a,0\n")
+    endless.write_text(lines[0] + "a,0,0,0,all,nan,,,,,,,,\n")
+    outside.write_text(lines[0] + "a,0,0,0,all,0.5,0.6,0.7,,,,,,\n")
+    binary.write_bytes(bytes(range(128, 256)))
+    damaged = write_run(tmp_path / "damaged", 1, 0.2, 0.4)
+    (damaged / "metrics.jsonl").write_text('{"a": 1}\n')
     empty.write_text(lines[0] + next(line for line in lines if ",all,,,," in line))
     bad = (
         ["--csv", str(other)],
@@ -101,7 +106,9 @@ def test_what_does_not_fit_is_one_line(tmp_path: Path, capsys: pytest.CaptureFix
         [str(unfinished), "--csv", str(good)],
         ["--csv", str(good), "--page", str(page)],
         ["--csv", str(number)],
-        ["--csv", str(short)],
+        *(["--csv", str(table)] for table in (short, endless, outside, binary)),
+        [str(damaged), "--csv", str(good)],
+        ["--csv", str(good), "--page", str(binary)],
         ["--csv", str(empty), "--figure", str(tmp_path / "f.png")],
         ["--csv", str(good), "--figure", str(tmp_path / "nowhere" / "f.png")],
     )
@@ -118,6 +125,15 @@ def test_two_runs_of_one_label_and_seed_are_refused(tmp_path: Path, capsys: pyte
     assert runs[0] in error
     assert runs[1] in error
     assert not table.exists()
+    other = replace(TrainConfig(), suite="tabletop_goal", iterations=2, seed=1)
+    (tmp_path / "object" / "config.yaml").write_text(dump_yaml(other))
+    assert main([*runs, "--csv", str(table)]) == 2
+    assert f"are of {TrainConfig().suite} and of tabletop_goal" in capsys.readouterr().err
+
+
+def test_evaluations_are_in_the_order_of_updates() -> None:
+    late, early = (Point("a", 0, update, update, "all", 0.1 * update, None, None, None, None) for update in (5, 1))
+    assert evaluations([late, early]) == {"a": {0: [early, late]}}
 
 
 def test_a_figure_shows_every_seed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

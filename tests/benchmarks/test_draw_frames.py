@@ -34,7 +34,7 @@ def test_figures_of_anything_else_are_not_taken_over(tmp_path: Path, key: str) -
         read_kept(_kept(tmp_path, {**STAMP, key: "other"}), STAMP)
 
 
-@pytest.mark.parametrize("line", ["{", "[]", '[{"task": "a"}]', "3"])
+@pytest.mark.parametrize("line", ["{", "[]", "5", '[{"task": "a"}]', "3"])
 def test_a_damaged_file_is_one_line(tmp_path: Path, line: str) -> None:
     with pytest.raises(UserError, match=r"is damaged .*; remove it") as error:
         read_kept(_kept(tmp_path, tail=line + "\n"), STAMP)
@@ -49,3 +49,14 @@ def test_the_line_below_the_table_names_the_worst_task_in_full_and_the_ratio_of_
         "at 64 pixels fast frames take 15.0 times less CPU than plain OSMesa, PSNR 25.00 against 25.00 dB; "
         f"worst: libero_90/{WORST[1][0]} (20.0 dB)"
     )
+
+
+@pytest.mark.parametrize("first", ["[1]", "5"])
+def test_a_first_line_that_is_no_stamp_is_one_line(tmp_path: Path, first: str) -> None:
+    kept = tmp_path / "draw.tasks.jsonl"
+    kept.write_text(first + "\n")
+    with pytest.raises(UserError, match=r"is damaged .*; remove it"):
+        read_kept(kept, STAMP)
+    kept.write_bytes(b"\xff\n")
+    with pytest.raises(UserError, match=r"is damaged .*; remove it"):
+        read_kept(kept, STAMP)

@@ -212,7 +212,7 @@ def test_a_task_that_nobody_can_solve_is_refused_with_the_command_that_says_why(
         assert main(command) == 2
         (line,) = capsys.readouterr().err.strip().splitlines()
         assert f"'{NAME}' has no initial state to train on: nobody can solve any of its 50" in line
-        assert "embodied-rl doctor libero --suite libero_goal --states train" in line
+        assert "embodied-rl doctor libero --suite libero_goal --states train --era current." in line
     assert not run.exists()
     assert main(words(checkpoint, run, "--train-states", "heldout", "--protocol", "native")) == 0
 
