@@ -140,7 +140,7 @@ def compare_all(root: Path, official: Official, names: Sequence[str], size: int,
 
 def _table(names: Sequence[str], found: Sequence[Difference]) -> Table:
     table = Table(
-        Column("suite", overflow="fold"),
+        Column("suite", no_wrap=True),
         "tasks",
         "frames",
         "pixels, drawn from official poses",
