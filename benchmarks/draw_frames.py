@@ -147,7 +147,7 @@ def read_kept(kept: Path, stamp: Mapping[str, Any]) -> dict[str, list[Row]]:
             raise UserError(f"{kept} is of another run (differs in: {others}); remove it or choose another --json")
         for rows in found[1:]:
             done[rows[0]["task"]] = [Row(**row) for row in rows]
-    except (ValueError, TypeError, LookupError, AttributeError) as error:
+    except (ValueError, TypeError, LookupError) as error:
         raise UserError(f"{kept} is damaged ({error!r}); remove it") from None
     return done
 

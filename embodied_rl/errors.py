@@ -22,10 +22,13 @@ class UserError(Exception):
         return "\n".join((super().__str__(), *self.choices))
 
 
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return `" Did you mean 'x'?"` for the known name closest to `name`, or '' where none is close."""
+    close = difflib.get_close_matches(name, sorted(known), n=1)
+    return f" Did you mean '{close[0]}'?" if close else ""
+
+
 def suggest(name: str, known: Iterable[str]) -> str:
     """Return `" Did you mean 'x'?"` for the known name closest to `name`, else the list of known names."""
     choices = sorted(known)
-    close = difflib.get_close_matches(name, choices, n=1)
-    if close:
-        return f" Did you mean '{close[0]}'?"
-    return f" Known: {', '.join(choices)}." if choices else ""
+    return did_you_mean(name, choices) or (f" Known: {', '.join(choices)}." if choices else "")

@@ -175,21 +175,21 @@ def _tasks(command: CollectCommand) -> list[SuiteTask]:
         from embodied_rl.factory.premises import judge, require_train_states
         from embodied_rl.utils.console import LastingConsole
 
-        tasks, _ = judge(load_tasks(command.suite, command.tasks, command.era), LastingConsole(stderr=True))
+        official, _ = judge(load_tasks(command.suite, command.tasks, command.era), LastingConsole(stderr=True))
         if split == "train":
-            require_train_states(tasks)
-        return tasks
+            require_train_states(official)
+        return official
     names = suites() if command.suite == ALL_SUITES else (command.suite,)
     if command.suite == "libero":
         raise UserError("libero is several suites, name one: collect libero_spatial, or collect libero --suite spatial")
     if not set(names) <= set(suites()):
-        choices = [ALL_SUITES, *suites(), *LIBERO_SUITES]
-        raise UserError(f"unknown suite '{command.suite}'.{suggest(command.suite, choices)}")
-    known = {task.name.partition("/")[2]: task for name in names for task in load_tasks(name, era=command.era)}
+        known = [ALL_SUITES, *suites(), *LIBERO_SUITES]
+        raise UserError(f"unknown suite '{command.suite}'.{suggest(command.suite, known)}")
+    tasks = {task.name.partition("/")[2]: task for name in names for task in load_tasks(name, era=command.era)}
     for name in command.tasks:
-        if name not in known:
-            raise unknown_task(command.suite, name, known)
-    chosen = [task for name, task in known.items() if not command.tasks or name in command.tasks]
+        if name not in tasks:
+            raise unknown_task(command.suite, name, tasks)
+    chosen = [task for name, task in tasks.items() if not command.tasks or name in command.tasks]
     if split != "fresh":
         return chosen
     return [with_fresh_states(task, command.episodes_per_task, command.seed) for task in chosen]

@@ -5,7 +5,6 @@ Only this module reads or writes the files, so that a bundle is either whole or 
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import json
 import os
@@ -18,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from embodied_rl.errors import UserError
+from embodied_rl.errors import UserError, did_you_mean
 from embodied_rl.types import Array
 from embodied_rl.utils.suites import PRO_SUITES
 
@@ -148,9 +147,8 @@ def read_bundle(root: Path, name: str) -> dict[str, Any]:
     try:
         bundle = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        close = difflib.get_close_matches(name, installed(root), n=1)
-        hint = f"Did you mean '{close[0]}'?" if close else f"Run: {install_command(name)}"
-        raise UserError(f"no LIBERO task '{name}' in {root}. {hint}") from None
+        hint = did_you_mean(name, installed(root)) or f" Run: {install_command(name)}"
+        raise UserError(f"no LIBERO task '{name}' in {root}.{hint}") from None
     except (OSError, ValueError) as error:
         raise UserError(f"can't read {path}: {error}; run: {install_command(name)}") from None
     if not isinstance(bundle, dict) or bundle.get("name") != name:

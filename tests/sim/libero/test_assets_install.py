@@ -341,3 +341,9 @@ def test_an_unreadable_bundle_stops_neither_status_nor_verify(tmp_path: Path) ->
     assert [problem.path for problem in verify(tmp_path, LIBERO, lambda done, total: None)] == [
         bundle_path(tmp_path, NAME)
     ]
+
+
+def test_only_install_offers_the_library_of_the_eras(capsys: pytest.CaptureFixture[str]) -> None:
+    for action in ("verify", "remove"):
+        assert main(["assets", action]) == 2
+        assert capsys.readouterr().err.strip().endswith(f"assets {action} what? One of libero, libero-pro")

@@ -162,7 +162,7 @@ def _init_states(bddl: Path, official: Any, env: Any, compiler: Compiler) -> np.
 def draw_states(env: Any, compiler: Compiler, count: int = _DRAWN_STATES) -> list[np.ndarray[Any, Any]]:
     """States of env.reset with its default noise, before anything settles, as LIBERO's files have them.
 
-    LIBERO-PRO's files, whose suites need this most, have no noise in the arm's joints.
+    For libero_object, libero_goal and LIBERO-PRO, which have no unpruned file. LIBERO-PRO's own states lack the noise.
     """
     model = env.sim.model._model
     env.hard_reset = False  # the same scene again, without compiling it
