@@ -1,6 +1,7 @@
-"""Events as the bytes of an MCAP channel and back: JSON with a schema, pictures as ROS 2's `CompressedImage`.
+"""Events as the bytes of an MCAP channel and back: JSON in ROS 2's `String`, pictures as its `CompressedImage`.
 
-Any MCAP reader shows them: the pictures are CDR with the ros2msg text of their type, the rest is JSON.
+Every channel is CDR with the ros2msg text of its type, as MCAP's profile `ros2` demands: rosbags and ROS 2 read them.
+The JSON schema of a `String` is in its channel's metadata.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import struct
 import types
 import typing
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass
 from enum import Enum
 from typing import Any
 
@@ -41,6 +42,7 @@ TOPICS: dict[type, str] = {
 CAMERA_TOPIC = f"{PREFIX}/camera/"
 DROPPED_TOPIC = f"{PREFIX}/dropped"
 IMAGE_TYPE = "sensor_msgs/msg/CompressedImage"
+STRING_TYPE = "std_msgs/msg/String"
 LOSSLESS_PIXELS = 256 * 256
 """Up to this size a picture is stored as PNG, which costs little there; a larger one as JPEG of quality 95."""
 _JPEG_QUALITY = 95
@@ -58,26 +60,26 @@ MSG: builtin_interfaces/Time
 int32 sec
 uint32 nanosec
 """
+_CDR = b"\x00\x01\x00\x00"  # little endian; no JSON begins so
 _NOT_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
 
 @dataclass(frozen=True)
 class ChannelSpec:
-    """What an MCAP channel needs: topic, encodings, and the schema's name and text."""
+    """What a CDR channel needs: topic, its type's name and ros2msg text, and what else is to be known of it."""
 
     topic: str
-    message_encoding: str
-    schema_name: str
-    schema_encoding: str
-    schema: bytes
+    type_name: str
+    definition: str
+    metadata: Mapping[str, str] = field(default_factory=dict)
 
 
 def channel(event: RecordEvent) -> ChannelSpec:
     """The channel of an event."""
     if isinstance(event, RawMessage):
-        return ChannelSpec(event.topic, "cdr", event.type_name, "ros2msg", event.definition.encode())
+        return ChannelSpec(event.topic, event.type_name, event.definition)
     if isinstance(event, CameraImage):
-        return ChannelSpec(CAMERA_TOPIC + event.camera, "cdr", IMAGE_TYPE, "ros2msg", _IMAGE_DEFINITION.encode())
+        return ChannelSpec(CAMERA_TOPIC + event.camera, IMAGE_TYPE, _IMAGE_DEFINITION)
     return _event_channel(type(event))
 
 
@@ -87,19 +89,29 @@ def _event_channel(cls: type) -> ChannelSpec:
 
 
 def json_channel(topic: str, name: str, layout: Mapping[str, Any]) -> ChannelSpec:
-    """A channel of JSON messages; layout: their JSON schema."""
-    return ChannelSpec(topic, "json", f"embodied_rl.{name}", "jsonschema", json.dumps(layout).encode())
+    """A channel of JSON texts; layout: their JSON schema."""
+    metadata = {"event": f"embodied_rl.{name}", "json_schema": json.dumps(layout)}
+    return ChannelSpec(topic, STRING_TYPE, "string data\n", metadata)
 
 
 def encode(event: RecordEvent) -> bytes:
     """An event that is written as JSON -> its message."""
-    value = event.record() | {"setpoint_velocities": _velocities(event)} if isinstance(event, Tick) else plain(event)
-    return json.dumps(value, allow_nan=False, separators=(",", ":")).encode()
+    return encode_json(
+        event.record() | {"setpoint_velocities": _velocities(event)} if isinstance(event, Tick) else event
+    )
+
+
+def encode_json(value: Any) -> bytes:
+    """What `plain` takes -> a CDR message of type `STRING_TYPE` that holds it as JSON."""
+    return _CDR + _text(b"", json.dumps(plain(value), allow_nan=False, separators=(",", ":")))
 
 
 def decode(cls: type, data: bytes) -> Any:
-    """The message of an event of type `cls` -> the event; a `Tick` comes back as its plain values."""
-    value = json.loads(data)
+    """The message of an event of type `cls` -> the event; a `Tick` comes back as its plain values.
+
+    Earlier recordings have the JSON itself as the message.
+    """
+    value = json.loads(_read_text(data, len(_CDR))[0] if data.startswith(_CDR) else data)
     return value if cls is Tick else _build(cls, value)
 
 
@@ -208,7 +220,7 @@ def encode_image(event: CameraImage, wall_ns: int) -> bytes:
     body = struct.pack("<iI", seconds, nanoseconds)
     body = _text(body, f"{event.camera}@{event.time_ns}")
     body = _align(_text(body, "png" if small else "jpeg")) + struct.pack("<I", packed.size)
-    return b"\x00\x01\x00\x00" + body + packed.tobytes()
+    return _CDR + body + packed.tobytes()
 
 
 def decode_image_head(data: bytes) -> tuple[str, int, int]:

@@ -79,7 +79,7 @@ class RecordingFile:
         """
         try:
             from mcap.exceptions import InvalidMagic, McapError
-            from mcap.records import Channel, Message, Schema
+            from mcap.records import Channel, Footer, Message, Schema
             from mcap.stream_reader import CRCValidationError, StreamReader
         except ImportError as error:
             raise UserError(f"reading a recording needs mcap ({error}): {INSTALL}") from None
@@ -98,6 +98,8 @@ class RecordingFile:
                         if topics is None or of.topic in topics:
                             kind = schemas[of.schema_id]
                             yield Recorded(of.topic, record.log_time, record.data, kind.name, kind.data.decode())
+                    elif isinstance(record, Footer):
+                        self.whole = record.summary_start > 0  # the recorder writes a summary when it is closed
             except InvalidMagic:
                 if not channels:
                     raise UserError(f"{self.path} is no MCAP file") from None

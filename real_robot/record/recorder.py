@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
-import os
 import threading
 import time
 from collections import Counter, deque
@@ -14,11 +12,21 @@ from typing import Any
 import numpy as np
 
 from embodied_rl.errors import UserError
-from embodied_rl.real_robot.record.codec import DROPPED_TOPIC, ChannelSpec, channel, encode, encode_image, json_channel
+from embodied_rl.real_robot.record.codec import (
+    DROPPED_TOPIC,
+    ChannelSpec,
+    channel,
+    encode,
+    encode_image,
+    encode_json,
+    json_channel,
+)
 from embodied_rl.real_robot.record.events import CameraImage, RawMessage, RecordEvent, SessionStarted
+from embodied_rl.real_robot.record.whole_file import WholeFile
 
 INSTALL = "pip install 'embodied-rl[record]'"
 _CHUNK_BYTES = 1 << 20
+_NEVER = 1 << 62
 _RESERVE = 16 << 20
 """What events other than pictures and raw messages may take beyond the limit: they say what happened."""
 _DROPPED_SCHEMA = {"type": "object", "properties": {"topic": {"type": "string"}, "count": {"type": "integer"}}}
@@ -30,7 +38,8 @@ class Recorder:
     """Writes events to an MCAP file without ever making the control loop wait.
 
     What does not fit into memory is dropped, counted by topic (`dropped`) and noted in the file. What is older than
-    `flush_s` survives a kill of the process and a loss of power.
+    `flush_s` survives a kill of the process and a loss of power. After a kill the file still ends as an MCAP file does,
+    without a summary: any reader opens it.
 
     Args:
         path: The file; it must not exist yet.
@@ -52,19 +61,22 @@ class Recorder:
         except ImportError as error:
             raise UserError(f"recording needs mcap ({error}): {INSTALL}") from None
         try:
-            self._file = path.open("xb")
+            self._file = WholeFile(path)
         except FileExistsError:
             raise UserError(f"{path} exists already; choose another name") from None
         except OSError as error:
             raise UserError(f"{path} cannot be written: {error.strerror}") from None
         self.path = path
-        self._writer: Any = Writer(self._file, chunk_size=_CHUNK_BYTES)
+        output: Any = self._file
+        self._writer = Writer(output, chunk_size=_NEVER)  # `_settle` ends the chunks
         self._writer.start(profile="ros2", library="embodied-rl")
         self._channels: dict[tuple[str, str], int] = {}
+        self._schemas: dict[tuple[str, str], int] = {}
         self._offset_ns = session.wall_ns - session.time_ns
         self._limit, self._flush_s = round(memory_mib * (1 << 20)), flush_s
         self._queue: deque[_Item] = deque()
         self._waiting, self._ready = 0, threading.Condition()
+        self._chunk = 0
         self._dropped: Counter[str] = Counter()
         self._problem, self._closing = "", False
         self._thread = threading.Thread(target=self._run, name="recorder", daemon=True)
@@ -163,14 +175,18 @@ class Recorder:
                 told += news
                 for topic, count in news.items():
                     self._write_dropped(topic, count)
-                if over or time.monotonic() - flushed >= self._flush_s:
-                    self._writer.flush()
-                    os.fsync(self._file.fileno())
-                    flushed = time.monotonic()
+                due = time.monotonic() - flushed >= self._flush_s
                 if over:
                     self._writer.finish()
-                    self._file.flush()
-                    os.fsync(self._file.fileno())
+                    self._file.settle(finished=True)
+                elif due or self._chunk >= _CHUNK_BYTES:
+                    self._writer.flush()
+                    self._file.settle()
+                    self._chunk = 0
+                if over or due:
+                    self._file.sync()
+                    flushed = time.monotonic()
+                if over:
                     finished = True
                     return
         except OSError as error:
@@ -193,15 +209,18 @@ class Recorder:
             self._waiting -= size
 
     def _add(self, spec: ChannelSpec, wall_ns: int, data: bytes) -> None:
-        number = self._channels.get((spec.topic, spec.schema_name))
+        number = self._channels.get((spec.topic, spec.type_name))
         if number is None:
-            layout = self._writer.register_schema(spec.schema_name, spec.schema_encoding, spec.schema)
-            number = self._writer.register_channel(spec.topic, spec.message_encoding, layout)
-            self._channels[spec.topic, spec.schema_name] = number
+            kind = (spec.type_name, spec.definition)
+            if kind not in self._schemas:
+                self._schemas[kind] = self._writer.register_schema(spec.type_name, "ros2msg", spec.definition.encode())
+            number = self._writer.register_channel(spec.topic, "cdr", self._schemas[kind], dict(spec.metadata))
+            self._channels[spec.topic, spec.type_name] = number
         self._writer.add_message(number, log_time=wall_ns, publish_time=wall_ns, data=data)
+        self._chunk += len(data)
 
     def _write_dropped(self, topic: str, count: int) -> None:
-        data = json.dumps({"topic": topic, "count": count}).encode()
+        data = encode_json({"topic": topic, "count": count})
         self._add(json_channel(DROPPED_TOPIC, "Dropped", _DROPPED_SCHEMA), time.time_ns(), data)
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,6 +19,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from mcap.reader import NonSeekingReader, make_reader
+from mcap.writer import Writer
 
 from embodied_rl.errors import UserError
 from embodied_rl.real_robot.core.executor import Chunk, Receipt
@@ -27,6 +31,7 @@ from embodied_rl.real_robot.record import codec, events
 from embodied_rl.real_robot.record.reader import RecordingFile
 from embodied_rl.real_robot.record.recorder import Recorder
 from tests.real_robot.robot_loop import ROBOT, ScriptedRobot, picture, session
+from tests.real_robot.ros2.test_peers import missing
 
 ROOT = Path(__file__).parents[2]
 
@@ -92,8 +97,6 @@ def test_gate_decisions_interventions_and_the_stop_are_there_with_reasons(tmp_pa
 
 
 def test_other_readers_read_it(tmp_path: Path) -> None:
-    from mcap.reader import make_reader
-
     path, payload = tmp_path / "run.mcap", b"\x00\x01\x00\x00\x05\x00\x00\x00"
     with Recorder(path, session()) as recorder:
         recorder.record(events.RawMessage(5, "/joint_states", "std_msgs/msg/Int32", "int32 data\n", payload))
@@ -112,8 +115,106 @@ def test_other_readers_read_it(tmp_path: Path) -> None:
     assert layout.name == "sensor_msgs/msg/CompressedImage"
     assert message.log_time == session().wall_ns + 7
     layout, message = messages["/embodied_rl/policy"]
-    assert json.loads(message.data)["stamp"] == {"checkpoint": "runs/x"}
-    assert set(json.loads(layout.data)["properties"]) == {"time_ns", "policy", "stamp"}
+    assert (layout.name, layout.encoding) == ("std_msgs/msg/String", "ros2msg")
+    assert codec.decode(events.PolicyChanged, message.data).stamp == {"checkpoint": "runs/x"}
+    channels = {made.topic: made for made in summary.channels.values()}
+    assert {made.message_encoding for made in channels.values()} == {"cdr"}
+    described = json.loads(channels["/embodied_rl/policy"].metadata["json_schema"])
+    assert set(described["properties"]) == {"time_ns", "policy", "stamp"}
+
+
+def rosbags_reader() -> Any:
+    """rosbags' reader of any recording, which knows ROS 2 and nothing of embodied-rl."""
+    if importlib.util.find_spec("rosbags") is None:
+        missing("rosbags is not installed")
+    return importlib.import_module("rosbags.highlevel").AnyReader
+
+
+def read_by_rosbags(path: Path) -> list[tuple[str, Any]]:
+    with rosbags_reader()([path]) as reader:
+        return [(c.topic, reader.deserialize(raw, c.msgtype)) for c, _, raw in reader.messages()]
+
+
+def read_by_mcap(path: Path, reader: Any) -> list[str]:
+    with path.open("rb") as file:
+        return [channel.topic for _, channel, _ in reader(file, validate_crcs=True).iter_messages()]
+
+
+def test_rosbags_reads_a_recording(tmp_path: Path) -> None:
+    """Every kind of event, opened and deserialised by another program's reader of ROS 2 bags."""
+    memory, path = Memory(), tmp_path / "run.mcap"
+    with Recorder(path, session()) as recorder:
+        for sink in (memory, recorder):
+            robot = ScriptedRobot(sink)
+            robot.episode(0, 3, success=True, human=range(1, 2))
+            robot.stop()
+        recorder.record(
+            events.RawMessage(5, "/n", "std_msgs/msg/Int32", "int32 data\n", b"\x00\x01\x00\x00\x05\x00\x00\x00")
+        )
+    got = read_by_rosbags(path)
+    assert len(got) == len(memory.events) + 2
+    assert [message.data for topic, message in got if topic == "/n"] == [5]
+    steps = [json.loads(message.data) for topic, message in got if topic == "/embodied_rl/step"]
+    assert steps == [codec.plain(event) for event in memory.events if isinstance(event, events.ControlStep)]
+    shown = [message for topic, message in got if topic.startswith("/embodied_rl/camera/")]
+    assert shown
+    assert {message.format for message in shown} == {"png"}
+
+
+@pytest.mark.parametrize("text", ["", "a", "abc", "äöü\n", "x" * 1000])
+def test_a_text_of_any_length_is_read_by_rosbags(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "run.mcap"
+    with Recorder(path, session()) as recorder:
+        recorder.record(events.EpisodeStarted(1, 0, text))
+    started = [
+        json.loads(message.data) for topic, message in read_by_rosbags(path) if topic.endswith("episode_started")
+    ]
+    assert [event["instruction"] for event in started] == [text]
+
+
+def test_other_readers_read_what_a_kill_left(tmp_path: Path) -> None:
+    """The file as it is between two writes, while the recorder still runs."""
+    path, left = tmp_path / "run.mcap", tmp_path / "left.mcap"
+    recorder = Recorder(path, session(), flush_s=0.0)
+    sizes = set()
+    for step in range(5):
+        recorder.record(events.EmergencyStop(step, False))
+        until_written(recorder, path, step)
+        shutil.copy(path, left)
+        sizes.add(left.stat().st_size)
+        wanted = ["/embodied_rl/session"] + ["/embodied_rl/estop"] * (step + 1)
+        assert read_by_mcap(left, NonSeekingReader) == read_by_mcap(left, make_reader) == wanted
+        assert [topic for topic, _ in read_by_rosbags(left)] == wanted
+        recording = RecordingFile(left)
+        assert len(list(recording.events(events.EmergencyStop))) == step + 1
+        assert not recording.whole, "the recorder was not closed"
+    recorder.close()
+    recording = RecordingFile(path)
+    assert [event.time_ns for event in recording.events(events.EmergencyStop)] == list(range(5))
+    assert recording.whole
+    assert len(sizes) == 5
+
+
+def until_written(recorder: Recorder, path: Path, step: int) -> None:
+    """Wait until the recorder has written the event of `step`: until its reader finds it."""
+    while recorder.problem == "":
+        with contextlib.suppress(UserError):
+            if [e.time_ns for e in RecordingFile(path).events(events.EmergencyStop)][-1:] == [step]:
+                return
+    raise AssertionError(recorder.problem)
+
+
+def test_a_recording_of_bare_json_is_read(tmp_path: Path) -> None:
+    """As recorders wrote it before its texts were ROS 2 messages."""
+    path, started = tmp_path / "old.mcap", session()
+    with path.open("wb") as file:
+        writer = Writer(file)
+        writer.start(profile="ros2", library="embodied-rl")
+        kind = writer.register_schema("embodied_rl.SessionStarted", "jsonschema", b"{}")
+        number = writer.register_channel("/embodied_rl/session", "json", kind)
+        writer.add_message(number, 0, json.dumps(codec.plain(started)).encode(), 0)
+        writer.finish()
+    assert same(RecordingFile(path).session, started)
 
 
 def test_a_large_picture_is_compressed_and_close(tmp_path: Path) -> None:
