@@ -140,12 +140,19 @@ def bind(host: str, port: int) -> socket.socket:
     return bound
 
 
+LONG_TOKEN = 16
+"""Characters of a token that nobody finds by trying."""
+
+
 def access(host: str, token: str | None) -> str:
     """In words: who can use the policy."""
     if is_local(host):
         return f"programs of this machine only, {'with the token' if token else 'without a token'}"
     if token:
-        return "whoever reaches this port and has the token; nothing is encrypted"
+        short = (
+            "" if len(token) >= LONG_TOKEN else "; a short token is found by trying: `openssl rand -hex 16` makes one"
+        )
+        return f"whoever reaches this port and has the token; nothing is encrypted{short}"
     return "ANYBODY who reaches this port may use the policy: set --token, or leave --host 127.0.0.1"
 
 

@@ -29,7 +29,7 @@ from embodied_rl.real_robot.client.wire import WireError, pack, unpack
 from embodied_rl.real_robot.server.batcher import Batcher, Decide, LateError
 from embodied_rl.real_robot.server.gate import WrongTokens, has_token, plain
 from embodied_rl.real_robot.server.limits import ServerLimits
-from embodied_rl.real_robot.server.messages import address_of, ending, name_of, receive
+from embodied_rl.real_robot.server.messages import address_of, ending, name_of, one_too_many, receive
 from embodied_rl.real_robot.server.metrics import ServerMetrics
 from embodied_rl.real_robot.server.observations import PolicySpec, Request, RequestError, read_request
 from embodied_rl.types import Array
@@ -39,8 +39,8 @@ SHUTDOWN = "the server is shutting down"
 _USUAL = ((256, 256), (480, 640))
 """Sizes of pictures that are tried before the first client comes."""
 _LOOK_S, _LAST_WORDS_S = 1.0, 1.0
-_READERS = 2
-"""Threads that decode messages and resize pictures."""
+_SMALL_BYTES = 1 << 20
+"""Up to this size a message is read beside the larger ones: two 480 x 640 pictures fit, and cost a few milliseconds."""
 _log = logging.getLogger("embodied_rl.serve")
 _library_log = logging.getLogger("embodied_rl.serve.websockets")
 _library_log.setLevel(logging.CRITICAL)  # a stranger's broken handshake is counted, not printed
@@ -80,11 +80,12 @@ class PolicyServer:
         self._first = pack(dict(metadata))
         self._seed, self._token = seed, token
         self._wrong = WrongTokens(self.limits.wrong_tokens, self.limits.wrong_tokens_s)
-        self._sockets = 0
-        """Connections, open or not yet."""
+        self._opening: list[ServerConnection] = []
+        """Connections that are not open yet, the oldest first."""
         self._clients: set[ServerConnection] = set()
         self._answering: set[ServerConnection] = set()
-        self._readers = ThreadPoolExecutor(_READERS, "reader")
+        # A client has one message here at most, so that in each of the two threads everybody has a turn.
+        self._small_reader, self._large_reader = ThreadPoolExecutor(1, "reader"), ThreadPoolExecutor(1, "large-reader")
         self._stopping = asyncio.Event()
 
     def stop(self) -> None:
@@ -115,7 +116,8 @@ class PolicyServer:
         finally:
             stopping.cancel()
             working.cancel()
-            self._readers.shutdown(wait=False, cancel_futures=True)
+            for reader in (self._small_reader, self._large_reader):
+                reader.shutdown(wait=False, cancel_futures=True)
             with contextlib.suppress(asyncio.CancelledError):
                 await working  # raises what ended it, if it was not this
 
@@ -152,19 +154,24 @@ class PolicyServer:
         owner = self
 
         class Bounded(ServerConnection):
-            """Cut off where too many connections wait to be opened."""
+            """Makes room where too many connections wait to be opened."""
 
             def connection_made(self, transport: asyncio.BaseTransport) -> None:
                 super().connection_made(transport)
-                owner._sockets += 1
-                if owner._sockets > owner.limits.max_pending + len(owner._clients):
-                    self.transport.abort()
+                owner._opening.append(self)
+                if len(owner._opening) > owner.limits.max_pending:
+                    one_too_many(owner._opening).transport.abort()
 
             def connection_lost(self, exc: Exception | None) -> None:
-                owner._sockets -= 1
+                owner._opened(self)
                 super().connection_lost(exc)
 
         return Bounded
+
+    def _opened(self, connection: ServerConnection) -> None:
+        """It no longer waits to be opened."""
+        with contextlib.suppress(ValueError):
+            self._opening.remove(connection)
 
     def _open(self, connection: ServerConnection, request: HttpRequest) -> Response | None:
         path = request.path.partition("?")[0]
@@ -172,12 +179,13 @@ class PolicyServer:
             well = not self._stopping.is_set()
             status = HTTPStatus.OK if well else HTTPStatus.SERVICE_UNAVAILABLE
             return plain(connection, status, "OK\n" if well else "shutting down\n")
-        address = address_of(connection)
-        if self._wrong.too_many(address):
-            self.metrics.refused["tries"] += 1
-            text = f"too many wrong tokens came from your address: wait {self.limits.wrong_tokens_s:g} s\n"
-            return plain(connection, HTTPStatus.TOO_MANY_REQUESTS, text)
         if not has_token(request, self._token):
+            # Before the tries are counted: a robot with the token shares its address with whoever has none.
+            address = address_of(connection)
+            if self._wrong.too_many(address):
+                self.metrics.refused["tries"] += 1
+                text = f"too many wrong tokens came from your address: wait {self.limits.wrong_tokens_s:g} s\n"
+                return plain(connection, HTTPStatus.TOO_MANY_REQUESTS, text)
             self.metrics.refused["token"] += 1
             if "Authorization" in request.headers:
                 self._wrong.add(address)
@@ -198,6 +206,7 @@ class PolicyServer:
         return None
 
     async def _client(self, connection: ServerConnection) -> None:
+        self._opened(connection)
         if len(self._clients) >= self.limits.max_clients:  # several were let in at the same time
             self.metrics.refused["full"] += 1
             await connection.close(TRY_LATER, f"all {self.limits.max_clients} places are taken: try again later")
@@ -248,10 +257,11 @@ class PolicyServer:
         try:
             self.metrics.received += len(data)
             began = time.monotonic()
-            request = await asyncio.get_running_loop().run_in_executor(self._readers, self._read, data)
+            reader = self._small_reader if len(data) <= _SMALL_BYTES else self._large_reader
+            request = await asyncio.get_running_loop().run_in_executor(reader, self._read, data)
             read_ms = 1000 * (time.monotonic() - began)
             request = dataclasses.replace(request, **self._draw(request, counter))
-            decision = await self._batcher.submit(request, lambda: connection.state is State.OPEN)
+            decision = await self._batcher.submit(request, lambda: connection.state is State.OPEN, began)
             result = "ok"
         except LateError as error:
             result = "late"

@@ -69,11 +69,12 @@ class Batcher:
     def __len__(self) -> int:
         return len(self._queue)
 
-    async def submit(self, request: Request, wanted: Callable[[], bool]) -> Decision:
+    async def submit(self, request: Request, wanted: Callable[[], bool], arrived: float) -> Decision:
         """The decision of one request.
 
         Args:
             wanted: Whether anybody still waits for the answer; asked just before the request is decided.
+            arrived: When its message was here, s of the monotonic clock: its deadline counts from there.
 
         Raises:
             LateError: It waited longer than its deadline.
@@ -82,7 +83,7 @@ class Batcher:
         now = time.monotonic()
         longest = min(request.deadline_ms or self._limits.deadline_ms, self._limits.deadline_ms)
         answer = asyncio.get_running_loop().create_future()
-        self._queue.append(_Waiting(request, answer, wanted, now, now + longest / 1000))
+        self._queue.append(_Waiting(request, answer, wanted, now, arrived + longest / 1000))
         self._arrived.set()
         return await answer
 

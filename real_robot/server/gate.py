@@ -36,12 +36,13 @@ def has_token(request: Request, token: str | None) -> bool:
 
 
 class WrongTokens:
-    """Wrong tokens of late, by the address they came from: a token is not found by trying.
+    """Wrong tokens of late, by the address they came from.
 
-    A request without a token is no try. An IPv6 address is its /64 network, which one machine may have to itself.
+    A request without a token is no try. The right token is let in whatever came before: what keeps a token from being
+    found by trying is its length. An IPv6 address is its /64 network, which one machine may have to itself.
 
     Args:
-        most: Tries of an address within `within_s` seconds, after which all it asks for is refused for a while.
+        most: Tries of an address within `within_s` seconds, after which it is told to wait.
         clock: Gives the time, s.
 
     Example:

@@ -33,10 +33,10 @@ class ServerLimits:
     drain_s: float = 10.0
     """For requests that wait when the server is asked to stop."""
     max_pending: int = 64
-    """Connections that have not been opened yet; one more is cut off."""
+    """Connections that have not been opened yet; for one more the oldest of the busiest address is cut off."""
     max_unread_bytes: int = 1 << 20
     """Of pongs and the like that a client leaves unread; beyond it is cut off."""
     wrong_tokens: int = 10
-    """Of one address within `wrong_tokens_s`; all that it asks for is refused then, until they are that old."""
+    """Of one address within `wrong_tokens_s`; the next ones are refused as too many, the right token never."""
     wrong_tokens_s: float = 60.0
     """For how long a wrong token counts."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -52,3 +54,12 @@ def name_of(connection: ServerConnection) -> str:
     """The address and port at its other end."""
     address = connection.remote_address
     return f"{address[0]}:{address[1]}" if address else "a client"
+
+
+def one_too_many(opening: Sequence[ServerConnection]) -> ServerConnection:
+    """Which of the connections that wait to be opened to cut off: the oldest of the address that has most of them.
+
+    A robot opens within milliseconds. So those that never do lose their place, wherever they come from.
+    """
+    count = Counter(address_of(connection) for connection in opening)
+    return max(opening, key=lambda connection: count[address_of(connection)])  # the first of equals: the oldest

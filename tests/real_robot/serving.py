@@ -45,9 +45,11 @@ class Serving:
         *,
         port: int = 0,
         token: str | None = None,
+        picture: Callable[[Array], Array] | None = None,
         **limits: Any,
     ) -> None:
         self.batches: list[int] = []
+        self._picture = picture or PictureFitter(size=8)
         self._decide, self._token, self._limits = decide, token, ServerLimits(**limits)
         self._listener = socket.socket()
         self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -62,7 +64,7 @@ class Serving:
         self.server = PolicyServer(
             self._counted,
             SPEC,
-            PictureFitter(size=8),
+            self._picture,
             metadata={"server": "test"},
             limits=self._limits,
             seed=5,

@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 import socket
 import struct
+import threading
+import time
 import tracemalloc
 from collections.abc import Iterator
-from contextlib import suppress
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
 
 import numpy as np
 import pytest
@@ -15,6 +18,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from websockets.exceptions import ConnectionClosed
 
+from embodied_rl.real_robot.server.messages import one_too_many
+from embodied_rl.real_robot.server.pictures import PictureFitter
+from embodied_rl.types import Array
 from tests.real_robot.openpi_like import OpenpiLike, encode, libero_obs
 from tests.real_robot.serving import Serving
 from tests.real_robot.test_server import expected, get
@@ -126,15 +132,68 @@ def test_a_handshake_that_never_ends_is_cut() -> None:
         assert ending(raw) == (None, "")
 
 
-def test_connections_that_never_open_are_bounded(server: Serving) -> None:
+def test_connections_that_never_open_are_bounded_and_make_room_for_a_robot(server: Serving) -> None:
+    """60 half handshakes where 20 have room: the oldest are cut off, and whoever opens for good is let in."""
     many = [socket.create_connection(("127.0.0.1", server.port), timeout=60) for _ in range(60)]
     cut = 0
-    for raw in many[40:]:
+    for raw in many[:40]:
         with suppress(ConnectionError):
             cut += raw.recv(1) == b""
-    assert cut == 20
+    assert cut == 40
+    with OpenpiLike(server.port) as robot:
+        assert np.array_equal(robot.infer(libero_obs(2) | {"seed": 3})["actions"], expected(2, 3, 0))
     for raw in many:
         raw.close()
+
+
+def test_the_address_with_most_unopened_connections_loses_its_oldest() -> None:
+    class Connection:
+        def __init__(self, address: str, port: int) -> None:
+            self.remote_address = (address, port)
+
+    robot, robots = Connection("10.0.0.1", 1), [Connection("10.0.0.2", 1)]
+    crowd = [Connection("10.0.0.9", port) for port in range(5)]
+    assert one_too_many([robot, *crowd, *robots]) is crowd[0]  # type: ignore[list-item]
+    assert one_too_many([robot, *robots]) is robot  # type: ignore[list-item]
+
+
+def test_large_pictures_do_not_keep_a_small_one_waiting() -> None:
+    """Three large messages are being read, for as long as the test wants: a robot with small pictures is answered."""
+    reading, go_on = threading.Event(), threading.Event()
+    fitter = PictureFitter(size=8)
+
+    def picture(image: Array) -> Array:
+        if image.shape[0] == 600:
+            reading.set()
+            assert go_on.wait(60)
+        return fitter(image)
+
+    with Serving(picture=picture) as server, ThreadPoolExecutor(3) as pool, ExitStack() as stack:
+        robots = [stack.enter_context(OpenpiLike(server.port)) for _ in range(4)]
+        large = [pool.submit(robot.infer, libero_obs(number, size=600)) for number, robot in enumerate(robots[:3])]
+        assert reading.wait(60)
+        try:
+            for _ in range(3):
+                robots[3].infer(libero_obs(2))
+            assert not any(answer.done() for answer in large)
+        finally:
+            go_on.set()
+        for answer in large:
+            answer.result(60)
+
+
+def test_reading_counts_for_the_deadline() -> None:
+    """A message that lay unread until its observation was stale is refused as one that waited for its turn."""
+    fitter = PictureFitter(size=8)
+
+    def slow(image: Array) -> Array:
+        time.sleep(0.01)
+        return fitter(image)
+
+    with Serving(picture=slow) as server, OpenpiLike(server.port) as robot:
+        robot.infer(libero_obs(2))
+        with pytest.raises(RuntimeError, match="too late to act"):
+            robot.infer(libero_obs(2) | {"deadline_ms": 1})
 
 
 def test_a_client_that_reads_nothing_is_cut() -> None:

@@ -151,7 +151,8 @@ def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch, capsys: pyt
     ("host", "token", "text"),
     [
         ("127.0.0.1", None, "programs of this machine only, without a token"),
-        ("0.0.0.0", "x", "whoever reaches this port and has the token; nothing is encrypted"),
+        ("0.0.0.0", "x" * 16, "whoever reaches this port and has the token; nothing is encrypted"),
+        ("0.0.0.0", "x" * 15, "a short token is found by trying: `openssl rand -hex 16`"),
         ("0.0.0.0", None, "ANYBODY who reaches this port may use the policy"),
         ("::", None, "ANYBODY"),
     ],

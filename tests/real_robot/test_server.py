@@ -175,18 +175,22 @@ def test_the_token() -> None:
         assert 'refused_total{reason="token"} 5' in page
 
 
-def test_a_token_is_not_found_by_trying() -> None:
-    """Whoever tried too often waits, with the right token too; requests without a token are no tries."""
+def test_whoever_tries_tokens_waits_and_the_right_one_is_let_in() -> None:
+    """A robot with the token may share its address with somebody who has none; requests without one are no tries."""
     with Serving(token="s3cret", wrong_tokens=3) as server:
         for _ in range(5):
             assert get(server.port, "/metrics")[0] == 401
         for key in ("a", "b", "c"):
             assert get(server.port, "/metrics", Authorization=f"Bearer {key}")[0] == 401
-        status, text = get(server.port, "/metrics", Authorization="Bearer s3cret")
+        status, text = get(server.port, "/metrics", Authorization="Bearer d")
         assert status == 429
         assert "wait 60 s" in text
+        assert get(server.port, "/metrics", Authorization="Bearer s3cret")[0] == 200
+        with OpenpiLike(server.port, "s3cret") as client:
+            client.infer(libero_obs(0))
+        assert get(server.port, "/metrics", Authorization="Bearer d")[0] == 429, "the right one forgives no other"
         assert get(server.port, "/healthz") == (200, "OK\n")
-        assert server.server.metrics.refused["tries"] == 1
+        assert server.server.metrics.refused["tries"] == 2
 
 
 def test_wrong_tokens_are_counted_by_address_and_forgotten() -> None:
