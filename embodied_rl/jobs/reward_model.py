@@ -21,8 +21,8 @@ def pin_reward(setup: RunSetup) -> RunSetup:
     """The setup with its reward model, whose digest is now in the config, which every checkpoint then holds.
 
     Raises:
-        UserError: there is no whole model, it is another one than the run began with, it sees other pictures or cannot
-            read an instruction, or the suite says nothing of success.
+        UserError: there is no whole model, it is another one than the run began with, it sees other pictures, or it
+            cannot read an instruction.
     """
     asked = setup.config.reward
     if not asked.model:
@@ -48,25 +48,20 @@ def pin_reward(setup: RunSetup) -> RunSetup:
         setup,
         config=dataclasses.replace(setup.config, reward=dataclasses.replace(asked, digest=found)),
         about=setup.about | {"reward": _describe(asked, found)},
-        reward_model=_reward_model(judge, setup.config.algorithm.gamma, asked, has_success=setup.env.info.has_success),
+        reward_model=_reward_model(judge, setup.config.algorithm, asked, has_success=setup.env.info.has_success),
     )
 
 
-def _reward_model(judge: Judge, gamma: float, asked: RewardConfig, *, has_success: bool) -> RewardModel:
+def _reward_model(judge: Judge, ppo: PPOConfig, asked: RewardConfig, *, has_success: bool) -> RewardModel:
     if asked.alone:
-        return AloneReward(judge, gamma=gamma, weight=asked.weight, has_success=has_success)
-    return ProgressReward(judge, gamma=gamma, weight=asked.weight)
+        return AloneReward(judge, gamma=ppo.gamma, weight=asked.weight, has_success=has_success)
+    return ProgressReward(judge, gamma=ppo.gamma, weight=asked.weight, bootstrap=ppo.bootstrap_truncated)
 
 
 def _check_pictures(judge: object, info: EnvInfo, asked: RewardConfig) -> None:
     model = asked.model
     if not info.cameras:
         raise UserError(f"the reward model in {model} judges pictures, and this suite has none: leave it out.")
-    if not info.has_success and not asked.alone:
-        raise UserError(
-            f"the reward model in {model} counts in successes, of which this suite says nothing: leave it out, or let "
-            "it teach alone with --reward.alone."
-        )
     if not isinstance(judge, ProgressModel):
         return
     size = judge.config.image_size
@@ -78,7 +73,7 @@ def _check_pictures(judge: object, info: EnvInfo, asked: RewardConfig) -> None:
 
 
 def _describe(asked: RewardConfig, digest: str) -> str:
-    model = f"{asked.model} ({digest[:12]})"
+    model, potential = f"{asked.model} ({digest[:12]})", f"{asked.weight:g} x its progress as a potential"
     if asked.alone:
-        return f"{model} alone: 1 where it sees the task done at the end, and {asked.weight:g} x its progress there"
-    return f"simulator, and {asked.weight:g} x progress of {model} where it succeeds"
+        return f"{model} alone: 1 where it sees the task done at the end, and {potential}"
+    return f"simulator, and of {model} {potential}"

@@ -13,15 +13,14 @@ from embodied_rl.types import EpisodeResult, RolloutBatch
 
 
 class AloneReward:
-    """Replaces the rewards of an episode by 1 at its last decision and the differences of `ProgressReward`, or by 0.
+    """Replaces the rewards of an episode by 1 at its last decision, or 0, and the differences of `ProgressReward`.
 
-    They are paid where the judge sees the task done in the pictures after the last step, with a probability of `HIGH`
-    or more. An episode that looks like progress and does not look done gets nothing (after gated reward accumulation,
-    Sun et al. 2025, with the judge's own outcome as the gate). So its discounted return from the start is gamma^(T-1),
-    T being its decisions, or 0: the differences move credit between decisions and add none.
+    The 1 is paid where the judge sees the task done in the pictures after the last step, with a probability of `HIGH`
+    or more; where it is not known whether it is done, 0. The differences are added to every episode, so that no term
+    depends on how it ends. They sum to 0: an episode's discounted return from the start is gamma^(T-1), T being its
+    decisions, or 0, however much it looked like progress. They move credit between decisions and add none.
 
-    Where it is not known whether the task is done, the episode pays nothing; where only its progress is not known, it
-    gets no differences. The simulator's rewards and success flags change no reward: they are compared, for `drain`.
+    The simulator's rewards and success flags change no reward: they are compared, for `drain`.
 
     Args:
         gamma: the algorithm's discount a decision.
@@ -57,15 +56,17 @@ class AloneReward:
         for number, episode in enumerate(batch.episodes):
             rows = torch.nonzero(batch.episode == number).flatten()
             words = [batch.instruction[row] for row in rows.tolist()]
-            done = self._is_done(batch.final_images[number : number + 1], words[-1:], episode)
-            if done:
-                reward[rows] = self._paid(batch.images[rows], words).to(reward.device)
+            done = self._judge.done(batch.final_images[number : number + 1], words[-1:])
+            progress = self._judge.progress(batch.images[rows], words)
+            paid = self._weight * differences(progress, self._gamma)
+            paid[-1] += self._count(done, progress, episode)
+            reward[rows] = paid.to(reward.device)
         return with_rewards(replace(batch, final_images=None), reward)  # nobody looks at them again
 
     def drain(self) -> dict[str, float]:
         """How often the judge saw the task done, and how often the simulator says otherwise: shares of all episodes.
 
-        A false positive is an episode that is paid and failed, a false negative one that succeeded and is not paid.
+        A false positive is an episode that counts as done and failed, a false negative one that succeeded and does not.
         """
         found = {"reward/unknown_episodes": float(self._unknown)} | self._judge.drain()
         if self._episodes:
@@ -78,24 +79,12 @@ class AloneReward:
         self._episodes = self._unknown = self._done = self._false_positives = self._false_negatives = 0
         return found
 
-    def _is_done(self, image: torch.Tensor, words: list[str], episode: EpisodeResult) -> bool:
-        """Whether an episode is paid, by its last pictures [1, V, H, W, 3]; counted."""
-        probability = self._judge.done(image, words)
+    def _count(self, probability: torch.Tensor, progress: torch.Tensor, episode: EpisodeResult) -> bool:
+        """Whether an episode is done, by the probabilities of its last pictures; counted."""
         done = bool((probability >= HIGH).all())  # NaN is not
         self._episodes += 1
-        self._unknown += bool(probability.isnan().any())
+        self._unknown += bool(probability.isnan().any() or progress.isnan().any())
         self._done += done
         self._false_positives += done and not episode.success
         self._false_negatives += episode.success and not done
         return done
-
-    def _paid(self, images: torch.Tensor, words: list[str]) -> torch.Tensor:
-        """The rewards of an episode that is done, float32 [T] on the CPU."""
-        progress = self._judge.progress(images, words)
-        if progress.isnan().any():
-            self._unknown += 1
-            paid = torch.zeros(len(words))
-        else:
-            paid = self._weight * differences(progress, self._gamma)
-        paid[-1] += 1
-        return paid

@@ -44,8 +44,8 @@ class RewardConfig(PromptConfig):
     weight: float = 0.5
     """What the differences of its progress are multiplied with."""
     alone: bool = False
-    """Learn from the model alone: an episode pays 1, and the differences, where the model sees the task done in the
-    pictures after its last step, and else nothing. The simulator's success is reported, and ends episodes as ever."""
+    """Learn from the model alone: an episode pays 1 where the model sees the task done in the pictures after its last
+    step, and the differences, which sum to 0. The simulator's success is reported, and ends episodes as ever."""
     digest: str = AUTO
     """SHA-256 of the model; auto: of the one in the folder. A folder with another model is refused."""
 

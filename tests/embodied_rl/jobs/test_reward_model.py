@@ -78,8 +78,7 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
     folder = save(tmp_path / "reward", 0)
     with pytest.raises(UserError, match="train one on such data"):
         pin_reward(opened(asks_for(folder), size=32))
-    with pytest.raises(UserError, match="of which this suite says nothing"):
-        pin_reward(opened(asks_for(folder), has_success=False))
+    pin_reward(opened(asks_for(folder), has_success=False))  # a potential needs no success
     with pytest.raises(UserError, match="knows the words of its demonstrations, and --perturb instruction"):
         pin_reward(opened(replace(asks_for(folder), perturb=("light", "instruction"))))
     pin_reward(opened(replace(asks_for(folder), perturb=("light",))))
@@ -132,7 +131,11 @@ def test_what_would_follow_the_simulator_is_refused(tmp_path: Path, changes: dic
 
 def test_the_settings_of_a_run_have_it(tmp_path: Path) -> None:
     setup = pin_reward(opened(asks_for(save(tmp_path / "reward", 0))))
-    assert isinstance(settings_of(setup.config, setup.reward_model).reward_model, ProgressReward)
+    found = settings_of(setup.config, setup.reward_model).reward_model
+    assert isinstance(found, ProgressReward)
+    assert found.needs_final_images, "PPO bootstraps, unless told"
+    ends = replace(setup.config, algorithm=PPOConfig(bootstrap_truncated=False))
+    assert not pin_reward(replace(setup, config=ends)).reward_model.needs_final_images
     assert settings_of(setup.config).reward_model is SIMULATOR_REWARD
 
 

@@ -91,20 +91,16 @@ def test_an_episodes_discounted_return_stays(progress: list[float], gamma: float
     assert abs(float((added * gamma ** torch.arange(len(added)).double()).sum())) < 1e-9
 
 
-def test_only_successes_are_shaped_and_returns_stay(tmp_path: Path) -> None:
+def test_every_episode_is_shaped_and_returns_stay(tmp_path: Path) -> None:
     batch, gamma = seen(tmp_path), 0.9
     found = ProgressReward(model(), gamma=gamma, weight=2.0).relabel(batch)
-    changed = 0
-    for number, episode in enumerate(batch.episodes):
+    for number in range(len(batch.episodes)):
         rows = batch.episode == number
         discounts = gamma ** torch.arange(int(rows.sum()))
         torch.testing.assert_close(
             (found.reward[rows] * discounts).sum(), (batch.reward[rows] * discounts).sum(), atol=1e-5, rtol=0
         )
-        same = torch.equal(found.reward[rows], batch.reward[rows])
-        assert same or episode.success, "an episode that failed keeps its rewards"
-        changed += not same
-    assert changed
+        assert len(discounts) == 1 or not torch.equal(found.reward[rows], batch.reward[rows])
 
 
 class Unsure:
@@ -120,12 +116,26 @@ class Unsure:
         return {"reward/answers": 1.0}
 
 
-def test_an_episode_that_is_not_judged_is_left_as_it_was(tmp_path: Path) -> None:
+def test_an_episode_of_which_nothing_is_known_is_left_as_it_was(tmp_path: Path) -> None:
     batch = seen(tmp_path)
     reward = ProgressReward(Unsure(), gamma=0.9, weight=2.0)
     assert torch.equal(reward.relabel(batch).reward, batch.reward)
-    count = sum(episode.success for episode in batch.episodes)
-    assert reward.drain() == {"reward/answers": 1.0, "reward/unknown_episodes": float(count)}
+    assert reward.drain() == {"reward/answers": 1.0, "reward/unknown_episodes": float(len(batch.episodes))}
+
+
+def test_progress_that_is_not_known_stays_what_it_was() -> None:
+    """By hand, gamma 0.5: phi is 0, 0, 0.25, 0.25 and 0.75 before the decisions of which the first and fourth are
+    unknown; then 0, or what is seen after the last."""
+    seen = torch.tensor([torch.nan, 0.25, 0.5, torch.nan, 1.0])
+    assert differences(seen, 0.5).tolist() == [0.0, 0.125, -0.125, 0.125, -0.75]
+    assert differences(seen, 0.5, goes_on=True).tolist() == [0.0, 0.125, -0.125, 0.125]
+
+
+def test_a_learner_that_bootstraps_needs_the_last_pictures(tmp_path: Path) -> None:
+    reward = ProgressReward(model(), gamma=0.9, weight=2.0, bootstrap=True)
+    assert reward.needs_final_images
+    with pytest.raises(ValueError, match="pictures after it"):
+        reward.relabel(seen(tmp_path))
 
 
 def test_groups_give_what_a_whole_batch_gives(tmp_path: Path) -> None:
