@@ -180,6 +180,11 @@ class SafetyGate:
         self._last_stamp_ns, self._previous = now_ns - self._max_age_ns, read
 
     @property
+    def positions(self) -> np.ndarray:
+        """The present set point [n]."""
+        return self._running().position[0].copy()
+
+    @property
     def at_rest(self) -> bool:
         """Whether the set point does not move."""
         state = self._running()
@@ -220,6 +225,20 @@ class SafetyGate:
             return None
         self._brake(missed + 1)
         return self._setpoint()
+
+    def brake_from(self, positions: np.ndarray, velocities: np.ndarray) -> bool:
+        """Give up the set point for where the arm is measured: what follows is the stop from there, and rest.
+
+        Args:
+            positions: Where the arm is [n].
+            velocities: How fast it moves there [n], per s.
+
+        Returns:
+            Whether an arm may rest there: ranges and workspace.
+        """
+        self._running()
+        self._state, self._previous = self._motion.brakes_from(positions[None], velocities[None]), positions
+        return not self._motion.allows_rest(positions[None]).any()
 
     def stop_path(self) -> list[Setpoint]:
         """The set points of a stop from the present one, for controllers that follow a trajectory to its end."""

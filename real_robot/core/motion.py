@@ -73,6 +73,19 @@ class Motion:
         """Arms at rest at `position` [B, n]."""
         return State(position.astype(np.float64), np.zeros(position.shape), np.zeros(position.shape))
 
+    def brakes_from(self, position: np.ndarray, velocity: np.ndarray) -> State:
+        """Arms at `position` [B, n] that move at `velocity` [B, n], per s, about to stop: as measured, not as asked.
+
+        Velocities beyond the limits count as the limits; an arm whose stop would leave ranges or workspace is at rest.
+        """
+        x = self._step_of(np.where(np.isfinite(velocity), velocity, 0.0))
+        state = State(position.astype(np.float64), x, np.zeros(position.shape))
+        end = position + plan_stop(x, state.y, self._max_y).distance(self._max_y) * self._unit
+        fits = ((end >= self._lower) & (end <= self._upper)).all(axis=1, keepdims=True)
+        if self._inside is not None:
+            fits &= self._stops_inside(state)[:, None]
+        return replace(state, x=np.where(fits, x, 0.0))
+
     def allows_rest(self, position: np.ndarray) -> np.ndarray:
         """Which limits rest at `position` [B, n] would break: Limit bits, uint8 [B, n]."""
         broken = np.where((position >= self._lower) & (position <= self._upper), 0, Limit.POSITION)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from embodied_rl.errors import UserError
-from embodied_rl.real_robot.core.gate import Command, Decision, Reason, Setpoint
+from embodied_rl.real_robot.core.gate import NANOSECONDS, Command, Decision, Reason, Setpoint
 from embodied_rl.real_robot.core.mux import Selection, TakeoverMux
 from embodied_rl.real_robot.core.robot import Robot
 from embodied_rl.real_robot.core.states import TRANSITIONS, ArmState, Event, StateMachine, Transition
@@ -18,8 +19,13 @@ from embodied_rl.real_robot.core.watchdog import Fault, Watchdog
 _STOP_A_HUMAN = ("joint_states", "jitter", "tracking")
 """Faults under which not even a human moves the arm; a human needs neither cameras nor the policy."""
 
+_BLIND = "joint_states"
 _LOST = "clear its way, then disarm and arm it"
 _MOMENT_NS = 500_000
+_SPEED_NS, _REST = 20_000_000, 0.05
+"""Joint states so far apart say how fast the arm moves; up to so many rad/s it is at rest."""
+_REPEATED_NS = 500_000_000
+"""How long the stop of an arm that did not follow is sent: longer than it takes, so that no controller misses it."""
 
 
 def first_tick(now_ns: int, period_ns: int) -> int:
@@ -86,8 +92,9 @@ class ArmRuntime:
         self.machine = StateMachine()
         self.mux = TakeoverMux(self.machine)
         self.watchdog = Watchdog(robot.watchdog, self.gate.period_ns, cameras)
-        self._measured: np.ndarray | None = None
+        self._measured = deque[tuple[int, np.ndarray]](maxlen=256)
         self._setpoint: Setpoint | None = None
+        self._unseen, self._given_up_ns = False, -1  # joints were not heard; when the set point was given up for good
 
     def joint_states(
         self, names: Sequence[str], positions: Sequence[float], stamp_ns: int, now_ns: int | None = None
@@ -113,8 +120,9 @@ class ArmRuntime:
             return Reason("not_finite", "measured positions")
         if ahead := self.watchdog.observed(self.watchdog.JOINT_STATES, stamp_ns, now_ns):
             return Reason("stamp", ahead)
-        self._measured = measured
-        if self._setpoint is not None:
+        if not self._measured or stamp_ns > self._measured[-1][0]:
+            self._measured.append((stamp_ns, measured))
+        if self._setpoint is not None and not self._unseen:
             self.watchdog.tracked(float(np.abs(measured - self._setpoint.positions).max()))
         return None
 
@@ -134,22 +142,35 @@ class ArmRuntime:
         if event is Event.DISARM and state in (ArmState.ARMED, ArmState.HOLDING) and not self.gate.at_rest:
             return Transition(now_ns, event, state, state, "the arm still brakes: disarm it at rest", accepted=False)
         if event is Event.ARM and state is ArmState.IDLE:
-            self._setpoint = None
+            self._setpoint, self._unseen, self._given_up_ns = None, False, -1
             self.watchdog.track_anew()
             try:
                 # on the ticks' grid, not at this moment: half a tick beside it, jitter would count ticks twice or never
                 start_ns = now_ns - now_ns % self.gate.period_ns
-                self.gate.start(np.array([]) if self._measured is None else self._measured, start_ns)
+                self.gate.start(self._measured[-1][1] if self._measured else np.array([]), start_ns)
             except UserError as error:
                 return Transition(now_ns, event, ArmState.IDLE, ArmState.IDLE, str(error), accepted=False)
-        fired = self.machine.fire(event, now_ns, reason, faults=bool(self.watchdog.faults(now_ns)))
+        fired = self.machine.fire(event, now_ns, reason, faults=self.watchdog.faults(now_ns))
+        if fired.accepted and event in (Event.START, Event.RESUME):
+            self.settle()
         possible = (fired.before, event) in TRANSITIONS
         if possible and not fired.accepted and event in (Event.START, Event.RESUME) and self.watchdog.lost_track:
             return replace(fired, reason=f"the arm did not follow its set point ({self.watchdog.lost_track}): {_LOST}")
         return fired
 
+    def settle(self) -> None:
+        """Begin where the arm is measured, if it was not seen for a while: it may not have followed meanwhile."""
+        if self._unseen and not self.gate.brake_from(self._measured[-1][1], self._speed()):
+            self.watchdog.lose_track("outside its limits since its joints were not heard")
+        self._unseen = False
+
     def tick(self, now_ns: int, policy: Command | None) -> Tick:
         """Run one control tick.
+
+        A set point that the arm may be far from is not sent on: the controller would jump to it as soon as it listens.
+        One that the arm did not follow is given up for the stop from where the arm is measured, which is sent for
+        `_REPEATED_NS`, and then nothing until the arm is armed again. While joint states are missing, the stop goes out
+        and then nothing until they are back; the set point is then where the arm is measured.
 
         Args:
             now_ns: The time: a multiple of the gate's period, or less than half of one later (see `first_tick`).
@@ -164,17 +185,40 @@ class ArmRuntime:
         held = None
         if stops and self.machine.state in (ArmState.RUNNING, ArmState.HUMAN):
             held = self.machine.fire(Event.HOLD, now_ns, "; ".join(f"{fault.kind}: {fault.detail}" for fault in stops))
+        silent = self.machine.sends and self._gives_up(now_ns, blind=any(one.kind == _BLIND for one in faults))
         selection, decision, setpoint = self.mux.select(policy, now_ns), None, None
         if self.machine.sends and selection.command is not None:
             decision = self.gate.decide(selection.command, now_ns)
             setpoint = decision.setpoint
         elif self.machine.sends:
             setpoint = self.gate.hold(now_ns)
+            setpoint = None if silent and self.gate.at_rest else setpoint
         if not self.machine.sends:
             self._setpoint = None
         elif setpoint is not None:
             self._setpoint = setpoint
         return Tick(now_ns, self.machine.state, faults, held, selection, decision, setpoint)
+
+    def _gives_up(self, now_ns: int, *, blind: bool) -> bool:
+        """Give up a set point that the arm may be far from; whether nothing is to be sent once the stop is over."""
+        if self.watchdog.lost_track and self._given_up_ns < 0 and not blind:
+            self.gate.brake_from(self._measured[-1][1], self._speed())
+            self._given_up_ns = now_ns
+        self._unseen = self._unseen or blind
+        moved = self.machine.state in (ArmState.RUNNING, ArmState.HUMAN)
+        if not blind and (moved or np.abs(self._speed()).max() < _REST):
+            self.settle()
+        given_up = self._given_up_ns >= 0 and now_ns - self._given_up_ns >= _REPEATED_NS
+        return self._unseen or given_up
+
+    def _speed(self) -> np.ndarray:
+        """How fast the joints moved of late [n], rad/s; NaN where too few are known to say."""
+        stamp_ns, last = self._measured[-1]
+        most_ns = self.robot.watchdog.joint_state_age_s * NANOSECONDS
+        for before_ns, angles in reversed(self._measured):
+            if _SPEED_NS <= stamp_ns - before_ns <= most_ns:
+                return (last - angles) * (NANOSECONDS / (stamp_ns - before_ns))
+        return np.full_like(last, np.nan)
 
     @staticmethod
     def _human_stops(faults: tuple[Fault, ...]) -> tuple[Fault, ...]:

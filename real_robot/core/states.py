@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+
+from embodied_rl.real_robot.core.watchdog import Fault
 
 
 class ArmState(StrEnum):
@@ -109,14 +112,14 @@ class StateMachine:
         newly, self._pressed = pressed and not self._pressed, pressed
         return self.fire(Event.ESTOP, now_ns, "button") if newly else None
 
-    def fire(self, event: Event, now_ns: int, reason: str = "", *, faults: bool = False) -> Transition:
+    def fire(self, event: Event, now_ns: int, reason: str = "", *, faults: Sequence[Fault] = ()) -> Transition:
         """Apply an event.
 
         Args:
             event: What happened.
             now_ns: The time.
             reason: Why, for the record.
-            faults: Whether a watchdog reports faults: then the arm is neither armed, started nor resumed.
+            faults: What a watchdog reports: with any the arm is neither armed, started nor resumed.
 
         Returns:
             What came of it. A refused event leaves the state and says why in `reason`.
@@ -128,7 +131,8 @@ class StateMachine:
         elif event is Event.RESET and self._pressed:
             refusal = "the emergency stop is still pressed"
         elif event in _NEEDS_HEALTH and faults:
-            refusal = f"{event} is not possible while a watchdog reports faults"
+            found = "; ".join(f"{fault.kind}: {fault.detail}" for fault in faults)
+            refusal = f"{event} is not possible while a watchdog reports faults: {found}"
         if refusal or after is None:
             return Transition(now_ns, event, before, before, refusal, accepted=False)
         self._state = after

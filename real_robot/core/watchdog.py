@@ -109,7 +109,11 @@ class Watchdog:
         what stopped the arm.
         """
         if not self._lost_track and not error <= self._most_error:
-            self._lost_track = f"{error:.3f} rad off, at most {self._most_error:.3f}"
+            self.lose_track(f"{error:.3f} rad off, at most {self._most_error:.3f}")
+
+    def lose_track(self, why: str) -> None:
+        """Note that the arm is not where its set point is: a fault until `track_anew`."""
+        self._lost_track = self._lost_track or why
 
     def track_anew(self) -> None:
         """Forget that the arm did not follow: its set point is where it is measured."""

@@ -164,11 +164,11 @@ class Bridge:
             due_ns += period_ns * (1 + round((now_ns - due_ns) / period_ns))  # a missed tick is not made up for
 
     def _send(self, output: Output) -> None:
-        setpoint = output.tick.setpoint
-        if setpoint is None or self.loop.state is ArmState.ESTOPPED:  # the button may have come during the tick
+        runtime = self.loop.runtime
+        if self.station.options.mode == "dry_run" and runtime.machine.sends:
+            self._inputs.pretend(runtime.gate.positions)
+        if output.tick.setpoint is None or self.loop.state is ArmState.ESTOPPED:  # the button may have come just now
             return
-        if self.station.options.mode == "dry_run":
-            self._inputs.pretend(setpoint.positions)
         if self._arm is not None:
             ros_ns = self.station.clock.ros_ns()
             self._arm.send(output, ros_ns)

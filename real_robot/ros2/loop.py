@@ -241,7 +241,8 @@ class ControlLoop:
                 return None
             transition = self.runtime.mux.human(self._human_command(now_ns), now_ns, engaged=engaged)
             if transition is not None and transition.accepted and before is not ArmState.RUNNING:
-                self._target.rest(self._angles)
+                self.runtime.settle()
+                self._target.rest(self.runtime.gate.positions)
             number = self.runtime.mux.select(None, now_ns).number
         if transition is not None:
             self._tell(transition)
@@ -325,8 +326,8 @@ class ControlLoop:
         if event is Event.ARM:
             start_ns = now_ns - now_ns % self.period_ns  # as the arm's gate
             self._target.start_gripper(sum(map(abs, self._joints.last.fingers)), start_ns)
-            self._angles = self._joints.last.angles.copy()
         if event in (Event.ARM, Event.START, Event.RESUME):
+            self._angles = self.runtime.gate.positions
             self._target.rest(self._angles)
             self._executor.clear()
             self._step, self._queued = -1, None

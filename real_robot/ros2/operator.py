@@ -21,6 +21,8 @@ SERVICES = {
 }
 """Names under the node, and what they fire."""
 _BUTTON_S = 0.5
+_NO_WORDS = "; there is no instruction yet: publish one to ~/instruction"
+"""Without one the policy is not asked, and is silent."""
 
 
 class Operator:
@@ -63,10 +65,11 @@ class Operator:
         if event is Event.ARM and (problem := self._inputs.missing_fingers()):
             return problem
         if event is Event.START and not station.observations.instruction:
-            return "there is no instruction yet: publish one to ~/instruction"
+            return _NO_WORDS.removeprefix("; ")
         transition = station.loop.fire(event, station.clock.now_ns(), "service")
         if not transition.accepted:
-            return transition.reason
+            silent = event is Event.ARM and not station.observations.instruction
+            return f"{transition.reason}{_NO_WORDS * silent}"
         self.wants_to_run = event in (Event.START, Event.RESUME)
         return ""
 

@@ -148,6 +148,112 @@ def test_an_arm_that_is_stuck_is_not_pushed_on() -> None:
     assert bench.fire(Event.START), "from where the arm is"
 
 
+class Controller(Bench):
+    """An arm whose controller keeps the last set point that it heard; `hears` and `seen` can be switched off."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hears = self.seen = True
+        self.arm, self.measures = HOME, False
+
+    def step(self, target: np.ndarray | None = None) -> Tick:
+        if self.seen:
+            self.runtime.joint_states(NAMES, self.arm.tolist(), self.now + TICK)
+        tick = super().step(target)
+        if self.hears and tick.setpoint is not None:
+            self.arm = tick.setpoint.positions
+        return tick
+
+    @staticmethod
+    def moving() -> Controller:
+        bench = Controller()
+        bench.step()
+        assert bench.fire(Event.ARM)
+        assert bench.fire(Event.START)
+        for _ in range(20):
+            bench.step(HOME + 0.2)
+        assert not bench.runtime.gate.at_rest
+        return bench
+
+
+@pytest.mark.parametrize("deaf_ms", [400, 1200, 10_000])
+@pytest.mark.parametrize("seen", [True, False])
+def test_a_controller_that_listens_again_moves_the_arm_by_nothing(deaf_ms: int, seen: bool) -> None:
+    """The broken variant goes on publishing the set point that was not followed, 0.3 rad off."""
+    bench = Controller.moving()
+    bench.hears, bench.seen = False, seen
+    stood, began = bench.arm, bench.now
+    for tick in range(deaf_ms // 10):
+        bench.step(HOME + 0.2 + 0.01 * tick)
+    assert bench.runtime.machine.state is ArmState.HOLDING
+    assert np.abs(bench.ticks[-1].setpoint.positions - stood).max() < 1e-9 if bench.ticks[-1].setpoint else True
+    bench.hears = bench.seen = True
+    for _ in range(200):
+        bench.step(HOME + 1.0)
+        assert np.abs(bench.arm - stood).max() < 1e-9
+    assert bench.runtime.machine.state is ArmState.HOLDING
+    if seen:
+        assert [fault.kind for fault in bench.ticks[-1].faults] == ["tracking"]
+        assert bench.ticks[-1].setpoint is None, "nothing is sent until it is armed again"
+        assert not bench.fire(Event.RESUME)
+        assert bench.fire(Event.DISARM)
+        assert bench.fire(Event.ARM)
+    else:
+        assert bench.ticks[-1].setpoint is not None
+        assert bench.fire(Event.RESUME), f"after {bench.now - began} ns it goes on from where the arm is"
+    tick = bench.step(HOME + 1.0)
+    assert tick.setpoint is not None
+    assert np.abs(tick.setpoint.positions - stood).max() < 0.01
+
+
+def test_an_arm_that_falls_behind_brakes_from_where_it_is() -> None:
+    """It moves at a third of what it is asked: its stop is its own, within the limits, not a jump to its set point."""
+    bench = Controller.moving()
+    bench.hears = False
+    while bench.step(HOME + 2.0).held is None:
+        bench.arm = bench.arm + 0.3 * (bench.sent[-1] - bench.sent[-2])
+    speed = 0.3 * (bench.sent[-2] - bench.sent[-3]) / 0.01
+    given_up = bench.ticks[-1].setpoint
+    assert given_up is not None
+    assert np.abs(given_up.positions - bench.arm).max() < 0.02
+    path = [given_up.positions, *(tick.setpoint.positions for _ in range(60) if (tick := bench.step()).setpoint)]
+    steps = np.diff(path, axis=0) / 0.01
+    assert (np.abs(steps) <= np.abs(speed) + 0.1).all()
+    assert (np.diff(np.abs(steps), axis=0) <= 1e-6).all(), "it only brakes"
+    assert np.abs(np.diff(steps, axis=0) / 0.01).max() <= ROBOT.limits.acceleration.max() * 1.001
+    assert not np.abs(steps[-1]).any()
+
+
+def test_a_short_loss_of_joint_states_does_not_stop_a_moving_arm_short() -> None:
+    """An arm that follows is left to its stop; where it rests, its set point is where it is measured."""
+    bench = Controller.moving()
+    bench.seen = False
+    while bench.step(HOME + 2.0).held is None:
+        pass
+    bench.seen = True
+    before = bench.sent[-1]
+    while not bench.runtime.gate.at_rest:
+        tick = bench.step()
+        assert tick.setpoint is not None
+        assert (tick.setpoint.positions >= before).all()
+        before = tick.setpoint.positions
+    assert np.abs(bench.arm - before).max() == 0
+
+
+def test_an_arm_that_left_its_limits_unseen_is_not_resumed() -> None:
+    bench = Controller.moving()
+    bench.hears = bench.seen = False
+    for _ in range(60):
+        bench.step(HOME + 0.2)
+    bench.seen, bench.arm = True, HOME + np.eye(7)[1]  # by hand, below the table
+    for _ in range(60):
+        bench.step()
+    refused = bench.runtime.fire(Event.RESUME, bench.now)
+    assert not refused.accepted
+    assert "outside its limits since its joints were not heard" in refused.reason
+    assert bench.ticks[-1].setpoint is None
+
+
 def test_an_arm_that_brakes_is_not_disarmed() -> None:
     bench = moving()
     assert "running" in bench.runtime.fire(Event.DISARM, bench.now).reason

@@ -11,10 +11,12 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 
 from embodied_rl.real_robot.core import states
 from embodied_rl.real_robot.core.states import ArmState, Event, StateMachine
+from embodied_rl.real_robot.core.watchdog import Fault
 
 EXPLORE = settings(max_examples=300, stateful_step_count=50, deadline=None, derandomize=True, database=None)
 # The stop and its button latch, and end what can be explored: they come less often than the rest.
 OFTEN = [event for event in Event if event is not Event.ESTOP]
+FAULT = Fault("policy", "none yet")
 
 
 class Model(RuleBasedStateMachine):
@@ -26,8 +28,8 @@ class Model(RuleBasedStateMachine):
         self.latched = self.pressed = False
         self.armed = self.in_hand = self.may_run = False
 
-    @rule(event=st.sampled_from([*OFTEN * 2, Event.ESTOP]), faults=st.sampled_from([False, False, True]))
-    def event(self, event: Event, faults: bool) -> None:
+    @rule(event=st.sampled_from([*OFTEN * 2, Event.ESTOP]), faults=st.sampled_from([(), (), (FAULT,)]))
+    def event(self, event: Event, faults: tuple[Fault, ...]) -> None:
         self.now += 1
         held = self.machine.state is ArmState.HOLDING
         found = self.machine.fire(event, self.now, "test", faults=faults)
@@ -46,7 +48,7 @@ class Model(RuleBasedStateMachine):
             self.follow(Event.ESTOP)
         self.pressed = pressed
 
-    def accepts(self, event: Event, faults: bool, held: bool) -> bool:
+    def accepts(self, event: Event, faults: tuple[Fault, ...], held: bool) -> bool:
         still = self.armed and not self.may_run and not self.in_hand
         return {
             Event.ARM: not (self.latched or self.armed or faults),
@@ -139,7 +141,7 @@ def test_a_pressed_button_keeps_the_latch() -> None:
 
 def test_faults_keep_the_policy_out_and_let_a_human_in() -> None:
     machine = StateMachine()
-    assert "watchdog" in machine.fire(Event.ARM, 0, faults=True).reason
+    assert machine.fire(Event.ARM, 0, faults=(FAULT,)).reason.endswith("faults: policy: none yet")
     assert machine.fire(Event.ARM, 0).accepted
-    assert not machine.fire(Event.START, 0, faults=True).accepted
-    assert machine.fire(Event.TAKEOVER, 0, faults=True).accepted, "a human may move an arm whose cameras are gone"
+    assert not machine.fire(Event.START, 0, faults=(FAULT,)).accepted
+    assert machine.fire(Event.TAKEOVER, 0, faults=(FAULT,)).accepted, "a human may move an arm whose cameras are gone"

@@ -158,6 +158,24 @@ def test_an_arm_whose_button_is_gone_holds_until_it_is_there_again(topics: Topic
     assert operator.fire(Event.RESUME) == ""
 
 
+def test_an_arm_that_is_refused_is_told_which_faults_and_that_an_instruction_is_missing(topics: Topics) -> None:
+    bench, station = topics.bench, topics.station
+    for event in (Event.HOLD, Event.DISARM):
+        assert bench.fire(event)
+    topics.joints(**FINGERS)
+    station.asking, station.observations.instruction = SimpleNamespace(report=AskReport()), ""
+    operator = Operator(station, topics.inputs)
+    operator.active = True
+    bench.now += 10**9
+    bench.loop.joint_states(ROBOT.limits.names, bench.angles, bench.now)
+    refused = operator.fire(Event.ARM)
+    assert "arm is not possible while a watchdog reports faults: camera: front: 1.000 s old, at most" in refused
+    assert "; policy: 1.000 s old" in refused
+    assert refused.endswith("; there is no instruction yet: publish one to ~/instruction")
+    station.observations.instruction = "open the drawer"
+    assert "instruction" not in operator.fire(Event.ARM)
+
+
 @pytest.mark.parametrize("switch_first", [True, False])
 def test_repeating_the_switch_says_nothing_of_the_twist(topics: Topics, switch_first: bool) -> None:
     """The broken variant stops the arm at each repetition."""
