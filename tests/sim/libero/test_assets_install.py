@@ -247,7 +247,8 @@ def test_a_complete_environment_is_used_and_a_half_one_built_again(
     (environment.folder / "half").touch()
     environment.build()
     assert not (environment.folder / "half").exists()
-    assert {"--no-deps", "robosuite==1.4.0", f"mujoco=={packages()['mujoco']}"} <= set(calls)
+    assert {"--no-deps", "--require-hashes", f"mujoco=={packages()['mujoco']}"} <= set(calls)
+    assert "robosuite==1.4.0 --hash=sha256:" in (environment.folder / "official.txt").read_text()
     calls.clear()
     environment.build()
     assert calls == []

@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
+import pickle
+import re
 import sys
 import types
 from pathlib import Path
 from typing import Any
 
+import mujoco
 import numpy as np
 import pytest
+import torch
 
 from embodied_rl.errors import UserError
 from embodied_rl.factory.envs import statistics_line
 from embodied_rl.factory.tasks import LIBERO_SUITES, load_tasks
 from embodied_rl.jobs.eval_request import suite_name
-from embodied_rl.sim.libero.assets import export
+from embodied_rl.sim.libero.assets import environment, export
 from embodied_rl.sim.libero.assets import install as install_module
-from embodied_rl.sim.libero.assets.benchmarks import LIBERO, LIBERO_PRO
+from embodied_rl.sim.libero.assets.benchmarks import BENCHMARKS, LIBERO, LIBERO_PRO
+from embodied_rl.sim.libero.assets.environment import SUPPORT, Environment
 from embodied_rl.sim.libero.assets.export import Official
 from embodied_rl.sim.libero.assets.install import install
 from embodied_rl.sim.libero.assets.official import robosuite_patch
@@ -169,3 +175,41 @@ def test_initial_states_are_read_in_both_formats(tmp_path: Path, monkeypatch: py
     states = np.random.default_rng(0).random((50, 9))
     np.savez_compressed(tmp_path / "a.pruned_init.npz", states=states)
     assert np.array_equal(worker.read_states(tmp_path / "a.pruned_init"), states)
+    torch.save(states, tmp_path / "b.pruned_init")  # as LIBERO's package has them
+    assert np.array_equal(worker.read_states(tmp_path / "b.pruned_init"), states)
+
+
+class _Runs:
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return os.system, ("touch ran",)
+
+
+@pytest.mark.parametrize("content", [_Runs(), {"states": _Runs()}, [np.zeros(3), _Runs()]])
+def test_a_file_of_states_runs_no_code(content: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(Path(export.WORKER).parent))
+    monkeypatch.chdir(tmp_path)
+    worker = importlib.import_module("worker")
+    torch.save(content, tmp_path / "a.pruned_init")
+    with pytest.raises(pickle.UnpicklingError, match="holds arrays only"):
+        worker.read_states(tmp_path / "a.pruned_init")
+    assert not (tmp_path / "ran").exists()
+
+
+def test_every_official_package_is_installed_by_its_hash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each call of pip but MuJoCo's demands hashes, and each package that it names has them."""
+    calls: list[tuple[str, ...]] = []
+    monkeypatch.setattr(environment.venv.EnvBuilder, "create", lambda self, folder: Path(folder).mkdir())
+    monkeypatch.setattr(Environment, "_install", lambda self, *words: calls.append(words))
+    found: dict[str, int] = {}
+    for benchmark in BENCHMARKS.values():
+        Environment(tmp_path / benchmark.name, benchmark.packages).build()
+    for words in calls:
+        if words != (f"mujoco=={mujoco.__version__}",):
+            assert words[:3] == ("--no-deps", "--require-hashes", "--requirement")
+            for line in Path(words[3]).read_text().replace("\\\n", " ").splitlines():
+                if not line.startswith("#"):
+                    pin = line.split()[0]
+                    found[pin] = len(re.findall(r"--hash=sha256:[0-9a-f]{64}\b", line))
+    wanted = {f"{name}=={version}" for b in BENCHMARKS.values() for name, version in {**b.packages, **SUPPORT}.items()}
+    assert wanted <= found.keys()
+    assert min(found.values()) > 0

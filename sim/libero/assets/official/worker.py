@@ -14,6 +14,7 @@ from __future__ import annotations
 import errno
 import gc
 import importlib
+import io
 import json
 import os
 import pickle
@@ -185,7 +186,27 @@ def read_states(path: Path) -> np.ndarray[Any, Any]:
             return np.ascontiguousarray(arrays["states"], dtype=np.float64)
     with zipfile.ZipFile(path) as archive:
         entry = next(name for name in archive.namelist() if name.endswith("data.pkl"))
-        return np.ascontiguousarray(pickle.loads(archive.read(entry)), dtype=np.float64)
+        return np.ascontiguousarray(_ArrayUnpickler(io.BytesIO(archive.read(entry))).load(), dtype=np.float64)
+
+
+class _ArrayUnpickler(pickle.Unpickler):
+    """Makes NumPy arrays of numbers and nothing else, so that a file of states runs no code."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        """What a pickled array names; UnpicklingError for anything else."""
+        module = module.replace("numpy.core", "numpy._core")  # before NumPy 2
+        if (module, name) not in _OF_ARRAYS:
+            raise pickle.UnpicklingError(f"a file of states holds arrays only, and this one asks for {module}.{name}")
+        return super().find_class(module, name)
+
+
+_OF_ARRAYS = {
+    ("numpy", "ndarray"),
+    ("numpy", "dtype"),
+    ("numpy._core.multiarray", "_reconstruct"),
+    ("numpy._core.numeric", "_frombuffer"),
+    ("_codecs", "encode"),
+}
 
 
 def start(robot: Any, data: Any) -> dict[str, Any]:
