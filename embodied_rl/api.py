@@ -79,7 +79,7 @@ def make_vec_env(
             `embodied_rl.sim.state.vector.StateLayout` says.
         reward: sparse pays 1 for success. staged adds, as a potential, the share of the goal's facts that hold; shaped
             adds how near hand and things are as well. No optimal policy changes.
-        gamma: The learner's discount of a decision, which such a potential needs; None: 1.
+        gamma: The learner's discount of a decision, which such a potential and the step reward progress need; None: 1.
         step_reward: What a step pays in EnvPool's and ManiSkill's suites: progress, native or success; see
             `embodied_rl.sim.step_reward`.
         control: What an action is in suite maniskill: libero, or the name of one of the task's own controllers.

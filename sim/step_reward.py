@@ -9,8 +9,10 @@ from embodied_rl.errors import UserError
 RewardMode = Literal["auto", "progress", "native", "success"]
 """What an episode is paid.
 
-progress: how much the simulator's own reward grew in this step, over its scale, and 1 for success. The growth is a
-potential (Ng et al. 1999, "Policy invariance under reward transformations"): the best behaviour is that of `success`.
+progress: 1 for success, and how much a potential grew: the simulator's own reward over its scale, 0 at the reset and
+where the task ends. Over an episode that ends the growth sums to 0, discounted (Ng et al. 1999, "Policy invariance
+under reward transformations"): what is best, and which of two episodes is better, is as of `success`. An episode that
+runs out of time keeps the potential that it reached, for a learner that goes on from its last state's value.
 native: the simulator's own reward; success is reported and does not end the episode, as an early end would cost the
 rewards of the remaining steps.
 success: 1 for success, else 0.
@@ -49,28 +51,43 @@ class StepReward:
     Args:
         mode: how steps are paid.
         scale: what the simulator's own reward is divided by in mode 'progress', its largest value in a step.
+        gamma: the learner's discount of a decision, in mode 'progress'. A chunk is discounted once, at its last step.
 
     Example:
-        >>> reward = StepReward("progress", scale=10.0)
-        >>> [reward.pay(native, success) for native, success in ((2.0, False), (5.0, False), (10.0, True))]
-        [0.0, 0.3, 1.5]
+        >>> reward = StepReward("progress", scale=10.0, gamma=0.5)
+        >>> reward.begin_chunk(2)
+        >>> [reward.pay(native, success=False, ended=False, late=False) for native in (2.5, 7.5)]
+        [0.25, 0.125]
+        >>> reward.begin_chunk(2)
+        >>> reward.pay(10.0, success=True, ended=True, late=False)
+        0.25
     """
 
-    def __init__(self, mode: Literal["progress", "native", "success"], scale: float = 1.0) -> None:
-        self.mode, self.scale = mode, scale
-        self._last: float | None = None
+    def __init__(self, mode: Literal["progress", "native", "success"], scale: float = 1.0, gamma: float = 1.0) -> None:
+        self.mode, self.scale, self.gamma = mode, scale, gamma
+        self.reset()
 
     def reset(self) -> None:
-        """An episode begins; its first step is the mark from which progress counts."""
-        self._last = None
+        """An episode begins."""
+        self._potential, self._steps_left = 0.0, 0
 
-    def pay(self, native: float, success: bool) -> float:
-        """The reward of a step that the simulator itself pays with `native`."""
+    def begin_chunk(self, steps: int) -> None:
+        """A decision of up to so many steps begins; fewer are run only where the episode is over."""
+        self._steps_left = steps
+
+    def pay(self, native: float, success: bool, *, ended: bool, late: bool) -> float:
+        """The reward of a step.
+
+        Args:
+            native: what the simulator itself pays.
+            ended: the task ended with this step.
+            late: the episode ran out of time with it.
+        """
+        self._steps_left -= 1
         if self.mode == "native":
             return native
         bonus = float(success)
         if self.mode == "success":
             return bonus
-        growth = 0.0 if self._last is None else (native - self._last) / self.scale
-        self._last = native
-        return growth + bonus
+        before, self._potential = self._potential, 0.0 if ended else native / self.scale
+        return (1.0 if self._steps_left and not late else self.gamma) * self._potential - before + bonus

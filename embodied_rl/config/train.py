@@ -85,11 +85,12 @@ class EnvConfig:
     PPO bootstraps episodes that run out of time (bootstrap_truncated). Else these keep what they reached: partial
     success pays."""
     reward_gamma: float | None = None
-    """Discount of a staged or shaped reward's potential, the learner's (None: that of the algorithm, 1 for grpo)."""
+    """Discount of a decision in a potential, the learner's: of a staged or shaped reward, and of the step reward
+    progress (None: that of the algorithm, 1 for grpo)."""
     step_reward: StepReward = "auto"
-    """What a step pays in EnvPool's and ManiSkill's suites. progress: how much the simulator's own reward grew, and 1
-    for success, which ends the episode; native: the simulator's own reward, and success does not end the episode;
-    success: 1 for it. auto: progress where the task has a success, else native."""
+    """What a step pays in EnvPool's and ManiSkill's suites. progress: 1 for success, which ends the episode, and how
+    much the simulator's own reward grew, as a potential; native: the simulator's own reward, and success does not end
+    the episode; success: 1 for it. auto: progress where the task has a success, else native."""
     control: str = AUTO
     """What an action is in suite maniskill: libero (LIBERO's scales and gripper), one of the task's own controllers, or
     auto: libero for a Panda with its gripper, else the controller that the task begins with."""
@@ -130,8 +131,6 @@ class EnvConfig:
             raise UserError(f"--env.era {self.era}: MuJoCo Warp has its own contacts; leave the option out.")
         if self.processes is not None and self.processes > self.num_envs:
             raise UserError(f"--env.processes {self.processes}: there are only {self.num_envs} worlds.")
-        if self.reward_gamma is not None and self.reward == "sparse":
-            raise UserError("--env.reward-gamma goes with --env.reward staged or shaped.")
         if self.reward_gamma is not None and not 0.0 <= self.reward_gamma <= 1.0:
             raise UserError(f"--env.reward-gamma must lie in [0, 1], got {self.reward_gamma}.")
 
@@ -151,6 +150,11 @@ class EnvConfig:
             raise UserError(
                 "--env.randomize-friction and -mass change what MuJoCo Warp simulates: add --env.simulator warp."
             )
+
+    @property
+    def discount(self) -> float:
+        """`reward_gamma`, 1 where there is none."""
+        return 1.0 if self.reward_gamma is None else self.reward_gamma
 
     @property
     def scene_era(self) -> str:

@@ -39,7 +39,6 @@ _OF_OUR_SUITES = (
     "render_quality",
     "era",
     "reward",
-    "reward_gamma",
 )
 
 
@@ -57,7 +56,7 @@ def _envpool(suite: str) -> Callable[[Sequence[str], EnvConfig], EnvFactory]:
         from embodied_rl.sim.envpool.tasks import load_tasks
         from embodied_rl.sim.envpool.vec_env import EnvPoolFactory
 
-        return EnvPoolFactory(tuple(load_tasks(suite, tasks)), reward=config.step_reward)
+        return EnvPoolFactory(tuple(load_tasks(suite, tasks)), reward=config.step_reward, gamma=config.discount)
 
     return factory
 
@@ -66,7 +65,9 @@ def _maniskill(tasks: Sequence[str], config: EnvConfig) -> EnvFactory:
     from embodied_rl.sim.maniskill.tasks import load_tasks
     from embodied_rl.sim.maniskill.vec_env import ManiSkillFactory
 
-    return ManiSkillFactory(tuple(load_tasks(tasks)), control=config.control, reward=config.step_reward)
+    return ManiSkillFactory(
+        tuple(load_tasks(tasks)), control=config.control, reward=config.step_reward, gamma=config.discount
+    )
 
 
 SUITES: dict[str, Callable[[Sequence[str], EnvConfig], EnvFactory]] = {
@@ -87,6 +88,8 @@ EXAMPLES = {
     "maniskill": "PushCube-v1",
 }
 """A task of each suite, for messages."""
+POTENTIALS = ("auto", "progress")
+"""Step rewards that may be a potential, which needs the learner's discount."""
 
 
 def open_suite(suite: str, tasks: str | Sequence[str], config: EnvConfig) -> SuiteEnv:
@@ -105,10 +108,13 @@ def open_suite(suite: str, tasks: str | Sequence[str], config: EnvConfig) -> Sui
     twice = next((name for name in tasks if tasks.count(name) > 1), None)
     if twice is not None:
         raise UserError(f"task '{twice}' is named twice: name it once.")
-    only_elsewhere = {"control": suite != "maniskill", "step_reward": suite == "gymnasium"}
+    own_reward = suite == "gymnasium"
+    only_elsewhere = {"control": suite != "maniskill", "step_reward": own_reward, "reward_gamma": own_reward}
     for name in (*_OF_OUR_SUITES, *(name for name, refused in only_elsewhere.items() if refused)):
         if getattr(config, name) != getattr(_DEFAULTS, name):
             raise UserError(f"--env.{name.replace('_', '-')} does not apply to suite '{suite}': leave it out.")
+    if config.reward_gamma is not None and config.step_reward not in POTENTIALS:
+        raise UserError(f"--env.reward-gamma goes with the reward 'progress', not with '{config.step_reward}'.")
     factory = SUITES[suite](tasks, config)
     with ExitStack() as stack:
         env = stack.enter_context(closing(_opened(factory, config)))

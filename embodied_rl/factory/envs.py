@@ -157,6 +157,8 @@ def open_env(
         raise UserError("--env.control chooses a controller of suite 'maniskill': leave it out.")
     if config.step_reward != AUTO:
         raise UserError("--env.step-reward is for EnvPool's and ManiSkill's suites: here it is --env.reward.")
+    if config.reward_gamma is not None and config.reward == "sparse":
+        raise UserError("--env.reward-gamma goes with --env.reward staged or shaped.")
     check_drawn(config, cameras)
     exact, by_warp = pick_render_quality(config.render_quality, tasks) == "exact", config.renderer == "warp"
     if training is not None and "warp" in (config.simulator, config.renderer):
@@ -182,7 +184,7 @@ def open_env(
         max_scene_bytes=_SCENE_BYTES // (config.processes or 1),
         ladders=ladders_dir(),
         layout=_state_layout(tasks) if state else None,
-        shaping=None if config.reward == "sparse" else Shaping(config.reward, _gamma(config)),
+        shaping=None if config.reward == "sparse" else Shaping(config.reward, config.discount),
         training=training or TASKS_OWN,
     )
     if by_warp and cameras:
@@ -199,10 +201,6 @@ def open_env(
             say=lambda line: print(line, file=sys.stderr),  # looked up when called: a progress bar may hold it
         )
     )
-
-
-def _gamma(config: EnvConfig) -> float:
-    return 1.0 if config.reward_gamma is None else config.reward_gamma
 
 
 def _state_layout(tasks: Sequence[MujocoTask]) -> StateLayout:

@@ -11,6 +11,8 @@ from embodied_rl.algorithms.config import PPOConfig
 from embodied_rl.algorithms.make import make_algorithm
 from embodied_rl.config.train import EnvConfig, OwnPolicyConfig, TrainConfig
 from embodied_rl.errors import UserError
+from embodied_rl.factory.backends import POTENTIALS
+from embodied_rl.factory.backends import SUITES as STATE_SUITES
 from embodied_rl.factory.critic import fit_critic
 from embodied_rl.factory.envs import cpu_count, open_policy, pick_device, pick_render_quality, policy_folder
 from embodied_rl.factory.policies import load_options, prepare_policy
@@ -41,9 +43,8 @@ def resolve(config: TrainConfig, renderer: Choice | None, tasks: Sequence[Mujoco
         )
         scheduler = dataclasses.replace(scheduler, env_groups=stages, max_lookahead=ahead.groups)
     env = dataclasses.replace(config.env, num_threads=env_threads)
-    if env.reward != "sparse" and env.reward_gamma is None:
-        gamma = config.algorithm.gamma if isinstance(config.algorithm, PPOConfig) else 1.0
-        env = dataclasses.replace(env, reward_gamma=gamma)
+    if env.reward != "sparse":
+        env = _with_discount(env, config)
     if renderer is not None:
         quality = pick_render_quality(config.env.render_quality, tasks)
         env = dataclasses.replace(env, renderer=renderer.name, render_quality=quality, era=tasks[0].era)
@@ -51,6 +52,29 @@ def resolve(config: TrainConfig, renderer: Choice | None, tasks: Sequence[Mujoco
     return with_absolute_checkpoint(
         dataclasses.replace(config, env=env, num_threads=threads, device=device, scheduler=scheduler)
     )
+
+
+def with_step_discount(config: TrainConfig, *, resumed: bool) -> TrainConfig:
+    """The config with the learner's discount in its env, where a suite of states may pay a potential.
+
+    Raises:
+        UserError: a run that is `resumed` began without a discount, when its reward was another one.
+    """
+    env = config.env
+    if config.suite not in STATE_SUITES or config.suite == "gymnasium" or env.step_reward not in POTENTIALS:
+        return config
+    if resumed and env.reward_gamma is None:
+        raise UserError(
+            f"{config.output} began with an older version, whose reward 'progress' was no potential: begin a new run."
+        )
+    return dataclasses.replace(config, env=_with_discount(env, config))
+
+
+def _with_discount(env: EnvConfig, config: TrainConfig) -> EnvConfig:
+    if env.reward_gamma is not None:
+        return env
+    gamma = config.algorithm.gamma if isinstance(config.algorithm, PPOConfig) else 1.0
+    return dataclasses.replace(env, reward_gamma=gamma)
 
 
 def open_policy_of(config: TrainConfig, resume: Path | None = None) -> tuple[AnyPolicy, str]:

@@ -16,7 +16,14 @@ from embodied_rl.errors import UserError
 from embodied_rl.evaluation.benchmark import interleaved
 from embodied_rl.evaluation.evaluate import EvalReport, evaluate
 from embodied_rl.evaluation.overlap import overlap, trained_states
-from embodied_rl.factory.backends import check_fits, describe_state_env, describe_state_policy, need_state, open_suite
+from embodied_rl.factory.backends import (
+    POTENTIALS,
+    check_fits,
+    describe_state_env,
+    describe_state_policy,
+    need_state,
+    open_suite,
+)
 from embodied_rl.factory.envs import cpu_count, cpu_name, pick_device, policy_folder
 from embodied_rl.factory.policies import load_policy
 from embodied_rl.factory.suite_env import SuiteEnv
@@ -71,12 +78,18 @@ def _trained_tasks(suite: str, provenance: Mapping[str, Any]) -> tuple[str, ...]
 
 
 def _as_trained(env: EnvConfig, suite: str, provenance: Mapping[str, Any]) -> EnvConfig:
-    """`env` with the controller and the step reward of the checkpoint's training, where it asks for none."""
+    """`env` with the controller and the step reward of the checkpoint's training, where it asks for none.
+
+    The discount is the training's where the reward is.
+    """
     if provenance.get("suite") != suite:
         return env
     trained = provenance.get("config", {}).get("env", {})
     kept = {name: trained[name] for name in ("control", "step_reward") if name in trained}
-    return dataclasses.replace(env, **{name: value for name, value in kept.items() if getattr(env, name) == AUTO})
+    if env.step_reward in POTENTIALS:
+        kept["reward_gamma"] = trained.get("reward_gamma")
+    missing = {name: value for name, value in kept.items() if getattr(env, name) in (AUTO, None)}
+    return dataclasses.replace(env, **missing)
 
 
 def _states(env: SuiteEnv, command: StateCommand) -> TaskStates:

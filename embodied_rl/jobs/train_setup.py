@@ -53,7 +53,7 @@ from embodied_rl.factory.own import (
 from embodied_rl.factory.policies import load_policy, save_policy
 from embodied_rl.factory.premises import describe_left_out, judge, require_train_states
 from embodied_rl.factory.protocol_envs import open_envs, training_episodes
-from embodied_rl.factory.run_config import envs_of_rank, open_policy_of, resolve
+from embodied_rl.factory.run_config import envs_of_rank, open_policy_of, resolve, with_step_discount
 from embodied_rl.factory.tasks import LIBERO_SUITES, bundles_digest, describe_era, describe_stand_ins, load_tasks
 from embodied_rl.jobs.run_folder import check_bundles
 from embodied_rl.learner.types import TrainablePolicy
@@ -149,6 +149,7 @@ def open_run(config: TrainConfig, given: Given, console: Console, *, resume: Pat
         config = dataclasses.replace(config, suite=given.env.info.suite, tasks=(), env=worlds)
         yield _own_run(config, given, given.env, resume)
         return
+    config = with_step_discount(config, resumed=resume is not None)
     if given.policy is None and (config.suite in STATE_SUITES or isinstance(config.policy, MLPConfig)):
         with closing(open_suite(checked_suite(config), config.tasks, envs_of_rank(config.env))) as env:
             yield _state_run(config, env, resume)

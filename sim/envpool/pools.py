@@ -57,7 +57,8 @@ def read_step(
     success = task.success_key is not None and bool(info[task.success_key][0] > 0.5)
     ended = bool(terminated[0]) or (success and reward.mode != "native")
     late = bool(truncated[0]) and not ended
-    return PoolStep(env_id, state, StepOutcome(reward.pay(native, success), success, ended, late))
+    paid = reward.pay(native, success, ended=ended, late=late)
+    return PoolStep(env_id, state, StepOutcome(paid, success, ended, late))
 
 
 def flat_state(observation: Any) -> Array:

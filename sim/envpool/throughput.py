@@ -35,7 +35,7 @@ class EnvPoolStream:
         num_envs: N.
         seed: env i draws from seed + i.
         num_threads: of the pool; None: EnvPool's choice.
-        reward: see `embodied_rl.sim.step_reward`; where success is paid, it ends the episode.
+        reward, gamma: see `embodied_rl.sim.step_reward`; where success is paid, it ends the episode.
 
     Example:
         >>> env = EnvPoolStream(load_tasks("metaworld", ["reach-v3"])[0], num_envs=16, seed=1)
@@ -51,6 +51,7 @@ class EnvPoolStream:
         seed: int = 0,
         num_threads: int | None = None,
         reward: RewardMode = "auto",
+        gamma: float = 1.0,
     ) -> None:
         if num_envs < 1:
             raise UserError("num_envs must be at least 1")
@@ -60,7 +61,7 @@ class EnvPoolStream:
         self.info = describe([task], reward, None, f"throughput: episodes are (seed {seed}, env id, k)")
         self._task = task
         mode = choose_reward(reward, task.success_key is not None, task.name)
-        self._rewards = [StepReward(mode, task.reward_scale) for _ in range(num_envs)]
+        self._rewards = [StepReward(mode, task.reward_scale, gamma) for _ in range(num_envs)]
         # recv returns as many rows as batch_size; with one, a call gets its own and waits for no other env
         self._pool: Any = make_pool(task, num_envs=num_envs, batch_size=1, num_threads=num_threads or 0, seed=seed)
         self._state: list[Array | None] = [None] * num_envs
@@ -97,6 +98,8 @@ class EnvPoolStream:
         book = ChunkBook(*arrays.shape[:2])
         row_of = {env_id: row for row, env_id in enumerate(env_ids)}
         with self._lock, self._whole():
+            for env_id in env_ids:
+                self._rewards[env_id].begin_chunk(arrays.shape[1])
             self._pool.send(arrays[:, 0], np.asarray(env_ids, np.int32))
             running = len(env_ids)
             while running:

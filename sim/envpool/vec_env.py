@@ -50,7 +50,7 @@ class EnvPoolVecEnv:
     Args:
         tasks: with states and actions of the same sizes.
         num_envs: N.
-        reward: see `embodied_rl.sim.step_reward`; where success is paid, it ends the episode.
+        reward, gamma: see `embodied_rl.sim.step_reward`; where success is paid, it ends the episode.
         image_size: also draw the default camera at H = W of this many pixels; None: no images.
 
     Example:
@@ -61,7 +61,13 @@ class EnvPoolVecEnv:
     """
 
     def __init__(
-        self, tasks: Sequence[EnvPoolTask], num_envs: int, *, reward: RewardMode = "auto", image_size: int | None = None
+        self,
+        tasks: Sequence[EnvPoolTask],
+        num_envs: int,
+        *,
+        reward: RewardMode = "auto",
+        gamma: float = 1.0,
+        image_size: int | None = None,
     ) -> None:
         if num_envs < 1:
             raise UserError("num_envs must be at least 1")
@@ -69,6 +75,7 @@ class EnvPoolVecEnv:
         self.info = describe(tasks, reward, image_size, "exact episodes")
         self._tasks = {task.name: task for task in tasks}
         self._reward: RewardMode = reward
+        self._gamma = gamma
         self._episodes: list[_Episode | None] = [None] * num_envs
         self._resets = 0
 
@@ -81,7 +88,7 @@ class EnvPoolVecEnv:
             mode = choose_reward(self._reward, task.success_key is not None, task.name)
             self._episodes[env_id] = None  # first: the old pool's memory serves the new one
             seed = int(task.init_states[spec.init_state])
-            self._episodes[env_id] = _Episode(task, seed, StepReward(mode, task.reward_scale))
+            self._episodes[env_id] = _Episode(task, seed, StepReward(mode, task.reward_scale, self._gamma))
             self._resets += 1
             if self._resets % _TRIM_EVERY == 0:
                 _give_memory_back()
@@ -99,6 +106,7 @@ class EnvPoolVecEnv:
         for env_id, episode in zip(env_ids, episodes, strict=True):
             if not episode.live:
                 raise ValueError(f"env {env_id} holds no running episode; reset it first")
+            episode.reward.begin_chunk(arrays.shape[1])
         book = ChunkBook(*arrays.shape[:2])
         for k in range(arrays.shape[1]):
             running = [row for row, episode in enumerate(episodes) if episode.live]
@@ -155,6 +163,7 @@ class EnvPoolFactory:
     tasks: tuple[EnvPoolTask, ...]
     episodes: Literal["exact", "throughput"] = "exact"
     reward: RewardMode = "auto"
+    gamma: float = 1.0
     image_size: int | None = None
     seed: int = 0
 
@@ -170,7 +179,7 @@ class EnvPoolFactory:
 
     def __call__(self, num_envs: int) -> EnvPoolVecEnv | EnvPoolStream:
         if self.episodes == "exact":
-            return EnvPoolVecEnv(self.tasks, num_envs, reward=self.reward, image_size=self.image_size)
+            return EnvPoolVecEnv(self.tasks, num_envs, reward=self.reward, gamma=self.gamma, image_size=self.image_size)
         if len(self.tasks) != 1 or self.image_size is not None:
             raise UserError("throughput episodes are of one task, without images: name one task, or take exact ones.")
-        return EnvPoolStream(self.tasks[0], num_envs, seed=self.seed, reward=self.reward)
+        return EnvPoolStream(self.tasks[0], num_envs, seed=self.seed, reward=self.reward, gamma=self.gamma)

@@ -54,7 +54,7 @@ class ManiSkillGpuVecEnv:
         has_reward = self._env.reward_mode != NO_REWARD
         self._reward = choose_reward(self._setup.reward, "success" in info, task.name, has_reward=has_reward)
         self._state = state.clone()
-        self._last = torch.zeros(num_envs, device=state.device)
+        self._potential = torch.zeros(num_envs, device=state.device)
         self._steps = torch.zeros(num_envs, dtype=torch.int32, device=state.device)
         self._live = torch.zeros(num_envs, dtype=torch.bool, device=state.device)
         self._held = [False] * num_envs
@@ -85,6 +85,7 @@ class ManiSkillGpuVecEnv:
             state, _ = self._env.reset(seed=[seed] * self.num_envs, options={"env_idx": index})
             self._state[env_id] = state[env_id]
             self._steps[env_id], self._live[env_id], self._held[env_id] = 0, True, True
+            self._potential[env_id] = 0.0
         if self.info.cameras:
             self._look(torch.tensor(list(env_ids), device=self._state.device))
 
@@ -116,13 +117,16 @@ class ManiSkillGpuVecEnv:
         native, terminated = native[rows].float(), terminated[rows]
         success = info["success"][rows] if "success" in info else torch.zeros_like(running)
         fine = torch.isfinite(state[rows]).all(dim=1) & torch.isfinite(native)
-        paid = self._pay(native, success, rows)
         sound = running & fine  # of a broken world the last sound state is what is seen
-        self._state[rows[sound]], self._last[rows[sound]] = state[rows[sound]], native[sound]
+        self._state[rows[sound]] = state[rows[sound]]
         self._steps[rows[running]] += 1
         ended = terminated & ~(success & (self._reward == "native")) & fine
         late = (self._steps[rows] >= self._task.max_episode_steps) & ~ended & fine
-        out.reward[:, k] = torch.where(running & fine, paid, 0.0)
+        potential = torch.where(ended, 0.0, native)
+        growth = torch.where(late | (k == out.reward.shape[1] - 1), self._setup.gamma, 1.0) * potential
+        growth -= self._potential[rows]
+        out.reward[:, k] = torch.where(sound, self._pay(native, success, growth), 0.0)
+        self._potential[rows[sound]] = potential[sound]
         out.success |= running & fine & success
         out.terminated |= running & ended
         out.truncated |= running & late
@@ -133,13 +137,13 @@ class ManiSkillGpuVecEnv:
         if self.info.cameras and bool(over.any()):
             self._look(rows[over])
 
-    def _pay(self, native: torch.Tensor, success: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-        """As `StepReward.pay`, for all rows."""
+    def _pay(self, native: torch.Tensor, success: torch.Tensor, growth: torch.Tensor) -> torch.Tensor:
+        """As `StepReward.pay`, for all rows; growth: of the potential."""
         if self._reward == "native":
             return native
         if self._reward == "success":
             return success.float()
-        return torch.where(self._steps[rows] > 0, native - self._last[rows], 0.0) + success.float()
+        return growth + success.float()
 
     def _bounded(self, actions: torch.Tensor, rows: int) -> torch.Tensor:
         action_array(actions)  # raises unless they are finite float32 [N, K, A]

@@ -32,6 +32,7 @@ class Setup:
     control: str = AUTO
     reward: RewardMode = "auto"
     image_size: int | None = None
+    gamma: float = 1.0
 
 
 class World:
@@ -48,10 +49,10 @@ class World:
         self.steps, self.live = 0, False
         self.state: Array = np.zeros(0, np.float32)
 
-    def reset(self, seed: int, reward: RewardMode) -> None:
-        """Begin the episode of `seed`."""
+    def reset(self, seed: int, setup: Setup) -> None:
+        """Begin the episode of `seed`, paid as `setup` says."""
         state, info = self.env.reset(seed=seed)
-        self.reward = StepReward(self.paid(reward, has_success="success" in info))
+        self.reward = StepReward(self.paid(setup.reward, has_success="success" in info), gamma=setup.gamma)
         self.state, self.steps, self.live = _row(state), 0, True
 
     def paid(self, wanted: RewardMode, *, has_success: bool) -> Literal["progress", "native", "success"]:
@@ -70,7 +71,8 @@ class World:
         ended = bool(terminated[0]) and not goes_on
         late = self.steps >= self.task.max_episode_steps and not ended
         self.live = not (ended or late)
-        return StepOutcome(self.reward.pay(native, success), success, ended, late)
+        paid = self.reward.pay(native, success, ended=ended, late=late)
+        return StepOutcome(paid, success, ended, late)
 
     def images(self, cameras: Sequence[str]) -> Array:
         """What the robot's cameras see now: uint8 [V, H, W, 3]."""
@@ -129,7 +131,7 @@ class ManiSkillVecEnv:
         with self._lock:
             for env_id, spec in zip(env_ids, episodes, strict=True):
                 world = self._world(env_id, self._tasks[spec.task])
-                world.reset(int(world.task.init_states[spec.init_state]), self._setup.reward)
+                world.reset(int(world.task.init_states[spec.init_state]), self._setup)
                 self._held[env_id] = world
 
     def _world(self, env_id: int, task: ManiSkillTask) -> World:
@@ -154,6 +156,7 @@ class ManiSkillVecEnv:
         book = ChunkBook(*arrays.shape[:2])
         with self._lock:
             for row, world in enumerate(worlds):
+                world.reward.begin_chunk(arrays.shape[1])
                 for action in arrays[row]:
                     book.add(row, world.step(action))
                     if not world.live:
@@ -307,13 +310,15 @@ class ManiSkillFactory:
             one of ManiSkill's controllers, or 'auto': 'libero' for a Panda with its gripper, else the task's first one.
         reward: see `embodied_rl.sim.step_reward`; ManiSkill's own is 'normalized_dense' in [0, 1] where a task
             has it, else 'dense' or 'sparse'.
+        gamma: the learner's discount of a decision, for the reward 'progress'.
         image_size: also draw the robot's cameras at H = W of this many pixels; None: no images.
     """
 
     tasks: tuple[ManiSkillTask, ...]
     control: str = AUTO
     reward: RewardMode = "auto"
+    gamma: float = 1.0
     image_size: int | None = None
 
     def __call__(self, num_envs: int) -> ManiSkillVecEnv:
-        return ManiSkillVecEnv(self.tasks, num_envs, Setup(self.control, self.reward, self.image_size))
+        return ManiSkillVecEnv(self.tasks, num_envs, Setup(self.control, self.reward, self.image_size, self.gamma))

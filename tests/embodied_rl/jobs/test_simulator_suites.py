@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from embodied_rl.algorithms.config import GRPOConfig, PPOConfig
 from embodied_rl.cli import main
-from embodied_rl.config.train import EnvConfig
+from embodied_rl.config.train import EnvConfig, StepReward, TrainConfig, load_yaml
 from embodied_rl.errors import UserError
 from embodied_rl.factory.backends import EXAMPLES, SUITES, open_suite
+from embodied_rl.factory.run_config import with_step_discount
 from tests.sim.optional import needs
 
 
@@ -25,6 +28,7 @@ def test_fetch_trains_and_is_evaluated(tmp_path: Path, capsys: pytest.CaptureFix
     shown = " ".join(capsys.readouterr().out.split())
     assert "envpool 1.2.5, exact episodes, reward progress" in shown
     assert "held-out success after 1 updates" in shown
+    assert load_yaml(tmp_path / "run" / "config.yaml").env.reward_gamma == 0.95, "the recipe's discount"
     again = f"eval fetch --checkpoint {tmp_path / 'run'} --states-per-task 2 --json {tmp_path / 'eval.json'}"
     assert main(again.split()) == 0
     told = json.loads((tmp_path / "run" / "evaluations" / "iter-000001.json").read_text())
@@ -74,6 +78,39 @@ def test_suites_open_with_their_example(suite: str, scored: bool) -> None:
         assert env.info.suite == suite
         assert env.info.has_success == scored
         assert list(env.train_states) == [f"{suite}/{EXAMPLES[suite]}"]
+
+
+@pytest.mark.parametrize(
+    ("suite", "step_reward", "gamma"),
+    [
+        ("metaworld", "auto", 0.9),
+        ("maniskill", "progress", 0.9),
+        ("fetch", "success", None),
+        ("gymnasium", "auto", None),
+    ],
+)
+def test_progress_is_discounted_as_the_learner_does(suite: str, step_reward: StepReward, gamma: float | None) -> None:
+    config = TrainConfig(
+        suite=suite, output="runs/1", env=EnvConfig(step_reward=step_reward), algorithm=PPOConfig(gamma=0.9)
+    )
+    found = with_step_discount(config, resumed=False)
+    assert found.env.reward_gamma == gamma
+    assert with_step_discount(found, resumed=True) == found
+    if gamma is not None:
+        grpo = replace(config, algorithm=GRPOConfig())
+        assert with_step_discount(grpo, resumed=False).env.reward_gamma == 1
+        with pytest.raises(UserError, match="runs/1 began with an older version") as refused:
+            with_step_discount(config, resumed=True)
+        assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("suite", "step_reward", "said"),
+    [("fetch", "native", "goes with the reward 'progress'"), ("gymnasium", "auto", "does not apply to suite")],
+)
+def test_a_discount_without_a_potential_is_refused(suite: str, step_reward: StepReward, said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        open_suite(suite, [EXAMPLES[suite]], EnvConfig(num_envs=1, step_reward=step_reward, reward_gamma=0.9))
 
 
 def test_every_suite_has_an_example() -> None:

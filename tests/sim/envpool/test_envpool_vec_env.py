@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -127,7 +128,7 @@ def test_an_env_holds_tasks_of_one_shape() -> None:
 def rewards_of(mode: RewardMode) -> tuple[list[float], bool, bool]:
     """Rewards, terminated and success of an episode that reaches its goal within 60 steps."""
     spec = EpisodeSpec(0, "metaworld/reach-v3", 3, 1)
-    with closing(EnvPoolVecEnv(tasks("metaworld", "reach-v3"), 1, reward=mode)) as env:
+    with closing(EnvPoolVecEnv(tasks("metaworld", "reach-v3"), 1, reward=mode, gamma=0.5)) as env:
         actions = reach_actions(EnvPoolVecEnv(tasks("metaworld", "reach-v3"), 1), spec)
         env.reset([0], [spec])
         result = env.step([0], torch.cat([actions, torch.zeros(1, 5, 4)], dim=1))
@@ -137,7 +138,8 @@ def rewards_of(mode: RewardMode) -> tuple[list[float], bool, bool]:
 
 
 def test_rewards_are_what_their_mode_says() -> None:
-    """Progress is the growth of the native reward over 10, and 1 for success; native ones do not end at success."""
+    """Progress is a potential, the native reward over 10 and 0 at both ends, and 1 for success; native ones do not end
+    at success. All is one decision, which success ends before its discount."""
     native, ended, success = rewards_of("native")
     assert success
     assert not ended
@@ -145,12 +147,25 @@ def test_rewards_are_what_their_mode_says() -> None:
     assert ended
     assert success
     assert len(progress) < len(native)
-    assert progress[0] == 0
-    grown = np.diff(np.asarray(native[: len(progress)])) / 10
-    assert progress[1:-1] == pytest.approx(grown[:-1], abs=1e-6)
-    assert progress[-1] == pytest.approx(1 + grown[-1], abs=1e-6)
+    grown = np.diff([0, *native[: len(progress) - 1], 0]) / 10
+    assert progress == pytest.approx(grown + np.eye(len(progress))[-1], abs=1e-6)
     sparse, _, _ = rewards_of("success")
     assert sparse == [0.0] * (len(progress) - 1) + [1.0]
+
+
+@pytest.mark.parametrize("episodes", ["exact", "throughput"])
+def test_a_decision_is_discounted_at_its_last_step(episodes: Literal["exact", "throughput"]) -> None:
+    """Two decisions of two steps, from the first to the second."""
+    spec, paid = EpisodeSpec(0, "metaworld/reach-v3", 3, 1), {}
+    modes: tuple[RewardMode, ...] = ("native", "progress")
+    for mode in modes:
+        factory = EnvPoolFactory(tasks("metaworld", "reach-v3"), episodes, mode, gamma=0.5)
+        with closing(factory(1)) as env:
+            env.reset([0], [spec])
+            paid[mode] = [each for _ in range(2) for each in env.step([0], torch.ones(1, 2, 4)).reward[0].tolist()]
+    one, two, three, four = (each / 10 for each in paid["native"])
+    wanted = [one, 0.5 * two - one, three - two, 0.5 * four - three]
+    assert paid["progress"] == pytest.approx(wanted, abs=1e-6)
 
 
 def test_a_task_without_success_is_paid_natively() -> None:

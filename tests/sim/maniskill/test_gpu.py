@@ -63,7 +63,7 @@ class Counting:
 def env(monkeypatch: pytest.MonkeyPatch) -> ManiSkillGpuVecEnv:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(gpu, "make", lambda _, num_envs, **options: Counting(num_envs))
-    return ManiSkillGpuVecEnv(load_tasks(["PushCube-v1"])[0], 3, Setup(image_size=4))
+    return ManiSkillGpuVecEnv(load_tasks(["PushCube-v1"])[0], 3, Setup(image_size=4, gamma=0.5))
 
 
 def test_ends_are_kept_while_other_worlds_move_on(env: ManiSkillGpuVecEnv) -> None:
@@ -73,7 +73,8 @@ def test_ends_are_kept_while_other_worlds_move_on(env: ManiSkillGpuVecEnv) -> No
     check_result(result, env.info, 3)
     assert result.steps_taken.tolist() == [3, 4, 4]
     assert result.terminated.tolist() == result.success.tolist() == [True, True, False]
-    assert result.reward[0].tolist() == pytest.approx([0.0, 0.1, 1.1, 0.0])
+    assert result.reward[0].tolist() == pytest.approx([0.1, 0.1, 0.8, 0.0]), "what was paid on the way is taken back"
+    assert result.reward[2].tolist() == pytest.approx([0.1, 0.1, 0.1, 0.5 * 0.4 - 0.3])
     out = env.new_observation(3)
     env.observe([0, 1, 2], out)
     assert out.state is not None
@@ -81,6 +82,7 @@ def test_ends_are_kept_while_other_worlds_move_on(env: ManiSkillGpuVecEnv) -> No
     assert out.images[:, 0, 0, 0, 0].tolist() == [3, 4, 4]
     result = env.step([2], actions[:1, :2])
     assert result.steps_taken.tolist() == [1]
+    assert result.reward.tolist() == [pytest.approx([0.6, 0.0])]
     env.observe([0], out)
     assert out.state[0, 1] == 3
 

@@ -176,15 +176,16 @@ def test_rewards_are_what_their_mode_says() -> None:
     paid = {}
     modes: tuple[RewardMode, ...] = ("native", "progress", "success")
     for mode in modes:
-        with closing(make(reward=mode)) as env:
+        with closing(make(reward=mode, gamma=0.5)) as env:
             env.reset([0], [spec])
-            result = env.step([0], actions)
+            first, result = env.step([0], actions[:, :1]), env.step([0], actions[:, 1:])
             assert result.success.all()
             assert bool(result.terminated) == (mode != "native")
-            paid[mode] = result.reward[0, : int(result.steps_taken)].numpy()
+            paid[mode] = np.append(first.reward[0], result.reward[0, : int(result.steps_taken)])
     steps = len(paid["progress"])
     assert len(paid["native"]) == steps + 2
-    grown = np.diff(paid["native"][:steps], prepend=paid["native"][0])
+    grown = np.diff(paid["native"][: steps - 1], prepend=0, append=0)
+    grown[0] *= 0.5  # a decision of one step, and another one that success ends
     assert paid["progress"] == pytest.approx(grown + np.eye(steps)[-1], abs=1e-6)
     assert paid["success"].tolist() == [0.0] * (steps - 1) + [1.0]
 
