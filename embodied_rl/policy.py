@@ -80,11 +80,13 @@ class Policy(Protocol):
         instruction: list[str],
         actions: torch.Tensor,
         drop_action_history: torch.Tensor | None = None,
+        action_mask: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Scalar imitation loss; actions float32 [N, K, A] in [-1, 1].
+        """Scalar imitation loss, a mean over the actions that count; actions float32 [N, K, A] in [-1, 1].
 
         drop_action_history: bool [N], rows of an autoregressive policy that are predicted without their own earlier
-        actions."""
+        actions. action_mask: bool [N, K], the control steps that count, the first of each row among them; None: all.
+        """
         ...
 
 
@@ -97,6 +99,16 @@ def void_rows(actions: torch.Tensor, *numbers: torch.Tensor) -> torch.Tensor:
 
     sound = torch.stack([values.detach().flatten(1).isfinite().all(dim=1) for values in numbers]).all(dim=0)
     return torch.where(sound.to(actions.device)[:, None, None], actions, torch.nan)
+
+
+def masked_steps(values: torch.Tensor, action_mask: torch.Tensor | None) -> torch.Tensor:
+    """Of `values` [N, L, ...], ordered by control step, those of the steps in `action_mask` bool [N, K]: [n, ...].
+
+    L is K or a multiple of it. Without a mask all of them. For `sft_loss`.
+    """
+    if action_mask is None:
+        return values.flatten(0, 1)
+    return values[action_mask.to(values.device).repeat_interleave(values.shape[1] // action_mask.shape[1], dim=1)]
 
 
 def action_chunks(actions: torch.Tensor) -> torch.Tensor:

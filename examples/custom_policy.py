@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import embodied_rl as erl
-from embodied_rl.policy import ActMode, PolicyTraits
+from embodied_rl.policy import ActMode, PolicyTraits, masked_steps
 from embodied_rl.rng import DecisionRng
 from embodied_rl.types import ActOutput, EvalOutput, Observation
 from embodied_rl.vec_env import EnvInfo
@@ -62,10 +62,11 @@ class GaussianPolicy(nn.Module):
         instruction: list[str],
         actions: Tensor,
         drop_action_history: Tensor | None = None,
+        action_mask: Tensor | None = None,
     ) -> Tensor:
         """Imitation: squared error of the mean."""
         mean, _ = self._forward(images, proprio)
-        return (mean - actions.flatten(1)).square().mean()
+        return masked_steps(mean - actions.flatten(1), action_mask).square().mean()
 
     def _forward(self, images: Tensor, proprio: Tensor) -> tuple[Tensor, Tensor]:
         pixels = images.float().div(255).permute(0, 1, 4, 2, 3).flatten(1, 2)  # [N, V, H, W, 3] -> [N, 3 V, H, W]

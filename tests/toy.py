@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from embodied_rl.policy import ActMode, PolicyTraits
+from embodied_rl.policy import ActMode, PolicyTraits, masked_steps
 from embodied_rl.rng import DecisionRng
 from embodied_rl.types import ActOutput, EvalOutput, Observation
 from tests.toy_world import ACTION_DIM, BINS, CHUNK, HELDOUT, HORIZON, INSTRUCTIONS, SIZE, TASKS, ToyEnv
@@ -66,10 +66,11 @@ class ToyPolicy(nn.Module):
         instruction: list[str],
         actions: Tensor,
         drop_action_history: Tensor | None = None,
+        action_mask: Tensor | None = None,
     ) -> Tensor:
         tokens = ((actions + 1) / 2 * (BINS - 1)).round().long().flatten(1)
         log_probs, _ = self._forward(images, proprio, instruction)
-        return -log_probs.gather(-1, tokens[..., None]).mean()
+        return -masked_steps(log_probs.gather(-1, tokens[..., None])[..., 0], action_mask).mean()
 
     def _forward(self, images: Tensor, proprio: Tensor, instruction: list[str]) -> tuple[Tensor, Tensor | None]:
         text = torch.tensor([[float("touch" in words)] for words in instruction])

@@ -15,12 +15,12 @@ from embodied_rl.config.sft import SftConfig
 from embodied_rl.errors import UserError, suggest
 from embodied_rl.utils.lock import locked
 from embodied_rl.utils.output import try_output
-from embodied_rl.utils.words import counted
+from embodied_rl.utils.words import counted, same_rate
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from embodied_rl.data.chunks import SftBatch
+    from embodied_rl.data.chunks import SftBatch, Targets
     from embodied_rl.data.lerobot import Demonstrations
     from embodied_rl.factory.policies import AnyPolicy
     from embodied_rl.training.sft import SftResult
@@ -51,6 +51,9 @@ class SftCommand(SftConfig):
     gripper: Literal["auto", "signed", "one_opens", "one_closes"] = "auto"
     """What the last action means: signed: -1 opens, 1 closes; one_opens, one_closes: 0 to 1; auto: signed, and a
     dataset without numbers below 0 is refused."""
+    fps: float | None = None
+    """The data set's true control rate, in Hz, where info.json is wrong about it (it is for many published ones), or
+    where it is not the simulator's (20). The policy learns to decide so many actions a second."""
     image_cache_gib: float = 4.0
     """Memory for decoded images; those beyond are decoded again when needed. The result does not depend on it."""
 
@@ -58,6 +61,8 @@ class SftCommand(SftConfig):
         super().__post_init__()
         if not 1 <= self.chunk_len <= 1024:
             raise UserError(f"--chunk-len must be from 1 to 1024, got {self.chunk_len}")
+        if self.fps is not None and not 0 < self.fps <= 10_000:
+            raise UserError(f"--fps must be a number above 0, up to 10000, got {self.fps}")
         if not 0 <= self.image_cache_gib < 2**20:
             raise UserError(f"--image-cache-gib must be a number of GiB, 0 or above, got {self.image_cache_gib}")
 
@@ -96,6 +101,7 @@ def _run(command: SftCommand, argv: list[str]) -> int:
     from embodied_rl.data import lerobot  # after the checks: a typing error should not wait for torch
     from embodied_rl.data.actions import fit_actions
     from embodied_rl.data.frames import Frames
+    from embodied_rl.data.metadata import describe_left_out
     from embodied_rl.utils.console import LastingConsole
 
     console = LastingConsole()
@@ -110,6 +116,9 @@ def _run(command: SftCommand, argv: list[str]) -> int:
         f"{len(set(data.instruction))} instructions, cameras {', '.join(data.camera_names)}, sha256 {fingerprint[:12]}",
         soft_wrap=True,
     )
+    if no_cameras := data.no_cameras:
+        console.print(f"left out, no colour cameras: {describe_left_out(no_cameras)}", soft_wrap=True)
+    control_hz = _control_rate(command, data, console)
     if empty := data.info["total_episodes"] - len(data):
         console.print(f"{empty} episodes without frames are left out")
     if cut := fit_actions(data, command.gripper):
@@ -122,7 +131,7 @@ def _run(command: SftCommand, argv: list[str]) -> int:
         f"{command.policy} {command.preset}: {parameters / 1e6:.2f} M parameters, chunks of {command.chunk_len} steps"
     )
     started = time.monotonic()
-    result = _fit(command, policy, data, fingerprint, console)
+    result, targets = _fit(command, policy, data, fingerprint, console)
     state = state_path(command.out)
     if not result.finished:
         console.print(
@@ -130,7 +139,12 @@ def _run(command: SftCommand, argv: list[str]) -> int:
             soft_wrap=True,
         )
         return 130
-    _save(policy, command, data, fingerprint, result, argv, time.monotonic() - started)
+    about = {
+        "control_hz": control_hz,
+        "targets": dataclasses.asdict(targets),
+        "last_session_seconds": round(time.monotonic() - started, 1),
+    }
+    _save(policy, command, data, fingerprint, result, argv, about)
     state.unlink()
     console.print(f"wrote {command.out}")
     return 0
@@ -207,11 +221,35 @@ def _check_fit(command: SftCommand, data: Demonstrations, model: Any) -> None:
             raise UserError(f"{command.dataset} has {name} of {found} numbers, {need} {wanted}")
 
 
-def _fit(command: SftCommand, policy: AnyPolicy, data: Demonstrations, fingerprint: str, console: Console) -> SftResult:
+def _control_rate(command: SftCommand, data: Demonstrations, console: Console) -> float:
+    """The rate in Hz at which the demonstrator acted; UserError where it is not the simulator's and nobody says so."""
+    from embodied_rl.sim.mujoco.vec_env import CONTROL_HZ
+
+    said = float(data.info["fps"])
+    rate = said if command.fps is None else command.fps
+    same = same_rate(rate, CONTROL_HZ)
+    if not same and command.fps is None:
+        raise UserError(
+            f"{command.dataset} has {said:g} frames a second, the simulator {CONTROL_HZ:g} control steps: its motions "
+            f"would be too {'fast' if said < CONTROL_HZ else 'slow'} there. Say the true rate with --fps: "
+            f"{CONTROL_HZ:g} where info.json is wrong, {said:g} for a robot that acts so often"
+        )
+    words = f"{rate:g} actions a second"
+    if command.fps is not None and not same_rate(rate, said):
+        words += f" (--fps; info.json says {said:g})"
+    other = f"; the simulator takes {CONTROL_HZ:g}: eval and train will refuse this policy"
+    console.print(words + (", as the simulator" if same else other), soft_wrap=True)
+    return rate
+
+
+def _fit(
+    command: SftCommand, policy: AnyPolicy, data: Demonstrations, fingerprint: str, console: Console
+) -> tuple[SftResult, Targets]:
     import numpy as np
     import torch
 
     from embodied_rl.data.chunks import split
+    from embodied_rl.policy import masked_steps
     from embodied_rl.rng import DecisionRng
     from embodied_rl.training import sft
     from embodied_rl.types import Observation
@@ -223,10 +261,11 @@ def _fit(command: SftCommand, policy: AnyPolicy, data: Demonstrations, fingerpri
         decided = policy.act(obs, DecisionRng(rows, rows), "greedy")
         if not decided.actions.isfinite().all():
             raise UserError("the policy's actions on held-out demonstrations are not finite: lower --lr and start anew")
-        figures = {"action_error": float(np.abs(decided.actions.cpu().numpy() - batch.actions.numpy()).mean())}
+        error = masked_steps(decided.actions.cpu() - batch.actions, batch.action_mask)
+        figures = {"action_error": float(np.abs(error.numpy()).mean())}
         if "tokens" in decided.replay:
             of_tokens: Any = policy
-            right = decided.replay["tokens"].cpu() == of_tokens.encode(batch.actions)
+            right = masked_steps(decided.replay["tokens"].cpu() == of_tokens.encode(batch.actions), batch.action_mask)
             figures["token_accuracy"] = float(right.float().mean())
         return figures
 
@@ -239,6 +278,9 @@ def _fit(command: SftCommand, policy: AnyPolicy, data: Demonstrations, fingerpri
             f"no validation: --validation {command.validation:g} of each instruction's episodes leaves none held out",
             soft_wrap=True,
         )
+    targets = train.targets()
+    for line in targets.describe():
+        console.print(line, soft_wrap=True)
     identity = {
         "dataset": fingerprint,
         "policy": command.policy,
@@ -246,10 +288,13 @@ def _fit(command: SftCommand, policy: AnyPolicy, data: Demonstrations, fingerpri
         "chunk_len": command.chunk_len,
         "cameras": data.camera_names,
         "gripper": command.gripper,
+        **({"control rate": command.fps} if command.fps else {}),
+        **({"masked targets": targets.masked} if targets.masked else {}),
     }
-    return sft.fit(
+    result = sft.fit(
         policy, train, val, command, state_path(command.out), measure=measure, console=console, identity=identity
     )
+    return result, targets
 
 
 def _save(
@@ -259,7 +304,7 @@ def _save(
     fingerprint: str,
     result: SftResult,
     argv: list[str],
-    seconds: float,
+    about: dict[str, Any],
 ) -> None:
     from embodied_rl import __version__
     from embodied_rl.evaluation.overlap import TRAINED_STATES, demonstrated_states
@@ -286,7 +331,7 @@ def _save(
             "suite": data.source.get("suite"),
             "renderer": data.source.get("renderer"),
             "era": data.source.get("era"),
-            "last_session_seconds": round(seconds, 1),
+            **about,
             "history": result.history,
             **({} if states is None else {TRAINED_STATES: states}),
         },

@@ -18,12 +18,33 @@ _SPLIT, _ORDER, _SHIFT, _BLIND = 1, 2, 3, 4
 
 @dataclass(slots=True)
 class SftBatch:
-    """images uint8 [N,V,H,W,3]; proprio float32 [N,P]; instruction: N strings; actions float32 [N,K,A] in [-1, 1]."""
+    """images uint8 [N,V,H,W,3]; proprio float32 [N,P]; instruction: N strings; actions float32 [N,K,A] in [-1, 1].
+
+    action_mask: bool [N,K], the control steps to learn from (see `ChunkDataset`); None: all.
+    """
 
     images: torch.Tensor
     proprio: torch.Tensor
     instruction: list[str]
     actions: torch.Tensor
+    action_mask: torch.Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Targets:
+    """Control steps of all samples' chunks. stay: those past an end in success. masked: those past another end."""
+
+    total: int
+    stay: int
+    masked: int
+
+    def describe(self) -> list[str]:
+        """What is done past the ends of episodes, in words; empty where no chunk goes there."""
+        words = (
+            (self.masked, "lie past the end of their episode and are left out"),
+            (self.stay, "lie past a success and say 'stay': no motion, the gripper as it was"),
+        )
+        return [f"{n} of {self.total} targets ({n / self.total:.0%}) {what}" for n, what in words if n]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +53,9 @@ class ChunkDataset:
 
     A frame does so unless the demonstrator was pushed off course within the chunk: its later labels would answer a push
     that the first frame does not show.
+
+    Past the end of an episode that ends in success the arm is to stay where it is. What should come after any other end
+    (a failure, an intervention, a cut recording, an end that nobody judged) is not known: those steps are masked.
 
     rows int64 [n]: first frame of each sample. episode int64 [F]: episode of each frame.
     """
@@ -48,24 +72,44 @@ class ChunkDataset:
         """The batch of the given sample numbers, int64 [N] in [0, len(self))."""
         rows = self.rows[samples]
         episodes = self.episode[rows]
+        known = self._known(rows)
         return SftBatch(
             torch.from_numpy(self.data.images[rows]),
             torch.from_numpy(self.data.state[rows]),
             [self.data.instruction[row] for row in rows],
-            torch.from_numpy(action_chunks(self.data.action, rows, self.data.starts[episodes + 1], self.chunk_len)),
+            torch.from_numpy(
+                action_chunks(
+                    self.data.action, rows, self.data.starts[episodes + 1], self.chunk_len, self.data.success[episodes]
+                )
+            ),
+            None if known.all() else torch.from_numpy(known),
         )
 
+    def targets(self) -> Targets:
+        """How many targets the samples have, and how many of them lie past the end of their episode."""
+        beyond = self._beyond(self.rows)
+        stay = int((beyond & self.data.success[self.episode[self.rows]][:, None]).sum())
+        return Targets(beyond.size, stay, int(beyond.sum()) - stay)
 
-def action_chunks(action: Array, rows: Array, ends: Array, chunk_len: int) -> Array:
+    def _beyond(self, rows: Array) -> Array:
+        """bool [N,K]: steps past the end of the episode."""
+        return rows[:, None] + np.arange(self.chunk_len) >= self.data.starts[self.episode[rows] + 1][:, None]
+
+    def _known(self, rows: Array) -> Array:
+        """bool [N,K]: steps of which the data says what to do."""
+        return ~self._beyond(rows) | self.data.success[self.episode[rows]][:, None]
+
+
+def action_chunks(action: Array, rows: Array, ends: Array, chunk_len: int, success: Array) -> Array:
     """Cut chunks float32 [N,K,A], clipped to [-1, 1], from `action` [F,A]: rows[i], rows[i] + 1, ... below ends[i].
 
-    Past the end of the episode the arm is told to stay (six zeros: a delta action of no motion) and the gripper to keep
-    its last command.
+    Past the end of the episode the last action is repeated; where `success` bool [N] the arm is told to stay (zeros: a
+    delta action of no motion) and only the gripper keeps its last command.
     """
     wanted = rows[:, None] + np.arange(chunk_len)
     last = ends[:, None] - 1
     chunks = action[np.minimum(wanted, last)]
-    chunks[..., :-1][wanted > last] = 0.0
+    chunks[..., :-1][(wanted > last) & success[:, None]] = 0.0
     return np.clip(chunks, -1.0, 1.0, out=chunks)
 
 

@@ -46,6 +46,8 @@ DATA_PATH = "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
 VIDEO_PATH = "videos/{video_key}/chunk-{chunk_index:03d}/file-{file_index:03d}.mp4"
 STATE, ACTION, EXECUTED = "observation.state", "action", "executed_action"
 NAMESPACE = "embodied_rl"
+ENDS_IN_SUCCESS = "ends_in_success"
+"""Of an episode, under the namespace: 1 where its last frame is the end of an attempt that succeeded."""
 CAMERA_PREFIX = "observation.images."
 
 

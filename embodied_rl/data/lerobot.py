@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +28,9 @@ class Demonstrations:
 
     images: uint8 [F,V,H,W,3], an array or what reads as one by rows. state float32 [F,P]; action float32 [F,A]; pushed
     bool [F]: what was executed is not `action` (False throughout where the data set does not say what was executed).
-    starts int64 [E+1]: episode e is rows starts[e]:starts[e+1]. instruction: F strings, one a frame. cameras: V feature
-    names, in the order of axis V. info: meta/info.json. root: the folder.
+    starts int64 [E+1]: episode e is rows starts[e]:starts[e+1]. success bool [E]: it ends in success (False where
+    nobody says so). instruction: F strings, one a frame. cameras: V feature names, in the order of axis V. info:
+    meta/info.json. root: the folder. no_cameras: pictures that are no colour camera's, and why.
     """
 
     images: Array | Frames
@@ -37,10 +38,12 @@ class Demonstrations:
     action: Array
     pushed: Array
     starts: Array
+    success: Array
     instruction: list[str]
     cameras: tuple[str, ...]
     info: dict[str, Any]
     root: Path
+    no_cameras: Mapping[str, str] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.starts) - 1
@@ -62,7 +65,7 @@ def load(root: Path, cameras: Sequence[str] = ()) -> Demonstrations:
     Args:
         root: its folder.
         cameras: those to read, in this order, by name with or without 'observation.images.' (none: all, as info.json
-            lists them).
+            lists them, but those of `not_colour`).
 
     Raises:
         UserError: a missing, unfinished or damaged data set, or numbers in it that are not finite.
@@ -85,7 +88,11 @@ def load(root: Path, cameras: Sequence[str] = ()) -> Demonstrations:
             pushed = (executed != action).any(axis=1)
         images = open_frames(meta, _times(meta, table, lengths), starts, table[_ROW].to_numpy())
         words = _instructions(meta, table, starts)
-        return Demonstrations(images, state, action, pushed, starts, words, meta.cameras, meta.info, root)
+        kept_for_success = "expert" in meta.info.get(NAMESPACE, {})  # `collect` keeps no other episodes
+        success = np.array([kept_for_success or episode.success for episode in meta.episodes])
+        return Demonstrations(
+            images, state, action, pushed, starts, success, words, meta.cameras, meta.info, root, meta.no_cameras
+        )
 
 
 def fingerprint(root: Path) -> str:

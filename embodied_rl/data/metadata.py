@@ -22,6 +22,11 @@ from embodied_rl.errors import UserError, suggest
 Place = tuple[int, int]
 """Chunk index and file index of a file."""
 _MAX_FPS = 10_000
+_DEPTH = "depth map"
+_NOT_COLOUR = re.compile(
+    "(?<![a-z])(depth|disparity|flow|infrared|ir|instance|mask|normals|seg|segmentation|thermal)(?![a-z])"
+)
+"""Words in the names of pictures that are no colour camera's, where nothing else says what they are."""
 _PLACEHOLDERS = ("video_key", "chunk_index", "file_index")
 
 
@@ -36,27 +41,32 @@ class VideoSpan:
 
 @dataclass(frozen=True, slots=True)
 class EpisodeMeta:
-    """A row of meta/episodes. length: frames, at least 1. videos: by camera feature; images are beside the numbers."""
+    """A row of meta/episodes. length: frames, at least 1. videos: by camera feature; images are beside the numbers.
+
+    success: whether it ends in one; False where nobody says so.
+    """
 
     index: int
     length: int
     tasks: tuple[str, ...]
     data: Place
     videos: Mapping[str, VideoSpan]
+    success: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Metadata:
     """What the folder `meta` says.
 
-    fps: frames a second, may be a fraction. cameras: feature names, in the order that was asked for. tasks: instruction
-    by task_index. episodes: in order, without empty ones.
+    fps: frames a second, may be a fraction. cameras: feature names, in the order that was asked for. no_cameras: the
+    pictures that are none, and why. tasks: instruction by task_index. episodes: in order, without empty ones.
     """
 
     root: Path
     info: dict[str, Any]
     fps: float
     cameras: tuple[str, ...]
+    no_cameras: Mapping[str, str]
     tasks: Mapping[int, str]
     episodes: Sequence[EpisodeMeta]
 
@@ -98,7 +108,7 @@ def read_metadata(root: Path, cameras: Sequence[str] = ()) -> Metadata:
     Args:
         root: folder of the data set.
         cameras: those to read, in this order, with or without 'observation.images.'; none given: all, as info.json
-            lists them.
+            lists them, but those of `not_colour`.
 
     Raises:
         UserError: a missing, unfinished or damaged data set, or one whose entries contradict each other.
@@ -113,7 +123,9 @@ def read_metadata(root: Path, cameras: Sequence[str] = ()) -> Metadata:
     for name in (layout.STATE, layout.ACTION):
         if name not in features:
             raise UserError(f"{root} has no feature '{name}'; it has {', '.join(features)}")
-    chosen = _choose(root, [name for name, feature in features.items() if _is_camera(feature)], cameras)
+    pictures = {name: feature for name, feature in features.items() if feature.get("dtype") in ("video", "image")}
+    no_cameras = {name: reason for name, feature in pictures.items() if (reason := not_colour(name, feature))}
+    chosen = _choose(root, pictures, no_cameras, cameras)
     videos = [name for name in chosen if features[name]["dtype"] == "video"]
     rows = _episode_rows(root)
     if len(rows) != info.get("total_episodes"):
@@ -124,7 +136,8 @@ def read_metadata(root: Path, cameras: Sequence[str] = ()) -> Metadata:
     filled = [episode for episode in episodes if episode.length]
     if not filled:
         raise UserError(f"{root} has no frames: collect or download it again")
-    return Metadata(root, info, float(fps), chosen, _tasks(root), filled)
+    left_out = {name: reason for name, reason in no_cameras.items() if name not in chosen}
+    return Metadata(root, info, float(fps), chosen, left_out, _tasks(root), filled)
 
 
 def load_info(root: Path) -> dict[str, Any]:
@@ -163,26 +176,54 @@ def image_size(root: Path, camera: str, feature: Mapping[str, Any]) -> tuple[int
     return size["h"], size["w"]
 
 
+def describe_left_out(no_cameras: Mapping[str, str]) -> str:
+    """The pictures that are no camera's, in words."""
+    return ", ".join(f"{short_name(name)} ({reason})" for name, reason in no_cameras.items())
+
+
 def short_name(camera: str) -> str:
     """A camera's feature name without 'observation.images.'."""
     return camera.removeprefix(layout.CAMERA_PREFIX)
 
 
-def _choose(root: Path, found: Sequence[str], wanted: Sequence[str]) -> tuple[str, ...]:
+def not_colour(name: str, feature: Mapping[str, Any]) -> str:
+    """Why pictures are no colour camera's, by what info.json says of them, else by their name; '' where they are."""
+    places = [part for part in (feature, feature.get("info"), feature.get("video_info")) if isinstance(part, dict)]
+
+    def said(key: str) -> list[Any]:
+        return [place[name] for place in places for name in (key, f"video.{key}") if name in place]
+
+    if True in said("is_depth_map"):
+        return _DEPTH
+    shape = feature.get("shape")
+    if any(count == 1 for count in said("channels")) or (
+        isinstance(shape, list | tuple) and 1 in (*shape[:1], *shape[2:])
+    ):
+        return "one channel"
+    if any(isinstance(form, str) and form.startswith("gray") for form in said("pix_fmt")):
+        return "one channel"
+    word = _NOT_COLOUR.search(short_name(name).lower())
+    return f"by its name: {word[1]}" if word else ""
+
+
+def _choose(
+    root: Path, found: Mapping[str, Any], no_cameras: Mapping[str, str], wanted: Sequence[str]
+) -> tuple[str, ...]:
     if not found:
         raise UserError(f"{root} has no cameras: no feature of dtype video or image")
     by_name = {short_name(name): name for name in found} | {name: name for name in found}
     for name in wanted:
         if name not in by_name:
             raise UserError(f"{root} has no camera '{name}'.{suggest(name, map(short_name, found))}")
-    chosen = tuple(by_name[name] for name in wanted) or tuple(found)
+    chosen = tuple(by_name[name] for name in wanted) or tuple(name for name in found if name not in no_cameras)
+    if not chosen:
+        raise UserError(f"{root} has no colour camera: {describe_left_out(no_cameras)}")
+    for name in chosen:
+        if no_cameras.get(name) == _DEPTH:
+            raise UserError(f"{root}: {short_name(name)} is a depth map, no colour camera: name others with --cameras")
     if len(set(chosen)) != len(chosen):
         raise UserError(f"the cameras {', '.join(wanted)} name one twice: name each once")
     return chosen
-
-
-def _is_camera(feature: Mapping[str, Any]) -> bool:
-    return feature.get("dtype") in ("video", "image")
 
 
 def _episode_rows(root: Path) -> list[dict[str, Any]]:
@@ -225,7 +266,8 @@ def _episode(root: Path, row: Mapping[str, Any], videos: Sequence[str]) -> Episo
         )
         for camera in videos
     }
-    return EpisodeMeta(index, length, tuple(tasks), place("data"), spans)
+    success = row.get(f"{layout.NAMESPACE}/{layout.ENDS_IN_SUCCESS}") == 1
+    return EpisodeMeta(index, length, tuple(tasks), place("data"), spans, success)
 
 
 def _tasks(root: Path) -> dict[int, str]:

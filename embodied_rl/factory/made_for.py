@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
+from embodied_rl.errors import UserError
 from embodied_rl.policies.checkpoints.hub import is_repository
 from embodied_rl.policies.checkpoints.shipped import SHIPPED, is_shipped
+from embodied_rl.utils.words import same_rate
 
 
 def suite_of(checkpoint: str) -> str | None:
@@ -24,6 +28,16 @@ def suite_of(checkpoint: str) -> str | None:
 
     suite = read_provenance(policy_folder(checkpoint)).get("suite")
     return suite if isinstance(suite, str) else None
+
+
+def need_control_rate(provenance: Mapping[str, Any], control_hz: float, checkpoint: str) -> None:
+    """UserError where a checkpoint's provenance says that it learned to act at another rate than `control_hz`."""
+    learned = provenance.get("control_hz")
+    if isinstance(learned, int | float) and not same_rate(learned, control_hz):
+        raise UserError(
+            f"{checkpoint} learned from {learned:g} actions a second, the simulator takes {control_hz:g}: its motions "
+            f"would be wrong by that factor. Imitate data of {control_hz:g} Hz (sft --fps says what a data set's is)"
+        )
 
 
 def is_published_format(checkpoint: str) -> bool:

@@ -10,10 +10,13 @@ from embodied_rl.config.train import EnvConfig
 from embodied_rl.evaluation.benchmark import interleaved
 from embodied_rl.factory.backends import need_images
 from embodied_rl.factory.envs import open_policy, pick_device, pick_renderer, policy_folder
+from embodied_rl.factory.made_for import need_control_rate
 from embodied_rl.factory.protocol_envs import open_envs
 from embodied_rl.factory.tasks import load_tasks
 from embodied_rl.jobs.videos import record_frames
+from embodied_rl.policies.checkpoints.folder import read_provenance
 from embodied_rl.rollout.sampler import evaluation_specs
+from embodied_rl.sim.mujoco.vec_env import CONTROL_HZ
 from embodied_rl.telemetry.video import VideoWriter, captioned, write_gif
 from embodied_rl.types import Array
 from embodied_rl.utils.console import LastingConsole
@@ -42,6 +45,7 @@ def run(
     folder = policy_folder(options.checkpoint)
     policy = open_policy(options.checkpoint, pick_device("auto"), options.load_options(folder))
     need_images(policy, options.checkpoint)
+    need_control_rate(read_provenance(folder), CONTROL_HZ, options.checkpoint)
     renderer = pick_renderer("auto", tasks)
     states = {task.name: list(task.heldout_states) for task in tasks}
     won: list[bool] = []

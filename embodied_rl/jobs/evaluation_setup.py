@@ -26,6 +26,7 @@ from embodied_rl.factory.envs import (
     policy_folder,
     statistics_line,
 )
+from embodied_rl.factory.made_for import need_control_rate
 from embodied_rl.factory.premises import failed_premises, judge
 from embodied_rl.factory.protocol_envs import open_protocol_env
 from embodied_rl.factory.tasks import describe_era, load_tasks
@@ -37,6 +38,7 @@ from embodied_rl.policies.preprocessing.images import image_pipeline
 from embodied_rl.rollout.sampler import evaluation_specs
 from embodied_rl.sim.eras import CURRENT
 from embodied_rl.sim.libero.protocol import Protocol, deviations, protocol
+from embodied_rl.sim.mujoco.vec_env import CONTROL_HZ
 from embodied_rl.sim.perturb import Perturber, Variant, variant_spec
 from embodied_rl.sim.wrappers.protocol_env import ProtocolEnv
 from embodied_rl.types import EpisodeResult, EpisodeSpec
@@ -103,6 +105,8 @@ def prepare(plan: EvaluationPlan, command: BenchmarkCommand) -> Evaluated:
     """Load the policy of `command` for the episodes of `plan`; UserError where it does not fit them."""
     device = pick_device(command.device)
     folder = policy_folder(command.checkpoint)
+    provenance = read_provenance(folder)
+    need_control_rate(provenance, CONTROL_HZ, command.checkpoint)
     policy = open_policy(command.checkpoint, device, command.load_options(folder))
     need_images(policy, command.checkpoint)
     env = command.env
@@ -110,7 +114,6 @@ def prepare(plan: EvaluationPlan, command: BenchmarkCommand) -> Evaluated:
     efficient = make_efficient(
         policy, command.efficient, partial(open_evaluation_env, plan, policy, renderer.name), plan.specs
     )
-    provenance = read_provenance(folder)
     weights = describe_policy(policy, command.checkpoint) | {
         "unnorm key": statistics_line(policy, plan.suite),
         "efficient": efficient.describe,

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from embodied_rl.data import writer
-from embodied_rl.data.layout import DatasetSpec, Episode
+from embodied_rl.data.layout import ENDS_IN_SUCCESS, DatasetSpec, Episode
 from embodied_rl.errors import UserError
 from embodied_rl.real_robot.record.episodes import (
     EpisodeChoice,
@@ -25,6 +25,7 @@ from embodied_rl.real_robot.record.episodes import (
 from embodied_rl.real_robot.record.events import PolicyChanged, SessionStarted
 from embodied_rl.real_robot.record.reader import RecordingFile
 from embodied_rl.types import Array
+from embodied_rl.utils.words import counted
 
 INTERVENTION, REWRITTEN = "complementary_info.is_intervention", "complementary_info.rewritten"
 """Columns: whether a human had the arm (LeRobot's name), and whether the safety gate changed what was asked."""
@@ -70,7 +71,7 @@ def export_recordings(plan: ExportPlan, resize: Callable[[Array, int], Array], s
         say: Told what a person should know, in one line.
 
     Raises:
-        UserError: Nothing is left to export, recordings differ in what they hold, or one is damaged.
+        UserError: Nothing is left to export, recordings differ in what they hold, one is damaged or named twice.
     """
     files = [RecordingFile(path) for path in plan.recordings]
     session = _same_session(files)
@@ -99,6 +100,8 @@ def export_recordings(plan: ExportPlan, resize: Callable[[Array, int], Array], s
         frames = sum(len(episode.steps) for episode in chosen)
         done = Exported(done.episodes + len(chosen), done.frames + frames, done.interventions + human, {})
         about.append(_about(recording))
+        if breaks := len(chosen) - len({episode.number for episode in chosen}) if plan.steps == "all" else 0:
+            say(f"{recording.path}: {counted(breaks, 'hold')} within an attempt: what follows is an episode of its own")
         if not recording.whole:
             say(f"{recording.path} was cut off or is damaged: what came before that place is used")
     if not done.episodes:
@@ -114,7 +117,7 @@ def _settings(plan: ExportPlan, size: int) -> dict[str, Any]:
 
 
 def _same_session(files: Sequence[RecordingFile]) -> SessionStarted:
-    """The first recording's; UserError where another one holds other things."""
+    """The first recording's; UserError where another one holds other things, or is the same one again."""
     first = files[0].session
     for name in ("robot", "cameras", "state_names", "action_names", "control_hz"):
         for other in files[1:]:
@@ -123,6 +126,10 @@ def _same_session(files: Sequence[RecordingFile]) -> SessionStarted:
                     f"{files[0].path} and {other.path} differ in {name} ({getattr(first, name)}; "
                     f"{getattr(other.session, name)}): export them apart"
                 )
+    began: dict[int, Path] = {}
+    for recording in files:
+        if (same := began.setdefault(recording.session.wall_ns, recording.path)) is not recording.path:
+            raise UserError(f"{same} and {recording.path} are the same recording: name it once")
     return first
 
 
@@ -155,11 +162,16 @@ def _choose(recording: RecordingFile, plan: ExportPlan, left_out: Counter[str]) 
     """The episodes to export; the others are counted with the reason."""
     cameras, kept = recording.session.cameras, []
     stored = stored_pictures(recording, cameras)
-    for episode in read_episodes(recording, plan.steps):
+    wanted = []
+    for attempt in read_episodes(recording):
+        parts = attempt.parts(plan.steps, recording.session.control_hz)
+        if attempt.chosen(plan.episodes):
+            wanted += parts
+        elif parts:
+            left_out["not a success" if plan.episodes == "success" else "without a label"] += len(parts)
+    for episode in wanted:
         pictures = episode.pictures(cameras)
-        if not episode.chosen(plan.episodes):
-            left_out["not a success" if plan.episodes == "success" else "without a label"] += 1
-        elif not all(pictures) or not stored.issuperset(picture for row in pictures for picture in row):
+        if not all(pictures) or not stored.issuperset(picture for row in pictures for picture in row):
             left_out["with pictures that were not recorded"] += 1
         elif not all(np.isfinite(step.action).all() and np.isfinite(step.proprio).all() for step in episode.steps):
             left_out["with numbers that are not finite"] += 1
@@ -207,6 +219,7 @@ def _as_episode(key: int, recorded: RecordedEpisode, images: Array) -> Episode:
     extra: dict[str, str | int | float] = {
         "recorded_episode": recorded.number,
         "success": -1 if recorded.success is None else int(recorded.success),
+        ENDS_IN_SUCCESS: int(recorded.success is True and recorded.final),
         "labelled_by": recorded.labelled_by,
         "interventions": int(flags[INTERVENTION].sum()),
     }

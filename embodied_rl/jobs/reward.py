@@ -156,6 +156,11 @@ def rollout_figures(demonstrated: list[JudgedEpisode], rolled: list[JudgedEpisod
 
 def _load(dataset: Path) -> Demonstrations:
     data = lerobot.load(dataset)
+    if "recordings" in data.source and not data.success.all():
+        raise UserError(
+            f"{dataset}: {int((~data.success).sum())} of {len(data)} episodes do not end in success, and a reward "
+            "model takes each last frame for one: export successes only, of attempts in which the arm never held"
+        )
     if data.source.get("split") == "heldout":
         raise UserError(
             f"{dataset} starts from held-out states, which evaluation needs unseen; collect with --split train"

@@ -11,14 +11,17 @@ from embodied_rl.config.train import EnvConfig
 from embodied_rl.evaluation.benchmark import interleaved
 from embodied_rl.factory.backends import need_images
 from embodied_rl.factory.envs import open_policy, pick_device, pick_renderer, policy_folder
+from embodied_rl.factory.made_for import need_control_rate
 from embodied_rl.factory.policies import CheckpointOptions
 from embodied_rl.factory.protocol_envs import open_envs
 from embodied_rl.factory.tasks import load_tasks
+from embodied_rl.policies.checkpoints.folder import read_provenance
 from embodied_rl.policy import Policy
 from embodied_rl.rewards.base import Judge
 from embodied_rl.rewards.card import JudgedEpisode
 from embodied_rl.rng import DecisionRng
 from embodied_rl.rollout.sampler import evaluation_specs
+from embodied_rl.sim.mujoco.vec_env import CONTROL_HZ
 from embodied_rl.types import EpisodeSpec, Observation
 from embodied_rl.vec_env import VecEnv
 
@@ -31,10 +34,10 @@ def judge_rollouts(judge: Judge, options: CheckpointOptions, suite: str, episode
     The policy samples, as in training: greedy it would fail too rarely.
     """
     tasks = load_tasks(suite, ())
-    policy = open_policy(
-        options.checkpoint, pick_device("auto"), options.load_options(policy_folder(options.checkpoint))
-    )
+    folder = policy_folder(options.checkpoint)
+    policy = open_policy(options.checkpoint, pick_device("auto"), options.load_options(folder))
     need_images(policy, options.checkpoint)
+    need_control_rate(read_provenance(folder), CONTROL_HZ, options.checkpoint)
     specs = interleaved(evaluation_specs({task.name: list(task.heldout_states) for task in tasks}, seed=0))[:episodes]
     config = EnvConfig(num_envs=_WORLDS, renderer=pick_renderer("auto", tasks).name)
     judged: list[JudgedEpisode] = []

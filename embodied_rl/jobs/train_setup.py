@@ -39,6 +39,7 @@ from embodied_rl.factory.envs import (
     pick_renderer,
     policy_folder,
 )
+from embodied_rl.factory.made_for import need_control_rate
 from embodied_rl.factory.own import (
     ENVS,
     TaskEnv,
@@ -62,6 +63,7 @@ from embodied_rl.rewards.base import SIMULATOR_REWARD, RewardModel
 from embodied_rl.rollout.sampler import TaskStates, evaluation_specs
 from embodied_rl.scheduler.config import PipelinedConfig, RayConfig
 from embodied_rl.scheduler.pipeline.replica import acting_device
+from embodied_rl.sim.mujoco.vec_env import CONTROL_HZ
 from embodied_rl.training.on_policy import PolicyFiles
 from embodied_rl.utils.ranks import ProcessRank
 from embodied_rl.utils.threads import set_torch_threads
@@ -168,6 +170,7 @@ def open_run(config: TrainConfig, given: Given, console: Console, *, resume: Pat
     _use_threads(config)
     policy, checkpoint = open_policy_of(config, resume)
     provenance = read_provenance(policy_folder(checkpoint))
+    need_control_rate(provenance, CONTROL_HZ, checkpoint)
     tasks, _ = judge(tasks, console)
     if config.train_states == "train":
         require_train_states(tasks)
@@ -243,8 +246,9 @@ def _own_run(config: TrainConfig, given: Given, env: TaskEnv, resume: Path | Non
         config = resolve(config, None, ())
         _use_threads(config)
         policy, checkpoint = open_policy_of(config, resume)
-        earlier = trained_states(read_provenance(policy_folder(checkpoint)))
-        states = _states(config, env.train_states, env.heldout_states, earlier)
+        provenance = read_provenance(policy_folder(checkpoint))
+        need_control_rate(provenance, env.info.control_hz, checkpoint)
+        states = _states(config, env.train_states, env.heldout_states, trained_states(provenance))
         files, about = _policy_files(policy, config, states), describe_policy(policy, checkpoint)
         return RunSetup(config, env, policy, files, states, _about_env(env, config) | about, given)
     policy = open_own_policy(config, env.info) if given.policy is None else given.policy

@@ -35,6 +35,7 @@ class Imitator(Protocol):
         instruction: list[str],
         actions: torch.Tensor,
         drop_action_history: torch.Tensor | None = None,
+        action_mask: torch.Tensor | None = None,
     ) -> torch.Tensor: ...
     def parameters(self) -> Iterator[torch.nn.Parameter]: ...
     def state_dict(self) -> dict[str, Any]: ...
@@ -113,20 +114,23 @@ def fit(
 
 
 def validate(policy: Imitator, val: ChunkDataset, config: SftConfig, measure: Measure) -> dict[str, float]:
-    """Mean loss and `measure` over up to `val_samples` held-out samples; empty without held-out episodes."""
+    """Mean loss and `measure` over up to `val_samples` held-out samples' targets; empty without held-out episodes."""
     if len(val) == 0:
         return {}
     samples = np.unique(np.linspace(0, len(val) - 1, config.val_samples).astype(np.int64))
     policy.train(False)
     sums: dict[str, float] = {}
+    total = 0.0
     with torch.no_grad():
         for part in np.array_split(samples, math.ceil(len(samples) / config.batch_size)):
             batch = val.batch(part)
             with _autocast(policy, config):
                 figures = {"loss": float(_loss(policy, batch)), **measure(batch)}
+            weight = len(part) if batch.action_mask is None else float(batch.action_mask.float().mean(1).sum())
+            total += weight
             for name, value in figures.items():
-                sums[name] = sums.get(name, 0.0) + len(part) * value
-    return {f"val_{name}": value / len(samples) for name, value in sums.items()}
+                sums[name] = sums.get(name, 0.0) + weight * value
+    return {f"val_{name}": value / total for name, value in sums.items()}
 
 
 def _update(
@@ -153,8 +157,9 @@ def _update(
 
 def _loss(policy: Imitator, batch: SftBatch, drop_action_history: torch.Tensor | None = None) -> torch.Tensor:
     to = next(policy.parameters()).device
+    mask = None if batch.action_mask is None else batch.action_mask.to(to)
     return policy.sft_loss(
-        batch.images.to(to), batch.proprio.to(to), batch.instruction, batch.actions.to(to), drop_action_history
+        batch.images.to(to), batch.proprio.to(to), batch.instruction, batch.actions.to(to), drop_action_history, mask
     )
 
 

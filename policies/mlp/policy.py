@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from embodied_rl.errors import UserError
 from embodied_rl.policies.mlp.config import MLPModelConfig
 from embodied_rl.policies.mlp.model import MLPModel
-from embodied_rl.policy import ActMode, PolicyTraits, action_chunks, void_rows
+from embodied_rl.policy import ActMode, PolicyTraits, action_chunks, masked_steps, void_rows
 from embodied_rl.rng import DecisionRng
 from embodied_rl.types import ActOutput, EvalOutput, Observation, RolloutBatch
 
@@ -103,6 +103,7 @@ class MLPPolicy(nn.Module):
         instruction: list[str],
         actions: Tensor,
         drop_action_history: Tensor | None = None,
+        action_mask: Tensor | None = None,
     ) -> Tensor:
         """Mean squared error of the decided actions; `proprio` must be all that the policy reads.
 
@@ -113,7 +114,7 @@ class MLPPolicy(nn.Module):
             raise UserError("a policy that reads a simulator's state can't imitate: demonstrations have no state.")
         mean, _ = self.model.action(self.model.normalised(proprio.to(self.device)))
         decided = mean.tanh() if self.config.squash else mean
-        return (decided - actions.to(self.device).flatten(1)).square().mean()
+        return masked_steps(decided - actions.to(self.device).flatten(1), action_mask).square().mean()
 
     def _observed(self, obs: Observation) -> Tensor:
         parts = [obs.proprio] if obs.state is None else [obs.proprio, obs.state]

@@ -41,7 +41,7 @@ from embodied_rl.policies.preprocessing.tokens import (
     statistics_to_json,
     unnormalise_actions,
 )
-from embodied_rl.policy import ActMode, PolicyTraits, action_chunks, void_rows
+from embodied_rl.policy import ActMode, PolicyTraits, action_chunks, masked_steps, void_rows
 from embodied_rl.rng import DecisionRng
 from embodied_rl.types import ActOutput, EvalOutput, Observation
 
@@ -230,17 +230,19 @@ class OpenVLAPolicy(nn.Module):
         instruction: list[str],
         actions: Tensor,
         drop_action_history: Tensor | None = None,
+        action_mask: Tensor | None = None,
     ) -> Tensor:
         """Mean cross-entropy (nats a token, temperature 1) of `actions` float32 [N, K, A] in [-1, 1].
 
         drop_action_history: bool [N], rows whose tokens are predicted without their earlier action tokens. Within a
         chunk a token is mostly a copy of the one a step before, so a model that always sees it learns to copy before
-        it learns to look."""
+        it learns to look.
+        action_mask: bool [N, K], the control steps that count; None: all."""
         tokens = self.encode(actions).to(self.device).long()
         with self._precision():
             hidden = self._teacher_forced(images, proprio, instruction, tokens, drop_action_history)
             logits = self.model.action_logits(hidden)
-        return F.cross_entropy(logits.flatten(0, 1), tokens.flatten())
+        return F.cross_entropy(masked_steps(logits, action_mask), masked_steps(tokens, action_mask))
 
     def encode(self, actions: Tensor) -> Tensor:
         """The simulator's actions [N, K, A] -> action tokens uint8 [N, L], ordered by control step."""
@@ -300,6 +302,7 @@ class OpenVLAPolicy(nn.Module):
         instruction: list[str],
         tokens: Tensor,
         drop_action_history: Tensor | None = None,
+        action_mask: Tensor | None = None,
     ) -> Tensor:
         """Hidden states [N, L, D] from which each of `tokens` [N, L] is predicted, given the tokens before it.
 

@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from embodied_rl.policies.openvla.decode import choose, token_scores
 from embodied_rl.policies.openvla_oft.model import OFTModel
 from embodied_rl.policies.preprocessing.tokens import decode_tokens, encode_actions
+from embodied_rl.policy import masked_steps
 from embodied_rl.types import Array
 
 
@@ -38,8 +39,8 @@ class ActionHead(Protocol):
         """Normalised actions float32 [N, L] of `drawn`."""
         ...
 
-    def loss(self, hidden: Tensor, actions: Array) -> Tensor:
-        """Imitation loss of normalised actions float32 [N, K, A]."""
+    def loss(self, hidden: Tensor, actions: Array, action_mask: Tensor | None) -> Tensor:
+        """Imitation loss of normalised actions float32 [N, K, A]; of the steps of `action_mask` bool [N, K] only."""
         ...
 
 
@@ -63,9 +64,10 @@ class TokenHead:
     def normalised(self, drawn: Tensor) -> Array:
         return decode_tokens(drawn.cpu().numpy())
 
-    def loss(self, hidden: Tensor, actions: Array) -> Tensor:
-        tokens = torch.from_numpy(encode_actions(actions)).long().to(hidden.device)
-        return F.cross_entropy(self.model.action_logits(hidden).flatten(0, 1), tokens.flatten())
+    def loss(self, hidden: Tensor, actions: Array, action_mask: Tensor | None) -> Tensor:
+        tokens = torch.from_numpy(encode_actions(actions)).long().to(hidden.device).flatten(1)
+        logits = masked_steps(self.model.action_logits(hidden), action_mask)
+        return F.cross_entropy(logits, masked_steps(tokens, action_mask))
 
 
 class LaplaceHead:
@@ -96,9 +98,9 @@ class LaplaceHead:
     def normalised(self, drawn: Tensor) -> Array:
         return drawn.cpu().numpy()
 
-    def loss(self, hidden: Tensor, actions: Array) -> Tensor:
+    def loss(self, hidden: Tensor, actions: Array, action_mask: Tensor | None) -> Tensor:
         target = torch.from_numpy(actions).to(hidden.device).flatten(1)
-        return (self.model.action_head(hidden) - target).abs().mean()
+        return masked_steps(self.model.action_head(hidden) - target, action_mask).abs().mean()
 
     def _scale(self, temperature: float) -> float:
         return self.model.config.l1_scale * temperature

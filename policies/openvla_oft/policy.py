@@ -60,14 +60,16 @@ class OpenVLAOFTPolicy(OpenVLAPolicy):
         instruction: list[str],
         actions: Tensor,
         drop_action_history: Tensor | None = None,
+        action_mask: Tensor | None = None,
     ) -> Tensor:
         """Mean cross-entropy (nats a token, temperature 1), or mean absolute error with the L1 head.
 
-        No row sees its own actions, so all of them are `blind`.
+        No row sees its own actions, so `drop_action_history` changes nothing. action_mask: bool [N, K], the control
+        steps that count; None: all.
         """
         with self._precision():
             hidden = self._hidden(images, proprio, instruction)
-            return self.head.loss(hidden, self.from_env(actions))
+            return self.head.loss(hidden, self.from_env(actions), action_mask)
 
     def _hidden(self, images: Tensor, proprio: Tensor, instruction: list[str], *, compiled: bool = False) -> Tensor:
         """Hidden states [N, L, D] of the action slots, shifted as the heads read them."""

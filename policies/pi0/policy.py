@@ -43,7 +43,7 @@ from embodied_rl.policies.pi0.model import Pi0Model, Prefix
 from embodied_rl.policies.pi0.normalise import Pi0Statistics, fit, unit
 from embodied_rl.policies.pi0.prompt import Pi0Prompt, word_tokenizer
 from embodied_rl.policies.prefix_cache import PrefixCache
-from embodied_rl.policy import ActMode, PolicyTraits, action_chunks, void_rows
+from embodied_rl.policy import ActMode, PolicyTraits, action_chunks, masked_steps, void_rows
 from embodied_rl.rng import DecisionRng, philox
 from embodied_rl.types import ActOutput, Array, EvalOutput, Observation
 
@@ -227,11 +227,13 @@ class Pi0Policy(nn.Module):
         instruction: list[str],
         actions: Tensor,
         drop_action_history: Tensor | None = None,
+        action_mask: Tensor | None = None,
     ) -> Tensor:
         """Mean squared error of the velocity, over all D dimensions; actions float32 [N, H, A] in [-1, 1].
 
         `flow.loss_samples` noise draws a row share the row's prefix. In evaluation mode the draws are always the same.
-        drop_action_history: changes nothing, since a denoised action never sees the actions before it.
+        drop_action_history: changes nothing, since a denoised action never sees the actions before it. action_mask:
+        bool [N, H], the steps that count (None: all); these still attend to the noisy actions of the others.
         """
         config, samples = self.config, self.flow.loss_samples
         if actions.shape[1:] != (config.horizon, config.action_dim):
@@ -246,6 +248,8 @@ class Pi0Policy(nn.Module):
         prefix = self.read_prefix(images, proprio, instruction, samples)
         with self.precision():
             velocity, _ = self.model.velocity(prefix, x, time)
+        if action_mask is not None:
+            velocity, target = (masked_steps(part.transpose(1, 2), action_mask) for part in (velocity, target))
         return F.mse_loss(velocity, target)
 
     def read_prefix(

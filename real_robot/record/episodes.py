@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -17,6 +16,8 @@ EpisodeChoice = Literal["all", "success", "labelled"]
 StepChoice = Literal["all", "human"]
 Picture = tuple[str, int]
 """A camera and the time of one of its pictures."""
+_LONGEST_STEP = 1.5
+"""Of a control step: when the next one must have begun; the control loop's ticks blur it by less than half."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,7 @@ class RecordedEpisode:
         success: The last label; None: nobody gave one.
         labelled_by: Who gave it.
         steps: Control steps in which something was asked, in time order; those in which the arm held are left out.
+        final: Whether the attempt's last step is among them.
     """
 
     number: int
@@ -36,6 +38,7 @@ class RecordedEpisode:
     success: bool | None
     labelled_by: str
     steps: Sequence[ControlStep]
+    final: bool = True
 
     def pictures(self, cameras: Sequence[str]) -> list[list[Picture]]:
         """For each step, the picture of each camera that was the newest then; [] where a camera had none yet."""
@@ -50,22 +53,35 @@ class RecordedEpisode:
             return self.success is True
         return episodes == "all" or self.success is not None
 
-    def human_parts(self) -> list[RecordedEpisode]:
-        """Each intervention as an episode of its own."""
-        parts = []
-        for human, steps in itertools.groupby(self.steps, lambda step: step.intervention and step.intervention_number):
-            if human is not False:
-                parts.append(RecordedEpisode(self.number, self.instruction, self.success, self.labelled_by, [*steps]))
-        return parts
+    def parts(self, steps: StepChoice, control_hz: float) -> list[RecordedEpisode]:
+        """Each run of steps that follow one another, as an episode of its own.
+
+        Where the arm held, or a step was not recorded, what comes next is later than a frame's number would say.
+
+        Args:
+            steps: 'human': interventions only, each an episode of its own.
+            control_hz: Control steps a second.
+        """
+        longest_ns = _LONGEST_STEP * 1e9 / control_hz
+        runs: list[list[ControlStep]] = []
+        before: ControlStep | None = None
+        for step in self.steps:
+            if steps == "all" or step.intervention:
+                follows = before is not None and step.time_ns - before.time_ns <= longest_ns
+                if before is None or not follows or (steps == "human" and _takeover(before) != _takeover(step)):
+                    runs.append([])
+                runs[-1].append(step)
+            before = step
+        return [replace(self, steps=run, final=run[-1] is self.steps[-1]) for run in runs]
 
 
-def read_episodes(recording: RecordingFile, steps: StepChoice = "all") -> list[RecordedEpisode]:
-    """The episodes in the order of their beginnings; those without a step are left out.
+def _takeover(step: ControlStep) -> int | None:
+    """Which intervention a step belongs to."""
+    return step.intervention_number if step.intervention else None
 
-    Args:
-        recording: The recording.
-        steps: 'human': interventions only, each an episode of its own.
-    """
+
+def read_episodes(recording: RecordingFile) -> list[RecordedEpisode]:
+    """The attempts in the order of their beginnings; those without a step are left out."""
     started: dict[int, EpisodeStarted] = {}
     ended: dict[int, EpisodeEnded] = {}
     asked: dict[int, list[ControlStep]] = {}
@@ -81,7 +97,7 @@ def read_episodes(recording: RecordingFile, steps: StepChoice = "all") -> list[R
         end = ended.get(number, EpisodeEnded(0, number, None))
         if taken := asked.get(number):
             found.append(RecordedEpisode(number, start.instruction, end.success, end.labelled_by, taken))
-    return found if steps == "all" else [part for episode in found for part in episode.human_parts()]
+    return found
 
 
 def stored_pictures(recording: RecordingFile, cameras: Sequence[str]) -> set[Picture]:

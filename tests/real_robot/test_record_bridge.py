@@ -96,7 +96,7 @@ def test_a_session_at_the_bridge_becomes_training_data(tmp_path: Path) -> None:
     stored = stored_pictures(recording, ["front"])
     assert all(stored.issuperset(row) for row in episode.pictures(["front"]))
     assert len(list(recording.events(Tick))) > 100
-    assert len(read_episodes(recording, "human")) == 1
+    assert len(episode.parts("human", 20.0)) == 1
 
 
 class _Kept(list[object]):

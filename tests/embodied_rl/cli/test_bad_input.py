@@ -46,9 +46,14 @@ def no_json(folder: Path) -> None:
     (folder / "config.json").write_text("{")
 
 
+def of_another_rate(folder: Path) -> None:
+    (folder / "provenance.json").write_text(json.dumps({"control_hz": 10}))
+
+
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
+        (of_another_rate, "learned from 10 actions a second, the simulator takes 20"),
         (truncated, "is corrupt"),
         (of_another_size, "does not fit the model in config.json"),
         (of_another_kind, "choose the matching --policy"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -92,13 +93,64 @@ def test_sft_learns_from_it(recorded: tuple[Path, ScriptedRobot], tmp_path: Path
     assert main(["export", str(recorded[0]), "--to", "lerobot", "--out", str(data), "--episodes", "success"]) == 0
     fast = ["--steps", "2", "--batch-size", "4", "--warmup", "1", "--val-samples", "4", "--chunk-len", "2"]
     assert main(["sft", str(data), "--out", str(out), "--preset", "nano", "--threads", "1", *fast]) == 0
-    assert read_provenance(out)["dataset"]["collected"]["episodes"] == "success"
+    wrote = read_provenance(out)
+    assert wrote["dataset"]["collected"]["episodes"] == "success"
+    assert wrote["targets"] == {"total": 32, "stay": 2, "masked": 0}
+    assert wrote["control_hz"] == 20
+
+
+def test_what_comes_after_an_intervention_is_not_learned(
+    recorded: tuple[Path, ScriptedRobot], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Three steps of a human in the middle of an attempt that succeeded: the arm did not stay there."""
+    data, out = tmp_path / "human", tmp_path / "policy"
+    assert main(["export", str(recorded[0]), "--out", str(data), "--steps", "human"]) == 0
+    assert not load(data).success.any()
+    fast = ["--steps", "1", "--batch-size", "4", "--warmup", "0", "--chunk-len", "3", "--gripper", "signed"]
+    assert main(["sft", str(data), "--out", str(out), "--preset", "nano", "--threads", "1", *fast]) == 0
+    assert "3 of 9 targets (33%) lie past the end of their episode and are left out" in capsys.readouterr().out
+    assert read_provenance(out)["targets"] == {"total": 9, "stay": 0, "masked": 3}
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_what_follows_a_hold_is_another_episode(tmp_path: Path, lost: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    """The arm holds in steps 5 and 6, or the recorder lost them: what comes next is not the next frame."""
+    path, times, success = tmp_path / "run.mcap", [], []
+    with Recorder(path, session()) as recorder:
+
+        class Lossy:
+            def record(self, event: events.RecordEvent) -> bool:
+                step = event.step if isinstance(event, events.ControlStep) else 0
+                if isinstance(event, events.ControlStep) and step in (5, 6):
+                    return not lost and recorder.record(replace(event, source="none"))
+                return recorder.record(event)
+
+        robot = ScriptedRobot(Lossy())
+        robot.episode(0, 10, success=True, human=range(7, 9))
+    for steps in ("all", "human"):
+        assert main(["export", str(path), "--out", str(tmp_path / steps), "--steps", steps]) == 0
+        data = load(tmp_path / steps)
+        assert ("1 hold within an attempt" in capsys.readouterr().out) == (steps == "all")
+        times.append(np.diff(data.starts).tolist())
+        success.append(data.success.tolist())
+    assert times == [[4, 4], [2]]
+    assert success == [[False, True], [False]]
+
+
+def test_a_recording_that_is_named_twice_is_refused(
+    recorded: tuple[Path, ScriptedRobot], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = tmp_path / "copy.mcap"
+    copy.write_bytes(recorded[0].read_bytes())
+    for other in (recorded[0], copy):
+        assert main(["export", str(recorded[0]), str(other), "--out", str(tmp_path / "x")]) == 2
+        assert "are the same recording" in capsys.readouterr().err
 
 
 def test_pictures_of_other_sizes_are_fitted_and_two_recordings_joined(tmp_path: Path) -> None:
     paths = [tmp_path / "one.mcap", tmp_path / "two.mcap"]
     for path, size in zip(paths, (48, 32), strict=True):
-        with Recorder(path, session()) as recorder:
+        with Recorder(path, replace(session(), wall_ns=session().wall_ns + size)) as recorder:
             ScriptedRobot(recorder, size).episode(0, 3, success=True)
     words = ["export", *map(str, paths), "--to", "lerobot", "--out", str(tmp_path / "both")]
     assert main(words) == 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +25,7 @@ def _demonstrations(episodes: list[Episode]) -> Demonstrations:
         np.concatenate([e.action for e in episodes]),
         np.concatenate([(e.action != e.executed).any(axis=1) for e in episodes]),
         starts,
+        np.ones(len(episodes), bool),
         [e.instruction for e in episodes for _ in e.images],
         ("a", "b"),
         {},
@@ -33,14 +35,37 @@ def _demonstrations(episodes: list[Episode]) -> Demonstrations:
 
 def test_chunks_and_padding_by_hand() -> None:
     action = np.array([[0.1, -0.2, -1], [0.3, 0.4, 1], [0.5, 0.6, 1], [9.0, 0.8, -1]], np.float32)
-    # Episode one is rows 0..2, episode two is row 3.
-    chunks = action_chunks(action, np.array([0, 1, 2, 3]), np.array([3, 3, 3, 4]), 3)
+    # Episode one is rows 0..2, a success; episode two is row 3, and nobody says how it ended.
+    rows, ends, success = np.array([0, 1, 2, 3]), np.array([3, 3, 3, 4]), np.array([True, True, True, False])
+    chunks = action_chunks(action, rows, ends, 3, success)
     stay = [0.0, 0.0, 1.0]  # no motion, the gripper stays closed
     np.testing.assert_allclose(chunks[0], action[0:3])
     np.testing.assert_allclose(chunks[1], [[0.3, 0.4, 1], [0.5, 0.6, 1], stay], rtol=1e-6)
     np.testing.assert_allclose(chunks[2], [[0.5, 0.6, 1], stay, stay], rtol=1e-6)
-    np.testing.assert_allclose(chunks[3], [[1.0, 0.8, -1], [0, 0, -1], [0, 0, -1]], rtol=1e-6)  # 9.0 is clipped
+    np.testing.assert_allclose(chunks[3], [[1.0, 0.8, -1]] * 3, rtol=1e-6)  # 9.0 is clipped
     assert action[3, 0] == 9.0  # the data itself stays as it was
+
+
+def test_past_the_end_of_an_intervention_nothing_is_learned(new_episode: Callable[[int, int], Episode]) -> None:
+    """Of the 80 targets of 10 steps with chunks of 8, 28 (35 %) lie past the end: 7 + 6 + ... + 1 = 28."""
+    data = _demonstrations([new_episode(0, 10), new_episode(1, 10)])
+    data.success[0] = False
+    train, _ = split(data, 8, validation=0.0, seed=0)
+    targets = train.targets()
+    assert (targets.total, targets.masked, targets.stay) == (160, 28, 28)
+    assert targets.describe() == [
+        "28 of 160 targets (18%) lie past the end of their episode and are left out",
+        "28 of 160 targets (18%) lie past a success and say 'stay': no motion, the gripper as it was",
+    ]
+    mask = train.batch(np.arange(20)).action_mask
+    assert mask is not None
+    left = [8, 8, 8, 7, 6, 5, 4, 3, 2, 1]
+    assert mask.sum(1).tolist() == left + [8] * 10
+    assert all(mask[row, :count].all() for row, count in enumerate(left))
+    assert train.batch(np.arange(10, 20)).action_mask is None  # a batch that knows all is as it always was
+    alone, _ = split(_demonstrations([new_episode(0, 10)]), 8, validation=0.0, seed=0)
+    alone.data.success[:] = False
+    assert alone.targets().describe() == ["28 of 80 targets (35%) lie past the end of their episode and are left out"]
 
 
 def test_batch_holds_frame_proprio_instruction_and_actions_of_one_moment(dataset: Path) -> None:
@@ -55,7 +80,8 @@ def test_batch_holds_frame_proprio_instruction_and_actions_of_one_moment(dataset
     assert batch.instruction == ["push cube 1", "push cube 0"]
     np.testing.assert_array_equal(batch.actions[0].numpy(), data.action[6:10])
     np.testing.assert_array_equal(batch.actions[1, 0].numpy(), data.action[54])
-    assert batch.actions[1, 1:, :6].abs().max() == 0
+    assert batch.action_mask is not None  # nobody says that these episodes end in success
+    assert batch.action_mask.tolist() == [[True] * 4, [True, False, False, False]]
 
 
 def test_split_is_by_episode_and_by_instruction(episodes: list[Episode]) -> None:

@@ -19,6 +19,7 @@ from embodied_rl.data.actions import fit_actions
 from embodied_rl.data.frames import Frames
 from embodied_rl.data.lerobot import Demonstrations, load
 from embodied_rl.errors import UserError
+from embodied_rl.utils.console import LastingConsole
 from tests.embodied_rl.data.by_hand import STEP, ByHand, make
 
 NTSC = 30_000 / 1001
@@ -98,7 +99,7 @@ def _with(column: str, row: int, value: float, width: int = 7) -> dict[str, Any]
         ({"instructions": ["  "]}, "has no text"),
         ({"declared": [100_000, 100_000, 3]}, "correct the shape"),
         ({"declared": [100_000, 100_000, 3], "kind": "image"}, "correct the shape"),
-        ({"declared": [64, 64, 1]}, "1 channels"),
+        ({"declared": [64, 64, 1]}, "no colour camera: agentview .one channel"),
         ({"sizes": {"agentview": (64, 64), "wrist": (32, 32)}}, "share one image size"),
         ({"columns": {"task_index": pa.array([5] * 24)}}, "task_index 5"),
         ({"columns": {"action": pa.array([[1.0]] * 12 + [[1.0, 2.0, 3.0]] * 12)}}, "different lengths"),
@@ -158,6 +159,59 @@ def test_sft_maps_cameras_by_name_or_asks(tmp_path: Path) -> None:
     assert _sft(odd, "image", "image2") == ("image", "image2")
     with pytest.raises(UserError, match="keep its order"):
         _sft(tmp_path / "robot0_eye_in_hand-agentview", "robot0_eye_in_hand", "agentview")
+
+
+@pytest.mark.parametrize(
+    ("entry", "reason"),
+    [
+        ({"info": {"video.is_depth_map": True}}, "depth map"),
+        ({"video_info": {"video.is_depth_map": True}}, "depth map"),
+        ({"info": {"is_depth_map": True}}, "depth map"),
+        ({"info": {"video.channels": 1}}, "one channel"),
+        ({"info": {"video.pix_fmt": "gray12le"}}, "one channel"),
+        ({"shape": [16, 16, 1]}, "one channel"),
+        ({"shape": [1, 16, 16]}, "one channel"),
+        ({"name": "front_depth"}, "by its name: depth"),
+        ({"name": "wrist.Segmentation"}, "by its name: segmentation"),
+    ],
+)
+def test_pictures_without_colours_are_no_cameras(tmp_path: Path, entry: dict[str, Any], reason: str) -> None:
+    entry = dict(entry)
+    name = entry.pop("name", "second")
+    root = make(tmp_path / "d", sizes=dict.fromkeys((name, "top"), (16, 16)))
+    info = json.loads((root / "meta/info.json").read_text())
+    key = f"observation.images.{name}"
+    info["features"][key] |= entry
+    (root / "meta/info.json").write_text(json.dumps(info))
+    data = load(root)
+    assert data.camera_names == ["top"]
+    assert data.no_cameras == {key: reason}
+    if reason == "depth map":
+        with pytest.raises(UserError, match="depth map, no colour camera"):
+            load(root, (name,))
+    elif "shape" not in entry:
+        assert load(root, (name,)).camera_names == [name]  # a person says that it is one
+    del info["features"]["observation.images.top"]
+    (root / "meta/info.json").write_text(json.dumps(info))
+    with pytest.raises(UserError, match=f"no colour camera: {name} .{reason}"):
+        load(root)
+
+
+def _rate(root: Path, fps: float | None, capsys: pytest.CaptureFixture[str]) -> tuple[float, str]:
+    command = sft_command.SftCommand(dataset=root, out=root / "out", fps=fps)
+    return sft_command._control_rate(command, load(root), LastingConsole()), capsys.readouterr().out
+
+
+def test_another_rate_than_the_simulators_must_be_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ten, thirty, right = (make(tmp_path / str(fps), fps=fps) for fps in (10, 30, 20.04))
+    assert _rate(right, None, capsys) == (20.04, "20.04 actions a second, as the simulator\n")
+    for root, words in ((ten, "has 10 frames.*too fast"), (thirty, "has 30 frames.*too slow")):
+        with pytest.raises(UserError, match=words):
+            _rate(root, None, capsys)
+    assert _rate(ten, 20, capsys) == (20, "20 actions a second (--fps; info.json says 10), as the simulator\n")
+    rate, line = _rate(ten, 10, capsys)
+    assert (rate, line) == (10, "10 actions a second; the simulator takes 20: eval and train will refuse this policy\n")
+    assert _rate(right, 10, capsys)[0] == 10  # the stamp of a data set may be wrong either way
 
 
 def test_actions_in_other_units_are_refused_or_mended(tmp_path: Path) -> None:

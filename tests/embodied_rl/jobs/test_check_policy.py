@@ -152,6 +152,7 @@ def _case(images: Array | None = None, sign: float = 1.0, scale: float = 1.0, fo
         action,
         np.zeros(len(rows), bool),
         np.arange(len(rows) + 1),
+        np.ones(len(rows), bool),
         seen.instruction,
         ("agentview", "robot0_eye_in_hand"),
         {},

@@ -63,6 +63,7 @@ class Seen(nn.Module):
         instruction: list[str],
         actions: Tensor,
         drop_action_history: Tensor | None = None,
+        action_mask: Tensor | None = None,
     ) -> Tensor:
         raise AssertionError("nobody learns here")
 

@@ -39,6 +39,7 @@ class LinearPolicy(nn.Module):
         instruction: list[str],
         actions: torch.Tensor,
         drop_action_history: torch.Tensor | None = None,
+        action_mask: torch.Tensor | None = None,
     ) -> torch.Tensor:
         assert images.dtype == torch.uint8
         assert len(instruction) == len(proprio)
@@ -55,7 +56,7 @@ def _data() -> tuple[ChunkDataset, ChunkDataset]:
     action = np.tanh(state @ rng.normal(size=(4, 3))).astype(np.float32)
     images = np.zeros((200, 1, 4, 4, 3), np.uint8)
     starts, calm = np.arange(0, 201, 20), np.zeros(200, bool)
-    data = Demonstrations(images, state, action, calm, starts, ["go"] * 200, ("a",), {}, Path())
+    data = Demonstrations(images, state, action, calm, starts, np.ones(10, bool), ["go"] * 200, ("a",), {}, Path())
     return split(data, 2, validation=0.2, seed=0)
 
 
