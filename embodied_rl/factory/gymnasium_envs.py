@@ -13,6 +13,14 @@ from embodied_rl.rollout.sampler import TaskStates
 from embodied_rl.sim.views.gymnasium import GymnasiumEnv, GymnasiumVectorEnv
 
 
+class UnexpectedArgument(UserError, TypeError):
+    """An option that an id does not take, in the words of Python's own TypeError.
+
+    Trainers try options of other environments (`frameskip`, `render_mode`), and leave out those that such a TypeError
+    names: Stable-Baselines3 by its class, TorchRL by its words.
+    """
+
+
 class SuiteGymnasiumEnv(GymnasiumEnv):
     """`gymnasium.make("embodied_rl/tabletop_spatial-v0")`; arguments as `SuiteGymnasiumVectorEnv`.
 
@@ -21,8 +29,9 @@ class SuiteGymnasiumEnv(GymnasiumEnv):
     """
 
     def __init__(self, *, render_mode: str | None = None, **options: Any) -> None:
-        env, states = _open(1, render_mode, **options)
+        env, states = _open(type(self), 1, render_mode, **options)
         super().__init__(env, states, render_mode=render_mode)
+        self.metadata["render_modes"] = _render_modes(env)
 
 
 class SuiteGymnasiumVectorEnv(GymnasiumVectorEnv):
@@ -35,12 +44,14 @@ class SuiteGymnasiumVectorEnv(GymnasiumVectorEnv):
             takes them; split: 'train' or 'heldout', the initial states that episodes are drawn from.
 
     Raises:
-        UserError: An option is not one of these, or its value does not fit.
+        UnexpectedArgument: An option is not one of these, or it is `render_mode` where nothing is drawn (cameras=0).
+        UserError: An option's value does not fit.
     """
 
     def __init__(self, num_envs: int = 1, *, render_mode: str | None = None, **options: Any) -> None:
-        env, states = _open(num_envs, render_mode, **options)
+        env, states = _open(type(self), num_envs, render_mode, **options)
         super().__init__(env, states, render_mode=render_mode)
+        self.metadata["render_modes"] = _render_modes(env)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,15 +68,19 @@ class _Options:
     num_threads: int | None = None
 
 
-def _open(num_envs: int, render_mode: str | None, *, suite: str, **given: Any) -> tuple[SuiteEnv, TaskStates]:
-    """The simulator, and the initial states of `split`; given: as `_Options`."""
+def _open(
+    kind: type, num_envs: int, render_mode: str | None, *, suite: str, **given: Any
+) -> tuple[SuiteEnv, TaskStates]:
+    """The simulator, and the initial states of `split`; given: as `_Options`; kind: whose arguments they are."""
     known = [field.name for field in fields(_Options)]
     for name in given:
         if name not in known:
-            raise UserError(f"embodied_rl/{suite}-v0 has no option '{name}'.{suggest(name, known)}")
+            raise UnexpectedArgument(_unexpected(kind, name) + f".{suggest(name, known)}")
     options = _Options(**given)
     if render_mode is not None and not options.cameras:
-        raise UserError("render_mode needs a renderer: take cameras=1 or more, or no render_mode.")
+        raise UnexpectedArgument(
+            f"{_unexpected(kind, 'render_mode')}: with cameras=0 nothing is drawn; take cameras=1 or more."
+        )
     if options.split not in ("train", "heldout"):
         raise UserError(f"split must be 'train' or 'heldout', got '{options.split}'.")
     config = EnvConfig(
@@ -75,3 +90,12 @@ def _open(num_envs: int, render_mode: str | None, *, suite: str, **given: Any) -
         suite, config, tasks=options.tasks, image_size=options.image_size, cameras=options.cameras, state=options.state
     )
     return env, env.train_states if options.split == "train" else env.heldout_states
+
+
+def _unexpected(kind: type, name: str) -> str:
+    return f"{kind.__name__}.__init__() got an unexpected keyword argument '{name}'"
+
+
+def _render_modes(env: SuiteEnv) -> list[str]:
+    """What `render_mode` may be; gymnasium's checker opens the environment with each of them."""
+    return ["rgb_array"] if env.info.cameras else []

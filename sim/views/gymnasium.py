@@ -116,6 +116,7 @@ class GymnasiumVectorEnv(gymnasium.vector.VectorEnv[dict[str, Array], Array, Arr
         "render_fps": 20,
         "autoreset_mode": AutoresetMode.SAME_STEP,
     }
+    autoreset_mode = AutoresetMode.SAME_STEP
 
     def __init__(self, env: VecEnv, states: TaskStates, *, render_mode: str | None = None) -> None:
         self.render_mode = _checked(render_mode)

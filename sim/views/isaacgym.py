@@ -7,8 +7,8 @@ for robot learning"); what differs is said at `IsaacGymEnv`.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib import import_module
-from importlib.util import find_spec
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -291,8 +291,10 @@ def _size(env: VecEnv, part: str) -> int:
 def _box(size: int, bound: float) -> spaces.Box:
     """A gymnasium Box; where the gym of Isaac Gym's days is installed, one of its boxes too: trainers ask for that."""
     kind: type[spaces.Box] = spaces.Box
-    if find_spec("gym") is not None:
-        kind = type("Box", (spaces.Box, import_module("gym.spaces").Box), {})
+    with suppress(ImportError):
+        old = import_module("gym.spaces").Box
+        # where `gym` is another name of gymnasium its Box is no second base class
+        kind = old if issubclass(old, spaces.Box) else type("Box", (spaces.Box, old), {})
     return kind(-bound, bound, (size,), np.float32)
 
 

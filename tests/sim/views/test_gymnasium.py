@@ -74,6 +74,7 @@ def test_a_tabletop_suite_is_made_as_a_vector_without_images() -> None:
     envs = gymnasium.make_vec("embodied_rl/tabletop_goal-v0", num_envs=2, **options)
     with closing(envs):
         assert envs.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP
+        assert envs.autoreset_mode is AutoresetMode.SAME_STEP  # type: ignore[attr-defined]
         observation, infos = envs.reset(seed=4)
         assert envs.observation_space.contains(observation)
         assert infos["instruction"].tolist() == ["turn on the stove"] * 2
@@ -250,11 +251,11 @@ def test_every_suite_has_an_id() -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"render_mode": "rgb_array", "cameras": 0, "state": True}, "needs a renderer"),
+        ({"render_mode": "rgb_array", "cameras": 0, "state": True}, "'render_mode': with cameras=0 nothing is drawn"),
         ({"split": "test"}, "split must be"),
         ({"tasks": ["nope"]}, "has no task 'nope'"),
-        ({"image_sise": 16}, "embodied_rl/tabletop_goal-v0 has no option 'image_sise'. Did you mean 'image_size'"),
-        ({"protocol_name": "openvla"}, "has no option 'protocol_name'"),
+        ({"image_sise": 16}, "argument 'image_sise'. Did you mean 'image_size'"),
+        ({"protocol_name": "openvla"}, "argument 'protocol_name'. Known: cameras, gamma"),
         ({"gamma": 0.9}, "reward-gamma goes with"),
         ({"reward": "shaped", "gamma": 1.5}, r"must lie in \[0, 1\], got 1.5"),
     ],
@@ -262,6 +263,23 @@ def test_every_suite_has_an_id() -> None:
 def test_what_can_not_be_is_refused(options: dict[str, Any], words: str) -> None:
     with pytest.raises(UserError, match=words):
         gymnasium.make("embodied_rl/tabletop_goal-v0", **options)
+
+
+@pytest.mark.parametrize("make", [gymnasium.make, gymnasium.make_vec])
+@pytest.mark.parametrize("options", [{"frameskip": 4}, {"render_mode": "rgb_array", "cameras": 0, "state": True}])
+def test_options_of_other_environments_are_pythons_type_error(make: Any, options: dict[str, Any]) -> None:
+    """Trainers try them, and go on without those that these words name."""
+    name = next(iter(options))
+    with pytest.raises(TypeError, match=rf"__init__\(\) got an unexpected keyword argument '{name}'") as raised:
+        make("embodied_rl/tabletop_goal-v0", **options)
+    assert isinstance(raised.value, UserError)
+
+
+def test_a_suite_without_cameras_passes_gymnasiums_checker_with_its_renders() -> None:
+    env = gymnasium.make("embodied_rl/tabletop_goal-v0", **TABLETOP, cameras=0, state=True)
+    with closing(env), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        check_env(env.unwrapped)
 
 
 @pytest.mark.parametrize("first", ["embodied_rl", "gymnasium"])

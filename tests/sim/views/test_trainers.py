@@ -5,8 +5,9 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
+import sys
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 
 import pytest
 import torch
@@ -14,14 +15,19 @@ from gymnasium import spaces
 
 from embodied_rl.benchmarks.view_trainers import TRAINERS
 from embodied_rl.errors import UserError
-from embodied_rl.sim.views import isaacgym
 from embodied_rl.sim.views import rl_games as rl_games_view
 from embodied_rl.sim.views import rsl_rl as rsl_rl_view
 from embodied_rl.sim.views.skrl import SkrlVecEnv
 from tests.sim.views.test_isaacgym import World, actions, view
 
 PAGE = Path(__file__).parents[3] / "docs" / "views.md"
-IMPORTS = {"rl_games": "rl_games", "rsl_rl": "tensordict", "skrl": "skrl"}
+IMPORTS = {
+    "views.rl_games": "rl_games",
+    "views.rsl_rl": "tensordict",
+    "views.skrl": "skrl",
+    "stable_baselines3": "stable_baselines3",
+    "torchrl": "torchrl",
+}
 PACKAGES = {"rl_games": "rl_games.common", "rsl_rl": "tensordict"}
 
 
@@ -85,24 +91,35 @@ def test_skrl_shows_states_to_a_critic_alone() -> None:
     assert before.shape == (6, env.env.num_states)
 
 
-def test_spaces_are_also_those_of_gym_where_it_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    class OldBox:
-        """As gym.spaces.Box: a class of its own, not gymnasium's."""
+class OldBox:
+    """As gym.spaces.Box: a class of its own, not gymnasium's."""
 
-    assert not isinstance(view().observation_space, OldBox)
-    monkeypatch.setattr(isaacgym, "find_spec", lambda name: object() if name == "gym" else None)
-    monkeypatch.setattr(isaacgym, "import_module", lambda name: SimpleNamespace(Box=OldBox))
+
+class OldBoxOfGymnasium(spaces.Box):
+    """As gym.spaces.Box where gym is a layer over gymnasium."""
+
+
+@pytest.mark.parametrize("old", [OldBox, spaces.Box, OldBoxOfGymnasium, spaces.Space])
+def test_spaces_are_also_those_of_gym_where_it_is_installed(old: type, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where `gym` is gymnasium itself under another name."""
+    monkeypatch.setitem(sys.modules, "gym", ModuleType("gym"))
+    monkeypatch.setitem(sys.modules, "gym.spaces", SimpleNamespace(Box=old))
     space = view().action_space
-    assert isinstance(space, OldBox)
+    assert isinstance(space, old)
     assert isinstance(space, spaces.Box)
     assert space.contains(space.sample())
 
 
-@pytest.mark.parametrize("number", range(4))
+def test_a_module_that_is_called_gym_and_has_no_spaces_is_not_gym(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "gym", ModuleType("gym"))
+    assert type(view().action_space) is spaces.Box
+
+
+@pytest.mark.parametrize("number", range(6))
 def test_the_examples_of_the_page_run(number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As they stand, but with fewer envs and updates."""
     code = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)[number]
-    need(next((package for word, package in IMPORTS.items() if f"views.{word}" in code), "torch"))
+    need(next((package for word, package in IMPORTS.items() if word in code), "torch"))
     monkeypatch.chdir(tmp_path)
     for long, short in (
         ("num_envs=32", "num_envs=2"),
@@ -110,6 +127,7 @@ def test_the_examples_of_the_page_run(number: int, tmp_path: Path, monkeypatch: 
         ("=60", "=1"),
         ("(60)", "(1)"),
         ("32 * 60", "32"),
+        ("20_000", "16"),
     ):
         code = code.replace(long, short)
     exec(compile(code, f"views.md, block {number}", "exec"), {})
@@ -117,6 +135,6 @@ def test_the_examples_of_the_page_run(number: int, tmp_path: Path, monkeypatch: 
 
 @pytest.mark.parametrize("name", ["rl_games", "rsl_rl"])
 def test_a_missing_trainer_is_named_with_its_install_command(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, PACKAGES[name], None)
+    monkeypatch.setitem(sys.modules, PACKAGES[name], None)
     with pytest.raises(UserError, match="pip install"):
         rl_games_view.register(view) if name == "rl_games" else rsl_rl_view.RslRlVecEnv(view())
