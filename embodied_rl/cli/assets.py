@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, NoReturn
 from embodied_rl.cli.help import example_lines
 from embodied_rl.errors import UserError, suggest
 from embodied_rl.factory.tasks import cache_dir
-from embodied_rl.utils.words import counted
+from embodied_rl.utils.output import folder_bytes
+from embodied_rl.utils.words import counted, file_size
 
 if TYPE_CHECKING:
     from embodied_rl.sim.libero.assets.benchmarks import Benchmark
@@ -159,7 +160,7 @@ def _status(root: Path, benchmark: Benchmark) -> int:
     from rich.table import Table
 
     from embodied_rl.sim.libero.assets.install import OFFICIAL
-    from embodied_rl.sim.libero.assets.state import missing_assets, size_gb, status
+    from embodied_rl.sim.libero.assets.state import missing_assets, status
 
     table = Table("suite", "tasks", "approximate", "to export again")
     rows = status(root, benchmark)
@@ -171,10 +172,10 @@ def _status(root: Path, benchmark: Benchmark) -> int:
     if not any(row.installed for row in rows):
         print(f"not installed in {root}; run: {benchmark.install}")
         return 0
-    official = size_gb(root / OFFICIAL)
-    print(f"{size_gb(root) - official:.2f} GB in {root}")
+    official = folder_bytes(root / OFFICIAL)
+    print(f"{file_size(folder_bytes(root) - official)} in {root}")
     if official:
-        print(f"and {official:.2f} GB that only bench libero and comparisons use, in {root / OFFICIAL}")
+        print(f"and {file_size(official)} that only bench libero and comparisons use, in {root / OFFICIAL}")
     if missing := missing_assets(root, benchmark):
         console.print(f"{len(missing)} asset files were missing: embodied-rl assets verify {benchmark.name} lists them")
     return 0
@@ -205,7 +206,7 @@ def _remove(root: Path, benchmark: Benchmark) -> int:
 
     freed = remove(root, benchmark)
     print(
-        f"{freed:.2f} GB freed: "
+        f"{file_size(freed)} freed: "
         + (f"{benchmark.title}'s tasks are deleted" if root.exists() else f"{root} is deleted")
     )
     return 0

@@ -18,8 +18,8 @@ from embodied_rl.cli.parse import parse, with_tasks
 from embodied_rl.cli.suites import as_positional
 from embodied_rl.errors import UserError, suggest
 from embodied_rl.utils.lock import locked
-from embodied_rl.utils.output import try_output
-from embodied_rl.utils.words import counted
+from embodied_rl.utils.output import folder_bytes, try_output
+from embodied_rl.utils.words import counted, file_size
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -137,9 +137,10 @@ def _collect(command: CollectCommand, argv: list[str]) -> int:
     used = {} if split == "fresh" else collect.states_used(attempts)
     _report(rows, failed, console)
     writer.finalize(command.out, spec, _run_info(command, settings, rows, failed, argv) | {"train_states": used})
-    size = sum(path.stat().st_size for path in command.out.rglob("*") if path.is_file())
     kept = sum(row["successes"] for row in rows)
-    console.print(f"wrote {command.out}: {counted(kept, 'episode')}, {size / 1e6:.1f} MB", soft_wrap=True)
+    console.print(
+        f"wrote {command.out}: {counted(kept, 'episode')}, {file_size(folder_bytes(command.out))}", soft_wrap=True
+    )
     return 0
 
 

@@ -11,6 +11,8 @@ from embodied_rl.cli.export_recording import ExportRecordingCommand, is_of_recor
 from embodied_rl.cli.parse import parse
 from embodied_rl.errors import UserError
 from embodied_rl.factory.policies import CheckpointOptions
+from embodied_rl.utils.output import folder_bytes
+from embodied_rl.utils.words import file_size
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,8 +68,7 @@ def main(argv: list[str]) -> int:
         out=command.out, layout=command.layout, cameras=command.cameras, provenance=provenance, dtype=dtype
     )
     export_policy(policy, request)
-    size = sum(path.stat().st_size for path in command.out.rglob("*") if path.is_file())
-    print(f"wrote {command.out}: {policy.architecture}, {size / 1e9:.2f} GB")
+    print(f"wrote {command.out}: {policy.architecture}, {file_size(folder_bytes(command.out))}")
     if command.verify:
         from embodied_rl.jobs.verify_export import verify
         from embodied_rl.sim.tabletop import suites

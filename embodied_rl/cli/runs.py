@@ -130,6 +130,8 @@ def _compare(command: CompareCommand) -> int:
         raise UserError(f"{record.folder}: no recipe card trains the same; name one with --recipe: {names}.")
     lines, inside = band_lines(record, card)
     print("\n".join(lines))
+    if inside is None:
+        raise UserError(f"{record.folder} is not evaluated where the card of {card.recipe} is: train on, then compare")
     return 0 if inside else 1
 
 

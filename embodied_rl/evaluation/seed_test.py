@@ -3,7 +3,8 @@
 A recipe's training seed gives one number, the success of its policy on the evaluated states. If two recipes train
 alike, it doesn't matter which of them a seed's number came from: within the seeds of one look they may change places.
 The same places change in all comparisons (Mathieu et al. 2023, algorithm 1). A statistic is a difference of sums over
-the root of the sum of squares around the mean of both recipes' seeds of a look, which no permutation changes.
+the root of the sum of squares around the mean of both recipes' seeds of a look, which no permutation changes. Within a
+look it orders permutations as Welch's t does, both recipes having as many seeds: it need not be studentised.
 """
 
 from __future__ import annotations

@@ -62,7 +62,8 @@ _TESTS = {
     },
     "seeds": {
         "procedure": "group-sequential permutations of training seeds, step-down over all pairs (AdaStop)",
-        "speaks_of": "the recipes, over training seeds, by their success on these initial states",
+        "speaks_of": "the recipes, over training seeds, by their success on these initial states; where one recipe's "
+        "seeds spread much more than the other's, equal means are told apart more often than the level says",
         "unit": "training seeds",
     },
 }

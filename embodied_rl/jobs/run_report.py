@@ -21,6 +21,7 @@ from embodied_rl.telemetry.report import Clip, Outcome, Report, write_report
 from embodied_rl.telemetry.tables import cells, short_labels, success_table
 from embodied_rl.telemetry.trace import draw_gantt, first_iterations
 from embodied_rl.utils.profiler import Span
+from embodied_rl.utils.words import moved
 
 GANTT = "timeline.png"
 
@@ -69,7 +70,7 @@ def _after(outcome: Outcome) -> tuple[str, str]:
     value, interval = cells(outcome.after)
     if outcome.after.has_success:
         return value, interval
-    return value, f"{interval}\nimproved by {outcome.after.mean_return - outcome.before.mean_return:+.1f}"
+    return value, f"{interval}\n{moved(outcome.before.mean_return, outcome.after.mean_return)}"
 
 
 def _outcomes(folder: Path) -> list[Outcome]:

@@ -12,7 +12,7 @@ from embodied_rl.errors import UserError
 from embodied_rl.jobs.recipe_cards import RecipeCard, card_for
 from embodied_rl.jobs.run_records import RunRecord, config_changes, find_runs, paired_ends, read_record, session_changes
 from embodied_rl.telemetry.report import replace_text
-from embodied_rl.utils.words import counted
+from embodied_rl.utils.words import counted, time_spent
 
 _SHOWN = (
     *("suite", "policy", "weights", "algorithm", "scheduler"),
@@ -46,7 +46,9 @@ def show_lines(record: RunRecord) -> list[str]:
     rows["sessions"] = counted(len(record.sessions), "session")
     seconds = [session.get("cpu_seconds") for session in record.sessions]
     known = [value for value in seconds if value is not None]
-    rows["CPU time"] = f"{sum(known) / 60:.1f} minutes" + ("" if len(known) == len(seconds) else ", killed ones apart")
+    rows["CPU time"] = time_spent(sum(known)) if known else "not known: a session says it when it ends"
+    if known and len(known) < len(seconds):
+        rows["CPU time"] += ", killed ones apart"
     rows["updates"] = f"{record.updates} of {record.config.iterations}"
     before, after = record.ends()
     rows["held-out"] = " -> ".join(part for part in (before, after) if part) or "not evaluated yet"
@@ -76,8 +78,8 @@ def forecast_lines(record: RunRecord) -> list[str]:
     return [f"  {'forecast':<12}{said.expected:.1%} at the end ({interval}), from {share:.0%} of the run"]
 
 
-def band_lines(record: RunRecord, card: RecipeCard) -> tuple[list[str], bool]:
-    """Each evaluation in the band of its recipe; and whether the newest of them is inside."""
+def band_lines(record: RunRecord, card: RecipeCard) -> tuple[list[str], bool | None]:
+    """Each evaluation in the band of its recipe; and whether the newest of them is inside, None where there is none."""
     changed = config_changes(configs.get(card.recipe), record.config)
     lines = [f"  {record.folder} against the recipe card {card_line(card)}"]
     lines += [
@@ -85,20 +87,35 @@ def band_lines(record: RunRecord, card: RecipeCard) -> tuple[list[str], bool]:
         for name, (then, now) in changed.items()
         if then != "auto" or not _machines_choice(name, record.config.suite)
     ]
-    inside, judged = True, False
+    inside: bool | None = None
     for point in card.curve:
         row = record.evaluations().get(point.update)
         if row is None or "eval/success" not in row:
             continue
-        judged, rate = True, row["eval/success"]
+        rate = row["eval/success"]
         inside = rate in point.band
         place = "inside" if inside else "OUTSIDE"
         band = f"{point.band.low:.1%} to {point.band.high:.1%}"
         lines.append(f"  after {point.update:>3} updates: {rate:.1%}, {place} the band {band}")
-    if not judged:
+    if inside is None:
         at = ", ".join(str(point.update) for point in card.curve)
-        raise UserError(f"{record.folder} has no evaluation after {at} updates, which the card of {card.recipe} has.")
+        lines.append(f"  not judged: the card has evaluations after {at} updates, {progress_of(record)}")
     return lines + forecast_lines(record), inside
+
+
+def progress_of(record: RunRecord) -> str:
+    """How far a run is, and what was evaluated last."""
+    done = f"{record.folder} made {record.updates} of {counted(record.config.iterations, 'update')}"
+    evaluations = record.evaluations()
+    if not evaluations:
+        return f"{done} and was not evaluated yet"
+    step = list(evaluations)[-1]
+    return f"{done} and was last evaluated after {step}: {_newest(record)}"
+
+
+def _newest(record: RunRecord) -> str:
+    before, after = record.ends()
+    return after or before
 
 
 def _machines_choice(name: str, suite: str) -> bool:
@@ -115,13 +132,14 @@ def pair_lines(first: RunRecord, second: RunRecord) -> list[str]:
     others = session_changes(first.sessions[-1], second.sessions[-1])
     lines += [f"  {name}: {one} and {two}" for name, (one, two) in others.items()]
     lines += [f"  seed: {first.config.seed} and {second.config.seed}"]
+    lines += [f"  {progress_of(record)}" for record in (first, second) if not record.finished]
     paired = paired_ends(first, second)
     if paired is None:
         return [*lines, "  they have no evaluated initial state in common"]
     difference, low, high, count = paired
     return [
         *lines,
-        f"  newest evaluations: {first.ends()[-1]} and {second.ends()[-1]}; difference {difference:+.1%} "
+        f"  newest evaluations: {_newest(first)} and {_newest(second)}; difference {difference:+.1%} "
         f"({low:+.1%} to {high:+.1%}) on the same {counted(count, 'state')}, of these two runs alone",
     ]
 

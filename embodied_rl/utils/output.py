@@ -11,6 +11,11 @@ _BESIDE = ".12345678.old"
 """What the names of temporary files beside an output add to it, at most."""
 
 
+def folder_bytes(root: Path) -> int:
+    """Size of all files in a folder; links count nothing."""
+    return sum(path.stat().st_size for path in root.rglob("*") if path.is_file() and not path.is_symlink())
+
+
 def try_output(out: Path, option: str = "--out") -> None:
     """Make the folder that is to hold `out`; UserError unless `out` and files beside it can be written."""
     if out.name in ("", ".."):

@@ -24,6 +24,7 @@ from embodied_rl.sim.libero.bundle import (
     read_bundle,
 )
 from embodied_rl.sim.libero.premise_files import FOLDER
+from embodied_rl.utils.output import folder_bytes
 
 _OURS = {
     *(benchmark.manifest for benchmark in BENCHMARKS.values()),
@@ -85,11 +86,6 @@ def status(root: Path, benchmark: Benchmark) -> list[SuiteState]:
     return rows
 
 
-def size_gb(root: Path) -> float:
-    """Disk space of the installation."""
-    return sum(path.stat().st_size for path in root.rglob("*") if path.is_file() and not path.is_symlink()) / 1e9
-
-
 def missing_assets(root: Path, benchmark: Benchmark) -> list[str]:
     """Asset files that the last installation did not find, and those that stand-ins replace in a bundle."""
     manifest = read_manifest(root, benchmark)
@@ -146,8 +142,8 @@ def _damaged_blobs(root: Path, needed: set[str], progress: Callable[[int, int], 
     return problems
 
 
-def remove(root: Path, benchmark: Benchmark) -> float:
-    """Delete the benchmark's bundles, and everything when nothing of another's is there; returns the GB that it freed.
+def remove(root: Path, benchmark: Benchmark) -> int:
+    """Delete the benchmark's bundles, and everything when nothing of another's is there; returns the bytes freed.
 
     UserError when it is not installed, the folder holds something that no installation wrote, or one is running.
     """
@@ -162,7 +158,7 @@ def remove(root: Path, benchmark: Benchmark) -> float:
     own = installed_of(root, benchmark)
     kept = [name for name in installed(root) if name not in own]
     with alone(root):
-        before = size_gb(root)
+        before = folder_bytes(root)
         if not kept and not any((root / other.manifest).is_file() for other in _others(benchmark)):
             shutil.rmtree(root.resolve())
             if root.is_symlink():
@@ -171,7 +167,7 @@ def remove(root: Path, benchmark: Benchmark) -> float:
         if not own and not (root / benchmark.manifest).is_file():
             raise absent
         _remove_own(root, benchmark, kept)
-        return before - size_gb(root)
+        return before - folder_bytes(root)
 
 
 def _others(benchmark: Benchmark) -> list[Benchmark]:

@@ -70,6 +70,20 @@ def test_list_and_show(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert "tabletop_openvla_ppo: 90.1% after 30 updates" in shown
 
 
+def test_a_run_that_has_not_ended_shows_what_it_has(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One was killed in its first session, the other is not evaluated at all: both are shown, no figure is made up."""
+    one, two = write_run(tmp_path / "a", RECIPE, updates=5), write_run(tmp_path / "b", RECIPE, updates=5)
+    for folder in (one, two):
+        (folder / "run.json").write_text(json.dumps([{"machine": "m", "versions": "v", "command": "train"}]))
+    (two / "metrics.jsonl").write_text("")
+    assert main(["runs", "show", str(one)]) == 0
+    assert "CPU time    not known" in capsys.readouterr().out
+    assert main(["runs", "compare", str(one), str(two)]) == 0
+    said = capsys.readouterr().out
+    assert f"{one} made 5 of 30 updates and was last evaluated after 0: 60.0%" in said
+    assert f"{two} made 0 of 30 updates and was not evaluated yet" in said
+
+
 @pytest.mark.parametrize(("wins", "inside"), [(45, True), (30, False), (22, False)])
 def test_a_run_is_inside_its_recipes_band_or_not(
     wins: int, inside: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -154,4 +168,7 @@ def test_a_run_without_a_card_or_an_evaluation_says_so(tmp_path: Path, capsys: p
     assert main(["runs", "compare", str(other), "--recipe", "tabletop_openvla_ppo"]) == 0
     early = write_run(tmp_path / "b", RECIPE, updates=5)
     assert main(["runs", "compare", str(early)]) == 2
-    assert "has no evaluation after 10, 20, 30 updates" in capsys.readouterr().err
+    said = capsys.readouterr()
+    assert "not judged: the card has evaluations after 10, 20, 30 updates" in said.out
+    assert "made 5 of 30 updates and was last evaluated after 0: " in said.out  # what it has is shown all the same
+    assert "is not evaluated where the card" in said.err

@@ -14,6 +14,7 @@ from embodied_rl.benchmarks.sequential import SEED_CASES, Figures, Simulation, f
 from embodied_rl.errors import UserError
 from embodied_rl.evaluation.seed_test import compare_seeds, mean_interval, places, seed_looks, seeds_interval
 from embodied_rl.evaluation.sequential_test import ComparisonPlan, compare
+from embodied_rl.jobs.leaderboard_figures import _TESTS
 
 FEW = Simulation(simulations=200, draws=400)
 
@@ -103,6 +104,18 @@ def test_the_intervals_are_welchs_and_students() -> None:
     reach = 3.182 * np.std(first, ddof=1) / 2
     assert (mean, mean - low, high - mean) == pytest.approx((0.8, reach, reach), rel=1e-3)
     assert mean_interval([0.4]) == (0.4, 0.0, 1.0)
+
+
+def test_within_a_look_permutations_are_ordered_as_by_the_studentised_statistic() -> None:
+    """Welch's t of every way to deal out ten seeds is a rising function of the test's own statistic."""
+    values = np.random.default_rng(3).normal(0, [[0.02], [0.2]], (2, 5)).ravel()
+    own, welch = [], []
+    for first in itertools.combinations(range(10), 5):
+        one, two = values[list(first)], np.delete(values, first)
+        own.append(abs(one.sum() - two.sum()) / np.sqrt(((values - values.mean()) ** 2).sum()))
+        welch.append(abs(one.mean() - two.mean()) / np.sqrt((one.var(ddof=1) + two.var(ddof=1)) / 5))
+    assert (np.diff(np.array(welch)[np.argsort(own)]) > -1e-9).all()
+    assert "told apart more often than the level" in _TESTS["seeds"]["speaks_of"]
 
 
 def test_a_level_is_promised_of_recipes_that_are_alike_in_every_way() -> None:

@@ -276,13 +276,13 @@ def test_the_commands(stage: Stage, monkeypatch: pytest.MonkeyPatch, capsys: pyt
     assert "2 tasks exported to" in said
     assert "exporting tasks: 50 %\nexporting tasks: 100 %\n" in said, "a log has lines where a terminal has bars"
     assert main(["assets", "status", "libero"]) == 0
-    (alone,) = [line for line in capsys.readouterr().out.splitlines() if " GB " in line]
+    (alone,) = [line for line in capsys.readouterr().out.splitlines() if line.endswith(f" in {root}")]
     (root / "official").mkdir()
     (root / "official" / "package").write_bytes(bytes(20_000_000))
     assert main(["assets", "status"]) == 0
     said = capsys.readouterr().out
     assert alone in said, "what only bench libero uses is counted apart"
-    assert "and 0.02 GB that only bench libero and comparisons use" in said
+    assert "and 20.0 MB that only bench libero and comparisons use" in said
     assert "LIBERO: embodied-rl assets status libero" in said
     assert "LIBERO-PRO: embodied-rl assets status libero-pro" in said
     assert len(list((root / "premises").rglob("*.json"))) == 2, "the last step has judged the initial states"

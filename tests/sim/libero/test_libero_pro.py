@@ -28,11 +28,12 @@ from embodied_rl.sim.libero.assets.environment import SUPPORT, Environment
 from embodied_rl.sim.libero.assets.export import Official
 from embodied_rl.sim.libero.assets.install import install
 from embodied_rl.sim.libero.assets.official import robosuite_patch
-from embodied_rl.sim.libero.assets.state import remove, size_gb, status, verify
+from embodied_rl.sim.libero.assets.state import remove, status, verify
 from embodied_rl.sim.libero.bundle import install_command, installed
 from embodied_rl.sim.libero.protocol import PROTOCOLS
 from embodied_rl.sim.libero.tasks import HORIZONS, load_task, tasks
 from embodied_rl.sim.perturb import KINDS
+from embodied_rl.utils.output import folder_bytes
 from embodied_rl.utils.suites import PRO_SUITES, SUITES, base_suite
 from tests.sim.libero.bundles import NAME
 from tests.sim.libero.stage import BDDL, SHORT, FakeEnvironment, Silent, Stage
@@ -117,9 +118,9 @@ def test_the_instruction_is_that_of_the_task_file(stage: Stage, monkeypatch: pyt
 
 def test_both_are_installed_and_removed_apart_and_share_blobs(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     stage.install()
-    before = size_gb(stage.root / "blobs")
+    before = folder_bytes(stage.root / "blobs")
     install_pro(stage, monkeypatch)
-    assert size_gb(stage.root / "blobs") == before  # the same models and states
+    assert folder_bytes(stage.root / "blobs") == before  # the same models and states
     assert len(installed(stage.root)) == 4
     assert sum(row.installed for row in status(stage.root, LIBERO)) == 2
     assert [row.installed for row in status(stage.root, LIBERO_PRO) if row.suite == SUITE] == [2]
