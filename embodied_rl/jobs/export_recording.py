@@ -103,7 +103,8 @@ def export_recordings(plan: ExportPlan, resize: Callable[[Array, int], Array], s
         if breaks := len(chosen) - len({episode.number for episode in chosen}) if plan.steps == "all" else 0:
             say(f"{recording.path}: {counted(breaks, 'hold')} within an attempt: what follows is an episode of its own")
         if not recording.whole:
-            say(f"{recording.path} was cut off or is damaged: what came before that place is used")
+            where = "" if recording.damaged_at is None else f" at byte {recording.damaged_at}"
+            say(f"{recording.path} was cut off or is damaged{where}: what came before that place is used")
     if not done.episodes:
         reasons = "; ".join(f"{count} {reason}" for reason, count in left_out.items()) or "there are none"
         raise UserError(f"no episode is left to export: {reasons}")

@@ -29,6 +29,7 @@ from embodied_rl.rewards.base import Judge
 from embodied_rl.rewards.card import HIGH, JudgedEpisode, auc, rewarded_failures, time_correlations
 from embodied_rl.rewards.config import PromptConfig
 from embodied_rl.rewards.progress import ProgressModel, load_progress, save_progress
+from embodied_rl.telemetry.report import replace_text
 from embodied_rl.training.progress import fit_progress
 from embodied_rl.utils.words import counted
 
@@ -112,7 +113,7 @@ def write_card(
 
 def _write(path: Path, figures: dict[str, Any]) -> None:
     try:
-        path.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
+        replace_text(path, json.dumps(figures, indent=1) + "\n")
     except OSError as error:
         raise UserError(f"cannot write {path} ({error.strerror})") from error
 

@@ -86,7 +86,7 @@ def existing_run(folder: Path, iterations: int | None) -> Iterator[TrainConfig]:
     """
     path = folder / CONFIG_FILE
     if not path.is_file():
-        raise UserError(f"{folder} is not the folder of a run: it has no {CONFIG_FILE}.")
+        raise UserError(_not_begun(folder))
     with locked(folder / LOCK, f"training in {folder}"):
         config = dataclasses.replace(_read_whole(path), output=str(folder))
         if iterations is not None and iterations < config.iterations:
@@ -181,6 +181,19 @@ def check_unchanged(config: TrainConfig, before: Mapping[str, Any]) -> None:
             f"{Path(config.output) / CONFIG_FILE} was edited since the checkpoint: {changes}{_more(differ)}. A run is "
             "resumed as it began: put the old values back, or begin a new run with --config."
         )
+
+
+def _not_begun(folder: Path) -> str:
+    """Why a folder without a config cannot be resumed, and what to do."""
+    if not folder.is_dir():
+        return f"{folder} is not the folder of a run: there is no such folder."
+    found = {path.name for path in folder.iterdir()}
+    if LOCK not in found or not found <= _BEFORE_CONFIG:
+        return f"{folder} is not the folder of a run: it has no {CONFIG_FILE}."
+    again = "give the command again that began it"
+    if RUN_INFO in found and (command := read_run_info(folder)[-1].get("command")):
+        again += f": {command}"
+    return f"{folder} was stopped before its first update, and has nothing to go on from; {again}"
 
 
 def _new_folder(config: TrainConfig) -> tuple[Path, bool]:

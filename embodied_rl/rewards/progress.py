@@ -10,6 +10,7 @@ import hashlib
 import json
 import re
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from torch import Tensor, nn
 from embodied_rl.errors import UserError
 from embodied_rl.rewards.pretrained import CONFIG, read_config
 from embodied_rl.utils.dataclass_io import read_dataclass
+from embodied_rl.utils.output import replace_folder
 
 ARCHITECTURE, FORMAT = "progress", 1
 WEIGHTS = "model.safetensors"
@@ -137,12 +139,17 @@ def _convolutions() -> nn.Sequential:
 
 
 def save_progress(model: ProgressModel, folder: Path, provenance: dict[str, Any]) -> None:
-    """Write a checkpoint. provenance: how it was trained, with the data set's hash as `dataset`."""
+    """Write a checkpoint, all or nothing. provenance: how it was trained, with the data set's hash as `dataset`."""
+    config = {"architecture": ARCHITECTURE, "format": FORMAT, "model": dataclasses.asdict(model.config)}
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        save_file(model.state_dict(), folder / WEIGHTS)
-        config = {"architecture": ARCHITECTURE, "format": FORMAT, "model": dataclasses.asdict(model.config)}
-        (folder / CONFIG).write_text(json.dumps(config | {"provenance": provenance}, indent=1), encoding="utf-8")
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        replace_folder(
+            folder,
+            {
+                WEIGHTS: partial(save_file, model.state_dict()),
+                CONFIG: json.dumps(config | {"provenance": provenance}, indent=1).encode(),
+            },
+        )
     except (OSError, SafetensorError) as error:
         raise UserError(f"cannot write {folder} ({error}): free some space or choose another folder") from error
 

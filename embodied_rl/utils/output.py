@@ -1,8 +1,11 @@
-"""Output paths, tried before the work and not after it."""
+"""Output paths, tried before the work and not after it, and folders that are written all or nothing."""
 
 from __future__ import annotations
 
 import os
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from embodied_rl.errors import UserError
@@ -29,3 +32,50 @@ def try_output(out: Path, option: str = "--out") -> None:
         reason = error.strerror if isinstance(error, OSError) else error
         shown = str(out) if len(str(out)) <= 200 else f"{str(out)[:197]}..."
         raise UserError(f"{option} {shown!r} cannot be written ({reason}): choose another place") from error
+
+
+File = bytes | Callable[[Path], None]
+"""A file's content, or what writes it to a path: large tensors need no second copy in memory then."""
+
+
+def replace_folder(folder: Path, files: Mapping[str, File]) -> None:
+    """Write `files`, in their order, beside `folder`, flush them to disk, then swap the folders by renaming.
+
+    Args:
+        files: at least one, by its path inside; what writes one finds those before it already there.
+    """
+    staging = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+    try:
+        mode = 0
+        for name, content in files.items():
+            path = staging / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.touch()
+            mode = path.stat().st_mode & 0o777
+            if isinstance(content, bytes):
+                path.write_bytes(content)
+            else:
+                content(path)
+                path.chmod(mode)  # safetensors makes its files private, whatever the umask allows
+            _sync(path)
+        staging.chmod(mode | mode >> 2 & 0o111)  # mkdtemp's is private too; whoever may read may also enter
+        retired = None
+        if folder.exists():
+            retired = folder.parent / f"{staging.name}.old"
+            folder.rename(retired)
+        staging.rename(folder)
+    except BaseException:
+        shutil.rmtree(staging, ignore_errors=True)
+        raise
+    _sync(folder.parent)
+    if retired is not None:
+        shutil.rmtree(retired)
+
+
+def _sync(path: Path) -> None:
+    """Make a file's content, or renames in a folder, durable."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

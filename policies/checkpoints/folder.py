@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
-import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +14,7 @@ from torch import Tensor
 
 from embodied_rl.errors import UserError
 from embodied_rl.policies.checkpoints.integrity import CHECKSUMS, file_sha256, record, require_finite
+from embodied_rl.utils.output import File, replace_folder
 
 _RUN_STATE = "state.json"
 
@@ -138,10 +137,6 @@ def require_agreement(published: Mapping[str, Any], runs: Mapping[str, Any], adv
             raise UserError(f"config.json says {key} {found!r}, and what would run has {value!r}: {advice}")
 
 
-File = bytes | Callable[[Path], None]
-"""A file's content, or what writes it to a path: large tensors need no second copy in memory then."""
-
-
 def write_folder(folder: Path, files: Mapping[str, File], *, checksums: bool = False) -> None:
     """Write `files` (by their path inside) to `folder`, replacing what was there only once the new ones are on disk.
 
@@ -152,7 +147,8 @@ def write_folder(folder: Path, files: Mapping[str, File], *, checksums: bool = F
     """
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        _replace_folder(folder, files, checksums)
+        listed = {CHECKSUMS: partial(_write_checksums, names=tuple(files))} if checksums else {}
+        replace_folder(folder, {**files, **listed})
     except (OSError, SafetensorError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise UserError(
@@ -161,44 +157,5 @@ def write_folder(folder: Path, files: Mapping[str, File], *, checksums: bool = F
         ) from error
 
 
-def _replace_folder(folder: Path, files: Mapping[str, File], checksums: bool) -> None:
-    """Write `files` beside `folder`, flush them to disk, then swap the folders by renaming."""
-    staging = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
-    try:
-        for name, content in files.items():
-            path = staging / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.touch()
-            mode = path.stat().st_mode & 0o777
-            if isinstance(content, bytes):
-                path.write_bytes(content)
-            else:
-                content(path)
-                path.chmod(mode)  # safetensors makes its files private, whatever the umask allows
-            _sync(path)
-        if checksums:
-            hashes = {name: file_sha256(staging / name) for name in files}
-            (staging / CHECKSUMS).write_bytes(to_json({"sha256": hashes}))
-            _sync(staging / CHECKSUMS)
-        if files:
-            staging.chmod(mode | mode >> 2 & 0o111)  # mkdtemp's is private too; whoever may read may also enter
-        retired = None
-        if folder.exists():
-            retired = folder.parent / f"{staging.name}.old"
-            folder.rename(retired)
-        staging.rename(folder)
-    except BaseException:
-        shutil.rmtree(staging, ignore_errors=True)
-        raise
-    _sync(folder.parent)
-    if retired is not None:
-        shutil.rmtree(retired)
-
-
-def _sync(path: Path) -> None:
-    """Make a file's content, or renames in a folder, durable."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+def _write_checksums(path: Path, names: Sequence[str]) -> None:
+    path.write_bytes(to_json({"sha256": {name: file_sha256(path.parent / name) for name in names}}))

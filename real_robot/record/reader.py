@@ -13,6 +13,9 @@ from embodied_rl.real_robot.record.codec import CAMERA_TOPIC, DROPPED_TOPIC, TOP
 from embodied_rl.real_robot.record.events import RawMessage, SessionStarted
 from embodied_rl.real_robot.record.recorder import INSTALL
 
+_MAGIC = 8
+_WRONG_BYTES = (struct.error, ValueError, LookupError, ArithmeticError, MemoryError, EOFError)
+"""What mcap raises of records whose lengths, numbers or names are wrong."""
 _CLASSES = {topic: cls for cls, topic in TOPICS.items()}
 
 
@@ -67,7 +70,11 @@ class RecordingFile:
         self.path = path
         self.whole = True
         """Whether the file was finished; known once it has been read to its end."""
+        self.damaged_at: int | None = None
+        """The byte from which on it cannot be read, cut off or damaged; None where all of it can."""
         first = next(self.messages(), None)
+        if first is None and self.damaged_at is not None:
+            raise UserError(f"{path} is damaged at byte {self.damaged_at}, before its first message: use a copy of it")
         if first is None or first.topic != TOPICS[SessionStarted]:
             raise UserError(f"{path} is no recording of embodied-rl: it does not begin with a session")
         self.session: SessionStarted = first.event()
@@ -75,7 +82,8 @@ class RecordingFile:
     def messages(self, topics: Collection[str] | None = None) -> Iterator[Recorded]:
         """All messages in the order in which they were written, those of `topics` where given.
 
-        What follows a place where the file is cut off or damaged is lost: `whole` is then False.
+        What follows a place where the file is cut off or damaged is lost: `whole` is then False, and `damaged_at` says
+        where.
         """
         try:
             from mcap.exceptions import InvalidMagic, McapError
@@ -85,10 +93,12 @@ class RecordingFile:
             raise UserError(f"reading a recording needs mcap ({error}): {INSTALL}") from None
         schemas: dict[int, Any] = {}
         channels: dict[int, Any] = {}
-        self.whole = True
+        self.whole, self.damaged_at = True, None
         with self._open() as file:
             try:
+                at = 0
                 for record in StreamReader(file, validate_crcs=True).records:
+                    at = file.tell()
                     if isinstance(record, Schema):
                         schemas[record.id] = record
                     elif isinstance(record, Channel):
@@ -100,14 +110,10 @@ class RecordingFile:
                             yield Recorded(of.topic, record.log_time, record.data, kind.name, kind.data.decode())
                     elif isinstance(record, Footer):
                         self.whole = record.summary_start > 0  # the recorder writes a summary when it is closed
-            except InvalidMagic:
-                if not channels:
+            except (McapError, CRCValidationError, *_WRONG_BYTES, *_decompression_errors()) as error:
+                if at == 0 and (isinstance(error, InvalidMagic) or file.tell() < _MAGIC):
                     raise UserError(f"{self.path} is no MCAP file") from None
-                self.whole = False
-            except (McapError, CRCValidationError, struct.error, *_decompression_errors()):
-                if not channels and file.tell() < 8:
-                    raise UserError(f"{self.path} is no MCAP file") from None
-                self.whole = False
+                self.whole, self.damaged_at = False, max(at, _MAGIC)
 
     def events(self, *classes: type) -> Iterator[Any]:
         """Events of some types, or all that are not pictures or raw messages, in the order of writing."""

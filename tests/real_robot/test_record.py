@@ -298,6 +298,31 @@ def test_any_cut_and_any_wrong_byte_is_survived(tmp_path: Path) -> None:
     assert got == list(range(len(got))), "nothing behind the damage is taken for sound"
 
 
+def test_a_damaged_byte_anywhere_is_said_with_its_place(tmp_path: Path) -> None:
+    """Head, first chunk, index and end: what comes before is read, or one line says where the damage is."""
+    path, spoilt = tmp_path / "run.mcap", tmp_path / "spoilt.mcap"
+    with Recorder(path, session()) as recorder:
+        recorder.record(events.EpisodeStarted(1, 0, "open it"))
+        recorder.record(events.EmergencyStop(2, False))
+    data, found = path.read_bytes(), set()
+    for place in {*range(0, len(data), 7), *range(48)}:
+        content = bytearray(data)
+        content[place] ^= 0xFF
+        spoilt.write_bytes(content)
+        try:
+            recording = RecordingFile(spoilt)
+            stops = [event.time_ns for event in recording.events(events.EmergencyStop)]
+        except UserError as error:
+            found.add(str(error).replace(str(spoilt), "").partition(" at byte")[0].strip())
+        else:
+            assert stops in ([], [2])
+            assert recording.damaged_at is None or 8 <= recording.damaged_at <= len(data)
+            if recording.damaged_at is not None:
+                found.add("read up to there")
+    found.discard("is no recording of embodied-rl: it does not begin with a session")  # the first chunk's kind
+    assert found == {"is no MCAP file", "is damaged", "read up to there"}
+
+
 def test_memory_is_bounded_drops_are_said_and_what_happened_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -138,6 +138,26 @@ def finished(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
     return run
 
 
+def test_a_start_that_was_killed_before_its_config_says_what_to_do(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    for left, advice in (
+        ({".lock": ""}, "give the command again that began it\n"),
+        ({"run.json": json.dumps([{"command": "embodied-rl train tabletop --seed 3"}])}, "train tabletop --seed 3\n"),
+    ):
+        for name, text in left.items():
+            (run / name).write_text(text)
+        assert main(["train", "--resume", str(run)]) == 2
+        said = capsys.readouterr().err
+        assert f"{run} was stopped before its first update, and has nothing to go on from" in said
+        assert said.endswith(advice)
+    (run / "notes.txt").write_text("mine")
+    assert main(["train", "--resume", str(run)]) == 2
+    assert "is not the folder of a run" in capsys.readouterr().err
+
+
 @pytest.mark.usefixtures("stand_in")
 @pytest.mark.parametrize("cause", ["kill", "full disk"])
 def test_a_run_that_ended_before_its_first_checkpoint_begins_again(

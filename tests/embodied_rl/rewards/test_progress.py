@@ -18,7 +18,7 @@ from embodied_rl.cli import main
 from embodied_rl.data import writer
 from embodied_rl.data.layout import ACTION_NAMES, PROPRIO_NAMES, DatasetSpec, Episode
 from embodied_rl.errors import UserError
-from embodied_rl.jobs.reward import demonstration_figures, rollout_figures
+from embodied_rl.jobs.reward import _write, demonstration_figures, rollout_figures
 from embodied_rl.learner.batches import join_batches, split_groups
 from embodied_rl.rewards.card import JudgedEpisode, auc, rank_correlation
 from embodied_rl.rewards.progress import ProgressConfig, ProgressModel, digest, load_progress, save_progress
@@ -156,6 +156,28 @@ def test_damaged_and_foreign_folders_are_refused(tmp_path: Path) -> None:
         load_progress(tmp_path / "a")
     with pytest.raises(UserError, match="cameras"):
         model().judge(torch.zeros((1, 2, SIZE, SIZE, 3), dtype=torch.uint8), ["go"])
+
+
+def test_a_checkpoint_and_its_card_are_written_all_or_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second of a checkpoint's files can't be written, and a card only half: what was there is whole."""
+    folder, card = tmp_path / "a", tmp_path / "a" / "card.json"
+    save_progress(model(), folder, {})
+    before = digest(folder)
+    with pytest.raises(TypeError):
+        save_progress(model(1), folder, {"not": object()})
+    assert digest(folder) == before
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+    _write(card, {"auc": 0.5})
+    write = Path.write_text
+
+    def full(path: Path, text: str, **options: Any) -> int:
+        write(path, text[: len(text) // 2], **options)
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(UserError, match="No space left"):
+        _write(card, {"auc": 0.25})
+    assert json.loads(card.read_text()) == {"auc": 0.5}
 
 
 def test_an_unknown_word_is_read_as_one() -> None:
