@@ -33,7 +33,8 @@ class PolicyTraits:
     """Why the critic is new, '' where it is its checkpoint's."""
     absorb: Callable[[RolloutBatch], None] | None = None
     """Takes each batch that was learned from, with its returns, into running statistics; the learner calls it after
-    the last optimizer step of an update. None where a policy has no such statistics."""
+    the last optimizer step of an update. They must be buffers, which are saved and reach every rank and replica. None
+    where a policy has no such statistics."""
     continue_chunk: Callable[..., torch.Tensor] | None = None
     """Decides a chunk that goes on from planned actions (`policies.pi0.continuing`), or None where a policy can't."""
     prefix_cache: Any = None

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from embodied_rl.algorithms.base import OnPolicyAlgorithm
+from embodied_rl.errors import UserError
 from embodied_rl.learner.batches import join_batches, split_groups
 from embodied_rl.learner.config import LearnerConfig
 from embodied_rl.learner.distributed.collectives import SINGLE_PROCESS, Collectives
@@ -67,6 +68,11 @@ class Learner:
         collectives: Collectives = SINGLE_PROCESS,
         reward_model: RewardModel = SIMULATOR_REWARD,
     ) -> None:
+        if policy.traits.absorb is not None and not policy.state_dict().keys() - dict(policy.named_parameters()).keys():
+            raise UserError(
+                f"{type(policy).__name__} has PolicyTraits.absorb and no buffer: its statistics would be in no checkpoint "
+                "and reach no other rank; keep them with register_buffer."
+            )
         self.policy = policy
         self.algorithm = algorithm
         self.config = config
@@ -103,7 +109,8 @@ class Learner:
         with self.cores.at_work("learner"):
             if self._group_update is None:
                 self._group_update = self._begin_groups(self.config.minibatch_groups, self.version)
-            self._group_update.add(self._reward_model.relabel(group))
+            group = self._reward_model.relabel(group)
+            self._group_update.add(group)
             if self.policy.traits.absorb is not None:
                 self._accumulated.append(group)
 
@@ -130,11 +137,11 @@ class Learner:
             else:
                 metrics = update_by_rows(self.optimizer_step, batch, self._selection, self._seed, iteration)
             metrics = self.algorithm.finish(metrics)
+            self.collectives.publish(self.policy, self.model)
             self._absorb(batch)
             stale = stale_metrics(batch, self.algorithm.ratio_level, self.policy.terms_per_step)
             last = self.optimizer_step.ess
             self.ess = min(stale.get("train/ess_stale", 1.0), last)
-            self.collectives.publish(self.policy, self.model)
             rewards = self._reward_model.drain()
             return metrics | {"train/ess_last_minibatch": last} | drift | stale | rewards
 
@@ -159,10 +166,12 @@ class Learner:
         if absorb is None:
             return
         if self._accumulated:  # the batch itself has come without what the policy saw
-            batch, self._accumulated = self._reward_model.relabel(join_batches(self._accumulated)), []
+            batch, self._accumulated = join_batches(self._accumulated), []
         if batch.returns is None and self.algorithm.needs_value:  # by groups, only parts of it were prepared
             self.algorithm.prepare(batch, self.policy.terms_per_step)
         absorb(batch)
+        if self.collectives.size > 1:  # a sharded model has statistics and rescaled weights of its own
+            self.collectives.refresh(self.policy, self.model)
 
     def _begin_groups(self, size: int, iteration: int) -> GroupUpdate:
         return GroupUpdate(self.optimizer_step, self._selection, size, iteration)

@@ -123,12 +123,19 @@ class OptimizerStep:
         critic = list(self._critic) if self.algorithm.needs_value else []
         return critic + (self._actor if self.algorithm.trains_policy(iteration) else [])
 
+    def _rounds_coarsely(self) -> bool:
+        """Whether the policy computes in 16 bits, by its weights or by autocast."""
+        halves = (value.is_floating_point() and value.itemsize == 2 for value in self.model.parameters())
+        return bool(getattr(self.model, "mixed_precision", False)) or any(halves)
+
     def _raise_ratio_error(self, error: float, iteration: int) -> NoReturn:
         advice = (
             "They were computed again where the policy acts, and another kind of device (--scheduler.act-device) "
             "may round differently: leave that out, or raise --learner.ratio-tolerance."
             if self.config.recompute_old_log_probs
             else "With bfloat16 rounding alone can do it: add --learner.recompute-old-log-probs."
+            if self._rounds_coarsely()
+            else "Between rollout and update no weight or buffer of the policy may change."
         )
         raise RatioError(
             f"before the first step of update {iteration + 1} a probability ratio differs from 1 by {error:.3g} "

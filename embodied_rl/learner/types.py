@@ -44,3 +44,14 @@ def split_parameters(
         if parameter.requires_grad:
             (critic if critic_prefix and name.startswith(critic_prefix) else actor).append(parameter)
     return actor, critic
+
+
+def moving_tensors(policy: nn.Module) -> dict[str, Tensor]:
+    """What training may change, by name: the parameters that learn, and buffers, where running statistics are."""
+    learned = {name: value for name, value in policy.named_parameters() if value.requires_grad}
+    # nobody can write into an expanded tensor
+    return learned | {name: value for name, value in policy.named_buffers() if not _is_expanded(value)}
+
+
+def _is_expanded(value: Tensor) -> bool:
+    return any(step == 0 and size > 1 for size, step in zip(value.shape, value.stride(), strict=True))

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, distributed, nn
 
+from embodied_rl.learner.types import moving_tensors
 from embodied_rl.types import RolloutBatch
 
 ValueT = TypeVar("ValueT")
@@ -60,8 +61,8 @@ class Collectives:
         return policy
 
     def refresh(self, policy: Any, model: Any) -> None:
-        """Give `policy`, and `model`, which learns, the weights that rank 0's `policy` has now."""
-        self.copy_from_main([parameter for parameter in policy.parameters() if parameter.requires_grad])
+        """Give `policy`, and `model`, which learns, the weights and running statistics of rank 0's `policy`."""
+        self.copy_from_main([*moving_tensors(policy).values()])
 
     def publish(self, policy: Any, model: Any) -> None:
         """Copy what `model` learned to `policy`; here they are the same."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -18,6 +18,7 @@ from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forwar
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from embodied_rl.learner.distributed.collectives import Collectives
+from embodied_rl.learner.types import moving_tensors
 from embodied_rl.types import RolloutBatch
 
 
@@ -54,18 +55,17 @@ class FSDPCollectives(Collectives):
         return model
 
     def refresh(self, policy: Any, model: Any) -> None:
-        """Give every rank its shard of the weights that rank 0's `policy` has now."""
+        """Give every rank its shard of the weights that rank 0's `policy` has now, and its buffers whole."""
         super().refresh(policy, model)
         with torch.no_grad():
-            for part, whole in zip(model.parameters(), policy.parameters(), strict=True):
-                if part.requires_grad:
-                    part.copy_(_cut(whole.detach(), part))
+            for part, whole in _pairs(model, policy):
+                part.copy_(_cut(whole.detach(), part) if isinstance(part, DTensor) else whole)
 
     def publish(self, policy: Any, model: Any) -> None:
-        """Gather the weights in every rank's `policy`."""
+        """Gather the weights in every rank's `policy`; its buffers are its own, which nothing in `model` changes."""
         with torch.no_grad():
-            for part, whole in zip(model.parameters(), policy.parameters(), strict=True):
-                if part.requires_grad:
+            for part, whole in _pairs(model, policy):
+                if isinstance(part, DTensor):
                     whole.copy_(part.full_tensor())
 
     def add_gradients(self, parameters: Sequence[nn.Parameter]) -> None:
@@ -94,6 +94,11 @@ class FSDPCollectives(Collectives):
                 for key, values in state["state"].items()
             }
         }
+
+
+def _pairs(model: nn.Module, policy: nn.Module) -> Iterator[tuple[Tensor, Tensor]]:
+    """What training changes in the sharded model, with the same of the whole policy."""
+    return zip(moving_tensors(model).values(), moving_tensors(policy).values(), strict=True)
 
 
 def _each(values: dict[str, Any], change: Any) -> dict[str, Any]:

@@ -9,29 +9,29 @@ import torch
 from torch import Tensor, nn
 
 from embodied_rl.errors import UserError
+from embodied_rl.learner.types import moving_tensors
 
 PolicyT = TypeVar("PolicyT", bound=nn.Module)
 
 
 def replicate(policy: PolicyT, device: torch.device | None = None) -> PolicyT:
-    """Copy a policy to another device; None: what does not learn (frozen parameters, buffers) is shared instead."""
+    """Copy a policy to another device; None: its own, where the frozen parameters are shared.
+
+    Buffers are not: they may be running statistics, which must not move while the replica acts.
+    """
     if device is None:
         shared = [parameter for parameter in policy.parameters() if not parameter.requires_grad]
-        return copy.deepcopy(policy, {id(tensor): tensor for tensor in [*shared, *policy.buffers()]})
+        return copy.deepcopy(policy, {id(tensor): tensor for tensor in shared})
     # Tensor by tensor: the learner's device has no room for a second policy on its way to the other.
     moved = {id(tensor): _moved(tensor, device) for tensor in [*policy.parameters(), *policy.buffers()]}
     return copy.deepcopy(policy, moved)
 
 
 def copy_weights(source: nn.Module, target: nn.Module) -> None:
-    """Bring what `source` learned to `target`, a replica of it; devices may differ."""
+    """Bring weights and buffers of `source` to `target`, a replica of it; devices may differ."""
     with torch.no_grad():
-        for new, old in zip(source.parameters(), target.parameters(), strict=True):
-            if new.requires_grad:
-                old.copy_(new)
-        for new, old in zip(source.buffers(), target.buffers(), strict=True):
-            if new is not old:  # on another device: running statistics move too
-                old.copy_(new)
+        for new, old in zip(moving_tensors(source).values(), moving_tensors(target).values(), strict=True):
+            old.copy_(new)
 
 
 def acting_device(wanted: str | None, policy: nn.Module) -> torch.device | None:

@@ -1,4 +1,4 @@
-"""What a policy's replica elsewhere needs to hear: only parameters that learn, and of those only what changed."""
+"""What a policy's replica elsewhere needs to hear: parameters that learn, and buffers; of those only what changed."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from embodied_rl.learner.types import moving_tensors
+
 BUCKET_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class TensorDelta:
-    """New values of a parameter: of all of it, or of flat positions int32 [n] (int64 from 2^31 elements on)."""
+    """New values of a tensor: of all of it, or of flat positions int32 [n] (int64 from 2^31 elements on)."""
 
     values: Tensor
     positions: Tensor | None = None
@@ -32,20 +34,17 @@ class WeightDeltaEncoder:
 
     def __init__(self, policy: nn.Module) -> None:
         self._policy = policy
-        self._sent = {name: tensor.detach().cpu().clone() for name, tensor in self._trained()}
-
-    def _trained(self) -> list[tuple[str, nn.Parameter]]:
-        return [(name, tensor) for name, tensor in self._policy.named_parameters() if tensor.requires_grad]
+        self._sent = {name: tensor.detach().cpu().clone() for name, tensor in moving_tensors(policy).items()}
 
     def full_state(self) -> list[Bucket]:
-        """For a replica that has only the starting weights: all that learns, as last sent."""
+        """For a replica that has only the starting weights: all that training changes, as last sent."""
         return _buckets({name: TensorDelta(tensor.clone()) for name, tensor in self._sent.items()})
 
     def changes(self) -> list[Bucket]:
         """What changed since the last call (at first: since the start)."""
         found: dict[str, TensorDelta] = {}
-        for name, parameter in self._trained():
-            now, before = parameter.detach().cpu(), self._sent[name]
+        for name, tensor in moving_tensors(self._policy).items():
+            now, before = tensor.detach().cpu(), self._sent[name]
             changed = (_bits(now) != _bits(before)).flatten()
             count = int(changed.count_nonzero())
             if count == 0:
@@ -61,8 +60,8 @@ class WeightDeltaEncoder:
 
 
 def apply_deltas(policy: nn.Module, buckets: Sequence[Bucket]) -> None:
-    """Bring changes into a replica; KeyError for a parameter that it has not."""
-    own = dict(policy.named_parameters())
+    """Bring changes into a replica; KeyError for a tensor that it has not."""
+    own = moving_tensors(policy)
     with torch.no_grad():
         for bucket in buckets:
             for name, change in bucket.items():

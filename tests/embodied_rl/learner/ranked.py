@@ -23,13 +23,15 @@ from embodied_rl.learner.distributed.fsdp import FSDPCollectives
 from embodied_rl.learner.distributed.join import joined
 from embodied_rl.learner.learner import Learner
 from embodied_rl.learner.types import NonFiniteError, RatioError
+from embodied_rl.policies.mlp.config import MLPModelConfig
+from embodied_rl.policies.mlp.policy import MLPPolicy
 from embodied_rl.rollout.collector import Collector
 from embodied_rl.rollout.groups import GroupQueue
 from embodied_rl.rollout.sampler import EpisodeSampler
 from embodied_rl.types import EvalOutput, RolloutBatch
 from embodied_rl.utils.profiler import Profiler
 from tests.embodied_rl.ranks import place
-from tests.toy import TASKS, ToyEnv, ToyPolicy
+from tests.toy import ACTION_DIM, CHUNK, TASKS, ToyEnv, ToyPolicy
 
 GRPO = GRPOConfig(group_size=4, success_rate_range=None, entropy_coef=0.01, epochs=2)
 PPO = PPOConfig(gamma=0.9, entropy_coef=0.01)
@@ -52,7 +54,7 @@ class Mortal(ToyPolicy):
 @dataclass(frozen=True)
 class Case:
     """An update, perhaps with something wrong in it (spoil). stream: groups come one by one. stale: a third of the rows
-    is an older policy's."""
+    is an older policy's. absorbs: the policy has running statistics, of observations and returns."""
 
     algorithm: AlgorithmConfig
     learner: LearnerConfig
@@ -60,6 +62,16 @@ class Case:
     stream: bool = False
     stale: bool = False
     episodes: int = 16
+    absorbs: bool = False
+
+    def policy(self, seed: int) -> Any:
+        """A new policy."""
+        if not self.absorbs:
+            return ToyPolicy(seed=seed)
+        sizes = MLPModelConfig(observation_dim=2, action_dim=ACTION_DIM, chunk_len=CHUNK, hidden=(8,))
+        policy = MLPPolicy.fresh(sizes, seed=seed)
+        policy.with_value = True
+        return policy
 
 
 def by_rows(rows: int, micro: int, **more: Any) -> LearnerConfig:
@@ -85,6 +97,8 @@ CASES = {
     "ppo by groups, few rows": Case(PPO, by_groups(3, 10, row_share=0.1)),
     "grpo as a stream, half the rows": Case(GRPO, by_groups(3, 10, row_share=0.5), stream=True),
     "stale rows in a stream": Case(GRPO, by_groups(3, 10), stream=True, stale=True),
+    "running statistics": Case(PPO, by_rows(25, 7), absorbs=True),
+    "running statistics, in a stream": Case(PPO, by_groups(3, 10), absorbs=True, stream=True),
     "recomputed": Case(GRPO, by_rows(25, 7, recompute_old_log_probs=True)),
     "stale": Case(PPO, by_rows(25, 7), stale=True),
     "loss": Case(GRPO, by_rows(10**6, 7, ratio_tolerance=1e9), spoil="loss"),
@@ -93,12 +107,12 @@ CASES = {
 }
 
 
-def batch_of(case: Case, policy: ToyPolicy | None = None) -> RolloutBatch:
+def batch_of(case: Case) -> RolloutBatch:
     """What the policy that acts gathers."""
     algorithm = make_algorithm(case.algorithm)
     collector = Collector(
         ToyEnv(8),
-        policy or ToyPolicy(),
+        case.policy(0),
         GroupQueue(
             EpisodeSampler(1, TASKS, algorithm.group_size),
             groups=case.episodes // algorithm.group_size,
@@ -143,7 +157,7 @@ def as_seen_by(ranks: Collectives, batch: RolloutBatch) -> RolloutBatch:
 
 @dataclass
 class Result:
-    """What became of two updates: the policy's weights (not of parts), metrics, what was raised, files dumped."""
+    """What became of some updates: the policy's weights (not of parts), metrics, what was raised, files dumped."""
 
     weights: dict[str, Tensor]
     metrics: list[dict[str, float]]
@@ -165,9 +179,9 @@ class Spoilt(ToyPolicy):
 
 
 def learn(case: Case, ranks: Collectives, batch: RolloutBatch) -> Result:
-    """Two updates with the same batch, as every rank makes them; between them the state is saved and loaded."""
+    """Updates with the same batch, as every rank makes them; after the second the state is saved and loaded."""
     spoilt = case.spoil == "gradient" and ranks.rank == ranks.size - 1
-    policy = (Spoilt if spoilt else ToyPolicy)(seed=0 if ranks.rank == 0 else 7)  # copied from the lead
+    policy = Spoilt() if spoilt else case.policy(0 if ranks.rank == 0 else 7)  # copied from the lead
     metrics: list[dict[str, float]] = []
     with tempfile.TemporaryDirectory() as folder:
         learner = Learner(
@@ -175,14 +189,15 @@ def learn(case: Case, ranks: Collectives, batch: RolloutBatch) -> Result:
         )
         error = ""
         try:
-            for _ in range(2):
-                part = as_seen_by(ranks, copy.deepcopy(batch))
+            for number in range(3):
+                part = copy.deepcopy(batch) if learner.needs_all_frames else as_seen_by(ranks, copy.deepcopy(batch))
                 part.version = learner.version
                 if case.stream:
                     for group in split_groups(part):
                         learner.accumulate(group)
                 metrics.append(learner.update(part))
-                learner.load_state_dict(copy.deepcopy(learner.state_dict()))
+                if number == 1:
+                    learner.load_state_dict(copy.deepcopy(learner.state_dict()))
                 learner.optimizer_step.config = replace(learner.config, ratio_tolerance=1e9)
         except (NonFiniteError, RatioError) as raised:
             error = str(raised).replace(folder, "DIR")

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from embodied_rl.algorithms.config import AlgorithmConfig, GRPOConfig, PPOConfig
 from embodied_rl.algorithms.make import make_algorithm
 from embodied_rl.errors import UserError
+from embodied_rl.learner.batches import split_groups
 from embodied_rl.learner.config import LearnerConfig
 from embodied_rl.learner.learner import Learner
 from embodied_rl.learner.types import NonFiniteError, RatioError, split_parameters
+from embodied_rl.rewards.base import with_rewards
 from embodied_rl.rollout.collector import Collector
 from embodied_rl.rollout.groups import GroupQueue
 from embodied_rl.rollout.sampler import EpisodeSampler
@@ -137,6 +140,72 @@ def test_a_policy_that_disagrees_with_itself_is_found_before_the_first_step(tmp_
     with pytest.raises(RatioError, match=r"update 1 a probability ratio differs from 1 by .* act\(\) and evaluate\(\)"):
         learner.update(batch)
     assert all(torch.equal(before[name], after) for name, after in weights(learner).items())
+
+
+@pytest.mark.parametrize("coarse", ["", "autocast", "a frozen weight"])
+def test_advice_for_rounding_is_given_only_where_something_rounds(tmp_path: Path, coarse: str) -> None:
+    class Otherwise(ToyPolicy):
+        """Its rows look improbable when it learns."""
+
+        def evaluate(self, *arguments: Any) -> EvalOutput:
+            out = super().evaluate(*arguments)
+            return EvalOutput(out.log_prob * 1.5, out.entropy, out.value)
+
+    policy: Any = Otherwise()
+    if coarse == "autocast":
+        policy.mixed_precision = True
+    if coarse == "a frozen weight":
+        policy.register_parameter("frozen", nn.Parameter(torch.zeros(1, dtype=torch.bfloat16), requires_grad=False))
+    learner, batch = setup(tmp_path, GRPOConfig(), policy)
+    with pytest.raises(RatioError) as raised:
+        learner.update(batch)
+    assert ("--learner.recompute-old-log-probs" in str(raised.value)) == bool(coarse)
+
+
+class Counting:
+    """A reward model that pays each row 1 more, and says how often it saw one."""
+
+    needs_final_images = False
+    judged = 0
+
+    def relabel(self, batch: RolloutBatch) -> RolloutBatch:
+        self.judged += len(batch)
+        return with_rewards(batch, batch.reward + 1)
+
+    def drain(self) -> dict[str, float]:
+        return {}
+
+
+@pytest.mark.parametrize("streams", [False, True])
+@pytest.mark.parametrize("sizes", [{"minibatch_size": 16}, {"minibatch_size": None, "minibatch_groups": 3}])
+def test_a_reward_model_judges_each_row_once_also_for_statistics(
+    tmp_path: Path, streams: bool, sizes: dict[str, Any]
+) -> None:
+    """The policy takes in whole batches, with the returns of the judged rewards."""
+    taken: list[RolloutBatch] = []
+    policy: Any = ToyPolicy()
+    policy.register_buffer("count", torch.zeros(1))
+    policy.traits = replace(ToyPolicy.traits, absorb=taken.append)
+    learner, batch = setup(tmp_path, PPOConfig(), policy, **sizes)
+    judge = Counting()
+    learner = Learner(
+        policy, learner.algorithm, learner.config, seed=0, dump_dir=tmp_path / "dumps", reward_model=judge
+    )
+    if streams and learner.config.minibatch_groups is not None:
+        for group in split_groups(batch):
+            learner.accumulate(group)
+    learner.update(batch)
+    assert judge.judged == len(batch)
+    (absorbed,) = taken
+    assert torch.equal(absorbed.reward, batch.reward + 1)
+    assert absorbed.returns is not None
+
+
+def test_statistics_that_no_checkpoint_would_hold_are_refused(tmp_path: Path) -> None:
+    policy: Any = ToyPolicy()
+    policy.traits = replace(ToyPolicy.traits, absorb=print)
+    with pytest.raises(UserError, match="ToyPolicy has PolicyTraits.absorb and no buffer"):
+        setup(tmp_path, GRPOConfig(), policy)
 
 
 @pytest.mark.parametrize("where", ["loss", "gradient"])

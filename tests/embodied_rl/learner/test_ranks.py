@@ -52,6 +52,7 @@ def test_the_result_is_that_of_one_process(name: str, kind: str, together: dict[
     assert len(found.metrics) == len(alone.metrics)
     for one, two in zip(alone.metrics, found.metrics, strict=True):
         assert two == pytest.approx(one, rel=1e-4, abs=1e-6)
+        assert two.get("train/loss") == pytest.approx(one.get("train/loss"), rel=0, abs=1e-6)
     assert found.weights.keys() == alone.weights.keys()
     for key, tensor in alone.weights.items():
         torch.testing.assert_close(found.weights[key], tensor, rtol=0, atol=1e-6, msg=key)
@@ -67,7 +68,7 @@ def test_the_result_is_that_of_one_process(name: str, kind: str, together: dict[
         assert shares == [alone.held] * SIZE
     else:
         assert sum(shares) == alone.held
-        assert max(shares) <= 1.2 * alone.held / SIZE
+        assert case.absorbs or max(shares) <= 1.2 * alone.held / SIZE  # a layer of one row can't be shared out
 
 
 def test_parts_need_somebody_to_share_with() -> None:

@@ -17,6 +17,8 @@ from torch import Tensor, nn
 from embodied_rl.algorithms.config import AlgorithmConfig
 from embodied_rl.errors import UserError
 from embodied_rl.learner.config import LearnerConfig
+from embodied_rl.policies.mlp.config import MLPModelConfig
+from embodied_rl.policies.mlp.policy import MLPPolicy
 from embodied_rl.policies.openvla.config import nano
 from embodied_rl.policies.openvla.policy import OpenVLAPolicy
 from embodied_rl.scheduler.base import Callbacks
@@ -125,6 +127,20 @@ def test_only_what_learns_is_copied_after_an_update() -> None:
     copy_weights(policy, replica)
     assert torch.equal(replica.head.weight, policy.head.weight)
     assert torch.equal(replica.body.weight + 1.0, policy.body.weight)
+
+
+@pytest.mark.parametrize("device", [None, FAR])
+def test_statistics_stay_while_the_replica_acts_and_move_with_the_weights(device: torch.device | None) -> None:
+    """As weights do: a decision must not see half of what `absorb` does meanwhile."""
+    sizes = MLPModelConfig(observation_dim=2, action_dim=1)
+    policy = MLPPolicy.fresh(sizes, seed=0)
+    replica = replicate(policy, device)
+    before = {name: value.clone() for name, value in replica.state_dict().items()}
+    policy.model.absorb(torch.randn(8, 2, generator=torch.manual_seed(0)), torch.arange(8.0))
+    assert all(torch.equal(before[name], value) for name, value in replica.state_dict().items())
+    copy_weights(policy, replica)
+    assert all(torch.equal(value, replica.state_dict()[name]) for name, value in policy.state_dict().items())
+    assert not torch.equal(replica.model.mean, before["model.mean"])
 
 
 @pytest.mark.parametrize(

@@ -89,3 +89,24 @@ def test_messages_are_of_a_handy_size(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(weight_sync, "BUCKET_BYTES", 100)
     buckets = WeightDeltaEncoder(network()).full_state()
     assert [list(bucket) for bucket in buckets] == [["0.weight"], ["0.bias"], ["1.weight", "1.bias"]]
+
+
+def test_running_statistics_travel_with_the_weights() -> None:
+    """Whatever their number format; a replica that comes late has them too."""
+    source, replica, late = (
+        nn.Sequential(nn.Linear(5, 3), nn.BatchNorm1d(3).requires_grad_(False)).double() for _ in range(3)
+    )
+    for each in (source, replica, late):
+        each.register_buffer("seen", torch.zeros(2, dtype=torch.bool))
+        each.register_buffer("expanded", torch.ones(1).expand(3))  # nobody can write into it
+    outbox = WeightDeltaEncoder(source)
+    for copied in (replica, late):
+        apply_deltas(copied, outbox.full_state())
+    source(torch.arange(20.0, dtype=torch.float64).reshape(4, 5))  # BatchNorm takes the batch in
+    source.seen[1] = True
+    (bucket,) = outbox.changes()
+    assert set(bucket) == {"1.running_mean", "1.running_var", "1.num_batches_tracked", "seen"}
+    apply_deltas(replica, [bucket])
+    apply_deltas(late, outbox.full_state())
+    for copied in (replica, late):
+        assert all(torch.equal(copied.state_dict()[name], value) for name, value in source.state_dict().items())
