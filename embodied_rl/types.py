@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     import torch
 
 Array = np.ndarray[Any, np.dtype[Any]]
+RowsT = TypeVar("RowsT", "Observation", "ActOutput")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,10 +80,7 @@ class Observation:
 
     def rows(self, index: slice | list[int]) -> Observation:
         """The rows of `index`: views of a slice, copies of a list."""
-        text = self.instruction[index] if isinstance(index, slice) else [self.instruction[row] for row in index]
-        return Observation(
-            self.images[index], self.proprio[index], text, None if self.state is None else self.state[index]
-        )
+        return take_rows(self, index)
 
     def check(self) -> None:
         """Raise ValueError unless layout, dtype and row counts are as documented."""
@@ -260,3 +258,48 @@ class RolloutBatch:
 
     def __len__(self) -> int:
         return int(self.reward.shape[0])
+
+
+def concatenate(parts: Sequence[RowsT]) -> RowsT:
+    """The rows of several observations or decisions, one part after the other, of every field; one alone as it is.
+
+    Raises:
+        ValueError: only some of them have a field.
+    """
+    if len(parts) == 1:
+        return parts[0]
+    names = [each.name for each in fields(parts[0])]
+    return type(parts[0])(**{name: join_rows([getattr(part, name) for part in parts], name) for name in names})
+
+
+def take_rows(whole: RowsT, index: slice | list[int]) -> RowsT:
+    """The rows of `index`, of every field: views of a slice, copies of a list."""
+    return type(whole)(**{each.name: _picked(getattr(whole, each.name), index) for each in fields(whole)})
+
+
+def join_rows(values: Sequence[Any], name: str) -> Any:
+    """One field's tensors, lists or dictionaries of tensors, one after the other; None where all are None.
+
+    Raises:
+        ValueError: only some are None, or dictionaries have other keys.
+    """
+    import torch
+
+    first = values[0]
+    if first is None or any(value is None for value in values):
+        if any(value is not None for value in values):
+            raise ValueError(f"only some parts have {name}")
+        return None
+    if isinstance(first, dict):
+        if any(value.keys() != first.keys() for value in values):
+            raise ValueError(f"parts differ in the keys of {name}")
+        return {key: torch.cat([value[key] for value in values]) for key in first}
+    return torch.cat(list(values)) if isinstance(first, torch.Tensor) else [row for value in values for row in value]
+
+
+def _picked(value: Any, index: slice | list[int]) -> Any:
+    if isinstance(value, dict):
+        return {key: each[index] for key, each in value.items()}
+    if isinstance(value, list):
+        return value[index] if isinstance(index, slice) else [value[row] for row in index]
+    return None if value is None else value[index]

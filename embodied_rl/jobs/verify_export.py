@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,7 +15,7 @@ from embodied_rl.config.train import EnvConfig
 from embodied_rl.errors import UserError
 from embodied_rl.factory.policies import PublishedOptions, load_policy
 from embodied_rl.rng import DecisionRng, philox
-from embodied_rl.types import Observation
+from embodied_rl.types import Observation, concatenate
 from embodied_rl.vec_env import VecEnv
 
 if TYPE_CHECKING:
@@ -99,15 +98,7 @@ def _recorded(policy: AnyPolicy, suite: str) -> Observation:
         return open_env(tasks, env, config.image_size, cameras=config.num_cameras, device=policy.device.type)
 
     rows = first_observations(open_envs, specs)[:ROWS]
-    return Observation(_joined([row.images for row in rows]), _joined([row.proprio for row in rows]), _words(rows))
-
-
-def _joined(parts: Sequence[torch.Tensor]) -> torch.Tensor:
-    return torch.cat(list(parts))
-
-
-def _words(rows: Sequence[Observation]) -> list[str]:
-    return [text for row in rows for text in row.instruction]
+    return concatenate(rows)
 
 
 def _has_transformers() -> bool:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import fields, replace
 from itertools import groupby
+from typing import Any
 
 import torch
 
-from embodied_rl.types import RolloutBatch
+from embodied_rl.types import RolloutBatch, join_rows
+
+_LEFT_OUT = ("advantage", "returns", "info")
+"""What an algorithm and the rollout say of a batch as a whole: it says nothing of its parts."""
 
 
 def split_groups(batch: RolloutBatch) -> Iterator[RolloutBatch]:
@@ -29,23 +33,23 @@ def _rows(batch: RolloutBatch, start: int, end: int, first: int, last: int) -> R
         here = frame_row[frame_row >= 0]
         frames = slice(int(here.min()), int(here.max()) + 1) if len(here) else slice(0, 0)
         frame_row = torch.where(frame_row >= 0, frame_row - frames.start, -1)
-    return RolloutBatch(
-        images=batch.images[frames],
-        proprio=batch.proprio[start:end],
-        instruction=batch.instruction[start:end],
-        replay={key: tensor[frames] for key, tensor in batch.replay.items()},
-        log_prob=batch.log_prob[start:end],
-        value=None if batch.value is None else batch.value[start:end],
-        reward=batch.reward[start:end],
-        mask=batch.mask[start:end],
-        episode=batch.episode[start:end] - first,
-        episodes=batch.episodes[first:last],
-        version=batch.version,
-        row_version=None if batch.row_version is None else batch.row_version[start:end],
-        log_importance=None if batch.log_importance is None else batch.log_importance[start:end],
-        frame_row=frame_row,
-        final_images=None if batch.final_images is None else batch.final_images[first:last],
-    )
+    found: dict[str, Any] = {
+        "images": batch.images[frames],
+        "replay": {key: tensor[frames] for key, tensor in batch.replay.items()},
+        "episode": batch.episode[start:end] - first,
+        "episodes": batch.episodes[first:last],
+        "version": batch.version,
+        "frame_row": frame_row,
+        "final_images": None if batch.final_images is None else batch.final_images[first:last],
+    }
+    rows: dict[str, Any] = {name: getattr(batch, name) for name in _rows_apart_from(found)}
+    found |= {name: None if value is None else value[start:end] for name, value in rows.items()}
+    return RolloutBatch(**found)
+
+
+def _rows_apart_from(special: Iterable[str]) -> list[str]:
+    """Fields of a batch that have one entry a row, but for `special` and for what is left out of parts."""
+    return [each.name for each in fields(RolloutBatch) if each.name not in (*special, *_LEFT_OUT)]
 
 
 def without_frames(batch: RolloutBatch) -> RolloutBatch:
@@ -67,35 +71,32 @@ def frames_elsewhere(batch: RolloutBatch, kept: int = 0) -> RolloutBatch:
 
 
 def join_batches(parts: Sequence[RolloutBatch]) -> RolloutBatch:
-    """Concatenate batches; a single one is returned as it is. Advantages and returns are left out."""
+    """Concatenate batches; a single one is returned as it is. Advantages, returns and metrics are left out.
+
+    Raises:
+        ValueError: only some have values, versions of rows, or another field that has an entry a row.
+    """
     if len(parts) == 1:
         return parts[0]
     firsts = [0]
     for part in parts:
         firsts.append(firsts[-1] + len(part.episodes))
-    values = [part.value for part in parts if part.value is not None]
-    versions = [part.row_version for part in parts if part.row_version is not None]
     finals = [part.final_images for part in parts if part.final_images is not None]
     stale = any(part.log_importance is not None for part in parts)
     ratios = [torch.zeros_like(part.log_prob) if part.log_importance is None else part.log_importance for part in parts]
     framed = [part for part in parts if len(part.images)] or [parts[0]]
-    return RolloutBatch(
-        images=torch.cat([part.images for part in framed]),
-        proprio=torch.cat([part.proprio for part in parts]),
-        instruction=[text for part in parts for text in part.instruction],
-        replay={key: torch.cat([part.replay[key] for part in framed]) for key in framed[0].replay},
-        log_prob=torch.cat([part.log_prob for part in parts]),
-        value=torch.cat(values) if len(values) == len(parts) else None,
-        reward=torch.cat([part.reward for part in parts]),
-        mask=torch.cat([part.mask for part in parts]),
-        episode=torch.cat([part.episode + first for part, first in zip(parts, firsts, strict=False)]),
-        episodes=[episode for part in parts for episode in part.episodes],
-        version=parts[0].version,
-        row_version=torch.cat(versions) if len(versions) == len(parts) else None,
-        log_importance=torch.cat(ratios) if stale else None,
-        frame_row=_joined_frame_rows(parts),
-        final_images=torch.cat(finals) if len(finals) == len(parts) else None,
-    )
+    found: dict[str, Any] = {
+        "images": join_rows([part.images for part in framed], "images"),
+        "replay": join_rows([part.replay for part in framed], "replay"),
+        "episode": torch.cat([part.episode + first for part, first in zip(parts, firsts, strict=False)]),
+        "version": parts[0].version,
+        "log_importance": torch.cat(ratios) if stale else None,
+        "frame_row": _joined_frame_rows(parts),
+        "final_images": torch.cat(finals) if len(finals) == len(parts) else None,
+    }
+    rows = {name: [getattr(part, name) for part in parts] for name in _rows_apart_from(found)}
+    found |= {name: join_rows(values, name) for name, values in rows.items()}
+    return RolloutBatch(**found)
 
 
 def _joined_frame_rows(parts: Sequence[RolloutBatch]) -> torch.Tensor | None:

@@ -70,8 +70,8 @@ class Learner:
     ) -> None:
         if policy.traits.absorb is not None and not policy.state_dict().keys() - dict(policy.named_parameters()).keys():
             raise UserError(
-                f"{type(policy).__name__} has PolicyTraits.absorb and no buffer: its statistics would be in no checkpoint "
-                "and reach no other rank; keep them with register_buffer."
+                f"{type(policy).__name__} has PolicyTraits.absorb and no buffer: its statistics would be in no "
+                "checkpoint and reach no other rank; keep them with register_buffer."
             )
         self.policy = policy
         self.algorithm = algorithm

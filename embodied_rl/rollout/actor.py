@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-import torch
 from torch import nn
 
 from embodied_rl.policy import ActMode, Policy
 from embodied_rl.rng import DecisionRng
-from embodied_rl.types import ActOutput, Observation
+from embodied_rl.types import ActOutput, Observation, concatenate
 from embodied_rl.utils.threads import CoreBudget, WorkerPool
 
 MIN_ROWS = 16
@@ -51,23 +50,12 @@ class ParallelActor:
         parts = max(1, min(self._threads.count, rows // MIN_ROWS))
         ends = [rows * part // parts for part in range(parts + 1)]
         outs = self._threads.map(decide, [slice(*pair) for pair in pairwise(ends)])
-        return outs[0] if len(outs) == 1 else _join(outs)
+        return concatenate(outs)
 
     def close(self) -> None:
         """End the threads."""
         if self._threads is not None:
             self._threads.close()
-
-
-def _join(parts: list[ActOutput]) -> ActOutput:
-    """Rows of several outputs, one after the other."""
-    values = [part.value for part in parts if part.value is not None]
-    return ActOutput(
-        torch.cat([part.actions for part in parts]),
-        torch.cat([part.log_prob for part in parts]),
-        torch.cat(values) if values else None,
-        {key: torch.cat([part.replay[key] for part in parts]) for key in parts[0].replay},
-    )
 
 
 def _to_env(act: ActOutput, obs: Observation) -> ActOutput:

@@ -29,14 +29,13 @@ from embodied_rl.scheduler.pipeline.env_group import (
     Decision,
     EnvGroup,
     EnvGroupView,
-    join,
     make_env_groups,
     make_step_record,
     split,
 )
 from embodied_rl.scheduler.pipeline.options import EngineOptions
 from embodied_rl.scheduler.pipeline.turns import Turn, Turns
-from embodied_rl.types import ChunkResult, EpisodeResult
+from embodied_rl.types import ChunkResult, EpisodeResult, concatenate
 from embodied_rl.utils.profiler import Profiler
 from embodied_rl.utils.threads import CoreBudget, set_torch_threads, shared_cores
 from embodied_rl.vec_env import VecEnv
@@ -357,7 +356,7 @@ class RolloutEngine:
         with self._weights, self.profiler.span("act"):
             self._stream.wait_for_weights()
             version = self.version
-            acts = self._actor.act(join(views), decision_rng(episodes), "sample")
+            acts = self._actor.act(concatenate([view.obs for view in views]), decision_rng(episodes), "sample")
         for env_group, act in zip(env_groups, split(acts, [len(view.env_ids) for view in views]), strict=True):
             env_group.decision = Decision(act, version)
             self._submit(env_group)
@@ -367,7 +366,7 @@ class RolloutEngine:
         episodes = [episode for view in finals for episode in view.episodes]
         with self._weights, self.profiler.span("act"):
             self._stream.wait_for_weights()
-            value = self._actor.act(join(finals), decision_rng(episodes), "greedy").value
+            value = self._actor.act(concatenate([view.obs for view in finals]), decision_rng(episodes), "greedy").value
         if value is None:
             raise RuntimeError(NO_CRITIC)
         with self._lock:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate, pairwise
 
 import numpy as np
 import torch
 
 from embodied_rl.rollout.episode import ActiveEpisode
 from embodied_rl.rollout.observation_pool import StepRecord
-from embodied_rl.types import ActOutput, ChunkResult, EpisodeSpec, Observation
+from embodied_rl.types import ActOutput, ChunkResult, EpisodeSpec, Observation, take_rows
 
 
 @dataclass(slots=True, eq=False)
@@ -64,23 +65,7 @@ def make_step_record(view: EnvGroupView, decision: Decision, result: ChunkResult
     return StepRecord(view.block, view.obs, decision.act, reward, mask, len(view.env_ids), decision.version)
 
 
-def join(views: Sequence[EnvGroupView]) -> Observation:
-    """The observations of several views, one after the other; without a copy if it is one."""
-    if len(views) == 1:
-        return views[0].obs
-    return Observation(
-        torch.cat([view.obs.images for view in views]),
-        torch.cat([view.obs.proprio for view in views]),
-        [text for view in views for text in view.obs.instruction],
-    )
-
-
 def split(act: ActOutput, sizes: Sequence[int]) -> list[ActOutput]:
     """Cut an output into consecutive parts of `sizes` rows."""
-    parts, end = [], 0
-    for size in sizes:
-        rows = slice(end, end := end + size)
-        value = None if act.value is None else act.value[rows]
-        replay = {key: tensor[rows] for key, tensor in act.replay.items()}
-        parts.append(ActOutput(act.actions[rows], act.log_prob[rows], value, replay))
-    return parts
+    ends = list(accumulate(sizes, initial=0))
+    return [take_rows(act, slice(*pair)) for pair in pairwise(ends)]

@@ -204,7 +204,7 @@ def test_a_reward_model_judges_each_row_once_also_for_statistics(
 def test_statistics_that_no_checkpoint_would_hold_are_refused(tmp_path: Path) -> None:
     policy: Any = ToyPolicy()
     policy.traits = replace(ToyPolicy.traits, absorb=print)
-    with pytest.raises(UserError, match="ToyPolicy has PolicyTraits.absorb and no buffer"):
+    with pytest.raises(UserError, match=r"ToyPolicy has PolicyTraits\.absorb and no buffer"):
         setup(tmp_path, GRPOConfig(), policy)
 
 

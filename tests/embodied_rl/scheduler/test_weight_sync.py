@@ -103,7 +103,7 @@ def test_running_statistics_travel_with_the_weights() -> None:
     for copied in (replica, late):
         apply_deltas(copied, outbox.full_state())
     source(torch.arange(20.0, dtype=torch.float64).reshape(4, 5))  # BatchNorm takes the batch in
-    source.seen[1] = True
+    dict(source.named_buffers())["seen"][1] = True
     (bucket,) = outbox.changes()
     assert set(bucket) == {"1.running_mean", "1.running_var", "1.num_batches_tracked", "seen"}
     apply_deltas(replica, [bucket])

@@ -93,6 +93,8 @@ class NanPolicy(ToyPolicy):
 class RoundingPolicy(ToyPolicy):
     """Its rollout rounds log-probs as bfloat16 does; its updates do not."""
 
+    mixed_precision = True
+
     def act(self, obs: Observation, rng: DecisionRng, mode: ActMode) -> ActOutput:
         out = super().act(obs, rng, mode)
         return replace(out, log_prob=out.log_prob.bfloat16().float())
