@@ -7,6 +7,7 @@ in one line which rank was lost, and leaves nothing behind.
 from __future__ import annotations
 
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -16,10 +17,13 @@ import time
 from collections.abc import Callable, Sequence
 from types import FrameType
 
+from embodied_rl.utils.lock import say_ending
 from embodied_rl.utils.signals import STOPPING
 
 LAUNCHED = "EMBODIED_RL_LAUNCHED"
 """Set for ranks that this module started: it speaks for a rank that is lost."""
+_TORCHRUN = "TORCHELASTIC_RUN_ID"
+"""Set for ranks whose parent is torchrun's or accelerate's agent."""
 _GRACE_SECONDS = 5.0
 _POLL_SECONDS = 0.05
 
@@ -55,12 +59,17 @@ def launch(processes: int, command: Sequence[str]) -> int:
 
 
 def end_with_launcher() -> None:
-    """In a rank that `launch` started: stop and save when the launcher is gone, however it ended."""
-    if LAUNCHED not in os.environ:
+    """In a rank that `launch`, torchrun or accelerate started: stop and save when that is gone, however it ended."""
+    if LAUNCHED in os.environ:
+        source = 0
+    elif _TORCHRUN in os.environ:
+        source = os.pidfd_open(os.getppid())
+    else:
         return
 
     def watch() -> None:
-        os.read(0, 1)
+        select.select([source], [], [])
+        say_ending()  # at once: the signal may have to wait for an operator
         os.kill(os.getpid(), signal.SIGTERM)
 
     threading.Thread(target=watch, name="launcher", daemon=True).start()

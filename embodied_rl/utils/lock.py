@@ -1,18 +1,24 @@
-"""One process at a time: an advisory lock on a file, which ends with its process, however that ends."""
+"""One process at a time: an advisory lock on a file, which ends with its process, however that ends.
+
+Whoever comes while the holder works is refused; once the holder says that it is ending, they wait.
+"""
 
 from __future__ import annotations
 
 import errno
 import fcntl
 import os
+import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from embodied_rl.errors import UserError
 
 LOCK = ".lock"
 """Name of the lock in the folder of a run or of an evaluation."""
+_ENDING = "ending"
+_held: list[Path] = []
 
 
 @contextmanager
@@ -26,13 +32,22 @@ def locked(path: Path, what: str) -> Iterator[None]:
         what: what is being done under the lock, for the message to others ("training in runs/a").
 
     Raises:
-        UserError: another process holds the lock, or the file can't be written.
+        UserError: another process holds the lock and works on, or the file can't be written.
     """
     with os.fdopen(_acquire(path, what)):
+        _held.append(path)
         try:
             yield
         finally:
+            _held.remove(path)
             path.unlink(missing_ok=True)
+
+
+def say_ending() -> None:
+    """Say in the locks that this process holds that it will be gone soon; may be called by a signal's handler."""
+    for path in _held:
+        with suppress(OSError):  # its file may be gone by now; ending goes on
+            path.write_text(f"{os.getpid()} {_ENDING}\n")
 
 
 def _acquire(path: Path, what: str) -> int:
@@ -48,9 +63,14 @@ def _acquire(path: Path, what: str) -> int:
                 return handle
             os.close(handle)
         except BlockingIOError:
-            holder = os.pread(handle, 32, 0).decode(errors="replace").strip()
-            os.close(handle)
+            holder, _, note = os.pread(handle, 32, 0).decode(errors="replace").strip().partition(" ")
             who = f"process {holder}" if holder.isdigit() else "another process"
+            if note == _ENDING:
+                print(f"{who} is {what} and about to end: waiting for it", file=sys.stderr, flush=True)
+                with os.fdopen(handle):
+                    fcntl.flock(handle, fcntl.LOCK_EX)
+                continue
+            os.close(handle)
             raise UserError(f"{who} is {what} already: wait for it, or stop it first.") from None
         except OSError as error:
             if handle >= 0:

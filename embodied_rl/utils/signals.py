@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType, TracebackType
 
+from embodied_rl.utils.lock import say_ending
+
 _AGAIN_SECONDS = 0.1
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """What terminals, SLURM, systemd, `timeout` and a closed connection send to a job that should end."""
@@ -20,6 +22,8 @@ class Interrupted(KeyboardInterrupt):
 
 class StopRequest:
     """While entered, the first signal of `STOPPING` only sets `asked` and calls `on_ask`; the second acts as usual.
+
+    Others then wait for the locks that this process holds (`utils.lock`).
 
     An ignored SIGHUP stays so: that is what `nohup` asks for. Only the main thread may enter it.
     """
@@ -48,6 +52,7 @@ class StopRequest:
     def _handle(self, number: int, frame: FrameType | None) -> None:
         self.asked = True
         self._restore()
+        say_ending()
         # This runs in the middle of anything, of another line's output too: what is to be saved must not be lost by it.
         with suppress(Exception):
             self._on_ask()

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -122,6 +123,25 @@ def test_ranks_stop_and_save_together_and_one_process_goes_on(tmp_path: Path) ->
     assert (folder / "checkpoints/latest").read_text().strip() == "iter-000003"
     found, _ = train_toy(folder, Run(PPO, 10), SINGLE_PROCESS, iterations=4, resume=True)
     same(expected, found)
+
+
+@pytest.mark.parametrize("launcher", ["own", "torchrun"])
+def test_ranks_whose_launcher_is_killed_save_and_end(launcher: str, tmp_path: Path) -> None:
+    """Rank 0 is held at its third update, as above; nobody but the ranks could end them."""
+    metrics = tmp_path / "metrics-0.jsonl"
+    process = begin(command(launcher, tmp_path, "--hold"))
+    below: dict[int, str] = {}
+    try:
+        wait_for(lambda: metrics.exists() and '"iteration": 3' in metrics.read_text(), process)
+        below = descendants(process.pid)
+        process.kill()
+        process.communicate(timeout=120)  # the ranks have its pipes, so that this waits for them
+    finally:
+        process.kill()
+        for pid in below:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+    assert (tmp_path / "checkpoints/latest").read_text().strip() == "iter-000003"
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -16,19 +17,20 @@ from embodied_rl.errors import UserError
 from embodied_rl.utils.lock import LOCK, locked
 
 HOLD = """
-import sys, time
+import sys
 from pathlib import Path
 from embodied_rl.utils.lock import locked
-with locked(Path(sys.argv[1]), "at it"):
+from embodied_rl.utils.signals import StopRequest
+with StopRequest(lambda: print("asked", flush=True)), locked(Path(sys.argv[1]), "at it"):
     print("held", flush=True)
-    time.sleep(600)
+    sys.stdin.read()
 """
 
 
 def holder(path: Path) -> subprocess.Popen[str]:
     """Another process that holds the lock."""
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])}
-    process = subprocess.Popen([sys.executable, "-c", HOLD, str(path)], env=environment, stdout=-1, text=True)
+    process = subprocess.Popen([sys.executable, "-c", HOLD, str(path)], env=environment, stdin=-1, stdout=-1, text=True)
     assert process.stdout is not None
     assert process.stdout.readline() == "held\n"
     return process
@@ -48,6 +50,37 @@ def test_the_holder_is_named_and_its_death_frees_the_lock(tmp_path: Path) -> Non
     with locked(path, "training in x"):
         assert path.read_text() == f"{os.getpid()}\n"
     assert not path.exists()
+
+
+@pytest.mark.usefixtures("hears_signals")
+def test_one_that_was_asked_to_stop_is_waited_for(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """It may still have to save: whoever goes on with its work need not be told to try again."""
+    path = tmp_path / LOCK
+
+    def take() -> str:
+        with locked(path, "training in x"):
+            return path.read_text()
+
+    other = holder(path)
+    assert other.stdin is not None
+    assert other.stdout is not None
+    try:
+        with pytest.raises(UserError, match="already"), locked(path, "training in x"):
+            pytest.fail("two hold the lock")
+        other.send_signal(signal.SIGTERM)
+        assert other.stdout.readline() == "asked\n"
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(take)
+            said = ""
+            while "waiting for it" not in said:
+                said += capfd.readouterr().err
+                assert not waiting.done()
+            other.stdin.close()
+            assert waiting.result() == f"{os.getpid()}\n"
+    finally:
+        other.kill()
+        other.wait()
+    assert said == f"process {other.pid} is training in x and about to end: waiting for it\n"
 
 
 def test_a_stale_file_of_a_longer_number_is_overwritten(tmp_path: Path) -> None:
