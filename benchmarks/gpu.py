@@ -1,15 +1,17 @@
 """`embodied-rl bench gpu`: what a GPU does for this project, in one command, and where it idles.
 
-Acting, learning and their memory against the plan (`gpu_policy`), drawing (`gpu_render`), and the training loop under
-serial and pipelined schedulers with a small and a large policy (`gpu_schedule`). Without a GPU everything runs on the
-CPU, with smaller networks. Each part is a process of its own (`parts`); one that fails is named, in the file too, and
-makes the command fail in the end.
+Acting, learning and their memory against the plan (`gpu_policy`), drawing (`gpu_render`), whether pictures that are
+still in the GPU's queue are waited for (`gpu_pictures`), and the training loop under serial and pipelined schedulers
+with a small and a large policy (`gpu_schedule`). Without a GPU everything runs on the CPU, with smaller networks.
+Each part is a process of its own (`parts`); one that fails is named, in the file too, and makes the command fail in
+the end.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +25,16 @@ from embodied_rl.benchmarks.page import GPU_TABLES, cell
 from embodied_rl.benchmarks.parts import Part, Row, choose, patient, run_parts
 from embodied_rl.benchmarks.report import describe_machine, machine_line, write_json
 from embodied_rl.errors import UserError
+from embodied_rl.sim.warp import install
 
 # 9 minutes in all
 PARTS = (Part("act", 50), Part("update", 50), Part("render", 40), Part("nano", 210), Part("loaded", 190))
+PICTURES = Part("pictures", 90)
+"""Only on a GPU, with MuJoCo Warp."""
 COMPILED = Part("compiled", 240)
 """Only where `only` names it, and on a GPU: CUDA graphs are slow to make."""
-_ORDER = [part.name for part in (*PARTS, COMPILED)]
-_SIMULATE = {"render", "nano", "compiled", "loaded"}
+_ORDER = [part.name for part in (*PARTS, PICTURES, COMPILED)]
+_SIMULATE = {"render", "pictures", "nano", "compiled", "loaded"}
 
 
 def ratios_of(rows: Sequence[Row]) -> dict[str, float]:
@@ -77,7 +82,8 @@ def run(json_path: Path | None, quick: bool = False, only: str | None = None) ->
     """
     console = Console()
     if torch.cuda.is_available():
-        parts = choose(only, PARTS if only is None else (*PARTS, COMPILED))
+        able = (*PARTS, PICTURES) if all(map(find_spec, install.PACKAGES)) else PARTS
+        parts = choose(only, able if only is None else (*able, COMPILED))
     else:
         parts = choose(only, patient(PARTS))
     machine = describe_machine(("torch", "mujoco", "numpy", "numba"))

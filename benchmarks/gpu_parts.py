@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 
-from embodied_rl.benchmarks import gpu_policy, gpu_render, gpu_schedule
+from embodied_rl.benchmarks import gpu_pictures, gpu_policy, gpu_render, gpu_schedule
 from embodied_rl.benchmarks.parts import Work, serve
 
 WORKS: dict[str, Work] = {
     "act": gpu_policy.act,
     "update": gpu_policy.update,
     "render": gpu_render.render,
+    "pictures": gpu_pictures.pictures,
     "nano": gpu_schedule.nano,
     "compiled": gpu_schedule.compiled,
     "loaded": gpu_schedule.loaded,

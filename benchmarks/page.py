@@ -152,6 +152,16 @@ GPU_TABLES: tuple[tuple[str, tuple[str, ...], dict[str, str]], ...] = (
         {"renderer": "renderer", "pixels": "size", "at once": "at_once", "observations/s": "per_s", "CPU ms": "cpu_ms"},
     ),
     (
+        "pictures",
+        ("pictures",),
+        {
+            "scheduler": "scheduler",
+            "decisions": "decisions",
+            "saw stale pictures": "late",
+            "others than serial": "other",
+        },
+    ),
+    (
         "the training loop",
         ("nano", "compiled", "loaded"),
         {"policy": "part", "scheduler": "scheduler", "decisions/s": "decisions_per_s", "low": "low", "high": "high"}
@@ -227,7 +237,7 @@ def section(figures: Figures) -> str:
     return "\n".join(lines)
 
 
-_GPU_SECTIONS = {"gpu policies": ("act", "update"), "gpu loop": ("render", "nano", "loaded")}
+_GPU_SECTIONS = {"gpu policies": ("act", "update"), "gpu loop": ("render", "pictures", "nano", "loaded")}
 """Sections of `bench gpu` on the page, and the parts whose figures are in each."""
 
 

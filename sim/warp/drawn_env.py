@@ -15,6 +15,7 @@ from embodied_rl.sim.warp.batch import Settings, wp_device
 from embodied_rl.sim.warp.pictures import Pictures, Shown, group
 from embodied_rl.sim.warp.randomize import Randomization, described
 from embodied_rl.sim.warp.render import View
+from embodied_rl.sim.warp.transfer import to_device
 from embodied_rl.types import Array, ChunkResult, EpisodeSpec, Observation
 
 
@@ -76,16 +77,16 @@ class WarpDrawnEnv:
         plain = self._native.new_observation(len(env_ids))
         self._native.observe(env_ids, plain)
         count = len(env_ids)
-        out.proprio[:count], out.instruction[:count] = plain.proprio.to(self.info.device), plain.instruction
+        out.proprio[:count], out.instruction[:count] = to_device(plain.proprio, self.info.device), plain.instruction
         if out.state is not None and plain.state is not None:
-            out.state[:count] = plain.state.to(self.info.device)
+            out.state[:count] = to_device(plain.state, self.info.device)
         worlds = [self._native.world(env_id) for env_id in env_ids]
         for rows in group([world.model for _, world in worlds]):
             qpos = np.stack([worlds[row][1].seen.qpos for row in rows]).astype(np.float32)
             tasks = [worlds[row][0] for row in rows]
             self._pictures.draw(
                 tasks,
-                torch.from_numpy(qpos).to(self.info.device),
+                to_device(torch.from_numpy(qpos), self.info.device),
                 out.images,
                 Shown([env_ids[row] for row in rows], rows),
             )
@@ -99,7 +100,7 @@ class WarpDrawnEnv:
         if camera not in CAMERAS:
             raise UserError(f"unknown camera '{camera}'.{suggest(camera, CAMERAS)}")
         task, world = self._native.world(env_id)
-        qpos = torch.from_numpy(world.seen.qpos.astype(np.float32)).to(self.info.device)
+        qpos = to_device(torch.from_numpy(world.seen.qpos.astype(np.float32)), self.info.device)
         return self._pictures.frame(task, qpos, View((camera,), size, exact=True), env_id)
 
     def new_observation(self, rows: int) -> Observation:

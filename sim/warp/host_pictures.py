@@ -13,6 +13,7 @@ from embodied_rl.sim.mujoco.pool import FrameRenderer
 from embodied_rl.sim.mujoco.task import MujocoTask
 from embodied_rl.sim.warp.pictures import Shown
 from embodied_rl.sim.warp.render import View
+from embodied_rl.sim.warp.transfer import to_device
 from embodied_rl.types import Array
 
 
@@ -33,7 +34,7 @@ class HostPictures:
         image = np.empty(out.shape[1:], np.uint8)
         for task, at, row in zip(tasks, qpos.double().cpu().numpy(), shown.rows, strict=True):
             self._draw(task, at, self._view.cameras, image)
-            out[row] = torch.from_numpy(image).to(out.device)
+            out[row] = to_device(torch.from_numpy(image), out.device)
 
     def reset(self, env_id: int, task: MujocoTask, seed: int) -> None:
         """Nothing is drawn by the episode's seed."""

@@ -15,6 +15,7 @@ from embodied_rl.sim.mujoco.task import MujocoTask
 from embodied_rl.sim.warp.batch import Settings
 from embodied_rl.sim.warp.randomize import Randomization
 from embodied_rl.sim.warp.render import SceneRenderer, View
+from embodied_rl.sim.warp.transfer import to_device
 from embodied_rl.types import Array
 
 
@@ -74,18 +75,23 @@ class Pictures:
         """
         with self._lock:
             for part in group([self.renderer(task) for task in tasks]):
-                at = qpos if len(part) == len(tasks) else qpos[torch.tensor(part, device=qpos.device)]
+                at = qpos if len(part) == len(tasks) else qpos[_index(part, qpos)]
                 ids = None
                 if self._randomize is not None:
-                    ids = torch.tensor([shown.env_ids[i] for i in part], device=qpos.device)
+                    ids = _index([shown.env_ids[i] for i in part], qpos)
                 drawn = self.renderer(tasks[part[0]]).draw(at, self._view, ids)
-                out[torch.tensor([shown.rows[i] for i in part], device=out.device)] = drawn
+                out[_index([shown.rows[i] for i in part], out)] = drawn
 
     def frame(self, task: MujocoTask, qpos: torch.Tensor, view: View, env_id: int) -> Array:
         """One picture in host memory: uint8 [size, size, 3]; qpos float [nq] on the device."""
-        ids = None if self._randomize is None else torch.tensor([env_id], device=qpos.device)
+        ids = None if self._randomize is None else _index([env_id], qpos)
         with self._lock:
             return self.renderer(task).draw(qpos[None], view, ids)[0, 0].cpu().numpy()
+
+
+def _index(rows: Sequence[int], place: torch.Tensor) -> torch.Tensor:
+    """int64 [n], where `place` is."""
+    return to_device(torch.tensor(rows, dtype=torch.int64), place.device)
 
 
 def group(owners: Sequence[object]) -> list[list[int]]:

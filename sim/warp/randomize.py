@@ -11,6 +11,7 @@ import torch
 
 from embodied_rl.errors import UserError
 from embodied_rl.rng import philox
+from embodied_rl.sim.warp.transfer import to_device
 from embodied_rl.types import Array
 
 _LOOKS, _PHYSICS = 0x100C, 0x9417
@@ -111,10 +112,10 @@ class EnvFields:
 
     def put(self, env_ids: Sequence[int], drawn: Sequence[dict[str, Array]]) -> None:
         """Fields of these envs, one dictionary each."""
-        index = torch.tensor(env_ids, device=self._device)
+        index = to_device(torch.tensor(env_ids, dtype=torch.int64), self._device)
         for name, values in self._values.items():
             stacked = np.stack([fields[name] for fields in drawn]).astype(np.float32)
-            values[index] = torch.from_numpy(stacked).to(self._device)
+            values[index] = to_device(torch.from_numpy(stacked), self._device)
 
     def copy_to(self, targets: dict[str, torch.Tensor], env_ids: torch.Tensor) -> None:
         """World i of a batch gets the fields of env_ids[i], int64 [N]."""

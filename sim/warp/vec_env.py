@@ -24,6 +24,7 @@ from embodied_rl.sim.warp.pictures import Pictures, Shown, digest, group
 from embodied_rl.sim.warp.randomize import Randomization, described
 from embodied_rl.sim.warp.render import View
 from embodied_rl.sim.warp.scene import Scene
+from embodied_rl.sim.warp.transfer import to_device
 from embodied_rl.types import Array, ChunkResult, EpisodeSpec, Observation
 from embodied_rl.vec_env import EnvInfo
 
@@ -144,7 +145,7 @@ class WarpVecEnv:
                 numbers.append(number)
             for scene, ids, rows, numbers in by_scene.values():
                 index = self._ids(ids)
-                scene.rows[index] = torch.from_numpy(np.stack(rows)).to(self.info.device)
+                scene.rows[index] = to_device(torch.from_numpy(np.stack(rows)), self.info.device)
                 scene.task_of[index] = self._ids(numbers)
             index = self._ids(env_ids)
             horizons = [self._tasks[spec.task].max_episode_steps for spec in episodes]
@@ -270,7 +271,7 @@ class WarpVecEnv:
         return self._held[env_id]
 
     def _ids(self, values: Sequence[int]) -> torch.Tensor:
-        return torch.tensor(values, dtype=torch.int64).to(self.info.device, non_blocking=True)
+        return to_device(torch.tensor(values, dtype=torch.int64), self.info.device)
 
 
 def _any_bit(words: torch.Tensor) -> torch.Tensor:

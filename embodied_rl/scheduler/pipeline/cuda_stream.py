@@ -13,9 +13,12 @@ from embodied_rl.policy import Policy
 class ActStream:
     """A high-priority stream for the thread that acts with `policy`; on a CPU the methods do nothing.
 
-    The streams are synchronised only where weights change: call `weights_loaded` after that, in the thread that changed
-    them, and `wait_for_weights` before the next decision. Decisions wait for their results, so none is under way when
-    weights are changed while nobody acts.
+    Where weights change, call `weights_loaded` after that, in the thread that changed them, and `wait_for_weights`
+    before the next decision. Decisions wait for their results, so none is under way when weights are changed while
+    nobody acts.
+
+    Simulators that draw and step on a GPU queue that on another stream, behind what the learner has queued: who
+    renders calls `mark`, and who acts `wait` for it; for actions the other way round.
     """
 
     def __init__(self, policy: Policy) -> None:
@@ -40,3 +43,17 @@ class ActStream:
         if self._stream is not None and self._changed is not None:
             self._stream.wait_event(self._changed)
             self._changed = None
+
+    def mark(self, made: torch.Tensor) -> torch.Event | None:
+        """What the calling thread has queued so far where `made` is; None where nothing is queued."""
+        if self._stream is None or made.device.type != "cuda":
+            return None
+        return torch.cuda.current_stream(made.device).record_event()
+
+    def wait(self, mark: torch.Event | None, place: torch.device | None = None) -> None:
+        """Let what the calling thread queues next see what was marked.
+
+        place: the device where it works; None: the policy's.
+        """
+        if mark is not None:
+            torch.cuda.current_stream(place or self._device).wait_event(mark)

@@ -17,7 +17,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
-from embodied_rl.policy import Policy
+from embodied_rl.policy import ActMode, Policy
+from embodied_rl.rng import DecisionRng
 from embodied_rl.rollout.actor import ParallelActor
 from embodied_rl.rollout.chunk import Ends, observe_ends, step_rows
 from embodied_rl.rollout.episode import NO_CRITIC, ActiveEpisode, decision_rng, executed_terms, record_step
@@ -35,7 +36,7 @@ from embodied_rl.scheduler.pipeline.env_group import (
 )
 from embodied_rl.scheduler.pipeline.options import EngineOptions
 from embodied_rl.scheduler.pipeline.turns import Turn, Turns
-from embodied_rl.types import ChunkResult, EpisodeResult, concatenate
+from embodied_rl.types import ActOutput, ChunkResult, EpisodeResult, concatenate
 from embodied_rl.utils.profiler import Profiler
 from embodied_rl.utils.threads import CoreBudget, set_torch_threads, shared_cores
 from embodied_rl.vec_env import VecEnv
@@ -234,6 +235,7 @@ class RolloutEngine:
         assert view is not None
         assert decision is not None
         rows = range(len(view.env_ids))
+        self._stream.wait(decision.made, decision.act.actions.device)
         with self.profiler.span("simulate"):
             result = step_rows(self.env, view.env_ids, decision.act.actions, rows)
         mask = executed_terms(result.steps_taken, self.policy.chunk_len, self.policy.terms_per_step)
@@ -254,7 +256,8 @@ class RolloutEngine:
             rows, obs = observe_ends(self.env, view.env_ids, result, ended, out)
         rows, obs = self._ends.keep(view.episodes, result, rows, obs)
         if rows:
-            return EnvGroupView([view.env_ids[row] for row in rows], [view.episodes[row] for row in rows], block, obs)
+            env_ids, episodes = [view.env_ids[row] for row in rows], [view.episodes[row] for row in rows]
+            return EnvGroupView(env_ids, episodes, block, obs, self._stream.mark(obs.images))
         with self._lock:
             self._pool.give_back(block)
         return None
@@ -317,7 +320,8 @@ class RolloutEngine:
             block, obs = self._pool.take(len(env_ids))
         with self.profiler.span("render"):
             self.env.observe(env_ids, obs)  # where that fails, so does the next step
-        return EnvGroupView(env_ids, [env_group.active[env_id] for env_id in env_ids], block, obs)
+        episodes = [env_group.active[env_id] for env_id in env_ids]
+        return EnvGroupView(env_ids, episodes, block, obs, self._stream.mark(obs.images))
 
     # The policy
 
@@ -354,19 +358,25 @@ class RolloutEngine:
         views = [env_group.view for env_group in env_groups if env_group.view is not None]
         episodes = [episode for view in views for episode in view.episodes]
         with self._weights, self.profiler.span("act"):
-            self._stream.wait_for_weights()
             version = self.version
-            acts = self._actor.act(concatenate([view.obs for view in views]), decision_rng(episodes), "sample")
+            acts = self._decide(views, decision_rng(episodes), "sample")
+            made = self._stream.mark(acts.actions)
         for env_group, act in zip(env_groups, split(acts, [len(view.env_ids) for view in views]), strict=True):
-            env_group.decision = Decision(act, version)
+            env_group.decision = Decision(act, version, made)
             self._submit(env_group)
+
+    def _decide(self, views: Sequence[EnvGroupView], rng: DecisionRng, mode: ActMode) -> ActOutput:
+        """Act for several views at once, with the newest weights and whole pictures."""
+        self._stream.wait_for_weights()
+        for view in views:
+            self._stream.wait(view.drawn)
+        return self._actor.act(concatenate([view.obs for view in views]), rng, mode)
 
     def _value(self, finals: list[EnvGroupView]) -> None:
         """Finish truncated episodes with the critic's value of their last observation."""
         episodes = [episode for view in finals for episode in view.episodes]
         with self._weights, self.profiler.span("act"):
-            self._stream.wait_for_weights()
-            value = self._actor.act(concatenate([view.obs for view in finals]), decision_rng(episodes), "greedy").value
+            value = self._decide(finals, decision_rng(episodes), "greedy").value
         if value is None:
             raise RuntimeError(NO_CRITIC)
         with self._lock:

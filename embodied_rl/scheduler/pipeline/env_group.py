@@ -16,20 +16,28 @@ from embodied_rl.types import ActOutput, ChunkResult, EpisodeSpec, Observation, 
 
 @dataclass(slots=True, eq=False)
 class EnvGroupView:
-    """Observations of some envs: row i of `obs` is `episodes[i]` in `env_ids[i]`; `obs` lies in the memory `block`."""
+    """Observations of some envs: row i of `obs` is `episodes[i]` in `env_ids[i]`; `obs` lies in the memory `block`.
+
+    drawn: on a GPU, what `obs` is there after (`ActStream.mark`).
+    """
 
     env_ids: list[int]
     episodes: list[ActiveEpisode]
     block: Observation
     obs: Observation
+    drawn: torch.Event | None = None
 
 
 @dataclass(slots=True)
 class Decision:
-    """The policy's output for a view, and which version of the policy it was."""
+    """The policy's output for a view, and which version of the policy it was.
+
+    made: on a GPU, what the actions are there after (`ActStream.mark`).
+    """
 
     act: ActOutput
     version: int
+    made: torch.Event | None = None
 
 
 @dataclass(slots=True, eq=False)
