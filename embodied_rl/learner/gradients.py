@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Literal, NamedTuple
 
 import torch
@@ -73,11 +74,13 @@ class Gradients:
             if self._line is not None:
                 self._line.put(number)
                 continue
-            out = self._checked_loss(number)
             # adds up in place: large models have no room for a second gradient
-            self._collectives.backward(out.loss if counts else 0.0 * out.loss, self._moving)
             if counts:
+                out = self._checked_loss(number)
+                self._collectives.backward(out.loss, self._moving)
                 self._add_metrics(out)
+            else:
+                self._collectives.backward(0.0 * self._loss(_tamed(self.micros[number])).loss, self._moving)
 
     def collect(self) -> tuple[dict[str, float], BatchFault | None]:
         """Wait for what was begun; return the sums of all ranks' metrics, and on each the same first fault."""
@@ -114,6 +117,15 @@ class Gradients:
         # a GPU is waited for once, not once a number
         for name, value in zip(found, torch.stack([value.double() for value in found.values()]).tolist(), strict=True):
             self._totals[name] = self._totals.get(name, 0.0) + value
+
+
+def _tamed(rows: Rows) -> Rows:
+    """Rows that do not count, with finite numbers in place of all others: 0 times these would be NaN."""
+    batch = rows.batch
+    names = ("log_prob", "value", "advantage", "returns", "log_importance")
+    found = {name: value for name in names if (value := getattr(batch, name)) is not None}
+    tame = {name: value.nan_to_num(0.0, 0.0, 0.0) for name, value in found.items()}
+    return replace(rows, batch=replace(batch, **tame))
 
 
 def _sum_metrics(parts: Sequence[Mapping[str, float]]) -> dict[str, float]:

@@ -32,8 +32,7 @@ class FSDPCollectives(Collectives):
         """Pad this rank's pieces with a row that does not count, so that all ranks run equally many passes."""
         own = super().pad(batch, index, rows, pieces)
         most = max(-(-count // rows) for count in self.owners(batch, index).bincount().tolist())
-        here = 0 if batch.frame_row is None else int((batch.frame_row >= 0).nonzero()[0])
-        return own + [(torch.tensor([here]), False)] * (most - len(own))
+        return own + [(_spare_row(batch), False)] * (most - len(own))
 
     def prepare(self, policy: Any) -> Any:
         """The sharded model, with rank 0's weights."""
@@ -94,6 +93,13 @@ class FSDPCollectives(Collectives):
                 for key, values in state["state"].items()
             }
         }
+
+
+def _spare_row(batch: RolloutBatch) -> Tensor:
+    """A row with its frames here, int64 [1]: if possible one of finite numbers, for which the policy's are finite."""
+    here = torch.ones(len(batch), dtype=torch.bool) if batch.frame_row is None else batch.frame_row >= 0
+    finite = batch.log_prob.isfinite().all(dim=1) & batch.proprio.cpu().isfinite().all(dim=1)
+    return (here & finite if bool((here & finite).any()) else here).nonzero()[:1, 0]
 
 
 def _pairs(model: nn.Module, policy: nn.Module) -> Iterator[tuple[Tensor, Tensor]]:
