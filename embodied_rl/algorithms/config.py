@@ -73,7 +73,8 @@ class PPOConfig:
     value_coef: float = 0.5
     """Weight of the value loss."""
     value_clip: float | None = 0.2
-    """The value may move by this much from the rollout's value before its loss stops improving; None does not clip."""
+    """The value may move by this much from the rollout's value before its loss stops improving; where the root mean
+    square of the returns is above 1, by this share of it. None does not clip."""
     normalize_value_loss: bool = False
     """Divide the value loss by the variance of the batch's returns: its weight is the same whatever rewards are in."""
     entropy_coef: float = 0.0

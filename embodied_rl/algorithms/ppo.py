@@ -86,7 +86,8 @@ class PPO:
 
         policy_loss, metrics = clipped_policy_loss(log_ratio, advantage, weight, config.clip_low, config.clip_high)
         entropy = mean_entropy(out.entropy, mask, weight.sum(dim=1))
-        critic_loss = value_loss(out.value, batch.value[index].to(device), returns, row_weight, config.value_clip)
+        clip = None if config.value_clip is None else config.value_clip * _scale(batch.returns)
+        critic_loss = value_loss(out.value, batch.value[index].to(device), returns, row_weight, clip)
         if config.normalize_value_loss:
             critic_loss = critic_loss / batch.returns.var(correction=0).clamp_min(LEAST_VARIANCE).to(device)
         loss = config.value_coef * critic_loss
@@ -100,3 +101,8 @@ class PPO:
         }
         ratio_error = torch.where(mask, terms.detach().expm1().abs(), 0.0).max()
         return LossOutput(loss, metrics, ratio_error, ratio_stats(terms, mask))
+
+
+def _scale(returns: Tensor) -> float:
+    """The root mean square of returns [B], at least 1: in a fixed range large values could not be learned."""
+    return max(1.0, float(returns.square().mean().sqrt()))

@@ -89,6 +89,41 @@ def test_ppo_gradient_equals_a_plain_formula_at_ratio_1() -> None:
     torch.testing.assert_close(ours, expected, rtol=1e-4, atol=1e-7)
 
 
+@pytest.mark.parametrize("offset", [0.0, 1000.0])
+def test_a_value_of_any_unit_can_be_learned(offset: float) -> None:
+    """Rewards of a thousand: the critic has moved by 2 % of it since the rollout, and still has a gradient; so also
+    where all returns are nearly alike."""
+    slopes = []
+    for clip in (0.2, None):
+        policy = ToyPolicy()
+        config = PPOConfig(value_clip=clip, gamma=1.0, gae_lambda=1.0, bootstrap_truncated=False)
+        batch = batch_for(config, policy)
+        assert batch.value is not None
+        ends = torch.cat([batch.episode[1:] != batch.episode[:-1], torch.ones(1, dtype=torch.bool)])
+        batch.reward = 1000 * batch.reward + offset * ends
+        with torch.no_grad():
+            policy.value_head.bias.add_(20.0)
+        gradient(config, policy, batch)
+        assert policy.value_head.bias.grad is not None
+        slopes.append(policy.value_head.bias.grad.clone())
+    assert slopes[0] == slopes[1] != 0
+
+
+def test_the_clip_of_values_by_hand() -> None:
+    """Returns of root mean square 5 widen it to 1, those below 1 leave it at 0.2."""
+    for scale, moved in ((5.0, 1.0), (0.5, 0.2)):
+        policy, config = ToyPolicy(), PPOConfig(entropy_coef=0.0, critic_warmup_iterations=99)
+        batch = batch_for(config, policy)
+        make_algorithm(config).prepare(batch, policy.terms_per_step)
+        batch.value, batch.returns = torch.zeros(len(batch)), torch.full((len(batch),), scale)
+        with torch.no_grad():
+            policy.value_head.bias.fill_(2.0)
+        rows = Rows(batch, torch.arange(len(batch)), torch.zeros(batch.mask.shape), torch.full((len(batch),), 1.0))
+        error = max((2.0 - scale) ** 2, (moved - scale) ** 2)
+        found = make_algorithm(config).loss(policy, rows, 0).loss.item()
+        assert found == pytest.approx(config.value_coef * 0.5 * error * len(batch))
+
+
 @pytest.mark.parametrize("config", [GRPOConfig(), PPOConfig()])
 def test_levels_agree_in_sign_but_not_in_value(config: AlgorithmConfig) -> None:
     policy = ToyPolicy()
