@@ -1,17 +1,24 @@
 """Action chunks in time: which action belongs to which control step, and what a policy is asked to continue.
 
 A chunk says when its observation was taken; its k-th action belongs to the k-th control step from there. What inference
-took is thus past when the chunk arrives: those actions are dropped, not executed late.
+took is thus past when the chunk arrives: those actions are dropped, not executed late. Steps in which the arm stood
+still are not past: it is where the observation saw it, and the chunk goes on from there.
 """
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
 import numpy as np
+
+from embodied_rl.real_robot.core.pace import JUDGED, USUAL, Pace, steps_in_time
+
+_STILL = 512
+"""Steps of a standstill that are remembered."""
 
 
 class Overlap(StrEnum):
@@ -39,7 +46,7 @@ class ExecutorConfig:
         decay: The ensemble's, per chunk.
         discrete: Indices of actions that are never averaged, such as an open-or-close gripper: the newest chunk's.
         execution_horizon: Steps after which the policy is asked again, s in real-time chunking.
-        delays: Answers whose delay is remembered; the largest is expected of the next.
+        delays: Answers whose delay is remembered; four of five came no later than what is expected of the next.
     """
 
     chunk_len: int
@@ -84,11 +91,19 @@ class Chunk:
 
 @dataclass(frozen=True)
 class Receipt:
-    """What became of a chunk: `reason` says why it is not used; `delay_steps` were past when it arrived."""
+    """What became of a chunk.
+
+    Args:
+        accepted: Whether it is used.
+        reason: Why not.
+        delay_steps: Control steps from its observation to the first in which it can act.
+        in_time: Whether it would be used by an arm that moves; one that stood still waits for any chunk.
+    """
 
     accepted: bool
     reason: str
     delay_steps: int
+    in_time: bool = True
 
 
 @dataclass(frozen=True)
@@ -174,8 +189,12 @@ class ChunkExecutor:
 
     def __init__(self, config: ExecutorConfig, start_ns: int) -> None:
         self.config, self._start_ns = config, start_ns
-        self._chunks: list[tuple[Chunk, int, int]] = []  # with first step and step of arrival, oldest first
+        self._chunks: list[tuple[Chunk, int, int]] = []  # with first step and first step to act in, oldest first
         self._delays: deque[int] = deque(maxlen=config.delays)
+        self._first_delay: int | None = None
+        self._answers: deque[tuple[range, str]] = deque(maxlen=JUDGED)  # steps in time, and why it is not used
+        self._still: deque[int] = deque(maxlen=_STILL)
+        self._begun: int | None = None
         self._asked: int | None = None
 
     def step_of(self, time_ns: int) -> int:
@@ -184,8 +203,32 @@ class ChunkExecutor:
 
     @property
     def delay_steps(self) -> int:
-        """The delay to expect of the next answer: the largest of the last ones."""
-        return max(self._delays, default=0)
+        """The delay to expect of the next answer, used or not: what four of the last five stayed below.
+
+        The first answer may be slow for reasons of its own: it counts until there is another, for a horizon at most.
+        """
+        if not self._delays:
+            return min(self._first_delay or 0, self.config.execution_horizon)
+        return sorted(self._delays)[math.ceil(USUAL * len(self._delays)) - 1]
+
+    @property
+    def pace(self) -> Pace:
+        """Whether the last answers came in time for an arm that moves, whatever this one does."""
+        return Pace.of(list(self._answers))
+
+    def begin(self, now_ns: int, *, still: bool) -> None:
+        """Note that the control step of `now_ns` has begun: what comes from now on acts from the next one on.
+
+        Args:
+            now_ns: The time of a control tick; there may be several in a step.
+            still: Whether the arm stands still and no action is executed. A step is still where all its ticks are.
+        """
+        step = self.step_of(now_ns)
+        if still and step != self._begun:
+            self._still.append(step)
+        elif not still and self._still and self._still[-1] == step:
+            self._still.pop()
+        self._begun = step
 
     def clear(self) -> None:
         """Forget all chunks: the arm is somewhere else now (a human had it, or it held)."""
@@ -205,8 +248,9 @@ class ChunkExecutor:
         Returns:
             What is planned from there, and how much of it will have been executed when the answer comes.
         """
-        config, first = self.config, self.step_of(observed_ns)
-        self._asked = first
+        config, observed = self.config, self.step_of(observed_ns)
+        self._asked = observed
+        first = self._first(observed, observed if self._begun is None else self._begun + 1)
         previous, planned = np.zeros((config.chunk_len, config.action_dim)), 0
         for index in range(config.chunk_len):
             action = self._at(first + index)
@@ -218,26 +262,45 @@ class ChunkExecutor:
         return PrefixRequest(observed_ns, previous, planned, frozen, prefix_weights(config.chunk_len, frozen, free))
 
     def add(self, chunk: Chunk, now_ns: int) -> Receipt:
-        """Take a chunk that arrives at `now_ns`; one that can't be used changes nothing.
+        """Take a chunk that arrives at `now_ns`; one that can't be used changes nothing that is planned.
 
         Returns:
             Whether it is used. Not: wrong shape, a number that is not finite, an observation from the future or older
             than that of a chunk in use, or all its steps are past.
         """
-        first, arrived = self.step_of(chunk.observed_ns), self.step_of(now_ns)
-        delay = arrived - first
-        reason = self._unusable(chunk, delay)
+        observed, begins = self.step_of(chunk.observed_ns), self.step_of(now_ns)
+        broken = self._broken(chunk, begins - observed)
+        if begins == self._begun:
+            begins += 1
+        delay, in_time = begins - observed, steps_in_time(observed, begins, self.config.chunk_len)
+        late = "" if in_time else f"all its steps are past: it came {delay} steps after its observation"
+        first = self._first(observed, begins)
+        reason = broken or ("" if first + self.config.chunk_len > begins else late)
         if not reason:
+            self._chunks.append((chunk, first, begins))
+            self._chunks = [kept for kept in self._chunks if kept[1] + self.config.chunk_len > begins]
+        self._judge(in_time, delay, broken, late)
+        return Receipt(not reason, reason, delay, not (broken or late))
+
+    def _first(self, observed: int, begins: int) -> int:
+        """The step of a chunk's first action: steps of a standstill since its observation are not past."""
+        return observed + sum(observed <= step < begins for step in self._still)
+
+    def _judge(self, in_time: range, delay: int, broken: str, late: str) -> None:
+        """Note how late an answer was, for what is expected of the next and for the check before arming."""
+        if self._first_delay is None:
+            self._first_delay = delay
+            return
+        self._answers.append((in_time, broken or late))
+        if not broken:
             self._delays.append(delay)
-            self._chunks.append((chunk, first, arrived))
-            self._chunks = [kept for kept in self._chunks if kept[1] + self.config.chunk_len > arrived]
-        return Receipt(not reason, reason, delay)
 
     def action(self, now_ns: int) -> StepAction | None:
         """The action of the step of `now_ns`; None where no chunk reaches it."""
         return self._at(self.step_of(now_ns))
 
-    def _unusable(self, chunk: Chunk, delay: int) -> str:
+    def _broken(self, chunk: Chunk, delay: int) -> str:
+        """Why a chunk cannot be used, however early it came."""
         shape = (self.config.chunk_len, self.config.action_dim)
         if chunk.actions.shape != shape:
             return f"actions {chunk.actions.shape} instead of {shape}"
@@ -245,8 +308,6 @@ class ChunkExecutor:
             return "an action is not finite"
         if delay < 0:
             return "its observation lies in the future"
-        if delay >= self.config.chunk_len:
-            return f"all its steps are past: it came {delay} steps after its observation"
         if self._chunks and chunk.observed_ns <= self._chunks[-1][0].observed_ns:
             return "a newer observation's chunk is in use"
         return ""
@@ -254,22 +315,22 @@ class ChunkExecutor:
     def _at(self, step: int) -> StepAction | None:
         """What the chunks that reach `step` make of it together."""
         reaching = [
-            (chunk, step - first, arrived)
-            for chunk, first, arrived in self._chunks
+            (chunk, step - first, begins)
+            for chunk, first, begins in self._chunks
             if 0 <= step - first < len(chunk.actions)
         ]
         if not reaching:
             return None
-        weights = self._weights(step, [arrived for _, _, arrived in reaching])
+        weights = self._weights(step, [begins for _, _, begins in reaching])
         rows = np.array([chunk.actions[index] for chunk, index, _ in reaching], np.float64)
         values, discrete = weights @ rows, list(self.config.discrete)
         values[discrete] = rows[-1][discrete]
         parts = [(chunk.observed_ns, index, float(w)) for (chunk, index, _), w in zip(reaching, weights, strict=True)]
         return StepAction(step, values, tuple(part for part in parts if part[2] > 0))
 
-    def _weights(self, step: int, arrived: list[int]) -> np.ndarray:
-        """Weights of chunks, oldest first, that sum to 1."""
-        count = len(arrived)
+    def _weights(self, step: int, begins: list[int]) -> np.ndarray:
+        """Weights of chunks, oldest first, that sum to 1; `begins`: the first step in which each can act."""
+        count = len(begins)
         if self.config.overlap is Overlap.ENSEMBLE:
             weights = np.exp(-self.config.decay * np.arange(count))
             return weights / weights.sum()
@@ -278,8 +339,8 @@ class ChunkExecutor:
         for place in range(count - 1, 0, -1):
             share = 1.0
             if self.config.overlap is Overlap.BLEND:
-                share = min(max((step - arrived[place] + 1) / (self.config.blend_steps + 1), 0.0), 1.0)
-            elif step < arrived[place]:
+                share = min(max((step - begins[place] + 1) / (self.config.blend_steps + 1), 0.0), 1.0)
+            elif step < begins[place]:
                 share = 0.0
             weights[place], left = left * share, left * (1 - share)
         weights[0] = left

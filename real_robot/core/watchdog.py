@@ -96,6 +96,11 @@ class Watchdog:
         """Note a sign of life of the policy: an answer, or its server's health."""
         self.observed(self.POLICY, now_ns)
 
+    def age_s(self, source: str, now_ns: int) -> float | None:
+        """How long ago the newest observation of a source was taken, s; None before the first."""
+        stamp_ns = self._seen[source]
+        return None if stamp_ns is None else (now_ns - stamp_ns) / NANOSECONDS
+
     def tick(self, now_ns: int) -> None:
         """Note the start of a control tick."""
         if self._last_tick_ns is not None:

@@ -32,7 +32,8 @@ def dashboard(status: Mapping[str, Any], episodes: Sequence[Episode], note: str,
     state = str(status["state"])
     table.add_row("state", Text(f" {state} ", style=_COLOURS.get(state, "bold")) + Text(f"  {status['mode']}"))
     table.add_row("instruction", Text(status["instruction"]))  # no markup: whatever words somebody publishes
-    table.add_row("policy", Text(f"{status['policy']}; {status['answers']} answers, {status['errors']} errors"))
+    counts = f"{status['answers']} answers, {status['unused']} not used, {status['errors']} errors"
+    table.add_row("policy", Text(f"{status['policy']}; {counts}"))
     table.add_row("answers", f"{_times(status['answer_ms'])}; {status['delay_steps']} control steps late")
     table.add_row("control", f"tick {_times(status['tick_ms'])}; action every {_times(status['step_ms'])}")
     flows = [f"{name} {flow['rate_hz']:.0f} Hz, {flow['age_ms']:.0f} ms" for name, flow in status["flows"].items()]
@@ -40,6 +41,8 @@ def dashboard(status: Mapping[str, Any], episodes: Sequence[Episode], note: str,
     table.add_row("gate", Text(_counts(status["outcomes"]) + _hit(status["reasons"])))
     faults = status["faults"]
     table.add_row("faults", Text("; ".join(faults) or "none", style="yellow" if faults else ""))
+    if status["warnings"]:
+        table.add_row("warnings", Text("; ".join(status["warnings"]), style="yellow"))
     last = f", last: {status['last_hold']}" if status["last_hold"] else ""
     table.add_row("holds", Text(f"{status['holds']}{last}"))
     table.add_row("takeovers", _interventions(status))

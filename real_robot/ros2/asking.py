@@ -84,8 +84,15 @@ class AskReport:
     """Counts for status and diagnostics."""
 
     answers: int = 0
+    """That came, used or not."""
+    unused: int = 0
+    """Those that were not used."""
     errors: int = 0
+    """Questions without an answer."""
     last_error: str = ""
+    """Why the last answer was not used or did not come; '' once one was used."""
+    last_error_ns: int = 0
+    """When, of the control loop's clock."""
     policy: str = ""
     """Whose answers are taken."""
     refused: str = ""
@@ -111,6 +118,8 @@ class Asking:
         self, loop: ControlLoop, observations: Observations, clients: list[Client], clock: Clock, config: AskConfig
     ) -> None:
         self.report = AskReport()
+        self.error: BaseException | None = None
+        """What ended a thread."""
         self._loop, self._observations, self._clock, self._config = loop, observations, clock, config
         self._clients, self._lock = clients, threading.Lock()
         self._stopping, self._on = threading.Event(), threading.Event()
@@ -151,6 +160,13 @@ class Asking:
             client.close()
 
     def _work(self, client: Client) -> None:
+        try:
+            self._ask_on(client)
+        except BaseException as error:
+            self.error = error
+            raise
+
+    def _ask_on(self, client: Client) -> None:
         while not self._stopping.is_set():
             self._observations.wait(_LOOK_S)
             with self._lock:
@@ -214,12 +230,16 @@ class Asking:
             if asked.episode != self._episode:
                 self._loop.heartbeat(now_ns)
                 return
-            self.report.answers, self._failing = self.report.answers + 1, False
+            self.report.answers += 1
             self.report.answer_ms = [*self.report.answer_ms[-99:], infer_ms]
         stamp_ns = asked.observed_ns if self._config.aligned else now_ns
         actions = np.asarray(answer["actions"], np.float64)
         chunk = Chunk(stamp_ns, actions, str(metadata.get("weights", "")))
-        self._loop.chunk(chunk, now_ns, infer_ms, asked.frozen)
+        receipt = self._loop.chunk(chunk, now_ns, infer_ms, asked.frozen)
+        with self._lock:
+            self._failing = not receipt.in_time
+            self.report.last_error, self.report.last_error_ns = receipt.reason, now_ns
+            self.report.unused += not receipt.accepted
 
     def _misfit(self, metadata: dict[str, Any]) -> str:
         """Note what policy answers, since its server may be another one after a lost connection.
@@ -255,5 +275,5 @@ class Asking:
     def _failed(self, why: str) -> None:
         with self._lock:
             self.report.errors, self._failing = self.report.errors + 1, True
-            self.report.last_error = why
+            self.report.last_error, self.report.last_error_ns = why, self._clock.now_ns()
         self._stopping.wait(_LOOK_S)

@@ -83,8 +83,8 @@ class Bridge:
 
     @property
     def error(self) -> BaseException | None:
-        """What ended the control or the callback thread; None while both run."""
-        return self._error or self.station.session.error
+        """What ended the control, a policy's or the callback thread; None while all run."""
+        return self._error or self.station.asking.error or self.station.session.error
 
     def fire(self, event: Event) -> str:
         """Fire an event as somebody's wish, as the services do: why it was refused; empty where it was done."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -19,6 +20,7 @@ from embodied_rl.real_robot.core.executor import (
 )
 from embodied_rl.real_robot.core.gate import Command, Reason, Setpoint
 from embodied_rl.real_robot.core.kinematics import Origin
+from embodied_rl.real_robot.core.pace import Pace
 from embodied_rl.real_robot.core.robot import Robot
 from embodied_rl.real_robot.core.runtime import ArmRuntime, Tick
 from embodied_rl.real_robot.core.states import ArmState, Event, Transition
@@ -36,6 +38,8 @@ from embodied_rl.real_robot.ros2.target import Target
 _HUMAN_SILENCE_NS = 100_000_000
 MOST_TWIST = 10.0
 """No hand asks a tool for more, m/s and rad/s."""
+_SILENCES_NS = 4_000_000_000
+"""For how long a silence of the policy is remembered for the check before arming."""
 _GOES_ON = (Event.ARM, Event.START, Event.RESUME, Event.TAKEOVER)
 
 
@@ -100,10 +104,11 @@ class ControlLoop:
         self._lock = threading.Lock()
         self._executor = ChunkExecutor(config, 0)
         self._angles = robot.home.copy()
-        self._step = -1
+        self._step, self._acts = -1, False
         self._queued: np.ndarray | None = None
         self._twist, self._grip, self._heard_ns = np.zeros(6), 0.0, -_HUMAN_SILENCE_NS
         self._intervention = 0
+        self._silences, self._silent = deque[int](maxlen=100), True
 
     @property
     def period_ns(self) -> int:
@@ -122,9 +127,25 @@ class ControlLoop:
 
     @property
     def delay_steps(self) -> int:
-        """Control steps that are past when an answer comes: the most of the last ones."""
+        """Control steps that are past when an answer comes: see `ChunkExecutor.delay_steps`."""
         with self._lock:
             return self._executor.delay_steps
+
+    @property
+    def pace(self) -> Pace:
+        """Whether the last answers came in time."""
+        with self._lock:
+            return self._executor.pace
+
+    def policy_silent_s(self, now_ns: int) -> float | None:
+        """Time since the policy's last sign of life, s; None before the first."""
+        with self._lock:
+            return self.runtime.watchdog.age_s(self.runtime.watchdog.POLICY, now_ns)
+
+    def silences(self, now_ns: int) -> int:
+        """How often the policy's silence became a fault in the last 4 s: an arm that runs holds at the first."""
+        with self._lock:
+            return sum(now_ns - began < _SILENCES_NS for began in self._silences)
 
     @property
     def state(self) -> ArmState:
@@ -175,10 +196,14 @@ class ControlLoop:
             return self._executor.request(observed_ns)
 
     def chunk(self, chunk: Chunk, now_ns: int, infer_ms: float = 0.0, frozen: int = 0) -> Receipt:
-        """Take an answer of the policy; `infer_ms` and `frozen` are for the record."""
+        """Take an answer of the policy; `infer_ms` and `frozen` are for the record.
+
+        One that an arm which moves could not use is no sign of life.
+        """
         with self._lock:
-            self.runtime.watchdog.heartbeat(now_ns)
             receipt = self._executor.add(chunk, now_ns)
+            if receipt.in_time:
+                self.runtime.watchdog.heartbeat(now_ns)
         said = ChunkDecided(now_ns, chunk.observed_ns, chunk.actions, chunk.policy, infer_ms, receipt, frozen)
         self.events.emit(said)
         return receipt
@@ -274,6 +299,11 @@ class ControlLoop:
             elif before is ArmState.HUMAN:
                 self._by_hand(now_ns)
             tick = self.runtime.tick(now_ns, command)
+            self._executor.begin(now_ns, still=self._stands(before))
+            silent = any(fault.kind == "policy" for fault in tick.faults)
+            if silent and not self._silent:
+                self._silences.append(now_ns)
+            self._silent = silent
             output = self._output(tick, now_ns)
         if taken is not None:
             self.events.emit(taken)
@@ -295,10 +325,15 @@ class ControlLoop:
             self._step, action = step, self._executor.action(now_ns)
             if self._queued is not None:
                 action, self._queued = StepAction(step, self._queued, ()), None
-            taken = ActionTaken(now_ns, action)
+            taken, self._acts = ActionTaken(now_ns, action), action is not None
             self._target.act(None if action is None else action.values)
         self._target.advance()
         return self._target.command(now_ns, "policy"), taken
+
+    def _stands(self, state: ArmState) -> bool:
+        """Whether the arm stands still under the bridge's command; what moves it else is not known."""
+        resting = (state is ArmState.RUNNING and not self._acts) or state in (ArmState.ARMED, ArmState.HOLDING)
+        return resting and self.runtime.machine.sends and self.runtime.gate.at_rest
 
     def _by_hand(self, now_ns: int) -> None:
         """Move as the human asks, or let the arm rest where the device is silent."""
@@ -330,7 +365,7 @@ class ControlLoop:
             self._angles = self.runtime.gate.positions
             self._target.rest(self._angles)
             self._executor.clear()
-            self._step, self._queued = -1, None
+            self._step, self._acts, self._queued = -1, False, None
 
     def _tell(self, transition: Transition) -> None:
         self.events.emit(StateChanged(transition.time_ns, transition))

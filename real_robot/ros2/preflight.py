@@ -11,6 +11,7 @@ from embodied_rl.errors import UserError
 from embodied_rl.real_robot.core.motion import Limit, Motion
 from embodied_rl.real_robot.core.states import ArmState
 from embodied_rl.real_robot.ros2.inputs import Inputs
+from embodied_rl.real_robot.ros2.policy_health import policy_problem
 from embodied_rl.real_robot.ros2.said import Many, SaidError, read
 from embodied_rl.real_robot.ros2.station import Station
 
@@ -115,19 +116,16 @@ def _controller(station: Station, inputs: Inputs) -> Check:
 
 
 def _policy(station: Station) -> Check:
-    """Whether the server answers, and how fast."""
-    report, metadata = station.asking.report, station.metadata
+    """Whether the server answers, and an arm that moves could use the answers."""
+    report, loop = station.asking.report, station.loop
     if not station.observations.instruction:
         return Check("policy", False, "there is no instruction yet: publish one to ~/instruction")
-    if report.refused:
-        return Check("policy", False, report.refused)
+    problem = policy_problem(report, loop, station.clock.now_ns())
     if not report.answer_ms:
-        return Check("policy", False, report.last_error or "it has not answered yet")
-    median = float(np.median(report.answer_ms))
-    reach = 50.0 * (metadata["chunk_len"] - station.loop.horizon)
-    fits = median < max(reach, 50.0)
-    advice = "" if fits else f"; a chunk of {metadata['chunk_len']} reaches {reach:.0f} ms: lower the horizon"
-    return Check("policy", fits, f"{report.policy}; answers in {median:.0f} ms{advice}")
+        return Check("policy", False, problem)
+    median, length = float(np.median(report.answer_ms)), station.metadata["chunk_len"]
+    words = f"{report.policy}; answers in {median:.0f} ms, {loop.delay_steps} of {length} steps after the picture"
+    return Check("policy", not problem, f"{words}; {problem}" if problem else words)
 
 
 def _stop(station: Station, inputs: Inputs) -> Check:

@@ -14,6 +14,7 @@ from embodied_rl.real_robot.ros2.adapters.stamps import set_time
 from embodied_rl.real_robot.ros2.events import ActionTaken, Event, Intervened, StateChanged
 from embodied_rl.real_robot.ros2.inputs import Inputs
 from embodied_rl.real_robot.ros2.loop import Output
+from embodied_rl.real_robot.ros2.policy_health import policy_problem
 from embodied_rl.real_robot.ros2.recording import BridgeRecording
 from embodied_rl.real_robot.ros2.station import Station
 
@@ -67,7 +68,7 @@ class Reporter:
         station, now_ns = self._station, self._station.clock.now_ns()
         gaps = np.diff(list(self._ticks)) / 1e6  # list() of a deque is one step: others append meanwhile
         steps = np.diff(list(self._steps)) / 1e6
-        answers = station.asking.report.answer_ms
+        answers, report = station.asking.report.answer_ms, station.asking.report
         return {
             "state": str(station.loop.state),
             "mode": station.options.mode,
@@ -76,24 +77,33 @@ class Reporter:
             "step_ms": _spread(steps),
             "answer_ms": _spread(np.array(answers)),
             "delay_steps": station.loop.delay_steps,
-            "answers": station.asking.report.answers,
-            "errors": station.asking.report.errors,
-            "last_error": station.asking.report.last_error,
+            "answers": report.answers,
+            "unused": report.unused,
+            "errors": report.errors,
+            "last_error": report.last_error,
+            "last_error_s": (now_ns - report.last_error_ns) / 1e9 if report.last_error else None,
+            "warnings": self._warnings(now_ns),
             "outcomes": dict(self._outcomes),
             "reasons": dict(self._reasons),
             "holds": self._holds,
             "last_hold": self._last_hold,
-            "twist_problem": self._inputs.twist_problem,
             "interventions": self._interventions,
             "since_intervention_s": (now_ns - self._last_intervention_ns) / 1e9 if self._interventions else None,
             "instruction": station.observations.instruction,
-            "policy": station.asking.report.policy or station.metadata["policy"],
+            "policy": report.policy or station.metadata["policy"],
             "recording": None if self._recording is None else self._recording.status(),
             "flows": {
                 name: {"rate_hz": flow.rate_hz(now_ns), "age_ms": flow.age_ms, "problem": flow.problem}
                 for name, flow in self._inputs.flows.items()
             },
         }
+
+    def _warnings(self, now_ns: int) -> list[str]:
+        """What is wrong beside the watchdog's faults: the policy's answers, what is published to the bridge."""
+        asking, loop = self._station.asking, self._station.loop
+        asked = asking.report.answers or asking.report.errors
+        policy = (policy_problem(asking.report, loop, now_ns) or asking.report.last_error) if asked else ""
+        return [*([f"policy: {policy}"] if policy else []), *filter(None, [self._inputs.twist_problem])]
 
     def _on_event(self, event: Event) -> None:
         if isinstance(event, StateChanged):
@@ -116,7 +126,7 @@ class Reporter:
     def _publish_diagnostics(self) -> None:
         said = self.status()
         stopped = said["state"] == str(ArmState.ESTOPPED)
-        problems = [*said["faults"], *filter(None, [said["twist_problem"]])]
+        problems = [*said["faults"], *said["warnings"]]
         level = self._status.ERROR if stopped else self._status.WARN if problems else self._status.OK
         words = "; ".join(problems) or said["state"]
         pairs = [self._pair(key=key, value=str(value)) for key, value in said.items()]

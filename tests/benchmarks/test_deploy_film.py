@@ -19,6 +19,8 @@ STATUS: dict[str, Any] = {
     "instruction": "open the drawer",
     "policy": "a policy",
     "answers": 3,
+    "unused": 1,
+    "warnings": ["policy: late"],
     "errors": 0,
     "answer_ms": {"p50": 12.0, "p99": 20.0, "max": 21.0},
     "tick_ms": {"p50": 20.0, "p99": 22.0, "max": 30.0},

@@ -73,6 +73,85 @@ def test_an_ensemble_weighs_older_chunks_more() -> None:
     assert value(found, 9) == 29, "only the newest reaches this step"
 
 
+def steps(found: ChunkExecutor, first: int, last: int, still: bool) -> None:
+    """Let control steps begin, `last` among them."""
+    for step in range(first, last + 1):
+        found.begin(step * STEP, still=still)
+
+
+def test_after_a_standstill_a_chunk_starts_from_its_first_action() -> None:
+    """Seen at step 2 of a standstill, it comes in step 12: all its steps would be past on an arm that moves."""
+    found = executor()
+    steps(found, 0, 12, still=True)
+    receipt = found.add(ramp(2), 12 * STEP + 1)
+    assert (receipt.accepted, receipt.in_time, receipt.delay_steps) == (True, False, 11)
+    assert [value(found, step) for step in (12, 13, 14, 20, 21)] == [None, 2, 3, 9, None]
+    steps(found, 13, 15, still=False)
+    found.add(ramp(11, offset=100.0), 15 * STEP)  # seen at rest too, and three actions have been executed since
+    assert [value(found, step) for step in (15, 16, 17)] == [4, 114, 115]
+    steps(found, 16, 30, still=False)
+    moving = found.add(ramp(22), 30 * STEP)
+    assert (moving.accepted, moving.reason) == (False, "all its steps are past: it came 9 steps after its observation")
+
+
+def test_a_step_is_still_where_all_its_ticks_are() -> None:
+    for ticks, delay in (((True, True), 0), ((True, False), 1), ((False, True), 1)):
+        found = executor()
+        for number, still in enumerate(ticks):
+            found.begin(number * STEP // 4, still=still)
+        found.add(ramp(0), STEP // 4)
+        assert value(found, 1) == delay
+
+
+def test_an_action_whose_step_has_begun_is_past() -> None:
+    """It is looked up as the step begins: a chunk whose last action belongs to this step moves nothing."""
+    found = executor(chunk_len=4)
+    chunk = Chunk(0, np.zeros((4, 2)))
+    steps(found, 0, 3, still=False)
+    assert not found.add(chunk, 3 * STEP).accepted
+    other = executor(chunk_len=4)
+    steps(other, 0, 2, still=False)
+    assert other.add(chunk, 3 * STEP).accepted
+    blending = executor(overlap=Overlap.BLEND, blend_steps=1)
+    blending.add(ramp(0), 0)
+    steps(blending, 0, 3, still=False)
+    blending.add(ramp(2, offset=100.0), 3 * STEP)
+    assert [value(blending, step) for step in (4, 5)] == [54, 105], "the first action that is executed is blended"
+
+
+def test_the_expected_delay_is_that_of_most_answers_used_or_not() -> None:
+    found = executor(execution_horizon=4)
+    found.add(ramp(0), 7 * STEP)  # the first one is slow
+    found.add(Chunk(7 * STEP, np.zeros((8, 2))), 7 * STEP)
+    asked = found.request(8 * STEP)
+    assert (asked.frozen, found.delay_steps) == (0, 0), "it freezes nothing once another has come"
+    for step in range(10, 30, 2):
+        found.add(ramp(step), (step + 2) * STEP)
+    assert found.delay_steps == 2
+    found.add(ramp(30), 36 * STEP)
+    assert found.delay_steps == 2, "nor does a slow one among others"
+    for step in range(40, 140, 10):
+        assert not found.add(ramp(step), (step + 9) * STEP).accepted
+    assert found.delay_steps == 9, "where all are late, that is expected"
+
+
+def test_the_first_answer_is_expected_again_for_a_horizon_at_most() -> None:
+    found = executor(execution_horizon=4)
+    found.add(ramp(0), 7 * STEP)
+    assert found.delay_steps == 4
+
+
+def test_the_pace_counts_what_an_arm_that_moves_would_use() -> None:
+    found = executor(chunk_len=4)
+    chunks = [Chunk(step * STEP, np.zeros((4, 2))) for step in (0, 2, 4, 6, 9)]
+    for chunk, arrived in zip(chunks, (0, 3, 6, 10, 11), strict=True):  # the first counts for nothing, one is late
+        found.add(chunk, arrived * STEP)
+    found.add(Chunk(12 * STEP, np.zeros((3, 2))), 12 * STEP)
+    pace = found.pace
+    assert (pace.answers, pace.used, pace.steps, pace.reached) == (5, 3, 9, 6)  # 3 4 5, 6 7, 11 of 3 to 11
+    assert pace.problem == "2 of 5 answers cannot be used: actions (3, 2) instead of (4, 2)"
+
+
 def test_discrete_numbers_are_the_newest_chunks() -> None:
     for overlap in (Overlap.BLEND, Overlap.ENSEMBLE):
         found = executor(overlap=overlap, discrete=(1,))
@@ -130,7 +209,7 @@ def test_the_prefix_is_what_will_have_been_executed() -> None:
     assert not first.previous.any()
     assert not first.weights.any()
     found.add(ramp(0), 2 * STEP)
-    found.add(ramp(1), 2 * STEP)
+    found.add(ramp(1), 3 * STEP)
     again = found.request(4 * STEP)
     assert (again.planned, again.frozen, found.delay_steps) == (5, 2, 2)
     np.testing.assert_array_equal(again.previous[:, 0], [4, 5, 6, 7, 8, 0, 0, 0])

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from embodied_rl.real_robot.ros2.events import ChunkDecided, ObservationTaken, P
 from embodied_rl.real_robot.ros2.observations import Observations
 from embodied_rl.real_robot.ros2.operator import Operator
 from embodied_rl.real_robot.ros2.options import JOIN_S, BridgeOptions
+from embodied_rl.real_robot.ros2.policy_health import policy_problem
 from embodied_rl.real_robot.ros2.proprio import Proprio
 from tests.real_robot.ros2.bench import CONFIG, ROBOT, Bench
 
@@ -32,7 +34,7 @@ class Server:
     def __init__(self) -> None:
         self.metadata: dict[str, Any] = METADATA
         self.questions: list[dict[str, Any]] = []
-        self.open, self.refuses = threading.Event(), False
+        self.open, self.refuses, self.shape = threading.Event(), False, (8, 7)
         self.open.set()
 
     def infer(self, obs: dict[str, Any]) -> dict[str, Any]:
@@ -40,7 +42,7 @@ class Server:
         self.open.wait(10)
         if self.refuses:
             raise PolicyServerError("no")
-        return {"actions": np.full((8, 7), len(self.questions) / 10)}
+        return {"actions": np.full(self.shape, len(self.questions) / 10)}
 
     def close(self) -> None:
         """Nothing to close."""
@@ -198,6 +200,46 @@ def runs(robot: Robot) -> None:
         if len(robot.chunks(1)) == len(robot.server.questions):
             return
     raise AssertionError("questions without an answer")
+
+
+def within(robot: Robot, seconds: float, condition: Callable[[], bool]) -> bool:
+    """Whether a condition comes to hold while pictures go on."""
+    for _ in range(round(seconds / 0.01)):
+        robot.look()
+        if condition():
+            return True
+        time.sleep(0.01)
+    return False
+
+
+@pytest.mark.parametrize("horizon", [2, 8])
+def test_chunks_of_another_shape_make_the_arm_hold_and_say_why(horizon: int) -> None:
+    """With a horizon of 8 the policy is asked seldom, and its silence is none where nobody asks."""
+    robot = Robot(horizon=horizon)
+    runs(robot)
+    robot.server.shape = (3, 7)
+    line = "actions (3, 7) instead of (8, 7)"
+    assert within(robot, 5.0, lambda: robot.asking.report.last_error == line)
+    policy = within(robot, 5.0, lambda: "policy" in kinds(robot))
+    assert policy, "a chunk that is not used is no sign of life"
+    said = policy_problem(robot.asking.report, robot.bench.loop, robot.clock.now_ns())
+    assert within(robot, 5.0, lambda: robot.asking.report.unused >= 3)
+    robot.server.shape = (8, 7)
+    assert within(robot, 5.0, lambda: not robot.asking.report.last_error)
+    assert within(robot, 5.0, lambda: "policy" not in kinds(robot))
+    assert line in said
+    robot.asking.close()
+
+
+def test_what_ends_a_thread_is_told(robot: Robot, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threading, "excepthook", lambda told: None)
+    robot.server.shape = cast(Any, "seven")
+    assert within(robot, 5.0, lambda: isinstance(robot.asking.error, TypeError))
+
+
+def kinds(robot: Robot) -> set[str]:
+    """Of the watchdog's faults."""
+    return {fault.kind for fault in robot.bench.loop.runtime.watchdog.faults(robot.clock.now_ns())}
 
 
 @pytest.mark.parametrize("refuses", [False, True])

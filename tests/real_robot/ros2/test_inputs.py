@@ -312,7 +312,7 @@ class Status(SimpleNamespace):
 def test_diagnostics_warn_of_a_twist_that_is_not_used(problem: str, level: int, words: str) -> None:
     reporter: Any = Reporter.__new__(Reporter)
     said = list[Any]()
-    reporter.status = lambda: {"state": "human", "faults": [], "twist_problem": problem}
+    reporter.status = lambda: {"state": "human", "faults": [], "warnings": [problem] if problem else []}
     reporter._status, reporter._pair = Status, SimpleNamespace
     stamp = SimpleNamespace(sec=0, nanosec=0)
     reporter._array = lambda status: SimpleNamespace(status=status, header=SimpleNamespace(stamp=stamp))
