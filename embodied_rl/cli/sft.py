@@ -328,6 +328,7 @@ def _save(
                 "collected": data.source,
             },
             "cameras": data.camera_names,
+            "instructions": sorted(set(data.instruction)),
             "suite": data.source.get("suite"),
             "renderer": data.source.get("renderer"),
             "era": data.source.get("era"),

@@ -6,6 +6,7 @@ import asyncio
 import errno
 import ipaddress
 import logging
+import re
 import signal
 import socket
 from collections.abc import Mapping
@@ -21,20 +22,20 @@ from embodied_rl.factory.policies import CheckpointOptions
 from embodied_rl.policies.checkpoints.folder import read_json, read_provenance
 from embodied_rl.policies.preprocessing.images import image_pipeline
 from embodied_rl.policy import ActMode
+from embodied_rl.real_robot.client.wire import MAX_LIST, PROTOCOL
 from embodied_rl.real_robot.server.limits import ServerLimits
 from embodied_rl.real_robot.server.observations import GENERIC, MAX_SIDE, OPENPI, OPTIONS, PolicySpec
 from embodied_rl.real_robot.server.pictures import PictureFitter
 from embodied_rl.real_robot.server.served_policy import ServedPolicy
 from embodied_rl.sim.libero.protocol import NATIVE, PROTOCOLS
 from embodied_rl.utils.console import LastingConsole
+from embodied_rl.utils.suites import SUITES, TABLETOP_SUITES, base_suite
 from embodied_rl.utils.words import counted
 
 if TYPE_CHECKING:
     from embodied_rl.factory.policies import AnyPolicy
     from embodied_rl.real_robot.server.app import PolicyServer
 
-PROTOCOL = 1
-"""Version of the messages, in the metadata."""
 _PUBLISHED = {"openvla": "openvla", "openvla_oft": "openvla", "pi0": "openpi", "smolvla": "lerobot"}
 """Protocols under which published policies of a family were trained."""
 
@@ -86,7 +87,7 @@ def run(request: ServeRequest) -> None:
             served.decide,
             spec,
             PictureFitter(size=spec.image_size, pipeline=pipeline, mirror=request.mirror),
-            metadata=metadata(about, spec, pipeline, request),
+            metadata=metadata(about, spec, pipeline, request) | trained_on(read_provenance(folder)),
             limits=request.limits,
             seed=request.seed,
             token=request.token,
@@ -201,6 +202,30 @@ def trained_pipeline(provenance: Mapping[str, Any], config: Mapping[str, Any], a
     if provenance or "architecture" in config or "embodied_rl" in config:
         return NATIVE.images
     return PROTOCOLS[_PUBLISHED[architecture]].images
+
+
+def trained_on(provenance: Mapping[str, Any]) -> dict[str, Any]:
+    """What a checkpoint's provenance says of its training, for clients; None where it does not say.
+
+    Returns:
+        `embodiment`: 'libero' for LIBERO's arm and actions, else the suite. `tasks`: the instructions.
+    """
+    suite, names = provenance.get("suite"), list[str]()
+    if suite in (*TABLETOP_SUITES, *SUITES):  # the suites whose tasks are named by their instructions
+        config, collected = provenance.get("config", {}), provenance.get("dataset", {}).get("collected", {})
+        names = config.get("tasks") or collected.get("tasks") or list(provenance.get("train_states") or ())
+    if not names and suite in TABLETOP_SUITES:
+        from embodied_rl.sim.tabletop import problems
+
+        names = list(problems(suite))
+    tasks = provenance.get("instructions") or sorted({_instruction_of(name) for name in names})
+    like_libero = base_suite(suite or "") in (*TABLETOP_SUITES, *SUITES)
+    return {"embodiment": "libero" if like_libero else suite, "tasks": tasks if 0 < len(tasks) <= MAX_LIST else None}
+
+
+def _instruction_of(task: str) -> str:
+    """A built-in task's name is its instruction, behind the suite's and LIBERO's scene's."""
+    return re.sub(r"^[A-Z_]+SCENE\d+_", "", task.rpartition("/")[2]).replace("_", " ")
 
 
 def metadata(about: dict[str, Any], spec: PolicySpec, pipeline: str, request: ServeRequest) -> dict[str, Any]:

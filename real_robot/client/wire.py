@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+PROTOCOL = 1
+"""Version of the messages, in the metadata."""
 MAX_LIST, MAX_MAP, MAX_TEXT, MAX_PARTS, MAX_DIMS = 1024, 64, 1 << 16, 1024, 6
 """Of one list, map and text; lists and maps of a whole message; dimensions of an array."""
 _DTYPE = re.compile(r"[<>|=]?(b1|[iu][1248]|f[248])")

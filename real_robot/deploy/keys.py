@@ -19,6 +19,7 @@ KEYS = {
     " ": "emergency_stop",
     "x": "reset",
     "l": "release",
+    "p": "accept_policy",
 }
 """Keys, and the bridge's services that they call. The space bar is the emergency stop."""
 LABELS = {"y": "success", "n": "failure"}

@@ -45,7 +45,7 @@ class BridgeRemote:
         self.transitions: list[dict[str, Any]] = []
         """What the state machine said, with `heard_ns` of this process's monotonic clock."""
         node = session.node
-        names = (*SERVICES, "release", "preflight")
+        names = (*SERVICES, "release", "accept_policy", "preflight")
         self._clients = {name: node.create_client(Trigger, f"{BRIDGE}/{name}") for name in names}
         self._instruction = node.create_publisher(String, f"{BRIDGE}/instruction", qos.latched())
         self._outcome = node.create_publisher(String, f"{BRIDGE}/outcome", qos.event())
@@ -55,7 +55,7 @@ class BridgeRemote:
         node.create_subscription(String, status, self.heard.on(status, STATUS, self._on_status), qos.command())
 
     def call(self, name: str) -> tuple[bool, str]:
-        """Call a service of `SERVICES`, 'release' or 'preflight': whether it was done, and its words.
+        """Call a service of `SERVICES`, 'release', 'accept_policy' or 'preflight': whether it was done, and its words.
 
         Raises:
             UserError: The bridge does not answer.
@@ -82,8 +82,15 @@ class BridgeRemote:
         return from_json(self.call("preflight")[1])
 
     def instruct(self, words: str) -> None:
-        """Say what the policy shall do."""
+        """Say what the policy shall do.
+
+        Raises:
+            UserError: The bridge does not take it in time, as while an arm runs.
+        """
         self._instruction.publish(self._text(data=words))
+        if not self.wait(lambda: self.status.get("instruction") == words.strip(), _CALL_S):
+            why = "; ".join(self.status.get("warnings", [])) or f"the arm is {self.state}"
+            raise UserError(f"the bridge did not take the instruction '{words}': {why}")
 
     def outcome(self, words: str) -> None:
         """Say how the episode ended, for the record."""

@@ -21,8 +21,12 @@ from embodied_rl.real_robot.ros2.options import JOIN_S
 
 _LOOK_S = 0.05
 _LAYOUT = ("cameras", "instruction", "proprio_dim", "chunk_len", "action_dim")
-"""What the bridge was made for: a server that comes back with another one is refused."""
+_MEANING = ("protocol", "embodiment", "unnorm_key", "image_pipeline", "mirror")
+"""What the numbers and pictures stand for. A server that comes back with another layout or meaning is refused."""
+_POLICY = ("policy", "weights", "mode", "image_size")
+"""Another policy of the same layout and meaning: somebody must accept it."""
 _ADVICE = "serve the first one again, or start the bridge again"
+_ACCEPT = "serve the first one again, or accept this one: ~/accept_policy"
 
 
 class Client(Protocol):
@@ -124,6 +128,8 @@ class Asking:
         self._clients, self._lock = clients, threading.Lock()
         self._stopping, self._on = threading.Event(), threading.Event()
         self._known = dict(clients[0].metadata) if clients else {}
+        self._offered: dict[str, Any] | None = None
+        """Of a policy that nobody has accepted yet."""
         self.report.policy = str(self._known.get("policy", ""))
         self._asked_ns, self._decision, self._episode = -1, 0, 0
         self._waiting, self._failing = 0, False  # questions without an answer yet; whether the last had none
@@ -141,6 +147,20 @@ class Asking:
     def pause(self) -> None:
         """Ask nothing more until `start`; an answer that is on its way still comes."""
         self._on.clear()
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """What the server said of the policy whose answers are taken."""
+        return self._known
+
+    def accept(self) -> str:
+        """A person's yes to the other policy that the server has now: why there is nothing to accept, else ''."""
+        with self._lock:
+            offered, self._offered = self._offered, None
+            if offered is None:
+                return self.report.refused or "the server has no other policy"
+            self._follow(offered)
+        return ""
 
     def new_episode(self, seed: int) -> None:
         """Count decisions from 0 again; answers to earlier questions are thrown away."""
@@ -250,21 +270,22 @@ class Asking:
         Returns:
             Why its answers are refused: their layout is another one; '' where it is not.
         """
-        names = (*_LAYOUT, "realtime_chunking") if self._config.continues else _LAYOUT
+        names = (*_LAYOUT, *_MEANING, *(["realtime_chunking"] if self._config.continues else []))
         with self._lock:
-            known = self._known
-            changes = [
-                f"{name} {metadata.get(name)}, not {known.get(name)}"
-                for name in names
-                if metadata.get(name) != known.get(name)
-            ]
-            misfit = f"the server has another policy now ({', '.join(changes)}): {_ADVICE}" if changes else ""
-            misfit = wrong_metadata(metadata) or misfit
+            misfit, self._offered = wrong_metadata(metadata), None
+            if not misfit and (changes := _changes(names, metadata, self._known)):
+                misfit = f"the server has another policy now ({changes}): {_ADVICE}"
+            elif not misfit and (changes := _changes(_POLICY, metadata, self._known)):
+                misfit, self._offered = f"the server has another policy now ({changes}): {_ACCEPT}", dict(metadata)
             self.report.refused = misfit
-            if not misfit and metadata != known:
-                self._known, self.report.policy = dict(metadata), str(metadata.get("policy", ""))
-                self._loop.events.emit(PolicyServed(self._clock.now_ns(), dict(metadata)))
+            if not misfit and metadata != self._known:
+                self._follow(dict(metadata))
         return misfit
+
+    def _follow(self, metadata: dict[str, Any]) -> None:
+        """Take this policy's answers from now on; the lock is held."""
+        self._known, self.report.policy, self.report.refused = metadata, str(metadata.get("policy", "")), ""
+        self._loop.events.emit(PolicyServed(self._clock.now_ns(), dict(metadata)))
 
     def _refuse(self, why: str) -> None:
         """Hold, since what is planned is a policy's that is gone; its silence then keeps the arm from being resumed."""
@@ -277,3 +298,9 @@ class Asking:
             self.report.errors, self._failing = self.report.errors + 1, True
             self.report.last_error, self.report.last_error_ns = why, self._clock.now_ns()
         self._stopping.wait(_LOOK_S)
+
+
+def _changes(names: tuple[str, ...], now: dict[str, Any], before: dict[str, Any]) -> str:
+    """What differs, as 'NAME VALUE, not VALUE'."""
+    changed = (name for name in names if now.get(name) != before.get(name))
+    return ", ".join(f"{name} {now.get(name)}, not {before.get(name)}" for name in changed)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from embodied_rl.real_robot.core.states import ArmState
 from embodied_rl.real_robot.ros2 import qos
 from embodied_rl.real_robot.ros2.adapters.stamps import nanoseconds
 from embodied_rl.real_robot.ros2.config import CameraTopic
@@ -18,6 +19,7 @@ from embodied_rl.real_robot.ros2.options import PANEL
 from embodied_rl.real_robot.ros2.pictures import PictureError, of_compressed, of_raw
 from embodied_rl.real_robot.ros2.station import Station
 
+_EPISODE = (ArmState.RUNNING, ArmState.HOLDING, ArmState.HUMAN)
 _SILENCE_NS = 200_000_000
 """A dead man's switch that says nothing for so long is open."""
 _RECENT_NS = 2_000_000_000
@@ -64,6 +66,7 @@ class Inputs:
     Attributes:
         flows: What came of joint states and of each camera, by name.
         twist_problem: Why the last twist of a human's device was not used; empty where it was.
+        instruction_problem: Why the last instruction was not taken; empty where it was.
     """
 
     def __init__(self, station: Station, episodes: EpisodeBook) -> None:
@@ -78,6 +81,7 @@ class Inputs:
         self._fingers: list[float] = []
         self._finger_ns = dict[str, int]()
         self._engaged_ns, self._grip, self.twist_problem = 0, 0.0, ""
+        self.instruction_problem = ""
         config, node = station.config, self._node
         self.flows = {"joint_states": Flow(), **{name: Flow() for name in station.observations.cameras}}
         node.create_subscription(JointState, config.joint_states, self._joints, qos.sensor(5))
@@ -180,7 +184,17 @@ class Inputs:
             self._station.loop.events.emit(ButtonMoved(now_ns, pressed))
 
     def _instruction(self, message: Any) -> None:
-        self._station.observations.instruction = message.data.strip()
+        """Take the task, but not in the middle of an episode: anybody may publish one."""
+        words, observations, state = message.data.strip(), self._station.observations, self._station.loop.state
+        self.instruction_problem = ""
+        if words == observations.instruction:
+            return
+        if state in _EPISODE:
+            self.instruction_problem = (
+                f"the instruction '{words:.100}' is not taken while the arm is {state}: disarm it"
+            )
+            return
+        observations.instruction = words
 
     def _on_outcome(self, message: Any) -> None:
         self._episodes.say(message.data, self._station.clock.now_ns())

@@ -46,6 +46,7 @@ class Operator:
         for name, event in SERVICES.items():
             node.create_service(Trigger, f"~/{name}", partial(self._serve, event))
         node.create_service(Trigger, "~/release", self._release)
+        node.create_service(Trigger, "~/accept_policy", self._accept_policy)
         node.create_service(Trigger, "~/preflight", self._preflight)
         node.create_timer(_BUTTON_S, self.watch_button)
 
@@ -87,6 +88,11 @@ class Operator:
     def _release(self, request: Any, response: Any) -> Any:
         transition = self._station.loop.release(self._station.clock.now_ns())
         response.success, response.message = transition.accepted, "" if transition.accepted else transition.reason
+        return response
+
+    def _accept_policy(self, request: Any, response: Any) -> Any:
+        response.message = self._station.asking.accept()
+        response.success = not response.message
         return response
 
     def _preflight(self, request: Any, response: Any) -> Any:

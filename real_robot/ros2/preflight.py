@@ -11,6 +11,7 @@ from embodied_rl.errors import UserError
 from embodied_rl.real_robot.core.motion import Limit, Motion
 from embodied_rl.real_robot.core.states import ArmState
 from embodied_rl.real_robot.ros2.inputs import Inputs
+from embodied_rl.real_robot.ros2.metadata import unknown_task
 from embodied_rl.real_robot.ros2.policy_health import policy_problem
 from embodied_rl.real_robot.ros2.said import Many, SaidError, read
 from embodied_rl.real_robot.ros2.station import Station
@@ -125,6 +126,8 @@ def _policy(station: Station) -> Check:
         return Check("policy", False, problem)
     median, length = float(np.median(report.answer_ms)), station.metadata["chunk_len"]
     words = f"{report.policy}; answers in {median:.0f} ms, {loop.delay_steps} of {length} steps after the picture"
+    if unknown := unknown_task(station.observations.instruction, station.asking.metadata):
+        words += f"; CAUTION: {unknown}"
     return Check("policy", not problem, f"{words}; {problem}" if problem else words)
 
 

@@ -14,6 +14,7 @@ from embodied_rl.real_robot.ros2.adapters.stamps import set_time
 from embodied_rl.real_robot.ros2.events import ActionTaken, Event, Intervened, StateChanged
 from embodied_rl.real_robot.ros2.inputs import Inputs
 from embodied_rl.real_robot.ros2.loop import Output
+from embodied_rl.real_robot.ros2.metadata import unknown_task
 from embodied_rl.real_robot.ros2.policy_health import policy_problem
 from embodied_rl.real_robot.ros2.recording import BridgeRecording
 from embodied_rl.real_robot.ros2.station import Station
@@ -103,7 +104,9 @@ class Reporter:
         asking, loop = self._station.asking, self._station.loop
         asked = asking.report.answers or asking.report.errors
         policy = (policy_problem(asking.report, loop, now_ns) or asking.report.last_error) if asked else ""
-        return [*([f"policy: {policy}"] if policy else []), *filter(None, [self._inputs.twist_problem])]
+        unknown = unknown_task(self._station.observations.instruction, asking.metadata)
+        mine = [self._inputs.instruction_problem, unknown, self._inputs.twist_problem]
+        return [*([f"policy: {policy}"] if policy else []), *filter(None, mine)]
 
     def _on_event(self, event: Event) -> None:
         if isinstance(event, StateChanged):

@@ -1,11 +1,19 @@
-"""A policy server of a few lines that keeps the arm moving to and fro: python moving_server.py --port P."""
+"""A policy server of a few lines that keeps the arm moving to and fro: python moving_server.py [--how FILE] --port P.
+
+FILE is JSON and is read again for each answer: `length` of the chunks, `late_s` that they come late, and, at the start,
+`metadata` that is said beyond the usual.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
 import sys
+import time
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -18,13 +26,20 @@ from embodied_rl.types import Array
 SPEC = PolicySpec(cameras=2, image_size=16, proprio_dim=8, chunk_len=4, action_dim=7)
 
 
+def how() -> dict[str, Any]:
+    """What FILE says."""
+    return json.loads(Path(sys.argv[sys.argv.index("--how") + 1]).read_text()) if "--how" in sys.argv else {}
+
+
 def decide(requests: Sequence[Request]) -> list[Array | str]:
     """Sideways for a second, and back, without ever resting long; the size says which decision it was."""
     answers: list[Array | str] = []
+    said = how()
+    time.sleep(said.get("late_s", 0.0))
     for request in requests:
         turn, number = divmod(request.decision or 0, 12)
         side = (-1) ** turn * (0.6 + number / 1000)
-        answers.append(np.tile(np.array([0, side, 0.0, 0, 0, 0, -1], np.float32), (4, 1)))
+        answers.append(np.tile(np.array([0, side, 0.0, 0, 0, 0, -1], np.float32), (said.get("length", 4), 1)))
     return answers
 
 
@@ -34,6 +49,7 @@ def main() -> None:
     fitter = PictureFitter(size=SPEC.image_size, pipeline="as_rendered", mirror=False)
     names = ("cameras", "image_size", "proprio_dim", "chunk_len", "action_dim", "instruction")
     metadata = {name: getattr(SPEC, name) for name in names} | {"policy": "to and fro", "weights": "none"}
+    metadata |= how().get("metadata", {})
     server = PolicyServer(decide, SPEC, fitter, metadata=metadata, limits=ServerLimits())
     ready = f"ready: ws://127.0.0.1:{address.getsockname()[1]}"
     asyncio.run(server.run(address, lambda: None, lambda: print(ready, flush=True)))

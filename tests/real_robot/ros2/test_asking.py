@@ -51,8 +51,9 @@ class Server:
 class Robot:
     """A loop in real time's stamps, an observer, and a server."""
 
-    def __init__(self, horizon: int = 8, **config: Any) -> None:
+    def __init__(self, horizon: int = 8, server: dict[str, Any] | None = None, **config: Any) -> None:
         self.bench, self.server, self.clock = Bench(horizon=horizon), Server(), Clock()
+        self.server.metadata = METADATA | (server or {})
         self.observations = Observations(self.bench.loop, ["front"], Proprio(ROBOT.chain, CONFIG.base))
         self.observations.instruction = "open the drawer"
         self.asking = Asking(self.bench.loop, self.observations, [self.server], self.clock, AskConfig(**config))
@@ -242,6 +243,34 @@ def kinds(robot: Robot) -> set[str]:
     return {fault.kind for fault in robot.bench.loop.runtime.watchdog.faults(robot.clock.now_ns())}
 
 
+MEANING = {
+    "chunk_len": (8, 4),
+    "protocol": (1, 2),
+    "embodiment": ("libero", "bridge"),
+    "unnorm_key": ("libero_spatial", "bridge_orig"),
+    "image_pipeline": ("openvla", "openpi"),
+    "mirror": (False, True),
+}
+
+
+@pytest.mark.parametrize("name", MEANING)
+def test_a_server_that_comes_back_with_another_meaning_is_refused(name: str) -> None:
+    """Of the same sizes: the numbers would be taken for what they are not."""
+    before, after = MEANING[name]
+    robot = Robot(server={name: before})
+    runs(robot)
+    robot.server.metadata = robot.server.metadata | {name: after}
+    taken = len(robot.chunks(1))
+    robot.bench.loop.forget_chunks()
+    assert within(robot, 5.0, lambda: robot.bench.loop.state is ArmState.HOLDING)
+    assert within(robot, 5.0, lambda: bool(robot.asking.report.refused))
+    assert f"{after}" in robot.asking.report.refused
+    assert f"{before}" in robot.asking.report.refused
+    assert robot.asking.accept() == robot.asking.report.refused, "no yes of anybody makes it right"
+    assert len(robot.chunks(1)) == taken
+    robot.asking.close()
+
+
 @pytest.mark.parametrize("refuses", [False, True])
 def test_a_server_that_comes_back_with_another_layout_makes_the_arm_hold(robot: Robot, refuses: bool) -> None:
     runs(robot)
@@ -274,17 +303,28 @@ def test_a_server_that_comes_back_with_another_layout_makes_the_arm_hold(robot: 
     assert robot.asking.report.refused == ""
 
 
-def test_a_server_that_comes_back_with_other_weights_is_told_of(robot: Robot) -> None:
+@pytest.mark.parametrize("change", [{"weights": "v", "policy": "q"}, {"mode": "sample"}, {"image_size": 32}])
+def test_a_server_that_comes_back_with_another_policy_is_followed_after_a_yes(
+    robot: Robot, change: dict[str, Any]
+) -> None:
     runs(robot)
-    robot.server.metadata = METADATA | {"weights": "v", "policy": "q"}
+    robot.server.metadata = METADATA | change
     before = len(robot.chunks(1))
     robot.bench.loop.forget_chunks()
-    robot.look()
-    assert robot.chunks(before + 1)[before].policy == "v"
+    assert within(robot, 5.0, lambda: robot.bench.loop.state is ArmState.HOLDING)
+    report, name = robot.asking.report, next(iter(change))
+    assert f"{name} {change[name]}, not {METADATA.get(name)}" in report.refused
+    assert report.refused.endswith("or accept this one: ~/accept_policy")
+    assert (len(robot.chunks(1)), report.policy) == (before, "p")
+    assert robot.asking.accept() == ""
+    robot.bench.loop.forget_chunks()
+    assert within(robot, 5.0, lambda: len(robot.chunks(1)) > before)
+    assert robot.chunks(1)[-1].policy == change.get("weights", "w")
     (served,) = [event for event in robot.bench.events if isinstance(event, PolicyServed)]
     assert served.metadata == robot.server.metadata
-    assert robot.asking.report.policy == "q"
-    assert robot.bench.loop.state is ArmState.RUNNING
+    assert (report.policy, report.refused) == (change.get("policy", "p"), "")
+    assert robot.bench.loop.state is ArmState.HOLDING, "a yes moves nothing"
+    assert robot.asking.accept() == "the server has no other policy"
 
 
 def test_the_naive_way_stamps_a_chunk_with_its_arrival() -> None:

@@ -322,3 +322,24 @@ def test_diagnostics_warn_of_a_twist_that_is_not_used(problem: str, level: int, 
     (status,) = said[0].status
     assert status.level == level
     assert words in status.message
+
+
+@pytest.mark.parametrize("state", [ArmState.RUNNING, ArmState.HOLDING, ArmState.HUMAN])
+def test_nobody_changes_the_instruction_in_the_middle_of_an_episode(topics: Topics, state: ArmState) -> None:
+    bench, seen = topics.bench, topics.station.observations
+    seen.instruction = "open the drawer"
+    if state is ArmState.HOLDING:
+        assert bench.fire(Event.HOLD)
+    elif state is ArmState.HUMAN:
+        topics.engage(True)
+    assert bench.loop.state is state
+    topics.heard["~/instruction"](SimpleNamespace(data="throw the mug"))
+    assert seen.instruction == "open the drawer"
+    assert topics.inputs.instruction_problem == (
+        f"the instruction 'throw the mug' is not taken while the arm is {state}: disarm it"
+    )
+    topics.heard["~/instruction"](SimpleNamespace(data="open the drawer "))
+    assert topics.inputs.instruction_problem == ""
+    bench.loop.button(True, bench.now)
+    topics.heard["~/instruction"](SimpleNamespace(data="turn on the stove"))
+    assert (seen.instruction, topics.inputs.instruction_problem) == ("turn on the stove", "")

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from embodied_rl.errors import UserError
-from embodied_rl.real_robot.ros2.metadata import wrong_metadata
+from embodied_rl.real_robot.ros2.metadata import unknown_task, wrong_metadata
 from embodied_rl.real_robot.ros2.options import BridgeOptions
 from embodied_rl.real_robot.ros2.preflight import from_json
 from embodied_rl.real_robot.ros2.said import Each, Kind, Many, Maybe, SaidError, read
@@ -75,6 +75,9 @@ def test_checks_that_are_none_are_an_error_of_one_line(text: str) -> None:
         ({"policy": None}, "policy is NoneType, not str"),
         ({"chunk_len": 0}, "chunk_len is 0: it must lie in 1"),
         ({"cameras": -1}, "cameras is -1"),
+        ({"protocol": 2}, "speaks version 2 of the protocol, the bridge 1"),
+        ({"tasks": "open the drawer"}, "tasks is str, not list"),
+        ({"tasks": [1]}, "tasks is int, not str"),
         ({"more": b"\xff"}, "not JSON serializable"),
         ({"more": np.zeros(2)}, "not JSON serializable"),
     ],
@@ -90,3 +93,23 @@ def test_a_server_that_describes_something_else_is_refused_in_a_line(change: dic
 def test_a_server_that_says_too_little_is_refused_in_a_line() -> None:
     for name in SERVER:
         assert f"{name} is missing" in wrong_metadata({key: value for key, value in SERVER.items() if key != name})
+
+
+@pytest.mark.parametrize(
+    ("instruction", "words"),
+    [
+        ("Open the  drawer.", ""),
+        ("turn on the stove", ""),
+        (
+            "open the door",
+            "'open the door' is none of the 2 tasks that the policy was trained on; the nearest is 'open",
+        ),
+        ("x", "'x' is none of the 2 tasks that the policy was trained on"),
+    ],
+)
+def test_an_instruction_that_the_policy_was_not_trained_on(instruction: str, words: str) -> None:
+    tasks = ["open the drawer", "turn on the stove"]
+    said = unknown_task(instruction, {"tasks": tasks})
+    assert said.startswith(words)
+    assert bool(said) == bool(words)
+    assert unknown_task(instruction, {"tasks": None}) == unknown_task(instruction, {}) == ""
