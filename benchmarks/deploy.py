@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from embodied_rl.cli.deploy import DeployCommand
+from embodied_rl.errors import UserError
 from embodied_rl.jobs.deploy import fleet_config, held_out, summary
 from embodied_rl.real_robot.deploy.episodes import run_episode
 from embodied_rl.real_robot.deploy.faults import Drills
@@ -68,7 +69,11 @@ def _success(name: str, options: argparse.Namespace, environment: dict[str, str]
         assert fleet.twin is not None
         done = []
         for task, state, horizon_s in held_out(options.suite, options.episodes):
-            done.append(run_episode(fleet.bridge, fleet.twin, task, state, horizon_s))
+            try:
+                done.append(run_episode(fleet.bridge, fleet.twin, task, state, horizon_s))
+            except UserError as error:  # its answers come too late to arm it
+                print(f"{name}: {error}", flush=True)
+                return {"refused": str(error)}
             print(f"  {name}: {done[-1]}", flush=True)
         said = summary(done, fleet.bridge.status)
     status = said["status"]
