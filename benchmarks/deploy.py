@@ -78,7 +78,7 @@ def _success(name: str, options: argparse.Namespace, environment: dict[str, str]
         said = summary(done, fleet.bridge.status)
     status = said["status"]
     step, answer = status["step_ms"], status["answer_ms"]
-    timing = f"action every {step['p50']:.0f} ms (p99 {step['p99']:.0f}); answers {answer['p50']:.0f} ms"
+    timing = f"control step every {step['p50']:.0f} ms (p99 {step['p99']:.0f}); answers {answer['p50']:.0f} ms"
     print(f"{name}: {said['text']}; {timing} (p99 {answer['p99']:.0f})", flush=True)
     return said
 

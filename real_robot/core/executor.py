@@ -195,6 +195,8 @@ class ChunkExecutor:
         self._answers: deque[tuple[range, str]] = deque(maxlen=JUDGED)  # steps in time, and why it is not used
         self._still: deque[int] = deque(maxlen=_STILL)
         self._begun: int | None = None
+        self._newest_ns: int | None = None
+        """When the observation of the last used chunk was taken: an older one stays unused, also after `clear`."""
         self._asked: int | None = None
 
     def step_of(self, time_ns: int) -> int:
@@ -277,6 +279,7 @@ class ChunkExecutor:
         first = self._first(observed, begins)
         reason = broken or ("" if first + self.config.chunk_len > begins else late)
         if not reason:
+            self._newest_ns = chunk.observed_ns
             self._chunks.append((chunk, first, begins))
             self._chunks = [kept for kept in self._chunks if kept[1] + self.config.chunk_len > begins]
         self._judge(in_time, delay, broken, late)
@@ -308,7 +311,7 @@ class ChunkExecutor:
             return "an action is not finite"
         if delay < 0:
             return "its observation lies in the future"
-        if self._chunks and chunk.observed_ns <= self._chunks[-1][0].observed_ns:
+        if self._newest_ns is not None and chunk.observed_ns <= self._newest_ns:
             return "a newer observation's chunk is in use"
         return ""
 

@@ -35,7 +35,8 @@ def dashboard(status: Mapping[str, Any], episodes: Sequence[Episode], note: str,
     counts = f"{status['answers']} answers, {status['unused']} not used, {status['errors']} errors"
     table.add_row("policy", Text(f"{status['policy']}; {counts}"))
     table.add_row("answers", f"{_times(status['answer_ms'])}; {status['delay_steps']} control steps late")
-    table.add_row("control", f"tick {_times(status['tick_ms'])}; action every {_times(status['step_ms'])}")
+    acting = "" if status["acting"] is None else f", {status['acting']:.0%} of them with an action"
+    table.add_row("control", f"tick {_times(status['tick_ms'])}; step every {_times(status['step_ms'])}{acting}")
     flows = [f"{name} {flow['rate_hz']:.0f} Hz, {flow['age_ms']:.0f} ms" for name, flow in status["flows"].items()]
     table.add_row("inputs", Text("; ".join(flows)))
     table.add_row("gate", Text(_counts(status["outcomes"]) + _hit(status["reasons"])))

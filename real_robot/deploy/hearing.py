@@ -17,6 +17,7 @@ STATUS: dict[str, Kind] = {
     "faults": Many(str),
     "tick_ms": _SPREAD,
     "step_ms": _SPREAD,
+    "acting": Maybe(float),
     "answer_ms": _SPREAD,
     "delay_steps": int,
     "answers": int,

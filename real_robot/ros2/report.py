@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from embodied_rl.real_robot.core.gate import Outcome
+from embodied_rl.real_robot.core.pace import USUAL
 from embodied_rl.real_robot.core.states import ArmState
 from embodied_rl.real_robot.ros2 import qos
 from embodied_rl.real_robot.ros2.adapters.stamps import set_time
@@ -20,6 +22,8 @@ from embodied_rl.real_robot.ros2.recording import BridgeRecording
 from embodied_rl.real_robot.ros2.station import Station
 
 _STATUS_S, _DIAGNOSTICS_S = 0.1, 1.0
+_STEPS, _TICKS, _FEWEST = 40, 100, 20
+"""By which is judged whether an arm that runs is moved: control steps, control ticks, and steps at least."""
 
 
 class Reporter:
@@ -45,6 +49,7 @@ class Reporter:
         self._outcomes: Counter[str] = Counter()
         self._reasons: Counter[str] = Counter()
         self._steps: deque[int] = deque(maxlen=200)
+        self._acts, self._taken = deque[bool](maxlen=_STEPS), deque[bool](maxlen=_TICKS)
         self._holds, self._interventions = 0, 0
         self._last_hold, self._last_intervention_ns = "", 0
         self._faults: list[str] = []
@@ -60,6 +65,8 @@ class Reporter:
         if output.tick.held is not None:
             self._holds, self._last_hold = self._holds + 1, output.tick.held.reason
         decision = output.tick.decision
+        if output.tick.state is ArmState.RUNNING:
+            self._taken.append(decision is not None and decision.outcome is not Outcome.BLOCK)
         if decision is not None:
             self._outcomes[str(decision.outcome)] += 1
             self._reasons.update(reason.kind for reason in decision.reasons)
@@ -76,6 +83,7 @@ class Reporter:
             "faults": self._faults,
             "tick_ms": _spread(gaps),
             "step_ms": _spread(steps),
+            "acting": float(np.mean(list(self._acts))) if self._acts else None,
             "answer_ms": _spread(np.array(answers)),
             "delay_steps": station.loop.delay_steps,
             "answers": report.answers,
@@ -106,7 +114,24 @@ class Reporter:
         policy = (policy_problem(asking.report, loop, now_ns) or asking.report.last_error) if asked else ""
         unknown = unknown_task(self._station.observations.instruction, asking.metadata)
         mine = [self._inputs.instruction_problem, unknown, self._inputs.twist_problem]
-        return [*([f"policy: {policy}"] if policy else []), *filter(None, mine)]
+        return [*([f"policy: {policy}"] if policy else []), *filter(None, mine), *self._idle(), *self._unrecorded()]
+
+    def _idle(self) -> list[str]:
+        """Why an arm that runs stands still."""
+        if self._station.loop.state is not ArmState.RUNNING:
+            return []
+        acts, taken, found = list(self._acts), list(self._taken), list[str]()
+        if len(acts) >= _FEWEST and (share := float(np.mean(acts))) < USUAL:
+            found.append(f"{share:.0%} of the last {len(acts)} control steps had an action")
+        if len(taken) == _TICKS and (share := float(np.mean(taken))) < USUAL:
+            found.append(f"{share:.0%} of the last {_TICKS} ticks could do what the policy asked for: see the reasons")
+        return found
+
+    def _unrecorded(self) -> list[str]:
+        """What the recording lacks."""
+        said = {} if self._recording is None else self._recording.status()
+        lost = f"the recording lacks {said['dropped']} events" if said.get("dropped") else ""
+        return [f"the recording is not complete: {said['problem']}"] if said.get("problem") else [lost] if lost else []
 
     def _on_event(self, event: Event) -> None:
         if isinstance(event, StateChanged):
@@ -118,10 +143,14 @@ class Reporter:
                 "reason": transition.reason,
             }
             self._states.publish(self._text(data=json.dumps(words)))
+            if transition.accepted:
+                self._acts.clear()
+                self._taken.clear()
         elif isinstance(event, Intervened) and event.began:
             self._interventions, self._last_intervention_ns = event.number, event.time_ns
         elif isinstance(event, ActionTaken):
             self._steps.append(event.time_ns)
+            self._acts.append(event.action is not None)
 
     def _publish_status(self) -> None:
         self._statuses.publish(self._text(data=json.dumps(self.status())))

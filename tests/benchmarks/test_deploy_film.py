@@ -22,6 +22,7 @@ STATUS: dict[str, Any] = {
     "unused": 1,
     "warnings": ["policy: late"],
     "errors": 0,
+    "acting": 0.95,
     "answer_ms": {"p50": 12.0, "p99": 20.0, "max": 21.0},
     "tick_ms": {"p50": 20.0, "p99": 22.0, "max": 30.0},
     "step_ms": None,

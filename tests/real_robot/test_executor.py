@@ -193,6 +193,8 @@ def test_what_is_cleared_is_not_executed() -> None:
     found.clear()
     assert value(found, 1) is None
     assert found.due(0)
+    late = found.add(ramp(0), STEP)
+    assert (late.accepted, late.reason) == (False, "a newer observation's chunk is in use")
 
 
 def test_the_policy_is_asked_every_execution_horizon() -> None:

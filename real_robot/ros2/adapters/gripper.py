@@ -53,17 +53,27 @@ class GripperCommandGripper:
             ) from None
         from rclpy.action import ActionClient
 
+        self._log, self._name = node.get_logger(), config.topic
         self._action, self._scale = actions.GripperCommand, config.scale
         self._client = ActionClient(node, actions.GripperCommand, config.topic)
         self._sent: tuple[float, int] | None = None
+        self._refused = False
 
     def send(self, width: float, ros_ns: int) -> None:
-        """Send a goal if the width has changed by a millimetre and the last goal is 0.2 s old."""
+        """Send a goal if the width has changed by a millimetre or the last goal was refused, 0.2 s after that one."""
         if self._sent is not None:
             last, when = self._sent
-            if abs(width - last) < _LEAST_CHANGE or ros_ns - when < _EVERY_NS:
+            if (abs(width - last) < _LEAST_CHANGE and not self._refused) or ros_ns - when < _EVERY_NS:
                 return
         goal = self._action.Goal()
         goal.command.position, goal.command.max_effort = width * self._scale, _EFFORT
-        self._client.send_goal_async(goal)
-        self._sent = (width, ros_ns)
+        self._sent, self._refused = (width, ros_ns), False
+        self._client.send_goal_async(goal).add_done_callback(self._answered)
+
+    def _answered(self, future: Any) -> None:
+        """Ask again where the goal was refused, and say so: the gripper has not moved."""
+        if not future.result().accepted:
+            self._refused = True
+            self._log.error(
+                f"{self._name} refuses goals: is the gripper's controller active?", throttle_duration_sec=1.0
+            )

@@ -23,6 +23,7 @@ GOOD: dict[str, Any] = {
     "faults": [],
     "tick_ms": None,
     "step_ms": {"p50": 50.0, "p99": 51.0, "max": 52.0},
+    "acting": 0.95,
     "answer_ms": None,
     "delay_steps": 1,
     "answers": 3,

@@ -10,12 +10,14 @@ import numpy as np
 import pytest
 
 from embodied_rl.errors import UserError
-from embodied_rl.real_robot.ros2.adapters import arm_adapter
+from embodied_rl.real_robot.ros2.adapters import arm_adapter, gripper_adapter
 from embodied_rl.real_robot.ros2.adapters.stamps import nanoseconds
-from embodied_rl.real_robot.ros2.config import ArmTopic
+from embodied_rl.real_robot.ros2.config import ArmTopic, GripperTopic
 from tests.real_robot.ros2.bench import ROBOT, Bench
 
 ACTION = ArmTopic("joint_trajectory_action", "/joint_trajectory_controller/follow_joint_trajectory")
+
+GRIPPER = GripperTopic("gripper_command", "/gripper_controller/gripper_cmd", 0.5, ("finger",))
 
 
 def stamp() -> SimpleNamespace:
@@ -54,7 +56,7 @@ class Action:
     accepts = True
 
     def __init__(self, node: object, kind: object, name: str) -> None:
-        assert name == ACTION.topic
+        assert name in (ACTION.topic, GRIPPER.topic)
         Action.goals = []
 
     def send_goal_async(self, goal: Any) -> Answer:
@@ -71,13 +73,14 @@ def module(name: str, **values: Any) -> ModuleType:
 @pytest.fixture
 def ros(monkeypatch: pytest.MonkeyPatch) -> None:
     kind = SimpleNamespace(Goal=SimpleNamespace)
+    command = SimpleNamespace(Goal=lambda: SimpleNamespace(command=SimpleNamespace()))
     for made in (
         module("trajectory_msgs"),
         module("trajectory_msgs.msg", JointTrajectory=trajectory, JointTrajectoryPoint=point),
         module("rclpy"),
         module("rclpy.action", ActionClient=Action),
         module("control_msgs"),
-        module("control_msgs.action", FollowJointTrajectory=kind),
+        module("control_msgs.action", FollowJointTrajectory=kind, GripperCommand=command),
     ):
         monkeypatch.setitem(sys.modules, made.__name__, made)
 
@@ -111,6 +114,21 @@ def test_a_controller_that_refuses_goals_is_named(monkeypatch: pytest.MonkeyPatc
     bench.plan(0, 0.8, 0, 0, 0, 0, -1)
     arm_adapter(node, ACTION, ROBOT).send(bench.step(12), 0)
     assert node.errors == [f"{ACTION.topic} refuses goals: is the controller active?"]
+
+
+@pytest.mark.usefixtures("ros")
+def test_a_gripper_that_refuses_a_goal_is_asked_again_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Action, "accepts", False)
+    node = Node()
+    gripper = gripper_adapter(node, GRIPPER)
+    for ms in range(0, 500, 10):
+        gripper.send(0.04, ms * 1_000_000)
+    assert len(Action.goals) == 3, "five times a second"
+    assert set(node.errors) == {f"{GRIPPER.topic} refuses goals: is the gripper's controller active?"}
+    monkeypatch.setattr(Action, "accepts", True)
+    for ms in range(600, 2000, 10):
+        gripper.send(0.04, ms * 1_000_000)
+    assert len(Action.goals) == 4, "it has moved"
 
 
 @pytest.mark.usefixtures("ros")
