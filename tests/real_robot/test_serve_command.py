@@ -82,6 +82,34 @@ def in_process(obs: dict[str, Any]) -> Array:
     return policy.act(seen, DecisionRng(np.zeros(1, np.int64), np.zeros(1, np.int64)), "greedy").actions[0].numpy()
 
 
+@pytest.mark.parametrize(
+    ("provenance", "embodiment", "tasks"),
+    [
+        ({}, None, None),
+        ({"suite": "tabletop_goal", "config": {"tasks": ["turn_on_the_stove"]}}, "libero", ["turn on the stove"]),
+        (
+            {"suite": "libero_10", "train_states": {"libero_10/KITCHEN_SCENE3_turn_on_the_stove": [0]}},
+            "libero",
+            ["turn on the stove"],
+        ),
+        ({"suite": "libero_goal_lan", "train_states": {"libero_goal_lan/turn_on_the_stove": [0]}}, "libero", None),
+        ({"suite": None, "instructions": ["wipe the table"]}, None, ["wipe the table"]),
+        ({"suite": "PickCube-v1", "config": {"tasks": ["PickCube-v1"]}}, "PickCube-v1", None),
+        ({"suite": None, "instructions": [str(number) for number in range(1025)]}, None, None),
+    ],
+)
+def test_what_a_checkpoint_says_of_its_training(
+    provenance: dict[str, Any], embodiment: str | None, tasks: list[str] | None
+) -> None:
+    assert job.trained_on(provenance) == {"embodiment": embodiment, "tasks": tasks}
+
+
+def test_a_suite_without_a_choice_of_tasks_has_all_of_them() -> None:
+    tasks = job.trained_on({"suite": "tabletop_goal"})["tasks"]
+    assert len(tasks) == 7
+    assert "open the drawer of the cabinet" in tasks
+
+
 def test_the_program_from_ready_to_ctrl_c(program: Program) -> None:
     assert "programs of this machine only, with the token" in program.said
     assert "s3cret" not in program.said
@@ -90,6 +118,7 @@ def test_the_program_from_ready_to_ctrl_c(program: Program) -> None:
     clients = [OpenpiLike(program.port, "s3cret") for _ in range(4)]
     about = clients[0].metadata
     assert (about["cameras"], about["image_size"], about["chunk_len"], about["action_dim"]) == (2, 64, 4, 7)
+    assert (about["embodiment"], len(about["tasks"]), about["protocol"]) == ("libero", 5, 1)
     alone = [client.infer(obs)["actions"] for client, obs in zip(clients, observations, strict=True)]
     assert np.array_equal(alone[0], in_process(observations[0]))
     with ThreadPoolExecutor(4) as pool:
