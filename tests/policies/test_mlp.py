@@ -81,6 +81,35 @@ def test_the_entropy_is_that_of_the_gaussian() -> None:
     torch.testing.assert_close(entropy, exact)
 
 
+def squashed_entropy(mean: float, std: float) -> float:
+    """-sum p(a) log p(a) da of a = tanh(x), in float64 over actions."""
+    x = np.linspace(mean - 10 * std, mean + 10 * std, 400_001)
+    action_density = np.exp(-0.5 * ((x - mean) / std) ** 2) / (std * math.sqrt(2 * math.pi)) * np.cosh(x) ** 2
+    log_density = np.log(np.maximum(action_density, 1e-300))
+    return float(-np.trapezoid(action_density * log_density / np.cosh(x) ** 2, x))
+
+
+@pytest.mark.parametrize(("std", "known"), [(0.1, None), (0.6, 0.594), (1.3, 0.550), (2.5, -0.520), (2.7, None)])
+def test_the_entropy_of_a_squashed_gaussian_and_its_slope(std: float, known: float | None) -> None:
+    """Of its actions; it falls above a std of 0.87, where they crowd at the bounds."""
+    policy, obs = make(squash=True), observation()
+    policy.model.log_std.data.fill_(math.log(std))
+    out = policy.act(obs, rng(), "sample")
+    mean, _ = policy.model.action(policy.model.normalised(out.replay["observed"]))
+    entropy = policy.evaluate(obs.images, obs.proprio, obs.instruction, out.replay).entropy
+    for term in range(3):
+        assert float(entropy[0, term].detach()) == pytest.approx(
+            squashed_entropy(float(mean[0, term].detach()), std), abs=1e-4
+        )
+    if known is not None:
+        assert squashed_entropy(0.0, std) == pytest.approx(known, abs=5e-4)
+    (slope,) = torch.autograd.grad(entropy[0, 0], policy.model.log_std)
+    low, high = (squashed_entropy(float(mean[0, 0].detach()), std * math.exp(step)) for step in (-1e-3, 1e-3))
+    assert float(slope[0]) == pytest.approx((high - low) / 2e-3, abs=2e-3)
+    again = policy.evaluate(obs.images, obs.proprio, obs.instruction, out.replay).entropy
+    assert torch.equal(entropy, again), "no sample"
+
+
 def test_greedy_takes_the_mean_and_rows_do_not_depend_on_each_other() -> None:
     policy, obs = make(), observation()
     mean, _ = policy.model.action(policy.model.normalised(torch.cat([obs.proprio, obs.state], dim=1)))  # type: ignore[list-item]
