@@ -1,13 +1,15 @@
 """Random numbers that depend on the episode and the decision only, never on env, batch size or schedule.
 
 Every draw comes from Philox4x64-10 (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3") keyed by
-(run seed, stream, episode, decision).
+a seed and three counters, the first of which names the stream. Streams of one kind of seed are disjoint by
+construction: the tables below number them, and the decisions of an episode lie under all other streams of its seed.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from enum import IntEnum, unique
 
 import numpy as np
 
@@ -22,8 +24,77 @@ _MIN_ROWS, _MAX_COUNT = 32, 128
 """From so many rows and up to so many numbers a row, vectorised arithmetic beats one NumPy generator a row."""
 
 
+DECISIONS = 2**40
+"""Numbers of decisions, the first counter of `DecisionRng`, lie below."""
+
+
+@unique
+class EpisodeStream(IntEnum):
+    """First counters under an episode's seed, besides the decisions of its policy."""
+
+    CAMERA = DECISIONS
+    LIGHT = DECISIONS + 1
+    TEXTURE = DECISIONS + 2
+    OBJECT = DECISIONS + 3
+    INSTRUCTION = DECISIONS + 4
+    GYMNASIUM_STEPS = DECISIONS + 16
+    WARP_LOOKS = DECISIONS + 17
+    WARP_PHYSICS = DECISIONS + 18
+    PUSHES = DECISIONS + 19
+    GRASPS = DECISIONS + 20
+
+
+@unique
+class RunStream(IntEnum):
+    """First counters under the seed of a training run or an evaluation."""
+
+    TASK_ORDER = 1
+    STATE_ORDER = 2
+    EPISODE = 3
+    EVALUATION = 4
+    SHUFFLE = 5
+    ROW_SELECTION = 6
+    ADAPTIVE_START = 7
+    ADAPTIVE_STATE = 8
+    PERTURB = 9
+    SIGNS = 11
+    PERMUTATIONS = 12
+
+
+@unique
+class DataStream(IntEnum):
+    """First counters under the seed of a training on a data set."""
+
+    SPLIT = 1
+    ORDER = 2
+    SHIFT = 3
+    BLIND = 4
+
+
+@unique
+class TwinStream(IntEnum):
+    """First counters under the seed of a simulated robot."""
+
+    PLANT = 1
+    NODE = 2
+
+
+@unique
+class FixedSeed(IntEnum):
+    """Seeds of what is the same in every run."""
+
+    MANISKILL_STATES = 0x35
+    ENVPOOL_STATES = 0xE9
+    PI0_LOSS = 0xF10
+    PI0_VALIDATION = 0xF11
+
+
+GYMNASIUM_RESET = 0x6E1
+"""The only first counter under the number of an initial state."""
+
+
 def philox(seed: int, *counter: int) -> np.random.Generator:
-    """Return a generator for `seed` and up to three counters, each in [0, 2**63)."""
+    """Return a generator for `seed` and up to three counters, each in [0, 2**63); the first names the stream."""
     words = [*counter, *([0] * (3 - len(counter)))]
     return np.random.Generator(np.random.Philox(key=[seed, _KEY], counter=[0, *words]))
 
@@ -34,7 +105,7 @@ class DecisionRng:
 
     Args:
         seed: int64 [N], the episodes' seeds.
-        decision: int64 [N], the number of the decision within its episode.
+        decision: int64 [N], the number of the decision within its episode, below `DECISIONS` in any that ends.
 
     Example:
         rng = DecisionRng(seed=np.array([7, 8]), decision=np.array([0, 3]))

@@ -32,12 +32,13 @@ class EpisodeSpec:
 
     `seed` keys every random draw of the episode (see `embodied_rl.rng`). `init_state` is a row of the task's initial
     states. `group` is shared by the G episodes of a GRPO group, which have one task and one initial state.
-    `perturb_seed` keys what is perturbed in a training episode; None: the episode is as the task says. A group
-    shares it.
+    `perturb_seed` keys what is perturbed in a training episode; None: the episode is as the task says. `world_seed`
+    keys how a simulator's world differs from the task's own (friction, masses, looks); None: `seed` does. A group
+    shares both.
 
     Example:
-        >>> EpisodeSpec(episode_id=7, task="libero_goal/open_drawer", init_state=3, seed=42)
-        EpisodeSpec(episode_id=7, task='libero_goal/open_drawer', init_state=3, seed=42, group=0, perturb_seed=None)
+        >>> EpisodeSpec(episode_id=7, task="libero_goal/open_drawer", init_state=3, seed=42).key_of_world
+        42
     """
 
     episode_id: int
@@ -46,6 +47,12 @@ class EpisodeSpec:
     seed: int
     group: int = 0
     perturb_seed: int | None = None
+    world_seed: int | None = None
+
+    @property
+    def key_of_world(self) -> int:
+        """`world_seed`, or `seed` where there is none."""
+        return self.seed if self.world_seed is None else self.world_seed
 
 
 @dataclass(slots=True)

@@ -98,13 +98,13 @@ class EnvConfig:
     """Threads that step physics and draw (None: one a CPU core); not for suites of tasks with a state, nor for the
     simulator warp."""
     randomize_color: float = 0.0
-    """Renderer warp: multiply colours by factors in 1 +- this, drawn for each episode; 0: the tasks' own."""
+    """Renderer warp: multiply colours by factors in 1 +- this, drawn for each episode (GRPO: group); 0: the tasks'."""
     randomize_light: float = 0.0
     """Renderer warp: likewise the brightness of lights."""
     randomize_camera: float = 0.0
     """Renderer warp: move each camera by up to so many metres along each axis."""
     randomize_friction: float = 0.0
-    """Simulator warp: multiply friction by a factor in 1 +- this, drawn for each episode."""
+    """Simulator warp: multiply friction by a factor in 1 +- this, drawn for each episode (GRPO: group)."""
     randomize_mass: float = 0.0
     """Simulator warp: likewise the mass of each object."""
     deterministic: bool = False

@@ -9,11 +9,8 @@ import torch
 
 from embodied_rl.data.lerobot import Demonstrations
 from embodied_rl.errors import UserError
-from embodied_rl.rng import philox
+from embodied_rl.rng import DataStream, philox
 from embodied_rl.types import Array
-
-# Philox counters that keep the streams of one seed apart.
-_SPLIT, _ORDER, _SHIFT, _BLIND = 1, 2, 3, 4
 
 
 @dataclass(slots=True)
@@ -131,7 +128,7 @@ def held_out_episodes(data: Demonstrations, *, validation: float, seed: int) -> 
     """bool [E]: the episodes that `split` gives to validation; UserError when `validation` is outside [0, 1)."""
     if not 0.0 <= validation < 1.0:
         raise UserError(f"--validation must be in [0, 1), got {validation}")
-    order = philox(seed, _SPLIT).permutation(len(data))
+    order = philox(seed, DataStream.SPLIT).permutation(len(data))
     held_out = np.zeros(len(data), dtype=bool)
     first = [data.instruction[row] for row in data.starts[:-1]]
     for instruction in dict.fromkeys(first):
@@ -156,7 +153,7 @@ def batch_samples(count: int, batch_size: int, step: int, seed: int) -> Array:
     parts, taken = [], 0
     while taken < batch_size:
         epoch, offset = divmod(first + taken, count)
-        part = philox(seed, _ORDER, epoch).permutation(count)[offset : offset + batch_size - taken]
+        part = philox(seed, DataStream.ORDER, epoch).permutation(count)[offset : offset + batch_size - taken]
         parts.append(part)
         taken += len(part)
     return np.concatenate(parts)
@@ -170,7 +167,7 @@ def random_shift(images: torch.Tensor, pixels: int, seed: int, step: int) -> tor
     if pixels == 0:
         return images
     n, v, h, w, _ = images.shape
-    shift = philox(seed, _SHIFT, step).integers(-pixels, pixels + 1, size=(2, n, v, 1))
+    shift = philox(seed, DataStream.SHIFT, step).integers(-pixels, pixels + 1, size=(2, n, v, 1))
     dy, dx = torch.from_numpy(shift)
     y = (torch.arange(h) + dy).clamp(0, h - 1)
     x = (torch.arange(w) + dx).clamp(0, w - 1)
@@ -182,4 +179,4 @@ def drop_history_rows(count: int, share: float, seed: int, step: int) -> torch.T
     """bool [count]: rows that are predicted without their earlier actions, `share` of them on average, or None."""
     if share == 0.0:
         return None
-    return torch.from_numpy(philox(seed, _BLIND, step).random(count) < share)
+    return torch.from_numpy(philox(seed, DataStream.BLIND, step).random(count) < share)

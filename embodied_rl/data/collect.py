@@ -26,11 +26,10 @@ import torch
 from embodied_rl.data import video, writer
 from embodied_rl.data.layout import DatasetSpec, Episode
 from embodied_rl.errors import UserError
-from embodied_rl.rng import philox
+from embodied_rl.rng import EpisodeStream, philox
 from embodied_rl.types import Array, EpisodeSpec
 from embodied_rl.vec_env import VecEnv
 
-_NOISE = 0xDA27  # Philox counter that keeps the pushes apart from the simulator's own draws
 _PREVIEW_PIXELS = 256
 _PUSH_STEPS = (3, 9)  # length of a push in control steps, the end excluded
 _PUSH_SIZE = (0.3, 1.2)  # size of a push, in units of the largest action
@@ -143,7 +142,7 @@ def record(bench: Bench, attempt: Attempt, dart_noise_rate: float) -> tuple[Epis
     env.reset([0], [EpisodeSpec(attempt.key, attempt.task, attempt.init_state, attempt.seed)])
     images, states, labels, executed = [], [], [], []
     expert = bench.expert(attempt.task, attempt.seed)
-    pushes = _Pushes(dart_noise_rate, philox(attempt.seed, _NOISE))
+    pushes = _Pushes(dart_noise_rate, philox(attempt.seed, EpisodeStream.PUSHES))
     obs = env.new_observation(1)
     while True:
         env.observe([0], obs)

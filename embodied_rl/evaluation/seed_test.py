@@ -17,12 +17,11 @@ import numpy as np
 
 from embodied_rl.errors import UserError
 from embodied_rl.evaluation.sequential_test import TINY, ComparisonPlan, ComparisonState, Pair, look_in_turn
-from embodied_rl.rng import philox
+from embodied_rl.rng import RunStream, philox
 from embodied_rl.types import Array
 
 SEEDS_A_LOOK = 5
 """Training seeds of a recipe at each look, as AdaStop's authors took."""
-_PERMUTATIONS = 12
 
 
 def seed_looks(seeds: int, looks: int | None, level: float) -> tuple[int, ...]:
@@ -52,7 +51,7 @@ def places(plan: ComparisonPlan) -> Array:
 
     As many of either in each look.
     """
-    draw = philox(plan.seed, _PERMUTATIONS)
+    draw = philox(plan.seed, RunStream.PERMUTATIONS)
     found = np.empty((plan.draws, 2, plan.looks[-1]), np.float32)
     for start, end in itertools.pairwise((0, *plan.looks)):
         count = end - start

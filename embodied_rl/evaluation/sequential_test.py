@@ -21,7 +21,7 @@ import numpy as np
 
 from embodied_rl.errors import UserError
 from embodied_rl.evaluation.evaluate import Z95
-from embodied_rl.rng import philox
+from embodied_rl.rng import RunStream, philox
 from embodied_rl.types import Array
 
 Decision = Literal["better", "worse", "not decided"]
@@ -59,7 +59,7 @@ class ComparisonPlan:
 
     def signs(self) -> Array:
         """float32 [draws, pairs] of -1 and 1; the first row is the observed one, all 1."""
-        bits = philox(self.seed, _SIGNS).integers(0, 2, (self.draws, self.looks[-1]), dtype=np.int8)
+        bits = philox(self.seed, RunStream.SIGNS).integers(0, 2, (self.draws, self.looks[-1]), dtype=np.int8)
         bits[0] = 1
         return (2 * bits - 1).astype(np.float32)
 
@@ -119,7 +119,6 @@ Statistics = Callable[[Sequence[Pair], int], tuple[Array, Array]]
 """Of the pairs at a look (from 1): their sizes, float [looks so far, draws, pairs], the observed draw first, of one
 scale for all pairs; and the observed differences, float [pairs]."""
 
-_SIGNS = 11
 _OPPOSITE: dict[Decision, Decision] = {"better": "worse", "worse": "better", "not decided": "not decided"}
 
 

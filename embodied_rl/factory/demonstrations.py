@@ -14,7 +14,7 @@ from embodied_rl.data.collect import Bench
 from embodied_rl.data.collect import Expert as EpisodeExpert
 from embodied_rl.factory.envs import open_env, pick_renderer
 from embodied_rl.factory.protocol_envs import open_protocol_env
-from embodied_rl.rng import philox
+from embodied_rl.rng import EpisodeStream, philox
 from embodied_rl.sim import tabletop
 from embodied_rl.sim.libero import expert as libero_expert
 from embodied_rl.sim.libero.protocol import NATIVE, Protocol
@@ -25,8 +25,6 @@ from embodied_rl.types import Array
 if TYPE_CHECKING:
     from embodied_rl.factory.tasks import SuiteTask
 
-_GRASPS = 0x6BA5
-"""Philox counter that keeps the expert's choices apart from the pushes and the simulator's own draws."""
 _HELD = ExitStack()
 
 
@@ -66,7 +64,7 @@ class _Experts:
             return _Tabletop(env, tabletop_expert.Expert(task, env.model(0)))
         if name not in self._surfaces:
             self._surfaces[name] = libero_expert.Surface(env.model(0))
-        draws = philox(seed, _GRASPS)
+        draws = philox(seed, EpisodeStream.GRASPS)
         return _Libero(env, libero_expert.Expert(task, env.model(0), self._surfaces[name], draws))
 
 

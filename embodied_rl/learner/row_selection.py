@@ -14,14 +14,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from embodied_rl.rng import philox
+from embodied_rl.rng import RunStream, philox
 from embodied_rl.types import Array, RolloutBatch
 
 UNIFORM_PART = 0.5
 """Part of the probabilities that is equal for all rows, so that no row counts for more than 2 / share: a defensive
 mixture (Hesterberg 1995)."""
-# Philox stream; streams 1 to 5, 7 and 8 are the sampler's and the minibatches'.
-_SELECT = 6
 _MAX_EPOCHS = 2**16
 
 
@@ -60,7 +58,7 @@ class RowSelection:
         factor = np.zeros(len(batch))
         for group, rows in _parts(batch, by_group):
             probability = inclusion_probabilities(score[rows], self.share)
-            draw = philox(self._seed, _SELECT, iteration * _MAX_EPOCHS + epoch, group).random()
+            draw = philox(self._seed, RunStream.ROW_SELECTION, iteration * _MAX_EPOCHS + epoch, group).random()
             taken = systematic_sample(probability, float(draw))
             factor[rows.start + taken] = 1.0 / probability[taken]
         return torch.from_numpy(factor.nonzero()[0]), torch.from_numpy(factor).float()

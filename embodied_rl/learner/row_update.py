@@ -9,11 +9,8 @@ from embodied_rl.algorithms.base import Rows
 from embodied_rl.learner.off_policy import ess_ratio
 from embodied_rl.learner.optimizer_step import OptimizerStep
 from embodied_rl.learner.row_selection import RowSelection
-from embodied_rl.rng import philox
+from embodied_rl.rng import RunStream, philox
 from embodied_rl.types import RolloutBatch
-
-# Philox stream of minibatch permutations; streams 1 to 4 are the sampler's.
-_SHUFFLE = 5
 
 
 def update_by_rows(
@@ -33,7 +30,7 @@ def update_by_rows(
         parts = min(len(taken), max(1, round(len(batch) / config.minibatch_size)))
         unit_weight, row_weight = weight * parts * factor[:, None], factor * (parts / len(batch))
         learned, steps = learned + len(taken), steps + parts
-        order = philox(seed, _SHUFFLE, iteration, epoch).permutation(len(taken))
+        order = philox(seed, RunStream.SHUFFLE, iteration, epoch).permutation(len(taken))
         for part, rows in enumerate(np.array_split(order, parts)):
             index = taken[torch.from_numpy(rows)]
             gradients = step.begin(iteration, check_ratio=epoch == 0 and part == 0)

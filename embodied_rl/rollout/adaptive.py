@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from embodied_rl.errors import UserError
-from embodied_rl.rng import philox
+from embodied_rl.rng import RunStream, philox
 from embodied_rl.types import Array, EpisodeResult
 
 UNIFORM_SHARE = 0.25
@@ -21,8 +21,6 @@ MEMORY = 0.8
 """Weight of the earlier batches when a further one is counted: about five batches are remembered."""
 STATE_PRIOR = 4.0
 """An initial state begins with the success rate of its task, as if seen in so many episodes."""
-# Philox streams: 1 to 4 are the sampler's, 5 and 6 the learner's.
-_START, _STATE = 7, 8
 _GOLDEN = 0.6180339887498949
 
 
@@ -106,7 +104,7 @@ class AdaptiveDraws:
         self._tasks = {name: list(states) for name, states in tasks.items()}
         self._names = list(self._tasks)
         self._uniform_share = uniform_share
-        self._start = float(philox(seed, _START).random())
+        self._start = float(philox(seed, RunStream.ADAPTIVE_START).random())
         # By how many batches had ended.
         self._trackers = {0: SuccessTracker(self._tasks, uniform_share)}
 
@@ -115,7 +113,9 @@ class AdaptiveDraws:
         known = [count for count in self._trackers if count <= closed]
         tracker = self._trackers[max(known) if known else min(self._trackers)]
         task = _pick(tracker.task_probability, (self._start + group * _GOLDEN) % 1.0)
-        state = _pick(tracker.state_probability[task], float(philox(self._seed, _STATE, group).random()))
+        state = _pick(
+            tracker.state_probability[task], float(philox(self._seed, RunStream.ADAPTIVE_STATE, group).random())
+        )
         return self._names[task], self._tasks[self._names[task]][state]
 
     def close_batch(self, batch: int, results: Sequence[EpisodeResult], lag: int) -> None:

@@ -13,15 +13,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from embodied_rl.errors import UserError
-from embodied_rl.rng import philox
+from embodied_rl.rng import RunStream, philox
 from embodied_rl.rollout.adaptive import AdaptiveDraws
 from embodied_rl.rollout.retries import FailureCause, RetryPolicy
 from embodied_rl.types import EpisodeResult, EpisodeSpec
 
 TaskStates = Mapping[str, Sequence[int]]
 
-# Philox streams: the first counter word, so that no two uses share a key; 5 to 8 are the learner's and `adaptive`'s.
-_TASK_ORDER, _STATE_ORDER, _EPISODE, _EVALUATION, _PERTURB = 1, 2, 3, 4, 9
 _SEED_RANGE = 2**63 - 1
 
 
@@ -84,11 +82,11 @@ class EpisodeSampler:
     def group(self, index: int) -> list[EpisodeSpec]:
         """Return group `index` of the sequence without issuing it, of a sampler that is not adaptive."""
         round_, place = divmod(index, len(self._names))
-        task = int(philox(self.seed, _TASK_ORDER, round_).permutation(len(self._names))[place])
+        task = int(philox(self.seed, RunStream.TASK_ORDER, round_).permutation(len(self._names))[place])
         states = self._tasks[self._names[task]]
         lap, step = divmod(round_, len(states))
         # Laps and tasks share one counter word; 2**32 laps of a task are out of reach.
-        order = philox(self.seed, _STATE_ORDER, task * 2**32 + lap).permutation(len(states))
+        order = philox(self.seed, RunStream.STATE_ORDER, task * 2**32 + lap).permutation(len(states))
         return self._group(index, self._names[task], int(states[order[step]]))
 
     def close_batch(self, batch: int, results: Sequence[EpisodeResult], lag: int = 0) -> dict[str, float]:
@@ -179,13 +177,18 @@ class EpisodeSampler:
         return [self._spec(first + member, task, init_state, index, attempt=0) for member in range(self.group_size)]
 
     def _spec(self, episode: int, task: str, init_state: int, group: int, attempt: int) -> EpisodeSpec:
-        seed = int(philox(self.seed, _EPISODE, episode, attempt).integers(_SEED_RANGE))
-        return EpisodeSpec(episode, task, init_state, seed, group, self._perturb_seed(group))
+        # the members of a group are compared, so their worlds are alike, also in runs again: those of its first member
+        world_seed = None if self.group_size == 1 else self._episode_seed(group * self.group_size, 0)
+        seed = self._episode_seed(episode, attempt)
+        return EpisodeSpec(episode, task, init_state, seed, group, self._perturb_seed(group), world_seed)
+
+    def _episode_seed(self, episode: int, attempt: int) -> int:
+        return int(philox(self.seed, RunStream.EPISODE, episode, attempt).integers(_SEED_RANGE))
 
     def _perturb_seed(self, group: int) -> int | None:
         if self.perturb_share == 0:
             return None
-        draws = philox(self.seed, _PERTURB, group)
+        draws = philox(self.seed, RunStream.PERTURB, group)
         return int(draws.integers(_SEED_RANGE)) if draws.random() < self.perturb_share else None
 
     def _check_outstanding(self, spec: EpisodeSpec) -> None:
@@ -200,6 +203,6 @@ def evaluation_specs(tasks: TaskStates, seed: int) -> list[EpisodeSpec]:
     """
     pairs = [(task, int(state)) for task, states in tasks.items() for state in states]
     return [
-        EpisodeSpec(index, task, state, int(philox(seed, _EVALUATION, index).integers(_SEED_RANGE)), index)
+        EpisodeSpec(index, task, state, int(philox(seed, RunStream.EVALUATION, index).integers(_SEED_RANGE)), index)
         for index, (task, state) in enumerate(pairs)
     ]

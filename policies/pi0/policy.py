@@ -44,14 +44,12 @@ from embodied_rl.policies.pi0.normalise import Pi0Statistics, fit, unit
 from embodied_rl.policies.pi0.prompt import Pi0Prompt, word_tokenizer
 from embodied_rl.policies.prefix_cache import PrefixCache
 from embodied_rl.policy import ActMode, PolicyTraits, action_chunks, masked_steps, void_rows
-from embodied_rl.rng import DecisionRng, philox
+from embodied_rl.rng import DecisionRng, FixedSeed, philox
 from embodied_rl.types import ActOutput, Array, EvalOutput, Observation
 
 # Imitation starts with few denoising steps, as reinforcement learning will take; several noise draws a demonstration,
 # since the prefix costs most.
 _FRESH_STEPS, _LOSS_SAMPLES = 4, 4
-# Philox seeds of the imitation loss: its own stream, and one for validation, whose noise is always the same.
-_LOSS_SEED, _VALIDATION_SEED = 0xF10, 0xF11
 
 
 class Pi0Policy(nn.Module):
@@ -340,10 +338,10 @@ class Pi0Policy(nn.Module):
         """Normal [rows,samples,H,D] and uniform [rows,samples] numbers of this call of the loss."""
         config = self.config
         if self.training:
-            generator = philox(_LOSS_SEED, int(self.loss_calls))
+            generator = philox(FixedSeed.PI0_LOSS, int(self.loss_calls))
             self.loss_calls += 1
         else:
-            generator = philox(_VALIDATION_SEED)
+            generator = philox(FixedSeed.PI0_VALIDATION)  # always the same noise
         shape = (rows, samples, config.horizon, config.max_action_dim)
         normal = torch.from_numpy(generator.standard_normal(shape, dtype="float32"))
         uniform = torch.from_numpy(generator.random(shape[:2], dtype="float32"))

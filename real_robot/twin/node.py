@@ -20,7 +20,7 @@ from embodied_rl.real_robot.ros2.session import Session
 from embodied_rl.real_robot.twin.follower import Point, TrajectoryFollower
 from embodied_rl.real_robot.twin.options import TOPICS, TwinOptions
 from embodied_rl.real_robot.twin.plant import CAMERAS, Difference, Plant
-from embodied_rl.rng import philox
+from embodied_rl.rng import TwinStream, philox
 
 TIMESTEP_NS = 2_000_000
 _MOST_BEHIND_NS = 200_000_000
@@ -61,7 +61,7 @@ class TwinNode:
         self._lock, self._stopping = threading.Lock(), threading.Event()
         self._commands: deque[tuple[int, Any]] = deque()
         self._late: deque[tuple[int, int, Any]] = deque()
-        self._rng = philox(options.seed, 2)
+        self._rng = philox(options.seed, TwinStream.NODE)
         self._dropped: set[str] = set()
         self._wanted: dict[str, Any] | None = None
         self._number, self._sim_ns, self._behind_ns = 0, 0, 0

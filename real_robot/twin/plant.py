@@ -9,7 +9,7 @@ import mujoco
 import numpy as np
 
 from embodied_rl.errors import UserError, suggest
-from embodied_rl.rng import philox
+from embodied_rl.rng import TwinStream, philox
 from embodied_rl.sim.mujoco.env import Env, find_robot
 from embodied_rl.sim.mujoco.goal import compile_goal
 from embodied_rl.sim.perturb import Perturber
@@ -69,7 +69,7 @@ class Plant:
         self._size = image_size
         self._renderer = make_renderer("auto", [])
         self._scene: int | None = None
-        self._rng = philox(0, 0)
+        self._rng = philox(0, TwinStream.PLANT)
         self._lock = threading.Lock()
         self._loaded = ""
         self._env: Env | None = None
@@ -111,7 +111,7 @@ class Plant:
                 self._mass = np.zeros((model.nv, model.nv))
             if self._loaded != task or self.difference.looks:
                 self._redraw(task, state, seed)
-            self._loaded, self._rng = task, philox(seed, 1)
+            self._loaded, self._rng = task, philox(seed, TwinStream.PLANT)
             self._env.reset(spec.init_states[state])
         return spec.instruction
 

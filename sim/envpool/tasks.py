@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 
 from embodied_rl.errors import UserError, suggest
-from embodied_rl.rng import philox
+from embodied_rl.rng import FixedSeed, philox
 from embodied_rl.sim.envpool.load import load_envpool
 from embodied_rl.sim.task import SEEDED_HELDOUT, SEEDED_TRAIN, TaskSpec
 from embodied_rl.utils.suites import as_names
 
 SUITES = ("metaworld", "fetch", "playground", "dm_control")
-_SEEDS, _DRAWN = 0xE9, 10_100
+_DRAWN = 10_100
 _HZ = {
     "Acrobot": 100.0,
     "BallInCup": 50.0,
@@ -115,7 +115,7 @@ def _task(suite: str, name: str, env_id: str) -> EnvPoolTask:
 @cache
 def seeds() -> np.ndarray[Any, np.dtype[np.int32]]:
     """The seed of every initial state, int32 [S], all different."""
-    drawn = philox(_SEEDS).choice(2**31 - 1, _DRAWN, replace=False)  # another count would draw others
+    drawn = philox(FixedSeed.ENVPOOL_STATES).choice(2**31 - 1, _DRAWN, replace=False)  # another count would draw others
     return drawn[: SEEDED_HELDOUT.stop].astype(np.int32)
 
 

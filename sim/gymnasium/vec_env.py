@@ -16,7 +16,7 @@ import torch
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 
 from embodied_rl.errors import UserError
-from embodied_rl.rng import philox
+from embodied_rl.rng import GYMNASIUM_RESET, EpisodeStream, philox
 from embodied_rl.sim.checks import check_counts, check_env_ids
 from embodied_rl.sim.gymnasium.spaces import ActionMap, action_map, layout_of, write_observation
 from embodied_rl.sim.stepping import bounded_actions
@@ -31,8 +31,6 @@ SUCCESS_KEYS = ("is_success", "success")
 DEFAULT_HORIZON = 1000
 """Control steps of an episode whose id names no `max_episode_steps`."""
 _DEFAULT_HZ = 30.0
-# Philox streams: what an episode begins with, and what its steps draw.
-_RESET, _STEPS = 0x6E1, 0x6E2
 
 
 @dataclass(slots=True)
@@ -109,9 +107,9 @@ class GymnasiumVecEnv:
         check_counts(env_ids, episodes)
         for env_id, spec in zip(env_ids, episodes, strict=True):
             world = self._world(env_id, spec.task)
-            seed = int(philox(spec.init_state, _RESET).integers(2**31))
+            seed = int(philox(spec.init_state, GYMNASIUM_RESET).integers(2**31))
             world.observation, _ = world.env.reset(seed=seed)
-            world.env.unwrapped.np_random = philox(spec.seed, _STEPS)
+            world.env.unwrapped.np_random = philox(spec.seed, EpisodeStream.GYMNASIUM_STEPS)
             world.steps, world.over = 0, False
 
     def step(self, env_ids: Sequence[int], actions: torch.Tensor) -> ChunkResult:

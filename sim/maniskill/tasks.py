@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 
 from embodied_rl.errors import UserError, suggest
-from embodied_rl.rng import philox
+from embodied_rl.rng import FixedSeed, philox
 from embodied_rl.sim.maniskill.load import check_assets, registered
 from embodied_rl.sim.task import SEEDED_HELDOUT, SEEDED_TRAIN, TaskSpec
 from embodied_rl.utils.suites import as_names
 
 SUITE = "maniskill"
-_SEEDS, _DRAWN = 0x35, 10_100
+_DRAWN = 10_100
 _LONG = 1_000
 
 
@@ -62,5 +62,7 @@ def _task(env_id: str, horizon: int | None) -> ManiSkillTask:
 @cache
 def seeds() -> np.ndarray[Any, np.dtype[np.int64]]:
     """The seed of every initial state, int64 [S], all different."""
-    drawn = philox(_SEEDS).choice(2**31 - 1, _DRAWN, replace=False)  # another count would draw others
+    drawn = philox(FixedSeed.MANISKILL_STATES).choice(
+        2**31 - 1, _DRAWN, replace=False
+    )  # another count would draw others
     return drawn[: SEEDED_HELDOUT.stop]

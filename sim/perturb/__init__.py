@@ -19,7 +19,7 @@ import mujoco
 import numpy as np
 
 from embodied_rl.errors import UserError, suggest
-from embodied_rl.rng import philox
+from embodied_rl.rng import EpisodeStream, philox
 from embodied_rl.sim.mujoco.task import MujocoTask
 from embodied_rl.sim.perturb.objects import move_objects
 from embodied_rl.sim.perturb.visual import (
@@ -35,8 +35,6 @@ from embodied_rl.sim.perturb.words import paraphrase
 from embodied_rl.types import Array, EpisodeSpec
 
 KINDS = ("camera", "light", "texture", "object", "instruction")
-_STREAM = 2**40
-"""Philox counter of the first kind: far above any decision's number, which the policy's draws are keyed by."""
 _Look = tuple[Callable[[np.random.Generator, float], Values], Callable[[mujoco.MjModel, Values], None]]
 _LOOKS: dict[str, _Look] = {
     "camera": (draw_camera, move_camera),
@@ -149,4 +147,4 @@ def _build_look(task: MujocoTask, changes: Mapping[str, Any]) -> mujoco.MjModel:
 
 
 def _rng(spec: EpisodeSpec, kind: str) -> np.random.Generator:
-    return philox(spec.seed, _STREAM + KINDS.index(kind))
+    return philox(spec.seed, EpisodeStream[kind.upper()])

@@ -66,7 +66,7 @@ class WarpDrawnEnv:
         """Put `episodes[i]` into `env_ids[i]`; UserError for an unknown task or initial state."""
         self._native.reset(env_ids, episodes)
         for env_id, spec in zip(env_ids, episodes, strict=True):
-            self._pictures.reset(env_id, self._native.world(env_id)[0], spec.seed)
+            self._pictures.reset(env_id, self._native.world(env_id)[0], spec.key_of_world)
 
     def step(self, env_ids: Sequence[int], actions: torch.Tensor) -> ChunkResult:
         """As `NativeVecEnv.step`; results are on the device."""

@@ -10,12 +10,9 @@ import numpy as np
 import torch
 
 from embodied_rl.errors import UserError
-from embodied_rl.rng import philox
+from embodied_rl.rng import EpisodeStream, philox
 from embodied_rl.sim.warp.transfer import to_device
 from embodied_rl.types import Array
-
-_LOOKS, _PHYSICS = 0x100C, 0x9417
-"""Philox counters that keep these draws apart from each other and from others of an episode."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +52,7 @@ class Randomization:
 
     def looks(self, model: mujoco.MjModel, seed: int) -> dict[str, Array]:
         """Fields of the visual model, by name, of the episode with this seed."""
-        draws, found = philox(seed, _LOOKS), {}
+        draws, found = philox(seed, EpisodeStream.WARP_LOOKS), {}
         for name, spread in (("geom_rgba", self.color), ("mat_rgba", self.color)):
             rgba = getattr(model, name).astype(np.float64)
             rgba[:, :3] *= 1 + draws.uniform(-spread, spread, (len(rgba), 3))
@@ -69,7 +66,7 @@ class Randomization:
 
         Scaling a whole tree of bodies scales its inertia and divides what MuJoCo derives from it, exactly.
         """
-        draws = philox(seed, _PHYSICS)
+        draws = philox(seed, EpisodeStream.WARP_PHYSICS)
         slide = 1 + draws.uniform(-self.friction, self.friction)
         scale = np.ones(model.nbody)
         for joint in range(model.njnt):

@@ -136,9 +136,9 @@ class WarpVecEnv:
                 scene, number = self._scene(spec.task)
                 self._held[env_id] = scene
                 self._task_of[env_id] = self._tasks[spec.task]
-                scene.randomize([env_id], [spec.seed])
+                scene.randomize([env_id], [spec.key_of_world])
                 if self._pictures is not None:
-                    self._pictures.reset(env_id, self._tasks[spec.task], spec.seed)
+                    self._pictures.reset(env_id, self._tasks[spec.task], spec.key_of_world)
                 _, ids, rows, numbers = by_scene.setdefault(id(scene), (scene, [], [], []))
                 ids.append(env_id)
                 rows.append(scene.start(number, spec.init_state))

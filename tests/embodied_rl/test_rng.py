@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ast
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -9,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from embodied_rl import rng as rng_module
-from embodied_rl.rng import DecisionRng, philox
+from embodied_rl.rng import DECISIONS, DataStream, DecisionRng, EpisodeStream, FixedSeed, RunStream, TwinStream, philox
 from embodied_rl.types import Array
 
 COUNTS = (1, 2, 7, 8, 9, 28, 128)
@@ -86,3 +89,47 @@ def test_a_broken_generator_is_found(monkeypatch: pytest.MonkeyPatch, name: str,
     monkeypatch.setattr(rng_module, name, value)
     drawn = [draw(seed, seed, 28, normal) for normal in (False, True)]
     assert any((bits(a) != bits(b)).any() for a, b in zip(drawn, expected, strict=True))
+
+
+SOURCES = Path(rng_module.__file__).parents[1]
+TABLES = (EpisodeStream, RunStream, DataStream, TwinStream)
+BY_HAND = {
+    "embodied_rl/rng.py": 1,  # a decision's draws
+    "embodied_rl/data/collect.py": 1,  # seeds of a collection's attempts, by task and attempt
+    "sim/gymnasium/vec_env.py": 1,  # by initial state
+    "sim/tabletop/initial_states.py": 1,  # seeds of their own, by the suite's hash
+    "sim/perturb/visual.py": 1,  # by bodies, under a seed that is drawn for them alone
+    "sim/maniskill/tasks.py": 1,  # fixed seeds, which stand for their only streams
+    "sim/envpool/tasks.py": 1,
+    "policies/pi0/policy.py": 2,
+    "embodied_rl/jobs/verify_export.py": 1,  # what an export is tried on
+}
+
+
+def test_streams_of_one_kind_of_seed_never_meet() -> None:
+    """Their first counters differ, and an episode's lie beyond all of its decisions."""
+    for table in TABLES:
+        assert len(table.__members__) == len(set(map(int, table))), "an alias would be the same stream"
+    assert min(EpisodeStream) >= DECISIONS
+    assert len(set(FixedSeed)) == len(FixedSeed.__members__)
+    numbers = sorted({int(stream) % 2**16 for stream in EpisodeStream} | {1761, 1762, 0x100C, 0x9417, 0xDA27, 0x6BA5})
+    rng = DecisionRng(np.full(len(numbers), 7), np.array(numbers))
+    drawn = [*rng.uniform(4), *rng.normal(4), *(philox(7, each).random(4, np.float32) for each in EpisodeStream)]
+    drawn += [philox(7, each).standard_normal(4, np.float32) for each in EpisodeStream]
+    assert len({values.tobytes() for values in drawn}) == len(drawn)
+
+
+def test_every_stream_is_in_a_table() -> None:
+    """No generator is made from a counter that stands somewhere else."""
+    names, found = {table.__name__ for table in TABLES}, dict.fromkeys(BY_HAND, 0)
+    for folder in ("embodied_rl", "sim", "policies", "real_robot"):
+        for path in sorted((SOURCES / folder).glob("**/*.py")):
+            for call in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if not (isinstance(call, ast.Call) and ast.unparse(call.func) in ("philox", "rng.philox")):
+                    continue
+                stream = ast.unparse(call.args[1]) if len(call.args) > 1 else ""
+                if stream.split(".")[0].split("[")[0] not in names:
+                    name = str(path.relative_to(SOURCES))
+                    assert name in BY_HAND, f"{name}:{call.lineno} draws from no stream of rng.py"
+                    found[name] += 1
+    assert found == BY_HAND

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from embodied_rl.errors import UserError
+from embodied_rl.rollout.sampler import EpisodeSampler
 from embodied_rl.sim.mujoco.vec_env import CAMERAS, NativeVecEnv
 from embodied_rl.types import EpisodeSpec, Observation
 from embodied_rl.vec_env import VecEnv
@@ -69,6 +70,28 @@ def test_friction_and_mass_change_motions_by_seed() -> None:
         assert float((rows[0] - rows[1]).abs().max()) > rounding
         one, other = (seen(env, [env_id]).proprio for env_id in (0, 2))
         torch.testing.assert_close(one, other, rtol=0, atol=rounding)
+
+
+def test_the_members_of_a_group_have_one_world() -> None:
+    """They are compared: what differs between them is what the policy did. Other groups have other worlds."""
+    (task, *_), randomize = short_tasks(), Randomization(color=0.3, friction=0.5, mass=0.5)
+    sampler = EpisodeSampler(0, {task.name: [0]}, group_size=2)
+    specs = [*sampler.next_group(), *sampler.next_group()]
+    specs[1] = sampler.requeue(sampler.requeue(specs[1]))  # a run again with another seed
+    assert len({each.seed for each in specs}) == 4
+    with closing(WarpVecEnv([task], 4, device=DEVICE, image_size=24, cameras=1, randomize=randomize)) as env:
+        env.reset(range(4), specs)
+        images = seen(env, [0, 1, 2, 3]).images
+        assert torch.equal(images[0], images[1])
+        assert torch.equal(images[2], images[3])
+        assert not torch.equal(images[0], images[2])
+        fields = env._held[0]._fields
+        assert fields is not None
+        for name in ("geom_friction", "body_mass"):
+            one, two, three, four = fields._values[name]
+            assert torch.equal(one, two)
+            assert torch.equal(three, four)
+            assert not torch.equal(one, three)
 
 
 def test_a_scaled_object_is_a_heavier_model() -> None:
