@@ -50,9 +50,13 @@ def test_the_arm_moves_as_it_is_asked_and_everything_repeats() -> None:
 
 
 def test_late_answers_leave_less_of_each_chunk() -> None:
-    now, late = pushed(Twin()), pushed(Twin(answer_ms=150.0))
-    assert len(late.seen) < len(now.seen)
+    now, late = pushed(Twin()), pushed(Twin(answer_ms=80.0))
     assert late.seen[-1][1] < now.seen[-1][1] - 0.002
+
+
+def test_an_arm_whose_answers_are_all_too_late_is_not_armed() -> None:
+    with pytest.raises(RuntimeError, match=r"the arm is idle: arm is not possible .*policy: none yet"):
+        pushed(Twin(answer_ms=150.0))
 
 
 @pytest.mark.parametrize("looks", [("light",), ("texture",)])
