@@ -14,6 +14,9 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from embodied_rl.benchmarks.deploy_cameras import button_to_last_command
 from embodied_rl.cli.deploy import DeployCommand
 from embodied_rl.errors import UserError
 from embodied_rl.jobs.deploy import fleet_config, held_out, summary
@@ -42,6 +45,7 @@ def main() -> int:
     parser.add_argument("--episodes", type=int, default=10, help="of each variant")
     parser.add_argument("--variants", nargs="*", default=["plain"], choices=list(VARIANTS))
     parser.add_argument("--drills", type=int, default=0, help="rounds of fault drills")
+    parser.add_argument("--presses", type=int, default=0, help="of the button, beside two 1080p cameras at 30 Hz")
     parser.add_argument("--speed", type=float, default=1.0, help="the twin's seconds in one of the wall clock")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
@@ -53,6 +57,8 @@ def main() -> int:
         found[name] = _success(name, options, environment)
     if options.drills:
         found["drills"] = _drills(options, environment)
+    if options.presses:
+        found["presses"] = _presses(options, environment)
     if options.json is not None:
         options.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     return 0
@@ -99,6 +105,19 @@ def _drills(options: argparse.Namespace, environment: dict[str, str]) -> list[di
         state, still = _ms(drill.state_s), _ms(drill.still_s)
         print(f"{drill.fault}: {drill.state or 'gone'} after {state}, at rest after {still}", flush=True)
     return [asdict(drill) for drill in found]
+
+
+def _presses(options: argparse.Namespace, environment: dict[str, str]) -> dict[str, Any]:
+    config = _config("plain", options, environment)
+    config = replace(config, bridge=replace(config.bridge, resume_s=None, speed=1.0))
+    said = button_to_last_command(config, held_out(options.suite, 1)[0][0], options.presses)
+    p50, p99, most = np.quantile(said["ms"], [0.5, 0.99, 1.0])
+    print(
+        f"button to last command, {len(said['ms'])} times: p50 {p50:.1f} ms, p99 {p99:.1f}, max {most:.1f}", flush=True
+    )
+    for name, flow in said["flows"].items():
+        print(f"  {name}: {flow['rate_hz']:.0f} Hz, {flow['age_ms']:.0f} ms old", flush=True)
+    return said
 
 
 def _ms(seconds: float | None) -> str:

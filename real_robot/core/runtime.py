@@ -10,20 +10,23 @@ from typing import Any
 import numpy as np
 
 from embodied_rl.errors import UserError
+from embodied_rl.real_robot.core.buttons import Buttons
 from embodied_rl.real_robot.core.gate import NANOSECONDS, Command, Decision, Reason, Setpoint
 from embodied_rl.real_robot.core.mux import Selection, TakeoverMux
 from embodied_rl.real_robot.core.robot import Robot
 from embodied_rl.real_robot.core.states import TRANSITIONS, ArmState, Event, StateMachine, Transition
 from embodied_rl.real_robot.core.watchdog import Fault, Watchdog
 
-_STOP_A_HUMAN = ("joint_states", "jitter", "tracking")
+STOP, COMMANDS = "emergency_stop", "commands"
+"""Faults of the emergency stop's buttons, and of somebody else who commands the arm."""
+_STOP_A_HUMAN = ("joint_states", "jitter", "tracking", STOP, COMMANDS)
 """Faults under which not even a human moves the arm; a human needs neither cameras nor the policy."""
 
 _BLIND = "joint_states"
 _LOST = "clear its way, then disarm and arm it"
 _MOMENT_NS = 500_000
-_SPEED_NS, _REST = 20_000_000, 0.05
-"""Joint states so far apart say how fast the arm moves; up to so many rad/s it is at rest."""
+_SPEED_NS, _REST, _OFF = 20_000_000, 0.05, 0.01
+"""Joint states so far apart say how fast the arm moves, ns; slower than so many rad/s it rests; so many rad off."""
 _REPEATED_NS = 500_000_000
 """How long the stop of an arm that did not follow is sent: longer than it takes, so that no controller misses it."""
 
@@ -92,9 +95,14 @@ class ArmRuntime:
         self.machine = StateMachine()
         self.mux = TakeoverMux(self.machine)
         self.watchdog = Watchdog(robot.watchdog, self.gate.period_ns, cameras)
+        self.buttons = Buttons()
         self._measured = deque[tuple[int, np.ndarray]](maxlen=256)
         self._setpoint: Setpoint | None = None
         self._unseen, self._given_up_ns = False, -1  # joints were not heard; when the set point was given up for good
+        self._settled, self._state = (
+            True,
+            ArmState.IDLE,
+        )  # whether a held arm stands where it is asked to; the last tick's
 
     def joint_states(
         self, names: Sequence[str], positions: Sequence[float], stamp_ns: int, now_ns: int | None = None
@@ -126,6 +134,23 @@ class ArmRuntime:
             self.watchdog.tracked(float(np.abs(measured - self._setpoint.positions).max()))
         return None
 
+    def button(
+        self, pressed: bool, now_ns: int, key: bytes = b"", name: str = "", number: int | None = None
+    ) -> tuple[bool, Transition | None]:
+        """Note what a publisher says of its emergency stop's button; see `Buttons.heard`.
+
+        Returns:
+            Whether it moved, and the transition where the arm is stopped just now.
+        """
+        moved = self.buttons.heard(key, name, pressed, now_ns, number)
+        down = self.buttons.pressed
+        return moved, self.machine.button(bool(down), now_ns, ", ".join(filter(None, down)))
+
+    def faults(self, now_ns: int) -> tuple[Fault, ...]:
+        """All reasons to hold at `now_ns`: the watchdog's, and an emergency stop that fell silent."""
+        found, silent = self.watchdog.faults(now_ns), self.buttons.problem(now_ns)
+        return (*found, Fault(STOP, silent)) if silent else found
+
     def fire(self, event: Event, now_ns: int, reason: str = "") -> Transition:
         """Apply an event; arming starts the gate at the measured pose, and a set point that moves is not disarmed.
 
@@ -142,7 +167,7 @@ class ArmRuntime:
         if event is Event.DISARM and state in (ArmState.ARMED, ArmState.HOLDING) and not self.gate.at_rest:
             return Transition(now_ns, event, state, state, "the arm still brakes: disarm it at rest", accepted=False)
         if event is Event.ARM and state is ArmState.IDLE:
-            self._setpoint, self._unseen, self._given_up_ns = None, False, -1
+            self._setpoint, self._unseen, self._given_up_ns, self._settled = None, False, -1, True
             self.watchdog.track_anew()
             try:
                 # on the ticks' grid, not at this moment: half a tick beside it, jitter would count ticks twice or never
@@ -150,7 +175,7 @@ class ArmRuntime:
                 self.gate.start(self._measured[-1][1] if self._measured else np.array([]), start_ns)
             except UserError as error:
                 return Transition(now_ns, event, ArmState.IDLE, ArmState.IDLE, str(error), accepted=False)
-        fired = self.machine.fire(event, now_ns, reason, faults=self.watchdog.faults(now_ns))
+        fired = self.machine.fire(event, now_ns, reason, faults=self.faults(now_ns))
         if fired.accepted and event in (Event.START, Event.RESUME):
             self.settle()
         possible = (fired.before, event) in TRANSITIONS
@@ -159,10 +184,12 @@ class ArmRuntime:
         return fired
 
     def settle(self) -> None:
-        """Begin where the arm is measured, if it was not seen for a while: it may not have followed meanwhile."""
-        if self._unseen and not self.gate.brake_from(self._measured[-1][1], self._speed()):
-            self.watchdog.lose_track("outside its limits since its joints were not heard")
-        self._unseen = False
+        """Begin where the arm is measured: one that was not seen for a while, or is held and does not follow."""
+        measured = self._measured[-1][1]
+        off = not self._settled and np.abs(measured - self.gate.positions).max() > _OFF
+        if (self._unseen or (off and self._rests)) and not self.gate.brake_from(measured, self._speed()):
+            self.watchdog.lose_track("outside its limits where it is measured")
+        self._unseen, self._settled = False, True
 
     def tick(self, now_ns: int, policy: Command | None) -> Tick:
         """Run one control tick.
@@ -171,6 +198,7 @@ class ArmRuntime:
         One that the arm did not follow is given up for the stop from where the arm is measured, which is sent for
         `_REPEATED_NS`, and then nothing until the arm is armed again. While joint states are missing, the stop goes out
         and then nothing until they are back; the set point is then where the arm is measured.
+        So it is where an arm that is held stands still elsewhere.
 
         Args:
             now_ns: The time: a multiple of the gate's period, or less than half of one later (see `first_tick`).
@@ -180,7 +208,7 @@ class ArmRuntime:
             What happened, with the set point to send, if any.
         """
         self.watchdog.tick(now_ns)
-        faults = self.watchdog.faults(now_ns)
+        faults = self.faults(now_ns)
         stops = faults if self.machine.state is ArmState.RUNNING else self._human_stops(faults)
         held = None
         if stops and self.machine.state in (ArmState.RUNNING, ArmState.HUMAN):
@@ -205,11 +233,16 @@ class ArmRuntime:
             self.gate.brake_from(self._measured[-1][1], self._speed())
             self._given_up_ns = now_ns
         self._unseen = self._unseen or blind
-        moved = self.machine.state in (ArmState.RUNNING, ArmState.HUMAN)
-        if not blind and (moved or np.abs(self._speed()).max() < _REST):
+        state, before, self._state = self.machine.state, self._state, self.machine.state
+        self._settled = self._settled and not (state is ArmState.HOLDING and before is not ArmState.HOLDING)
+        if not blind and (self._rests or (self._unseen and state in (ArmState.RUNNING, ArmState.HUMAN))):
             self.settle()
         given_up = self._given_up_ns >= 0 and now_ns - self._given_up_ns >= _REPEATED_NS
         return self._unseen or given_up
+
+    @property
+    def _rests(self) -> bool:
+        return bool(np.abs(self._speed()).max() < _REST)
 
     def _speed(self) -> np.ndarray:
         """How fast the joints moved of late [n], rad/s; NaN where too few are known to say."""

@@ -87,7 +87,7 @@ class StateMachine:
     """
 
     def __init__(self) -> None:
-        self._state, self._pressed = ArmState.IDLE, False
+        self._state, self._pressed, self._names = ArmState.IDLE, False, ""
 
     @property
     def state(self) -> ArmState:
@@ -99,18 +99,19 @@ class StateMachine:
         """Whether set points go to the controller at all."""
         return self._state not in (ArmState.IDLE, ArmState.ESTOPPED)
 
-    def button(self, pressed: bool, now_ns: int) -> Transition | None:
+    def button(self, pressed: bool, now_ns: int, names: str = "") -> Transition | None:
         """Note the emergency stop's position; pressing it fires `ESTOP`.
 
         Args:
-            pressed: Whether it is pressed now.
+            pressed: Whether it is pressed now: any of its buttons.
             now_ns: The time.
+            names: Of the buttons that are pressed.
 
         Returns:
             The transition where it was pressed just now.
         """
-        newly, self._pressed = pressed and not self._pressed, pressed
-        return self.fire(Event.ESTOP, now_ns, "button") if newly else None
+        newly, self._pressed, self._names = pressed and not self._pressed, pressed, f": {names}" if names else ""
+        return self.fire(Event.ESTOP, now_ns, f"button{self._names}") if newly else None
 
     def fire(self, event: Event, now_ns: int, reason: str = "", *, faults: Sequence[Fault] = ()) -> Transition:
         """Apply an event.
@@ -129,7 +130,7 @@ class StateMachine:
         if after is None:
             refusal = f"{event} is not possible while {before}"
         elif event is Event.RESET and self._pressed:
-            refusal = "the emergency stop is still pressed"
+            refusal = f"the emergency stop is still pressed{self._names}"
         elif event in _NEEDS_HEALTH and faults:
             found = "; ".join(f"{fault.kind}: {fault.detail}" for fault in faults)
             refusal = f"{event} is not possible while a watchdog reports faults: {found}"

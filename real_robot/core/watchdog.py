@@ -33,7 +33,10 @@ class WatchdogLimits:
 
 @dataclass(frozen=True)
 class Fault:
-    """One reason to hold. kind: 'camera', 'joint_states', 'policy', 'jitter' or 'tracking'."""
+    """One reason to hold.
+
+    kind: 'camera', 'joint_states', 'policy', 'jitter', 'tracking', or what somebody else noted (`Watchdog.note`).
+    """
 
     kind: str
     detail: str
@@ -69,6 +72,7 @@ class Watchdog:
         self._last_tick_ns: int | None = None
         self._deviations_ns: deque[int] = deque(maxlen=window)
         self._most_error, self._lost_track = limits.tracking_error, ""
+        self._noted = dict[str, str]()
 
     def observed(self, source: str, stamp_ns: int, now_ns: int | None = None) -> str:
         """Note an observation.
@@ -100,6 +104,10 @@ class Watchdog:
         """How long ago the newest observation of a source was taken, s; None before the first."""
         stamp_ns = self._seen[source]
         return None if stamp_ns is None else (now_ns - stamp_ns) / NANOSECONDS
+
+    def note(self, kind: str, detail: str) -> None:
+        """Note what somebody else looks after: a fault of this kind while `detail` is not empty."""
+        self._noted[kind] = detail
 
     def tick(self, now_ns: int) -> None:
         """Note the start of a control tick."""
@@ -151,6 +159,7 @@ class Watchdog:
             found.append(Fault("jitter", f"a tick was {worst:.4f} s off, at most {most:.4f}"))
         if self._lost_track:
             found.append(Fault("tracking", self._lost_track))
+        found += [Fault(kind, detail) for kind, detail in self._noted.items() if detail]
         return tuple(found)
 
 

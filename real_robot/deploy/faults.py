@@ -144,21 +144,7 @@ class Drills:
             to_idle(fleet.bridge)
         return drill
 
-    def _drill(self, fault: str, inject: Callable[[], object], wanted: str) -> Drill:
-        bridge, clock = self._fleet.bridge, self._clock
-        self._move()
-        seen = len(bridge.transitions)
-        inject()
-        began_ns = clock.now_ns()
-        bridge.wait(lambda: bool(wanted) and bridge.state == wanted, 3.0)
-        watched_ns = _WATCHED_ALONE_NS if fault.endswith(" bridge") else _WATCHED_NS
-        clock.sleep_until(max(began_ns + watched_ns, clock.now_ns() + 500_000_000))
-        heard = [said for said in bridge.transitions[seen:] if said["state"] == wanted and said["accepted"]]
-        state_s = (int(heard[0]["heard_ns"] * clock.speed) - began_ns) / 1e9 if heard else None
-        still_s, last_s = self.watch.still_s(began_ns), self.watch.last_command_s(began_ns)
-        return Drill(fault, wanted and bridge.state, state_s, still_s, last_s)
-
-    def _move(self) -> None:
+    def move(self) -> None:
         """Bring the arm to motion, from any state but e-stopped."""
         bridge, twin = self._fleet.bridge, self._fleet.twin
         assert twin is not None
@@ -172,6 +158,20 @@ class Drills:
             if bridge.state == "holding":  # a busy computer, before the fault
                 patiently(bridge, "resume")
         raise UserError(f"the arm does not move; the bridge is {bridge.state}, faults {bridge.status['faults']}")
+
+    def _drill(self, fault: str, inject: Callable[[], object], wanted: str) -> Drill:
+        bridge, clock = self._fleet.bridge, self._clock
+        self.move()
+        seen = len(bridge.transitions)
+        inject()
+        began_ns = clock.now_ns()
+        bridge.wait(lambda: bool(wanted) and bridge.state == wanted, 3.0)
+        watched_ns = _WATCHED_ALONE_NS if fault.endswith(" bridge") else _WATCHED_NS
+        clock.sleep_until(max(began_ns + watched_ns, clock.now_ns() + 500_000_000))
+        heard = [said for said in bridge.transitions[seen:] if said["state"] == wanted and said["accepted"]]
+        state_s = (int(heard[0]["heard_ns"] * clock.speed) - began_ns) / 1e9 if heard else None
+        still_s, last_s = self.watch.still_s(began_ns), self.watch.last_command_s(began_ns)
+        return Drill(fault, wanted and bridge.state, state_s, still_s, last_s)
 
     def _recover(self) -> None:
         """Resume once the fault is gone: an arm that holds goes on when somebody says so."""

@@ -134,7 +134,7 @@ class TwinRemote:
         self._text = String
         self.heard = Heard()
         self.state: dict[str, Any] = {}
-        self._number = 0
+        self._number, self._dropped, self._deaf = 0, tuple[str, ...](), False
         self._episode = session.node.create_publisher(String, TOPICS["episode"], qos.latched())
         self._faults = session.node.create_publisher(String, TOPICS["faults"], qos.event())
         state = TOPICS["state"]
@@ -157,11 +157,20 @@ class TwinRemote:
 
     def drop_cameras(self, *cameras: str) -> None:
         """These cameras send nothing from now on; none: all send again."""
-        self._faults.publish(self._text(data=json.dumps({"dropped": list(cameras)})))
+        self._dropped = cameras
+        self._inject()
+
+    def deafen(self, deaf: bool = True) -> None:
+        """The arm's controller takes no set point from now on, or takes them again."""
+        self._deaf = deaf
+        self._inject()
 
     def wait(self, condition: Callable[[], bool], seconds: float) -> bool:
         """Whether `condition` holds within `seconds`; looked at whenever the twin says something."""
         return self.heard.wait(condition, seconds)
+
+    def _inject(self) -> None:
+        self._faults.publish(self._text(data=json.dumps({"dropped": list(self._dropped), "deaf": self._deaf})))
 
     def _on_state(self, said: dict[str, Any]) -> None:
         self.state = said

@@ -166,7 +166,7 @@ class BridgeArm:
         raise ArmFailedError(f"{event} was refused: {refused}")
 
     def _faults(self) -> str:
-        faults = self._loop.runtime.watchdog.faults(self._clock.now_ns())
+        faults = self._loop.runtime.faults(self._clock.now_ns())
         return "; ".join(f"{fault.kind}: {fault.detail}" for fault in faults) or "no faults"
 
     def _heartbeat(self) -> None:

@@ -1,7 +1,8 @@
 """The bridge: a ROS 2 node between an arm's topics and the control loop.
 
-Three kinds of threads: the executor's runs callbacks, the control thread ticks at the arm's rate and publishes, and
-the policy's wait for the server. They meet in `ControlLoop`, behind its lock.
+Threads: one hears the emergency stop and joint states, one decodes pictures, one runs all other callbacks, the control
+thread ticks at the arm's rate and publishes, and the policy's wait for the server. They meet in `ControlLoop`, behind
+its lock.
 """
 
 from __future__ import annotations
@@ -75,6 +76,7 @@ class Bridge:
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
+        session.start_beside()
 
     @property
     def loop(self) -> ControlLoop:

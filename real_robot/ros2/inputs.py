@@ -8,17 +8,21 @@ from typing import Any
 
 import numpy as np
 
+from embodied_rl.real_robot.core.runtime import COMMANDS, STOP
 from embodied_rl.real_robot.core.states import ArmState
 from embodied_rl.real_robot.ros2 import qos
 from embodied_rl.real_robot.ros2.adapters.stamps import nanoseconds
+from embodied_rl.real_robot.ros2.buttons import ButtonTopic
 from embodied_rl.real_robot.ros2.config import CameraTopic
 from embodied_rl.real_robot.ros2.episodes import EpisodeBook
-from embodied_rl.real_robot.ros2.events import ButtonMoved, JointsMeasured
+from embodied_rl.real_robot.ros2.events import JointsMeasured
 from embodied_rl.real_robot.ros2.loop import MOST_TWIST
-from embodied_rl.real_robot.ros2.options import PANEL
 from embodied_rl.real_robot.ros2.pictures import PictureError, of_compressed, of_raw
+from embodied_rl.real_robot.ros2.publishers import other_commanders
 from embodied_rl.real_robot.ros2.station import Station
 
+_WATCH_S = 0.1
+"""How often it is asked who publishes."""
 _EPISODE = (ArmState.RUNNING, ArmState.HOLDING, ArmState.HUMAN)
 _SILENCE_NS = 200_000_000
 """A dead man's switch that says nothing for so long is open."""
@@ -64,6 +68,7 @@ class Inputs:
         episodes: Is told what somebody says of an episode.
 
     Attributes:
+        buttons: The emergency stop's.
         flows: What came of joint states and of each camera, by name.
         twist_problem: Why the last twist of a human's device was not used; empty where it was.
         instruction_problem: Why the last instruction was not taken; empty where it was.
@@ -75,8 +80,7 @@ class Inputs:
         from std_msgs.msg import Bool, Float64, String
 
         self._station, self._node = station, station.session.node
-        self._episodes, self._pressed = episodes, False
-        self._button_heard = False
+        self._episodes = episodes
         self._names: list[str] = []
         self._fingers: list[float] = []
         self._finger_ns = dict[str, int]()
@@ -84,12 +88,14 @@ class Inputs:
         self.instruction_problem = ""
         config, node = station.config, self._node
         self.flows = {"joint_states": Flow(), **{name: Flow() for name in station.observations.cameras}}
-        node.create_subscription(JointState, config.joint_states, self._joints, qos.sensor(5))
+        urgent, pictures = station.session.beside("urgent"), station.session.beside("pictures")
+        urgent.create_subscription(JointState, config.joint_states, self._joints, qos.sensor(5))
         for camera in config.cameras:
             if camera.name in self.flows:
                 kind = CompressedImage if camera.compressed else Image
-                node.create_subscription(kind, camera.topic, partial(self._picture, camera), qos.sensor())
-        node.create_subscription(Bool, config.emergency_stop, self._button, qos.event())
+                pictures.create_subscription(kind, camera.topic, partial(self._picture, camera), qos.sensor())
+        self.buttons = ButtonTopic(station, urgent)
+        urgent.create_timer(_WATCH_S, self._watch)
         for profile in (qos.latched(), qos.event()):  # of a publisher that keeps its words, and of one that does not
             node.create_subscription(String, "~/instruction", self._instruction, profile)
         node.create_subscription(String, "~/outcome", self._on_outcome, qos.event())
@@ -102,26 +108,20 @@ class Inputs:
         names = [*self._station.robot.limits.names, *self._names]
         self._station.loop.joint_states(names, [*angles, *self._fingers], self._station.clock.now_ns())
 
-    def other_publishers(self) -> str:
-        """Who else commands the arm; empty where nobody does."""
-        topic = self._station.config.arm.topic
-        others = self._others(topic)
-        return f"{', '.join(sorted(others))} also publishes {topic}: stop it" if others else ""
+    def _watch(self) -> None:
+        self.buttons.watch()
+        self.watch()
 
-    def _others(self, topic: str) -> set[str]:
-        """Nodes that publish a topic, without this one."""
-        return {info.node_name for info in self._node.get_publishers_info_by_topic(topic)} - {self._node.get_name()}
+    def watch(self) -> None:
+        """Look who else commands the arm, and whether the emergency stop would be heard: each is a fault."""
+        self.buttons.look()
+        self._station.loop.note(STOP, self.buttons.problem)
+        self._station.loop.note(COMMANDS, self.other_commanders())
 
-    def missing_button(self) -> str:
-        """Why the emergency stop's button is not relied on; empty where it was heard and is there, or there is none."""
-        config = self._station.config
-        if not config.has_button:
-            return ""
-        if self._button_heard:
-            gone = "whoever published the button is gone: start it again"
-            return "" if self._others(config.emergency_stop) - {PANEL} else f"{config.emergency_stop}: {gone}"
-        advice = "press it once and let it out, or say ros.emergency_stop_button: false where there is none"
-        return f"no button is heard on {config.emergency_stop}: {advice}"
+    def other_commanders(self) -> str:
+        """Who else commands the arm; empty where nobody does, or the bridge itself sends nothing."""
+        live = self._station.options.mode == "live"
+        return other_commanders(self._node, self._station.config) if live else ""
 
     def missing_fingers(self) -> str:
         """Which of the gripper's finger joints are not heard; empty where all are, or the arm has no gripper.
@@ -174,14 +174,6 @@ class Inputs:
             return
         flow.problem = ""
         station.observations.picture(camera.name, image, stamp_ns, now_ns)
-
-    def _button(self, message: Any) -> None:
-        pressed, now_ns = bool(message.data), self._station.clock.now_ns()
-        self._button_heard = True
-        self._station.loop.button(pressed, now_ns)
-        if pressed != self._pressed:
-            self._pressed = pressed
-            self._station.loop.events.emit(ButtonMoved(now_ns, pressed))
 
     def _instruction(self, message: Any) -> None:
         """Take the task, but not in the middle of an episode: anybody may publish one."""

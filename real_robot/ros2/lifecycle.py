@@ -157,7 +157,8 @@ class ManagedBridge:
             self._forget()
 
     def _forget(self) -> None:
-        """Destroy what a bridge made on the node."""
+        """Destroy what a bridge made on the node, and the nodes beside it."""
+        self._session.close_beside()
         node = self._session.node
         for entity, destroy in _entities(node).items():
             if entity not in self._lasting:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -236,12 +236,23 @@ class ControlLoop:
         with self._lock:
             return self._joints.moving()
 
-    def button(self, pressed: bool, now_ns: int) -> None:
-        """Note the emergency stop's position."""
+    def button(self, pressed: bool, now_ns: int, key: bytes = b"", name: str = "", number: int | None = None) -> bool:
+        """Note what a publisher says of its emergency stop's button, see `Buttons.heard`; whether it moved."""
         with self._lock:
-            transition = self.runtime.machine.button(pressed, now_ns)
+            moved, transition = self.runtime.button(pressed, now_ns, key, name, number)
         if transition is not None:
             self._tell(transition)
+        return moved
+
+    def button_publishers(self, publishers: Mapping[bytes, str], now_ns: int) -> None:
+        """Note who publishes the emergency stop now, see `Buttons.publish`."""
+        with self._lock:
+            self.runtime.buttons.publish(publishers, now_ns)
+
+    def note(self, kind: str, detail: str) -> None:
+        """Note a fault that somebody else looks after, until `detail` is empty."""
+        with self._lock:
+            self.runtime.watchdog.note(kind, detail)
 
     def human(self, twist: np.ndarray, grip: float, now_ns: int, *, engaged: bool) -> Transition | None:
         """Note what a human's device asks.

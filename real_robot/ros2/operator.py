@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from embodied_rl.real_robot.core.states import ArmState, Event
+from embodied_rl.real_robot.core.states import Event
 from embodied_rl.real_robot.ros2.inputs import Inputs
 from embodied_rl.real_robot.ros2.preflight import checks, to_json
 from embodied_rl.real_robot.ros2.station import Station
@@ -20,7 +20,6 @@ SERVICES = {
     "reset": Event.RESET,
 }
 """Names under the node, and what they fire."""
-_BUTTON_S = 0.5
 _NO_WORDS = "; there is no instruction yet: publish one to ~/instruction"
 """Without one the policy is not asked, and is silent."""
 
@@ -30,7 +29,7 @@ class Operator:
 
     Args:
         station: Whose state machine is fired.
-        inputs: Says who else commands the arm, and whether the button and the gripper's fingers were heard.
+        inputs: Looks who else commands the arm, and whether the button and the gripper's fingers were heard.
 
     Attributes:
         wants_to_run: Whether somebody started the arm and nobody has stopped it since.
@@ -48,7 +47,6 @@ class Operator:
         node.create_service(Trigger, "~/release", self._release)
         node.create_service(Trigger, "~/accept_policy", self._accept_policy)
         node.create_service(Trigger, "~/preflight", self._preflight)
-        node.create_timer(_BUTTON_S, self.watch_button)
 
     def fire(self, event: Event) -> str:
         """Fire an event as somebody's wish: why it was refused; empty where it was done."""
@@ -59,10 +57,10 @@ class Operator:
             return "the bridge is not active: ros2 lifecycle set /embodied_rl activate"
         if event is Event.ARM and station.options.mode == "shadow":
             return "in shadow mode nothing is sent: the arm cannot be armed"
-        if event is Event.ARM and station.options.mode == "live" and (problem := self._inputs.other_publishers()):
+        if event is Event.ARM and (problem := self._inputs.buttons.unheard):
             return problem
-        if event in (Event.ARM, Event.START, Event.RESUME) and (problem := self._inputs.missing_button()):
-            return problem
+        if event in (Event.ARM, Event.START, Event.RESUME):
+            self._inputs.watch()
         if event is Event.ARM and (problem := self._inputs.missing_fingers()):
             return problem
         if event is Event.START and not station.observations.instruction:
@@ -73,12 +71,6 @@ class Operator:
             return f"{transition.reason}{_NO_WORDS * silent}"
         self.wants_to_run = event in (Event.START, Event.RESUME)
         return ""
-
-    def watch_button(self) -> None:
-        """Hold an arm whose emergency stop's button is gone."""
-        loop = self._station.loop
-        if loop.state in (ArmState.RUNNING, ArmState.HUMAN) and (problem := self._inputs.missing_button()):
-            loop.fire(Event.HOLD, self._station.clock.now_ns(), problem)
 
     def _serve(self, event: Event, request: Any, response: Any) -> Any:
         response.message = self.fire(event)

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from embodied_rl.errors import UserError
+from embodied_rl.real_robot.core.buttons import Button
 from embodied_rl.real_robot.core.motion import Limit, Motion
 from embodied_rl.real_robot.core.states import ArmState
 from embodied_rl.real_robot.ros2.inputs import Inputs
@@ -108,7 +109,7 @@ def _controller(station: Station, inputs: Inputs) -> Check:
     config, node = station.config.arm, station.session.node
     if station.options.mode != "live":
         return Check("controller", True, f"{station.options.mode}: nothing is sent")
-    if problem := inputs.other_publishers():
+    if problem := inputs.other_commanders():
         return Check("controller", False, problem)
     listens = node.count_services(config.goals) if config.goals else node.count_subscribers(config.topic)
     if not listens:
@@ -136,10 +137,20 @@ def _stop(station: Station, inputs: Inputs) -> Check:
     topic = station.config.emergency_stop
     if station.loop.state is ArmState.ESTOPPED:
         return Check(STOP, False, "the arm is e-stopped: look at it, then call ~/reset")
-    if problem := inputs.missing_button():
+    inputs.watch()
+    now_ns, buttons = station.clock.now_ns(), station.loop.runtime.buttons
+    if problem := inputs.buttons.unheard or inputs.buttons.problem or buttons.problem(now_ns):
         return Check(STOP, False, problem)
-    button = f"the button on {topic} was heard" if station.config.has_button else "there is no button"
-    return Check(STOP, True, f"{button}; the service ~/emergency_stop works always")
+    found = [f"{button.name} {_habit(button)}" for button in buttons.present]
+    heard = f"{topic}: {', '.join(found)}" if found else "there is no button"
+    return Check(STOP, True, f"{heard}; the service ~/emergency_stop works always")
+
+
+def _habit(button: Button) -> str:
+    """How a button speaks, and when its silence is noticed."""
+    if not button.repeats:
+        return "was heard and speaks when it moves"
+    return f"repeats {button.rate_hz:.0f} times a second: {button.most_age_ns / 1e9:g} s of silence hold the arm"
 
 
 def _topic(station: Station, name: str) -> str:

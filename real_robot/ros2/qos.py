@@ -29,3 +29,14 @@ def latched() -> Any:
     from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
 
     return QoSProfile(depth=1, reliability=ReliabilityPolicy.RELIABLE, durability=DurabilityPolicy.TRANSIENT_LOCAL)
+
+
+def alive(liveliness: Any, lease_ns: int) -> Any:
+    """Of publishers that offer to show, by `liveliness`, that they live: middleware notices where one does not."""
+    from rclpy.duration import Duration
+    from rclpy.qos import QoSProfile, ReliabilityPolicy
+
+    lease = Duration(nanoseconds=lease_ns)
+    return QoSProfile(
+        depth=50, reliability=ReliabilityPolicy.BEST_EFFORT, liveliness=liveliness, liveliness_lease_duration=lease
+    )

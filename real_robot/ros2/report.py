@@ -101,6 +101,7 @@ class Reporter:
             "instruction": station.observations.instruction,
             "policy": report.policy or station.metadata["policy"],
             "recording": None if self._recording is None else self._recording.status(),
+            "buttons": self._inputs.buttons.report,
             "flows": {
                 name: {"rate_hz": flow.rate_hz(now_ns), "age_ms": flow.age_ms, "problem": flow.problem}
                 for name, flow in self._inputs.flows.items()

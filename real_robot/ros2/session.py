@@ -1,18 +1,34 @@
-"""A node with its executor in a thread, made and ended in the one order that does not abort the process."""
+"""Nodes with their executors in threads, made and ended in the one order that does not abort the process."""
 
 from __future__ import annotations
 
 import threading
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
 from embodied_rl.errors import UserError
 
 
+@dataclass
+class _Spinning:
+    """A node, its executor and the thread that runs its callbacks."""
+
+    node: Any
+    executor: Any
+    thread: threading.Thread
+
+    def close(self) -> None:
+        self.executor.shutdown(timeout_sec=2.0)
+        if self.thread.is_alive() and threading.current_thread() is not self.thread:
+            self.thread.join(timeout=5.0)
+        self.node.destroy_node()
+
+
 class Session:
     """One node and the thread that runs its callbacks.
 
-    Callbacks run one after the other in that thread; publishing is allowed from any.
+    Callbacks run one after the other in that thread; publishing is allowed from any. Nodes of `beside` have their own.
 
     Args:
         name: Of the node.
@@ -38,26 +54,47 @@ class Session:
             raise UserError(
                 f"rclpy cannot be imported ({error}): source ROS 2's setup.bash, or run `make ros2`"
             ) from error
-        self._rclpy, self._ended = rclpy, ExternalShutdownException
+        self._rclpy, self._ended, self._make = rclpy, ExternalShutdownException, (SingleThreadedExecutor, Node)
         self.context = rclpy.Context()
         rclpy.init(context=self.context, signal_handler_options=SignalHandlerOptions.NO)
         self.node: Any = (LifecycleNode if managed else Node)(name, context=self.context)
-        self._executor = SingleThreadedExecutor(context=self.context)
-        self._executor.add_node(self.node)
-        self._thread = threading.Thread(target=self._spin, name=f"{name} callbacks", daemon=True)
+        self._main = self._spinning(self.node)
+        self._beside: list[_Spinning] = []
         self.error: BaseException | None = None
-        """What a callback raised: the thread has ended."""
+        """What a callback raised: its thread has ended."""
 
     def start(self) -> None:
         """Run callbacks from now on."""
-        self._thread.start()
+        self._main.thread.start()
+
+    def beside(self, name: str) -> Any:
+        """Another node, hidden, whose callbacks run in a thread of their own: none of the others can delay them.
+
+        Args:
+            name: Of the node, behind that of the main one.
+        """
+        _, kind = self._make
+        node = kind(
+            f"_{self.node.get_name()}_{name}", context=self.context, enable_rosout=False, start_parameter_services=False
+        )
+        self._beside.append(self._spinning(node))
+        return node
+
+    def start_beside(self) -> None:
+        """Run the callbacks of `beside`'s nodes from now on."""
+        for one in self._beside:
+            if not one.thread.is_alive():
+                one.thread.start()
+
+    def close_beside(self) -> None:
+        """End `beside`'s nodes."""
+        while self._beside:
+            self._beside.pop().close()
 
     def close(self) -> None:
-        """End: executor, thread, node, context."""
-        self._executor.shutdown(timeout_sec=2.0)
-        if self._thread.is_alive() and threading.current_thread() is not self._thread:
-            self._thread.join(timeout=5.0)
-        self.node.destroy_node()
+        """End: executors, threads, nodes, context."""
+        self.close_beside()
+        self._main.close()
         self._rclpy.try_shutdown(context=self.context)
 
     def __enter__(self) -> Session:
@@ -68,9 +105,15 @@ class Session:
     ) -> None:
         self.close()
 
-    def _spin(self) -> None:
+    def _spinning(self, node: Any) -> _Spinning:
+        executor = self._make[0](context=self.context)
+        executor.add_node(node)
+        thread = threading.Thread(target=self._spin, args=(executor,), name=f"{node.get_name()} callbacks", daemon=True)
+        return _Spinning(node, executor, thread)
+
+    def _spin(self, executor: Any) -> None:
         try:
-            self._executor.spin()
+            executor.spin()
         except self._ended:
             return
         except BaseException as error:

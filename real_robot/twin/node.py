@@ -27,7 +27,7 @@ _MOST_BEHIND_NS = 200_000_000
 """Simulated time that is caught up with; what a busy computer lacks beyond it is left out, and reported."""
 _JUDGE_NS = 50_000_000
 EPISODE: dict[str, Kind] = {"number": int, "task": str, "state": int, "seed": int}
-FAULTS: dict[str, Kind] = {"dropped": Many(str)}
+FAULTS: dict[str, Kind] = {"dropped": Many(str), "deaf": bool}
 
 
 class TwinNode:
@@ -62,7 +62,7 @@ class TwinNode:
         self._commands: deque[tuple[int, Any]] = deque()
         self._late: deque[tuple[int, int, Any]] = deque()
         self._rng = philox(options.seed, TwinStream.NODE)
-        self._dropped: set[str] = set()
+        self._dropped, self._deaf = set[str](), False
         self._wanted: dict[str, Any] | None = None
         self._number, self._sim_ns, self._behind_ns = 0, 0, 0
         self._succeeded = False
@@ -91,6 +91,8 @@ class TwinNode:
             thread.join(timeout=2.0)
 
     def _trajectory(self, message: Any) -> None:
+        if self._deaf:
+            return
         now_ns = self._clock.ros_ns()
         try:
             points = points_of(message, self._names[:7], now_ns)
@@ -118,9 +120,9 @@ class TwinNode:
                 self._wanted = wanted
 
     def _inject(self, message: Any) -> None:
-        """{"dropped": [cameras]}: these send nothing until told otherwise."""
+        """{"dropped": [cameras], "deaf": bool}: these send nothing, the controller hears nothing, until told again."""
         if (said := self._read(TOPICS["faults"], message, FAULTS)) is not None:
-            self._dropped = set(said["dropped"])
+            self._dropped, self._deaf = set(said["dropped"]), said["deaf"]
 
     def _read(self, topic: str, message: Any, kind: dict[str, Kind]) -> dict[str, Any] | None:
         """What was said; None, with a line in the log, where it is no such message."""

@@ -292,7 +292,8 @@ def test_a_server_that_comes_back_with_another_layout_makes_the_arm_hold(robot: 
     assert robot.asking.report.policy == "p"
     operator = Operator.__new__(Operator)
     operator._station = SimpleNamespace(asking=robot.asking, options=BridgeOptions())  # type: ignore[assignment]
-    operator._inputs = SimpleNamespace(other_publishers=str, missing_button=str, missing_fingers=str)  # type: ignore[assignment]
+    buttons = SimpleNamespace(unheard="")
+    operator._inputs = SimpleNamespace(watch=str, buttons=buttons, missing_fingers=str)  # type: ignore[assignment]
     operator.active = True
     for event in (Event.ARM, Event.START, Event.RESUME):
         assert operator.fire(event) == line

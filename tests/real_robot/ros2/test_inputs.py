@@ -13,6 +13,7 @@ import pytest
 from embodied_rl.real_robot.core.states import ArmState, Event
 from embodied_rl.real_robot.ros2 import qos
 from embodied_rl.real_robot.ros2.asking import AskReport
+from embodied_rl.real_robot.ros2.events import ButtonMoved
 from embodied_rl.real_robot.ros2.inputs import Inputs
 from embodied_rl.real_robot.ros2.operator import Operator
 from embodied_rl.real_robot.ros2.preflight import STOP, _gripper, _stop
@@ -22,21 +23,36 @@ from tests.real_robot.ros2.bench import CONFIG, ROBOT, Bench
 FINGERS = {"gripper0_finger_joint1": 0.03, "gripper0_finger_joint2": -0.03}
 
 
+def gid(name: str) -> bytes:
+    """Of a node's publisher."""
+    return name.encode().ljust(16, b".")[:16]
+
+
 class Topics:
     """A node's subscriptions, the station behind them, and a clock that is the bench's."""
 
     def __init__(self, bench: Bench) -> None:
-        self.bench, self.heard = bench, dict[str, Callable[[Any], None]]()
+        self.bench, self.heard = bench, dict[str, Callable[..., None]]()
         self.publishers: dict[str, list[str]] = {}
+        self.named, self.kind = True, "std_msgs/msg/Bool"
         clock = SimpleNamespace(now_ns=lambda: bench.now, own_ns=lambda stamp_ns: stamp_ns)
         self.station: Any = SimpleNamespace(
-            session=SimpleNamespace(node=self), config=CONFIG, robot=ROBOT, loop=bench.loop, clock=clock,
-            observations=SimpleNamespace(cameras=["front"]), options=SimpleNamespace(mode="live"),
+            session=SimpleNamespace(node=self, beside=lambda _: self), config=CONFIG, robot=ROBOT, loop=bench.loop,
+            clock=clock, observations=SimpleNamespace(cameras=["front"]), options=SimpleNamespace(mode="live"),
         )  # fmt: skip
         self.inputs = Inputs(self.station, SimpleNamespace(say=lambda *_: None))  # type: ignore[arg-type]
 
-    def create_subscription(self, kind: Any, topic: str, callback: Callable[[Any], None], profile: Any) -> None:
+    def create_subscription(
+        self, kind: Any, topic: str, callback: Callable[..., None], profile: Any, event_callbacks: Any = None
+    ) -> None:
         self.heard[topic] = callback
+
+    def button(self, pressed: bool, of: str = "button", number: int | None = None) -> None:
+        """A node with this name says where its button is."""
+        info = {"publication_sequence_number": number}
+        if self.named:
+            info["publisher_gid"] = {"data": gid(of)}  # type: ignore[assignment]
+        self.heard["/emergency_stop"](SimpleNamespace(data=pressed), info)
 
     def create_service(self, kind: Any, name: str, callback: Callable[..., Any]) -> None:
         """Services are not called here."""
@@ -45,7 +61,13 @@ class Topics:
         return "embodied_rl"
 
     def get_publishers_info_by_topic(self, topic: str) -> list[Any]:
-        return [SimpleNamespace(node_name=name) for name in self.publishers.get(topic, [])]
+        return [
+            SimpleNamespace(node_name=name, node_namespace="/", endpoint_gid=list(gid(name)), topic_type=self.kind)
+            for name in self.publishers.get(topic, [])
+        ]
+
+    def get_namespace(self) -> str:
+        return "/"
 
     def create_timer(self, seconds: float, callback: Callable[[], None]) -> None:
         """Timers are not called here."""
@@ -77,6 +99,9 @@ def topics(monkeypatch: pytest.MonkeyPatch) -> Topics:
         monkeypatch.setitem(sys.modules, package, SimpleNamespace())
         kind = "srv" if package == "std_srvs" else "msg"
         monkeypatch.setitem(sys.modules, f"{package}.{kind}", SimpleNamespace(**dict.fromkeys(names)))
+    callbacks = SimpleNamespace(SubscriptionEventCallbacks=lambda **_: None)
+    monkeypatch.setitem(sys.modules, "rclpy", SimpleNamespace())
+    monkeypatch.setitem(sys.modules, "rclpy.event_handler", callbacks)
     for profile in ("sensor", "command", "event", "latched"):
         monkeypatch.setattr(qos, profile, lambda depth=1: depth)
     return Topics(Bench().run())
@@ -132,30 +157,136 @@ def test_an_arm_whose_button_was_never_heard_is_not_armed(topics: Topics) -> Non
     check = _stop(station, topics.inputs)
     assert (check.name, check.passed) == (STOP, False)
     assert "press it once" in check.detail
-    topics.publishers["/emergency_stop"] = ["embodied_rl", "deploy", "button"]
-    topics.heard["/emergency_stop"](SimpleNamespace(data=False))
+    topics.publishers["/emergency_stop"] = ["deploy", "button"]
+    topics.button(False)
     assert _stop(station, topics.inputs).passed
     assert operator.fire(Event.ARM) == ""
 
 
-def test_an_arm_whose_button_is_gone_holds_until_it_is_there_again(topics: Topics) -> None:
-    """The bridge's own node and the one of `deploy` are no buttons."""
+@pytest.mark.parametrize("named", [True, False])
+def test_an_arm_whose_button_is_gone_holds_until_it_is_heard_again(topics: Topics, named: bool) -> None:
+    """The bridge's own node and the one of `deploy` are no buttons. Old versions of ROS do not name publishers."""
     bench, station, button = topics.bench, topics.station, ["embodied_rl", "deploy", "button"]
     station.config, station.asking = replace(CONFIG, has_button=True), SimpleNamespace(report=AskReport())
-    station.observations.instruction = "open the drawer"
+    station.observations.instruction, topics.named = "open the drawer", named
     operator = Operator(station, topics.inputs)
-    topics.publishers["/emergency_stop"] = button
-    topics.heard["/emergency_stop"](SimpleNamespace(data=False))
-    operator.watch_button()
+    topics.publishers["/emergency_stop"] = button[1:]
+    topics.button(False)
+    topics.inputs.watch()
+    bench.step()
     assert bench.loop.state is ArmState.RUNNING
-    topics.publishers["/emergency_stop"] = button[:2]
-    operator.watch_button()
+    topics.publishers["/emergency_stop"] = button[:2] if named else ["deploy"]
+    topics.inputs.watch()
+    tick = bench.step().tick
     assert bench.loop.state is ArmState.HOLDING
+    (fault,) = tick.faults
+    assert fault.kind == "emergency_stop"
+    assert "gone: start it again" in fault.detail or not named
     bench.step(30)
-    assert "is gone: start it again" in operator.fire(Event.RESUME)
+    assert fault.detail in operator.fire(Event.RESUME)
     assert not _stop(station, topics.inputs).passed
-    topics.publishers["/emergency_stop"] = button
+    topics.publishers["/emergency_stop"] = ["deploy", "new" if named else "button"]
+    assert fault.detail in operator.fire(Event.RESUME), "it must be heard"
+    topics.button(False, "new")
     assert operator.fire(Event.RESUME) == ""
+
+
+def test_each_button_has_a_bit_of_its_own(topics: Topics) -> None:
+    """The broken variant has one for all: the second button's 'let out' frees the first one."""
+    bench, said = topics.bench, list[bool]()
+    bench.loop.events.subscribe(lambda one: said.append(one.pressed) if isinstance(one, ButtonMoved) else None)
+    topics.publishers["/emergency_stop"] = ["left", "right"]
+    for name in ("left", "right"):
+        topics.button(False, name)
+    topics.button(True, "left")
+    assert bench.loop.state is ArmState.ESTOPPED
+    topics.button(True, "right")
+    topics.button(False, "right")
+    refused = bench.loop.fire(Event.RESET, bench.now)
+    assert (refused.accepted, refused.reason) == (False, "the emergency stop is still pressed: left")
+    assert [one["name"] for one in topics.inputs.buttons.report if one["pressed"]] == ["left"]
+    topics.publishers["/emergency_stop"] = ["right"]  # its cable is pulled while it is pressed
+    topics.inputs.watch()
+    topics.button(False, "right")
+    assert not bench.fire(Event.RESET)
+    topics.publishers["/emergency_stop"] = ["right", "left again"]
+    bench.step()
+    topics.button(False, "left again")
+    assert bench.fire(Event.RESET)
+    assert said == [True, True, False]
+
+
+def test_a_press_is_heard_once_though_three_subscriptions_hear_it(topics: Topics) -> None:
+    bench = topics.bench
+    topics.button(False, number=1)
+    topics.button(True, number=2)
+    topics.button(False, number=3)
+    topics.button(True, number=2)  # the same press, by a subscription that is late
+    assert bench.loop.runtime.buttons.pressed == ()
+    assert bench.fire(Event.RESET)
+
+
+def test_a_button_that_repeats_and_falls_silent_holds_the_arm(topics: Topics) -> None:
+    bench, station = topics.bench, topics.station
+    topics.publishers["/emergency_stop"] = ["button"]
+    for _ in range(20):
+        topics.button(False)
+        bench.step(5)  # ten times a second
+    assert "button repeats 10 times a second: 0.5 s of silence hold the arm" in _stop(station, topics.inputs).detail
+    bench.step(20)
+    assert bench.loop.state is ArmState.RUNNING
+    tick = bench.step(2).tick
+    assert bench.loop.state is ArmState.HOLDING
+    assert [fault.kind for fault in tick.faults] == ["emergency_stop"]
+    assert "button repeats and is silent for 0.5" in tick.faults[0].detail
+    assert not bench.fire(Event.RESUME)
+    assert "is silent" in _stop(station, topics.inputs).detail
+    topics.button(False)
+    assert bench.fire(Event.RESUME)
+
+
+def test_a_button_of_another_kind_is_a_fault(topics: Topics) -> None:
+    topics.kind, topics.publishers["/emergency_stop"] = "std_msgs/msg/Int8", ["cell"]
+    topics.inputs.watch()
+    (fault,) = topics.bench.step().tick.faults
+    assert fault.detail.startswith("cell as std_msgs/msg/Int8 on /emergency_stop: publish std_msgs/msg/Bool")
+    assert _stop(topics.station, topics.inputs).detail == fault.detail
+
+
+def test_buttons_that_this_ros_cannot_tell_apart_are_a_fault(topics: Topics) -> None:
+    topics.named, topics.publishers["/emergency_stop"] = False, ["deploy", "left", "right"]
+    topics.button(False)
+    topics.inputs.watch()
+    (fault,) = topics.bench.step().tick.faults
+    assert fault.detail.startswith("left, right publish /emergency_stop, and this ROS does not say whose a message is")
+
+
+def test_a_second_button_is_pressed_once_before_the_arm_is_armed(topics: Topics) -> None:
+    station = topics.station
+    station.config, topics.publishers["/emergency_stop"] = replace(CONFIG, has_button=True), ["left", "_tool", "right"]
+    topics.button(False, "left")
+    assert topics.inputs.buttons.unheard.startswith("right publishes /emergency_stop and was not heard: press its")
+    topics.button(False, "right")
+    assert topics.inputs.buttons.unheard == ""
+
+
+@pytest.mark.parametrize("topic", [CONFIG.arm.topic, CONFIG.gripper.topic if CONFIG.gripper else ""])
+@pytest.mark.parametrize("name", ["moveit", "embodied_rl"])
+def test_somebody_else_who_commands_the_arm_in_mid_run_holds_it(topics: Topics, topic: str, name: str) -> None:
+    bench = topics.bench
+    topics.publishers |= {CONFIG.arm.topic: ["embodied_rl"], CONFIG.gripper.topic if CONFIG.gripper else "": []}
+    topics.inputs.watch()
+    bench.step()
+    assert bench.loop.state is ArmState.RUNNING
+    topics.publishers[topic] = ["embodied_rl", name]
+    topics.inputs.watch()
+    (fault,) = bench.step().tick.faults
+    assert bench.loop.state is ArmState.HOLDING
+    assert (fault.kind, fault.detail) == ("commands", f"{name} also publishes {topic}: stop it")
+    assert fault.detail in bench.loop.fire(Event.RESUME, bench.now).reason
+    topics.publishers[topic] = ["embodied_rl"]
+    topics.inputs.watch()
+    assert bench.fire(Event.RESUME)
 
 
 def test_an_arm_that_is_refused_is_told_which_faults_and_that_an_instruction_is_missing(topics: Topics) -> None:

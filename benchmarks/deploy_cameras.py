@@ -1,0 +1,113 @@
+"""Two cameras of 1920 x 1080 at 30 Hz, as a process: what the bridge has to decode while somebody presses the button.
+
+python -m embodied_rl.benchmarks.deploy_cameras: publishes on the twin's camera topics until it is ended.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from array import array
+from typing import Any
+
+import numpy as np
+
+from embodied_rl.errors import UserError
+from embodied_rl.real_robot.deploy.episodes import patiently, to_idle
+from embodied_rl.real_robot.deploy.faults import Drills
+from embodied_rl.real_robot.deploy.fleet import Fleet, FleetConfig
+from embodied_rl.real_robot.deploy.processes import Process
+from embodied_rl.real_robot.ros2 import qos
+from embodied_rl.real_robot.ros2.adapters.stamps import set_time
+from embodied_rl.real_robot.ros2.clock import Clock
+from embodied_rl.real_robot.ros2.config import load_ros_config
+from embodied_rl.real_robot.ros2.session import Session
+
+WIDTH, HEIGHT, HZ = 1920, 1080, 30.0
+_PICTURES, _WAIT_S, _AFTER_S = 4, 60.0, 0.3
+
+
+def button_to_last_command(config: FleetConfig, task: str, presses: int) -> dict[str, Any]:
+    """Press the emergency stop again and again while both cameras are seen.
+
+    Args:
+        config: Server, twin and bridge, in real time; the twin's own cameras are turned off.
+        task: Of the twin.
+        presses: How often.
+
+    Returns:
+        `ms`: from each press to the last set point that another process heard, 0 where that came before the press;
+        `flows`: what the bridge says of its cameras.
+    """
+    fleet, clock, rng, found = Fleet(config), Clock(), np.random.default_rng(0), list[float]()
+    try:
+        drills = Drills(fleet, task)
+        assert fleet.twin is not None
+        fleet.twin.drop_cameras(*(camera.name for camera in load_ros_config("twin").cameras))
+        with Process(
+            "cameras", "embodied_rl.benchmarks.deploy_cameras", [], config.environment, "cameras ready"
+        ) as one:
+            one.wait_ready(_WAIT_S)
+            fleet.bridge.instruct(fleet.twin.begin(task, 50, 0))
+            for _ in range(presses):
+                found.append(_press(fleet, drills, clock, float(rng.uniform(0.2, 0.7))))
+            flows = fleet.bridge.status["flows"]
+        to_idle(fleet.bridge)
+    finally:
+        fleet.close()
+    return {"ms": found, "flows": flows}
+
+
+def _press(fleet: Fleet, drills: Drills, clock: Clock, after_s: float) -> float:
+    bridge = fleet.bridge
+    for wish in ("arm", "start"):
+        patiently(bridge, wish)
+    clock.sleep_until(clock.now_ns() + round(after_s * 1e9))
+    if bridge.state not in ("running", "holding"):
+        raise UserError(f"the arm is {bridge.state}: {bridge.status['faults']}")
+    pressed_ns = bridge.press()
+    if not bridge.wait_state("e-stopped", _WAIT_S):
+        raise UserError("the bridge does not hear the button")
+    clock.sleep_until(pressed_ns + round(_AFTER_S * 1e9))
+    last_ms = 1000 * max(0.0, drills.watch.last_command_s(pressed_ns))
+    bridge.press(False)
+    patiently(bridge, "reset")
+    return last_ms
+
+
+def main() -> None:
+    """Publish until ended."""
+    stopping = list[int]()
+    signal.signal(signal.SIGTERM, lambda number, _: stopping.append(number))
+    with Session("cameras") as session:
+        session.start()
+        _publish(session, stopping)
+
+
+def _publish(session: Session, stopping: list[int]) -> None:
+    from sensor_msgs.msg import Image
+
+    publishers = [
+        session.node.create_publisher(Image, camera.topic, qos.sensor()) for camera in load_ros_config("twin").cameras
+    ]
+    rng = np.random.default_rng(os.getpid())
+    pictures = [
+        array("B", rng.integers(0, 256, HEIGHT * WIDTH * 3, np.uint8).tobytes()) for _ in range(_PICTURES)
+    ]  # new ones: a camera that repeats itself is a fault
+    print("cameras ready", flush=True)
+    clock, number = Clock(), 0
+    due_ns = clock.now_ns()
+    while not stopping:
+        clock.sleep_until(due_ns)
+        due_ns = max(due_ns + round(1e9 / HZ), clock.now_ns())
+        for publisher in publishers:
+            number += 1
+            message = Image(height=HEIGHT, width=WIDTH, encoding="rgb8", step=3 * WIDTH)
+            message.data = pictures[number % _PICTURES]
+            set_time(message.header.stamp, time.time_ns())
+            publisher.publish(message)
+
+
+if __name__ == "__main__":
+    main()

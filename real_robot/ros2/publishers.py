@@ -1,0 +1,57 @@
+"""Who else commands the arm: publishers of its topics, and clients of its actions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from embodied_rl.real_robot.ros2.config import RosConfig
+
+_UNKNOWN = "_NODE_NAME_UNKNOWN_"
+
+
+def node_name(info: Any) -> str:
+    """The node's name of a publisher; one that is no ROS node has none."""
+    return "a program without a ROS node" if info.node_name == _UNKNOWN else str(info.node_name)
+
+
+def other_commanders(node: Any, config: RosConfig) -> str:
+    """Who else commands the arm or its gripper; '' where nobody does.
+
+    Args:
+        node: The bridge's, with one publisher or client for each.
+        config: The topics and actions.
+    """
+    found = list[str]()
+    topics = [config.arm.topic] if not config.arm.goals else []
+    actions = [config.arm.topic] if config.arm.goals else []
+    if config.gripper is not None:
+        (actions if config.gripper.adapter == "gripper_command" else topics).append(config.gripper.topic)
+    for topic in topics:
+        others = sorted(_publishers(node, topic))
+        found += [f"{', '.join(others)} also publishes {topic}"] if others else []
+    for action in actions:
+        others = sorted(_clients(node, f"{action}/_action/send_goal"))
+        found += [f"{', '.join(others)} also sends goals to {action}"] if others else []
+    return f"{'; '.join(found)}: stop it" if found else ""
+
+
+def _publishers(node: Any, topic: str) -> Iterator[str]:
+    """Nodes with a publisher, without this node's own one: another may have its name."""
+    own = 1
+    for info in node.get_publishers_info_by_topic(topic):
+        if info.node_name == node.get_name() and info.node_namespace == node.get_namespace() and own:
+            own -= 1
+        else:
+            yield node_name(info)
+
+
+def _clients(node: Any, service: str) -> Iterator[str]:
+    own = 1
+    for name, place in node.get_node_names_and_namespaces():
+        if service not in dict(node.get_client_names_and_types_by_node(name, place)):
+            continue
+        if (name, place) == (node.get_name(), node.get_namespace()) and own:
+            own -= 1
+        else:
+            yield name
