@@ -68,7 +68,7 @@ class DataStream(IntEnum):
     SPLIT = 1
     ORDER = 2
     SHIFT = 3
-    BLIND = 4
+    DROP_HISTORY = 4
 
 
 @unique

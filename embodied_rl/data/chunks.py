@@ -179,4 +179,4 @@ def drop_history_rows(count: int, share: float, seed: int, step: int) -> torch.T
     """bool [count]: rows that are predicted without their earlier actions, `share` of them on average, or None."""
     if share == 0.0:
         return None
-    return torch.from_numpy(philox(seed, DataStream.BLIND, step).random(count) < share)
+    return torch.from_numpy(philox(seed, DataStream.DROP_HISTORY, step).random(count) < share)
