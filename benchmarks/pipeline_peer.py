@@ -121,7 +121,7 @@ class PeerLoop:
             yield batch
 
     def _wave(self) -> tuple[list[Trajectory], list[tuple[StepRecord, int]]]:
-        """An episode a env, to the horizon: the episodes, and the rows after their success."""
+        """An episode an env, to the horizon: the episodes, and the rows after their success."""
         specs: list[EpisodeSpec] = []
         while len(specs) < self._env.num_envs:
             specs += self._sampler.next_group()

@@ -100,6 +100,16 @@ def test_code_uses_the_fields_names() -> None:
     assert found == []
 
 
+# What a rename of code made of sentences: left what it spoilt, or what it left behind.
+PROSE = r"action envs|in an env id\b|env slots|\b[Dd]ecide for N slots|rows of `blind`|\ba env\b"
+
+
+def test_no_rename_went_over_sentences() -> None:
+    texts = [*sources(), *documents()]
+    found = [f"{path.relative_to(ROOT)}: {word}" for path in texts for word in re.findall(PROSE, path.read_text())]
+    assert found == []
+
+
 @pytest.mark.parametrize("pattern", [*OPTIONS, METRICS])
 def test_options_and_metrics_have_one_name(pattern: str) -> None:
     texts = [*sources(), *documents(), *sorted((ROOT / "tests").rglob("*.py"))]

@@ -168,7 +168,7 @@ def help_text(source: Any, command: str, *, usage: str = "", everything: bool = 
         shown = [row for row in rows if everything or row.name not in expert]
         hidden += len(rows) - len(shown)
         if shown:
-            lines.append("\n" + textwrap.fill(f"{title}:{' ' if text else ''}{text}", width))
+            lines.append("\n" + textwrap.fill(f"{title.rstrip('.')}:{' ' if text else ''}{text}", width))
             lines += [_entry(row, width) for row in shown]
     lines += example_lines(command.split()[0])
     if hidden:

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import difflib
 import io
+import itertools
 import math
 import re
 from collections.abc import Sequence
@@ -13,11 +14,12 @@ from typing import Any, TypeVar
 
 import tyro
 
-from embodied_rl.cli.help import help_text
+from embodied_rl.cli.help import help_text, options
 from embodied_rl.errors import UserError
 
 T = TypeVar("T")
 _LARGEST = 2**63 - 1
+_NUMBERS = {"NUMBER": "a number", "INT": "a whole number"}
 
 
 def parse(cls: type[T], argv: Sequence[str], command: str, default: T | None = None, usage: str = "") -> T:
@@ -140,9 +142,26 @@ def _quiet_tyro(cls: type[T], argv: Sequence[str], prog: str, default: T | None)
             return tyro.cli(cls, args=list(argv), prog=prog, config=(tyro.conf.AvoidSubcommands,), default=default)
     except SystemExit:
         one = " One GPU of several: CUDA_VISIBLE_DEVICES=1 and --device cuda." if "'cuda:" in box.getvalue() else ""
-        raise UserError(f"{prog}: {_one_line(box.getvalue())}{one}") from None
+        said = _one_line(box.getvalue())
+        raise UserError(f"{prog}: {_wrong_value(cls if default is None else default, argv, said)}{one}") from None
     except (ValueError, OverflowError) as error:
         raise UserError(f"{prog}: {error}") from None
+
+
+def _wrong_value(source: Any, argv: Sequence[str], said: str) -> str:
+    """tyro's `said`; where it is what Python says of a word that is no number, what the option takes and was given."""
+    of = re.match(r"Error parsing (--[\w.-]+):", said)
+    taken = {f"--{row.name}": row.value for _, _, rows in options(source) for row in rows}
+    value = taken.get(of[1], "") if of else ""
+    kinds = value.replace(" ...", "").split()
+    if of is None or not kinds or not set(kinds) <= set(_NUMBERS):
+        return said
+    at = max(i for i, word in enumerate(argv) if flag_words([word]) == [of[1]])
+    _, equals, given = argv[at].partition("=")
+    after = itertools.takewhile(lambda word: not flag_words([word]), argv[at + 1 :])
+    words = [given] if equals else [*after]
+    what = f"{len(kinds)} numbers" if len(kinds) > 1 else f"{_NUMBERS[kinds[0]]}{', or several' * ('...' in value)}"
+    return f"{of[1]} takes {what}, got '{' '.join(words)}'"
 
 
 def _one_line(box: str) -> str:

@@ -59,8 +59,7 @@ def run(
     stamp = _run_info(plan, ready, words)
     folder = Path(command.output)
     with EpisodeResultsLog.open(folder, request, ready.marks) as ledger:
-        for line in _head(stamp, keep):
-            console.say(line)
+        console.facts(_head(stamp, keep))
         with open_evaluation_env(plan, ready.policy, ready.renderer) as env:
             _run_episodes(plan, env, ready.policy, ledger, console)
             report = summarise(ledger.outcomes.values(), ready.seen.seen)

@@ -63,8 +63,8 @@ def run(suite: str, command: StateCommand, words: str) -> None:
             "seed": command.seed,
             "machine": f"{cpu_name()}, {counted(cpu_count(), 'core')}",
         }
-        for name in ("policy", "weights", "simulator", "horizon", "overlap"):
-            console.say(f"  {name:<10}{stamp[name]}")
+        named = ("policy", "weights", "simulator", "horizon", "overlap")
+        console.facts(f"  {name:<10}{stamp[name]}" for name in named)
         report = _evaluate(env, policy, specs, command, console)
     console.print(_table(report))
     if command.json:

@@ -80,8 +80,7 @@ def run(request: ServeRequest) -> None:
         pipeline = request.images or pipeline_of(folder, policy)
         image_pipeline(pipeline)
         about = describe(policy, checkpoint)
-        for line in _head(about, spec, pipeline, request):
-            console.say(line)
+        console.facts(_head(about, spec, pipeline, request))
         served = ServedPolicy(policy, spec, request.mode)
         server = server_class(
             served.decide,

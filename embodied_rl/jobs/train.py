@@ -71,13 +71,11 @@ def run(
         if checkpoint is not None and iteration_of(checkpoint) == config.iterations and is_finished(folder):
             return dismiss(_finished(config, checkpoint, console), collectives)
         ranks = lead(config, checkpoint, collectives)
-        for line in notices(config, benchmark):
-            console.say(line)
+        console.facts(notices(config, benchmark))
         setup = stack.enter_context(open_together(ranks, given or Given(), console))
         config = setup.config
         stamp = run_info(setup, command)
-        for line in _head(stamp):
-            console.say(line)
+        console.facts(_head(stamp))
         begun = partial(write_run_info, stamp, config, resume=resume)
         try:
             outcome = _train(setup, ranks, console, begun)
@@ -163,7 +161,9 @@ def _timeline(config: TrainConfig, profiler: Profiler, folder: Path) -> Iterator
 def _train(setup: RunSetup, ranks: RunRanks, console: LastingConsole, begun: Callable[[], None]) -> TrainOutcome:
     config, folder, checkpoint = setup.config, Path(setup.config.output), ranks.checkpoint
     trackers = make_trackers(config.track, folder, to_dict(config))
-    progress = RunProgress(config.iterations, iteration_of(checkpoint) if checkpoint else 0, console)
+    ppo = config.algorithm
+    warmup = ppo.critic_warmup_iterations if isinstance(ppo, PPOConfig) else 0
+    progress = RunProgress(config.iterations, iteration_of(checkpoint) if checkpoint else 0, console, warmup)
 
     def measured(updates: int) -> None:
         if updates == 0:  # after the evaluation, so that figures come first

@@ -57,7 +57,7 @@ class EnvRunner:
     ) -> Iterator[Trajectory]:
         """Yield episodes as they end, until `source` has nothing to give and every env is empty.
 
-        `source` is asked for an episode whenever a env is free; None means "not now". `requeue` names the episode to
+        `source` is asked for an episode whenever an env is free; None means "not now". `requeue` names the episode to
         run in place of one whose simulator failed, or whose actions are not finite (None: it is not run here).
         """
         self._active, self._retries = {}, []  # an interrupted run leaves its episodes behind

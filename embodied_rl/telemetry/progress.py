@@ -9,9 +9,22 @@ from types import TracebackType
 from numba.core import event
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    Task,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.table import Column
+from rich.text import Text
 
 from embodied_rl.utils.words import counted
+
+_SILENCE_S = 30.0
+"""How long a log may say nothing of an evaluation."""
 
 
 class RunProgress(event.Listener):
@@ -22,13 +35,16 @@ class RunProgress(event.Listener):
     Args:
         iterations: of the run; 0 if there are none to count.
         done: iterations that were finished by the run that this one resumes.
-        console: where to (None: stdout). In a terminal bars move; elsewhere there is a line an iteration.
+        console: where to (None: stdout). In a terminal bars move; elsewhere there is a line an iteration, and one each
+            half minute of an evaluation.
+        warmup: iterations of the run in which the critic learns alone: they are shorter, and say nothing of the others.
     """
 
-    def __init__(self, iterations: int, done: int = 0, console: Console | None = None) -> None:
+    def __init__(self, iterations: int, done: int = 0, console: Console | None = None, warmup: int = 0) -> None:
         self.console = console or Console()
         self._live = self.console.is_terminal
-        self._iterations, self._done, self._first = iterations, done, done
+        self._iterations, self._done, self._first, self._warmup = iterations, done, done, warmup
+        self._spoke = 0.0
         self._started = time.monotonic()
         self._stage, self._episodes, self._total = "", 0, 0
         self._successes, self._returns = 0, 0.0
@@ -37,17 +53,21 @@ class RunProgress(event.Listener):
         self._told = False
         self._bars = Progress(
             TextColumn("{task.description:<9}"),
-            BarColumn(bar_width=24),
+            BarColumn(bar_width=24 if self.console.width >= 100 else 10),
             MofNCompleteColumn(),
             TimeElapsedColumn(),
             TextColumn("ETA"),
-            TimeRemainingColumn(),
-            TextColumn("{task.fields[note]}"),
+            _Remaining(),
+            # What a narrow terminal has no room for is cut off here, and not at the times.
+            TextColumn("{task.fields[note]}", table_column=Column(ratio=1, no_wrap=True, overflow="ellipsis")),
             console=self.console,
             disable=not self._live,
+            expand=True,
         )
-        self._all = self._bars.add_task("run", total=iterations, completed=done, note="", visible=iterations > 0)
-        self._part = self._bars.add_task("", total=None, note="", visible=False)
+        self._all = self._bars.add_task(
+            "run", total=iterations, completed=done, note="", eta="-:--", visible=iterations > 0
+        )
+        self._part = self._bars.add_task("", total=None, note="", eta="", visible=False)
 
     def __enter__(self) -> RunProgress:
         self._bars.start()
@@ -75,9 +95,10 @@ class RunProgress(event.Listener):
             self._started = time.monotonic()  # the evaluation before the first update says nothing of an update's time
         self._stage, self._episodes, self._total = name, 0, episodes
         self._successes, self._returns = 0, 0.0
-        self._bars.reset(self._part, description=escape(name), total=episodes, note="", visible=True)
+        self._bars.reset(self._part, description=escape(name), total=episodes, note="", eta="", visible=True)
         if name == "evaluate" and not self._live:
             self.message(f"evaluate: {counted(episodes, 'episode')}")
+            self._spoke = time.monotonic()
 
     def episode(self, success: bool | None, reward: float = 0.0) -> None:
         """An episode of the current stage ended; success: None where tasks have no goal, and `reward` counts."""
@@ -89,15 +110,21 @@ class RunProgress(event.Listener):
         mean = f"mean return {self._returns / self._episodes:.1f}"
         note = mean if success is None else f"success {self._successes}/{self._episodes}"
         self._bars.update(self._part, completed=self._episodes, total=self._total, note=note)
+        if self._stage == "evaluate" and not self._live and time.monotonic() - self._spoke >= _SILENCE_S:
+            self._spoke = time.monotonic()
+            self.message(f"evaluate: {self._episodes}/{self._total}  {note}")
 
     def iteration(self, done: int, metrics: Mapping[str, float]) -> None:
         """Iteration `done` (counted from 1) is finished."""
         self._done = done
         note, self._compiling = summary(metrics) + self._compiling, ""
-        self._bars.update(self._all, completed=done, note=note)
+        eta = self._eta()
+        self._bars.update(self._all, completed=done, note=note, eta=eta)
         if not self._live:
-            left = f"  ETA {self._eta()}" if done < self._iterations else ""  # an evaluation may follow the last one
+            left = f"  ETA {eta}" if done < self._iterations else ""  # an evaluation may follow the last one
             self.message(f"iteration {done}/{self._iterations}  {note}{left}")
+        if done == self._warmup:
+            self._first, self._started = done, time.monotonic()
 
     def message(self, text: str) -> None:
         """A line that stays."""
@@ -106,7 +133,15 @@ class RunProgress(event.Listener):
     def _eta(self) -> str:
         finished = self._done - self._first
         seconds = (time.monotonic() - self._started) / max(finished, 1) * (self._iterations - self._done)
-        return duration(seconds)
+        return "over " * (self._done <= self._warmup) + duration(seconds)
+
+
+class _Remaining(TimeRemainingColumn):
+    """What the task's field `eta` says; rich's own estimate where that is ''."""
+
+    def render(self, task: Task) -> Text:
+        eta = task.fields["eta"]
+        return Text(eta, style="progress.remaining") if eta else super().render(task)
 
 
 def summary(metrics: Mapping[str, float]) -> str:

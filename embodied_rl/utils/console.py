@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
+import textwrap
+from collections.abc import Iterable
 
 from rich.console import Console
 
@@ -17,6 +20,16 @@ class LastingConsole(Console):
     def say(self, text: str) -> None:
         """Print a line as it is: not wrapped, and `[..]` in paths is no markup."""
         self.print(text, soft_wrap=True, markup=False, highlight=False)
+
+    def facts(self, lines: Iterable[str]) -> None:
+        """Say 'name  value' lines; a terminal's are wrapped at words, below their values."""
+        for line in lines:
+            self.say(self._wrapped(line) if self.is_terminal and len(line) > self.width else line)
+
+    def _wrapped(self, line: str) -> str:
+        named = re.match(r"\s*\S+\s{2,}|\s*", line)
+        below = " " * len(named[0] if named else "")
+        return textwrap.fill(line, self.width, subsequent_indent=below, break_long_words=False, break_on_hyphens=False)
 
     def on_broken_pipe(self) -> None:
         """What is written from now on, by anybody, goes nowhere; errors too, if they went the same way."""

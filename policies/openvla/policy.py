@@ -182,7 +182,7 @@ class OpenVLAPolicy(nn.Module):
         return json.loads(self.public.get("config.json", b"{}"))
 
     def act(self, obs: Observation, rng: DecisionRng, mode: ActMode) -> ActOutput:
-        """Decide for N slots: sample by inverse CDF from one uniform number a token, or take each token's argmax.
+        """Decide for N envs: sample by inverse CDF from one uniform number a token, or take each token's argmax.
 
         'greedy' reports log-probs of the same tempered distribution.
         """
@@ -306,7 +306,7 @@ class OpenVLAPolicy(nn.Module):
     ) -> Tensor:
         """Hidden states [N, L, D] from which each of `tokens` [N, L] is predicted, given the tokens before it.
 
-        In the rows of `blind` the embeddings of action tokens are zero; what marks their slots stays.
+        In the rows of `drop_action_history` the embeddings of action tokens are zero; what marks their slots stays.
         """
         prompt = self._prompt(instruction)
         prefix = self._prefix(images, proprio)

@@ -19,9 +19,9 @@ class OpenVLAOFTConfig(OpenVLAConfig):
     variant: Literal["official", "simplevla", "rlinf"] | None = None
     """For published checkpoints, which do not say how they decode: openvla-oft's own, SimpleVLA-RL's or RLinf's."""
     head: Literal["tokens", "l1"] | None = None
-    """What reads the action envs (None: as the variant)."""
+    """What reads the action slots (None: as the variant)."""
     keep_stop: bool | None = None
-    """Keep the stop token after the action envs (None: as the variant)."""
+    """Keep the stop token after the action slots (None: as the variant)."""
     num_cameras: int | None = None
     """Images in the input (None: as the variant)."""
     use_proprio: bool | None = None

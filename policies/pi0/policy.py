@@ -181,7 +181,7 @@ class Pi0Policy(nn.Module):
 
     @torch.no_grad()
     def act(self, obs: Observation, rng: DecisionRng, mode: ActMode) -> ActOutput:
-        """Decide for N slots: 'sample' explores as `flow` says, 'greedy' follows the ODE from a random start."""
+        """Decide for N envs: 'sample' explores as `flow` says, 'greedy' follows the ODE from a random start."""
         config = self.config
         kept = "write" if mode == "sample" else "ignore"
         prefix = self.read_prefix(obs.images, obs.proprio, obs.instruction, 1, kept=kept, compiled=self.compiled)

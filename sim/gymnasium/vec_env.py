@@ -35,7 +35,7 @@ _DEFAULT_HZ = 30.0
 
 @dataclass(slots=True)
 class _World:
-    """An env in an env id. over: its episode has ended."""
+    """What an env id holds now. over: its episode has ended."""
 
     env: gymnasium.Env[Any, Any]
     task: str

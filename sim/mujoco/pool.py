@@ -40,7 +40,7 @@ class FrameRenderer(Protocol):
 
 
 class Scene:
-    """What all envs of a task share: its models, robot and goal. `users` counts the env slots that hold it now."""
+    """What all envs of a task share: its models, robot and goal. `users` counts the envs that hold it now."""
 
     def __init__(self, task: MujocoTask, renderer: FrameRenderer | None, layout: StateLayout | None) -> None:
         self.task = task

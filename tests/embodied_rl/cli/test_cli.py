@@ -63,6 +63,24 @@ def test_every_command_has_help(name: str, capsys: pytest.CaptureFixture[str]) -
     assert f"usage: embodied-rl {name}" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("train tabletop --learner.lr abc", "train tabletop: --learner.lr takes a number, got 'abc'"),
+        ("train tabletop --iterations 1.5 --seed 1", "train tabletop: --iterations takes a whole number, got '1.5'"),
+        ("train tabletop --learner.betas x y", "train tabletop: --learner.betas takes 2 numbers, got 'x y'"),
+        ("sft demos --out y --lr=abc", "sft: --lr takes a number, got 'abc'"),
+        ("sft demos --fps abc --out y", "sft: --fps takes a number, got 'abc'"),
+        ("eval tabletop --states_per_task ten", "eval tabletop: --states-per-task takes a whole number, got 'ten'"),
+    ],
+)
+def test_a_word_that_is_no_number_is_said_with_its_option(
+    words: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words.split()) == 2
+    assert capsys.readouterr().err == f"embodied-rl: error: embodied-rl {said}\n"
+
+
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--version"]) == 0
     assert capsys.readouterr().out == __version__ + "\n"

@@ -10,7 +10,7 @@ import pytest
 
 from embodied_rl.algorithms.config import PPOConfig
 from embodied_rl.cli import COMMANDS, main, reference
-from embodied_rl.cli.help import EXAMPLES, EXPERT, field_texts, options
+from embodied_rl.cli.help import EXAMPLES, EXPERT, field_texts, help_text, options
 from embodied_rl.cli.parse import flag_words, flags
 from embodied_rl.cli.select import select
 from embodied_rl.config.train import KINDS, TrainConfig, selectable
@@ -84,6 +84,12 @@ def test_every_help_has_examples_of_options_that_exist(name: str, capsys: pytest
 @pytest.mark.parametrize("line", [line for line, _ in EXAMPLES["train"]])
 def test_the_examples_of_train_are_understood(line: str) -> None:
     assert select(shlex.split(line)[2:])
+
+
+@pytest.mark.parametrize("name", sorted(reference.CLASSES))
+def test_a_sections_title_ends_in_a_colon_alone(name: str) -> None:
+    shown = help_text(reference.options_class(name), name, everything=True)
+    assert [line for line in shown.splitlines() if line.endswith(".:")] == []
 
 
 def test_help_fits_80_columns(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import struct
 from types import SimpleNamespace
 
@@ -10,8 +11,10 @@ import pytest
 from numba.core import event
 from rich.console import Console
 
+from embodied_rl.data.progress import progress_bar
 from embodied_rl.telemetry.curve import Curve, curve_of, draw_curve
 from embodied_rl.telemetry.progress import RunProgress, duration, summary
+from embodied_rl.utils.console import LastingConsole
 
 ROWS = [
     {"step": 0, "eval/success": 0.5, "eval/success_ci_low": 0.4, "eval/success_ci_high": 0.6},
@@ -70,6 +73,71 @@ def test_a_terminal_shows_success_and_survives_more_episodes_than_planned() -> N
         progress.iteration(1, {})
     assert "success 2/3" in out.getvalue()
     assert "3/3" in out.getvalue()
+
+
+@pytest.mark.parametrize("width", [72, 80, 120])
+def test_a_narrow_terminal_cuts_the_note_and_not_the_times(width: int) -> None:
+    out = io.StringIO()
+    figures = {"rollout/success": 0.5, "eval/success": 0.625, "train/loss": -0.0123, "speed/decisions_per_s": 1514.0}
+    with RunProgress(300, console=Console(file=out, force_terminal=True, width=width, color_system=None)) as progress:
+        progress.stage("rollout", 1024)
+        progress.episode(True)
+        progress.iteration(137, figures)
+    shown = [line for line in re.split(r"[\r\n]|\x1b\[[0-9;?]*[A-Za-z]", out.getvalue()) if "137/300" in line]
+    assert shown
+    for line in shown:
+        assert re.search(r"137/300 +\d+:\d\d:\d\d ETA \d+:\d\d", line)
+        assert "succ" in line
+        assert len(line) <= width
+    other = progress_bar(
+        Console(file=(also := io.StringIO()), force_terminal=True, width=width, color_system=None), "sft"
+    )
+    with other:
+        other.add_task("", total=5000, completed=1200, note="loss 1.234  1200 ms/step and much more than there is room")
+    assert re.search(r"1200/5000 +\d+:\d\d:\d\d ETA -:--:--", also.getvalue())
+
+
+def test_a_long_evaluation_says_every_half_minute_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr("embodied_rl.telemetry.progress.time", SimpleNamespace(monotonic=lambda: now[0]))
+    out = io.StringIO()
+    with RunProgress(0, console=Console(file=out, width=80)) as progress:
+        progress.stage("evaluate", 10)
+        for episode in range(10):
+            now[0] += 12.0
+            progress.episode(episode % 2 == 0)
+    assert out.getvalue().splitlines() == [
+        "evaluate: 10 episodes",
+        "evaluate: 3/10  success 2/3",
+        "evaluate: 6/10  success 3/6",
+        "evaluate: 9/10  success 5/9",
+    ]
+
+
+def test_iterations_of_the_critic_alone_say_nothing_of_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two of 10 s, then some of 60 s: until one of those is done, what is left takes longer than was seen."""
+    now = [0.0]
+    monkeypatch.setattr("embodied_rl.telemetry.progress.time", SimpleNamespace(monotonic=lambda: now[0]))
+    out = io.StringIO()
+    with RunProgress(6, console=Console(file=out, width=200), warmup=2) as progress:
+        for done, seconds in ((1, 10), (2, 10), (3, 60), (4, 60)):
+            progress.stage("rollout", 2)
+            now[0] += seconds
+            progress.iteration(done, {})
+    assert [line.rpartition("ETA ")[2] for line in out.getvalue().splitlines()] == [
+        *("over 0:50", "over 0:40", "3:00", "2:00")
+    ]
+
+
+def test_a_terminals_head_is_wrapped_at_words_and_a_logs_is_not(capsys: pytest.CaptureFixture[str]) -> None:
+    line = "  policy      openvla, 0.98 M parameters, chunks of 8 steps, on the CPU, in float32, and a critic, new"
+    LastingConsole().facts([line])
+    assert capsys.readouterr().out == line + "\n"
+    LastingConsole(force_terminal=True, width=60).facts([line])
+    shown = capsys.readouterr().out.splitlines()
+    assert " ".join(" ".join(shown).split()) == " ".join(line.split())
+    assert max(map(len, shown)) <= 60
+    assert all(row.startswith(" " * 14) and row[14] != " " for row in shown[1:])
 
 
 def test_an_iteration_that_compiled_says_so_once() -> None:
