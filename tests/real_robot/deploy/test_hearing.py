@@ -119,17 +119,23 @@ def test_the_twin_leaves_out_what_is_no_episode_and_no_fault() -> None:
     twin, log = TwinNode.__new__(TwinNode), Log()
     twin._session = SimpleNamespace(node=log)  # type: ignore[assignment]
     twin.plant = SimpleNamespace(unknown=lambda task, *_: "unknown task" if task == "x" else "")  # type: ignore[assignment]
-    twin._lock, twin._wanted, twin._dropped = Lock(), None, set()
+    twin._lock, twin._wanted, twin._dropped, twin._deaf = Lock(), None, set(), False
     good = {"number": 1, "task": "a", "state": 50, "seed": 0}
     for wrong in ("{", {}, good | {"state": "50"}, good | {"task": "x"}):
         twin._episode(message(wrong))
     assert twin._wanted is None
-    for wrong in ("", {"dropped": "agentview"}, {"dropped": [1]}):
+    for wrong in (
+        "",
+        {"dropped": "agentview", "deaf": False},
+        {"dropped": [1], "deaf": False},
+        {"dropped": [], "deaf": 1},
+    ):
         twin._inject(message(wrong))
     assert twin._dropped == set()
-    assert len(log.lines) == 7
+    assert len(log.lines) == 8
     assert log.lines[3] == "/twin/episode left out: unknown task"
     twin._episode(message(good))
-    twin._inject(message({"dropped": ["agentview"]}))
-    assert (twin._wanted, twin._dropped) == (good, {"agentview"})
+    twin._inject(message({"dropped": ["agentview"], "deaf": True}))
+    assert (twin._wanted, twin._dropped, twin._deaf) == (good, {"agentview"}, True)
+    twin._trajectory(None)  # is not even looked at
     assert set(EPISODE) == set(good)
