@@ -109,7 +109,9 @@ class Lockstep:
             execution_horizon=min(options.horizon, chunk_len),
         )
         self._loop = ControlLoop(self._robot, CAMERAS, config, fingers=self._ros.gripper.fingers, base=self._ros.base)
-        self._observations = Observations(self._loop, CAMERAS, Proprio(self._robot.chain, self._ros.base))
+        self._observations = Observations(
+            self._loop, CAMERAS, Proprio(self._robot.chain, self._ros.base), self._robot.chain
+        )
         self._observations.instruction = self.plant.reset(task, state, seed=state)
         positions = self.plant.joints()[0]
         self._follower, self._finger = TrajectoryFollower(positions[:7]), float(positions[7])

@@ -40,6 +40,12 @@ def first_tick(now_ns: int, period_ns: int) -> int:
     return (now_ns // period_ns + 1) * period_ns + _MOMENT_NS
 
 
+def repeated(names: Sequence[str], known: Sequence[str]) -> str:
+    """Which of the known joints occur twice among the names of a message, and what to do; '' where none does."""
+    twice = [name for name in known if list(names).count(name) > 1]
+    return f"{', '.join(twice)} twice in a message: publish each joint once" if twice else ""
+
+
 @dataclass(frozen=True)
 class Tick:
     """What happened in a control tick, for the controller and for the record.
@@ -116,9 +122,11 @@ class ArmRuntime:
             now_ns: When they arrived, where another computer's clock stamped them.
 
         Returns:
-            Why they are not used: a joint is missing or not finite, or the stamp lies in the future. They then age, and
-            the arm holds.
+            Why they are not used: a joint is missing, occurs twice or is not finite, or the stamp lies in the future.
+            They then age, and the arm holds.
         """
+        if twice := repeated(names, self.robot.limits.names):
+            return Reason("names", twice)
         known = dict(zip(names, positions, strict=False))
         missing = [name for name in self.robot.limits.names if name not in known]
         if missing:
@@ -130,6 +138,8 @@ class ArmRuntime:
             return Reason("stamp", ahead)
         if not self._measured or stamp_ns > self._measured[-1][0]:
             self._measured.append((stamp_ns, measured))
+        sent = None if self._setpoint is None else self._setpoint.positions
+        self.watchdog.compare(self.robot.limits.names, measured, sent)
         if self._setpoint is not None and not self._unseen:
             self.watchdog.tracked(float(np.abs(measured - self._setpoint.positions).max()))
         return None
@@ -196,8 +206,8 @@ class ArmRuntime:
 
         A set point that the arm may be far from is not sent on: the controller would jump to it as soon as it listens.
         One that the arm did not follow is given up for the stop from where the arm is measured, which is sent for
-        `_REPEATED_NS`, and then nothing until the arm is armed again. While joint states are missing, the stop goes out
-        and then nothing until they are back; the set point is then where the arm is measured.
+        `_REPEATED_NS`, and then nothing until the arm is armed again. While joint states are missing or frozen, the stop
+        goes out and then nothing until they are back; the set point is then where the arm is measured.
         So it is where an arm that is held stands still elsewhere.
 
         Args:
@@ -213,7 +223,8 @@ class ArmRuntime:
         held = None
         if stops and self.machine.state in (ArmState.RUNNING, ArmState.HUMAN):
             held = self.machine.fire(Event.HOLD, now_ns, "; ".join(f"{fault.kind}: {fault.detail}" for fault in stops))
-        silent = self.machine.sends and self._gives_up(now_ns, blind=any(one.kind == _BLIND for one in faults))
+        blind = self.watchdog.frozen or any(one.kind == _BLIND for one in faults)
+        silent = self.machine.sends and self._gives_up(now_ns, blind=blind)
         selection, decision, setpoint = self.mux.select(policy, now_ns), None, None
         if self.machine.sends and selection.command is not None:
             decision = self.gate.decide(selection.command, now_ns)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from embodied_rl.real_robot.core.kinematics import Chain
+
 _ROWS, _COLUMNS = 64, 128
 """Pixels of a picture that are compared, at most: picked, not averaged, so that a sensor's noise stays."""
 _SAME = 2
@@ -16,7 +18,7 @@ _FAR_M, _FAR_CLOCK_M, _NEXT_M = 0.08, 0.16, 0.01
 _NEW = 0.5
 """Pixels that change elsewhere, of those that changed before, by which the arm is told from a clock's other digits."""
 _LATE = 3
-"""Pictures that may be late: a camera's lag. Episodes of the shipped policy on the twin, without a sensor's noise, raise
+"""Pictures that may be late: a camera lags. Episodes of the shipped policy on the twin, without a sensor's noise, raise
 no alarm at these figures; frozen at any moment, also under a running clock, each raises one."""
 _EVEN = 4.0
 """Levels of 255 by which the means of cells differ in any picture of a scene."""
@@ -77,7 +79,8 @@ class LiveView:
             return self._begin(picked, points)
         if first and changed.any() and not self.stuck:
             self._since, way = points, 0.0
-        self._changed |= changed
+        if way <= _NEXT_M:
+            self._changed |= changed
         if way > (_FAR_CLOCK_M if self._changed.any() else _FAR_M):
             self._late += 1
         return f"the same picture while the tool moved {way:.2f} m: is the camera's driver stuck?" * self.stuck
@@ -98,6 +101,12 @@ class LiveView:
         self._reference, self._since, self._late = picked, points, 0
         self._changed = np.zeros(picked.shape[:2], bool)
         return ""
+
+
+def tool_points(chain: Chain, angles: np.ndarray) -> np.ndarray:
+    """The tool's point and one 0.1 m beside it, which shows its turns: joint angles [n], rad -> [2, 3], m."""
+    position, rotation = chain.pose(angles)
+    return np.stack([position, position + 0.1 * rotation[:, 0]])
 
 
 def _near(mask: np.ndarray, reach: int) -> np.ndarray:

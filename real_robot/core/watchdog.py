@@ -6,9 +6,13 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 NANOSECONDS = 1_000_000_000
 MOST_AHEAD_NS = 100_000_000
 """How far in the future a stamp of another computer's clock may lie."""
+_STILL_RAD, _MOVED_RAD = 0.002, 0.05
+"""A joint that is measured within so much of where it was, while its set point moves so far, is not measured."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +76,10 @@ class Watchdog:
         self._last_tick_ns: int | None = None
         self._deviations_ns: deque[int] = deque(maxlen=window)
         self._most_error, self._lost_track = limits.tracking_error, ""
-        self._noted = dict[str, str]()
+        self._noted = dict[tuple[str, str], str]()
+        self._still: tuple[np.ndarray, np.ndarray] | None = None
+        self.frozen = False
+        """Whether joints are measured where they were: the arm may be elsewhere."""
 
     def observed(self, source: str, stamp_ns: int, now_ns: int | None = None) -> str:
         """Note an observation.
@@ -96,6 +103,28 @@ class Watchdog:
         self._seen[source] = stamp_ns if last is None else max(last, stamp_ns)
         return ""
 
+    def compare(self, names: Sequence[str], measured: np.ndarray, setpoint: np.ndarray | None) -> None:
+        """Note joints that are measured where they were while their set point moves.
+
+        Either their driver repeats itself or the arm does not follow: a fault until `track_anew`.
+
+        Args:
+            names: The joints' [n].
+            measured: Where they are measured, rad.
+            setpoint: Where they are asked to be; None while nothing is sent.
+        """
+        if setpoint is None or self._still is None:
+            self._still = None if setpoint is None else (measured.copy(), setpoint.copy())
+            return
+        was, asked = self._still
+        moved = ~(np.abs(measured - was) <= _STILL_RAD)
+        was[moved], asked[moved] = measured[moved], setpoint[moved]
+        blind = np.minimum(np.abs(setpoint - asked), np.abs(setpoint - measured))
+        worst = int(blind.argmax())
+        if blind[worst] > _MOVED_RAD and not self._lost_track:
+            self.frozen = True
+            self.lose_track(f"{names[worst]} is measured where it was, its set point {blind[worst]:.3f} rad further")
+
     def heartbeat(self, now_ns: int) -> None:
         """Note a sign of life of the policy: an answer, or its server's health."""
         self.observed(self.POLICY, now_ns)
@@ -105,9 +134,9 @@ class Watchdog:
         stamp_ns = self._seen[source]
         return None if stamp_ns is None else (now_ns - stamp_ns) / NANOSECONDS
 
-    def note(self, kind: str, detail: str) -> None:
-        """Note what somebody else looks after: a fault of this kind while `detail` is not empty."""
-        self._noted[kind] = detail
+    def note(self, kind: str, detail: str, source: str = "") -> None:
+        """Note what somebody else looks after: a fault of this kind while `detail` is not empty, of each source."""
+        self._noted[kind, source] = f"{source}: {detail}" if source and detail else detail
 
     def tick(self, now_ns: int) -> None:
         """Note the start of a control tick."""
@@ -130,7 +159,7 @@ class Watchdog:
 
     def track_anew(self) -> None:
         """Forget that the arm did not follow: its set point is where it is measured."""
-        self._lost_track = ""
+        self._lost_track, self._still, self.frozen = "", None, False
 
     @property
     def lost_track(self) -> str:
@@ -159,7 +188,7 @@ class Watchdog:
             found.append(Fault("jitter", f"a tick was {worst:.4f} s off, at most {most:.4f}"))
         if self._lost_track:
             found.append(Fault("tracking", self._lost_track))
-        found += [Fault(kind, detail) for kind, detail in self._noted.items() if detail]
+        found += [Fault(kind, detail) for (kind, _), detail in self._noted.items() if detail]
         return tuple(found)
 
 

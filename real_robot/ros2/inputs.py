@@ -172,8 +172,7 @@ class Inputs:
         except PictureError as error:
             flow.problem = str(error)
             return
-        flow.problem = ""
-        station.observations.picture(camera.name, image, stamp_ns, now_ns)
+        flow.problem = station.observations.picture(camera.name, image, stamp_ns, now_ns)
 
     def _instruction(self, message: Any) -> None:
         """Take the task, but not in the middle of an episode: anybody may publish one."""

@@ -22,7 +22,7 @@ from embodied_rl.real_robot.core.gate import Command, Reason, Setpoint
 from embodied_rl.real_robot.core.kinematics import Origin
 from embodied_rl.real_robot.core.pace import Pace
 from embodied_rl.real_robot.core.robot import Robot
-from embodied_rl.real_robot.core.runtime import ArmRuntime, Tick
+from embodied_rl.real_robot.core.runtime import ArmRuntime, Tick, repeated
 from embodied_rl.real_robot.core.states import ArmState, Event, Transition
 from embodied_rl.real_robot.ros2.events import (
     ActionTaken,
@@ -99,7 +99,7 @@ class ControlLoop:
         self.events, self.leaving = Events(), False
         self.runtime = ArmRuntime(robot, cameras)
         self._config, self._stops = config, stops
-        self._joints = JointHistory(robot.limits.names, fingers)
+        self._joints, self._fingers = JointHistory(robot.limits.names, fingers), tuple(fingers)
         self._target = Target(robot, self.law, self.period_ns / 1e9, base)
         self._lock = threading.Lock()
         self._executor = ChunkExecutor(config, 0)
@@ -156,6 +156,8 @@ class ControlLoop:
         self, names: Sequence[str], positions: Sequence[float] | np.ndarray, stamp_ns: int, now_ns: int | None = None
     ) -> Reason | None:
         """Note measured joints, in any order; the reason where they are not used. `now_ns`: see `ArmRuntime`."""
+        if twice := repeated(names, self._fingers):
+            return Reason("names", twice)
         known = dict(zip(names, positions, strict=False))
         with self._lock:
             if self._joints.fingers_alone(known):
@@ -169,6 +171,11 @@ class ControlLoop:
         """Note that a picture was taken; why it must not be used, see `Watchdog.observed`."""
         with self._lock:
             return self.runtime.watchdog.observed(camera, stamp_ns, now_ns)
+
+    def doubt(self, source: str, why: str) -> None:
+        """Note why a camera or the gripper is not to be believed, see `Watchdog.doubt`."""
+        with self._lock:
+            self.runtime.watchdog.doubt(source, why)
 
     def measured(self, stamp_ns: int) -> Measured | None:
         """The joints measured nearest to a time; None before the first."""

@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from embodied_rl.real_robot.core.kinematics import Chain
+from embodied_rl.real_robot.core.views import LiveView, even, tool_points
 from embodied_rl.real_robot.ros2.events import ObservationTaken
 from embodied_rl.real_robot.ros2.loop import ControlLoop
 from embodied_rl.real_robot.ros2.proprio import Proprio
@@ -34,6 +36,7 @@ class Observations:
         loop: Where joints are kept and pictures are noted.
         cameras: Their names, in the policy's order.
         proprio: Makes what the policy reads of the joints.
+        chain: The arm's, where its joints are measured while it moves: pictures must change then. None in a dry run.
 
     Example:
         >>> observations.picture("wrist", image, stamp_ns, now_ns)
@@ -41,26 +44,41 @@ class Observations:
         (480, 640, 3)
     """
 
-    def __init__(self, loop: ControlLoop, cameras: Sequence[str], proprio: Proprio) -> None:
+    def __init__(self, loop: ControlLoop, cameras: Sequence[str], proprio: Proprio, chain: Chain | None = None) -> None:
         self.cameras = tuple(cameras)
         self.instruction = ""
         self._loop, self._proprio = loop, proprio
         self._pictures = {name: deque[_Picture](maxlen=_KEPT) for name in self.cameras}
         self._changed = threading.Condition()
+        self._chain, self._live = chain, {name: LiveView() for name in self.cameras}
 
-    def picture(self, camera: str, image: np.ndarray, stamp_ns: int, now_ns: int) -> None:
+    def picture(self, camera: str, image: np.ndarray, stamp_ns: int, now_ns: int) -> str:
         """Take a picture, uint8 [H, W, 3], that comes now.
 
-        One that is older than the newest is left out, and one of the future is a fault.
+        One that is older than the newest is left out, and one of the future is a fault. So is one that is even, or the
+        same as before while the tool moved.
+
+        Returns:
+            Why it is not to be believed; '' where it is.
         """
-        if self._loop.picture(camera, stamp_ns, now_ns):
-            return
+        if ahead := self._loop.picture(camera, stamp_ns, now_ns):
+            return ahead
         with self._changed:
             kept = self._pictures[camera]
             if kept and stamp_ns <= kept[-1].stamp_ns:
-                return
+                return ""
             kept.append(_Picture(now_ns, stamp_ns, image))
             self._changed.notify_all()
+        problem = even(image) or self._stuck(camera, image, stamp_ns)
+        self._loop.doubt(camera, problem)
+        return problem
+
+    def _stuck(self, camera: str, image: np.ndarray, stamp_ns: int) -> str:
+        """Why a picture is taken for an old one; '' where it is new, or nobody knows how the arm moved."""
+        measured = None if self._chain is None else self._loop.measured(stamp_ns)
+        if measured is None or self._chain is None:
+            return ""
+        return self._live[camera].look(image, tool_points(self._chain, measured.angles))
 
     def wait(self, seconds: float) -> None:
         """Until a picture comes, or so long."""

@@ -79,7 +79,8 @@ def make_station(
         base=config.base,
     )
     clock = Clock(options.speed)
-    observations = Observations(loop, cameras, Proprio(robot.chain, config.base))
+    chain = None if options.mode == "dry_run" else robot.chain  # the joints of a dry run are those it asks for
+    observations = Observations(loop, cameras, Proprio(robot.chain, config.base), chain)
     ask = AskConfig(options.aligned, options.latency_s, continues=options.overlap == REALTIME)
     asking = Asking(loop, observations, list(clients), clock, ask)
     return Station(options, robot, config, session, metadata, clock, loop, observations, asking)

@@ -134,8 +134,8 @@ def test_an_arm_that_is_stuck_is_not_pushed_on() -> None:
         assert [fault.kind for fault in bench.step().faults] == ["tracking"], "it stays where the error is gone"
     refused = bench.runtime.fire(Event.RESUME, bench.now)
     assert (refused.accepted, refused.after) == (False, ArmState.HOLDING)
-    assert refused.reason.startswith("the arm did not follow its set point (0.2")
-    assert refused.reason.endswith("at most 0.200): clear its way, then disarm and arm it")
+    assert refused.reason.startswith("the arm did not follow its set point (fr3_joint4 is measured where it was")
+    assert refused.reason.endswith("): clear its way, then disarm and arm it")
     assert bench.runtime.fire(Event.START, bench.now).reason == "start is not possible while holding"
     bench.runtime.mux.human(Command(bench.now, NAMES, HOME, source="human"), bench.now, engaged=True)
     assert bench.step().state is ArmState.HOLDING, "nor does a human move on from that set point"
@@ -350,3 +350,59 @@ def test_whatever_happens_the_limits_hold_and_a_stopped_arm_gets_nothing(happeni
             speed = np.abs(tick.setpoint.positions - before) / elapsed_s
             assert (speed <= ROBOT.limits.velocity).all()
             assert ROBOT.workspace.inside(tick.setpoint.positions)
+
+
+@pytest.mark.parametrize("frozen", [NAMES, NAMES[3:4]])
+@pytest.mark.parametrize("noise", [0.0, 0.0005])
+def test_joints_that_are_measured_where_they_were_while_asked_to_move_hold(
+    frozen: tuple[str, ...], noise: float
+) -> None:
+    """A driver that repeats its last joint states with new stamps: all of them, or one encoder's."""
+    bench, rng = moving(), np.random.default_rng(0)
+    rows = [NAMES.index(name) for name in frozen]
+    began, kept = bench.sent[-1].copy(), bench.sent[-1][rows].copy()
+    while bench.step(HOME + np.array([0.5, 0.3, 0.5, 0.5, 0.5, 0.5, 0.5])).held is None:
+        measured = bench.sent[-1].copy()
+        measured[rows] = kept + rng.normal(0, noise, len(rows))
+        bench.measures = False
+        bench.runtime.joint_states(NAMES, measured, bench.now)
+        assert np.abs(bench.sent[-1] - began)[rows].max() < 0.07
+    held = bench.ticks[-1].held
+    assert held is not None
+    assert "is measured where it was, its set point 0.0" in held.reason
+    assert bench.runtime.machine.state is ArmState.HOLDING
+    assert not bench.fire(Event.RESUME)
+
+
+def test_a_frozen_arm_is_sent_its_stop_and_then_nothing_until_it_is_armed_again() -> None:
+    """Where it is nobody knows: neither the set point nor the frozen pose is sent on."""
+    bench = moving()
+    bench.follows, measured = True, bench.sent[-1].copy()
+    bench.measures = False
+    sent: list[np.ndarray] = []
+    for _ in range(100):
+        bench.runtime.joint_states(NAMES, measured, bench.now)
+        tick = bench.step(HOME + 0.5)
+        sent += [] if tick.setpoint is None else [tick.setpoint.positions]
+    assert bench.ticks[-1].setpoint is None
+    steps = np.abs(np.diff(sent, axis=0)).max()
+    assert steps <= ROBOT.limits.velocity.max() / ROBOT.rate_hz
+    assert [fault.kind for fault in bench.ticks[-1].faults] == ["tracking"]
+    for state in (HOME, HOME + 0.01):
+        bench.runtime.joint_states(NAMES, state, bench.now)
+        bench.step()
+    assert not bench.fire(Event.RESUME)
+    assert bench.fire(Event.DISARM)
+    bench.measures, bench.sent = True, [HOME]
+    bench.step()
+    assert bench.fire(Event.ARM)
+    assert bench.fire(Event.START)
+
+
+def test_a_joint_that_occurs_twice_is_refused() -> None:
+    bench = Bench()
+    reason = bench.runtime.joint_states((*NAMES, NAMES[2]), (*HOME, 1.0), bench.now)
+    assert reason is not None
+    assert (reason.kind, reason.detail) == ("names", f"{NAMES[2]} twice in a message: publish each joint once")
+    bench.step()
+    assert bench.runtime.joint_states((*NAMES, "wheel", "wheel"), (*HOME, 0.0, 0.0), bench.now) is None, "not the arm's"

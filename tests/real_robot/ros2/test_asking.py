@@ -27,6 +27,8 @@ from tests.real_robot.ros2.bench import CONFIG, ROBOT, Bench
 SIZES = {"cameras": 1, "proprio_dim": 8, "chunk_len": 8, "action_dim": 7}
 METADATA: dict[str, Any] = {**SIZES, "instruction": True, "weights": "w", "policy": "p"}
 
+PICTURE = np.random.default_rng(0).integers(0, 256, (8, 8, 3), np.uint8)
+
 
 class Server:
     """Answers with the number of the question; `open` lets answers out."""
@@ -62,7 +64,7 @@ class Robot:
     def look(self) -> int:
         now_ns = self.clock.now_ns()
         self.bench.loop.joint_states(ROBOT.limits.names, ROBOT.home, now_ns)
-        self.observations.picture("front", np.zeros((8, 8, 3), np.uint8), now_ns, now_ns)
+        self.observations.picture("front", PICTURE, now_ns, now_ns)
         return now_ns
 
     def chunks(self, count: int) -> list[ChunkDecided]:
