@@ -206,8 +206,8 @@ class ArmRuntime:
 
         A set point that the arm may be far from is not sent on: the controller would jump to it as soon as it listens.
         One that the arm did not follow is given up for the stop from where the arm is measured, which is sent for
-        `_REPEATED_NS`, and then nothing until the arm is armed again. While joint states are missing or frozen, the stop
-        goes out and then nothing until they are back; the set point is then where the arm is measured.
+        `_REPEATED_NS`, and then nothing until the arm is armed again. While joint states are missing or frozen, the
+        stop goes out and then nothing until they are back; the set point is then where the arm is measured.
         So it is where an arm that is held stands still elsewhere.
 
         Args:

@@ -135,6 +135,7 @@ class TwinRemote:
         self.heard = Heard()
         self.state: dict[str, Any] = {}
         self._number, self._dropped, self._deaf = 0, tuple[str, ...](), False
+        self._spoilt = dict[str, str]()
         self._episode = session.node.create_publisher(String, TOPICS["episode"], qos.latched())
         self._faults = session.node.create_publisher(String, TOPICS["faults"], qos.event())
         state = TOPICS["state"]
@@ -165,12 +166,18 @@ class TwinRemote:
         self._deaf = deaf
         self._inject()
 
+    def spoil(self, how: dict[str, str]) -> None:
+        """What cameras and joints say is not so from now on, see `TwinNode`; {}: all of it is."""
+        self._spoilt = how
+        self._inject()
+
     def wait(self, condition: Callable[[], bool], seconds: float) -> bool:
         """Whether `condition` holds within `seconds`; looked at whenever the twin says something."""
         return self.heard.wait(condition, seconds)
 
     def _inject(self) -> None:
-        self._faults.publish(self._text(data=json.dumps({"dropped": list(self._dropped), "deaf": self._deaf})))
+        faults = {"dropped": list(self._dropped), "deaf": self._deaf, "spoilt": self._spoilt}
+        self._faults.publish(self._text(data=json.dumps(faults)))
 
     def _on_state(self, said: dict[str, Any]) -> None:
         self.state = said

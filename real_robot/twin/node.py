@@ -15,7 +15,7 @@ from embodied_rl.real_robot.ros2 import qos
 from embodied_rl.real_robot.ros2.adapters.stamps import nanoseconds, set_time
 from embodied_rl.real_robot.ros2.clock import Clock
 from embodied_rl.real_robot.ros2.config import load_ros_config
-from embodied_rl.real_robot.ros2.said import Kind, Many, SaidError, read
+from embodied_rl.real_robot.ros2.said import Each, Kind, Many, SaidError, read
 from embodied_rl.real_robot.ros2.session import Session
 from embodied_rl.real_robot.twin.follower import Point, TrajectoryFollower
 from embodied_rl.real_robot.twin.options import TOPICS, TwinOptions
@@ -27,7 +27,7 @@ _MOST_BEHIND_NS = 200_000_000
 """Simulated time that is caught up with; what a busy computer lacks beyond it is left out, and reported."""
 _JUDGE_NS = 50_000_000
 EPISODE: dict[str, Kind] = {"number": int, "task": str, "state": int, "seed": int}
-FAULTS: dict[str, Kind] = {"dropped": Many(str), "deaf": bool}
+FAULTS: dict[str, Kind] = {"dropped": Many(str), "deaf": bool, "spoilt": Each(str)}
 
 
 class TwinNode:
@@ -63,6 +63,7 @@ class TwinNode:
         self._late: deque[tuple[int, int, Any]] = deque()
         self._rng = philox(options.seed, TwinStream.NODE)
         self._dropped, self._deaf = set[str](), False
+        self._spoilt, self._held = dict[str, str](), dict[str, Any]()
         self._wanted: dict[str, Any] | None = None
         self._number, self._sim_ns, self._behind_ns = 0, 0, 0
         self._succeeded = False
@@ -120,9 +121,14 @@ class TwinNode:
                 self._wanted = wanted
 
     def _inject(self, message: Any) -> None:
-        """{"dropped": [cameras], "deaf": bool}: these send nothing, the controller hears nothing, until told again."""
+        """{"dropped": [cameras], "deaf": bool, "spoilt": {camera or "joints": how}}, until told again.
+
+        What is dropped sends nothing, a deaf controller hears nothing. What is spoilt comes on time and is not so:
+        "frozen", "black", or under a running "clock".
+        """
         if (said := self._read(TOPICS["faults"], message, FAULTS)) is not None:
             self._dropped, self._deaf = set(said["dropped"]), said["deaf"]
+            self._spoilt, self._held = said["spoilt"], {}
 
     def _read(self, topic: str, message: Any, kind: dict[str, Kind]) -> dict[str, Any] | None:
         """What was said; None, with a line in the log, where it is no such message."""
@@ -187,6 +193,8 @@ class TwinNode:
         if self.options.joint_drop and self._rng.random() < self.options.joint_drop:
             return
         positions, velocities = self.plant.joints()
+        if self._spoilt.get("joints"):
+            positions, velocities = self._held.setdefault("joints", (positions, velocities))
         message = self._joint_state(name=self._names, position=array("d", positions), velocity=array("d", velocities))
         set_time(message.header.stamp, self._clock.ros_ns())
         self._joints.publish(message)
@@ -211,11 +219,25 @@ class TwinNode:
 
     def _as_image(self, picture: np.ndarray, index: int, stamp_ns: int) -> Any:
         height, width = picture.shape[:2]
+        picture = self._spoil_picture(picture, CAMERAS[index], stamp_ns)
         message = self._image(height=height, width=width, encoding="rgb8", step=3 * width)
         message.header.frame_id = CAMERAS[index]
         message.data = array("B", picture.tobytes())
         set_time(message.header.stamp, stamp_ns)
         return message
+
+    def _spoil_picture(self, picture: np.ndarray, camera: str, stamp_ns: int) -> np.ndarray:
+        """Black, or the one from when that was asked for; `clock` writes the time into its first rows."""
+        how = self._spoilt.get(camera, "")
+        if how == "black":
+            return np.zeros_like(picture)
+        if how:
+            picture = self._held.setdefault(camera, picture)
+        if how == "clock":
+            picture, rows = picture.copy(), len(picture) // 8
+            pattern = np.arange(9 * rows * rows, dtype=np.uint64) * np.uint64(stamp_ns | 1) >> np.uint64(9)
+            picture[:rows, : 3 * rows] = pattern.astype(np.uint8).reshape(rows, 3 * rows, 3)
+        return picture
 
     def _say(self) -> None:
         words = {

@@ -365,7 +365,7 @@ def test_joints_that_are_measured_where_they_were_while_asked_to_move_hold(
         measured = bench.sent[-1].copy()
         measured[rows] = kept + rng.normal(0, noise, len(rows))
         bench.measures = False
-        bench.runtime.joint_states(NAMES, measured, bench.now)
+        bench.runtime.joint_states(NAMES, list(measured), bench.now)
         assert np.abs(bench.sent[-1] - began)[rows].max() < 0.07
     held = bench.ticks[-1].held
     assert held is not None
@@ -381,7 +381,7 @@ def test_a_frozen_arm_is_sent_its_stop_and_then_nothing_until_it_is_armed_again(
     bench.measures = False
     sent: list[np.ndarray] = []
     for _ in range(100):
-        bench.runtime.joint_states(NAMES, measured, bench.now)
+        bench.runtime.joint_states(NAMES, list(measured), bench.now)
         tick = bench.step(HOME + 0.5)
         sent += [] if tick.setpoint is None else [tick.setpoint.positions]
     assert bench.ticks[-1].setpoint is None
@@ -389,7 +389,7 @@ def test_a_frozen_arm_is_sent_its_stop_and_then_nothing_until_it_is_armed_again(
     assert steps <= ROBOT.limits.velocity.max() / ROBOT.rate_hz
     assert [fault.kind for fault in bench.ticks[-1].faults] == ["tracking"]
     for state in (HOME, HOME + 0.01):
-        bench.runtime.joint_states(NAMES, state, bench.now)
+        bench.runtime.joint_states(NAMES, list(state), bench.now)
         bench.step()
     assert not bench.fire(Event.RESUME)
     assert bench.fire(Event.DISARM)

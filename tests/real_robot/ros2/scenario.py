@@ -42,7 +42,7 @@ def main(speed: float, folder: Path) -> dict[str, Any]:
         environment=os.environ,
         server=("tests.real_robot.ros2.moving_server",),
         bridge=BridgeOptions(port=0, speed=speed, record=str(folder / "live.mcap"), labelled_by="simulator"),
-        twin=TwinOptions(suite="tabletop_object", speed=speed, image_size=16),
+        twin=TwinOptions(suite="tabletop_object", speed=speed, image_size=32),
     )
     fleet = Fleet(config)
     try:
@@ -54,6 +54,13 @@ def main(speed: float, folder: Path) -> dict[str, Any]:
         parameters = [_parameters(fleet, "robot", "horizon"), _parameters(fleet, "token")]
         second = _second_bridge(fleet)
         said = [drills.emergency_stop(), drills.drop_camera()]
+        spoilt = [
+            ("agentview", "frozen"),
+            ("agentview", "black"),
+            ("robot0_eye_in_hand", "clock"),
+            ("joints", "frozen"),
+        ]
+        said += [drills.spoil(*one) for one in spoilt]
         said += [drills.stop(name) for name in ("server", "twin", "bridge")]
         said += [drills.kill(name) for name in ("server", "twin", "bridge")]
         outcomes = fleet.bridge.status["outcomes"]
