@@ -21,11 +21,11 @@ from embodied_rl.jobs.deploy_views import data_set_views, recorded_views, simula
 from embodied_rl.real_robot.deploy.dashboard import checklist, dashboard
 from embodied_rl.real_robot.deploy.episodes import Episode, run_episode, shadow_episode, to_idle
 from embodied_rl.real_robot.deploy.fleet import Fleet, FleetConfig
-from embodied_rl.real_robot.deploy.keys import KEYS, LABELS, Keys
+from embodied_rl.real_robot.deploy.keys import CONFIRM, KEYS, LABELS, Keys
 from embodied_rl.real_robot.deploy.remote import BridgeRemote
 from embodied_rl.real_robot.deploy.wishes import Wishes
 from embodied_rl.real_robot.ros2.options import BridgeOptions
-from embodied_rl.real_robot.ros2.preflight import STOP, Check
+from embodied_rl.real_robot.ros2.preflight import LIMITS, STOP, Check
 from embodied_rl.real_robot.twin.options import TwinOptions
 from embodied_rl.sim.tabletop import load_suite
 from embodied_rl.utils.console import LastingConsole
@@ -183,7 +183,8 @@ def _by_hand(fleet: Fleet, keys: Keys, console: LastingConsole) -> int:
     if not may_go_on(checks) and bridge.status["mode"] != "shadow":
         console.say("not armed: mend what is marked, and start again")
         return 1
-    wishes, leaving = Wishes(bridge.call), False
+    wishes, leaving, confirmed = Wishes(bridge.call), False, False
+    console.say(f"read the {LIMITS}, above: [{CONFIRM}] confirms them, and the arm can be armed")
     with keys, Live(console=console, auto_refresh=False) as live:
         while True:
             left = leaving and not wishes.waiting  # the space bar is heard until the arm has come to rest
@@ -195,6 +196,11 @@ def _by_hand(fleet: Fleet, keys: Keys, console: LastingConsole) -> int:
                 raise UserError(problem)
             if key == "q":
                 leaving = wishes.do("leaving", partial(_leave, bridge)) or leaving
+            elif key == CONFIRM:
+                confirmed = True
+                wishes.say(f"the {LIMITS} are confirmed")
+            elif key in KEYS and KEYS[key] == "arm" and not confirmed:
+                wishes.say(f"not armed: read the {LIMITS}, above, and confirm them with [{CONFIRM}]")
             elif key in KEYS:
                 wishes.ask(KEYS[key])
             elif key in LABELS:
@@ -220,4 +226,4 @@ def _shown(fleet: Fleet, done: list[Episode]) -> Table:
 
 def _help() -> str:
     named = {"space" if key == " " else key: name.replace("_", " ") for key, name in {**KEYS, **LABELS}.items()}
-    return "  ".join(f"[{key}] {name}" for key, name in named.items()) + "  [q] leave"
+    return "  ".join(f"[{key}] {name}" for key, name in named.items()) + f"  [{CONFIRM}] confirm limits  [q] leave"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 
 import numpy as np
@@ -13,10 +15,26 @@ from embodied_rl.real_robot.core.kinematics import Chain, Origin
 from embodied_rl.real_robot.core.limits import AxisLimits
 from embodied_rl.real_robot.core.motion import Motion
 from embodied_rl.real_robot.core.watchdog import WatchdogLimits
-from embodied_rl.real_robot.core.yaml_reader import Section, read_yaml
+from embodied_rl.real_robot.core.yaml_reader import Band, Section, read_yaml
 
 ROBOTS = Path(__file__).parents[1] / "robots"
 _MOST_STOP_TICKS = 2000
+
+# What is plausible: every shipped file lies within, a slip of the unit (degrees, mm, ms) beyond.
+_ANGLE, _TURN, _LENGTH, _TOOL, _DIRECTION = (-12.6, 12.6), (-6.2832, 6.2832), (-2.0, 2.0), (-1.0, 1.0), (-1.0, 1.0)
+_RATE, _MARGIN, _SHARE = (10.0, 1000.0), (-inf, 0.5), (0.01, inf)
+_FIGURES = {"velocity": (0.05, 10.0), "acceleration": (0.1, 50.0), "jerk": (1.0, 20_000.0)}
+_RAMPS = {"acceleration": (0.01, 5.0), "jerk": (0.001, 1.0)}
+"""Time in which an axis reaches its full velocity, and its full acceleration, s."""
+_WIDTH = (-0.01, 0.3)
+_GRIPPER_FIGURES = {"velocity": (0.005, 1.0), "acceleration": (0.05, 50.0), "jerk": (0.5, 5000.0)}
+_WATCHDOG = {
+    "camera_age_s": ("s", (0.02, 1.0)),
+    "joint_state_age_s": ("s", (0.002, 0.25)),
+    "policy_silence_s": ("s", (0.02, 2.0)),
+    "tick_jitter_s": ("s", (0.0005, 0.2)),
+    "tracking_error": ("rad", (0.01, 0.5)),
+}
 
 
 @dataclass(frozen=True)
@@ -54,6 +72,7 @@ class Robot:
         workspace: Where the tool may be.
         gripper: Limits of the gripper's one axis; None for an arm without.
         watchdog: When to hold.
+        overrides: Keys of the file whose values lie beyond what is usual, on purpose.
     """
 
     name: str
@@ -66,6 +85,7 @@ class Robot:
     workspace: Workspace
     gripper: AxisLimits | None
     watchdog: WatchdogLimits
+    overrides: tuple[str, ...] = ()
 
     def gate(self) -> SafetyGate:
         """A gate for the arm's joints."""
@@ -103,13 +123,16 @@ def load_robot(robot: str) -> Robot:
     """
     file = read_yaml(robot_path(robot))
     file.has("ros")  # the bridge's own section
-    rate_hz = file.number("rate_hz", "set points per second", positive=True)
+    rate_hz = file.number("rate_hz", "set points per second", _RATE, positive=True)
     limits, origins, axes = _joints(file)
     tool = file.section("tool")
-    chain = Chain(origins, axes, _origin(tool))
+    chain = Chain(origins, axes, _origin(tool, _TOOL))
     tool.done()
-    box = file.section("workspace")
-    workspace = Workspace(chain, *(np.array(box.numbers(key, 3, "m, base frame")) for key in ("lower", "upper")))
+    box, reach = file.section("workspace"), sum(float(np.linalg.norm(one.xyz)) for one in (*origins, chain.tool))
+    sides = (
+        np.array(box.numbers(key, 3, "m, base frame: the arm's reach", (-reach, reach))) for key in ("lower", "upper")
+    )
+    workspace = Workspace(chain, *sides)
     box.done()
     if (workspace.lower >= workspace.upper).any():
         raise box.wrong("lower", "must lie below upper in x, y and z")
@@ -119,13 +142,15 @@ def load_robot(robot: str) -> Robot:
         tool_frame=file.text("tool_frame"),
         rate_hz=rate_hz,
         limits=limits,
-        home=np.array(file.numbers("home", len(limits.names), "rad, one per joint")),
+        home=np.array(file.numbers("home", len(limits.names), "rad, one per joint", _ANGLE)),
         chain=chain,
         workspace=workspace,
         gripper=_gripper(file.section("gripper")) if file.has("gripper") else None,
         watchdog=_watchdog(file.section("watchdog")),
+        overrides=tuple(file.overrides),
     )
     file.done()
+    file.overrides_done(ros=False)
     _check(found, file)
     return found
 
@@ -147,21 +172,24 @@ def _check(robot: Robot, file: Section) -> None:
 
 def _joints(file: Section) -> tuple[AxisLimits, list[Origin], list[tuple[float, ...]]]:
     joints, scaling = file.section("joints"), file.section("scaling")
-    margin = file.number("position_margin", "rad kept from each end of a joint's range")
-    shares = np.array([scaling.number(key, "a share in (0, 1]") for key in ("velocity", "acceleration", "jerk")])
+    margin = file.number("position_margin", "rad kept from each end of a joint's range", _MARGIN)
+    if margin < 0:
+        raise file.wrong("position_margin", f"{margin:g} is negative: commands would leave a joint's range")
+    shares = np.array([scaling.number(key, "a share in (0, 1]", _SHARE, positive=True) for key in _FIGURES])
+    for key, share in zip(_FIGURES, shares, strict=True):
+        if share > 1:
+            raise scaling.wrong(key, f"{share:g} is more than the whole of what the joint can do: at most 1")
     scaling.done()
-    if margin < 0 or (shares <= 0).any() or (shares > 1).any():
-        raise file.wrong("scaling", "shares lie in (0, 1], and position_margin is not negative")
     ranges, figures, origins, axes = [], [], [], []
     for name in joints.keys:
         joint = joints.section(name)
-        lower, upper = joint.numbers("position", 2, "rad, [lower, upper]")
+        lower, upper = joint.numbers("position", 2, "rad, [lower, upper]", _ANGLE)
         if lower + margin >= upper - margin:
             raise joint.wrong("position", f"[{lower}, {upper}] is empty after position_margin {margin}")
         ranges.append((lower + margin, upper - margin))
-        figures.append(_figures(joint, "rad") * shares)
-        origins.append(_origin(joint))
-        axis = joint.numbers("axis", 3, "a direction in the joint's frame")
+        figures.append(_figures(joint, "rad", _FIGURES) * shares)
+        origins.append(_origin(joint, _LENGTH))
+        axis = joint.numbers("axis", 3, "a direction in the joint's frame", _DIRECTION)
         if not any(axis):
             raise joint.wrong("axis", "[0, 0, 0] is no direction; URDF's default is [1, 0, 0]")
         axes.append(axis)
@@ -170,28 +198,30 @@ def _joints(file: Section) -> tuple[AxisLimits, list[Origin], list[tuple[float, 
     return limits, origins, axes
 
 
-def _figures(section: Section, unit: str) -> np.ndarray:
+def _figures(section: Section, unit: str, bands: Mapping[str, Band]) -> np.ndarray:
     units = {"velocity": f"{unit}/s", "acceleration": f"{unit}/s^2", "jerk": f"{unit}/s^3"}
-    return np.array([section.number(key, of, positive=True) for key, of in units.items()])
+    found = {key: section.number(key, of, bands[key], positive=True) for key, of in units.items()}
+    for (key, band), slower in zip(_RAMPS.items(), ("velocity", "acceleration"), strict=True):
+        section.plausible(key, [found[slower] / found[key]], band, f"s to full {slower}")
+    return np.array(list(found.values()))
 
 
-def _origin(section: Section) -> Origin:
-    xyz, rpy = section.numbers("xyz", 3, "m"), section.numbers("rpy", 3, "rad")
+def _origin(section: Section, band: Band) -> Origin:
+    xyz, rpy = section.numbers("xyz", 3, "m", band), section.numbers("rpy", 3, "rad", _TURN)
     return Origin((xyz[0], xyz[1], xyz[2]), (rpy[0], rpy[1], rpy[2]))
 
 
 def _gripper(section: Section) -> AxisLimits:
-    name, (lower, upper) = section.text("joint"), section.numbers("position", 2, "m, [closed, open]")
+    name, (lower, upper) = section.text("joint"), section.numbers("position", 2, "m, [closed, open]", _WIDTH)
     if lower >= upper:
         raise section.wrong("position", f"[{lower}, {upper}]: closed must be smaller than open")
-    velocity, acceleration, jerk = _figures(section, "m")[:, None]
+    velocity, acceleration, jerk = _figures(section, "m", _GRIPPER_FIGURES)[:, None]
     section.done()
     return AxisLimits((name,), np.array([lower]), np.array([upper]), velocity, acceleration, jerk)
 
 
 def _watchdog(section: Section) -> WatchdogLimits:
-    times = ("camera_age_s", "joint_state_age_s", "policy_silence_s", "tick_jitter_s")
-    units = {**dict.fromkeys(times, "s"), "tracking_error": "rad"}
-    limits = WatchdogLimits(*(section.number(key, unit, positive=True) for key, unit in units.items()))
+    found = {key: section.number(key, unit, band, positive=True) for key, (unit, band) in _WATCHDOG.items()}
+    limits = WatchdogLimits(**found)
     section.done()
     return limits

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from embodied_rl.errors import UserError, suggest
+
+Band = tuple[float, float]
+"""Least and largest value that is plausible."""
+OVERRIDES = "overrides"
+"""The file's list of keys whose values lie beyond their bands on purpose."""
+_MOST_BYTES, _DEEPEST, _LARGEST = 1 << 20, 20, 1e300
 
 
 def read_yaml(path: Path) -> Section:
     """The file's mapping.
 
     Raises:
-        UserError: There is no such file, PyYAML is missing, the text is no YAML, or a key occurs twice.
+        UserError: There is no such file, PyYAML is missing, the text is no YAML or uses anchors, a key occurs twice, or
+            mappings and lists lie too deep in each other.
     """
     try:
         import yaml
@@ -23,24 +29,20 @@ def read_yaml(path: Path) -> Section:
             f"{path.name}: reading it needs PyYAML: pip install pyyaml (ROS 2 brings python3-yaml)"
         ) from error
 
-    class Strict(yaml.SafeLoader):
-        def construct_mapping(self, node: Any, deep: bool = False) -> dict[Hashable, Any]:
-            keys = [self.construct_object(key, deep=True) for key, _ in node.value]
-            for index, key in enumerate(keys):
-                if key in keys[:index]:
-                    line = node.value[index][0].start_mark.line + 1
-                    raise UserError(f"{path.name} line {line}: the key {key} occurs twice; remove one")
-            return super().construct_mapping(node, deep)
-
     try:
-        content = yaml.load(path.read_text(encoding="utf-8"), Strict)
+        if path.stat().st_size > _MOST_BYTES:
+            raise UserError(f"{path.name} has more than {_MOST_BYTES >> 20} MiB: it is no arm's file")
+        content = yaml.load(path.read_text(encoding="utf-8"), _strict(yaml.SafeLoader, path.name))
     except OSError as error:
         raise UserError(f"{path}: {error.strerror}; give a readable file") from error
-    except (yaml.YAMLError, UnicodeDecodeError, TypeError) as error:
-        raise UserError(f"{path.name} is no YAML: {' '.join(str(error).split())}") from error
+    except (yaml.YAMLError, ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise UserError(f"{path.name} is no YAML: {' '.join(str(error).split()):.300}") from error
     if not isinstance(content, dict):
         raise UserError(f"{path.name} is no mapping of keys to values; start from one of the shipped files")
-    return Section(path.name, "", content)
+    file = Section(path.name, "", content)
+    if file.has(OVERRIDES):
+        file.overrides.update(dict.fromkeys(file.texts(OVERRIDES), False))
+    return file
 
 
 class Section:
@@ -50,14 +52,34 @@ class Section:
         file: The file's name, for messages.
         path: The mapping's own key with those above it, joined by dots.
         content: Keys and values.
+        overrides: Whole keys whose values may lie beyond their bands, and whether one does.
     """
 
-    def __init__(self, file: str, path: str, content: Mapping[Any, Any]) -> None:
+    def __init__(
+        self, file: str, path: str, content: Mapping[Any, Any], overrides: dict[str, bool] | None = None
+    ) -> None:
         self.file, self.path, self._content, self._read = file, path, content, set[str]()
+        self.overrides: dict[str, bool] = {} if overrides is None else overrides
 
     def wrong(self, key: str, problem: str) -> UserError:
         """The error for the value of `key`."""
-        return UserError(f"{self.file}: {self._full(key)}: {problem}")
+        return UserError(f"{self.file}: {self._full(key):.120}: {problem}")
+
+    def plausible(self, key: str, values: Sequence[float], band: Band, unit: str) -> None:
+        """Refuse values beyond their band: a slip of the unit or of the hand.
+
+        Raises:
+            UserError: One is, and the file does not name the key under `overrides`.
+        """
+        least, most = band
+        beyond = [value for value in values if not least <= value <= most]
+        if not beyond:
+            return
+        if self._full(key) in self.overrides:
+            self.overrides[self._full(key)] = True
+        else:
+            usual = f"{beyond[0]:g} lies beyond {least:g} to {most:g} ({unit})"
+            raise self.wrong(key, f"{usual}: correct it, or name {self._full(key):.120} under {OVERRIDES}")
 
     @property
     def keys(self) -> list[str]:
@@ -73,40 +95,44 @@ class Section:
         """A text that is not empty."""
         value = self._value(key, "a text")
         if not isinstance(value, str) or not value:
-            raise self.wrong(key, f"{value!r} is no text; give one, in quotes if it looks like a number")
+            raise self.wrong(key, f"{_shown(value)} is no text; give one, in quotes if it looks like a number")
         return value
 
     def flag(self, key: str) -> bool:
         """true or false."""
         value = self._value(key, "true or false")
         if not isinstance(value, bool):
-            raise self.wrong(key, f"{value!r} is neither true nor false")
+            raise self.wrong(key, f"{_shown(value)} is neither true nor false")
         return value
 
-    def number(self, key: str, unit: str, *, positive: bool = False) -> float:
-        """A finite number; `unit` is for the message."""
-        return self._number(key, self._value(key, unit), unit, positive)
+    def number(self, key: str, unit: str, band: Band, *, positive: bool = False) -> float:
+        """A finite number that is plausible; `unit` is for the message."""
+        value = self._number(key, self._value(key, unit), unit, positive)
+        self.plausible(key, [value], band, unit)
+        return value
 
-    def numbers(self, key: str, count: int, unit: str) -> tuple[float, ...]:
-        """`count` finite numbers."""
+    def numbers(self, key: str, count: int, unit: str, band: Band) -> tuple[float, ...]:
+        """`count` finite numbers that are plausible."""
         value = self._value(key, f"[{', '.join(['number'] * count)}] in {unit}")
         if not isinstance(value, list) or len(value) != count:
-            raise self.wrong(key, f"{value!r} is not a list of {count} numbers; give them in {unit}")
-        return tuple(self._number(key, item, unit, False) for item in value)
+            raise self.wrong(key, f"{_shown(value)} is not a list of {count} numbers; give them in {unit}")
+        values = tuple(self._number(key, item, unit, False) for item in value)
+        self.plausible(key, values, band, unit)
+        return values
 
     def texts(self, key: str) -> tuple[str, ...]:
         """One text or more."""
         value = self._value(key, "[a text, ...]")
         if not isinstance(value, list) or not value or not all(isinstance(item, str) and item for item in value):
-            raise self.wrong(key, f"{value!r} is no list of texts; give one or more")
+            raise self.wrong(key, f"{_shown(value)} is no list of texts; give one or more")
         return tuple(value)
 
     def section(self, key: str) -> Section:
         """A mapping within this one."""
         value = self._value(key, "keys and values")
         if not isinstance(value, dict) or not value:
-            raise self.wrong(key, f"{value!r} is no mapping; give keys and values")
-        return Section(self.file, self._full(key), value)
+            raise self.wrong(key, f"{_shown(value)} is no mapping; give keys and values")
+        return Section(self.file, self._full(key), value, self.overrides)
 
     def done(self) -> None:
         """Refuse keys that nobody read.
@@ -118,6 +144,16 @@ class Section:
             if key not in self._read:
                 raise self.wrong(key, f"unknown key.{suggest(key, self._read)}")
 
+    def overrides_done(self, *, ros: bool) -> None:
+        """Refuse overrides that nothing needs; `ros`: of the ros section, or of all others.
+
+        Raises:
+            UserError: Names the first of them.
+        """
+        for key, used in self.overrides.items():
+            if not used and key.startswith("ros.") == ros:
+                raise self.wrong(OVERRIDES, f"{key:.120} is no key whose value lies beyond what is usual; remove it")
+
     def _full(self, key: str) -> str:
         return f"{self.path}.{key}" if self.path else key
 
@@ -128,8 +164,52 @@ class Section:
         return self._content[key]
 
     def _number(self, key: str, value: Any, unit: str, positive: bool) -> float:
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-            raise self.wrong(key, f"{value!r} is no finite number; give {unit} (5000.0, not 5e3)")
+        number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if not number or not abs(value) <= _LARGEST:
+            raise self.wrong(key, f"{_shown(value)} is no finite number; give {unit} (5000.0, not 5e3)")
         if positive and value <= 0:
-            raise self.wrong(key, f"{value!r} must be positive ({unit})")
+            raise self.wrong(key, f"{value:g} must be positive ({unit})")
         return float(value)
+
+
+def _shown(value: object) -> str:
+    try:
+        return f"{value!r:.80}"
+    except ValueError:  # Python writes no whole numbers of more than 4300 digits
+        return "a number of very many digits"
+
+
+def _strict(loader: Any, name: str) -> Any:
+    """PyYAML's safe loader without what an arm's file does not need; `name` is the file's."""
+
+    class Strict(loader):
+        depth = 0
+
+        def compose_node(self, parent: Any, index: Any) -> Any:
+            event = self.peek_event()
+            if getattr(event, "anchor", None) is not None:  # of an alias, too
+                where = f"{name} line {event.start_mark.line + 1}"
+                raise UserError(
+                    f"{where}: anchors and aliases (& and *) are not read: write the value where it is used"
+                )
+            self.depth += 1
+            if self.depth > _DEEPEST:
+                where = f"{name} line {event.start_mark.line + 1}"
+                raise UserError(
+                    f"{where}: brackets or mappings lie more than {_DEEPEST} deep in each other: remove them"
+                )
+            node = super().compose_node(parent, index)
+            self.depth -= 1
+            return node
+
+        def construct_mapping(self, node: Any, deep: bool = False) -> dict[Hashable, Any]:
+            seen = set[Hashable]()
+            for place, _ in node.value:
+                key = self.construct_object(place, deep=True)
+                if key in seen or key == "<<":
+                    wrong = "is not read; write the keys out" if key == "<<" else "occurs twice; remove one"
+                    raise UserError(f"{name} line {place.start_mark.line + 1}: the key {key!s:.80} {wrong}")
+                seen.add(key)
+            return super().construct_mapping(node, deep)
+
+    return Strict

@@ -22,6 +22,8 @@ KEYS = {
     "p": "accept_policy",
 }
 """Keys, and the bridge's services that they call. The space bar is the emergency stop."""
+CONFIRM = "c"
+"""The key that says that a person has read the limits that hold."""
 LABELS = {"y": "success", "n": "failure"}
 """Keys that say how the running or the last episode ended, for the recording."""
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from embodied_rl.real_robot.core.kinematics import Origin
 from embodied_rl.real_robot.core.robot import robot_path
-from embodied_rl.real_robot.core.yaml_reader import Section, read_yaml
+from embodied_rl.real_robot.core.yaml_reader import Band, Section, read_yaml
 
 ARM_ADAPTERS = (
     "joint_trajectory",
@@ -17,6 +18,9 @@ ARM_ADAPTERS = (
     "servo_twist",
 )
 GRIPPER_ADAPTERS = ("float64_array", "gripper_command")
+_TOPIC = re.compile(r"/?[A-Za-z_]\w*(/[A-Za-z_]\w*)*", re.ASCII)
+_BASE, _TURN, _SCALE, _EFFORT = (-20.0, 20.0), (-6.2832, 6.2832), (0.1, 20.0), (0.5, 250.0)
+"""What is plausible, see core/robot.py: m, rad, what is sent per metre of width, N."""
 
 
 @dataclass(frozen=True)
@@ -55,12 +59,14 @@ class GripperTopic:
         topic: The controller's topic or action.
         scale: What is sent for each metre of width: 0.5 for a controller that takes one finger's position.
         fingers: Names in the joint states whose absolute positions add up to the width.
+        effort: The largest force of a `gripper_command`, N; None for others, which take none.
     """
 
     adapter: str
     topic: str
     scale: float
     fingers: tuple[str, ...]
+    effort: float | None = None
 
 
 @dataclass(frozen=True)
@@ -97,25 +103,50 @@ def load_ros_config(robot: str) -> RosConfig:
     arm = ros.section("arm")
     base = ros.section("base_in_training")
     config = RosConfig(
-        joint_states=ros.text("joint_states"),
-        emergency_stop=ros.text("emergency_stop"),
+        joint_states=_topic(ros, "joint_states"),
+        emergency_stop=_topic(ros, "emergency_stop"),
         has_button=ros.flag("emergency_stop_button") if ros.has("emergency_stop_button") else True,
-        arm=ArmTopic(_one_of(arm, "adapter", ARM_ADAPTERS), arm.text("topic")),
+        arm=ArmTopic(_one_of(arm, "adapter", ARM_ADAPTERS), _topic(arm, "topic")),
         gripper=_gripper(ros.section("gripper")) if ros.has("gripper") else None,
         cameras=_cameras(ros.section("cameras")),
-        base=Origin(_three(base, "xyz", "m"), _three(base, "rpy", "rad")),
+        base=Origin(_three(base, "xyz", "m", _BASE), _three(base, "rpy", "rad", _TURN)),
     )
     for section in (arm, base, ros):
         section.done()
+    file.overrides_done(ros=True)
+    _refuse_repeated(config, ros, file.section("joints").keys)
     return config
 
 
+def _refuse_repeated(config: RosConfig, ros: Section, joints: list[str]) -> None:
+    """One topic has one meaning, and a finger is a joint of its own."""
+    topics = {"joint_states": config.joint_states, "emergency_stop": config.emergency_stop}
+    topics["arm.topic"] = config.arm.topic
+    if config.gripper is not None:
+        topics["gripper.topic"] = config.gripper.topic
+        for number, name in enumerate(config.gripper.fingers):
+            if name in (*joints, *config.gripper.fingers[:number]):
+                raise ros.wrong("gripper.fingers", f"{name:.80} is another joint's name already")
+    topics |= {f"cameras.{camera.name}.topic": camera.topic for camera in config.cameras}
+    seen = dict[str, str]()
+    for key, topic in topics.items():
+        whole = "/" + topic.removeprefix("/").removesuffix("/compressed")  # the same camera's in another form
+        if whole in seen:
+            raise ros.wrong(key, f"{topic:.80} is ros.{seen[whole]} already: give each its own topic")
+        seen[whole] = key
+
+
 def _gripper(section: Section) -> GripperTopic:
+    adapter = _one_of(section, "adapter", GRIPPER_ADAPTERS)
+    force = adapter == "gripper_command"
+    if not force and section.has("effort"):
+        raise section.wrong("effort", f"{adapter} sends none: remove it")
     found = GripperTopic(
-        adapter=_one_of(section, "adapter", GRIPPER_ADAPTERS),
-        topic=section.text("topic"),
-        scale=section.number("scale", "what is sent per metre of width"),
+        adapter=adapter,
+        topic=_topic(section, "topic"),
+        scale=section.number("scale", "what is sent per metre of width", _SCALE, positive=True),
         fingers=section.texts("fingers"),
+        effort=section.number("effort", "N", _EFFORT, positive=True) if force else None,
     )
     section.done()
     return found
@@ -126,7 +157,7 @@ def _cameras(section: Section) -> tuple[CameraTopic, ...]:
     for name in section.keys:
         camera = section.section(name)
         kind = _one_of(camera, "type", ("raw", "compressed"))
-        cameras.append(CameraTopic(name, camera.text("topic"), kind == "compressed"))
+        cameras.append(CameraTopic(name, _topic(camera, "topic"), kind == "compressed"))
         camera.done()
     return tuple(cameras)
 
@@ -138,6 +169,13 @@ def _one_of(section: Section, key: str, known: tuple[str, ...]) -> str:
     return value
 
 
-def _three(section: Section, key: str, unit: str) -> tuple[float, float, float]:
-    x, y, z = section.numbers(key, 3, unit)
+def _topic(section: Section, key: str) -> str:
+    topic = section.text(key)
+    if not _TOPIC.fullmatch(topic):
+        raise section.wrong(key, f"'{topic:.80}' is no name of a topic: such as /front/color/image_raw")
+    return topic
+
+
+def _three(section: Section, key: str, unit: str, band: Band) -> tuple[float, float, float]:
+    x, y, z = section.numbers(key, 3, unit, band)
     return x, y, z

@@ -12,6 +12,7 @@ from embodied_rl.real_robot.core.buttons import Button
 from embodied_rl.real_robot.core.motion import Limit, Motion
 from embodied_rl.real_robot.core.states import ArmState
 from embodied_rl.real_robot.ros2.inputs import Inputs
+from embodied_rl.real_robot.ros2.limits_table import limits_table
 from embodied_rl.real_robot.ros2.metadata import unknown_task
 from embodied_rl.real_robot.ros2.policy_health import policy_problem
 from embodied_rl.real_robot.ros2.said import Many, SaidError, read
@@ -19,6 +20,8 @@ from embodied_rl.real_robot.ros2.station import Station
 
 STOP = "emergency stop"
 """The name of the check of the button."""
+LIMITS = "limits that hold"
+"""The name of the table that a person confirms."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +54,8 @@ def from_json(text: str) -> list[Check]:
 def checks(station: Station, inputs: Inputs) -> list[Check]:
     """Every check, also after one that fails."""
     parts = [_controller(station, inputs), _policy(station), _stop(station, inputs)]
-    return [*_flows(station, inputs), *_arm(station), *_gripper(station, inputs), *parts]
+    held = Check(LIMITS, True, limits_table(station.robot, station.config))
+    return [*_flows(station, inputs), *_arm(station), *_gripper(station, inputs), *parts, held]
 
 
 def _flows(station: Station, inputs: Inputs) -> list[Check]:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import re
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +14,7 @@ import pytest
 from embodied_rl.errors import UserError
 from embodied_rl.real_robot.core.gate import Command, SafetyGate
 from embodied_rl.real_robot.core.robot import ROBOTS, load_robot
+from embodied_rl.real_robot.ros2.config import load_ros_config
 
 SHIPPED = sorted(path.stem for path in ROBOTS.glob("*.yaml"))
 
@@ -123,7 +127,8 @@ def test_there_are_three_arms_and_a_twin() -> None:
             "arm.yaml: rate_hz: 'fast' is no finite number; give set points per second",
         ),
         ("rate_hz: 100.0", "rate_hz: 0", "rate_hz: 0 must be positive"),
-        ("rate_hz: 100.0", "rate_hz: 1.0e+6", "rate_hz: a stop takes"),
+        ("rate_hz: 100.0", "rate_hz: 1.0e+6", "rate_hz: 1e+06 lies beyond 10 to 1000 (set points per second): "),
+        ("rate_hz: 100.0", "rate_hz: 50000.0\noverrides: [rate_hz]", "rate_hz: a stop takes"),
         ("rate_hz: 100.0", "rate: 100.0", "arm.yaml: rate_hz: missing; give set points per second"),
         ("rate_hz: 100.0", "rate_hz: 100.0\nrate: 5", "rate: unknown key. Did you mean 'rate_hz'?"),
         ("rate_hz: 100.0", "rate_hz: 100.0\nrate_hz: 5", "the key rate_hz occurs twice; remove one"),
@@ -139,8 +144,8 @@ def test_there_are_three_arms_and_a_twin() -> None:
         ("[-2.7437, 2.7437]", "[2.7437, -2.7437]", "joints.fr3_joint1.position: [2.7437, -2.7437] is empty"),
         ("[-2.7437, 2.7437]", "[-2.7437]", "joints.fr3_joint1.position: [-2.7437] is not a list of 2 numbers"),
         ("axis: [0, 0, 1]", "axis: [0, 0, 0]", "joints.fr3_joint1.axis: [0, 0, 0] is no direction"),
-        ("velocity: 0.5,", "velocity: 1.5,", "scaling: shares lie in (0, 1]"),
-        ("position_margin: 0.18", "position_margin: -1", "scaling: shares lie in (0, 1], and position_margin"),
+        ("velocity: 0.5,", "velocity: 1.5,", "scaling.velocity: 1.5 is more than the whole"),
+        ("position_margin: 0.18", "position_margin: -1", "position_margin: -1 is negative"),
         ("lower: [0.15,", "lower: [0.85,", "workspace.lower: must lie below upper"),
         ("lower: [0.15,", "lower: [0.75,", "home: outside the joints' ranges or the workspace (tool at 0.451,"),
         ("home: [0.0,", "home: [3.0,", "home: outside"),
@@ -179,3 +184,35 @@ def test_the_bridges_section_is_its_own(tmp_path: Path) -> None:
     path = tmp_path / "arm.yaml"
     path.write_text((ROBOTS / "fr3.yaml").read_text().partition("\nros:")[0] + "\nros: {anything: 1}\n")
     assert load_robot(str(path)).name == "Franka Research 3"
+
+
+HOSTILE = {
+    "aliases": "a: &a [x, x, x, x, x, x, x, x, x]\n"
+    + "".join(f"{two}: &{two} [{', '.join(['*' + one] * 9)}]\n" for one, two in itertools.pairwise("abcdefg")),
+    "an anchor": "name: &arm Franka\n",
+    "a merge": "rate_hz: 100.0\n<<: {name: arm}\n",
+    "brackets": "name: " + "[" * 5000 + "]" * 5000,
+    "open brackets": "name: " + "[" * 100_000,
+    "mappings": "".join(f"{' ' * deep}a:\n" for deep in range(900)),
+    "a long name": f"name: [{'x' * 500_000}]\n",
+    "a long key": f"{'x' * 500_000}: 1\n",
+    "a long number": f"name: arm\nrate_hz: {'9' * 9000}\n",
+    "a huge number": f"name: arm\nrate_hz: 0x{'f' * 9000}\n",
+    "a large number": f"name: arm\nrate_hz: {'9' * 400}\n",
+    "a day that is none": "name: 2026-13-45\n",
+    "a tag": "name: !!python/object:os.system x\n",
+    "two documents": "name: a\n---\nname: b\n",
+    "a large file": "# " + "x" * (1 << 20),
+    "many keys": "".join(f"k{number}: 1\n" for number in range(20_000)),
+}
+
+
+@pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE.keys())
+@pytest.mark.parametrize("reader", [load_robot, load_ros_config])
+def test_hostile_yaml_is_refused_in_one_short_line(text: str, reader: Callable[[str], Any], tmp_path: Path) -> None:
+    path = tmp_path / "arm.yaml"
+    path.write_text(text)
+    with pytest.raises(UserError, match=r"^arm\.yaml") as caught:
+        reader(str(path))
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 600

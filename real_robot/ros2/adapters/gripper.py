@@ -11,7 +11,6 @@ from embodied_rl.real_robot.ros2 import qos
 from embodied_rl.real_robot.ros2.config import GripperTopic
 
 _EVERY_NS, _LEAST_CHANGE = 200_000_000, 0.001
-_EFFORT = 20.0
 
 
 class Float64ArrayGripper:
@@ -55,6 +54,8 @@ class GripperCommandGripper:
 
         self._log, self._name = node.get_logger(), config.topic
         self._action, self._scale = actions.GripperCommand, config.scale
+        assert config.effort is not None
+        self._effort = config.effort
         self._client = ActionClient(node, actions.GripperCommand, config.topic)
         self._sent: tuple[float, int] | None = None
         self._refused = False
@@ -66,7 +67,7 @@ class GripperCommandGripper:
             if (abs(width - last) < _LEAST_CHANGE and not self._refused) or ros_ns - when < _EVERY_NS:
                 return
         goal = self._action.Goal()
-        goal.command.position, goal.command.max_effort = width * self._scale, _EFFORT
+        goal.command.position, goal.command.max_effort = width * self._scale, self._effort
         self._sent, self._refused = (width, ros_ns), False
         self._client.send_goal_async(goal).add_done_callback(self._answered)
 

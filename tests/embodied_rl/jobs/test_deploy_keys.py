@@ -97,3 +97,12 @@ def test_a_bridge_that_does_not_answer_ends_the_session() -> None:
         time.sleep(0.01)
     with pytest.raises(UserError, match="did not answer arm"):
         _ = wishes.note
+
+
+def test_the_arm_is_armed_after_its_limits_were_confirmed(monkeypatch: pytest.MonkeyPatch) -> None:
+    bridge = SlowBridge("idle")
+    assert pressed(bridge, "aca ", monkeypatch) == 0
+    assert bridge.called == ["arm", "emergency_stop"]
+    without = SlowBridge("idle")
+    assert pressed(without, "aa" + "s ", monkeypatch) == 0
+    assert without.called == ["start", "emergency_stop"]

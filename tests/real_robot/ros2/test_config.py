@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from embodied_rl.errors import UserError
-from embodied_rl.real_robot.core.robot import ROBOTS
+from embodied_rl.real_robot.core.robot import ROBOTS, load_robot
 from embodied_rl.real_robot.ros2.config import load_ros_config
+from embodied_rl.real_robot.ros2.limits_table import limits_table
 
 
 @pytest.mark.parametrize("robot", sorted(path.stem for path in ROBOTS.glob("*.yaml")))
@@ -48,3 +50,17 @@ def test_what_is_wrong_is_named(old: str, new: str, words: str, tmp_path: Path) 
     path.write_text(text.replace(old, new))
     with pytest.raises(UserError, match=words):
         load_ros_config(str(path))
+
+
+def test_the_table_of_limits_says_what_holds_after_margin_and_scaling_and_what_is_meant_to_be_unusual() -> None:
+    robot = replace(load_robot("fr3"), overrides=("watchdog.camera_age_s",))
+    lines = limits_table(robot, load_ros_config("fr3")).splitlines()
+    assert lines[0] == "100 set points a second"
+    assert lines[1] == "fr3_joint1 -2.564 to 2.564 rad; 1.31 rad/s, 5 rad/s², 500 rad/s³"
+    assert "tool z 0.01 to 0.9 m in fr3_link0" in lines
+    assert "fr3_finger_width 0.000 to 0.080 m; 0.1 m/s, 1 m/s², 50 m/s³" in lines
+    assert "gripper is sent 0.5 a metre of width, 20 N" in lines
+    watched = ["camera age at most 0.2 s", "joint state age at most 0.05 s", "policy silence at most 0.2 s"]
+    watched += ["tick jitter at most 0.02 s", "tracking error at most 0.2 rad", "the emergency stop has a button"]
+    assert lines[-7:] == [*watched, "BEYOND WHAT IS USUAL, as the file says: watchdog.camera_age_s"]
+    assert "THERE IS NO BUTTON" in limits_table(load_robot("twin"), load_ros_config("twin"))
