@@ -114,7 +114,7 @@ def _near(mask: np.ndarray, reach: int) -> np.ndarray:
     for axis in (0, 1):
         wide = np.pad(mask, [(reach, reach) if axis == one else (0, 0) for one in (0, 1)])
         windows = np.lib.stride_tricks.sliding_window_view(wide, 2 * reach + 1, axis=axis)
-        mask = windows.any(axis=-1)
+        mask = np.asarray(windows.any(axis=-1))
     return mask
 
 

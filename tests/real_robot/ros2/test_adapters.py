@@ -17,7 +17,7 @@ from tests.real_robot.ros2.bench import ROBOT, Bench
 
 ACTION = ArmTopic("joint_trajectory_action", "/joint_trajectory_controller/follow_joint_trajectory")
 
-GRIPPER = GripperTopic("gripper_command", "/gripper_controller/gripper_cmd", 0.5, ("finger",))
+GRIPPER = GripperTopic("gripper_command", "/gripper_controller/gripper_cmd", 0.5, ("finger",), effort=20.0)
 
 
 def stamp() -> SimpleNamespace:

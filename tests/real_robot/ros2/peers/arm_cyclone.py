@@ -5,6 +5,7 @@ python -m tests.real_robot.ros2.peers.arm_cyclone DOMAIN
 
 # No `from __future__ import annotations`: cyclonedds reads the types of the fields.
 
+import itertools
 import sys
 import threading
 from dataclasses import dataclass
@@ -134,9 +135,11 @@ def main(domain_id: int) -> None:
         positions, velocities = [*arm.positions, 0.02, -0.02], [0.25] * 9
         states.write(JointState(now(), [*peer.JOINTS, *peer.FINGERS], positions, velocities, []))
 
+    shown = itertools.count()
+
     def pictures() -> None:
         for number, camera in enumerate(cameras):
-            data = list(peer.picture(number))
+            data = list(peer.picture(number, next(shown) // len(cameras)))
             camera.write(Image(now(), peer.SIDE, peer.SIDE, "rgb8", 0, 3 * peer.SIDE, data))
 
     arm.run(joints, pictures, lambda pressed: button.write(Bool(pressed)))

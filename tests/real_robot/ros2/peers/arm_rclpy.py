@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from array import array
 from typing import Any
 
@@ -32,10 +33,12 @@ def main() -> None:
             stamp(message)
             states.publish(message)
 
+        shown = itertools.count()
+
         def pictures() -> None:
             for number, camera in enumerate(cameras):
                 message = Image(height=peer.SIDE, width=peer.SIDE, encoding="rgb8", step=3 * peer.SIDE)
-                message.data = array("B", peer.picture(number))
+                message.data = array("B", peer.picture(number, next(shown) // len(cameras)))
                 stamp(message)
                 camera.publish(message)
 
