@@ -119,11 +119,11 @@ class Watchdog:
         was, asked = self._still
         moved = ~(np.abs(measured - was) <= _STILL_RAD)
         was[moved], asked[moved] = measured[moved], setpoint[moved]
-        blind = np.minimum(np.abs(setpoint - asked), np.abs(setpoint - measured))
-        worst = int(blind.argmax())
-        if blind[worst] > _MOVED_RAD and not self._lost_track:
+        apart = np.minimum(np.abs(setpoint - asked), np.abs(setpoint - measured))
+        worst = int(apart.argmax())
+        if apart[worst] > _MOVED_RAD and not self._lost_track:
             self.frozen = True
-            self.lose_track(f"{names[worst]} is measured where it was, its set point {blind[worst]:.3f} rad further")
+            self.lose_track(f"{names[worst]} is measured where it was, its set point {apart[worst]:.3f} rad further")
 
     def heartbeat(self, now_ns: int) -> None:
         """Note a sign of life of the policy: an answer, or its server's health."""
