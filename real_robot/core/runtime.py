@@ -22,7 +22,7 @@ STOP, COMMANDS = "emergency_stop", "commands"
 _STOP_A_HUMAN = ("joint_states", "jitter", "tracking", STOP, COMMANDS)
 """Faults under which not even a human moves the arm; a human needs neither cameras nor the policy."""
 
-_BLIND = "joint_states"
+_UNHEARD = "joint_states"
 _LOST = "clear its way, then disarm and arm it"
 _MOMENT_NS = 500_000
 _SPEED_NS, _REST, _OFF = 20_000_000, 0.05, 0.01
@@ -223,8 +223,8 @@ class ArmRuntime:
         held = None
         if stops and self.machine.state in (ArmState.RUNNING, ArmState.HUMAN):
             held = self.machine.fire(Event.HOLD, now_ns, "; ".join(f"{fault.kind}: {fault.detail}" for fault in stops))
-        blind = self.watchdog.frozen or any(one.kind == _BLIND for one in faults)
-        silent = self.machine.sends and self._gives_up(now_ns, blind=blind)
+        unheard = self.watchdog.frozen or any(one.kind == _UNHEARD for one in faults)
+        silent = self.machine.sends and self._gives_up(now_ns, unheard=unheard)
         selection, decision, setpoint = self.mux.select(policy, now_ns), None, None
         if self.machine.sends and selection.command is not None:
             decision = self.gate.decide(selection.command, now_ns)
@@ -238,15 +238,15 @@ class ArmRuntime:
             self._setpoint = setpoint
         return Tick(now_ns, self.machine.state, faults, held, selection, decision, setpoint)
 
-    def _gives_up(self, now_ns: int, *, blind: bool) -> bool:
+    def _gives_up(self, now_ns: int, *, unheard: bool) -> bool:
         """Give up a set point that the arm may be far from; whether nothing is to be sent once the stop is over."""
-        if self.watchdog.lost_track and self._given_up_ns < 0 and not blind:
+        if self.watchdog.lost_track and self._given_up_ns < 0 and not unheard:
             self.gate.brake_from(self._measured[-1][1], self._speed())
             self._given_up_ns = now_ns
-        self._unseen = self._unseen or blind
+        self._unseen = self._unseen or unheard
         state, before, self._state = self.machine.state, self._state, self.machine.state
         self._settled = self._settled and not (state is ArmState.HOLDING and before is not ArmState.HOLDING)
-        if not blind and (self._rests or (self._unseen and state in (ArmState.RUNNING, ArmState.HUMAN))):
+        if not unheard and (self._rests or (self._unseen and state in (ArmState.RUNNING, ArmState.HUMAN))):
             self.settle()
         given_up = self._given_up_ns >= 0 and now_ns - self._given_up_ns >= _REPEATED_NS
         return self._unseen or given_up

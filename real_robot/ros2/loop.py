@@ -172,11 +172,6 @@ class ControlLoop:
         with self._lock:
             return self.runtime.watchdog.observed(camera, stamp_ns, now_ns)
 
-    def doubt(self, source: str, why: str) -> None:
-        """Note why a camera or the gripper is not to be believed, see `Watchdog.doubt`."""
-        with self._lock:
-            self.runtime.watchdog.doubt(source, why)
-
     def measured(self, stamp_ns: int) -> Measured | None:
         """The joints measured nearest to a time; None before the first."""
         with self._lock:
@@ -256,10 +251,10 @@ class ControlLoop:
         with self._lock:
             self.runtime.buttons.publish(publishers, now_ns)
 
-    def note(self, kind: str, detail: str) -> None:
-        """Note a fault that somebody else looks after, until `detail` is empty."""
+    def note(self, kind: str, detail: str, source: str = "") -> None:
+        """Note what somebody else looks after, see `Watchdog.note`."""
         with self._lock:
-            self.runtime.watchdog.note(kind, detail)
+            self.runtime.watchdog.note(kind, detail, source)
 
     def human(self, twist: np.ndarray, grip: float, now_ns: int, *, engaged: bool) -> Transition | None:
         """Note what a human's device asks.

@@ -70,7 +70,7 @@ class Observations:
             kept.append(_Picture(now_ns, stamp_ns, image))
             self._changed.notify_all()
         problem = even(image) or self._stuck(camera, image, stamp_ns)
-        self._loop.doubt(camera, problem)
+        self._loop.note("camera", problem, camera)
         return problem
 
     def _stuck(self, camera: str, image: np.ndarray, stamp_ns: int) -> str:

@@ -206,9 +206,12 @@ def test_a_controller_that_listens_again_moves_the_arm_by_nothing(deaf_ms: int, 
     assert np.abs(tick.setpoint.positions - stood).max() < 0.01
 
 
-@pytest.mark.parametrize("deaf_ms", [20, 50, 100, 200])
+@pytest.mark.parametrize("deaf_ms", [20, 50])
 def test_an_arm_that_is_held_is_asked_to_stay_where_it_stands(deaf_ms: int) -> None:
-    """However little its controller missed before somebody held it: that would be caught up with in a jump."""
+    """However little its controller missed before somebody held it: that would be caught up with in a jump.
+
+    After more it is held because it stands still.
+    """
     bench = Controller.moving()
     bench.hears = False
     for _ in range(deaf_ms // 10):

@@ -55,7 +55,7 @@ def test_the_twin_goes_on_after_commands_of_something_else() -> None:
     log = SimpleNamespace(warning=lines.append)
     twin._session = SimpleNamespace(node=SimpleNamespace(get_logger=lambda: log))  # type: ignore[assignment]
     twin._clock, twin.options = SimpleNamespace(ros_ns=lambda: NOW), SimpleNamespace(command_latency_s=0.0)  # type: ignore[assignment]
-    twin._names, twin._lock, twin._commands = NAMES, Lock(), deque()
+    twin._names, twin._lock, twin._commands, twin._deaf = NAMES, Lock(), deque(), False
     for message, _ in WRONG:
         twin._trajectory(message)
     for data in ([], [float("nan")]):
