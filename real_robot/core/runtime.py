@@ -139,7 +139,7 @@ class ArmRuntime:
         if not self._measured or stamp_ns > self._measured[-1][0]:
             self._measured.append((stamp_ns, measured))
         sent = None if self._setpoint is None else self._setpoint.positions
-        self.watchdog.compare(self.robot.limits.names, measured, sent)
+        self.watchdog.compare(self.robot.limits.names, measured, sent, stamp_ns)
         if self._setpoint is not None and not self._unseen:
             self.watchdog.tracked(float(np.abs(measured - self._setpoint.positions).max()))
         return None

@@ -13,6 +13,8 @@ MOST_AHEAD_NS = 100_000_000
 """How far in the future a stamp of another computer's clock may lie."""
 _STILL_RAD, _MOVED_RAD = 0.002, 0.05
 """A joint that is measured within so much of where it was, while its set point moves so far, is not measured."""
+_STARTS_NS, _FAST = 100_000_000, 0.05
+"""What an arm may take to follow from rest, and rad/s up to which a joint is at rest."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +79,7 @@ class Watchdog:
         self._deviations_ns: deque[int] = deque(maxlen=window)
         self._most_error, self._lost_track = limits.tracking_error, ""
         self._noted = dict[tuple[str, str], str]()
-        self._still: tuple[np.ndarray, np.ndarray] | None = None
+        self._still: _Still | None = None
         self.frozen = False
         """Whether joints are measured where they were: the arm may be elsewhere."""
 
@@ -103,7 +105,7 @@ class Watchdog:
         self._seen[source] = stamp_ns if last is None else max(last, stamp_ns)
         return ""
 
-    def compare(self, names: Sequence[str], measured: np.ndarray, setpoint: np.ndarray | None) -> None:
+    def compare(self, names: Sequence[str], measured: np.ndarray, setpoint: np.ndarray | None, stamp_ns: int) -> None:
         """Note joints that are measured where they were while their set point moves.
 
         Either their driver repeats itself or the arm does not follow: a fault until `track_anew`.
@@ -112,14 +114,14 @@ class Watchdog:
             names: The joints' [n].
             measured: Where they are measured, rad.
             setpoint: Where they are asked to be; None while nothing is sent.
+            stamp_ns: When they were measured.
         """
-        if setpoint is None or self._still is None:
-            self._still = None if setpoint is None else (measured.copy(), setpoint.copy())
+        if setpoint is None:
+            self._still = None
             return
-        was, asked = self._still
-        moved = ~(np.abs(measured - was) <= _STILL_RAD)
-        was[moved], asked[moved] = measured[moved], setpoint[moved]
-        apart = np.minimum(np.abs(setpoint - asked), np.abs(setpoint - measured))
+        if self._still is None:
+            self._still = _Still(measured, setpoint, stamp_ns)
+        apart = self._still.compare(measured, setpoint, stamp_ns)
         worst = int(apart.argmax())
         if apart[worst] > _MOVED_RAD and not self._lost_track:
             self.frozen = True
@@ -190,6 +192,26 @@ class Watchdog:
             found.append(Fault("tracking", self._lost_track))
         found += [Fault(kind, detail) for (kind, _), detail in self._noted.items() if detail]
         return tuple(found)
+
+
+class _Still:
+    """Where each joint was measured last that it moved, and how far its set point is from there since."""
+
+    def __init__(self, measured: np.ndarray, setpoint: np.ndarray, stamp_ns: int) -> None:
+        self._was, self._asked, self._since_ns = measured.copy(), setpoint.copy(), np.full(len(measured), stamp_ns)
+        self._moving = np.zeros(len(measured), bool)
+
+    def compare(self, measured: np.ndarray, setpoint: np.ndarray, stamp_ns: int) -> np.ndarray:
+        """How far each set point went while its joint is measured where it was [n], rad; 0 where it may still start."""
+        way = np.abs(measured - self._was)
+        moved = ~(way <= _STILL_RAD)
+        seconds = np.maximum(stamp_ns - self._since_ns, 1) / NANOSECONDS
+        self._moving = np.where(moved, way / seconds > _FAST, self._moving)
+        self._was, self._asked = np.where(moved, measured, self._was), np.where(moved, setpoint, self._asked)
+        apart = np.minimum(np.abs(setpoint - self._asked), np.abs(setpoint - measured))
+        rests = ~self._moving & (np.abs(setpoint - self._asked) <= _STILL_RAD)
+        self._since_ns = np.where(moved | rests, stamp_ns, self._since_ns)
+        return np.where(self._moving | (stamp_ns - self._since_ns >= _STARTS_NS), apart, 0.0)
 
 
 def _ahead(by_ns: int) -> str:

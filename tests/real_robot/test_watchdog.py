@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from embodied_rl.real_robot.core.watchdog import Watchdog, WatchdogLimits
@@ -124,3 +125,33 @@ def test_an_arm_that_did_not_follow_is_held_until_its_set_point_begins_anew(erro
     assert [fault.kind for fault in first] == ["tracking"]
     watchdog.track_anew()
     assert kinds(watchdog, 0) == []
+
+
+@pytest.mark.parametrize("lag_ms", [60, 90])
+def test_an_arm_may_take_a_moment_to_start(lag_ms: int) -> None:
+    """20 rad/s^2 are 0.05 rad after 71 ms: an arm that follows so much later is none that stands still."""
+    watchdog = healthy()
+    for now in range(0, 400, 10):
+        asked, at = (10 * max(0.0, ms / 1000) ** 2 for ms in (now, now - lag_ms))
+        watchdog.compare(["a", "b"], np.array([at, 0.0]), np.array([asked, 0.0]), now * MS)
+    assert watchdog.lost_track == ""
+
+
+@pytest.mark.parametrize("frozen_ms", [0, 100])
+def test_a_joint_that_is_measured_where_it_was_is_found(frozen_ms: int) -> None:
+    watchdog, speed = healthy(), 1.0
+    for now in range(0, 400, 10):
+        at = speed * min(now, frozen_ms) / 1000
+        watchdog.compare(["a", "b"], np.array([0.0, at]), np.array([0.0, speed * now / 1000]), now * MS)
+        if watchdog.lost_track:
+            break
+    assert watchdog.frozen
+    assert now - frozen_ms == (100 if frozen_ms == 0 else 60)
+    assert watchdog.lost_track.startswith("b is measured where it was, its set point 0.")
+
+
+def test_a_joint_may_rest_for_ever_where_its_set_point_does() -> None:
+    watchdog = healthy()
+    for now in range(0, 5000, 10):
+        watchdog.compare(["a"], np.zeros(1), np.full(1, 0.04 * (now % 100) / 100), now * MS)
+    assert watchdog.lost_track == ""
