@@ -22,6 +22,13 @@ class UserError(Exception):
         return "\n".join((super().__str__(), *self.choices))
 
 
+def refuse_twice(names: Sequence[str], what: str) -> None:
+    """UserError where one of `names`, each of a `what`, comes twice."""
+    for number, name in enumerate(names):
+        if name in names[:number]:
+            raise UserError(f"{what} '{name}' is named twice: name it once.")
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return `" Did you mean 'x'?"` for the known name closest to `name`, or '' where none is close."""
     close = difflib.get_close_matches(name, sorted(known), n=1)

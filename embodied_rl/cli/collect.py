@@ -16,7 +16,7 @@ import tyro
 
 from embodied_rl.cli.parse import parse, with_tasks
 from embodied_rl.cli.suites import as_positional
-from embodied_rl.errors import UserError, suggest
+from embodied_rl.errors import UserError, refuse_twice, suggest
 from embodied_rl.utils.lock import locked
 from embodied_rl.utils.output import folder_bytes, try_output
 from embodied_rl.utils.words import counted, file_size
@@ -169,6 +169,7 @@ def _tasks(command: CollectCommand) -> list[SuiteTask]:
     from embodied_rl.factory.tasks import LIBERO_SUITES, load_tasks, unknown_task
     from embodied_rl.sim.tabletop import suites, with_fresh_states
 
+    refuse_twice(command.tasks, "task")
     split = _split(command)
     if _is_libero(command):
         if split == "fresh":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from embodied_rl.errors import UserError
+from embodied_rl.errors import UserError, refuse_twice
 
 LEVEL = 1.0
 """What --perturb-level is unless it is given."""
@@ -18,9 +18,7 @@ def check_perturb(kinds: Sequence[str], level: float | None, share: float | None
     for name, value in (("level", level), ("share", share)):
         if value is not None and not kinds:
             raise UserError(f"--perturb-{name} goes with --perturb.")
-    twice = [kind for kind in dict.fromkeys(kinds) if list(kinds).count(kind) > 1]
-    if twice:
-        raise UserError(f"--perturb: '{twice[0]}' is named twice.")
+    refuse_twice(kinds, "perturbation")
     if level is not None and not 0 <= level < math.inf:
         raise UserError(f"--perturb-level must be a finite number and not negative, got {level:g}.")
     if share is not None and not 0 < share <= 1:

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from embodied_rl.data import layout
-from embodied_rl.errors import UserError, suggest
+from embodied_rl.errors import UserError, refuse_twice, suggest
 
 Place = tuple[int, int]
 """Chunk index and file index of a file."""
@@ -221,8 +221,7 @@ def _choose(
     for name in chosen:
         if no_cameras.get(name) == _DEPTH:
             raise UserError(f"{root}: {short_name(name)} is a depth map, no colour camera: name others with --cameras")
-    if len(set(chosen)) != len(chosen):
-        raise UserError(f"the cameras {', '.join(wanted)} name one twice: name each once")
+    refuse_twice([short_name(name) for name in chosen], "camera")
     return chosen
 
 

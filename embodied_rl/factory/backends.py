@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from embodied_rl.config.policies import MLPConfig
 from embodied_rl.config.train import EnvConfig, TrainConfig, kind_of
-from embodied_rl.errors import UserError
+from embodied_rl.errors import UserError, refuse_twice
 from embodied_rl.factory.suite_env import SuiteEnv
 from embodied_rl.rollout.sampler import TaskStates
 from embodied_rl.sim.task import SEEDED_HELDOUT as HELDOUT_STATES
@@ -105,9 +105,7 @@ def open_suite(suite: str, tasks: str | Sequence[str], config: EnvConfig) -> Sui
     tasks = as_names(tasks)
     if not tasks:
         raise UserError(f"suite '{suite}' needs the name of a task: --task {EXAMPLES[suite]}")
-    twice = next((name for name in tasks if tasks.count(name) > 1), None)
-    if twice is not None:
-        raise UserError(f"task '{twice}' is named twice: name it once.")
+    refuse_twice(tasks, "task")
     own_reward = suite == "gymnasium"
     only_elsewhere = {"control": suite != "maniskill", "step_reward": own_reward, "reward_gamma": own_reward}
     for name in (*_OF_OUR_SUITES, *(name for name, refused in only_elsewhere.items() if refused)):

@@ -18,6 +18,7 @@ from embodied_rl.errors import UserError
 from embodied_rl.factory.warp import WarpRequest, choose_warp, drawn_by_warp, open_warp
 from embodied_rl.policies.checkpoints.hub import is_repository, resolve
 from embodied_rl.policies.checkpoints.shipped import is_shipped, shipped_folder
+from embodied_rl.utils.console import tell_once
 from embodied_rl.utils.words import counted
 
 if TYPE_CHECKING:
@@ -235,7 +236,7 @@ def announce_compilation() -> None:
     from embodied_rl.sim.mujoco import kernel
 
     if not kernel.is_compiled():
-        print("Compiling the simulator, once for this installation: a minute on an idle machine.", file=sys.stderr)
+        tell_once("Compiling the simulator, once for this installation: a minute on an idle machine.")
 
 
 def cpu_count() -> int:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from embodied_rl.errors import UserError, suggest
+from embodied_rl.errors import UserError, refuse_twice, suggest
 from embodied_rl.utils.cache_dir import cache_dir
 from embodied_rl.utils.suites import PRO_SUITES, SUITES, TABLETOP_SUITES, as_names
 
@@ -56,6 +56,7 @@ def load_tasks(suite: str, names: str | Sequence[str] = (), era: str = "auto") -
 
     names = as_names(names)
     check_suite(suite)
+    refuse_twice(names, "task")
     if suite in LIBERO_SUITES:
         found = _load_libero(suite, choose_era(era, suite, official=True), whole=not names)
     else:

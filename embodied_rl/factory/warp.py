@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from embodied_rl.config.train import EnvConfig
 from embodied_rl.errors import UserError
+from embodied_rl.utils.console import tell_once
 
 if TYPE_CHECKING:
     from embodied_rl.sim.mujoco.task import MujocoTask
@@ -100,4 +100,4 @@ def _prepare() -> None:
 
     install.require()
     if not install.is_compiled():
-        print("Compiling MuJoCo Warp's kernels, once for this machine: a few minutes.", file=sys.stderr)
+        tell_once("Compiling MuJoCo Warp's kernels, once for this machine: a few minutes.")

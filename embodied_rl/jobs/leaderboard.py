@@ -15,7 +15,7 @@ from typing import Any
 
 from embodied_rl.evaluation.results_log import EpisodeResultsLog
 from embodied_rl.evaluation.sequential_test import ComparisonState
-from embodied_rl.factory.envs import cpu_count, cpu_name
+from embodied_rl.factory.envs import announce_compilation, cpu_count, cpu_name
 from embodied_rl.jobs.leaderboard_board import OpenBoard, open_board
 from embodied_rl.jobs.leaderboard_cells import CellWork, read_cell, run_cell, run_planned, speed_of, unfilmed
 from embodied_rl.jobs.leaderboard_config import Leaderboard
@@ -103,6 +103,7 @@ def _executor(it: OpenBoard, jobs: int, progress: RunProgress) -> Iterator[_Exec
         if jobs == 1:
             yield _Executor(it, None, jobs, progress, stop)
         else:
+            announce_compilation()  # else each of them would
             with WorkPool(jobs, run_cell) as pool:
                 yield _Executor(it, pool, jobs, progress, stop)
 

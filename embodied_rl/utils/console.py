@@ -10,6 +10,19 @@ from collections.abc import Iterable
 
 from rich.console import Console
 
+from embodied_rl.utils.ranks import ProcessRank
+
+_TOLD = "EMBODIED_RL_TOLD"
+"""Environment variable with what was told already; processes that are started inherit it."""
+
+
+def tell_once(line: str) -> None:
+    """Print a line on stderr, once for this process, those that it starts from now on, and the ranks beside it."""
+    told = os.environ.get(_TOLD, "")
+    if line not in told and ProcessRank.from_env().is_main:
+        os.environ[_TOLD] = told + line
+        print(line, file=sys.stderr)
+
 
 class LastingConsole(Console):
     """Where rich ends a program whose output nobody reads any more, this one says no more and lets it go on.

@@ -275,3 +275,22 @@ def test_source_archive_holds_real_files(archives: Path) -> None:
     assert not [member for member in members.values() if member.issym() or member.islnk()]
     assert "embodied_rl/sim/task.py" in members
     assert "LICENSE" in members
+
+
+@pytest.mark.parametrize(("reachable", "tried"), [("own", 1), ("extra", 2), ("default", 3), ("nothing", 3)])
+def test_torch_is_installed_from_whatever_index_can_be_reached(tmp_path: Path, reachable: str, tried: int) -> None:
+    """The CPU build first, from two indexes, and in the end the default one, with a word of what that costs."""
+    found = {"own": "1", "extra": "2", "default": "3", "nothing": "4"}[reachable]
+    pip = f'[ "$1" = -c ] && exit 1\necho "$*" >> {tmp_path}/calls\ntest $(wc -l < {tmp_path}/calls) = {found}'
+    for name, text in {"nvidia-smi": "exit 1", "python": pip}.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    words = ["sh", ".ci/install-torch", str(tmp_path / "python")]
+    env = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
+    done = subprocess.run(words, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
+    calls = (tmp_path / "calls").read_text().splitlines()
+    assert ["+cpu" in call for call in calls] == [True, True, False][:tried]
+    assert ["--extra-index-url" in call for call in calls] == [False, True, False][:tried]
+    assert (done.returncode == 0) == (reachable != "nothing")
+    assert ("about 3 GB more to download" in done.stderr) == (tried == 3)
+    assert (tmp_path / "torch-brings-cuda").exists() == (reachable == "default")

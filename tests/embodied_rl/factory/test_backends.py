@@ -36,5 +36,9 @@ def test_what_a_program_trains_on_in_maniskill_is_not_evaluated_by_the_commands(
 
 
 def test_a_task_that_is_named_twice_is_refused() -> None:
+    from embodied_rl.factory.tasks import load_tasks
+
+    with pytest.raises(UserError, match="task 'turn_on_the_stove' is named twice"):
+        load_tasks("tabletop_goal", ("turn_on_the_stove", "turn_on_the_stove"))
     with pytest.raises(UserError, match="task 'Pendulum-v1' is named twice"):
         open_suite("gymnasium", ("Pendulum-v1", "Acrobot-v1", "Pendulum-v1"), EnvConfig(num_envs=1))

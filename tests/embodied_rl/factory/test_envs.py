@@ -25,6 +25,13 @@ def test_compiling_is_announced_only_before_it_was_done(tmp_path: Path, capsys: 
     env = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)}
     told = subprocess.run([sys.executable, "-c", SAY], env=env, capture_output=True, text=True, check=True).stderr
     assert told.startswith("Compiling the simulator")
+    again = (
+        f"import os, subprocess, sys; {SAY}; announce_compilation(); subprocess.run([sys.executable, '-c', {SAY!r}])"
+    )
+    beside = f"import os; os.environ.update(RANK='1', WORLD_SIZE='2'); {SAY}"
+    for code, times in ((again, 1), (beside, 0)):
+        told = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True).stderr
+        assert told.count("Compiling the simulator") == times
     (task,) = load_tasks("tabletop_spatial")[:1]
     with closing(NativeVecEnv([task], 1)) as worlds:  # compiles here, if nobody did before
         worlds.reset([0], [EpisodeSpec(0, task.name, 0, 0)])
