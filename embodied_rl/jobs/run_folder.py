@@ -18,6 +18,7 @@ from typing import Any
 from embodied_rl.config.train import AUTO, TrainConfig, dump_yaml, from_dict, kind_of, read_yaml, to_dict
 from embodied_rl.errors import UserError
 from embodied_rl.utils.lock import LOCK, locked
+from embodied_rl.utils.processes import peak_memory
 from embodied_rl.utils.words import counted
 
 CONFIG_FILE, RUN_INFO = "config.yaml", "run.json"
@@ -132,18 +133,23 @@ def check_bundles(config: TrainConfig, bundles: str) -> None:
 
 
 def end_session(folder: Path, began: float, *, finished: bool, result: str | None = None) -> None:
-    """Add to run.json how long this session took in all, evaluations and films too; a killed session has no such line.
+    """Add to run.json what this session took in all, evaluations and films too; a killed session has no such line.
 
     Args:
         folder: of the run.
-        began: `time.perf_counter()` when the session started. CPU time is the process's own, imports included.
+        began: `time.perf_counter()` when the session started. CPU time and peak memory are the process's own, imports
+            included.
         finished: the run has all its iterations, evaluations and films.
         result: what came out, in words.
     """
     *earlier, last = read_run_info(folder)
     outcome = {} if result is None else {"result": result}
-    times = outcome | {"seconds": round(time.perf_counter() - began, 1), "cpu_seconds": round(time.process_time(), 1)}
-    _replace(folder / RUN_INFO, json.dumps([*earlier, last | times | {"finished": finished}], indent=1))
+    took = {
+        "seconds": round(time.perf_counter() - began, 1),
+        "cpu_seconds": round(time.process_time(), 1),
+        "peak_memory_bytes": peak_memory(),
+    }
+    _replace(folder / RUN_INFO, json.dumps([*earlier, last | outcome | took | {"finished": finished}], indent=1))
 
 
 def is_finished(folder: Path) -> bool:

@@ -12,7 +12,7 @@ from embodied_rl.errors import UserError
 from embodied_rl.jobs.recipe_cards import RecipeCard, card_for
 from embodied_rl.jobs.run_records import RunRecord, config_changes, find_runs, paired_ends, read_record, session_changes
 from embodied_rl.telemetry.report import replace_text
-from embodied_rl.utils.words import counted, time_spent
+from embodied_rl.utils.words import counted, file_size, time_spent
 
 _SHOWN = (
     *("suite", "policy", "weights", "algorithm", "scheduler"),
@@ -49,6 +49,8 @@ def show_lines(record: RunRecord) -> list[str]:
     rows["CPU time"] = time_spent(sum(known)) if known else "not known: a session says it when it ends"
     if known and len(known) < len(seconds):
         rows["CPU time"] += ", killed ones apart"
+    if peaks := [session["peak_memory_bytes"] for session in record.sessions if "peak_memory_bytes" in session]:
+        rows["memory"] = f"{file_size(max(peaks))} at the peak, of the process that trains"
     rows["updates"] = f"{record.updates} of {record.config.iterations}"
     before, after = record.ends()
     rows["held-out"] = " -> ".join(part for part in (before, after) if part) or "not evaluated yet"

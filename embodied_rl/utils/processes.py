@@ -1,11 +1,15 @@
-"""Child processes that end when their parent does, and not when a signal is sent to every process of a job."""
+"""Child processes that end when their parent does, and not when a signal is sent to every process of a job; memory."""
 
 from __future__ import annotations
 
 import atexit
+import re
+import resource
 import signal
+import sys
 import weakref
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 
 from embodied_rl.utils.signals import STOPPING
 
@@ -33,3 +37,14 @@ def _end() -> None:
     for process in list(_started):
         if process.is_alive():
             process.kill()
+
+
+def peak_memory() -> int:
+    """The most memory that this process has had so far, bytes; what it started counts nothing."""
+    status = Path("/proc/self/status")
+    if status.is_file():  # rusage's may be that of the process that started this one
+        found = re.search(r"VmHWM:\s*(\d+) kB", status.read_text(encoding="ascii", errors="replace"))
+        if found:
+            return int(found[1]) * 1024
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024

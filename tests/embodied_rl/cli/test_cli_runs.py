@@ -30,7 +30,13 @@ def write_run(
     """A run that succeeds in the first `wins` of 50 states in the end; its rollouts rise from 0.5 by 0.01 an update."""
     folder.mkdir(parents=True)
     (folder / "config.yaml").write_text(dump_yaml(config))
-    stamp = {"machine": machine, "versions": "v1", "command": "embodied-rl train", "cpu_seconds": 90.0}
+    stamp = {
+        "machine": machine,
+        "versions": "v1",
+        "command": "embodied-rl train",
+        "cpu_seconds": 90.0,
+        "peak_memory_bytes": 2_640_000_000,
+    }
     (folder / "run.json").write_text(json.dumps([stamp | {"finished": updates == config.iterations}]))
     with MetricsLog(folder / "metrics.jsonl") as log:
         for step in range(updates + 1):
@@ -66,6 +72,7 @@ def test_list_and_show(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert "15 of 30" in shown
     assert "60.0% -> 90.0%" in shown
     assert "1.5 minutes" in shown
+    assert "2.6 GB at the peak" in shown
     assert "from 50% of the run" in shown
     assert "tabletop_openvla_ppo: 90.1% after 30 updates" in shown
 
