@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-_CHANNELS = {"rgb8": (3, (0, 1, 2)), "bgr8": (3, (2, 1, 0)), "rgba8": (4, (0, 1, 2)), "bgra8": (4, (2, 1, 0))}
+_RGB, _BGR = slice(0, 3), slice(2, None, -1)
+_CHANNELS = {"rgb8": (3, _RGB), "bgr8": (3, _BGR), "rgba8": (4, _RGB), "bgra8": (4, _BGR)}
 MOST_PIXELS = 4096 * 4096
 
 
@@ -25,7 +26,7 @@ def of_raw(message: Any) -> np.ndarray:
     """
     encoding, height, width, step = message.encoding, message.height, message.width, message.step
     if encoding == "mono8":
-        channels, order = 1, (0, 0, 0)
+        channels, order = 1, _RGB
     elif encoding in _CHANNELS:
         channels, order = _CHANNELS[encoding]
     else:
@@ -34,7 +35,10 @@ def of_raw(message: Any) -> np.ndarray:
     if not 0 < height * width <= MOST_PIXELS or step < width * channels or len(data) < height * step:
         raise PictureError(f"{width} x {height} of {encoding} do not fit {len(data)} bytes in rows of {step}")
     rows = data[: height * step].reshape(height, step)[:, : width * channels]
-    return np.ascontiguousarray(rows.reshape(height, width, channels)[:, :, order])
+    pixels = rows.reshape(height, width, channels)
+    if channels == 1:
+        pixels = np.broadcast_to(pixels, (height, width, 3))
+    return pixels[:, :, order].copy()
 
 
 def of_compressed(message: Any) -> np.ndarray:

@@ -71,11 +71,11 @@ class Stops:
         self.twin.deafen()
         held = self.wait(lambda: self.bridge.state == "holding")
         self.pause(deaf_s + seconds - self.twin.state["seconds"])
-        faults, stood, seen = self.bridge.status["faults"], self.angles[-1], len(self.angles)
+        stood, seen = self.angles[-1], len(self.angles)
         self.twin.deafen(False)
         self.pause(1.5)
         moved = float(max(np.abs(angles - stood).max() for angles in self.angles[seen:]))
-        return {"held": held, "faults": faults, "moved": moved, "resumed": self.bridge.call("resume"), **self.said()}
+        return {"held": held, "moved": moved, **self.said()}
 
     def silent(self, how: signal.Signals) -> dict[str, Any]:
         """A button that repeats hangs or ends; afterwards it goes on, or another takes its place."""
