@@ -47,17 +47,22 @@ class Flow:
 
     def heard(self, now_ns: int) -> bool:
         """Whether a message came in the last two seconds."""
-        return bool(self._came) and now_ns - self._came[-1][0] < _RECENT_NS
+        return any(now_ns - came < _RECENT_NS for came, _ in self._all[-1:])
 
     def rate_hz(self, now_ns: int) -> float:
         """Messages a second over the last two seconds."""
-        recent = [came for came, _ in self._came if now_ns - came < _RECENT_NS]
+        recent = [came for came, _ in self._all if now_ns - came < _RECENT_NS]
         return (len(recent) - 1) * 1e9 / (recent[-1] - recent[0]) if len(recent) > 1 else 0.0
 
     @property
     def age_ms(self) -> float:
         """Median age of a message when it comes: delay, and the difference of clocks."""
-        return float(np.median([age for _, age in self._came])) / 1e6 if self._came else float("nan")
+        return float(np.median(ages)) / 1e6 if (ages := [age for _, age in self._all]) else float("nan")
+
+    @property
+    def _all(self) -> list[tuple[int, int]]:
+        """A copy, in one step: messages come in threads of their own."""
+        return list(self._came)
 
 
 class Inputs:

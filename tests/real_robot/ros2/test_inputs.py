@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
@@ -14,7 +15,7 @@ from embodied_rl.real_robot.core.states import ArmState, Event
 from embodied_rl.real_robot.ros2 import qos
 from embodied_rl.real_robot.ros2.asking import AskReport
 from embodied_rl.real_robot.ros2.events import ButtonMoved
-from embodied_rl.real_robot.ros2.inputs import Inputs
+from embodied_rl.real_robot.ros2.inputs import Flow, Inputs
 from embodied_rl.real_robot.ros2.operator import Operator
 from embodied_rl.real_robot.ros2.preflight import STOP, _gripper, _stop
 from embodied_rl.real_robot.ros2.report import Reporter
@@ -354,6 +355,28 @@ def test_another_machines_joints_on_the_topic_are_no_problem(topics: Topics) -> 
     assert flow.rate_hz(topics.bench.now) == pytest.approx(100)
     topics.joints(**dict(list(arm.items())[:3]))
     assert flow.problem.startswith("names: no ")
+
+
+def test_a_flow_is_asked_in_one_thread_while_messages_come_in_another() -> None:
+    """The broken variant ends the bridge now and then: its deque is changed while somebody looks through it."""
+    flow, stopping, before = Flow(), threading.Event(), sys.getswitchinterval()
+
+    def come() -> None:
+        while not stopping.is_set():
+            flow.note(1, 0)
+
+    thread = threading.Thread(target=come)
+    sys.setswitchinterval(1e-6)
+    try:
+        thread.start()
+        for _ in range(2000):
+            assert flow.rate_hz(0) >= 0
+            assert flow.heard(1) in (True, False)
+            assert flow.age_ms == pytest.approx(1e-6, nan_ok=True)
+    finally:
+        sys.setswitchinterval(before)
+        stopping.set()
+        thread.join()
 
 
 def test_an_arm_that_has_no_button_is_armed_without(topics: Topics) -> None:
