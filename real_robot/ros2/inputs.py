@@ -18,7 +18,7 @@ from embodied_rl.real_robot.ros2.episodes import EpisodeBook
 from embodied_rl.real_robot.ros2.events import JointsMeasured
 from embodied_rl.real_robot.ros2.loop import MOST_TWIST
 from embodied_rl.real_robot.ros2.pictures import PictureError, of_compressed, of_raw
-from embodied_rl.real_robot.ros2.publishers import other_commanders
+from embodied_rl.real_robot.ros2.publishers import nobody_listens, other_commanders
 from embodied_rl.real_robot.ros2.station import Station
 
 _WATCH_S = 0.1
@@ -118,15 +118,16 @@ class Inputs:
         self.watch()
 
     def watch(self) -> None:
-        """Look who else commands the arm, and whether the emergency stop would be heard: each is a fault."""
+        """Look who commands the arm, who listens, and whether the emergency stop would be heard: each is a fault."""
         self.buttons.look()
         self._station.loop.note(STOP, self.buttons.problem)
-        self._station.loop.note(COMMANDS, self.other_commanders())
+        self._station.loop.note(COMMANDS, self.command_problem())
 
-    def other_commanders(self) -> str:
-        """Who else commands the arm; empty where nobody does, or the bridge itself sends nothing."""
+    def command_problem(self) -> str:
+        """Who else commands the arm, or that nobody listens; empty where all is well, or the bridge sends nothing."""
+        node, config = self._node, self._station.config
         live = self._station.options.mode == "live"
-        return other_commanders(self._node, self._station.config) if live else ""
+        return (other_commanders(node, config) or nobody_listens(node, config)) if live else ""
 
     def missing_fingers(self) -> str:
         """Which of the gripper's finger joints are not heard; empty where all are, or the arm has no gripper.

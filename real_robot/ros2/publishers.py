@@ -1,4 +1,4 @@
-"""Who else commands the arm: publishers of its topics, and clients of its actions."""
+"""Who else commands the arm (publishers of its topics, clients of its actions), and whether its controller listens."""
 
 from __future__ import annotations
 
@@ -34,6 +34,13 @@ def other_commanders(node: Any, config: RosConfig) -> str:
         others = sorted(_clients(node, f"{action}/_action/send_goal"))
         found += [f"{', '.join(others)} also sends goals to {action}"] if others else []
     return f"{'; '.join(found)}: stop it" if found else ""
+
+
+def nobody_listens(node: Any, config: RosConfig) -> str:
+    """Why set points would move nothing; '' where a controller takes them."""
+    arm = config.arm
+    listens = node.count_services(arm.goals) if arm.goals else node.count_subscribers(arm.topic)
+    return "" if listens else f"nobody listens to {arm.topic}: is the controller active?"
 
 
 def _publishers(node: Any, topic: str) -> Iterator[str]:

@@ -35,6 +35,7 @@ class Topics:
     def __init__(self, bench: Bench) -> None:
         self.bench, self.heard = bench, dict[str, Callable[..., None]]()
         self.publishers: dict[str, list[str]] = {}
+        self.listeners = 1
         self.named, self.kind = True, "std_msgs/msg/Bool"
         clock = SimpleNamespace(now_ns=lambda: bench.now, own_ns=lambda stamp_ns: stamp_ns)
         self.station: Any = SimpleNamespace(
@@ -69,6 +70,9 @@ class Topics:
 
     def get_namespace(self) -> str:
         return "/"
+
+    def count_subscribers(self, topic: str) -> int:
+        return self.listeners
 
     def create_timer(self, seconds: float, callback: Callable[[], None]) -> None:
         """Timers are not called here."""
@@ -498,3 +502,19 @@ def test_nobody_changes_the_instruction_in_the_middle_of_an_episode(topics: Topi
     bench.loop.button(True, bench.now)
     topics.heard["~/instruction"](SimpleNamespace(data="turn on the stove"))
     assert (seen.instruction, topics.inputs.instruction_problem) == ("turn on the stove", "")
+
+
+def test_an_arm_to_which_no_controller_listens_any_more_holds(topics: Topics) -> None:
+    bench = topics.bench
+    topics.inputs.watch()
+    bench.step()
+    assert bench.loop.state is ArmState.RUNNING
+    topics.listeners = 0
+    topics.inputs.watch()
+    bench.step()
+    assert bench.loop.state is ArmState.HOLDING
+    (fault,) = [fault for fault in bench.outputs[-1].tick.faults if fault.kind == "commands"]
+    assert fault.detail == f"nobody listens to {CONFIG.arm.topic}: is the controller active?"
+    topics.listeners = 1
+    topics.inputs.watch()
+    assert bench.step().tick.faults == ()
