@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from embodied_rl.real_robot.core.runtime import COMMANDS, STOP
+from embodied_rl.real_robot.core.runtime import COMMANDS, STOP, repeated
 from embodied_rl.real_robot.core.states import ArmState
 from embodied_rl.real_robot.ros2 import qos
 from embodied_rl.real_robot.ros2.adapters.stamps import nanoseconds
@@ -29,6 +29,8 @@ _SILENCE_NS = 200_000_000
 _RECENT_NS = 2_000_000_000
 _FINGERS_NS = 2_000_000_000
 """Fingers that were heard longer ago count as not heard; grippers speak less often than arms."""
+_WIDTH_SHARE = 0.1
+"""Share of the gripper's range by which it may be measured beyond it: soft pads, a poor zero."""
 _TWIST_AGE_NS = 100_000_000
 """A twist that was made longer ago moves nothing."""
 
@@ -88,7 +90,7 @@ class Inputs:
         self._episodes = episodes
         self._names: list[str] = []
         self._fingers: list[float] = []
-        self._finger_ns = dict[str, int]()
+        self._finger_ns, self._finger_at = dict[str, int](), dict[str, float]()
         self._engaged_ns, self._grip, self.twist_problem = 0, 0.0, ""
         self.instruction_problem = ""
         config, node = station.config, self._node
@@ -122,6 +124,7 @@ class Inputs:
         self.buttons.look()
         self._station.loop.note(STOP, self.buttons.problem)
         self._station.loop.note(COMMANDS, self.command_problem())
+        self._station.loop.note("gripper", self.missing_fingers() if self._finger_ns else "")  # no arm is armed without
 
     def command_problem(self) -> str:
         """Who else commands the arm, or that nobody listens; empty where all is well, or the bridge sends nothing."""
@@ -130,7 +133,7 @@ class Inputs:
         return (other_commanders(node, config) or nobody_listens(node, config)) if live else ""
 
     def missing_fingers(self) -> str:
-        """Which of the gripper's finger joints are not heard; empty where all are, or the arm has no gripper.
+        """Which of the gripper's finger joints are not heard, or how wide they cannot be; '' where all is well.
 
         Their positions are the gripper's first set point, and what the policy reads of it.
         """
@@ -138,9 +141,20 @@ class Inputs:
         wanted = () if config.gripper is None else config.gripper.fingers
         missing = [name for name in wanted if now_ns - self._finger_ns.get(name, -_FINGERS_NS) >= _FINGERS_NS]
         if not missing:
-            return ""
+            return self._wrong_width()
         advice = f"start the gripper's driver, have it publish {config.joint_states}, or correct ros.gripper.fingers"
         return f"{', '.join(missing)}: no finite position comes on {config.joint_states}: {advice}"
+
+    def _wrong_width(self) -> str:
+        """Why the width that is measured cannot be: another unit, or other joints than the fingers'."""
+        limits, width = self._station.robot.gripper, sum(map(abs, self._finger_at.values()))
+        if limits is None or not self._finger_at:
+            return ""
+        closed, wide = float(limits.lower[0]), float(limits.upper[0])
+        if closed - _WIDTH_SHARE * (wide - closed) <= width <= wide + _WIDTH_SHARE * (wide - closed):
+            return ""
+        said = f"the fingers are measured {width:g} m apart, gripper.position is {closed:g} to {wide:g} m"
+        return f"{said}: correct it or ros.gripper.fingers"
 
     def _joints(self, message: Any) -> None:
         station = self._station
@@ -151,8 +165,10 @@ class Inputs:
             flow.note(now_ns, stamp_ns)
         names = station.config.gripper.fingers if station.config.gripper is not None else ()
         heard = zip(message.name, message.position, strict=False)
-        own = [(name, value) for name, value in heard if name in names and np.isfinite(value)]
+        twice = repeated(message.name, names)
+        own = [(name, value) for name, value in heard if name in names and np.isfinite(value) and not twice]
         self._finger_ns |= {name: now_ns for name, _ in own}
+        self._finger_at |= dict(own)
         if own:
             self._names, self._fingers = [name for name, _ in own], [value for _, value in own]
         velocities = np.array(message.velocity) if len(message.velocity) == len(message.name) else None
@@ -160,12 +176,13 @@ class Inputs:
         station.loop.events.emit(measured)
         if station.options.mode == "dry_run" and station.loop.runtime.machine.sends:
             return
-        if not (of_arm or own):  # another machine's on the same topic
+        flow.problem = f"names: {twice}" if twice else flow.problem
+        if not (of_arm or own or twice):  # another machine's on the same topic
             if not flow.heard(now_ns):
                 flow.problem = f"none of the arm's joints among {', '.join(message.name):.200}"
             return
         refused = station.loop.joint_states(message.name, message.position, stamp_ns, now_ns)
-        if not of_arm:
+        if not of_arm and not twice:
             return
         flow.problem = "" if refused is None else f"{refused.kind}: {refused.detail}"
 

@@ -43,7 +43,7 @@ def arm_adapter(node: Any, config: ArmTopic, robot: Robot) -> ArmAdapter:
     if config.adapter == "position_array":
         from embodied_rl.real_robot.ros2.adapters.position_array import PositionArrayAdapter
 
-        return PositionArrayAdapter(node, config.topic)
+        return PositionArrayAdapter(node, config.topic, robot)
     if config.adapter == "servo_twist":
         from embodied_rl.real_robot.ros2.adapters.servo import ServoAdapter
 

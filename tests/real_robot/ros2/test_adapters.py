@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 
 from embodied_rl.errors import UserError
+from embodied_rl.real_robot.core.gate import Command
 from embodied_rl.real_robot.ros2.adapters import arm_adapter, gripper_adapter
+from embodied_rl.real_robot.ros2.adapters.position_array import PositionArrayAdapter
 from embodied_rl.real_robot.ros2.adapters.stamps import nanoseconds
 from embodied_rl.real_robot.ros2.config import ArmTopic, GripperTopic
 from tests.real_robot.ros2.bench import ROBOT, Bench
@@ -136,3 +138,55 @@ def test_without_control_msgs_one_line_says_what_to_do(monkeypatch: pytest.Monke
     monkeypatch.setitem(sys.modules, "control_msgs.action", None)
     with pytest.raises(UserError, match=r"control-msgs, or take joint_trajectory"):
         arm_adapter(None, ACTION, ROBOT)
+
+
+def kept(data: Any) -> np.ndarray:
+    """A message that is its numbers."""
+    return np.array(data)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_bare_positions_keep_the_limits_of_velocity_in_real_time(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ticks that come late and then on time: what is sent is never further apart than the time between two messages."""
+    sent, rng = list[np.ndarray](), np.random.default_rng(seed)
+    monkeypatch.setitem(sys.modules, "std_msgs", ModuleType("std_msgs"))
+    messages: Any = ModuleType("std_msgs.msg")
+    messages.Float64MultiArray = kept
+    monkeypatch.setitem(sys.modules, "std_msgs.msg", messages)
+    monkeypatch.setattr("embodied_rl.real_robot.ros2.qos.command", lambda: None)
+    node: Any = SimpleNamespace(create_publisher=lambda *_: SimpleNamespace(publish=sent.append))
+    limits, period = ROBOT.limits, 1 / ROBOT.rate_hz
+    clock = [0]
+    adapter = PositionArrayAdapter(node, "/commands", ROBOT, lambda: clock[0])
+    gate = ROBOT.gate()
+    gate.start(ROBOT.home, 0)
+    times, asked = list[float](), list[np.ndarray]()
+    for tick in range(1, 200):
+        now = tick * gate.period_ns
+        target = ROBOT.home + (0.4 if tick < 60 else -0.4 if tick < 120 else 0.0)
+        setpoint = gate.decide(Command(now, limits.names, target), now).setpoint
+        assert setpoint is not None
+        clock[0] = now + round(rng.choice([0.0, 0.9, 0.5]) * period * 1e9)
+        output: Any = SimpleNamespace(tick=SimpleNamespace(setpoint=setpoint))
+        adapter.send(output, 0)
+        times.append(clock[0] / 1e9)
+        asked.append(setpoint.positions)
+    speed, unpaced = (np.abs(np.diff(rows, axis=0)) / np.diff(times)[:, None] for rows in (sent, asked))
+    assert (speed <= limits.velocity * (1 + 1e-6)).all()
+    assert (unpaced > 2 * limits.velocity).any(), "set points as they are would ask for more"
+    np.testing.assert_allclose(sent[-1], gate.positions, atol=1e-12)
+
+
+def test_bare_positions_begin_anew_where_the_arm_is_after_a_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent, clock = list[np.ndarray](), [0]
+    monkeypatch.setitem(sys.modules, "std_msgs", ModuleType("std_msgs"))
+    messages: Any = ModuleType("std_msgs.msg")
+    messages.Float64MultiArray = kept
+    monkeypatch.setitem(sys.modules, "std_msgs.msg", messages)
+    monkeypatch.setattr("embodied_rl.real_robot.ros2.qos.command", lambda: None)
+    node: Any = SimpleNamespace(create_publisher=lambda *_: SimpleNamespace(publish=sent.append))
+    adapter = PositionArrayAdapter(node, "/commands", ROBOT, lambda: clock[0])
+    for clock[0], offset in ((0, 0.0), (10**9, 1.0)):
+        output: Any = SimpleNamespace(tick=SimpleNamespace(setpoint=SimpleNamespace(positions=ROBOT.home + offset)))
+        adapter.send(output, 0)
+    np.testing.assert_array_equal(sent[-1], ROBOT.home + 1.0)

@@ -521,3 +521,28 @@ def test_an_arm_to_which_no_controller_listens_any_more_holds(topics: Topics) ->
     topics.listeners = 1
     topics.inputs.watch()
     assert bench.step().tick.faults == ()
+
+
+@pytest.mark.parametrize("position", [0.8, 30.0, 0.05])
+def test_a_width_that_cannot_be_is_a_fault_by_name(topics: Topics, position: float) -> None:
+    """Fingers in another unit, or a knuckle's angle in place of a width."""
+    one, two = FINGERS
+    topics.joints(**FINGERS)
+    topics.inputs.watch()
+    assert topics.bench.loop.runtime.watchdog.faults(topics.bench.now) == ()
+    topics.joints(**{one: position, two: -position})
+    topics.inputs.watch()
+    (fault,) = topics.bench.loop.runtime.watchdog.faults(topics.bench.now)
+    assert (fault.kind, fault.detail) == ("gripper", topics.inputs.missing_fingers())
+    assert f"measured {2 * position:g} m apart, gripper.position is 0 to 0.08 m" in fault.detail
+    topics.bench.step()
+    assert topics.bench.loop.state is ArmState.HOLDING
+
+
+def test_a_finger_that_occurs_twice_is_refused(topics: Topics) -> None:
+    one, _ = FINGERS
+    stamp = SimpleNamespace(sec=topics.bench.now // 10**9, nanosec=topics.bench.now % 10**9)
+    said = SimpleNamespace(name=[one, one], position=[0.03, 0.01], velocity=[], header=SimpleNamespace(stamp=stamp))
+    topics.heard[CONFIG.joint_states](said)
+    assert topics.inputs.flows["joint_states"].problem == f"names: {one} twice in a message: publish each joint once"
+    assert one in topics.inputs.missing_fingers()
