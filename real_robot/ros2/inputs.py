@@ -54,7 +54,7 @@ class Flow:
     def rate_hz(self, now_ns: int) -> float:
         """Messages a second over the last two seconds."""
         recent = [came for came, _ in self._all if now_ns - came < _RECENT_NS]
-        return (len(recent) - 1) * 1e9 / (recent[-1] - recent[0]) if len(recent) > 1 else 0.0
+        return (len(recent) - 1) * 1e9 / max(recent[-1] - recent[0], 1) if len(recent) > 1 else 0.0
 
     @property
     def age_ms(self) -> float:
