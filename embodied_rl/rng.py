@@ -57,6 +57,7 @@ class RunStream(IntEnum):
     ADAPTIVE_START = 7
     ADAPTIVE_STATE = 8
     PERTURB = 9
+    REDRAW = 10
     SIGNS = 11
     PERMUTATIONS = 12
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 import torch
@@ -21,15 +21,26 @@ INSTRUCTIONS = {"toy/reach": "reach the red corner", "toy/touch": "touch the red
 class ToyEnv:
     """The world. breaks: episode ids whose first `breaks[id]` runs end in a simulator failure at their second chunk.
 
-    shuffle_reward: pay a coin flip drawn from the episode's seed instead of the success.
+    shuffle_reward: pay a coin flip drawn from the episode's seed instead of the success. broken: task and initial state
+    of episodes that fail in their second chunk, whatever they do; of those in `unseen` the position is NaN from the
+    reset on.
     """
 
-    def __init__(self, num_envs: int, *, breaks: dict[int, int] | None = None, shuffle_reward: bool = False) -> None:
+    def __init__(
+        self,
+        num_envs: int,
+        *,
+        breaks: dict[int, int] | None = None,
+        shuffle_reward: bool = False,
+        broken: Collection[tuple[str, int]] = (),
+        unseen: Collection[tuple[str, int]] = (),
+    ) -> None:
         self.num_envs = num_envs
         self.info = env_info("toy", ACTION_DIM, image_shape=(SIZE, SIZE), proprio_dim=2, max_episode_steps=HORIZON)
         self.started: list[EpisodeSpec] = []
         self._breaks = dict(breaks or {})
         self._shuffle_reward = shuffle_reward
+        self._broken, self._unseen = broken, unseen
         self._spec: list[EpisodeSpec | None] = [None] * num_envs
         self._shown = [""] * num_envs
         self._position = np.zeros((num_envs, 2), dtype=np.float32)
@@ -39,7 +50,8 @@ class ToyEnv:
 
     def reset(self, env_ids: Sequence[int], episodes: Sequence[EpisodeSpec]) -> None:
         for env_id, spec in zip(env_ids, episodes, strict=True):
-            assert self._spec[env_id] is None, f"env {env_id} is not empty"
+            empty = self._spec[env_id] is None or bool(np.isnan(self._position[env_id]).any())  # such is given up
+            assert empty, f"env {env_id} is not empty"
             self.started.append(spec)
             self._spec[env_id] = spec
             self._shown[env_id] = INSTRUCTIONS[spec.task]
@@ -50,6 +62,9 @@ class ToyEnv:
             self._doomed[env_id] = self._breaks.get(spec.episode_id, 0) > 0
             if self._doomed[env_id]:
                 self._breaks[spec.episode_id] -= 1
+            self._doomed[env_id] |= (spec.task, spec.init_state) in self._broken
+            if (spec.task, spec.init_state) in self._unseen:
+                self._position[env_id] = np.nan
 
     def step(self, env_ids: Sequence[int], actions: torch.Tensor) -> ChunkResult:
         moves = action_array(actions)

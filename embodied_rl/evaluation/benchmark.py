@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from embodied_rl.errors import UserError
-from embodied_rl.evaluation.evaluate import Score, evaluate, score
-from embodied_rl.evaluation.results_log import EpisodeResultsLog, Outcome
+from embodied_rl.evaluation.evaluate import Score, nothing_measured, run_once, score
+from embodied_rl.evaluation.results_log import EpisodeResultsLog, Finished, Outcome
 from embodied_rl.policy import ActMode, Policy
 from embodied_rl.types import EpisodeResult, EpisodeSpec
 from embodied_rl.vec_env import VecEnv
@@ -27,13 +27,15 @@ class BenchmarkReport:
     """What an evaluation found.
 
     tasks: in the order of their first episode; unseen: the episodes from states that the policy was not trained on,
-    where it was trained on some and not on others (else None); outcomes: in the order of their ids.
+    where it was trained on some and not on others (else None); outcomes: in the order of their ids; not_measured:
+    episodes that broke the simulator, which no score counts.
     """
 
     overall: Tally
     tasks: dict[str, Tally]
     unseen: Tally | None
     outcomes: list[Outcome]
+    not_measured: list[EpisodeSpec]
 
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
@@ -72,13 +74,13 @@ def run_missing(
     """
     missing = []
     for spec in specs:
-        known = ledger.outcomes.get(spec.episode_id)
+        known = ledger.finished.spec(spec.episode_id)
         if known is None:
             missing.append(spec)
-        elif known.result.spec != spec:
+        elif known != spec:
             raise UserError(
-                f"{ledger.folder} has another episode {spec.episode_id} ({known.result.spec.task}, initial state "
-                f"{known.result.spec.init_state}): choose another --output."
+                f"{ledger.folder} has another episode {spec.episode_id} ({known.task}, initial state "
+                f"{known.init_state}): choose another --output."
             )
 
     def record(result: EpisodeResult) -> None:
@@ -87,25 +89,38 @@ def run_missing(
             on_episode(result)
 
     if missing:
-        evaluate(env, policy, missing, mode, on_episode=record, on_round=on_round)
+        run_once(env, policy, missing, mode, on_episode=record, on_broken=ledger.add_broken, on_round=on_round)
 
 
-def summarise(outcomes: Iterable[Outcome], seen: Mapping[str, Sequence[int]] | None = None) -> BenchmarkReport:
+def summarise(finished: Finished, seen: Mapping[str, Sequence[int]] | None = None) -> BenchmarkReport:
     """Score finished episodes, overall and by task. seen: by task, the evaluated states that were trained on.
 
-    ValueError without an episode.
+    Raises:
+        ValueError: There is no episode.
+        UserError: None of them was measured.
     """
-    ordered = sorted(outcomes, key=lambda outcome: outcome.result.spec.episode_id)
-    by_task: dict[str, list[Outcome]] = {}
-    for outcome in ordered:
-        by_task.setdefault(outcome.result.spec.task, []).append(outcome)
+    ordered = [outcome for _, outcome in sorted(finished.outcomes.items())]
+    lost = [spec for _, spec in sorted(finished.not_measured.items())]
+    if lost and not ordered:
+        raise UserError(nothing_measured(lost))
+    specs = sorted([*(o.result.spec for o in ordered), *lost], key=lambda spec: spec.episode_id)
     known = seen or {}
-    fresh = [o for o in ordered if o.result.spec.init_state not in known.get(o.result.spec.task, ())]
-    unseen = _tally(fresh) if 0 < len(fresh) < len(ordered) else None
-    return BenchmarkReport(_tally(ordered), {task: _tally(rows) for task, rows in by_task.items()}, unseen, ordered)
+
+    def tally(wanted: Callable[[EpisodeSpec], bool]) -> Tally:
+        return _tally([o for o in ordered if wanted(o.result.spec)], sum(map(wanted, lost)))
+
+    def fresh(spec: EpisodeSpec) -> bool:
+        return spec.init_state not in known.get(spec.task, ())
+
+    tasks = {name: tally(lambda spec, name=name: spec.task == name) for name in dict.fromkeys(s.task for s in specs)}
+    unseen = tally(fresh) if 0 < sum(map(fresh, specs)) < len(specs) else None
+    return BenchmarkReport(tally(lambda spec: True), tasks, unseen, ordered, lost)
 
 
-def _tally(outcomes: Sequence[Outcome]) -> Tally:
+def _tally(outcomes: Sequence[Outcome], not_measured: int) -> Tally:
     results = [outcome.result for outcome in outcomes]
     ends = [outcome.at_end for outcome in outcomes if outcome.at_end is not None]
-    return Tally(score(results), score(results, ends) if len(ends) == len(outcomes) else None)
+    whole = len(ends) == len(outcomes)
+    return Tally(
+        score(results, not_measured=not_measured), score(results, ends, not_measured=not_measured) if whole else None
+    )

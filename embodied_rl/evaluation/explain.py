@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
 import numpy as np
 
+from embodied_rl.errors import UserError
 from embodied_rl.evaluation.sequential_test import Decision, paired_interval
 from embodied_rl.types import Array, EpisodeResult, EpisodeSpec
 
@@ -17,10 +19,16 @@ _SAME = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """One episode: its outcome and its commands, float32 [steps, A]."""
+    """One episode: its outcome, None where it broke the simulator, and its commands, float32 [steps, A]."""
 
-    result: EpisodeResult
+    spec: EpisodeSpec
+    result: EpisodeResult | None
     actions: Array
+
+    @property
+    def success(self) -> float:
+        """1, 0, or NaN where it was not measured."""
+        return math.nan if self.result is None else float(self.result.success)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +40,8 @@ class Effect:
         first, second: its value in each evaluation, in words.
         success: of the episodes with the first value, and with the second.
         difference: success with the second value minus that with the first; low, high: its 95 % interval.
-        episodes: pairs.
+        episodes: pairs of which both episodes were measured.
+        not_measured: pairs that are left out, as an episode of them broke the simulator.
         parted: pairs in which the commands differ at some step that both ran.
         step: the first such step, median over those pairs; None where none parted.
         example: the pair that parted at the earliest step: its episode and that step; None where none did.
@@ -51,6 +60,7 @@ class Effect:
     step: float | None
     example: tuple[EpisodeSpec, int] | None
     verdict: Decision | None = None
+    not_measured: int = 0
 
 
 def first_parting(first: Array, second: Array) -> int | None:
@@ -73,10 +83,18 @@ def effect(factor: str, values: tuple[str, str], first: Sequence[Trace], second:
 
     Raises:
         ValueError: they are of other episodes.
+        UserError: no episode was measured under both.
     """
-    if [t.result.spec for t in first] != [t.result.spec for t in second] or not first:
+    if [t.spec for t in first] != [t.spec for t in second] or not first:
         raise ValueError("the two runs must have the same episodes, at least one")
-    outcomes = [[float(trace.result.success) for trace in side] for side in (first, second)]
+    all_pairs = list(zip(first, second, strict=True))
+    both = [pair for pair in all_pairs if None not in (pair[0].result, pair[1].result)]
+    if not both:
+        raise UserError(
+            f"{factor}: the simulator broke in every one of {len(first)} episodes, on one side or the other."
+        )
+    first, second = zip(*both, strict=True)
+    outcomes = [[trace.success for trace in side] for side in (first, second)]
     difference, low, high = paired_interval(outcomes[1], outcomes[0])
     parted = {
         index: step
@@ -94,7 +112,8 @@ def effect(factor: str, values: tuple[str, str], first: Sequence[Trace], second:
         len(first),
         len(parted),
         median(parted.values()) if parted else None,
-        None if earliest is None else (first[earliest].result.spec, parted[earliest]),
+        None if earliest is None else (first[earliest].spec, parted[earliest]),
+        not_measured=len(all_pairs) - len(both),
     )
 
 
@@ -122,4 +141,5 @@ def to_json(item: Effect) -> dict[str, object]:
         "step": item.step,
         "example": example,
         "verdict": item.verdict,
+        **({"not_measured": item.not_measured} if item.not_measured else {}),
     }

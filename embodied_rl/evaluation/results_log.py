@@ -16,6 +16,7 @@ from embodied_rl.types import EpisodeResult, EpisodeSpec
 from embodied_rl.utils.lock import LOCK, locked
 
 REQUEST, EPISODES = "evaluation.json", "episodes.jsonl"
+_NOT_MEASURED = "not_measured"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,19 +44,45 @@ class Outcome:
         return Outcome(EpisodeResult(spec=spec, **result), data["at_end"], data["perturbation"], data["motion"])
 
 
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """Episodes that need not run any more, by id.
+
+    outcomes: of those that were measured. not_measured: those that broke the simulator.
+    """
+
+    outcomes: dict[int, Outcome] = field(default_factory=dict)
+    not_measured: dict[int, EpisodeSpec] = field(default_factory=dict)
+
+    def spec(self, episode: int) -> EpisodeSpec | None:
+        """The episode under an id; None where it is not finished."""
+        found = self.outcomes.get(episode)
+        return self.not_measured.get(episode) if found is None else found.result.spec
+
+    def __len__(self) -> int:
+        return len(self.outcomes) + len(self.not_measured)
+
+    def __contains__(self, episode: int) -> bool:
+        return episode in self.outcomes or episode in self.not_measured
+
+
 class EpisodeResultsLog:
     """The folder of one evaluation: what was asked, on which machine, and its finished episodes.
 
     with EpisodeResultsLog.open(folder, request, fingerprint) as ledger:
-        run those that are not in ledger.outcomes
+        run those that are not in ledger.finished
         ledger.add(outcome)
     """
 
-    def __init__(self, folder: Path, outcomes: dict[int, Outcome], file: IO[bytes]) -> None:
+    def __init__(self, folder: Path, finished: Finished, file: IO[bytes]) -> None:
         self.folder = folder
-        self.outcomes = outcomes
-        """By episode id."""
+        self.finished = finished
         self._file = file
+
+    @property
+    def outcomes(self) -> dict[int, Outcome]:
+        """Of the episodes that were measured, by id."""
+        return self.finished.outcomes
 
     @staticmethod
     @contextmanager
@@ -85,7 +112,7 @@ class EpisodeResultsLog:
                 try:
                     yield ledger
                 except UserError:
-                    if new and not ledger.outcomes:
+                    if new and not ledger.finished:
                         for name in (REQUEST, EPISODES):
                             (folder / name).unlink()
                     raise
@@ -96,9 +123,9 @@ class EpisodeResultsLog:
             raise
 
     @staticmethod
-    def read(folder: Path) -> dict[int, Outcome]:
-        """The finished episodes in `folder`, by id, which nobody else is writing; none where it has none yet."""
-        return _read(folder / EPISODES) if (folder / EPISODES).exists() else {}
+    def read(folder: Path) -> Finished:
+        """The finished episodes in `folder`, which nobody else is writing; none where it has none yet."""
+        return _read(folder / EPISODES) if (folder / EPISODES).exists() else Finished()
 
     @staticmethod
     def fingerprint(folder: Path) -> dict[str, Any]:
@@ -109,12 +136,20 @@ class EpisodeResultsLog:
     def add(self, outcome: Outcome) -> None:
         """Record a finished episode; it is on disk when this returns. ValueError if it was recorded before."""
         number = outcome.result.spec.episode_id
-        if number in self.outcomes:
+        self._write(number, outcome.to_json())
+        self.outcomes[number] = outcome
+
+    def add_broken(self, spec: EpisodeSpec) -> None:
+        """Record an episode that broke the simulator in every attempt; as `add`."""
+        self._write(spec.episode_id, {_NOT_MEASURED: asdict(spec)})
+        self.finished.not_measured[spec.episode_id] = spec
+
+    def _write(self, number: int, row: Mapping[str, Any]) -> None:
+        if number in self.finished:
             raise ValueError(f"episode {number} is in the ledger already")
-        self._file.write(json.dumps(outcome.to_json()).encode() + b"\n")
+        self._file.write(json.dumps(row).encode() + b"\n")
         self._file.flush()
         os.fsync(self._file.fileno())
-        self.outcomes[number] = outcome
 
 
 def read_request(folder: Path) -> dict[str, Any]:
@@ -149,21 +184,25 @@ def _check_head(folder: Path, head: Mapping[str, Any]) -> None:
             )
 
 
-def _read(path: Path) -> dict[int, Outcome]:
+def _read(path: Path) -> Finished:
     """The finished episodes; a last line that a kill cut short is removed: that episode runs again."""
     data = path.read_bytes()
     whole = data.rfind(b"\n") + 1
     if whole != len(data):
         with path.open("r+b") as file:
             file.truncate(whole)
-    outcomes: dict[int, Outcome] = {}
+    finished = Finished()
     for number, line in enumerate(data[:whole].splitlines(), 1):
         try:
-            outcome = Outcome.from_json(json.loads(line))
+            row = json.loads(line)
+            outcome = None if _NOT_MEASURED in row else Outcome.from_json(row)
+            spec = EpisodeSpec(**row[_NOT_MEASURED]) if outcome is None else outcome.result.spec
         except (ValueError, KeyError, TypeError) as error:
             raise UserError(f"{path} line {number} is damaged ({error}): start again with another --output.") from error
-        episode = outcome.result.spec.episode_id
-        if episode in outcomes:
-            raise UserError(f"{path} has episode {episode} twice: start again with another --output.")
-        outcomes[episode] = outcome
-    return outcomes
+        if spec.episode_id in finished:
+            raise UserError(f"{path} has episode {spec.episode_id} twice: start again with another --output.")
+        if outcome is None:
+            finished.not_measured[spec.episode_id] = spec
+        else:
+            finished.outcomes[spec.episode_id] = outcome
+    return finished

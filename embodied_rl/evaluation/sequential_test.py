@@ -134,7 +134,8 @@ def compare(
 
     Args:
         outcomes: by name, an outcome for each pair of episodes, in the same order for all: 1 for success, 0 for none,
-            or a mean over several runs of one state.
+            or a mean over several runs of one state; NaN where it was not measured, which leaves that pair of episodes
+            out of every comparison of the policy.
         plan: what was fixed before.
         signs: `plan.signs()`, where a caller keeps it.
         pairs: what is compared; None: each with each.
@@ -148,6 +149,7 @@ def compare(
     def statistics(open_pairs: Sequence[Pair], look: int) -> tuple[Array, Array]:
         ends = plan.looks[:look]
         apart = np.stack([data[a][: ends[-1]] - data[b][: ends[-1]] for a, b in open_pairs], axis=1)
+        apart = np.nan_to_num(apart, nan=0.0)  # a difference of zero has no part in any statistic
         parts = [drawn[:, start:end] @ apart[start:end] for start, end in zip((0, *ends[:-1]), ends, strict=True)]
         norms = np.sqrt(np.stack([(apart[:end] ** 2).sum(axis=0) for end in ends]))
         return np.abs(np.cumsum(parts, axis=0)) / np.maximum(norms, TINY)[:, None], apart.sum(axis=0)
@@ -185,9 +187,11 @@ def look_in_turn(
     rows = []
     for first, second in compared:
         count = min(len(data[first]), len(data[second]))
-        difference, low, high = interval(data[first][:count], data[second][:count])
+        one, two = data[first][:count], data[second][:count]
+        both = ~np.isnan(one) & ~np.isnan(two)
+        difference, low, high = interval(one[both], two[both])
         verdict, look_of = found.get((first, second), ("not decided", None))
-        rows.append(Comparison(first, second, verdict, difference, low, high, count, look_of))
+        rows.append(Comparison(first, second, verdict, difference, low, high, int(both.sum()), look_of))
     return ComparisonState(tuple(rows), needed)
 
 

@@ -18,12 +18,21 @@ class SampledEpisodes:
 
     def start(self) -> EpisodeSpec:
         """The next episode."""
-        return self._sampler.next_group()[0]
+        return self._sampler.next_group(closed=1)[0]
 
     def finish(self, spec: EpisodeSpec) -> None:
         """`spec` ended or was given up."""
         self._sampler.finish(spec)
 
     def requeue(self, spec: EpisodeSpec) -> EpisodeSpec:
-        """What to run in place of `spec`; UserError when it broke its simulator five times."""
-        return self._sampler.requeue(spec)
+        """What to run in place of `spec`: another episode where it broke its simulator five times.
+
+        Raises:
+            UserError: More than a quarter of the episodes, or of the initial states, did.
+        """
+        if (again := self._sampler.requeue(spec)) is not None:
+            return again
+        self._sampler.finish(spec)
+        self._sampler.broken.add(0, [(spec.task, spec.init_state)])
+        self._sampler.broken.check(self._sampler.position, ())
+        return self.start()

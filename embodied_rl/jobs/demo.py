@@ -20,6 +20,7 @@ from embodied_rl.sim.mujoco.vec_env import CONTROL_HZ
 from embodied_rl.telemetry.video import VideoWriter, captioned, write_gif
 from embodied_rl.types import Array
 from embodied_rl.utils.console import LastingConsole
+from embodied_rl.vec_env import SimulatorFailed
 
 if TYPE_CHECKING:
     from embodied_rl.factory.policies import CheckpointOptions
@@ -53,7 +54,11 @@ def run(
     with open_envs(tasks, EnvConfig(num_envs=1, renderer=renderer.name), "native", policy) as env:
         hz = env.info.control_hz
         for spec in interleaved(evaluation_specs(states, seed=0))[:episodes]:
-            result, frames = record_frames(env, policy, spec, "greedy")
+            try:
+                result, frames = record_frames(env, policy, spec, "greedy")
+            except SimulatorFailed as error:
+                console.say(f"  left out: {error}")
+                continue
             caption = spec.task.partition("/")[2].replace("_", " ")
             frames += frames[-1:] * round(_STILL_S * hz)
             film += [captioned(frame, caption, result.success) for frame in frames]

@@ -62,7 +62,7 @@ def run(
         console.facts(_head(stamp, keep))
         with open_evaluation_env(plan, ready.policy, ready.renderer) as env:
             _run_episodes(plan, env, ready.policy, ledger, console)
-            report = summarise(ledger.outcomes.values(), ready.seen.seen)
+            report = summarise(ledger.finished, ready.seen.seen)
             write_page = _write(folder, stamp if keep else stamp | {"output": None}, ready, plan, report)
             console.print(_table(report, plan.premises))
             if keep:
@@ -94,7 +94,7 @@ _USUAL = ("current", "exact", "no", "not judged", "hold in every state", "as tra
 def _run_episodes(
     plan: EvaluationPlan, env: ProtocolEnv, policy: AnyPolicy, ledger: EpisodeResultsLog, console: Console
 ) -> None:
-    total, done = len(plan.specs), len(ledger.outcomes)
+    total, done = len(plan.specs), len(ledger.finished)
     with RunProgress(0, console=console) as progress:
         if done:
             progress.message(f"{done} of {total} episodes are done already")
@@ -113,7 +113,7 @@ def _run_episodes(
                 )
         except Interrupted:
             raise Interrupted(
-                f"{len(ledger.outcomes)} of {total} episodes are saved; continue with: "
+                f"{len(ledger.finished)} of {total} episodes are saved; continue with: "
                 + shlex.join(["embodied-rl", "eval", "--resume", str(ledger.folder)])
             ) from None
 

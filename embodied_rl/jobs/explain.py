@@ -10,7 +10,7 @@ from pathlib import Path
 
 from embodied_rl.evaluation.actions import ActionRecorder
 from embodied_rl.evaluation.benchmark import interleaved
-from embodied_rl.evaluation.evaluate import evaluate
+from embodied_rl.evaluation.evaluate import run_once
 from embodied_rl.evaluation.explain import Effect, Trace, effect, ranked, to_json
 from embodied_rl.evaluation.record import seen_at
 from embodied_rl.evaluation.sequential_test import ComparisonPlan, compare
@@ -66,14 +66,14 @@ class _Study:
         self.progress.stage(name, len(specs))
         with open_evaluation_env(plan, ready.policy, ready.renderer) as env:
             recorder = ActionRecorder(env)
-            report = evaluate(
+            found = run_once(
                 _played(recorder, variation.side),
                 ready.policy,
                 specs,
                 plan.command.mode,
                 on_episode=lambda result: self.progress.episode(result.success),
             )
-        return [Trace(result, recorder.take(result.spec.episode_id)) for result in report.results]
+        return [Trace(spec, found.get(spec.episode_id), recorder.take(spec.episode_id)) for spec in specs]
 
     def picture(self, variation: Variation, example: tuple[EpisodeSpec, int]) -> list[Array]:
         """What the policy sees, and a person, when it decides the step at which the example parted."""
@@ -166,7 +166,7 @@ def _in_looks(
     signs, pairs = plan.signs(), [(factor.name, _BASE) for factor in found]
     traces: dict[str, list[Trace]] = {_BASE: [], **{factor.name: [] for factor in found}}
     while True:
-        outcomes = {name: [float(trace.result.success) for trace in rows] for name, rows in traces.items()}
+        outcomes = {name: [trace.success for trace in rows] for name, rows in traces.items()}
         state = compare(outcomes, plan, signs, pairs)
         if not state.needed:
             break
@@ -175,8 +175,8 @@ def _in_looks(
             traces[name] += study.traces(name, variation, slice(len(traces[name]), count))
     effects = []
     for factor, row in zip(found, state.comparisons, strict=True):
-        before = traces[_BASE][: row.pairs]
-        item = effect(factor.name, factor.words(), before, _same_specs(before, traces[factor.name]))
+        before = traces[_BASE][: len(traces[factor.name])]
+        item = effect(factor.name, factor.words(), before, _same_specs(before, traces[factor.name][: len(before)]))
         effects.append(dataclasses.replace(item, verdict=row.verdict))
     return effects
 
@@ -187,10 +187,7 @@ def _played(env: VecEnv, side: Side) -> VecEnv:
 
 def _same_specs(first: Sequence[Trace], second: Sequence[Trace]) -> list[Trace]:
     """`second` under the specs of `first`: another evaluation seed gives the same states other seeds."""
-    return [
-        dataclasses.replace(two, result=dataclasses.replace(two.result, spec=one.result.spec))
-        for one, two in zip(first, second, strict=True)
-    ]
+    return [dataclasses.replace(two, spec=one.spec) for one, two in zip(first, second, strict=True)]
 
 
 def _pictures(
@@ -210,6 +207,11 @@ def _pictures(
 def _lines(effects: Sequence[Effect], whole: Effect | None) -> list[str]:
     head = f"  {'factor':<18}{'success':<18}{'difference':<28}{'commands part':<30}from, to"
     lines = [head, *(_line(item) for item in effects)]
+    lines += [
+        f"  {item.factor}: {counted(item.not_measured, 'pair')} not measured, as the simulator broke"
+        for item in effects
+        if item.not_measured
+    ]
     if whole is not None and len(effects) > 1:
         lines.append(_line(whole))
     if effects[0].verdict is None:

@@ -12,7 +12,7 @@ from embodied_rl.policy import ActMode, Policy
 from embodied_rl.telemetry.eval_report import FailureVideo
 from embodied_rl.telemetry.report import replace_text
 from embodied_rl.types import EpisodeSpec
-from embodied_rl.vec_env import VecEnv
+from embodied_rl.vec_env import SimulatorFailed, VecEnv
 
 _INDEX = "films.json"
 
@@ -36,11 +36,17 @@ def record_failure(
     folder: Path,
     on_frame: Callable[[], None] | None = None,
 ) -> None:
-    """Film one episode, and note how the run went; on_frame: as in `record_frames`."""
+    """Film one episode, and note how the run went; on_frame: as in `record_frames`.
+
+    Where the simulator breaks now, as it did not when the episode was measured, the film stays missing.
+    """
     path, index = film_path(folder, spec), film_index(folder)
     caption = f"state {spec.init_state}: {spec.task.partition('/')[2].replace('_', ' ')}"
     # Where this run succeeds, the episode does not repeat itself on this machine.
-    index[path.name] = record_video(env, policy, spec, mode, path, caption, on_frame).success
+    try:
+        index[path.name] = record_video(env, policy, spec, mode, path, caption, on_frame).success
+    except SimulatorFailed:
+        return
     replace_text(path.with_name(_INDEX), json.dumps(index, indent=1))
 
 

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from embodied_rl.evaluation.benchmark import interleaved
 from embodied_rl.evaluation.overlap import Overlap, overlap, trained_states
-from embodied_rl.evaluation.results_log import Outcome
+from embodied_rl.evaluation.results_log import Finished
 from embodied_rl.evaluation.seed_test import compare_seeds, places, seed_looks
 from embodied_rl.evaluation.sequential_test import ComparisonPlan, ComparisonState, compare
 from embodied_rl.factory.envs import policy_folder
@@ -96,7 +96,7 @@ class OpenBoard:
         return compare_seeds(outcomes, self.test, drawn) if self.over_seeds else compare(outcomes, self.test, drawn)
 
     def _outcomes(self, row: str) -> list[float]:
-        """Mean success over the row's checkpoints and seeds in each block that all of them have run."""
+        """As of `compare`: mean success over the row's checkpoints and seeds, a block that all have run each."""
         parts = [(cell.suite, self.plan(cell).specs, self._read(cell)) for cell in self.cells if cell.row == row]
         return paired_outcomes(self.blocks, parts)
 
@@ -108,10 +108,10 @@ class OpenBoard:
             found = [self._read(cell) for cell in cells]
             if any(len(done) < len(self.plan(cell).specs) for cell, done in zip(cells, found, strict=True)):
                 break
-            scores.append(fmean(float(outcome.result.success) for done in found for outcome in done.values()))
+            scores.append(fmean(float(outcome.result.success) for done in found for outcome in done.outcomes.values()))
         return scores
 
-    def _read(self, cell: Cell) -> dict[int, Outcome]:
+    def _read(self, cell: Cell) -> Finished:
         return read_cell(self.output / cell.folder)
 
 

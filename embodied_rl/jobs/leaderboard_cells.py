@@ -13,7 +13,7 @@ from typing import Any
 from rich.console import Console
 
 from embodied_rl.evaluation.benchmark import summarise
-from embodied_rl.evaluation.results_log import EpisodeResultsLog, Outcome
+from embodied_rl.evaluation.results_log import EpisodeResultsLog, Finished
 from embodied_rl.factory.envs import cpu_count
 from embodied_rl.jobs.eval_request import request_of
 from embodied_rl.jobs.evaluation_setup import EvaluationPlan, make_plan, open_evaluation_env, prepare, run_episodes
@@ -83,7 +83,7 @@ def run_planned(plan: EvaluationPlan, work: CellWork, say: Callable[[Any], None]
                 clock,
             ):
                 run_episodes(plan, env, ready.policy, specs, log, on_episode=ended, on_round=check)
-        report = summarise(read_cell(work.folder).values()) if work.videos else None
+        report = summarise(read_cell(work.folder)) if work.videos else None
         for count in range(1, work.videos + 1):  # one by one, to stop between two
             check()
             assert report is not None
@@ -113,9 +113,9 @@ class _Clock:
                 file.write(json.dumps(row) + "\n")
 
 
-def read_cell(folder: Path) -> dict[int, Outcome]:
-    """The finished episodes of a cell, by id."""
-    return EpisodeResultsLog.read(folder) if folder.exists() else {}
+def read_cell(folder: Path) -> Finished:
+    """The finished episodes of a cell."""
+    return EpisodeResultsLog.read(folder) if folder.exists() else Finished()
 
 
 def speed_of(folders: list[Path]) -> dict[str, float] | None:
@@ -138,8 +138,8 @@ def speed_of(folders: list[Path]) -> dict[str, float] | None:
 
 def unfilmed(work: CellWork) -> bool:
     """Whether films are missing that `work` asks for."""
-    outcomes = read_cell(work.folder)
-    wanted = failures(summarise(outcomes.values()))[: work.videos] if outcomes else []
+    done = read_cell(work.folder)
+    wanted = failures(summarise(done))[: work.videos] if done.outcomes else []
     index = film_index(work.folder)
     paths = [film_path(work.folder, spec) for spec in wanted]
     return any(path.name not in index or not path.is_file() for path in paths)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from embodied_rl.evaluation.evaluate import Score, score
+from embodied_rl.errors import UserError
+from embodied_rl.evaluation.evaluate import Score, nothing_measured, score
 from embodied_rl.evaluation.overlap import Overlap
-from embodied_rl.evaluation.results_log import Outcome
+from embodied_rl.evaluation.results_log import Finished
 from embodied_rl.evaluation.seed_test import mean_interval
 from embodied_rl.evaluation.sequential_test import ComparisonPlan, ComparisonState
 from embodied_rl.jobs.leaderboard_config import Cell, Leaderboard, describe_options
@@ -25,17 +27,18 @@ class Measured:
     """A cell with its finished episodes, its fingerprint, and its overlap with training."""
 
     cell: Cell
-    outcomes: Mapping[int, Outcome]
+    done: Finished
     marks: Mapping[str, Any]
     seen: Overlap
 
 
 def paired_outcomes(
-    blocks: Sequence[tuple[str, str, int]], parts: Sequence[tuple[str, Sequence[EpisodeSpec], Mapping[int, Outcome]]]
+    blocks: Sequence[tuple[str, str, int]], parts: Sequence[tuple[str, Sequence[EpisodeSpec], Finished]]
 ) -> list[float]:
     """Mean success in each of the first blocks (suite, task, initial state) that every part of its suite has run.
 
-    parts: suite, episodes and finished episodes of each cell of a row.
+    It is NaN where an episode of the block was not measured. parts: suite, episodes and finished episodes of each cell
+    of a row.
     """
     found: dict[tuple[str, str, int], list[float]] = {}
     wanted: dict[str, int] = {}
@@ -43,7 +46,8 @@ def paired_outcomes(
         wanted[suite] = wanted.get(suite, 0) + 1
         for spec in specs:
             if spec.episode_id in done:
-                success = float(done[spec.episode_id].result.success)
+                outcome = done.outcomes.get(spec.episode_id)
+                success = math.nan if outcome is None else float(outcome.result.success)
                 found.setdefault((suite, spec.task, spec.init_state), []).append(success)
     values: list[float] = []
     for block in blocks:
@@ -100,13 +104,17 @@ def _machine(marks: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _row(name: str, parts: Sequence[Measured], rank: int | None, not_ranked: str) -> dict[str, Any]:
-    outcomes = [outcome for part in parts for _, outcome in sorted(part.outcomes.items())]
-    suites: dict[str, list[Outcome]] = {}
-    tasks: dict[str, list[Outcome]] = {}
+    suites: dict[str, list[Finished]] = {}
     for part in parts:
-        for _, outcome in sorted(part.outcomes.items()):
-            suites.setdefault(part.cell.suite, []).append(outcome)
-            tasks.setdefault(outcome.result.spec.task, []).append(outcome)
+        suites.setdefault(part.cell.suite, []).append(part.done)
+    done = [part.done for part in parts]
+    outcomes = [outcome for found in done for _, outcome in sorted(found.outcomes.items())]
+    if not outcomes:
+        raise UserError(f"row '{name}': {nothing_measured([s for found in done for s in found.not_measured.values()])}")
+    specs = [
+        *(outcome.result.spec for outcome in outcomes),
+        *(s for found in done for s in found.not_measured.values()),
+    ]
     shared = sum(part.seen.shared for part in parts)
     unknown = any(part.seen.seen is None for part in parts)
     total = sum(part.seen.episodes for part in parts)
@@ -117,12 +125,12 @@ def _row(name: str, parts: Sequence[Measured], rank: int | None, not_ranked: str
         "overlap": "not recorded" if unknown else f"{shared} of {total}",
         "checkpoints": sorted({part.cell.command.checkpoint for part in parts}),
         "weights": sorted({str(part.marks["weights"]) for part in parts}),
-        "success": _score(outcomes),
+        "success": _score(done),
         "seeds": _seeds(parts),
         "training": [curve for part in _one_each(parts) if (curve := _curve(part.cell.command.checkpoint)) is not None],
         "motion": {key: round(fmean(o.motion[key] for o in outcomes), 6) for key in ("path_length", "jerk")},
         "suites": {suite: _score(rows) for suite, rows in suites.items()},
-        "tasks": {task: _score(rows) for task, rows in tasks.items()},
+        "tasks": {task: _score(done, task) for task in dict.fromkeys(spec.task for spec in specs)},
         "cells": [
             {"folder": part.cell.folder.as_posix(), "again": f"embodied-rl eval --resume {part.cell.folder.as_posix()}"}
             for part in parts
@@ -139,7 +147,7 @@ def _seeds(parts: Sequence[Measured]) -> dict[str, Any] | None:
     """Success of each training seed, and their mean with Student's interval; None of a single one."""
     found: dict[int, list[float]] = {}
     for part in parts:
-        found.setdefault(part.cell.number, []).extend(float(o.result.success) for o in part.outcomes.values())
+        found.setdefault(part.cell.number, []).extend(float(o.result.success) for o in part.done.outcomes.values())
     rates = [fmean(values) for values in found.values()]
     if len(rates) < 2:
         return None
@@ -166,8 +174,14 @@ METRICS, _RUN_ABOVE = "metrics.jsonl", 3
 """A run's file; and how far above a checkpoint its run is at most: RUN/checkpoints/iter-N/policy."""
 
 
-def _score(outcomes: Sequence[Outcome]) -> dict[str, Any]:
-    found: Score = score([o.result for o in outcomes])
+def _score(parts: Sequence[Finished], task: str | None = None) -> dict[str, Any]:
+    """Of the episodes in some parts, all or those of a task."""
+    results = [outcome.result for part in parts for _, outcome in sorted(part.outcomes.items())]
+    lost = [spec for part in parts for spec in part.not_measured.values()]
+    found: Score = score(
+        [result for result in results if task in (None, result.spec.task)],
+        not_measured=sum(task in (None, spec.task) for spec in lost),
+    )
     return {
         "rate": found.rate,
         "low": found.low,
@@ -175,4 +189,5 @@ def _score(outcomes: Sequence[Outcome]) -> dict[str, Any]:
         "successes": found.successes,
         "episodes": found.episodes,
         "mean_steps": found.mean_steps,
+        **({"not_measured": found.not_measured} if found.not_measured else {}),
     }

@@ -14,8 +14,8 @@ def films_of(it: OpenBoard) -> list[Film]:
     films = []
     for cell in it.cells:
         folder = it.output / cell.folder
-        outcomes = read_cell(folder)
-        wanted = failures(summarise(outcomes.values()))[: it.board.options.videos] if outcomes else []
+        done = read_cell(folder)
+        wanted = failures(summarise(done))[: it.board.options.videos] if done.outcomes else []
         index = film_index(folder)
         for spec in wanted:
             path = film_path(folder, spec)

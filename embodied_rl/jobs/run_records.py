@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,12 +9,11 @@ from typing import Any
 
 from embodied_rl.config.train import TrainConfig, kind_of, load_yaml, to_dict
 from embodied_rl.errors import UserError
-from embodied_rl.evaluation.evaluate import EvalReport
 from embodied_rl.evaluation.forecast import Forecast, Rate, forecast
 from embodied_rl.evaluation.sequential_test import paired_interval
 from embodied_rl.jobs.run_folder import CONFIG_FILE, MAY_DIFFER, RUN_INFO, flat, read_run_info
 from embodied_rl.telemetry.metrics import read_metrics
-from embodied_rl.telemetry.observer import evaluation_path
+from embodied_rl.telemetry.observer import evaluation_path, read_evaluation
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,9 +145,11 @@ def _outcomes(record: RunRecord) -> dict[tuple[str, int], float]:
     path = evaluation_path(record.folder, steps[-1]) if steps else None
     if path is None or not path.is_file():
         return {}
-    report = EvalReport.from_json(json.loads(path.read_text(encoding="utf-8")))
+    report = read_evaluation(record.folder, steps[-1])
     return {(result.spec.task, result.spec.init_state): float(result.success) for result in report.results}
 
 
 def _figure(row: Mapping[str, float]) -> str:
-    return f"{row['eval/success']:.1%}" if "eval/success" in row else f"{row['eval/return']:.1f}"
+    figure = f"{row['eval/success']:.1%}" if "eval/success" in row else f"{row['eval/return']:.1f}"
+    lost = int(row.get("eval/not_measured", 0))
+    return f"{figure} (not measured: {lost} of {lost + int(row['eval/episodes'])})" if lost else figure

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,14 +13,16 @@ from embodied_rl.errors import UserError
 from embodied_rl.evaluation.evaluate import EvalReport
 from embodied_rl.jobs.before_after_videos import video_path
 from embodied_rl.jobs.run_folder import read_run_info
+from embodied_rl.learner.checkpoint import STATE, Checkpoints, verify
+from embodied_rl.rollout.broken_states import name_states
 from embodied_rl.telemetry.curve import curve_of, draw_curve
 from embodied_rl.telemetry.metrics import read_metrics
-from embodied_rl.telemetry.observer import evaluation_path
+from embodied_rl.telemetry.observer import evaluation_path, read_evaluation
 from embodied_rl.telemetry.report import Clip, Outcome, Report, write_report
 from embodied_rl.telemetry.tables import cells, short_labels, success_table
 from embodied_rl.telemetry.trace import draw_gantt, first_iterations
 from embodied_rl.utils.profiler import Span
-from embodied_rl.utils.words import moved
+from embodied_rl.utils.words import counted, moved
 
 GANTT = "timeline.png"
 
@@ -45,8 +46,8 @@ def write_run_report(folder: Path) -> None:
     config = (folder / "config.yaml").read_text(encoding="utf-8")
     chart = folder / GANTT
     gantt = chart.read_bytes() if chart.is_file() else None
-    clips = _clips(folder, outcomes)
-    write_report(folder / "report.html", Report(title, stamp, outcomes, config, rows, curve, clips, gantt))
+    clips, left_out = _clips(folder, outcomes), _left_out(folder)
+    write_report(folder / "report.html", Report(title, stamp, outcomes, config, rows, curve, clips, gantt, left_out))
 
 
 def write_gantt(folder: Path, spans: Sequence[Span], title: str) -> None:
@@ -88,9 +89,21 @@ def _evaluation(folder: Path, iteration: int) -> EvalReport | None:
     if not path.is_file():
         return None
     try:
-        return EvalReport.from_json(json.loads(path.read_text(encoding="utf-8")))
+        return read_evaluation(folder, iteration)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"{path} is damaged ({error}): the run's report needs it; restore the file.") from error
+
+
+def _left_out(folder: Path) -> str:
+    """Which initial states training left out, as the newest checkpoint says; '' where it left none out."""
+    checkpoint = Checkpoints(folder / "checkpoints", 1).find()
+    if checkpoint is None:
+        return ""
+    broken = verify(checkpoint, STATE)["state"]["sampler"].get("broken")
+    if broken is None:
+        return ""
+    states = [(task, state) for task, state, _ in broken["found"]]
+    return f"The simulator breaks from {counted(len(states), 'initial state')}: {name_states(states)}."
 
 
 def _clips(folder: Path, outcomes: list[Outcome]) -> list[Clip]:

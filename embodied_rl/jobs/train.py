@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import time
 from collections.abc import Callable, Iterator
@@ -14,7 +13,6 @@ from typing import Any
 from embodied_rl.algorithms.config import PPOConfig
 from embodied_rl.config.train import OwnPolicyConfig, TrainConfig, to_dict
 from embodied_rl.errors import UserError
-from embodied_rl.evaluation.evaluate import EvalReport
 from embodied_rl.factory.remote import remote_worker_factory
 from embodied_rl.factory.tasks import LIBERO_SUITES, libero_notice
 from embodied_rl.jobs.before_after_videos import record_videos
@@ -28,7 +26,7 @@ from embodied_rl.policies.checkpoints.shipped import SHIPPED, is_shipped
 from embodied_rl.scheduler.config import PipelinedConfig
 from embodied_rl.scheduler.make import make_profiler
 from embodied_rl.telemetry.metrics import MetricsLog, make_trackers, read_metrics
-from embodied_rl.telemetry.observer import RunObserver, evaluation_path
+from embodied_rl.telemetry.observer import RunObserver, read_evaluation
 from embodied_rl.telemetry.progress import RunProgress
 from embodied_rl.telemetry.tables import change, without_reason
 from embodied_rl.telemetry.trace import write_trace
@@ -39,6 +37,7 @@ from embodied_rl.utils.ranks import ProcessRank
 from embodied_rl.utils.signals import Interrupted
 from embodied_rl.utils.suites import SUITES
 from embodied_rl.utils.words import counted
+from embodied_rl.vec_env import SimulatorFailed
 
 SPANS = 20_000
 """Pieces of work that a timeline shows at most: the first ones."""
@@ -97,7 +96,7 @@ def run(
 def _film(setup: RunSetup, config: TrainConfig, folder: Path, when: str, console: LastingConsole) -> None:
     try:
         record_videos(setup.env, setup.policy, setup.states.heldout, config, folder, when)
-    except NotImplementedError as error:
+    except (NotImplementedError, SimulatorFailed) as error:
         console.say(f"no videos {when} training: {error}")
 
 
@@ -131,10 +130,7 @@ def _finished(config: TrainConfig, checkpoint: Path, console: LastingConsole) ->
         f"{resume} --iterations {2 * config.iterations}"
     )
     _print_result(folder, console, load_command(config))
-    before, after = (
-        EvalReport.from_json(json.loads(evaluation_path(folder, iteration).read_text(encoding="utf-8")))
-        for iteration in (0, config.iterations)
-    )
+    before, after = (read_evaluation(folder, iteration) for iteration in (0, config.iterations))
     return TrainOutcome(before, after, checkpoint)
 
 

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from embodied_rl.errors import UserError
 from embodied_rl.evaluation.record import record_episode
 from embodied_rl.policy import ActMode, Policy
+from embodied_rl.rollout.retries import EVALUATION_ATTEMPTS
 from embodied_rl.telemetry.video import VideoWriter, captioned
 from embodied_rl.types import Array, EpisodeResult, EpisodeSpec
 from embodied_rl.vec_env import SimulatorFailed, VecEnv
 
 _SIZE = 256
-_ATTEMPTS = 5
 
 
 def record_frames(
@@ -24,7 +23,7 @@ def record_frames(
     on_frame: called after each frame; what it raises ends the recording.
 
     Raises:
-        UserError: the simulator broke five times.
+        SimulatorFailed: the simulator broke three times.
         NotImplementedError: it draws no pictures.
     """
     camera = next(iter(env.info.cameras), "")
@@ -35,15 +34,15 @@ def record_frames(
         if on_frame is not None:
             on_frame()
 
-    for _ in range(_ATTEMPTS):
+    for _ in range(EVALUATION_ATTEMPTS):
         frames.clear()
         try:
             return record_episode(env, policy, spec, mode, camera=camera, size=_SIZE, write=write), frames
         except SimulatorFailed:
             continue
-    raise UserError(
-        f"task '{spec.task}', initial state {spec.init_state}, broke the simulator {_ATTEMPTS} times while it was "
-        "filmed."
+    raise SimulatorFailed(
+        f"task '{spec.task}', initial state {spec.init_state}, broke the simulator {EVALUATION_ATTEMPTS} times while "
+        "it was filmed."
     )
 
 

@@ -8,29 +8,32 @@ from dataclasses import dataclass
 import torch
 
 from embodied_rl.rollout.episode import ActiveEpisode
+from embodied_rl.rollout.retries import finite_rows
 from embodied_rl.types import ChunkResult, Observation
 from embodied_rl.vec_env import VecEnv
 
 
-def step_rows(env: VecEnv, env_ids: Sequence[int], actions: torch.Tensor, rows: Sequence[int]) -> ChunkResult:
-    """Step some rows of a decision.
+def step_rows(env: VecEnv, env_ids: Sequence[int], obs: Observation, actions: torch.Tensor) -> ChunkResult:
+    """Step the rows of a decision.
 
-    Rows whose actions are not finite never reach the simulator: they count as failed.
+    Rows whose actions are not finite, or were decided from numbers that are not, never reach the simulator: they count
+    as failed.
 
     Args:
         env_ids: N env ids.
+        obs: what they showed.
         actions: float32 [N, K, A].
-        rows: the rows to step; the others get zeros.
 
     Returns:
         Results of all N rows, in host memory, where episodes are kept.
     """
     finite = torch.isfinite(actions).all(dim=2).all(dim=1).tolist()
-    going = [row for row in rows if finite[row]]
+    sound = [good and seen for good, seen in zip(finite, finite_rows(obs), strict=True)]
+    going = [row for row, good in enumerate(sound) if good]
     if len(going) == len(env_ids):
         return env.step(env_ids, actions).to("cpu")
     out = ChunkResult.zeros(*actions.shape[:2])
-    out.failed[[row for row in rows if not finite[row]]] = True
+    out.failed[[row for row, good in enumerate(sound) if not good]] = True
     if going:
         out.put(going, env.step([env_ids[row] for row in going], actions[going]).to("cpu"))
     return out
@@ -79,7 +82,8 @@ def observe_ends(
 ) -> tuple[list[int], Observation]:
     """Observe `rows` of `env_ids` after their last step.
 
-    If the simulator died after the last step, the rows are marked failed in `result`: nobody knows what they show.
+    If the simulator died after the last step, or shows numbers that are not finite, the rows are marked failed in
+    `result`: nobody knows what they show.
 
     Args:
         out: len(rows) rows to render into.
@@ -88,6 +92,7 @@ def observe_ends(
         The rows that were observed, and their observation.
     """
     lost = set(env.observe([env_ids[row] for row in rows], out) or ())
+    lost |= {index for index, good in enumerate(finite_rows(out)) if not good}
     if not lost:
         return rows, out
     result.failed[[rows[index] for index in lost]] = True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from embodied_rl.policy import Policy
 from embodied_rl.rollout.env_runner import EnvRunner
@@ -54,10 +54,12 @@ class Collector:
 
         The batch is empty if every group was filtered out; `batch.info` has the rollout's metrics.
         """
-        queue, pool = self._queue, self._runner.store
+        queue = self._queue
         queue.begin(version, version + 1)
-        for trajectory in self._runner.run(queue.next_episode, queue.retry, "sample"):
-            pool.release([row for filtered in queue.add(trajectory) for row in filtered.steps])
+        for trajectory in self._runner.run(
+            queue.next_episode, lambda *lost: self._release(queue.retry(*lost)), "sample"
+        ):
+            self._release(queue.add(trajectory))
             if on_episode is not None:
                 on_episode(trajectory.result)
         accepted: list[Trajectory] = []
@@ -66,6 +68,9 @@ class Collector:
             accepted += event.members
         with self._clock.span("gather"):
             batch = gather(accepted, version) if accepted else empty_batch(version)
-        pool.release([row for trajectory in accepted for row in trajectory.steps])
+        self._release(accepted)
         batch.info = summarize_rollout(event, self.sampler.counts.requeued)
         return batch
+
+    def _release(self, trajectories: Sequence[Trajectory]) -> None:
+        self._runner.store.release([row for trajectory in trajectories for row in trajectory.steps])

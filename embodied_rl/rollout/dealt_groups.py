@@ -13,12 +13,13 @@ from embodied_rl.types import EpisodeResult
 
 @dataclass(frozen=True, slots=True)
 class GroupReport:
-    """What became of a group: its finished episodes, how many were given up, and whether it is trained on."""
+    """What became of a group: its finished episodes, how many were given up or broke, and whether it is trained on."""
 
     index: int
     results: list[EpisodeResult]
     stopped: int
-    accepted: bool
+    broken: int
+    status: GroupStatus
 
 
 class DealtGroups(GroupQueue):
@@ -62,7 +63,7 @@ class DealtGroups(GroupQueue):
     def finished_groups(self) -> list[Group]:
         """This rank's groups that ended since the last call, in order.
 
-        None of them is after one that is filtered out and still runs: other ranks could not tell why it was begun.
+        None of them is after one that is left out and still runs: other ranks could not tell why it was begun.
         """
         found: list[Group] = []
         for group in self._groups:
@@ -70,7 +71,7 @@ class DealtGroups(GroupQueue):
                 continue
             if group.finished:
                 found.append(group)
-            elif group.status is GroupStatus.FILTERED:
+            elif group.status is not GroupStatus.OPEN:
                 break
         self._reported |= {group.index for group in found}
         return found
@@ -86,8 +87,8 @@ class DealtGroups(GroupQueue):
                 continue
             group = self._by_index[report.index]
             group.members = [Trajectory(result) for result in report.results]
-            group.stopped = report.stopped
-            group.status = GroupStatus.ACCEPTED if report.accepted else GroupStatus.FILTERED
+            group.stopped, group.broken = report.stopped, report.broken
+            group.status = report.status
             self.sampler.finish_group(report.index)
 
     def take(self) -> Group | BatchEnd | None:

@@ -58,7 +58,8 @@ class EnvRunner:
         """Yield episodes as they end, until `source` has nothing to give and every env is empty.
 
         `source` is asked for an episode whenever an env is free; None means "not now". `requeue` names the episode to
-        run in place of one whose simulator failed, or whose actions are not finite (None: it is not run here).
+        run in place of one whose simulator failed, or whose actions are not finite (None: it is not run here, or given
+        up).
         """
         self._active, self._retries = {}, []  # an interrupted run leaves its episodes behind
         while (ended := self.step(source, requeue, mode)) is not None:
@@ -84,7 +85,7 @@ class EnvRunner:
         for row in torch.nonzero(result.failed).flatten().tolist():
             lost = self._active.pop(env_ids[row])
             self.store.release(lost.rows)
-            if (spec := requeue(lost.spec, cause_of(step.act.actions[row]))) is not None:
+            if (spec := requeue(lost.spec, cause_of(step.obs, step.act.actions, row))) is not None:
                 self._retries.append(spec)
         return self._finish(env_ids, result, values)
 
@@ -113,7 +114,7 @@ class EnvRunner:
         with self.clock.span("act"):
             act = self._actor.act(obs, decision_rng(episodes), mode)
         with self.clock.span("simulate"):
-            result = step_rows(self.env, env_ids, act.actions, range(len(env_ids)))
+            result = step_rows(self.env, env_ids, obs, act.actions)
         mask = executed_terms(result.steps_taken, self.policy.chunk_len, self.policy.terms_per_step)
         step = StepRecord(block, obs, act, result.reward.sum(dim=1), mask, len(env_ids), self.version)
         if not self._record:

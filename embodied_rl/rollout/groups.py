@@ -3,6 +3,9 @@
 Batches are consecutive slices of the group sequence: each ends once it has `groups` accepted groups or `max_groups` in
 total. So they depend on the episodes, but not on which finished first. A new group starts only if its batch is within
 the lookahead, assuming that all open groups will be accepted.
+
+A group of which an episode broke the simulator in every attempt is left out, and counts for nothing: another one is
+drawn in its place. So every group that is trained on is whole, and its mean is over as many episodes as any other's.
 """
 
 from __future__ import annotations
@@ -11,38 +14,47 @@ import math
 from collections import deque
 from dataclasses import dataclass, field
 from enum import Enum
+from itertools import takewhile
 
 from embodied_rl.rollout.lookahead import ON_POLICY, Lookahead
 from embodied_rl.rollout.observation_pool import Trajectory
 from embodied_rl.rollout.retries import FailureCause
 from embodied_rl.rollout.sampler import EpisodeSampler
-from embodied_rl.types import EpisodeSpec
+from embodied_rl.types import EpisodeResult, EpisodeSpec
 
 SuccessRateRange = tuple[float, float]
 
 
 class GroupStatus(Enum):
-    """Whether a group is trained on; OPEN until that is known."""
+    """Whether a group is trained on; OPEN until that is known. BROKEN: an episode of it breaks the simulator."""
 
     OPEN = 0
     ACCEPTED = 1
     FILTERED = 2
+    BROKEN = 3
 
 
 @dataclass(slots=True)
 class Group:
-    """A group under way. stopped: episodes that were given up because the group had been filtered out before."""
+    """A group under way.
+
+    task, init_state: of its episodes. stopped: episodes that were given up because the group was not to be trained on.
+    broken: episodes that were given up because they break the simulator.
+    """
 
     index: int
     size: int
+    task: str = ""
+    init_state: int = 0
     members: list[Trajectory] = field(default_factory=list)
     status: GroupStatus = GroupStatus.OPEN
     stopped: int = 0
+    broken: int = 0
 
     @property
     def finished(self) -> bool:
         """Whether no episode of it runs or will run."""
-        return len(self.members) + self.stopped == self.size
+        return len(self.members) + self.stopped + self.broken == self.size
 
 
 @dataclass(slots=True)
@@ -61,6 +73,18 @@ class BatchEnd:
     def num_stopped(self) -> int:
         """Episodes that were given up because their group had been filtered out already."""
         return sum(group.stopped for group in self.groups)
+
+    @property
+    def num_broken(self) -> int:
+        """Groups that were left out because an episode breaks the simulator."""
+        return sum(group.status is GroupStatus.BROKEN for group in self.groups)
+
+    @property
+    def results(self) -> list[EpisodeResult]:
+        """Of the finished episodes; those of groups that were left out depend on timing and do not count."""
+        return [
+            member.result for group in self.groups if group.status is not GroupStatus.BROKEN for member in group.members
+        ]
 
 
 class GroupQueue:
@@ -137,7 +161,7 @@ class GroupQueue:
         if batch is None:
             return False
         specs = self.sampler.next_group(batch - self._max_lookahead.max_staleness)
-        group = Group(specs[0].group, len(specs))
+        group = Group(specs[0].group, len(specs), specs[0].task, specs[0].init_state)
         self._groups.append(group)
         self._by_index[group.index] = group
         if self._runs_here(group.index):
@@ -156,9 +180,9 @@ class GroupQueue:
         """The batch of a new group if all open ones are accepted; None if it is not wanted or beyond the lookahead."""
         batch, kept, count, ahead = self._batch, 0, 0, 0
         for group in self._groups:
-            count += 1
+            count += group.status is not GroupStatus.BROKEN
             ahead += batch > self.version
-            kept += group.status is not GroupStatus.FILTERED
+            kept += group.status in (GroupStatus.OPEN, GroupStatus.ACCEPTED)
             if kept == self.num_wanted or count == self._max_groups:
                 batch, kept, count = batch + 1, 0, 0
         if batch >= self._end or batch - self.version > self._lookahead.max_staleness:
@@ -172,14 +196,18 @@ class GroupQueue:
         self.sampler.finish(spec)
         group = self._by_index[spec.group]
         group.members.append(trajectory)
-        if group.status is GroupStatus.FILTERED:
+        if group.status is not GroupStatus.OPEN:
             return [trajectory]
         if not self._can_pass(group):
-            self._filter(group)
+            self._leave_out(group, GroupStatus.FILTERED)
             return list(group.members)
-        if len(group.members) == group.size:
-            group.members.sort(key=lambda member: member.result.spec.episode_id)
-            group.status = GroupStatus.ACCEPTED
+        if not group.finished:
+            return []
+        if group.broken:
+            self._leave_out(group, GroupStatus.BROKEN)
+            return list(group.members)
+        group.members.sort(key=lambda member: member.result.spec.episode_id)
+        group.status = GroupStatus.ACCEPTED
         return []
 
     def _can_pass(self, group: Group) -> bool:
@@ -191,29 +219,54 @@ class GroupQueue:
         low, high = self._success_rate_range[0] - 1e-9, self._success_rate_range[1] + 1e-9
         return any(low <= (wins + more) / group.size <= high for more in range(left + 1))
 
-    def _filter(self, group: Group) -> None:
-        """Filter a group out; those of its episodes that wait are never begun."""
-        group.status = GroupStatus.FILTERED
+    def _leave_out(self, group: Group, status: GroupStatus) -> None:
+        """The group is not trained on; those of its episodes that wait are never begun."""
+        group.status = status
         for waiting in (self._queue, self._retries):
             for spec in [spec for spec in waiting if spec.group == group.index]:
                 waiting.remove(spec)
                 self.stop(spec)
+        self._check_broken()
 
     def is_stopped(self, spec: EpisodeSpec) -> bool:
-        """Whether the episode's group is filtered out already, so that how it ends does not matter."""
-        return self._by_index[spec.group].status is GroupStatus.FILTERED
+        """Whether the episode's group is left out already, so that how it ends does not matter."""
+        return self._by_index[spec.group].status in (GroupStatus.FILTERED, GroupStatus.BROKEN)
 
     def stop(self, spec: EpisodeSpec) -> None:
-        """Give up an episode of a group that is filtered out: it counts as finished, without a result."""
+        """Give up an episode of a group that is left out: it counts as finished, without a result."""
         self.sampler.finish(spec)
         self._by_index[spec.group].stopped += 1
 
-    def retry(self, spec: EpisodeSpec, cause: FailureCause = FailureCause.SIMULATOR) -> None:
-        """Run a lost episode again."""
+    def retry(self, spec: EpisodeSpec, cause: FailureCause = FailureCause.SIMULATOR) -> list[Trajectory]:
+        """Run a lost episode again, or leave its group out after the last attempt.
+
+        A group whose success rate has a range runs on: what its other episodes show may filter it out, and that must
+        not depend on which episode ends first.
+
+        Returns:
+            The trajectories that are not needed any more because of it.
+        """
         if self.is_stopped(spec):
             self.stop(spec)
-        else:
-            self._retries.append(self.sampler.requeue(spec, cause))
+            return []
+        if (again := self.sampler.requeue(spec, cause)) is not None:
+            self._retries.append(again)
+            return []
+        group = self._by_index[spec.group]
+        self.sampler.finish(spec)
+        group.broken += 1
+        if self._success_rate_range is not None and not group.finished:
+            return []
+        self._leave_out(group, GroupStatus.BROKEN)
+        return list(group.members)
+
+    def _check_broken(self) -> None:
+        """Raise UserError where too many groups broke, of those up to the first of which that is not known."""
+        broken: list[tuple[str, int]] = []
+        for group in takewhile(self._is_known, self._groups):
+            if group.status is GroupStatus.BROKEN:
+                broken.append((group.task, group.init_state))
+                self.sampler.broken.check(group.index + 1, broken)
 
     def requeue_uncounted(self, spec: EpisodeSpec) -> None:
         """Run an episode again whose machine was lost; this counts as no failed attempt."""
@@ -224,10 +277,12 @@ class GroupQueue:
 
     def take(self) -> Group | BatchEnd | None:
         """The next accepted group of the open batch, in order, or the end of that batch; None: not known yet."""
+        self._check_broken()
         while True:
             head = self._groups[: self._yielded]
             kept = sum(group.status is GroupStatus.ACCEPTED for group in head)
-            if kept == self.num_wanted or self._yielded == self._max_groups:
+            count = sum(group.status is not GroupStatus.BROKEN for group in head)
+            if kept == self.num_wanted or count == self._max_groups:
                 return self._close(head)
             if self._yielded == len(self._groups):
                 return None
@@ -246,6 +301,8 @@ class GroupQueue:
             del self._by_index[group.index]
         self._yielded = 0
         self._batch += 1
-        results = [member.result for group in groups for member in group.members]
-        info = self.sampler.close_batch(self._batch - 1, results, self._max_lookahead.max_staleness)
-        return BatchEnd(self._batch - 1, groups, self.num_wanted, info)
+        end = BatchEnd(self._batch - 1, groups, self.num_wanted)
+        broken = [(group.task, group.init_state) for group in groups if group.status is GroupStatus.BROKEN]
+        self.sampler.broken.add(end.version, broken)
+        end.info = self.sampler.close_batch(end.version, end.results, self._max_lookahead.max_staleness)
+        return end

@@ -15,7 +15,7 @@ STOPPED = "rollout/stopped"
 
 def summarize_rollout(end: BatchEnd, requeued: int) -> dict[str, float]:
     """The rollout's metrics of a batch, for `RolloutBatch.info`. requeued: episodes run again since the run began."""
-    results = [member.result for group in end.groups for member in group.members]
+    results = end.results
     accepted = sum(group.status is GroupStatus.ACCEPTED for group in end.groups)
     count = len(results)
     return (
@@ -29,10 +29,11 @@ def summarize_rollout(end: BatchEnd, requeued: int) -> dict[str, float]:
             "rollout/env_steps": float(sum(result.num_steps for result in results)),
             "rollout/episodes": float(count),
             "rollout/accepted_groups": float(accepted),
-            "rollout/filtered_groups": float(len(end.groups) - accepted),
+            "rollout/filtered_groups": float(len(end.groups) - end.num_broken - accepted),
             "rollout/incomplete_batch": float(accepted < end.num_wanted),
             "rollout/requeued_total": float(requeued),
         }
+        | ({"rollout/broken_groups": float(end.num_broken)} if end.num_broken else {})
     )
 
 

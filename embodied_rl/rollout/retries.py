@@ -1,4 +1,4 @@
-"""Runs of an episode that were lost: why, how often, and when it is enough."""
+"""Runs of an episode that were lost: why, how often, and when it is given up."""
 
 from __future__ import annotations
 
@@ -8,9 +8,13 @@ from enum import Enum
 import torch
 
 from embodied_rl.errors import UserError
-from embodied_rl.types import EpisodeSpec
+from embodied_rl.types import EpisodeSpec, Observation
 
 MAX_ATTEMPTS = 5
+"""Runs of a training episode. The second is identical, as a killed worker is not the episode's doing; later ones draw
+a new seed, as an identical one would break a deterministic simulator again."""
+EVALUATION_ATTEMPTS = 3
+"""Runs of an evaluated episode, which are identical: further ones are for workers that are killed."""
 
 
 class FailureCause(Enum):
@@ -20,37 +24,53 @@ class FailureCause(Enum):
     POLICY = "got actions that are not finite from the policy"
 
 
-_ADVICE = {
-    FailureCause.SIMULATOR: "check that task and state with `embodied-rl eval`.",
-    FailureCause.POLICY: "check the checkpoint with `embodied-rl doctor --policy`.",
-}
+def cause_of(obs: Observation, actions: torch.Tensor, row: int) -> FailureCause:
+    """Why the run in a row of a decision failed: the policy is to blame only where it saw finite numbers.
+
+    Args:
+        obs: what the policy saw, N rows.
+        actions: [N, K, A].
+    """
+    sound = torch.isfinite(actions[row]).all() or not finite_rows(obs.rows([row]))[0]
+    return FailureCause.SIMULATOR if sound else FailureCause.POLICY
 
 
-def cause_of(actions: torch.Tensor) -> FailureCause:
-    """Why a run failed after these actions of its row, [K, A]: the simulator gets finite ones only."""
-    return FailureCause.SIMULATOR if torch.isfinite(actions).all() else FailureCause.POLICY
+def finite_rows(obs: Observation) -> list[bool]:
+    """Whether the numbers of each of N rows are finite."""
+    parts = [obs.proprio] if obs.state is None else [obs.proprio, obs.state]
+    return torch.stack([torch.isfinite(part).all(dim=1) for part in parts]).all(dim=0).tolist()
 
 
 class RetryPolicy:
-    """Counts the runs of each episode that were lost."""
+    """Counts the runs of each episode that were lost. attempts: how often a simulator may break in one."""
 
-    def __init__(self) -> None:
+    def __init__(self, attempts: int = MAX_ATTEMPTS) -> None:
+        self._attempts = attempts
         self._lost: dict[int, list[FailureCause]] = {}
 
-    def record_failure(self, spec: EpisodeSpec, cause: FailureCause) -> int:
-        """Count a lost run and return how many there were; UserError if that was the last attempt."""
+    def record_failure(self, spec: EpisodeSpec, cause: FailureCause) -> int | None:
+        """Count a lost run.
+
+        Returns:
+            How many there were; None where the simulator broke so often that the episode is given up.
+
+        Raises:
+            UserError: That was the last attempt, and the policy gave actions that are not finite.
+        """
         causes = self._lost.setdefault(spec.episode_id, [])
         causes.append(cause)
+        if FailureCause.POLICY not in causes:
+            return len(causes) if len(causes) < self._attempts else None
         if len(causes) >= MAX_ATTEMPTS:
             what = " and ".join(f"{why.value} {_times(count)}" for why, count in Counter(causes).items())
             raise UserError(
-                f"episode {spec.episode_id} of task '{spec.task}', initial state {spec.init_state}, {what}; "
-                f"{_ADVICE[cause]}"
+                f"episode {spec.episode_id} of task '{spec.task}', initial state {spec.init_state}, {what}; check the "
+                "checkpoint with `embodied-rl doctor --policy`."
             )
         return len(causes)
 
     def forget(self, spec: EpisodeSpec) -> None:
-        """The episode ended."""
+        """The episode ended, or was given up."""
         self._lost.pop(spec.episode_id, None)
 
 

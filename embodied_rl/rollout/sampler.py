@@ -1,6 +1,7 @@
 """Which episode runs next: a deterministic sequence of groups, and counts of what became of them.
 
-Group g is a pure function of (seed, g), and if the sampler is adaptive of the batches that had ended. So the sequence
+Group g is a pure function of (seed, g), of the initial states that the batches before found to break the simulator, and
+if the sampler is adaptive of how these ended. So the sequence
 does not depend on envs, workers or the order in which episodes end, and a resumed run needs only the number of groups
 issued and what ended batches showed.
 """
@@ -15,10 +16,9 @@ from typing import Any
 from embodied_rl.errors import UserError
 from embodied_rl.rng import RunStream, philox
 from embodied_rl.rollout.adaptive import AdaptiveDraws
+from embodied_rl.rollout.broken_states import BrokenStates, TaskStates
 from embodied_rl.rollout.retries import FailureCause, RetryPolicy
 from embodied_rl.types import EpisodeResult, EpisodeSpec
-
-TaskStates = Mapping[str, Sequence[int]]
 
 _SEED_RANGE = 2**63 - 1
 
@@ -64,33 +64,42 @@ class EpisodeSampler:
         self.counts = EpisodeCounts()
         self._tasks = {name: list(states) for name, states in tasks.items()}
         self._names = list(self._tasks)
+        self.broken = BrokenStates(seed, RunStream.REDRAW, self._tasks, "episodes" if group_size == 1 else "groups")
         self._next_group = 0
         self._attempts = RetryPolicy()
         self._adaptive = adaptive
 
     def next_group(self, closed: int = 0) -> list[EpisodeSpec]:
-        """Issue the next group; an adaptive sampler draws it from what the first `closed` batches showed."""
-        if self._adaptive is None:
-            group = self.group(self._next_group)
-        else:
-            group = self._group(self._next_group, *self._adaptive.draw(self._next_group, closed))
+        """Issue the next group, drawn from what the first `closed` batches showed.
+
+        They show which initial states are broken, and to an adaptive sampler how often each was solved.
+        """
+        index = self._next_group
+        drawn = self._in_turn(index) if self._adaptive is None else self._adaptive.draw(index, closed)
+        group = self._group(index, *self.broken.draw(index, *drawn, closed))
         self._next_group += 1
         self.counts.issued += len(group)
         self.counts.outstanding.update((spec.episode_id, spec) for spec in group)
         return group
 
     def group(self, index: int) -> list[EpisodeSpec]:
-        """Return group `index` of the sequence without issuing it, of a sampler that is not adaptive."""
+        """Return group `index` of the sequence without issuing it, of a sampler that is not adaptive.
+
+        No initial state is broken there.
+        """
+        return self._group(index, *self._in_turn(index))
+
+    def _in_turn(self, index: int) -> tuple[str, int]:
         round_, place = divmod(index, len(self._names))
         task = int(philox(self.seed, RunStream.TASK_ORDER, round_).permutation(len(self._names))[place])
         states = self._tasks[self._names[task]]
         lap, step = divmod(round_, len(states))
         # Laps and tasks share one counter word; 2**32 laps of a task are out of reach.
         order = philox(self.seed, RunStream.STATE_ORDER, task * 2**32 + lap).permutation(len(states))
-        return self._group(index, self._names[task], int(states[order[step]]))
+        return self._names[task], int(states[order[step]])
 
     def close_batch(self, batch: int, results: Sequence[EpisodeResult], lag: int = 0) -> dict[str, float]:
-        """Batch `batch` has ended; return the metrics that an adaptive sampler has of it.
+        """Batch `batch` has ended; return the sampler's metrics.
 
         Args:
             batch: its number.
@@ -98,10 +107,10 @@ class EpisodeSampler:
             lag: later groups are drawn from what at most so many batches fewer showed.
         """
         if self._adaptive is None:
-            return {}
+            return self.broken.metrics()
         self._adaptive.close_batch(batch, results, lag)
         drawn = Counter(result.spec.task for result in results)
-        return {f"rollout/share/{task}": drawn[task] / len(results) for task in self._names}
+        return {f"rollout/share/{task}": drawn[task] / len(results) for task in self._names} | self.broken.metrics()
 
     def finish(self, spec: EpisodeSpec) -> None:
         """Record that `spec` ended and counts; raise ValueError if it was not outstanding."""
@@ -115,14 +124,17 @@ class EpisodeSampler:
         for episode in range(index * self.group_size, (index + 1) * self.group_size):
             self.finish(self.counts.outstanding[episode])
 
-    def requeue(self, spec: EpisodeSpec, cause: FailureCause = FailureCause.SIMULATOR) -> EpisodeSpec:
-        """Return what to run in place of `spec`, which was lost.
+    def requeue(self, spec: EpisodeSpec, cause: FailureCause = FailureCause.SIMULATOR) -> EpisodeSpec | None:
+        """Return what to run in place of `spec`, which was lost; None where it broke the simulator in every attempt.
 
         The first re-run is identical (a worker's crash is not the episode's doing); later ones draw a new seed (an
-        action sequence that makes the physics diverge would do so again). Raises UserError after 5 attempts.
+        action sequence that makes the physics diverge would do so again). Raises UserError after 5 attempts in which
+        the policy gave actions that are not finite.
         """
         self._check_outstanding(spec)
         attempt = self._attempts.record_failure(spec, cause)
+        if attempt is None:
+            return None
         again = spec if attempt == 1 else self._spec(spec.episode_id, spec.task, spec.init_state, spec.group, attempt)
         self.counts.outstanding[spec.episode_id] = again
         self.counts.requeued += 1
@@ -157,6 +169,7 @@ class EpisodeSampler:
             "issued": self.counts.issued - back,
             "finished": self.counts.finished - (back - len(self.counts.outstanding)),
             "reissued": self.counts.requeued,
+            **({"broken": self.broken.state_dict()} if self.broken.found else {}),
         } | ({} if self._adaptive is None else {"adaptive": self._adaptive.state_dict()})
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -168,6 +181,7 @@ class EpisodeSampler:
             raise UserError("the checkpoint's episodes have another sampler; resume with the run's own config.")
         if self._adaptive is not None:
             self._adaptive.load_state_dict(state["adaptive"])
+        self.broken.load_state_dict(state.get("broken", {"groups": 0, "found": []}))
         self._next_group = int(state["next_group"])
         self.counts = EpisodeCounts(int(state["issued"]), int(state["finished"]), int(state["reissued"]))
         self._attempts = RetryPolicy()

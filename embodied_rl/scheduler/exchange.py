@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from embodied_rl.learner.batches import frames_elsewhere
 from embodied_rl.learner.distributed.collectives import Collectives
 from embodied_rl.rollout.dealt_groups import DealtGroups, GroupReport
-from embodied_rl.rollout.groups import Group, GroupStatus
+from embodied_rl.rollout.groups import Group
 from embodied_rl.types import EpisodeResult, RolloutBatch
 from embodied_rl.utils.signals import Interrupted
 
@@ -86,4 +86,4 @@ class GroupExchange:
 
 def _report(group: Group) -> GroupReport:
     results = [member.result for member in group.members]
-    return GroupReport(group.index, results, group.stopped, group.status is GroupStatus.ACCEPTED)
+    return GroupReport(group.index, results, group.stopped, group.broken, group.status)

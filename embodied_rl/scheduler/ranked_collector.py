@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from embodied_rl.learner.batches import join_batches
 from embodied_rl.policy import Policy
 from embodied_rl.rollout.env_runner import EnvRunner
 from embodied_rl.rollout.groups import BatchEnd, Group, GroupStatus
 from embodied_rl.rollout.metrics import empty_batch, summarize_rollout
-from embodied_rl.rollout.observation_pool import gather
+from embodied_rl.rollout.observation_pool import Trajectory, gather
 from embodied_rl.scheduler.exchange import GroupExchange
 from embodied_rl.types import EpisodeResult, RolloutBatch
 from embodied_rl.utils.profiler import Profiler
@@ -65,10 +65,12 @@ class RankedCollector:
 
     def _run_own(self, on_episode: Callable[[EpisodeResult], None] | None) -> bool:
         """Run what this rank may run; True if it was asked to stop."""
-        queue, pool = self._exchange.queue, self._runner.store
+        queue = self._exchange.queue
         try:
-            for trajectory in self._runner.run(queue.next_episode, queue.retry, "sample"):
-                pool.release([row for filtered in queue.add(trajectory) for row in filtered.steps])
+            for trajectory in self._runner.run(
+                queue.next_episode, lambda *lost: self._release(queue.retry(*lost)), "sample"
+            ):
+                self._release(queue.add(trajectory))
                 if on_episode is not None:
                     on_episode(trajectory.result)
         except Interrupted:
@@ -80,5 +82,8 @@ class RankedCollector:
         if group.status is not GroupStatus.ACCEPTED:
             return None
         batch = gather(group.members, version)
-        self._runner.store.release([row for member in group.members for row in member.steps])
+        self._release(group.members)
         return batch
+
+    def _release(self, trajectories: Sequence[Trajectory]) -> None:
+        self._runner.store.release([row for trajectory in trajectories for row in trajectory.steps])

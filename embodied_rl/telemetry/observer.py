@@ -89,6 +89,11 @@ def evaluation_path(folder: Path, iteration: int) -> Path:
     return folder / "evaluations" / f"iter-{iteration:06d}.json"
 
 
+def read_evaluation(folder: Path, iteration: int) -> EvalReport:
+    """What the evaluation after `iteration` updates found, of the run in `folder`."""
+    return EvalReport.from_json(json.loads(evaluation_path(folder, iteration).read_text(encoding="utf-8")))
+
+
 def describe(report: EvalReport) -> str:
     """'62.0% (31/50), 95 % interval 48.2% to 74.1%', or the same of the mean return."""
     value, interval = cells(report.overall)

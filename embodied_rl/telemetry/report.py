@@ -36,7 +36,7 @@ class Report:
     """What the page shows.
 
     run_info: what really ran; outcomes: all tasks together, then each; metrics: lines of the metrics file; curve,
-    gantt: PNGs, if any.
+    gantt: PNGs, if any; left_out: a sentence about initial states that training leaves out, or ''.
     """
 
     title: str
@@ -47,6 +47,7 @@ class Report:
     curve: bytes | None = None
     clips: Sequence[Clip] = field(default_factory=tuple)
     gantt: bytes | None = None
+    left_out: str = ""
 
 
 _STYLE = """
@@ -74,6 +75,7 @@ _METRIC_COLUMNS = (
     "eval/return",
     "rollout/episodes",
     "rollout/filtered_groups",
+    "rollout/broken_groups",
     "train/loss",
     "speed/decisions_per_s",
 )
@@ -89,6 +91,7 @@ def render_report(report: Report) -> str:
         section("Learning curve", curve) if curve else "",
         section("Before and after", "".join(map(_clip, report.clips))) if report.clips else "",
         section("Each task", _outcomes(report.outcomes)),
+        section("Left out of training", f"<p>{escape(report.left_out)}</p>") if report.left_out else "",
         folded("What ran", pairs(report.run_info)),
         folded("Who worked when, first iterations", gantt) if gantt else "",
         folded("Metrics", _metrics(report.metrics)) if report.metrics else "",

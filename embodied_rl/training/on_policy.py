@@ -22,6 +22,7 @@ from embodied_rl.learner.guard import Guard, GuardConfig
 from embodied_rl.learner.learner import Learner
 from embodied_rl.learner.types import TrainablePolicy
 from embodied_rl.rewards.base import SIMULATOR_REWARD, RewardModel
+from embodied_rl.rollout.broken_states import name_states
 from embodied_rl.rollout.config import RolloutConfig
 from embodied_rl.rollout.sampler import EpisodeSampler, TaskStates, evaluation_specs
 from embodied_rl.scheduler.base import Callbacks, WorkerFactory
@@ -134,8 +135,7 @@ class _Run:
         self.settings = settings
         self.config = options.config
         self.collectives = options.collectives
-        observer = observer if self.collectives.rank == 0 else SilentObserver()
-        self.observer = observer
+        self.observer = observer = observer if self.collectives.rank == 0 else SilentObserver()
         self.stop = StopRequest(
             lambda: observer.log("stopping: finishing this step, then saving (again: leave at once)")
         )
@@ -155,8 +155,7 @@ class _Run:
             collectives=self.collectives,
             reward_model=settings.reward_model,
         )
-        updates = settings.learner.average_updates
-        self.average = WeightAverage(policy, updates) if updates > 0 else None
+        self.average = WeightAverage(policy, updates) if (updates := settings.learner.average_updates) > 0 else None
         self.scheduler = make_scheduler(
             settings.scheduler,
             env,
@@ -186,8 +185,7 @@ class _Run:
         resume_average(self.average, self.policy, loaded.trainer.get("average"))
         self.learner.load_state_dict(loaded.trainer["learner"])
         self.sampler.load_state_dict(loaded.state["sampler"])
-        before = loaded.state["before"]
-        self.before = EvalReport.from_json(before) if before is not None else None
+        self.before = EvalReport.from_json(before) if (before := loaded.state["before"]) is not None else None
         restore_rng(loaded.trainer["rng"])
         self.guard.load_state_dict(loaded.state["guard"])
         self.checkpoints.protected = self.guard.good
@@ -217,6 +215,8 @@ class _Run:
         self._announce_rollout(self.boundary.iteration)
         for batch in self.scheduler.batches(self.boundary.iteration, settings.iterations):
             iteration = batch.version + 1
+            if broken := self.sampler.broken.found_in(batch.version):
+                self.observer.log(f"left out of training, as the simulator breaks there: {name_states(broken)}")
             self.observer.phase("update", iteration, 0)
             with self.profiler.span("update"):
                 metrics = self.learner.update(batch)

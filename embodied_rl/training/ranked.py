@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from embodied_rl.evaluation.evaluate import EvalReport, evaluate, report
+from embodied_rl.evaluation.evaluate import EvalReport, evaluate, report, run_once
 from embodied_rl.learner.distributed.collectives import Collectives
 from embodied_rl.policy import ActMode, Policy
 from embodied_rl.types import EpisodeResult, EpisodeSpec
@@ -29,21 +29,21 @@ def evaluate_together(
     """
     if collectives.size == 1:
         return evaluate(env, policy, specs, mode, on_episode=on_episode, on_round=on_round)
-    own, results = specs[collectives.rank :: collectives.size], []
+    own, measured = specs[collectives.rank :: collectives.size], {}
     stopped = False
     try:
         if own:
-            results = evaluate(env, policy, own, mode, on_episode=on_episode, on_round=on_round).results
+            measured = run_once(env, policy, own, mode, on_episode=on_episode, on_round=on_round)
     except Interrupted:
         stopped = True
-    found = collectives.gather((stopped, results))
+    found = collectives.gather((stopped, list(measured.values())))
     if any(stop for stop, _ in found):
         raise Interrupted("interrupted")
     by_id = {result.spec.episode_id: result for _, part in found for result in part}
     for rank, (_, part) in enumerate(found):
         for result in part if rank != collectives.rank else ():
             on_episode(result)
-    return report([by_id[spec.episode_id] for spec in specs], mode, has_success=env.info.has_success)
+    return report(specs, by_id, mode, has_success=env.info.has_success)
 
 
 def stop_together(collectives: Collectives, stop: StopRequest) -> None:

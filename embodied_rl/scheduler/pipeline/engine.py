@@ -131,7 +131,7 @@ class RolloutEngine:
     def release(self, trajectories: Sequence[Trajectory]) -> None:
         """Let the memory of these rows be used again."""
         with self._lock:
-            self._pool.release([row for trajectory in trajectories for row in trajectory.steps])
+            self._release(trajectories)
 
     @contextmanager
     def paused(self, check_interrupt: Callable[[], None]) -> Iterator[None]:
@@ -237,7 +237,7 @@ class RolloutEngine:
         rows = range(len(view.env_ids))
         self._stream.wait(decision.made, decision.act.actions.device)
         with self.profiler.span("simulate"):
-            result = step_rows(self.env, view.env_ids, decision.act.actions, rows)
+            result = step_rows(self.env, view.env_ids, view.obs, decision.act.actions)
         mask = executed_terms(result.steps_taken, self.policy.chunk_len, self.policy.terms_per_step)
         record = make_step_record(view, decision, result, mask)
         record_step(view.episodes, rows, record, result, keep=True)
@@ -284,7 +284,8 @@ class RolloutEngine:
             episode = env_group.active.pop(env_id)
             if result.failed[row]:
                 self._pool.release(episode.rows)
-                self.queue.retry(episode.spec, cause_of(record.act.actions[row]))
+                cause = cause_of(record.obs, record.act.actions, row)
+                self._release(self.queue.retry(episode.spec, cause))
             elif env_id not in valued:
                 self._finish(episode.ended(terminated=bool(result.terminated[row])))
         for env_id, episode in list(env_group.active.items()):
@@ -304,7 +305,10 @@ class RolloutEngine:
 
     def _finish(self, trajectory: Trajectory) -> None:
         self._results.append(trajectory.result)
-        self._pool.release([row for member in self.queue.add(trajectory) for row in member.steps])
+        self._release(self.queue.add(trajectory))
+
+    def _release(self, trajectories: Sequence[Trajectory]) -> None:
+        self._pool.release([row for trajectory in trajectories for row in trajectory.steps])
 
     def _reset(self, env_group: EnvGroup) -> None:
         specs, env_group.assigned = env_group.assigned, []

@@ -13,6 +13,7 @@ from typing import Any
 
 from embodied_rl.errors import UserError
 from embodied_rl.rollout.groups import GroupQueue
+from embodied_rl.rollout.observation_pool import Trajectory
 from embodied_rl.scheduler.base import WorkerFactory
 from embodied_rl.scheduler.config import RayConfig
 from embodied_rl.scheduler.ray.weight_sync import Bucket
@@ -60,6 +61,7 @@ class RayPool:
 
     Attributes:
         replaced: number of workers that were lost.
+        dropped: trajectories whose rows nobody needs any more; who reads them takes them out.
     """
 
     def __init__(
@@ -84,6 +86,7 @@ class RayPool:
         self._version = 0
         self._whole: list[Any] | None = None
         self.replaced = 0
+        self.dropped: list[Trajectory] = []
         self._lost_in_a_row = 0
         self._none_since: float | None = None
         self._said = False
@@ -125,6 +128,8 @@ class RayPool:
 
     def collect(self, answered: Collection[Any]) -> list[RolloutBatch]:
         """Take what has ended, an episode each; replace workers that are lost or do not answer.
+
+        Runs that a simulator broke are begun again; `dropped` gets the trajectories that are not needed any more.
 
         UserError if there is no worker for too long, or they are lost again and again.
         """
@@ -174,7 +179,7 @@ class RayPool:
         for spec in (*ended, *(spec for spec, _ in ran.failed), *ran.skipped):
             del worker.held[spec.episode_id]
         for spec, cause in ran.failed:
-            self._queue.retry(spec, cause)
+            self.dropped += self._queue.retry(spec, cause)
         for spec in ran.skipped:
             self._queue.stop(spec)
         return ran.episodes

@@ -8,7 +8,7 @@ works, and replaces those that die or do not answer (`pool.py`).
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar
 
@@ -180,6 +180,8 @@ class RayScheduler:
                         return
                     for piece in self._pool.collect(answered):
                         self._add(piece)
+                    self._drop(self._pool.dropped)
+                    self._pool.dropped = []
                     self._owner_cv.notify()
         except BaseException as error:  # noqa: BLE001 - the owner raises it
             with self._lock:
@@ -195,5 +197,8 @@ class RayScheduler:
         (result,) = piece.episodes
         self._pieces[result.spec.episode_id] = piece
         self._results.append(result)
-        for dropped in self._queue.add(Trajectory(result)):
+        self._drop(self._queue.add(Trajectory(result)))
+
+    def _drop(self, trajectories: Sequence[Trajectory]) -> None:
+        for dropped in trajectories:
             self._pieces.pop(dropped.result.spec.episode_id, None)

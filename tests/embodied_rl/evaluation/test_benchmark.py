@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from hypothesis import strategies as st
 from embodied_rl.errors import UserError
 from embodied_rl.evaluation.benchmark import interleaved, run_missing, summarise
 from embodied_rl.evaluation.evaluate import evaluate, wilson
-from embodied_rl.evaluation.results_log import EPISODES, EpisodeResultsLog, Outcome, read_request
+from embodied_rl.evaluation.results_log import EPISODES, EpisodeResultsLog, Finished, Outcome, read_request
 from embodied_rl.rollout.sampler import evaluation_specs
 from embodied_rl.types import EpisodeResult, EpisodeSpec
 from tests.toy import HELDOUT, ToyEnv, ToyPolicy
@@ -31,6 +32,10 @@ MACHINE = {"renderer": "none"}
 def outcome(number: int, task: str, row: int, once: bool, at_end: bool | None) -> Outcome:
     spec = EpisodeSpec(number, task, row, 5, number)
     return Outcome(EpisodeResult(spec, once, once, not once, float(once), 2, 10 + number), at_end)
+
+
+def finished(*rows: Outcome) -> Finished:
+    return Finished({row.result.spec.episode_id: row for row in rows})
 
 
 @settings(deadline=None)
@@ -47,7 +52,7 @@ def test_interleaving_runs_every_episode_once_and_no_task_gets_ahead(tasks: dict
 
 def test_scores_by_hand() -> None:
     rows = [outcome(0, "a", 0, True, True), outcome(1, "a", 1, True, False), outcome(2, "b", 0, False, False)]
-    report = summarise(reversed(rows), seen={"a": [1]})
+    report = summarise(finished(*reversed(rows)), seen={"a": [1]})
     assert (report.overall.once.successes, report.overall.once.episodes) == (2, 3)
     assert report.overall.at_end is not None
     assert (report.overall.at_end.successes, report.overall.at_end.episodes) == (1, 3)
@@ -64,10 +69,48 @@ def test_scores_by_hand() -> None:
 
 
 def test_success_at_end_is_not_made_up() -> None:
-    assert summarise([outcome(0, "a", 0, True, True), outcome(1, "a", 1, True, None)]).overall.at_end is None
-    assert summarise([outcome(0, "a", 0, True, True)], seen={"a": [0]}).unseen is None
+    assert summarise(finished(outcome(0, "a", 0, True, True), outcome(1, "a", 1, True, None))).overall.at_end is None
+    assert summarise(finished(outcome(0, "a", 0, True, True)), seen={"a": [0]}).unseen is None
     with pytest.raises(ValueError, match="no proportion"):
-        summarise([])
+        summarise(finished())
+
+
+def test_episodes_that_break_the_simulator_count_for_nothing_and_are_said() -> None:
+    rows = [outcome(0, "a", 0, True, True), outcome(2, "b", 0, False, False), outcome(4, "b", 2, True, True)]
+    lost = {1: outcome(1, "a", 1, False, None).result.spec, 5: outcome(5, "c", 0, False, None).result.spec}
+    report = summarise(replace(finished(*rows), not_measured=lost), seen={"a": [0], "b": [0]})
+    found = {
+        name: (tally.once.successes, tally.once.episodes, tally.once.not_measured)
+        for name, tally in report.tasks.items()
+    }
+    assert found == {"a": (1, 1, 1), "b": (1, 2, 0), "c": (0, 0, 1)}
+    assert (report.overall.once.successes, report.overall.once.episodes, report.overall.once.not_measured) == (2, 3, 2)
+    assert (report.overall.once.low, report.overall.once.high) == wilson(2, 3)
+    assert report.unseen is not None
+    assert (report.unseen.once.successes, report.unseen.once.episodes, report.unseen.once.not_measured) == (1, 1, 2)
+    assert report.not_measured == [lost[1], lost[5]]
+    assert json.loads(json.dumps(report.to_json()))["overall"]["once"]["not_measured"] == 2
+    with pytest.raises(UserError, match=r"^nothing could be measured: the simulator broke in every one of 2 episodes"):
+        summarise(Finished({}, lost))
+
+
+def test_what_could_not_be_measured_is_kept_and_not_tried_again(tmp_path: Path) -> None:
+    broken = {("toy/reach", 17), ("toy/touch", 20)}
+    for stop in (8, len(SPECS)):
+        env = ToyEnv(3, broken=broken)
+        with EpisodeResultsLog.open(tmp_path / "e", REQUEST, MACHINE) as ledger:
+            run_missing(env, ToyPolicy(3), interleaved(SPECS)[:stop], "sample", ledger)
+            report = summarise(ledger.finished)
+        tried = Counter((spec.task, spec.init_state) for spec in env.started)
+        assert {state: tried[state] for state in broken if tried[state]} == {
+            state: 3 for state in broken if (state[1] == 17) == (stop == 8)
+        }
+    assert {(spec.task, spec.init_state) for spec in report.not_measured} == broken
+    whole = evaluate(ToyEnv(4), ToyPolicy(3), SPECS, "sample").results
+    kept = [result for result in whole if (result.spec.task, result.spec.init_state) not in broken]
+    assert [row.result for row in report.outcomes] == kept
+    with pytest.raises(ValueError, match="already"), EpisodeResultsLog.open(tmp_path / "e", REQUEST, MACHINE) as ledger:
+        ledger.add_broken(report.not_measured[0])
 
 
 def test_a_run_in_pieces_is_the_whole_run(tmp_path: Path) -> None:
@@ -82,7 +125,7 @@ def test_a_run_in_pieces_is_the_whole_run(tmp_path: Path) -> None:
     assert sorted(starts) == sorted(spec.episode_id for spec in SPECS)
     with EpisodeResultsLog.open(tmp_path / "e", REQUEST, MACHINE) as ledger:
         run_missing(ToyEnv(1), ToyPolicy(3), order, "sample", ledger)  # nothing left to do
-        assert [row.result for row in summarise(ledger.outcomes.values()).outcomes] == whole.results
+        assert [row.result for row in summarise(ledger.finished).outcomes] == whole.results
     assert read_request(tmp_path / "e") == REQUEST
 
 
@@ -137,7 +180,7 @@ def test_kill_and_resume_lose_nothing_and_run_nothing_twice(tmp_path: Path) -> N
     with EpisodeResultsLog.open(folder, REQUEST, MACHINE) as ledger:
         assert len(ledger.outcomes) == done[1]
         run_missing(env, ToyPolicy(3), interleaved(SPECS), "sample", ledger)
-        results = [row.result for row in summarise(ledger.outcomes.values()).outcomes]
+        results = [row.result for row in summarise(ledger.finished).outcomes]
     assert len(env.started) == len(SPECS) - done[1]
     assert results == evaluate(ToyEnv(4), ToyPolicy(3), SPECS, "sample").results
 

@@ -17,6 +17,7 @@ from embodied_rl.evaluation.evaluate import EvalReport, evaluate, wilson
 from embodied_rl.evaluation.record import record_episode
 from embodied_rl.policy import ActMode
 from embodied_rl.rollout.sampler import evaluation_specs
+from embodied_rl.telemetry.tables import cells
 from embodied_rl.types import Array, EpisodeResult
 from tests.toy import HELDOUT, HORIZON, SIZE, ToyEnv, ToyPolicy
 
@@ -77,8 +78,33 @@ def test_failures_are_run_again_and_not_counted() -> None:
     assert report == evaluate(ToyEnv(4), ToyPolicy(3), SPECS, "greedy")
     assert len(seen) == len(SPECS)
     assert len(env.started) == len(SPECS) + 3
-    with pytest.raises(UserError, match="broke the simulator"):
-        evaluate(ToyEnv(4, breaks={3: 99}), ToyPolicy(3), SPECS, "greedy")
+
+
+@pytest.mark.parametrize("kind", ["broken", "unseen"])
+def test_an_episode_that_always_breaks_is_not_measured_and_the_others_are_scored(kind: str) -> None:
+    lost = [spec for spec in SPECS if spec.init_state in (18, 22)]
+    states = [(spec.task, spec.init_state) for spec in lost]
+    report = evaluate(ToyEnv(4, **{kind: states}), ToyPolicy(3), SPECS, "greedy")  # type: ignore[arg-type]
+    whole = evaluate(ToyEnv(4), ToyPolicy(3), SPECS, "greedy")
+    assert report.results == [result for result in whole.results if result.spec not in lost]
+    assert report.not_measured == lost
+    assert report.overall.episodes == len(SPECS) - 4
+    assert report.overall.not_measured == 4
+    assert {score.not_measured for score in report.tasks.values()} == {2}
+    assert report.metrics()["eval/not_measured"] == 4
+    assert "eval/not_measured" not in whole.metrics()
+    assert EvalReport.from_json(json.loads(json.dumps(report.to_json()))) == report
+    assert cells(report.overall)[1].endswith(", not measured: 4 of 24")
+
+
+def test_where_nothing_can_be_measured_it_says_so_in_one_line() -> None:
+    with pytest.raises(UserError, match=r"^nothing could be measured: the simulator broke in every one of 24") as error:
+        evaluate(ToyEnv(4, broken={(s.task, s.init_state) for s in SPECS}), ToyPolicy(3), SPECS, "greedy")
+    assert "\n" not in str(error.value)
+    reach = [(s.task, s.init_state) for s in SPECS if s.task == "toy/reach"]
+    report = evaluate(ToyEnv(4, broken=reach), ToyPolicy(3), SPECS, "greedy")
+    assert cells(report.tasks["toy/reach"]) == ("not measured: 12 of 12", "")
+    assert not any(name.endswith("toy/reach") for name in report.metrics())
 
 
 def test_no_episodes_is_an_error() -> None:

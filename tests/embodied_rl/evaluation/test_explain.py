@@ -66,7 +66,7 @@ PLANTED: dict[str, Callable[[], VecEnv]] = {
 def traces(env: VecEnv) -> list[Trace]:
     recorder = ActionRecorder(env)
     report = evaluate(recorder, Seeing(), SPECS, "greedy")
-    return [Trace(result, recorder.take(result.spec.episode_id)) for result in report.results]
+    return [Trace(result.spec, result, recorder.take(result.spec.episode_id)) for result in report.results]
 
 
 @pytest.fixture(scope="module")

@@ -116,9 +116,13 @@ def test_a_simulator_failure_changes_nothing_but_the_ledger() -> None:
     assert len(broken.started) == 27
 
 
-def test_an_episode_that_always_breaks_the_simulator_stops_the_run() -> None:
-    with pytest.raises(UserError, match="broke the simulator 5 times"):
-        collector(ToyEnv(6, breaks={2: 99}), ToyPolicy()).collect(0)
+def test_where_every_episode_breaks_the_simulator_the_run_ends_in_one_line() -> None:
+    every = {(task, state) for task, states in TASKS.items() for state in states}
+    with pytest.raises(
+        UserError, match=r"^the simulator breaks in 3 of 3 groups of training, .* initial state"
+    ) as error:
+        collector(ToyEnv(6, broken=every), ToyPolicy()).collect(0)
+    assert "\n" not in str(error.value)
 
 
 def test_dynamic_sampling_keeps_the_first_groups_with_contrast_and_runs_no_more_than_it_needs() -> None:

@@ -193,10 +193,9 @@ def test_ranks_end_the_batches_of_the_stream_together(
         for queue, here in zip(ranks, running, strict=True):
             ran += run_a_while(queue, here, env_ids, order, seed)
         reports = [
-            GroupReport(group.index, [member.result for member in group.members], group.stopped, accepted)
+            GroupReport(group.index, [member.result for member in group.members], group.stopped, 0, group.status)
             for queue in ranks
             for group in queue.finished_groups()
-            for accepted in [group.status is GroupStatus.ACCEPTED]
         ]
         for queue, found in zip(ranks, told, strict=True):
             queue.settle(reports)
@@ -221,7 +220,7 @@ def test_a_group_that_was_begun_because_another_was_filtered_out_is_told_of_afte
         for number, spec in enumerate(specs):
             queue.add(Trajectory(EpisodeResult(spec, number < wins, True, False, 0.0, 1, 1)))
         return [
-            GroupReport(group.index, [member.result for member in group.members], 0, accepted=group.index != 1)
+            GroupReport(group.index, [member.result for member in group.members], 0, 0, group.status)
             for group in queue.finished_groups()
         ]
 

@@ -8,6 +8,7 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
+from typing import Any
 
 from embodied_rl.errors import UserError
 from embodied_rl.policy import Policy
@@ -18,15 +19,17 @@ from tests.toy import ToyPolicy
 
 @dataclass(frozen=True)
 class ToyFactory:
-    """Opens worlds whose calls take `seconds`. breaks: as in ToyEnv."""
+    """Opens worlds whose calls take `seconds`. breaks, broken: as in `toys.Setup`."""
 
     env_ids: int = 4
     seconds: float = 0.0
     breaks: dict[int, int] = field(default_factory=dict)
+    broken: dict[str, Any] = field(default_factory=dict)
 
     def __call__(self) -> tuple[VecEnv, Policy]:
         # other weights than the learner's: they must come from it
-        return SlowEnv(self.env_ids, lambda: time.sleep(self.seconds), dict(self.breaks)), ToyPolicy(seed=9)
+        env = SlowEnv(self.env_ids, lambda: time.sleep(self.seconds), dict(self.breaks), **self.broken)
+        return env, ToyPolicy(seed=9)
 
 
 @dataclass(frozen=True)

@@ -54,8 +54,10 @@ def jitter(seed: int, scale: float = 0.002) -> Pause:
 class SlowEnv(ToyEnv):
     """The toy world with pauses; an episode that the pipeline gave up may be replaced."""
 
-    def __init__(self, num_envs: int, pause: Pause = no_pause, breaks: dict[int, int] | None = None) -> None:
-        super().__init__(num_envs, breaks=breaks)
+    def __init__(
+        self, num_envs: int, pause: Pause = no_pause, breaks: dict[int, int] | None = None, **broken: Any
+    ) -> None:
+        super().__init__(num_envs, breaks=breaks, **broken)
         self._pause = pause
 
     def reset(self, env_ids: Sequence[int], episodes: Sequence[EpisodeSpec]) -> None:
@@ -111,6 +113,8 @@ class Setup:
         default_factory=lambda: LearnerConfig(lr=1e-2, minibatch_size=None, minibatch_groups=2, microbatch_size=24)
     )
     breaks: dict[int, int] = field(default_factory=dict)
+    broken: dict[str, Any] = field(default_factory=dict)
+    """`broken` and `unseen` of the toy world."""
     threads: int = 1
     """Of the learner, and of the pipelined rollout's policy."""
 
@@ -161,7 +165,7 @@ def serial(
     policy = policy or ToyPolicy()
     sampler, learner = setup.parts(policy, folder)
     algorithm = learner.algorithm
-    env = env or ToyEnv(env_ids, breaks=setup.breaks)
+    env = env or SlowEnv(env_ids, breaks=setup.breaks, **setup.broken)
     collector = Collector(
         env,
         policy,
@@ -222,7 +226,7 @@ def pipelined(
     )
     actor = policy if share else replicate(policy)
     engine = RolloutEngine(
-        env or SlowEnv(env_ids, pause, setup.breaks),
+        env or SlowEnv(env_ids, pause, setup.breaks, **setup.broken),
         actor,
         stream,
         Profiler(concurrent=True),

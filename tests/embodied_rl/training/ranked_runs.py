@@ -39,19 +39,28 @@ from tests.toy import HELDOUT, TASKS, ToyEnv, ToyPolicy
 
 GRPO = GRPOConfig(group_size=4, entropy_coef=0.01, success_rate_range=(0.1, 0.9), max_oversampling=3.0)
 PPO = PPOConfig(gamma=0.9, entropy_coef=0.01)
+BROKEN: dict[str, Any] = {
+    "broken": {("toy/reach", 3), ("toy/touch", 8), ("toy/reach", 20)},
+    "unseen": {("toy/touch", 5)},
+}
+"""One in ten initial states of training, and one of the evaluation."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """Three updates. breaks: some episodes' simulator fails. rolls_back: the last update is taken back. looks: a reward
-    model sees the frames. sampler: of `RolloutConfig`. ray: ranks have workers of a stand-in for Ray; loses: rank 1
-    loses one."""
+    """Three updates.
+
+    breaks: some episodes' simulator fails. broken: it always does from some states. rolls_back: the last update is
+    taken back. looks: a reward model sees the frames. sampler: of `RolloutConfig`. ray: ranks have workers of a
+    stand-in for Ray; loses: rank 1 loses one.
+    """
 
     algorithm: AlgorithmConfig
     episodes: int
     stream: bool = False
     fsdp: bool = False
     breaks: bool = False
+    broken: bool = False
     rolls_back: bool = False
     looks: bool = False
     sampler: Literal["uniform", "adaptive"] = "uniform"
@@ -76,6 +85,9 @@ class LooksAtFrames:
 RUNS = {
     "ppo": Run(PPO, 10, breaks=True),
     "grpo, groups filtered": Run(GRPO, 24),
+    "ppo, broken states": Run(PPO, 10, broken=True),
+    "grpo, stream, groups filtered, broken states": Run(GRPO, 24, stream=True, broken=True),
+    "grpo, ray, groups filtered, broken states": Run(GRPO, 24, ray=True, broken=True),
     "ppo, stream": Run(PPO, 10, stream=True),
     "grpo, stream, groups filtered": Run(GRPO, 20, stream=True),
     "ppo, ranks without rows": Run(PPO, 1),
@@ -144,7 +156,8 @@ def train_toy(
     scene: AbstractContextManager[None] = nullcontext()
     if run.ray and ranks.size > 1:
         settings = replace(settings, scheduler=RayConfig(workers=ranks.size + 1))  # rank 0 has two
-        remote, scene = ToyFactory(3), over_fake_ray(ranks, loses=run.loses)
+        remote = ToyFactory(3, broken=BROKEN if run.broken else {})
+        scene = over_fake_ray(ranks, loses=run.loses)
     if run.looks:
         settings = replace(settings, reward_model=LooksAtFrames())
     policy = Mortal(seed=ranks.rank, with_value=isinstance(run.algorithm, PPOConfig))  # rank 0's weights are taken
@@ -153,7 +166,7 @@ def train_toy(
     with scene:
         train(
             folder,
-            ToyEnv(3, breaks={1: 1, 4: 2} if run.breaks else {}),
+            ToyEnv(3, breaks={1: 1, 4: 2} if run.breaks else {}, **(BROKEN if run.broken else {})),
             policy,
             files_of(policy),
             settings,
