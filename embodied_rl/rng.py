@@ -42,6 +42,7 @@ class EpisodeStream(IntEnum):
     WARP_PHYSICS = DECISIONS + 18
     PUSHES = DECISIONS + 19
     GRASPS = DECISIONS + 20
+    GYMNASIUM_PROBE = DECISIONS + 21
 
 
 @unique

@@ -40,6 +40,8 @@ class EnvInfo:
         max_episode_steps: control steps of the longest task's horizon.
         has_success: whether tasks have a goal that `ChunkResult.success` reports; without one the mean return is what
             counts.
+        repeatable: whether an `EpisodeSpec` and a policy fix an episode; where they do not, no two episodes are of one
+            initial state, and no run can be repeated.
         device: where observations and chunk results are: 'cpu', 'cuda:0'.
 
     Example:
@@ -61,6 +63,7 @@ class EnvInfo:
     max_episode_steps: int
     state_dim: int = 0
     has_success: bool = True
+    repeatable: bool = True
     device: str = "cpu"
 
     def new_observation(self, rows: int) -> Observation:

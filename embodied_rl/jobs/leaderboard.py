@@ -22,7 +22,7 @@ from embodied_rl.jobs.leaderboard_config import Leaderboard
 from embodied_rl.jobs.leaderboard_figures import Measured, figures_of
 from embodied_rl.jobs.leaderboard_films import films_of
 from embodied_rl.telemetry.leaderboard_media import Extras
-from embodied_rl.telemetry.leaderboard_page import write_leaderboard_page
+from embodied_rl.telemetry.leaderboard_page import lost_words, write_leaderboard_page
 from embodied_rl.telemetry.progress import RunProgress
 from embodied_rl.telemetry.report import replace_text
 from embodied_rl.utils.console import LastingConsole
@@ -151,6 +151,8 @@ def _table(figures: Mapping[str, Any], speed: Mapping[str, Mapping[str, float]])
         motion = f"{score['episodes']:<10}{score['mean_steps']:<8.0f}{row['motion']['jerk']:<8.3f}"
         rate = f"{speed[row['name']]['decisions_per_s']:.0f}" if row["name"] in speed else ""
         lines.append(f"  {rank:<6}{row['name']:<24}{score['rate']:<10.1%}{interval:<20}{motion}{rate}")
+        if lost := lost_words(score):
+            lines.append(f"        {lost.removeprefix(', ')}")
         if row["not_ranked"]:
             lines.append(f"        {row['not_ranked']}")
     unit = figures["test"]["unit"]

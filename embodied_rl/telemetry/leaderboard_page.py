@@ -52,7 +52,9 @@ function show(){
     shown++;
     cell.dataset.value=score.rate;
     cell.querySelector('.rate').textContent=figure(score.rate)+' ('+score.successes+'/'+score.episodes+')';
-    cell.querySelector('small').textContent=figure(score.low)+' to '+figure(score.high);
+    var lost=score.not_measured,all=lost+score.episodes;
+    cell.querySelector('small').textContent=figure(score.low)+' to '+figure(score.high)
+      +(lost?', not measured: '+lost+' of '+all:'');
     cell.querySelector('i').style.left=100*score.low+'%';
     cell.querySelector('i').style.width=100*(score.high-score.low)+'%';
     cell.querySelector('b').style.left='calc('+100*score.rate+'% - 1px)';
@@ -92,7 +94,7 @@ def render(figures: Mapping[str, Any], extras: Extras) -> str:
     test = figures["test"]
     words = (
         f"{score['successes']} of {score['episodes']} episodes, 95 % interval {score['low']:.1%} to "
-        f"{score['high']:.1%}. At level {test['level']:g} for all comparisons together."
+        f"{score['high']:.1%}{lost_words(score)}. At level {test['level']:g} for all comparisons together."
     )
     parts = [
         f"<style>{_STYLE}{MEDIA_STYLE}</style>",
@@ -167,10 +169,16 @@ def _bar(score: Mapping[str, Any], seeds: Mapping[str, Any] | None) -> str:
     low, high, rate = (100 * score[name] for name in ("low", "high", "rate"))
     return (
         f"<div><span class='rate'>{score['rate']:.1%} ({score['successes']}/{score['episodes']})</span>"
-        f"<small>{score['low']:.1%} to {score['high']:.1%}</small>"
+        f"<small>{score['low']:.1%} to {score['high']:.1%}{lost_words(score)}</small>"
         f"<div class='bar' aria-hidden='true'><i style='left:{low:.2f}%;width:{high - low:.2f}%'></i>"
         f"<b style='left:calc({rate:.2f}% - 1px)'></b></div>{_seeds(seeds)}</div>"
     )
+
+
+def lost_words(score: Mapping[str, Any]) -> str:
+    """', not measured: 2 of 52' of a score in leaderboard.json; '' where all was measured."""
+    lost = score.get("not_measured", 0)
+    return f", not measured: {lost} of {lost + score['episodes']}" if lost else ""
 
 
 def _seeds(seeds: Mapping[str, Any] | None) -> str:

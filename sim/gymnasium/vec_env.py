@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
@@ -16,32 +17,36 @@ import torch
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 
 from embodied_rl.errors import UserError
-from embodied_rl.rng import GYMNASIUM_RESET, EpisodeStream, philox
 from embodied_rl.sim.checks import check_counts, check_env_ids
-from embodied_rl.sim.gymnasium.spaces import ActionMap, action_map, layout_of, write_observation
+from embodied_rl.sim.gymnasium.probe import Probed, advance, begin, one_line, probe
+from embodied_rl.sim.gymnasium.spaces import ActionMap, Seen, action_map, layout_of
 from embodied_rl.sim.stepping import bounded_actions
 from embodied_rl.types import Array, ChunkResult, EpisodeSpec, Observation
 from embodied_rl.utils.suites import as_names
-from embodied_rl.vec_env import EnvInfo
+from embodied_rl.vec_env import EnvInfo, SimulatorFailed
 
 SUITE = "gymnasium"
 _PICTURE = "rgb_array"
-SUCCESS_KEYS = ("is_success", "success")
-"""What an env's info may call it when the goal holds."""
 DEFAULT_HORIZON = 1000
 """Control steps of an episode whose id names no `max_episode_steps`."""
 _DEFAULT_HZ = 30.0
+_log = logging.getLogger("embodied_rl.gymnasium")
 
 
 @dataclass(slots=True)
 class _World:
-    """What an env id holds now. over: its episode has ended."""
+    """What an env id holds now.
+
+    seen: its last sound observation; None where its reset broke. over: its episode has ended. lost: it raised, and is
+    made anew before the next episode.
+    """
 
     env: gymnasium.Env[Any, Any]
     task: str
-    observation: Any = None
+    seen: Seen | None = None
     steps: int = 0
     over: bool = True
+    lost: bool = False
 
 
 class GymnasiumVecEnv:
@@ -50,8 +55,12 @@ class GymnasiumVecEnv:
     A task is called 'gymnasium/ID'. Everything that an episode begins with follows from `EpisodeSpec.init_state`, and
     what its steps draw from `EpisodeSpec.seed`, as far as the environment uses gymnasium's `np_random`. The horizon is
     the id's `max_episode_steps`, or 1,000 where it names none. Success is what info says under `is_success` or
-    `success`, of each task by itself; an environment that says neither after its first step has none, and
-    `EnvInfo.has_success` holds where all have one.
+    `success`, whenever it says so; `EnvInfo.has_success` holds where all tasks said so in an episode of random actions
+    as they were opened. `EnvInfo.repeatable` holds where episodes of one seed were the same then.
+
+    An episode fails, as a simulator that breaks, where the environment raises, where what it shows is not of the form
+    that it declares or not finite, or where its success is neither 0 nor 1. Why is said once, as a warning of the
+    logger `embodied_rl.gymnasium`.
 
     Args:
         ids: as `gymnasium.make` takes them, also MODULE:ID; their spaces must be equal.
@@ -72,17 +81,17 @@ class GymnasiumVecEnv:
         self.num_envs = num_envs
         self._ids = {f"{SUITE}/{name}": name for name in ids}
         self._horizons = {task: _horizon(name) for task, name in self._ids.items()}
-        probe = [make(name) for name in ids]
+        opened = [make(name) for name in ids]
         try:
-            self._space, actions = _shared_spaces(ids, probe)
+            self._space, actions = _shared_spaces(ids, opened)
             self._actions: ActionMap = action_map(actions, ids[0])
             self._layout = layout_of(self._space)
-            keys = [_success_key(env, self._actions) for env in probe]
-            self._success_keys = {f"{SUITE}/{name}": key for name, key in zip(ids, keys, strict=True)}
-            hz = float(probe[0].metadata.get("render_fps") or _DEFAULT_HZ)
+            hz = float(opened[0].metadata.get("render_fps") or _DEFAULT_HZ)
         finally:
-            for env in probe:
+            for env in opened:
                 env.close()
+        probed = [self._probe(task) for task in self._ids]
+        self._said: set[str] = set()
         self.info = EnvInfo(
             backend="gymnasium",
             suite=SUITE,
@@ -97,7 +106,8 @@ class GymnasiumVecEnv:
             action_high=(1.0,) * self._actions.dim,
             control_hz=hz,
             max_episode_steps=max(self._horizons.values()),
-            has_success=None not in keys,
+            has_success=all(found.has_success for found in probed),
+            repeatable=all(found.repeatable for found in probed),
         )
         self._worlds: list[_World | None] = [None] * num_envs
 
@@ -107,13 +117,16 @@ class GymnasiumVecEnv:
         check_counts(env_ids, episodes)
         for env_id, spec in zip(env_ids, episodes, strict=True):
             world = self._world(env_id, spec.task)
-            seed = int(philox(spec.init_state, GYMNASIUM_RESET).integers(2**31))
-            world.observation, _ = world.env.reset(seed=seed)
-            world.env.unwrapped.np_random = philox(spec.seed, EpisodeStream.GYMNASIUM_STEPS)
-            world.steps, world.over = 0, False
+            world.seen, world.steps, world.over = None, 0, False
+            try:
+                world.seen = begin(world.env, self._space, spec.init_state, spec.seed)
+            except UserError:
+                raise
+            except Exception as error:  # noqa: BLE001 - an env raises what it likes
+                self._lose(world, f"initial state {spec.init_state}, reset", error)
 
     def step(self, env_ids: Sequence[int], actions: torch.Tensor) -> ChunkResult:
-        """As `VecEnv.step`. An observation or reward that is not finite makes the episode fail."""
+        """As `VecEnv.step`."""
         array = bounded_actions(actions, len(env_ids), self.info)
         check_env_ids(env_ids, self.num_envs)
         running = [self._worlds[env_id] for env_id in env_ids]
@@ -128,19 +141,24 @@ class GymnasiumVecEnv:
 
     def observe(self, env_ids: Sequence[int], out: Observation) -> Sequence[int] | None:
         """As `VecEnv.observe`. The instruction is the env's id."""
-        images = out.images.numpy()
-        state = None if out.state is None else out.state.numpy()
+        broken: list[int] = []
         for row, env_id in enumerate(env_ids):
             world = self._held(env_id)
-            write_observation(self._space, world.observation, images[row], None if state is None else state[row])
             out.instruction[row] = self._ids[world.task]
-        return None
+            if world.seen is None:
+                broken.append(row)
+                continue
+            out.images[row] = torch.from_numpy(world.seen.images).reshape(out.images[row].shape)
+            if out.state is not None:
+                out.state[row] = torch.from_numpy(world.seen.state)
+        return broken or None
 
     def frame(self, env_id: int, camera: str, size: int) -> Array:
         """What the environment draws as `rgb_array`, scaled and with black bars to a square; `camera` is not read.
 
         Raises:
             NotImplementedError: It draws nothing, or something that drawing needs is not installed.
+            SimulatorFailed: It raised something else.
         """
         world = self._held(env_id)
         name = self._ids[world.task]
@@ -150,7 +168,9 @@ class GymnasiumVecEnv:
             with _headless_gl():
                 picture = world.env.render()
         except (gymnasium.error.DependencyNotInstalled, ImportError) as error:
-            raise NotImplementedError(f"{name} can't be drawn: {_one_line(error)}") from error
+            raise NotImplementedError(f"{name} can't be drawn: {one_line(error)}") from error
+        except Exception as error:
+            raise SimulatorFailed(f"{name} broke while it was drawn: {one_line(error)}") from error
         return _squared(np.asarray(picture), size)
 
     def new_observation(self, rows: int) -> Observation:
@@ -161,7 +181,7 @@ class GymnasiumVecEnv:
         """Close every environment."""
         for env_id, world in enumerate(self._worlds):
             if world is not None:
-                world.env.close()
+                self._close(world)
                 self._worlds[env_id] = None
 
     def _world(self, env_id: int, task: str) -> _World:
@@ -169,10 +189,10 @@ class GymnasiumVecEnv:
         if task not in self._ids:
             raise ValueError(f"there is no task '{task}' here")
         world = self._worlds[env_id]
-        if world is not None and world.task == task:
+        if world is not None and world.task == task and not world.lost:
             return world
         if world is not None:
-            world.env.close()
+            self._close(world)
         world = self._worlds[env_id] = _World(make(self._ids[task]), task)
         return world
 
@@ -186,25 +206,51 @@ class GymnasiumVecEnv:
     def _run(self, world: _World, chunk: Array, out: ChunkResult, row: int) -> None:
         """Run `chunk`, float32 [K, A], until the episode ends."""
         for k, action in enumerate(chunk):
-            observation, reward, terminated, truncated, info = world.env.step(self._actions.convert(action))
             world.steps += 1
             out.steps_taken[row] = k + 1
-            if not np.isfinite(float(reward)) or not _finite(observation):
+            try:
+                if world.seen is None:
+                    raise SimulatorFailed("its reset broke")
+                taken = advance(world.env, self._space, self._actions.convert(action))
+            except UserError:
+                raise
+            except Exception as error:  # noqa: BLE001 - an env raises what it likes
+                if world.seen is not None:
+                    self._lose(world, f"control step {world.steps}", error)
                 world.over = True
                 out.failed[row] = True
                 return
-            world.observation = observation
-            out.reward[row, k] = float(reward)
-            out.success[row] |= self._succeeded(world.task, info)
-            out.terminated[row] = bool(terminated)
-            out.truncated[row] = not terminated and (truncated or world.steps >= self._horizons[world.task])
-            if terminated or out.truncated[row]:
+            world.seen = taken.seen
+            out.reward[row, k] = taken.reward
+            out.success[row] |= bool(taken.success)
+            out.terminated[row] = taken.terminated
+            out.truncated[row] = not taken.terminated and (taken.truncated or world.steps >= self._horizons[world.task])
+            if taken.terminated or out.truncated[row]:
                 world.over = True
                 return
 
-    def _succeeded(self, task: str, info: Mapping[str, Any]) -> bool:
-        key = self._success_keys[task]
-        return key is not None and bool(np.any(info.get(key, False)))
+    def _probe(self, task: str) -> Probed:
+        name = self._ids[task]
+        try:
+            return probe(lambda: make(name), self._space, self._actions, self._horizons[task])
+        except UserError as error:
+            raise UserError(f"{name}: {error}") from error
+
+    def _lose(self, world: _World, where: str, error: Exception) -> None:
+        """The env raised, or gave what it should not: say it once, and trust it no more."""
+        world.lost = True
+        text = one_line(error)
+        if text not in self._said:
+            self._said.add(text)
+            _log.warning("%s broke (%s): %s: %s", self._ids[world.task], where, type(error).__name__, text)
+
+    def _close(self, world: _World) -> None:
+        try:
+            world.env.close()
+        except Exception as error:
+            if not world.lost:  # what broke may not even close
+                raise
+            _log.debug("%s did not close: %s", world.task, one_line(error))
 
 
 def make(name: str) -> gymnasium.Env[Any, Any]:
@@ -218,9 +264,11 @@ def make(name: str) -> gymnasium.Env[Any, Any]:
         drawing = {"render_mode": _PICTURE} if _draws(spec) else {}  # not all environments take a render_mode
         return gymnasium.make(name, max_episode_steps=-1, disable_env_checker=True, **drawing)
     except (gymnasium.error.DependencyNotInstalled, ImportError) as error:
-        raise UserError(f"{name} needs something that is not installed: {_one_line(error)}") from error
+        raise UserError(f"{name} needs something that is not installed: {one_line(error)}") from error
     except gymnasium.error.Error as error:
-        raise UserError(f"gymnasium can't make '{name}': {_one_line(error)}") from error
+        raise UserError(f"gymnasium can't make '{name}': {one_line(error)}") from error
+    except Exception as error:
+        raise UserError(f"'{name}' can't be made: it raises {type(error).__name__}: {one_line(error)}") from error
 
 
 def spec_of(name: str) -> EnvSpec:
@@ -237,7 +285,7 @@ def spec_of(name: str) -> EnvSpec:
             import_module(module)
         return gymnasium.spec(plain)
     except (gymnasium.error.Error, ModuleNotFoundError) as error:
-        raise UserError(f"gymnasium has no {name!r}: {_one_line(error)}") from error
+        raise UserError(f"gymnasium has no {name!r}: {one_line(error)}") from error
 
 
 def _draws(spec: EnvSpec) -> bool:
@@ -257,25 +305,6 @@ def _shared_spaces(ids: Sequence[str], envs: Sequence[gymnasium.Env[Any, Any]]) 
         if (env.observation_space, env.action_space) != (first.observation_space, first.action_space):
             raise UserError(f"{ids[0]} and {name} have other observations or actions: train them apart.")
     return first.observation_space, first.action_space
-
-
-def _success_key(env: gymnasium.Env[Any, Any], actions: ActionMap) -> str | None:
-    """The key of `SUCCESS_KEYS` in the info of a first step."""
-    env.reset(seed=0)
-    *_, info = env.step(actions.convert(np.zeros(actions.dim, np.float32)))
-    return next((key for key in SUCCESS_KEYS if key in info), None)
-
-
-def _finite(observation: Any) -> bool:
-    if isinstance(observation, Mapping):
-        return all(_finite(part) for part in observation.values())
-    if isinstance(observation, tuple):
-        return all(_finite(part) for part in observation)
-    return bool(np.isfinite(np.asarray(observation, dtype=np.float64)).all())
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())
 
 
 @contextmanager

@@ -35,16 +35,26 @@ class World(StandIn):
 
     started: list[EpisodeSpec] = []  # noqa: RUF012
     kill = -1
+    broken: tuple[str, int] | None = None
+    """Task and initial state that break the simulator."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._doomed: dict[int, bool] = {}
 
     def reset(self, env_ids: Sequence[int], episodes: Sequence[EpisodeSpec]) -> None:
         super().reset(env_ids, episodes)
         World.started += episodes
+        for env_id, spec in zip(env_ids, episodes, strict=True):
+            self._doomed[env_id] = (spec.task, spec.init_state) == World.broken
 
     def step(self, env_ids: Sequence[int], actions: torch.Tensor) -> ChunkResult:
         World.kill -= 1
         if World.kill == 0:
             raise Killed
-        return super().step(env_ids, actions)
+        result = super().step(env_ids, actions)
+        result.failed |= torch.tensor([self._doomed.get(env_id, False) for env_id in env_ids])
+        return result
 
 
 def open_world(
@@ -56,7 +66,7 @@ def open_world(
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> type[World]:
     monkeypatch.setattr("embodied_rl.factory.protocol_envs.open_env", open_world)
-    World.started, World.kill = [], -1
+    World.started, World.kill, World.broken = [], -1, None
     return World
 
 
@@ -120,6 +130,25 @@ def test_the_same_bytes_twice_and_after_kills(
     assert (whole / "leaderboard.json").read_bytes() == (killed / "leaderboard.json").read_bytes()
     assert untimed(whole) == untimed(killed)
     assert "page: " in capsys.readouterr().out
+
+
+def test_a_state_that_breaks_the_simulator_is_not_measured_in_any_row_nor_tried_again(
+    world: type[World], rows: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world.broken = (TASKS[1].name, int(TASKS[1].heldout_states[2]))
+    path, out = config(tmp_path, {name: rows[name] for name in ("left", "right")}), tmp_path / "out"
+    assert main(["leaderboard", str(path), "--output", str(out)]) == 0
+    said, count = capsys.readouterr().out, len(world.started)
+    assert said.count("not measured: 1 of ") == 2
+    found = figures(out)
+    assert {row["success"]["not_measured"] for row in found["rows"]} == {1}
+    assert {row["tasks"][TASKS[1].name]["not_measured"] for row in found["rows"]} == {1}
+    episodes = {row["success"]["episodes"] for row in found["rows"]}
+    assert {pair["pairs"] for pair in found["comparisons"]} == episodes
+    assert "not measured: 1 of" in (out / "index.html").read_text()
+    assert main(["leaderboard", str(path), "--output", str(out)]) == 0
+    assert len(world.started) == count
+    assert figures(out) == found
 
 
 def test_a_row_that_trained_on_evaluated_states_is_shown_and_not_ranked(

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 import torch
 
+from embodied_rl.errors import UserError
 from embodied_rl.evaluation.actions import ActionRecorder
 from embodied_rl.evaluation.evaluate import evaluate
-from embodied_rl.evaluation.explain import Effect, Trace, effect, first_parting, ranked
+from embodied_rl.evaluation.explain import Effect, Trace, effect, first_parting, ranked, to_json
 from embodied_rl.evaluation.record import seen_at
 from embodied_rl.policy import ActMode
 from embodied_rl.rng import DecisionRng
@@ -69,12 +70,14 @@ def traces(env: VecEnv) -> list[Trace]:
     return [Trace(result.spec, result, recorder.take(result.spec.episode_id)) for result in report.results]
 
 
+BASE = traces(ToyEnv(4))
+
+
 @pytest.fixture(scope="module")
 def effects() -> dict[str, Effect]:
     """20 episodes each, 100 in all."""
-    base = traces(ToyEnv(4))
-    assert all(trace.result.success for trace in base)
-    return {name: effect(name, ("a", "b"), base, traces(make())) for name, make in PLANTED.items()}
+    assert all(trace.success for trace in BASE)
+    return {name: effect(name, ("a", "b"), BASE, traces(make())) for name, make in PLANTED.items()}
 
 
 @pytest.mark.parametrize("name", ["pictures", "gripper sign", "horizon"])
@@ -113,8 +116,21 @@ def test_the_picture_is_of_the_step_at_which_they_part(effects: dict[str, Effect
         seen_at(ToyEnv(1), Seeing(), spec, "greedy", 100)
 
 
+def test_only_episodes_that_both_sides_measured_make_a_pair() -> None:
+    sides = []
+    for state in (3, 7):
+        lost = {("toy/reach", state), ("toy/touch", 5)}
+        sides.append([t if (t.spec.task, t.spec.init_state) not in lost else replace(t, result=None) for t in BASE])
+    found = effect("x", ("a", "b"), *sides)
+    assert (found.episodes, found.not_measured, found.difference) == (17, 3, 0.0)
+    assert to_json(found)["not_measured"] == 3
+    none = [replace(trace, result=None) for trace in BASE]
+    with pytest.raises(UserError, match=r"^x: the simulator broke in every one of 20 episodes"):
+        effect("x", ("a", "b"), none, BASE)
+
+
 def test_two_runs_of_other_episodes_are_refused() -> None:
     one = traces(ToyEnv(4))
-    other = [replace(trace, result=replace(trace.result, spec=SPECS[0])) for trace in one]
+    other = [replace(trace, spec=SPECS[0]) for trace in one]
     with pytest.raises(ValueError, match="same episodes"):
         effect("x", ("a", "b"), one, other)

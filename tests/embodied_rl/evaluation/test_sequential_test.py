@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 
 import numpy as np
 import pytest
@@ -41,6 +42,20 @@ def test_what_is_clear_early_needs_no_more_episodes_and_the_rest_goes_on() -> No
     state = compare({"bad": bad, "x": equal * 2, "y": other * 2}, plan)
     assert state.needed == {}
     assert state.ranks(["bad", "x", "y"]) == {"bad": 3, "x": 1, "y": 1}
+
+
+def test_a_state_that_one_side_did_not_measure_is_in_no_pair_of_it() -> None:
+    plan = ComparisonPlan(looks=(12,), draws=2000)
+    first, second, third = [1.0] * 9 + [0.0] * 3, [0.0] * 9 + [1.0] * 3, [0.0] * 12
+    second[9:], third[0] = [math.nan] * 3, math.nan
+    state = compare({"a": first, "b": second, "c": third}, plan)
+    found = {(row.first, row.second): row for row in state.comparisons}
+    assert {pair: row.pairs for pair, row in found.items()} == {("a", "b"): 9, ("a", "c"): 11, ("b", "c"): 8}
+    for (one, two), rows in {("a", "b"): (first[:9], second[:9]), ("a", "c"): (first[1:], third[1:])}.items():
+        row = found[one, two]
+        assert (row.difference, row.low, row.high) == paired_interval(*rows)
+    assert found["a", "b"].difference == 1.0
+    assert state.verdict("a", "b") == "better"
 
 
 def test_equal_outcomes_are_never_told_apart() -> None:

@@ -1,0 +1,137 @@
+"""What an environment shows before its first episode: a success flag, and whether a seed repeats an episode."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from embodied_rl.errors import UserError
+from embodied_rl.rng import GYMNASIUM_RESET, EpisodeStream, philox
+from embodied_rl.sim.gymnasium.spaces import ActionMap, Seen, read_observation
+
+SUCCESS_KEYS = ("is_success", "success")
+"""What an env's info may call it when the goal holds."""
+_COMPARED = 10
+"""Control steps over which two episodes of one seed are compared."""
+_TRIED = 8
+"""Initial states that are tried until one does not break."""
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """A control step. success: what info says of it; None where it says nothing."""
+
+    seen: Seen
+    reward: float
+    terminated: bool
+    truncated: bool
+    success: bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class Probed:
+    """has_success: whether info has a flag of `SUCCESS_KEYS`. repeatable: whether a seed gives one episode only."""
+
+    has_success: bool
+    repeatable: bool
+
+
+def begin(env: gymnasium.Env[Any, Any], space: Any, init_state: int, seed: int) -> Seen:
+    """Reset `env` to an episode of its own random numbers; whatever it raises comes through.
+
+    Raises:
+        ValueError: What it shows is not of the form that it declares, or not finite.
+    """
+    observation, _ = env.reset(seed=int(philox(init_state, GYMNASIUM_RESET).integers(2**31)))
+    env.unwrapped.np_random = philox(seed, EpisodeStream.GYMNASIUM_STEPS)
+    return read_observation(space, observation)
+
+
+def advance(env: gymnasium.Env[Any, Any], space: Any, action: Any) -> Taken:
+    """A control step; `action` is as the env takes it. Whatever the env raises comes through.
+
+    Raises:
+        ValueError: What it gives is not of the form that it declares, or not finite, or its success is no flag.
+    """
+    observation, reward, terminated, truncated, info = env.step(action)
+    value = float(reward)
+    if not np.isfinite(value):
+        raise ValueError(f"the reward is {value}")
+    return Taken(read_observation(space, observation), value, bool(terminated), bool(truncated), success_of(info))
+
+
+def success_of(info: Mapping[str, Any]) -> bool | None:
+    """Whether the goal holds, as info says; None where it does not say.
+
+    Raises:
+        ValueError: It says something else than 0 or 1.
+    """
+    for key in SUCCESS_KEYS:
+        if info.get(key) is not None:
+            flags = np.asarray(info[key])
+            if flags.dtype.kind not in "biuf" or not flags.size or not np.isin(flags, (0, 1)).all():
+                raise ValueError(f"info[{key!r}] is {info[key]!r}, and only 0 and 1 say whether the goal holds")
+            return bool(flags.any())
+    return None
+
+
+def probe(make: Callable[[], gymnasium.Env[Any, Any]], space: Any, actions: ActionMap, horizon: int) -> Probed:
+    """Run an episode in one env, one of another seed, the first again there, and once more in a new env.
+
+    An episode runs to its end to find out whether info has a flag, as some only say it there.
+
+    Raises:
+        UserError: Every initial state that was tried breaks.
+    """
+    first, second = make(), make()
+    try:
+        state, reason = 0, ""
+        while state < _TRIED:
+            shown, reason, flag = _run(first, space, actions, state, _COMPARED)
+            if len(shown) > 1:
+                break
+            state += 1
+        else:
+            raise UserError(f"it breaks from each of {_TRIED} initial states: {reason}")
+        _run(first, space, actions, state + 1, _COMPARED)
+        again, *_ = _run(first, space, actions, state, _COMPARED)
+        other, *_ = _run(second, space, actions, state, _COMPARED)
+        if flag is None:
+            _, _, flag = _run(first, space, actions, state, horizon)
+        return Probed(flag is not None, shown == again == other)
+    finally:
+        for env in (first, second):
+            env.close()
+
+
+def _run(
+    env: gymnasium.Env[Any, Any], space: Any, actions: ActionMap, state: int, steps: int
+) -> tuple[list[Any], str, bool | None]:
+    """Up to `steps` control steps of random actions.
+
+    Returns:
+        What was seen as far as nothing broke, to be compared; why it broke, if so; what info said of success last.
+    """
+    draws, shown, flag = philox(state, EpisodeStream.GYMNASIUM_PROBE), list[Any](), None
+    try:
+        seen = begin(env, space, state, state)
+        shown.append((seen.images.tobytes(), seen.state.tobytes()))
+        for _ in range(steps):
+            taken = advance(env, space, actions.convert(draws.uniform(-1, 1, actions.dim).astype(np.float32)))
+            pictures, numbers = taken.seen.images.tobytes(), taken.seen.state.tobytes()
+            shown.append((pictures, numbers, taken.reward, taken.terminated, taken.truncated, taken.success))
+            flag = taken.success if taken.success is not None else flag
+            if taken.terminated or taken.truncated:
+                break
+    except Exception as error:  # noqa: BLE001 - an env raises what it likes
+        return shown, one_line(error), flag
+    return shown, "", flag
+
+
+def one_line(error: Exception) -> str:
+    """What an exception says."""
+    return " ".join(str(error).split()) or type(error).__name__
