@@ -14,7 +14,7 @@ from embodied_rl.rollout.env_runner import EnvRunner
 from embodied_rl.rollout.retries import EVALUATION_ATTEMPTS, FailureCause, RetryPolicy
 from embodied_rl.types import EpisodeResult, EpisodeSpec
 from embodied_rl.utils.profiler import Profiler
-from embodied_rl.vec_env import VecEnv
+from embodied_rl.vec_env import EnvInfo, VecEnv
 
 Z95 = 1.959963984540054  # the 97.5 % quantile of the standard normal distribution
 
@@ -55,7 +55,8 @@ class EvalReport:
     """What an evaluation found.
 
     tasks: by task, in the order given; results: of the measured episodes, in the order given; not_measured: episodes
-    that broke the simulator, which no score counts.
+    that broke the simulator, which no score counts; repeatable: as of `EnvInfo`: without it an initial state's number
+    says nothing, and no other evaluation is of the same states.
     """
 
     mode: ActMode
@@ -63,6 +64,7 @@ class EvalReport:
     tasks: dict[str, Score]
     results: list[EpisodeResult]
     not_measured: list[EpisodeSpec] = field(default_factory=list)
+    repeatable: bool = True
 
     def metrics(self) -> dict[str, float]:
         """Flat numbers for a metrics file: eval/return, eval/steps, eval/return/<task>, and where the tasks have a
@@ -97,7 +99,8 @@ class EvalReport:
         results = [EpisodeResult(**{**row, "spec": EpisodeSpec(**row["spec"])}) for row in data["results"]]
         tasks = {task: Score(**score) for task, score in data["tasks"].items()}
         not_measured = [EpisodeSpec(**spec) for spec in data.get("not_measured", [])]
-        return EvalReport(data["mode"], Score(**data["overall"]), tasks, results, not_measured)
+        repeatable = data.get("repeatable", True)
+        return EvalReport(data["mode"], Score(**data["overall"]), tasks, results, not_measured, repeatable)
 
 
 def evaluate(
@@ -119,7 +122,7 @@ def evaluate(
         UserError: Nothing could be measured, or an episode's actions were not finite in 5 attempts.
     """
     by_id = run_once(env, policy, specs, mode, on_episode=on_episode, on_round=on_round, clock=clock)
-    return report(specs, by_id, mode, has_success=env.info.has_success)
+    return report(specs, by_id, mode, env.info)
 
 
 def run_once(
@@ -156,9 +159,15 @@ def run_once(
 
 
 def report(
-    specs: Sequence[EpisodeSpec], by_id: Mapping[int, EpisodeResult], mode: ActMode, *, has_success: bool = True
+    specs: Sequence[EpisodeSpec], by_id: Mapping[int, EpisodeResult], mode: ActMode, info: EnvInfo
 ) -> EvalReport:
-    """Score finished episodes, overall and by task. by_id: those of `specs` that were measured.
+    """Score finished episodes, overall and by task.
+
+    Args:
+        specs: all that were to run.
+        by_id: the results of those that were measured.
+        mode: how the policy acted.
+        info: of the simulator.
 
     Raises:
         UserError: There is none.
@@ -171,9 +180,9 @@ def report(
     for task in dict.fromkeys(spec.task for spec in specs):
         rows = [result for result in results if result.spec.task == task]
         lost = sum(spec.task == task for spec in not_measured)
-        tasks[task] = score(rows, has_success=has_success, not_measured=lost)
-    overall = score(results, has_success=has_success, not_measured=len(not_measured))
-    return EvalReport(mode, overall, tasks, results, not_measured)
+        tasks[task] = score(rows, has_success=info.has_success, not_measured=lost)
+    overall = score(results, has_success=info.has_success, not_measured=len(not_measured))
+    return EvalReport(mode, overall, tasks, results, not_measured, info.repeatable)
 
 
 def nothing_measured(specs: Sequence[EpisodeSpec]) -> str:

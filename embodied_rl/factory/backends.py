@@ -160,6 +160,16 @@ def describe_state_env(info: EnvInfo, config: EnvConfig) -> dict[str, str]:
     }
 
 
+def repeats(info: EnvInfo, overlap: str) -> dict[str, Any]:
+    """What a stamp says of initial states: their `overlap` with training, as far as there are such.
+
+    'repeatable' is there, as False, only where a task does not repeat its episodes.
+    """
+    if info.repeatable:
+        return {"overlap": overlap}
+    return {"overlap": "unknown: episodes do not begin from the initial state that is asked for", "repeatable": False}
+
+
 def need_state(info: EnvInfo) -> None:
     """UserError unless a state policy can learn from what `info` shows."""
     if info.proprio_dim + info.state_dim == 0:

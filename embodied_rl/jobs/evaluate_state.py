@@ -23,6 +23,7 @@ from embodied_rl.factory.backends import (
     describe_state_policy,
     need_state,
     open_suite,
+    repeats,
 )
 from embodied_rl.factory.envs import cpu_count, cpu_name, pick_device, policy_folder
 from embodied_rl.factory.policies import load_policy
@@ -31,7 +32,7 @@ from embodied_rl.jobs.eval_request import StateCommand
 from embodied_rl.policies.checkpoints.folder import read_provenance
 from embodied_rl.rollout.sampler import TaskStates, evaluation_specs
 from embodied_rl.telemetry.progress import RunProgress
-from embodied_rl.telemetry.tables import cells, short_labels, success_table
+from embodied_rl.telemetry.tables import NOT_REPEATABLE, cells, short_labels, success_table
 from embodied_rl.utils.console import LastingConsole
 from embodied_rl.utils.words import counted
 
@@ -56,7 +57,7 @@ def run(suite: str, command: StateCommand, words: str) -> None:
         stamp = {
             "command": words,
             "suite": f"{suite}, {', '.join(tasks)}, {command.states} initial states",
-            "overlap": overlap(trained_states(provenance), specs).describe(),
+            **repeats(env.info, overlap(trained_states(provenance), specs).describe()),
             **describe_state_env(env.info, command.env),
             **describe_state_policy(policy, command.checkpoint, 0),
             "mode": command.mode,
@@ -64,7 +65,8 @@ def run(suite: str, command: StateCommand, words: str) -> None:
             "machine": f"{cpu_name()}, {counted(cpu_count(), 'core')}",
         }
         named = ("policy", "weights", "simulator", "horizon", "overlap")
-        console.facts(f"  {name:<10}{stamp[name]}" for name in named)
+        lines = [f"  {name:<10}{stamp[name]}" for name in named]
+        console.facts(lines if env.info.repeatable else [*lines, f"  {'repeats':<10}{NOT_REPEATABLE}"])
         report = _evaluate(env, policy, specs, command, console)
     console.print(_table(report))
     if command.json:

@@ -43,6 +43,11 @@ class RunRecord:
         return bool(self.sessions[-1].get("finished"))
 
     @property
+    def repeatable(self) -> bool:
+        """Whether an episode of its tasks can be repeated; see `EnvInfo`."""
+        return all(session.get("repeatable", True) for session in self.sessions)
+
+    @property
     def title(self) -> str:
         """Policy, algorithm and scheduler."""
         return " ".join(kind_of(part, getattr(self.config, part)) for part in ("policy", "algorithm", "scheduler"))
@@ -127,10 +132,10 @@ def session_changes(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict
 
 
 def paired_ends(first: RunRecord, second: RunRecord) -> tuple[float, float, float, int] | None:
-    """Success of the first run's newest evaluation minus the second's, on the states that both evaluated.
+    """Success of the first run's newest evaluation minus the second's, on the states that both measured.
 
     Returns:
-        (difference, low, high, number of states); None where they share none.
+        (difference, low, high, number of states); None where they share none, as where a task does not repeat itself.
     """
     one, two = (_outcomes(record) for record in (first, second))
     shared = [key for key in one if key in two]
@@ -146,6 +151,8 @@ def _outcomes(record: RunRecord) -> dict[tuple[str, int], float]:
     if path is None or not path.is_file():
         return {}
     report = read_evaluation(record.folder, steps[-1])
+    if not report.repeatable:
+        return {}
     return {(result.spec.task, result.spec.init_state): float(result.success) for result in report.results}
 
 

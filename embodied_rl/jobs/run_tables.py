@@ -12,6 +12,7 @@ from embodied_rl.errors import UserError
 from embodied_rl.jobs.recipe_cards import RecipeCard, card_for
 from embodied_rl.jobs.run_records import RunRecord, config_changes, find_runs, paired_ends, read_record, session_changes
 from embodied_rl.telemetry.report import replace_text
+from embodied_rl.telemetry.tables import NOT_REPEATABLE
 from embodied_rl.utils.words import counted, file_size, time_spent
 
 _SHOWN = (
@@ -52,6 +53,8 @@ def show_lines(record: RunRecord) -> list[str]:
     if peaks := [session["peak_memory_bytes"] for session in record.sessions if "peak_memory_bytes" in session]:
         rows["memory"] = f"{file_size(max(peaks))} at the peak, of the process that trains"
     rows["updates"] = f"{record.updates} of {record.config.iterations}"
+    if not record.repeatable:
+        rows["repeats"] = NOT_REPEATABLE
     before, after = record.ends()
     rows["held-out"] = " -> ".join(part for part in (before, after) if part) or "not evaluated yet"
     lines = [f"  {name:<12}{value}" for name, value in rows.items()]
@@ -137,7 +140,11 @@ def pair_lines(first: RunRecord, second: RunRecord) -> list[str]:
     lines += [f"  {progress_of(record)}" for record in (first, second) if not record.finished]
     paired = paired_ends(first, second)
     if paired is None:
-        return [*lines, "  they have no evaluated initial state in common"]
+        why = "they have no evaluated initial state in common"
+        if not (first.repeatable and second.repeatable):
+            ends = f"newest evaluations: {first.ends()[-1]} and {second.ends()[-1]}"
+            why = f"{ends}; no difference state by state, as the task does not repeat an episode from its seed"
+        return [*lines, f"  {why}"]
     difference, low, high, count = paired
     return [
         *lines,

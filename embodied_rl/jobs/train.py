@@ -28,7 +28,7 @@ from embodied_rl.scheduler.make import make_profiler
 from embodied_rl.telemetry.metrics import MetricsLog, make_trackers, read_metrics
 from embodied_rl.telemetry.observer import RunObserver, read_evaluation
 from embodied_rl.telemetry.progress import RunProgress
-from embodied_rl.telemetry.tables import change, without_reason
+from embodied_rl.telemetry.tables import NOT_REPEATABLE, change, without_reason
 from embodied_rl.telemetry.trace import write_trace
 from embodied_rl.training.on_policy import RunOptions, TaskSplit, TrainOutcome, train
 from embodied_rl.utils.console import LastingConsole
@@ -203,6 +203,7 @@ def _head(stamp: dict[str, Any]) -> list[str]:
         "output": stamp["output"],
         **({"era": stamp["era"]} if stamp.get("era", "current") != "current" else {}),
         **({"assets": stamp["assets"]} if "assets" in stamp else {}),
+        **({} if stamp.get("repeatable", True) else {"repeats": NOT_REPEATABLE}),
         **({} if stamp["overlap"].startswith(("none", "unknown")) else {"overlap": stamp["overlap"]}),
     }
     return [f"  {name:<10}{value}" for name, value in rows.items()]

@@ -30,6 +30,7 @@ from embodied_rl.factory.backends import (
     describe_state_policy,
     open_state_policy,
     open_suite,
+    repeats,
 )
 from embodied_rl.factory.envs import (
     cpu_count,
@@ -212,7 +213,7 @@ def run_info(setup: RunSetup, command: str) -> dict[str, Any]:
         "command": command,
         "suite": f"{config.suite}, {counted(len(names), 'task')}: {', '.join(names)}",
         "protocol": config.protocol,
-        "overlap": states.overlap(config),
+        **repeats(setup.env.info, states.overlap(config)),
         **setup.about,
         **describe_perturb(config.perturb, *config.perturbation),
         "machine": f"{cpu_name()}, {counted(cpu_count(), 'core')}",

@@ -9,6 +9,10 @@ from rich.table import Table
 from embodied_rl.evaluation.evaluate import Score
 from embodied_rl.utils.words import counted
 
+NOT_REPEATABLE = (
+    "no: the task does not repeat an episode from its seed, so no two evaluations are of the same initial states, and "
+    "a resumed run goes on with other episodes"
+)
 _FEWEST = 2
 """Words that tasks must share at an end of their names before they are left out there."""
 

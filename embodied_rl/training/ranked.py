@@ -43,7 +43,7 @@ def evaluate_together(
     for rank, (_, part) in enumerate(found):
         for result in part if rank != collectives.rank else ():
             on_episode(result)
-    return report(specs, by_id, mode, has_success=env.info.has_success)
+    return report(specs, by_id, mode, env.info)
 
 
 def stop_together(collectives: Collectives, stop: StopRequest) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import cv2
 import numpy as np
@@ -44,7 +44,7 @@ class LiveVecEnv:
     """
 
     def __init__(self, arms: Sequence[LiveArm], info: EnvInfo) -> None:
-        self.num_envs, self.info = len(arms), info
+        self.num_envs, self.info = len(arms), replace(info, repeatable=False)
         self._arms = list(arms)
         self._attempts: list[_Attempt | None] = [None] * len(arms)
         self._low, self._high = (np.array(bound, np.float32) for bound in (info.action_low, info.action_high))

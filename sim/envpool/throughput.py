@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -58,7 +59,8 @@ class EnvPoolStream:
         if not 0 <= seed < 2**31 - num_envs:
             raise UserError(f"EnvPool's seeds are 32-bit numbers, got {seed}")
         self.num_envs = num_envs
-        self.info = describe([task], reward, None, f"throughput: episodes are (seed {seed}, env id, k)")
+        stamp = describe([task], reward, None, f"throughput: episodes are (seed {seed}, env id, k)")
+        self.info = replace(stamp, repeatable=False)
         self._task = task
         mode = choose_reward(reward, task.success_key is not None, task.name)
         self._rewards = [StepReward(mode, task.reward_scale, gamma) for _ in range(num_envs)]

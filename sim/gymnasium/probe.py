@@ -11,7 +11,7 @@ import numpy as np
 
 from embodied_rl.errors import UserError
 from embodied_rl.rng import GYMNASIUM_RESET, EpisodeStream, philox
-from embodied_rl.sim.gymnasium.spaces import ActionMap, Seen, read_observation
+from embodied_rl.sim.gymnasium.spaces import ActionMap, ArrayObservation, read_observation
 
 SUCCESS_KEYS = ("is_success", "success")
 """What an env's info may call it when the goal holds."""
@@ -25,7 +25,7 @@ _TRIED = 8
 class Taken:
     """A control step. success: what info says of it; None where it says nothing."""
 
-    seen: Seen
+    seen: ArrayObservation
     reward: float
     terminated: bool
     truncated: bool
@@ -40,7 +40,7 @@ class Probed:
     repeatable: bool
 
 
-def begin(env: gymnasium.Env[Any, Any], space: Any, init_state: int, seed: int) -> Seen:
+def begin(env: gymnasium.Env[Any, Any], space: Any, init_state: int, seed: int) -> ArrayObservation:
     """Reset `env` to an episode of its own random numbers; whatever it raises comes through.
 
     Raises:

@@ -39,7 +39,7 @@ class ObservationLayout:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class ArrayObservation:
     """An observation as the contract's numbers, copied. images: uint8 [V, H, W, 3]; state: float32 [S]."""
 
     images: Array
@@ -85,7 +85,7 @@ def layout_of(space: spaces.Space[Any]) -> ObservationLayout:
     return ObservationLayout(tuple(images), (height, width), spaces.flatdim(rest))
 
 
-def read_observation(space: spaces.Space[Any], observation: Any) -> Seen:
+def read_observation(space: spaces.Space[Any], observation: Any) -> ArrayObservation:
     """An observation of `space`, whose layout `layout_of` knows.
 
     Raises:
@@ -93,7 +93,7 @@ def read_observation(space: spaces.Space[Any], observation: Any) -> Seen:
     """
     _check_form(space, observation, "the observation")
     if is_image(space):
-        return Seen(np.array(observation, np.uint8)[None], np.zeros(0, np.float32))
+        return ArrayObservation(np.array(observation, np.uint8)[None], np.zeros(0, np.float32))
     pictures, rest = _images(space), _without_images(space)
     images = [np.array(observation[name], np.uint8) for name in pictures]
     values = {name: observation[name] for name in rest} if isinstance(rest, spaces.Dict) else observation
@@ -101,7 +101,7 @@ def read_observation(space: spaces.Space[Any], observation: Any) -> Seen:
         state = np.array(spaces.flatten(rest, values), np.float32)
     if not np.isfinite(state).all():
         raise ValueError("the observation has numbers that are not finite")
-    return Seen(np.stack(images) if images else np.zeros((0, 0, 0, 3), np.uint8), state)
+    return ArrayObservation(np.stack(images) if images else np.zeros((0, 0, 0, 3), np.uint8), state)
 
 
 def action_map(space: spaces.Space[Any], name: str) -> ActionMap:

@@ -19,7 +19,7 @@ from gymnasium.envs.registration import EnvSpec, load_env_creator
 from embodied_rl.errors import UserError
 from embodied_rl.sim.checks import check_counts, check_env_ids
 from embodied_rl.sim.gymnasium.probe import Probed, advance, begin, one_line, probe
-from embodied_rl.sim.gymnasium.spaces import ActionMap, Seen, action_map, layout_of
+from embodied_rl.sim.gymnasium.spaces import ActionMap, ArrayObservation, action_map, layout_of
 from embodied_rl.sim.stepping import bounded_actions
 from embodied_rl.types import Array, ChunkResult, EpisodeSpec, Observation
 from embodied_rl.utils.suites import as_names
@@ -43,7 +43,7 @@ class _World:
 
     env: gymnasium.Env[Any, Any]
     task: str
-    seen: Seen | None = None
+    seen: ArrayObservation | None = None
     steps: int = 0
     over: bool = True
     lost: bool = False

@@ -96,7 +96,7 @@ TABLES = (EpisodeStream, RunStream, DataStream, TwinStream)
 BY_HAND = {
     "embodied_rl/rng.py": 1,  # a decision's draws
     "embodied_rl/data/collect.py": 1,  # seeds of a collection's attempts, by task and attempt
-    "sim/gymnasium/vec_env.py": 1,  # by initial state
+    "sim/gymnasium/probe.py": 1,  # by initial state
     "sim/tabletop/initial_states.py": 1,  # seeds of their own, by the suite's hash
     "sim/perturb/visual.py": 1,  # by bodies, under a seed that is drawn for them alone
     "sim/maniskill/tasks.py": 1,  # fixed seeds, which stand for their only streams
