@@ -128,7 +128,7 @@ def _run(
             if taken.terminated or taken.truncated:
                 break
     except Exception as error:  # noqa: BLE001 - an env raises what it likes
-        return shown, one_line(error), flag
+        return shown, f"{type(error).__name__}: {one_line(error)}", flag
     return shown, "", flag
 
 
