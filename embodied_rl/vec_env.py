@@ -42,6 +42,8 @@ class EnvInfo:
             counts.
         repeatable: whether an `EpisodeSpec` and a policy fix an episode; where they do not, no two episodes are of one
             initial state, and no run can be repeated.
+        steps_together: whether a step moves all envs, so that it must name every one whose episode is to go on: those
+            that it does not name are given up.
         device: where observations and chunk results are: 'cpu', 'cuda:0'.
 
     Example:
@@ -64,6 +66,7 @@ class EnvInfo:
     state_dim: int = 0
     has_success: bool = True
     repeatable: bool = True
+    steps_together: bool = False
     device: str = "cpu"
 
     def new_observation(self, rows: int) -> Observation:

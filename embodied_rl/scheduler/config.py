@@ -10,6 +10,7 @@ from typing import Literal
 from embodied_rl.errors import UserError
 from embodied_rl.rollout.lookahead import Lookahead
 from embodied_rl.utils.words import counted
+from embodied_rl.vec_env import EnvInfo
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,12 +71,15 @@ class PipelinedConfig:
                 f"--scheduler.max-lookahead must be at least 1, got {self.max_lookahead}; for 0 use mode on_policy."
             )
 
-    def num_env_groups(self, num_envs: int, *, cpu: bool) -> int:
+    def num_env_groups(self, num_envs: int, *, cpu: bool, together: bool = False) -> int:
         """`env_groups` with its default filled in.
 
-        cpu: the policy acts on the CPU, where smaller batches cost more than waiting for all envs does.
+        Args:
+            num_envs: of the simulator.
+            cpu: the policy acts on the CPU, where smaller batches cost more than waiting for all envs does.
+            together: the simulator steps all envs at once.
         """
-        return self.env_groups or (1 if cpu else min(num_envs, 2))
+        return self.env_groups or (1 if cpu or together else min(num_envs, 2))
 
     def describe(self) -> str:
         """In words, for the run's stamp."""
@@ -135,6 +139,15 @@ class RayConfig:
 
 
 SchedulerConfig = SerialConfig | PipelinedConfig | RayConfig
+
+
+def check_together(config: PipelinedConfig, info: EnvInfo) -> None:
+    """Raise UserError for several env groups of a simulator that steps all envs at once."""
+    if info.steps_together and (config.env_groups or 1) > 1:
+        raise UserError(
+            f"--scheduler.env-groups is {config.env_groups}, but {info.simulator} moves all envs in every step, so "
+            "they make one group: give --scheduler.env-groups 1."
+        )
 
 
 def check_fit(config: PipelinedConfig, num_envs: int, minibatch_groups: int | None) -> None:

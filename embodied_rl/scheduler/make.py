@@ -18,7 +18,14 @@ from embodied_rl.rollout.groups import GroupQueue
 from embodied_rl.rollout.lookahead import ON_POLICY, Lookahead
 from embodied_rl.rollout.sampler import EpisodeSampler
 from embodied_rl.scheduler.base import Callbacks, Scheduler, StreamingLearner
-from embodied_rl.scheduler.config import PipelinedConfig, RayConfig, SchedulerConfig, check_fit, check_ranks
+from embodied_rl.scheduler.config import (
+    PipelinedConfig,
+    RayConfig,
+    SchedulerConfig,
+    check_fit,
+    check_ranks,
+    check_together,
+)
 from embodied_rl.scheduler.exchange import GroupExchange
 from embodied_rl.scheduler.pipeline.engine import RolloutEngine
 from embodied_rl.scheduler.pipeline.options import EngineOptions
@@ -131,6 +138,7 @@ def _make_pipelined(
 ) -> PipelinedScheduler:
     policy, options, size = learner.policy, learner.config, learner.config.minibatch_groups
     check_fit(config, env.num_envs, size)
+    check_together(config, env.info)
     assert isinstance(policy, nn.Module)
     on_policy, again = config.mode == "on_policy", options.recompute_old_log_probs
     device = acting_device(config.act_device, policy)
@@ -149,7 +157,7 @@ def _make_pipelined(
         queue,
         profiler,
         EngineOptions(
-            env_groups=config.num_env_groups(env.num_envs, cpu=on_cpu),
+            env_groups=config.num_env_groups(env.num_envs, cpu=on_cpu, together=env.info.steps_together),
             workers=workers,
             in_turn=on_policy,
             batch_delay_s=config.max_batch_delay_ms / 1e3,

@@ -26,8 +26,8 @@ from embodied_rl.vec_env import EnvInfo
 class ManiSkillGpuVecEnv:
     """`embodied_rl.vec_env.VecEnv` over N worlds of one task on a GPU.
 
-    A simulation on a GPU moves all of its worlds, so `step` must be given every env whose episode runs. Worlds whose
-    episode is over move on unseen: what they showed at the end is kept. Worlds are reset one at a time, since ManiSkill
+    A simulation on a GPU moves all of its worlds, so a running episode that `step` does not name is given up. Worlds
+    whose episode is over move on unseen: what they showed at the end is kept. Worlds are reset one at a time, since ManiSkill
     draws a batch of starts from one seed. PhysX on a GPU repeats itself up to rounding only.
 
     Raises:
@@ -90,14 +90,15 @@ class ManiSkillGpuVecEnv:
             self._look(torch.tensor(list(env_ids), device=self._state.device))
 
     def step(self, env_ids: Sequence[int], actions: torch.Tensor) -> ChunkResult:
-        """Run up to K control steps of all worlds; `env_ids` must name all whose episode runs."""
+        """Run up to K control steps of all worlds; running episodes that `env_ids` does not name are given up."""
         arrays = self._bounded(actions, len(env_ids))
         check_env_ids(env_ids, self.num_envs)
         rows = torch.tensor(list(env_ids), device=self._state.device)
-        others = self._live.clone()
-        others[rows] = False
-        if not bool(self._live[rows].all()) or bool(others.any()):
-            raise ValueError("a simulation on a GPU steps all running episodes at once, and only those: name each")
+        if not bool(self._live[rows].all()):
+            raise ValueError("an env holds no running episode: it ended, or a step that did not name it gave it up")
+        named = torch.zeros_like(self._live)
+        named[rows] = True
+        self._live &= named
         count, steps = arrays.shape[:2]
         out = ChunkResult.zeros(count, steps).to(self._state.device.type)
         full = torch.zeros((self.num_envs, arrays.shape[2]), device=self._state.device)
@@ -201,5 +202,6 @@ class ManiSkillGpuVecEnv:
             control_hz=float(self._env.control_freq),
             max_episode_steps=self._task.max_episode_steps,
             has_success=has_success,
+            steps_together=True,
             device=str(state.device),
         )

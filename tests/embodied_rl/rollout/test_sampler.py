@@ -88,12 +88,18 @@ def test_the_ledger_refuses_what_was_not_issued_and_double_counting() -> None:
     assert (sampler.counts.issued, sampler.counts.finished, sampler.counts.outstanding) == (2, 2, {})
 
 
+def again(sampler: EpisodeSampler, spec: EpisodeSpec, cause: FailureCause = FailureCause.SIMULATOR) -> EpisodeSpec:
+    found = sampler.requeue(spec, cause)
+    assert found is not None
+    return found
+
+
 def test_a_failed_episode_is_run_again_same_first_then_with_new_seeds_then_given_up() -> None:
     sampler = EpisodeSampler(0, {"a": [5]})
     (spec,) = sampler.next_group()
     runs = [spec]
     for _ in range(MAX_ATTEMPTS - 1):
-        runs.append(sampler.requeue(runs[-1]))
+        runs.append(again(sampler, runs[-1]))
     assert runs[1] == runs[0]
     assert len({run.seed for run in runs}) == MAX_ATTEMPTS - 1
     assert {(run.episode_id, run.task, run.init_state, run.group) for run in runs} == {(0, "a", 5, 0)}
@@ -105,7 +111,7 @@ def test_who_gave_an_episode_up_is_told_what_happened_to_it() -> None:
     sampler = EpisodeSampler(0, {"a": [5]})
     (spec,) = sampler.next_group()
     for cause in (FailureCause.POLICY, FailureCause.SIMULATOR, FailureCause.SIMULATOR, FailureCause.POLICY):
-        spec = sampler.requeue(spec, cause)
+        spec = again(sampler, spec, cause)
     what = "not finite from the policy 3 times and broke the simulator 2 times"
     with pytest.raises(UserError, match=f"^episode 0 of .* got actions that are {what}; check the checkpoint with"):
         sampler.requeue(spec, FailureCause.POLICY)

@@ -98,7 +98,10 @@ def test_the_share_is_kept_and_every_perturbation_is_another() -> None:
 def test_a_run_again_is_perturbed_alike() -> None:
     sampler = EpisodeSampler(0, STATES, 1, perturb_share=1.0)
     (spec,) = sampler.next_group()
-    third = sampler.requeue(sampler.requeue(spec))
+    second = sampler.requeue(spec)
+    assert second is not None
+    third = sampler.requeue(second)
+    assert third is not None
     assert (third.seed != spec.seed, third.perturb_seed) == (True, spec.perturb_seed)
 
 

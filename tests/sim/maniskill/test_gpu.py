@@ -10,13 +10,18 @@ import pytest
 import torch
 
 from embodied_rl.errors import UserError
+from embodied_rl.evaluation.evaluate import evaluate
+from embodied_rl.policy import ActMode
+from embodied_rl.rng import DecisionRng
+from embodied_rl.scheduler.config import PipelinedConfig, check_together
 from embodied_rl.sim.maniskill import gpu
 from embodied_rl.sim.maniskill.gpu import ManiSkillGpuVecEnv
 from embodied_rl.sim.maniskill.tasks import load_tasks
 from embodied_rl.sim.maniskill.vec_env import Setup
-from embodied_rl.types import EpisodeSpec
+from embodied_rl.types import ActOutput, EpisodeSpec, Observation
 from tests.sim.contract import check_result
 from tests.sim.optional import needs
+from tests.toy import ToyPolicy
 
 pytestmark = needs("mani_skill")
 PUSH = "maniskill/PushCube-v1"
@@ -119,11 +124,12 @@ def test_wrong_ids_and_initial_states_are_refused(env: ManiSkillGpuVecEnv) -> No
         env.reset([0], [EpisodeSpec(0, PUSH, -1, 0)])
 
 
-def test_all_running_episodes_must_be_named(env: ManiSkillGpuVecEnv) -> None:
+def test_a_running_episode_that_is_not_named_is_given_up(env: ManiSkillGpuVecEnv) -> None:
+    env.reset([0, 1, 2], [EpisodeSpec(i, PUSH, i, 0) for i in range(3)])
+    assert env.step([0, 2], torch.zeros(2, 1, 2)).steps_taken.tolist() == [1, 1]
+    with pytest.raises(ValueError, match="a step that did not name it gave it up"):
+        env.step([0, 1, 2], torch.zeros(3, 1, 2))
     env.reset([0, 2], [EpisodeSpec(i, PUSH, i, 0) for i in range(2)])
-    for wrong in ([0], [0, 1, 2]):
-        with pytest.raises(ValueError, match="all running episodes at once"):
-            env.step(wrong, torch.zeros(len(wrong), 1, 2))
     assert env.step([2, 0], torch.zeros(2, 1, 2)).steps_taken.tolist() == [1, 1]
     with pytest.raises(ValueError, match="non-finite"):
         env.step([2, 0], torch.full((2, 1, 2), torch.nan))
@@ -132,3 +138,37 @@ def test_all_running_episodes_must_be_named(env: ManiSkillGpuVecEnv) -> None:
     env.observe([0, 2], out)
     assert out.state is not None
     assert out.state[:, 1].tolist() == [0, 1]
+
+
+class SometimesNan(ToyPolicy):
+    """Two actions; the second decision of the first episode has a NaN, once."""
+
+    sick = 1
+
+    def act(self, obs: Observation, rng: DecisionRng, mode: ActMode) -> ActOutput:
+        actions = torch.zeros(len(obs.instruction), 1, 2)
+        for row, (seed, decision) in enumerate(zip(rng.seed, rng.decision, strict=True)):
+            if (seed, decision) == (SPECS[0].seed, 1) and self.sick:
+                actions[row], self.sick = torch.nan, 0
+        return ActOutput(actions, torch.zeros(len(actions), 1), None, {})
+
+
+SPECS = [EpisodeSpec(i, PUSH, i, 100 + i) for i in range(5)]
+
+
+def test_an_episode_with_actions_that_are_not_finite_runs_again_and_costs_no_other(env: ManiSkillGpuVecEnv) -> None:
+    """A step must not wait for the row that can't be stepped."""
+    found = evaluate(env, SometimesNan(), SPECS, "greedy")
+    assert [result.spec for result in found.results] == SPECS
+    assert all(result.success for result in found.results)
+    assert found.not_measured == []
+
+
+def test_two_env_groups_are_refused_and_one_is_the_default(env: ManiSkillGpuVecEnv) -> None:
+    with pytest.raises(
+        UserError, match=r"env-groups is 2, but maniskill .* moves all envs in every step.*env-groups 1"
+    ):
+        check_together(PipelinedConfig(env_groups=2), env.info)
+    check_together(PipelinedConfig(env_groups=1), env.info)
+    check_together(PipelinedConfig(), env.info)
+    assert PipelinedConfig().num_env_groups(3, cpu=False, together=env.info.steps_together) == 1
