@@ -10,7 +10,7 @@ from typing import Any
 
 from embodied_rl.evaluation.benchmark import BenchmarkReport, Tally
 from embodied_rl.telemetry.report import data_uri, folded, headline, page, pairs, rate_cell, replace_text, section
-from embodied_rl.telemetry.tables import cells
+from embodied_rl.telemetry.tables import interval_words
 from embodied_rl.utils.words import counted
 
 
@@ -52,7 +52,9 @@ def write_eval_page(path: Path, content: EvalPage) -> None:
     once = content.report.overall.once
     parts = [
         f"<h1>{escape(content.title)}</h1>",
-        headline(f"{once.rate:.1%}", f"{once.successes} of {once.episodes} episodes, 95 % interval {cells(once)[1]}."),
+        headline(
+            f"{once.rate:.1%}", f"{once.successes} of {once.episodes} episodes, 95 % interval {interval_words(once)}."
+        ),
         section("Each task", _table(content.report, content.premises)),
         section("Initial states that are not what the task says", _premises(content)) if _failing(content) else "",
         section("Failures", videos) if videos else "",

@@ -10,7 +10,7 @@ from embodied_rl.evaluation.evaluate import EvalReport
 from embodied_rl.telemetry.metrics import MetricsLog
 from embodied_rl.telemetry.progress import RunProgress
 from embodied_rl.telemetry.report import replace_text
-from embodied_rl.telemetry.tables import cells
+from embodied_rl.telemetry.tables import cells, interval_words
 from embodied_rl.types import EpisodeResult
 
 
@@ -96,5 +96,4 @@ def read_evaluation(folder: Path, iteration: int) -> EvalReport:
 
 def describe(report: EvalReport) -> str:
     """'62.0% (31/50), 95 % interval 48.2% to 74.1%', or the same of the mean return."""
-    value, interval = cells(report.overall)
-    return f"{value}, 95 % interval {interval}"
+    return f"{cells(report.overall)[0]}, 95 % interval {interval_words(report.overall)}"

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from embodied_rl.evaluation.evaluate import Score
-from embodied_rl.telemetry.tables import cells, figure
+from embodied_rl.telemetry.tables import cells, figure, interval_words
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +140,8 @@ def headline(large: str, small: str) -> str:
 def rate_cell(score: Score | None) -> str:
     """A cell with a rate and, below it, its interval."""
     rate, interval = cells(score)
-    return f"<td>{escape(rate)}<small>{escape(interval)}</small></td>"
+    lines = "".join(f"<small>{escape(line)}</small>" for line in interval.splitlines() or [""])
+    return f"<td>{escape(rate)}{lines}</td>"
 
 
 def pairs(values: Mapping[str, Any]) -> str:
@@ -155,7 +156,7 @@ def _headline(total: Outcome) -> str:
     """'62.0% -> 96.0%' (or mean returns) and the intervals."""
     scores = [total.before] + ([total.after] if total.after else [])
     words = " and ".join(
-        f"{when}: {_counted(score)} episodes, 95 % interval {cells(score)[1]}"
+        f"{when}: {_counted(score)} episodes, 95 % interval {interval_words(score)}"
         for when, score in zip(("before", "after"), scores, strict=False)
     )
     ending = "" if total.after else " (the run has not ended)"

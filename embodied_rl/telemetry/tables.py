@@ -20,17 +20,22 @@ _FEWEST = 2
 def cells(score: Score | None) -> tuple[str, str]:
     """Rate with counts, and 95 % interval: '62.0% (31/50)', '48.2% to 74.1%'; or those of the mean return.
 
-    After the interval it says how many episodes were not measured, if any: '..., not measured: 2 of 52'.
+    Below the interval it says how many episodes were not measured, if any: 'not measured: 2 of 52'.
     """
     if score is None:
         return "not measured", ""
     if not score.episodes:
         return lost_of(score), ""
-    lost = f", {lost_of(score)}" if score.not_measured else ""
+    lost = f"\n{lost_of(score)}" if score.not_measured else ""
     if not score.has_success:
         low, high = score.return_interval
         return f"{figure(score)} ({counted(score.episodes, 'episode')})", f"{low:.1f} to {high:.1f}{lost}"
     return f"{score.rate:.1%} ({score.successes}/{score.episodes})", f"{score.low:.1%} to {score.high:.1%}{lost}"
+
+
+def interval_words(score: Score) -> str:
+    """The interval of `cells`, and what was not measured, in one line."""
+    return cells(score)[1].replace("\n", ", ")
 
 
 def lost_of(score: Score) -> str:

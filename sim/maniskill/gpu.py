@@ -27,8 +27,8 @@ class ManiSkillGpuVecEnv:
     """`embodied_rl.vec_env.VecEnv` over N worlds of one task on a GPU.
 
     A simulation on a GPU moves all of its worlds, so a running episode that `step` does not name is given up. Worlds
-    whose episode is over move on unseen: what they showed at the end is kept. Worlds are reset one at a time, since ManiSkill
-    draws a batch of starts from one seed. PhysX on a GPU repeats itself up to rounding only.
+    whose episode is over move on unseen: what they showed at the end is kept. Worlds are reset one at a time, since
+    ManiSkill draws a batch of starts from one seed. PhysX on a GPU repeats itself up to rounding only.
 
     Raises:
         UserError: where torch sees no GPU.

@@ -94,7 +94,7 @@ def test_an_episode_that_always_breaks_is_not_measured_and_the_others_are_scored
     assert report.metrics()["eval/not_measured"] == 4
     assert "eval/not_measured" not in whole.metrics()
     assert EvalReport.from_json(json.loads(json.dumps(report.to_json()))) == report
-    assert cells(report.overall)[1].endswith(", not measured: 4 of 24")
+    assert cells(report.overall)[1].endswith("\nnot measured: 4 of 24")
 
 
 def test_where_nothing_can_be_measured_it_says_so_in_one_line() -> None:
