@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from embodied_rl.errors import UserError
-from embodied_rl.rng import philox
+from embodied_rl.rng import RunStream, philox
 
 TaskStates = Mapping[str, Sequence[int]]
 MAX_BROKEN_SHARE = 0.25
@@ -24,7 +24,6 @@ class BrokenStates:
 
     Args:
         seed: of the run.
-        stream: of philox, for the states that are drawn in place of broken ones.
         tasks: initial states by task name.
         unit: what a group is called: 'groups', or 'episodes' where each is one.
 
@@ -33,11 +32,10 @@ class BrokenStates:
         num_groups: groups that were left out so far.
     """
 
-    def __init__(self, seed: int, stream: int, tasks: TaskStates, unit: str) -> None:
+    def __init__(self, seed: int, tasks: TaskStates, unit: str) -> None:
         self.found: dict[tuple[str, int], int] = {}
         self.num_groups = 0
         self._seed = seed
-        self._stream = stream
         self._tasks = tasks
         self._unit = unit
 
@@ -52,7 +50,7 @@ class BrokenStates:
         for names in ([task], list(self._tasks)):
             sound = [(name, state) for name in names for state in self._tasks[name] if (name, state) not in known]
             if sound:
-                return sound[int(philox(self._seed, self._stream, group).integers(len(sound)))]
+                return sound[int(philox(self._seed, RunStream.REDRAW, group).integers(len(sound)))]
         raise UserError(_complaint(len(known), len(known), "initial states", list(known)))
 
     def check(self, groups: int, open_batch: Sequence[tuple[str, int]]) -> None:

@@ -64,7 +64,7 @@ class EpisodeSampler:
         self.counts = EpisodeCounts()
         self._tasks = {name: list(states) for name, states in tasks.items()}
         self._names = list(self._tasks)
-        self.broken = BrokenStates(seed, RunStream.REDRAW, self._tasks, "episodes" if group_size == 1 else "groups")
+        self.broken = BrokenStates(seed, self._tasks, "episodes" if group_size == 1 else "groups")
         self._next_group = 0
         self._attempts = RetryPolicy()
         self._adaptive = adaptive
