@@ -221,7 +221,7 @@ def _env_config(command: CollectCommand) -> EnvConfig:
 
 def _run(build: partial[Bench], job: Job, attempts: Sequence[Attempt], workers: int, console: Console) -> None:
     from embodied_rl.data import collect, writer
-    from embodied_rl.data.progress import progress_bar
+    from embodied_rl.data.progress import ProgressBar
 
     kept, failed = writer.stored(job.partial)
     open_attempts = [attempt for attempt in attempts if attempt.key not in kept and attempt.key not in failed]
@@ -231,7 +231,7 @@ def _run(build: partial[Bench], job: Job, attempts: Sequence[Attempt], workers: 
         return
     started, frames, failures = time.monotonic(), 0, len(failed)
     with (
-        progress_bar(console, "collect") as bar,
+        ProgressBar(console, "collect") as bar,
         closing(collect.run(build, job, open_attempts, min(workers, len(open_attempts)))) as results,
     ):
         line = bar.add_task("", total=len(attempts), completed=len(attempts) - len(open_attempts), note="")

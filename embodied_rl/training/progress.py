@@ -13,7 +13,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from embodied_rl.config.reward import RewardTrainConfig
 from embodied_rl.data.chunks import batch_samples, held_out_episodes, random_shift
 from embodied_rl.data.lerobot import Demonstrations
-from embodied_rl.data.progress import progress_bar
+from embodied_rl.data.progress import ProgressBar
 from embodied_rl.errors import UserError
 from embodied_rl.rewards.progress import ProgressConfig, ProgressModel, words_of
 from embodied_rl.types import Array
@@ -70,7 +70,7 @@ def fit_progress(data: Demonstrations, config: RewardTrainConfig, console: Conso
     model = _fresh(data, config.seed)
     adam = torch.optim.AdamW(model.parameters(), lr=config.lr, weight_decay=0.01)
     few = max(1, config.batch_size // _OF_SUCCESS)
-    with progress_bar(console, "reward") as bar:
+    with ProgressBar(console, "reward") as bar:
         job = bar.add_task("", total=config.steps, note="")
         for step in range(config.steps):
             some = rows[batch_samples(len(rows), config.batch_size - few, step, config.seed)]

@@ -20,7 +20,7 @@ from rich.console import Console
 
 from embodied_rl.config.sft import SftConfig, learning_rate
 from embodied_rl.data.chunks import ChunkDataset, SftBatch, batch_samples, drop_history_rows, random_shift
-from embodied_rl.data.progress import progress_bar
+from embodied_rl.data.progress import ProgressBar
 from embodied_rl.errors import UserError
 from embodied_rl.utils.signals import StopRequest
 
@@ -94,7 +94,7 @@ def fit(
     if state.exists():
         result.step, result.history = _restore(state, policy, adam, identity)
         console.print(f"continuing {state} at step {result.step}", soft_wrap=True)
-    with StopRequest(lambda: console.print("stopping after this step")) as stop, progress_bar(console, "sft") as bar:
+    with StopRequest(lambda: console.print("stopping after this step")) as stop, ProgressBar(console, "sft") as bar:
         job = bar.add_task("", total=config.steps, completed=result.step, note="")
         started, first = time.monotonic(), result.step
         while result.step < config.steps and not stop.asked:

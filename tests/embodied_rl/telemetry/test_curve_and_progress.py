@@ -11,7 +11,7 @@ import pytest
 from numba.core import event
 from rich.console import Console
 
-from embodied_rl.data.progress import progress_bar
+from embodied_rl.data.progress import ProgressBar
 from embodied_rl.telemetry.curve import Curve, curve_of, draw_curve
 from embodied_rl.telemetry.progress import RunProgress, duration, summary
 from embodied_rl.utils.console import LastingConsole
@@ -89,7 +89,7 @@ def test_a_narrow_terminal_cuts_the_note_and_not_the_times(width: int) -> None:
         assert re.search(r"137/300 +\d+:\d\d:\d\d ETA \d+:\d\d", line)
         assert "succ" in line
         assert len(line) <= width
-    other = progress_bar(
+    other = ProgressBar(
         Console(file=(also := io.StringIO()), force_terminal=True, width=width, color_system=None), "sft"
     )
     with other:
@@ -111,6 +111,21 @@ def test_a_long_evaluation_says_every_half_minute_where_it_is(monkeypatch: pytes
         "evaluate: 3/10  success 2/3",
         "evaluate: 6/10  success 3/6",
         "evaluate: 9/10  success 5/9",
+    ]
+
+
+def test_a_long_collection_says_every_half_minute_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr("embodied_rl.data.progress.time", SimpleNamespace(monotonic=lambda: now[0]))
+    out = io.StringIO()
+    with ProgressBar(Console(file=out, width=80), "collect") as bar:
+        task = bar.add_task("", total=5, note="")
+        for failed in range(5):
+            now[0] += 20.0
+            bar.update(task, advance=1, note=f"{failed} failed")
+    assert [line for line in out.getvalue().splitlines() if line.startswith("collect: ")] == [
+        "collect: 2/5  1 failed",
+        "collect: 4/5  3 failed",
     ]
 
 
