@@ -1,14 +1,20 @@
 """Two cameras of 1920 x 1080 at 30 Hz, as a process: what the bridge has to decode while somebody presses the button.
 
 python -m embodied_rl.benchmarks.deploy_cameras: publishes on the twin's camera topics until it is ended.
+python -m embodied_rl.benchmarks.deploy_cameras --port P: a policy server that sees them and asks for nothing.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
+import socket
+import sys
 import time
 from array import array
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -23,8 +29,16 @@ from embodied_rl.real_robot.ros2.adapters.stamps import set_time
 from embodied_rl.real_robot.ros2.clock import Clock
 from embodied_rl.real_robot.ros2.config import load_ros_config
 from embodied_rl.real_robot.ros2.session import Session
+from embodied_rl.real_robot.server.app import PolicyServer
+from embodied_rl.real_robot.server.limits import ServerLimits
+from embodied_rl.real_robot.server.observations import PolicySpec, Request
+from embodied_rl.real_robot.server.pictures import PictureFitter
+from embodied_rl.types import Array
 
 WIDTH, HEIGHT, HZ = 1920, 1080, 30.0
+SPEC = PolicySpec(cameras=2, image_size=16, proprio_dim=8, chunk_len=16, action_dim=7)
+"""Chunks that reach 0.8 s: a computer that has other things to do answers late."""
+_MODULE = "embodied_rl.benchmarks.deploy_cameras"
 _PICTURES, _WAIT_S, _AFTER_S = 4, 60.0, 0.3
 
 
@@ -32,7 +46,7 @@ def button_to_last_command(config: FleetConfig, task: str, presses: int) -> dict
     """Press the emergency stop again and again while both cameras are seen.
 
     Args:
-        config: Server, twin and bridge, in real time; the twin's own cameras are turned off.
+        config: Twin and bridge, in real time; the twin's own cameras are turned off, and the policy stays where it is.
         task: Of the twin.
         presses: How often.
 
@@ -40,7 +54,12 @@ def button_to_last_command(config: FleetConfig, task: str, presses: int) -> dict
         `ms`: from each press to the last set point that another process heard, 0 where that came before the press;
         `flows`: what the bridge says of its cameras.
     """
-    fleet, clock, rng, found = Fleet(config), Clock(), np.random.default_rng(0), list[float]()
+    fleet, clock, rng, found = (
+        Fleet(replace(config, server=(_MODULE,))),
+        Clock(),
+        np.random.default_rng(0),
+        list[float](),
+    )
     try:
         drills = Drills(fleet, task)
         assert fleet.twin is not None
@@ -76,8 +95,27 @@ def _press(fleet: Fleet, drills: Drills, clock: Clock, after_s: float) -> float:
     return last_ms
 
 
+def decide(requests: Sequence[Request]) -> list[Array | str]:
+    """Stay."""
+    return [np.zeros((SPEC.chunk_len, SPEC.action_dim), np.float32) for _ in requests]
+
+
+def serve(port: int) -> None:
+    """Answer until ended: what a policy thinks is no matter of the button's."""
+    address = socket.create_server(("127.0.0.1", port))
+    fitter = PictureFitter(size=SPEC.image_size, pipeline="as_rendered", mirror=False)
+    names = ("cameras", "image_size", "proprio_dim", "chunk_len", "action_dim", "instruction")
+    metadata = {name: getattr(SPEC, name) for name in names} | {"policy": "stays", "weights": "none"}
+    server = PolicyServer(decide, SPEC, fitter, metadata=metadata, limits=ServerLimits())
+    ready = f"ready: ws://127.0.0.1:{address.getsockname()[1]}"
+    asyncio.run(server.run(address, lambda: None, lambda: print(ready, flush=True)))
+
+
 def main() -> None:
-    """Publish until ended."""
+    """Publish until ended, or serve."""
+    if "--port" in sys.argv:
+        serve(int(sys.argv[sys.argv.index("--port") + 1]))
+        return
     stopping = list[int]()
     signal.signal(signal.SIGTERM, lambda number, _: stopping.append(number))
     with Session("cameras") as session:
