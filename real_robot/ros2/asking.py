@@ -90,11 +90,11 @@ class AskReport:
     answers: int = 0
     """That came, used or not."""
     unused: int = 0
-    """Those that were not used."""
+    """Those that an arm which moves could not use."""
     errors: int = 0
     """Questions without an answer."""
     last_error: str = ""
-    """Why the last answer was not used or did not come; '' once one was used."""
+    """Why the last answer could not be used or did not come; '' once one could."""
     last_error_ns: int = 0
     """When, of the control loop's clock."""
     policy: str = ""
@@ -258,8 +258,9 @@ class Asking:
         receipt = self._loop.chunk(chunk, now_ns, infer_ms, asked.frozen)
         with self._lock:
             self._failing = not receipt.in_time
-            self.report.last_error, self.report.last_error_ns = receipt.reason, now_ns
-            self.report.unused += not receipt.accepted
+            late = "" if receipt.in_time else f"it came {receipt.delay_steps} steps after its observation"
+            self.report.last_error, self.report.last_error_ns = receipt.reason or late, now_ns
+            self.report.unused += not receipt.in_time
 
     def _misfit(self, metadata: dict[str, Any]) -> str:
         """Note what policy answers, since its server may be another one after a lost connection.

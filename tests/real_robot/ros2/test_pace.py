@@ -77,6 +77,7 @@ class Line:
         self.asking = Asking(self.loop, observations, [self.client], clock, AskConfig(**ask))
         self.pictures, self.asked = deque[int](), deque[tuple[int, Question]]()
         self.events: list[Any] = []
+        self.noise = np.random.default_rng(0)  # a picture that repeats itself is a fault
         self.loop.events.subscribe(self.events.append)
 
     def run(self, seconds: float) -> None:
@@ -91,7 +92,7 @@ class Line:
                 self.asking._take({"actions": np.full(self.shape, 0.5)}, self.client.metadata, self.asked.popleft()[1])
             if self.pictures and self.pictures[0] + self.age_ns <= self.now:
                 stamp = self.pictures.popleft()
-                self.observations.picture("front", np.zeros((8, 8, 3), np.uint8), stamp, self.now)
+                self.observations.picture("front", self.noise.integers(0, 256, (8, 8, 3), np.uint8), stamp, self.now)
                 if not self.asked and (question := self.asking._question()) is not None:
                     self.asked.append((self.now + self.answer_ns, question))
             if self.now // MS % 25 == 0:
@@ -129,3 +130,23 @@ def test_the_check_and_the_arm_agree(chunk_len: int, answer_ms: int, age_ms: int
         assert (started, state) == (True, ArmState.RUNNING)
         assert np.mean(acted) > 0.75
     assert state is not ArmState.RUNNING or np.mean(acted) > 0.4, "it says that it runs, and stands"
+
+
+def test_an_answer_that_only_a_standstill_could_use_is_named() -> None:
+    """A chunk of 4, answers of 95 ms, pictures 80 ms old: one that holds would use it."""
+    line = Line(4, 2, 12, 5)
+    line.run(1.0)
+    assert line.starts()
+    line.run(1.0)
+    assert (line.asking.report.last_error, line.loop.state) == ("", ArmState.RUNNING)
+    line.answer_ns, line.age_ns = 95 * MS, 80 * MS
+    line.run(1.5)
+    report = line.asking.report
+    assert line.loop.state is ArmState.HOLDING
+    assert report.last_error == "it came 4 steps after its observation"
+    assert report.unused >= 5
+    assert not line.loop.fire(Event.RESUME, line.now).accepted
+    line.answer_ns, line.age_ns = 12 * MS, 5 * MS
+    line.run(1.0)
+    assert report.last_error == ""
+    assert line.loop.fire(Event.RESUME, line.now).accepted
