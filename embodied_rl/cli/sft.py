@@ -98,10 +98,13 @@ def _words(argv: list[str]) -> str:
 
 
 def _run(command: SftCommand, argv: list[str]) -> int:
+    import numpy as np
+
     from embodied_rl.data import lerobot  # after the checks: a typing error should not wait for torch
     from embodied_rl.data.actions import fit_actions
     from embodied_rl.data.frames import Frames
     from embodied_rl.data.metadata import describe_left_out
+    from embodied_rl.real_robot.core.views_of_training import small_view
     from embodied_rl.utils.console import LastingConsole
 
     console = LastingConsole()
@@ -141,6 +144,7 @@ def _run(command: SftCommand, argv: list[str]) -> int:
         return 130
     about = {
         "control_hz": control_hz,
+        "views": [small_view(picture) for picture in data.images[np.array([0])][0]],
         "targets": dataclasses.asdict(targets),
         "last_session_seconds": round(time.monotonic() - started, 1),
     }

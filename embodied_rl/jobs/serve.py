@@ -207,7 +207,8 @@ def trained_on(provenance: Mapping[str, Any]) -> dict[str, Any]:
     """What a checkpoint's provenance says of its training, for clients; None where it does not say.
 
     Returns:
-        `embodiment`: 'libero' for LIBERO's arm and actions, else the suite. `tasks`: the instructions.
+        `embodiment`: 'libero' for LIBERO's arm and actions, else the suite. `tasks`: the instructions. `views`: each
+        camera's, see `small_view`.
     """
     suite, names = provenance.get("suite"), list[str]()
     if suite in (*TABLETOP_SUITES, *SUITES):  # the suites whose tasks are named by their instructions
@@ -219,7 +220,8 @@ def trained_on(provenance: Mapping[str, Any]) -> dict[str, Any]:
         names = list(problems(suite))
     tasks = provenance.get("instructions") or sorted({_instruction_of(name) for name in names})
     like_libero = base_suite(suite or "") in (*TABLETOP_SUITES, *SUITES)
-    return {"embodiment": "libero" if like_libero else suite, "tasks": tasks if 0 < len(tasks) <= MAX_LIST else None}
+    known = {"embodiment": "libero" if like_libero else suite, "tasks": tasks if 0 < len(tasks) <= MAX_LIST else None}
+    return known | {"views": provenance.get("views")}
 
 
 def _instruction_of(task: str) -> str:

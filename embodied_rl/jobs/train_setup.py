@@ -327,7 +327,9 @@ def _policy_files(policy: KnownPolicy, config: TrainConfig, states: RunStates) -
 
 
 def _provenance(config: TrainConfig, states: RunStates) -> dict[str, Any]:
-    """What a checkpoint says about how it was trained."""
+    """What a checkpoint says about how it was trained, and of the demonstrations before."""
+    begun = getattr(config.policy, "checkpoint", None)
+    views = read_provenance(policy_folder(begun)).get("views") if begun else None
     return {
         "command": "embodied-rl train",
         "version": __version__,
@@ -338,4 +340,5 @@ def _provenance(config: TrainConfig, states: RunStates) -> dict[str, Any]:
         "era": config.env.era,
         "config": to_dict(config),
         **({} if states.known is None else {TRAINED_STATES: states.known}),
+        **({} if views is None else {"views": views}),
     }

@@ -20,6 +20,8 @@ def wrong_metadata(metadata: Mapping[str, Any]) -> str:
         check(dict(metadata), _KIND)
         if metadata.get("tasks") is not None:
             check(metadata["tasks"], Many(str), "tasks")
+        if metadata.get("views") is not None:
+            check(metadata["views"], Many(str), "views")
         json.dumps(dict(metadata))  # the recording and the status say it too
     except (SaidError, TypeError, ValueError) as error:
         return (

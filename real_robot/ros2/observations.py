@@ -85,6 +85,12 @@ class Observations:
         with self._changed:
             self._changed.wait(seconds)
 
+    def newest(self) -> dict[str, np.ndarray] | None:
+        """Each camera's newest picture; None before each has come."""
+        with self._changed:
+            kept = {name: pictures[-1].image for name, pictures in self._pictures.items() if pictures}
+        return kept if len(kept) == len(self.cameras) else None
+
     def take(self, now_ns: int) -> ObservationTaken | None:
         """What the policy is asked at `now_ns`; None before each camera and the joints have come.
 

@@ -11,6 +11,7 @@ from embodied_rl.errors import UserError
 from embodied_rl.real_robot.core.buttons import Button
 from embodied_rl.real_robot.core.motion import Limit, Motion
 from embodied_rl.real_robot.core.states import ArmState
+from embodied_rl.real_robot.core.views_of_training import compare_views
 from embodied_rl.real_robot.ros2.inputs import Inputs
 from embodied_rl.real_robot.ros2.limits_table import limits_table
 from embodied_rl.real_robot.ros2.metadata import unknown_task
@@ -53,7 +54,7 @@ def from_json(text: str) -> list[Check]:
 
 def checks(station: Station, inputs: Inputs) -> list[Check]:
     """Every check, also after one that fails."""
-    parts = [_controller(station, inputs), _policy(station), _stop(station, inputs)]
+    parts = [*_views(station), _controller(station, inputs), _policy(station), _stop(station, inputs)]
     held = Check(LIMITS, True, limits_table(station.robot, station.config))
     return [*_flows(station, inputs), *_arm(station), *_gripper(station, inputs), *parts, held]
 
@@ -106,6 +107,14 @@ def _gripper(station: Station, inputs: Inputs) -> list[Check]:
         return [Check("gripper", True, "none in the arm's file: what the policy says to one moves nothing")]
     missing = inputs.missing_fingers()
     return [Check("gripper", not missing, missing or f"{', '.join(gripper.fingers)} on {station.config.joint_states}")]
+
+
+def _views(station: Station) -> list[Check]:
+    """Whether each camera is the one that training looked through; nothing before each has sent a picture."""
+    seen = station.observations.newest()
+    if not seen:
+        return []
+    return [Check("views", *compare_views(seen, station.asking.metadata.get("views")))]
 
 
 def _controller(station: Station, inputs: Inputs) -> Check:

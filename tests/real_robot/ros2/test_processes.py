@@ -76,7 +76,7 @@ def test_the_bridges_options_are_parameters_and_its_token_is_not(scenario: dict[
 
 def test_every_preflight_check_passes(scenario: dict[str, Any]) -> None:
     assert [check for check in scenario["checks"] if not check["passed"]] == []
-    assert len(scenario["checks"]) == 11
+    assert len(scenario["checks"]) == 12
 
 
 def test_a_second_bridge_is_refused_in_one_line_and_the_first_goes_on(scenario: dict[str, Any]) -> None:
