@@ -38,10 +38,7 @@ def compare_views(live: Mapping[str, np.ndarray], stored: Sequence[str] | None) 
     except (ValueError, TypeError, binascii.Error):
         return False, "the server's views of training are not understood: is it of another version?"
     if len(trained) != len(names):
-        return (
-            True,
-            "CAUTION: no view of training is stored with the policy: compare the cameras by eye (--training-view)",
-        )
+        return (True, "CAUTION: no views of training are stored with the policy: compare by eye (--training-view)")
     for one, two in pairs:
         straight = _alike(seen[one], trained[one]) + _alike(seen[two], trained[two])
         crossed = _alike(seen[one], trained[two]) + _alike(seen[two], trained[one])

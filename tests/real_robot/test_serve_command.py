@@ -101,7 +101,8 @@ def in_process(obs: dict[str, Any]) -> Array:
 def test_what_a_checkpoint_says_of_its_training(
     provenance: dict[str, Any], embodiment: str | None, tasks: list[str] | None
 ) -> None:
-    assert job.trained_on(provenance) == {"embodiment": embodiment, "tasks": tasks}
+    assert job.trained_on(provenance) == {"embodiment": embodiment, "tasks": tasks, "views": None}
+    assert job.trained_on(provenance | {"views": ["a", "b"]})["views"] == ["a", "b"]
 
 
 def test_a_suite_without_a_choice_of_tasks_has_all_of_them() -> None:

@@ -21,6 +21,7 @@ from embodied_rl.errors import UserError
 from embodied_rl.policies.checkpoints.folder import read_provenance
 from embodied_rl.policies.openvla.checkpoint import load_policy
 from embodied_rl.policies.openvla.policy import OpenVLAPolicy
+from embodied_rl.real_robot.core.views_of_training import small_view
 from embodied_rl.utils.lock import locked
 
 FAST = [
@@ -72,6 +73,7 @@ def test_sft_writes_a_checkpoint_with_provenance(demo: Path, tmp_path: Path) -> 
     assert (policy.chunk_len, policy.unnorm_key) == (2, "tabletop_object")
     provenance = read_provenance(out)
     assert provenance["command"].startswith(f"embodied-rl sft {demo} --out")
+    assert provenance["views"] == [small_view(picture) for picture in load(demo).images[np.array([0])][0]]
     assert (provenance["seed"], provenance["suite"], provenance["renderer"]) == (3, "tabletop_object", "raycast")
     assert provenance["dataset"]["sha256"] == fingerprint(demo)
     assert [row["step"] for row in provenance["history"]] == [4, 8]
