@@ -35,7 +35,8 @@ from embodied_rl.utils import processes
 from embodied_rl.vec_env import EnvInfo, SimulatorFailed
 
 _SPAWN = get_context("spawn")  # a fork would copy the parent's threads' locks in whatever state they are
-_MAX_IN_A_ROW = 5
+_MAX_IN_A_ROW = 20
+"""So often a child may be lost without a step in between: initial states that kill it are tried a few times each."""
 
 
 class _Lost(Exception):
@@ -168,8 +169,8 @@ class ProcessVecEnv:
         replaced: replacements by reason: died, hung, raised, grew.
 
     Raises:
-        UserError: if a simulator does not start, and what UserError a simulator raises.
-        RuntimeError: if a child is lost six times without a step in between.
+        UserError: if a simulator does not start, if a child is lost again and again without a step in between, and what
+            UserError a simulator raises.
 
     Example:
         >>> with closing(ProcessVecEnv(NativeFactory(...), num_envs=32, processes=4)) as env:
@@ -347,7 +348,7 @@ class ProcessVecEnv:
             self._replace(index, "grew")
 
     def _replace(self, index: int, reason: str) -> None:
-        """Start another child until one comes up; RuntimeError after too many in a row."""
+        """Start another child until one comes up; UserError after too many in a row."""
         while True:
             self.replaced[reason.split()[0]] += 1
             what, *details = reason.strip().splitlines()
@@ -355,7 +356,10 @@ class ProcessVecEnv:
             self._say(f"Simulator process {index} {why}: replaced, the episodes in it run again.")
             self._in_a_row[index] += reason != "grew"
             if self._in_a_row[index] > _MAX_IN_A_ROW:
-                raise RuntimeError(f"a simulator was lost {_MAX_IN_A_ROW + 1} times without a step; the last {reason}")
+                raise UserError(
+                    f"a simulator process was lost {self._in_a_row[index]} times without a step in between; the last "
+                    f"time it {why}. Look for what it needs, or try it with --env.processes 0."
+                )
             try:
                 self._children[index].replace()
             except _Lost as lost:

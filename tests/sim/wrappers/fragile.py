@@ -92,3 +92,21 @@ class AlwaysBreaks(Fragile):
                 raise ZeroDivisionError("the simulator broke")
 
         return Env(num_envs, {}, self.folder, 0)
+
+
+@dataclass(frozen=True)
+class Kills(Fragile):
+    """Episodes from one initial state kill the process as they begin."""
+
+    state: tuple[str, int] = ("", 0)
+
+    def __call__(self, num_envs: int) -> FragileEnv:
+        state = self.state
+
+        class Env(FragileEnv):
+            def reset(self, env_ids: Sequence[int], episodes: Sequence[EpisodeSpec]) -> None:
+                if any((spec.task, spec.init_state) == state for spec in episodes):
+                    os.kill(os.getpid(), signal.SIGKILL)
+                super().reset(env_ids, episodes)
+
+        return Env(num_envs, {}, self.folder, 0)

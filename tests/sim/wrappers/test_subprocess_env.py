@@ -25,7 +25,7 @@ from embodied_rl.types import EpisodeSpec, RolloutBatch
 from embodied_rl.utils.profiler import Profiler
 from embodied_rl.vec_env import VecEnv
 from tests.embodied_rl.scheduler.toys import GRPO, PPO, Setup, assert_same_rows, pipelined, serial
-from tests.sim.wrappers.fragile import AlwaysBreaks, Fragile, NeverStarts
+from tests.sim.wrappers.fragile import AlwaysBreaks, Fragile, Kills, NeverStarts
 from tests.toy import CHUNK, HORIZON, TASKS, ToyEnv, ToyPolicy
 
 BREAKDOWNS = {3: "kill@step", 6: "raise@step", 9: "hang@step", 14: "kill@reset", 17: "raise@reset"}
@@ -155,10 +155,29 @@ def test_a_simulator_that_cannot_start_is_a_user_error(tmp_path: Path) -> None:
     assert multiprocessing.active_children() == []
 
 
-def test_a_simulator_that_always_breaks_ends_the_run(tmp_path: Path) -> None:
-    message = r"(?s)(6 times without a step; .*the simulator broke|the simulator breaks in 3 of 3 )"
+def test_a_simulator_that_always_breaks_ends_the_run_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("embodied_rl.sim.wrappers.subprocess_env._MAX_IN_A_ROW", 2)
+    message = (
+        r"lost 3 times without a step in between; the last time it raised \(ZeroDivisionError: the simulator broke\)"
+    )
     with (
         closing(ProcessVecEnv(AlwaysBreaks(tmp_path, {}), 1, processes=1)) as env,
-        pytest.raises((RuntimeError, UserError), match=message),
+        pytest.raises(UserError, match=message) as error,
     ):
         collect(env, groups=1)
+    assert "\n" not in str(error.value)
+
+
+def test_an_initial_state_that_kills_its_process_every_time_is_left_out(tmp_path: Path) -> None:
+    """One env a process, so that it takes no other episode down."""
+    whole, sampler = collect(ToyEnv(2), groups=2)
+    state = (whole.episodes[0].spec.task, whole.episodes[0].spec.init_state)
+    with closing(ProcessVecEnv(Kills(tmp_path, {}, state=state), 2, processes=2)) as env:
+        batch, sampler = collect(env, groups=2)
+        assert env.replaced["died"] >= 5
+    assert sampler.broken.found == {state: 0}
+    assert [result.spec.group for result in batch.episodes] == [1] * 4 + [2] * 4
+    for one, two in zip(batch.episodes[:4], whole.episodes[4:], strict=True):
+        assert one == two
