@@ -358,7 +358,7 @@ class ProcessVecEnv:
             if self._in_a_row[index] > _MAX_IN_A_ROW:
                 raise UserError(
                     f"a simulator process was lost {self._in_a_row[index]} times without a step in between; the last "
-                    f"time it {why}. Look for what it needs, or try it with --env.processes 0."
+                    f"time it {why}. Look for what it needs, or leave --env.processes out."
                 )
             try:
                 self._children[index].replace()
