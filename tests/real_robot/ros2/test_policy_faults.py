@@ -16,7 +16,7 @@ import pytest
 from embodied_rl.errors import UserError
 from embodied_rl.real_robot.ros2.environment import ros_environment
 
-ROOT, SPEED = Path(__file__).parents[3], "0.35"
+ROOT, SPEED = Path(__file__).parents[3], "0.25"
 WORDS = "pick up the bottle and place it in the basket"
 
 
