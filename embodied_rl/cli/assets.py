@@ -139,7 +139,7 @@ def _install(root: Path, benchmark: Benchmark, options: argparse.Namespace) -> i
             wanted=[whole_suite("libero", name) for name in options.suites],
             report=report,
         )
-        judge_states(root, benchmark, report.step, report.progress)
+        judge_states(root, benchmark, report)
     print(
         f"{counted(made, 'task')} exported to {root}" if made else f"nothing to do: everything is installed in {root}"
     )

@@ -211,8 +211,30 @@ def test_bundles_of_the_other_benchmark_or_another_mujoco_are_not_judged(
         return {}, ""
 
     monkeypatch.setattr("embodied_rl.sim.libero.assets.judge.find_premises", find)
-    judge_states(tmp_path, LIBERO, lambda text: None, _quiet)
+    report = Silent()
+    judge_states(tmp_path, LIBERO, report)
     assert judged == [NAME]
+    assert not report.said + report.steps  # nothing is left to do
+
+
+def test_settling_is_announced_with_its_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """130 tasks of 1 to 5 s each on two cores."""
+    install_fake(tmp_path, (NAME,))
+
+    def find(root: Path, tasks: object, jobs: int, tell: Any) -> tuple[dict[str, object], str]:
+        tell(0, 65 * jobs)
+        tell(65 * jobs, 65 * jobs)
+        return {}, ""
+
+    monkeypatch.setattr("embodied_rl.sim.libero.assets.judge.find_premises", find)
+    monkeypatch.setattr("embodied_rl.sim.libero.assets.judge.count_jobs", lambda: 2)
+    report = Silent()
+    judge_states(tmp_path, LIBERO, report)
+    (line,) = report.said
+    assert line.startswith("All tasks can be used now.")
+    assert "the initial states of 130 tasks settle" in line
+    assert "2 to 6 minutes. Interrupted, what is left is done where a task is first used." in line
+    assert (report.steps, report.seen) == (["settling initial states"], [(0, 130), (130, 130)])
 
 
 def test_an_altered_bundle_is_noticed_and_made_again(stage: Stage) -> None:
