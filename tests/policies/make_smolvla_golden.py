@@ -4,6 +4,9 @@
     pip install transformers==4.54.1
     python tests/policies/make_smolvla_golden.py
 
+With --check it writes nothing and prints how far the installed LeRobot is from the file: 0.6.1 (Python 3.12,
+transformers 5.5.0) computes the same numbers.
+
 From 4.55 to 4.57 transformers' SmolVLM finds the position of all patches but the first of a row or column one too low
 in float32 (huggingface/transformers#41190); in bfloat16, as LeRobot runs it, and in 5.23 it does not.
 
@@ -14,7 +17,9 @@ and number of parameters of the published size, on the meta device. Nothing is d
 from __future__ import annotations
 
 import hashlib
+import inspect
 import json
+import sys
 import tempfile
 import zlib
 from pathlib import Path
@@ -136,7 +141,7 @@ def _normalised(stored: dict[str, Any], config: Any) -> Any:
 
 
 def main() -> None:
-    """Make the file."""
+    """Make the file, or compare with it."""
     import torch
 
     draw = np.random.default_rng(0)
@@ -168,13 +173,14 @@ def main() -> None:
     noise, actions = torch.from_numpy(stored["noise"]), torch.from_numpy(stored["actions"])
     with torch.no_grad():
         prefix, valid, blocks = model.embed_prefix(*inputs)
-        _, cache = model.vlm_with_expert.forward(
+        read = model.vlm_with_expert.forward
+        _, cache = read(
             attention_mask=_mask(valid, blocks),
             position_ids=valid.cumsum(1) - 1,
             inputs_embeds=[prefix, None],
             past_key_values=None,
             use_cache=True,
-            fill_kv_cache=True,
+            **({"fill_kv_cache": True} if "fill_kv_cache" in inspect.signature(read).parameters else {}),
         )
         chunk = model.sample_actions(*inputs, noise=noise)
         stored |= {
@@ -200,8 +206,20 @@ def main() -> None:
         }
     )
     arrays: dict[str, Any] = {name: np.asarray(value) for name, value in stored.items()}
+    if "--check" in sys.argv:
+        _compare(arrays)
+        return
     np.savez_compressed(OUT, **arrays)
     print(f"{OUT}: {OUT.stat().st_size} bytes; {stored['published']}")
+
+
+def _compare(arrays: dict[str, Any]) -> None:
+    """Print the largest difference of each array from the file's, or whether its text is another."""
+    with np.load(OUT) as file:
+        for name, value in arrays.items():
+            text = value.dtype.kind == "U"
+            found = str(value != file[name]) if text else f"{np.abs(value - file[name].astype(value.dtype)).max():.2g}"
+            print(f"{name}: {'differs ' if text else ''}{found}")
 
 
 def _mask(valid: Any, blocks: Any) -> Any:
