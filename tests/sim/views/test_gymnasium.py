@@ -83,6 +83,20 @@ def test_a_tabletop_suite_is_made_as_a_vector_without_images() -> None:
         assert reward.shape == (2,)
 
 
+@pytest.mark.parametrize("mode", ["sync", "vector_entry_point"])
+def test_gymnasiums_own_vector_envs_and_wrappers_run_a_suite(mode: str) -> None:
+    envs = gymnasium.make_vec(
+        "embodied_rl/tabletop_goal-v0", num_envs=2, vectorization_mode=mode, **TABLETOP, cameras=0, state=True
+    )
+    with closing(gymnasium.wrappers.vector.RecordEpisodeStatistics(envs)) as recorded:
+        first, _ = recorded.reset(seed=4)
+        assert isinstance(envs.autoreset_mode, AutoresetMode)  # type: ignore[attr-defined]
+        again, *_ = recorded.reset(seed=[4, 5])  # type: ignore[arg-type]
+        assert same(first, again)
+        observation, reward, *_ = recorded.step(recorded.action_space.sample())
+        assert observation["state"].shape[0] == len(reward) == 2
+
+
 def test_env_i_of_a_vector_runs_what_a_single_env_of_its_seed_runs(vector: GymnasiumVectorEnv) -> None:
     steps = 40  # several episodes
     actions = np.random.default_rng(0).uniform(-1, 1, (steps, 3, 2)).astype(np.float32)
