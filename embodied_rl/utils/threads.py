@@ -171,7 +171,12 @@ def shared_cores(cores: int) -> int:
 
 
 def set_torch_threads(count: int) -> None:
-    """Let torch use `count` threads inside operators that this thread calls, whatever other threads set later."""
+    """Let torch use `count` threads inside operators that this thread calls, whatever other threads set later.
+
+    Denormal numbers count, as in every other thread: a library may have switched them off in the one that loaded it,
+    whose children inherit that.
+    """
+    torch.set_flush_denormal(False)
     # torch keeps the number by thread, but a thread that never asked for it takes the latest one set anywhere.
     torch.get_num_threads()
     torch.set_num_threads(count)

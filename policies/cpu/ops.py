@@ -1,7 +1,8 @@
 """`cpu_loops` as differentiable operators, where they are faster than torch's: float32 on one CPU thread.
 
-So does the learner run them, which takes several pieces of a batch side by side, one a thread. With more threads inside
-an operator, other number formats or devices, the caller uses torch.
+So does the learner run them, which takes several pieces of a batch side by side, one a thread, and whoever decides: an
+actor's threads and its caller, which may have other numbers of torch threads, must round alike. Where gradients are
+taken with more threads inside an operator, for other number formats or devices, the caller uses torch.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from embodied_rl.types import Array
 
 def applies(*tensors: Tensor) -> bool:
     """Whether these can go through the operators below, here and now."""
-    if torch.compiler.is_compiling() or torch.get_num_threads() > 1:
+    if torch.compiler.is_compiling() or (torch.is_grad_enabled() and torch.get_num_threads() > 1):
         return False
     return all(
         # not a subclass: fake tensors, for instance, hold no numbers

@@ -12,9 +12,12 @@ if ROOT not in sys.path:
     sys.path.append(ROOT)  # last: a bare `sim` or `policies` must not shadow anything
 
 
-@pytest.fixture(autouse=True, scope="session")
+@pytest.fixture(autouse=True)
 def one_thread() -> None:
-    """Tensors here are tiny: threads would only wait for each other, and other tests run beside."""
+    """Tensors here are tiny: threads would only wait for each other, and other tests run beside.
+
+    Before each test: a command that runs in this process leaves its own number behind.
+    """
     import torch
 
     torch.set_num_threads(1)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,7 +18,7 @@ from embodied_rl.policy import ActMode, PolicyTraits
 from embodied_rl.rng import DecisionRng
 from embodied_rl.rollout.actor import MIN_ROWS, ParallelActor
 from embodied_rl.types import ActOutput, EvalOutput, Observation
-from embodied_rl.utils.threads import CoreBudget
+from embodied_rl.utils.threads import CoreBudget, set_torch_threads
 
 LONG = 20.0
 
@@ -136,6 +138,19 @@ def test_an_error_in_a_part_is_raised() -> None:
         actor.act(*_inputs(2 * MIN_ROWS), "sample")
 
 
+@pytest.fixture
+def mode(request: pytest.FixtureRequest) -> Iterator[None]:
+    """What something that ran before has left in the caller's thread."""
+    threads, flush = request.param
+    torch.set_num_threads(threads)
+    torch.set_flush_denormal(flush)
+    yield
+    torch.set_num_threads(1)
+    torch.set_flush_denormal(False)
+
+
+@pytest.mark.parametrize("mode", [(1, False), (2, False), (3, False), (1, True)], indirect=True, ids=str)
+@pytest.mark.usefixtures("mode")
 def test_threads_that_have_time_or_not_change_no_bit() -> None:
     """The same parts whoever takes them; and they are what the policy says of those rows alone."""
     policy = OpenVLAPolicy.fresh(nano(image_size=32, vision_dim=32, dim=64, text_vocab=64, chunk_len=2), ["do it"])
@@ -162,3 +177,21 @@ def test_threads_that_have_time_or_not_change_no_bit() -> None:
     assert one.value is not None
     assert two.value is not None
     assert torch.equal(one.value, two.value)
+
+
+@pytest.mark.parametrize("mode", [(1, True)], indirect=True, ids=str)
+@pytest.mark.usefixtures("mode")
+def test_every_thread_counts_denormal_numbers() -> None:
+    """The product is one; it is 0 in a thread that flushes them, and threads inherit that."""
+
+    class Tiny(Seen):
+        def act(self, obs: Observation, rng: DecisionRng, mode: ActMode) -> ActOutput:
+            out = super().act(obs, rng, mode)
+            return replace(out, log_prob=torch.full_like(out.log_prob, 1e-30) * 1e-10)
+
+    rows = 2 * MIN_ROWS
+    with closing(ParallelActor(Tiny(), rows, 2)) as actor:
+        found = actor.act(*_inputs(rows), "sample").log_prob
+    assert (found.view(torch.int32) != 0).all()  # by its bits: to this thread it is still equal to 0
+    set_torch_threads(1)
+    assert (Tiny().act(*_inputs(1), "sample").log_prob > 0).all()
