@@ -4,6 +4,9 @@ Batches are consecutive slices of the group sequence: each ends once it has `gro
 total. So they depend on the episodes, but not on which finished first. A new group starts only if its batch is within
 the lookahead, assuming that all open groups will be accepted.
 
+All episodes of a group that is filtered out run to their end, though it is known before: given up would be those that
+take long, which are the failing ones, and what is said of the rollout would be too good.
+
 A group of which an episode broke the simulator in every attempt is left out, and counts for nothing: another one is
 drawn in its place. So every group that is trained on is whole, and its mean is over as many episodes as any other's.
 """
@@ -38,7 +41,7 @@ class GroupStatus(Enum):
 class Group:
     """A group under way.
 
-    task, init_state: of its episodes. stopped: episodes that were given up because the group was not to be trained on.
+    task, init_state: of its episodes. stopped: episodes that were given up because another one breaks the simulator.
     broken: episodes that were given up because they break the simulator.
     """
 
@@ -71,7 +74,7 @@ class BatchEnd:
 
     @property
     def num_stopped(self) -> int:
-        """Episodes that were given up because their group had been filtered out already."""
+        """Episodes that were given up because another one of their group breaks the simulator."""
         return sum(group.stopped for group in self.groups)
 
     @property
@@ -199,12 +202,13 @@ class GroupQueue:
         if group.status is not GroupStatus.OPEN:
             return [trajectory]
         if not self._can_pass(group):
-            self._leave_out(group, GroupStatus.FILTERED)
+            group.status = GroupStatus.FILTERED
+            self._check_broken()
             return list(group.members)
         if not group.finished:
             return []
         if group.broken:
-            self._leave_out(group, GroupStatus.BROKEN)
+            self._leave_out(group)
             return list(group.members)
         group.members.sort(key=lambda member: member.result.spec.episode_id)
         group.status = GroupStatus.ACCEPTED
@@ -219,9 +223,9 @@ class GroupQueue:
         low, high = self._success_rate_range[0] - 1e-9, self._success_rate_range[1] + 1e-9
         return any(low <= (wins + more) / group.size <= high for more in range(left + 1))
 
-    def _leave_out(self, group: Group, status: GroupStatus) -> None:
-        """The group is not trained on; those of its episodes that wait are never begun."""
-        group.status = status
+    def _leave_out(self, group: Group) -> None:
+        """The group breaks the simulator and counts for nothing; those of its episodes that wait are never begun."""
+        group.status = GroupStatus.BROKEN
         for waiting in (self._queue, self._retries):
             for spec in [spec for spec in waiting if spec.group == group.index]:
                 waiting.remove(spec)
@@ -229,11 +233,11 @@ class GroupQueue:
         self._check_broken()
 
     def is_stopped(self, spec: EpisodeSpec) -> bool:
-        """Whether the episode's group is left out already, so that how it ends does not matter."""
-        return self._by_index[spec.group].status in (GroupStatus.FILTERED, GroupStatus.BROKEN)
+        """Whether the episode's group breaks the simulator, so that how the episode ends does not matter."""
+        return self._by_index[spec.group].status is GroupStatus.BROKEN
 
     def stop(self, spec: EpisodeSpec) -> None:
-        """Give up an episode of a group that is left out: it counts as finished, without a result."""
+        """Give up an episode of a group that breaks the simulator: it counts as finished, without a result."""
         self.sampler.finish(spec)
         self._by_index[spec.group].stopped += 1
 
@@ -255,9 +259,9 @@ class GroupQueue:
         group = self._by_index[spec.group]
         self.sampler.finish(spec)
         group.broken += 1
-        if self._success_rate_range is not None and not group.finished:
+        if group.status is GroupStatus.FILTERED or (self._success_rate_range is not None and not group.finished):
             return []
-        self._leave_out(group, GroupStatus.BROKEN)
+        self._leave_out(group)
         return list(group.members)
 
     def _check_broken(self) -> None:

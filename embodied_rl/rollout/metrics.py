@@ -10,7 +10,7 @@ from embodied_rl.rollout.groups import BatchEnd, GroupStatus
 from embodied_rl.types import EpisodeResult, RolloutBatch
 
 STOPPED = "rollout/stopped"
-"""Metric: episodes given up because their group had been filtered out already."""
+"""Metric: episodes given up because another one of their group breaks the simulator."""
 
 
 def summarize_rollout(end: BatchEnd, requeued: int) -> dict[str, float]:

@@ -273,7 +273,7 @@ class RolloutEngine:
     def _commit(
         self, env_group: EnvGroup, record: StepRecord, result: ChunkResult, finals: EnvGroupView | None
     ) -> None:
-        """Count the episodes that are over, give up those of filtered groups, refill the envs, line up again."""
+        """Count the episodes that are over, give up those of broken groups, refill the envs, line up again."""
         self._turns.commit(env_group)
         self._commit_cv.notify_all()
         assert env_group.view is not None

@@ -13,25 +13,26 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from embodied_rl.algorithms.config import AlgorithmConfig
+from embodied_rl.algorithms.config import AlgorithmConfig, GRPOConfig
 from embodied_rl.errors import UserError
 from embodied_rl.learner.batches import join_batches, split_groups
 from embodied_rl.learner.config import LearnerConfig
 from embodied_rl.learner.types import RatioError
 from embodied_rl.policy import ActMode
-from embodied_rl.rng import DecisionRng
+from embodied_rl.rng import DecisionRng, philox
 from embodied_rl.rollout import actor
 from embodied_rl.rollout.groups import BatchEnd, Group
 from embodied_rl.scheduler.base import Callbacks
 from embodied_rl.scheduler.pipeline import scheduler as scheduling
 from embodied_rl.scheduler.pipeline.scheduler import PipelinedScheduler
-from embodied_rl.types import ActOutput, ChunkResult, Observation, RolloutBatch
+from embodied_rl.types import ActOutput, Array, ChunkResult, EpisodeSpec, Observation, RolloutBatch
 from embodied_rl.utils.profiler import LEARNER, Profiler
 from tests.embodied_rl.scheduler.toys import (
     GRPO,
@@ -107,16 +108,40 @@ def test_the_same_episodes_and_updates_as_serial(
     assert learned <= set(found.episodes) <= set(range(ledger.issued))
 
 
-def test_groups_that_cannot_pass_any_more_are_stopped(tmp_path: Path) -> None:
-    """Two of four must succeed: after three failures the fourth episode is not needed. Timing decides how many that
-    are; with one env group of one env nothing overlaps, so they are never begun."""
-    env = SlowEnv(1)
-    found = pipelined(Setup(KEEPING), tmp_path, env_ids=1, stages=1, env=env)
-    oracle = serial(Setup(KEEPING), tmp_path)
-    assert_same(oracle, found)
-    begun = {spec.episode_id for spec in env.started}
-    stopped = {episode for episode in range(found.sampler.counts.issued) if episode not in begun}
-    assert sum(batch.info["rollout/stopped"] for batch in found.batches) == len(stopped) > 0
+class MostlyEasy(SlowEnv):
+    """Four of five episodes succeed at their first step, whatever the policy does; the others run to the horizon."""
+
+    def reset(self, env_ids: Sequence[int], episodes: Sequence[EpisodeSpec]) -> None:
+        super().reset(env_ids, episodes)
+        for env_id, spec in zip(env_ids, episodes, strict=True):
+            self._goal[env_id] = self._position[env_id] if succeeds(spec) else 9.0
+
+    def frame(self, env_id: int, camera: str, size: int) -> Array:
+        return np.zeros((size, size, 3), dtype=np.uint8)
+
+
+def succeeds(spec: EpisodeSpec) -> bool:
+    return bool(philox(spec.seed, 77).random() < 0.8)
+
+
+@pytest.mark.parametrize("in_turn", [True, False])
+def test_the_success_of_a_rollout_is_that_of_all_its_episodes_also_of_groups_that_are_filtered_out(
+    tmp_path: Path, in_turn: bool
+) -> None:
+    """Most groups cannot pass once three of five have succeeded, which is long before the first failure is over."""
+    narrow = GRPOConfig(group_size=5, success_rate_range=(0.3, 0.6), max_oversampling=4.0)
+    setup = Setup(narrow, groups=4)
+    oracle = serial(setup, tmp_path, env=MostlyEasy(6))
+    found = pipelined(setup, tmp_path, stages=3, pause=jitter(4), in_turn=in_turn, env=MostlyEasy(6))
+    group = 0
+    for one, two in zip(oracle.batches, found.batches, strict=True):
+        assert one.info["rollout/filtered_groups"] > 0
+        count = int(one.info["rollout/accepted_groups"] + one.info["rollout/filtered_groups"])
+        outcomes = [succeeds(spec) for index in range(group, group + count) for spec in oracle.sampler.group(index)]
+        group += count
+        assert one.info["rollout/episodes"] == len(outcomes)
+        assert one.info["rollout/success"] == pytest.approx(sum(outcomes) / len(outcomes))
+        assert {name: value for name, value in two.info.items() if name != "rollout/stopped"} == one.info
 
 
 @pytest.mark.parametrize("config", [GRPO, KEEPING, PPO])
