@@ -103,7 +103,6 @@ CASES = {
     "stale": Case(PPO, by_rows(25, 7), stale=True),
     "loss": Case(GRPO, by_rows(10**6, 7, ratio_tolerance=1e9), spoil="loss"),
     "gradient": Case(GRPO, by_rows(10**6, 7), spoil="gradient"),
-    "a row that others are padded with": Case(GRPO, by_rows(15, 2), spoil="first row"),
     "ratio": Case(GRPO, by_rows(10**6, 7), spoil="ratio"),
 }
 
@@ -137,9 +136,6 @@ def batch_of(case: Case) -> RolloutBatch:
     row = len(batch) - 2  # in a microbatch that is not the lead's
     if case.spoil == "loss":
         batch.log_prob[row] = float("nan")
-    if case.spoil == "first row":  # of the second minibatch; before that, ranks with few rows are padded
-        batch.log_prob[0] = float("nan")
-        batch.proprio[0] = float("nan")
     if case.spoil == "ratio":
         batch.log_prob[row] += 1.0
     return batch

@@ -9,13 +9,19 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
+from embodied_rl.algorithms.base import Rows
+from embodied_rl.algorithms.config import AlgorithmConfig
+from embodied_rl.algorithms.make import make_algorithm
 from embodied_rl.errors import UserError
 from embodied_rl.learner.distributed.collectives import SINGLE_PROCESS, Collectives
 from embodied_rl.learner.distributed.fsdp import FSDPCollectives
 from embodied_rl.learner.distributed.join import for_learner, joined
-from tests.embodied_rl.learner.ranked import CASES, PPO, Case, Result, batch_of, by_rows, every_case, learn
+from embodied_rl.learner.gradients import Gradients
+from tests.embodied_rl.learner.ranked import CASES, GRPO, PPO, Case, Result, batch_of, by_rows, every_case, learn
 from tests.embodied_rl.ranks import others, place
+from tests.toy import ToyPolicy
 
 SIZE = 3
 
@@ -63,7 +69,7 @@ def test_the_result_is_that_of_one_process(name: str, kind: str, together: dict[
         dumped += dumps
         assert all(np.array_equal(weights[key], found.weights[key].numpy()) for key in weights)
         shares.append(held)
-    assert dumped == alone.dumps == (case.spoil not in ("", "ratio"))  # by the rank that has the frames
+    assert dumped == alone.dumps == (case.spoil in ("loss", "gradient"))  # by the rank that has the frames
     if kind == "whole":
         assert shares == [alone.held] * SIZE
     else:
@@ -90,3 +96,52 @@ def test_every_row_is_learned_from_by_one_rank_and_sharded_ranks_take_all_passes
     assert sorted(row for passes in parts for piece, counts in passes if counts for row in piece.tolist()) == sorted(
         index.tolist()
     )
+
+
+@pytest.mark.parametrize("algorithm", [GRPO, PPO])
+def test_a_row_that_does_not_count_may_be_anything(algorithm: AlgorithmConfig) -> None:
+    """The gradient is that of the others, and nothing is reported of it."""
+
+    def gradient(pad: bool) -> Tensor:
+        policy, maker = ToyPolicy(), make_algorithm(algorithm)
+        batch = batch_of(Case(algorithm, by_rows(20, 7)))
+        weight, _ = maker.prepare(batch, policy.terms_per_step)
+        assert batch.advantage is not None
+        for values in (batch.log_prob, batch.value, batch.advantage, batch.returns):
+            if values is not None:
+                values[0] = float("nan")
+        gradients = Gradients(
+            lambda rows: maker.loss(policy, rows, 0),
+            [policy.head.get_parameter("weight")],
+            SINGLE_PROCESS,
+            None,
+            ratio_tolerance=1e-3,
+        )
+        rows = [(torch.arange(1, 9), True), (torch.tensor([0]), False)][: 1 + pad]
+        gradients.begin([(Rows(batch, index, weight[index], torch.ones(len(index))), counts) for index, counts in rows])
+        totals, fault = gradients.collect()
+        assert fault is None
+        assert totals["moved/rows"] == 8
+        assert policy.head.weight.grad is not None
+        return policy.head.weight.grad
+
+    assert torch.equal(gradient(pad=True), gradient(pad=False))
+
+
+def test_sharded_ranks_are_padded_with_a_finite_row_if_there_is_one() -> None:
+    batch, ranks = batch_of(Case(PPO, by_rows(20, 7))), FSDPCollectives(0, 2)
+    here = torch.arange(len(batch)) % 2 == 0
+    batch.frame_row = torch.where(here, torch.arange(len(batch)), -1)
+    index = ranks.owners(batch, torch.arange(len(batch))).nonzero()[:, 0]  # all of them the other rank's
+
+    def padded_with() -> int:
+        ((piece, counts),) = ranks.pad(batch, index, len(batch), [])
+        assert not counts
+        return int(piece)
+
+    assert padded_with() == 0
+    batch.log_prob[0, 0] = float("inf")
+    batch.proprio[2, 0] = float("nan")
+    assert padded_with() == 4
+    batch.proprio[:] = float("nan")
+    assert padded_with() == 0
