@@ -126,16 +126,17 @@ def test_the_twin_leaves_out_what_is_no_episode_and_no_fault() -> None:
     assert twin._wanted is None
     for wrong in (
         "",
-        {"dropped": "agentview", "deaf": False},
-        {"dropped": [1], "deaf": False},
-        {"dropped": [], "deaf": 1},
+        {"dropped": "agentview", "deaf": False, "spoilt": {}},
+        {"dropped": [1], "deaf": False, "spoilt": {}},
+        {"dropped": [], "deaf": 1, "spoilt": {}},
+        {"dropped": [], "deaf": False, "spoilt": ["joints"]},
     ):
         twin._inject(message(wrong))
     assert twin._dropped == set()
-    assert len(log.lines) == 8
+    assert len(log.lines) == 9
     assert log.lines[3] == "/twin/episode left out: unknown task"
     twin._episode(message(good))
-    twin._inject(message({"dropped": ["agentview"], "deaf": True}))
+    twin._inject(message({"dropped": ["agentview"], "deaf": True, "spoilt": {}}))
     assert (twin._wanted, twin._dropped, twin._deaf) == (good, {"agentview"}, True)
     twin._trajectory(None)  # is not even looked at
     assert set(EPISODE) == set(good)
