@@ -171,12 +171,12 @@ def test_a_policy_that_is_asked_seldom_is_silent_only_where_it_was_asked(robot: 
     robot.chunks(1)
     assert not within(0.3, True), "it has answered, and the next question is not due"
     robot.server.open.clear()
-    assert within(5.0, True), "it does not answer"
+    assert within(60.0, True), "it does not answer"
     robot.server.refuses = True
     robot.server.open.set()
     assert not within(0.5, False), "an error is no sign of life"
     robot.server.refuses = False
-    assert within(5.0, False)
+    assert within(60.0, False)
 
 
 def test_a_refusal_is_counted_and_asking_goes_on(robot: Robot) -> None:
@@ -222,14 +222,14 @@ def test_chunks_of_another_shape_make_the_arm_hold_and_say_why(horizon: int) -> 
     runs(robot)
     robot.server.shape = (3, 7)
     line = "actions (3, 7) instead of (8, 7)"
-    assert within(robot, 5.0, lambda: robot.asking.report.last_error == line)
-    policy = within(robot, 5.0, lambda: "policy" in kinds(robot))
+    assert within(robot, 60.0, lambda: robot.asking.report.last_error == line)
+    policy = within(robot, 60.0, lambda: "policy" in kinds(robot))
     assert policy, "a chunk that is not used is no sign of life"
     said = policy_problem(robot.asking.report, robot.bench.loop, robot.clock.now_ns())
-    assert within(robot, 5.0, lambda: robot.asking.report.unused >= 3)
+    assert within(robot, 60.0, lambda: robot.asking.report.unused >= 3)
     robot.server.shape = (8, 7)
-    assert within(robot, 5.0, lambda: not robot.asking.report.last_error)
-    assert within(robot, 5.0, lambda: "policy" not in kinds(robot))
+    assert within(robot, 60.0, lambda: not robot.asking.report.last_error)
+    assert within(robot, 60.0, lambda: "policy" not in kinds(robot))
     assert line in said
     robot.asking.close()
 
@@ -237,7 +237,7 @@ def test_chunks_of_another_shape_make_the_arm_hold_and_say_why(horizon: int) -> 
 def test_what_ends_a_thread_is_told(robot: Robot, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(threading, "excepthook", lambda told: None)
     robot.server.shape = cast(Any, "seven")
-    assert within(robot, 5.0, lambda: isinstance(robot.asking.error, TypeError))
+    assert within(robot, 60.0, lambda: isinstance(robot.asking.error, TypeError))
 
 
 def kinds(robot: Robot) -> set[str]:
@@ -264,8 +264,8 @@ def test_a_server_that_comes_back_with_another_meaning_is_refused(name: str) -> 
     robot.server.metadata = robot.server.metadata | {name: after}
     taken = len(robot.chunks(1))
     robot.bench.loop.forget_chunks()
-    assert within(robot, 5.0, lambda: robot.bench.loop.state is ArmState.HOLDING)
-    assert within(robot, 5.0, lambda: bool(robot.asking.report.refused))
+    assert within(robot, 60.0, lambda: robot.bench.loop.state is ArmState.HOLDING)
+    assert within(robot, 60.0, lambda: bool(robot.asking.report.refused))
     assert f"{after}" in robot.asking.report.refused
     assert f"{before}" in robot.asking.report.refused
     assert robot.asking.accept() == robot.asking.report.refused, "no yes of anybody makes it right"
@@ -314,14 +314,14 @@ def test_a_server_that_comes_back_with_another_policy_is_followed_after_a_yes(
     robot.server.metadata = METADATA | change
     before = len(robot.chunks(1))
     robot.bench.loop.forget_chunks()
-    assert within(robot, 5.0, lambda: robot.bench.loop.state is ArmState.HOLDING)
+    assert within(robot, 60.0, lambda: robot.bench.loop.state is ArmState.HOLDING)
     report, name = robot.asking.report, next(iter(change))
     assert f"{name} {change[name]}, not {METADATA.get(name)}" in report.refused
     assert report.refused.endswith("or accept this one: ~/accept_policy")
     assert (len(robot.chunks(1)), report.policy) == (before, "p")
     assert robot.asking.accept() == ""
     robot.bench.loop.forget_chunks()
-    assert within(robot, 5.0, lambda: len(robot.chunks(1)) > before)
+    assert within(robot, 60.0, lambda: len(robot.chunks(1)) > before)
     assert robot.chunks(1)[-1].policy == change.get("weights", "w")
     (served,) = [event for event in robot.bench.events if isinstance(event, PolicyServed)]
     assert served.metadata == robot.server.metadata
