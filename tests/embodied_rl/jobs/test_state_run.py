@@ -40,7 +40,7 @@ def test_a_run_reports_the_mean_return_and_resumes_to_the_same_end(
     whole = train(f"{SHORT} --iterations 3", tmp_path / "whole")
     shown = capsys.readouterr().out
     assert "mean return on held-out" in " ".join(shown.split())
-    assert re.search("improved by [0-9]|got worse by [0-9]|did not change", shown)
+    assert re.search("improved by|got worse by|did not change", shown)
     assert "success" not in shown
     halves = train(f"{SHORT} --iterations 1", tmp_path / "halves")
     assert main(["train", "--resume", str(halves), "--iterations", "3"]) == 0
