@@ -184,7 +184,7 @@ class Drills:
         seen = len(bridge.transitions)
         inject()
         began_ns = clock.now_ns()
-        bridge.wait(lambda: bool(wanted) and bridge.state == wanted, 3.0)
+        bridge.wait(lambda: bool(wanted) and bridge.state == wanted, _WAIT_S if wanted else 3.0)
         watched_ns = _WATCHED_ALONE_NS if fault.endswith(" bridge") else _WATCHED_NS
         clock.sleep_until(max(began_ns + watched_ns, clock.now_ns() + 500_000_000))
         heard = [said for said in bridge.transitions[seen:] if said["state"] == wanted and said["accepted"]]
