@@ -54,13 +54,6 @@ def main(speed: float, folder: Path) -> dict[str, Any]:
         parameters = [_parameters(fleet, "robot", "horizon"), _parameters(fleet, "token")]
         second = _second_bridge(fleet)
         said = [drills.emergency_stop(), drills.drop_camera()]
-        spoilt = [
-            ("agentview", "frozen"),
-            ("agentview", "black"),
-            ("robot0_eye_in_hand", "clock"),
-            ("joints", "frozen"),
-        ]
-        said += [drills.spoil(*one) for one in spoilt]
         said += [drills.stop(name) for name in ("server", "twin", "bridge")]
         said += [drills.kill(name) for name in ("server", "twin", "bridge")]
         outcomes = fleet.bridge.status["outcomes"]
