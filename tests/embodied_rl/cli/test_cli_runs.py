@@ -20,6 +20,7 @@ from embodied_rl.telemetry.observer import evaluation_path
 from embodied_rl.types import EpisodeResult
 from tests.embodied_rl.stand_in import untimed
 from tests.embodied_rl.stand_in import words as train_words
+from tests.env_info import env_info
 
 RECIPE = get("tabletop_openvla_ppo")
 
@@ -46,7 +47,7 @@ def write_run(
                 count = 30 if step == 0 else wins
                 specs = evaluation_specs({"suite/task": range(50)}, 0)
                 rows = [EpisodeResult(s, s.init_state < count, True, False, 0.0, 1, 1) for s in specs]
-                made = report(rows, "greedy")
+                made = report(specs, {row.spec.episode_id: row for row in rows}, "greedy", env_info("toy", 2))
                 log.write(step, made.metrics())
                 evaluation_path(folder, step).parent.mkdir(exist_ok=True)
                 evaluation_path(folder, step).write_text(json.dumps(made.to_json()))
