@@ -80,7 +80,9 @@ def said(request: pytest.FixtureRequest, rosbags: Any, tmp_path_factory: pytest.
 def patient_robot(folder: Path) -> Path:
     """The twin's file with limits of age that a busy computer keeps."""
     text = robot_path("twin").read_text(encoding="utf-8")
-    for key in ("camera_age_s", "joint_state_age_s", "policy_silence_s", "tick_jitter_s"):
+    keys = ("camera_age_s", "joint_state_age_s", "policy_silence_s", "tick_jitter_s")
+    text += f"\noverrides: [{', '.join(f'watchdog.{key}' for key in keys if key != 'policy_silence_s')}]\n"
+    for key in keys:
         before, _, after = text.partition(f"{key}: ")
         text = f"{before}{key}: 2.0{after[after.index(chr(10)) :]}"
     path = folder / "arm.yaml"
