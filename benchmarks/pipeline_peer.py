@@ -116,7 +116,7 @@ class PeerLoop:
                 rest = gather([Trajectory(recordings[0].result, masked)], version) if masked else None
             self._store.release([*masked, *(row for recording in recordings for row in recording.steps)])
             self._algorithm.next_batch(len(batch), rest)
-            groups = [Group(row.result.spec.group, 1, [row], GroupStatus.ACCEPTED) for row in recordings]
+            groups = [Group(row.result.spec.group, 1, members=[row], status=GroupStatus.ACCEPTED) for row in recordings]
             batch.info = summarize_rollout(BatchEnd(version, groups, len(groups)), requeued=0)
             yield batch
 
