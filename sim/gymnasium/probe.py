@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +20,9 @@ _COMPARED = 10
 """Control steps over which two episodes of one seed are compared."""
 _TRIED = 8
 """Initial states that are tried until one does not break."""
+_REPEATED = 4
+"""Further initial states whose episodes are compared: a task may ignore its seed in some."""
+_log = logging.getLogger("embodied_rl.gymnasium")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +59,15 @@ def advance(env: gymnasium.Env[Any, Any], space: Any, action: Any) -> Taken:
     """A control step; `action` is as the env takes it. Whatever the env raises comes through.
 
     Raises:
-        ValueError: What it gives is not of the form that it declares, or not finite, or its success is no flag.
+        ValueError: What it gives is not of the form that it declares, or not finite, or a flag is neither 0 nor 1.
     """
     observation, reward, terminated, truncated, info = env.step(action)
     value = float(reward)
     if not np.isfinite(value):
         raise ValueError(f"the reward is {value}")
-    return Taken(read_observation(space, observation), value, bool(terminated), bool(truncated), success_of(info))
+    over = _flag(np.asarray(terminated).item(), "terminated")  # of an array of several nobody knows which counts
+    late = _flag(np.asarray(truncated).item(), "truncated")
+    return Taken(read_observation(space, observation), value, over, late, success_of(info))
 
 
 def success_of(info: Mapping[str, Any]) -> bool | None:
@@ -72,15 +78,19 @@ def success_of(info: Mapping[str, Any]) -> bool | None:
     """
     for key in SUCCESS_KEYS:
         if info.get(key) is not None:
-            flags = np.asarray(info[key])
-            if flags.dtype.kind not in "biuf" or not flags.size or not np.isin(flags, (0, 1)).all():
-                raise ValueError(f"info[{key!r}] is {info[key]!r}, and only 0 and 1 say whether the goal holds")
-            return bool(flags.any())
+            return _flag(info[key], f"info[{key!r}]")
     return None
 
 
+def _flag(value: Any, name: str) -> bool:
+    flags = np.asarray(value)
+    if flags.dtype.kind not in "biuf" or not flags.size or not np.isin(flags, (0, 1)).all():
+        raise ValueError(f"{name} is {value!r}, and only 0 and 1 say whether it holds")
+    return bool(flags.any())
+
+
 def probe(make: Callable[[], gymnasium.Env[Any, Any]], space: Any, actions: ActionMap, horizon: int) -> Probed:
-    """Run an episode in one env, one of another seed, the first again there, and once more in a new env.
+    """Run an episode in one env, some of other seeds, the first again there, and all of them in a new env.
 
     An episode runs to its end to find out whether info has a flag, as some only say it there.
 
@@ -97,15 +107,24 @@ def probe(make: Callable[[], gymnasium.Env[Any, Any]], space: Any, actions: Acti
             state += 1
         else:
             raise UserError(f"it breaks from each of {_TRIED} initial states: {reason}")
-        _run(first, space, actions, state + 1, _COMPARED)
+        others = range(state + 1, state + 1 + _REPEATED)
+        once = [shown, *(_run(first, space, actions, other, _COMPARED)[0] for other in others)]
         again, *_ = _run(first, space, actions, state, _COMPARED)
-        other, *_ = _run(second, space, actions, state, _COMPARED)
+        anew = [_run(second, space, actions, other, _COMPARED)[0] for other in (state, *others)]
         if flag is None:
             _, _, flag = _run(first, space, actions, state, horizon)
-        return Probed(flag is not None, shown == again == other)
+        return Probed(flag is not None, shown == again and once == anew)
     finally:
         for env in (first, second):
-            env.close()
+            close(env)
+
+
+def close(env: gymnasium.Env[Any, Any]) -> None:
+    """Close `env`. One that raises is named and left: its episodes are over."""
+    try:
+        env.close()
+    except Exception as error:  # noqa: BLE001 - an env raises what it likes
+        _log.warning("%s did not close: %s: %s", env, type(error).__name__, one_line(error))
 
 
 def _run(

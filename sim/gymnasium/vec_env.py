@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -18,7 +19,7 @@ from gymnasium.envs.registration import EnvSpec, load_env_creator
 
 from embodied_rl.errors import UserError
 from embodied_rl.sim.checks import check_counts, check_env_ids
-from embodied_rl.sim.gymnasium.probe import Probed, advance, begin, one_line, probe
+from embodied_rl.sim.gymnasium.probe import Probed, advance, begin, close, one_line, probe
 from embodied_rl.sim.gymnasium.spaces import ActionMap, ArrayObservation, action_map, layout_of
 from embodied_rl.sim.stepping import bounded_actions
 from embodied_rl.types import Array, ChunkResult, EpisodeSpec, Observation
@@ -86,10 +87,10 @@ class GymnasiumVecEnv:
             self._space, actions = _shared_spaces(ids, opened)
             self._actions: ActionMap = action_map(actions, ids[0])
             self._layout = layout_of(self._space)
-            hz = float(opened[0].metadata.get("render_fps") or _DEFAULT_HZ)
+            hz = _control_rate(opened[0])
         finally:
             for env in opened:
-                env.close()
+                close(env)
         probed = [self._probe(task) for task in self._ids]
         self._said: set[str] = set()
         self.info = EnvInfo(
@@ -167,11 +168,11 @@ class GymnasiumVecEnv:
         try:
             with _headless_gl():
                 picture = world.env.render()
+            return _squared(picture, size)
         except (gymnasium.error.DependencyNotInstalled, ImportError) as error:
             raise NotImplementedError(f"{name} can't be drawn: {one_line(error)}") from error
         except Exception as error:
             raise SimulatorFailed(f"{name} broke while it was drawn: {one_line(error)}") from error
-        return _squared(np.asarray(picture), size)
 
     def new_observation(self, rows: int) -> Observation:
         """As `VecEnv.new_observation`."""
@@ -181,7 +182,7 @@ class GymnasiumVecEnv:
         """Close every environment."""
         for env_id, world in enumerate(self._worlds):
             if world is not None:
-                self._close(world)
+                close(world.env)
                 self._worlds[env_id] = None
 
     def _world(self, env_id: int, task: str) -> _World:
@@ -192,7 +193,7 @@ class GymnasiumVecEnv:
         if world is not None and world.task == task and not world.lost:
             return world
         if world is not None:
-            self._close(world)
+            close(world.env)
         world = self._worlds[env_id] = _World(make(self._ids[task]), task)
         return world
 
@@ -243,14 +244,6 @@ class GymnasiumVecEnv:
         if text not in self._said:
             self._said.add(text)
             _log.warning("%s broke (%s): %s: %s", self._ids[world.task], where, type(error).__name__, text)
-
-    def _close(self, world: _World) -> None:
-        try:
-            world.env.close()
-        except Exception as error:
-            if not world.lost:  # what broke may not even close
-                raise
-            _log.debug("%s did not close: %s", world.task, one_line(error))
 
 
 def make(name: str) -> gymnasium.Env[Any, Any]:
@@ -320,7 +313,17 @@ def _headless_gl() -> Iterator[None]:
         del os.environ["MUJOCO_GL"]
 
 
-def _squared(picture: Array, size: int) -> Array:
+def _control_rate(env: gymnasium.Env[Any, Any]) -> float:
+    """Control steps a second as `metadata` says; the usual rate where it says nothing that can be one."""
+    said = env.metadata.get("render_fps")
+    number = isinstance(said, int | float) and not isinstance(said, bool)
+    return float(said) if number and 0 < said < math.inf else _DEFAULT_HZ
+
+
+def _squared(drawn: Any, size: int) -> Array:
+    picture = np.asarray(drawn)
+    if picture.dtype.kind not in "iuf" or picture.ndim != 3 or picture.shape[2] not in (3, 4) or not picture.size:
+        raise ValueError(f"no picture [H, W, 3], but {picture.dtype} {list(picture.shape)}")
     height, width = picture.shape[:2]
     scale = size / max(height, width)
     small = (max(1, round(width * scale)), max(1, round(height * scale)))

@@ -59,6 +59,9 @@ class Walk(gymnasium.Env[Array, Array]):
             seen = seen[:1]
         if self._fault == "old API":
             return seen, 0.0, over, info  # type: ignore[return-value]
+        if self._now("end"):
+            end: Any = {"None": None, "NaN": np.nan, "text": "False", "two": np.zeros(2)}[self._fault.partition(" ")[2]]
+            return seen, 0.0, end, False, info
         return seen, 0.0, over, False, info
 
     def _now(self, fault: str) -> bool:

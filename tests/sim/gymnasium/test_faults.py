@@ -45,6 +45,10 @@ def run(env: GymnasiumVecEnv, name: str, state: int) -> tuple[list[bool], bool]:
         ("flag NaN", 0),
         ("flag half", 0),
         ("flag text", 0),
+        ("end None", 0),
+        ("end NaN", 0),
+        ("end text", 0),
+        ("end two", 0),
     ],
 )
 def test_what_breaks_in_some_states_fails_their_episodes_and_no_others(
@@ -77,7 +81,7 @@ def test_what_breaks_in_some_states_fails_their_episodes_and_no_others(
     [
         ("reset raises", "the scene could not be built"),
         ("old API", r"not enough values to unpack \(expected 5, got 4\)"),
-        ("flag NaN", r"info\['success'\] is nan, and only 0 and 1 say whether the goal holds"),
+        ("flag NaN", r"info\['success'\] is nan, and only 0 and 1 say whether it holds"),
         ("reset has another shape", r"the observation is float32 \[3\], and \[2\] is declared"),
     ],
 )
@@ -89,7 +93,16 @@ def test_what_always_breaks_is_refused_in_one_line_that_says_why(fault: str, wor
     assert "\n" not in str(error.value)
 
 
-def test_a_frame_of_what_broke_is_a_failure_and_no_traceback() -> None:
+@pytest.mark.parametrize(
+    ("drawn", "words"),
+    [
+        (RuntimeError("no context"), "no context"),
+        (None, r"no picture \[H, W, 3\], but object \[\]"),
+        (np.zeros((8, 8), np.uint8), r"no picture \[H, W, 3\], but uint8 \[8, 8\]"),
+        ([np.zeros((8, 8, 3), np.uint8)], r"no picture \[H, W, 3\], but uint8 \[1, 8, 8, 3\]"),
+    ],
+)
+def test_a_frame_of_what_broke_is_a_failure_and_no_traceback(drawn: Any, words: str) -> None:
     class Drawn(faulty_envs.Walk):
         metadata = {"render_modes": ["rgb_array"]}  # noqa: RUF012
         render_mode = "rgb_array"
@@ -98,13 +111,36 @@ def test_a_frame_of_what_broke_is_a_failure_and_no_traceback() -> None:
             super().__init__()
 
         def render(self) -> Any:
-            raise RuntimeError("no context")
+            if isinstance(drawn, Exception):
+                raise drawn
+            return drawn
 
-    name = faulty_envs.make_id("Drawn", Drawn)
+    name = faulty_envs.make_id(f"Drawn{len(words)}", Drawn)
     with closing(GymnasiumVecEnv([name], 1)) as env:
         env.reset([0], [EpisodeSpec(0, f"gymnasium/{name}", 0, 0)])
-        with pytest.raises(SimulatorFailed, match="broke while it was drawn: no context"):
+        with pytest.raises(SimulatorFailed, match=f"broke while it was drawn: {words}"):
             env.frame(0, "", 8)
+
+
+def test_an_env_that_does_not_close_is_named_and_no_traceback(caplog: pytest.LogCaptureFixture) -> None:
+    class Open(faulty_envs.Walk):
+        def close(self) -> None:
+            raise RuntimeError("its window is gone")
+
+    name = faulty_envs.make_id("Open", Open)
+    with closing(GymnasiumVecEnv([name], 1)) as env:
+        assert run(env, name, 0) == ([False] * HORIZON, True)
+    assert all("did not close: RuntimeError: its window is gone" in record.message for record in caplog.records)
+    assert len(caplog.records) == 4  # one that was asked for its spaces, two that were probed, one that ran
+
+
+@pytest.mark.parametrize("rate", [0, -5, float("nan"), float("inf"), "fast", True, None])
+def test_a_control_rate_that_can_be_none_is_the_usual_one(rate: Any) -> None:
+    class Timed(faulty_envs.Walk):
+        metadata = {"render_fps": rate}  # noqa: RUF012
+
+    with closing(GymnasiumVecEnv([faulty_envs.make_id(f"Timed{str(rate).strip('-')}", Timed)], 1)) as env:
+        assert env.info.control_hz == 30.0
 
 
 @pytest.mark.parametrize(("fault", "has"), [("only the last flag", True), ("no flag", False), ("", True)])
@@ -141,6 +177,18 @@ def test_a_task_that_ignores_its_seed_says_that_it_does_not_repeat() -> None:
             assert env.info.repeatable is repeats
     with closing(GymnasiumVecEnv(["Pendulum-v1"], 1)) as env:
         assert env.info.repeatable
+
+
+def test_a_seed_that_is_ignored_in_some_states_only_is_noticed() -> None:
+    class Sometimes(faulty_envs.Walk):
+        def reset(self, **options: Any) -> Any:
+            _, info = super().reset(**options)
+            if self._start > 0:
+                self._place = float(self._own.uniform())
+            return self._seen(), info
+
+    with closing(GymnasiumVecEnv([faulty_envs.make_id("Sometimes", Sometimes)], 1)) as env:
+        assert not env.info.repeatable
 
 
 def test_a_generator_that_each_env_draws_once_is_noticed_as_well() -> None:
