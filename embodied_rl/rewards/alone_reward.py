@@ -81,9 +81,9 @@ class AloneReward:
 
     def _count(self, probability: torch.Tensor, progress: torch.Tensor, episode: EpisodeResult) -> bool:
         """Whether an episode is done, by the probabilities of its last pictures; counted."""
-        done = bool((probability >= HIGH).all())  # NaN is not
+        done = bool(((probability >= HIGH) & probability.isfinite()).all())
         self._episodes += 1
-        self._unknown += bool(probability.isnan().any() or progress.isnan().any())
+        self._unknown += not bool(probability.isfinite().all() and progress.isfinite().all())
         self._done += done
         self._false_positives += done and not episode.success
         self._false_negatives += episode.success and not done

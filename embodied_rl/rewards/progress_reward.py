@@ -60,7 +60,7 @@ class ProgressReward:
                 words = [*words, words[-1]]
                 images = torch.cat([images, batch.final_images[number : number + 1].to(images.device)])
             progress = self._judge.progress(images, words)
-            self._unknown += bool(progress.isnan().any())
+            self._unknown += not bool(progress.isfinite().all())
             reward[rows] += self._weight * differences(progress, self._gamma, goes_on=goes_on).to(reward.device)
         return with_rewards(replace(batch, final_images=None), reward)  # nobody looks at them again
 
@@ -74,7 +74,7 @@ class ProgressReward:
 def differences(progress: torch.Tensor, gamma: float, *, goes_on: bool = False) -> torch.Tensor:
     """gamma * phi(t+1) - phi(t) of an episode's progress less its first.
 
-    Where progress is not known (NaN), phi stays what it was last, and is 0 before the first that is known: an episode
+    Where progress is not known (not finite), phi stays what it was last, and is 0 before the first that is known: an episode
     left out for what came later would bias its earlier decisions.
 
     Args:
@@ -85,7 +85,7 @@ def differences(progress: torch.Tensor, gamma: float, *, goes_on: bool = False) 
     """
     first, held = math.nan, [0.0]
     for value in progress.tolist():
-        first = value if math.isnan(first) else first
-        held.append(held[-1] if math.isnan(value) else value - first)
+        first = value if math.isnan(first) and math.isfinite(value) else first
+        held.append(value - first if math.isfinite(value) else held[-1])
     potential = progress.new_tensor(held[1:] if goes_on else [*held[1:], 0.0])
     return gamma * potential[1:] - potential[:-1]

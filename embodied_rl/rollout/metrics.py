@@ -38,8 +38,11 @@ def summarize_rollout(end: BatchEnd, requeued: int) -> dict[str, float]:
 
 
 def _contrast(end: BatchEnd) -> dict[str, float]:
-    """Share of groups all of whose episodes got the same reward; nothing where a group is one episode."""
-    groups = [group for group in end.groups if group.size > 1]
+    """Share of groups all of whose episodes got the same reward; nothing where a group is one episode.
+
+    Groups that were left out do not count: which of their episodes ended depends on timing.
+    """
+    groups = [group for group in end.groups if group.size > 1 and group.status is not GroupStatus.BROKEN]
     if not groups:
         return {}
     flat = sum(len({member.result.reward for member in group.members}) == 1 for group in groups)

@@ -62,6 +62,16 @@ def test_an_episode_pays_by_what_it_shows_at_its_end(tmp_path: Path) -> None:
         assert len(rows) == 1 or bool((rows[:-1] > 0).any()), "progress is credited, however the episode ends"
 
 
+def test_an_answer_that_is_not_finite_is_none(tmp_path: Path) -> None:
+    class Endless(Bright):
+        def done(self, images: Tensor, instruction: list[str]) -> Tensor:
+            return torch.full((len(images),), torch.inf)
+
+    batch, reward = ended(tmp_path), alone(Endless(knows_progress=False))
+    assert not reward.relabel(batch).reward.any()
+    assert reward.drain()["reward/unknown_episodes"] == len(batch.episodes)
+
+
 def test_what_the_simulator_says_changes_no_reward(tmp_path: Path) -> None:
     batch = ended(tmp_path)
     lied = [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -106,19 +107,23 @@ def test_every_episode_is_shaped_and_returns_stay(tmp_path: Path) -> None:
 class Unsure:
     """A judge that knows nothing."""
 
+    def __init__(self, answer: float) -> None:
+        self._answer = answer
+
     def progress(self, images: torch.Tensor, instruction: list[str]) -> torch.Tensor:
-        return torch.full((len(instruction),), torch.nan)
+        return torch.full((len(instruction),), self._answer)
 
     def done(self, images: torch.Tensor, instruction: list[str]) -> torch.Tensor:
-        return torch.full((len(instruction),), torch.nan)
+        return torch.full((len(instruction),), self._answer)
 
     def drain(self) -> dict[str, float]:
         return {"reward/answers": 1.0}
 
 
-def test_an_episode_of_which_nothing_is_known_is_left_as_it_was(tmp_path: Path) -> None:
+@pytest.mark.parametrize("answer", [math.nan, math.inf, -math.inf])
+def test_an_episode_of_which_nothing_is_known_is_left_as_it_was(answer: float, tmp_path: Path) -> None:
     batch = seen(tmp_path)
-    reward = ProgressReward(Unsure(), gamma=0.9, weight=2.0)
+    reward = ProgressReward(Unsure(answer), gamma=0.9, weight=2.0)
     assert torch.equal(reward.relabel(batch).reward, batch.reward)
     assert reward.drain() == {"reward/answers": 1.0, "reward/unknown_episodes": float(len(batch.episodes))}
 

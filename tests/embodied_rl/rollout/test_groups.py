@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from embodied_rl.rollout.dealt_groups import DealtGroups, GroupReport
 from embodied_rl.rollout.groups import BatchEnd, Group, GroupQueue, GroupStatus, SuccessRateRange
 from embodied_rl.rollout.lookahead import Lookahead
+from embodied_rl.rollout.metrics import summarize_rollout
 from embodied_rl.rollout.observation_pool import Trajectory
 from embodied_rl.rollout.sampler import EpisodeSampler
 from embodied_rl.types import EpisodeResult, EpisodeSpec
@@ -135,6 +136,37 @@ def test_a_pause_begins_nothing() -> None:
     assert stream.next_episode() is None
     stream.paused = False
     assert stream.next_episode() == first
+
+
+def test_the_metrics_count_no_group_that_was_left_out() -> None:
+    def ran(early: int) -> dict[str, float]:
+        """A batch of one group, before which one was left out of which so many episodes had ended."""
+        stream = GroupQueue(EpisodeSampler(0, {"a": range(20)}, 3), groups=1)
+        stream.begin(0, 1)
+        first = [stream.next_episode() for _ in range(3)]
+        for spec in first[:early]:
+            assert spec is not None
+            stream.add(Trajectory(EpisodeResult(spec, True, True, False, 1.0, 1, 1)))
+        lost = first[-1]
+        while lost is not None:
+            stream.retry(lost)
+            lost = None if stream.is_stopped(lost) else stream.next_episode()
+        for spec in first[early:-1]:
+            assert spec is not None
+            stream.retry(spec)
+        for reward in (0.0, 1.0, 1.0):
+            spec = stream.next_episode()
+            assert spec is not None
+            stream.add(Trajectory(EpisodeResult(spec, True, True, False, reward, 1, 1)))
+        group, end = stream.take(), stream.take()
+        assert isinstance(group, Group)
+        assert isinstance(end, BatchEnd)
+        assert end.num_broken == 1
+        return summarize_rollout(end, 0)
+
+    assert ran(0) == ran(1) == ran(2)
+    assert ran(1)["rollout/groups_without_contrast"] == 0.0
+    assert ran(1)["rollout/episodes"] == 3.0
 
 
 def ranks_of(size: int, wanted: int, keep: SuccessRateRange | None) -> list[DealtGroups]:

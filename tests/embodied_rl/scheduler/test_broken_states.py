@@ -29,6 +29,8 @@ BROKEN = {("toy/reach", 3), ("toy/touch", 8)}
 UNSEEN = {("toy/touch", 5)}
 STATES = {"broken": BROKEN, "unseen": UNSEEN}
 """One in ten of the training states."""
+TIMING = {"rollout/requeued_total": 0, "rollout/stopped": 0}
+"""Metrics that depend on how many episodes of a group ran when one of them broke the simulator."""
 SETUPS = {
     "ppo": Setup(PPO, groups=12, iterations=4, broken=STATES),
     "grpo": Setup(GRPO, groups=9, iterations=4, broken=STATES),
@@ -77,8 +79,7 @@ def test_the_pipeline_runs_the_serial_episodes_whatever_the_delays(name: str, tm
         far = pipelined(SETUPS[name], tmp_path, stages=2 + seed % 2, workers=1 + seed, pause=jitter(seed))
         for one, two in zip(far.batches, near.batches, strict=True):
             assert_same_rows(one, two)
-            for metric in ("rollout/broken_groups", "rollout/broken_states_total", "rollout/success"):
-                assert one.info.get(metric) == two.info.get(metric)
+            assert dict(one.info, **TIMING) == dict(two.info, **TIMING)
         assert all(torch.equal(far.weights[key], tensor) for key, tensor in near.weights.items())
         assert far.states[-1]["broken"] == near.sampler.state_dict()["broken"]
 
