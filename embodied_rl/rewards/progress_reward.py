@@ -74,8 +74,8 @@ class ProgressReward:
 def differences(progress: torch.Tensor, gamma: float, *, goes_on: bool = False) -> torch.Tensor:
     """gamma * phi(t+1) - phi(t) of an episode's progress less its first.
 
-    Where progress is not known (not finite), phi stays what it was last, and is 0 before the first that is known: an episode
-    left out for what came later would bias its earlier decisions.
+    Where progress is not known (not finite), phi stays what it was last, and is 0 before the first that is known: an
+    episode left out for what came later would bias its earlier decisions.
 
     Args:
         progress: [T], before each decision; 0 follows. goes_on: [T+1], with that after the last decision.

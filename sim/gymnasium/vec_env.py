@@ -315,9 +315,11 @@ def _headless_gl() -> Iterator[None]:
 
 def _control_rate(env: gymnasium.Env[Any, Any]) -> float:
     """Control steps a second as `metadata` says; the usual rate where it says nothing that can be one."""
-    said = env.metadata.get("render_fps")
-    number = isinstance(said, int | float) and not isinstance(said, bool)
-    return float(said) if number and 0 < said < math.inf else _DEFAULT_HZ
+    try:
+        said = float(env.metadata.get("render_fps"))  # pyright: ignore[reportArgumentType]
+    except (TypeError, ValueError):
+        return _DEFAULT_HZ
+    return said if 0 < said < math.inf else _DEFAULT_HZ
 
 
 def _squared(drawn: Any, size: int) -> Array:
